@@ -1,0 +1,18 @@
+//! The array operations: everything whose cost grows with the width D. All else is O(K) per token, in `f64`, outside.
+//!
+//! | operation | gives | used by |
+//! |---|---|---|
+//! | `squared_norms` | `‖h‖²` per token | token proposals, SGD |
+//! | `token_projections` | `v = D h` per pair, D the Adam direction of the token's gradient alone | token proposals, Adam |
+//! | `batch_projections` | `v = D h` per pair, D the direction of the batch gradient | batch proposals, both |
+//! | `update_moments` | the moments after a step | `commit`, Adam |
+//!
+//! A backend streams over rows of `[D]`: no array of size N K D exists. Sums over a row run in the order of
+//! `Supports::by_row`, so that results do not depend on anything but the inputs.
+
+pub(crate) mod cpu;
+
+/// Nearest finite `f32`: what is finite in `f64` stays finite when stored or reported.
+pub(crate) fn saturate(x: f64) -> f32 {
+    (x as f32).clamp(f32::MIN, f32::MAX)
+}

@@ -1,0 +1,82 @@
+//! What the model sees of a batch: the inputs and the largest outputs of the policy's last layer.
+
+use crate::Error;
+
+/// Last-layer data of B completions of T tokens; all borrowed, row-major, `[b, t]` at index `b * T + t`.
+///
+/// Entries at padding positions are never read.
+#[derive(Debug, Clone, Copy)]
+pub struct LastLayer<'a> {
+    /// B, completions.
+    pub completions: usize,
+    /// T, tokens per completion, padding included.
+    pub tokens: usize,
+    /// K, logits kept per token.
+    pub k: usize,
+    /// D, width of a feature.
+    pub width: usize,
+    /// V, rows of the last layer's weight matrix.
+    pub vocab_size: usize,
+    /// `[B, T, D]`: `hidden[b, t]` is the feature whose logits produced token t.
+    pub hidden: &'a [f32],
+    /// `[B, T, K]`: distinct vocabulary ids of the K largest logits, largest first.
+    pub topk_ids: &'a [u32],
+    /// `[B, T, K]`: their raw logits, temperature 1.
+    pub topk_logits: &'a [f32],
+    /// `[B, T]`: the sampled token.
+    pub action_ids: &'a [u32],
+    /// `[B, T]`: its raw logit, temperature 1.
+    pub action_logits: &'a [f32],
+}
+
+impl<'a> LastLayer<'a> {
+    /// Checks that dimensions and lengths agree; an error names the first array that does not fit.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.width == 0 {
+            return Err(Error::new("`width` is 0, expected at least 1 (pass the last layer's input width)"));
+        }
+        if self.vocab_size == 0 || self.vocab_size as u64 > 1 << 32 {
+            let got = self.vocab_size;
+            return Err(Error::new(format!("`vocab_size` is {got}, expected 1 to 2^32 (ids are 32-bit)")));
+        }
+        if self.k == 0 || self.k > self.vocab_size {
+            return Err(Error::new(format!(
+                "`k` is {}, expected 1 to the vocabulary size {} (keep that many logits per token)",
+                self.k, self.vocab_size
+            )));
+        }
+        self.check_length("hidden", "[B, T, D]", self.hidden.len(), self.width)?;
+        self.check_length("topk_ids", "[B, T, K]", self.topk_ids.len(), self.k)?;
+        self.check_length("topk_logits", "[B, T, K]", self.topk_logits.len(), self.k)?;
+        self.check_per_token("action_ids", self.action_ids.len())?;
+        self.check_per_token("action_logits", self.action_logits.len())
+    }
+
+    /// Checks the length of a `[B, T]` array that travels beside the batch.
+    pub(crate) fn check_per_token(&self, name: &str, length: usize) -> Result<(), Error> {
+        self.check_length(name, "[B, T]", length, 1)
+    }
+
+    fn check_length(&self, name: &str, shape: &str, got: usize, inner: usize) -> Result<(), Error> {
+        let expected = self.completions.checked_mul(self.tokens).and_then(|n| n.checked_mul(inner));
+        if expected == Some(got) {
+            return Ok(());
+        }
+        let (b, t) = (self.completions, self.tokens);
+        let inner = if shape == "[B, T]" { String::new() } else { format!(" x {inner}") };
+        Err(Error::new(format!(
+            "`{name}` has {got} entries, expected {b} x {t}{inner} for `{shape}` (check the batch's dimensions)"
+        )))
+    }
+
+    /// Feature `[D]` of the token at flat position `b * T + t`.
+    pub(crate) fn feature(&self, token: usize) -> &'a [f32] {
+        &self.hidden[token * self.width..][..self.width]
+    }
+
+    /// The first `columns` ids and logits of a token, `[columns]` each.
+    pub(crate) fn top(&self, token: usize, columns: usize) -> (&'a [u32], &'a [f32]) {
+        let start = token * self.k;
+        (&self.topk_ids[start..][..columns], &self.topk_logits[start..][..columns])
+    }
+}

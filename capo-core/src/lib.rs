@@ -1,0 +1,68 @@
+//! The last-layer curvature model of policy optimization: how far a proposed step moves objective and policy.
+//!
+//! A language model's last layer maps a feature `h` (`[D]`) to logits `W h`. For a sampled token `a` with advantage `A`
+//! and policy `pi` over the token's support (its top-k ids and `a` itself), the model is, in five equations,
+//!
+//! ```text
+//! g   = A (e_a - pi) ⊗ h                             gradient             (paper, eq. 7)
+//! v   = D h,   D = direction of SGD or Adam from g   projected proposal
+//! m_F = ½ lr² s²,   s = (e_a - pi) . v               policy shift         (paper, eq. 9 and 10)
+//! m_H = lr A s + ½ lr² A (s² - q),   q = Var_pi(v)   objective shift      (paper, eq. 8 and 10)
+//! keep  <=>  m_F < fisher_threshold  and  low < m_H < high                (paper, eq. 11)
+//! ```
+//!
+//! where "paper" is "Stabilizing Policy Gradients for Sample-Efficient RL in LLM Reasoning", ICLR 2026. Only K + 1 numbers
+//! per token are ever needed of `D`, so nothing of size N K D is formed.
+//!
+//! # Example
+//!
+//! One completion of two tokens, vocabulary 4, features of width 2, two logits kept per token:
+//!
+//! ```
+//! use capo_core::{Acceptance, CurvatureModel, LastLayer, OptimizerKind, OptimizerModel, Policy};
+//!
+//! let batch = LastLayer {
+//!     completions: 1, tokens: 2, k: 2, width: 2, vocab_size: 4,
+//!     hidden: &[1.0, 0.5, -0.5, 2.0],
+//!     topk_ids: &[3, 1, 0, 2],
+//!     topk_logits: &[2.0, 1.9, 9.0, 0.0],
+//!     action_ids: &[1, 0],
+//!     action_logits: &[1.9, 9.0],
+//! };
+//! let policy = Policy { temperature: 1.0, top_k: None };
+//! let adam = OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+//! let (advantages, mask) = ([1.0, 1.0], [1, 1]);
+//!
+//! let mut model = CurvatureModel::new(Acceptance { fisher_threshold: Some(1e-4), hessian_range: Some([-0.01, 0.01]) })?;
+//! let assessment = model.assess(&batch, &policy, &adam, 0.01, &advantages, &mask)?;
+//! // The uncertain first token would move the policy too far; the second was all but certain and moves nothing.
+//! assert_eq!(assessment.keep, [0, 1]);
+//! assert_eq!(assessment.rejected.fisher, 1);
+//!
+//! // After the optimizer step, the accepted tokens advance the moments.
+//! model.commit(&batch, &policy, &adam, &advantages, &assessment.keep)?;
+//! assert_eq!(model.steps(), 1);
+//! # Ok::<(), capo_core::Error>(())
+//! ```
+
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod accept;
+mod backend;
+mod error;
+mod last_layer;
+mod model;
+mod moments;
+mod optimizer;
+mod policy;
+mod shift;
+mod state;
+mod support;
+
+pub use accept::{Acceptance, Assessment, Rejections};
+pub use error::Error;
+pub use last_layer::LastLayer;
+pub use model::{BatchShift, CurvatureModel};
+pub use optimizer::{OptimizerKind, OptimizerModel};
+pub use policy::Policy;

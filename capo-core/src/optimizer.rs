@@ -1,0 +1,126 @@
+//! The optimizer that turns a gradient into a direction: SGD, or Adam with the moments of earlier steps.
+
+use crate::Error;
+
+/// Which rule turns a gradient into a direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OptimizerKind {
+    /// The direction is the gradient; no state.
+    Sgd,
+    /// The direction is the bias-corrected first moment over the root of the second.
+    Adam,
+}
+
+/// The rule and its constants. A step is `learning_rate` times the direction (paper, section "Modeling the Step").
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OptimizerModel {
+    /// The rule.
+    pub kind: OptimizerKind,
+    /// Decay of the first moment per step, in `[0, 1)`; constant over a run, read for Adam only.
+    pub beta1: f64,
+    /// Decay of the second moment per step, in `[0, 1)`; constant over a run, read for Adam only.
+    pub beta2: f64,
+    /// Added to the root of the second moment, above 0; read for Adam only.
+    ///
+    /// Moments are `f32`, so the second one is 0 for gradients below about 1e-20: an `eps` as small as that makes their
+    /// directions meaningless.
+    pub eps: f64,
+}
+
+impl OptimizerModel {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.kind == OptimizerKind::Sgd {
+            return Ok(());
+        }
+        for (name, beta, usual) in [("beta1", self.beta1, 0.9), ("beta2", self.beta2, 0.999)] {
+            if !(0.0..1.0).contains(&beta) {
+                return Err(Error::new(format!(
+                    "adam's `{name}` is {beta}, expected at least 0 and below 1 ({usual} is usual)"
+                )));
+            }
+        }
+        if !(self.eps.is_finite() && self.eps > 0.0) {
+            let eps = self.eps;
+            return Err(Error::new(format!("adam's `eps` is {eps}, expected a finite number above 0 (1e-8 is usual)")));
+        }
+        Ok(())
+    }
+
+    /// Adam's constants at the step after `steps` earlier ones; `None` for SGD.
+    pub(crate) fn adam(&self, steps: u64) -> Option<Adam> {
+        let &Self { kind, beta1, beta2, eps } = self;
+        let step = steps as f64 + 1.0;
+        let (unbias1, unbias2) = (1.0 - beta1.powf(step), 1.0 - beta2.powf(step));
+        (kind == OptimizerKind::Adam).then_some(Adam { beta1, beta2, eps, unbias1, unbias2 })
+    }
+}
+
+/// Adam at one particular step.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Adam {
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+    /// `1 - beta^step`.
+    unbias1: f64,
+    unbias2: f64,
+}
+
+/// Adam for one row: `mean = old1 m + new1 g`, `square = old2 v + new2 g²`, from moments that may be several steps old.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowRule {
+    pub old1: f64,
+    pub new1: f64,
+    pub old2: f64,
+    pub new2: f64,
+    pub eps: f64,
+}
+
+impl Adam {
+    /// The moments after this step, for a row last written `age` steps ago: the decays it missed are made up for.
+    pub fn update(&self, age: u64) -> RowRule {
+        let decays = age as f64 + 1.0;
+        RowRule {
+            old1: self.beta1.powf(decays),
+            new1: 1.0 - self.beta1,
+            old2: self.beta2.powf(decays),
+            new2: 1.0 - self.beta2,
+            eps: self.eps,
+        }
+    }
+
+    /// The same moments, bias-corrected: what the direction `mean / (sqrt(square) + eps)` is made of.
+    pub fn proposal(&self, age: u64) -> RowRule {
+        let rule = self.update(age);
+        RowRule {
+            old1: rule.old1 / self.unbias1,
+            new1: rule.new1 / self.unbias1,
+            old2: rule.old2 / self.unbias2,
+            new2: rule.new2 / self.unbias2,
+            eps: rule.eps,
+        }
+    }
+}
+
+impl RowRule {
+    /// Entry of the direction from the entries of first moment, second moment and gradient.
+    pub fn direction(&self, m: f64, v: f64, g: f64) -> f64 {
+        let (mean, square) = self.moments(m, v, g);
+        mean / (square.sqrt() + self.eps)
+    }
+
+    /// Entries of both moments with the gradient taken in.
+    pub fn moments(&self, m: f64, v: f64, g: f64) -> (f64, f64) {
+        (self.old1 * m + self.new1 * g, self.old2 * v + self.new2 * g * g)
+    }
+}
+
+/// Checks the learning rate of the coming step, which may be 0.
+pub(crate) fn check_learning_rate(learning_rate: f64) -> Result<(), Error> {
+    if learning_rate.is_finite() && learning_rate >= 0.0 {
+        return Ok(());
+    }
+    Err(Error::new(format!(
+        "`learning_rate` is {learning_rate}, expected a finite number of at least 0 (pass the rate of the coming step)"
+    )))
+}

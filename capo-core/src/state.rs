@@ -1,0 +1,141 @@
+//! Saved state: a header, four arrays, a checksum; everything little-endian.
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 8 | `capocurv` |
+//! | 4 | format version, `u32` |
+//! | 4 x 8 | vocabulary V, width D, steps, rows R, `u64` each |
+//! | R x 4 | vocabulary row of each slot, `u32` |
+//! | R x 8 | steps when last written, `u64` |
+//! | 2 x R x D x 4 | first moments, then second moments, `f32` |
+//! | 4 | CRC-32 of all bytes before, `u32` |
+
+use crate::Error;
+use crate::moments::Moments;
+
+const MAGIC: &[u8; 8] = b"capocurv";
+const VERSION: u32 = 1;
+const HEADER: usize = 8 + 4 + 4 * 8;
+const CHECKSUM: usize = 4;
+
+pub(crate) fn encode(moments: &Moments) -> Vec<u8> {
+    let payload = moments.rows.len() * (4 + 8 + 2 * 4 * moments.width);
+    let mut bytes = Vec::with_capacity(HEADER + payload + CHECKSUM);
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    for x in [moments.vocab_size as u64, moments.width as u64, moments.steps, moments.rows.len() as u64] {
+        bytes.extend_from_slice(&x.to_le_bytes());
+    }
+    bytes.extend(moments.rows.iter().flat_map(|x| x.to_le_bytes()));
+    bytes.extend(moments.written.iter().flat_map(|x| x.to_le_bytes()));
+    bytes.extend(moments.exp_avg.iter().flat_map(|x| x.to_le_bytes()));
+    bytes.extend(moments.exp_avg_sq.iter().flat_map(|x| x.to_le_bytes()));
+    bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+    bytes
+}
+
+pub(crate) fn decode(bytes: &[u8]) -> Result<Moments, Error> {
+    let mut rest = verified(bytes)?;
+    let [vocab_size, width, steps, rows] = [(); 4].map(|()| u64::from_le_bytes(take(&mut rest)));
+    let row_bytes = 4 + 8 + 2 * 4 * u128::from(width);
+    if u128::from(rows) * row_bytes != rest.len() as u128 {
+        return Err(damaged(&format!("announces {rows} rows of width {width}, has {} bytes for them", rest.len())));
+    }
+    let [vocab_size, width, count] = [vocab_size, width, rows].map(|x| x as usize);
+    let rows: Vec<u32> = (0..count).map(|_| u32::from_le_bytes(take(&mut rest))).collect();
+    let moments = Moments {
+        vocab_size,
+        width,
+        steps,
+        written: (0..count).map(|_| u64::from_le_bytes(take(&mut rest))).collect(),
+        exp_avg: (0..count * width).map(|_| f32::from_le_bytes(take(&mut rest))).collect(),
+        exp_avg_sq: (0..count * width).map(|_| f32::from_le_bytes(take(&mut rest))).collect(),
+        slots: rows.iter().enumerate().map(|(slot, &row)| (row, slot)).collect(),
+        rows,
+    };
+    let distinct = moments.slots.len() == count;
+    let in_vocabulary = moments.rows.iter().all(|&row| (row as usize) < vocab_size);
+    let in_past = moments.written.iter().all(|&written| written <= steps);
+    if distinct && in_vocabulary && in_past { Ok(moments) } else { Err(damaged("holds rows or steps out of range")) }
+}
+
+/// The part after the format version, once magic, version and checksum are right.
+fn verified(bytes: &[u8]) -> Result<&[u8], Error> {
+    if !bytes.starts_with(MAGIC) {
+        return Err(damaged("does not begin with `capocurv`"));
+    }
+    if bytes.len() < HEADER + CHECKSUM {
+        return Err(damaged(&format!("has {} bytes, expected at least {}", bytes.len(), HEADER + CHECKSUM)));
+    }
+    let (content, mut checksum) = bytes.split_at(bytes.len() - CHECKSUM);
+    let mut rest = &content[MAGIC.len()..];
+    let version = u32::from_le_bytes(take(&mut rest));
+    if version != VERSION {
+        return Err(Error::new(format!(
+            "curvature state has format version {version}, expected {VERSION} (resume with the version that wrote it)"
+        )));
+    }
+    let (got, expected) = (crc32fast::hash(content), u32::from_le_bytes(take(&mut checksum)));
+    if got != expected {
+        return Err(damaged(&format!("has checksum {got:08x}, expected {expected:08x}")));
+    }
+    Ok(rest)
+}
+
+/// Splits off the next `N` bytes, which the caller has made sure exist.
+fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
+    let (head, tail) = rest.split_first_chunk().expect("length is checked before reading");
+    *rest = tail;
+    *head
+}
+
+fn damaged(what: &str) -> Error {
+    Error::new(format!("curvature state {what} (it is damaged or not one: resume from another checkpoint)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Moments {
+        let mut moments = Moments { vocab_size: 9, width: 2, steps: 3, ..Moments::default() };
+        moments.row_mut(7).0.copy_from_slice(&[1.0, -2.0]);
+        moments.row_mut(4).1.copy_from_slice(&[0.5, f32::MIN_POSITIVE]);
+        moments.steps = 4;
+        moments
+    }
+
+    /// `bytes` with `change` applied and the checksum made right again.
+    fn forged(change: impl Fn(&mut Vec<u8>)) -> Result<Moments, Error> {
+        let mut bytes = encode(&sample());
+        bytes.truncate(bytes.len() - CHECKSUM);
+        change(&mut bytes);
+        bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+        decode(&bytes)
+    }
+
+    #[test]
+    fn round_trip() {
+        assert_eq!(decode(&encode(&sample())).unwrap(), sample());
+        assert_eq!(decode(&encode(&Moments::default())).unwrap(), Moments::default());
+        assert_eq!(forged(|_| ()).unwrap(), sample());
+    }
+
+    #[test]
+    fn inconsistent_content_is_refused_even_with_a_right_checksum() {
+        let rows = HEADER;
+        let written = HEADER + 2 * 4;
+        for (offset, byte, hint) in [
+            (8, 2, "format version 2"),
+            (12, 7, "out of range"), // vocabulary 7, row 7
+            (20, 3, "width 3"),
+            (28, 3, "out of range"), // 3 steps, written at 4
+            (36, 1, "announces 1 rows"),
+            (rows + 4, 7, "out of range"),
+            (written, 5, "out of range"),
+        ] {
+            let error = forged(|bytes| bytes[offset] = byte).unwrap_err().to_string();
+            assert!(error.contains(hint), "{offset}: {error}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Supports of a batch's tokens: the few vocabulary rows that a token's gradient touches, with their coefficients.
+
+use std::ops::Range;
+
+use crate::{Error, LastLayer, Policy};
+
+/// Supports of N selected tokens one after another, P (token, row) pairs in all.
+///
+/// A token's support is its top-k ids and the sampled token. `u = e_a - pi` makes its gradient `A u ⊗ h` (paper, eq. 7).
+#[derive(Debug, Default)]
+pub(crate) struct Supports {
+    /// Flat positions `b * T + t`, `[N]`, ascending.
+    pub tokens: Vec<usize>,
+    /// `[N]`: where each token's pairs end.
+    ends: Vec<usize>,
+    /// Vocabulary row of each pair, `[P]`.
+    pub rows: Vec<u32>,
+    /// Probability of the row, `[P]`; sums to 1 over a token's pairs.
+    pub pi: Vec<f64>,
+    /// `e_a - pi`, `[P]`; sums to 0 over a token's pairs.
+    pub u: Vec<f64>,
+    /// Selected tokens that were left out because their data holds a NaN or an infinity.
+    pub not_finite: Vec<usize>,
+}
+
+/// One (row, token) entry of a batch's gradient.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pair {
+    /// Vocabulary row.
+    pub row: u32,
+    /// Flat position of the token, `b * T + t`.
+    pub token: usize,
+    /// Index among the P pairs.
+    pub index: usize,
+}
+
+impl Supports {
+    /// Collects the supports of the tokens with `selected[b * T + t] != 0`.
+    ///
+    /// An id outside the vocabulary is an error; a token with non-finite data is left out and noted.
+    pub fn of(batch: &LastLayer, policy: &Policy, advantages: &[f32], selected: &[u8]) -> Result<Self, Error> {
+        let columns = policy.columns(batch.k);
+        let mut supports = Self::default();
+        for token in (0..selected.len()).filter(|&token| selected[token] != 0) {
+            check_ids(batch, token, columns)?;
+            if advantages[token].is_finite() && finite(batch, token, columns) {
+                supports.push(batch, policy, token, columns);
+            } else {
+                supports.not_finite.push(token);
+            }
+        }
+        Ok(supports)
+    }
+
+    fn push(&mut self, batch: &LastLayer, policy: &Policy, token: usize, columns: usize) {
+        let (ids, logits) = batch.top(token, columns);
+        let action = batch.action_ids[token];
+        let start = self.rows.len();
+        self.rows.extend_from_slice(ids);
+        self.pi.extend(logits.iter().map(|&x| f64::from(x)));
+        let chosen = ids.iter().position(|&id| id == action).unwrap_or_else(|| {
+            self.rows.push(action);
+            self.pi.push(f64::from(batch.action_logits[token]));
+            columns
+        });
+        policy.normalise(&mut self.pi[start..]);
+        self.u.extend(self.pi[start..].iter().map(|p| -p));
+        // 1 - p without cancellation, for tokens that were all but certain.
+        self.u[start + chosen] = 0.0;
+        self.u[start + chosen] = -self.u[start..].iter().sum::<f64>();
+        self.tokens.push(token);
+        self.ends.push(self.rows.len());
+    }
+
+    /// N, tokens.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Indices of the pairs of the n-th token.
+    pub fn pairs(&self, n: usize) -> Range<usize> {
+        let start = if n == 0 { 0 } else { self.ends[n - 1] };
+        start..self.ends[n]
+    }
+
+    /// `weight A u`, `[P]`: what each pair's feature is multiplied with in the gradient.
+    pub fn coefficients(&self, advantages: &[f32], weight: f64) -> Vec<f64> {
+        let mut coefficients = Vec::with_capacity(self.rows.len());
+        for (n, &token) in self.tokens.iter().enumerate() {
+            let scale = weight * f64::from(advantages[token]);
+            coefficients.extend(self.u[self.pairs(n)].iter().map(|u| scale * u));
+        }
+        coefficients
+    }
+
+    /// All pairs, sorted by row and then by token, so that sums over a row always run in the same order.
+    pub fn by_row(&self) -> Vec<Pair> {
+        let mut pairs = Vec::with_capacity(self.rows.len());
+        for (n, &token) in self.tokens.iter().enumerate() {
+            pairs.extend(self.pairs(n).map(|index| Pair { row: self.rows[index], token, index }));
+        }
+        pairs.sort_by_key(|pair| pair.row);
+        pairs
+    }
+}
+
+fn check_ids(batch: &LastLayer, token: usize, columns: usize) -> Result<(), Error> {
+    let (ids, _) = batch.top(token, columns);
+    let outside = |&&id: &&u32| id as usize >= batch.vocab_size;
+    let Some(id) = ids.iter().chain([&batch.action_ids[token]]).find(outside) else { return Ok(()) };
+    Err(Error::new(format!(
+        "token {} of completion {} has id {id}, expected below the vocabulary size {} (check `topk_ids`, `action_ids`)",
+        token % batch.tokens,
+        token / batch.tokens,
+        batch.vocab_size
+    )))
+}
+
+fn finite(batch: &LastLayer, token: usize, columns: usize) -> bool {
+    let (_, logits) = batch.top(token, columns);
+    let mut data = batch.feature(token).iter().chain(logits).chain([&batch.action_logits[token]]);
+    data.all(|x| x.is_finite())
+}

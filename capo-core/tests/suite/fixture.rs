@@ -1,0 +1,135 @@
+//! Random batches and the settings that most tests share.
+
+use capo_core::{Acceptance, Assessment, BatchShift, CurvatureModel, LastLayer, OptimizerKind, OptimizerModel, Policy};
+
+/// Accepts everything finite.
+pub const OPEN: Acceptance = Acceptance { fisher_threshold: None, hessian_range: None };
+pub const POLICY: Policy = Policy { temperature: 1.0, top_k: None };
+pub const ADAM: OptimizerModel = OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.99, eps: 1e-8 };
+pub const SGD: OptimizerModel = OptimizerModel { kind: OptimizerKind::Sgd, beta1: 0.0, beta2: 0.0, eps: 0.0 };
+
+/// A linear congruential generator with its high bits mixed down; good enough to make test data.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.uniform() * limit as f64) as usize
+    }
+
+    /// In `[0, 1)`.
+    pub fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 ^ (self.0 >> 29)) >> 11 & ((1 << 52) - 1)) as f64 / (1u64 << 52) as f64
+    }
+
+    /// In `[-size, size)`.
+    pub fn symmetric(&mut self, size: f64) -> f32 {
+        ((2.0 * self.uniform() - 1.0) * size) as f32
+    }
+}
+
+/// B, T, K, D, V.
+#[derive(Clone, Copy, Debug)]
+pub struct Dims(pub usize, pub usize, pub usize, pub usize, pub usize);
+
+/// A batch that owns its arrays.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub dims: Dims,
+    pub hidden: Vec<f32>,
+    pub topk_ids: Vec<u32>,
+    pub topk_logits: Vec<f32>,
+    pub action_ids: Vec<u32>,
+    pub action_logits: Vec<f32>,
+    pub advantages: Vec<f32>,
+    pub mask: Vec<u8>,
+}
+
+impl Batch {
+    /// Completions of random length (0 included), actions anywhere in the vocabulary, some advantages 0.
+    pub fn random(rng: &mut Rng, dims: Dims) -> Self {
+        let Dims(completions, tokens, k, width, vocab) = dims;
+        let mut batch = Self::empty(dims);
+        for _ in 0..completions {
+            let (length, advantage) = (rng.below(tokens + 1), rng.symmetric(2.0));
+            let advantage = if rng.below(6) == 0 { 0.0 } else { advantage };
+            for t in 0..tokens {
+                let mut logits: Vec<(u32, f32)> = (0..vocab as u32).map(|id| (id, rng.symmetric(3.0))).collect();
+                let action = logits[rng.below(vocab)];
+                logits.sort_by(|a, b| b.1.total_cmp(&a.1));
+                batch.topk_ids.extend(logits[..k].iter().map(|x| x.0));
+                batch.topk_logits.extend(logits[..k].iter().map(|x| x.1));
+                batch.action_ids.push(action.0);
+                batch.action_logits.push(action.1);
+                batch.hidden.extend((0..width).map(|_| rng.symmetric(1.0)));
+                batch.advantages.push(if t < length { advantage } else { 0.0 });
+                batch.mask.push(u8::from(t < length));
+            }
+        }
+        batch
+    }
+
+    /// As `random`, with no padding and no zero advantage.
+    pub fn full(rng: &mut Rng, dims: Dims) -> Self {
+        let mut batch = Self::random(rng, dims);
+        batch.mask.fill(1);
+        batch.advantages.fill_with(|| 1.0 + rng.symmetric(0.5));
+        batch
+    }
+
+    pub fn empty(dims: Dims) -> Self {
+        Self {
+            dims,
+            hidden: vec![],
+            topk_ids: vec![],
+            topk_logits: vec![],
+            action_ids: vec![],
+            action_logits: vec![],
+            advantages: vec![],
+            mask: vec![],
+        }
+    }
+
+    pub fn view(&self) -> LastLayer<'_> {
+        let Dims(completions, tokens, k, width, vocab_size) = self.dims;
+        LastLayer {
+            completions,
+            tokens,
+            k,
+            width,
+            vocab_size,
+            hidden: &self.hidden,
+            topk_ids: &self.topk_ids,
+            topk_logits: &self.topk_logits,
+            action_ids: &self.action_ids,
+            action_logits: &self.action_logits,
+        }
+    }
+
+    pub fn assess(&self, model: &CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, lr: f64) -> Assessment {
+        model.assess(&self.view(), policy, optimizer, lr, &self.advantages, &self.mask).unwrap()
+    }
+
+    pub fn shift(&self, model: &CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, lr: f64) -> BatchShift {
+        model.batch_shift(&self.view(), policy, optimizer, lr, &self.advantages, &self.mask).unwrap()
+    }
+
+    pub fn commit(&self, model: &mut CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, keep: &[u8]) {
+        model.commit(&self.view(), policy, optimizer, &self.advantages, keep).unwrap();
+    }
+}
+
+pub fn open_model() -> CurvatureModel {
+    CurvatureModel::new(OPEN).unwrap()
+}
+
+/// Asserts that two arrays agree within `tolerance` of the second one's largest entry; says how far they are apart.
+#[track_caller]
+pub fn assert_close(what: &str, got: &[f32], expected: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    let largest = expected.iter().fold(1e-300, |max: f64, x| max.max(x.abs()));
+    let apart = got.iter().zip(expected).map(|(&got, &expected)| (f64::from(got) - expected).abs() / largest);
+    let worst = apart.fold(0.0, |max: f64, x| if x.is_nan() { f64::NAN } else { max.max(x) });
+    println!("{what}: {worst:.1e} of the largest value");
+    assert!(worst <= tolerance, "{what}: {worst:e} apart, at most {tolerance:e}\n got {got:?}\n expected {expected:?}");
+}

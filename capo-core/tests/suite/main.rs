@@ -1,0 +1,8 @@
+//! Tests of the public API, one binary.
+
+mod brute_force;
+mod dense;
+mod edge;
+mod fixture;
+mod replay;
+mod state;

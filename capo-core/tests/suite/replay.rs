@@ -1,0 +1,131 @@
+//! Recorded batches with numbers from a dense program in double precision that shares no code with this crate.
+
+use std::path::PathBuf;
+
+use capo_core::{Acceptance, CurvatureModel, OptimizerKind, OptimizerModel, Policy};
+use safetensors::{SafeTensors, tensor::Metadata};
+
+use crate::fixture::{Batch, Dims, assert_close};
+
+const TOLERANCE: f64 = 1e-5;
+
+/// One step of a case: the batch, its settings and what is expected of it.
+struct Step {
+    batch: Batch,
+    policy: Policy,
+    optimizer: OptimizerModel,
+    learning_rate: f64,
+    keep: Vec<u8>,
+    m_f: Vec<f64>,
+    m_h: Vec<f64>,
+}
+
+fn case(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/replay").join(name)
+}
+
+/// Reads a number of the case's `mask.toml`.
+fn threshold(name: &str, key: &str) -> f64 {
+    let text = std::fs::read_to_string(case(name).join("mask.toml")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+    line.trim_start_matches([' ', '=']).parse().unwrap()
+}
+
+fn numbers<const N: usize, X>(file: &SafeTensors, name: &str, read: fn([u8; N]) -> X) -> Vec<X> {
+    let tensor = file.tensor(name).unwrap();
+    tensor.data().as_chunks().0.iter().map(|&bytes| read(bytes)).collect()
+}
+
+fn batch(file: &SafeTensors, vocab: usize) -> Batch {
+    let shape = |name: &str| file.tensor(name).unwrap().shape().to_vec();
+    let (hidden, topk) = (shape("hidden"), shape("topk_ids"));
+    Batch {
+        dims: Dims(hidden[0], hidden[1], topk[2], hidden[2], vocab),
+        hidden: numbers(file, "hidden", f32::from_le_bytes),
+        topk_ids: numbers(file, "topk_ids", u32::from_le_bytes),
+        topk_logits: numbers(file, "topk_logits", f32::from_le_bytes),
+        action_ids: numbers(file, "completion_ids", u32::from_le_bytes),
+        action_logits: numbers(file, "action_logits", f32::from_le_bytes),
+        advantages: numbers(file, "advantages", f32::from_le_bytes),
+        mask: numbers(file, "completion_mask", u8::from_le_bytes),
+    }
+}
+
+fn steps(name: &str, kind: OptimizerKind) -> Vec<Step> {
+    let read = |file: String| std::fs::read(case(name).join(file)).unwrap();
+    let step = |index: usize| {
+        let (input, expected) =
+            (read(format!("batch-{index:04}.safetensors")), read(format!("expected-{index:04}.safetensors")));
+        let (_, metadata): (usize, Metadata) = SafeTensors::read_metadata(&input).unwrap();
+        let scalars = metadata.metadata().clone().unwrap();
+        let optimizer: serde_json::Value = serde_json::from_str(&scalars["optimizer"]).unwrap();
+        let setting = |key: &str| optimizer[key].as_f64().unwrap();
+        let expected = SafeTensors::deserialize(&expected).unwrap();
+        Step {
+            batch: batch(&SafeTensors::deserialize(&input).unwrap(), scalars["vocab_size"].parse().unwrap()),
+            policy: Policy { temperature: scalars["sampling_temperature"].parse().unwrap(), top_k: None },
+            optimizer: OptimizerModel { kind, beta1: setting("beta1"), beta2: setting("beta2"), eps: setting("eps") },
+            learning_rate: setting("learning_rate"),
+            keep: numbers(&expected, "keep", u8::from_le_bytes),
+            m_f: numbers(&expected, "m_f", f64::from_le_bytes),
+            m_h: numbers(&expected, "m_h", f64::from_le_bytes),
+        }
+    };
+    (0..4).map(step).collect()
+}
+
+fn model(name: &str) -> (CurvatureModel, f64, f64) {
+    let (fisher, hessian) = (threshold(name, "fisher_threshold"), threshold(name, "hessian_threshold"));
+    let acceptance = Acceptance { fisher_threshold: Some(fisher), hessian_range: Some([-hessian, hessian]) };
+    (CurvatureModel::new(acceptance).unwrap(), fisher, hessian)
+}
+
+fn token_case(name: &str, kind: OptimizerKind) {
+    let (mut model, ..) = model(name);
+    let mut rejected = 0;
+    for step in steps(name, kind) {
+        let assessment = step.batch.assess(&model, &step.policy, &step.optimizer, step.learning_rate);
+        assert_close("m_f", &assessment.m_f, &step.m_f, TOLERANCE);
+        assert_close("m_h", &assessment.m_h, &step.m_h, TOLERANCE);
+        assert_eq!(assessment.keep, step.keep);
+        rejected += assessment.rejected.total;
+        step.batch.commit(&mut model, &step.policy, &step.optimizer, &assessment.keep);
+    }
+    assert!(rejected > 0, "a case without rejections tests little");
+}
+
+/// Every token carries its batch's shifts, and the batch is committed as a whole or not at all.
+fn batch_case(name: &str, kind: OptimizerKind) {
+    let (mut model, fisher, hessian) = model(name);
+    for step in steps(name, kind) {
+        let mask = &step.batch.mask;
+        let shift = step.batch.shift(&model, &step.policy, &step.optimizer, step.learning_rate);
+        let accepted = u8::from(shift.m_f < fisher && shift.m_h.abs() < hessian);
+        let spread = |x: f64| mask.iter().map(|&valid| f32::from(valid) * x as f32).collect::<Vec<_>>();
+        let keep: Vec<u8> = mask.iter().map(|&valid| valid * accepted).collect();
+        assert_close("batch m_f", &spread(shift.m_f), &step.m_f, TOLERANCE);
+        assert_close("batch m_h", &spread(shift.m_h), &step.m_h, TOLERANCE);
+        assert_eq!(keep, step.keep);
+        step.batch.commit(&mut model, &step.policy, &step.optimizer, &keep);
+    }
+}
+
+#[test]
+fn token_sgd() {
+    token_case("paper-token-sgd", OptimizerKind::Sgd);
+}
+
+#[test]
+fn token_adam() {
+    token_case("paper-token-adam", OptimizerKind::Adam);
+}
+
+#[test]
+fn batch_sgd() {
+    batch_case("paper-batch-sgd", OptimizerKind::Sgd);
+}
+
+#[test]
+fn batch_adam() {
+    batch_case("paper-batch-adam", OptimizerKind::Adam);
+}

@@ -1,0 +1,30 @@
+//! CAPO as a plugin: its advantage, its objective, its curvature mask, and the recipe that `--plugin libcapo.so` selects.
+
+#![forbid(unsafe_code)]
+
+use capo_baselines::{ByCompletion, ClippedSurrogate, GroupNormalized};
+use capo_curvature::{CurvatureMask, Thresholds};
+use capo_plugin::{recipe, register};
+
+/// The paper's thresholds for CAPO.
+struct Capo;
+
+impl Thresholds for Capo {
+    const FISHER: f64 = 1e-4;
+    const HESSIAN: f64 = 1e-2;
+}
+
+register!(AdvantageEstimator, GroupNormalized, "capo.advantage", "(reward - group mean) / (group std + epsilon)");
+register!(
+    Objective,
+    ClippedSurrogate<ByCompletion>,
+    "capo.objective",
+    "clipped surrogate, mean over completions of their means"
+);
+register!(
+    PreBackwardMask,
+    CurvatureMask<Capo>,
+    "capo.curvature",
+    "drops tokens whose predicted step moves objective or policy too far"
+);
+recipe!("capo", "GRPO with the curvature mask", include_str!("../recipe.toml"));

@@ -1,0 +1,289 @@
+//! The curvature mask: [`capo_core`] as a pre-backward mask.
+//!
+//! Before the backward pass it predicts, for every token, how far the token's own optimizer step would move the objective
+//! (`m_H`) and the policy (`m_F`), and clears the tokens that would move either too far. After the step it updates its own
+//! model of the optimizer with the tokens that all masks kept.
+//!
+//! Keys and records are described in the README of each plugin that offers it.
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+use std::marker::PhantomData;
+
+use capo_core::{Acceptance, Assessment, CurvatureModel, OptimizerModel, Policy};
+use capo_plugin::prelude::*;
+use capo_plugin::{LastLayer, OptimizerKind};
+
+/// The thresholds of a method: what its id stands for when a table does not say.
+pub trait Thresholds: Send {
+    /// `δ_F`: largest accepted policy shift.
+    const FISHER: f64;
+    /// `δ_H`: largest accepted objective shift in either direction.
+    const HESSIAN: f64;
+}
+
+/// Drops tokens whose predicted step would move the objective or the policy too far (paper, algorithm 1, token subsets).
+#[derive(Deserialize)]
+#[serde(try_from = "Table", bound = "T: Thresholds")]
+pub struct CurvatureMask<T> {
+    model: CurvatureModel,
+    optimizer: OptimizerChoice,
+    thresholds: PhantomData<T>,
+}
+
+/// The mask's keys.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    /// `paper`: the semantics of the paper's text.
+    #[serde(default)]
+    semantics: Semantics,
+    /// `token`: every token is a subset of its own.
+    #[serde(default)]
+    granularity: Granularity,
+    /// Which optimizer the proposed step models.
+    #[serde(default)]
+    optimizer: OptimizerChoice,
+    /// `own`: the mask keeps Adam's moments of the rows it has seen.
+    #[serde(default)]
+    moments: Moments,
+    /// Accept `m_F` below this; `false` switches the test off.
+    fisher_threshold: Option<Limit>,
+    /// Accept `m_H` strictly between minus and plus this; `false` switches the test off.
+    hessian_threshold: Option<Limit>,
+    /// Accept `m_H` strictly inside this interval; instead of `hessian_threshold`.
+    hessian_range: Option<[f64; 2]>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+enum Semantics {
+    #[default]
+    Paper,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+enum Granularity {
+    #[default]
+    Token,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+enum Moments {
+    #[default]
+    Own,
+}
+
+/// Which optimizer the proposed step models.
+#[derive(Deserialize, Default, Clone, Copy)]
+#[serde(rename_all = "snake_case")]
+enum OptimizerChoice {
+    /// The trainer's own.
+    #[default]
+    Host,
+    /// Plain gradient steps.
+    Sgd,
+    /// Adam; weight decay is not modelled.
+    Adam,
+}
+
+/// A threshold, or `false`.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Limit {
+    At(f64),
+    Off(bool),
+}
+
+impl Limit {
+    fn value(self, key: &str) -> Result<Option<f64>, String> {
+        match self {
+            Self::At(value) => Ok(Some(value)),
+            Self::Off(false) => Ok(None),
+            Self::Off(true) => Err(format!("`{key}` is true (give a number, or false to switch the test off)")),
+        }
+    }
+}
+
+impl<T: Thresholds> TryFrom<Table> for CurvatureMask<T> {
+    type Error = String;
+
+    fn try_from(table: Table) -> Result<Self, String> {
+        let (Semantics::Paper, Granularity::Token, Moments::Own) = (table.semantics, table.granularity, table.moments);
+        let fisher_threshold = table.fisher_threshold.unwrap_or(Limit::At(T::FISHER)).value("fisher_threshold")?;
+        let hessian_range = match (table.hessian_range, table.hessian_threshold) {
+            (Some(_), Some(_)) => {
+                return Err("`hessian_range` and `hessian_threshold` are both given (keep one)".into());
+            }
+            (Some(range), None) => Some(range),
+            (None, limit) => {
+                limit.unwrap_or(Limit::At(T::HESSIAN)).value("hessian_threshold")?.map(|limit| [-limit, limit])
+            }
+        };
+        let model =
+            CurvatureModel::new(Acceptance { fisher_threshold, hessian_range }).map_err(|error| error.to_string())?;
+        Ok(Self { model, optimizer: table.optimizer, thresholds: PhantomData })
+    }
+}
+
+impl<T> CurvatureMask<T> {
+    fn optimizer(&self, batch: &Batch<'_>) -> Result<OptimizerModel, PluginError> {
+        let kind = match (self.optimizer, batch.optimizer.kind) {
+            (OptimizerChoice::Sgd, _) | (OptimizerChoice::Host, OptimizerKind::SGD) => capo_core::OptimizerKind::Sgd,
+            (OptimizerChoice::Adam, _) | (OptimizerChoice::Host, OptimizerKind::ADAM | OptimizerKind::ADAMW) => {
+                capo_core::OptimizerKind::Adam
+            }
+            (OptimizerChoice::Host, OptimizerKind(other)) => {
+                return Err(PluginError::unsupported(format!(
+                    "the trainer's optimizer is of kind {other}, which this mask does not model (set `optimizer = \"adam\"` or `\"sgd\"`)"
+                )));
+            }
+        };
+        let host = batch.optimizer;
+        Ok(OptimizerModel { kind, beta1: host.beta1, beta2: host.beta2, eps: host.eps })
+    }
+}
+
+/// The sampling distribution, as the batch describes it.
+fn policy(batch: &Batch<'_>) -> Policy {
+    let top_k = batch.sampling_top_k as usize;
+    Policy { temperature: batch.sampling_temperature, top_k: (top_k > 0).then_some(top_k) }
+}
+
+/// The core's view of the last layer; nothing is copied.
+fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_core::LastLayer<'a>, PluginError> {
+    let (hidden, topk) = (last.hidden.shape(), last.topk_ids.shape());
+    let ([_, _, width], [_, _, k]) = (hidden, topk) else {
+        return Err(PluginError::failed(format!(
+            "the last layer has shapes {hidden:?} and {topk:?}, expected [B, T, D] and [B, T, K]"
+        )));
+    };
+    Ok(capo_core::LastLayer {
+        completions: batch.dims.completions as usize,
+        tokens: batch.dims.tokens as usize,
+        k: *k as usize,
+        width: *width as usize,
+        vocab_size: last.vocab_size,
+        hidden: last.hidden.as_f32()?,
+        topk_ids: last.topk_ids.as_u32()?,
+        topk_logits: last.topk_logits.as_f32()?,
+        action_ids: batch.completion_ids,
+        action_logits: last.action_logits.as_f32()?,
+    })
+}
+
+fn failed(error: capo_core::Error) -> PluginError {
+    PluginError::failed(error.to_string())
+}
+
+impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
+    fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
+        let (layer, policy, optimizer) = (layer(batch, batch.last_layer()?)?, policy(batch), self.optimizer(batch)?);
+        let rate = batch.optimizer.learning_rate;
+        let assessment =
+            self.model.assess(&layer, &policy, &optimizer, rate, batch.advantages, keep).map_err(failed)?;
+        let shift = |keep: &[u8]| {
+            self.model.batch_shift(&layer, &policy, &optimizer, rate, batch.advantages, keep).map_err(failed)
+        };
+        let (before, after) = (shift(keep)?, shift(&assessment.keep)?);
+        ctx.record("m_f_batch", before.m_f);
+        ctx.record("m_h_batch", before.m_h);
+        ctx.record("masked_m_f_batch", after.m_f);
+        ctx.record("masked_m_h_batch", after.m_h);
+        ctx.record("rows", self.model.rows() as f64);
+        record_rejections(ctx, &assessment);
+        ctx.record_tokens("m_f", &assessment.m_f);
+        ctx.record_tokens("m_h", &assessment.m_h);
+        keep.copy_from_slice(&assessment.keep);
+        Ok(())
+    }
+
+    fn step_end(&mut self, _ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<(), PluginError> {
+        if !taken {
+            return Ok(());
+        }
+        let (layer, policy, optimizer) = (layer(batch, batch.last_layer()?)?, policy(batch), self.optimizer(batch)?);
+        self.model.commit(&layer, &policy, &optimizer, batch.advantages, keep).map_err(failed)
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs::LAST_LAYER
+    }
+
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        Ok(self.model.save())
+    }
+
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        self.model.load(state).map_err(|error| PluginError::state(error.to_string()))
+    }
+}
+
+fn record_rejections(ctx: &mut Ctx<'_>, assessment: &Assessment) {
+    let share = |count: usize| count as f64 / assessment.tokens.max(1) as f64;
+    ctx.record("rejected_fisher", share(assessment.rejected.fisher));
+    ctx.record("rejected_hessian", share(assessment.rejected.hessian));
+    ctx.record("rejected_not_finite", share(assessment.rejected.not_finite));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use capo_plugin::testing::{self, Fixture};
+
+    struct Wide;
+
+    impl Thresholds for Wide {
+        const FISHER: f64 = 1e9;
+        const HESSIAN: f64 = 1e9;
+    }
+
+    #[test]
+    fn keeps_all_under_wide_limits_and_drops_under_narrow_ones() {
+        let fixture = Fixture::new(4, 6).lengths(&[6, 3, 0, 5]);
+        let mut wide = testing::mask::<CurvatureMask<Wide>>("").unwrap();
+        let all = fixture.mask(&mut wide).unwrap();
+        assert_eq!(all.keep, fixture.batch().completion_mask);
+        assert!(all.records.number("m_f_batch").unwrap() > 0.0);
+        let median = {
+            let mut m_f = all.records.tokens[0].1.iter().copied().filter(|&m_f| m_f > 0.0).collect::<Vec<_>>();
+            m_f.sort_by(f32::total_cmp);
+            m_f[m_f.len() / 2]
+        };
+        let table = format!("fisher_threshold = {median}\nhessian_threshold = false");
+        let half = fixture.mask(&mut testing::mask::<CurvatureMask<Wide>>(&table).unwrap()).unwrap();
+        assert_eq!(half.keep.iter().filter(|&&keep| keep == 1).count(), 7);
+        assert_eq!(half.records.number("rejected_fisher"), Some(0.5));
+    }
+
+    #[test]
+    fn state_goes_on_where_it_was_saved() {
+        let fixture = Fixture::new(4, 6);
+        let mut first = testing::mask::<CurvatureMask<Wide>>("").unwrap();
+        let keep = fixture.mask(&mut first).unwrap().keep;
+        fixture.step_end(&mut first, &keep, true).unwrap();
+        let mut second = testing::mask::<CurvatureMask<Wide>>("").unwrap();
+        second.load(&first.save().unwrap()).unwrap();
+        let tokens = |mask: &mut capo_plugin::Mask| fixture.mask(mask).unwrap().records.tokens;
+        assert_eq!(tokens(&mut first), tokens(&mut second));
+        assert!(second.load(b"nonsense").is_err());
+    }
+
+    #[test]
+    fn tables_are_checked() {
+        let say = |table: &str| testing::mask::<CurvatureMask<Wide>>(table).err().unwrap().to_string();
+        assert_eq!(
+            say("hessian_range = [0, 1]\nhessian_threshold = 2"),
+            "`hessian_range` and `hessian_threshold` are both given (keep one)"
+        );
+        assert_eq!(say("fisher_treshold = 2"), "unknown key `fisher_treshold` (did you mean `fisher_threshold`?)");
+        assert_eq!(
+            say("fisher_threshold = true"),
+            "`fisher_threshold` is true (give a number, or false to switch the test off)"
+        );
+        assert!(say("granularity = \"sentence\"").contains("unknown variant `sentence`, expected `token`"));
+    }
+}

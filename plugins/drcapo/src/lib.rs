@@ -1,0 +1,25 @@
+//! Dr.CAPO as a plugin: its advantage, its objective, its curvature mask, and the recipe that `--plugin libdrcapo.so` selects.
+
+#![forbid(unsafe_code)]
+
+use capo_baselines::{ByFixedLength, ClippedSurrogate, GroupCentered};
+use capo_curvature::{CurvatureMask, Thresholds};
+use capo_plugin::{recipe, register};
+
+/// The paper's thresholds for Dr.CAPO.
+struct DrCapo;
+
+impl Thresholds for DrCapo {
+    const FISHER: f64 = 1e-3;
+    const HESSIAN: f64 = 5e-4;
+}
+
+register!(AdvantageEstimator, GroupCentered, "drcapo.advantage", "reward - group mean");
+register!(Objective, ClippedSurrogate<ByFixedLength>, "drcapo.objective", "clipped surrogate, sum over a fixed length");
+register!(
+    PreBackwardMask,
+    CurvatureMask<DrCapo>,
+    "drcapo.curvature",
+    "drops tokens whose predicted step moves objective or policy too far"
+);
+recipe!("drcapo", "Dr.GRPO with the curvature mask", include_str!("../recipe.toml"));

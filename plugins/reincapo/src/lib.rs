@@ -1,0 +1,25 @@
+//! ReinCAPO as a plugin: its advantage, its objective, its curvature mask, and the recipe that `--plugin libreincapo.so` selects.
+
+#![forbid(unsafe_code)]
+
+use capo_baselines::{PolicyGradient, RewardAsAdvantage};
+use capo_curvature::{CurvatureMask, Thresholds};
+use capo_plugin::{recipe, register};
+
+/// The paper's thresholds for ReinCAPO.
+struct ReinCapo;
+
+impl Thresholds for ReinCapo {
+    const FISHER: f64 = 1e-5;
+    const HESSIAN: f64 = 1e-1;
+}
+
+register!(AdvantageEstimator, RewardAsAdvantage, "reincapo.advantage", "the reward itself");
+register!(Objective, PolicyGradient, "reincapo.objective", "policy gradient, mean over completions of their means");
+register!(
+    PreBackwardMask,
+    CurvatureMask<ReinCapo>,
+    "reincapo.curvature",
+    "drops tokens whose predicted step moves objective or policy too far"
+);
+recipe!("reincapo", "REINFORCE with the curvature mask", include_str!("../recipe.toml"));
