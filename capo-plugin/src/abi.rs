@@ -17,6 +17,8 @@
 #![allow(non_camel_case_types, clippy::needless_lifetimes)]
 #![allow(missing_docs, non_local_definitions)]
 
+pub use abi_stable::library::{AbiHeaderRef, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL as HEADER_SYMBOL};
+
 use abi_stable::library::{CheckTypeLayout, LibHeader, RootModule, RootModuleError, RootModuleResult};
 use abi_stable::prefix_type::PrefixTypeTrait;
 use abi_stable::sabi_types::{RMut, VersionStrings};

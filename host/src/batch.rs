@@ -1,0 +1,228 @@
+//! The batch of one optimizer step: what the stages fill in, and the view of it that components get.
+
+use std::ops::Range;
+
+use capo_plugin::{Batch, Dims, LastLayer, OptimizerInfo, OptimizerState, Tensor};
+
+use crate::config::Config;
+use crate::model::{LastLayerData, Sequences};
+
+/// The settings of a step that components see.
+#[derive(Debug, Clone, Copy)]
+pub struct StepInfo {
+    /// Optimizer step, counted from 0.
+    pub step: u64,
+    /// The run's seed.
+    pub seed: u64,
+    /// The sampler's temperature.
+    pub sampling_temperature: f32,
+    /// The sampler's top-k; 0 is off.
+    pub sampling_top_k: u32,
+    /// The sampler's top-p; 1 is off.
+    pub sampling_top_p: f32,
+    /// What logits are divided by in the loss.
+    pub loss_temperature: f32,
+    /// The limit on completion length, tokens.
+    pub max_completion_length: usize,
+    /// The optimizer at the coming step.
+    pub optimizer: OptimizerInfo,
+}
+
+impl StepInfo {
+    /// The settings of `config` at `step`.
+    #[must_use]
+    pub fn new(config: &Config, step: u64, optimizer: OptimizerInfo) -> Self {
+        let (rollout, train) = (&config.rollout, &config.train);
+        Self {
+            step,
+            seed: train.seed,
+            sampling_temperature: rollout.temperature,
+            sampling_top_k: rollout.top_k as u32,
+            sampling_top_p: rollout.top_p,
+            loss_temperature: train.loss_temperature as f32,
+            max_completion_length: rollout.max_completion_length,
+            optimizer,
+        }
+    }
+}
+
+/// One rollout, or the part of it that one optimizer step uses. Letters as in [`capo_plugin::Batch`].
+#[derive(Debug, Clone)]
+pub struct StepBatch {
+    /// Prompts and completions, one row per completion.
+    pub sequences: Sequences,
+    /// B, T and G.
+    pub dims: Dims,
+    /// `[B, T]`.
+    pub completion_ids: Vec<u32>,
+    /// `[B, T]`: 1 for tokens of the completion.
+    pub completion_mask: Vec<u8>,
+    /// `[B]`: 1 where the length limit cut the completion off.
+    pub truncated: Vec<u8>,
+    /// `[B]`, reward units.
+    pub rewards: Vec<f32>,
+    /// `[B, T]`, reward units.
+    pub advantages: Vec<f32>,
+    /// `[B, T]`, nats, under the current policy.
+    pub logps: Vec<f32>,
+    /// `[B, T]`, nats, under the policy that sampled; none until the first scoring.
+    pub old_logps: Option<Vec<f32>>,
+    /// `[B, T]`, nats, under the reference model.
+    pub ref_logps: Option<Vec<f32>>,
+    /// `[B, T]`, nats.
+    pub entropy: Option<Vec<f32>>,
+    last_layer: Option<LastLayerData>,
+    /// The optimizer's moments of the head.
+    pub moments: Option<Moments>,
+    shapes: Shapes,
+}
+
+/// The optimizer's moments of the last layer's weight.
+#[derive(Debug, Clone)]
+pub struct Moments {
+    /// `[V, D]`.
+    pub exp_avg: Vec<f32>,
+    /// `[V, D]`.
+    pub exp_avg_sq: Vec<f32>,
+    /// V and D.
+    pub shape: [i64; 2],
+}
+
+/// Extents that tensors borrow.
+#[derive(Debug, Clone, Copy, Default)]
+struct Shapes {
+    tokens: [i64; 2],
+    hidden: [i64; 3],
+    topk: [i64; 3],
+}
+
+impl StepBatch {
+    /// A batch of sampled completions that nothing has scored yet.
+    ///
+    /// `completions[b]` holds the tokens of completion `b`, `truncated[b]` whether the limit cut it off.
+    #[must_use]
+    pub fn new(
+        sequences: Sequences,
+        completions: &[&[u32]],
+        truncated: Vec<u8>,
+        rewards: Vec<f32>,
+        group_size: usize,
+        pad_id: u32,
+    ) -> Self {
+        let tokens = sequences.completion_len;
+        let dims = Dims { completions: completions.len() as u64, tokens: tokens as u64, group_size: group_size as u64 };
+        let mut completion_ids = vec![pad_id; dims.len()];
+        let mut completion_mask = vec![0; dims.len()];
+        for (b, ids) in completions.iter().enumerate() {
+            let row = b * tokens..b * tokens + ids.len();
+            completion_ids[row.clone()].copy_from_slice(ids);
+            completion_mask[row].fill(1);
+        }
+        Self {
+            sequences,
+            dims,
+            completion_ids,
+            completion_mask,
+            truncated,
+            rewards,
+            advantages: vec![0.0; dims.len()],
+            logps: Vec::new(),
+            old_logps: None,
+            ref_logps: None,
+            entropy: None,
+            last_layer: None,
+            moments: None,
+            shapes: Shapes::default(),
+        }
+    }
+
+    /// Completions `rows`, a whole number of groups, as a batch of its own. Of what was scored only `old_logps` and
+    /// `ref_logps` come along: the rest belongs to a policy that may have moved on.
+    #[must_use]
+    pub fn part(&self, rows: Range<usize>) -> Self {
+        let tokens = rows.start * self.dims.tokens as usize..rows.end * self.dims.tokens as usize;
+        let cut = |values: &Option<Vec<f32>>| values.as_ref().map(|values| values[tokens.clone()].to_vec());
+        let dims = Dims { completions: rows.len() as u64, ..self.dims };
+        Self {
+            sequences: self.rows(rows.clone()),
+            dims,
+            completion_ids: self.completion_ids[tokens.clone()].to_vec(),
+            completion_mask: self.completion_mask[tokens.clone()].to_vec(),
+            truncated: self.truncated[rows.clone()].to_vec(),
+            rewards: self.rewards[rows].to_vec(),
+            advantages: vec![0.0; dims.len()],
+            logps: Vec::new(),
+            old_logps: cut(&self.old_logps),
+            ref_logps: cut(&self.ref_logps),
+            entropy: None,
+            last_layer: None,
+            moments: None,
+            shapes: Shapes::default(),
+        }
+    }
+
+    /// The token ids of completions `rows`.
+    #[must_use]
+    pub fn rows(&self, rows: Range<usize>) -> Sequences {
+        let all = &self.sequences;
+        let length = all.prompt_len + all.completion_len;
+        Sequences {
+            ids: all.ids[rows.start * length..rows.end * length].to_vec(),
+            starts: all.starts[rows].to_vec(),
+            prompt_len: all.prompt_len,
+            completion_len: all.completion_len,
+        }
+    }
+
+    /// Number of completion tokens.
+    #[must_use]
+    pub fn completion_tokens(&self) -> u64 {
+        self.completion_mask.iter().map(|&mask| u64::from(mask)).sum()
+    }
+
+    /// Takes up the last layer's features and logits.
+    pub fn set_last_layer(&mut self, last: LastLayerData) {
+        let (b, t) = (self.dims.completions as i64, self.dims.tokens as i64);
+        self.shapes = Shapes { tokens: [b, t], hidden: [b, t, last.width as i64], topk: [b, t, last.k as i64] };
+        self.last_layer = Some(last);
+    }
+
+    /// What components see.
+    #[must_use]
+    pub fn view(&self, info: &StepInfo) -> Batch<'_> {
+        let mut batch = Batch::new(self.dims, info.optimizer);
+        batch.step = info.step;
+        batch.seed = info.seed;
+        batch.sampling_temperature = info.sampling_temperature;
+        batch.sampling_top_k = info.sampling_top_k;
+        batch.sampling_top_p = info.sampling_top_p;
+        batch.loss_temperature = info.loss_temperature;
+        batch.max_completion_length = info.max_completion_length;
+        batch.completion_ids = &self.completion_ids;
+        batch.completion_mask = &self.completion_mask;
+        batch.truncated = &self.truncated;
+        batch.rewards = &self.rewards;
+        batch.advantages = &self.advantages;
+        batch.logps = &self.logps;
+        batch.old_logps = self.old_logps.as_deref();
+        batch.ref_logps = self.ref_logps.as_deref();
+        batch.entropy = self.entropy.as_deref();
+        batch.last_layer = self.last_layer.as_ref().map(|last| self.last_layer(last));
+        batch.optimizer_state = self.moments.as_ref().map(|moments| {
+            let tensor = |values| Tensor::from_f32(values, &moments.shape);
+            OptimizerState::new(tensor(&moments.exp_avg), tensor(&moments.exp_avg_sq))
+        });
+        batch
+    }
+
+    fn last_layer<'a>(&'a self, last: &'a LastLayerData) -> LastLayer<'a> {
+        LastLayer::new(
+            Tensor::from_f32(&last.hidden, &self.shapes.hidden),
+            Tensor::from_u32(&last.topk_ids, &self.shapes.topk),
+            Tensor::from_f32(&last.topk_logits, &self.shapes.topk),
+            Tensor::from_f32(&last.logsumexp, &self.shapes.tokens),
+            Tensor::from_f32(&last.action_logits, &self.shapes.tokens),
+            last.vocab_size,
+        )
+    }
+}

@@ -1,0 +1,43 @@
+//! The components that come with the trainer, under the ids `grpo.*`, `dr_grpo.*` and `reinforce.*`.
+
+use capo_baselines::{
+    ByCompletion, ByFixedLength, ClippedSurrogate, GroupCentered, GroupNormalized, PolicyGradient, RewardAsAdvantage,
+};
+use capo_plugin::{recipe, register};
+
+/// The recipe of a run that names none and loads no plugin with one.
+pub const DEFAULT_RECIPE: &str = "grpo";
+
+register!(AdvantageEstimator, GroupNormalized, "grpo.advantage", "(reward - group mean) / (group std + epsilon)");
+register!(
+    Objective,
+    ClippedSurrogate<ByCompletion>,
+    "grpo.objective",
+    "clipped surrogate, mean over completions of their means"
+);
+recipe!(
+    "grpo",
+    "group-normalised advantage, clipped surrogate, no mask",
+    "[advantage]\nuse = \"grpo.advantage\"\n\n[objective]\nuse = \"grpo.objective\"\n"
+);
+
+register!(AdvantageEstimator, GroupCentered, "dr_grpo.advantage", "reward - group mean");
+register!(
+    Objective,
+    ClippedSurrogate<ByFixedLength>,
+    "dr_grpo.objective",
+    "clipped surrogate, sum over a fixed length"
+);
+recipe!(
+    "dr_grpo",
+    "centred advantage, fixed-length reduction, no mask",
+    "[advantage]\nuse = \"dr_grpo.advantage\"\n\n[objective]\nuse = \"dr_grpo.objective\"\n"
+);
+
+register!(AdvantageEstimator, RewardAsAdvantage, "reinforce.advantage", "the reward itself");
+register!(Objective, PolicyGradient, "reinforce.objective", "policy gradient, mean over completions of their means");
+recipe!(
+    "reinforce",
+    "reward as advantage, policy gradient, no mask",
+    "[advantage]\nuse = \"reinforce.advantage\"\n\n[objective]\nuse = \"reinforce.objective\"\n"
+);

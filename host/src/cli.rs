@@ -1,0 +1,276 @@
+//! The command line.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use candle_core::Device;
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{self, Config, Draft};
+use crate::data::Tokenizer;
+use crate::embedded;
+use crate::eval::{self, Limits};
+use crate::files;
+use crate::model::Policy;
+use crate::registry::Registry;
+use crate::report::Report;
+use crate::reward::Rewards;
+use crate::run::{CONFIG_FILE, PLUGINS_FILE, Run};
+use crate::sft;
+use crate::train::train;
+
+/// Reinforcement learning of language models, with advantage estimators, objectives and gradient masks that load at run time.
+#[derive(Parser)]
+#[command(name = "host", version, propagate_version = true)]
+struct Cli {
+    /// Show the whole chain of causes of an error.
+    #[arg(long, global = true)]
+    verbose: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train a policy on verifiable rewards.
+    Train(TrainArgs),
+    /// Measure held-out accuracy, greedily.
+    Eval(EvalArgs),
+    /// Train a base model on worked solutions.
+    Sft(SftArgs),
+    /// List every component and recipe: its point, what it does, where it came from.
+    Plugins(PluginArgs),
+}
+
+#[derive(Args)]
+struct ConfigArgs {
+    /// Settings as TOML; without it, the embedded arithmetic task.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Overrides one setting; masks and rewards by number, as in `mask.0.fisher_threshold=1e-3`. Repeatable.
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    set: Vec<String>,
+}
+
+#[derive(Args)]
+struct PluginArgs {
+    /// A plugin: a path, or a name looked up in `./`, the folders of `CAPO_PLUGIN_PATH` and beside `host`. Repeatable. A plugin
+    /// is native code with your rights.
+    #[arg(long, value_name = "LIB")]
+    plugin: Vec<PathBuf>,
+}
+
+/// `host train --plugin libcapo.so` trains the embedded model with CAPO; without a plugin, with GRPO.
+///
+/// The components come from the config, else from the recipe that the plugin carries, else from the built-in recipe `grpo`.
+/// Everything goes to a new folder under `runs/`: settings, metrics.jsonl, checkpoints in the Hugging Face layout. Ctrl-C stops
+/// after the current rollout, and `--resume` goes on bit for bit.
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+struct TrainArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    plugins: PluginArgs,
+    /// Where the run goes: a folder that does not exist yet. [default: runs/RECIPE-seedN]
+    #[arg(long, value_name = "DIR")]
+    output_dir: Option<PathBuf>,
+    /// Goes on with the run in DIR, with its own settings and plugins.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "set", "output_dir"])]
+    resume: Option<PathBuf>,
+    /// Stops once this many steps are done, at the end of a rollout, with a checkpoint.
+    #[arg(long, value_name = "STEP")]
+    stop_after: Option<u64>,
+}
+
+#[derive(Args)]
+struct EvalArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// The model: a Hugging Face folder, a checkpoint, or `embedded:tiny-arithmetic`. [default: the config's]
+    #[arg(long, value_name = "DIR")]
+    model: Option<String>,
+    /// Number of held-out prompts. [default: the config's `eval.num_prompts`]
+    #[arg(long, value_name = "N")]
+    num_prompts: Option<usize>,
+    /// Writes every completion with its reward as JSON lines.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct SftArgs {
+    /// Settings as TOML; without it, those that made the embedded base model.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Overrides one setting. Repeatable.
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    set: Vec<String>,
+    /// Where the model goes: a folder that does not exist yet.
+    #[arg(long, value_name = "DIR")]
+    output_dir: PathBuf,
+}
+
+/// A failure, by what the user can do about it.
+enum Failure {
+    /// Exit code 2: settings, files or plugins are wrong, and nothing has been done.
+    Input(anyhow::Error),
+    /// Exit code 1: the run broke on the way.
+    Run(anyhow::Error),
+}
+
+/// Runs the command line; the exit code is 0, 2 for bad input, 1 for a run that failed.
+#[must_use]
+pub fn main(started: Instant) -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match &cli.command {
+        Command::Train(args) => run_train(args, started),
+        Command::Eval(args) => run_eval(args),
+        Command::Sft(args) => run_sft(args),
+        Command::Plugins(args) => run_plugins(args).map_err(Failure::Input),
+    };
+    let (error, code) = match outcome {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Input(error)) => (error, 2),
+        Err(Failure::Run(error)) => (error, 1),
+    };
+    eprintln!("error: {}", sentence(&error, cli.verbose));
+    ExitCode::from(code)
+}
+
+/// The error and its causes on one line; a cause of many lines, such as a comparison of layouts, only where `verbose`.
+fn sentence(error: &anyhow::Error, verbose: bool) -> String {
+    let mut causes = Vec::new();
+    for cause in error.chain().map(|cause| cause.to_string().trim().to_owned()) {
+        let shown = if verbose { cause.as_str() } else { cause.lines().next().unwrap_or_default() };
+        if verbose || cause.lines().count() <= 4 || causes.is_empty() {
+            causes.push(shown.to_owned());
+        }
+    }
+    causes.join(": ")
+}
+
+fn run_train(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
+    let mut run = open_run(args).map_err(Failure::Input)?;
+    let mut report = Report::new(started, &run);
+    report.opening(&run);
+    if run.progress.step >= run.config.train.max_steps {
+        report.say("this run has done all its steps");
+        return Ok(());
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    watch_interrupts(&stop).map_err(Failure::Run)?;
+    let outcome = train(&mut run, &mut report, args.stop_after, &stop);
+    if let Err(error) = outcome {
+        let resume = format!(
+            "the run stopped in step {} (go on with `host train --resume {}`)",
+            run.progress.step,
+            run.dir.display()
+        );
+        return Err(Failure::Run(error.context(resume)));
+    }
+    report.closing(&run);
+    Ok(())
+}
+
+fn open_run(args: &TrainArgs) -> Result<Run> {
+    if let Some(dir) = &args.resume {
+        let config = dir.join(CONFIG_FILE);
+        if !config.is_file() {
+            bail!(
+                "`{}` is not a run directory: it has no `{CONFIG_FILE}` (give the folder that `host train` printed)",
+                dir.display()
+            );
+        }
+        let plugins = if args.plugins.plugin.is_empty() { recorded_plugins(dir)? } else { args.plugins.plugin.clone() };
+        let registry = Registry::open(&plugins)?;
+        let config = registry.resolve(Draft::read(Some(&config), config::DEFAULT, &[])?)?;
+        return Run::resume(config, &registry, dir);
+    }
+    let registry = Registry::open(&args.plugins.plugin)?;
+    let mut config = resolve(&registry, &args.config)?;
+    if let Some(dir) = &args.output_dir {
+        config.train.output_dir = Some(dir.clone());
+    }
+    Run::start(config, &registry)
+}
+
+fn resolve(registry: &Registry, args: &ConfigArgs) -> Result<Config> {
+    registry.resolve(Draft::read(args.config.as_deref(), config::DEFAULT, &args.set)?)
+}
+
+fn recorded_plugins(dir: &Path) -> Result<Vec<PathBuf>> {
+    let path = dir.join(PLUGINS_FILE);
+    serde_json::from_slice(&files::read(&path)?).with_context(|| format!("`{}` is damaged", path.display()))
+}
+
+/// The first Ctrl-C ends the run after the current rollout; the second ends the process.
+fn watch_interrupts(stop: &Arc<AtomicBool>) -> Result<()> {
+    let stop = Arc::clone(stop);
+    ctrlc::set_handler(move || {
+        if stop.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("stopping after this rollout, with a checkpoint (again to stop at once)");
+    })
+    .context("cannot watch for Ctrl-C")
+}
+
+fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
+    let open = || -> Result<_> {
+        let registry = Registry::open(&[])?;
+        let config = resolve(&registry, &args.config)?;
+        let name = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);
+        let files = embedded::model_files(name)?;
+        let policy = Policy::load(&files, &Device::Cpu)?;
+        let tokenizer = Tokenizer::open(&files)?;
+        let dataset = config.data.open(config.train.seed)?;
+        let examples = dataset.held_out(args.num_prompts.unwrap_or(config.eval.num_prompts))?;
+        Ok((policy, tokenizer, Rewards::build(&config.reward)?, examples, config))
+    };
+    let (policy, tokenizer, rewards, examples, config) = open().map_err(Failure::Input)?;
+    let work = || -> Result<()> {
+        let limits = Limits {
+            max_prompt_length: config.data.max_prompt_length,
+            max_completion_length: config.rollout.max_completion_length,
+        };
+        let graded = eval::grade(&policy, &tokenizer, &rewards, &examples, limits)?;
+        println!("held-out accuracy {:.1}% of {} prompts, greedy", 100.0 * eval::share_right(&graded), graded.len());
+        if let Some(path) = &args.output {
+            let lines =
+                graded.iter().map(|graded| Ok(serde_json::to_string(graded)? + "\n")).collect::<Result<String>>()?;
+            files::write_atomic(path, lines.as_bytes())?;
+        }
+        Ok(())
+    };
+    work().map_err(Failure::Run)
+}
+
+fn run_sft(args: &SftArgs) -> Result<(), Failure> {
+    let say = |line: &str| println!("{line}");
+    sft::sft(args.config.as_deref(), &args.set, &args.output_dir, &say).map_err(Failure::Run)
+}
+
+fn run_plugins(args: &PluginArgs) -> Result<()> {
+    let registry = Registry::open(&args.plugin)?;
+    let mut point = None;
+    for offer in registry.offers() {
+        if point.replace(offer.point) != Some(offer.point) {
+            println!("{}{}", if offer.point == capo_plugin::Point::Advantage { "" } else { "\n" }, offer.point.name());
+        }
+        println!("  {:<24} {}", offer.id, offer.about);
+        let keys =
+            if offer.keys.is_empty() { "no keys".to_owned() } else { format!("keys: {}", offer.keys.join(", ")) };
+        println!("  {:<24} {keys}", "");
+        println!("  {:<24} from {}, {}", "", offer.package, offer.origin);
+    }
+    println!("\nrecipe");
+    for recipe in registry.recipes() {
+        println!("  {:<24} {} ({})", recipe.name, recipe.about, recipe.origin);
+    }
+    Ok(())
+}

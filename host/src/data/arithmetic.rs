@@ -1,0 +1,161 @@
+//! The embedded task `embedded:arithmetic`: three-digit addition with a short worked solution.
+//!
+//! Prompt `448+972=`, completion `10 12 14=1420`: the sum of each pair of digits with the carry from the one before, least
+//! significant first, then `=` and the answer. About a tenth of all pairs is held out, the same pairs in every run; a pair
+//! and its mirror image (`972+448=`) fall on the same side.
+
+use anyhow::Result;
+use serde_json::Map;
+
+use super::{Example, ensure_available};
+use crate::rng;
+
+const SMALLEST: u64 = 100;
+const OPERANDS: u64 = 900;
+/// One pair in this many is held out.
+const HELD_OUT_SHARE: u64 = 10;
+/// The split and the held-out order are facts of the task, not of a run: this takes the place of the run's seed.
+const TASK_SEED: u64 = 0;
+
+/// Addition of two numbers from 100 to 999, endless and with random access.
+#[derive(Clone, Debug)]
+pub struct Arithmetic {
+    seed: u64,
+}
+
+impl Arithmetic {
+    /// The name to give in place of a file.
+    pub const NAME: &'static str = "embedded:arithmetic";
+
+    /// The task with its training order drawn from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Arithmetic { seed }
+    }
+
+    /// The training prompt at `cursor`: a uniform draw (with repetition) from the pairs that are not held out.
+    pub fn train(&self, cursor: u64) -> Example {
+        let mut rng = rng::stream(self.seed, "data.arithmetic", &[cursor]);
+        loop {
+            let (a, b) = pair(rng::below(&mut rng, OPERANDS * OPERANDS));
+            if !is_held_out(a, b) {
+                return example(a, b);
+            }
+        }
+    }
+
+    /// The first `count` held-out prompts in an order that is the same for every seed, none twice.
+    ///
+    /// More than there are (about 81,000) is an error.
+    pub fn held_out(&self, count: usize) -> Result<Vec<Example>> {
+        let order = rng::permutation(
+            &mut rng::stream(TASK_SEED, "data.arithmetic.held_out", &[]),
+            (OPERANDS * OPERANDS) as usize,
+        );
+        let pairs = order.into_iter().map(|index| pair(index as u64));
+        let held_out: Vec<Example> =
+            pairs.filter(|(a, b)| is_held_out(*a, *b)).take(count).map(|(a, b)| example(a, b)).collect();
+        ensure_available(&format!("dataset `{}`", Self::NAME), held_out.len(), count)?;
+        Ok(held_out)
+    }
+}
+
+fn pair(index: u64) -> (u64, u64) {
+    (SMALLEST + index / OPERANDS, SMALLEST + index % OPERANDS)
+}
+
+fn is_held_out(a: u64, b: u64) -> bool {
+    let mut rng = rng::stream(TASK_SEED, "data.arithmetic.split", &[a.min(b), a.max(b)]);
+    rng::below(&mut rng, HELD_OUT_SHARE) == 0
+}
+
+fn example(a: u64, b: u64) -> Example {
+    Example {
+        prompt: format!("{a}+{b}="),
+        answer: (a + b).to_string(),
+        solution: Some(worked(a, b)),
+        columns: Map::new(),
+    }
+}
+
+/// The worked solution: one digit sum per place with the carry, then the answer.
+fn worked(a: u64, b: u64) -> String {
+    let mut carry = 0;
+    let sums = [1, 10, 100].map(|place| {
+        let sum = a / place % 10 + b / place % 10 + carry;
+        carry = sum / 10;
+        sum.to_string()
+    });
+    format!("{}={}", sums.join(" "), a + b)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn worked_solutions_by_hand() {
+        assert_eq!(worked(448, 972), "10 12 14=1420");
+        assert_eq!(worked(100, 100), "0 0 2=200");
+        assert_eq!(worked(999, 999), "18 19 19=1998");
+        let example = example(448, 972);
+        assert_eq!((example.prompt.as_str(), example.answer.as_str()), ("448+972=", "1420"));
+        assert_eq!(example.target(), "10 12 14=1420");
+    }
+
+    #[test]
+    fn pairs_cover_all_operands_once() {
+        assert_eq!(pair(0), (100, 100));
+        assert_eq!(pair(OPERANDS * OPERANDS - 1), (999, 999));
+        assert_eq!(pair(901), (101, 101));
+    }
+
+    #[test]
+    fn train_and_held_out_never_meet() {
+        let held_out: BTreeSet<String> =
+            Arithmetic::new(0).held_out(5_000).unwrap().into_iter().map(|example| example.prompt).collect();
+        assert_eq!(held_out.len(), 5_000, "a held-out prompt came twice");
+        for seed in [0, 1] {
+            let task = Arithmetic::new(seed);
+            for cursor in 0..10_000 {
+                let prompt = task.train(cursor).prompt;
+                let (a, b) = prompt.trim_end_matches('=').split_once('+').unwrap();
+                assert!(!held_out.contains(&prompt), "{prompt}");
+                assert!(!held_out.contains(&format!("{b}+{a}=")), "the mirror image of {prompt}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tenth_is_held_out() {
+        let sample = (0..20_000).map(|index| pair(index * 37 % (OPERANDS * OPERANDS)));
+        let share = sample.filter(|(a, b)| is_held_out(*a, *b)).count() as f64 / 20_000.0;
+        assert!((share - 0.1).abs() < 0.01, "{share}");
+    }
+
+    #[test]
+    fn train_order_depends_on_the_seed_and_the_cursor_alone() {
+        let (first, other) = (Arithmetic::new(1), Arithmetic::new(2));
+        let forward: Vec<Example> = (0..50).map(|cursor| first.train(cursor)).collect();
+        let mut backward: Vec<Example> = (0..50).rev().map(|cursor| Arithmetic::new(1).train(cursor)).collect();
+        backward.reverse();
+        assert_eq!(forward, backward);
+        assert_ne!(forward, (0..50).map(|cursor| other.train(cursor)).collect::<Vec<_>>());
+        assert!(forward.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+
+    #[test]
+    fn held_out_is_the_same_for_every_seed_and_grows_at_the_end() {
+        let short = Arithmetic::new(1).held_out(20).unwrap();
+        assert_eq!(short, Arithmetic::new(2).held_out(40).unwrap()[..20]);
+    }
+
+    #[test]
+    fn asking_for_too_many_says_how_many_there_are() {
+        let error = Arithmetic::new(0).held_out(1_000_000).unwrap_err().to_string();
+        let available: usize = error.split(' ').nth(3).unwrap().parse().unwrap();
+        assert!((78_000..84_000).contains(&available), "{error}");
+        assert!(error.contains("1000000 were asked for"), "{error}");
+    }
+}

@@ -1,0 +1,298 @@
+//! Text to token ids and back, by any Hugging Face `tokenizer.json`, and the ids that end and pad a completion.
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::Value;
+
+use crate::model::ModelFiles;
+
+/// The JSON files beside a `tokenizer.json` that may say which tokens end and pad a completion; `Null` where there is none.
+#[derive(Clone, Debug, Default)]
+pub struct TokenizerConfigs {
+    /// `tokenizer_config.json`: `eos_token` and `pad_token`, by text.
+    pub tokenizer: Value,
+    /// `config.json`: `eos_token_id` and `pad_token_id`.
+    pub model: Value,
+    /// `generation_config.json`: the same, preferred to `config.json`.
+    pub generation: Value,
+}
+
+/// A tokenizer with its end and padding ids.
+#[derive(Clone, Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    eos: Vec<u32>,
+    pad: u32,
+}
+
+impl Tokenizer {
+    /// The files of a model directory that a tokenizer is read from, besides `config.json`; only the first must exist.
+    pub const FILES: [&'static str; 3] = ["tokenizer.json", "tokenizer_config.json", "generation_config.json"];
+    /// The embedded character-level tokenizer as pairs of file name and contents: `<pad>`, `<eos>`, ten digits, `+`, `=` and
+    /// the space.
+    pub const TINY_ARITHMETIC: [(&'static str, &'static [u8]); 2] = [
+        ("tokenizer.json", include_bytes!("../../assets/tiny-arithmetic/tokenizer.json")),
+        ("tokenizer_config.json", include_bytes!("../../assets/tiny-arithmetic/tokenizer_config.json")),
+    ];
+
+    /// The embedded tokenizer of the arithmetic task, 15 tokens.
+    pub fn tiny_arithmetic() -> Result<Self> {
+        Self::open(&ModelFiles::Embedded(&Self::TINY_ARITHMETIC))
+    }
+
+    /// The tokenizer among the files of a model; the three config files may be absent.
+    ///
+    /// Errors: those of [`Tokenizer::from_bytes`], and a file that cannot be read or is no JSON.
+    pub fn open(files: &ModelFiles) -> Result<Self> {
+        let config = |name: &str| -> Result<Value> {
+            if !files.contains(name) {
+                return Ok(Value::Null);
+            }
+            serde_json::from_slice(&files.read(name)?)
+                .with_context(|| format!("{} is not valid JSON", files.describe(name)))
+        };
+        let configs = TokenizerConfigs {
+            tokenizer: config("tokenizer_config.json")?,
+            model: config("config.json")?,
+            generation: config("generation_config.json")?,
+        };
+        let bytes = files.read("tokenizer.json")?;
+        Self::from_bytes(&bytes, &configs).with_context(|| format!("cannot use {}", files.describe("tokenizer.json")))
+    }
+
+    /// The tokenizer in the bytes of a `tokenizer.json`; its own truncation and padding settings are switched off.
+    ///
+    /// Errors: bytes that are no tokenizer, no end token, or an end or padding token outside the vocabulary.
+    pub fn from_bytes(tokenizer_json: &[u8], configs: &TokenizerConfigs) -> Result<Self> {
+        let mut inner = tokenizers::Tokenizer::from_bytes(tokenizer_json)
+            .map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))?;
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
+        let eos = eos_ids(&inner, configs)?;
+        let pad = pad_id(&inner, configs)?.unwrap_or(eos[0]);
+        Ok(Tokenizer { inner, eos, pad })
+    }
+
+    /// The ids of a prompt, no special tokens added; text that the vocabulary cannot express, or that gives no token, is an error.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding = self.inner.encode_fast(text, false);
+        let ids = encoding.map_err(|error| anyhow!("cannot encode `{text}`: {error}"))?.get_ids().to_vec();
+        ensure!(!ids.is_empty(), "`{text}` encodes to no tokens (does the tokenizer fit the dataset?)");
+        Ok(ids)
+    }
+
+    /// The text of completion ids, special tokens left out; ids outside the vocabulary give no text.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.inner.decode(ids, true).map_err(|error| anyhow!("cannot decode {} tokens: {error}", ids.len()))
+    }
+
+    /// The ids that end a completion, at least one; the first is the one to append to a training target.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.eos
+    }
+
+    /// The id that fills rows up; the first end id where the model names no other.
+    pub fn pad_id(&self) -> u32 {
+        self.pad
+    }
+
+    /// The number of tokens, added ones included; a model's vocabulary may be padded to more.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+}
+
+/// The tokenizer's own end token first, then the ids of the generation config (else of the model's).
+fn eos_ids(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<Vec<u32>> {
+    let mut ids: Vec<u32> = named_token(inner, &configs.tokenizer, "eos_token")?.into_iter().collect();
+    for id in numbered_tokens(inner, configs, "eos_token_id")? {
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    ensure!(
+        !ids.is_empty(),
+        "no end-of-sequence token is known (set `eos_token` in `tokenizer_config.json` or `eos_token_id` in `generation_config.json`)"
+    );
+    Ok(ids)
+}
+
+fn pad_id(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<Option<u32>> {
+    if let Some(id) = named_token(inner, &configs.tokenizer, "pad_token")? {
+        return Ok(Some(id));
+    }
+    Ok(numbered_tokens(inner, configs, "pad_token_id")?.first().copied())
+}
+
+/// The id of the token whose text (or `{"content": text}`) stands under `key`.
+fn named_token(inner: &tokenizers::Tokenizer, config: &Value, key: &str) -> Result<Option<u32>> {
+    let entry = &config[key];
+    let Some(text) = entry.as_str().or_else(|| entry["content"].as_str()) else {
+        ensure!(entry.is_null(), "`{key}` in `tokenizer_config.json` is `{entry}`, expected the text of a token");
+        return Ok(None);
+    };
+    let id = inner.token_to_id(text);
+    Ok(Some(id.with_context(|| format!("`{key}` `{text}` of `tokenizer_config.json` is not in the vocabulary"))?))
+}
+
+/// The id or ids under `key` of the generation config, else of the model's config.
+fn numbered_tokens(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs, key: &str) -> Result<Vec<u32>> {
+    let sources = [(&configs.generation, "generation_config.json"), (&configs.model, "config.json")];
+    let Some((entry, file)) =
+        sources.into_iter().map(|(config, file)| (&config[key], file)).find(|(entry, _)| !entry.is_null())
+    else {
+        return Ok(Vec::new());
+    };
+    let values = entry.as_array().map_or(std::slice::from_ref(entry), Vec::as_slice);
+    let id = |value: &Value| -> Result<u32> {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        let id =
+            id.with_context(|| format!("`{key}` in `{file}` is `{entry}`, expected a token id or a list of them"))?;
+        ensure!(
+            inner.id_to_token(id).is_some(),
+            "`{key}` {id} of `{file}` is not in the vocabulary of {} tokens",
+            inner.get_vocab_size(true)
+        );
+        Ok(id)
+    };
+    values.iter().map(id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::data::Arithmetic;
+    use crate::files::write_atomic;
+
+    const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tiny-arithmetic");
+
+    /// The asset's two files, made from the list of its tokens.
+    fn generate() -> [(&'static str, String); 2] {
+        let special = ["<pad>", "<eos>"];
+        let tokens = special.into_iter().chain("0 1 2 3 4 5 6 7 8 9 + =".split(' ')).chain([" "]);
+        let vocab: serde_json::Map<String, Value> =
+            tokens.enumerate().map(|(id, token)| (token.to_string(), json!(id))).collect();
+        let added: Vec<Value> = special.iter().enumerate().map(|(id, token)| added_token(id, token)).collect();
+        let tokenizer = json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
+            "normalizer": null,
+            "pre_tokenizer": {
+                "type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": false
+            },
+            "post_processor": null,
+            "decoder": {"type": "Fuse"},
+            // No `<unk>` in the vocabulary: text outside it is an error instead of a silent substitute.
+            "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
+        });
+        let config = json!({
+            "tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>", "eos_token": "<eos>",
+            "padding_side": "left", "clean_up_tokenization_spaces": false,
+        });
+        let pretty = |value: &Value| format!("{value:#}\n");
+        [("tokenizer.json", pretty(&tokenizer)), ("tokenizer_config.json", pretty(&config))]
+    }
+
+    fn added_token(id: usize, token: &str) -> Value {
+        json!({
+            "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true
+        })
+    }
+
+    #[test]
+    fn the_asset_is_what_the_generator_makes() {
+        for (name, text) in generate() {
+            let found = std::fs::read_to_string(format!("{ASSETS}/{name}")).unwrap_or_default();
+            assert_eq!(found, text, "rewrite it with `cargo test -p host --lib write_the_asset -- --ignored`");
+        }
+    }
+
+    #[test]
+    #[ignore = "writes host/assets/tiny-arithmetic"]
+    fn write_the_asset() {
+        for (name, text) in generate() {
+            write_atomic(format!("{ASSETS}/{name}").as_ref(), text.as_bytes()).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_task_round_trips_one_token_per_character() {
+        let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
+        assert_eq!((tokenizer.vocab_size(), tokenizer.pad_id(), tokenizer.eos_ids()), (15, 0, &[1][..]));
+        assert_eq!(tokenizer.encode("09+= ").unwrap(), [2, 11, 12, 13, 14]);
+        for cursor in 0..200 {
+            let example = Arithmetic::new(0).train(cursor);
+            for text in [example.prompt.as_str(), example.target()] {
+                let ids = tokenizer.encode(text).unwrap();
+                assert_eq!(ids.len(), text.len());
+                assert_eq!(tokenizer.decode(&ids).unwrap(), text);
+            }
+        }
+    }
+
+    #[test]
+    fn decoding_leaves_special_tokens_out() {
+        let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
+        assert_eq!(tokenizer.decode(&[3, 13, 5, 1, 0, 0]).unwrap(), "1=3");
+        assert_eq!(tokenizer.decode(&[3, 999]).unwrap(), "1");
+        assert_eq!(tokenizer.decode(&[]).unwrap(), "");
+    }
+
+    #[test]
+    fn text_outside_the_vocabulary_is_an_error() {
+        let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
+        assert!(tokenizer.encode("1+x=").unwrap_err().to_string().starts_with("cannot encode `1+x=`"));
+        assert!(tokenizer.encode("1\n2").is_err());
+        assert!(tokenizer.encode("").unwrap_err().to_string().contains("no tokens"));
+    }
+
+    fn with(tokenizer: Value, model: Value, generation: Value) -> Result<Tokenizer> {
+        Tokenizer::from_bytes(Tokenizer::TINY_ARITHMETIC[0].1, &TokenizerConfigs { tokenizer, model, generation })
+    }
+
+    #[test]
+    fn end_and_padding_ids_come_from_any_of_the_configs() {
+        let ids = |tokenizer: Result<Tokenizer>| tokenizer.map(|found| (found.eos.clone(), found.pad)).unwrap();
+        assert_eq!(ids(with(Value::Null, json!({"eos_token_id": 5}), Value::Null)), (vec![5], 5));
+        let generation = json!({"eos_token_id": [7, 1], "pad_token_id": 4});
+        assert_eq!(ids(with(Value::Null, json!({"eos_token_id": 5}), generation.clone())), (vec![7, 1], 4));
+        let config = json!({"eos_token": {"content": "<eos>"}, "pad_token": null});
+        assert_eq!(ids(with(config, Value::Null, generation)), (vec![1, 7], 4));
+    }
+
+    #[test]
+    fn end_and_padding_errors_name_key_value_and_file() {
+        let error = |tokenizer: Result<Tokenizer>| tokenizer.unwrap_err().to_string();
+        assert!(error(with(Value::Null, Value::Null, Value::Null)).starts_with("no end-of-sequence token is known"));
+        assert_eq!(
+            error(with(Value::Null, json!({"eos_token_id": 15}), Value::Null)),
+            "`eos_token_id` 15 of `config.json` is not in the vocabulary of 15 tokens"
+        );
+        assert_eq!(
+            error(with(json!({"eos_token": "</s>"}), Value::Null, Value::Null)),
+            "`eos_token` `</s>` of `tokenizer_config.json` is not in the vocabulary"
+        );
+        assert_eq!(
+            error(with(Value::Null, Value::Null, json!({"eos_token_id": -1}))),
+            "`eos_token_id` in `generation_config.json` is `-1`, expected a token id or a list of them"
+        );
+        let broken = Tokenizer::from_bytes(b"{", &TokenizerConfigs::default());
+        assert!(error(broken).starts_with("`tokenizer.json` cannot be read"));
+    }
+
+    #[test]
+    fn a_directory_works_without_its_config_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| std::fs::write(directory.path().join(name), bytes).unwrap();
+        let files = ModelFiles::Directory(directory.path().to_path_buf());
+        let error = || format!("{:#}", Tokenizer::open(&files).unwrap_err());
+        assert!(error().contains("tokenizer.json"));
+        write("tokenizer.json", Tokenizer::TINY_ARITHMETIC[0].1);
+        assert!(error().contains("no end-of-sequence"));
+        write("generation_config.json", b"{\"eos_token_id\": 1}");
+        assert_eq!(Tokenizer::open(&files).unwrap().eos_ids(), [1]);
+        write("config.json", b"{");
+        assert!(error().contains("config.json` is not valid JSON"));
+    }
+}

@@ -1,0 +1,37 @@
+//! The base model inside the executable.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+use crate::model::ModelFiles;
+
+/// What `model_name_or_path` calls the embedded model.
+pub const TINY_ARITHMETIC: &str = "embedded:tiny-arithmetic";
+
+macro_rules! files {
+    ($($name:literal),*) => {
+        &[$(($name, include_bytes!(concat!("../assets/tiny-arithmetic/", $name)))),*]
+    };
+}
+
+/// The embedded model as a Hugging Face directory: file names and their bytes.
+const FILES: &[(&str, &[u8])] = files!("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json");
+
+/// The files that `model_name_or_path` means: an embedded model's, or a directory's.
+///
+/// # Errors
+///
+/// When it is neither.
+pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
+    if model_name_or_path == TINY_ARITHMETIC {
+        return Ok(ModelFiles::Embedded(FILES));
+    }
+    let path = PathBuf::from(model_name_or_path);
+    if !path.is_dir() {
+        bail!(
+            "no model `{model_name_or_path}`: neither an embedded one nor a directory (embedded: `{TINY_ARITHMETIC}`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)"
+        );
+    }
+    Ok(ModelFiles::Directory(path))
+}

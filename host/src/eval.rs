@@ -1,0 +1,113 @@
+//! Held-out accuracy: the share of held-out prompts whose greedy completion earns a reward.
+
+use anyhow::Result;
+
+use crate::data::{Example, Tokenizer};
+use crate::model::{Generation, Policy, Sampling};
+use crate::reward::{Completion, Rewards};
+use crate::rng;
+use crate::run::Run;
+use crate::stages::rollout::{Sample, decode, encode};
+
+/// Prompts decoded together.
+const CHUNK: usize = 512;
+
+/// The outcome on one prompt.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Graded {
+    /// Prompt, completion and expected answer.
+    #[serde(flatten)]
+    pub sample: Sample,
+    /// The weighted sum of rewards.
+    pub reward: f32,
+}
+
+/// Answers `examples` greedily and grades the answers.
+///
+/// # Errors
+///
+/// When a prompt is too long or cannot be encoded, or the model's logits are not finite.
+pub fn grade(
+    policy: &Policy,
+    tokenizer: &Tokenizer,
+    rewards: &Rewards,
+    examples: &[Example],
+    limits: Limits,
+) -> Result<Vec<Graded>> {
+    let generation = Generation {
+        sampling: Sampling::GREEDY,
+        max_completion_length: limits.max_completion_length,
+        eos_ids: tokenizer.eos_ids().to_vec(),
+        logps: false,
+    };
+    let mut graded = Vec::with_capacity(examples.len());
+    for chunk in examples.chunks(CHUNK) {
+        let chunk: Vec<&Example> = chunk.iter().collect();
+        let prompts = encode(&chunk, tokenizer, limits.max_prompt_length)?;
+        // Greedy decoding draws nothing; the streams only fill their places.
+        let mut rngs = vec![rng::stream(0, "eval.greedy", &[]); chunk.len()];
+        let completions = policy.generate(&prompts, &generation, &mut rngs)?;
+        let samples = decode(&completions, &chunk, tokenizer)?;
+        let answers: Vec<Completion<'_>> = samples
+            .iter()
+            .zip(&completions)
+            .map(|(sample, completion)| Completion { text: &sample.completion, truncated: completion.truncated })
+            .collect();
+        let scored = rewards.score(&answers, &chunk)?;
+        graded.extend(samples.into_iter().zip(scored.total).map(|(sample, reward)| Graded { sample, reward }));
+    }
+    Ok(graded)
+}
+
+/// Limits on lengths, tokens.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Longest prompt.
+    pub max_prompt_length: usize,
+    /// Longest completion.
+    pub max_completion_length: usize,
+}
+
+/// The share of `graded` with a reward above 0.
+#[must_use]
+pub fn share_right(graded: &[Graded]) -> f64 {
+    graded.iter().filter(|graded| graded.reward > 0.0).count() as f64 / graded.len().max(1) as f64
+}
+
+/// Whether the run's held-out accuracy is due after the step just done: every `eval.eval_steps`, and after the last.
+#[must_use]
+pub fn is_due(run: &Run) -> bool {
+    let (step, every) = (run.progress.step, run.config.eval.eval_steps);
+    step >= run.config.train.max_steps || (every > 0 && step.is_multiple_of(every))
+}
+
+/// The run's held-out accuracy, or none where `eval.num_prompts` is 0.
+///
+/// # Errors
+///
+/// As [`grade`].
+pub fn accuracy(run: &Run) -> Result<Option<f64>> {
+    if run.held_out.is_empty() {
+        return Ok(None);
+    }
+    let _timer = run.metrics.timer("eval");
+    let limits = Limits {
+        max_prompt_length: run.config.data.max_prompt_length,
+        max_completion_length: run.config.rollout.max_completion_length,
+    };
+    let graded = grade(&run.policy, &run.tokenizer, &run.rewards, &run.held_out, limits)?;
+    Ok(Some(share_right(&graded)))
+}
+
+/// Records the run's held-out accuracy as `eval_accuracy`.
+///
+/// # Errors
+///
+/// As [`grade`].
+pub fn record(run: &mut Run) -> Result<()> {
+    if let Some(accuracy) = accuracy(run)? {
+        run.progress.accuracy = Some(accuracy);
+        run.metrics.record("eval_accuracy", accuracy);
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! Files that survive interruptions: whole or absent, never half-written.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use sha2::{Digest, Sha256};
+
+/// Replaces the file at `path` by `bytes` in one step: after an interruption it holds either the old bytes or the new ones.
+///
+/// Writes a temporary file in the same directory, syncs it, renames it over `path` and syncs the directory. An error
+/// names `path` and leaves the old file as it was.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+    replace(path, bytes).with_context(|| format!("cannot write `{}`", path.display()))
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".partial-");
+    // The process's umask applies, as for any new file; the default would be readable by the owner alone.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut temporary = builder.tempfile_in(directory)?;
+    temporary.write_all(bytes)?;
+    temporary.as_file().sync_all()?;
+    temporary.persist(path)?;
+    // A rename is durable once its directory is; only Unix can open a directory to say so.
+    #[cfg(unix)]
+    fs::File::open(directory)?.sync_all()?;
+    Ok(())
+}
+
+/// Appends `line` and a line break to the file at `path`, created if absent, with one write call.
+///
+/// A line that holds a line break itself is an error, as is any failure to write; both name `path`.
+pub fn append_line(path: &Path, line: &str) -> Result<()> {
+    ensure!(!line.contains('\n'), "a line for `{}` contains a line break", path.display());
+    let append = || OpenOptions::new().create(true).append(true).open(path)?.write_all(format!("{line}\n").as_bytes());
+    append().with_context(|| format!("cannot append to `{}`", path.display()))
+}
+
+/// Reads the whole file at `path`; an error names it.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))
+}
+
+/// The SHA-256 of `bytes` as 64 lowercase hexadecimal digits.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn write_atomic_replaces_and_leaves_no_other_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        write_atomic(&path, b"old").unwrap();
+        write_atomic(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_failed_write_keeps_what_was_there_and_names_the_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("taken");
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("inside"), b"kept").unwrap();
+        let error = write_atomic(&path, b"new").unwrap_err().to_string();
+        assert_eq!(error, format!("cannot write `{}`", path.display()));
+        assert_eq!(fs::read(path.join("inside")).unwrap(), b"kept");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        let missing = directory.path().join("absent").join("file");
+        assert!(write_atomic(&missing, b"new").unwrap_err().to_string().contains("absent"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn written_files_have_the_permissions_of_any_new_file() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let (ours, plain) = (directory.path().join("ours"), directory.path().join("plain"));
+        write_atomic(&ours, b"").unwrap();
+        fs::write(&plain, b"").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&ours), mode(&plain));
+    }
+
+    #[test]
+    fn append_line_adds_whole_lines_and_refuses_line_breaks() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log.jsonl");
+        append_line(&path, "{}").unwrap();
+        append_line(&path, "[]").unwrap();
+        assert!(append_line(&path, "a\nb").unwrap_err().to_string().contains("line break"));
+        assert_eq!(fs::read(&path).unwrap(), b"{}\n[]\n");
+        let error = append_line(directory.path(), "{}").unwrap_err().to_string();
+        assert_eq!(error, format!("cannot append to `{}`", directory.path().display()));
+    }
+
+    #[test]
+    fn sha256_of_the_standard_test_vector() {
+        assert_eq!(sha256_hex(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+}

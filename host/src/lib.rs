@@ -1,0 +1,28 @@
+//! A trainer for reinforcement learning of language models, whose advantage estimator, objective and gradient masks
+//! are components behind a stable ABI.
+//!
+//! Start reading at [`train`]: the loop. [`run`] opens what it works with, [`stages`] are its steps, [`registry`] and
+//! [`loader`] know the components, [`model`] is the policy.
+
+pub mod batch;
+pub mod builtin;
+pub mod checkpoint;
+pub mod cli;
+pub mod config;
+pub mod data;
+pub mod embedded;
+pub mod eval;
+pub mod files;
+pub mod loader;
+pub mod metrics;
+pub mod model;
+pub mod optim;
+pub mod registry;
+pub mod report;
+pub mod reward;
+pub mod rng;
+pub mod run;
+pub mod sft;
+pub mod sink;
+pub mod stages;
+pub mod train;

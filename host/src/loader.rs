@@ -1,0 +1,102 @@
+//! Finding and opening plugins.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use capo_plugin::abi::{ABI_VERSION, AbiHeaderRef, HEADER_SYMBOL, LibraryError, PluginRoot_Ref};
+use capo_plugin::{Image, Point};
+use libloading::Library;
+
+/// Where to look for a plugin, in this order: as given, `./`, each folder of `$CAPO_PLUGIN_PATH`, beside the executable.
+fn candidates(name: &Path) -> Vec<PathBuf> {
+    // `dlopen` searches the system's folders for a bare name, not the working directory; so a bare name is never given
+    // to it.
+    if name.components().count() > 1 {
+        return vec![name.to_owned()];
+    }
+    let listed = std::env::var_os("CAPO_PLUGIN_PATH").unwrap_or_default();
+    let beside = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
+    let folders = std::iter::once(PathBuf::from(".")).chain(std::env::split_paths(&listed)).chain(beside);
+    folders.filter(|folder| !folder.as_os_str().is_empty()).map(|folder| folder.join(name)).collect()
+}
+
+/// The file that `--plugin name` means, absolute.
+///
+/// # Errors
+///
+/// When there is none: every place that was tried.
+pub fn find(name: &Path) -> Result<PathBuf> {
+    let candidates = candidates(name);
+    if let Some(found) = candidates.iter().find(|path| path.is_file()) {
+        return found.canonicalize().with_context(|| format!("plugin `{}` cannot be opened", found.display()));
+    }
+    let tried = candidates.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", ");
+    bail!(
+        "plugin `{}` was not found; tried {tried} (give its path, or name its folder in `CAPO_PLUGIN_PATH`)",
+        name.display()
+    );
+}
+
+/// Loads the plugin at `path`. It stays loaded until the process ends.
+///
+/// # Errors
+///
+/// When the file is not a shared library, not a plugin, or built for another ABI: one sentence, with abi_stable's
+/// account as its cause where there is one.
+pub fn load(path: &Path) -> Result<Image> {
+    let shown = path.display();
+    // SAFETY: loading runs the library's initialisers. A plugin is native code that the user chose to run with their own
+    // rights.
+    let library = unsafe { Library::new(path) }
+        .map_err(|error| anyhow!("`{shown}` cannot be opened as a shared library: {}", one_line(&error)))?;
+    // SAFETY: a symbol of this name is abi_stable's header; its magic bytes are checked by `upgrade` before anything else
+    // is read.
+    let header = unsafe { library.get::<AbiHeaderRef>(HEADER_SYMBOL.as_bytes()) }.map(|symbol| *symbol);
+    // Never unloaded: components, their strings and their layouts live in it.
+    std::mem::forget(library);
+    let Ok(header) = header else {
+        bail!(
+            "`{shown}` is a shared library but not a plugin (build it against `capo-plugin` with `crate-type = [\"cdylib\"]`, and register a component)"
+        );
+    };
+    let root = header
+        .upgrade()
+        .and_then(|header| header.init_root_module::<PluginRoot_Ref>())
+        .map_err(|error| incompatible(path, error))?;
+    let image = Image::from_root(root);
+    if image.abi_version() != ABI_VERSION {
+        bail!(
+            "`{shown}` speaks plugin ABI {}, this host speaks {ABI_VERSION} (rebuild the plugin against `capo-plugin` 1.x)",
+            image.abi_version()
+        );
+    }
+    for point in Point::ALL {
+        image.components(point).map_err(|differences| {
+            anyhow!(differences).context(format!(
+                "`{shown}` has another layout under extension `{}` (rebuild it against a released `capo-plugin`)",
+                point.extension_id()
+            ))
+        })?;
+    }
+    Ok(image)
+}
+
+fn incompatible(path: &Path, error: LibraryError) -> anyhow::Error {
+    let shown = path.display();
+    let sentence = match &error {
+        LibraryError::InvalidAbiHeader(_) => format!("`{shown}` was built with an incompatible abi_stable"),
+        LibraryError::IncompatibleVersionNumber { expected_version, actual_version, .. } => {
+            format!("`{shown}` was built against capo-plugin {actual_version}, this host speaks {expected_version}")
+        }
+        LibraryError::AbiInstability(_) => format!("`{shown}` has another layout of the plugin root than this host"),
+        _ => format!("`{shown}` could not be started as a plugin"),
+    };
+    anyhow!(error.to_string())
+        .context(format!("{sentence} (rebuild it against `capo-plugin` 1.x; `--verbose` shows the differences)"))
+}
+
+fn one_line(error: &dyn std::error::Error) -> String {
+    // libloading says only that opening failed; the reason is its source.
+    let source = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    source.replace('\n', " ")
+}

@@ -1,0 +1,248 @@
+//! What a run reports about itself: one JSON object per step in `metrics.jsonl`, under TRL's names.
+
+mod log;
+mod rollout;
+mod timer;
+
+pub use log::truncate_after;
+pub use rollout::{lengths, rewards};
+pub use timer::Timer;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::files;
+use timer::Timers;
+
+/// Metric names with their values, as the functions of this module return them for [`Metrics::extend`].
+pub type Values = Vec<(String, f64)>;
+
+/// Collects the values of one step at a time and writes them to `metrics.jsonl`.
+#[derive(Debug)]
+pub struct Metrics {
+    path: PathBuf,
+    /// Sum and number of the values recorded since the last flush.
+    values: BTreeMap<String, (f64, u32)>,
+    timers: Timers,
+    num_tokens: u64,
+    warnings: Vec<String>,
+    /// Names that were warned about in this process.
+    warned: BTreeSet<String>,
+}
+
+/// One step as it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flushed {
+    /// Every value of the step; those that are not finite stand as null in the file.
+    pub values: BTreeMap<String, f64>,
+    /// Sentences for the user, each given once in a run's process.
+    pub warnings: Vec<String>,
+}
+
+impl Metrics {
+    /// Metrics of a new run; a file that already holds lines is an error.
+    pub fn create(path: &Path) -> Result<Self> {
+        let used = path.metadata().is_ok_and(|found| found.len() > 0);
+        ensure!(
+            !used,
+            "`{}` already holds the metrics of a run (resume that run, or choose another output directory)",
+            path.display()
+        );
+        Ok(Self::new(path, 0))
+    }
+
+    /// Metrics of a run that goes on after `step`: lines of later steps are dropped, as they will be written again.
+    ///
+    /// `num_tokens` is the checkpointed [`Metrics::num_tokens`]. Errors: a file that is not a metrics file.
+    pub fn resume(path: &Path, step: u64, num_tokens: u64) -> Result<Self> {
+        truncate_after(path, step)?;
+        Ok(Self::new(path, num_tokens))
+    }
+
+    /// Metrics that nothing has been written of: for a run that is still being opened.
+    pub fn unwritten(path: &Path) -> Self {
+        Self::new(path, 0)
+    }
+
+    fn new(path: &Path, num_tokens: u64) -> Self {
+        Metrics {
+            path: path.to_path_buf(),
+            values: BTreeMap::new(),
+            timers: Timers::default(),
+            num_tokens,
+            warnings: Vec::new(),
+            warned: BTreeSet::new(),
+        }
+    }
+
+    /// Adds one value under `name`; several values in one step are written as their mean (as TRL logs them).
+    pub fn record(&mut self, name: &str, value: f64) {
+        if name == "step" {
+            self.warn_once(
+                name,
+                "a metric was recorded as `step`, which is reserved: it is left out (give it another name)".into(),
+            );
+            return;
+        }
+        let entry = self.values.entry(name.to_string()).or_insert((0.0, 0));
+        *entry = (entry.0 + value, entry.1 + 1);
+    }
+
+    /// Records each pair of `values`.
+    pub fn extend(&mut self, values: Values) {
+        for (name, value) in values {
+            self.record(&name, value);
+        }
+    }
+
+    /// Adds to the tokens processed so far, prompts and completions (TRL: `num_tokens`, written with every step).
+    pub fn count_tokens(&mut self, tokens: u64) {
+        self.num_tokens += tokens;
+    }
+
+    /// Tokens processed since step 0, prompts and completions: state for the checkpoint.
+    pub fn num_tokens(&self) -> u64 {
+        self.num_tokens
+    }
+
+    /// Times `stage` until the returned guard is dropped; written as `timing_s/<stage>`, seconds, summed over the step.
+    #[must_use = "the time ends when the guard is dropped"]
+    pub fn timer(&self, stage: &'static str) -> Timer {
+        self.timers.start(stage)
+    }
+
+    /// Time per stage over all steps of this process, for the closing summary.
+    pub fn total_times(&self) -> BTreeMap<&'static str, Duration> {
+        self.timers.totals()
+    }
+
+    /// Writes everything recorded since the last flush as one line, `step` first, and starts the next step.
+    ///
+    /// Values that are not finite are written as null and warned about once per name. A failed write is an error.
+    pub fn flush(&mut self, step: u64) -> Result<Flushed> {
+        let mut values: BTreeMap<String, f64> = std::mem::take(&mut self.values)
+            .into_iter()
+            .map(|(name, (sum, count))| (name, sum / f64::from(count)))
+            .collect();
+        values.insert("num_tokens".into(), self.num_tokens as f64);
+        for (stage, time) in self.timers.take_step() {
+            values.insert(format!("timing_s/{stage}"), time.as_secs_f64());
+        }
+        for (name, value) in values.iter().filter(|(_, value)| !value.is_finite()) {
+            self.warn_once(name, format!("metric `{name}` is {value} at step {step}: written as null (told once)"));
+        }
+        files::append_line(&self.path, &log::line(step, &values)?)?;
+        Ok(Flushed { values, warnings: std::mem::take(&mut self.warnings) })
+    }
+
+    fn warn_once(&mut self, name: &str, sentence: String) {
+        if self.warned.insert(name.to_string()) {
+            self.warnings.push(sentence);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests_support {
+    /// Asserts names and values in order, the values to eight decimals.
+    pub(super) fn assert_values(found: &[(String, f64)], expected: &[(&str, f64)]) {
+        let names = |(name, _): &(String, f64)| name.clone();
+        assert_eq!(
+            found.iter().map(names).collect::<Vec<_>>(),
+            expected.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        );
+        for ((name, found), (_, expected)) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-8, "{name}: {found}, expected {expected}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(path: &Path) -> Vec<String> {
+        std::fs::read_to_string(path).unwrap().lines().map(String::from).collect()
+    }
+
+    #[test]
+    fn a_step_is_one_ordered_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let mut metrics = Metrics::create(&path).unwrap();
+        metrics.record("reward", 0.5);
+        metrics.extend(vec![("loss".into(), 1.0), ("loss".into(), 2.0)]);
+        metrics.count_tokens(7);
+        let flushed = metrics.flush(1).unwrap();
+        assert_eq!(flushed.values["loss"], 1.5);
+        metrics.count_tokens(3);
+        metrics.flush(2).unwrap();
+        assert_eq!(
+            lines(&path),
+            ["{\"step\":1,\"loss\":1.5,\"num_tokens\":7.0,\"reward\":0.5}", "{\"step\":2,\"num_tokens\":10.0}"]
+        );
+    }
+
+    #[test]
+    fn values_that_are_not_finite_become_null_with_one_warning_each() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let mut metrics = Metrics::create(&path).unwrap();
+        metrics.record("kl", f64::NAN);
+        metrics.record("loss", f64::INFINITY);
+        let warnings = metrics.flush(1).unwrap().warnings;
+        assert_eq!(warnings.len(), 2);
+        assert_eq!(warnings[0], "metric `kl` is NaN at step 1: written as null (told once)");
+        assert_eq!(lines(&path), ["{\"step\":1,\"kl\":null,\"loss\":null,\"num_tokens\":0.0}"]);
+        metrics.record("kl", f64::NEG_INFINITY);
+        assert!(metrics.flush(2).unwrap().warnings.is_empty());
+    }
+
+    #[test]
+    fn the_name_step_cannot_be_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let mut metrics = Metrics::create(&path).unwrap();
+        metrics.record("step", 9.0);
+        assert!(metrics.flush(1).unwrap().warnings[0].contains("`step`"));
+        assert_eq!(lines(&path), ["{\"step\":1,\"num_tokens\":0.0}"]);
+    }
+
+    #[test]
+    fn timers_sum_within_a_step_and_over_the_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let mut metrics = Metrics::create(&path).unwrap();
+        let mut seconds = Vec::new();
+        for step in 1..=2 {
+            for _ in 0..2 {
+                let timer = metrics.timer("rollout");
+                metrics.record("inside", 1.0);
+                std::thread::sleep(Duration::from_millis(5));
+                drop(timer);
+            }
+            seconds.push(metrics.flush(step).unwrap().values["timing_s/rollout"]);
+        }
+        assert!(seconds.iter().all(|time| *time >= 0.01), "{seconds:?}");
+        let total = metrics.total_times()["rollout"].as_secs_f64();
+        assert!((total - seconds.iter().sum::<f64>()).abs() < 1e-9);
+        assert!(!metrics.flush(3).unwrap().values.contains_key("timing_s/rollout"));
+    }
+
+    #[test]
+    fn a_new_run_refuses_an_old_file_and_a_resumed_one_continues_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let mut metrics = Metrics::create(&path).unwrap();
+        metrics.count_tokens(5);
+        metrics.flush(1).unwrap();
+        metrics.flush(2).unwrap();
+        assert!(Metrics::create(&path).unwrap_err().to_string().contains("already holds the metrics"));
+        let mut resumed = Metrics::resume(&path, 1, metrics.num_tokens()).unwrap();
+        resumed.flush(2).unwrap();
+        assert_eq!(lines(&path), ["{\"step\":1,\"num_tokens\":5.0}", "{\"step\":2,\"num_tokens\":5.0}"]);
+    }
+}

@@ -1,0 +1,151 @@
+//! Metrics of sampled completions and their rewards (TRL: `GRPOTrainer._generate` and `_generate_and_score_completions`).
+
+use anyhow::{Result, ensure};
+
+use super::Values;
+use crate::reward::Scored;
+
+/// A group whose rewards have a standard deviation up to this counts as constant (`torch.isclose` to 0).
+const ZERO_STD: f64 = 1e-8;
+
+/// The lengths of B completions, tokens, end token included: all (`completions/{mean,min,max}_length`), those that ended by
+/// themselves (`completions/{mean,min,max}_terminated_length`, 0 where none did), and the share of the others
+/// (`completions/clipped_ratio`).
+///
+/// `lengths` and `truncated` are `[B]`, else an error; no completions give no values.
+pub fn lengths(lengths: &[usize], truncated: &[bool]) -> Result<Values> {
+    let (found, expected) = (truncated.len(), lengths.len());
+    ensure!(found == expected, "{found} truncation flags for {expected} completions");
+    if lengths.is_empty() {
+        return Ok(Values::new());
+    }
+    let all: Vec<f64> = lengths.iter().map(|length| *length as f64).collect();
+    let mut terminated: Vec<f64> =
+        all.iter().zip(truncated).filter(|(_, cut)| !**cut).map(|(length, _)| *length).collect();
+    let clipped_ratio = 1.0 - terminated.len() as f64 / all.len() as f64;
+    if terminated.is_empty() {
+        terminated.push(0.0);
+    }
+    let mut values = vec![("completions/clipped_ratio".to_string(), clipped_ratio)];
+    for (suffix, lengths) in [("length", all), ("terminated_length", terminated)] {
+        values.push((format!("completions/mean_{suffix}"), mean(&lengths)));
+        values.push((format!("completions/min_{suffix}"), lengths.iter().copied().fold(f64::INFINITY, f64::min)));
+        values.push((format!("completions/max_{suffix}"), lengths.iter().copied().fold(0.0, f64::max)));
+    }
+    Ok(values)
+}
+
+/// The rewards of B completions in groups of `group_size`, reward units.
+///
+/// `reward` and `reward_std` are mean and standard deviation of the weighted sums over the whole batch (as in TRL since
+/// 2025; before, the mean of the groups' deviations); `rewards/<function>/{mean,std}` the same for each function before weighting;
+/// `frac_reward_zero_std` the share of completions whose group has one reward only, and so no signal. Deviations are
+/// unbiased (divided by n − 1), and 0 for a single completion. A batch that is not whole groups is an error; an empty one
+/// gives no values.
+pub fn rewards(scored: &Scored, group_size: usize) -> Result<Values> {
+    let completions = scored.total.len();
+    ensure!(
+        group_size > 0 && completions.is_multiple_of(group_size),
+        "{completions} completions do not make whole groups of {group_size}"
+    );
+    if completions == 0 {
+        return Ok(Values::new());
+    }
+    let total = widen(&scored.total);
+    let groups = total.chunks(group_size);
+    let constant = groups.filter(|group| std(group) <= ZERO_STD).count();
+    let mut values = vec![
+        ("reward".to_string(), mean(&total)),
+        ("reward_std".to_string(), std(&total)),
+        ("frac_reward_zero_std".to_string(), (constant * group_size) as f64 / completions as f64),
+    ];
+    for (name, rewards) in &scored.per_reward {
+        let rewards = widen(rewards);
+        values.push((format!("rewards/{name}/mean"), mean(&rewards)));
+        values.push((format!("rewards/{name}/std"), std(&rewards)));
+    }
+    Ok(values)
+}
+
+fn widen(values: &[f32]) -> Vec<f64> {
+    values.iter().copied().map(f64::from).collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The unbiased standard deviation; 0 for fewer than two values.
+fn std(values: &[f64]) -> f64 {
+    if values.len() < 2 {
+        return 0.0;
+    }
+    let mean = mean(values);
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (squares / (values.len() - 1) as f64).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::tests_support::assert_values;
+
+    #[test]
+    fn lengths_by_hand() {
+        let values = lengths(&[4, 10, 7, 3], &[false, true, false, false]).unwrap();
+        assert_values(
+            &values,
+            &[
+                ("completions/clipped_ratio", 0.25),
+                ("completions/mean_length", 6.0),
+                ("completions/min_length", 3.0),
+                ("completions/max_length", 10.0),
+                ("completions/mean_terminated_length", 14.0 / 3.0),
+                ("completions/min_terminated_length", 3.0),
+                ("completions/max_terminated_length", 7.0),
+            ],
+        );
+    }
+
+    #[test]
+    fn lengths_when_nothing_terminated() {
+        let values = lengths(&[5, 5], &[true, true]).unwrap();
+        assert_eq!(values[0].1, 1.0);
+        assert!(values[4..].iter().all(|(name, value)| name.contains("terminated") && *value == 0.0));
+        assert!(lengths(&[], &[]).unwrap().is_empty());
+        assert!(lengths(&[1], &[]).is_err());
+    }
+
+    #[test]
+    fn rewards_by_hand() {
+        // Groups (2, 0), (1, 1), (3, 3): the batch has mean 5/3 and squared deviations 1/9 + 25/9 + 4/9 + 4/9 + 16/9 + 16/9.
+        let scored = Scored {
+            total: vec![2.0, 0.0, 1.0, 1.0, 3.0, 3.0],
+            per_reward: vec![("exact_match".into(), vec![1.0, 0.0, 0.0, 0.0, 0.0, 0.0])],
+        };
+        assert_values(
+            &rewards(&scored, 2).unwrap(),
+            &[
+                ("reward", 5.0 / 3.0),
+                ("reward_std", (66.0f64 / 9.0 / 5.0).sqrt()),
+                ("frac_reward_zero_std", 2.0 / 3.0),
+                ("rewards/exact_match/mean", 1.0 / 6.0),
+                ("rewards/exact_match/std", (1.0f64 / 6.0).sqrt()),
+            ],
+        );
+    }
+
+    #[test]
+    fn rewards_at_the_edges() {
+        let single = Scored { total: vec![0.5], per_reward: Vec::new() };
+        assert_values(
+            &rewards(&single, 1).unwrap(),
+            &[("reward", 0.5), ("reward_std", 0.0), ("frac_reward_zero_std", 1.0)],
+        );
+        let three = Scored { total: vec![0.1; 3], per_reward: Vec::new() };
+        assert_eq!(rewards(&three, 3).unwrap()[2].1, 1.0);
+        assert_eq!(rewards(&three, 2).unwrap_err().to_string(), "3 completions do not make whole groups of 2");
+        assert!(rewards(&three, 0).is_err());
+        assert!(rewards(&Scored { total: Vec::new(), per_reward: Vec::new() }, 2).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,79 @@
+//! Wall-clock time per stage.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+type Times = BTreeMap<&'static str, Duration>;
+
+/// Times per stage: of the current step, and of all steps before it.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    step: Arc<Mutex<Times>>,
+    finished: Times,
+}
+
+/// Adds the time since its creation to its stage when dropped.
+#[derive(Debug)]
+pub struct Timer {
+    stage: &'static str,
+    started: Instant,
+    times: Arc<Mutex<Times>>,
+}
+
+impl Timers {
+    pub(super) fn start(&self, stage: &'static str) -> Timer {
+        Timer { stage, started: Instant::now(), times: Arc::clone(&self.step) }
+    }
+
+    /// The times of the step that ends now, moved to the totals.
+    pub(super) fn take_step(&mut self) -> Times {
+        let step = std::mem::take(&mut *lock(&self.step));
+        for (stage, time) in &step {
+            *self.finished.entry(stage).or_default() += *time;
+        }
+        step
+    }
+
+    pub(super) fn totals(&self) -> Times {
+        let mut totals = self.finished.clone();
+        for (stage, time) in lock(&self.step).iter() {
+            *totals.entry(stage).or_default() += *time;
+        }
+        totals
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        *lock(&self.times).entry(self.stage).or_default() += self.started.elapsed();
+    }
+}
+
+/// A panic elsewhere cannot leave a sum of durations half-done, so a poisoned lock is as good as any.
+fn lock(times: &Mutex<Times>) -> MutexGuard<'_, Times> {
+    times.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_stages_are_timed_apart_and_totals_include_the_open_step() {
+        let mut timers = Timers::default();
+        let outer = timers.start("outer");
+        let inner = timers.start("inner");
+        std::thread::sleep(Duration::from_millis(4));
+        drop(inner);
+        std::thread::sleep(Duration::from_millis(4));
+        drop(outer);
+        assert_eq!(timers.totals().len(), 2);
+        let step = timers.take_step();
+        assert!(step["inner"] >= Duration::from_millis(4));
+        assert!(step["outer"] >= step["inner"] + Duration::from_millis(4));
+        assert_eq!(timers.totals(), step);
+        assert!(timers.take_step().is_empty());
+        assert_eq!(timers.totals(), step);
+    }
+}

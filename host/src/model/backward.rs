@@ -1,0 +1,133 @@
+//! The backward pass, layer by layer, as the transpose of each step of `qwen2`.
+//!
+//! Written out rather than left to candle's autograd, which starts every gradient from a tensor of zeros and adds to it
+//! in a thread pool that spins. What it computes is checked against transformers and against finite differences.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use candle_core::Tensor;
+
+use super::ops::{self, Rope};
+use super::params::{EMBEDDING, FINAL_NORM, HEAD};
+use super::policy::Gradients;
+use super::qwen2::{Heads, Layer, Linear, Qwen2, Saved};
+
+/// What a forward pass kept.
+pub(super) struct Tape {
+    pub(super) model: Qwen2,
+    /// `[B, S]`.
+    pub(super) ids: Tensor,
+    pub(super) rope: Rope,
+    pub(super) layers: Vec<Saved>,
+    /// The residual stream of the last T tokens before the last norm, `[B, T, D]`.
+    pub(super) last: Tensor,
+    /// Whether the head is the embedding.
+    pub(super) tied: bool,
+}
+
+/// Gradients under the names of one layer.
+struct LayerGradients<'a> {
+    layer: usize,
+    tensors: &'a mut BTreeMap<String, Tensor>,
+}
+
+impl LayerGradients<'_> {
+    fn insert(&mut self, part: &str, gradient: Tensor) {
+        self.tensors.insert(format!("model.layers.{}.{part}", self.layer), gradient);
+    }
+
+    /// Gradients of `part`'s weight and bias; returns that of `x`, `[.., in]`, for `dy` `[.., out]`.
+    fn linear(&mut self, part: &str, linear: &Linear, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
+        let (outputs, inputs) = linear.weight.dims2()?;
+        let rows = x.elem_count() / inputs;
+        let flat = dy.reshape((rows, outputs))?;
+        self.insert(&format!("{part}.weight"), flat.t()?.matmul(&x.reshape((rows, inputs))?)?);
+        if linear.bias.is_some() {
+            self.insert(&format!("{part}.bias"), ops::sum_rows(&flat)?);
+        }
+        Ok(flat.matmul(&linear.weight)?.reshape(x.shape())?)
+    }
+}
+
+impl Tape {
+    /// The gradients of all weights from those of the features `[B * T, D]` and of the head `[V, D]`.
+    pub(super) fn backward(&self, d_hidden: &Tensor, d_head: Tensor) -> Result<Gradients> {
+        let mut tensors = BTreeMap::new();
+        let d_features = d_hidden.reshape(self.last.shape())?;
+        let (d_last, d_norm) = ops::rms_norm_backward(&self.last, &self.model.final_norm, &d_features, self.model.eps)?;
+        tensors.insert(FINAL_NORM.to_owned(), d_norm);
+        let (_, inputs) = self.ids.dims2()?;
+        let mut dx = d_last.pad_with_zeros(1, inputs - self.last.dim(1)?, 0)?;
+        for (number, (layer, saved)) in self.model.layers.iter().zip(&self.layers).enumerate().rev() {
+            let mut gradients = LayerGradients { layer: number, tensors: &mut tensors };
+            dx = layer_backward(layer, saved, &self.rope, &dx, &mut gradients)?;
+        }
+        let embedding = &self.model.embedding;
+        let d_rows = dx.reshape((self.ids.elem_count(), embedding.dim(1)?))?;
+        let start = if self.tied {
+            d_head
+        } else {
+            tensors.insert(HEAD.to_owned(), d_head);
+            embedding.zeros_like()?
+        };
+        let d_embedding = start.index_add(&self.ids.flatten_all()?, &d_rows, 0)?;
+        tensors.insert(EMBEDDING.to_owned(), d_embedding);
+        Ok(tensors.into_iter().collect())
+    }
+}
+
+/// The gradient by the residual stream at the entry of a layer, `[B, S, D]`, from that at its exit.
+fn layer_backward(
+    layer: &Layer,
+    saved: &Saved,
+    rope: &Rope,
+    dx: &Tensor,
+    gradients: &mut LayerGradients<'_>,
+) -> Result<Tensor> {
+    let gated = &saved.gated;
+    let d_inner = gradients.linear("mlp.down_proj", &layer.down, &gated.inner, dx)?;
+    let (d_gate, d_up) = ops::swiglu_backward(&gated.gate, &gated.up, &d_inner)?;
+    let d_normed = ops::add(
+        &gradients.linear("mlp.gate_proj", &layer.gate, &gated.normed, &d_gate)?,
+        &gradients.linear("mlp.up_proj", &layer.up, &gated.normed, &d_up)?,
+    )?;
+    let (d_residual, d_norm) = ops::rms_norm_backward(&gated.x, &layer.post_norm, &d_normed, layer.sizes.eps)?;
+    gradients.insert("post_attention_layernorm.weight", d_norm);
+    let dx = ops::add(dx, &d_residual)?;
+
+    let d_mixed = gradients.linear("self_attn.o_proj", &layer.output, &saved.mixed, &dx)?;
+    let d_heads = attention_backward(layer, saved, rope, &d_mixed)?;
+    let d_normed = ops::add(
+        &ops::add(
+            &gradients.linear("self_attn.q_proj", &layer.query, &saved.normed, &d_heads.queries)?,
+            &gradients.linear("self_attn.k_proj", &layer.key, &saved.normed, &d_heads.keys)?,
+        )?,
+        &gradients.linear("self_attn.v_proj", &layer.value, &saved.normed, &d_heads.values)?,
+    )?;
+    let (d_residual, d_norm) = ops::rms_norm_backward(&saved.x, &layer.input_norm, &d_normed, layer.sizes.eps)?;
+    gradients.insert("input_layernorm.weight", d_norm);
+    Ok(ops::add(&dx, &d_residual)?)
+}
+
+/// Gradients by the outputs of the three projections, `[B, S, H or KV * head_dim]`, from that by the mixed values.
+fn attention_backward(layer: &Layer, saved: &Saved, rope: &Rope, d_mixed: &Tensor) -> Result<Heads> {
+    let (all, kv_heads, width) = (layer.sizes.heads, layer.sizes.kv_heads, layer.sizes.head_dim);
+    let (rows, tokens, _) = d_mixed.dims3()?;
+    let stacked = all / kv_heads * tokens;
+    let Heads { queries, keys, values } = &saved.heads;
+    let d_mixed = d_mixed.reshape((rows, tokens, all, width))?.transpose(1, 2)?.contiguous()?;
+    let d_mixed = d_mixed.reshape((rows, kv_heads, stacked, width))?;
+    let weights = saved.weights.reshape((rows, kv_heads, stacked, tokens))?;
+    let d_values = weights.t()?.matmul(&d_mixed)?;
+    let d_weights = d_mixed.matmul(&values.t()?)?.reshape((rows, all, tokens, tokens))?;
+    let d_scores = ops::causal_softmax_backward(&saved.weights, &d_weights, &rope.starts, layer.sizes.scale())?;
+    let d_scores = d_scores.reshape((rows, kv_heads, stacked, tokens))?;
+    let d_queries = d_scores.matmul(keys)?.reshape((rows, all, tokens, width))?;
+    let d_keys = d_scores.t()?.matmul(&queries.reshape((rows, kv_heads, stacked, width))?)?;
+    Ok(Heads {
+        queries: rope.backward(&d_queries)?,
+        keys: rope.backward(&d_keys)?,
+        values: d_values.transpose(1, 2)?.contiguous()?.reshape((rows, tokens, kv_heads * width))?,
+    })
+}

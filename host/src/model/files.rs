@@ -1,0 +1,50 @@
+//! Where the files of a model come from.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow, bail};
+
+/// The files of one model: a Hugging Face directory, or bytes inside the executable.
+#[derive(Debug, Clone)]
+pub enum ModelFiles {
+    /// A directory on disk.
+    Directory(PathBuf),
+    /// Pairs of file name and contents.
+    Embedded(&'static [(&'static str, &'static [u8])]),
+}
+
+impl ModelFiles {
+    /// The whole contents of the file `name`; a missing or unreadable file is an error that names its path.
+    pub fn read(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        match self {
+            Self::Directory(directory) => {
+                let path = directory.join(name);
+                let bytes = std::fs::read(&path).map_err(|error| {
+                    anyhow!("cannot read `{}`: {error} (give a Hugging Face model directory)", path.display())
+                })?;
+                Ok(Cow::Owned(bytes))
+            }
+            Self::Embedded(files) => match files.iter().find(|(file, _)| *file == name) {
+                Some((_, bytes)) => Ok(Cow::Borrowed(bytes)),
+                None => bail!("the built-in model has no file `{name}` (give a model directory instead)"),
+            },
+        }
+    }
+
+    /// Whether the file `name` exists.
+    pub fn contains(&self, name: &str) -> bool {
+        match self {
+            Self::Directory(directory) => directory.join(name).is_file(),
+            Self::Embedded(files) => files.iter().any(|(file, _)| *file == name),
+        }
+    }
+
+    /// The path of the file `name` in backticks, for messages.
+    pub fn describe(&self, name: &str) -> String {
+        match self {
+            Self::Directory(directory) => format!("`{}`", directory.join(name).display()),
+            Self::Embedded(_) => format!("`{name}` of the built-in model"),
+        }
+    }
+}

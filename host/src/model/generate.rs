@@ -1,0 +1,214 @@
+//! Sampling completions with a key-value cache.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::Tensor;
+use rand::Rng;
+
+use super::kv_cache::{KvCache, decode_rows};
+use super::ops;
+use super::policy::{Policy, host};
+use super::qwen2::{Qwen2, rope};
+use super::sample::{Sampling, Scratch};
+
+/// What to generate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generation {
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// Longest completion, tokens, the end-of-sequence token included; at least 1.
+    pub max_completion_length: usize,
+    /// Ids that end a completion; may be empty.
+    pub eos_ids: Vec<u32>,
+    /// Whether to return the log-probabilities of the drawn tokens.
+    pub logps: bool,
+}
+
+/// One sampled completion.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Completion {
+    /// Token ids, the end-of-sequence token included when it was drawn.
+    pub ids: Vec<u32>,
+    /// Whether the length limit ended it.
+    pub truncated: bool,
+    /// Log-probabilities of the ids under `logits / temperature` (1 when greedy) before top-k and top-p, nats; empty
+    /// unless asked for.
+    pub logps: Vec<f32>,
+}
+
+/// Prompts padded on the left, each distinct one once.
+struct Prompts {
+    /// `[distinct, P]` row-major.
+    ids: Vec<u32>,
+    /// First real token of each distinct prompt.
+    starts: Vec<usize>,
+    length: usize,
+    /// The distinct prompt of each row.
+    prompt_of: Vec<u32>,
+}
+
+impl Prompts {
+    fn new(prompts: &[Vec<u32>], vocab_size: usize) -> Result<Self> {
+        let length = prompts.iter().map(Vec::len).max().context("there is no prompt (give at least one)")?;
+        let mut distinct: HashMap<&[u32], u32> = HashMap::new();
+        let mut packed = Self { ids: Vec::new(), starts: Vec::new(), length, prompt_of: Vec::new() };
+        for (row, prompt) in prompts.iter().enumerate() {
+            ensure!(!prompt.is_empty(), "prompt {row} has no token (give at least one)");
+            if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab_size) {
+                bail!(
+                    "prompt {row}: token id {id} is outside the vocabulary of {vocab_size} (use the model's tokenizer)"
+                );
+            }
+            let next = packed.starts.len() as u32;
+            let number = *distinct.entry(prompt).or_insert(next);
+            packed.prompt_of.push(number);
+            if number == next {
+                let start = length - prompt.len();
+                packed.starts.push(start);
+                packed.ids.extend(std::iter::repeat_n(0, start).chain(prompt.iter().copied()));
+            }
+        }
+        Ok(packed)
+    }
+}
+
+impl Policy {
+    /// Samples one completion per prompt; row `b` draws from `rngs[b]` alone, one number per token.
+    ///
+    /// What a row draws does not depend on the other rows, up to the rounding of the logits.
+    pub fn generate<R: Rng>(
+        &self,
+        prompts: &[Vec<u32>],
+        generation: &Generation,
+        rngs: &mut [R],
+    ) -> Result<Vec<Completion>> {
+        generation.sampling.check()?;
+        ensure!(rngs.len() == prompts.len(), "{} random streams for {} prompts", rngs.len(), prompts.len());
+        ensure!(generation.max_completion_length > 0, "`max_completion_length` is 0, expected at least 1");
+        let prompts = Prompts::new(prompts, self.config().vocab_size)?;
+        let mut decoder = Decoder::new(self, prompts, generation.max_completion_length)?;
+        let mut batch = Batch::new(generation, rngs);
+        let mut logits = decoder.prefill()?;
+        while !batch.take(&logits)? {
+            logits = decoder.step(&batch)?;
+        }
+        Ok(batch.completions)
+    }
+}
+
+/// The model with its cache.
+struct Decoder<'a> {
+    policy: &'a Policy,
+    model: Qwen2,
+    prompts: Prompts,
+    cache: KvCache,
+    /// First real token of each row.
+    starts: Vec<usize>,
+    rope: ops::Rope,
+}
+
+impl<'a> Decoder<'a> {
+    fn new(policy: &'a Policy, prompts: Prompts, max_completion_length: usize) -> Result<Self> {
+        let longest = prompts.length + max_completion_length;
+        let cache = KvCache::new(policy.config(), prompts.prompt_of.len(), longest, policy.device())?;
+        let starts = prompts.prompt_of.iter().map(|number| prompts.starts[*number as usize]).collect();
+        let rope = rope(policy.config(), &prompts.starts, longest);
+        Ok(Self { policy, model: Qwen2::new(policy.config(), policy.params())?, prompts, cache, starts, rope })
+    }
+
+    /// Fills the cache with the prompts and returns the first logits, `[B, V]`.
+    fn prefill(&mut self) -> Result<Vec<f32>> {
+        let (device, length) = (self.policy.device(), self.prompts.length);
+        let prompt_of = Tensor::new(self.prompts.prompt_of.as_slice(), device)?;
+        let ids = Tensor::from_slice(&self.prompts.ids, (self.prompts.starts.len(), length), device)?;
+        let x =
+            self.model.residual(&ids, &self.rope, |layer, saved| self.cache.fill(layer, &saved.heads, &prompt_of))?;
+        let last = x.narrow(1, length - 1, 1)?.squeeze(1)?;
+        let logits = self.model.features(&last)?.matmul(&self.model.head.t()?)?;
+        host(&logits.index_select(&prompt_of, 0)?)
+    }
+
+    /// Feeds the last token of every active row and returns their next logits, `[A, V]`.
+    fn step<R>(&mut self, batch: &Batch<'_, R>) -> Result<Vec<f32>> {
+        let index = self.prompts.length + batch.length - 1;
+        let rows = decode_rows(&batch.active, &self.starts, index);
+        let rope = ops::Rope { table: self.rope.table.clone(), starts: rows.starts.clone(), first_index: index };
+        let ids = Tensor::from_slice(&batch.last_ids, (batch.last_ids.len(), 1), self.policy.device())?;
+        let mut x = self.model.embed(&ids)?;
+        for (number, layer) in self.model.layers.iter().enumerate() {
+            let (_, heads) = layer.heads(&x, &rope)?;
+            let mixed = self.cache.attend(number, &heads, &rows)?;
+            (x, _) = layer.gated(&x, &mixed)?;
+        }
+        host(&self.model.features(&x.squeeze(1)?)?.matmul(&self.model.head.t()?)?)
+    }
+}
+
+/// The rows being sampled.
+struct Batch<'a, R> {
+    generation: &'a Generation,
+    rngs: &'a mut [R],
+    completions: Vec<Completion>,
+    /// Rows that go on, ascending.
+    active: Vec<usize>,
+    /// The newest token of each active row.
+    last_ids: Vec<u32>,
+    /// Tokens of each active completion.
+    length: usize,
+    scratch: Scratch,
+}
+
+impl<'a, R: Rng> Batch<'a, R> {
+    fn new(generation: &'a Generation, rngs: &'a mut [R]) -> Self {
+        let rows = rngs.len();
+        Self {
+            generation,
+            rngs,
+            completions: vec![Completion::default(); rows],
+            active: (0..rows).collect(),
+            last_ids: Vec::new(),
+            length: 0,
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Draws a token for every active row from `logits` `[A, V]`; says whether all rows are finished.
+    fn take(&mut self, logits: &[f32]) -> Result<bool> {
+        let Generation { sampling, max_completion_length, eos_ids, logps } = self.generation;
+        let vocab = logits.len() / self.active.len();
+        self.length += 1;
+        self.last_ids.clear();
+        let mut going = Vec::with_capacity(self.active.len());
+        for (row, logits) in self.active.iter().zip(logits.chunks_exact(vocab)) {
+            let id = sampling
+                .draw(logits, &mut self.rngs[*row], &mut self.scratch)
+                .with_context(|| format!("cannot sample token {} of completion {row}", self.length))?;
+            let completion = &mut self.completions[*row];
+            completion.ids.push(id);
+            if *logps {
+                completion.logps.push(logp(logits, id, sampling.temperature));
+            }
+            if eos_ids.contains(&id) {
+                continue;
+            }
+            if self.length == *max_completion_length {
+                completion.truncated = true;
+                continue;
+            }
+            going.push(*row);
+            self.last_ids.push(id);
+        }
+        self.active = going;
+        Ok(self.active.is_empty())
+    }
+}
+
+/// `log_softmax(logits / temperature)[id]`, with temperature 1 in place of 0, nats.
+fn logp(logits: &[f32], id: u32, temperature: f64) -> f32 {
+    let temperature = if temperature == 0.0 { 1.0 } else { temperature };
+    let scaled = |logit: f32| f64::from(logit) / temperature;
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|logit| (scaled(*logit) - scaled(largest)).exp()).sum();
+    (scaled(logits[id as usize]) - scaled(largest) - sum.ln()) as f32
+}

@@ -1,0 +1,49 @@
+//! Keys and values of the tokens so far, in storage allocated once.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use candle_core::{DType, Device, Tensor};
+
+use super::config::Config;
+use super::ops::{self, DecodeRows};
+use super::qwen2::Heads;
+
+/// One pair of `[B, KV, S, head_dim]` tensors per layer; S is the longest that a row can get.
+pub(super) struct KvCache {
+    layers: Vec<(Tensor, Tensor)>,
+}
+
+impl KvCache {
+    pub(super) fn new(config: &Config, rows: usize, tokens: usize, device: &Device) -> Result<Self> {
+        let shape = (rows, config.num_key_value_heads, tokens, config.head_dim());
+        let layer = |_| {
+            let zeros = || Tensor::zeros(shape, DType::F32, device);
+            Ok((zeros()?, zeros()?))
+        };
+        Ok(Self { layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_>>()? })
+    }
+
+    /// Stores the heads of the distinct prompts: cache row `b` gets row `prompt_of[b]`.
+    pub(super) fn fill(&self, layer: usize, heads: &Heads, prompt_of: &Tensor) -> Result<()> {
+        let (keys, values) = &self.layers[layer];
+        keys.slice_set(&heads.keys.index_select(prompt_of, 0)?, 2, 0)?;
+        Ok(values.slice_set(&heads.values.index_select(prompt_of, 0)?, 2, 0)?)
+    }
+
+    /// Stores the heads of one new token per active row, then attends: the mixed values `[A, 1, H * head_dim]`.
+    pub(super) fn attend(&self, layer: usize, heads: &Heads, rows: &DecodeRows) -> Result<Tensor> {
+        let (keys, values) = &self.layers[layer];
+        ops::append_to_cache(keys, &heads.keys, rows)?;
+        ops::append_to_cache(values, &heads.values, rows)?;
+        let (active, all, _, width) = heads.queries.dims4()?;
+        let queries = heads.queries.reshape((active, all * width))?;
+        Ok(ops::decode_attention(&queries, keys, values, rows)?.reshape((active, 1, all * width))?)
+    }
+}
+
+/// The active rows as the kernels want them.
+pub(super) fn decode_rows(active: &[usize], starts: &[usize], index: usize) -> DecodeRows {
+    let starts: Arc<[usize]> = active.iter().map(|row| starts[*row]).collect();
+    DecodeRows { cache_rows: active.into(), starts, index }
+}

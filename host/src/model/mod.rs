@@ -1,0 +1,24 @@
+//! Qwen2 with trainable weights: loading and saving, the forward pass, log-probabilities, gradients, generation.
+//!
+//! The model is written here rather than taken from `candle-transformers`, whose fused operations have no backward
+//! pass. Weights carry their Hugging Face names and are 32-bit floats throughout.
+
+mod backward;
+mod config;
+mod files;
+mod generate;
+mod kv_cache;
+pub mod ops;
+mod params;
+mod policy;
+mod qwen2;
+mod sample;
+mod scores;
+
+pub use config::{CONFIG_FILE, Config, TokenIds};
+pub use files::ModelFiles;
+pub use generate::{Completion, Generation};
+pub use params::{EMBEDDING, FINAL_NORM, HEAD, INDEX_FILE, Params, WEIGHTS_FILE, head_name, shapes};
+pub use policy::{Forward, Gradients, Policy, Sequences};
+pub use sample::Sampling;
+pub use scores::{LastLayerData, Scores, Wants};

@@ -1,0 +1,58 @@
+//! Adding a bias row: candle's `broadcast_add` reduces its gradient over rows with an index computation per element;
+//! here the reduction is a matrix product with a row of ones.
+
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+
+use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
+
+/// `x + bias` for `x` `[.., W]` and `bias` `[W]`.
+pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    x.contiguous()?.apply_op2(&bias.contiguous()?, AddBias)
+}
+
+/// The sum over all rows of `x` `[.., W]`, as `[W]`.
+pub(crate) fn sum_rows(x: &Tensor) -> Result<Tensor> {
+    let width = x.dim(candle_core::D::Minus1)?;
+    let rows = x.elem_count() / width.max(1);
+    let ones = Tensor::ones((1, rows), x.dtype(), x.device())?;
+    ones.matmul(&x.reshape((rows, width))?)?.reshape(width)
+}
+
+struct AddBias;
+
+impl AddBias {
+    fn run<T: Real>(&self, x: (&CpuStorage, &Layout), b: (&CpuStorage, &Layout)) -> Result<(CpuStorage, Shape)> {
+        let shape = x.1.shape().clone();
+        let (x, b) = (slice::<T>(x.0, x.1, self.name())?, slice::<T>(b.0, b.1, self.name())?);
+        if shape.dims().last() != Some(&b.len()) {
+            return layout_error(self.name(), format!("x {shape:?} does not end in {}", b.len()));
+        }
+        let mut out = vec![T::from_f64(0.0); x.len()];
+        for_rows(&mut out, b.len(), |row, out| {
+            let x = &x[row * b.len()..][..b.len()];
+            for ((out, x), b) in out.iter_mut().zip(x).zip(b) {
+                *out = *x + *b;
+            }
+        });
+        Ok((T::to_cpu_storage_owned(out), shape))
+    }
+}
+
+impl CustomOp2 for AddBias {
+    fn name(&self) -> &'static str {
+        "add-bias"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, b: &CpuStorage, bl: &Layout) -> Result<(CpuStorage, Shape)> {
+        match x {
+            CpuStorage::F32(_) => self.run::<f32>((x, xl), (b, bl)),
+            CpuStorage::F64(_) => self.run::<f64>((x, xl), (b, bl)),
+            other => dtype_error(other, self.name()),
+        }
+    }
+
+    fn bwd(&self, _x: &Tensor, _b: &Tensor, _out: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let grad = grad.contiguous()?;
+        Ok((Some(grad.clone()), Some(sum_rows(&grad)?)))
+    }
+}

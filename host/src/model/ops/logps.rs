@@ -1,0 +1,211 @@
+//! Log-probabilities of tokens from logits, and their gradient, without keeping `[N, V]` tensors.
+
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+
+use super::kernel::{Real, dtype_error, for_rows_costing, layout_error, maximum, slice};
+
+/// Most logits that exist at one time (64 MiB in f32).
+const CHUNK_LOGITS: usize = 1 << 24;
+
+/// Number of rows of hidden states whose logits are computed at one time.
+pub fn chunk_rows(vocab: usize) -> usize {
+    (CHUNK_LOGITS / vocab.max(1)).max(1)
+}
+
+/// Four numbers per row of `logits` `[N, V]` and target `[N]` (u32), as `[N, 4]`.
+///
+/// Columns: log-probability of the target (nats), logsumexp, entropy (nats), all of `logits / temperature`; and the
+/// target's raw logit. A target outside the vocabulary is an error.
+pub fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -> Result<Tensor> {
+    logits.contiguous()?.apply_op2_no_bwd(targets, &Stats { temperature })
+}
+
+/// Gradients of `sum_n seed_n logp_n` by `hidden` `[N, D]` and `head` `[V, D]`; neither argument may carry a graph.
+///
+/// `logp_n = log_softmax(hidden_n . head^T / temperature)[target_n]`; the logits are computed again, chunk by chunk.
+pub fn token_logps_vjp(
+    hidden: &Tensor,
+    head: &Tensor,
+    targets: &Tensor,
+    seed: &Tensor,
+    temperature: f64,
+) -> Result<(Tensor, Tensor)> {
+    let (rows, _) = hidden.dims2()?;
+    let chunk = chunk_rows(head.dim(0)?);
+    let mut d_hidden = Vec::new();
+    let mut d_head: Option<Tensor> = None;
+    for from in (0..rows).step_by(chunk) {
+        let len = chunk.min(rows - from);
+        let hidden = hidden.narrow(0, from, len)?;
+        let logits = hidden.matmul(&head.t()?)?;
+        let (targets, seed) = (targets.narrow(0, from, len)?, seed.narrow(0, from, len)?);
+        let d_logits = logits.apply_op3_no_bwd(&targets, &seed, &LogitGradient { temperature })?;
+        drop(logits);
+        d_hidden.push(d_logits.matmul(head)?);
+        let part = d_logits.t()?.matmul(&hidden)?;
+        d_head = Some(match d_head {
+            None => part,
+            Some(sum) => super::add(&sum, &part)?,
+        });
+    }
+    let d_head = match d_head {
+        Some(d_head) => d_head,
+        None => head.zeros_like()?,
+    };
+    let d_hidden = if d_hidden.is_empty() { hidden.zeros_like()? } else { Tensor::cat(&d_hidden, 0)? };
+    Ok((d_hidden, d_head))
+}
+
+/// The numbers of rows and of logits per row, once the shapes and targets are known to fit.
+fn check(op: &'static str, logits: &Layout, targets: &[u32]) -> Result<(usize, usize)> {
+    let &[rows, vocab] = logits.dims() else {
+        return layout_error(op, format!("logits have shape {:?}, expected two axes", logits.dims()));
+    };
+    if targets.len() != rows {
+        return layout_error(op, format!("{rows} rows of logits, {} targets", targets.len()));
+    }
+    match targets.iter().find(|target| **target as usize >= vocab) {
+        Some(target) => layout_error(op, format!("token id {target} is outside the vocabulary of {vocab}")),
+        None => Ok((rows, vocab)),
+    }
+}
+
+fn ids<'a>(op: &'static str, storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [u32]> {
+    match (storage, layout.contiguous_offsets()) {
+        (CpuStorage::U32(ids), Some((from, to))) => Ok(&ids[from..to]),
+        _ => layout_error(op, "targets must be contiguous u32".to_owned()),
+    }
+}
+
+/// What one pass over the logits of a row yields: largest scaled logit, `sum e^(z - max)`, `sum z e^(z - max)`.
+struct Pass {
+    largest: f64,
+    sum: f64,
+    weighted: f64,
+}
+
+impl Pass {
+    /// Walks blocks so that partial sums stay small; f64 totals.
+    fn over<T: Real>(logits: &[T], temperature: f64) -> Self {
+        const BLOCK: usize = 256;
+        let inverse = T::from_f64(1.0 / temperature);
+        let largest = maximum(logits);
+        let (mut sum, mut weighted) = (0.0, 0.0);
+        let (mut exps, mut products) = ([T::from_f64(0.0); BLOCK], [T::from_f64(0.0); BLOCK]);
+        for block in logits.chunks(BLOCK) {
+            let (exps, products) = (&mut exps[..block.len()], &mut products[..block.len()]);
+            for ((exp, product), logit) in exps.iter_mut().zip(products.iter_mut()).zip(block) {
+                let below = (*logit - largest) * inverse;
+                *exp = below.exp();
+                *product = below * *exp;
+            }
+            sum += super::kernel::sum(exps).to_f64();
+            weighted += super::kernel::sum(products).to_f64();
+        }
+        Self { largest: largest.to_f64() / temperature, sum, weighted }
+    }
+
+    fn logsumexp(&self) -> f64 {
+        self.largest + self.sum.ln()
+    }
+
+    fn entropy(&self) -> f64 {
+        self.sum.ln() - self.weighted / self.sum
+    }
+}
+
+struct Stats {
+    temperature: f64,
+}
+
+impl Stats {
+    fn run<T: Real>(&self, logits: (&CpuStorage, &Layout), targets: &[u32]) -> Result<(CpuStorage, Shape)> {
+        let (rows, vocab) = check(self.name(), logits.1, targets)?;
+        let logits = slice::<T>(logits.0, logits.1, self.name())?;
+        let mut out = vec![T::from_f64(0.0); 4 * rows];
+        for_rows_costing(&mut out, 4, vocab, |row, out| {
+            let logits = &logits[row * vocab..][..vocab];
+            let pass = Pass::over(logits, self.temperature);
+            let action = logits[targets[row] as usize];
+            let below = action.to_f64() / self.temperature - pass.largest;
+            out[0] = T::from_f64(below - pass.sum.ln());
+            out[1] = T::from_f64(pass.logsumexp());
+            out[2] = T::from_f64(pass.entropy());
+            out[3] = action;
+        });
+        Ok((T::to_cpu_storage_owned(out), (rows, 4).into()))
+    }
+}
+
+impl CustomOp2 for Stats {
+    fn name(&self) -> &'static str {
+        "logit-stats"
+    }
+
+    fn cpu_fwd(&self, logits: &CpuStorage, ll: &Layout, t: &CpuStorage, tl: &Layout) -> Result<(CpuStorage, Shape)> {
+        let targets = ids(self.name(), t, tl)?;
+        match logits {
+            CpuStorage::F32(_) => self.run::<f32>((logits, ll), targets),
+            CpuStorage::F64(_) => self.run::<f64>((logits, ll), targets),
+            other => dtype_error(other, self.name()),
+        }
+    }
+}
+
+/// `d_v = seed / temperature * (1[v = target] - softmax(logits / temperature)_v)`.
+struct LogitGradient {
+    temperature: f64,
+}
+
+impl LogitGradient {
+    fn run<T: Real>(&self, logits: Arg<'_>, targets: &[u32], seed: Arg<'_>) -> Result<(CpuStorage, Shape)> {
+        let (rows, vocab) = check(self.name(), logits.1, targets)?;
+        let shape = logits.1.shape().clone();
+        let logits = slice::<T>(logits.0, logits.1, self.name())?;
+        let seed = slice::<T>(seed.0, seed.1, self.name())?;
+        if seed.len() != rows {
+            return layout_error(self.name(), format!("{rows} rows of logits, {} seeds", seed.len()));
+        }
+        let inverse = T::from_f64(1.0 / self.temperature);
+        let mut out = vec![T::from_f64(0.0); logits.len()];
+        for_rows_costing(&mut out, vocab, 4, |row, out| {
+            let weight = seed[row] * inverse;
+            if weight == T::from_f64(0.0) {
+                return;
+            }
+            let logits = &logits[row * vocab..][..vocab];
+            let (largest, sum) = (maximum(logits), Pass::over(logits, self.temperature).sum);
+            let scale = -weight * T::from_f64(1.0 / sum);
+            for (out, logit) in out.iter_mut().zip(logits) {
+                *out = scale * ((*logit - largest) * inverse).exp();
+            }
+            out[targets[row] as usize] += weight;
+        });
+        Ok((T::to_cpu_storage_owned(out), shape))
+    }
+}
+
+type Arg<'a> = (&'a CpuStorage, &'a Layout);
+
+impl CustomOp3 for LogitGradient {
+    fn name(&self) -> &'static str {
+        "logit-gradient"
+    }
+
+    fn cpu_fwd(
+        &self,
+        logits: &CpuStorage,
+        ll: &Layout,
+        t: &CpuStorage,
+        tl: &Layout,
+        seed: &CpuStorage,
+        sl: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let targets = ids(self.name(), t, tl)?;
+        match logits {
+            CpuStorage::F32(_) => self.run::<f32>((logits, ll), targets, (seed, sl)),
+            CpuStorage::F64(_) => self.run::<f64>((logits, ll), targets, (seed, sl)),
+            other => dtype_error(other, self.name()),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Differentiable tensor operations that candle lacks or has only without a backward pass.
+//!
+//! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`; the backward passes are custom
+//! ops too, so that a device kernel can be added to each without touching the model. All kernels work row by row in a
+//! fixed order: the bits of a result do not depend on the number of threads.
+
+mod add;
+mod bias;
+mod decode;
+mod kernel;
+mod logps;
+mod rms_norm;
+mod rope;
+mod softmax;
+mod swiglu;
+
+pub use add::add;
+pub use bias::add_bias;
+pub(crate) use bias::sum_rows;
+pub(crate) use decode::{DecodeRows, append_to_cache, decode_attention};
+pub(crate) use kernel::{layout_error, sum_squares, update2, update3};
+pub use logps::{chunk_rows, logit_stats, token_logps_vjp};
+pub use rms_norm::rms_norm;
+pub(crate) use rms_norm::rms_norm_backward;
+pub use rope::{Rope, RopeTable};
+pub use softmax::causal_softmax;
+pub(crate) use softmax::causal_softmax_backward;
+pub use swiglu::swiglu;
+pub(crate) use swiglu::swiglu_backward;

@@ -1,0 +1,134 @@
+//! RMSNorm with its backward pass.
+
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+
+use super::bias::sum_rows;
+use super::kernel::{Real, dot, dtype_error, for_rows, layout_error, slice};
+
+/// `y_i = w_i x_i / sqrt(mean(x^2) + eps)` over the last axis, for `x` `[.., D]` and `weight` `[D]`.
+///
+/// Source: `transformers.Qwen2RMSNorm`.
+pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+    x.contiguous()?.apply_op2(&weight.contiguous()?, RmsNorm { eps })
+}
+
+/// Gradients of `rms_norm` by `x` and by `weight`, for the gradient `grad` of its result; all contiguous.
+pub(crate) fn rms_norm_backward(x: &Tensor, weight: &Tensor, grad: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
+    // [2, .., D]: the gradient of x, and the terms whose sum over rows is the gradient of the weight.
+    let both = x.apply_op3_no_bwd(weight, grad, &RmsNormBackward { eps })?;
+    Ok((both.get(0)?, sum_rows(&both.get(1)?)?))
+}
+
+struct RmsNorm {
+    eps: f64,
+}
+
+/// `1 / sqrt(mean(x^2) + eps)`.
+#[inline(always)]
+fn inverse_rms<T: Real>(x: &[T], eps: f64) -> T {
+    let mean = dot(x, x) / T::from_f64(x.len() as f64);
+    T::from_f64(1.0) / (mean + T::from_f64(eps)).sqrt()
+}
+
+fn check(op: &'static str, x: &Layout, weight: &Layout) -> Result<usize> {
+    let (x, weight) = (x.dims(), weight.dims());
+    match (x.last(), weight) {
+        (Some(width), [w]) if width == w => Ok(*w),
+        _ => layout_error(op, format!("x {x:?} and weight {weight:?} do not fit")),
+    }
+}
+
+impl RmsNorm {
+    fn run<T: Real>(&self, x: (&CpuStorage, &Layout), w: (&CpuStorage, &Layout)) -> Result<(CpuStorage, Shape)> {
+        let width = check(self.name(), x.1, w.1)?;
+        let shape = x.1.shape().clone();
+        let (x, w) = (slice::<T>(x.0, x.1, self.name())?, slice::<T>(w.0, w.1, self.name())?);
+        let mut out = vec![T::from_f64(0.0); x.len()];
+        for_rows(&mut out, width, |row, out| {
+            let x = &x[row * width..][..width];
+            let inverse = inverse_rms(x, self.eps);
+            for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
+                *out = *x * inverse * *w;
+            }
+        });
+        Ok((T::to_cpu_storage_owned(out), shape))
+    }
+}
+
+impl CustomOp2 for RmsNorm {
+    fn name(&self) -> &'static str {
+        "rms-norm"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout) -> Result<(CpuStorage, Shape)> {
+        match x {
+            CpuStorage::F32(_) => self.run::<f32>((x, xl), (w, wl)),
+            CpuStorage::F64(_) => self.run::<f64>((x, xl), (w, wl)),
+            other => dtype_error(other, self.name()),
+        }
+    }
+
+    fn bwd(&self, x: &Tensor, w: &Tensor, _out: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let (dx, dw) = rms_norm_backward(x, w, &grad.contiguous()?, self.eps)?;
+        Ok((Some(dx), Some(dw)))
+    }
+}
+
+/// `dx_i = r w_i g_i - r^3 x_i mean(w g x)`, and `g_i x_i r` for the weight, with `r = 1 / rms(x)`.
+struct RmsNormBackward {
+    eps: f64,
+}
+
+type Arg<'a> = (&'a CpuStorage, &'a Layout);
+
+impl RmsNormBackward {
+    fn run<T: Real>(&self, x: Arg<'_>, w: Arg<'_>, g: Arg<'_>) -> Result<(CpuStorage, Shape)> {
+        let width = check(self.name(), x.1, w.1)?;
+        let shape: Vec<usize> = [&[2], x.1.dims()].concat();
+        let (x, g) = (slice::<T>(x.0, x.1, self.name())?, slice::<T>(g.0, g.1, self.name())?);
+        let w = slice::<T>(w.0, w.1, self.name())?;
+        let mut out = vec![T::from_f64(0.0); 2 * x.len()];
+        let (dx, terms) = out.split_at_mut(x.len());
+        for_rows(dx, width, |row, dx| {
+            let (x, g) = (&x[row * width..][..width], &g[row * width..][..width]);
+            let r = inverse_rms(x, self.eps);
+            for ((dx, g), w) in dx.iter_mut().zip(g).zip(w) {
+                *dx = *g * *w;
+            }
+            let shift = r * r * dot(dx, x) / T::from_f64(width as f64);
+            for (dx, x) in dx.iter_mut().zip(x) {
+                *dx = r * (*dx - *x * shift);
+            }
+        });
+        for_rows(terms, width, |row, terms| {
+            let (x, g) = (&x[row * width..][..width], &g[row * width..][..width]);
+            let r = inverse_rms(x, self.eps);
+            for ((term, g), x) in terms.iter_mut().zip(g).zip(x) {
+                *term = *g * *x * r;
+            }
+        });
+        Ok((T::to_cpu_storage_owned(out), shape.into()))
+    }
+}
+
+impl CustomOp3 for RmsNormBackward {
+    fn name(&self) -> &'static str {
+        "rms-norm-backward"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        xl: &Layout,
+        w: &CpuStorage,
+        wl: &Layout,
+        g: &CpuStorage,
+        gl: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        match x {
+            CpuStorage::F32(_) => self.run::<f32>((x, xl), (w, wl), (g, gl)),
+            CpuStorage::F64(_) => self.run::<f64>((x, xl), (w, wl), (g, gl)),
+            other => dtype_error(other, self.name()),
+        }
+    }
+}

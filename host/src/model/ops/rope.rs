@@ -1,0 +1,144 @@
+//! Rotary position embeddings with one first position per row.
+
+use std::sync::Arc;
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+
+use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
+
+/// Cosines and sines of `position / theta^(2i / width)`, for `i < width / 2`.
+#[derive(Debug)]
+pub struct RopeTable {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    half: usize,
+}
+
+impl RopeTable {
+    /// The table for positions `0..positions` of heads that are `width` wide (even).
+    ///
+    /// Source: `transformers.Qwen2RotaryEmbedding`, in 32-bit floats like there.
+    pub fn new(positions: usize, width: usize, theta: f64) -> Self {
+        let half = width / 2;
+        let frequency = |i: usize| 1.0 / theta.powf(2.0 * i as f64 / width as f64) as f32;
+        let frequencies: Vec<f32> = (0..half).map(frequency).collect();
+        let angles = || (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f));
+        Self { cos: angles().map(f32::cos).collect(), sin: angles().map(f32::sin).collect(), half }
+    }
+
+    fn positions(&self) -> usize {
+        self.cos.len() / self.half.max(1)
+    }
+}
+
+/// The rotation of one batch: token `s` of row `b` has position `first_index + s - starts[b]`, or 0 before the start.
+#[derive(Debug, Clone)]
+pub struct Rope {
+    /// Angles.
+    pub table: Arc<RopeTable>,
+    /// First real token of each row, `[B]`.
+    pub starts: Arc<[usize]>,
+    /// Index in the row of the first token given.
+    pub first_index: usize,
+}
+
+impl Rope {
+    /// Rotates `x` `[B, S, H * width]` and lays the heads out first: `[B, H, S, width]`.
+    pub fn apply(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
+        x.contiguous()?.apply_op1(Rotate { rope: self.clone(), heads, inverse: false })
+    }
+
+    /// The gradient by the argument of `apply`, `[B, S, H * width]`, for the gradient of its result, contiguous.
+    pub(crate) fn backward(&self, grad: &Tensor) -> Result<Tensor> {
+        let heads = grad.dim(1)?;
+        grad.apply_op1_no_bwd(&Rotate { rope: self.clone(), heads, inverse: true })
+    }
+}
+
+/// Forward: `[B, S, H * width]` to `[B, H, S, width]`; inverse: back, by the opposite angle.
+struct Rotate {
+    rope: Rope,
+    heads: usize,
+    inverse: bool,
+}
+
+/// Sizes of one rotation.
+struct Sizes {
+    rows: usize,
+    tokens: usize,
+    heads: usize,
+    width: usize,
+}
+
+impl Rotate {
+    fn sizes(&self, layout: &Layout) -> Result<Sizes> {
+        let sizes = match (self.inverse, layout.dims()) {
+            (false, &[rows, tokens, all]) => Sizes { rows, tokens, heads: self.heads, width: all / self.heads },
+            (true, &[rows, heads, tokens, width]) => Sizes { rows, tokens, heads, width },
+            (_, other) => return layout_error(self.name(), format!("x has shape {other:?}")),
+        };
+        let last = (0..sizes.rows).map(|row| self.position(row, sizes.tokens.saturating_sub(1))).max();
+        let fits = sizes.width == 2 * self.rope.table.half
+            && self.rope.starts.len() == sizes.rows
+            && last.unwrap_or(0) < self.rope.table.positions();
+        if !fits {
+            return layout_error(self.name(), format!("x {:?} does not fit the table or starts", layout.dims()));
+        }
+        Ok(sizes)
+    }
+
+    fn position(&self, row: usize, token: usize) -> usize {
+        (self.rope.first_index + token).saturating_sub(self.rope.starts[row])
+    }
+
+    fn run<T: Real>(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let sizes = self.sizes(layout)?;
+        let x = slice::<T>(storage, layout, self.name())?;
+        let Sizes { rows, tokens, heads, width } = sizes;
+        let mut out = vec![T::from_f64(0.0); x.len()];
+        // Both layouts are walked as runs of `width`; `outer` and `inner` are the middle axes of the output.
+        let (outer, inner) = if self.inverse { (tokens, heads) } else { (heads, tokens) };
+        for_rows(&mut out, width, |run, out| {
+            let (row, middle, last) = (run / (outer * inner), run / inner % outer, run % inner);
+            let token = if self.inverse { middle } else { last };
+            let source = &x[((row * inner + last) * outer + middle) * width..][..width];
+            self.rotate(self.position(row, token), source, out);
+        });
+        let shape: Shape =
+            if self.inverse { (rows, tokens, heads * width).into() } else { (rows, heads, tokens, width).into() };
+        Ok((T::to_cpu_storage_owned(out), shape))
+    }
+
+    #[inline(always)]
+    fn rotate<T: Real>(&self, position: usize, x: &[T], out: &mut [T]) {
+        let half = self.rope.table.half;
+        let cos = &self.rope.table.cos[position * half..][..half];
+        let sin = &self.rope.table.sin[position * half..][..half];
+        let sign = T::from_f64(if self.inverse { -1.0 } else { 1.0 });
+        let (x1, x2) = x.split_at(half);
+        let (out1, out2) = out.split_at_mut(half);
+        for i in 0..half {
+            let (cos, sin) = (T::from_f64(f64::from(cos[i])), sign * T::from_f64(f64::from(sin[i])));
+            out1[i] = x1[i] * cos - x2[i] * sin;
+            out2[i] = x2[i] * cos + x1[i] * sin;
+        }
+    }
+}
+
+impl CustomOp1 for Rotate {
+    fn name(&self) -> &'static str {
+        "rope"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        match x {
+            CpuStorage::F32(_) => self.run::<f32>(x, layout),
+            CpuStorage::F64(_) => self.run::<f64>(x, layout),
+            other => dtype_error(other, self.name()),
+        }
+    }
+
+    fn bwd(&self, _x: &Tensor, _out: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        Ok(Some(self.rope.backward(&grad.contiguous()?)?))
+    }
+}

@@ -1,0 +1,126 @@
+//! Causal softmax over attention scores of left-padded rows.
+
+use std::sync::Arc;
+
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
+
+use super::kernel::{Real, dot, dtype_error, for_rows, layout_error, maximum, slice, sum};
+
+/// `softmax(scale * scores)` over the keys `starts[b]..=i` of query `i`, for `scores` `[B, H, S, S]`.
+///
+/// Other keys get 0; so do all keys of a query in the padding (`i < starts[b]`).
+pub fn causal_softmax(scores: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Result<Tensor> {
+    scores.contiguous()?.apply_op1(CausalSoftmax(Masked { starts: starts.clone(), scale }))
+}
+
+/// The gradient of `causal_softmax` by `scores`, from its result and the gradient of that; both contiguous.
+pub(crate) fn causal_softmax_backward(
+    weights: &Tensor,
+    grad: &Tensor,
+    starts: &Arc<[usize]>,
+    scale: f64,
+) -> Result<Tensor> {
+    weights.apply_op2_no_bwd(grad, &CausalSoftmaxBackward(Masked { starts: starts.clone(), scale }))
+}
+
+#[derive(Clone)]
+struct Masked {
+    starts: Arc<[usize]>,
+    scale: f64,
+}
+
+struct CausalSoftmax(Masked);
+struct CausalSoftmaxBackward(Masked);
+
+impl Masked {
+    /// Number of tokens, S; a shape that does not fit is an error.
+    fn tokens(&self, op: &'static str, layout: &Layout) -> Result<(usize, usize)> {
+        match layout.dims() {
+            &[rows, heads, queries, keys] if rows == self.starts.len() && queries == keys => Ok((heads, keys)),
+            other => layout_error(op, format!("scores {other:?} do not fit {} starts", self.starts.len())),
+        }
+    }
+
+    /// The valid keys of the query on line `line` of `[B * H * S, S]`.
+    #[inline(always)]
+    fn keys(&self, line: usize, heads: usize, tokens: usize) -> std::ops::Range<usize> {
+        let query = line % tokens;
+        self.starts[line / (heads * tokens)].min(query + 1)..query + 1
+    }
+}
+
+impl CausalSoftmax {
+    fn run<T: Real>(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (heads, tokens) = self.0.tokens(self.name(), layout)?;
+        let scores = slice::<T>(storage, layout, self.name())?;
+        let scale = T::from_f64(self.0.scale);
+        let mut out = vec![T::from_f64(0.0); scores.len()];
+        for_rows(&mut out, tokens, |line, out| {
+            let keys = self.0.keys(line, heads, tokens);
+            if keys.is_empty() {
+                return;
+            }
+            let scores = &scores[line * tokens..][keys.clone()];
+            let out = &mut out[keys];
+            let largest = maximum(scores);
+            for (out, score) in out.iter_mut().zip(scores) {
+                *out = (scale * (*score - largest)).exp();
+            }
+            let inverse = T::from_f64(1.0) / sum(out);
+            out.iter_mut().for_each(|out| *out *= inverse);
+        });
+        Ok((T::to_cpu_storage_owned(out), layout.shape().clone()))
+    }
+}
+
+impl CustomOp1 for CausalSoftmax {
+    fn name(&self) -> &'static str {
+        "causal-softmax"
+    }
+
+    fn cpu_fwd(&self, scores: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        match scores {
+            CpuStorage::F32(_) => self.run::<f32>(scores, layout),
+            CpuStorage::F64(_) => self.run::<f64>(scores, layout),
+            other => dtype_error(other, self.name()),
+        }
+    }
+
+    fn bwd(&self, _scores: &Tensor, out: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        Ok(Some(out.apply_op2_no_bwd(&grad.contiguous()?, &CausalSoftmaxBackward(self.0.clone()))?))
+    }
+}
+
+/// `ds = scale * p * (g - p.g)`.
+impl CausalSoftmaxBackward {
+    fn run<T: Real>(&self, p: (&CpuStorage, &Layout), g: (&CpuStorage, &Layout)) -> Result<(CpuStorage, Shape)> {
+        let (heads, tokens) = self.0.tokens(self.name(), p.1)?;
+        let shape = p.1.shape().clone();
+        let (p, g) = (slice::<T>(p.0, p.1, self.name())?, slice::<T>(g.0, g.1, self.name())?);
+        let scale = T::from_f64(self.0.scale);
+        let mut out = vec![T::from_f64(0.0); p.len()];
+        for_rows(&mut out, tokens, |line, out| {
+            let keys = self.0.keys(line, heads, tokens);
+            let (p, g) = (&p[line * tokens..][keys.clone()], &g[line * tokens..][keys.clone()]);
+            let mean = dot(p, g);
+            for ((out, p), g) in out[keys].iter_mut().zip(p).zip(g) {
+                *out = scale * *p * (*g - mean);
+            }
+        });
+        Ok((T::to_cpu_storage_owned(out), shape))
+    }
+}
+
+impl CustomOp2 for CausalSoftmaxBackward {
+    fn name(&self) -> &'static str {
+        "causal-softmax-backward"
+    }
+
+    fn cpu_fwd(&self, p: &CpuStorage, pl: &Layout, g: &CpuStorage, gl: &Layout) -> Result<(CpuStorage, Shape)> {
+        match p {
+            CpuStorage::F32(_) => self.run::<f32>((p, pl), (g, gl)),
+            CpuStorage::F64(_) => self.run::<f64>((p, pl), (g, gl)),
+            other => dtype_error(other, self.name()),
+        }
+    }
+}

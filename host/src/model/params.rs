@@ -1,0 +1,250 @@
+//! The trainable weights under their Hugging Face names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{DType, Device, Tensor, Var};
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use serde::Deserialize;
+
+use super::config::{CONFIG_FILE, Config};
+use super::files::ModelFiles;
+use crate::files::write_atomic;
+
+/// The name of the weight file of an unsharded model.
+pub const WEIGHTS_FILE: &str = "model.safetensors";
+/// The name of the file that lists the shards of a sharded model.
+pub const INDEX_FILE: &str = "model.safetensors.index.json";
+/// The token embedding, `[V, D]`; also the head when `tie_word_embeddings` is set.
+pub const EMBEDDING: &str = "model.embed_tokens.weight";
+/// The head, `[V, D]`; absent when `tie_word_embeddings` is set.
+pub const HEAD: &str = "lm_head.weight";
+/// The weight of the last RMSNorm, `[D]`.
+pub const FINAL_NORM: &str = "model.norm.weight";
+
+/// All trainable weights of a model, 32-bit floats, ordered by name.
+#[derive(Debug, Clone)]
+pub struct Params {
+    vars: BTreeMap<String, Var>,
+}
+
+/// The shape of every weight of `config`, ordered by name.
+pub fn shapes(config: &Config) -> BTreeMap<String, Vec<usize>> {
+    let hidden = config.hidden_size;
+    let inner = config.intermediate_size;
+    let queries = config.num_attention_heads * config.head_dim();
+    let keys = config.num_key_value_heads * config.head_dim();
+    let mut shapes = BTreeMap::new();
+    shapes.insert(EMBEDDING.to_owned(), vec![config.vocab_size, hidden]);
+    shapes.insert(FINAL_NORM.to_owned(), vec![hidden]);
+    if !config.tie_word_embeddings {
+        shapes.insert(HEAD.to_owned(), vec![config.vocab_size, hidden]);
+    }
+    for layer in 0..config.num_hidden_layers {
+        let parts = [
+            ("input_layernorm.weight", vec![hidden]),
+            ("mlp.down_proj.weight", vec![hidden, inner]),
+            ("mlp.gate_proj.weight", vec![inner, hidden]),
+            ("mlp.up_proj.weight", vec![inner, hidden]),
+            ("post_attention_layernorm.weight", vec![hidden]),
+            ("self_attn.k_proj.bias", vec![keys]),
+            ("self_attn.k_proj.weight", vec![keys, hidden]),
+            ("self_attn.o_proj.weight", vec![hidden, queries]),
+            ("self_attn.q_proj.bias", vec![queries]),
+            ("self_attn.q_proj.weight", vec![queries, hidden]),
+            ("self_attn.v_proj.bias", vec![keys]),
+            ("self_attn.v_proj.weight", vec![keys, hidden]),
+        ];
+        for (part, shape) in parts {
+            shapes.insert(format!("model.layers.{layer}.{part}"), shape);
+        }
+    }
+    shapes
+}
+
+/// The name of the matrix that maps hidden states to logits.
+pub fn head_name(config: &Config) -> &'static str {
+    if config.tie_word_embeddings { EMBEDDING } else { HEAD }
+}
+
+impl Params {
+    /// Reads `model.safetensors` or the shards of `model.safetensors.index.json` (f32, bf16 or f16) as f32.
+    ///
+    /// A missing or truncated file, and a missing, extra or wrongly shaped tensor, are errors with path and name.
+    pub fn load(files: &ModelFiles, config: &Config, device: &Device) -> Result<Self> {
+        let mut loading = Loading { expected: shapes(config), vars: BTreeMap::new(), spare_head: None };
+        let names = weight_files(files)?;
+        for name in &names {
+            let bytes = files.read(name)?;
+            loading.add(&bytes, config, device).with_context(|| format!("cannot use {}", files.describe(name)))?;
+        }
+        let place = if names.len() == 1 { &names[0] } else { INDEX_FILE };
+        loading.finish().with_context(|| format!("cannot use {}", files.describe(place)))
+    }
+
+    /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`, biases 0, norms 1.
+    ///
+    /// Draws in name order, row-major. Source: `Qwen2PreTrainedModel._init_weights`.
+    pub fn init(config: &Config, device: &Device, fill_normal: &mut dyn FnMut(&mut [f32])) -> Result<Self> {
+        let mut vars = BTreeMap::new();
+        for (name, shape) in shapes(config) {
+            let count = shape.iter().product();
+            let mut values = vec![if name.ends_with(".bias") { 0.0 } else { 1.0 }; count];
+            if shape.len() >= 2 {
+                fill_normal(&mut values);
+                values.iter_mut().for_each(|value| *value *= config.initializer_range as f32);
+            }
+            let var = Var::from_tensor(&Tensor::from_vec(values, shape, device)?)?;
+            vars.insert(name, var);
+        }
+        Ok(Self { vars })
+    }
+
+    /// Writes `model.safetensors` and `config.json` into `directory` (created when missing), each file in one step.
+    pub fn save(&self, config: &Config, directory: &Path) -> Result<()> {
+        fs::create_dir_all(directory).with_context(|| format!("cannot create `{}`", directory.display()))?;
+        write_atomic(&directory.join(WEIGHTS_FILE), &self.to_safetensors()?)?;
+        write_atomic(&directory.join(CONFIG_FILE), config.to_json()?.as_bytes())
+    }
+
+    /// The contents of `model.safetensors` for these weights, 32-bit floats.
+    pub fn to_safetensors(&self) -> Result<Vec<u8>> {
+        let mut buffers = Vec::with_capacity(self.vars.len());
+        for (name, var) in &self.vars {
+            let values = var.flatten_all()?.to_vec1::<f32>()?;
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            buffers.push((name.as_str(), var.dims().to_vec(), bytes));
+        }
+        let mut views = Vec::with_capacity(buffers.len());
+        for (name, shape, bytes) in &buffers {
+            views.push((*name, TensorView::new(Dtype::F32, shape.clone(), bytes)?));
+        }
+        let metadata = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
+        Ok(safetensors::serialize(views, Some(metadata))?)
+    }
+
+    /// Overwrites every weight in place with those of `other`; another set of names or shapes is an error.
+    pub fn assign(&self, other: &Self) -> Result<()> {
+        ensure!(
+            self.vars.keys().eq(other.vars.keys()),
+            "the weights belong to another model (use a checkpoint of this run)"
+        );
+        for (name, var) in &self.vars {
+            var.set(&other.vars[name].as_detached_tensor().copy()?).with_context(|| format!("cannot set `{name}`"))?;
+        }
+        Ok(())
+    }
+
+    /// A copy that shares no storage with the original.
+    pub fn deep_copy(&self) -> Result<Self> {
+        let copy = |(name, var): (&String, &Var)| {
+            let copied = Var::from_tensor(&var.as_detached_tensor().copy()?)?;
+            Ok((name.clone(), copied))
+        };
+        Ok(Self { vars: self.vars.iter().map(copy).collect::<Result<_>>()? })
+    }
+
+    /// The weight called `name`; an unknown name is an error.
+    pub fn get(&self, name: &str) -> Result<&Var> {
+        self.vars.get(name).with_context(|| format!("the model has no weight `{name}`"))
+    }
+
+    /// Names and weights, ordered by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
+        self.vars.iter().map(|(name, var)| (name.as_str(), var))
+    }
+
+    /// Number of weights that are trained, scalars counted one by one.
+    pub fn element_count(&self) -> usize {
+        self.vars.values().map(|var| var.elem_count()).sum()
+    }
+}
+
+/// What has been read so far.
+struct Loading {
+    expected: BTreeMap<String, Vec<usize>>,
+    vars: BTreeMap<String, Var>,
+    /// An `lm_head.weight` in a file whose configuration ties it to the embedding.
+    spare_head: Option<Vec<f32>>,
+}
+
+impl Loading {
+    fn add(&mut self, bytes: &[u8], config: &Config, device: &Device) -> Result<()> {
+        let file = SafeTensors::deserialize(bytes)
+            .map_err(|error| anyhow::anyhow!("not a whole safetensors file: {error} (fetch the file again)"))?;
+        for (name, view) in file.iter() {
+            if name.ends_with("rotary_emb.inv_freq") {
+                continue;
+            }
+            if name == HEAD && config.tie_word_embeddings {
+                self.spare_head = Some(to_f32(&view, device)?.flatten_all()?.to_vec1()?);
+                continue;
+            }
+            let Some(shape) = self.expected.get(name) else {
+                bail!("unexpected tensor `{name}` (the weights and `config.json` must be of one model)");
+            };
+            ensure!(
+                view.shape() == shape.as_slice(),
+                "tensor `{name}` has shape {:?}, expected {shape:?} (the weights and `config.json` must be of one model)",
+                view.shape()
+            );
+            let tensor = to_f32(&view, device).with_context(|| format!("cannot read tensor `{name}`"))?;
+            let previous = self.vars.insert(name.to_owned(), Var::from_tensor(&tensor)?);
+            ensure!(previous.is_none(), "tensor `{name}` is also in another shard (fetch the files again)");
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Params> {
+        if let Some(missing) = self.expected.keys().find(|name| !self.vars.contains_key(*name)) {
+            bail!("tensor `{missing}` is missing (the weights and `config.json` must be of one model)");
+        }
+        if let Some(head) = self.spare_head {
+            let embedding = self.vars[EMBEDDING].flatten_all()?.to_vec1::<f32>()?;
+            ensure!(
+                head == embedding,
+                "tensor `{HEAD}` differs from `{EMBEDDING}` (set `tie_word_embeddings` to `false` in `config.json`)"
+            );
+        }
+        Ok(Params { vars: self.vars })
+    }
+}
+
+fn to_f32(view: &TensorView<'_>, device: &Device) -> Result<Tensor> {
+    let dtype = match view.dtype() {
+        Dtype::F32 => DType::F32,
+        Dtype::BF16 => DType::BF16,
+        Dtype::F16 => DType::F16,
+        other => bail!("dtype {other:?} is not supported (convert the weights to f32, bf16 or f16)"),
+    };
+    let tensor = Tensor::from_raw_buffer(view.data(), dtype, view.shape(), device)?;
+    Ok(tensor.to_dtype(DType::F32)?)
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The weight files of a model: the single one, or the shards in name order.
+fn weight_files(files: &ModelFiles) -> Result<Vec<String>> {
+    if files.contains(WEIGHTS_FILE) || !files.contains(INDEX_FILE) {
+        return Ok(vec![WEIGHTS_FILE.to_owned()]);
+    }
+    let bytes = files.read(INDEX_FILE)?;
+    let place = files.describe(INDEX_FILE);
+    let index: Index = serde_json::from_slice(&bytes)
+        .with_context(|| format!("cannot use {place}: not a safetensors index (fetch the file again)"))?;
+    let shards: BTreeSet<String> = index.weight_map.into_values().collect();
+    ensure!(!shards.is_empty(), "cannot use {place}: it lists no file (fetch the file again)");
+    for shard in &shards {
+        ensure!(
+            !shard.contains(['/', '\\']) && shard != "..",
+            "cannot use {place}: `{shard}` is not a plain file name (fetch the file again)"
+        );
+    }
+    Ok(shards.into_iter().collect())
+}

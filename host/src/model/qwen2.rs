@@ -1,0 +1,224 @@
+//! The Qwen2 decoder: one forward pass for training, scoring and the prompts of generation; `backward` undoes it.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use candle_core::Tensor;
+
+use super::config::Config;
+use super::ops::{self, Rope, RopeTable};
+use super::params::{EMBEDDING, FINAL_NORM, Params, head_name};
+
+/// The weights as tensors that share storage with the trained ones.
+pub(super) struct Qwen2 {
+    pub(super) embedding: Tensor,
+    pub(super) layers: Vec<Layer>,
+    pub(super) final_norm: Tensor,
+    /// `[V, D]`.
+    pub(super) head: Tensor,
+    pub(super) eps: f64,
+}
+
+/// One decoder layer.
+pub(super) struct Layer {
+    pub(super) input_norm: Tensor,
+    pub(super) query: Linear,
+    pub(super) key: Linear,
+    pub(super) value: Linear,
+    pub(super) output: Linear,
+    pub(super) post_norm: Tensor,
+    pub(super) gate: Linear,
+    pub(super) up: Linear,
+    pub(super) down: Linear,
+    pub(super) sizes: Sizes,
+}
+
+/// What the shapes inside a layer follow from.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) eps: f64,
+}
+
+/// Queries, keys and values of a batch, heads first, rotated: `[B, H or KV, S, head_dim]`.
+pub(super) struct Heads {
+    pub(super) queries: Tensor,
+    pub(super) keys: Tensor,
+    pub(super) values: Tensor,
+}
+
+/// What the backward pass of one layer needs.
+pub(super) struct Saved {
+    /// The residual stream at the entry, `[B, S, D]`.
+    pub(super) x: Tensor,
+    /// After the first norm, `[B, S, D]`.
+    pub(super) normed: Tensor,
+    pub(super) heads: Heads,
+    /// Attention weights, `[B, H, S, S]`.
+    pub(super) weights: Tensor,
+    /// Values mixed by the weights, `[B, S, H * head_dim]`.
+    pub(super) mixed: Tensor,
+    pub(super) gated: Gated,
+}
+
+/// The second half of a layer.
+pub(super) struct Gated {
+    /// The residual stream after attention, `[B, S, D]`.
+    pub(super) x: Tensor,
+    /// After the second norm, `[B, S, D]`.
+    pub(super) normed: Tensor,
+    /// `[B, S, intermediate]`, like the next two.
+    pub(super) gate: Tensor,
+    pub(super) up: Tensor,
+    pub(super) inner: Tensor,
+}
+
+/// `x W^T + b`, with `W` `[out, in]`.
+pub(super) struct Linear {
+    pub(super) weight: Tensor,
+    pub(super) bias: Option<Tensor>,
+}
+
+impl Linear {
+    /// Maps `[.., in]` to `[.., out]` by one matrix product over all rows.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let (outputs, inputs) = self.weight.dims2()?;
+        let rows = x.elem_count() / inputs;
+        let mut shape = x.dims().to_vec();
+        *shape.last_mut().expect("a tensor with rows") = outputs;
+        let y = x.reshape((rows, inputs))?.matmul(&self.weight.t()?)?;
+        let y = match &self.bias {
+            Some(bias) => ops::add_bias(&y, bias)?,
+            None => y,
+        };
+        Ok(y.reshape(shape)?)
+    }
+}
+
+impl Layer {
+    fn new(number: usize, sizes: Sizes, weight: &dyn Fn(&str) -> Result<Tensor>) -> Result<Self> {
+        let named = |part: &str| weight(&format!("model.layers.{number}.{part}"));
+        let plain =
+            |part: &str| Ok::<_, anyhow::Error>(Linear { weight: named(&format!("{part}.weight"))?, bias: None });
+        let biased = |part: &str| {
+            let bias = Some(named(&format!("{part}.bias"))?);
+            Ok::<_, anyhow::Error>(Linear { weight: named(&format!("{part}.weight"))?, bias })
+        };
+        Ok(Self {
+            input_norm: named("input_layernorm.weight")?,
+            query: biased("self_attn.q_proj")?,
+            key: biased("self_attn.k_proj")?,
+            value: biased("self_attn.v_proj")?,
+            output: plain("self_attn.o_proj")?,
+            post_norm: named("post_attention_layernorm.weight")?,
+            gate: plain("mlp.gate_proj")?,
+            up: plain("mlp.up_proj")?,
+            down: plain("mlp.down_proj")?,
+            sizes,
+        })
+    }
+
+    /// `x` `[B, S, D]` after the first norm, and its heads.
+    pub(super) fn heads(&self, x: &Tensor, rope: &Rope) -> Result<(Tensor, Heads)> {
+        let Sizes { heads, kv_heads, head_dim, eps } = self.sizes;
+        let (rows, tokens, _) = x.dims3()?;
+        let normed = ops::rms_norm(x, &self.input_norm, eps)?;
+        let values = self.value.forward(&normed)?.reshape((rows, tokens, kv_heads, head_dim))?;
+        let heads = Heads {
+            queries: rope.apply(&self.query.forward(&normed)?, heads)?,
+            keys: rope.apply(&self.key.forward(&normed)?, kv_heads)?,
+            values: values.transpose(1, 2)?.contiguous()?,
+        };
+        Ok((normed, heads))
+    }
+
+    /// Causal attention: the weights `[B, H, S, S]` and the mixed values `[B, S, H * head_dim]`.
+    ///
+    /// The query heads that share a key head are stacked along the token axis, so keys and values are never repeated.
+    fn attend(&self, heads: &Heads, starts: &Arc<[usize]>) -> Result<(Tensor, Tensor)> {
+        let Sizes { heads: all, kv_heads, head_dim, .. } = self.sizes;
+        let (rows, _, tokens, _) = heads.queries.dims4()?;
+        let stacked = all / kv_heads * tokens;
+        let queries = heads.queries.reshape((rows, kv_heads, stacked, head_dim))?;
+        let scores = queries.matmul(&heads.keys.t()?)?.reshape((rows, all, tokens, tokens))?;
+        let weights = ops::causal_softmax(&scores, starts, self.sizes.scale())?;
+        let mixed = weights.reshape((rows, kv_heads, stacked, tokens))?.matmul(&heads.values)?;
+        let mixed = mixed.reshape((rows, all, tokens, head_dim))?.transpose(1, 2)?;
+        Ok((weights, mixed.reshape((rows, tokens, all * head_dim))?))
+    }
+
+    /// The rest of the layer: `mixed` `[B, S, H * head_dim]` into the residual stream `x` `[B, S, D]`, then the gate.
+    pub(super) fn gated(&self, x: &Tensor, mixed: &Tensor) -> Result<(Tensor, Gated)> {
+        let x = ops::add(&self.output.forward(mixed)?, x)?;
+        let normed = ops::rms_norm(&x, &self.post_norm, self.sizes.eps)?;
+        let (gate, up) = (self.gate.forward(&normed)?, self.up.forward(&normed)?);
+        let inner = ops::swiglu(&gate, &up)?;
+        let out = ops::add(&self.down.forward(&inner)?, &x)?;
+        Ok((out, Gated { x, normed, gate, up, inner }))
+    }
+}
+
+impl Sizes {
+    /// What attention scores are multiplied by.
+    pub(super) fn scale(&self) -> f64 {
+        (self.head_dim as f64).powf(-0.5)
+    }
+}
+
+impl Qwen2 {
+    /// The model over the weights' storage, without an autograd graph; later updates of the weights are seen.
+    pub(super) fn new(config: &Config, params: &Params) -> Result<Self> {
+        let weight = |name: &str| Ok(params.get(name)?.as_detached_tensor());
+        let sizes = Sizes {
+            heads: config.num_attention_heads,
+            kv_heads: config.num_key_value_heads,
+            head_dim: config.head_dim(),
+            eps: config.rms_norm_eps,
+        };
+        Ok(Self {
+            embedding: weight(EMBEDDING)?,
+            layers: (0..config.num_hidden_layers).map(|i| Layer::new(i, sizes, &weight)).collect::<Result<_>>()?,
+            final_norm: weight(FINAL_NORM)?,
+            head: params.get(head_name(config))?.as_detached_tensor(),
+            eps: config.rms_norm_eps,
+        })
+    }
+
+    /// Embeddings of `ids` `[B, S]` (u32), as `[B, S, D]`.
+    pub(super) fn embed(&self, ids: &Tensor) -> Result<Tensor> {
+        let (rows, tokens) = ids.dims2()?;
+        let width = self.embedding.dim(1)?;
+        Ok(self.embedding.index_select(&ids.flatten_all()?, 0)?.reshape((rows, tokens, width))?)
+    }
+
+    /// The residual stream `[B, S, D]` after all layers; `keep` gets what each layer computed.
+    pub(super) fn residual(
+        &self,
+        ids: &Tensor,
+        rope: &Rope,
+        mut keep: impl FnMut(usize, Saved) -> Result<()>,
+    ) -> Result<Tensor> {
+        let mut x = self.embed(ids)?;
+        for (number, layer) in self.layers.iter().enumerate() {
+            let (normed, heads) = layer.heads(&x, rope)?;
+            let (weights, mixed) = layer.attend(&heads, &rope.starts)?;
+            let (out, gated) = layer.gated(&x, &mixed)?;
+            keep(number, Saved { x, normed, heads, weights, mixed, gated })?;
+            x = out;
+        }
+        Ok(x)
+    }
+
+    /// The last norm: features whose product with the head gives the logits.
+    pub(super) fn features(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(ops::rms_norm(x, &self.final_norm, self.eps)?)
+    }
+}
+
+/// The rotation for rows that start at `starts` `[B]` and reach index `tokens - 1`.
+pub(super) fn rope(config: &Config, starts: &[usize], tokens: usize) -> Rope {
+    let table = Arc::new(RopeTable::new(tokens, config.head_dim(), config.rope_theta));
+    Rope { table, starts: starts.into(), first_index: 0 }
+}

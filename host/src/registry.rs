@@ -1,0 +1,254 @@
+//! Every component and recipe that this run knows, whichever image it came from.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow, bail};
+use capo_plugin::{Advantage, Image, Mask, ObjectiveFn, Point, nearest};
+
+use crate::builtin::DEFAULT_RECIPE;
+use crate::config::{ComponentConfig, Config, Draft};
+use crate::loader;
+
+/// An image's name in sentences.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// Linked into the executable.
+    BuiltIn,
+    /// Loaded from a file.
+    File(PathBuf),
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::BuiltIn => f.write_str("built in"),
+            Self::File(path) => write!(f, "`{}`", path.display()),
+        }
+    }
+}
+
+/// One component on offer.
+#[derive(Debug, Clone)]
+pub struct Offer {
+    /// Its extension point.
+    pub point: Point,
+    /// Its id.
+    pub id: String,
+    /// One line for a person.
+    pub about: String,
+    /// The crate that registered it, with its version.
+    pub package: String,
+    /// The configuration keys it reads.
+    pub keys: Vec<String>,
+    /// Where it came from.
+    pub origin: Origin,
+    image: usize,
+}
+
+/// One recipe on offer.
+#[derive(Debug, Clone)]
+pub struct OfferedRecipe {
+    /// What `recipe = "..."` calls it.
+    pub name: String,
+    /// One line for a person.
+    pub about: String,
+    /// Component tables.
+    pub toml: String,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// Images, their components and their recipes.
+#[derive(Default)]
+pub struct Registry {
+    images: Vec<Image>,
+    offers: Vec<Offer>,
+    recipes: Vec<OfferedRecipe>,
+    plugins: Vec<PathBuf>,
+}
+
+/// The components of a run, built.
+pub struct Components {
+    /// The one advantage estimator.
+    pub advantage: Advantage,
+    /// The one objective.
+    pub objective: ObjectiveFn,
+    /// The masks, in order.
+    pub masks: Vec<Mask>,
+}
+
+impl Registry {
+    /// What is linked into this executable, and the plugins `names`, in order.
+    ///
+    /// # Errors
+    ///
+    /// When a plugin is not found, cannot be loaded, or offers an id that is already taken.
+    pub fn open(names: &[PathBuf]) -> Result<Self> {
+        let mut registry = Self::default();
+        registry.add(Image::own(), Origin::BuiltIn)?;
+        for name in names {
+            let path = loader::find(name)?;
+            if registry.plugins.contains(&path) {
+                bail!("plugin `{}` is given twice (leave one out)", path.display());
+            }
+            registry.add(loader::load(&path)?, Origin::File(path.clone()))?;
+            registry.plugins.push(path);
+        }
+        Ok(registry)
+    }
+
+    fn add(&mut self, image: Image, origin: Origin) -> Result<()> {
+        for point in Point::ALL {
+            for info in image.components(point).map_err(|differences| anyhow!(differences))? {
+                let id = info.id.into_string();
+                if let Some(first) = self.offers.iter().find(|offer| offer.id == id) {
+                    bail!("component `{id}` is offered twice: {} and {origin} (load only one of them)", first.origin);
+                }
+                self.offers.push(Offer {
+                    point,
+                    id,
+                    about: info.about.into(),
+                    package: format!("{} {}", info.package, info.version),
+                    keys: info.keys.into_iter().map(Into::into).collect(),
+                    origin: origin.clone(),
+                    image: self.images.len(),
+                });
+            }
+        }
+        for recipe in image.recipes().map_err(|differences| anyhow!(differences))? {
+            let name = recipe.name.into_string();
+            if let Some(first) = self.recipes.iter().find(|known| known.name == name) {
+                bail!("recipe `{name}` is offered twice: {} and {origin} (load only one of them)", first.origin);
+            }
+            let (about, toml) = (recipe.about.into(), recipe.toml.into());
+            self.recipes.push(OfferedRecipe { name, about, toml, origin: origin.clone() });
+        }
+        self.images.push(image);
+        Ok(())
+    }
+
+    /// All components, in the order of points and ids.
+    #[must_use]
+    pub fn offers(&self) -> Vec<&Offer> {
+        let mut offers = self.offers.iter().collect::<Vec<_>>();
+        offers.sort_by(|a, b| (a.point, &a.id).cmp(&(b.point, &b.id)));
+        offers
+    }
+
+    /// All recipes, in the order of their names.
+    #[must_use]
+    pub fn recipes(&self) -> Vec<&OfferedRecipe> {
+        let mut recipes = self.recipes.iter().collect::<Vec<_>>();
+        recipes.sort_by(|a, b| a.name.cmp(&b.name));
+        recipes
+    }
+
+    /// The files that were loaded.
+    #[must_use]
+    pub fn plugins(&self) -> &[PathBuf] {
+        &self.plugins
+    }
+
+    /// Chooses the recipe for what `draft` leaves open, and finishes it.
+    ///
+    /// A config that names a recipe gets that one; one that names both an advantage and an objective needs none; else the
+    /// one recipe that a plugin carries; else the built-in default.
+    ///
+    /// # Errors
+    ///
+    /// When several plugins carry a recipe and the config does not choose, the named recipe is unknown, or the config is
+    /// wrong.
+    pub fn resolve(&self, mut draft: Draft) -> Result<Config> {
+        let chosen = match draft.recipe()? {
+            Some(name) => Some(self.recipe(name)?),
+            None if draft.names_components() => None,
+            None => Some(self.default_recipe()?),
+        };
+        if let Some(recipe) = chosen {
+            draft.merge_recipe(&recipe.name, &recipe.toml)?;
+        }
+        draft.finish()
+    }
+
+    fn recipe(&self, name: &str) -> Result<&OfferedRecipe> {
+        let names = || self.recipes().into_iter().map(|recipe| recipe.name.as_str());
+        self.recipes.iter().find(|recipe| recipe.name == name).ok_or_else(|| {
+            let hint = nearest(name, names()).map_or_else(
+                || {
+                    format!(
+                        "known: `{}`; a plugin's recipe needs its `--plugin`",
+                        names().collect::<Vec<_>>().join("`, `")
+                    )
+                },
+                |near| format!("did you mean `{near}`?"),
+            );
+            anyhow!("recipe `{name}` is unknown ({hint})")
+        })
+    }
+
+    fn default_recipe(&self) -> Result<&OfferedRecipe> {
+        let loaded = self.recipes.iter().filter(|recipe| recipe.origin != Origin::BuiltIn).collect::<Vec<_>>();
+        match loaded[..] {
+            [] => self.recipe(DEFAULT_RECIPE),
+            [one] => Ok(one),
+            _ => {
+                let names = loaded.iter().map(|recipe| format!("`{}`", recipe.name)).collect::<Vec<_>>().join(" and ");
+                bail!(
+                    "the plugins carry {} recipes, {names}, and the config does not choose (add `--set recipe={}`, or name `[advantage]` and `[objective]` in a config)",
+                    loaded.len(),
+                    loaded[0].name
+                )
+            }
+        }
+    }
+
+    /// Builds the components that `config` names.
+    ///
+    /// # Errors
+    ///
+    /// When an id is unknown or at the wrong point, or a component refuses its table.
+    pub fn build(&self, config: &Config) -> Result<Components> {
+        let advantage = self.one("[advantage]", Point::Advantage, &config.advantage, Image::advantage)?;
+        let objective = self.one("[objective]", Point::Objective, &config.objective, Image::objective)?;
+        let masks = config.mask.iter().map(|mask| self.one("[[mask]]", Point::Mask, mask, Image::mask));
+        Ok(Components { advantage, objective, masks: masks.collect::<Result<_>>()? })
+    }
+
+    fn one<C>(
+        &self,
+        section: &str,
+        point: Point,
+        config: &ComponentConfig,
+        build: impl Fn(&Image, &str, &str) -> Result<C, capo_plugin::PluginError>,
+    ) -> Result<C> {
+        let offer = self.offer(section, point, &config.id)?;
+        let table = serde_json::to_string(&config.table)?;
+        build(&self.images[offer.image], &offer.id, &table)
+            .map_err(|error| anyhow!("`{section}` with `use = \"{}\"`: {error}", config.id))
+    }
+
+    fn offer(&self, section: &str, point: Point, id: &str) -> Result<&Offer> {
+        let Some(offer) = self.offers.iter().find(|offer| offer.id == id) else {
+            let here = || self.offers.iter().filter(|offer| offer.point == point).map(|offer| offer.id.as_str());
+            let hint = nearest(id, here()).map_or_else(
+                || {
+                    format!(
+                        "known here: `{}`; a plugin's components need its `--plugin`",
+                        here().collect::<Vec<_>>().join("`, `")
+                    )
+                },
+                |near| format!("did you mean `{near}`?"),
+            );
+            bail!("`{section}` names `{id}`, which no loaded image offers ({hint})");
+        };
+        if offer.point != point {
+            let right =
+                if offer.point == Point::Mask { "[[mask]]".to_owned() } else { format!("[{}]", offer.point.name()) };
+            bail!(
+                "`{section}` names `{id}`, which is offered at the {} point (move it to `{right}`)",
+                offer.point.name()
+            );
+        }
+        Ok(offer)
+    }
+}

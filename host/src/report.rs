@@ -1,0 +1,241 @@
+//! What a person reads: a line per few steps, and a closing summary. What a program reads goes through the metrics.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::batch::StepBatch;
+use crate::checkpoint;
+use crate::files;
+use crate::metrics;
+use crate::optim::StepOutcome;
+use crate::run::{COMPLETIONS_FILE, Run};
+use crate::stages::mask::Keep;
+use crate::stages::rollout::Rollout;
+
+/// Progress on the terminal.
+pub struct Report {
+    started: Instant,
+    first_step: Option<Duration>,
+    steps: u64,
+    bar: ProgressBar,
+}
+
+impl Report {
+    /// A report of a process that started at `started`, for a run that is about to go on at `run.progress.step`.
+    #[must_use]
+    pub fn new(started: Instant, run: &Run) -> Self {
+        let bar = if std::io::stderr().is_terminal() {
+            let style = ProgressStyle::with_template("{bar:24} {pos}/{len} steps, {eta} left {msg}");
+            ProgressBar::new(run.config.train.max_steps)
+                .with_position(run.progress.step)
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        } else {
+            ProgressBar::hidden()
+        };
+        Self { started, first_step: None, steps: 0, bar }
+    }
+
+    /// A line on its own, above the progress bar.
+    pub fn say(&self, line: &str) {
+        self.bar.suspend(|| {
+            let mut out = std::io::stdout().lock();
+            // A closed pipe must not end the training.
+            let _ = writeln!(out, "{line}");
+        });
+    }
+
+    /// Says what is about to happen.
+    pub fn opening(&self, run: &Run) {
+        let config = &run.config;
+        let masks: Vec<&str> = run.components.masks.iter().map(capo_plugin::Mask::id).collect();
+        let masks = if masks.is_empty() { "none".to_owned() } else { masks.join(", ") };
+        self.say(&format!(
+            "model      {} ({} parameters)\ndata       {}\nadvantage  {}\nobjective  {}\nmasks      {masks}",
+            config.model.model_name_or_path,
+            grouped(run.policy.params().element_count() as u64),
+            config.data.dataset_name,
+            run.components.advantage.id(),
+            run.components.objective.id(),
+        ));
+        self.say(&format!(
+            "run        {} ({} steps of {} completions, seed {})",
+            run.dir.display(),
+            config.train.max_steps,
+            config.train.step_batch_size(),
+            config.train.seed
+        ));
+        if run.progress.step > 0 {
+            self.say(&format!("resuming   after step {}", run.progress.step));
+        }
+    }
+
+    /// Says how good the model is before training.
+    pub fn started(&self, run: &Run) {
+        if let Some(accuracy) = run.progress.accuracy_before {
+            self.say(&format!("held-out accuracy {:.1}% before training", 100.0 * accuracy));
+        }
+    }
+
+    /// Ends a step: writes its metrics, and every `logging.logging_steps` a line.
+    ///
+    /// # Errors
+    ///
+    /// When the metrics cannot be written.
+    pub fn step(&mut self, run: &mut Run) -> Result<()> {
+        let step = run.progress.step;
+        let flushed = run.metrics.flush(step)?;
+        self.steps += 1;
+        self.first_step.get_or_insert_with(|| self.started.elapsed());
+        self.bar.set_position(step);
+        for warning in &flushed.warnings {
+            self.bar.suspend(|| eprintln!("warning: {warning}"));
+        }
+        let every = run.config.logging.logging_steps;
+        if step == 1 || step.is_multiple_of(every) || step == run.config.train.max_steps {
+            let value = |name: &str| flushed.values.get(name).copied();
+            let number = |name: &str| value(name).map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
+            let mut line = format!(
+                "step {step:>4}  reward {}  loss {}  grad_norm {}  rejected {:.2}%",
+                number("reward"),
+                value("loss").map_or_else(|| "-".to_owned(), |value| format!("{value:+.4}")),
+                number("grad_norm"),
+                100.0 * value("mask/rejection_rate").unwrap_or(0.0)
+            );
+            if let Some(accuracy) = value("eval_accuracy") {
+                line.push_str(&format!("  held-out {:.1}%", 100.0 * accuracy));
+            }
+            self.say(&line);
+        }
+        Ok(())
+    }
+
+    /// The closing summary.
+    pub fn closing(&self, run: &Run) {
+        self.bar.finish_and_clear();
+        let progress = &run.progress;
+        let percent =
+            |accuracy: Option<f64>| accuracy.map_or_else(|| "-".to_owned(), |value| format!("{:.1}%", 100.0 * value));
+        let finished = progress.step >= run.config.train.max_steps;
+        self.say("");
+        if finished {
+            self.say(&format!(
+                "held-out accuracy  {} -> {}  ({} prompts, greedy)",
+                percent(progress.accuracy_before),
+                percent(progress.accuracy),
+                run.held_out.len()
+            ));
+        } else {
+            self.say(&format!("stopped after step {} of {}", progress.step, run.config.train.max_steps));
+        }
+        let rate = 100.0 * progress.rejected_tokens as f64 / progress.completion_tokens.max(1) as f64;
+        self.say(&format!(
+            "tokens rejected    {} of {} ({rate:.2}%); steps skipped {}",
+            grouped(progress.rejected_tokens),
+            grouped(progress.completion_tokens),
+            progress.skipped_steps
+        ));
+        self.times(run);
+        let checkpoint = checkpoint::dir(run);
+        self.say(&format!("run directory      {}", run.dir.display()));
+        if checkpoint.exists() {
+            self.say(&format!("trained model      {}", checkpoint.display()));
+        }
+        if !finished {
+            self.say(&format!("go on with         host train --resume {}", run.dir.display()));
+        }
+    }
+
+    fn times(&self, run: &Run) {
+        let total = self.started.elapsed().as_secs_f64();
+        let times = run.metrics.total_times();
+        let mut stages: Vec<(&str, f64)> = times.iter().map(|(stage, time)| (*stage, time.as_secs_f64())).collect();
+        stages.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let outside = ["eval", "checkpoint"];
+        let in_steps: f64 = stages.iter().filter(|(stage, _)| !outside.contains(stage)).map(|(_, time)| time).sum();
+        let first = self.first_step.map_or(0.0, |time| time.as_secs_f64());
+        let per_step = in_steps / self.steps.max(1) as f64;
+        self.say(&format!(
+            "time               {total:.1} s; first step done after {first:.2} s; {per_step:.3} s per step"
+        ));
+        for (stage, time) in stages {
+            let share = if outside.contains(&stage) {
+                "outside the steps".to_owned()
+            } else {
+                format!("{:>5.1}% of a step", 100.0 * time / in_steps.max(f64::MIN_POSITIVE))
+            };
+            self.say(&format!("  {stage:<16} {time:>8.2} s  {share}"));
+        }
+    }
+}
+
+/// Records what a rollout says about itself, and its completions where the config asks for them.
+///
+/// # Errors
+///
+/// When the completions cannot be written.
+pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
+    let batch = &rollout.batch;
+    let lengths: Vec<usize> = (0..batch.dims.completions as usize)
+        .map(|b| batch.completion_mask[batch.dims.row(b)].iter().filter(|&&mask| mask == 1).count())
+        .collect();
+    let truncated: Vec<bool> = batch.truncated.iter().map(|&truncated| truncated == 1).collect();
+    run.metrics.extend(metrics::lengths(&lengths, &truncated)?);
+    run.metrics.extend(metrics::rewards(&rollout.rewards, run.config.rollout.num_generations)?);
+    run.metrics.count_tokens(rollout.tokens);
+    if run.config.logging.log_completions {
+        let path = run.dir.join(COMPLETIONS_FILE);
+        for (sample, reward) in rollout.texts.iter().zip(&rollout.rewards.total) {
+            let mut line = serde_json::json!({ "step": run.progress.step + 1, "reward": reward });
+            if let (Some(line), serde_json::Value::Object(sample)) =
+                (line.as_object_mut(), serde_json::to_value(sample)?)
+            {
+                line.extend(sample);
+            }
+            files::append_line(&path, &line.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// Records what a step did.
+pub fn record_step(run: &mut Run, batch: &StepBatch, keep: &Keep, loss: f64, outcome: Option<StepOutcome>) {
+    let tokens = batch.completion_tokens();
+    let rejected = tokens - keep.tokens;
+    let learning_rate = run.schedule.learning_rate(run.progress.step);
+    let taken = outcome.is_some_and(|outcome| outcome.taken);
+    run.progress.completion_tokens += tokens;
+    run.progress.rejected_tokens += rejected;
+    run.progress.skipped_steps += u64::from(!taken);
+    let share = |count: u64| count as f64 / tokens.max(1) as f64;
+    let metrics = &mut run.metrics;
+    metrics.record("loss", loss);
+    metrics.record("learning_rate", learning_rate);
+    metrics.record("mask/rejection_rate", share(rejected));
+    metrics.record("step_skipped", f64::from(u8::from(!taken)));
+    if let Some(outcome) = outcome {
+        metrics.record("grad_norm", outcome.grad_norm);
+    }
+    for (id, count) in &keep.rejected {
+        metrics.record(&format!("{id}/rejection_rate"), share(*count));
+    }
+    if let Some(entropy) = &batch.entropy {
+        let real = entropy.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
+        metrics.record("entropy", real.map(|(entropy, _)| f64::from(*entropy)).sum::<f64>() / tokens.max(1) as f64);
+    }
+}
+
+/// Digits in groups of three.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}

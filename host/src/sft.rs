@@ -1,0 +1,242 @@
+//! Supervised training on worked solutions: how a base model is made.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::Device;
+use serde::Deserialize;
+
+use crate::config::{DataConfig, Draft};
+use crate::data::{Dataset, Example, Tokenizer};
+use crate::embedded;
+use crate::eval::{self, Limits};
+use crate::files;
+use crate::model::{Config, ModelFiles, Policy, Wants};
+use crate::optim::{AdamW, AdamWConfig, Schedule, ScheduleKind};
+use crate::reward::{RewardConfig, Rewards};
+use crate::rng;
+use crate::stages::rollout::{encode, join};
+
+/// The settings of `host sft` when no `--config` is given: how the embedded model was made.
+pub const DEFAULT: &str = include_str!("../../configs/tiny/sft.toml");
+
+/// `[model]`: exactly one of the two.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ModelConfig {
+    /// Fresh weights in the architecture and with the tokenizer of this model.
+    config_name_or_path: Option<String>,
+    /// The model to go on with.
+    model_name_or_path: Option<String>,
+}
+
+/// `[train]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct TrainConfig {
+    /// Source of every random choice.
+    seed: u64,
+    /// Optimizer steps.
+    max_steps: u64,
+    /// Examples of one step.
+    per_device_train_batch_size: usize,
+    /// Peak learning rate.
+    learning_rate: f64,
+    /// Its shape over time.
+    lr_scheduler_type: ScheduleKind,
+    /// Share of `max_steps` over which it rises from 0.
+    warmup_ratio: f64,
+    /// Decoupled weight decay.
+    weight_decay: f64,
+    /// Largest global gradient norm; 0 is off.
+    max_grad_norm: f64,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            seed: 42,
+            max_steps: 100,
+            per_device_train_batch_size: 8,
+            learning_rate: 2e-5,
+            lr_scheduler_type: ScheduleKind::Linear,
+            warmup_ratio: 0.0,
+            weight_decay: 0.0,
+            max_grad_norm: 1.0,
+        }
+    }
+}
+
+/// `[eval]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct EvalConfig {
+    /// Held-out prompts, answered greedily; 0 is off.
+    num_prompts: usize,
+    /// Evaluate every so many steps and after the last; 0 is after the last only.
+    eval_steps: u64,
+    /// Longest completion, tokens.
+    max_completion_length: usize,
+}
+
+struct Settings {
+    model: ModelConfig,
+    data: DataConfig,
+    train: TrainConfig,
+    eval: EvalConfig,
+}
+
+/// Trains from a config file, or the built-in settings, and writes a Hugging Face directory to `output`.
+///
+/// # Errors
+///
+/// Whatever is wrong with the settings, the model or the data, before anything is written; a loss that is not finite.
+pub fn sft(config: Option<&Path>, sets: &[String], output: &Path, say: &dyn Fn(&str)) -> Result<()> {
+    let mut sft = Sft::open(config, sets, output)?;
+    say(&format!("model      {} parameters", sft.policy.params().element_count()));
+    let Settings { train, eval, .. } = &sft.settings;
+    let (max_steps, every) = (train.max_steps, eval.eval_steps);
+    let mut loss = 0.0;
+    for step in 0..max_steps {
+        loss += sft.step(step)?;
+        let (done, last) = (step + 1, step + 1 == max_steps);
+        if done % 50 == 0 || last {
+            let mean = loss / (if done % 50 == 0 { 50 } else { done % 50 }) as f64;
+            loss = 0.0;
+            let accuracy = if last || (every > 0 && done % every == 0) { sft.accuracy()? } else { None };
+            let held_out = accuracy.map_or_else(String::new, |value| format!("  held-out {:.1}%", 100.0 * value));
+            say(&format!("step {done:>5}  loss {mean:.4}{held_out}"));
+        }
+    }
+    sft.save(output)?;
+    say(&format!("model written to {}", output.display()));
+    Ok(())
+}
+
+struct Sft {
+    settings: Settings,
+    policy: Policy,
+    tokenizer: Tokenizer,
+    files: ModelFiles,
+    dataset: Dataset,
+    held_out: Vec<Example>,
+    optimizer: AdamW,
+    schedule: Schedule,
+}
+
+impl Sft {
+    fn open(config: Option<&Path>, sets: &[String], output: &Path) -> Result<Self> {
+        if output.exists() {
+            bail!("`{}` exists already (choose another `--output-dir`)", output.display());
+        }
+        let draft = Draft::read(config, DEFAULT, sets)?;
+        draft.only(&["model", "data", "train", "eval"])?;
+        let settings = Settings {
+            model: draft.section("model")?,
+            data: draft.section("data")?,
+            train: draft.section("train")?,
+            eval: draft.section("eval")?,
+        };
+        let train = &settings.train;
+        ensure!(train.max_steps > 0, "`train.max_steps` is 0 (it must be at least 1)");
+        ensure!(
+            train.per_device_train_batch_size > 0,
+            "`train.per_device_train_batch_size` is 0 (it must be at least 1)"
+        );
+        let (files, policy) = open_model(&settings)?;
+        let tokenizer = Tokenizer::open(&files)?;
+        let dataset = settings.data.open(train.seed)?;
+        let held_out =
+            if settings.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(settings.eval.num_prompts)? };
+        let optimizer =
+            AdamW::new(policy.params(), AdamWConfig { weight_decay: train.weight_decay, ..AdamWConfig::default() })?;
+        let schedule =
+            Schedule::new(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.max_steps)?;
+        Ok(Self { settings, policy, tokenizer, files, dataset, held_out, optimizer, schedule })
+    }
+
+    /// One optimizer step on the mean loss over all completion tokens; returns that loss, nats.
+    fn step(&mut self, step: u64) -> Result<f64> {
+        let size = self.settings.train.per_device_train_batch_size as u64;
+        let examples: Vec<Example> = (0..size).map(|i| self.dataset.train(step * size + i)).collect();
+        let examples: Vec<&Example> = examples.iter().collect();
+        let prompts = encode(&examples, &self.tokenizer, self.settings.data.max_prompt_length)?;
+        let targets = self.targets(&examples)?;
+        let completions: Vec<&[u32]> = targets.iter().map(Vec::as_slice).collect();
+        let sequences = join(&prompts, &completions, self.tokenizer.pad_id());
+        let tokens = sequences.completion_len;
+        let forward = self.policy.forward(&sequences, 1.0)?;
+        let logps = forward.scores(&Wants::default())?.logps;
+        let count: usize = completions.iter().map(|ids| ids.len()).sum();
+        let (mut seed, mut loss) = (vec![0.0; logps.len()], 0.0);
+        for (b, ids) in completions.iter().enumerate() {
+            for i in b * tokens..b * tokens + ids.len() {
+                seed[i] = -1.0 / count as f32;
+                loss -= f64::from(logps[i]) / count as f64;
+            }
+        }
+        ensure!(loss.is_finite(), "the loss is {loss} at step {step} (lower `train.learning_rate`)");
+        let (rate, limit) = (self.schedule.learning_rate(step), self.settings.train.max_grad_norm);
+        self.optimizer.step(self.policy.params(), &forward.backward(&seed)?, rate, limit)?;
+        Ok(loss)
+    }
+
+    fn targets(&self, examples: &[&Example]) -> Result<Vec<Vec<u32>>> {
+        let target = |example: &&Example| {
+            let mut ids = self.tokenizer.encode(example.target())?;
+            ids.push(self.tokenizer.eos_ids()[0]);
+            Ok(ids)
+        };
+        examples.iter().map(target).collect()
+    }
+
+    fn accuracy(&self) -> Result<Option<f64>> {
+        if self.held_out.is_empty() {
+            return Ok(None);
+        }
+        let limits = Limits {
+            max_prompt_length: self.settings.data.max_prompt_length,
+            max_completion_length: self.settings.eval.max_completion_length.max(1),
+        };
+        let rewards = Rewards::build(&[RewardConfig::exact_match()])?;
+        let graded = eval::grade(&self.policy, &self.tokenizer, &rewards, &self.held_out, limits)?;
+        Ok(Some(eval::share_right(&graded)))
+    }
+
+    /// Writes the whole directory under another name, then renames it.
+    fn save(&self, output: &Path) -> Result<()> {
+        let parent = match output.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        std::fs::create_dir_all(&parent).with_context(|| format!("cannot make `{}`", parent.display()))?;
+        let partial = tempfile::Builder::new().prefix(".partial-").tempdir_in(&parent)?;
+        self.policy.save(partial.path())?;
+        for name in Tokenizer::FILES.into_iter().filter(|name| self.files.contains(name)) {
+            files::write_atomic(&partial.path().join(name), &self.files.read(name)?)?;
+        }
+        std::fs::rename(partial.path(), output).with_context(|| format!("cannot write `{}`", output.display()))?;
+        let _ = partial.keep();
+        Ok(())
+    }
+}
+
+fn open_model(settings: &Settings) -> Result<(ModelFiles, Policy)> {
+    match (&settings.model.config_name_or_path, &settings.model.model_name_or_path) {
+        (Some(name), None) => {
+            let files = embedded::model_files(name)?;
+            let mut rng = rng::stream(settings.train.seed, "model.init", &[]);
+            let mut normal = |out: &mut [f32]| rng::fill_standard_normal(&mut rng, out);
+            let policy = Policy::init(Config::load(&files)?, &Device::Cpu, &mut normal)?;
+            Ok((files, policy))
+        }
+        (None, Some(name)) => {
+            let files = embedded::model_files(name)?;
+            let policy = Policy::load(&files, &Device::Cpu)?;
+            Ok((files, policy))
+        }
+        _ => bail!(
+            "`[model]` needs exactly one of `config_name_or_path` (fresh weights) and `model_name_or_path` (go on with a model)"
+        ),
+    }
+}

@@ -1,0 +1,57 @@
+//! Where components' reports go: into the step's metrics and onto the terminal.
+
+use std::collections::BTreeSet;
+
+use capo_plugin::Sink;
+
+use crate::metrics::Metrics;
+
+/// The sink of one run.
+///
+/// A mask's numbers appear as `component-id/name`; those of the advantage estimator and the objective, of which a run has
+/// one each, as plain `name` (`clip_ratio/region_mean`). Of a per-token array the mean and the largest value over completion
+/// tokens appear, as `name/mean` and `name/max`.
+pub struct StepSink<'a> {
+    /// The step's metrics.
+    pub metrics: &'a mut Metrics,
+    /// `[B, T]`: 1 for completion tokens.
+    pub completion_mask: &'a [u8],
+    /// Whether names carry the component's id.
+    pub prefixed: bool,
+    /// Sentences already shown.
+    pub warned: &'a mut BTreeSet<String>,
+}
+
+impl StepSink<'_> {
+    fn name(&self, component: &str, name: &str) -> String {
+        if self.prefixed { format!("{component}/{name}") } else { name.to_owned() }
+    }
+}
+
+impl Sink for StepSink<'_> {
+    fn record(&mut self, component: &str, name: &str, value: f64) {
+        self.metrics.record(&self.name(component, name), value);
+    }
+
+    fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
+        let real = values.iter().zip(self.completion_mask).filter(|(_, mask)| **mask == 1);
+        let (mut sum, mut largest, mut count) = (0.0_f64, f64::NEG_INFINITY, 0_u64);
+        for value in real.map(|(value, _)| f64::from(*value)) {
+            sum += value;
+            largest = largest.max(value);
+            count += 1;
+        }
+        if count > 0 {
+            let name = self.name(component, name);
+            self.metrics.record(&format!("{name}/mean"), sum / count as f64);
+            self.metrics.record(&format!("{name}/max"), largest);
+        }
+    }
+
+    fn warn(&mut self, component: &str, text: &str) {
+        let sentence = format!("component `{component}`: {text}");
+        if self.warned.insert(sentence.clone()) {
+            eprintln!("warning: {sentence}");
+        }
+    }
+}

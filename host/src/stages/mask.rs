@@ -1,0 +1,53 @@
+//! Stage 4: which tokens reach the backward pass.
+
+use anyhow::Result;
+use capo_plugin::{Mask, Sink};
+
+use crate::batch::{StepBatch, StepInfo};
+
+/// Which tokens the masks left.
+#[derive(Debug)]
+pub struct Keep {
+    /// `[B, T]`.
+    pub keep: Vec<u8>,
+    /// Tokens that each mask dropped, in the masks' order.
+    pub rejected: Vec<(String, u64)>,
+    /// Tokens that are left.
+    pub tokens: u64,
+}
+
+/// Applies the masks in order; each sees what the ones before it left.
+///
+/// # Errors
+///
+/// A mask's own sentence, or the rule that it broke.
+pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &StepBatch, info: &StepInfo) -> Result<Keep> {
+    let (mut keep, mut left) = (batch.completion_mask.clone(), batch.completion_tokens());
+    let mut rejected = Vec::with_capacity(masks.len());
+    for mask in masks {
+        mask.mask(sink, &batch.view(info), &mut keep)?;
+        let tokens = keep.iter().map(|&keep| u64::from(keep)).sum();
+        rejected.push((mask.id().to_owned(), left - tokens));
+        left = tokens;
+    }
+    Ok(Keep { keep, rejected, tokens: left })
+}
+
+/// Tells every mask how the step ended.
+///
+/// # Errors
+///
+/// A mask's own sentence.
+pub fn step_end(
+    masks: &mut [Mask],
+    sink: &mut dyn Sink,
+    batch: &StepBatch,
+    info: &StepInfo,
+    keep: &Keep,
+    taken: bool,
+) -> Result<()> {
+    for mask in masks {
+        mask.step_end(sink, &batch.view(info), &keep.keep, taken)?;
+    }
+    Ok(())
+}

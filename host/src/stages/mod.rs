@@ -1,0 +1,9 @@
+//! The six stages of a step, in the order of the loop, and the scoring pass that comes before the components.
+
+pub mod advantage;
+pub mod backward;
+pub mod mask;
+pub mod objective;
+pub mod rollout;
+pub mod score;
+pub mod step;

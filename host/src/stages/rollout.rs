@@ -1,0 +1,158 @@
+//! Stage 1: prompts, completions, rewards.
+
+use std::ops::Range;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::batch::StepBatch;
+use crate::config::RolloutConfig;
+use crate::data::{Dataset, Example, Tokenizer};
+use crate::model::{Completion, Generation, Policy, Sampling, Sequences};
+use crate::reward::{self, Rewards, Scored};
+use crate::rng;
+
+/// What sampling needs besides the policy.
+pub struct Sampler<'a> {
+    /// `[rollout]`.
+    pub config: &'a RolloutConfig,
+    /// Longest prompt, tokens.
+    pub max_prompt_length: usize,
+    /// Source of every draw.
+    pub seed: u64,
+    /// Completions of one rollout, a multiple of `num_generations`.
+    pub completions: usize,
+    /// Text to ids and back.
+    pub tokenizer: &'a Tokenizer,
+    /// What completions earn.
+    pub rewards: &'a Rewards,
+}
+
+/// One rollout.
+#[derive(Debug)]
+pub struct Rollout {
+    /// All completions, not yet scored by the policy.
+    pub batch: StepBatch,
+    /// Rewards, in total and per function.
+    pub rewards: Scored,
+    /// Prompt, completion text and answer of each completion.
+    pub texts: Vec<Sample>,
+    /// Prompt and completion tokens together.
+    pub tokens: u64,
+}
+
+/// One completion as text.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Sample {
+    /// The prompt.
+    pub prompt: String,
+    /// What was sampled.
+    pub completion: String,
+    /// What was expected.
+    pub answer: String,
+}
+
+/// Samples `num_generations` completions for each of the next prompts, and scores them with the rewards.
+///
+/// Completion `j` of the prompt at `cursor` draws from stream `rollout.sample [cursor, j]` alone.
+///
+/// # Errors
+///
+/// When a prompt is too long or cannot be encoded, or the model's logits are not finite.
+pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, sampler: &Sampler<'_>) -> Result<Rollout> {
+    let group = sampler.config.num_generations;
+    let prompts = sampler.completions / group;
+    let examples: Vec<Example> = (0..prompts as u64).map(|i| dataset.train(cursor + i)).collect();
+    let examples: Vec<&Example> = examples.iter().flat_map(|example| std::iter::repeat_n(example, group)).collect();
+    let prompt_ids = encode(&examples, sampler.tokenizer, sampler.max_prompt_length)?;
+    let mut rngs = (0..prompts as u64)
+        .flat_map(|i| (0..group as u64).map(move |j| [cursor + i, j]))
+        .map(|index| rng::stream(sampler.seed, "rollout.sample", &index))
+        .collect::<Vec<_>>();
+    let generation = Generation {
+        sampling: Sampling {
+            temperature: f64::from(sampler.config.temperature),
+            top_k: sampler.config.top_k,
+            top_p: f64::from(sampler.config.top_p),
+        },
+        max_completion_length: sampler.config.max_completion_length,
+        eos_ids: sampler.tokenizer.eos_ids().to_vec(),
+        logps: false,
+    };
+    let completions = policy.generate(&prompt_ids, &generation, &mut rngs)?;
+    score(prompt_ids, completions, &examples, sampler)
+}
+
+fn score(
+    prompt_ids: Vec<Vec<u32>>,
+    completions: Vec<Completion>,
+    examples: &[&Example],
+    sampler: &Sampler<'_>,
+) -> Result<Rollout> {
+    let texts = decode(&completions, examples, sampler.tokenizer)?;
+    let answers = texts.iter().zip(&completions);
+    let answers: Vec<_> = answers
+        .map(|(sample, completion)| reward::Completion { text: &sample.completion, truncated: completion.truncated })
+        .collect();
+    let rewards = sampler.rewards.score(&answers, examples)?;
+    let ids: Vec<&[u32]> = completions.iter().map(|completion| completion.ids.as_slice()).collect();
+    let tokens =
+        prompt_ids.iter().chain(completions.iter().map(|completion| &completion.ids)).map(|ids| ids.len() as u64).sum();
+    let pad = sampler.tokenizer.pad_id();
+    let batch = StepBatch::new(
+        join(&prompt_ids, &ids, pad),
+        &ids,
+        completions.iter().map(|completion| u8::from(completion.truncated)).collect(),
+        rewards.total.clone(),
+        sampler.config.num_generations,
+        pad,
+    );
+    Ok(Rollout { batch, rewards, texts, tokens })
+}
+
+/// Prompt ids; a prompt beyond `limit` tokens is an error.
+pub(crate) fn encode(examples: &[&Example], tokenizer: &Tokenizer, limit: usize) -> Result<Vec<Vec<u32>>> {
+    let encode = |example: &&Example| {
+        let ids = tokenizer.encode(&example.prompt)?;
+        ensure!(
+            ids.len() <= limit,
+            "a prompt has {} tokens, `data.max_prompt_length` is {limit} (raise it, or shorten the prompt `{}`)",
+            ids.len(),
+            example.prompt.chars().take(60).collect::<String>()
+        );
+        Ok(ids)
+    };
+    examples.iter().map(encode).collect()
+}
+
+pub(crate) fn decode(completions: &[Completion], examples: &[&Example], tokenizer: &Tokenizer) -> Result<Vec<Sample>> {
+    let text = |(completion, example): (&Completion, &&Example)| {
+        let completion = tokenizer.decode(&completion.ids).context("a sampled completion is not text")?;
+        Ok(Sample { prompt: example.prompt.clone(), completion, answer: example.answer.clone() })
+    };
+    completions.iter().zip(examples).map(text).collect()
+}
+
+/// Prompts padded on the left, completions padded on the right.
+pub(crate) fn join(prompts: &[Vec<u32>], completions: &[&[u32]], pad: u32) -> Sequences {
+    let prompt_len = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    let completion_len = completions.iter().map(|ids| ids.len()).max().unwrap_or(0);
+    let mut ids = Vec::with_capacity(prompts.len() * (prompt_len + completion_len));
+    let mut starts = Vec::with_capacity(prompts.len());
+    for (prompt, completion) in prompts.iter().zip(completions) {
+        starts.push(prompt_len - prompt.len());
+        ids.extend(std::iter::repeat_n(pad, prompt_len - prompt.len()));
+        ids.extend(prompt);
+        ids.extend(*completion);
+        ids.extend(std::iter::repeat_n(pad, completion_len - completion.len()));
+    }
+    Sequences { ids, starts, prompt_len, completion_len }
+}
+
+impl Rollout {
+    /// The parts that optimizer steps of `size` completions use, in order.
+    pub fn parts(&self, size: usize) -> impl Iterator<Item = StepBatch> {
+        let completions = self.batch.dims.completions as usize;
+        let ranges: Vec<Range<usize>> = (0..completions).step_by(size).map(|start| start..start + size).collect();
+        ranges.into_iter().map(|rows| self.batch.part(rows))
+    }
+}

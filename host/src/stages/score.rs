@@ -1,0 +1,140 @@
+//! Before the components: what the current policy says about the sampled tokens.
+
+use anyhow::{Result, bail, ensure};
+use capo_plugin::Inputs;
+
+use crate::batch::{Moments, StepBatch};
+use crate::model::{Config, Forward, HEAD, LastLayerData, Policy, Scores, Wants};
+use crate::optim::AdamW;
+
+/// What the components of a run asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Needs {
+    inputs: Inputs,
+    last_layer_k: usize,
+}
+
+/// How the work is split, and at which temperature.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    /// Completions of one forward pass.
+    pub micro_batch: usize,
+    /// What logits are divided by.
+    pub loss_temperature: f64,
+}
+
+impl Needs {
+    /// Everything that `asked` names, by component id.
+    ///
+    /// # Errors
+    ///
+    /// When a component asks for something that this host or this model cannot give.
+    pub fn new(asked: &[(&str, Inputs)], model: &Config, last_layer_k: usize) -> Result<Self> {
+        let mut inputs = Inputs::NONE;
+        for (id, wanted) in asked {
+            let unknown = wanted.0 & !Inputs::KNOWN.0;
+            ensure!(
+                unknown == 0,
+                "component `{id}` asks for inputs {unknown:#x}, which this host does not know (use a newer host, or an older plugin)"
+            );
+            if wanted.contains(Inputs::OPTIMIZER_STATE) && model.tie_word_embeddings {
+                bail!(
+                    "component `{id}` asks for the optimizer's state of the last layer, but the model ties it to the embedding, whose state mixes both (use a model with `tie_word_embeddings = false`, or the component's own moments)"
+                );
+            }
+            inputs = inputs | *wanted;
+        }
+        Ok(Self { inputs, last_layer_k })
+    }
+
+    /// Whether a reference model is needed.
+    #[must_use]
+    pub fn reference(&self) -> bool {
+        self.inputs.contains(Inputs::REF_LOGPS)
+    }
+}
+
+/// Fills in what the current policy says: log-probabilities, entropy and whatever the components asked for.
+///
+/// Where one micro-batch holds the whole batch, its forward pass comes back with its graph, for `backward`.
+///
+/// # Errors
+///
+/// When the device fails.
+pub fn fill(
+    policy: &Policy,
+    reference: Option<&Policy>,
+    optimizer: &AdamW,
+    batch: &mut StepBatch,
+    needs: &Needs,
+    work: Work,
+) -> Result<Option<Forward>> {
+    let wants =
+        Wants { entropy: true, last_layer_k: needs.inputs.contains(Inputs::LAST_LAYER).then_some(needs.last_layer_k) };
+    let whole = work.micro_batch >= batch.dims.completions as usize;
+    let (scores, forward) = if whole {
+        let forward = policy.forward(&batch.sequences, work.loss_temperature)?;
+        (forward.scores(&wants)?, Some(forward))
+    } else {
+        (in_parts(policy, batch, &wants, work)?, None)
+    };
+    // The first scoring of a rollout that one step uses whole is by the policy that sampled it.
+    batch.old_logps.get_or_insert_with(|| scores.logps.clone());
+    batch.logps = scores.logps;
+    batch.entropy = scores.entropy;
+    if let Some(last) = scores.last_layer {
+        batch.set_last_layer(last);
+    }
+    if let (Some(reference), None) = (reference, &batch.ref_logps) {
+        batch.ref_logps = Some(logps(reference, batch, work)?);
+    }
+    if needs.inputs.contains(Inputs::OPTIMIZER_STATE) {
+        batch.moments = Some(head_moments(optimizer)?);
+    }
+    Ok(forward)
+}
+
+/// Log-probabilities of the sampled tokens, `[B, T]`, nats, without a graph.
+///
+/// # Errors
+///
+/// When the device fails.
+pub fn logps(policy: &Policy, batch: &StepBatch, work: Work) -> Result<Vec<f32>> {
+    Ok(in_parts(policy, batch, &Wants::default(), work)?.logps)
+}
+
+fn in_parts(policy: &Policy, batch: &StepBatch, wants: &Wants, work: Work) -> Result<Scores> {
+    let completions = batch.dims.completions as usize;
+    let mut all = Scores { logps: Vec::new(), entropy: None, last_layer: None };
+    for start in (0..completions).step_by(work.micro_batch) {
+        let rows = batch.rows(start..(start + work.micro_batch).min(completions));
+        let part = policy.forward_detached(&rows, work.loss_temperature)?.scores(wants)?;
+        all.logps.extend(part.logps);
+        if let Some(entropy) = part.entropy {
+            all.entropy.get_or_insert_default().extend(entropy);
+        }
+        match (&mut all.last_layer, part.last_layer) {
+            (Some(all), Some(part)) => append(all, part),
+            (none, part) => *none = part,
+        }
+    }
+    Ok(all)
+}
+
+fn append(all: &mut LastLayerData, part: LastLayerData) {
+    all.hidden.extend(part.hidden);
+    all.topk_ids.extend(part.topk_ids);
+    all.topk_logits.extend(part.topk_logits);
+    all.logsumexp.extend(part.logsumexp);
+    all.action_logits.extend(part.action_logits);
+}
+
+fn head_moments(optimizer: &AdamW) -> Result<Moments> {
+    let (exp_avg, exp_avg_sq) = optimizer.moments(HEAD)?;
+    let (vocab_size, width) = exp_avg.dims2()?;
+    Ok(Moments {
+        exp_avg: exp_avg.flatten_all()?.to_vec1()?,
+        exp_avg_sq: exp_avg_sq.flatten_all()?.to_vec1()?,
+        shape: [vocab_size as i64, width as i64],
+    })
+}

@@ -1,0 +1,118 @@
+//! The loop: rollout → advantage → objective → mask → backward → step, whatever the algorithm.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Result;
+
+use crate::batch::StepBatch;
+use crate::checkpoint;
+use crate::eval;
+use crate::report::Report;
+use crate::run::Run;
+use crate::sink::StepSink;
+use crate::stages::rollout::{self, Sampler};
+use crate::stages::{advantage, backward, mask, objective, score, step};
+
+/// Trains until the last step, or until `stop` is set or `stop_after` steps are done, at the end of a rollout.
+///
+/// # Errors
+///
+/// Whatever a stage reports. The checkpoints written so far stay, and the run can be resumed from the newest.
+pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
+    let max_steps = run.config.train.max_steps;
+    if run.progress.step == 0 {
+        run.progress.accuracy_before = eval::accuracy(run)?;
+        report.started(run);
+    }
+    while run.progress.step < max_steps {
+        let rollout = sample(run)?;
+        for _iteration in 0..run.config.train.num_iterations {
+            for batch in rollout.parts(run.config.train.step_batch_size()) {
+                optimize(run, report, batch)?;
+            }
+        }
+        let stopped = stop.load(Ordering::Relaxed) || stop_after.is_some_and(|limit| run.progress.step >= limit);
+        if stopped || checkpoint::is_due(run) {
+            let _timer = run.metrics.timer("checkpoint");
+            checkpoint::save(run)?;
+        }
+        if stopped {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Stage 1, and the log-probabilities under the policy that sampled.
+fn sample(run: &mut Run) -> Result<rollout::Rollout> {
+    let work = run.work();
+    let Run { config, policy, dataset, progress, metrics, tokenizer, rewards, .. } = run;
+    let timer = metrics.timer("rollout");
+    let sampler = Sampler {
+        config: &config.rollout,
+        max_prompt_length: config.data.max_prompt_length,
+        seed: config.train.seed,
+        completions: config.train.rollout_size(),
+        tokenizer,
+        rewards,
+    };
+    let mut rollout = rollout::sample(policy, dataset, progress.prompts, &sampler)?;
+    progress.prompts += (config.train.rollout_size() / config.rollout.num_generations) as u64;
+    if config.train.steps_per_rollout() > 1 {
+        rollout.batch.old_logps = Some(score::logps(policy, &rollout.batch, work)?);
+    }
+    drop(timer);
+    crate::report::record_rollout(run, &rollout)?;
+    Ok(rollout)
+}
+
+/// Stages 2 to 6 on one optimizer-step batch.
+fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch) -> Result<()> {
+    let (info, work) = (run.step_info(), run.work());
+    let Run { config, policy, reference, components, needs, optimizer, metrics, warned, .. } = run;
+    let completion_mask = batch.completion_mask.clone();
+    let mut sink = StepSink { metrics, completion_mask: &completion_mask, prefixed: false, warned };
+
+    let timer = sink.metrics.timer("score");
+    let forward = score::fill(policy, reference.as_ref(), optimizer, &mut batch, needs, work)?;
+    drop(timer);
+
+    let timer = sink.metrics.timer("advantage");
+    advantage::fill(&mut components.advantage, &mut sink, &mut batch, &info)?;
+    drop(timer);
+
+    let timer = sink.metrics.timer("objective");
+    let token_loss = objective::evaluate(&mut components.objective, &mut sink, &batch, &info)?;
+    drop(timer);
+
+    sink.prefixed = true;
+    let timer = sink.metrics.timer("mask");
+    let keep = mask::apply(&mut components.masks, &mut sink, &batch, &info)?;
+    drop(timer);
+
+    let timer = sink.metrics.timer("backward");
+    let reduced =
+        backward::reduce(&token_loss, &batch, &keep, config.train.mask_denominator, info.max_completion_length)?;
+    let gradients = match keep.tokens {
+        0 => None,
+        _ => Some(backward::accumulate(policy, forward, &batch, &reduced.seed, work)?),
+    };
+    drop(timer);
+
+    let timer = sink.metrics.timer("step");
+    let (rate, limit) = (info.optimizer.learning_rate, config.train.max_grad_norm);
+    let outcome = gradients.map(|gradients| step::apply(optimizer, policy, &gradients, rate, limit)).transpose()?;
+    drop(timer);
+
+    let taken = outcome.is_some_and(|outcome| outcome.taken);
+    let timer = sink.metrics.timer("mask");
+    mask::step_end(&mut components.masks, &mut sink, &batch, &info, &keep, taken)?;
+    drop(timer);
+
+    crate::report::record_step(run, &batch, &keep, reduced.loss, outcome);
+    run.progress.step += 1;
+    if eval::is_due(run) {
+        eval::record(run)?;
+    }
+    report.step(run)
+}

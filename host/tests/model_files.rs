@@ -1,0 +1,214 @@
+//! Reading and writing Hugging Face directories, and what goes wrong with them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor};
+use host::model::{Config, ModelFiles, Policy};
+use tempfile::TempDir;
+
+fn golden(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/qwen2-golden").join(name)
+}
+
+fn load(directory: &Path) -> anyhow::Result<Policy> {
+    Policy::load(&ModelFiles::Directory(directory.to_owned()), &Device::Cpu)
+}
+
+/// A copy of a golden checkpoint that a test may break.
+fn copy(name: &str) -> TempDir {
+    let directory = TempDir::new().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(golden(name).join(file), directory.path().join(file)).unwrap();
+    }
+    directory
+}
+
+fn bits(policy: &Policy) -> Vec<(String, Vec<u32>)> {
+    let values = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let bits = |tensor: &Tensor| values(tensor).iter().map(|value| value.to_bits()).collect();
+    policy.params().iter().map(|(name, var)| (name.to_owned(), bits(var.as_tensor()))).collect()
+}
+
+/// The tensors of the untied checkpoint, each passed through `change`.
+fn rewrite(directory: &Path, change: impl Fn(&str, Tensor) -> Option<Tensor>) {
+    let path = directory.join("model.safetensors");
+    let tensors = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
+    let changed = tensors.into_iter().filter_map(|(name, tensor)| change(&name, tensor).map(|tensor| (name, tensor)));
+    candle_core::safetensors::save(&changed.collect(), path).unwrap();
+}
+
+fn message(directory: &Path) -> String {
+    let error = format!("{:#}", load(directory).expect_err("an error"));
+    println!("{error}");
+    assert!(error.contains(&directory.display().to_string()), "no path in: {error}");
+    error
+}
+
+#[test]
+fn saving_and_loading_keeps_every_bit() {
+    for name in ["tied", "untied"] {
+        let policy = load(&golden(name)).unwrap();
+        let directory = TempDir::new().unwrap();
+        let target = directory.path().join("new/model");
+        policy.save(&target).unwrap();
+        let again = load(&target).unwrap();
+        assert_eq!(bits(&policy), bits(&again));
+        assert_eq!(policy.config().vocab_size, again.config().vocab_size);
+        again.save(&target).unwrap();
+        assert_eq!(fs::read_dir(&target).unwrap().count(), 2, "nothing else is left behind");
+        let config: serde_json::Value = serde_json::from_slice(&fs::read(target.join("config.json")).unwrap()).unwrap();
+        assert_eq!(config["max_window_layers"], 28, "unknown keys are kept");
+        assert_eq!(config["torch_dtype"], "float32");
+    }
+}
+
+#[test]
+fn embedded_files_load_like_a_directory() {
+    static FILES: &[(&str, &[u8])] = &[
+        ("config.json", include_bytes!("data/qwen2-golden/tied/config.json")),
+        ("model.safetensors", include_bytes!("data/qwen2-golden/tied/model.safetensors")),
+    ];
+    let embedded = Policy::load(&ModelFiles::Embedded(FILES), &Device::Cpu).unwrap();
+    assert_eq!(bits(&embedded), bits(&load(&golden("tied")).unwrap()));
+    let error = Policy::load(&ModelFiles::Embedded(&FILES[..1]), &Device::Cpu).unwrap_err();
+    assert!(format!("{error:#}").contains("the built-in model has no file `model.safetensors`"), "{error:#}");
+}
+
+#[test]
+fn shards_load_like_one_file() {
+    let directory = copy("untied");
+    let whole = directory.path().join("model.safetensors");
+    let tensors = candle_core::safetensors::load(&whole, &Device::Cpu).unwrap();
+    fs::remove_file(whole).unwrap();
+    let mut map = serde_json::Map::new();
+    for (shard, odd) in [("model-1.safetensors", false), ("model-2.safetensors", true)] {
+        let part = tensors.iter().filter(|(name, _)| (name.len() % 2 == 1) == odd);
+        let part: std::collections::HashMap<_, _> = part.map(|(name, tensor)| (name.clone(), tensor.clone())).collect();
+        part.keys().for_each(|name| _ = map.insert(name.clone(), shard.into()));
+        candle_core::safetensors::save(&part, directory.path().join(shard)).unwrap();
+    }
+    let index = serde_json::json!({ "metadata": {}, "weight_map": map });
+    fs::write(directory.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
+    assert_eq!(bits(&load(directory.path()).unwrap()), bits(&load(&golden("untied")).unwrap()));
+
+    fs::remove_file(directory.path().join("model-2.safetensors")).unwrap();
+    assert!(message(directory.path()).contains("model-2.safetensors"));
+    fs::write(directory.path().join("model.safetensors.index.json"), r#"{"weight_map": {"a": "../x"}}"#).unwrap();
+    assert!(message(directory.path()).contains("`../x` is not a plain file name"));
+}
+
+#[test]
+fn half_precision_weights_become_f32() {
+    for dtype in [DType::BF16, DType::F16] {
+        let directory = copy("untied");
+        rewrite(directory.path(), |_, tensor| Some(tensor.to_dtype(dtype).unwrap()));
+        let half = load(directory.path()).unwrap();
+        for (name, var) in load(&golden("untied")).unwrap().params().iter() {
+            let expected = var.to_dtype(dtype).unwrap().to_dtype(DType::F32).unwrap();
+            let actual = half.params().get(name).unwrap().as_detached_tensor();
+            assert_eq!(actual.dtype(), DType::F32);
+            let difference = (actual - expected).unwrap().abs().unwrap().sum_all().unwrap();
+            assert_eq!(difference.to_scalar::<f32>().unwrap(), 0.0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_directory_or_file_is_named() {
+    let directory = TempDir::new().unwrap();
+    assert!(message(&directory.path().join("nowhere")).contains("config.json"));
+    let directory = copy("tied");
+    fs::remove_file(directory.path().join("model.safetensors")).unwrap();
+    assert!(message(directory.path()).contains("model.safetensors"));
+}
+
+#[test]
+fn truncated_weights_are_errors_at_every_length() {
+    let directory = copy("tied");
+    let path = directory.path().join("model.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    for length in [0, 1, 7, 8, 100, 2000, bytes.len() / 2, bytes.len() - 1] {
+        fs::write(&path, &bytes[..length]).unwrap();
+        assert!(message(directory.path()).contains("not a whole safetensors file"));
+    }
+    let mut long = bytes.clone();
+    long.push(0);
+    fs::write(&path, &long).unwrap();
+    assert!(message(directory.path()).contains("not a whole safetensors file"));
+}
+
+#[test]
+fn tensors_that_do_not_belong_are_named() {
+    let bias = "model.layers.1.self_attn.q_proj.bias";
+    let directory = copy("untied");
+    rewrite(directory.path(), |name, tensor| (name != bias).then_some(tensor));
+    assert!(message(directory.path()).contains(&format!("tensor `{bias}` is missing")));
+
+    let directory = copy("untied");
+    rewrite(directory.path(), |name, tensor| {
+        Some(if name == bias { tensor.narrow(0, 0, 31).unwrap().copy().unwrap() } else { tensor })
+    });
+    assert!(message(directory.path()).contains(&format!("tensor `{bias}` has shape [31], expected [32]")));
+
+    let directory = copy("untied");
+    fs::copy(golden("tied").join("config.json"), directory.path().join("config.json")).unwrap();
+    assert!(message(directory.path()).contains("tensor `lm_head.weight` differs from `model.embed_tokens.weight`"));
+
+    let directory = copy("tied");
+    fs::copy(golden("untied").join("config.json"), directory.path().join("config.json")).unwrap();
+    assert!(message(directory.path()).contains("tensor `lm_head.weight` is missing"));
+
+    let directory = copy("untied");
+    edit_config(directory.path(), "num_hidden_layers", 1.into());
+    assert!(message(directory.path()).contains("unexpected tensor `model.layers.1."));
+
+    let directory = copy("untied");
+    rewrite(directory.path(), |_, tensor| Some(tensor.to_dtype(DType::F64).unwrap()));
+    assert!(message(directory.path()).contains("dtype F64 is not supported"));
+}
+
+fn edit_config(directory: &Path, key: &str, value: serde_json::Value) {
+    let path = directory.join("config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    config[key] = value;
+    fs::write(path, config.to_string()).unwrap();
+}
+
+#[test]
+fn unsupported_configurations_are_refused() {
+    let cases = [
+        ("model_type", serde_json::json!("llama"), "`model_type` is `llama`, only `qwen2` is supported"),
+        ("use_sliding_window", true.into(), "sliding-window attention is not supported"),
+        ("layer_types", serde_json::json!(["sliding_attention"]), "sliding-window attention is not supported"),
+        ("rope_scaling", serde_json::json!({"type": "yarn"}), "`rope_scaling` is"),
+        ("rope_parameters", serde_json::json!({"rope_type": "yarn"}), "`rope_type` is `yarn`"),
+        ("quantization_config", serde_json::json!({}), "`quantization_config` is set"),
+        ("use_mrope", true.into(), "`use_mrope` is `true`"),
+        ("hidden_act", "gelu".into(), "`hidden_act` is `gelu`, only `silu` is supported"),
+        ("num_key_value_heads", 3.into(), "`num_attention_heads` 4 is not a multiple of `num_key_value_heads` 3"),
+        ("num_hidden_layers", 0.into(), "`num_hidden_layers` is 0"),
+        ("vocab_size", "many".into(), "invalid type"),
+    ];
+    for (key, value, expected) in cases {
+        let directory = copy("tied");
+        edit_config(directory.path(), key, value);
+        let error = message(directory.path());
+        assert!(error.contains(expected), "{key}: {error}");
+    }
+    let directory = copy("tied");
+    fs::write(directory.path().join("config.json"), "{").unwrap();
+    assert!(message(directory.path()).contains("not a JSON object"));
+}
+
+#[test]
+fn configurations_of_transformers_5_are_read() {
+    let json = fs::read_to_string(golden("tied").join("config.json")).unwrap();
+    let json = json
+        .replace(r#""rope_theta": 10000.0"#, r#""rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"}"#);
+    let config = Config::from_json(json.as_bytes()).unwrap();
+    assert_eq!(config.rope_theta, 5000.0);
+    let again = Config::from_json(config.to_json().unwrap().as_bytes()).unwrap();
+    assert_eq!(again.rope_theta, 5000.0);
+    assert!(!again.extra.contains_key("rope_parameters"));
+}

@@ -1,0 +1,162 @@
+//! The model against Hugging Face transformers (numbers made by `data/qwen2-golden/make.py`) and candle-transformers.
+
+use std::path::PathBuf;
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::{Activation, VarBuilder};
+use candle_transformers::models::qwen2;
+use host::model::{Forward, ModelFiles, Policy, Sequences, Wants};
+use serde_json::Value;
+
+fn data() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/qwen2-golden")
+}
+
+fn golden() -> Value {
+    serde_json::from_slice(&std::fs::read(data().join("golden.json")).unwrap()).unwrap()
+}
+
+fn policy(name: &str) -> Policy {
+    Policy::load(&ModelFiles::Directory(data().join(name)), &Device::Cpu).unwrap()
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+}
+
+fn sequences(golden: &Value, prompt_len: usize) -> Sequences {
+    let rows: Vec<Vec<f64>> = golden["ids"].as_array().unwrap().iter().map(numbers).collect();
+    Sequences {
+        ids: rows.iter().flatten().map(|id| *id as u32).collect(),
+        starts: numbers(&golden["starts"]).iter().map(|start| *start as usize).collect(),
+        prompt_len,
+        completion_len: rows[0].len() - prompt_len,
+    }
+}
+
+fn logits(policy: &Policy, forward: &Forward) -> Vec<f32> {
+    let head = policy.params().get(host::model::head_name(policy.config())).unwrap().as_detached_tensor();
+    forward.hidden().matmul(&head.t().unwrap()).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn largest_difference(a: &[f32], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max)
+}
+
+#[test]
+fn logits_of_left_padded_rows_match_transformers() {
+    let golden = golden();
+    for name in ["untied", "tied"] {
+        let policy = policy(name);
+        let (prompt_len, vocab) = (4, policy.config().vocab_size);
+        let rows = sequences(&golden, prompt_len);
+        let length = prompt_len + rows.completion_len;
+        let all = numbers(&golden[name]["logits"]);
+        let expected: Vec<f64> = all
+            .chunks_exact(length * vocab)
+            .flat_map(|row| row[(prompt_len - 1) * vocab..(length - 1) * vocab].to_vec())
+            .collect();
+        let actual = logits(&policy, &policy.forward_detached(&rows, 1.0).unwrap());
+        let difference = largest_difference(&actual, &expected);
+        println!("{name}: largest difference of logits {difference:.2e}");
+        assert!(difference < 1e-4, "{name}: {difference:e}");
+    }
+}
+
+#[test]
+fn logps_and_gradients_match_transformers() {
+    let golden = golden();
+    let rows = sequences(&golden, golden["prompt_len"].as_u64().unwrap() as usize);
+    let temperature = golden["loss_temperature"].as_f64().unwrap();
+    let seed: Vec<f32> = (0..2 * rows.completion_len)
+        .map(|i| (1.0 + 2.0 * (i / rows.completion_len) as f64 + 0.7 * (i % rows.completion_len) as f64).sin() as f32)
+        .collect();
+    for name in ["untied", "tied"] {
+        let forward = policy(name).forward(&rows, temperature).unwrap();
+        let scores = forward.scores(&Wants::default()).unwrap();
+        let difference = largest_difference(&scores.logps, &numbers(&golden[name]["logps"]));
+        assert!(difference < 2e-5, "{name}: {difference:e}");
+
+        let gradients = forward.backward(&seed).unwrap();
+        let expected = golden[name]["gradients"].as_object().unwrap();
+        assert_eq!(gradients.iter().count(), expected.len());
+        let mut worst = 0.0f64;
+        for (weight, gradient) in gradients.iter() {
+            let values: Vec<f32> = gradient.flatten_all().unwrap().to_vec1().unwrap();
+            let norm = values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+            let dot: f64 = values.iter().enumerate().map(|(i, v)| f64::from(*v) * (0.37 * i as f64).cos()).sum();
+            let (norm_, dot_) = (expected[weight]["norm"].as_f64().unwrap(), expected[weight]["dot"].as_f64().unwrap());
+            let error = (norm - norm_).abs().max((dot - dot_).abs()) / norm_;
+            worst = worst.max(error);
+            assert!(error < 2e-5, "{name}: {weight}: norm {norm} {norm_}, dot {dot} {dot_}");
+        }
+        println!("{name}: largest difference of logps {difference:.2e}, relative difference of gradients {worst:.2e}");
+    }
+}
+
+#[test]
+fn logits_of_an_unpadded_row_match_candle_transformers() {
+    for name in ["untied", "tied"] {
+        let policy = policy(name);
+        let ids = [7u32, 21, 46, 3, 12, 30, 5, 41];
+        let rows = Sequences { ids: ids.to_vec(), starts: vec![0], prompt_len: 1, completion_len: ids.len() - 1 };
+        let actual = logits(&policy, &policy.forward_detached(&rows, 1.0).unwrap());
+        let config = policy.config();
+        let theirs = qwen2::Config {
+            vocab_size: config.vocab_size,
+            hidden_size: config.hidden_size,
+            intermediate_size: config.intermediate_size,
+            num_hidden_layers: config.num_hidden_layers,
+            num_attention_heads: config.num_attention_heads,
+            num_key_value_heads: config.num_key_value_heads,
+            max_position_embeddings: config.max_position_embeddings,
+            sliding_window: config.max_position_embeddings,
+            max_window_layers: 0,
+            tie_word_embeddings: config.tie_word_embeddings,
+            rope_theta: config.rope_theta,
+            rms_norm_eps: config.rms_norm_eps,
+            use_sliding_window: false,
+            hidden_act: Activation::Silu,
+        };
+        let bytes = std::fs::read(data().join(name).join("model.safetensors")).unwrap();
+        let weights = VarBuilder::from_buffered_safetensors(bytes, DType::F32, &Device::Cpu).unwrap();
+        let mut model = qwen2::ModelForCausalLM::new(&theirs, weights).unwrap();
+        for position in 0..ids.len() - 1 {
+            let input = Tensor::new(&ids[..position + 1], &Device::Cpu).unwrap().unsqueeze(0).unwrap();
+            let expected: Vec<f32> = model.forward(&input, 0).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+            model.clear_kv_cache();
+            let expected: Vec<f64> = expected.iter().map(|logit| f64::from(*logit)).collect();
+            let difference = largest_difference(&actual[position * 48..][..48], &expected);
+            assert!(difference < 1e-4, "{name}, position {position}: {difference:e}");
+        }
+    }
+}
+
+#[test]
+fn the_last_layer_data_rebuild_the_scores() {
+    let golden = golden();
+    let (policy, rows) = (policy("untied"), sequences(&golden, 4));
+    let (temperature, k) = (0.7, 5);
+    let forward = policy.forward_detached(&rows, temperature).unwrap();
+    let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(k) }).unwrap();
+    let (data, logits) = (scores.last_layer.unwrap(), logits(&policy, &forward));
+    assert_eq!((data.k, data.width, data.vocab_size), (5, 32, 48));
+    for (n, row) in logits.chunks_exact(48).enumerate() {
+        let action = rows.ids[n / rows.completion_len * 11 + rows.prompt_len + n % rows.completion_len] as usize;
+        let scaled: Vec<f64> = row.iter().map(|logit| f64::from(*logit) / temperature).collect();
+        let logsumexp = scaled.iter().map(|z| z.exp()).sum::<f64>().ln();
+        let entropy: f64 = scaled.iter().map(|z| -(z - logsumexp).exp() * (z - logsumexp)).sum();
+        assert!((f64::from(data.logsumexp[n]) - logsumexp).abs() < 1e-5);
+        assert!((f64::from(scores.logps[n]) - (scaled[action] - logsumexp)).abs() < 1e-5);
+        assert!((f64::from(scores.entropy.as_ref().unwrap()[n]) - entropy).abs() < 1e-5);
+        assert_eq!(data.action_logits[n], row[action]);
+        let mut order: Vec<u32> = (0..48).collect();
+        order.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b)));
+        assert_eq!(data.topk_ids[n * k..][..k], order[..k]);
+        let top: Vec<f32> = order[..k].iter().map(|id| row[*id as usize]).collect();
+        assert_eq!(data.topk_logits[n * k..][..k], top);
+    }
+    let all = forward.scores(&Wants { entropy: false, last_layer_k: Some(1000) }).unwrap();
+    assert_eq!(all.last_layer.unwrap().k, 48);
+}

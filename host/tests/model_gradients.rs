@@ -1,0 +1,179 @@
+//! Gradients of the whole model: none missing, and equal to finite differences; the same bits on any number of threads.
+
+use candle_core::{Device, Tensor};
+use host::model::{Config, Gradients, Policy, Sequences, Wants};
+use host::rng::{fill_standard_normal, stream};
+
+const TEMPERATURE: f64 = 0.8;
+
+/// A random model whose norm weights and biases are random too.
+fn policy(tied: bool) -> Policy {
+    let json = format!(
+        r#"{{"model_type": "qwen2", "vocab_size": 23, "hidden_size": 16, "intermediate_size": 24,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "initializer_range": 0.3, "tie_word_embeddings": {tied}}}"#
+    );
+    let mut rng = stream(7, "test", &[]);
+    let mut fill = |out: &mut [f32]| fill_standard_normal(&mut rng, out);
+    let policy = Policy::init(Config::from_json(json.as_bytes()).unwrap(), &Device::Cpu, &mut fill).unwrap();
+    for (_, var) in policy.params().iter().filter(|(_, var)| var.rank() == 1) {
+        let mut noise = vec![0.0; var.elem_count()];
+        fill(&mut noise);
+        let noise = Tensor::from_vec(noise, var.shape(), &Device::Cpu).unwrap();
+        var.set(&(var.as_detached_tensor() + (noise * 0.2).unwrap()).unwrap()).unwrap();
+    }
+    policy
+}
+
+fn rows() -> Sequences {
+    let (prompt_len, completion_len) = (4, 5);
+    let ids = (0..3 * 9).map(|i| (i * 7 + i / 4) % 23).collect();
+    Sequences { ids, starts: vec![0, 3, 1], prompt_len, completion_len }
+}
+
+fn seed() -> Vec<f32> {
+    (0..15).map(|i| if i % 6 == 4 { 0.0 } else { (i as f32 * 0.9).sin() }).collect()
+}
+
+fn loss(policy: &Policy) -> f64 {
+    let scores = policy.forward_detached(&rows(), TEMPERATURE).unwrap().scores(&Wants::default()).unwrap();
+    scores.logps.iter().zip(seed()).map(|(logp, seed)| f64::from(*logp) * f64::from(seed)).sum()
+}
+
+fn gradients(policy: &Policy) -> Gradients {
+    policy.forward(&rows(), TEMPERATURE).unwrap().backward(&seed()).unwrap()
+}
+
+fn values(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// `(loss(w + eps d) - loss(w - eps d)) / (2 eps)` for the weight `name`, which is left as it was.
+fn difference(policy: &Policy, name: &str, direction: &[f32], eps: f64) -> f64 {
+    let var = policy.params().get(name).unwrap();
+    let start = var.as_detached_tensor().copy().unwrap();
+    let direction = Tensor::from_slice(direction, start.shape(), &Device::Cpu).unwrap();
+    let at = |shift: f64| {
+        var.set(&(&start + (&direction * shift).unwrap()).unwrap()).unwrap();
+        loss(policy)
+    };
+    let slope = (at(eps) - at(-eps)) / (2.0 * eps);
+    var.set(&start).unwrap();
+    slope
+}
+
+#[test]
+fn every_weight_has_the_gradient_that_finite_differences_give() {
+    for tied in [false, true] {
+        let policy = policy(tied);
+        let gradients = gradients(&policy);
+        assert_eq!(gradients.iter().count(), policy.params().iter().count());
+        let mut worst = 0.0f64;
+        for (name, gradient) in gradients.iter() {
+            let gradient = values(gradient);
+            let norm = gradient.iter().map(|g| g * g).sum::<f32>().sqrt();
+            assert!(norm > 0.0, "{name} has no gradient");
+            // Along the gradient the slope is its norm; along a fixed wave it can have any size up to that.
+            let along: Vec<f32> = gradient.iter().map(|g| g / norm).collect();
+            let wave: Vec<f32> = (0..gradient.len()).map(|i| (1.1 * i as f32).cos()).collect();
+            let wave_norm = wave.iter().map(|w| w * w).sum::<f32>().sqrt();
+            let wave: Vec<f32> = wave.iter().map(|w| w / wave_norm).collect();
+            for direction in [along, wave] {
+                let slope: f32 = gradient.iter().zip(&direction).map(|(g, d)| g * d).sum();
+                let error = (difference(&policy, name, &direction, 2e-3) - f64::from(slope)).abs() / f64::from(norm);
+                worst = worst.max(error);
+                assert!(error < 1e-2, "tied {tied}, {name}: relative error {error:e}");
+            }
+        }
+        println!("tied {tied}: largest relative error {worst:.1e}");
+    }
+}
+
+#[test]
+fn single_entries_of_gradients_match_finite_differences() {
+    let policy = policy(true);
+    let gradients = gradients(&policy);
+    for name in
+        ["model.embed_tokens.weight", "model.layers.0.self_attn.k_proj.weight", "model.layers.1.mlp.up_proj.weight"]
+    {
+        let gradient = values(gradients.get(name).unwrap());
+        let largest = gradient.iter().fold(0.0f32, |max, g| max.max(g.abs()));
+        for index in [0, 17, 100, gradient.len() - 1] {
+            let mut direction = vec![0.0; gradient.len()];
+            direction[index] = 1.0;
+            let error = (difference(&policy, name, &direction, 2e-3) - f64::from(gradient[index])).abs();
+            assert!(error < 1e-2 * f64::from(largest), "{name}[{index}]: {error:e} of {largest:e}");
+        }
+    }
+}
+
+#[test]
+fn gradients_of_micro_batches_add_up() {
+    let policy = policy(false);
+    let whole = gradients(&policy);
+    let rows = rows();
+    let mut sum: Option<Gradients> = None;
+    for row in 0..3 {
+        let part = Sequences { ids: rows.ids[row * 9..][..9].to_vec(), starts: vec![rows.starts[row]], ..rows };
+        let part = policy.forward(&part, TEMPERATURE).unwrap().backward(&seed()[row * 5..][..5]).unwrap();
+        match &mut sum {
+            None => sum = Some(part),
+            Some(sum) => sum.accumulate(&part).unwrap(),
+        }
+    }
+    for (name, gradient) in sum.unwrap().iter() {
+        let (sum, whole) = (values(gradient), values(whole.get(name).unwrap()));
+        let scale = whole.iter().fold(0.0f32, |max, g| max.max(g.abs()));
+        let worst = sum.iter().zip(&whole).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 1e-5 * scale, "{name}: {worst:e} of {scale:e}");
+    }
+}
+
+#[test]
+fn tokens_in_the_padding_change_nothing() {
+    let policy = policy(false);
+    let mut other = rows();
+    other.ids[9] = 22;
+    other.ids[10] = 1;
+    other.ids[18] = 5;
+    let scores =
+        |rows: &Sequences| policy.forward_detached(rows, TEMPERATURE).unwrap().scores(&Wants::default()).unwrap().logps;
+    assert_ne!(other, rows());
+    assert_eq!(scores(&rows()), scores(&other));
+}
+
+#[test]
+fn the_graph_and_the_detached_pass_agree_and_only_one_has_gradients() {
+    let policy = policy(false);
+    let wants = Wants { entropy: true, last_layer_k: Some(3) };
+    let (graph, detached) =
+        (policy.forward(&rows(), TEMPERATURE).unwrap(), policy.forward_detached(&rows(), TEMPERATURE).unwrap());
+    assert_eq!(graph.scores(&wants).unwrap(), detached.scores(&wants).unwrap());
+    assert!(detached.backward(&seed()).is_err());
+    assert!(graph.backward(&seed()[1..]).is_err());
+}
+
+#[test]
+fn a_reference_does_not_follow_the_policy() {
+    let policy = policy(false);
+    let reference = policy.reference().unwrap();
+    let before = loss(&reference);
+    assert_eq!(loss(&policy), before);
+    let var = policy.params().get("model.norm.weight").unwrap();
+    var.set(&(var.as_detached_tensor() * 2.0).unwrap()).unwrap();
+    assert_ne!(loss(&policy), before);
+    assert_eq!(loss(&reference), before);
+}
+
+#[test]
+fn malformed_batches_are_errors() {
+    let policy = policy(false);
+    let message = |rows: Sequences| policy.forward(&rows, TEMPERATURE).err().unwrap().to_string();
+    assert!(message(Sequences { starts: vec![0, 4, 1], ..rows() }).contains("starts at 4 in 4 prompt tokens"));
+    assert!(message(Sequences { completion_len: 4, ..rows() }).contains("do not fill"));
+    let mut outside = rows();
+    outside.ids[3] = 23;
+    assert!(message(outside).contains("token id 23 is outside the vocabulary of 23"));
+    let error = policy.forward(&rows(), 0.0).err().unwrap().to_string();
+    assert!(error.contains("loss temperature is 0"), "{error}");
+}

@@ -1,0 +1,178 @@
+//! The fused operations in f64 against plain formulas, and their backward passes against central differences.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor, Var};
+use host::model::ops::{self, Rope, RopeTable};
+
+/// Largest accepted difference between a derivative and its central difference, relative to the largest derivative.
+const TOLERANCE: f64 = 1e-6;
+
+fn wave(shape: &[usize], phase: f64) -> Tensor {
+    let count: usize = shape.iter().product();
+    let values: Vec<f64> =
+        (0..count).map(|i| 1.3 * (1.7 * i as f64 + phase).sin() + 0.2 * (0.3 * i as f64).cos()).collect();
+    Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+}
+
+fn values(tensor: &Tensor) -> Vec<f64> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// `sum(f(inputs) * weights)` for weights that tell all outputs apart.
+fn scalar(output: &Tensor) -> Tensor {
+    (output * wave(output.dims(), 0.5)).unwrap().sum_all().unwrap()
+}
+
+/// Central differences of `value` by every element of `input`.
+fn differences(input: &Tensor, value: impl Fn(&Tensor) -> f64) -> Vec<f64> {
+    let (shape, start, eps) = (input.dims().to_vec(), values(input), 1e-5);
+    let at = |i: usize, shift: f64| {
+        let mut moved = start.clone();
+        moved[i] += shift;
+        value(&Tensor::from_vec(moved, shape.as_slice(), &Device::Cpu).unwrap())
+    };
+    (0..start.len()).map(|i| (at(i, eps) - at(i, -eps)) / (2.0 * eps)).collect()
+}
+
+fn assert_close(what: &str, actual: &[f64], expected: &[f64]) {
+    assert_eq!(actual.len(), expected.len(), "{what}");
+    let scale = expected.iter().fold(1.0f64, |max, x| max.max(x.abs()));
+    let worst = actual.iter().zip(expected).map(|(a, e)| (a - e).abs()).fold(0.0, f64::max) / scale;
+    println!("{what}: {worst:.1e}");
+    assert!(worst < TOLERANCE, "{what}: relative difference {worst:e}");
+}
+
+/// Compares the backward pass of `op` with central differences for each of its inputs.
+fn check_backward(name: &str, inputs: &[Tensor], op: impl Fn(&[Tensor]) -> Tensor) {
+    let vars: Vec<Var> = inputs.iter().map(|input| Var::from_tensor(input).unwrap()).collect();
+    let tensors: Vec<Tensor> = vars.iter().map(|var| var.as_tensor().clone()).collect();
+    let grads = scalar(&op(&tensors)).backward().unwrap();
+    for (i, var) in vars.iter().enumerate() {
+        let numeric = differences(&inputs[i], |moved| {
+            let mut inputs = inputs.to_vec();
+            inputs[i] = moved.clone();
+            scalar(&op(&inputs)).to_scalar::<f64>().unwrap()
+        });
+        let grad = grads.get(var).unwrap_or_else(|| panic!("{name}: input {i} has no gradient"));
+        assert_close(&format!("{name}, input {i}"), &values(grad), &numeric);
+    }
+}
+
+#[test]
+fn rms_norm() {
+    let (x, weight, eps) = (wave(&[2, 3, 10], 0.0), wave(&[10], 2.0), 1e-3);
+    let plain = |x: &Tensor, weight: &Tensor| {
+        let mean = x.sqr().unwrap().mean_keepdim(2).unwrap();
+        let rms = (mean + eps).unwrap().sqrt().unwrap();
+        x.broadcast_div(&rms).unwrap().broadcast_mul(weight).unwrap()
+    };
+    let fused = ops::rms_norm(&x, &weight, eps).unwrap();
+    assert_close("rms_norm forward", &values(&fused), &values(&plain(&x, &weight)));
+    check_backward("rms_norm", &[x, weight], |t| ops::rms_norm(&t[0], &t[1], eps).unwrap());
+}
+
+#[test]
+fn add_bias() {
+    let (x, bias) = (wave(&[4, 3, 5], 0.0), wave(&[5], 2.0));
+    let plain = x.broadcast_add(&bias).unwrap();
+    assert_close("add_bias forward", &values(&ops::add_bias(&x, &bias).unwrap()), &values(&plain));
+    check_backward("add_bias", &[x, bias], |t| ops::add_bias(&t[0], &t[1]).unwrap());
+}
+
+#[test]
+fn swiglu() {
+    let (gate, up) = (wave(&[3, 107], 0.0), wave(&[3, 107], 2.0));
+    let plain = (gate.silu().unwrap() * &up).unwrap();
+    assert_close("swiglu forward", &values(&ops::swiglu(&gate, &up).unwrap()), &values(&plain));
+    check_backward("swiglu", &[gate, up], |t| ops::swiglu(&t[0], &t[1]).unwrap());
+}
+
+#[test]
+fn rope() {
+    let (heads, width, tokens) = (3, 8, 5);
+    let table = Arc::new(RopeTable::new(9, width, 100.0));
+    let rope = Rope { table, starts: Arc::from([0usize, 2]), first_index: 1 };
+    let x = wave(&[2, tokens, heads * width], 0.0);
+    let (input, output) = (values(&x), values(&rope.apply(&x, heads).unwrap()));
+    let mut expected = Vec::new();
+    for (row, start) in [0i64, 2].into_iter().enumerate() {
+        for (head, token) in (0..heads).flat_map(|head| (0..tokens).map(move |token| (head, token))) {
+            let x = &input[((row * tokens + token) * heads + head) * width..][..width];
+            let position = (1 + token as i64 - start).max(0) as f64;
+            for i in 0..width {
+                let angle = position / 100f64.powf(2.0 * (i % 4) as f64 / width as f64);
+                let other = if i < 4 { -x[i + 4] } else { x[i - 4] };
+                expected.push(x[i] * angle.cos() + other * angle.sin());
+            }
+        }
+    }
+    // The table holds 32-bit floats.
+    let worst = output.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(worst < 2e-6, "{worst:e}");
+    check_backward("rope", &[x], |t| rope.apply(&t[0], heads).unwrap());
+}
+
+#[test]
+fn causal_softmax() {
+    let starts: Arc<[usize]> = Arc::from([0usize, 2, 4]);
+    let (tokens, scale) = (5, 0.7);
+    let scores = wave(&[3, 2, tokens, tokens], 0.0);
+    let (input, output) = (values(&scores), values(&ops::causal_softmax(&scores, &starts, scale).unwrap()));
+    let mut expected = vec![0.0; input.len()];
+    for (line, out) in expected.chunks_exact_mut(tokens).enumerate() {
+        let (start, query) = (starts[line / (2 * tokens)], line % tokens);
+        let scores = &input[line * tokens..];
+        let sum: f64 = (start..query + 1).map(|key| (scale * scores[key]).exp()).sum();
+        (start..query + 1).for_each(|key| out[key] = (scale * scores[key]).exp() / sum);
+    }
+    assert_close("causal_softmax forward", &output, &expected);
+    check_backward("causal_softmax", &[scores], |t| ops::causal_softmax(&t[0], &starts, scale).unwrap());
+}
+
+#[test]
+fn logit_stats() {
+    let (logits, temperature) = (wave(&[4, 700], 0.0), 0.6);
+    let targets = Tensor::new(&[3u32, 0, 699, 257], &Device::Cpu).unwrap();
+    let actual = values(&ops::logit_stats(&logits, &targets, temperature).unwrap());
+    let mut expected = Vec::new();
+    for (row, target) in values(&logits).chunks_exact(700).zip([3, 0, 699, 257]) {
+        let scaled: Vec<f64> = row.iter().map(|logit| logit / temperature).collect();
+        let logsumexp = scaled.iter().map(|z| z.exp()).sum::<f64>().ln();
+        let entropy: f64 = scaled.iter().map(|z| -(z - logsumexp).exp() * (z - logsumexp)).sum();
+        expected.extend([scaled[target] - logsumexp, logsumexp, entropy, row[target]]);
+    }
+    assert_close("logit_stats", &actual, &expected);
+    let outside = Tensor::new(&[3u32, 0, 700, 257], &Device::Cpu).unwrap();
+    let error = ops::logit_stats(&logits, &outside, temperature).unwrap_err().to_string();
+    assert!(error.contains("token id 700 is outside the vocabulary of 700"), "{error}");
+}
+
+#[test]
+fn token_logps_vjp() {
+    let (hidden, head, temperature) = (wave(&[6, 5], 0.0), wave(&[9, 5], 2.0), 0.8);
+    let targets = Tensor::new(&[3u32, 0, 8, 5, 5, 1], &Device::Cpu).unwrap();
+    // A seed of 0 marks a token that takes no part.
+    let seed = Tensor::new(&[0.3f64, -1.0, 0.0, 2.0, 0.7, -0.2], &Device::Cpu).unwrap();
+    let value = |hidden: &Tensor, head: &Tensor| {
+        let logits = hidden.matmul(&head.t().unwrap()).unwrap();
+        let stats = ops::logit_stats(&logits, &targets, temperature).unwrap();
+        let logps = stats.narrow(1, 0, 1).unwrap().squeeze(1).unwrap();
+        (logps * &seed).unwrap().sum_all().unwrap().to_scalar::<f64>().unwrap()
+    };
+    let (d_hidden, d_head) = ops::token_logps_vjp(&hidden, &head, &targets, &seed, temperature).unwrap();
+    assert_eq!(d_head.dtype(), DType::F64);
+    assert_close("d_hidden", &values(&d_hidden), &differences(&hidden, |moved| value(moved, &head)));
+    assert_close("d_head", &values(&d_head), &differences(&head, |moved| value(&hidden, moved)));
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_errors() {
+    let x = wave(&[2, 6], 0.0);
+    assert!(ops::rms_norm(&x, &wave(&[5], 0.0), 1e-6).is_err());
+    assert!(ops::add_bias(&x, &wave(&[5], 0.0)).is_err());
+    assert!(ops::swiglu(&x, &wave(&[2, 5], 0.0)).is_err());
+    assert!(ops::causal_softmax(&wave(&[2, 1, 3, 3], 0.0), &Arc::from([0usize]), 1.0).is_err());
+    let rope = Rope { table: Arc::new(RopeTable::new(2, 6, 1e4)), starts: Arc::from([0usize]), first_index: 0 };
+    assert!(rope.apply(&wave(&[1, 3, 6], 0.0), 1).is_err());
+}

@@ -1,0 +1,73 @@
+//! Prints speeds: `cargo test --release -p host --test model_speed -- --ignored --nocapture`.
+
+use std::time::Instant;
+
+use candle_core::Device;
+use host::model::{Config, Generation, Policy, Sampling, Sequences, Wants};
+use host::optim::{AdamW, AdamWConfig};
+use host::rng::{fill_standard_normal, stream};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn policy(hidden: usize, layers: usize, vocab: usize) -> Policy {
+    let json = format!(
+        r#"{{"model_type": "qwen2", "vocab_size": {vocab}, "hidden_size": {hidden}, "intermediate_size": {},
+        "num_hidden_layers": {layers}, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 512, "initializer_range": 0.05}}"#,
+        4 * hidden
+    );
+    let mut rng = stream(5, "test", &[]);
+    let config = Config::from_json(json.as_bytes()).unwrap();
+    Policy::init(config, &Device::Cpu, &mut |out: &mut [f32]| fill_standard_normal(&mut rng, out)).unwrap()
+}
+
+/// The least of several timings, seconds.
+fn least(mut work: impl FnMut()) -> f64 {
+    let repeats = std::env::var("REPEATS").map_or(7, |text| text.parse().unwrap());
+    let mut time = || {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_secs_f64()
+    };
+    (0..repeats).map(|_| time()).fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+#[ignore = "prints speeds and asserts nothing"]
+fn speed() {
+    for (hidden, layers, batch, prompt, tokens) in
+        [(64, 2, 48, 10, 16), (128, 4, 48, 10, 14), (128, 4, 96, 10, 14), (128, 4, 512, 10, 14), (128, 4, 32, 28, 100)]
+    {
+        let policy = policy(hidden, layers, 32);
+        let prompts: Vec<Vec<u32>> = (0..batch).map(|row| vec![(row / 8) as u32 % 32; prompt]).collect();
+        let sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0 };
+        let generation = Generation { sampling, max_completion_length: tokens, eos_ids: vec![], logps: false };
+        let generating = least(|| {
+            let mut rngs: Vec<_> = (0..batch as u64).map(|row| stream(5, "sample", &[row])).collect();
+            policy.generate(&prompts, &generation, &mut rngs).unwrap();
+        });
+        let ids = (0..batch * (prompt + tokens)).map(|i| (i * i % 31) as u32).collect();
+        let rows = Sequences { ids, starts: vec![0; batch], prompt_len: prompt, completion_len: tokens };
+        let wants = Wants { entropy: true, last_layer_k: None };
+        let scoring = least(|| _ = policy.forward_detached(&rows, 1.0).unwrap().scores(&wants).unwrap());
+        let seed = vec![0.01; batch * tokens];
+        let training = least(|| {
+            let forward = policy.forward(&rows, 1.0).unwrap();
+            forward.scores(&wants).unwrap();
+            forward.backward(&seed).unwrap();
+        });
+        let gradients = policy.forward(&rows, 1.0).unwrap().backward(&seed).unwrap();
+        let mut optimizer = AdamW::new(policy.params(), AdamWConfig::default()).unwrap();
+        let stepping = least(|| _ = optimizer.step(policy.params(), &gradients, 1e-6, 1.0).unwrap());
+        println!(
+            "D {hidden}, {layers} layers, {batch} x ({prompt} + {tokens}): generate {:.1} ms ({:.0} tokens/s), \
+             score {:.1} ms, forward + backward {:.1} ms, optimizer {:.2} ms",
+            1e3 * generating,
+            (batch * tokens) as f64 / generating,
+            1e3 * scoring,
+            1e3 * training,
+            1e3 * stepping
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! The bits of logits, gradients, completions and updated weights do not depend on the number of threads.
+
+use std::process::Command;
+
+use candle_core::{Device, Tensor};
+use host::model::{Config, Generation, Policy, Sampling, Sequences, Wants};
+use host::optim::{AdamW, AdamWConfig};
+use host::rng::{fill_standard_normal, stream};
+
+/// FNV-1a over the bits of all numbers.
+struct Digest(u64);
+
+impl Digest {
+    fn add(&mut self, values: impl IntoIterator<Item = u32>) {
+        for byte in values.into_iter().flat_map(u32::to_le_bytes) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+
+    fn floats(&mut self, values: &[f32]) {
+        self.add(values.iter().map(|value| value.to_bits()));
+    }
+
+    fn tensor(&mut self, tensor: &Tensor) {
+        self.floats(&tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap());
+    }
+}
+
+/// One training step of a model that is large enough for matrix products to use several threads.
+#[test]
+#[ignore = "run by `the_number_of_threads_changes_no_bit` in processes of their own"]
+fn child() {
+    let json = r#"{"model_type": "qwen2", "vocab_size": 211, "hidden_size": 128, "intermediate_size": 352,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+        "initializer_range": 0.1}"#;
+    let mut rng = stream(5, "test", &[]);
+    let config = Config::from_json(json.as_bytes()).unwrap();
+    let policy =
+        Policy::init(config, &Device::Cpu, &mut |out: &mut [f32]| fill_standard_normal(&mut rng, out)).unwrap();
+    let (rows, prompt_len, completion_len) = (24, 17, 50);
+    let ids = (0..rows * (prompt_len + completion_len)).map(|i| (i * i + i / 3) as u32 % 211).collect();
+    let starts = (0..rows).map(|row| row % prompt_len).collect();
+    let batch = Sequences { ids, starts, prompt_len, completion_len };
+
+    let mut digest = Digest(0xcbf2_9ce4_8422_2325);
+    let forward = policy.forward(&batch, 0.9).unwrap();
+    let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(20) }).unwrap();
+    digest.floats(&scores.logps);
+    digest.floats(&scores.entropy.unwrap());
+    digest.floats(&scores.last_layer.unwrap().hidden);
+    let seed: Vec<f32> = (0..rows * completion_len).map(|i| (i as f32 * 0.37).sin()).collect();
+    let gradients = forward.backward(&seed).unwrap();
+    gradients.iter().for_each(|(_, gradient)| digest.tensor(gradient));
+    let mut optimizer = AdamW::new(policy.params(), AdamWConfig::default()).unwrap();
+    let outcome = optimizer.step(policy.params(), &gradients, 1e-3, 1.0).unwrap();
+    digest.add([outcome.grad_norm.to_bits() as u32, (outcome.grad_norm.to_bits() >> 32) as u32]);
+    policy.params().iter().for_each(|(_, var)| digest.tensor(&var.as_detached_tensor()));
+
+    let sampling = Sampling { temperature: 1.0, top_k: 50, top_p: 0.95 };
+    let generation = Generation { sampling, max_completion_length: 40, eos_ids: vec![3, 4, 5], logps: true };
+    let prompts: Vec<Vec<u32>> = (0..48).map(|row| (0..1 + row % 9).map(|i| row + i).collect()).collect();
+    let mut rngs: Vec<_> = (0..48).map(|row| stream(5, "sample", &[row])).collect();
+    for completion in policy.generate(&prompts, &generation, &mut rngs).unwrap() {
+        digest.floats(&completion.logps);
+        digest.add(completion.ids);
+    }
+    println!("digest {:016x}", digest.0);
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    let digest = |threads: &str| {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--ignored", "--nocapture"])
+            .envs([("RAYON_NUM_THREADS", threads), ("CANDLE_NUM_THREADS", threads)])
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let line = text.lines().find(|line| line.contains("digest ")).unwrap_or_else(|| panic!("{text}"));
+        line[line.find("digest ").unwrap()..].to_owned()
+    };
+    let one = digest("1");
+    println!("{one}");
+    for threads in ["2", "3", "8"] {
+        assert_eq!(digest(threads), one, "{threads} threads");
+    }
+}

@@ -1,0 +1,181 @@
+//! AdamW and learning-rate schedules against torch and transformers (numbers made by `data/qwen2-golden/make.py`).
+
+use std::path::PathBuf;
+
+use candle_core::{Device, Tensor};
+use host::model::{Gradients, ModelFiles, Policy};
+use host::optim::{AdamW, AdamWConfig, Schedule, ScheduleKind};
+use serde_json::Value;
+
+const CONFIG: AdamWConfig = AdamWConfig { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+const MAX_GRAD_NORM: f64 = 0.5;
+
+fn data() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/qwen2-golden")
+}
+
+fn golden() -> Value {
+    serde_json::from_slice(&std::fs::read(data().join("golden.json")).unwrap()).unwrap()
+}
+
+fn policy() -> Policy {
+    Policy::load(&ModelFiles::Directory(data().join("tied")), &Device::Cpu).unwrap()
+}
+
+/// The made-up gradients of `make.py`.
+fn gradients(policy: &Policy, step: usize) -> Gradients {
+    let gradient = |(number, (name, var)): (usize, (&str, &candle_core::Var))| {
+        let value = |i: usize| 0.01 * (step + 1) as f64 * (0.1 * i as f64 + step as f64 + number as f64).sin();
+        let values: Vec<f32> = (0..var.elem_count()).map(|i| value(i) as f32).collect();
+        (name.to_owned(), Tensor::from_vec(values, var.shape(), &Device::Cpu).unwrap())
+    };
+    policy.params().iter().enumerate().map(gradient).collect()
+}
+
+fn values(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// The larger relative difference of norm and wave product, the latter relative to the norm.
+fn difference(tensor: &Tensor, expected: &Value) -> f64 {
+    let values = values(tensor);
+    let norm = values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    let dot: f64 = values.iter().enumerate().map(|(i, v)| f64::from(*v) * (0.37 * i as f64).cos()).sum();
+    let (norm_, dot_) = (expected["norm"].as_f64().unwrap(), expected["dot"].as_f64().unwrap());
+    (norm - norm_).abs().max((dot - dot_).abs()) / norm_
+}
+
+#[test]
+fn five_steps_match_torch() {
+    let (golden, policy) = (&golden()["adamw"], policy());
+    let mut optimizer = AdamW::new(policy.params(), CONFIG).unwrap();
+    let schedule = Schedule { kind: ScheduleKind::Linear, peak: 1e-2, warmup_steps: 2, max_steps: 5 };
+    for step in 0..5 {
+        let rate = schedule.learning_rate(step);
+        let outcome = optimizer.step(policy.params(), &gradients(&policy, step as usize), rate, MAX_GRAD_NORM).unwrap();
+        let norm = golden["norms"][step as usize].as_f64().unwrap();
+        assert!(outcome.taken && (outcome.grad_norm / norm - 1.0).abs() < 1e-6, "{outcome:?}, expected norm {norm}");
+    }
+    assert_eq!(optimizer.steps_taken(), 5);
+    let mut worst = [0.0f64; 3];
+    for (name, var) in policy.params().iter() {
+        let (exp_avg, exp_avg_sq) = optimizer.moments(name).unwrap();
+        let tensors = [("weights", var.as_tensor()), ("exp_avg", exp_avg), ("exp_avg_sq", exp_avg_sq)];
+        for (worst, (kind, tensor)) in worst.iter_mut().zip(tensors) {
+            let difference = difference(tensor, &golden[kind][name]);
+            *worst = worst.max(difference);
+            assert!(difference < 1e-6, "{kind} of {name}: {difference:e}");
+        }
+    }
+    println!("largest relative differences of weights, exp_avg, exp_avg_sq: {worst:?}");
+    let bias = values(policy.params().get("model.layers.1.self_attn.q_proj.bias").unwrap());
+    for (actual, expected) in bias.iter().zip(golden["q_proj_bias"].as_array().unwrap()) {
+        assert!((f64::from(*actual) - expected.as_f64().unwrap()).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn decay_spares_what_transformers_spares() {
+    let policy = policy();
+    let before: Vec<_> = policy.params().iter().map(|(_, var)| values(var)).collect();
+    let zeros: Gradients = policy
+        .params()
+        .iter()
+        .map(|(name, var)| (name.to_owned(), var.as_detached_tensor().zeros_like().unwrap()))
+        .collect();
+    let mut optimizer = AdamW::new(policy.params(), CONFIG).unwrap();
+    optimizer.step(policy.params(), &zeros, 0.1, 0.0).unwrap();
+    let decayed: Vec<String> = serde_json::from_value(golden()["adamw"]["decayed"].clone()).unwrap();
+    for ((name, var), before) in policy.params().iter().zip(before) {
+        let factor = if decayed.contains(&name.to_owned()) { 1.0 - 0.1 * 0.1 } else { 1.0 };
+        let expected: Vec<f32> = before.iter().map(|value| value * factor as f32).collect();
+        assert_eq!(values(var), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_norm_that_is_not_finite_changes_nothing() {
+    let policy = policy();
+    let mut optimizer = AdamW::new(policy.params(), CONFIG).unwrap();
+    let weights = || policy.params().iter().map(|(_, var)| values(var)).collect::<Vec<_>>();
+    for bad in [f64::NAN, f64::INFINITY] {
+        let broken: Gradients = gradients(&policy, 0)
+            .iter()
+            .map(|(name, grad)| {
+                (name.to_owned(), if name.contains("v_proj.bias") { (grad * bad).unwrap() } else { grad.clone() })
+            })
+            .collect();
+        let before = weights();
+        let outcome = optimizer.step(policy.params(), &broken, 0.1, 1.0).unwrap();
+        assert!(!outcome.taken && !outcome.grad_norm.is_finite());
+        assert_eq!((weights(), optimizer.steps_taken()), (before, 0));
+    }
+}
+
+#[test]
+fn clipping_is_off_at_0_and_inactive_below_the_limit() {
+    let run = |max_grad_norm: f64| {
+        let policy = policy();
+        let mut optimizer = AdamW::new(policy.params(), CONFIG).unwrap();
+        optimizer.step(policy.params(), &gradients(&policy, 0), 0.1, max_grad_norm).unwrap();
+        values(optimizer.moments("model.norm.weight").unwrap().0)
+    };
+    assert_eq!(run(0.0), run(1e6));
+    assert_ne!(run(0.0), run(0.01));
+}
+
+#[test]
+fn a_restored_optimizer_continues_bit_for_bit() {
+    let run = |interrupted: bool| {
+        let policy = policy();
+        let mut optimizer = AdamW::new(policy.params(), CONFIG).unwrap();
+        for step in 0..4 {
+            if interrupted && step == 2 {
+                let state = optimizer.state().unwrap();
+                let mut fresh = AdamW::new(policy.params(), CONFIG).unwrap();
+                fresh.load_state(&state).unwrap();
+                // A step of the old optimizer (at a learning rate of 0) must reach neither the state nor the new one.
+                let before = values(&state["exp_avg/model.norm.weight"]);
+                optimizer.step(policy.params(), &gradients(&policy, 9), 0.0, 0.0).unwrap();
+                assert_eq!(values(&state["exp_avg/model.norm.weight"]), before);
+                optimizer = fresh;
+            }
+            optimizer.step(policy.params(), &gradients(&policy, step), 0.01, MAX_GRAD_NORM).unwrap();
+        }
+        let state = optimizer.state().unwrap();
+        assert_eq!(state["steps_taken"].to_vec1::<i64>().unwrap(), [4]);
+        policy.params().iter().map(|(_, var)| values(var)).collect::<Vec<_>>()
+    };
+    assert_eq!(run(false), run(true));
+}
+
+#[test]
+fn a_foreign_state_is_refused() {
+    let policy = policy();
+    let mut optimizer = AdamW::new(policy.params(), CONFIG).unwrap();
+    let mut state = optimizer.state().unwrap();
+    let moment = state.remove("exp_avg/model.norm.weight").unwrap();
+    assert!(optimizer.load_state(&state).unwrap_err().to_string().contains("tensors, expected"));
+    state.insert("exp_avg/other".to_owned(), moment.clone());
+    let error = optimizer.load_state(&state).unwrap_err().to_string();
+    assert!(error.contains("has no `exp_avg/model.norm.weight`"), "{error}");
+    state.remove("exp_avg/other");
+    state.insert("exp_avg/model.norm.weight".to_owned(), moment.narrow(0, 0, 3).unwrap());
+    let error = optimizer.load_state(&state).unwrap_err().to_string();
+    assert!(error.contains("has shape [3], expected [32]"), "{error}");
+}
+
+#[test]
+fn schedules_match_transformers() {
+    let golden = golden();
+    for (key, rates) in golden["schedules"].as_object().unwrap() {
+        let (kind, ratio) = key.split_once('/').unwrap();
+        let kind: ScheduleKind = serde_json::from_value(kind.into()).unwrap();
+        let schedule = Schedule::new(kind, 3e-4, ratio.parse().unwrap(), 10).unwrap();
+        for (step, rate) in rates.as_array().unwrap().iter().enumerate() {
+            let (actual, expected) = (schedule.learning_rate(step as u64), rate.as_f64().unwrap());
+            assert!((actual - expected).abs() < 1e-18, "{key}, step {step}: {actual:e}, expected {expected:e}");
+        }
+    }
+    assert!(Schedule::new(ScheduleKind::Linear, 1e-3, 1.5, 10).is_err());
+}
