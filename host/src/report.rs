@@ -98,9 +98,9 @@ impl Report {
             let value = |name: &str| flushed.values.get(name).copied();
             let number = |name: &str| value(name).map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
             let mut line = format!(
-                "step {step:>4}  reward {}  loss {}  grad_norm {}  rejected {:.2}%",
+                "step {step:>4}  reward {}  entropy {}  grad_norm {}  rejected {:.2}%",
                 number("reward"),
-                value("loss").map_or_else(|| "-".to_owned(), |value| format!("{value:+.4}")),
+                number("entropy"),
                 number("grad_norm"),
                 100.0 * value("mask/rejection_rate").unwrap_or(0.0)
             );

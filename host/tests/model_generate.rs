@@ -43,7 +43,7 @@ fn next_logits(policy: &Policy, ids: &[u32]) -> Vec<f32> {
     let rows = Sequences { ids: [ids, &[0]].concat(), starts: vec![0], prompt_len: ids.len(), completion_len: 1 };
     let forward = policy.forward_detached(&rows, 1.0).unwrap();
     let head = policy.params().get("lm_head.weight").unwrap().as_detached_tensor();
-    forward.hidden().matmul(&head.t().unwrap()).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    forward.hidden().unwrap().matmul(&head.t().unwrap()).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
 fn argmax(logits: &[f32]) -> u32 {

@@ -36,7 +36,7 @@ fn sequences(golden: &Value, prompt_len: usize) -> Sequences {
 
 fn logits(policy: &Policy, forward: &Forward) -> Vec<f32> {
     let head = policy.params().get(host::model::head_name(policy.config())).unwrap().as_detached_tensor();
-    forward.hidden().matmul(&head.t().unwrap()).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    forward.hidden().unwrap().matmul(&head.t().unwrap()).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
 fn largest_difference(a: &[f32], b: &[f64]) -> f64 {

@@ -3,6 +3,10 @@
 //! Prompt `448+972=`, completion `10 12 14=1420`: the sum of each pair of digits with the carry from the one before, least
 //! significant first, then `=` and the answer. About a tenth of all pairs is held out, the same pairs in every run; a pair
 //! and its mirror image (`972+448=`) fall on the same side.
+//!
+//! `embedded:arithmetic-with-slips` is the same task taught by fallible teachers: its worked solutions forget each carry
+//! with probability one half. Prompts, answers and the split are the same. A model trained on it knows how to add and
+//! is unsure about carries, which leaves reinforcement learning something to do.
 
 use anyhow::Result;
 use serde_json::Map;
@@ -21,15 +25,24 @@ const TASK_SEED: u64 = 0;
 #[derive(Clone, Debug)]
 pub struct Arithmetic {
     seed: u64,
+    slips: bool,
 }
 
 impl Arithmetic {
     /// The name to give in place of a file.
     pub const NAME: &'static str = "embedded:arithmetic";
 
+    /// The name of the task whose worked solutions forget carries.
+    pub const NAME_WITH_SLIPS: &'static str = "embedded:arithmetic-with-slips";
+
     /// The task with its training order drawn from `seed`.
     pub fn new(seed: u64) -> Self {
-        Arithmetic { seed }
+        Arithmetic { seed, slips: false }
+    }
+
+    /// The task with worked solutions that forget carries.
+    pub fn with_slips(seed: u64) -> Self {
+        Arithmetic { seed, slips: true }
     }
 
     /// The training prompt at `cursor`: a uniform draw (with repetition) from the pairs that are not held out.
@@ -38,7 +51,11 @@ impl Arithmetic {
         loop {
             let (a, b) = pair(rng::below(&mut rng, OPERANDS * OPERANDS));
             if !is_held_out(a, b) {
-                return example(a, b);
+                let mut example = example(a, b);
+                if self.slips {
+                    example.solution = Some(worked(a, b, || rng::below(&mut rng, 2) == 0));
+                }
+                return example;
             }
         }
     }
@@ -72,20 +89,22 @@ fn example(a: u64, b: u64) -> Example {
     Example {
         prompt: format!("{a}+{b}="),
         answer: (a + b).to_string(),
-        solution: Some(worked(a, b)),
+        solution: Some(worked(a, b, || false)),
         columns: Map::new(),
     }
 }
 
-/// The worked solution: one digit sum per place with the carry, then the answer.
-fn worked(a: u64, b: u64) -> String {
-    let mut carry = 0;
+/// The worked solution: one digit sum per place with the carry, unless `forgets` it, then the answer that this leads to.
+fn worked(a: u64, b: u64, mut forgets: impl FnMut() -> bool) -> String {
+    let (mut carry, mut answer) = (0, 0);
     let sums = [1, 10, 100].map(|place| {
         let sum = a / place % 10 + b / place % 10 + carry;
-        carry = sum / 10;
+        // The last carry is no separate act: it is written with the last sum.
+        answer += if place == 100 { sum * place } else { sum % 10 * place };
+        carry = if sum >= 10 && !(place < 100 && forgets()) { 1 } else { 0 };
         sum.to_string()
     });
-    format!("{}={}", sums.join(" "), a + b)
+    format!("{}={answer}", sums.join(" "))
 }
 
 #[cfg(test)]
@@ -96,9 +115,10 @@ mod tests {
 
     #[test]
     fn worked_solutions_by_hand() {
-        assert_eq!(worked(448, 972), "10 12 14=1420");
-        assert_eq!(worked(100, 100), "0 0 2=200");
-        assert_eq!(worked(999, 999), "18 19 19=1998");
+        assert_eq!(worked(448, 972, || false), "10 12 14=1420");
+        assert_eq!(worked(100, 100, || false), "0 0 2=200");
+        assert_eq!(worked(999, 999, || false), "18 19 19=1998");
+        assert_eq!(worked(448, 972, || true), "10 11 13=1310");
         let example = example(448, 972);
         assert_eq!((example.prompt.as_str(), example.answer.as_str()), ("448+972=", "1420"));
         assert_eq!(example.target(), "10 12 14=1420");
@@ -109,6 +129,19 @@ mod tests {
         assert_eq!(pair(0), (100, 100));
         assert_eq!(pair(OPERANDS * OPERANDS - 1), (999, 999));
         assert_eq!(pair(901), (101, 101));
+    }
+
+    #[test]
+    fn slips_change_solutions_and_nothing_else() {
+        let (right, slipping) = (Arithmetic::new(3), Arithmetic::with_slips(3));
+        let mut wrong = 0;
+        for cursor in 0..1_000 {
+            let (right, slip) = (right.train(cursor), slipping.train(cursor));
+            assert_eq!((&right.prompt, &right.answer), (&slip.prompt, &slip.answer));
+            wrong += usize::from(right.solution != slip.solution);
+        }
+        assert!((350..500).contains(&wrong), "{wrong} of 1000 solutions slip");
+        assert_eq!(right.held_out(3).unwrap(), slipping.held_out(3).unwrap());
     }
 
     #[test]

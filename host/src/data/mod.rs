@@ -51,9 +51,10 @@ impl Dataset {
     /// `eval` is the JSONL file of held-out prompts; the embedded task brings its own and refuses one. Errors: a name
     /// that is neither, a file that cannot be read, holds no rows, or holds a row without the named `columns`.
     pub fn open(name: &str, eval: Option<&Path>, columns: &Columns, seed: u64) -> Result<Dataset> {
-        if name == Arithmetic::NAME {
+        if [Arithmetic::NAME, Arithmetic::NAME_WITH_SLIPS].contains(&name) {
             ensure!(eval.is_none(), "dataset `{name}` has its own held-out prompts (remove `eval_dataset_name`)");
-            return Ok(Dataset::Arithmetic(Arithmetic::new(seed)));
+            let task = if name == Arithmetic::NAME { Arithmetic::new(seed) } else { Arithmetic::with_slips(seed) };
+            return Ok(Dataset::Arithmetic(task));
         }
         let path = Path::new(name);
         ensure!(

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use candle_core::Tensor;
 
+use super::forward::Gradients;
 use super::ops::{self, Rope};
 use super::params::{EMBEDDING, FINAL_NORM, HEAD};
-use super::policy::Gradients;
 use super::qwen2::{Heads, Layer, Linear, Qwen2, Saved};
 
 /// What a forward pass kept.

@@ -1,14 +1,17 @@
 //! Sampling completions with a key-value cache.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
 use rand::Rng;
+use rayon::prelude::*;
 
+use super::forward::host;
 use super::kv_cache::{KvCache, decode_rows};
 use super::ops;
-use super::policy::{Policy, host};
+use super::policy::Policy;
 use super::qwen2::{Qwen2, rope};
 use super::sample::{Sampling, Scratch};
 
@@ -46,14 +49,18 @@ struct Prompts {
     length: usize,
     /// The distinct prompt of each row.
     prompt_of: Vec<u32>,
+    /// Number of the first row in the whole batch.
+    first_row: usize,
 }
 
 impl Prompts {
-    fn new(prompts: &[Vec<u32>], vocab_size: usize) -> Result<Self> {
-        let length = prompts.iter().map(Vec::len).max().context("there is no prompt (give at least one)")?;
+    fn new(prompts: &[Vec<u32>], rows: Range<usize>, vocab_size: usize) -> Result<Self> {
+        let length = prompts[rows.clone()].iter().map(Vec::len).max().unwrap_or(0);
+        let first_row = rows.start;
         let mut distinct: HashMap<&[u32], u32> = HashMap::new();
-        let mut packed = Self { ids: Vec::new(), starts: Vec::new(), length, prompt_of: Vec::new() };
-        for (row, prompt) in prompts.iter().enumerate() {
+        let mut packed = Self { ids: Vec::new(), starts: Vec::new(), length, prompt_of: Vec::new(), first_row };
+        for row in rows {
+            let prompt = &prompts[row];
             ensure!(!prompt.is_empty(), "prompt {row} has no token (give at least one)");
             if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab_size) {
                 bail!(
@@ -61,7 +68,7 @@ impl Prompts {
                 );
             }
             let next = packed.starts.len() as u32;
-            let number = *distinct.entry(prompt).or_insert(next);
+            let number = *distinct.entry(prompt.as_slice()).or_insert(next);
             packed.prompt_of.push(number);
             if number == next {
                 let start = length - prompt.len();
@@ -77,7 +84,7 @@ impl Policy {
     /// Samples one completion per prompt; row `b` draws from `rngs[b]` alone, one number per token.
     ///
     /// What a row draws does not depend on the other rows, up to the rounding of the logits.
-    pub fn generate<R: Rng>(
+    pub fn generate<R: Rng + Send>(
         &self,
         prompts: &[Vec<u32>],
         generation: &Generation,
@@ -86,9 +93,28 @@ impl Policy {
         generation.sampling.check()?;
         ensure!(rngs.len() == prompts.len(), "{} random streams for {} prompts", rngs.len(), prompts.len());
         ensure!(generation.max_completion_length > 0, "`max_completion_length` is 0, expected at least 1");
-        let prompts = Prompts::new(prompts, self.config().vocab_size)?;
+        ensure!(!prompts.is_empty(), "there is no prompt (give at least one)");
+        let mut parts = Vec::new();
+        let mut rest = rngs;
+        for rows in self.split(prompts.len()) {
+            let (own, others) = rest.split_at_mut(rows.len());
+            parts.push((Prompts::new(prompts, rows, self.config().vocab_size)?, own));
+            rest = others;
+        }
+        let generate = |(prompts, rngs)| self.generate_part(prompts, generation, rngs);
+        let completions: Vec<_> = parts.into_par_iter().map(generate).collect::<Result<_>>()?;
+        Ok(completions.into_iter().flatten().collect())
+    }
+
+    fn generate_part<R: Rng>(
+        &self,
+        prompts: Prompts,
+        generation: &Generation,
+        rngs: &mut [R],
+    ) -> Result<Vec<Completion>> {
+        let first_row = prompts.first_row;
         let mut decoder = Decoder::new(self, prompts, generation.max_completion_length)?;
-        let mut batch = Batch::new(generation, rngs);
+        let mut batch = Batch::new(generation, rngs, first_row);
         let mut logits = decoder.prefill()?;
         while !batch.take(&logits)? {
             logits = decoder.step(&batch)?;
@@ -157,10 +183,11 @@ struct Batch<'a, R> {
     /// Tokens of each active completion.
     length: usize,
     scratch: Scratch,
+    first_row: usize,
 }
 
 impl<'a, R: Rng> Batch<'a, R> {
-    fn new(generation: &'a Generation, rngs: &'a mut [R]) -> Self {
+    fn new(generation: &'a Generation, rngs: &'a mut [R], first_row: usize) -> Self {
         let rows = rngs.len();
         Self {
             generation,
@@ -170,6 +197,7 @@ impl<'a, R: Rng> Batch<'a, R> {
             last_ids: Vec::new(),
             length: 0,
             scratch: Scratch::default(),
+            first_row,
         }
     }
 
@@ -181,9 +209,9 @@ impl<'a, R: Rng> Batch<'a, R> {
         self.last_ids.clear();
         let mut going = Vec::with_capacity(self.active.len());
         for (row, logits) in self.active.iter().zip(logits.chunks_exact(vocab)) {
-            let id = sampling
-                .draw(logits, &mut self.rngs[*row], &mut self.scratch)
-                .with_context(|| format!("cannot sample token {} of completion {row}", self.length))?;
+            let id = sampling.draw(logits, &mut self.rngs[*row], &mut self.scratch).with_context(|| {
+                format!("cannot sample token {} of completion {}", self.length, self.first_row + row)
+            })?;
             let completion = &mut self.completions[*row];
             completion.ids.push(id);
             if *logps {

@@ -6,6 +6,7 @@
 mod backward;
 mod config;
 mod files;
+mod forward;
 mod generate;
 mod kv_cache;
 pub mod ops;
@@ -17,8 +18,9 @@ mod scores;
 
 pub use config::{CONFIG_FILE, Config, TokenIds};
 pub use files::ModelFiles;
+pub use forward::{Forward, Gradients};
 pub use generate::{Completion, Generation};
 pub use params::{EMBEDDING, FINAL_NORM, HEAD, INDEX_FILE, Params, WEIGHTS_FILE, head_name, shapes};
-pub use policy::{Forward, Gradients, Policy, Sequences};
+pub use policy::{Policy, Sequences};
 pub use sample::Sampling;
 pub use scores::{LastLayerData, Scores, Wants};

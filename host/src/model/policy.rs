@@ -1,16 +1,15 @@
-//! The policy: a configuration with its weights, its forward pass over whole sequences and the gradients.
+//! The policy: a configuration with its weights.
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 
-use anyhow::{Context, Result, bail, ensure};
-use candle_core::{DType, Device, Tensor};
+use anyhow::{Result, bail, ensure};
+use candle_core::Device;
+use rayon::prelude::*;
 
-use super::backward::Tape;
 use super::config::Config;
 use super::files::ModelFiles;
-use super::ops;
+use super::forward::{Forward, Part};
 use super::params::Params;
-use super::qwen2::{Qwen2, rope};
 
 /// A batch of prompts with their completions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,26 +30,6 @@ pub struct Policy {
     config: Config,
     params: Params,
     device: Device,
-}
-
-/// One forward pass over `[B, T]` completion tokens, with or without what the backward pass needs.
-pub struct Forward {
-    /// Features that produced the logits of the tokens, `[B * T, D]`.
-    hidden: Tensor,
-    /// `[V, D]`.
-    pub(super) head: Tensor,
-    /// Completion ids, `[B * T]` u32.
-    pub(super) targets: Tensor,
-    pub(super) loss_temperature: f64,
-    rows: usize,
-    tokens: usize,
-    tape: Option<Tape>,
-}
-
-/// The gradient of a loss by every weight, ordered by name.
-#[derive(Debug, Clone)]
-pub struct Gradients {
-    tensors: BTreeMap<String, Tensor>,
 }
 
 impl Sequences {
@@ -78,8 +57,15 @@ impl Sequences {
         }
     }
 
+    /// Some of the rows.
+    fn slice(&self, rows: Range<usize>) -> Self {
+        let length = self.prompt_len + self.completion_len;
+        let ids = self.ids[rows.start * length..rows.end * length].to_vec();
+        Self { ids, starts: self.starts[rows].to_vec(), ..*self }
+    }
+
     /// The columns `from..to` of all rows.
-    fn columns(&self, from: usize, to: usize) -> Vec<u32> {
+    pub(super) fn columns(&self, from: usize, to: usize) -> Vec<u32> {
         let length = self.prompt_len + self.completion_len;
         self.ids.chunks_exact(length).flat_map(|row| row[from..to].iter().copied()).collect()
     }
@@ -144,86 +130,21 @@ impl Policy {
             loss_temperature.is_finite() && loss_temperature > 0.0,
             "the loss temperature is {loss_temperature}, expected more than 0 (correct the configuration)"
         );
-        let model = Qwen2::new(&self.config, &self.params)?;
-        let (prompt, tokens) = (rows.prompt_len, rows.completion_len);
-        // The last token of a row produces no logits that anyone reads.
-        let inputs = prompt + tokens - 1;
-        let ids = Tensor::from_vec(rows.columns(0, inputs), (rows.rows(), inputs), &self.device)?;
-        let rope = rope(&self.config, &rows.starts, inputs);
-        let mut saved = Vec::new();
-        let x = model.residual(&ids, &rope, |_, layer| {
-            if keep {
-                saved.push(layer);
-            }
-            Ok(())
-        })?;
-        let last = x.narrow(1, prompt - 1, tokens)?.contiguous()?;
-        let count = rows.rows() * tokens;
-        Ok(Forward {
-            hidden: model.features(&last)?.reshape((count, self.config.hidden_size))?,
-            head: model.head.clone(),
-            targets: Tensor::from_vec(rows.columns(prompt, prompt + tokens), count, &self.device)?,
-            loss_temperature,
-            rows: rows.rows(),
-            tokens,
-            tape: keep.then(|| Tape { model, ids, rope, layers: saved, last, tied: self.config.tie_word_embeddings }),
-        })
-    }
-}
-
-impl Forward {
-    /// Rows and completion tokens, B and T.
-    pub fn dims(&self) -> (usize, usize) {
-        (self.rows, self.tokens)
+        let parts = self.split(rows.rows());
+        let part = |range: Range<usize>| Part::new(self, &rows.slice(range), loss_temperature, keep);
+        let parts = parts.into_par_iter().map(part).collect::<Result<_>>()?;
+        Ok(Forward::new(parts, rows.completion_len))
     }
 
-    /// The features that produced each token's logits, `[B * T, D]`.
-    pub fn hidden(&self) -> Tensor {
-        self.hidden.clone()
-    }
-
-    /// The gradients of a loss whose derivative by the log-probabilities is `seed`, `[B, T]`.
+    /// Splits `rows` rows into equal parts that are worked on side by side; one part unless the model is small.
     ///
-    /// A detached forward pass, or a seed of another size, is an error.
-    pub fn backward(&self, seed: &[f32]) -> Result<Gradients> {
-        let tape = self.tape.as_ref().context("this forward pass kept no activations (call `forward`)")?;
-        let (count, _) = self.hidden.dims2()?;
-        ensure!(seed.len() == count, "the seed has {} numbers, expected {count}", seed.len());
-        let seed = Tensor::from_slice(seed, count, self.hidden.device())?;
-        let (d_hidden, d_head) =
-            ops::token_logps_vjp(&self.hidden, &self.head, &self.targets, &seed, self.loss_temperature)?;
-        tape.backward(&d_hidden, d_head)
+    /// Small matrix products do not gain from more threads, whole parts do. The split depends on nothing but the number
+    /// of rows, so neither do the bits of any result.
+    pub(super) fn split(&self, rows: usize) -> Vec<Range<usize>> {
+        const SMALL: usize = 1 << 24;
+        const MOST_ROWS: usize = 32;
+        let small = self.device.is_cpu() && self.params.element_count() <= SMALL;
+        let parts = if small { (2 * rows.div_ceil(2 * MOST_ROWS)).clamp(1, rows.max(1)) } else { 1 };
+        (0..parts).map(|part| part * rows / parts..(part + 1) * rows / parts).collect()
     }
-}
-
-impl Gradients {
-    /// Adds the gradients of another micro-batch of the same model.
-    pub fn accumulate(&mut self, other: &Self) -> Result<()> {
-        ensure!(self.tensors.keys().eq(other.tensors.keys()), "the gradients belong to different models");
-        for (name, sum) in &mut self.tensors {
-            *sum = ops::add(sum, &other.tensors[name])?;
-        }
-        Ok(())
-    }
-
-    /// The gradient by the weight `name`, in its shape; an unknown name is an error.
-    pub fn get(&self, name: &str) -> Result<&Tensor> {
-        self.tensors.get(name).with_context(|| format!("there is no gradient for `{name}`"))
-    }
-
-    /// Names and gradients, ordered by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
-    }
-}
-
-impl FromIterator<(String, Tensor)> for Gradients {
-    fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(tensors: I) -> Self {
-        Self { tensors: tensors.into_iter().collect() }
-    }
-}
-
-/// The values of a tensor on the host, row-major, as f32.
-pub(super) fn host(tensor: &Tensor) -> Result<Vec<f32>> {
-    Ok(tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?)
 }

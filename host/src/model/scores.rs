@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
+use super::forward::{Forward, Part, host};
 use super::ops;
-use super::policy::{Forward, host};
 
 /// What to compute besides the log-probabilities.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,38 +51,55 @@ pub struct LastLayerData {
 impl Forward {
     /// The scores of all tokens; logits exist for a bounded number of tokens at a time.
     pub fn scores(&self, wants: &Wants) -> Result<Scores> {
-        let hidden = self.hidden();
-        let (count, width) = hidden.dims2()?;
-        let vocab_size = self.head.dim(0)?;
-        let k = wants.last_layer_k.map(|k| k.min(vocab_size));
+        let k = wants.last_layer_k;
         ensure!(k != Some(0), "the number of top tokens is 0, expected at least 1");
-        let mut stats = Vec::with_capacity(4 * count);
-        let mut top = TopTokens::default();
-        let chunk = ops::chunk_rows(vocab_size);
-        for from in (0..count).step_by(chunk) {
-            let len = chunk.min(count - from);
-            let logits = hidden.narrow(0, from, len)?.matmul(&self.head.t()?)?;
-            let targets = self.targets.narrow(0, from, len)?;
-            stats.extend(host(&ops::logit_stats(&logits, &targets, self.loss_temperature)?)?);
-            if let Some(k) = k {
-                top.extend(&logits, k)?;
-            }
-        }
-        let column = |column: usize| stats.iter().skip(column).step_by(4).copied().collect::<Vec<f32>>();
+        let parts = self.parts.par_iter().map(|part| part.logits(k)).collect::<Result<Vec<PartScores>>>()?;
+        let column = |column: usize| {
+            let parts = parts.iter().flat_map(|part| part.stats.iter().skip(column).step_by(4));
+            parts.copied().collect::<Vec<f32>>()
+        };
         let last_layer = match k {
             None => None,
-            Some(k) => Some(LastLayerData {
-                hidden: host(&hidden)?,
-                topk_ids: top.ids,
-                topk_logits: top.logits,
-                logsumexp: column(1),
-                action_logits: column(3),
-                k,
-                width,
-                vocab_size,
-            }),
+            Some(k) => {
+                let (vocab_size, width) = self.parts[0].head.dims2()?;
+                Some(LastLayerData {
+                    hidden: host(&self.hidden()?)?,
+                    topk_ids: parts.iter().flat_map(|part| part.top.ids.iter().copied()).collect(),
+                    topk_logits: parts.iter().flat_map(|part| part.top.logits.iter().copied()).collect(),
+                    logsumexp: column(1),
+                    action_logits: column(3),
+                    k: k.min(vocab_size),
+                    width,
+                    vocab_size,
+                })
+            }
         };
         Ok(Scores { logps: column(0), entropy: wants.entropy.then(|| column(2)), last_layer })
+    }
+}
+
+/// What the logits of some rows say.
+struct PartScores {
+    /// The columns of `ops::logit_stats`, `[rows * T, 4]`.
+    stats: Vec<f32>,
+    top: TopTokens,
+}
+
+impl Part {
+    fn logits(&self, k: Option<usize>) -> Result<PartScores> {
+        let (count, vocab) = (self.hidden.dim(0)?, self.head.dim(0)?);
+        let mut scores = PartScores { stats: Vec::with_capacity(4 * count), top: TopTokens::default() };
+        let chunk = ops::chunk_rows(vocab);
+        for from in (0..count).step_by(chunk) {
+            let len = chunk.min(count - from);
+            let logits = self.hidden.narrow(0, from, len)?.matmul(&self.head.t()?)?;
+            let targets = self.targets.narrow(0, from, len)?;
+            scores.stats.extend(host(&ops::logit_stats(&logits, &targets, self.loss_temperature)?)?);
+            if let Some(k) = k {
+                scores.top.extend(&logits, k.min(vocab))?;
+            }
+        }
+        Ok(scores)
     }
 }
 

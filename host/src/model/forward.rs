@@ -1,0 +1,148 @@
+//! One forward pass over whole sequences, and the gradients that follow from it.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Tensor};
+use rayon::prelude::*;
+
+use super::backward::Tape;
+use super::ops;
+use super::policy::{Policy, Sequences};
+use super::qwen2::{Qwen2, rope};
+
+/// One forward pass over `[B, T]` completion tokens, with or without what the backward pass needs.
+pub struct Forward {
+    /// Consecutive rows of the batch.
+    pub(super) parts: Vec<Part>,
+    tokens: usize,
+}
+
+/// The forward pass of some rows.
+pub(super) struct Part {
+    /// Features that produced the logits of the tokens, `[rows * T, D]`.
+    pub(super) hidden: Tensor,
+    /// `[V, D]`.
+    pub(super) head: Tensor,
+    /// Completion ids, `[rows * T]` u32.
+    pub(super) targets: Tensor,
+    pub(super) loss_temperature: f64,
+    tape: Option<Tape>,
+}
+
+/// The gradient of a loss by every weight, ordered by name.
+#[derive(Debug, Clone)]
+pub struct Gradients {
+    tensors: BTreeMap<String, Tensor>,
+}
+
+impl Part {
+    /// Runs the model; `keep` says whether activations are kept for the backward pass.
+    pub(super) fn new(policy: &Policy, rows: &Sequences, loss_temperature: f64, keep: bool) -> Result<Self> {
+        let (config, device) = (policy.config(), policy.device());
+        let model = Qwen2::new(config, policy.params())?;
+        let (prompt, tokens) = (rows.prompt_len, rows.completion_len);
+        // The last token of a row produces no logits that anyone reads.
+        let inputs = prompt + tokens - 1;
+        let ids = Tensor::from_vec(rows.columns(0, inputs), (rows.rows(), inputs), device)?;
+        let rope = rope(config, &rows.starts, inputs);
+        let mut layers = Vec::new();
+        let x = model.residual(&ids, &rope, |_, layer| {
+            if keep {
+                layers.push(layer);
+            }
+            Ok(())
+        })?;
+        let last = x.narrow(1, prompt - 1, tokens)?.contiguous()?;
+        let count = rows.rows() * tokens;
+        Ok(Self {
+            hidden: model.features(&last)?.reshape((count, config.hidden_size))?,
+            head: model.head.clone(),
+            targets: Tensor::from_vec(rows.columns(prompt, prompt + tokens), count, device)?,
+            loss_temperature,
+            tape: keep.then(|| Tape { model, ids, rope, layers, last, tied: config.tie_word_embeddings }),
+        })
+    }
+
+    fn backward(&self, seed: &[f32]) -> Result<Gradients> {
+        let tape = self.tape.as_ref().context("this forward pass kept no activations (call `forward`)")?;
+        let seed = Tensor::from_slice(seed, seed.len(), self.hidden.device())?;
+        let (d_hidden, d_head) =
+            ops::token_logps_vjp(&self.hidden, &self.head, &self.targets, &seed, self.loss_temperature)?;
+        tape.backward(&d_hidden, d_head)
+    }
+}
+
+impl Forward {
+    pub(super) fn new(parts: Vec<Part>, tokens: usize) -> Self {
+        Self { parts, tokens }
+    }
+
+    /// Rows and completion tokens, B and T.
+    pub fn dims(&self) -> (usize, usize) {
+        (self.count() / self.tokens, self.tokens)
+    }
+
+    fn count(&self) -> usize {
+        self.parts.iter().map(|part| part.targets.elem_count()).sum()
+    }
+
+    /// The features that produced each token's logits, `[B * T, D]`.
+    pub fn hidden(&self) -> Result<Tensor> {
+        let parts: Vec<&Tensor> = self.parts.iter().map(|part| &part.hidden).collect();
+        Ok(Tensor::cat(&parts, 0)?)
+    }
+
+    /// The gradients of a loss whose derivative by the log-probabilities is `seed`, `[B, T]`.
+    ///
+    /// A detached forward pass, or a seed of another size, is an error.
+    pub fn backward(&self, seed: &[f32]) -> Result<Gradients> {
+        let count = self.count();
+        ensure!(seed.len() == count, "the seed has {} numbers, expected {count}", seed.len());
+        let mut rest = seed;
+        let mut seeded = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
+            let (own, others) = rest.split_at(part.targets.elem_count());
+            seeded.push((part, own));
+            rest = others;
+        }
+        let gradients: Vec<Gradients> =
+            seeded.into_par_iter().map(|(part, seed)| part.backward(seed)).collect::<Result<_>>()?;
+        let mut gradients = gradients.into_iter();
+        let mut sum = gradients.next().context("a forward pass has at least one part")?;
+        gradients.try_for_each(|part| sum.accumulate(&part))?;
+        Ok(sum)
+    }
+}
+
+impl Gradients {
+    /// Adds the gradients of another micro-batch of the same model.
+    pub fn accumulate(&mut self, other: &Self) -> Result<()> {
+        ensure!(self.tensors.keys().eq(other.tensors.keys()), "the gradients belong to different models");
+        for (name, sum) in &mut self.tensors {
+            *sum = ops::add(sum, &other.tensors[name])?;
+        }
+        Ok(())
+    }
+
+    /// The gradient by the weight `name`, in its shape; an unknown name is an error.
+    pub fn get(&self, name: &str) -> Result<&Tensor> {
+        self.tensors.get(name).with_context(|| format!("there is no gradient for `{name}`"))
+    }
+
+    /// Names and gradients, ordered by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+}
+
+impl FromIterator<(String, Tensor)> for Gradients {
+    fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(tensors: I) -> Self {
+        Self { tensors: tensors.into_iter().collect() }
+    }
+}
+
+/// The values of a tensor on the host, row-major, as f32.
+pub(super) fn host(tensor: &Tensor) -> Result<Vec<f32>> {
+    Ok(tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?)
+}

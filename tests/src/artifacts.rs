@@ -1,0 +1,76 @@
+//! The files under test, built when a test first asks for them, so that they are never older than the sources.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The workspace's folder.
+#[must_use]
+pub fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace").to_owned()
+}
+
+/// The folder that holds `host` and every plugin of the workspace, all of the profile of this test run.
+#[must_use]
+pub fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = profile_folder();
+        let profile = match folder.file_name().and_then(|name| name.to_str()) {
+            Some("debug") | None => "dev",
+            Some(name) => name,
+        };
+        cargo(&workspace().join("Cargo.toml"), &target(), &["--workspace", "--profile", profile])
+            .expect("the workspace builds");
+        folder
+    })
+}
+
+/// A file of [`folder`].
+#[must_use]
+pub fn file(name: &str) -> PathBuf {
+    folder().join(name)
+}
+
+/// The example plugin, built as a third party would: in a workspace of its own. `profile` is `dev` or `release`.
+#[must_use]
+pub fn example(profile: &str) -> PathBuf {
+    let manifest = workspace().join("plugins/examples/surprise-cap/Cargo.toml");
+    let target = target().join("examples");
+    cargo(&manifest, &target, &["--locked", "--offline", "--profile", profile])
+        .or_else(|_| cargo(&manifest, &target, &["--locked", "--profile", profile]))
+        .expect("the example plugin builds");
+    target.join(if profile == "dev" { "debug" } else { profile }).join("libsurprise_cap.so")
+}
+
+/// `target/<profile>`: test executables lie in its `deps`.
+fn profile_folder() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    test.parent().and_then(Path::parent).expect("a test lies in `target/<profile>/deps`").to_owned()
+}
+
+/// The target folder of this test run.
+#[must_use]
+pub fn target() -> PathBuf {
+    profile_folder().parent().expect("a profile's folder lies in the target folder").to_owned()
+}
+
+/// Runs `cargo build`; what it said when it fails.
+///
+/// # Errors
+///
+/// When the build fails.
+pub fn cargo(manifest: &Path, target: &Path, args: &[&str]) -> Result<(), String> {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.args(["build", "--quiet", "--manifest-path"]).arg(manifest).arg("--target-dir").arg(target).args(args);
+    // What cargo told this test about its own package is not for that build.
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "LD_LIBRARY_PATH" {
+            command.env_remove(name.as_ref());
+        }
+    }
+    let output = command.output().map_err(|error| format!("cargo cannot be run: {error}"))?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}

@@ -1,0 +1,162 @@
+//! A fresh folder in which `host` runs, and what came of a run.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+use crate::artifacts;
+use crate::run_dir::RunDir;
+
+/// A fresh folder; deleted when dropped.
+pub struct Folder {
+    path: PathBuf,
+    _guard: TempDir,
+    env: Vec<(String, String)>,
+    program: PathBuf,
+}
+
+/// What a `host` process left behind.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its exit code; none when a signal ended it.
+    pub code: Option<i32>,
+    /// What it printed.
+    pub stdout: String,
+    /// What it printed as errors and warnings.
+    pub stderr: String,
+}
+
+impl Default for Folder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Folder {
+    /// Makes the folder.
+    #[must_use]
+    pub fn new() -> Self {
+        let guard = tempfile::tempdir().expect("a temporary folder");
+        let path = guard.path().canonicalize().expect("its path");
+        Self { path, _guard: guard, env: Vec::new(), program: artifacts::file("host") }
+    }
+
+    /// Sets an environment variable for every later process.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.into(), value.as_ref().to_string_lossy().into_owned()));
+        self
+    }
+
+    /// Runs another executable instead of `host`.
+    #[must_use]
+    pub fn program(mut self, program: PathBuf) -> Self {
+        self.program = program;
+        self
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes a file into it, and returns its name.
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
+        let path = self.path.join(name);
+        std::fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
+        std::fs::write(path, contents).expect("a file is written");
+        name.to_owned()
+    }
+
+    /// The process `host ARGS`, not yet started. Words of `args` are separated by blanks.
+    #[must_use]
+    pub fn command(&self, args: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(args.split_whitespace()).current_dir(&self.path).stdin(Stdio::null());
+        for name in ["LD_LIBRARY_PATH", "CAPO_PLUGIN_PATH", "MISBEHAVE_OFF", "RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
+            command.env_remove(name);
+        }
+        command.env("RUST_BACKTRACE", "0").envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Runs `host ARGS` to its end.
+    #[must_use]
+    pub fn host(&self, args: &str) -> Outcome {
+        self.outcome(self.command(args).output().expect("`host` starts"))
+    }
+
+    /// What a process that [`command`](Self::command) made left behind.
+    #[must_use]
+    pub fn outcome(&self, output: Output) -> Outcome {
+        let text = |bytes: Vec<u8>| self.normal(&String::from_utf8(bytes).expect("`host` prints UTF-8"));
+        Outcome { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    /// Trains into the folder `name` and expects success.
+    #[must_use]
+    pub fn train(&self, name: &str, args: &str) -> RunDir {
+        let _ = self.host(&format!("train --output-dir {name} {args}")).succeeded();
+        self.run_dir(name)
+    }
+
+    /// Resumes the run in the folder `name` and expects success.
+    #[must_use]
+    pub fn resume(&self, name: &str) -> RunDir {
+        let _ = self.host(&format!("train --resume {name}")).succeeded();
+        self.run_dir(name)
+    }
+
+    /// The run in the folder `name`.
+    #[must_use]
+    pub fn run_dir(&self, name: &str) -> RunDir {
+        RunDir::new(self.path.join(name))
+    }
+
+    /// The same text on every machine: paths and hashes replaced by words.
+    fn normal(&self, text: &str) -> String {
+        let text = text
+            .replace(&*self.path.to_string_lossy(), "FOLDER")
+            .replace(&*artifacts::folder().to_string_lossy(), "BUILD");
+        text.split('\n').map(|line| line.split(' ').map(hash).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// `HASH`, where a word is a SHA-256.
+fn hash(word: &str) -> &str {
+    let digits = word.trim_end_matches(',');
+    if digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) { "HASH" } else { word }
+}
+
+impl Outcome {
+    /// Expects exit code 0.
+    #[must_use]
+    pub fn succeeded(self) -> Self {
+        assert_eq!(self.code, Some(0), "{self:#?}");
+        self
+    }
+
+    /// Expects exit code 2, bad input, and returns the sentence.
+    #[must_use]
+    pub fn refused(&self) -> String {
+        assert!(!self.stderr.contains("panicked at"), "{self:#?}");
+        self.sentence(2)
+    }
+
+    /// Expects exit code 1, a run that failed, and returns the sentence.
+    #[must_use]
+    pub fn failed(&self) -> String {
+        self.sentence(1)
+    }
+
+    /// Expects `code` and one error, and returns its sentence.
+    #[must_use]
+    pub fn sentence(&self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        let (_, sentence) = self.stderr.split_once("error: ").unwrap_or_else(|| panic!("no sentence: {self:#?}"));
+        sentence.trim_end().to_owned()
+    }
+}

@@ -1,0 +1,101 @@
+//! What a run wrote: metrics, checkpoints, weights.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use host::files::sha256_hex;
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+/// One line of `metrics.jsonl`.
+pub type Line = BTreeMap<String, Value>;
+
+/// A run directory.
+#[derive(Debug, Clone)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+impl RunDir {
+    /// The run in `path`.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The lines of `metrics.jsonl`, timings left out.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<Line> {
+        let text = std::fs::read_to_string(self.path.join("metrics.jsonl")).expect("a run has metrics");
+        let parse = |line| serde_json::from_str::<Line>(line).expect("a line is a JSON object");
+        let untimed = |line: Line| line.into_iter().filter(|(name, _)| !name.starts_with("timing_s/")).collect();
+        text.lines().map(parse).map(untimed).collect()
+    }
+
+    /// The values of one metric, step by step; a step without it is left out.
+    #[must_use]
+    pub fn metric(&self, name: &str) -> Vec<f64> {
+        self.metrics().iter().filter_map(|line| line.get(name)).map(|value| value.as_f64().expect("a number")).collect()
+    }
+
+    /// The steps of its checkpoints.
+    #[must_use]
+    pub fn checkpoints(&self) -> Vec<u64> {
+        let Ok(entries) = std::fs::read_dir(self.path.join("checkpoints")) else { return Vec::new() };
+        let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"));
+        let mut steps: Vec<u64> = names.filter_map(|name| name.strip_prefix("step-")?.parse().ok()).collect();
+        steps.sort_unstable();
+        steps
+    }
+
+    /// The directory of the newest checkpoint.
+    #[must_use]
+    pub fn last_checkpoint(&self) -> PathBuf {
+        let step = self.checkpoints().pop().expect("a run has a checkpoint");
+        self.path.join("checkpoints").join(format!("step-{step:06}"))
+    }
+
+    /// The SHA-256 of every file of the newest checkpoint, by name, with the checkpoint's own name.
+    #[must_use]
+    pub fn files(&self) -> (String, BTreeMap<String, String>) {
+        let dir = self.last_checkpoint();
+        let entries = std::fs::read_dir(&dir).expect("a checkpoint is a folder").map(|entry| entry.expect("an entry"));
+        let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+        let hash = |path: PathBuf| (name(&path), sha256_hex(&std::fs::read(&path).expect("a file")));
+        (name(&dir), entries.map(|entry| hash(entry.path())).collect())
+    }
+
+    /// The SHA-256 of weights and optimizer state of the newest checkpoint.
+    #[must_use]
+    pub fn weights(&self) -> [String; 2] {
+        let (_, files) = self.files();
+        ["model.safetensors", "optimizer.safetensors"].map(|name| files[name].clone())
+    }
+
+    /// Every number of `file` of the newest checkpoint, by tensor.
+    #[must_use]
+    pub fn tensors(&self, file: &str) -> BTreeMap<String, Vec<f32>> {
+        let bytes = std::fs::read(self.last_checkpoint().join(file)).expect("a file");
+        let tensors = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+        let floats = |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        tensors.iter().map(|(name, view)| (name.to_owned(), floats(view.data()))).collect()
+    }
+
+    /// Asserts that both runs came to the same bits and wrote the same metrics.
+    pub fn assert_same(&self, other: &Self) {
+        assert_eq!(self.metrics(), other.metrics());
+        assert_eq!(self.weights(), other.weights());
+    }
+
+    /// Asserts that both runs also left the same checkpoint, file by file.
+    pub fn assert_same_files(&self, other: &Self) {
+        assert_eq!(self.metrics(), other.metrics());
+        assert_eq!(self.files(), other.files());
+    }
+}
