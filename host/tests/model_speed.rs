@@ -71,3 +71,40 @@ fn speed() {
         );
     }
 }
+
+/// Prints each fused operation, forward and backward, beside the same thing made of candle's differentiable operations.
+#[test]
+#[ignore = "prints speeds and asserts nothing"]
+fn fused() {
+    use candle_core::{Tensor, Var};
+    use candle_nn::ops::{rms_norm_slow, silu, softmax};
+    use host::model::ops::{self, Rope, RopeTable};
+    use std::sync::Arc;
+
+    let random = |shape: &[usize]| Var::randn(0f32, 1f32, shape, &Device::Cpu).unwrap();
+    let pass = |work: &dyn Fn() -> Tensor| 1e3 * least(|| _ = work().sum_all().unwrap().backward().unwrap());
+    let print = |name: &str, fused: &dyn Fn() -> Tensor, plain: &dyn Fn() -> Tensor| {
+        println!("{name}: fused {:.2} ms, plain {:.2} ms", pass(fused), pass(plain));
+    };
+    let (rows, tokens, heads, width) = (32, 64, 4, 32);
+    let (x, weight) = (random(&[rows, tokens, 128]), random(&[128]));
+    let norm = || ops::rms_norm(&x, &weight, 1e-6).unwrap();
+    print("rms_norm", &norm, &|| rms_norm_slow(&x, &weight, 1e-6).unwrap());
+    print("add_bias", &|| ops::add_bias(&x, &weight).unwrap(), &|| x.broadcast_add(&weight).unwrap());
+    let (gate, up) = (random(&[rows, tokens, 512]), random(&[rows, tokens, 512]));
+    print("swiglu", &|| ops::swiglu(&gate, &up).unwrap(), &|| (silu(&gate).unwrap() * up.as_tensor()).unwrap());
+    let (scores, starts) = (random(&[rows, heads, tokens, tokens]), Arc::from(vec![0; rows]));
+    let mask: Vec<f32> =
+        (0..tokens * tokens).map(|i| if i % tokens > i / tokens { f32::NEG_INFINITY } else { 0.0 }).collect();
+    let mask = Tensor::from_vec(mask, (tokens, tokens), &Device::Cpu).unwrap();
+    print("causal_softmax", &|| ops::causal_softmax(&scores, &starts, 0.2).unwrap(), &|| {
+        softmax(&(scores.as_tensor() * 0.2).unwrap().broadcast_add(&mask).unwrap(), 3).unwrap()
+    });
+    let rope = Rope { table: Arc::new(RopeTable::new(tokens, width, 1e4)), starts, first_index: 0 };
+    let (cos, sin) =
+        (random(&[tokens, width / 2]).as_detached_tensor(), random(&[tokens, width / 2]).as_detached_tensor());
+    print("rope", &|| rope.apply(&x, heads).unwrap(), &|| {
+        let x = x.reshape((rows, tokens, heads, width)).unwrap().transpose(1, 2).unwrap().contiguous().unwrap();
+        candle_nn::rotary_emb::rope_slow(&x, &cos, &sin).unwrap()
+    });
+}

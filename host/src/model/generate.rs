@@ -15,6 +15,9 @@ use super::policy::Policy;
 use super::qwen2::{Qwen2, rope};
 use super::sample::{Sampling, Scratch};
 
+/// Most rows that one thread generates at a time.
+const MOST_ROWS: usize = 128;
+
 /// What to generate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generation {
@@ -96,24 +99,27 @@ impl Policy {
         ensure!(!prompts.is_empty(), "there is no prompt (give at least one)");
         let mut parts = Vec::new();
         let mut rest = rngs;
-        for rows in self.split(prompts.len()) {
+        for rows in self.split(prompts.len(), MOST_ROWS) {
             let (own, others) = rest.split_at_mut(rows.len());
             parts.push((Prompts::new(prompts, rows, self.config().vocab_size)?, own));
             rest = others;
         }
-        let generate = |(prompts, rngs)| self.generate_part(prompts, generation, rngs);
+        let model = Qwen2::new(self.config(), self.params())?;
+        let model = if self.is_small() { model.pack()? } else { model };
+        let generate = |(prompts, rngs)| self.generate_part(&model, prompts, generation, rngs);
         let completions: Vec<_> = parts.into_par_iter().map(generate).collect::<Result<_>>()?;
         Ok(completions.into_iter().flatten().collect())
     }
 
     fn generate_part<R: Rng>(
         &self,
+        model: &Qwen2,
         prompts: Prompts,
         generation: &Generation,
         rngs: &mut [R],
     ) -> Result<Vec<Completion>> {
         let first_row = prompts.first_row;
-        let mut decoder = Decoder::new(self, prompts, generation.max_completion_length)?;
+        let mut decoder = Decoder::new(self, model, prompts, generation.max_completion_length)?;
         let mut batch = Batch::new(generation, rngs, first_row);
         let mut logits = decoder.prefill()?;
         while !batch.take(&logits)? {
@@ -126,7 +132,7 @@ impl Policy {
 /// The model with its cache.
 struct Decoder<'a> {
     policy: &'a Policy,
-    model: Qwen2,
+    model: &'a Qwen2,
     prompts: Prompts,
     cache: KvCache,
     /// First real token of each row.
@@ -135,12 +141,12 @@ struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    fn new(policy: &'a Policy, prompts: Prompts, max_completion_length: usize) -> Result<Self> {
+    fn new(policy: &'a Policy, model: &'a Qwen2, prompts: Prompts, max_completion_length: usize) -> Result<Self> {
         let longest = prompts.length + max_completion_length;
         let cache = KvCache::new(policy.config(), prompts.prompt_of.len(), longest, policy.device())?;
         let starts = prompts.prompt_of.iter().map(|number| prompts.starts[*number as usize]).collect();
         let rope = rope(policy.config(), &prompts.starts, longest);
-        Ok(Self { policy, model: Qwen2::new(policy.config(), policy.params())?, prompts, cache, starts, rope })
+        Ok(Self { policy, model, prompts, cache, starts, rope })
     }
 
     /// Fills the cache with the prompts and returns the first logits, `[B, V]`.
@@ -151,8 +157,7 @@ impl<'a> Decoder<'a> {
         let x =
             self.model.residual(&ids, &self.rope, |layer, saved| self.cache.fill(layer, &saved.heads, &prompt_of))?;
         let last = x.narrow(1, length - 1, 1)?.squeeze(1)?;
-        let logits = self.model.features(&last)?.matmul(&self.model.head.t()?)?;
-        host(&logits.index_select(&prompt_of, 0)?)
+        host(&self.model.logits(&last)?.index_select(&prompt_of, 0)?)
     }
 
     /// Feeds the last token of every active row and returns their next logits, `[A, V]`.
@@ -167,7 +172,7 @@ impl<'a> Decoder<'a> {
             let mixed = self.cache.attend(number, &heads, &rows)?;
             (x, _) = layer.gated(&x, &mixed)?;
         }
-        host(&self.model.features(&x.squeeze(1)?)?.matmul(&self.model.head.t()?)?)
+        host(&self.model.logits(&x.squeeze(1)?)?)
     }
 }
 

@@ -11,6 +11,9 @@ use super::files::ModelFiles;
 use super::forward::{Forward, Part};
 use super::params::Params;
 
+/// Most rows of one part of a forward pass.
+const MOST_ROWS: usize = 32;
+
 /// A batch of prompts with their completions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sequences {
@@ -130,21 +133,23 @@ impl Policy {
             loss_temperature.is_finite() && loss_temperature > 0.0,
             "the loss temperature is {loss_temperature}, expected more than 0 (correct the configuration)"
         );
-        let parts = self.split(rows.rows());
+        let parts = self.split(rows.rows(), MOST_ROWS);
         let part = |range: Range<usize>| Part::new(self, &rows.slice(range), loss_temperature, keep);
         let parts = parts.into_par_iter().map(part).collect::<Result<_>>()?;
         Ok(Forward::new(parts, rows.completion_len))
     }
 
-    /// Splits `rows` rows into equal parts that are worked on side by side; one part unless the model is small.
+    /// Splits `rows` rows into equal parts of at most `most`, worked on side by side; one part unless the model is small.
     ///
     /// Small matrix products do not gain from more threads, whole parts do. The split depends on nothing but the number
     /// of rows, so neither do the bits of any result.
-    pub(super) fn split(&self, rows: usize) -> Vec<Range<usize>> {
-        const SMALL: usize = 1 << 24;
-        const MOST_ROWS: usize = 32;
-        let small = self.device.is_cpu() && self.params.element_count() <= SMALL;
-        let parts = if small { (2 * rows.div_ceil(2 * MOST_ROWS)).clamp(1, rows.max(1)) } else { 1 };
+    pub(super) fn split(&self, rows: usize, most: usize) -> Vec<Range<usize>> {
+        let parts = if self.is_small() { (2 * rows.div_ceil(2 * most)).clamp(1, rows.max(1)) } else { 1 };
         (0..parts).map(|part| part * rows / parts..(part + 1) * rows / parts).collect()
+    }
+
+    /// Whether copies of the weights and of their gradients are cheap (at most 64 MiB each, on the CPU).
+    pub(super) fn is_small(&self) -> bool {
+        self.device.is_cpu() && self.params.element_count() <= 1 << 24
     }
 }

@@ -1,0 +1,31 @@
+# One command per need; `just ci` is what the gate runs.
+
+# Trains the embedded model with CAPO.
+run:
+    cargo build --release && target/release/host train --plugin libcapo.so
+
+# All tests.
+test:
+    cargo test --workspace
+
+# Everything that must pass before a change lands.
+ci:
+    .ci/run
+
+# Formats every crate.
+fmt:
+    cargo fmt --all && cargo fmt --manifest-path plugins/examples/surprise-cap/Cargo.toml
+
+# Makes the embedded base model again and compares it with the committed one.
+base:
+    cargo build --release
+    target/release/host sft --output-dir target/base
+    cmp target/base/model.safetensors host/assets/tiny-arithmetic/model.safetensors
+
+# The table in README.md.
+table:
+    configs/tiny/table
+
+# Advisories, licences, sources; needs the network.
+deny:
+    cargo deny check
