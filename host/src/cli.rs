@@ -20,7 +20,7 @@ use crate::registry::Registry;
 use crate::report::Report;
 use crate::reward::Rewards;
 use crate::run::{CONFIG_FILE, PLUGINS_FILE, Run};
-use crate::sft;
+use crate::sft::Sft;
 use crate::train::train;
 
 /// Reinforcement learning of language models, with advantage estimators, objectives and gradient masks that load at run time.
@@ -37,6 +37,12 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Train a policy on verifiable rewards.
+    ///
+    /// `host train --plugin libcapo.so` trains the embedded model with CAPO; without a plugin, with GRPO.
+    ///
+    /// The components come from the config, else from the recipe that the plugin carries, else from the built-in recipe `grpo`.
+    /// Everything goes to a new folder under `runs/`: settings, metrics.jsonl, checkpoints in the Hugging Face layout. Ctrl-C stops
+    /// after the current rollout, and `--resume` goes on bit for bit.
     Train(TrainArgs),
     /// Measure held-out accuracy, greedily.
     Eval(EvalArgs),
@@ -64,13 +70,7 @@ struct PluginArgs {
     plugin: Vec<PathBuf>,
 }
 
-/// `host train --plugin libcapo.so` trains the embedded model with CAPO; without a plugin, with GRPO.
-///
-/// The components come from the config, else from the recipe that the plugin carries, else from the built-in recipe `grpo`.
-/// Everything goes to a new folder under `runs/`: settings, metrics.jsonl, checkpoints in the Hugging Face layout. Ctrl-C stops
-/// after the current rollout, and `--resume` goes on bit for bit.
 #[derive(Args)]
-#[command(verbatim_doc_comment)]
 struct TrainArgs {
     #[command(flatten)]
     config: ConfigArgs,
@@ -251,8 +251,8 @@ fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
 }
 
 fn run_sft(args: &SftArgs) -> Result<(), Failure> {
-    let say = |line: &str| println!("{line}");
-    sft::sft(args.config.as_deref(), &args.set, &args.output_dir, &say).map_err(Failure::Run)
+    let mut sft = Sft::open(args.config.as_deref(), &args.set, &args.output_dir).map_err(Failure::Input)?;
+    sft.run(&|line| println!("{line}")).map_err(Failure::Run)
 }
 
 fn run_plugins(args: &PluginArgs) -> Result<()> {

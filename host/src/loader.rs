@@ -7,6 +7,8 @@ use capo_plugin::abi::{ABI_VERSION, AbiHeaderRef, HEADER_SYMBOL, LibraryError, P
 use capo_plugin::{Image, Point};
 use libloading::Library;
 
+use crate::files;
+
 /// Where to look for a plugin, in this order: as given, `./`, each folder of `$CAPO_PLUGIN_PATH`, beside the executable.
 fn candidates(name: &Path) -> Vec<PathBuf> {
     // `dlopen` searches the system's folders for a bare name, not the working directory; so a bare name is never given
@@ -45,6 +47,7 @@ pub fn find(name: &Path) -> Result<PathBuf> {
 /// account as its cause where there is one.
 pub fn load(path: &Path) -> Result<Image> {
     let shown = path.display();
+    check_length(path)?;
     // SAFETY: loading runs the library's initialisers. A plugin is native code that the user chose to run with their own
     // rights.
     let library = unsafe { Library::new(path) }
@@ -79,6 +82,30 @@ pub fn load(path: &Path) -> Result<Image> {
         })?;
     }
     Ok(image)
+}
+
+/// Refuses an ELF file that ends before its segments do: mapping it would end this process with a bus error.
+fn check_length(path: &Path) -> Result<()> {
+    let bytes = files::read(path)?;
+    let (have, want) = (bytes.len() as u64, end_of_segments(&bytes).unwrap_or(0));
+    if have < want {
+        bail!("`{}` is cut short: {have} bytes of at least {want} (build or copy it again)", path.display());
+    }
+    Ok(())
+}
+
+/// Where the last segment of a 64-bit little-endian ELF file ends, in bytes; none for any other file.
+fn end_of_segments(bytes: &[u8]) -> Option<u64> {
+    let number = |at: u64, size: usize| {
+        let field = bytes.get(usize::try_from(at).ok()?..)?.get(..size)?;
+        Some(field.iter().rev().fold(0_u64, |number, &byte| number << 8 | u64::from(byte)))
+    };
+    if !bytes.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    let end = |header: u64| number(header.checked_add(8)?, 8)?.checked_add(number(header.checked_add(32)?, 8)?);
+    (0..count).map(|index| end(table.checked_add(index * size)?)).try_fold(0, |last, end| Some(last.max(end?)))
 }
 
 fn incompatible(path: &Path, error: LibraryError) -> anyhow::Error {

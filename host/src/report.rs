@@ -19,6 +19,7 @@ use crate::stages::rollout::Rollout;
 pub struct Report {
     started: Instant,
     first_step: Option<Duration>,
+    last_step: Instant,
     steps: u64,
     bar: ProgressBar,
 }
@@ -35,7 +36,7 @@ impl Report {
         } else {
             ProgressBar::hidden()
         };
-        Self { started, first_step: None, steps: 0, bar }
+        Self { started, first_step: None, last_step: Instant::now(), steps: 0, bar }
     }
 
     /// A line on its own, above the progress bar.
@@ -86,6 +87,8 @@ impl Report {
     /// When the metrics cannot be written.
     pub fn step(&mut self, run: &mut Run) -> Result<()> {
         let step = run.progress.step;
+        run.metrics.record("step_time", self.last_step.elapsed().as_secs_f64());
+        self.last_step = Instant::now();
         let flushed = run.metrics.flush(step)?;
         self.steps += 1;
         self.first_step.get_or_insert_with(|| self.started.elapsed());

@@ -86,34 +86,8 @@ struct Settings {
     eval: EvalConfig,
 }
 
-/// Trains from a config file, or the built-in settings, and writes a Hugging Face directory to `output`.
-///
-/// # Errors
-///
-/// Whatever is wrong with the settings, the model or the data, before anything is written; a loss that is not finite.
-pub fn sft(config: Option<&Path>, sets: &[String], output: &Path, say: &dyn Fn(&str)) -> Result<()> {
-    let mut sft = Sft::open(config, sets, output)?;
-    say(&format!("model      {} parameters", sft.policy.params().element_count()));
-    let Settings { train, eval, .. } = &sft.settings;
-    let (max_steps, every) = (train.max_steps, eval.eval_steps);
-    let mut loss = 0.0;
-    for step in 0..max_steps {
-        loss += sft.step(step)?;
-        let (done, last) = (step + 1, step + 1 == max_steps);
-        if done % 50 == 0 || last {
-            let mean = loss / (if done % 50 == 0 { 50 } else { done % 50 }) as f64;
-            loss = 0.0;
-            let accuracy = if last || (every > 0 && done % every == 0) { sft.accuracy()? } else { None };
-            let held_out = accuracy.map_or_else(String::new, |value| format!("  held-out {:.1}%", 100.0 * value));
-            say(&format!("step {done:>5}  loss {mean:.4}{held_out}"));
-        }
-    }
-    sft.save(output)?;
-    say(&format!("model written to {}", output.display()));
-    Ok(())
-}
-
-struct Sft {
+/// A supervised run, ready for its first step.
+pub struct Sft {
     settings: Settings,
     policy: Policy,
     tokenizer: Tokenizer,
@@ -122,10 +96,16 @@ struct Sft {
     held_out: Vec<Example>,
     optimizer: AdamW,
     schedule: Schedule,
+    output: PathBuf,
 }
 
 impl Sft {
-    fn open(config: Option<&Path>, sets: &[String], output: &Path) -> Result<Self> {
+    /// Opens a run from a config file, or the built-in settings, that will write a Hugging Face directory to `output`.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is wrong with the settings, the model or the data; nothing is written.
+    pub fn open(config: Option<&Path>, sets: &[String], output: &Path) -> Result<Self> {
         if output.exists() {
             bail!("`{}` exists already (choose another `--output-dir`)", output.display());
         }
@@ -152,7 +132,34 @@ impl Sft {
             AdamW::new(policy.params(), AdamWConfig { weight_decay: train.weight_decay, ..AdamWConfig::default() })?;
         let schedule =
             Schedule::new(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.max_steps)?;
-        Ok(Self { settings, policy, tokenizer, files, dataset, held_out, optimizer, schedule })
+        let output = output.to_owned();
+        Ok(Self { settings, policy, tokenizer, files, dataset, held_out, optimizer, schedule, output })
+    }
+
+    /// Trains, reporting through `say`, and writes the model.
+    ///
+    /// # Errors
+    ///
+    /// A prompt that is too long or cannot be encoded, a loss that is not finite, a disk that refuses.
+    pub fn run(&mut self, say: &dyn Fn(&str)) -> Result<()> {
+        say(&format!("model      {} parameters", self.policy.params().element_count()));
+        let (max_steps, every) = (self.settings.train.max_steps, self.settings.eval.eval_steps);
+        let (mut loss, mut steps) = (0.0, 0);
+        for done in 1..=max_steps {
+            loss += self.step(done - 1)?;
+            steps += 1;
+            let last = done == max_steps;
+            if done % 50 == 0 || last {
+                let due = last || (every > 0 && done % every == 0);
+                let held_out = if due { self.accuracy()? } else { None };
+                let held_out = held_out.map_or_else(String::new, |value| format!("  held-out {:.1}%", 100.0 * value));
+                say(&format!("step {done:>5}  loss {:.4}{held_out}", loss / f64::from(steps)));
+                (loss, steps) = (0.0, 0);
+            }
+        }
+        self.save()?;
+        say(&format!("model written to {}", self.output.display()));
+        Ok(())
     }
 
     /// One optimizer step on the mean loss over all completion tokens; returns that loss, nats.
@@ -204,7 +211,8 @@ impl Sft {
     }
 
     /// Writes the whole directory under another name, then renames it.
-    fn save(&self, output: &Path) -> Result<()> {
+    fn save(&self) -> Result<()> {
+        let output = &self.output;
         let parent = match output.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
             _ => PathBuf::from("."),

@@ -101,21 +101,19 @@ fn check_not_negative(key: &str, value: f32) -> Result<(), String> {
 impl<D: DefaultReduction> Objective for ClippedSurrogate<D> {
     fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError> {
         let old_logps = batch.old_logps()?;
-        let (mut low, mut high, mut tokens) = (0_u64, 0_u64, 0_u64);
-        for i in (0..batch.dims.len()).filter(|&i| batch.completion_mask[i] == 1) {
-            let (advantage, ratio) = (batch.advantages[i], (batch.logps[i] - old_logps[i]).exp());
-            let bounded = ratio.clamp(1.0 - self.epsilon, 1.0 + self.epsilon_high);
-            let clipped = bounded * advantage < ratio * advantage;
-            out.loss[i] = -(if clipped { bounded } else { ratio }) * advantage;
-            out.dloss_dlogp[i] = if clipped { 0.0 } else { -ratio * advantage };
-            tokens += 1;
-            low += u64::from(clipped && advantage < 0.0);
-            high += u64::from(clipped && advantage > 0.0);
+        let mut clips = Clips::default();
+        for b in 0..batch.dims.completions as usize {
+            for i in batch.dims.row(b).filter(|&i| batch.completion_mask[i] == 1) {
+                let (advantage, ratio) = (batch.advantages[i], (batch.logps[i] - old_logps[i]).exp());
+                let bounded = ratio.clamp(1.0 - self.epsilon, 1.0 + self.epsilon_high);
+                let clipped = bounded * advantage < ratio * advantage;
+                out.loss[i] = -(if clipped { bounded } else { ratio }) * advantage;
+                out.dloss_dlogp[i] = if clipped { 0.0 } else { -ratio * advantage };
+                clips.count(clipped, advantage);
+            }
+            clips.end_completion();
         }
-        let share = |count: u64| count as f64 / tokens.max(1) as f64;
-        ctx.record("clip_ratio/low_mean", share(low));
-        ctx.record("clip_ratio/high_mean", share(high));
-        ctx.record("clip_ratio/region_mean", share(low + high));
+        clips.record(ctx);
         add_kl(self.beta, ctx, batch, out)
     }
 
@@ -126,6 +124,51 @@ impl<D: DefaultReduction> Objective for ClippedSurrogate<D> {
     fn inputs(&self) -> Inputs {
         Inputs::OLD_LOGPS | kl_inputs(self.beta)
     }
+}
+
+/// Shares of tokens where the clip holds, by side (TRL `clip_ratio/*`).
+#[derive(Default)]
+struct Clips {
+    /// Tokens, and those clipped below and above, of the current completion.
+    row: [u64; 3],
+    all: [u64; 3],
+    /// Smallest share below and largest share above within one completion.
+    extremes: Option<(f64, f64)>,
+}
+
+impl Clips {
+    fn count(&mut self, clipped: bool, advantage: f32) {
+        self.row[0] += 1;
+        self.row[1] += u64::from(clipped && advantage < 0.0);
+        self.row[2] += u64::from(clipped && advantage > 0.0);
+    }
+
+    fn end_completion(&mut self) {
+        let row = std::mem::take(&mut self.row);
+        if row[0] == 0 {
+            return;
+        }
+        let (low, high) = (share(row[1], row[0]), share(row[2], row[0]));
+        let (least, most) = self.extremes.unwrap_or((low, high));
+        self.extremes = Some((least.min(low), most.max(high)));
+        for (all, row) in self.all.iter_mut().zip(row) {
+            *all += row;
+        }
+    }
+
+    fn record(&self, ctx: &mut Ctx<'_>) {
+        let [tokens, low, high] = self.all;
+        let (least, most) = self.extremes.unwrap_or_default();
+        ctx.record("clip_ratio/low_mean", share(low, tokens));
+        ctx.record("clip_ratio/low_min", least);
+        ctx.record("clip_ratio/high_mean", share(high, tokens));
+        ctx.record("clip_ratio/high_max", most);
+        ctx.record("clip_ratio/region_mean", share(low + high, tokens));
+    }
+}
+
+fn share(count: u64, of: u64) -> f64 {
+    count as f64 / of.max(1) as f64
 }
 
 /// `−A · logp + beta · k3`: the plain policy gradient of samples from the current policy (REINFORCE).

@@ -50,13 +50,14 @@ impl Real for f64 {
 fn exp_f32(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding and subtracting it rounds to the nearest integer
     let x = x.clamp(-87.3, 88.3);
-    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
     let r = (x - n * 0.693_359_4) + n * 2.121_944_4e-4;
     let tail =
         0.5 + r * (0.166_666_65 + r * (0.041_665_796 + r * (0.008_333_452 + r * (1.398_2e-3 + r * 1.987_569_1e-4))));
     let p = 1.0 + r + r * r * tail;
-    // NaN passes through `p`; the cast makes it 0.
-    let power = f32::from_bits((((n as i32) + 127) << 23) as u32);
+    // The last bits of `shifted` are the integer n; a cast would not vectorise. NaN passes through `p`.
+    let power = f32::from_bits(shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23);
     power * p
 }
 
