@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
-use rayon::prelude::*;
 
 use super::backward::Tape;
 use super::ops;
+use super::parallel::side_by_side;
 use super::policy::{Policy, Sequences};
 use super::qwen2::{Qwen2, rope};
 
@@ -106,8 +106,7 @@ impl Forward {
             seeded.push((part, own));
             rest = others;
         }
-        let gradients: Vec<Gradients> =
-            seeded.into_par_iter().map(|(part, seed)| part.backward(seed)).collect::<Result<_>>()?;
+        let gradients = side_by_side(seeded, |(part, seed)| part.backward(seed))?;
         let mut gradients = gradients.into_iter();
         let mut sum = gradients.next().context("a forward pass has at least one part")?;
         gradients.try_for_each(|part| sum.accumulate(&part))?;

@@ -6,11 +6,11 @@ use std::ops::Range;
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
 use rand::Rng;
-use rayon::prelude::*;
 
 use super::forward::host;
 use super::kv_cache::{KvCache, decode_rows};
 use super::ops;
+use super::parallel::side_by_side;
 use super::policy::Policy;
 use super::qwen2::{Qwen2, rope};
 use super::sample::{Sampling, Scratch};
@@ -107,7 +107,7 @@ impl Policy {
         let model = Qwen2::new(self.config(), self.params())?;
         let model = if self.is_small() { model.pack()? } else { model };
         let generate = |(prompts, rngs)| self.generate_part(&model, prompts, generation, rngs);
-        let completions: Vec<_> = parts.into_par_iter().map(generate).collect::<Result<_>>()?;
+        let completions = side_by_side(parts, generate)?;
         Ok(completions.into_iter().flatten().collect())
     }
 

@@ -10,6 +10,7 @@ mod forward;
 mod generate;
 mod kv_cache;
 pub mod ops;
+mod parallel;
 mod params;
 mod policy;
 mod qwen2;

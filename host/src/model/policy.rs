@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use anyhow::{Result, bail, ensure};
 use candle_core::Device;
-use rayon::prelude::*;
 
 use super::config::Config;
 use super::files::ModelFiles;
 use super::forward::{Forward, Part};
+use super::parallel::side_by_side;
 use super::params::Params;
 
 /// Most rows of one part of a forward pass.
@@ -135,8 +135,7 @@ impl Policy {
         );
         let parts = self.split(rows.rows(), MOST_ROWS);
         let part = |range: Range<usize>| Part::new(self, &rows.slice(range), loss_temperature, keep);
-        let parts = parts.into_par_iter().map(part).collect::<Result<_>>()?;
-        Ok(Forward::new(parts, rows.completion_len))
+        Ok(Forward::new(side_by_side(parts, part)?, rows.completion_len))
     }
 
     /// Splits `rows` rows into equal parts of at most `most`, worked on side by side; one part unless the model is small.

@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use super::forward::{Forward, Part, host};
 use super::ops;
+use super::parallel::side_by_side;
 
 /// What to compute besides the log-probabilities.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,7 +54,7 @@ impl Forward {
     pub fn scores(&self, wants: &Wants) -> Result<Scores> {
         let k = wants.last_layer_k;
         ensure!(k != Some(0), "the number of top tokens is 0, expected at least 1");
-        let parts = self.parts.par_iter().map(|part| part.logits(k)).collect::<Result<Vec<PartScores>>>()?;
+        let parts = side_by_side(self.parts.iter().collect(), |part| part.logits(k))?;
         let column = |column: usize| {
             let parts = parts.iter().flat_map(|part| part.stats.iter().skip(column).step_by(4));
             parts.copied().collect::<Vec<f32>>()

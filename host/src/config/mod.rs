@@ -1,0 +1,275 @@
+//! The run's settings: a TOML file, `--set` overrides, a recipe for the components that the file does not name.
+
+mod check;
+mod draft;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use toml::Table;
+
+use crate::data::{Columns, Dataset};
+use crate::optim::ScheduleKind;
+use crate::reward::RewardConfig;
+
+pub use draft::Draft;
+
+/// The settings of `host train` when no `--config` is given.
+pub const DEFAULT: &str = include_str!("../../../configs/tiny/default.toml");
+
+/// All settings of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Config {
+    /// Which recipe chose the components that the file did not name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<String>,
+    /// `[model]`
+    pub model: ModelConfig,
+    /// `[data]`
+    pub data: DataConfig,
+    /// `[rollout]`
+    pub rollout: RolloutConfig,
+    /// `[train]`
+    pub train: TrainConfig,
+    /// `[eval]`
+    pub eval: EvalConfig,
+    /// `[logging]`
+    pub logging: LoggingConfig,
+    /// `[advantage]`
+    pub advantage: ComponentConfig,
+    /// `[objective]`
+    pub objective: ComponentConfig,
+    /// `[[mask]]`, in order
+    pub mask: Vec<ComponentConfig>,
+    /// `[[reward]]`; rewards are summed
+    pub reward: Vec<RewardConfig>,
+}
+
+/// `[model]`
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// A Hugging Face directory, or `embedded:tiny-arithmetic`.
+    pub model_name_or_path: String,
+}
+
+/// `[data]`
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataConfig {
+    /// A JSONL file, or `embedded:arithmetic`.
+    pub dataset_name: String,
+    /// A JSONL file of held-out prompts; not used with `embedded:arithmetic`, which has its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_dataset_name: Option<String>,
+    /// Column of the prompt text.
+    #[serde(default = "prompt_column")]
+    pub prompt_column: String,
+    /// Column of the expected answer.
+    #[serde(default = "answer_column")]
+    pub answer_column: String,
+    /// Column of the worked solution, for `host sft`; the answer stands in where a row has none.
+    #[serde(default = "solution_column")]
+    pub solution_column: String,
+    /// Longer prompts are an error, tokens.
+    #[serde(default = "max_prompt_length")]
+    pub max_prompt_length: usize,
+}
+
+fn prompt_column() -> String {
+    "prompt".into()
+}
+
+fn answer_column() -> String {
+    "answer".into()
+}
+
+fn solution_column() -> String {
+    "solution".into()
+}
+
+fn max_prompt_length() -> usize {
+    512
+}
+
+impl DataConfig {
+    /// Opens the dataset, its training order drawn from `seed`.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such dataset, or a row of it lacks a column.
+    pub fn open(&self, seed: u64) -> Result<Dataset> {
+        let columns = Columns {
+            prompt: self.prompt_column.clone(),
+            answer: self.answer_column.clone(),
+            solution: self.solution_column.clone(),
+        };
+        Dataset::open(&self.dataset_name, self.eval_dataset_name.as_deref().map(Path::new), &columns, seed)
+    }
+}
+
+/// `[rollout]`
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RolloutConfig {
+    /// G: completions per prompt.
+    pub num_generations: usize,
+    /// Longest completion, tokens.
+    pub max_completion_length: usize,
+    /// Divides the logits; 1 samples from the model itself.
+    pub temperature: f32,
+    /// Sample among the most likely tokens; 0 is off.
+    pub top_k: usize,
+    /// Sample among the most likely tokens of this total probability; 1 is off.
+    pub top_p: f32,
+}
+
+impl Default for RolloutConfig {
+    fn default() -> Self {
+        Self { num_generations: 8, max_completion_length: 256, temperature: 1.0, top_k: 0, top_p: 1.0 }
+    }
+}
+
+/// `[train]`
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainConfig {
+    /// Source of every random choice.
+    pub seed: u64,
+    /// Optimizer steps.
+    pub max_steps: u64,
+    /// Completions of one backward pass (a micro-batch).
+    pub per_device_train_batch_size: usize,
+    /// Micro-batches of one optimizer step.
+    pub gradient_accumulation_steps: usize,
+    /// Micro-batches of one rollout; `gradient_accumulation_steps` when 0.
+    pub steps_per_generation: usize,
+    /// How often a rollout is used.
+    pub num_iterations: usize,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// `cosine`, `linear`, `constant` or `constant_with_warmup`.
+    pub lr_scheduler_type: ScheduleKind,
+    /// Share of `max_steps` over which the learning rate rises from 0.
+    pub warmup_ratio: f64,
+    /// Decoupled weight decay.
+    pub weight_decay: f64,
+    /// Decay of Adam's first moment.
+    pub adam_beta1: f64,
+    /// Decay of Adam's second moment.
+    pub adam_beta2: f64,
+    /// Added to the root of Adam's second moment.
+    pub adam_epsilon: f64,
+    /// Largest global gradient norm; 0 is off.
+    pub max_grad_norm: f64,
+    /// Divides the logits in the loss.
+    pub loss_temperature: f64,
+    /// What a loss is averaged over after masking: `kept` tokens or the `original` ones.
+    pub mask_denominator: Denominator,
+    /// K of the last-layer inputs; 0 takes the sampler's `top_k`, or 50 where that is off.
+    pub last_layer_top_k: usize,
+    /// Checkpoint interval in optimizer steps; 0 writes one at the end only.
+    pub save_steps: u64,
+    /// Older checkpoints are deleted; 0 keeps all.
+    pub save_total_limit: usize,
+    /// Where runs go; each makes a folder of its own unless this names one that does not exist yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_dir: Option<PathBuf>,
+}
+
+/// What a loss is averaged over after masking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Denominator {
+    /// The tokens that the masks keep: survivors weigh more.
+    Kept,
+    /// All completion tokens: a rejected token is a zero.
+    Original,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            seed: 42,
+            max_steps: 100,
+            per_device_train_batch_size: 8,
+            gradient_accumulation_steps: 1,
+            steps_per_generation: 0,
+            num_iterations: 1,
+            learning_rate: 1e-6,
+            lr_scheduler_type: ScheduleKind::Linear,
+            warmup_ratio: 0.0,
+            weight_decay: 0.0,
+            adam_beta1: 0.9,
+            adam_beta2: 0.999,
+            adam_epsilon: 1e-8,
+            max_grad_norm: 1.0,
+            loss_temperature: 1.0,
+            mask_denominator: Denominator::Kept,
+            last_layer_top_k: 0,
+            save_steps: 0,
+            save_total_limit: 0,
+            output_dir: None,
+        }
+    }
+}
+
+/// `[eval]`
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EvalConfig {
+    /// Held-out prompts, answered greedily before and after training; 0 is off.
+    pub num_prompts: usize,
+    /// Evaluate every so many optimizer steps as well; 0 is off.
+    pub eval_steps: u64,
+}
+
+/// `[logging]`
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LoggingConfig {
+    /// A line on the terminal every so many steps.
+    pub logging_steps: u64,
+    /// Write every completion with its reward to `completions.jsonl`.
+    pub log_completions: bool,
+}
+
+impl Default for LoggingConfig {
+    fn default() -> Self {
+        Self { logging_steps: 10, log_completions: false }
+    }
+}
+
+/// A component's table: `use` and its own keys.
+#[derive(Debug, Clone, Serialize)]
+pub struct ComponentConfig {
+    /// The component's id.
+    #[serde(rename = "use")]
+    pub id: String,
+    /// Everything else, for the component to read.
+    #[serde(flatten)]
+    pub table: Table,
+}
+
+impl TrainConfig {
+    /// Completions of one optimizer step.
+    #[must_use]
+    pub fn step_batch_size(&self) -> usize {
+        self.per_device_train_batch_size * self.gradient_accumulation_steps
+    }
+
+    /// Completions of one rollout.
+    #[must_use]
+    pub fn rollout_size(&self) -> usize {
+        let steps =
+            if self.steps_per_generation == 0 { self.gradient_accumulation_steps } else { self.steps_per_generation };
+        self.per_device_train_batch_size * steps
+    }
+
+    /// Optimizer steps made from one rollout.
+    #[must_use]
+    pub fn steps_per_rollout(&self) -> u64 {
+        (self.rollout_size() / self.step_batch_size() * self.num_iterations) as u64
+    }
+}

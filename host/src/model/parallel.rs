@@ -1,0 +1,72 @@
+//! Independent pieces of work side by side, each on one thread.
+
+use std::sync::{Mutex, OnceLock};
+
+use anyhow::{Result, anyhow};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// The results of `work` on every item, in order.
+///
+/// Inside an item nothing waits for another thread: rayon's operations and candle's matrix products find themselves in a
+/// pool of one. On a machine whose cores are busy with other work, small products on two threads are slower than on one,
+/// because each waits for the thread that was put aside. A single item gets all threads.
+pub(super) fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> Result<R> + Sync) -> Result<Vec<R>> {
+    let threads = rayon::current_num_threads().min(items.len());
+    if threads <= 1 {
+        return items.into_iter().map(work).collect();
+    }
+    let results: Vec<Mutex<Option<Result<R>>>> = items.iter().map(|_| Mutex::new(None)).collect();
+    let queue = Mutex::new(items.into_iter().zip(&results));
+    let next = || queue.lock().ok()?.next();
+    let drain = || {
+        while let Some((item, result)) = next() {
+            let done = work(item);
+            if let Ok(mut slot) = result.lock() {
+                *slot = Some(done);
+            }
+        }
+    };
+    let pools = pools()?;
+    std::thread::scope(|scope| {
+        for pool in pools.iter().take(threads) {
+            scope.spawn(|| pool.install(drain));
+        }
+    });
+    let result = |slot: Mutex<Option<Result<R>>>| {
+        let done = slot.into_inner().map_err(|_| anyhow!("a worker thread panicked"))?;
+        done.unwrap_or_else(|| Err(anyhow!("a worker thread panicked")))
+    };
+    results.into_iter().map(result).collect()
+}
+
+/// Pools of one thread each, as many as rayon has threads.
+fn pools() -> Result<&'static [ThreadPool]> {
+    static POOLS: OnceLock<Vec<ThreadPool>> = OnceLock::new();
+    if let Some(pools) = POOLS.get() {
+        return Ok(pools);
+    }
+    let pool = |_| ThreadPoolBuilder::new().num_threads(1).build();
+    let pools = (0..rayon::current_num_threads()).map(pool).collect::<Result<_, _>>()?;
+    Ok(POOLS.get_or_init(|| pools))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_come_in_order_and_the_first_error_wins() {
+        let square = |x: u64| Ok(x * x);
+        assert_eq!(side_by_side((0..50).collect(), square).unwrap(), (0..50).map(|x| x * x).collect::<Vec<_>>());
+        let picky = |x: u64| if x % 10 == 7 { Err(anyhow!("{x} is refused")) } else { Ok(x) };
+        assert_eq!(side_by_side((0..50).collect(), picky).unwrap_err().to_string(), "7 is refused");
+        assert!(side_by_side(Vec::<u64>::new(), square).unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_item_has_one_thread_to_itself() {
+        let threads = side_by_side(vec![(); 8], |()| Ok(rayon::current_num_threads())).unwrap();
+        let all = rayon::current_num_threads();
+        assert!(threads.iter().all(|count| *count == 1 || all == 1));
+    }
+}
