@@ -25,7 +25,7 @@ use abi_stable::sabi_types::{RMut, VersionStrings};
 use abi_stable::std_types::{RBox, ROption, RResult, RSlice, RSliceMut, RStr, RString, RVec};
 use abi_stable::{StableAbi, sabi_trait};
 
-use crate::batch::{Dims, Inputs, OptimizerInfo, Reduction};
+use crate::batch::{Denominator, Dims, Inputs, OptimizerInfo, Reduction};
 use crate::error::ErrorKind;
 use crate::extension::Extension;
 use crate::tensor::Tensor;
@@ -183,6 +183,8 @@ pub struct WireLastLayer<'a> {
 #[derive(StableAbi, Clone, Copy)]
 pub struct WireOptimizerState<'a> {
     /// `[V, D]`.
+    pub weight: Tensor<'a>,
+    /// `[V, D]`.
     pub exp_avg: Tensor<'a>,
     /// `[V, D]`.
     pub exp_avg_sq: Tensor<'a>,
@@ -194,12 +196,16 @@ pub struct WireOptimizerState<'a> {
 pub struct WireBatch<'a> {
     pub dims: Dims,
     pub step: u64,
+    pub max_steps: u64,
+    pub iteration: u64,
     pub seed: u64,
     pub sampling_temperature: f32,
     pub sampling_top_p: f32,
     pub sampling_top_k: u32,
     pub loss_temperature: f32,
     pub optimizer: OptimizerInfo,
+    pub reduction: Reduction,
+    pub denominator: Denominator,
     pub max_completion_length: u64,
     pub completion_ids: RSlice<'a, u32>,
     pub completion_mask: RSlice<'a, u8>,
@@ -207,6 +213,8 @@ pub struct WireBatch<'a> {
     pub rewards: RSlice<'a, f32>,
     pub advantages: RSlice<'a, f32>,
     pub logps: RSlice<'a, f32>,
+    pub losses: ROption<RSlice<'a, f32>>,
+    pub dloss_dlogp: ROption<RSlice<'a, f32>>,
     pub old_logps: ROption<RSlice<'a, f32>>,
     pub ref_logps: ROption<RSlice<'a, f32>>,
     pub entropy: ROption<RSlice<'a, f32>>,

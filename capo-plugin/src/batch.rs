@@ -65,7 +65,7 @@ impl Inputs {
     pub const ENTROPY: Self = Self(1 << 2);
     /// [`Batch::last_layer`]: features and top logits.
     pub const LAST_LAYER: Self = Self(1 << 3);
-    /// [`Batch::optimizer_state`]: the optimizer's moments of the last layer.
+    /// [`Batch::optimizer_state`]: the last layer's weight and the optimizer's moments of it.
     pub const OPTIMIZER_STATE: Self = Self(1 << 4);
     /// All flags that this revision names.
     pub const KNOWN: Self = Self((1 << 5) - 1);
@@ -98,6 +98,18 @@ impl Reduction {
     pub const TOKEN_MEAN: Self = Self(2);
 }
 
+/// Which tokens a reduction counts after masking: an open set of integers.
+#[repr(transparent)]
+#[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Denominator(pub u32);
+
+impl Denominator {
+    /// The tokens that the masks keep: survivors weigh more.
+    pub const KEPT: Self = Self(0);
+    /// All completion tokens: a rejected token is a zero.
+    pub const ORIGINAL: Self = Self(1);
+}
+
 /// Which update rule the host's optimizer applies: an open set of integers.
 #[repr(transparent)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,6 +140,8 @@ pub struct OptimizerInfo {
     pub eps: f64,
     /// Decoupled weight decay.
     pub weight_decay: f64,
+    /// Largest global gradient norm; longer gradients are scaled down to it before the update. 0 is off.
+    pub max_grad_norm: f64,
     /// Updates applied so far.
     pub steps_taken: u64,
 }
@@ -165,10 +179,12 @@ impl<'a> LastLayer<'a> {
     }
 }
 
-/// The optimizer's own moments of the last layer's weight.
+/// The last layer's weight and the optimizer's own moments of it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct OptimizerState<'a> {
+    /// `[V, D]`: the weight.
+    pub weight: Tensor<'a>,
     /// `[V, D]`: running mean of gradients.
     pub exp_avg: Tensor<'a>,
     /// `[V, D]`: running mean of squared gradients.
@@ -176,10 +192,10 @@ pub struct OptimizerState<'a> {
 }
 
 impl<'a> OptimizerState<'a> {
-    /// Brings the two moments together.
+    /// Brings the three tensors together.
     #[must_use]
-    pub fn new(exp_avg: Tensor<'a>, exp_avg_sq: Tensor<'a>) -> Self {
-        Self { exp_avg, exp_avg_sq }
+    pub fn new(weight: Tensor<'a>, exp_avg: Tensor<'a>, exp_avg_sq: Tensor<'a>) -> Self {
+        Self { weight, exp_avg, exp_avg_sq }
     }
 }
 
@@ -195,6 +211,10 @@ pub struct Batch<'a> {
     pub dims: Dims,
     /// Optimizer step, counted from 0.
     pub step: u64,
+    /// Optimizer steps of the whole run.
+    pub max_steps: u64,
+    /// How often this rollout has been used before; 0 is on policy.
+    pub iteration: u64,
     /// The run's seed; derive every random draw from it and `step`.
     pub seed: u64,
     /// What logits were divided by when sampling.
@@ -207,6 +227,10 @@ pub struct Batch<'a> {
     pub loss_temperature: f32,
     /// The optimizer at the coming step.
     pub optimizer: OptimizerInfo,
+    /// How the objective's losses become one number.
+    pub reduction: Reduction,
+    /// Which tokens that reduction counts.
+    pub denominator: Denominator,
     /// The limit on completion length, tokens; at least T.
     pub max_completion_length: usize,
     /// `[B, T]`: sampled tokens.
@@ -221,7 +245,11 @@ pub struct Batch<'a> {
     pub advantages: &'a [f32],
     /// `[B, T]`, nats: log-probability of each token under the current policy at `loss_temperature`.
     pub logps: &'a [f32],
-    /// `[B, T]`, nats: the same when the completions were sampled. Asked for with [`Inputs::OLD_LOGPS`].
+    /// `[B, T]`: the objective's loss per token, before masking and reduction. Present at the mask point.
+    pub losses: Option<&'a [f32]>,
+    /// `[B, T]`: its derivative by `logps`. Present at the mask point.
+    pub dloss_dlogp: Option<&'a [f32]>,
+    /// `[B, T]`, nats: the same as `logps`, when the completions were sampled. Asked for with [`Inputs::OLD_LOGPS`].
     pub old_logps: Option<&'a [f32]>,
     /// `[B, T]`, nats: the same under the reference model. Asked for with [`Inputs::REF_LOGPS`].
     pub ref_logps: Option<&'a [f32]>,
@@ -240,12 +268,16 @@ impl<'a> Batch<'a> {
         Self {
             dims,
             step: 0,
+            max_steps: 1,
+            iteration: 0,
             seed: 0,
             sampling_temperature: 1.0,
             sampling_top_k: 0,
             sampling_top_p: 1.0,
             loss_temperature: 1.0,
             optimizer,
+            reduction: Reduction::COMPLETION_MEAN,
+            denominator: Denominator::KEPT,
             max_completion_length: dims.tokens as usize,
             completion_ids: &[],
             completion_mask: &[],
@@ -253,6 +285,8 @@ impl<'a> Batch<'a> {
             rewards: &[],
             advantages: &[],
             logps: &[],
+            losses: None,
+            dloss_dlogp: None,
             old_logps: None,
             ref_logps: None,
             entropy: None,

@@ -109,7 +109,7 @@ mod tensor;
 pub mod testing;
 mod wire;
 
-pub use batch::{Batch, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
+pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
 pub use component::{Advantage, Mask, NoSink, ObjectiveFn, Sink};
 pub use config::{known_keys, nearest, unknown_key};
 pub use ctx::Ctx;

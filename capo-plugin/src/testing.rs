@@ -72,7 +72,7 @@ fn json(table: &str) -> Result<String, PluginError> {
     Ok(serde_json::Value::Object(object).to_string())
 }
 
-/// An owned batch with plausible values everywhere, every optional input included.
+/// An owned batch with plausible values everywhere, every optional input included but the optimizer's state.
 ///
 /// Values are a fixed function of their position, so that tests read the same on every machine. Setters replace one array
 /// and check its length.
@@ -87,6 +87,8 @@ pub struct Fixture {
     rewards: Vec<f32>,
     advantages: Vec<f32>,
     logps: Vec<f32>,
+    /// `−advantage`: a policy gradient's loss on policy, and its derivative too.
+    losses: Vec<f32>,
     old_logps: Vec<f32>,
     ref_logps: Vec<f32>,
     entropy: Vec<f32>,
@@ -175,6 +177,7 @@ impl Fixture {
                 beta2: 0.999,
                 eps: 1e-8,
                 weight_decay: 0.0,
+                max_grad_norm: 1.0,
                 steps_taken: 0,
             },
             step: 0,
@@ -183,6 +186,7 @@ impl Fixture {
             ids: (0..n).map(|i| (wobble(2, i) * 16.0) as u32).collect(),
             rewards: (0..completions).map(|b| (b % 2) as f32).collect(),
             advantages: fill(3, 2.0, -1.0),
+            losses: fill(3, -2.0, 1.0),
             old_logps: logps.clone(),
             ref_logps: fill(4, -3.0, -0.01),
             entropy: fill(5, 2.0, 0.0),
@@ -210,7 +214,9 @@ impl Fixture {
             for i in self.dims.row(b).skip(length) {
                 self.mask[i] = 0;
                 self.ids[i] = 0;
-                for array in [&mut self.advantages, &mut self.logps, &mut self.old_logps, &mut self.ref_logps] {
+                for array in
+                    [&mut self.advantages, &mut self.losses, &mut self.logps, &mut self.old_logps, &mut self.ref_logps]
+                {
                     array[i] = 0.0;
                 }
             }
@@ -241,6 +247,7 @@ impl Fixture {
     #[must_use]
     pub fn advantages(mut self, advantages: &[f32]) -> Self {
         replace(&mut self.advantages, advantages);
+        self.losses = advantages.iter().map(|advantage| -advantage).collect();
         self
     }
 
@@ -298,6 +305,8 @@ impl Fixture {
         batch.rewards = &self.rewards;
         batch.advantages = &self.advantages;
         batch.logps = &self.logps;
+        batch.losses = Some(&self.losses);
+        batch.dloss_dlogp = Some(&self.losses);
         batch.old_logps = Some(&self.old_logps);
         batch.ref_logps = Some(&self.ref_logps);
         batch.entropy = Some(&self.entropy);

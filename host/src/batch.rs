@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use capo_plugin::{Batch, Dims, LastLayer, OptimizerInfo, OptimizerState, Tensor};
+use capo_plugin::{Batch, Denominator, Dims, LastLayer, OptimizerInfo, OptimizerState, Reduction, Tensor};
 
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::model::{LastLayerData, Sequences};
 
 /// The settings of a step that components see.
@@ -12,6 +12,10 @@ use crate::model::{LastLayerData, Sequences};
 pub struct StepInfo {
     /// Optimizer step, counted from 0.
     pub step: u64,
+    /// Optimizer steps of the whole run.
+    pub max_steps: u64,
+    /// How often the rollout has been used before.
+    pub iteration: u64,
     /// The run's seed.
     pub seed: u64,
     /// The sampler's temperature.
@@ -24,6 +28,10 @@ pub struct StepInfo {
     pub loss_temperature: f32,
     /// The limit on completion length, tokens.
     pub max_completion_length: usize,
+    /// How the objective's losses become one number.
+    pub reduction: Reduction,
+    /// Which tokens that reduction counts.
+    pub denominator: Denominator,
     /// The optimizer at the coming step.
     pub optimizer: OptimizerInfo,
 }
@@ -31,16 +39,23 @@ pub struct StepInfo {
 impl StepInfo {
     /// The settings of `config` at `step`.
     #[must_use]
-    pub fn new(config: &Config, step: u64, optimizer: OptimizerInfo) -> Self {
+    pub fn new(config: &Config, step: u64, iteration: u64, reduction: Reduction, optimizer: OptimizerInfo) -> Self {
         let (rollout, train) = (&config.rollout, &config.train);
         Self {
             step,
+            max_steps: train.max_steps,
+            iteration,
             seed: train.seed,
             sampling_temperature: rollout.temperature,
             sampling_top_k: rollout.top_k as u32,
             sampling_top_p: rollout.top_p,
             loss_temperature: train.loss_temperature as f32,
             max_completion_length: rollout.max_completion_length,
+            reduction,
+            denominator: match train.mask_denominator {
+                config::Denominator::Kept => Denominator::KEPT,
+                config::Denominator::Original => Denominator::ORIGINAL,
+            },
             optimizer,
         }
     }
@@ -65,6 +80,8 @@ pub struct StepBatch {
     pub advantages: Vec<f32>,
     /// `[B, T]`, nats, under the current policy.
     pub logps: Vec<f32>,
+    /// The objective's answer, once it is there.
+    pub token_loss: Option<TokenLoss>,
     /// `[B, T]`, nats, under the policy that sampled; none until the first scoring.
     pub old_logps: Option<Vec<f32>>,
     /// `[B, T]`, nats, under the reference model.
@@ -72,14 +89,25 @@ pub struct StepBatch {
     /// `[B, T]`, nats.
     pub entropy: Option<Vec<f32>>,
     last_layer: Option<LastLayerData>,
-    /// The optimizer's moments of the head.
-    pub moments: Option<Moments>,
+    /// The head and the optimizer's moments of it.
+    pub head_state: Option<HeadState>,
     shapes: Shapes,
 }
 
-/// The optimizer's moments of the last layer's weight.
+/// A loss per token, not yet masked or reduced.
 #[derive(Debug, Clone)]
-pub struct Moments {
+pub struct TokenLoss {
+    /// `[B, T]`.
+    pub loss: Vec<f32>,
+    /// `[B, T]`: derivative by the token's log-probability.
+    pub dloss_dlogp: Vec<f32>,
+}
+
+/// The last layer's weight and the optimizer's moments of it.
+#[derive(Debug, Clone)]
+pub struct HeadState {
+    /// `[V, D]`.
+    pub weight: Vec<f32>,
     /// `[V, D]`.
     pub exp_avg: Vec<f32>,
     /// `[V, D]`.
@@ -127,11 +155,12 @@ impl StepBatch {
             rewards,
             advantages: vec![0.0; dims.len()],
             logps: Vec::new(),
+            token_loss: None,
             old_logps: None,
             ref_logps: None,
             entropy: None,
             last_layer: None,
-            moments: None,
+            head_state: None,
             shapes: Shapes::default(),
         }
     }
@@ -152,11 +181,12 @@ impl StepBatch {
             rewards: self.rewards[rows].to_vec(),
             advantages: vec![0.0; dims.len()],
             logps: Vec::new(),
+            token_loss: None,
             old_logps: cut(&self.old_logps),
             ref_logps: cut(&self.ref_logps),
             entropy: None,
             last_layer: None,
-            moments: None,
+            head_state: None,
             shapes: Shapes::default(),
         }
     }
@@ -192,11 +222,15 @@ impl StepBatch {
     pub fn view(&self, info: &StepInfo) -> Batch<'_> {
         let mut batch = Batch::new(self.dims, info.optimizer);
         batch.step = info.step;
+        batch.max_steps = info.max_steps;
+        batch.iteration = info.iteration;
         batch.seed = info.seed;
         batch.sampling_temperature = info.sampling_temperature;
         batch.sampling_top_k = info.sampling_top_k;
         batch.sampling_top_p = info.sampling_top_p;
         batch.loss_temperature = info.loss_temperature;
+        batch.reduction = info.reduction;
+        batch.denominator = info.denominator;
         batch.max_completion_length = info.max_completion_length;
         batch.completion_ids = &self.completion_ids;
         batch.completion_mask = &self.completion_mask;
@@ -204,13 +238,15 @@ impl StepBatch {
         batch.rewards = &self.rewards;
         batch.advantages = &self.advantages;
         batch.logps = &self.logps;
+        batch.losses = self.token_loss.as_ref().map(|token_loss| token_loss.loss.as_slice());
+        batch.dloss_dlogp = self.token_loss.as_ref().map(|token_loss| token_loss.dloss_dlogp.as_slice());
         batch.old_logps = self.old_logps.as_deref();
         batch.ref_logps = self.ref_logps.as_deref();
         batch.entropy = self.entropy.as_deref();
         batch.last_layer = self.last_layer.as_ref().map(|last| self.last_layer(last));
-        batch.optimizer_state = self.moments.as_ref().map(|moments| {
-            let tensor = |values| Tensor::from_f32(values, &moments.shape);
-            OptimizerState::new(tensor(&moments.exp_avg), tensor(&moments.exp_avg_sq))
+        batch.optimizer_state = self.head_state.as_ref().map(|state| {
+            let tensor = |values| Tensor::from_f32(values, &state.shape);
+            OptimizerState::new(tensor(&state.weight), tensor(&state.exp_avg), tensor(&state.exp_avg_sq))
         });
         batch
     }

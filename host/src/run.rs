@@ -164,9 +164,9 @@ impl Run {
         })
     }
 
-    /// The settings of the coming step.
+    /// The settings of the coming step, on a rollout that has been used `iteration` times before.
     #[must_use]
-    pub fn step_info(&self) -> StepInfo {
+    pub fn step_info(&self, iteration: u64) -> StepInfo {
         let AdamWConfig { beta1, beta2, eps, weight_decay } = *self.optimizer.config();
         let optimizer = OptimizerInfo {
             kind: OptimizerKind::ADAMW,
@@ -175,9 +175,10 @@ impl Run {
             beta2,
             eps,
             weight_decay,
+            max_grad_norm: self.config.train.max_grad_norm,
             steps_taken: self.optimizer.steps_taken(),
         };
-        StepInfo::new(&self.config, self.progress.step, optimizer)
+        StepInfo::new(&self.config, self.progress.step, iteration, self.components.objective.reduction(), optimizer)
     }
 
     /// How forward and backward passes are split.

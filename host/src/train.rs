@@ -26,9 +26,9 @@ pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: 
     }
     while run.progress.step < max_steps {
         let rollout = sample(run)?;
-        for _iteration in 0..run.config.train.num_iterations {
+        for iteration in 0..run.config.train.num_iterations as u64 {
             for batch in rollout.parts(run.config.train.step_batch_size()) {
-                optimize(run, report, batch)?;
+                optimize(run, report, batch, iteration)?;
             }
         }
         let stopped = stop.load(Ordering::Relaxed) || stop_after.is_some_and(|limit| run.progress.step >= limit);
@@ -67,9 +67,9 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
 }
 
 /// Stages 2 to 6 on one optimizer-step batch.
-fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch) -> Result<()> {
-    let (info, work) = (run.step_info(), run.work());
-    let Run { config, policy, reference, components, needs, optimizer, metrics, warned, .. } = run;
+fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration: u64) -> Result<()> {
+    let (info, work) = (run.step_info(iteration), run.work());
+    let Run { policy, reference, components, needs, optimizer, metrics, warned, .. } = run;
     let completion_mask = batch.completion_mask.clone();
     let mut sink = StepSink { metrics, completion_mask: &completion_mask, prefixed: false, warned };
 
@@ -82,7 +82,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch) -> Result<
     drop(timer);
 
     let timer = sink.metrics.timer("objective");
-    let token_loss = objective::evaluate(&mut components.objective, &mut sink, &batch, &info)?;
+    objective::evaluate(&mut components.objective, &mut sink, &mut batch, &info)?;
     drop(timer);
 
     sink.prefixed = true;
@@ -91,8 +91,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch) -> Result<
     drop(timer);
 
     let timer = sink.metrics.timer("backward");
-    let reduced =
-        backward::reduce(&token_loss, &batch, &keep, config.train.mask_denominator, info.max_completion_length)?;
+    let reduced = backward::reduce(&batch, &info, &keep)?;
     let gradients = match keep.tokens {
         0 => None,
         _ => Some(backward::accumulate(policy, forward, &batch, &reduced.seed, work)?),
@@ -100,7 +99,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch) -> Result<
     drop(timer);
 
     let timer = sink.metrics.timer("step");
-    let (rate, limit) = (info.optimizer.learning_rate, config.train.max_grad_norm);
+    let (rate, limit) = (info.optimizer.learning_rate, info.optimizer.max_grad_norm);
     let outcome = gradients.map(|gradients| step::apply(optimizer, policy, &gradients, rate, limit)).transpose()?;
     drop(timer);
 

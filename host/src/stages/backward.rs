@@ -1,13 +1,11 @@
 //! Stage 5: the gradient of the reduced loss, over the kept tokens, one micro-batch after another.
 
 use anyhow::{Context, Result, bail};
-use capo_plugin::Reduction;
+use capo_plugin::{Denominator, Reduction};
 
-use crate::batch::StepBatch;
-use crate::config::Denominator;
+use crate::batch::{StepBatch, StepInfo, TokenLoss};
 use crate::model::{Forward, Gradients, Policy};
 use crate::stages::mask::Keep;
-use crate::stages::objective::TokenLoss;
 use crate::stages::score::Work;
 
 /// A reduced loss.
@@ -19,39 +17,31 @@ pub struct Reduced {
     pub seed: Vec<f32>,
 }
 
-/// Reduces a loss over the kept tokens of the whole batch, so that micro-batches only split the work.
+/// Reduces the batch's loss over the kept tokens, all at once, so that micro-batches only split the work.
 ///
 /// # Errors
 ///
 /// When the objective asks for a reduction that this host does not know.
-pub fn reduce(
-    token_loss: &TokenLoss,
-    batch: &StepBatch,
-    keep: &Keep,
-    denominator: Denominator,
-    max_length: usize,
-) -> Result<Reduced> {
-    let counted = match denominator {
-        Denominator::Kept => &keep.keep,
-        Denominator::Original => &batch.completion_mask,
-    };
+pub fn reduce(batch: &StepBatch, info: &StepInfo, keep: &Keep) -> Result<Reduced> {
+    let TokenLoss { loss: losses, dloss_dlogp } =
+        batch.token_loss.as_ref().context("no objective has been evaluated")?;
+    let counted = if info.denominator == Denominator::KEPT { &keep.keep } else { &batch.completion_mask };
     let count = |tokens: &[u8]| tokens.iter().map(|&token| u64::from(token)).sum::<u64>().max(1) as f64;
-    let completions = batch.dims.completions as f64;
+    let (completions, all) = (batch.dims.completions as f64, count(counted));
     let (mut loss, mut seed) = (0.0, vec![0.0; batch.dims.len()]);
-    let all = count(counted);
     for b in 0..batch.dims.completions as usize {
         let row = batch.dims.row(b);
-        let weight = match token_loss.reduction {
+        let weight = match info.reduction {
             Reduction::COMPLETION_MEAN => 1.0 / (completions * count(&counted[row.clone()])),
-            Reduction::FIXED_LENGTH => 1.0 / (completions * max_length as f64),
+            Reduction::FIXED_LENGTH => 1.0 / (completions * info.max_completion_length as f64),
             Reduction::TOKEN_MEAN => 1.0 / all,
             Reduction(other) => {
                 bail!("the objective asks for reduction {other}, which this host does not know (it knows 0 to 2)")
             }
         };
         for i in row.filter(|&i| keep.keep[i] == 1) {
-            loss += weight * f64::from(token_loss.loss[i]);
-            seed[i] = (weight * f64::from(token_loss.dloss_dlogp[i])) as f32;
+            loss += weight * f64::from(losses[i]);
+            seed[i] = (weight * f64::from(dloss_dlogp[i])) as f32;
         }
     }
     Ok(Reduced { loss, seed })

@@ -1,22 +1,11 @@
 //! Stage 3: advantages and log-probabilities to a loss per token and its derivative.
 
 use anyhow::Result;
-use capo_plugin::{ObjectiveFn, Reduction, Sink};
+use capo_plugin::{ObjectiveFn, Sink};
 
-use crate::batch::{StepBatch, StepInfo};
+use crate::batch::{StepBatch, StepInfo, TokenLoss};
 
-/// A loss per token, not yet masked or reduced.
-#[derive(Debug)]
-pub struct TokenLoss {
-    /// `[B, T]`.
-    pub loss: Vec<f32>,
-    /// `[B, T]`: derivative by the token's log-probability.
-    pub dloss_dlogp: Vec<f32>,
-    /// How the objective wants it reduced.
-    pub reduction: Reduction,
-}
-
-/// Evaluates the objective on the whole batch.
+/// Fills `batch.token_loss`.
 ///
 /// # Errors
 ///
@@ -24,11 +13,12 @@ pub struct TokenLoss {
 pub fn evaluate(
     objective: &mut ObjectiveFn,
     sink: &mut dyn Sink,
-    batch: &StepBatch,
+    batch: &mut StepBatch,
     info: &StepInfo,
-) -> Result<TokenLoss> {
+) -> Result<()> {
     let n = batch.dims.len();
-    let (mut loss, mut dloss_dlogp) = (vec![0.0; n], vec![0.0; n]);
-    objective.evaluate(sink, &batch.view(info), &mut loss, &mut dloss_dlogp)?;
-    Ok(TokenLoss { loss, dloss_dlogp, reduction: objective.reduction() })
+    let mut out = TokenLoss { loss: vec![0.0; n], dloss_dlogp: vec![0.0; n] };
+    objective.evaluate(sink, &batch.view(info), &mut out.loss, &mut out.dloss_dlogp)?;
+    batch.token_loss = Some(out);
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail, ensure};
 use capo_plugin::Inputs;
 
-use crate::batch::{Moments, StepBatch};
+use crate::batch::{HeadState, StepBatch};
 use crate::model::{Config, Forward, HEAD, LastLayerData, Policy, Scores, Wants};
 use crate::optim::AdamW;
 
@@ -89,7 +89,7 @@ pub fn fill(
         batch.ref_logps = Some(logps(reference, batch, work)?);
     }
     if needs.inputs.contains(Inputs::OPTIMIZER_STATE) {
-        batch.moments = Some(head_moments(optimizer)?);
+        batch.head_state = Some(head_state(policy, optimizer)?);
     }
     Ok(forward)
 }
@@ -129,12 +129,14 @@ fn append(all: &mut LastLayerData, part: LastLayerData) {
     all.action_logits.extend(part.action_logits);
 }
 
-fn head_moments(optimizer: &AdamW) -> Result<Moments> {
+fn head_state(policy: &Policy, optimizer: &AdamW) -> Result<HeadState> {
     let (exp_avg, exp_avg_sq) = optimizer.moments(HEAD)?;
     let (vocab_size, width) = exp_avg.dims2()?;
-    Ok(Moments {
-        exp_avg: exp_avg.flatten_all()?.to_vec1()?,
-        exp_avg_sq: exp_avg_sq.flatten_all()?.to_vec1()?,
+    let values = |tensor: &candle_core::Tensor| tensor.flatten_all()?.to_vec1();
+    Ok(HeadState {
+        weight: values(policy.params().get(HEAD)?.as_tensor())?,
+        exp_avg: values(exp_avg)?,
+        exp_avg_sq: values(exp_avg_sq)?,
         shape: [vocab_size as i64, width as i64],
     })
 }
