@@ -142,13 +142,16 @@ pub fn main(started: Instant) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The error and its causes on one line; a cause of many lines, such as a comparison of layouts, only where `verbose`.
+/// The error and its causes on one line: of each cause its first line, left out where that is only the heading of more, as
+/// of a comparison of layouts. All lines where `verbose`.
 fn sentence(error: &anyhow::Error, verbose: bool) -> String {
     let mut causes = Vec::new();
     for cause in error.chain().map(|cause| cause.to_string().trim().to_owned()) {
-        let shown = if verbose { cause.as_str() } else { cause.lines().next().unwrap_or_default() };
-        if verbose || cause.lines().count() <= 4 || causes.is_empty() {
-            causes.push(shown.to_owned());
+        let first = cause.lines().next().unwrap_or_default();
+        if verbose {
+            causes.push(cause);
+        } else if causes.is_empty() || !first.ends_with(':') {
+            causes.push(first.to_owned());
         }
     }
     causes.join(": ")
@@ -167,7 +170,7 @@ fn run_train(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     let outcome = train(&mut run, &mut report, args.stop_after, &stop);
     if let Err(error) = outcome {
         let resume = format!(
-            "the run stopped in step {} (go on with `host train --resume {}`)",
+            "the run stopped after step {} (go on with `host train --resume {}`)",
             run.progress.step,
             run.dir.display()
         );

@@ -229,7 +229,7 @@ impl Registry {
 
     fn offer(&self, section: &str, point: Point, id: &str) -> Result<&Offer> {
         let Some(offer) = self.offers.iter().find(|offer| offer.id == id) else {
-            let here = || self.offers.iter().filter(|offer| offer.point == point).map(|offer| offer.id.as_str());
+            let here = || self.offers().into_iter().filter(|offer| offer.point == point).map(|offer| offer.id.as_str());
             let hint = nearest(id, here()).map_or_else(
                 || {
                     format!(

@@ -19,6 +19,7 @@ use crate::model::{ModelFiles, Policy};
 use crate::optim::{AdamW, AdamWConfig, Schedule};
 use crate::registry::{Components, Registry};
 use crate::reward::Rewards;
+use crate::stages::backward::check_reduction;
 use crate::stages::score::{Needs, Work};
 
 /// The file that holds a run's settings, in its directory.
@@ -95,7 +96,8 @@ impl Run {
     ///
     /// Whatever is wrong with the settings, the model, the data or the components; nothing is written before all of
     /// them are open.
-    pub fn start(config: Config, registry: &Registry) -> Result<Self> {
+    pub fn start(mut config: Config, registry: &Registry) -> Result<Self> {
+        config.make_paths_absolute()?;
         let mut run = Self::open(config, registry, PathBuf::new())?;
         run.dir = make_dir(&run.config)?;
         files::write_atomic(&run.dir.join(CONFIG_FILE), toml::to_string(&run.config)?.as_bytes())?;
@@ -120,6 +122,7 @@ impl Run {
 
     fn open(config: Config, registry: &Registry, dir: PathBuf) -> Result<Self> {
         let components = registry.build(&config)?;
+        check_reduction(&components.objective)?;
         let model_files = embedded::model_files(&config.model.model_name_or_path)?;
         let policy = Policy::load(&model_files, &Device::Cpu)?;
         let tokenizer = Tokenizer::open(&model_files)?;

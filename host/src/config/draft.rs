@@ -35,7 +35,7 @@ impl Draft {
                 (text, format!("`{}`", path.display()))
             }
         };
-        let table = text.parse::<Table>().with_context(|| format!("{origin} is not TOML"))?;
+        let table = parse_table(&text, &origin)?;
         let sets = sets.iter().map(|set| parse_set(set)).collect::<Result<_>>()?;
         let mut draft = Self { table, origin, sets };
         draft.apply_sets(false)?;
@@ -67,7 +67,7 @@ impl Draft {
     ///
     /// When the recipe is not TOML, or holds anything but component sections.
     pub fn merge_recipe(&mut self, name: &str, text: &str) -> Result<()> {
-        let recipe = text.parse::<Table>().with_context(|| format!("recipe `{name}` is not TOML"))?;
+        let recipe = parse_table(text, &format!("recipe `{name}`"))?;
         for (section, value) in recipe {
             if !COMPONENT_SECTIONS.contains(&section.as_str()) {
                 bail!(
@@ -199,6 +199,13 @@ impl Draft {
             }
         }
     }
+}
+
+fn parse_table(text: &str, origin: &str) -> Result<Table> {
+    text.parse().map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+        anyhow::anyhow!("{origin} is not TOML: line {line}: {}", error.message())
+    })
 }
 
 fn parse_set(text: &str) -> Result<(String, Value)> {

@@ -252,6 +252,25 @@ pub struct ComponentConfig {
     pub table: Table,
 }
 
+impl Config {
+    /// Makes the paths of model and data absolute, so that the run can be resumed from any directory.
+    ///
+    /// # Errors
+    ///
+    /// When the working directory is gone.
+    pub fn make_paths_absolute(&mut self) -> Result<()> {
+        let names = [
+            Some(&mut self.model.model_name_or_path),
+            Some(&mut self.data.dataset_name),
+            self.data.eval_dataset_name.as_mut(),
+        ];
+        for name in names.into_iter().flatten().filter(|name| Path::new(name.as_str()).exists()) {
+            *name = std::path::absolute(name.as_str())?.to_string_lossy().into_owned();
+        }
+        Ok(())
+    }
+}
+
 impl TrainConfig {
     /// Completions of one optimizer step.
     #[must_use]

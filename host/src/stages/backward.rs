@@ -1,7 +1,7 @@
 //! Stage 5: the gradient of the reduced loss, over the kept tokens, one micro-batch after another.
 
-use anyhow::{Context, Result, bail};
-use capo_plugin::{Denominator, Reduction};
+use anyhow::{Context, Result, bail, ensure};
+use capo_plugin::{Denominator, ObjectiveFn, Reduction};
 
 use crate::batch::{StepBatch, StepInfo, TokenLoss};
 use crate::model::{Forward, Gradients, Policy};
@@ -15,6 +15,20 @@ pub struct Reduced {
     pub loss: f64,
     /// `[B, T]`: its derivative by each token's log-probability; zero for rejected tokens.
     pub seed: Vec<f32>,
+}
+
+/// Whether this host can reduce as `objective` asks.
+///
+/// # Errors
+///
+/// When it cannot.
+pub fn check_reduction(objective: &ObjectiveFn) -> Result<()> {
+    let (id, Reduction(asked)) = (objective.id(), objective.reduction());
+    ensure!(
+        asked <= 2,
+        "component `{id}` asks for reduction {asked}, which this host does not know (it knows 0 to 2; use a newer host)"
+    );
+    Ok(())
 }
 
 /// Reduces the batch's loss over the kept tokens, all at once, so that micro-batches only split the work.
