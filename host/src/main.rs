@@ -9,11 +9,17 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let started = Instant::now();
-    let spin_limit = "CANDLE_BARRIER_POOL_SPIN_LIMIT";
-    if std::env::var_os(spin_limit).is_none() {
-        // Candle's worker threads spin between operations, which starves the others where cores are few.
-        // SAFETY: nothing has started a thread yet, so nobody reads the environment at the same time.
-        unsafe { std::env::set_var(spin_limit, "0") };
-    }
+    // Candle's worker threads spin between operations, which starves the others where cores are few.
+    set_default("CANDLE_BARRIER_POOL_SPIN_LIMIT", || "0".to_owned());
+    // Without a setting, candle counts the cores anew, from `/proc/cpuinfo`, at every matrix product.
+    set_default("RAYON_NUM_THREADS", || candle_core::utils::get_num_threads().to_string());
     host::cli::main(started)
+}
+
+/// Sets an environment variable that the user has not set. Only for `main`, before anything else.
+fn set_default(name: &str, value: impl FnOnce() -> String) {
+    if std::env::var_os(name).is_none() {
+        // SAFETY: `main` calls this before any thread is started, so nobody reads the environment at the same time.
+        unsafe { std::env::set_var(name, value()) };
+    }
 }
