@@ -204,11 +204,10 @@ extern "C" fn recipes() -> RVec<RecipeInfo> {
         .collect()
 }
 
-fn create<B>(
-    id: RStr<'_>,
-    config: RStr<'_>,
-    pick: fn(Make) -> Option<fn(&str) -> Result<B, PluginError>>,
-) -> RResult<B, WireError> {
+/// Builds a component from its table, written as JSON text.
+type Build<B> = fn(&str) -> Result<B, PluginError>;
+
+fn create<B>(id: RStr<'_>, config: RStr<'_>, pick: fn(Make) -> Option<Build<B>>) -> RResult<B, WireError> {
     let found =
         inventory::iter::<Entry>.into_iter().find_map(|entry| pick(entry.make).filter(|_| entry.id == id.as_str()));
     let built = match found {

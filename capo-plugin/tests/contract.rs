@@ -1,0 +1,166 @@
+//! What the guard and the handles do with components that break the rules, through the real wire.
+
+use capo_plugin::ErrorKind;
+use capo_plugin::prelude::*;
+use capo_plugin::testing::{self, Fixture};
+
+/// A component that does one wrong thing.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sinner {
+    sin: String,
+}
+
+impl Sinner {
+    fn panics(&self, place: &str) {
+        assert!(self.sin != place, "as told");
+    }
+}
+
+impl Drop for Sinner {
+    fn drop(&mut self) {
+        self.panics("drop");
+    }
+}
+
+impl AdvantageEstimator for Sinner {
+    fn estimate(&mut self, _ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
+        self.panics("estimate");
+        match self.sin.as_str() {
+            "nan" => advantages[1] = f32::NAN,
+            "padding" => advantages[batch.dims.len() - 1] = 2.0,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Objective for Sinner {
+    fn evaluate(&mut self, _ctx: &mut Ctx<'_>, _batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError> {
+        self.panics("evaluate");
+        match self.sin.as_str() {
+            "loss" => out.loss[0] = f32::INFINITY,
+            "slope" => out.dloss_dlogp[0] = f32::NAN,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl PreBackwardMask for Sinner {
+    fn mask(&mut self, ctx: &mut Ctx<'_>, _batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
+        self.panics("mask");
+        match self.sin.as_str() {
+            "set" => *keep.last_mut().unwrap() = 1,
+            "seven" => keep[0] = 7,
+            "short" => ctx.record_tokens("m", &[1.0, 2.0]),
+            "error" => return Err("no such luck".into()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn step_end(&mut self, _: &mut Ctx<'_>, _: &Batch<'_>, _: &[u8], _: bool) -> Result<(), PluginError> {
+        self.panics("step_end");
+        Ok(())
+    }
+
+    fn inputs(&self) -> Inputs {
+        self.panics("inputs");
+        Inputs::LAST_LAYER
+    }
+
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        self.panics("save");
+        Ok(Vec::new())
+    }
+}
+
+fn fixture() -> Fixture {
+    Fixture::new(2, 3).lengths(&[3, 2])
+}
+
+fn sinner(sin: &str) -> String {
+    format!("sin = \"{sin}\"")
+}
+
+#[test]
+fn masks_that_break_a_rule() {
+    let say = |sin: &str| {
+        let mut mask = testing::mask::<Sinner>(&sinner(sin)).unwrap();
+        let error = fixture().mask(&mut mask).unwrap_err();
+        (error.kind(), error.to_string())
+    };
+    let contract = |sentence: &str| (ErrorKind::CONTRACT, format!("component `test.mask`: {sentence}"));
+    assert_eq!(
+        say("set"),
+        contract("set `keep` to 1 at completion 1, token 2, where it was cleared (a mask may only clear)")
+    );
+    assert_eq!(say("seven"), contract("wrote 7 into `keep` at completion 0, token 0 (entries are 0 or 1)"));
+    assert_eq!(
+        say("short"),
+        contract("`record_tokens(\"m\")` got 2 values for a batch of 6 tokens (B · T, padding included)")
+    );
+    assert_eq!(say("error"), (ErrorKind::FAILED, "component `test.mask`: no such luck".into()));
+}
+
+#[test]
+fn numbers_that_are_not_finite_or_lie_on_padding() {
+    let estimate = |sin: &str| {
+        let mut component = testing::advantage::<Sinner>(&sinner(sin)).unwrap();
+        fixture().estimate(&mut component).unwrap_err().to_string()
+    };
+    let evaluate = |sin: &str| {
+        let mut component = testing::objective::<Sinner>(&sinner(sin)).unwrap();
+        fixture().evaluate(&mut component).unwrap_err().to_string()
+    };
+    assert_eq!(
+        estimate("nan"),
+        "component `test.advantage`: the advantage is NaN at completion 0, token 1 (it must be finite)"
+    );
+    assert_eq!(
+        estimate("padding"),
+        "component `test.advantage`: the advantage is 2 at completion 1, token 2, which is padding (leave padding at 0)"
+    );
+    assert_eq!(
+        evaluate("loss"),
+        "component `test.objective`: the loss is inf at completion 0, token 0 (it must be finite)"
+    );
+    assert_eq!(
+        evaluate("slope"),
+        "component `test.objective`: the loss's derivative is NaN at completion 0, token 0 (it must be finite)"
+    );
+}
+
+#[test]
+fn a_panic_becomes_an_error_and_retires_the_instance() {
+    let mut mask = testing::mask::<Sinner>(&sinner("mask")).unwrap();
+    let error = fixture().mask(&mut mask).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PANIC);
+    assert_eq!(error.to_string(), "component `test.mask`: panicked in `mask`: as told");
+    let again = "component `test.mask`: called again after it panicked (the instance is retired; start the run again)";
+    assert_eq!(fixture().mask(&mut mask).unwrap_err().to_string(), again);
+    assert_eq!(mask.save().unwrap_err().to_string(), again);
+}
+
+#[test]
+fn panics_elsewhere_do_not_cross_either() {
+    let made = |sin: &str| testing::mask::<Sinner>(&sinner(sin));
+    assert_eq!(made("inputs").err().unwrap().to_string(), "panicked while it was created: as told");
+    assert!(made("save").unwrap().save().unwrap_err().to_string().ends_with("panicked in `save`: as told"));
+    let end = fixture().step_end(&mut made("step_end").unwrap(), &[1; 6], true);
+    assert!(end.unwrap_err().to_string().ends_with("panicked in `step_end`: as told"));
+    drop(made("drop").unwrap());
+}
+
+#[test]
+fn a_stateless_component_refuses_foreign_state() {
+    let mut mask = testing::mask::<Sinner>(&sinner("none")).unwrap();
+    mask.load(&[]).unwrap();
+    let error = mask.load(&[1, 2, 3]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::STATE);
+    assert_eq!(
+        error.to_string(),
+        "component `test.mask`: 3 bytes of saved state, but this component keeps none (it was saved by another one)"
+    );
+}

@@ -1,0 +1,66 @@
+//! The frozen layout of the wire, on 64-bit machines: sizes, alignments and offsets. A change here is a change of the ABI.
+
+#![cfg(target_pointer_width = "64")]
+
+use std::mem::{align_of, offset_of, size_of};
+
+use capo_plugin::abi::{
+    AdvantageBox, AdvantagePoint, ComponentInfo, HostRef, MaskBox, MaskPoint, ObjectiveBox, ObjectivePoint, RecipeInfo,
+    RecipePoint, WireBatch, WireError, WireLastLayer, WireOptimizerState,
+};
+use capo_plugin::{DType, DeviceKind, Dims, Extension, Inputs, OptimizerInfo, Reduction, Tensor};
+
+macro_rules! size {
+    ($($type:ty => $size:literal / $align:literal),* $(,)?) => {
+        $(assert_eq!((size_of::<$type>(), align_of::<$type>()), ($size, $align), stringify!($type));)*
+    };
+}
+
+macro_rules! offsets {
+    ($type:ty: $($field:ident $offset:literal),* $(,)?) => {
+        $(assert_eq!(offset_of!($type, $field), $offset, concat!(stringify!($type), ".", stringify!($field)));)*
+    };
+}
+
+#[test]
+fn sizes_and_alignments() {
+    size! {
+        Dims => 24 / 8,
+        Inputs => 8 / 8,
+        Reduction => 4 / 4,
+        OptimizerInfo => 64 / 8,
+        DType => 4 / 2,
+        DeviceKind => 4 / 4,
+        Tensor<'static> => 72 / 8,
+        Extension<'static> => 16 / 8,
+        WireError => 40 / 8,
+        WireLastLayer<'static> => 368 / 8,
+        WireOptimizerState<'static> => 216 / 8,
+        ComponentInfo => 160 / 8,
+        RecipeInfo => 128 / 8,
+        AdvantagePoint => 16 / 8,
+        ObjectivePoint => 16 / 8,
+        MaskPoint => 16 / 8,
+        RecipePoint => 8 / 8,
+        AdvantageBox => 24 / 8,
+        ObjectiveBox => 24 / 8,
+        MaskBox => 24 / 8,
+        HostRef<'static> => 16 / 8,
+        WireBatch<'static> => 968 / 8,
+    }
+}
+
+#[test]
+fn offsets_of_public_fields() {
+    offsets!(Dims: completions 0, tokens 8, group_size 16);
+    offsets!(OptimizerInfo: kind 0, learning_rate 8, beta1 16, beta2 24, eps 32, weight_decay 40, max_grad_norm 48, steps_taken 56);
+    offsets!(DType: code 0, bits 1, lanes 2);
+    offsets!(WireError: kind 0, message 8);
+    offsets!(WireLastLayer<'static>: hidden 0, topk_ids 72, topk_logits 144, logsumexp 216, action_logits 288, vocab_size 360);
+    offsets!(WireOptimizerState<'static>: weight 0, exp_avg 72, exp_avg_sq 144);
+    offsets!(WireBatch<'static>: dims 0, step 24, max_steps 32, iteration 40, seed 48, sampling_temperature 56,
+        sampling_top_p 60, sampling_top_k 64, loss_temperature 68, optimizer 72, reduction 136, denominator 140,
+        max_completion_length 144, completion_ids 152, completion_mask 168, truncated 184, rewards 200, advantages 216,
+        logps 232, losses 248, dloss_dlogp 272, old_logps 296, ref_logps 320, entropy 344, last_layer 368,
+        optimizer_state 744);
+}
