@@ -145,17 +145,17 @@ impl Config {
         }
         let (heads, groups) = (self.num_attention_heads, self.num_key_value_heads);
         ensure!(
-            heads % groups == 0,
+            heads.is_multiple_of(groups),
             "`num_attention_heads` {heads} is not a multiple of `num_key_value_heads` {groups} (correct `config.json`)"
         );
         ensure!(
-            self.head_dim.is_some() || self.hidden_size % heads == 0,
+            self.head_dim.is_some() || self.hidden_size.is_multiple_of(heads),
             "`hidden_size` {} is not a multiple of `num_attention_heads` {heads} (correct `config.json`)",
             self.hidden_size
         );
         let head_dim = self.head_dim();
         ensure!(
-            head_dim > 0 && head_dim % 2 == 0,
+            head_dim > 0 && head_dim.is_multiple_of(2),
             "the head width {head_dim} is odd or 0, rotary embeddings need an even one (correct `config.json`)"
         );
         ensure!(

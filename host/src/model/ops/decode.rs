@@ -95,7 +95,7 @@ impl CustomOp3 for Attend {
         let queries = slice::<f32>(q, ql, self.name())?;
         let (keys, values) = (slice::<f32>(k, kl, self.name())?, slice::<f32>(v, vl, self.name())?);
         let group = queries.len() / (rows.cache_rows.len() * kv_heads).max(1);
-        if group % width != 0 || rows.index >= tokens || kl.shape() != vl.shape() {
+        if !group.is_multiple_of(width) || rows.index >= tokens || kl.shape() != vl.shape() {
             return layout_error(self.name(), format!("queries {:?} do not fit {:?}", ql.dims(), kl.dims()));
         }
         let mut out = vec![0.0f32; queries.len()];
