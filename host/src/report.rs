@@ -97,8 +97,8 @@ impl Report {
             self.bar.suspend(|| eprintln!("warning: {warning}"));
         }
         let every = run.config.logging.logging_steps;
-        if step == 1 || step.is_multiple_of(every) || step == run.config.train.max_steps {
-            let value = |name: &str| flushed.values.get(name).copied();
+        let value = |name: &str| flushed.values.get(name).copied();
+        if step == 1 || step.is_multiple_of(every) || value("eval_accuracy").is_some() {
             let number = |name: &str| value(name).map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
             let mut line = format!(
                 "step {step:>4}  reward {}  entropy {}  grad_norm {}  rejected {:.2}%",
