@@ -98,7 +98,8 @@ impl Report {
         }
         let every = run.config.logging.logging_steps;
         let value = |name: &str| flushed.values.get(name).copied();
-        if step == 1 || step.is_multiple_of(every) || value("eval_accuracy").is_some() {
+        let last = step == run.config.train.max_steps;
+        if step == 1 || last || step.is_multiple_of(every) || value("eval_accuracy").is_some() {
             let number = |name: &str| value(name).map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
             let mut line = format!(
                 "step {step:>4}  reward {}  entropy {}  grad_norm {}  rejected {:.2}%",

@@ -1,4 +1,4 @@
-//! Prints speeds: `cargo test --release -p host --test model_speed -- --ignored --nocapture`.
+//! Prints the speed of the model's parts, and of each fused operation beside candle's own: `cargo bench -p host --bench model`.
 
 use std::time::Instant;
 
@@ -33,9 +33,13 @@ fn least(mut work: impl FnMut()) -> f64 {
     (0..repeats).map(|_| time()).fold(f64::INFINITY, f64::min)
 }
 
-#[test]
-#[ignore = "prints speeds and asserts nothing"]
-fn speed() {
+fn main() {
+    parts();
+    fused();
+}
+
+/// Prints generation, scoring, gradients and the optimizer step at several sizes.
+fn parts() {
     for (hidden, layers, batch, prompt, tokens) in
         [(64, 2, 48, 10, 16), (128, 4, 48, 10, 14), (128, 4, 96, 10, 14), (128, 4, 512, 10, 14), (128, 4, 32, 28, 100)]
     {
@@ -73,8 +77,6 @@ fn speed() {
 }
 
 /// Prints each fused operation, forward and backward, beside the same thing made of candle's differentiable operations.
-#[test]
-#[ignore = "prints speeds and asserts nothing"]
 fn fused() {
     use candle_core::{Tensor, Var};
     use candle_nn::ops::{rms_norm_slow, silu, softmax};
