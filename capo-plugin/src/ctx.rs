@@ -46,7 +46,8 @@ impl<'a> Ctx<'a> {
         Self { host }
     }
 
-    /// Records one number of this step; it appears in the metrics as `component-id/name`.
+    /// Records one number of this step; in the metrics it appears as `component-id/name` for a mask, and as plain `name` for the
+    /// advantage estimator and the objective, of which a run has one each.
     pub fn record(&mut self, name: &str, value: f64) {
         self.host.record(name, value);
     }

@@ -20,8 +20,13 @@ pub fn folder() -> &'static Path {
             Some("debug") | None => "dev",
             Some(name) => name,
         };
-        cargo(&workspace().join("Cargo.toml"), &target(), &["--workspace", "--profile", profile])
-            .expect("the workspace builds");
+        // With the tests, so that dependencies have the features that `cargo test` has already built them with.
+        cargo(
+            &workspace().join("Cargo.toml"),
+            &target(),
+            &["--workspace", "--lib", "--bins", "--tests", "--profile", profile],
+        )
+        .expect("the workspace builds");
         folder
     })
 }

@@ -76,7 +76,8 @@ impl Folder {
     pub fn command(&self, args: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.args(args.split_whitespace()).current_dir(&self.path).stdin(Stdio::null());
-        for name in ["LD_LIBRARY_PATH", "CAPO_PLUGIN_PATH", "MISBEHAVE_OFF", "RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
+        for name in ["LD_LIBRARY_PATH", "CAPO_PLUGIN_PATH", "MISBEHAVE_OFF", "RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"]
+        {
             command.env_remove(name);
         }
         command.env("RUST_BACKTRACE", "0").envs(self.env.iter().map(|(name, value)| (name, value)));
@@ -121,7 +122,10 @@ impl Folder {
         let text = text
             .replace(&*self.path.to_string_lossy(), "FOLDER")
             .replace(&*artifacts::folder().to_string_lossy(), "BUILD");
-        text.split('\n').map(|line| line.split(' ').map(hash).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join("\n")
+        text.split('\n')
+            .map(|line| line.split(' ').map(hash).collect::<Vec<_>>().join(" "))
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 }
 

@@ -29,12 +29,12 @@ impl RunDir {
         &self.path
     }
 
-    /// The lines of `metrics.jsonl`, timings left out.
+    /// The lines of `metrics.jsonl`, durations left out.
     #[must_use]
     pub fn metrics(&self) -> Vec<Line> {
         let text = std::fs::read_to_string(self.path.join("metrics.jsonl")).expect("a run has metrics");
         let parse = |line| serde_json::from_str::<Line>(line).expect("a line is a JSON object");
-        let untimed = |line: Line| line.into_iter().filter(|(name, _)| !name.starts_with("timing_s/")).collect();
+        let untimed = |line: Line| line.into_iter().filter(|(name, _)| !is_time(name)).collect();
         text.lines().map(parse).map(untimed).collect()
     }
 
@@ -81,21 +81,42 @@ impl RunDir {
     /// Every number of `file` of the newest checkpoint, by tensor.
     #[must_use]
     pub fn tensors(&self, file: &str) -> BTreeMap<String, Vec<f32>> {
-        let bytes = std::fs::read(self.last_checkpoint().join(file)).expect("a file");
-        let tensors = SafeTensors::deserialize(&bytes).expect("a safetensors file");
-        let floats = |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        tensors.iter().map(|(name, view)| (name.to_owned(), floats(view.data()))).collect()
+        tensors(&self.last_checkpoint().join(file))
     }
 
     /// Asserts that both runs came to the same bits and wrote the same metrics.
     pub fn assert_same(&self, other: &Self) {
-        assert_eq!(self.metrics(), other.metrics());
+        self.assert_same_metrics(other);
         assert_eq!(self.weights(), other.weights());
     }
 
     /// Asserts that both runs also left the same checkpoint, file by file.
     pub fn assert_same_files(&self, other: &Self) {
-        assert_eq!(self.metrics(), other.metrics());
+        self.assert_same_metrics(other);
         assert_eq!(self.files(), other.files());
     }
+
+    fn assert_same_metrics(&self, other: &Self) {
+        let (ours, theirs) = (self.metrics(), other.metrics());
+        for (a, b) in ours.iter().zip(&theirs) {
+            let names = a.keys().chain(b.keys()).filter(|name| a.get(*name) != b.get(*name));
+            let different = names.map(|name| (name, a.get(name), b.get(name))).collect::<Vec<_>>();
+            assert!(different.is_empty(), "step {}: {different:?}", a["step"]);
+        }
+        assert_eq!(ours.len(), theirs.len());
+    }
+}
+
+/// Whether a metric is a duration, which no run repeats.
+fn is_time(name: &str) -> bool {
+    name == "step_time" || name.starts_with("timing_s/")
+}
+
+/// Every number of a safetensors file of 32-bit floats, by tensor.
+#[must_use]
+pub fn tensors(path: &Path) -> BTreeMap<String, Vec<f32>> {
+    let bytes = std::fs::read(path).expect("a file");
+    let tensors = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    let floats = |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    tensors.iter().map(|(name, view)| (name.to_owned(), floats(view.data()))).collect()
 }

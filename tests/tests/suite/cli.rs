@@ -1,0 +1,195 @@
+//! The command line: help, listings, and what the shipped plugins do out of the box.
+
+use insta::assert_snapshot;
+use tests::Folder;
+
+use crate::FOUR_STEPS;
+
+/// Asserts that the help of `command` mentions each of `words`.
+fn help_mentions(command: &str, words: &[&str]) {
+    let help = Folder::new().host(&format!("{command} --help")).succeeded().stdout;
+    for word in words {
+        assert!(help.contains(word), "`host {command} --help` does not mention `{word}`:\n{help}");
+    }
+}
+
+#[test]
+fn help() {
+    assert_snapshot!(Folder::new().host("--help").succeeded().stdout, @"
+    Reinforcement learning of language models, with advantage estimators, objectives and gradient masks that load at run time
+
+    Usage: host [OPTIONS] <COMMAND>
+
+    Commands:
+      train    Train a policy on verifiable rewards
+      eval     Measure held-out accuracy, greedily
+      sft      Train a base model on worked solutions
+      plugins  List every component and recipe: its point, what it does, where it came from
+      help     Print this message or the help of the given subcommand(s)
+
+    Options:
+          --verbose  Show the whole chain of causes of an error
+      -h, --help     Print help
+      -V, --version  Print version
+    ");
+    let train = [
+        "--config",
+        "--set",
+        "mask.0.",
+        "--plugin",
+        "CAPO_PLUGIN_PATH",
+        "native code with your rights",
+        "--output-dir",
+        "runs/",
+        "--resume",
+        "--stop-after",
+        "embedded arithmetic task",
+        "host train --plugin libcapo.so",
+        "metrics.jsonl",
+        "Ctrl-C",
+    ];
+    help_mentions("train", &train);
+    help_mentions("eval", &["--config", "--set", "--model", "--num-prompts", "--output", "Hugging Face", "embedded:"]);
+    help_mentions("sft", &["--config", "--set", "--output-dir", "worked solutions"]);
+    help_mentions("plugins", &["--plugin", "CAPO_PLUGIN_PATH", "component", "recipe"]);
+}
+
+#[test]
+fn version_and_wrong_words() {
+    let folder = Folder::new();
+    assert_snapshot!(folder.host("--version").succeeded().stdout.trim_end(), @"host 0.1.0");
+    assert!(folder.host("trian").refused().starts_with("unrecognized subcommand 'trian'"));
+    assert!(folder.host("train --pluggin x").refused().contains("a similar argument exists: '--plugin'"));
+    assert!(
+        folder.host("train --stop-after soon").refused().contains("invalid value 'soon' for '--stop-after <STEP>'")
+    );
+    assert_eq!(folder.host("").code, Some(2));
+}
+
+#[test]
+fn listing_of_the_shipped_plugins() {
+    let args = "plugins --plugin libcapo.so --plugin libdrcapo.so --plugin libreincapo.so";
+    assert_snapshot!(Folder::new().host(args).succeeded().stdout, @"
+    advantage
+      capo.advantage           (reward - group mean) / (group std + epsilon)
+                               keys: epsilon
+                               from capo 0.1.0, `BUILD/libcapo.so`
+      dr_grpo.advantage        reward - group mean
+                               no keys
+                               from host 0.1.0, built in
+      drcapo.advantage         reward - group mean
+                               no keys
+                               from drcapo 0.1.0, `BUILD/libdrcapo.so`
+      grpo.advantage           (reward - group mean) / (group std + epsilon)
+                               keys: epsilon
+                               from host 0.1.0, built in
+      reincapo.advantage       the reward itself
+                               no keys
+                               from reincapo 0.1.0, `BUILD/libreincapo.so`
+      reinforce.advantage      the reward itself
+                               no keys
+                               from host 0.1.0, built in
+
+    objective
+      capo.objective           clipped surrogate, mean over completions of their means
+                               keys: epsilon, epsilon_high, beta, reduction
+                               from capo 0.1.0, `BUILD/libcapo.so`
+      dr_grpo.objective        clipped surrogate, sum over a fixed length
+                               keys: epsilon, epsilon_high, beta, reduction
+                               from host 0.1.0, built in
+      drcapo.objective         clipped surrogate, sum over a fixed length
+                               keys: epsilon, epsilon_high, beta, reduction
+                               from drcapo 0.1.0, `BUILD/libdrcapo.so`
+      grpo.objective           clipped surrogate, mean over completions of their means
+                               keys: epsilon, epsilon_high, beta, reduction
+                               from host 0.1.0, built in
+      reincapo.objective       policy gradient, mean over completions of their means
+                               keys: beta, reduction
+                               from reincapo 0.1.0, `BUILD/libreincapo.so`
+      reinforce.objective      policy gradient, mean over completions of their means
+                               keys: beta, reduction
+                               from host 0.1.0, built in
+
+    mask
+      capo.curvature           drops tokens whose predicted step moves objective or policy too far
+                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range
+                               from capo 0.1.0, `BUILD/libcapo.so`
+      drcapo.curvature         drops tokens whose predicted step moves objective or policy too far
+                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range
+                               from drcapo 0.1.0, `BUILD/libdrcapo.so`
+      reincapo.curvature       drops tokens whose predicted step moves objective or policy too far
+                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range
+                               from reincapo 0.1.0, `BUILD/libreincapo.so`
+
+    recipe
+      capo                     GRPO with the curvature mask (`BUILD/libcapo.so`)
+      dr_grpo                  centred advantage, fixed-length reduction, no mask (built in)
+      drcapo                   Dr.GRPO with the curvature mask (`BUILD/libdrcapo.so`)
+      grpo                     group-normalised advantage, clipped surrogate, no mask (built in)
+      reincapo                 REINFORCE with the curvature mask (`BUILD/libreincapo.so`)
+      reinforce                reward as advantage, policy gradient, no mask (built in)
+    ");
+}
+
+#[test]
+fn the_shipped_plugins_train() {
+    let folder = Folder::new();
+    let mut weights = Vec::new();
+    for name in ["capo", "drcapo", "reincapo"] {
+        let run = folder.train(name, &format!("--plugin lib{name}.so {FOUR_STEPS} --set train.max_steps=6"));
+        let config = std::fs::read_to_string(run.path().join("config.toml")).unwrap();
+        assert!(config.starts_with(&format!("recipe = \"{name}\"\n")), "{config}");
+        assert_eq!(run.metrics().len(), 6);
+        assert_eq!(run.metric("step_skipped"), [0.0; 6]);
+        assert!(run.metric(&format!("{name}.curvature/m_f_batch"))[1..].iter().all(|&m_f| m_f > 0.0));
+        let rejected = run.metric("mask/rejection_rate");
+        assert!(rejected.iter().all(|rate| (0.0..0.5).contains(rate)), "{name}: {rejected:?}");
+        weights.push(run.weights());
+    }
+    assert!(weights[0] != weights[1] && weights[1] != weights[2] && weights[0] != weights[2]);
+}
+
+#[test]
+fn a_run_chooses_a_folder_of_its_own() {
+    let folder = Folder::new();
+    for name in ["grpo-seed42", "grpo-seed42-2", "grpo-seed42-3"] {
+        let outcome = folder.host(&format!("train {FOUR_STEPS} --set train.max_steps=1")).succeeded();
+        assert!(outcome.stdout.contains(&format!("run        runs/{name} (1 steps")), "{}", outcome.stdout);
+        let mut files: Vec<_> = std::fs::read_dir(folder.path().join("runs").join(name)).unwrap().collect();
+        files.sort_by_key(|entry| entry.as_ref().unwrap().file_name());
+        let names: Vec<_> = files.into_iter().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        assert_eq!(names, ["checkpoints", "config.toml", "metrics.jsonl", "plugins.json"]);
+    }
+}
+
+#[test]
+fn a_runs_own_config_repeats_it() {
+    let folder = Folder::new();
+    let first = folder.train("first", &format!("--plugin libcapo.so {FOUR_STEPS}"));
+    let config = std::fs::read_to_string(first.path().join("config.toml")).unwrap();
+    let config: String =
+        config.lines().filter(|line| !line.starts_with("output_dir")).map(|line| format!("{line}\n")).collect();
+    folder.write("again.toml", config);
+    first.assert_same_files(&folder.train("second", "--plugin libcapo.so --config again.toml"));
+}
+
+#[test]
+fn evaluation_writes_completions() {
+    let folder = Folder::new();
+    let outcome = folder.host("eval --num-prompts 16 --output graded.jsonl").succeeded();
+    let text = std::fs::read_to_string(folder.path().join("graded.jsonl")).unwrap();
+    let graded: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let right = graded.iter().filter(|line| line["reward"].as_f64().unwrap() > 0.0).count();
+    assert_eq!(graded.len(), 16);
+    let share = 100.0 * right as f64 / 16.0;
+    assert_eq!(outcome.stdout, format!("held-out accuracy {share:.1}% of 16 prompts, greedy\n"));
+}
+
+#[test]
+fn sft_refuses_bad_input() {
+    let folder = Folder::new();
+    assert_snapshot!(folder.host("sft --output-dir out --set train.max_step=1").refused(), @"`[train]` of the default config: unknown key `max_step` (did you mean `max_steps`?)");
+    assert_snapshot!(folder.host("sft --output-dir out --config absent.toml").refused(), @"config `absent.toml` cannot be read: No such file or directory (os error 2)");
+    folder.write("taken/file", "");
+    assert_snapshot!(folder.host("sft --output-dir taken").refused(), @"`taken` exists already (choose another `--output-dir`)");
+}

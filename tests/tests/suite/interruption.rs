@@ -1,0 +1,75 @@
+//! Runs that end early: by `kill -9` and by Ctrl-C.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use insta::assert_snapshot;
+use tests::{Folder, RunDir};
+
+/// Long enough to be interrupted.
+const THIRTY_STEPS: &str =
+    "--plugin libcapo.so --set train.max_steps=30 --set train.save_steps=0 --set eval.num_prompts=0";
+
+/// Waits until the run has written `steps` lines of metrics.
+fn wait_for(child: &mut Child, run: &RunDir, steps: usize) {
+    let start = Instant::now();
+    let written = || {
+        let text = std::fs::read_to_string(run.path().join("metrics.jsonl")).unwrap_or_default();
+        text.lines().count() >= steps
+    };
+    while !written() {
+        assert_eq!(child.try_wait().unwrap(), None, "the run ended too early");
+        assert!(start.elapsed() < Duration::from_secs(120), "the run does not get on");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn killed() {
+    let folder = Folder::new();
+    let args = THIRTY_STEPS.replace("save_steps=0", "save_steps=1");
+    let whole = folder.train("whole", &args);
+    let killed = folder.run_dir("killed");
+    // Killed twice, at points that nobody chose.
+    for (command, steps) in [(format!("train --output-dir killed {args}"), 3), ("train --resume killed".into(), 15)] {
+        let mut child = folder.command(&command).stdout(Stdio::null()).spawn().unwrap();
+        wait_for(&mut child, &killed, steps);
+        child.kill().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(9), "killed, not finished");
+    }
+    folder.resume("killed").assert_same_files(&whole);
+}
+
+#[test]
+fn killed_before_the_first_checkpoint() {
+    let folder = Folder::new();
+    let whole = folder.train("whole", THIRTY_STEPS);
+    let killed = folder.run_dir("killed");
+    let mut child =
+        folder.command(&format!("train --output-dir killed {THIRTY_STEPS}")).stdout(Stdio::null()).spawn().unwrap();
+    wait_for(&mut child, &killed, 2);
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9), "killed, not finished");
+    assert!(killed.checkpoints().is_empty());
+    folder.resume("killed").assert_same_files(&whole);
+}
+
+#[test]
+fn interrupted() {
+    let folder = Folder::new();
+    let whole = folder.train("whole", THIRTY_STEPS);
+    let mut command = folder.command(&format!("train --output-dir run {THIRTY_STEPS}"));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let run = folder.run_dir("run");
+    wait_for(&mut child, &run, 2);
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let outcome = folder.outcome(child.wait_with_output().unwrap()).succeeded();
+    assert_snapshot!(outcome.stderr.trim_end(), @"stopping after this rollout, with a checkpoint (again to stop at once)");
+    let steps = run.metrics().len();
+    assert!(steps < 30, "interrupted, not finished");
+    assert_eq!(run.checkpoints(), [steps as u64]);
+    assert!(outcome.stdout.contains(&format!("stopped after step {steps} of 30")), "{}", outcome.stdout);
+    assert!(outcome.stdout.trim_end().ends_with("host train --resume run"), "{}", outcome.stdout);
+    folder.resume("run").assert_same_files(&whole);
+}

@@ -1,0 +1,139 @@
+//! Finding and opening plugins.
+
+use insta::assert_snapshot;
+use tests::{Folder, artifacts};
+
+use crate::ONE_STEP;
+
+/// The sentence of `host plugins --plugin NAME` about a file of these contents.
+fn about_file(name: &str, contents: &[u8]) -> String {
+    let folder = Folder::new();
+    folder.write(name, contents);
+    folder.host(&format!("plugins --plugin {name}")).refused()
+}
+
+#[test]
+fn a_missing_plugin_lists_the_places_tried() {
+    let folder = Folder::new().env("CAPO_PLUGIN_PATH", "/opt/first:/opt/second");
+    assert_snapshot!(folder.host("plugins --plugin libnone.so").refused(), @"plugin `libnone.so` was not found; tried `./libnone.so`, `/opt/first/libnone.so`, `/opt/second/libnone.so`, `BUILD/libnone.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
+    assert_snapshot!(folder.host("train --plugin sub/libnone.so").refused(), @"plugin `sub/libnone.so` was not found; tried `sub/libnone.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
+    assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
+}
+
+#[test]
+fn a_plugin_is_found_wherever_the_help_says() {
+    let library = artifacts::file("libreincapo.so");
+    let host = std::fs::read(artifacts::file("host")).unwrap();
+    // Each folder has the plugin in one place only, and an executable of its own, away from the build folder.
+    let with = |place: &str| {
+        let folder = Folder::new();
+        folder.write("bin/host", &host);
+        folder.write(place, std::fs::read(&library).unwrap());
+        make_executable(&folder.path().join("bin/host"));
+        let program = folder.path().join("bin/host");
+        folder.program(program)
+    };
+    let finds = |folder: &Folder, name: &str, at: &str| {
+        let listed = folder.host(&format!("plugins --plugin {name}")).succeeded().stdout;
+        assert!(listed.contains(&format!("from reincapo 0.1.0, `FOLDER/{at}`")), "{listed}");
+    };
+    finds(&with("sub/libreincapo.so"), "sub/libreincapo.so", "sub/libreincapo.so");
+    finds(&with("libreincapo.so"), "./libreincapo.so", "libreincapo.so");
+    finds(&with("libreincapo.so"), "libreincapo.so", "libreincapo.so");
+    finds(&with("bin/libreincapo.so"), "libreincapo.so", "bin/libreincapo.so");
+    let listed = with("two/libreincapo.so");
+    let path = format!("{0}/one:{0}/two", listed.path().display());
+    finds(&listed.env("CAPO_PLUGIN_PATH", path), "libreincapo.so", "two/libreincapo.so");
+    let absolute = with("sub/libreincapo.so");
+    let name = absolute.path().join("sub/libreincapo.so").display().to_string();
+    finds(&absolute, &name, "sub/libreincapo.so");
+}
+
+#[test]
+fn the_working_folder_comes_before_the_path_and_the_path_before_the_executable() {
+    let library = std::fs::read(artifacts::file("libreincapo.so")).unwrap();
+    let folder = Folder::new();
+    folder.write("listed/libcapo.so", &library);
+    let listed = folder.path().join("listed");
+    let folder = folder.env("CAPO_PLUGIN_PATH", listed);
+    let found = folder.host("plugins --plugin libcapo.so").succeeded().stdout;
+    assert!(found.contains("from reincapo 0.1.0, `FOLDER/listed/libcapo.so`"), "{found}");
+    folder.write("libcapo.so", &library);
+    let found = folder.host("plugins --plugin libcapo.so").succeeded().stdout;
+    assert!(found.contains("from reincapo 0.1.0, `FOLDER/libcapo.so`"), "{found}");
+}
+
+fn make_executable(path: &std::path::Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_library_that_is_not_a_plugin() {
+    assert_snapshot!(Folder::new().host("plugins --plugin libnot_a_plugin.so").refused(), @r#"`BUILD/libnot_a_plugin.so` is a shared library but not a plugin (build it against `capo-plugin` with `crate-type = ["cdylib"]`, and register a component)"#);
+}
+
+#[test]
+fn files_that_are_no_libraries() {
+    assert_snapshot!(about_file("libtext.so", "GROUP(libcapo.so)\n".repeat(100).as_bytes()), @"`FOLDER/libtext.so` cannot be opened as a shared library: FOLDER/libtext.so: invalid ELF header");
+    assert_snapshot!(about_file("libempty.so", b""), @"`FOLDER/libempty.so` cannot be opened as a shared library: FOLDER/libempty.so: file too short");
+    let whole = std::fs::read(artifacts::file("libcapo.so")).unwrap();
+    assert_snapshot!(about_file("libhead.so", &whole[..40]), @"`FOLDER/libhead.so` cannot be opened as a shared library: FOLDER/libhead.so: file too short");
+}
+
+#[test]
+fn a_library_cut_short_anywhere() {
+    let whole = std::fs::read(artifacts::file("libcapo.so")).unwrap();
+    let folder = Folder::new();
+    // Debug information, which is never mapped, makes up the end of the file.
+    for bytes in [64, 500, 1000, whole.len() / 1000, whole.len() / 100, whole.len() / 30, whole.len() / 10] {
+        folder.write("libtorn.so", &whole[..bytes]);
+        let sentence = folder.host("plugins --plugin ./libtorn.so").refused();
+        let known = ["cannot be opened as a shared library: ", "is cut short: "];
+        assert!(known.iter().any(|words| sentence.starts_with(&format!("`FOLDER/libtorn.so` {words}"))), "{sentence}");
+    }
+}
+
+#[test]
+fn a_folder_in_place_of_a_plugin_is_not_found() {
+    let folder = Folder::new();
+    folder.write("libdir.so/file", "");
+    assert_snapshot!(folder.host("plugins --plugin ./libdir.so").refused(), @"plugin `./libdir.so` was not found; tried `./libdir.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
+}
+
+#[test]
+fn another_abi_stable() {
+    let mut bytes = std::fs::read(artifacts::file("libcapo.so")).unwrap();
+    let magic = b"abi stable library for Rust";
+    let places: Vec<usize> = (0..bytes.len() - magic.len()).filter(|&at| bytes[at..].starts_with(magic)).collect();
+    assert!(!places.is_empty(), "the header's magic is not in the file");
+    places.into_iter().for_each(|at| bytes[at] = b'A');
+    assert_snapshot!(about_file("libother.so", &bytes), @"`FOLDER/libother.so` was built with an incompatible abi_stable (rebuild it against `capo-plugin` 1.x; `--verbose` shows the differences)");
+}
+
+#[test]
+fn an_id_offered_twice_names_both_images() {
+    let folder = Folder::new();
+    assert_snapshot!(folder.host("plugins --plugin libcapo.so --plugin libimpostor.so").refused(), @"component `capo.curvature` is offered twice: `BUILD/libcapo.so` and `BUILD/libimpostor.so` (load only one of them)");
+    assert_snapshot!(folder.host("plugins --plugin libimpostor.so").refused(), @"recipe `grpo` is offered twice: built in and `BUILD/libimpostor.so` (load only one of them)");
+}
+
+#[test]
+fn the_same_plugin_twice() {
+    let folder = Folder::new();
+    assert_snapshot!(folder.host("train --plugin libcapo.so --plugin libcapo.so").refused(), @"plugin `BUILD/libcapo.so` is given twice (leave one out)");
+    std::os::unix::fs::symlink(artifacts::file("libcapo.so"), folder.path().join("libother.so")).unwrap();
+    assert_snapshot!(folder.host("plugins --plugin libcapo.so --plugin libother.so").refused(), @"plugin `BUILD/libcapo.so` is given twice (leave one out)");
+    // A copy is another image, with the same ids.
+    folder.write("libcopy.so", std::fs::read(artifacts::file("libcapo.so")).unwrap());
+    assert_snapshot!(folder.host("plugins --plugin libcapo.so --plugin libcopy.so").refused(), @"component `capo.advantage` is offered twice: `BUILD/libcapo.so` and `FOLDER/libcopy.so` (load only one of them)");
+}
+
+#[test]
+fn several_plugins_together() {
+    let folder = Folder::new();
+    let args = "--plugin libcapo.so --plugin libmisbehave.so --set recipe=capo --set mask=[]";
+    let run = folder.train("run", &format!("{args} {ONE_STEP}"));
+    let plugins = std::fs::read_to_string(run.path().join("plugins.json")).unwrap();
+    assert!(plugins.contains("libcapo.so") && plugins.contains("libmisbehave.so"), "{plugins}");
+}

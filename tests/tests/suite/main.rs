@@ -1,0 +1,22 @@
+//! Whole-project tests: `host` as a user runs it, each time in a fresh folder.
+//!
+//! Sentences and numbers are inline snapshots. After a change that is meant, `cargo insta test --accept -p tests` writes the
+//! new ones into these files; read the difference before committing it.
+
+mod cli;
+mod config;
+mod equivalence;
+mod evolution;
+mod examples;
+mod interruption;
+mod loading;
+mod misbehaviour;
+mod models;
+mod recipes;
+mod resume;
+mod trajectory;
+
+/// One quick step without evaluation.
+const ONE_STEP: &str = "--set train.max_steps=1 --set eval.num_prompts=0";
+/// Four steps, evaluated on few prompts.
+const FOUR_STEPS: &str = "--set train.max_steps=4 --set eval.num_prompts=16";

@@ -1,0 +1,235 @@
+//! Components that break the rules: the sentence names them, nothing aborts, and the run can go on.
+
+use std::fmt::Write;
+use std::sync::OnceLock;
+
+use insta::assert_snapshot;
+use tests::{Folder, RunDir};
+
+use crate::FOUR_STEPS;
+
+/// Where a sin is committed.
+#[derive(Clone, Copy)]
+enum Point {
+    Advantage,
+    Objective,
+    Mask,
+}
+
+/// The settings of a run whose component at `point` commits `sin` in its third step.
+fn settings(point: Point, sin: &str) -> String {
+    let table = |name: &str| format!("{{use=\"misbehave.{name}\",sin=\"{sin}\",at_step=2}}");
+    let set = match point {
+        Point::Advantage => format!("advantage={}", table("advantage")),
+        Point::Objective => format!("objective={}", table("objective")),
+        Point::Mask => format!("mask=[{}]", table("mask")),
+    };
+    format!("--plugin libmisbehave.so --set {set} --set train.save_steps=1 {FOUR_STEPS}")
+}
+
+/// A whole run of the same component without the sin, and its folder.
+fn clean(point: Point) -> &'static RunDir {
+    static CLEAN: [OnceLock<(Folder, RunDir)>; 3] = [OnceLock::new(), OnceLock::new(), OnceLock::new()];
+    let make = || {
+        let folder = Folder::new();
+        let run = folder.train("clean", &settings(point, "none"));
+        (folder, run)
+    };
+    &CLEAN[point as usize].get_or_init(make).1
+}
+
+/// Runs into `sin` in the third step, then goes on without it; the sentence, having checked that nothing is lost.
+fn committed(point: Point, sin: &str) -> String {
+    let folder = Folder::new();
+    let outcome = folder.host(&format!("train --output-dir run {}", settings(point, sin)));
+    let run = folder.run_dir("run");
+    assert_eq!(run.checkpoints().last(), Some(&2), "{sin}: {outcome:#?}");
+    let sentence = outcome.failed();
+    let folder = folder.env("MISBEHAVE_OFF", "1");
+    folder.resume("run").assert_same(clean(point));
+    sentence
+}
+
+/// One line per sin.
+fn all_committed(point: Point, sins: &[&str]) -> String {
+    sins.iter().fold(String::new(), |mut text, sin| {
+        writeln!(text, "{sin}: {}", committed(point, sin)).unwrap();
+        text
+    })
+}
+
+/// The sentence of a run that does not start because of `sin`.
+fn refused(point: Point, sin: &str) -> String {
+    let folder = Folder::new();
+    let outcome = folder.host(&format!("train --output-dir run {}", settings(point, sin)));
+    assert!(!folder.path().join("run").exists(), "a refused run leaves nothing behind");
+    outcome.sentence(2)
+}
+
+#[test]
+fn advantages() {
+    let sins = ["panic", "panic_in_save", "error", "nan", "infinity", "padding"];
+    assert_snapshot!(all_committed(Point::Advantage, &sins), @"
+    panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: panicked in `estimate`: estimate panics at step 2
+    panic_in_save: the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.advantage`: panicked in `save`: save panics
+    error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: estimate gives up (as it was told to)
+    nan: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: the advantage is NaN at completion 0, token 0 (it must be finite)
+    infinity: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: the advantage is inf at completion 0, token 0 (it must be finite)
+    padding: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: the advantage is 0.5 at completion 0, token 12, which is padding (leave padding at 0)
+    ");
+    assert_snapshot!(refused(Point::Advantage, "unknown_input"), @"component `misbehave.advantage` asks for inputs 0x10000000000, which this host does not know (use a newer host, or an older plugin)");
+}
+
+#[test]
+fn objectives() {
+    let sins =
+        ["panic", "error", "nan_loss", "nan_derivative", "infinite_derivative", "padding_loss", "padding_derivative"];
+    assert_snapshot!(all_committed(Point::Objective, &sins), @"
+    panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.objective`: panicked in `evaluate`: evaluate panics at step 2
+    error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.objective`: evaluate gives up (as it was told to)
+    nan_loss: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.objective`: the loss is NaN at completion 0, token 0 (it must be finite)
+    nan_derivative: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.objective`: the loss's derivative is NaN at completion 0, token 0 (it must be finite)
+    infinite_derivative: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.objective`: the loss's derivative is -inf at completion 0, token 0 (it must be finite)
+    padding_loss: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.objective`: the loss is 0.5 at completion 0, token 12, which is padding (leave padding at 0)
+    padding_derivative: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.objective`: the loss's derivative is 0.5 at completion 0, token 12, which is padding (leave padding at 0)
+    ");
+    assert_snapshot!(refused(Point::Objective, "unknown_input"), @"component `misbehave.objective` asks for inputs 0x10000000000, which this host does not know (use a newer host, or an older plugin)");
+    assert_snapshot!(refused(Point::Objective, "unknown_reduction"), @"component `misbehave.objective` asks for reduction 9, which this host does not know (it knows 0 to 2; use a newer host)");
+}
+
+#[test]
+fn masks_that_panic() {
+    let sins = ["panic", "panic_without_words", "panic_in_step_end", "panic_in_save"];
+    assert_snapshot!(all_committed(Point::Mask, &sins), @"
+    panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: mask panics at step 2
+    panic_without_words: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: no message
+    panic_in_step_end: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `step_end`: step_end panics at step 2
+    panic_in_save: the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `save`: save panics
+    ");
+}
+
+#[test]
+fn masks_that_break_other_rules() {
+    let sins = ["error", "error_in_step_end", "error_in_save", "revive", "seven", "short_tokens"];
+    assert_snapshot!(all_committed(Point::Mask, &sins), @r#"
+    error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: mask gives up (as it was told to)
+    error_in_step_end: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: step_end gives up (as it was told to)
+    error_in_save: the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.mask`: save gives up (as it was told to)
+    revive: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: set `keep` to 1 at completion 0, token 12, where it was cleared (a mask may only clear)
+    seven: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: wrote 7 into `keep` at completion 0, token 0 (entries are 0 or 1)
+    short_tokens: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `record_tokens("short")` got 671 values for a batch of 672 tokens (B · T, padding included)
+    "#);
+}
+
+#[test]
+fn masks_that_cannot_be_created() {
+    assert_snapshot!(refused(Point::Mask, "panic_on_creation"), @r#"`[[mask]]` with `use = "misbehave.mask"`: panicked while it was created: creation panics"#);
+    assert_snapshot!(refused(Point::Mask, "panic_in_inputs"), @r#"`[[mask]]` with `use = "misbehave.mask"`: panicked while it was created: inputs panics"#);
+    assert_snapshot!(refused(Point::Mask, "error_on_creation"), @r#"`[[mask]]` with `use = "misbehave.mask"`: `sin` is not to its taste (choose another)"#);
+    assert_snapshot!(refused(Point::Mask, "unknown_input"), @"component `misbehave.mask` asks for inputs 0x10000000000, which this host does not know (use a newer host, or an older plugin)");
+}
+
+#[test]
+fn a_panic_in_drop_ends_nothing() {
+    let folder = Folder::new();
+    let outcome =
+        folder.host(&format!("train --output-dir run {}", settings(Point::Mask, "panic_in_drop"))).succeeded();
+    assert!(outcome.stderr.contains("drop panics"), "{outcome:#?}");
+    folder.run_dir("run").assert_same(clean(Point::Mask));
+    // Also where the run fails for another reason.
+    let broken = format!(
+        "{} --set advantage={{use=\"misbehave.advantage\",sin=\"error\"}}",
+        settings(Point::Mask, "panic_in_drop")
+    );
+    let outcome = folder.host(&format!("train --output-dir broken {broken}"));
+    assert!(outcome.stderr.contains("drop panics"), "{outcome:#?}");
+    assert!(outcome.failed().contains("`misbehave.advantage`: estimate gives up"), "{outcome:#?}");
+}
+
+#[test]
+fn a_panic_in_load_refuses_the_resume() {
+    let folder = Folder::new();
+    let _ = folder.train("run", &format!("--stop-after 2 {}", settings(Point::Mask, "panic_in_load")));
+    assert_snapshot!(folder.host("train --resume run").sentence(2), @"checkpoint `run/checkpoints/step-000002` cannot be used (delete it to go on from the one before): component `misbehave.mask`: panicked in `load`: load panics");
+    let folder = folder.env("MISBEHAVE_OFF", "1");
+    folder.resume("run").assert_same(clean(Point::Mask));
+}
+
+#[test]
+fn numbers_that_are_not_finite_become_null() {
+    let folder = Folder::new();
+    let outcome = folder.host(&format!("train --output-dir run {}", settings(Point::Mask, "nan_records"))).succeeded();
+    assert_snapshot!(outcome.stderr.trim_end(), @"
+    warning: component `misbehave.mask`: its numbers are not finite
+    warning: metric `misbehave.mask/infinity` is inf at step 3: written as null (told once)
+    warning: metric `misbehave.mask/nan` is NaN at step 3: written as null (told once)
+    warning: metric `misbehave.mask/tokens/max` is -inf at step 3: written as null (told once)
+    warning: metric `misbehave.mask/tokens/mean` is NaN at step 3: written as null (told once)
+    ");
+    let run = folder.run_dir("run");
+    assert_eq!(run.metrics()[2]["misbehave.mask/nan"], serde_json::Value::Null);
+    assert_eq!(run.weights(), clean(Point::Mask).weights());
+}
+
+#[test]
+fn the_optimizers_moments_are_those_of_the_last_layer() {
+    let folder = Folder::new();
+    folder.train("run", &settings(Point::Mask, "optimizer_state")).assert_same(clean(Point::Mask));
+    // A tied model has no moments of the last layer alone.
+    let mut config = std::fs::read_to_string(folder.run_dir("run").last_checkpoint().join("config.json")).unwrap();
+    config = config.replace("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        folder
+            .write(&format!("tied/{file}"), std::fs::read(folder.run_dir("run").last_checkpoint().join(file)).unwrap());
+    }
+    folder.write("tied/config.json", config);
+    let sft = "sft --output-dir tied-model --set train.max_steps=1 --set eval.num_prompts=0 --set train.per_device_train_batch_size=2 \
+        --set model.config_name_or_path=tied";
+    let _ = folder.host(sft).succeeded();
+    let tied = format!("--set model.model_name_or_path=tied-model {}", settings(Point::Mask, "optimizer_state"));
+    assert_snapshot!(folder.host(&format!("train {tied}")).refused(), @"component `misbehave.mask` asks for the optimizer's state of the last layer, but the model ties it to the embedding, whose state mixes both (use a model with `tie_word_embeddings = false`, or the component's own moments)");
+}
+
+#[test]
+fn a_batch_rejected_whole_is_a_step_skipped() {
+    let folder = Folder::new();
+    let run = folder.train("step", &settings(Point::Mask, "reject_step"));
+    assert_eq!(run.metric("step_skipped"), [0.0, 0.0, 1.0, 0.0]);
+    assert_eq!(run.metric("mask/rejection_rate"), [0.0, 0.0, 1.0, 0.0]);
+    assert_eq!(run.metric("misbehave.mask/rejection_rate"), [0.0, 0.0, 1.0, 0.0]);
+    assert_eq!(run.metric("loss")[2], 0.0);
+    let nulls = run.metrics().iter().flat_map(|line| line.values()).filter(|value| value.is_null()).count();
+    assert_eq!(nulls, 0, "a skipped step has no NaN");
+    assert_ne!(run.weights(), clean(Point::Mask).weights());
+}
+
+#[test]
+fn a_skipped_step_changes_no_weight() {
+    let folder = Folder::new();
+    let args = settings(Point::Mask, "reject_step");
+    let before = folder.train("before", &format!("--stop-after 2 {args}"));
+    let after = folder.train("after", &format!("--stop-after 3 {args}"));
+    assert_eq!((before.checkpoints().pop(), after.checkpoints().pop()), (Some(2), Some(3)));
+    assert_eq!(before.weights(), after.weights());
+}
+
+#[test]
+fn a_run_of_skipped_steps_alone_succeeds() {
+    let folder = Folder::new();
+    let outcome = folder.host(&format!("train --output-dir run {}", settings(Point::Mask, "reject_all"))).succeeded();
+    assert!(outcome.stdout.contains("steps skipped 4"), "{}", outcome.stdout);
+    let run = folder.run_dir("run");
+    assert_eq!(run.metric("step_skipped"), [1.0; 4]);
+    let embedded = tests::artifacts::workspace().join("host/assets/tiny-arithmetic/model.safetensors");
+    let weights = tests::run_dir::tensors(&embedded);
+    assert_eq!(run.tensors("model.safetensors"), weights);
+}
+
+#[test]
+fn half_a_batch_rejected() {
+    let run = Folder::new();
+    let run = run.train("run", &settings(Point::Mask, "reject_half"));
+    assert!(run.metric("mask/rejection_rate").iter().all(|rate| (0.3..0.7).contains(rate)));
+    assert_eq!(run.metric("step_skipped"), [0.0; 4]);
+    assert_ne!(run.weights(), clean(Point::Mask).weights());
+}

@@ -1,0 +1,97 @@
+//! Model directories that are incomplete, torn or of another model.
+
+use insta::assert_snapshot;
+use tests::Folder;
+
+use crate::ONE_STEP;
+
+/// A folder with the model directory `model`, one step away from the embedded one.
+fn with_model() -> Folder {
+    let folder = Folder::new();
+    let run = folder.train("run", ONE_STEP);
+    std::fs::rename(run.last_checkpoint(), folder.path().join("model")).unwrap();
+    folder
+}
+
+fn refused(folder: &Folder) -> String {
+    let sentence = folder.host("train --set model.model_name_or_path=model").refused();
+    assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
+    sentence
+}
+
+/// The sentence after `change` to the text of `file`.
+fn changed(file: &str, change: impl Fn(&str) -> String) -> String {
+    let folder = with_model();
+    let path = folder.path().join("model").join(file);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let changed = change(&text);
+    assert_ne!(text, changed, "the change changes something");
+    std::fs::write(&path, changed).unwrap();
+    refused(&folder)
+}
+
+#[test]
+fn a_checkpoint_is_a_model() {
+    let folder = with_model();
+    let run = folder.train("next", &format!("--set model.model_name_or_path=model {ONE_STEP}"));
+    assert_eq!(run.metrics().len(), 1);
+    let outcome = folder.host("eval --model model --num-prompts 16").succeeded();
+    assert!(outcome.stdout.starts_with("held-out accuracy "), "{}", outcome.stdout);
+}
+
+#[test]
+fn no_model() {
+    let folder = Folder::new();
+    assert_snapshot!(folder.host("train --set model.model_name_or_path=absent").refused(), @"no model `absent`: neither an embedded one nor a directory (embedded: `embedded:tiny-arithmetic`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)");
+    assert_snapshot!(folder.host("train --set model.model_name_or_path=embedded:tiny").refused(), @"no model `embedded:tiny`: neither an embedded one nor a directory (embedded: `embedded:tiny-arithmetic`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)");
+    assert_snapshot!(folder.host("eval --model absent").refused(), @"no model `absent`: neither an embedded one nor a directory (embedded: `embedded:tiny-arithmetic`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)");
+}
+
+#[test]
+fn missing_files() {
+    let missing = |file: &str| {
+        let folder = with_model();
+        std::fs::remove_file(folder.path().join("model").join(file)).unwrap();
+        refused(&folder)
+    };
+    assert_snapshot!(missing("config.json"), @"cannot read `FOLDER/model/config.json`: No such file or directory (os error 2) (give a Hugging Face model directory)");
+    assert_snapshot!(missing("model.safetensors"), @"cannot read `FOLDER/model/model.safetensors`: No such file or directory (os error 2) (give a Hugging Face model directory)");
+    assert_snapshot!(missing("tokenizer.json"), @"cannot read `FOLDER/model/tokenizer.json`: No such file or directory (os error 2) (give a Hugging Face model directory)");
+}
+
+#[test]
+fn torn_weights() {
+    let torn = |length: usize| {
+        let folder = with_model();
+        let path = folder.path().join("model/model.safetensors");
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..length.min(bytes.len() - 1)]).unwrap();
+        refused(&folder)
+    };
+    assert_snapshot!(torn(usize::MAX), @"cannot use `FOLDER/model/model.safetensors`: not a whole safetensors file: incomplete metadata, file not fully covered (fetch the file again)");
+    assert_snapshot!(torn(100), @"cannot use `FOLDER/model/model.safetensors`: not a whole safetensors file: invalid header length (fetch the file again)");
+    assert_snapshot!(torn(0), @"cannot use `FOLDER/model/model.safetensors`: not a whole safetensors file: header too small (fetch the file again)");
+}
+
+#[test]
+fn weights_of_another_shape() {
+    // Which of several wrong tensors is named may differ from run to run.
+    let wider = changed("config.json", |text| text.replace("\"vocab_size\": 15", "\"vocab_size\": 16"));
+    assert!(wider.starts_with("cannot use `FOLDER/model/model.safetensors`: tensor `"), "{wider}");
+    let shapes = "has shape [15, 64], expected [16, 64] (the weights and `config.json` must be of one model)";
+    assert!(wider.ends_with(shapes), "{wider}");
+    let shallower = changed("config.json", |text| text.replace("layers\": 2", "layers\": 1"));
+    let unexpected = "cannot use `FOLDER/model/model.safetensors`: unexpected tensor `model.layers.1.";
+    assert!(shallower.starts_with(unexpected), "{shallower}");
+    let deeper = changed("config.json", |text| text.replace("layers\": 2", "layers\": 3"));
+    assert_snapshot!(deeper, @"cannot use `FOLDER/model/model.safetensors`: tensor `model.layers.2.input_layernorm.weight` is missing (the weights and `config.json` must be of one model)");
+}
+
+#[test]
+fn configurations_that_are_wrong() {
+    assert_snapshot!(changed("config.json", |text| text.replace("qwen2", "llama")), @"cannot use `FOLDER/model/config.json`: `model_type` is `llama`, only `qwen2` is supported (use a Qwen2 or Qwen2.5 checkpoint)");
+    assert_snapshot!(changed("config.json", |text| text[..30].to_owned()), @"cannot use `FOLDER/model/config.json`: not a JSON object: EOF while parsing a string at line 3 column 3");
+    assert_snapshot!(changed("config.json", |text| text.replace("embeddings\": 64", "embeddings\": 0")), @"cannot use `FOLDER/model/config.json`: `max_position_embeddings` is 0, expected at least 1 (correct `config.json`)");
+    assert_snapshot!(changed("config.json", |text| text.replace("embeddings\": 64", "embeddings\": 39")), @"`data.max_prompt_length` 16 and `rollout.max_completion_length` 24 make 40 tokens, the model has 39 positions (lower one of them)");
+    assert_snapshot!(changed("tokenizer.json", |text| text[..30].to_owned()), @"cannot use `FOLDER/model/tokenizer.json`: `tokenizer.json` cannot be read: EOF while parsing an object at line 4 column 2");
+}

@@ -1,0 +1,205 @@
+//! A resumed run is the uninterrupted one.
+
+use insta::assert_snapshot;
+use tests::{Folder, RunDir};
+
+use crate::ONE_STEP;
+
+const FIVE_STEPS: &str =
+    "--set train.save_steps=0 --set train.max_steps=5 --set eval.num_prompts=16 --set eval.eval_steps=2";
+
+/// Runs `args` once whole, and once stopped after two steps and resumed.
+fn whole_and_resumed(args: &str) -> (Folder, RunDir, RunDir) {
+    let folder = Folder::new();
+    let whole = folder.train("whole", &format!("{args} {FIVE_STEPS}"));
+    let stopped = folder.train("resumed", &format!("{args} {FIVE_STEPS} --stop-after 2"));
+    assert_eq!(stopped.metrics().len(), 2);
+    assert_eq!(stopped.checkpoints(), [2]);
+    let resumed = folder.resume("resumed");
+    assert_eq!(whole.checkpoints(), [5]);
+    (folder, whole, resumed)
+}
+
+#[test]
+fn grpo() {
+    let (_folder, whole, resumed) = whole_and_resumed("");
+    resumed.assert_same_files(&whole);
+}
+
+#[test]
+fn capo() {
+    let (_folder, whole, resumed) = whole_and_resumed("--plugin libcapo.so");
+    resumed.assert_same_files(&whole);
+}
+
+#[test]
+fn drcapo() {
+    let (_folder, whole, resumed) = whole_and_resumed("--plugin libdrcapo.so");
+    resumed.assert_same_files(&whole);
+}
+
+#[test]
+fn reincapo() {
+    let (_folder, whole, resumed) = whole_and_resumed("--plugin libreincapo.so");
+    resumed.assert_same_files(&whole);
+}
+
+#[test]
+fn with_a_reference_model_and_reused_rollouts() {
+    let args = "--plugin libcapo.so --set objective.beta=0.1 --set train.per_device_train_batch_size=24 \
+        --set train.num_iterations=2 --set train.save_steps=0 --set logging.log_completions=true";
+    let folder = Folder::new();
+    let six = "--set train.max_steps=6 --set eval.num_prompts=0";
+    let whole = folder.train("whole", &format!("{args} {six}"));
+    let _ = folder.train("resumed", &format!("{args} {six} --stop-after 3"));
+    assert_eq!(folder.run_dir("resumed").checkpoints(), [4], "a run stops between rollouts");
+    let resumed = folder.resume("resumed");
+    resumed.assert_same_files(&whole);
+    let completions = |run: &RunDir| std::fs::read_to_string(run.path().join("completions.jsonl")).unwrap();
+    assert_eq!(completions(&whole), completions(&resumed));
+}
+
+#[test]
+fn stopped_after_every_step() {
+    let folder = Folder::new();
+    let whole = folder.train("whole", &format!("--plugin libcapo.so {FIVE_STEPS}"));
+    let _ = folder.train("resumed", &format!("--plugin libcapo.so {FIVE_STEPS} --stop-after 1"));
+    for step in 2..=5 {
+        let _ = folder.host(&format!("train --resume resumed --stop-after {step}")).succeeded();
+    }
+    folder.run_dir("resumed").assert_same_files(&whole);
+}
+
+#[test]
+fn a_components_own_state() {
+    let mask = "--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\",sin=\"stateful\"}]";
+    let (folder, whole, resumed) = whole_and_resumed(mask);
+    resumed.assert_same_files(&whole);
+    assert_eq!(resumed.metric("misbehave.mask/calls"), [1.0, 2.0, 3.0, 4.0, 5.0]);
+    // A state that is not its own.
+    let _ = folder.train("foreign", &format!("{} {FIVE_STEPS} --stop-after 1", mask.replace("stateful", "none")));
+    let config = folder.path().join("foreign/config.toml");
+    let text = std::fs::read_to_string(&config).unwrap().replace("\"none\"", "\"stateful\"");
+    std::fs::write(&config, text).unwrap();
+    assert_snapshot!(folder.host("train --resume foreign").refused(), @"checkpoint `foreign/checkpoints/step-000001` cannot be used (delete it to go on from the one before): component `misbehave.mask`: a state of 0 bytes is not its own");
+    // A state that nobody wants.
+    let _ = folder.train("kept", &format!("{mask} {FIVE_STEPS} --stop-after 1"));
+    let config = folder.path().join("kept/config.toml");
+    let text = std::fs::read_to_string(&config).unwrap().replace("\"stateful\"", "\"none\"");
+    std::fs::write(&config, text).unwrap();
+    assert_snapshot!(folder.host("train --resume kept").refused(), @"checkpoint `kept/checkpoints/step-000001` cannot be used (delete it to go on from the one before): component `misbehave.mask`: it keeps no state");
+}
+
+#[test]
+fn other_components_than_the_checkpoints() {
+    let folder = Folder::new();
+    let run = folder.train("run", &format!("{FIVE_STEPS} --stop-after 1"));
+    let config = run.path().join("config.toml");
+    let text = std::fs::read_to_string(&config).unwrap().replace("grpo.advantage", "dr_grpo.advantage");
+    std::fs::write(&config, text).unwrap();
+    assert_snapshot!(folder.host("train --resume run").refused(), @"checkpoint `run/checkpoints/step-000001` cannot be used (delete it to go on from the one before): it holds the state of `grpo.advantage`, `grpo.objective`, the run has `dr_grpo.advantage`, `grpo.objective`");
+}
+
+#[test]
+fn without_its_plugin() {
+    let folder = Folder::new();
+    folder.write("libcopy.so", std::fs::read(tests::artifacts::file("libcapo.so")).unwrap());
+    let run = folder.train("run", &format!("--plugin libcopy.so {FIVE_STEPS} --stop-after 1"));
+    std::fs::rename(folder.path().join("libcopy.so"), folder.path().join("libmoved.so")).unwrap();
+    assert_snapshot!(folder.host("train --resume run").refused(), @"plugin `FOLDER/libcopy.so` was not found; tried `FOLDER/libcopy.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
+    // The plugin may be named anew.
+    let _ = folder.host("train --resume run --plugin libmoved.so --stop-after 2").succeeded();
+    assert_eq!(run.metrics().len(), 2);
+    assert_snapshot!(folder.host("train --resume run --plugin libdrcapo.so").refused(), @"recipe `capo` is unknown (did you mean `drcapo`?)");
+}
+
+#[test]
+fn a_torn_last_line_of_the_metrics() {
+    let folder = Folder::new();
+    let whole = folder.train("whole", FIVE_STEPS);
+    let torn = folder.train("torn", &format!("{FIVE_STEPS} --stop-after 2"));
+    let path = torn.path().join("metrics.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{text}{{\"step\":3,\"loss\":1}}\n{{\"step\":4,\"lo")).unwrap();
+    folder.resume("torn").assert_same_files(&whole);
+    std::fs::write(&path, "something else\n").unwrap();
+    let _ = folder.train("other", &format!("{FIVE_STEPS} --stop-after 1"));
+    let other = folder.path().join("other/metrics.jsonl");
+    std::fs::write(&other, "something else\nand more\n").unwrap();
+    assert_snapshot!(folder.host("train --resume other").refused(), @"line 1 of `other/metrics.jsonl` is no metrics line (move the file away to resume without it)");
+}
+
+#[test]
+fn a_finished_run() {
+    let folder = Folder::new();
+    let run = folder.train("run", ONE_STEP);
+    let before = run.files();
+    let outcome = folder.host("train --resume run").succeeded();
+    assert_snapshot!(outcome.stdout.lines().last().unwrap(), @"this run has done all its steps");
+    assert_eq!((run.files(), run.metrics().len()), (before, 1));
+}
+
+#[test]
+fn what_is_not_a_run() {
+    let folder = Folder::new();
+    folder.write("folder/file", "");
+    assert_snapshot!(folder.host("train --resume absent").refused(), @"`absent` is not a run directory: it has no `config.toml` (give the folder that `host train` printed)");
+    assert_snapshot!(folder.host("train --resume folder").refused(), @"`folder` is not a run directory: it has no `config.toml` (give the folder that `host train` printed)");
+    let _ = folder.train("run", ONE_STEP);
+    assert_snapshot!(folder.host("train --resume run/checkpoints/step-000001").refused(), @"`run/checkpoints/step-000001` is not a run directory: it has no `config.toml` (give the folder that `host train` printed)");
+    folder.write("run/plugins.json", "[");
+    assert_snapshot!(folder.host("train --resume run").refused(), @"`run/plugins.json` is damaged: EOF while parsing a list at line 1 column 1");
+}
+
+#[test]
+fn settings_cannot_change() {
+    let folder = Folder::new();
+    folder.write("run.toml", "");
+    for extra in ["--config run.toml", "--set train.seed=1", "--output-dir other"] {
+        let sentence = folder.host(&format!("train --resume run {extra}")).refused();
+        let option = extra.split(' ').next().unwrap();
+        assert!(sentence.starts_with("the argument '--resume <DIR>' cannot be used with"), "{sentence}");
+        assert!(sentence.contains(option), "{sentence}");
+    }
+}
+
+/// Stops a run of CAPO after a step, damages `file` of its checkpoint, and gives the sentence of a resume.
+fn damaged(file: &str, damage: impl Fn(&mut Vec<u8>)) -> String {
+    let folder = Folder::new();
+    let run = folder.train("run", &format!("--plugin libcapo.so {FIVE_STEPS} --stop-after 1"));
+    let path = run.last_checkpoint().join(file);
+    let mut bytes = std::fs::read(&path).unwrap();
+    damage(&mut bytes);
+    std::fs::write(&path, bytes).unwrap();
+    folder.host("train --resume run").refused()
+}
+
+fn flip(bytes: &mut [u8]) {
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+}
+
+#[test]
+fn damaged_checkpoints() {
+    assert_snapshot!(damaged("model.safetensors", |bytes| flip(bytes)), @"checkpoint `run/checkpoints/step-000001` cannot be used (delete it to go on from the one before): its `model.safetensors` is damaged: SHA-256 HASH expected HASH");
+    assert_snapshot!(damaged("optimizer.safetensors", |bytes| flip(bytes)), @"checkpoint `run/checkpoints/step-000001` cannot be used (delete it to go on from the one before): its `optimizer.safetensors` is damaged: SHA-256 HASH expected HASH");
+    assert_snapshot!(damaged("component-2.bin", |bytes| flip(bytes)), @"checkpoint `run/checkpoints/step-000001` cannot be used (delete it to go on from the one before): its `component-2.bin` is damaged: SHA-256 HASH expected HASH");
+    assert_snapshot!(damaged("config.json", Vec::clear), @"checkpoint `run/checkpoints/step-000001` cannot be used (delete it to go on from the one before): its `config.json` is damaged: SHA-256 HASH expected HASH");
+    assert_snapshot!(damaged("progress.json", |bytes| bytes.truncate(40)), @"checkpoint `run/checkpoints/step-000001` cannot be used (delete it to go on from the one before): its `progress.json` is damaged: EOF while parsing a string at line 4 column 7");
+}
+
+#[test]
+fn a_damaged_checkpoint_may_be_deleted() {
+    let folder = Folder::new();
+    let args = format!("{FIVE_STEPS} --set train.save_steps=1");
+    let whole = folder.train("whole", &args);
+    let run = folder.train("run", &format!("{args} --stop-after 3"));
+    std::fs::remove_file(run.last_checkpoint().join("optimizer.safetensors")).unwrap();
+    assert_snapshot!(folder.host("train --resume run").refused(), @"checkpoint `run/checkpoints/step-000003` cannot be used (delete it to go on from the one before): cannot read `run/checkpoints/step-000003/optimizer.safetensors`: No such file or directory (os error 2)");
+    std::fs::remove_dir_all(run.last_checkpoint()).unwrap();
+    folder.resume("run").assert_same_files(&whole);
+    // Without any checkpoint a run starts again.
+    let _ = folder.train("bare", &format!("{args} --stop-after 2"));
+    std::fs::remove_dir_all(folder.path().join("bare/checkpoints")).unwrap();
+    folder.resume("bare").assert_same_files(&whole);
+}

@@ -1,0 +1,48 @@
+//! The first steps of a run on the default settings, as numbers: a change here is a change of what training does.
+//!
+//! The numbers may differ in the last of their four digits on a machine whose matrix kernels add in another order.
+
+use std::fmt::Write;
+
+use insta::assert_snapshot;
+use tests::{Folder, RunDir};
+
+/// One line per step; a loss that is only rounding is 0.
+fn trajectory(run: &RunDir, names: &[&str]) -> String {
+    let mut text = String::new();
+    for line in run.metrics() {
+        write!(text, "{}", line["step"]).unwrap();
+        for name in names {
+            let value = line[*name].as_f64().unwrap();
+            let value = if *name == "loss" && value.abs() < 1e-7 { 0.0 } else { value };
+            write!(text, "  {name} {value:.3e}").unwrap();
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[test]
+fn grpo() {
+    let folder = Folder::new();
+    let run = folder.train("run", "--set train.max_steps=4");
+    assert_snapshot!(trajectory(&run, &["loss", "reward", "grad_norm", "entropy"]), @"
+    1  loss 0.000e0  reward 6.042e-1  grad_norm 1.626e0  entropy 7.942e-2
+    2  loss 0.000e0  reward 6.042e-1  grad_norm 2.256e0  entropy 9.168e-2
+    3  loss 0.000e0  reward 5.625e-1  grad_norm 1.821e0  entropy 9.483e-2
+    4  loss 0.000e0  reward 5.000e-1  grad_norm 1.366e0  entropy 1.145e-1
+    ");
+}
+
+#[test]
+fn capo() {
+    let folder = Folder::new();
+    let run = folder.train("run", "--plugin libcapo.so --set train.max_steps=4");
+    let names = ["loss", "reward", "grad_norm", "mask/rejection_rate", "capo.curvature/m_f_batch"];
+    assert_snapshot!(trajectory(&run, &names), @"
+    1  loss 0.000e0  reward 6.042e-1  grad_norm 1.626e0  mask/rejection_rate 0.000e0  capo.curvature/m_f_batch 0.000e0
+    2  loss 0.000e0  reward 6.042e-1  grad_norm 1.872e0  mask/rejection_rate 4.870e-3  capo.curvature/m_f_batch 5.857e-7
+    3  loss 0.000e0  reward 5.625e-1  grad_norm 1.177e0  mask/rejection_rate 3.454e-3  capo.curvature/m_f_batch 2.401e-7
+    4  loss 0.000e0  reward 5.000e-1  grad_norm 1.363e0  mask/rejection_rate 0.000e0  capo.curvature/m_f_batch 5.598e-8
+    ");
+}
