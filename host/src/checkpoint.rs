@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use capo_plugin::Mask;
 use serde::{Deserialize, Serialize};
 
 use crate::data::Tokenizer;
@@ -147,17 +148,17 @@ pub fn load_newest(run: &mut Run) -> Result<()> {
     let folder = run.dir.join(FOLDER);
     let Some(step) = steps(&folder)?.pop() else { return Ok(()) };
     let dir = folder.join(name(step));
-    load(run, &dir).with_context(|| {
-        format!("checkpoint `{}` cannot be used (delete it to go on from the one before)", dir.display())
-    })
+    load(run, &dir).with_context(|| format!("checkpoint `{}` cannot be used", dir.display()))
 }
 
 fn load(run: &mut Run, dir: &Path) -> Result<()> {
-    let manifest: Manifest =
-        serde_json::from_slice(&files::read(&dir.join(PROGRESS_FILE))?).context("its `progress.json` is damaged")?;
+    let hint = "delete the checkpoint to go on from the one before it, or from the start";
+    let damaged = |file: &str| format!("its `{file}` is damaged ({hint})");
+    let read = |file: &str| files::read(&dir.join(file)).with_context(|| damaged(file));
+    let manifest: Manifest = serde_json::from_slice(&read(PROGRESS_FILE)?).with_context(|| damaged(PROGRESS_FILE))?;
     for (file, expected) in &manifest.sha256 {
-        let found = sha256_hex(&files::read(&dir.join(file))?);
-        ensure!(found == *expected, "its `{file}` is damaged: SHA-256 {found}, expected {expected}");
+        let found = sha256_hex(&read(file)?);
+        ensure!(found == *expected, "{}: SHA-256 {found}, expected {expected}", damaged(file));
     }
     let files = ModelFiles::Directory(dir.to_owned());
     let params = Params::load(&files, run.policy.config(), run.policy.device())?;
@@ -170,9 +171,15 @@ fn load(run: &mut Run, dir: &Path) -> Result<()> {
 }
 
 fn load_components(run: &mut Run, dir: &Path, saved: &[String]) -> Result<()> {
-    let ids: Vec<String> = component_states(run)?.into_iter().map(|(id, _)| id).collect();
+    let components = &run.components;
+    let mut ids = vec![components.advantage.id(), components.objective.id()];
+    ids.extend(components.masks.iter().map(Mask::id));
     if ids != *saved {
-        bail!("it holds the state of `{}`, the run has `{}`", saved.join("`, `"), ids.join("`, `"));
+        bail!(
+            "it holds the state of `{}`, the run has `{}` (resume with the plugins and the `config.toml` that the run began with)",
+            saved.join("`, `"),
+            ids.join("`, `")
+        );
     }
     let state = |number: usize| files::read(&dir.join(component_file(number)));
     run.components.advantage.load(&state(0)?)?;

@@ -36,6 +36,7 @@ impl Draft {
             }
         };
         let table = parse_table(&text, &origin)?;
+        let origin = if sets.is_empty() { origin } else { format!("{origin} and `--set`") };
         let sets = sets.iter().map(|set| parse_set(set)).collect::<Result<_>>()?;
         let mut draft = Self { table, origin, sets };
         draft.apply_sets(false)?;
@@ -165,7 +166,9 @@ impl Draft {
             bail!("`{name}` of {}: {}", self.origin, capo_plugin::unknown_key(unknown, known));
         }
         value.try_into().map_err(|error: toml::de::Error| {
-            anyhow::anyhow!("`{name}` of {}: {}", self.origin, error.to_string().trim().replace('\n', ", "))
+            let sentence = error.to_string().trim().replace('\n', ", ");
+            let hint = if sentence.starts_with("missing field") { " (configs/README.md lists every key)" } else { "" };
+            anyhow::anyhow!("`{name}` of {}: {sentence}{hint}", self.origin)
         })
     }
 
@@ -180,7 +183,7 @@ impl Draft {
     fn component(&self, section: &str) -> Result<ComponentConfig> {
         match self.table.get(section) {
             None => bail!(
-                "{} has no `[{section}]` (name a component with `use = \"...\"`, or take a whole recipe with `recipe = \"grpo\"`)",
+                "`[{section}]` is missing from {}, and no recipe fills it in (name a component with `use = \"...\"`, or take a whole recipe with `recipe = \"grpo\"`)",
                 self.origin
             ),
             Some(value) => self.to_component(&format!("[{section}]"), value.clone()),

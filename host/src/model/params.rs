@@ -175,7 +175,9 @@ impl Loading {
     fn add(&mut self, bytes: &[u8], config: &Config, device: &Device) -> Result<()> {
         let file = SafeTensors::deserialize(bytes)
             .map_err(|error| anyhow::anyhow!("not a whole safetensors file: {error} (fetch the file again)"))?;
-        for (name, view) in file.iter() {
+        // In the order of names, so that of several mistakes always the same one is told.
+        let tensors: BTreeMap<&str, TensorView<'_>> = file.iter().collect();
+        for (name, view) in tensors {
             if name.ends_with("rotary_emb.inv_freq") {
                 continue;
             }

@@ -80,7 +80,7 @@ impl Rewards {
         for (index, config) in configs.iter().enumerate() {
             let name = &config.name;
             if !NAMES.contains(&name.as_str()) {
-                bail!("unknown reward `{name}` (nearest known name: `{}`)", nearest(name));
+                bail!("unknown reward `{name}` (did you mean `{}`?)", nearest(name));
             }
             ensure!(
                 configs[..index].iter().all(|other| other.name != *name),
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(error(&[]), "no reward is given (add a `[[reward]]` table with `use = \"exact_match\"`)");
         assert_eq!(
             error(&[table("use = 'exakt_match'")]),
-            "unknown reward `exakt_match` (nearest known name: `exact_match`)"
+            "unknown reward `exakt_match` (did you mean `exact_match`?)"
         );
         let good = table("use = 'exact_match'");
         assert!(error(&[good.clone(), good]).starts_with("reward `exact_match` is given twice"));

@@ -188,7 +188,7 @@ fn evaluation_writes_completions() {
 #[test]
 fn sft_refuses_bad_input() {
     let folder = Folder::new();
-    assert_snapshot!(folder.host("sft --output-dir out --set train.max_step=1").refused(), @"`[train]` of the default config: unknown key `max_step` (did you mean `max_steps`?)");
+    assert_snapshot!(folder.host("sft --output-dir out --set train.max_step=1").refused(), @"`[train]` of the default config and `--set`: unknown key `max_step` (did you mean `max_steps`?)");
     assert_snapshot!(folder.host("sft --output-dir out --config absent.toml").refused(), @"config `absent.toml` cannot be read: No such file or directory (os error 2)");
     folder.write("taken/file", "");
     assert_snapshot!(folder.host("sft --output-dir taken").refused(), @"`taken` exists already (choose another `--output-dir`)");

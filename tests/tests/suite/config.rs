@@ -40,33 +40,33 @@ fn keys_of_components() {
 
 #[test]
 fn sections_and_keys() {
-    assert_snapshot!(refused("--set train.learning_rat=1"), @"`[train]` of the default config: unknown key `learning_rat` (did you mean `learning_rate`?)");
-    assert_snapshot!(refused("--set train.zzz=1"), @"`[train]` of the default config: unknown key `zzz` (known: `seed`, `max_steps`, `per_device_train_batch_size`, `gradient_accumulation_steps`, `steps_per_generation`, `num_iterations`, `learning_rate`, `lr_scheduler_type`, `warmup_ratio`, `weight_decay`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `max_grad_norm`, `loss_temperature`, `mask_denominator`, `last_layer_top_k`, `save_steps`, `save_total_limit`, `output_dir`)");
-    assert_snapshot!(refused("--set trian.seed=1"), @"the default config: unknown key `trian` (did you mean `train`?)");
-    assert_snapshot!(refused("--set reward.0.weigth=1"), @"`[[reward]]` of the default config: unknown key `weigth` (did you mean `weight`?)");
-    assert_snapshot!(refused("--set reward.0.use=exact_mach"), @"unknown reward `exact_mach` (nearest known name: `exact_match`)");
+    assert_snapshot!(refused("--set train.learning_rat=1"), @"`[train]` of the default config and `--set`: unknown key `learning_rat` (did you mean `learning_rate`?)");
+    assert_snapshot!(refused("--set train.zzz=1"), @"`[train]` of the default config and `--set`: unknown key `zzz` (known: `seed`, `max_steps`, `per_device_train_batch_size`, `gradient_accumulation_steps`, `steps_per_generation`, `num_iterations`, `learning_rate`, `lr_scheduler_type`, `warmup_ratio`, `weight_decay`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `max_grad_norm`, `loss_temperature`, `mask_denominator`, `last_layer_top_k`, `save_steps`, `save_total_limit`, `output_dir`)");
+    assert_snapshot!(refused("--set trian.seed=1"), @"the default config and `--set`: unknown key `trian` (did you mean `train`?)");
+    assert_snapshot!(refused("--set reward.0.weigth=1"), @"`[[reward]]` of the default config and `--set`: unknown key `weigth` (did you mean `weight`?)");
+    assert_snapshot!(refused("--set reward.0.use=exact_mach"), @"unknown reward `exact_mach` (did you mean `exact_match`?)");
     assert_snapshot!(refused("--set data.dataset_name=embedded:arithmetik"), @"no dataset `embedded:arithmetik`: neither an embedded one nor a file (embedded: `embedded:arithmetic`; a file must be JSONL)");
 }
 
 #[test]
 fn values_of_the_wrong_type() {
-    assert_snapshot!(refused("--set train.max_steps=many"), @r#"`[train]` of the default config: invalid type: string "many", expected u64, in `max_steps`"#);
-    assert_snapshot!(refused("--set train.max_steps=-1"), @"`[train]` of the default config: invalid value: integer `-1`, expected u64, in `max_steps`");
-    assert_snapshot!(refused("--set train.learning_rate=true"), @"`[train]` of the default config: invalid type: boolean `true`, expected f64, in `learning_rate`");
-    assert_snapshot!(refused("--set train.lr_scheduler_type=cosin"), @"`[train]` of the default config: unknown variant `cosin`, expected one of `linear`, `cosine`, `constant`, `constant_with_warmup`, in `lr_scheduler_type`");
-    assert_snapshot!(refused("--set advantage.use=7"), @"`use` of `[advantage]` in the default config is 7 (give a component's id as a string)");
-    assert_snapshot!(refused("--set advantage=7"), @"`[advantage]` in the default config is not a table");
-    assert_snapshot!(refused("--set mask.use=misbehave.mask"), @"`[mask]` in the default config is one table (write `[[mask]]`: there can be several)");
+    assert_snapshot!(refused("--set train.max_steps=many"), @r#"`[train]` of the default config and `--set`: invalid type: string "many", expected u64, in `max_steps`"#);
+    assert_snapshot!(refused("--set train.max_steps=-1"), @"`[train]` of the default config and `--set`: invalid value: integer `-1`, expected u64, in `max_steps`");
+    assert_snapshot!(refused("--set train.learning_rate=true"), @"`[train]` of the default config and `--set`: invalid type: boolean `true`, expected f64, in `learning_rate`");
+    assert_snapshot!(refused("--set train.lr_scheduler_type=cosin"), @"`[train]` of the default config and `--set`: unknown variant `cosin`, expected one of `linear`, `cosine`, `constant`, `constant_with_warmup`, in `lr_scheduler_type`");
+    assert_snapshot!(refused("--set advantage.use=7"), @"`use` of `[advantage]` in the default config and `--set` is 7 (give a component's id as a string)");
+    assert_snapshot!(refused("--set advantage=7"), @"`[advantage]` in the default config and `--set` is not a table");
+    assert_snapshot!(refused("--set mask.use=misbehave.mask"), @"`[mask]` in the default config and `--set` is one table (write `[[mask]]`: there can be several)");
 }
 
 #[test]
 fn values_out_of_range() {
-    assert_snapshot!(refused("--set train.max_steps=0"), @"the settings of the default config do not fit together: `train.max_steps` is 0 (it must be at least 1)");
-    assert_snapshot!(refused("--set train.learning_rate=nan"), @"the settings of the default config do not fit together: `train.learning_rate` is NaN (it must be finite, 0 or more)");
-    assert_snapshot!(refused("--set rollout.temperature=0"), @"the settings of the default config do not fit together: `rollout.temperature` is 0 (it must be above 0 and at most 100; for greedy evaluation see `[eval]`; sampling needs more than 0)");
-    assert_snapshot!(refused("--set rollout.num_generations=7"), @"the settings of the default config do not fit together: one optimizer step takes 48 completions (`train.per_device_train_batch_size` 48 × `train.gradient_accumulation_steps` 1), which is not a multiple of `rollout.num_generations` 7 (a step holds whole groups)");
-    assert_snapshot!(refused("--set train.gradient_accumulation_steps=2 --set train.steps_per_generation=3"), @"the settings of the default config do not fit together: one rollout makes 144 completions, which is not a multiple of the 96 of an optimizer step (set `train.steps_per_generation` to a multiple of `train.gradient_accumulation_steps`)");
-    assert_snapshot!(refused("--set train.num_iterations=2 --set train.save_steps=3"), @"the settings of the default config do not fit together: `train.save_steps` is 3, but checkpoints are written between rollouts, every 2 steps (use a multiple)");
+    assert_snapshot!(refused("--set train.max_steps=0"), @"the settings of the default config and `--set` do not fit together: `train.max_steps` is 0 (it must be at least 1)");
+    assert_snapshot!(refused("--set train.learning_rate=nan"), @"the settings of the default config and `--set` do not fit together: `train.learning_rate` is NaN (it must be finite, 0 or more)");
+    assert_snapshot!(refused("--set rollout.temperature=0"), @"the settings of the default config and `--set` do not fit together: `rollout.temperature` is 0 (it must be above 0 and at most 100; for greedy evaluation see `[eval]`; sampling needs more than 0)");
+    assert_snapshot!(refused("--set rollout.num_generations=7"), @"the settings of the default config and `--set` do not fit together: one optimizer step takes 48 completions (`train.per_device_train_batch_size` 48 × `train.gradient_accumulation_steps` 1), which is not a multiple of `rollout.num_generations` 7 (a step holds whole groups)");
+    assert_snapshot!(refused("--set train.gradient_accumulation_steps=2 --set train.steps_per_generation=3"), @"the settings of the default config and `--set` do not fit together: one rollout makes 144 completions, which is not a multiple of the 96 of an optimizer step (set `train.steps_per_generation` to a multiple of `train.gradient_accumulation_steps`)");
+    assert_snapshot!(refused("--set train.num_iterations=2 --set train.save_steps=3"), @"the settings of the default config and `--set` do not fit together: `train.save_steps` is 3, but checkpoints are written between rollouts, every 2 steps (use a multiple)");
     assert_snapshot!(refused("--set rollout.max_completion_length=100"), @"`data.max_prompt_length` 16 and `rollout.max_completion_length` 100 make 116 tokens, the model has 64 positions (lower one of them)");
 }
 
@@ -84,8 +84,8 @@ fn overrides_that_are_malformed() {
 fn config_files() {
     assert_snapshot!(refused("--config absent.toml"), @"config `absent.toml` cannot be read: No such file or directory (os error 2)");
     assert_snapshot!(refused_file("[train\nseed = 1"), @"`run.toml` is not TOML: line 1: unclosed table, expected `]`");
-    assert_snapshot!(refused_file("train = 1"), @"`[model]` of `run.toml`: missing field `model_name_or_path`");
-    assert_snapshot!(refused_file("[train]\nseed = 1\n"), @"`[model]` of `run.toml`: missing field `model_name_or_path`");
+    assert_snapshot!(refused_file("train = 1"), @"`[model]` of `run.toml`: missing field `model_name_or_path` (configs/README.md lists every key)");
+    assert_snapshot!(refused_file("[train]\nseed = 1\n"), @"`[model]` of `run.toml`: missing field `model_name_or_path` (configs/README.md lists every key)");
     assert_snapshot!(refused_file("[model]\nmodel_name_or_path = 1\n"), @"`[model]` of `run.toml`: invalid type: integer `1`, expected a string, in `model_name_or_path`");
     let folder = Folder::new();
     folder.write("binary.toml", [0xff, 0xfe]);

@@ -150,7 +150,7 @@ fn a_panic_in_drop_ends_nothing() {
 fn a_panic_in_load_refuses_the_resume() {
     let folder = Folder::new();
     let _ = folder.train("run", &format!("--stop-after 2 {}", settings(Point::Mask, "panic_in_load")));
-    assert_snapshot!(folder.host("train --resume run").sentence(2), @"checkpoint `run/checkpoints/step-000002` cannot be used (delete it to go on from the one before): component `misbehave.mask`: panicked in `load`: load panics");
+    assert_snapshot!(folder.host("train --resume run").sentence(2), @"checkpoint `run/checkpoints/step-000002` cannot be used: component `misbehave.mask`: panicked in `load`: load panics");
     let folder = folder.env("MISBEHAVE_OFF", "1");
     folder.resume("run").assert_same(clean(Point::Mask));
 }

@@ -57,7 +57,7 @@ fn unknown_recipes() {
     assert_snapshot!(refused("--set recipe=zzz"), @"recipe `zzz` is unknown (known: `dr_grpo`, `grpo`, `reinforce`; a plugin's recipe needs its `--plugin`)");
     // The plugin that has it is not loaded.
     assert_snapshot!(refused("--set recipe=capo"), @"recipe `capo` is unknown (known: `dr_grpo`, `grpo`, `reinforce`; a plugin's recipe needs its `--plugin`)");
-    assert_snapshot!(refused("--set recipe=7"), @"`recipe` in the default config is 7 (give a recipe's name as a string)");
+    assert_snapshot!(refused("--set recipe=7"), @"`recipe` in the default config and `--set` is 7 (give a recipe's name as a string)");
 }
 
 #[test]
@@ -65,5 +65,5 @@ fn recipes_that_are_wrong() {
     assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=meddling"), @"recipe `meddling` has a section `train` (a recipe holds `advantage`, `objective` and `mask` only)");
     assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=garbled"), @"recipe `garbled` is not TOML: line 1: unclosed table, expected `]`");
     assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=absent"), @"`[objective]` names `absent.objective`, which no loaded image offers (known here: `dr_grpo.objective`, `grpo.objective`, `reinforce.objective`; a plugin's components need its `--plugin`)");
-    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=incomplete"), @r#"the default config has no `[objective]` (name a component with `use = "..."`, or take a whole recipe with `recipe = "grpo"`)"#);
+    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=incomplete"), @r#"`[objective]` is missing from the default config and `--set`, and no recipe fills it in (name a component with `use = "..."`, or take a whole recipe with `recipe = "grpo"`)"#);
 }

@@ -81,13 +81,13 @@ fn a_components_own_state() {
     let config = folder.path().join("foreign/config.toml");
     let text = std::fs::read_to_string(&config).unwrap().replace("\"none\"", "\"stateful\"");
     std::fs::write(&config, text).unwrap();
-    assert_snapshot!(folder.host("train --resume foreign").refused(), @"checkpoint `foreign/checkpoints/step-000001` cannot be used (delete it to go on from the one before): component `misbehave.mask`: a state of 0 bytes is not its own");
+    assert_snapshot!(folder.host("train --resume foreign").refused(), @"checkpoint `foreign/checkpoints/step-000001` cannot be used: component `misbehave.mask`: a state of 0 bytes is not its own");
     // A state that nobody wants.
     let _ = folder.train("kept", &format!("{mask} {FIVE_STEPS} --stop-after 1"));
     let config = folder.path().join("kept/config.toml");
     let text = std::fs::read_to_string(&config).unwrap().replace("\"stateful\"", "\"none\"");
     std::fs::write(&config, text).unwrap();
-    assert_snapshot!(folder.host("train --resume kept").refused(), @"checkpoint `kept/checkpoints/step-000001` cannot be used (delete it to go on from the one before): component `misbehave.mask`: it keeps no state");
+    assert_snapshot!(folder.host("train --resume kept").refused(), @"checkpoint `kept/checkpoints/step-000001` cannot be used: component `misbehave.mask`: it keeps no state");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn other_components_than_the_checkpoints() {
     let config = run.path().join("config.toml");
     let text = std::fs::read_to_string(&config).unwrap().replace("grpo.advantage", "dr_grpo.advantage");
     std::fs::write(&config, text).unwrap();
-    assert_snapshot!(folder.host("train --resume run").refused(), @"checkpoint `run/checkpoints/step-000001` cannot be used (delete it to go on from the one before): it holds the state of `grpo.advantage`, `grpo.objective`, the run has `dr_grpo.advantage`, `grpo.objective`");
+    assert_snapshot!(folder.host("train --resume run").refused(), @"checkpoint `run/checkpoints/step-000001` cannot be used: it holds the state of `grpo.advantage`, `grpo.objective`, the run has `dr_grpo.advantage`, `grpo.objective` (resume with the plugins and the `config.toml` that the run began with)");
 }
 
 #[test]
@@ -181,11 +181,11 @@ fn flip(bytes: &mut [u8]) {
 
 #[test]
 fn damaged_checkpoints() {
-    assert_snapshot!(damaged("model.safetensors", |bytes| flip(bytes)), @"checkpoint `run/checkpoints/step-000001` cannot be used (delete it to go on from the one before): its `model.safetensors` is damaged: SHA-256 HASH expected HASH");
-    assert_snapshot!(damaged("optimizer.safetensors", |bytes| flip(bytes)), @"checkpoint `run/checkpoints/step-000001` cannot be used (delete it to go on from the one before): its `optimizer.safetensors` is damaged: SHA-256 HASH expected HASH");
-    assert_snapshot!(damaged("component-2.bin", |bytes| flip(bytes)), @"checkpoint `run/checkpoints/step-000001` cannot be used (delete it to go on from the one before): its `component-2.bin` is damaged: SHA-256 HASH expected HASH");
-    assert_snapshot!(damaged("config.json", Vec::clear), @"checkpoint `run/checkpoints/step-000001` cannot be used (delete it to go on from the one before): its `config.json` is damaged: SHA-256 HASH expected HASH");
-    assert_snapshot!(damaged("progress.json", |bytes| bytes.truncate(40)), @"checkpoint `run/checkpoints/step-000001` cannot be used (delete it to go on from the one before): its `progress.json` is damaged: EOF while parsing a string at line 4 column 7");
+    assert_snapshot!(damaged("model.safetensors", |bytes| flip(bytes)), @"checkpoint `run/checkpoints/step-000001` cannot be used: its `model.safetensors` is damaged (delete the checkpoint to go on from the one before it, or from the start): SHA-256 HASH expected HASH");
+    assert_snapshot!(damaged("optimizer.safetensors", |bytes| flip(bytes)), @"checkpoint `run/checkpoints/step-000001` cannot be used: its `optimizer.safetensors` is damaged (delete the checkpoint to go on from the one before it, or from the start): SHA-256 HASH expected HASH");
+    assert_snapshot!(damaged("component-2.bin", |bytes| flip(bytes)), @"checkpoint `run/checkpoints/step-000001` cannot be used: its `component-2.bin` is damaged (delete the checkpoint to go on from the one before it, or from the start): SHA-256 HASH expected HASH");
+    assert_snapshot!(damaged("config.json", Vec::clear), @"checkpoint `run/checkpoints/step-000001` cannot be used: its `config.json` is damaged (delete the checkpoint to go on from the one before it, or from the start): SHA-256 HASH expected HASH");
+    assert_snapshot!(damaged("progress.json", |bytes| bytes.truncate(40)), @"checkpoint `run/checkpoints/step-000001` cannot be used: its `progress.json` is damaged (delete the checkpoint to go on from the one before it, or from the start): EOF while parsing a string at line 4 column 7");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_damaged_checkpoint_may_be_deleted() {
     let whole = folder.train("whole", &args);
     let run = folder.train("run", &format!("{args} --stop-after 3"));
     std::fs::remove_file(run.last_checkpoint().join("optimizer.safetensors")).unwrap();
-    assert_snapshot!(folder.host("train --resume run").refused(), @"checkpoint `run/checkpoints/step-000003` cannot be used (delete it to go on from the one before): cannot read `run/checkpoints/step-000003/optimizer.safetensors`: No such file or directory (os error 2)");
+    assert_snapshot!(folder.host("train --resume run").refused(), @"checkpoint `run/checkpoints/step-000003` cannot be used: its `optimizer.safetensors` is damaged (delete the checkpoint to go on from the one before it, or from the start): cannot read `run/checkpoints/step-000003/optimizer.safetensors`: No such file or directory (os error 2)");
     std::fs::remove_dir_all(run.last_checkpoint()).unwrap();
     folder.resume("run").assert_same_files(&whole);
     // Without any checkpoint a run starts again.
