@@ -188,7 +188,8 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
         let shift = |keep: &[u8]| {
             self.model.batch_shift(&layer, &policy, &optimizer, rate, batch.advantages, keep).map_err(failed)
         };
-        let (before, after) = (shift(keep)?, shift(&assessment.keep)?);
+        let before = shift(keep)?;
+        let after = if assessment.keep == *keep { before } else { shift(&assessment.keep)? };
         ctx.record("m_f_batch", before.m_f);
         ctx.record("m_h_batch", before.m_h);
         ctx.record("masked_m_f_batch", after.m_f);
