@@ -190,7 +190,7 @@ pub struct WireOptimizerState<'a> {
     pub exp_avg_sq: Tensor<'a>,
 }
 
-/// [`crate::Batch`] on the wire.
+/// [`crate::Batch`] on the wire: the fields, shapes and units are described there.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct WireBatch<'a> {
@@ -239,7 +239,7 @@ pub trait HostWire {
 /// A borrowed [`HostWire`].
 pub type HostRef<'a> = HostWire_TO<'a, RMut<'a, ()>>;
 
-/// [`crate::AdvantageEstimator`] on the wire.
+/// [`crate::AdvantageEstimator`] on the wire: the methods are described there.
 #[sabi_trait]
 pub trait AdvantageWire: Send {
     fn inputs(&self) -> Inputs;
@@ -254,7 +254,7 @@ pub trait AdvantageWire: Send {
     fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError>;
 }
 
-/// [`crate::Objective`] on the wire.
+/// [`crate::Objective`] on the wire: the methods are described there.
 #[sabi_trait]
 pub trait ObjectiveWire: Send {
     fn inputs(&self) -> Inputs;
@@ -271,7 +271,7 @@ pub trait ObjectiveWire: Send {
     fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError>;
 }
 
-/// [`crate::PreBackwardMask`] on the wire.
+/// [`crate::PreBackwardMask`] on the wire: the methods are described there.
 #[sabi_trait]
 pub trait MaskWire: Send {
     fn inputs(&self) -> Inputs;

@@ -173,7 +173,7 @@ impl StepBatch {
         let cut = |values: &Option<Vec<f32>>| values.as_ref().map(|values| values[tokens.clone()].to_vec());
         let dims = Dims { completions: rows.len() as u64, ..self.dims };
         Self {
-            sequences: self.rows(rows.clone()),
+            sequences: self.sequences.slice(rows.clone()),
             dims,
             completion_ids: self.completion_ids[tokens.clone()].to_vec(),
             completion_mask: self.completion_mask[tokens.clone()].to_vec(),
@@ -188,19 +188,6 @@ impl StepBatch {
             last_layer: None,
             head_state: None,
             shapes: Shapes::default(),
-        }
-    }
-
-    /// The token ids of completions `rows`.
-    #[must_use]
-    pub fn rows(&self, rows: Range<usize>) -> Sequences {
-        let all = &self.sequences;
-        let length = all.prompt_len + all.completion_len;
-        Sequences {
-            ids: all.ids[rows.start * length..rows.end * length].to_vec(),
-            starts: all.starts[rows].to_vec(),
-            prompt_len: all.prompt_len,
-            completion_len: all.completion_len,
         }
     }
 

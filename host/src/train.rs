@@ -28,7 +28,9 @@ pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: 
         let rollout = sample(run)?;
         for iteration in 0..run.config.train.num_iterations as u64 {
             for batch in rollout.parts(run.config.train.step_batch_size()) {
-                optimize(run, report, batch, iteration)?;
+                if run.progress.step < max_steps {
+                    optimize(run, report, batch, iteration)?;
+                }
             }
         }
         let stopped = stop.load(Ordering::Relaxed) || stop_after.is_some_and(|limit| run.progress.step >= limit);

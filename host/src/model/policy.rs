@@ -61,7 +61,8 @@ impl Sequences {
     }
 
     /// Some of the rows.
-    fn slice(&self, rows: Range<usize>) -> Self {
+    #[must_use]
+    pub fn slice(&self, rows: Range<usize>) -> Self {
         let length = self.prompt_len + self.completion_len;
         let ids = self.ids[rows.start * length..rows.end * length].to_vec();
         Self { ids, starts: self.starts[rows].to_vec(), ..*self }

@@ -81,7 +81,7 @@ pub fn accumulate(
     for start in (0..completions).step_by(work.micro_batch) {
         let rows = start..(start + work.micro_batch).min(completions);
         let seed = &seed[rows.start * tokens..rows.end * tokens];
-        let gradients = policy.forward(&batch.rows(rows), work.loss_temperature)?.backward(seed)?;
+        let gradients = policy.forward(&batch.sequences.slice(rows), work.loss_temperature)?.backward(seed)?;
         match &mut total {
             None => total = Some(gradients),
             Some(total) => total.accumulate(&gradients)?,

@@ -107,7 +107,7 @@ fn in_parts(policy: &Policy, batch: &StepBatch, wants: &Wants, work: Work) -> Re
     let completions = batch.dims.completions as usize;
     let mut all = Scores { logps: Vec::new(), entropy: None, last_layer: None };
     for start in (0..completions).step_by(work.micro_batch) {
-        let rows = batch.rows(start..(start + work.micro_batch).min(completions));
+        let rows = batch.sequences.slice(start..(start + work.micro_batch).min(completions));
         let part = policy.forward_detached(&rows, work.loss_temperature)?.scores(wants)?;
         all.logps.extend(part.logps);
         if let Some(entropy) = part.entropy {

@@ -141,3 +141,12 @@ fn the_first_step_of_a_reused_rollout_is_a_whole_one() {
         assert_eq!(once.metric(name)[0], twice.metric(name)[0], "{name}");
     }
 }
+
+#[test]
+fn a_run_ends_at_its_last_step_even_within_a_rollout() {
+    let folder = Folder::new();
+    let reused = "--set train.num_iterations=2 --set train.save_steps=0 --set eval.num_prompts=0";
+    let run = folder.train("run", &format!("{reused} --set train.max_steps=3"));
+    assert_eq!(run.metrics().len(), 3);
+    assert_eq!(run.checkpoints(), [3]);
+}

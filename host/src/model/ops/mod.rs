@@ -4,8 +4,8 @@
 //! ops too, so that a device kernel can be added to each without touching the model. All kernels work row by row in a
 //! fixed order: the bits of a result do not depend on the number of threads.
 //!
-//! What fusing gains, forward and backward on one thread of an AMD EPYC, against the same thing made of candle's
-//! differentiable operations (32 rows of 64 tokens, D = 128, 4 heads, gate 512 wide; `tests/model_speed.rs` prints it):
+//! What fusing gains, forward and backward on one thread, against the same thing made of candle's
+//! differentiable operations (32 rows of 64 tokens, D = 128, 4 heads, gate 512 wide; `benches/model.rs` prints it):
 //! `rms_norm` 0.8 against 3.4 ms, `add_bias` 0.3 against 2.1, `swiglu` 5.2 against 10.7, `causal_softmax` 0.9 against 7.0,
 //! `rope` 0.4 against 1.0.
 
