@@ -197,6 +197,12 @@ impl StepBatch {
         self.completion_mask.iter().map(|&mask| u64::from(mask)).sum()
     }
 
+    /// The last layer's features and logits, once they are there.
+    #[must_use]
+    pub fn last_layer(&self) -> Option<&LastLayerData> {
+        self.last_layer.as_ref()
+    }
+
     /// Takes up the last layer's features and logits.
     pub fn set_last_layer(&mut self, last: LastLayerData) {
         let (b, t) = (self.dims.completions as i64, self.dims.tokens as i64);
@@ -230,7 +236,7 @@ impl StepBatch {
         batch.old_logps = self.old_logps.as_deref();
         batch.ref_logps = self.ref_logps.as_deref();
         batch.entropy = self.entropy.as_deref();
-        batch.last_layer = self.last_layer.as_ref().map(|last| self.last_layer(last));
+        batch.last_layer = self.last_layer.as_ref().map(|last| self.borrow(last));
         batch.optimizer_state = self.head_state.as_ref().map(|state| {
             let tensor = |values| Tensor::from_f32(values, &state.shape);
             OptimizerState::new(tensor(&state.weight), tensor(&state.exp_avg), tensor(&state.exp_avg_sq))
@@ -238,7 +244,7 @@ impl StepBatch {
         batch
     }
 
-    fn last_layer<'a>(&'a self, last: &'a LastLayerData) -> LastLayer<'a> {
+    fn borrow<'a>(&'a self, last: &'a LastLayerData) -> LastLayer<'a> {
         LastLayer::new(
             Tensor::from_f32(&last.hidden, &self.shapes.hidden),
             Tensor::from_u32(&last.topk_ids, &self.shapes.topk),

@@ -17,6 +17,7 @@ use crate::eval::{self, Limits};
 use crate::files;
 use crate::model::Policy;
 use crate::registry::Registry;
+use crate::replay::replay;
 use crate::report::Report;
 use crate::reward::Rewards;
 use crate::run::{CONFIG_FILE, PLUGINS_FILE, Run};
@@ -45,9 +46,17 @@ enum Command {
     /// after the current rollout, and `--resume` goes on bit for bit.
     Train(TrainArgs),
     /// Measure held-out accuracy, greedily.
+    ///
+    /// Model, data and rewards come from the config; without one, the embedded model on the embedded task.
     Eval(EvalArgs),
     /// Train a base model on worked solutions.
+    ///
+    /// Without a config it makes the embedded base model again, in less than a minute. The result is a Hugging Face directory.
     Sft(SftArgs),
+    /// Run masks over recorded batches, to try thresholds without training.
+    ///
+    /// The masks keep their state from file to file, as in training. `host train --dump-batches DIR` records batches.
+    Replay(ReplayArgs),
     /// List every component and recipe: its point, what it does, where it came from.
     Plugins(PluginArgs),
 }
@@ -82,6 +91,9 @@ struct TrainArgs {
     /// Goes on with the run in DIR, with its own settings and plugins.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "set", "output_dir"])]
     resume: Option<PathBuf>,
+    /// Writes the batch of every optimizer step to this folder, for `host replay`.
+    #[arg(long, value_name = "DIR")]
+    dump_batches: Option<PathBuf>,
     /// Stops once this many steps are done, at the end of a rollout, with a checkpoint.
     #[arg(long, value_name = "STEP")]
     stop_after: Option<u64>,
@@ -115,6 +127,24 @@ struct SftArgs {
     output_dir: PathBuf,
 }
 
+#[derive(Args)]
+struct ReplayArgs {
+    /// Settings as TOML, of which the `[[mask]]` tables count; without it, the mask of the plugin's recipe.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Overrides one setting, as in `mask.0.fisher_threshold=1e-3`. Repeatable.
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    set: Vec<String>,
+    #[command(flatten)]
+    plugins: PluginArgs,
+    /// Where the results go: one file per batch, named like it, with `keep` and every per-token array.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Batch files, in order.
+    #[arg(required = true, value_name = "BATCH")]
+    batches: Vec<PathBuf>,
+}
+
 /// A failure, by what the user can do about it.
 enum Failure {
     /// Exit code 2: settings, files or plugins are wrong, and nothing has been done.
@@ -131,6 +161,7 @@ pub fn main(started: Instant) -> ExitCode {
         Command::Train(args) => run_train(args, started),
         Command::Eval(args) => run_eval(args),
         Command::Sft(args) => run_sft(args),
+        Command::Replay(args) => run_replay(args),
         Command::Plugins(args) => run_plugins(args).map_err(Failure::Input),
     };
     let (error, code) = match outcome {
@@ -159,6 +190,7 @@ fn sentence(error: &anyhow::Error, verbose: bool) -> String {
 
 fn run_train(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     let mut run = open_run(args).map_err(Failure::Input)?;
+    run.dump_batches(args.dump_batches.as_deref()).map_err(Failure::Input)?;
     let mut report = Report::new(started, &run);
     report.opening(&run);
     if run.progress.step >= run.config.train.max_steps {
@@ -256,6 +288,19 @@ fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
 fn run_sft(args: &SftArgs) -> Result<(), Failure> {
     let mut sft = Sft::open(args.config.as_deref(), &args.set, &args.output_dir).map_err(Failure::Input)?;
     sft.run(&|line| println!("{line}")).map_err(Failure::Run)
+}
+
+fn run_replay(args: &ReplayArgs) -> Result<(), Failure> {
+    let open = || -> Result<_> {
+        let registry = Registry::open(&args.plugins.plugin)?;
+        let masks = match &args.config {
+            Some(path) => Draft::read(Some(path), config::DEFAULT, &args.set)?.masks()?,
+            None => registry.resolve(Draft::read(None, config::DEFAULT, &args.set)?)?.mask,
+        };
+        registry.masks(&masks)
+    };
+    let mut masks = open().map_err(Failure::Input)?;
+    replay(&mut masks, &args.batches, &args.out, &|line| println!("{line}")).map_err(Failure::Input)
 }
 
 fn run_plugins(args: &PluginArgs) -> Result<()> {

@@ -5,6 +5,7 @@
 //! [`loader`] know the components, [`model`] is the policy.
 
 pub mod batch;
+pub mod batch_file;
 pub mod builtin;
 pub mod checkpoint;
 pub mod cli;
@@ -18,6 +19,7 @@ pub mod metrics;
 pub mod model;
 pub mod optim;
 pub mod registry;
+pub mod replay;
 pub mod report;
 pub mod reward;
 pub mod rng;

@@ -210,8 +210,16 @@ impl Registry {
     pub fn build(&self, config: &Config) -> Result<Components> {
         let advantage = self.one("[advantage]", Point::Advantage, &config.advantage, Image::advantage)?;
         let objective = self.one("[objective]", Point::Objective, &config.objective, Image::objective)?;
-        let masks = config.mask.iter().map(|mask| self.one("[[mask]]", Point::Mask, mask, Image::mask));
-        Ok(Components { advantage, objective, masks: masks.collect::<Result<_>>()? })
+        Ok(Components { advantage, objective, masks: self.masks(&config.mask)? })
+    }
+
+    /// Builds masks alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::build`].
+    pub fn masks(&self, configs: &[ComponentConfig]) -> Result<Vec<Mask>> {
+        configs.iter().map(|mask| self.one("[[mask]]", Point::Mask, mask, Image::mask)).collect()
     }
 
     fn one<C>(

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::Device;
-use capo_plugin::{OptimizerInfo, OptimizerKind};
+use capo_plugin::{Inputs, OptimizerInfo, OptimizerKind};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::StepInfo;
@@ -87,6 +87,8 @@ pub struct Run {
     pub metrics: Metrics,
     /// Components' warnings already shown.
     pub warned: BTreeSet<String>,
+    /// Where the batch of every step is written, if anywhere.
+    pub dump: Option<PathBuf>,
 }
 
 impl Run {
@@ -164,7 +166,22 @@ impl Run {
             schedule,
             metrics,
             warned,
+            dump: None,
         })
+    }
+
+    /// From now on writes the batch of every step to `dir`, the last layer included.
+    ///
+    /// # Errors
+    ///
+    /// When the folder cannot be made.
+    pub fn dump_batches(&mut self, dir: Option<&Path>) -> Result<()> {
+        if let Some(dir) = dir {
+            std::fs::create_dir_all(dir).with_context(|| format!("cannot make the folder `{}`", dir.display()))?;
+            self.needs = self.needs.with(Inputs::LAST_LAYER);
+            self.dump = Some(dir.to_owned());
+        }
+        Ok(())
     }
 
     /// The settings of the coming step, on a rollout that has been used `iteration` times before.

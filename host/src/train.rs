@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Result;
 
 use crate::batch::StepBatch;
+use crate::batch_file;
 use crate::checkpoint;
 use crate::eval;
 use crate::report::Report;
@@ -71,7 +72,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
 /// Stages 2 to 6 on one optimizer-step batch.
 fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration: u64) -> Result<()> {
     let (info, work) = (run.step_info(iteration), run.work());
-    let Run { policy, reference, components, needs, optimizer, metrics, warned, .. } = run;
+    let Run { policy, reference, components, needs, optimizer, metrics, warned, dump, .. } = run;
     let completion_mask = batch.completion_mask.clone();
     let mut sink = StepSink { metrics, completion_mask: &completion_mask, prefixed: false, warned };
 
@@ -86,6 +87,10 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     let timer = sink.metrics.timer("objective");
     objective::evaluate(&mut components.objective, &mut sink, &mut batch, &info)?;
     drop(timer);
+
+    if let Some(dir) = dump {
+        batch_file::write(&dir.join(batch_file::name(info.step)), &batch, &info)?;
+    }
 
     sink.prefixed = true;
     let timer = sink.metrics.timer("mask");

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use host::files::sha256_hex;
 use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
 
 /// One line of `metrics.jsonl`.
@@ -112,11 +113,25 @@ fn is_time(name: &str) -> bool {
     name == "step_time" || name.starts_with("timing_s/")
 }
 
-/// Every number of a safetensors file of 32-bit floats, by tensor.
+/// Every number of a safetensors file as f32, by tensor.
+///
+/// # Panics
+///
+/// Where the file cannot be read, or holds other types than the project writes.
 #[must_use]
 pub fn tensors(path: &Path) -> BTreeMap<String, Vec<f32>> {
     let bytes = std::fs::read(path).expect("a file");
     let tensors = SafeTensors::deserialize(&bytes).expect("a safetensors file");
-    let floats = |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-    tensors.iter().map(|(name, view)| (name.to_owned(), floats(view.data()))).collect()
+    let numbers = |view: TensorView<'_>| -> Vec<f32> {
+        let (data, le) = (view.data(), "a whole number");
+        match view.dtype() {
+            Dtype::F32 => data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect(le))).collect(),
+            Dtype::F64 => data.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().expect(le)) as f32).collect(),
+            Dtype::U32 => data.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().expect(le)) as f32).collect(),
+            Dtype::I64 => data.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().expect(le)) as f32).collect(),
+            Dtype::U8 => data.iter().map(|&b| f32::from(b)).collect(),
+            other => panic!("{other:?} in `{}`", path.display()),
+        }
+    };
+    tensors.iter().map(|(name, view)| (name.to_owned(), numbers(view))).collect()
 }

@@ -127,6 +127,16 @@ impl Draft {
         Ok(config)
     }
 
+    /// The `[[mask]]` tables alone, for a replay; other sections may stand beside them.
+    ///
+    /// # Errors
+    ///
+    /// A table without `use`, an override of something that is not there.
+    pub fn masks(mut self) -> Result<Vec<ComponentConfig>> {
+        self.apply_sets(true)?;
+        self.list("mask")?.into_iter().map(|value| self.to_component("[[mask]]", value)).collect()
+    }
+
     /// Refuses sections other than `known`.
     ///
     /// # Errors

@@ -47,6 +47,12 @@ impl Needs {
         Ok(Self { inputs, last_layer_k })
     }
 
+    /// The same and `more`.
+    #[must_use]
+    pub fn with(self, more: Inputs) -> Self {
+        Self { inputs: self.inputs | more, ..self }
+    }
+
     /// Whether a reference model is needed.
     #[must_use]
     pub fn reference(&self) -> bool {

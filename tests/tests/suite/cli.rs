@@ -24,6 +24,7 @@ fn help() {
       train    Train a policy on verifiable rewards
       eval     Measure held-out accuracy, greedily
       sft      Train a base model on worked solutions
+      replay   Run masks over recorded batches, to try thresholds without training
       plugins  List every component and recipe: its point, what it does, where it came from
       help     Print this message or the help of the given subcommand(s)
 

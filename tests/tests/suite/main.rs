@@ -13,6 +13,7 @@ mod loading;
 mod misbehaviour;
 mod models;
 mod recipes;
+mod replay;
 mod resume;
 mod trajectory;
 

@@ -1,0 +1,87 @@
+//! Masks over recorded batches: how thresholds are tried out without training.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use capo_plugin::{Inputs, Mask, Sink};
+
+use crate::batch::StepBatch;
+use crate::batch_file::{self, Outcome};
+use crate::stages::mask;
+
+/// Keeps what masks report.
+#[derive(Default)]
+struct Collector(Outcome);
+
+impl Sink for Collector {
+    fn record(&mut self, component: &str, name: &str, value: f64) {
+        self.0.numbers.insert(format!("{component}/{name}"), value);
+    }
+
+    fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
+        self.0.tokens.insert(format!("{component}/{name}"), values.to_vec());
+    }
+
+    fn warn(&mut self, component: &str, text: &str) {
+        eprintln!("warning: component `{component}`: {text}");
+    }
+}
+
+/// Runs `masks` over the batch files in order, with their state, and writes one file per batch, named like it, to `out`.
+///
+/// Advantages and losses are those that the files hold. A step counts as taken where a token is left.
+///
+/// # Errors
+///
+/// A file that is not a batch or lacks what a mask asks for, two files of one name, a mask's own sentence.
+pub fn replay(masks: &mut [Mask], batches: &[PathBuf], out: &Path, say: &dyn Fn(&str)) -> Result<()> {
+    ensure!(!masks.is_empty(), "there is no mask to replay (name one under `[[mask]]`)");
+    let targets = batches.iter().map(|path| target(path, out)).collect::<Result<Vec<_>>>()?;
+    if let Some(twice) = (1..targets.len()).find(|&i| targets[..i].contains(&targets[i])) {
+        bail!("two batch files would be written to `{}` (give each its own name)", targets[twice].display());
+    }
+    std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
+    for (path, target) in batches.iter().zip(targets) {
+        let (batch, info) = batch_file::read(path)?;
+        check_inputs(masks, &batch).with_context(|| format!("batch file `{}`", path.display()))?;
+        let mut sink = Collector::default();
+        let keep = mask::apply(masks, &mut sink, &batch, &info)?;
+        mask::step_end(masks, &mut sink, &batch, &info, &keep, keep.tokens > 0)?;
+        let (tokens, rejected) = (batch.completion_tokens(), batch.completion_tokens() - keep.tokens);
+        let rate = 100.0 * rejected as f64 / tokens.max(1) as f64;
+        let outcome = Outcome { keep: keep.keep, ..sink.0 };
+        batch_file::write_outcome(&target, batch.dims, &outcome)?;
+        say(&format!("step {:>4}  rejected {rejected} of {tokens} ({rate:.2}%)  {}", info.step, target.display()));
+    }
+    Ok(())
+}
+
+fn target(path: &Path, out: &Path) -> Result<PathBuf> {
+    let name = path.file_name().with_context(|| format!("`{}` is not a file", path.display()))?;
+    let target = out.join(name);
+    ensure!(
+        target.canonicalize().ok().is_none_or(|target| path.canonicalize().ok() != Some(target)),
+        "`{}` would be overwritten by its own result (choose another `--out`)",
+        path.display()
+    );
+    Ok(target)
+}
+
+fn check_inputs(masks: &[Mask], batch: &StepBatch) -> Result<()> {
+    let held = [
+        (Inputs::OLD_LOGPS, "old_logps", batch.old_logps.is_some()),
+        (Inputs::REF_LOGPS, "ref_logps", batch.ref_logps.is_some()),
+        (Inputs::ENTROPY, "entropy", batch.entropy.is_some()),
+        (Inputs::LAST_LAYER, "hidden", batch.last_layer().is_some()),
+        (Inputs::OPTIMIZER_STATE, "exp_avg", batch.head_state.is_some()),
+    ];
+    for mask in masks {
+        if let Some((_, name, _)) = held.iter().find(|(input, _, there)| mask.inputs().contains(*input) && !there) {
+            bail!(
+                "component `{}` asks for `{name}`, which it does not hold (record batches in a run with this component)",
+                mask.id()
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! Masks over recorded batches: the reference cases through the real plugin, and a training run replayed.
+
+use std::path::{Path, PathBuf};
+
+use insta::assert_snapshot;
+use tests::Folder;
+use tests::artifacts::workspace;
+use tests::run_dir::tensors;
+
+/// Largest deviation from the reference, as a share of the batch's largest value.
+const TOLERANCE: f32 = 1e-5;
+
+fn case(name: &str) -> PathBuf {
+    workspace().join("tests/data/replay").join(name)
+}
+
+fn replay(folder: &Folder, config: &Path, batches: &[PathBuf], out: &str) {
+    let batches = batches.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");
+    folder.host(&format!("replay --plugin libcapo.so --config {} --out {out} {batches}", config.display())).succeeded();
+}
+
+/// `keep` equal, `m_f` and `m_h` close, for every batch of a case whose state carries over.
+fn check(name: &str) {
+    let (folder, case) = (Folder::new(), case(name));
+    let batches: Vec<PathBuf> = (0..4).map(|i| case.join(format!("batch-{i:04}.safetensors"))).collect();
+    replay(&folder, &case.join("mask.toml"), &batches, "out");
+    for i in 0..4 {
+        let found = tensors(&folder.path().join(format!("out/batch-{i:04}.safetensors")));
+        let expected = tensors(&case.join(format!("expected-{i:04}.safetensors")));
+        assert_eq!(found["keep"], expected["keep"], "{name}, batch {i}");
+        for shift in ["m_f", "m_h"] {
+            let (found, expected) = (&found[&format!("capo.curvature/{shift}")], &expected[shift]);
+            let largest = expected.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+            let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst <= TOLERANCE * largest, "{name}, batch {i}, {shift}: {worst} of {largest}");
+        }
+    }
+}
+
+#[test]
+fn reference_token_sgd() {
+    check("paper-token-sgd");
+}
+
+#[test]
+fn reference_token_adam() {
+    check("paper-token-adam");
+}
+
+#[test]
+fn a_replay_repeats_the_run() {
+    let folder = Folder::new();
+    let limits = "--set mask.0.fisher_threshold=1e-6 --set mask.0.hessian_threshold=1e-3";
+    let steps = "--set train.max_steps=4 --set eval.num_prompts=0 --set train.save_steps=0";
+    let run = folder.train("run", &format!("--plugin libcapo.so {steps} {limits} --dump-batches dump"));
+    let batches: Vec<PathBuf> = (0..4).map(|i| folder.path().join(format!("dump/batch-{i:06}.safetensors"))).collect();
+    replay(&folder, &run.path().join("config.toml"), &batches, "out");
+    let rates = run.metric("mask/rejection_rate");
+    assert!(rates.iter().any(|rate| *rate > 0.0), "nothing was rejected: {rates:?}");
+    for (i, (rate, m_f)) in rates.iter().zip(run.metric("capo.curvature/m_f/max")).enumerate() {
+        let (found, batch) =
+            (tensors(&folder.path().join(format!("out/batch-{i:06}.safetensors"))), tensors(&batches[i]));
+        let count = |values: &[f32]| f64::from(values.iter().sum::<f32>());
+        let rejected = 1.0 - count(&found["keep"]) / count(&batch["completion_mask"]);
+        assert!((rejected - rate).abs() < 1e-12, "step {i}: {rejected} against {rate}");
+        let largest = found["capo.curvature/m_f"].iter().copied().fold(0.0, f32::max);
+        assert_eq!(f64::from(largest), m_f, "step {i}");
+    }
+}
+
+#[test]
+fn recording_changes_no_bit() {
+    let folder = Folder::new();
+    let steps = "--set train.max_steps=3 --set eval.num_prompts=0";
+    folder.train("a", steps).assert_same(&folder.train("b", &format!("{steps} --dump-batches dump")));
+}
+
+#[test]
+fn what_cannot_be_replayed() {
+    let folder = Folder::new();
+    let batch = case("paper-token-sgd").join("batch-0000.safetensors");
+    std::fs::copy(&batch, folder.path().join("batch.safetensors")).unwrap();
+    folder.write("text.safetensors", "no batch");
+    folder.write("none.toml", "");
+    let refused = |args: &str| folder.host(&format!("replay --plugin libcapo.so {args}")).refused();
+    assert_snapshot!(refused("--out out text.safetensors"), @"`text.safetensors` is not a batch file: header too large");
+    assert_snapshot!(refused("--out out missing.safetensors"), @"cannot read `missing.safetensors`: No such file or directory (os error 2)");
+    assert_snapshot!(refused("--out . batch.safetensors"), @"`batch.safetensors` would be overwritten by its own result (choose another `--out`)");
+    assert_snapshot!(refused("--out out batch.safetensors ./batch.safetensors"), @"two batch files would be written to `out/batch.safetensors` (give each its own name)");
+    assert_snapshot!(refused("--out out --config none.toml batch.safetensors"), @"there is no mask to replay (name one under `[[mask]]`)");
+}
