@@ -16,7 +16,10 @@ fn case(name: &str) -> PathBuf {
 
 fn replay(folder: &Folder, config: &Path, batches: &[PathBuf], out: &str) {
     let batches = batches.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");
-    folder.host(&format!("replay --plugin libcapo.so --config {} --out {out} {batches}", config.display())).succeeded();
+    let said = folder
+        .host(&format!("replay --plugin libcapo.so --config {} --out {out} {batches}", config.display()))
+        .succeeded();
+    assert!(said.stdout.contains("rejected"), "{}", said.stdout);
 }
 
 /// `keep` equal, `m_f` and `m_h` close, for every batch of a case whose state carries over.
