@@ -174,9 +174,15 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// When the folder cannot be made.
+    /// When the folder cannot be made, or a new run would leave its batches among others.
     pub fn dump_batches(&mut self, dir: Option<&Path>) -> Result<()> {
         if let Some(dir) = dir {
+            let used = || std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+            ensure!(
+                self.progress.step > 0 || !used(),
+                "`--dump-batches {}` is not empty (choose another folder)",
+                dir.display()
+            );
             std::fs::create_dir_all(dir).with_context(|| format!("cannot make the folder `{}`", dir.display()))?;
             self.needs = self.needs.with(Inputs::LAST_LAYER);
             self.dump = Some(dir.to_owned());
