@@ -12,6 +12,10 @@ test:
 ci:
     .ci/run
 
+# Speed of the model's parts, and of fused operations beside candle's own.
+bench:
+    cargo bench -p host --bench model
+
 # Formats every crate.
 fmt:
     cargo fmt --all && cargo fmt --manifest-path plugins/examples/surprise-cap/Cargo.toml
