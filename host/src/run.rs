@@ -102,6 +102,8 @@ impl Run {
         config.make_paths_absolute()?;
         let mut run = Self::open(config, registry, PathBuf::new())?;
         run.dir = make_dir(&run.config)?;
+        // The directory knows where it is; without this its settings can be used for another run.
+        run.config.train.output_dir = None;
         files::write_atomic(&run.dir.join(CONFIG_FILE), toml::to_string(&run.config)?.as_bytes())?;
         let plugins = serde_json::to_vec_pretty(registry.plugins())?;
         files::write_atomic(&run.dir.join(PLUGINS_FILE), &plugins)?;

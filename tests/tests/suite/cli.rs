@@ -2,6 +2,7 @@
 
 use insta::assert_snapshot;
 use tests::Folder;
+use tests::artifacts::workspace;
 
 use crate::FOUR_STEPS;
 
@@ -167,11 +168,7 @@ fn a_run_chooses_a_folder_of_its_own() {
 fn a_runs_own_config_repeats_it() {
     let folder = Folder::new();
     let first = folder.train("first", &format!("--plugin libcapo.so {FOUR_STEPS}"));
-    let config = std::fs::read_to_string(first.path().join("config.toml")).unwrap();
-    let config: String =
-        config.lines().filter(|line| !line.starts_with("output_dir")).map(|line| format!("{line}\n")).collect();
-    folder.write("again.toml", config);
-    first.assert_same_files(&folder.train("second", "--plugin libcapo.so --config again.toml"));
+    first.assert_same_files(&folder.train("second", "--plugin libcapo.so --config first/config.toml"));
 }
 
 #[test]
@@ -193,4 +190,14 @@ fn sft_refuses_bad_input() {
     assert_snapshot!(folder.host("sft --output-dir out --config absent.toml").refused(), @"config `absent.toml` cannot be read: No such file or directory (os error 2)");
     folder.write("taken/file", "");
     assert_snapshot!(folder.host("sft --output-dir taken").refused(), @"`taken` exists already (choose another `--output-dir`)");
+}
+
+#[test]
+fn the_config_of_the_readme_has_only_known_keys() {
+    let readme = std::fs::read_to_string(workspace().join("README.md")).unwrap();
+    let config = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let folder = Folder::new();
+    folder.write("run.toml", config);
+    let refused = folder.host("train --config run.toml --plugin libcapo.so").refused();
+    assert!(refused.starts_with("no model `path/to/qwen2`"), "{refused}");
 }
