@@ -4,7 +4,7 @@ use crate::Error;
 use crate::backend::saturate;
 use crate::shift::Shift;
 
-/// The region of shifts in which a token is kept (paper, eq. 11), with strict bounds.
+/// The region of shifts in which a subset of tokens is kept (paper, eq. 11), with strict bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Acceptance {
     /// Keep while `m_F` is below this, nats; `None` switches the test off.
@@ -16,12 +16,12 @@ pub struct Acceptance {
     pub hessian_range: Option<[f64; 2]>,
 }
 
-/// What the model predicts for each token and which tokens it keeps.
+/// What the model predicts for each token and which tokens it keeps; all tokens of a subset carry the subset's shifts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assessment {
-    /// Policy shift `m_F` of each token's own step, `[B, T]`, nats; 0 on padding, NaN where not finite.
+    /// Policy shift `m_F` of the step that each token belongs to, `[B, T]`, nats; 0 on padding, NaN where not finite.
     pub m_f: Vec<f32>,
-    /// Objective shift `m_H` of each token's own step, `[B, T]`, reward units; 0 on padding, NaN where not finite.
+    /// Objective shift `m_H` of that step, `[B, T]`, reward units; 0 on padding, NaN where not finite.
     pub m_h: Vec<f32>,
     /// `[B, T]`: 1 where the token is accepted, else 0.
     pub keep: Vec<u8>,

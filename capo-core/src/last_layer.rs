@@ -11,6 +11,8 @@ pub struct LastLayer<'a> {
     pub completions: usize,
     /// T, tokens per completion, padding included.
     pub tokens: usize,
+    /// G, consecutive completions that share a prompt; divides B. Used by `Granularity::Group` only.
+    pub group_size: usize,
     /// K, logits kept per token.
     pub k: usize,
     /// D, width of a feature.
@@ -49,7 +51,14 @@ impl<'a> LastLayer<'a> {
         self.check_length("topk_ids", "[B, T, K]", self.topk_ids.len(), self.k)?;
         self.check_length("topk_logits", "[B, T, K]", self.topk_logits.len(), self.k)?;
         self.check_per_token("action_ids", self.action_ids.len())?;
-        self.check_per_token("action_logits", self.action_logits.len())
+        self.check_per_token("action_logits", self.action_logits.len())?;
+        if self.group_size == 0 || !self.completions.is_multiple_of(self.group_size) {
+            return Err(Error::new(format!(
+                "`group_size` is {}, expected a divisor of the {} completions (pass the completions per prompt)",
+                self.group_size, self.completions
+            )));
+        }
+        Ok(())
     }
 
     /// Checks the length of a `[B, T]` array that travels beside the batch.

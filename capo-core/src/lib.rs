@@ -11,18 +11,20 @@
 //! keep  <=>  m_F < fisher_threshold  and  low < m_H < high                (paper, eq. 11)
 //! ```
 //!
-//! where "paper" is "Stabilizing Policy Gradients for Sample-Efficient RL in LLM Reasoning", ICLR 2026. Only K + 1 numbers
-//! per token are ever needed of `D`, so nothing of size N K D is formed.
+//! where "paper" is "Stabilizing Policy Gradients for Sample-Efficient RL in LLM Reasoning", ICLR 2026. These are for a
+//! token as a subset of its own. For a completion, a group or the batch ([`Granularity`]), `D` is the direction from the
+//! mean `g` of the subset's tokens, `m_F` and `m_H` are means over them, and they are kept or rejected together. Only
+//! K + 1 numbers per token are ever needed of `D`, so nothing of size N K D is formed.
 //!
 //! # Example
 //!
 //! One completion of two tokens, vocabulary 4, features of width 2, two logits kept per token:
 //!
 //! ```
-//! use capo_core::{Acceptance, CurvatureModel, LastLayer, OptimizerKind, OptimizerModel, Policy};
+//! use capo_core::{Acceptance, CurvatureModel, Granularity, LastLayer, OptimizerKind, OptimizerModel, Policy, Step};
 //!
 //! let batch = LastLayer {
-//!     completions: 1, tokens: 2, k: 2, width: 2, vocab_size: 4,
+//!     completions: 1, tokens: 2, group_size: 1, k: 2, width: 2, vocab_size: 4,
 //!     hidden: &[1.0, 0.5, -0.5, 2.0],
 //!     topk_ids: &[3, 1, 0, 2],
 //!     topk_logits: &[2.0, 1.9, 9.0, 0.0],
@@ -30,17 +32,18 @@
 //!     action_logits: &[1.9, 9.0],
 //! };
 //! let policy = Policy { temperature: 1.0, top_k: None };
-//! let adam = OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.999, eps: 1e-8 };
-//! let (advantages, mask) = ([1.0, 1.0], [1, 1]);
+//! let optimizer = OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+//! let step = Step { batch, advantages: &[1.0, 1.0], policy, optimizer, learning_rate: 0.01 };
 //!
-//! let mut model = CurvatureModel::new(Acceptance { fisher_threshold: Some(1e-4), hessian_range: Some([-0.01, 0.01]) })?;
-//! let assessment = model.assess(&batch, &policy, &adam, 0.01, &advantages, &mask)?;
+//! let acceptance = Acceptance { fisher_threshold: Some(1e-4), hessian_range: Some([-0.01, 0.01]) };
+//! let mut model = CurvatureModel::new(acceptance, Granularity::Token)?;
+//! let assessment = model.assess(&step, &[1, 1])?;
 //! // The uncertain first token would move the policy too far; the second was all but certain and moves nothing.
 //! assert_eq!(assessment.keep, [0, 1]);
 //! assert_eq!(assessment.rejected.fisher, 1);
 //!
 //! // After the optimizer step, the accepted tokens advance the moments.
-//! model.commit(&batch, &policy, &adam, &advantages, &assessment.keep)?;
+//! model.commit(&step, &assessment.keep)?;
 //! assert_eq!(model.steps(), 1);
 //! # Ok::<(), capo_core::Error>(())
 //! ```
@@ -58,6 +61,8 @@ mod optimizer;
 mod policy;
 mod shift;
 mod state;
+mod step;
+mod subset;
 mod support;
 
 pub use accept::{Acceptance, Assessment, Rejections};
@@ -66,3 +71,5 @@ pub use last_layer::LastLayer;
 pub use model::{BatchShift, CurvatureModel};
 pub use optimizer::{OptimizerKind, OptimizerModel};
 pub use policy::Policy;
+pub use step::Step;
+pub use subset::Granularity;

@@ -114,13 +114,3 @@ impl RowRule {
         (self.old1 * m + self.new1 * g, self.old2 * v + self.new2 * g * g)
     }
 }
-
-/// Checks the learning rate of the coming step, which may be 0.
-pub(crate) fn check_learning_rate(learning_rate: f64) -> Result<(), Error> {
-    if learning_rate.is_finite() && learning_rate >= 0.0 {
-        return Ok(());
-    }
-    Err(Error::new(format!(
-        "`learning_rate` is {learning_rate}, expected a finite number of at least 0 (pass the rate of the coming step)"
-    )))
-}

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::{Error, LastLayer, Policy};
+use crate::{Error, LastLayer, Policy, Step};
 
-/// Supports of N selected tokens one after another, P (token, row) pairs in all.
+/// Supports of the N selected tokens of a batch or a subset, one after another, P (token, row) pairs in all.
 ///
 /// A token's support is its top-k ids and the sampled token. `u = e_a - pi` makes its gradient `A u ⊗ h` (paper, eq. 7).
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(crate) struct Supports {
     pub not_finite: Vec<usize>,
 }
 
-/// One (row, token) entry of a batch's gradient.
+/// One (row, token) entry of a gradient.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pair {
     /// Vocabulary row.
@@ -35,13 +35,14 @@ pub(crate) struct Pair {
 }
 
 impl Supports {
-    /// Collects the supports of the tokens with `selected[b * T + t] != 0`.
+    /// Collects the supports of the tokens at `positions` with `selected[b * T + t] != 0`.
     ///
     /// An id outside the vocabulary is an error; a token with non-finite data is left out and noted.
-    pub fn of(batch: &LastLayer, policy: &Policy, advantages: &[f32], selected: &[u8]) -> Result<Self, Error> {
+    pub fn of(step: &Step, selected: &[u8], positions: Range<usize>) -> Result<Self, Error> {
+        let Step { batch, policy, advantages, .. } = step;
         let columns = policy.columns(batch.k);
         let mut supports = Self::default();
-        for token in (0..selected.len()).filter(|&token| selected[token] != 0) {
+        for token in positions.filter(|&token| selected[token] != 0) {
             check_ids(batch, token, columns)?;
             if advantages[token].is_finite() && finite(batch, token, columns) {
                 supports.push(batch, policy, token, columns);
@@ -93,7 +94,7 @@ impl Supports {
         coefficients
     }
 
-    /// All pairs, sorted by row and then by token, so that sums over a row always run in the same order.
+    /// All P pairs, sorted by row and then by token, so that sums over a row always run in the same order.
     pub fn by_row(&self) -> Vec<Pair> {
         let mut pairs = Vec::with_capacity(self.rows.len());
         for (n, &token) in self.tokens.iter().enumerate() {

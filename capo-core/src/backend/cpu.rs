@@ -39,7 +39,7 @@ pub(crate) fn token_projections(
 
 /// `v = D h` of each pair, `[P]`: D is the direction of `sum coefficient h` over each row's pairs; `adam` absent means
 /// SGD.
-pub(crate) fn batch_projections(
+pub(crate) fn subset_projections(
     batch: &LastLayer,
     by_row: &[Pair],
     coefficients: &[f64],
@@ -91,7 +91,7 @@ fn accumulate(batch: &LastLayer, pairs: &[Pair], coefficients: &[f64], gradient:
     }
 }
 
-/// Turns one row of the batch gradient into Adam's direction, in place.
+/// Turns one row of a gradient into Adam's direction, in place.
 fn propose(gradient: &mut [f64], row: Option<&MomentRow>, adam: &Adam) {
     let rule = adam.proposal(row.map_or(0, |row| row.age));
     match row {

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `squared_norms` | `‖h‖²` per token | token proposals, SGD |
 //! | `token_projections` | `v = D h` per pair, D the Adam direction of the token's gradient alone | token proposals, Adam |
-//! | `batch_projections` | `v = D h` per pair, D the direction of the batch gradient | batch proposals, both |
+//! | `subset_projections` | `v = D h` per pair, D the direction of a subset's gradient | proposals of completions, groups, batches; both |
 //! | `update_moments` | the moments after a step | `commit`, Adam |
 //!
 //! A backend streams over rows of `[D]`: no array of size N K D exists. Sums over a row run in the order of

@@ -3,31 +3,41 @@
 use capo_core::{OptimizerModel, Policy};
 
 use crate::dense::{self, Optimizer};
-use crate::fixture::{ADAM, Batch, Dims, POLICY, Rng, SGD, assert_close, open_model};
+use crate::fixture::{ADAM, Batch, Dims, GRANULARITIES, POLICY, Rng, SGD, assert_close, open_model, open_model_of};
 
-const SHAPES: [Dims; 5] =
-    [Dims(3, 4, 3, 5, 7), Dims(2, 3, 1, 17, 4), Dims(2, 2, 5, 1, 5), Dims(4, 1, 2, 16, 9), Dims(1, 3, 6, 33, 8)];
+const SHAPES: [Dims; 6] = [
+    Dims(3, 4, 3, 5, 7),
+    Dims(2, 3, 1, 17, 4),
+    Dims(2, 2, 5, 1, 5),
+    Dims(4, 1, 2, 16, 9),
+    Dims(1, 3, 6, 33, 8),
+    Dims(6, 3, 2, 7, 6),
+];
 
-/// Runs several steps of both models side by side, keeping a random part of each batch.
+/// Runs several steps of both models side by side at every granularity, keeping a random part of each batch.
 fn side_by_side(optimizer: OptimizerModel, policy: Policy, dims: Dims, steps: usize, tolerance: f64) {
     let mut rng = Rng(17 + steps as u64);
-    let (mut model, mut dense) = (open_model(), Optimizer::new(optimizer, dims));
+    let mut models = GRANULARITIES.map(|granularity| (granularity, open_model_of(granularity)));
+    let mut dense = Optimizer::new(optimizer, dims);
     for step in 0..steps {
-        let batch = Batch::random(&mut rng, dims);
+        let mut batch = Batch::random(&mut rng, dims);
+        batch.group_size = if dims.0.is_multiple_of(2) { 2 } else { dims.0 };
         let lr = 0.5 * rng.uniform();
-        let (m_f, m_h) = dense.assess(&batch, &policy, lr);
-        let assessment = batch.assess(&model, &policy, &optimizer, lr);
-        assert_close(&format!("step {step} m_f"), &assessment.m_f, &m_f, tolerance);
-        assert_close(&format!("step {step} m_h"), &assessment.m_h, &m_h, tolerance);
-        assert_eq!(assessment.keep, batch.mask);
-
-        let (m_f, m_h) = dense.batch_shift(&batch, &policy, lr);
-        let shift = batch.shift(&model, &policy, &optimizer, lr);
-        assert_close("batch m_f", &[shift.m_f as f32], &[m_f], tolerance);
-        assert_close("batch m_h", &[shift.m_h as f32], &[m_h], tolerance);
-
+        for (granularity, model) in &models {
+            let (m_f, m_h) = dense.assess_subsets(&batch, &policy, lr, batch.span(*granularity));
+            let assessment = batch.assess(model, &policy, &optimizer, lr);
+            assert_close(&format!("step {step} {granularity:?} m_f"), &assessment.m_f, &m_f, tolerance);
+            assert_close(&format!("step {step} {granularity:?} m_h"), &assessment.m_h, &m_h, tolerance);
+            assert_eq!(assessment.keep, batch.mask);
+            let (m_f, m_h) = dense.batch_shift(&batch, &policy, lr, &batch.mask);
+            let shift = batch.shift(model, &policy, &optimizer, lr);
+            assert_close("batch m_f", &[shift.m_f as f32], &[m_f], tolerance);
+            assert_close("batch m_h", &[shift.m_h as f32], &[m_h], tolerance);
+        }
         let keep: Vec<u8> = batch.mask.iter().map(|&x| x & u8::from(rng.below(3) > 0)).collect();
-        batch.commit(&mut model, &policy, &optimizer, &keep);
+        for (_, model) in &mut models {
+            batch.commit(model, &policy, &optimizer, &keep);
+        }
         dense.commit(&batch, &policy, &keep);
     }
 }

@@ -114,9 +114,22 @@ impl Optimizer {
         (0..batch.mask.len()).map(shifts).unzip()
     }
 
-    /// `(m_F, m_H)` of the step of the mean gradient.
-    pub fn batch_shift(&self, batch: &Batch, policy: &Policy, lr: f64) -> (f64, f64) {
-        let Some((tokens, gradient)) = mean_gradient(batch, policy, &batch.mask) else { return (0.0, 0.0) };
+    /// `(m_F, m_H)` of the subset of `span` positions that each token is in, `[B, T]` each, 0 where the mask is 0.
+    pub fn assess_subsets(&self, batch: &Batch, policy: &Policy, lr: f64, span: usize) -> (Vec<f64>, Vec<f64>) {
+        let positions = batch.mask.len();
+        let shift = |start: usize| {
+            let inside = |at: usize| u8::from(at / span == start / span);
+            let keep: Vec<u8> = (0..positions).map(|at| batch.mask[at] * inside(at)).collect();
+            self.batch_shift(batch, policy, lr, &keep)
+        };
+        let subsets: Vec<(f64, f64)> = (0..positions).step_by(span).map(shift).collect();
+        let valid = |at: usize| f64::from(batch.mask[at]);
+        (0..positions).map(|at| (valid(at) * subsets[at / span].0, valid(at) * subsets[at / span].1)).unzip()
+    }
+
+    /// `(m_F, m_H)` of the step of the mean gradient of the tokens in `keep`.
+    pub fn batch_shift(&self, batch: &Batch, policy: &Policy, lr: f64, keep: &[u8]) -> (f64, f64) {
+        let Some((tokens, gradient)) = mean_gradient(batch, policy, keep) else { return (0.0, 0.0) };
         let direction = self.direction(&gradient);
         let shifts = tokens.iter().map(|token| token.shifts(&direction, lr));
         let total = shifts.fold((0.0, 0.0), |total, x| (total.0 + x.0, total.1 + x.1));

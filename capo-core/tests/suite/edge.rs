@@ -1,9 +1,9 @@
 //! The corners: degenerate supports and batches, non-finite and extreme data, refused inputs.
 
-use capo_core::{Acceptance, CurvatureModel, LastLayer, OptimizerModel, Policy, Rejections};
+use capo_core::{Acceptance, CurvatureModel, Granularity, LastLayer, OptimizerModel, Policy, Rejections, Step};
 
 use crate::dense::Optimizer;
-use crate::fixture::{ADAM, Batch, Dims, POLICY, Rng, SGD, open_model};
+use crate::fixture::{ADAM, Batch, Dims, GRANULARITIES, POLICY, Rng, SGD, open_model, open_model_of, reorder};
 
 const DIMS: Dims = Dims(3, 4, 3, 18, 7);
 
@@ -111,7 +111,8 @@ fn learning_rate_zero_accepts_everything_finite() {
     let mut batch = Batch::full(&mut Rng(6), DIMS);
     batch.hidden[0] = f32::NAN;
     for optimizer in [SGD, ADAM] {
-        let assessment = batch.assess(&CurvatureModel::new(tight).unwrap(), &POLICY, &optimizer, 0.0);
+        let assessment =
+            batch.assess(&CurvatureModel::new(tight, Granularity::Token).unwrap(), &POLICY, &optimizer, 0.0);
         assert_eq!(assessment.keep[0], 0);
         assert!(assessment.keep[1..].iter().all(|&x| x == 1));
         assert_eq!(assessment.rejected, Rejections { not_finite: 1, total: 1, ..Rejections::default() });
@@ -130,7 +131,8 @@ fn thresholds_are_strict_and_counted() {
     };
     let (fisher, high) = (middle(&m_f), middle(&m_h));
     let passes = |acceptance| {
-        let assessment = batch.assess(&CurvatureModel::new(acceptance).unwrap(), &POLICY, &SGD, 0.25);
+        let assessment =
+            batch.assess(&CurvatureModel::new(acceptance, Granularity::Token).unwrap(), &POLICY, &SGD, 0.25);
         let rejected = assessment.keep.iter().filter(|&&x| x == 0).count();
         assert_eq!((assessment.rejected.total, assessment.tokens), (rejected, 12));
         (assessment.keep, assessment.rejected)
@@ -147,7 +149,7 @@ fn thresholds_are_strict_and_counted() {
     // A shift of exactly 0 is on the bound, not inside.
     let mut still = batch.clone();
     still.advantages.fill(0.0);
-    let model = CurvatureModel::new(Acceptance { hessian_range: Some([0.0, 1.0]), ..off }).unwrap();
+    let model = CurvatureModel::new(Acceptance { hessian_range: Some([0.0, 1.0]), ..off }, Granularity::Token).unwrap();
     assert_eq!(still.assess(&model, &POLICY, &SGD, 0.25).rejected.hessian, 12);
 }
 
@@ -191,11 +193,10 @@ fn a_token_with_non_finite_data_is_rejected_and_never_enters_the_state() {
 
 #[test]
 fn extreme_scales_stay_finite() {
-    for optimizer in [SGD, ADAM] {
-        for (hidden, advantage) in
-            [(1e-30, 1e-30), (1e-30, 1e30), (1e30, 1e-30), (1e30, 1e30), (3e38, 3e38), (1e-45, 1.0)]
-        {
-            let (mut model, mut rng) = (open_model(), Rng(9));
+    let scales = [(1e-30, 1e-30), (1e-30, 1e30), (1e30, 1e-30), (1e30, 1e30), (3e38, 3e38), (1e-45, 1.0)];
+    for (optimizer, granularity) in [SGD, ADAM].into_iter().flat_map(|x| GRANULARITIES.map(|y| (x, y))) {
+        for (hidden, advantage) in scales {
+            let (mut model, mut rng) = (open_model_of(granularity), Rng(9));
             for _ in 0..3 {
                 let mut batch = Batch::full(&mut rng, DIMS);
                 batch.hidden.iter_mut().for_each(|x| *x *= hidden);
@@ -218,20 +219,7 @@ fn extreme_scales_stay_finite() {
 fn permuting_completions_permutes_the_assessment() {
     let batch = Batch::random(&mut Rng(10), Dims(5, 4, 3, 18, 7));
     let order = [3, 0, 4, 1, 2];
-    fn reorder<X: Copy>(data: &[X], order: &[usize]) -> Vec<X> {
-        let size = data.len() / order.len();
-        order.iter().flat_map(|&b| data[b * size..][..size].to_vec()).collect()
-    }
-    let permuted = Batch {
-        dims: batch.dims,
-        hidden: reorder(&batch.hidden, &order),
-        topk_ids: reorder(&batch.topk_ids, &order),
-        topk_logits: reorder(&batch.topk_logits, &order),
-        action_ids: reorder(&batch.action_ids, &order),
-        action_logits: reorder(&batch.action_logits, &order),
-        advantages: reorder(&batch.advantages, &order),
-        mask: reorder(&batch.mask, &order),
-    };
+    let permuted = batch.reordered(&order);
     for optimizer in [SGD, ADAM] {
         let model = seasoned(&optimizer);
         let (got, plain) =
@@ -260,40 +248,47 @@ fn the_column_limit_is_a_narrower_batch() {
 /// One way to get a batch's description wrong, and the sentence that answers it.
 type Mistake = (for<'a> fn(&mut LastLayer<'a>), &'static str);
 
+const MISTAKES: [Mistake; 10] = [
+    (|x| x.width = 0, "`width` is 0, expected at least 1 (pass the last layer's input width)"),
+    (|x| x.k = 8, "`k` is 8, expected 1 to the vocabulary size 7 (keep that many logits per token)"),
+    (|x| x.vocab_size = 0, "`vocab_size` is 0, expected 1 to 2^32 (ids are 32-bit)"),
+    (
+        |x| x.hidden = &x.hidden[1..],
+        "`hidden` has 215 entries, expected 3 x 4 x 18 for `[B, T, D]` (check the batch's dimensions)",
+    ),
+    (
+        |x| x.topk_logits = &x.topk_logits[..3],
+        "`topk_logits` has 3 entries, expected 3 x 4 x 3 for `[B, T, K]` (check the batch's dimensions)",
+    ),
+    (|x| x.action_ids = &[], "`action_ids` has 0 entries, expected 3 x 4 for `[B, T]` (check the batch's dimensions)"),
+    (
+        |x| x.completions = usize::MAX,
+        "`hidden` has 216 entries, expected 18446744073709551615 x 4 x 18 for `[B, T, D]` (check the batch's dimensions)",
+    ),
+    (
+        |x| x.group_size = 0,
+        "`group_size` is 0, expected a divisor of the 3 completions (pass the completions per prompt)",
+    ),
+    (
+        |x| x.group_size = 2,
+        "`group_size` is 2, expected a divisor of the 3 completions (pass the completions per prompt)",
+    ),
+    (
+        |x| x.vocab_size = 6,
+        "token 1 of completion 2 has id 6, expected below the vocabulary size 6 (check `topk_ids`, `action_ids`)",
+    ),
+];
+
 #[test]
 fn mistakes_in_the_batch_are_named() {
-    let mistakes: [Mistake; 8] = [
-        (|x| x.width = 0, "`width` is 0, expected at least 1 (pass the last layer's input width)"),
-        (|x| x.k = 8, "`k` is 8, expected 1 to the vocabulary size 7 (keep that many logits per token)"),
-        (|x| x.vocab_size = 0, "`vocab_size` is 0, expected 1 to 2^32 (ids are 32-bit)"),
-        (
-            |x| x.hidden = &x.hidden[1..],
-            "`hidden` has 215 entries, expected 3 x 4 x 18 for `[B, T, D]` (check the batch's dimensions)",
-        ),
-        (
-            |x| x.topk_logits = &x.topk_logits[..3],
-            "`topk_logits` has 3 entries, expected 3 x 4 x 3 for `[B, T, K]` (check the batch's dimensions)",
-        ),
-        (
-            |x| x.action_ids = &[],
-            "`action_ids` has 0 entries, expected 3 x 4 for `[B, T]` (check the batch's dimensions)",
-        ),
-        (
-            |x| x.completions = usize::MAX,
-            "`hidden` has 216 entries, expected 18446744073709551615 x 4 x 18 for `[B, T, D]` (check the batch's dimensions)",
-        ),
-        (
-            |x| x.vocab_size = 6,
-            "token 1 of completion 2 has id 6, expected below the vocabulary size 6 (check `topk_ids`, `action_ids`)",
-        ),
-    ];
     let mut batch = Batch::full(&mut Rng(12), DIMS);
     batch.topk_ids.iter_mut().chain(&mut batch.action_ids).for_each(|id| *id %= 6);
     batch.action_ids[9] = 6;
-    for (change, sentence) in mistakes {
+    for (change, sentence) in MISTAKES {
         let mut view = batch.view();
         change(&mut view);
-        let result = open_model().assess(&view, &POLICY, &ADAM, 0.1, &batch.advantages, &batch.mask);
+        let step = Step { batch: view, ..batch.step(&POLICY, &ADAM, 0.1) };
+        let result = open_model().assess(&step, &batch.mask);
         assert_eq!(result.unwrap_err().to_string(), sentence);
     }
 }
@@ -302,7 +297,7 @@ fn mistakes_in_the_batch_are_named() {
 fn mistakes_in_the_settings_are_named() {
     let batch = Batch::full(&mut Rng(13), DIMS);
     let complaint = |policy: Policy, optimizer: OptimizerModel, lr: f64, mask: &[u8]| {
-        let result = open_model().assess(&batch.view(), &policy, &optimizer, lr, &batch.advantages, mask);
+        let result = open_model().assess(&batch.step(&policy, &optimizer, lr), mask);
         result.unwrap_err().to_string()
     };
     let cold = complaint(Policy { temperature: 0.0, ..POLICY }, ADAM, 0.1, &batch.mask);
@@ -324,7 +319,7 @@ fn mistakes_in_the_settings_are_named() {
     let mask = complaint(POLICY, ADAM, 0.1, &batch.mask[1..]);
     assert_eq!(mask, "`mask` has 11 entries, expected 3 x 4 for `[B, T]` (check the batch's dimensions)");
 
-    let refused = |acceptance| CurvatureModel::new(acceptance).unwrap_err().to_string();
+    let refused = |acceptance| CurvatureModel::new(acceptance, Granularity::Token).unwrap_err().to_string();
     assert_eq!(
         refused(Acceptance { fisher_threshold: Some(f64::NAN), hessian_range: None }),
         "`fisher_threshold` is NaN, expected above 0 (leave it out to switch it off)"

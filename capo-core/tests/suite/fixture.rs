@@ -1,9 +1,14 @@
 //! Random batches and the settings that most tests share.
 
-use capo_core::{Acceptance, Assessment, BatchShift, CurvatureModel, LastLayer, OptimizerKind, OptimizerModel, Policy};
+use capo_core::{
+    Acceptance, Assessment, BatchShift, CurvatureModel, Granularity, LastLayer, OptimizerKind, OptimizerModel, Policy,
+    Step,
+};
 
 /// Accepts everything finite.
 pub const OPEN: Acceptance = Acceptance { fisher_threshold: None, hessian_range: None };
+pub const GRANULARITIES: [Granularity; 4] =
+    [Granularity::Token, Granularity::Completion, Granularity::Group, Granularity::Batch];
 pub const POLICY: Policy = Policy { temperature: 1.0, top_k: None };
 pub const ADAM: OptimizerModel = OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.99, eps: 1e-8 };
 pub const SGD: OptimizerModel = OptimizerModel { kind: OptimizerKind::Sgd, beta1: 0.0, beta2: 0.0, eps: 0.0 };
@@ -36,6 +41,8 @@ pub struct Dims(pub usize, pub usize, pub usize, pub usize, pub usize);
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub dims: Dims,
+    /// G, 1 unless a test sets it.
+    pub group_size: usize,
     pub hidden: Vec<f32>,
     pub topk_ids: Vec<u32>,
     pub topk_logits: Vec<f32>,
@@ -80,6 +87,7 @@ impl Batch {
     pub fn empty(dims: Dims) -> Self {
         Self {
             dims,
+            group_size: 1,
             hidden: vec![],
             topk_ids: vec![],
             topk_logits: vec![],
@@ -95,6 +103,7 @@ impl Batch {
         LastLayer {
             completions,
             tokens,
+            group_size: self.group_size,
             k,
             width,
             vocab_size,
@@ -106,21 +115,62 @@ impl Batch {
         }
     }
 
+    /// The same completions in another order.
+    pub fn reordered(&self, order: &[usize]) -> Self {
+        Self {
+            dims: self.dims,
+            group_size: self.group_size,
+            hidden: reorder(&self.hidden, order),
+            topk_ids: reorder(&self.topk_ids, order),
+            topk_logits: reorder(&self.topk_logits, order),
+            action_ids: reorder(&self.action_ids, order),
+            action_logits: reorder(&self.action_logits, order),
+            advantages: reorder(&self.advantages, order),
+            mask: reorder(&self.mask, order),
+        }
+    }
+
+    /// Tokens per subset, padding included.
+    pub fn span(&self, granularity: Granularity) -> usize {
+        let Dims(completions, tokens, ..) = self.dims;
+        match granularity {
+            Granularity::Token => 1,
+            Granularity::Completion => tokens,
+            Granularity::Group => tokens * self.group_size,
+            Granularity::Batch => tokens * completions,
+        }
+    }
+
+    pub fn step(&self, policy: &Policy, optimizer: &OptimizerModel, learning_rate: f64) -> Step<'_> {
+        let (batch, advantages) = (self.view(), &self.advantages);
+        Step { batch, advantages, policy: *policy, optimizer: *optimizer, learning_rate }
+    }
+
     pub fn assess(&self, model: &CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, lr: f64) -> Assessment {
-        model.assess(&self.view(), policy, optimizer, lr, &self.advantages, &self.mask).unwrap()
+        model.assess(&self.step(policy, optimizer, lr), &self.mask).unwrap()
     }
 
     pub fn shift(&self, model: &CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, lr: f64) -> BatchShift {
-        model.batch_shift(&self.view(), policy, optimizer, lr, &self.advantages, &self.mask).unwrap()
+        model.batch_shift(&self.step(policy, optimizer, lr), &self.mask).unwrap()
     }
 
     pub fn commit(&self, model: &mut CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, keep: &[u8]) {
-        model.commit(&self.view(), policy, optimizer, &self.advantages, keep).unwrap();
+        model.commit(&self.step(policy, optimizer, 0.0), keep).unwrap();
     }
 }
 
 pub fn open_model() -> CurvatureModel {
-    CurvatureModel::new(OPEN).unwrap()
+    open_model_of(Granularity::Token)
+}
+
+pub fn open_model_of(granularity: Granularity) -> CurvatureModel {
+    CurvatureModel::new(OPEN, granularity).unwrap()
+}
+
+/// `[B, ..]` data with its completions in another order.
+pub fn reorder<X: Copy>(data: &[X], order: &[usize]) -> Vec<X> {
+    let size = data.len() / order.len();
+    order.iter().flat_map(|&b| data[b * size..][..size].to_vec()).collect()
 }
 
 /// Asserts that two arrays agree within `tolerance` of the second one's largest entry; says how far they are apart.

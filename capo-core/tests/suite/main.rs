@@ -6,3 +6,4 @@ mod edge;
 mod fixture;
 mod replay;
 mod state;
+mod subset;

@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-use capo_core::{Acceptance, CurvatureModel, OptimizerKind, OptimizerModel, Policy};
+use capo_core::{Acceptance, CurvatureModel, Granularity, OptimizerKind, OptimizerModel, Policy};
 use safetensors::{SafeTensors, tensor::Metadata};
 
 use crate::fixture::{Batch, Dims, assert_close};
 
 const TOLERANCE: f64 = 1e-5;
 
-/// One step of a case: the batch, its settings and what is expected of it.
-struct Step {
+/// One recorded step of a case: the batch, its settings and what is expected of it.
+struct Recorded {
     batch: Batch,
     policy: Policy,
     optimizer: OptimizerModel,
@@ -36,11 +36,12 @@ fn numbers<const N: usize, X>(file: &SafeTensors, name: &str, read: fn([u8; N]) 
     tensor.data().as_chunks().0.iter().map(|&bytes| read(bytes)).collect()
 }
 
-fn batch(file: &SafeTensors, vocab: usize) -> Batch {
+fn batch(file: &SafeTensors, vocab: usize, group_size: usize) -> Batch {
     let shape = |name: &str| file.tensor(name).unwrap().shape().to_vec();
     let (hidden, topk) = (shape("hidden"), shape("topk_ids"));
     Batch {
         dims: Dims(hidden[0], hidden[1], topk[2], hidden[2], vocab),
+        group_size,
         hidden: numbers(file, "hidden", f32::from_le_bytes),
         topk_ids: numbers(file, "topk_ids", u32::from_le_bytes),
         topk_logits: numbers(file, "topk_logits", f32::from_le_bytes),
@@ -51,7 +52,7 @@ fn batch(file: &SafeTensors, vocab: usize) -> Batch {
     }
 }
 
-fn steps(name: &str, kind: OptimizerKind) -> Vec<Step> {
+fn steps(name: &str, kind: OptimizerKind) -> Vec<Recorded> {
     let read = |file: String| std::fs::read(case(name).join(file)).unwrap();
     let step = |index: usize| {
         let (input, expected) =
@@ -60,9 +61,10 @@ fn steps(name: &str, kind: OptimizerKind) -> Vec<Step> {
         let scalars = metadata.metadata().clone().unwrap();
         let optimizer: serde_json::Value = serde_json::from_str(&scalars["optimizer"]).unwrap();
         let setting = |key: &str| optimizer[key].as_f64().unwrap();
+        let number = |key: &str| scalars[key].parse().unwrap();
         let expected = SafeTensors::deserialize(&expected).unwrap();
-        Step {
-            batch: batch(&SafeTensors::deserialize(&input).unwrap(), scalars["vocab_size"].parse().unwrap()),
+        Recorded {
+            batch: batch(&SafeTensors::deserialize(&input).unwrap(), number("vocab_size"), number("group_size")),
             policy: Policy { temperature: scalars["sampling_temperature"].parse().unwrap(), top_k: None },
             optimizer: OptimizerModel { kind, beta1: setting("beta1"), beta2: setting("beta2"), eps: setting("eps") },
             learning_rate: setting("learning_rate"),
@@ -74,58 +76,59 @@ fn steps(name: &str, kind: OptimizerKind) -> Vec<Step> {
     (0..4).map(step).collect()
 }
 
-fn model(name: &str) -> (CurvatureModel, f64, f64) {
+fn check(name: &str, granularity: Granularity, kind: OptimizerKind) {
     let (fisher, hessian) = (threshold(name, "fisher_threshold"), threshold(name, "hessian_threshold"));
     let acceptance = Acceptance { fisher_threshold: Some(fisher), hessian_range: Some([-hessian, hessian]) };
-    (CurvatureModel::new(acceptance).unwrap(), fisher, hessian)
-}
-
-fn token_case(name: &str, kind: OptimizerKind) {
-    let (mut model, ..) = model(name);
-    let mut rejected = 0;
+    let mut model = CurvatureModel::new(acceptance, granularity).unwrap();
+    let (mut kept, mut rejected) = (0, 0);
     for step in steps(name, kind) {
         let assessment = step.batch.assess(&model, &step.policy, &step.optimizer, step.learning_rate);
         assert_close("m_f", &assessment.m_f, &step.m_f, TOLERANCE);
         assert_close("m_h", &assessment.m_h, &step.m_h, TOLERANCE);
         assert_eq!(assessment.keep, step.keep);
+        kept += assessment.tokens - assessment.rejected.total;
         rejected += assessment.rejected.total;
         step.batch.commit(&mut model, &step.policy, &step.optimizer, &assessment.keep);
     }
-    assert!(rejected > 0, "a case without rejections tests little");
-}
-
-/// Every token carries its batch's shifts, and the batch is committed as a whole or not at all.
-fn batch_case(name: &str, kind: OptimizerKind) {
-    let (mut model, fisher, hessian) = model(name);
-    for step in steps(name, kind) {
-        let mask = &step.batch.mask;
-        let shift = step.batch.shift(&model, &step.policy, &step.optimizer, step.learning_rate);
-        let accepted = u8::from(shift.m_f < fisher && shift.m_h.abs() < hessian);
-        let spread = |x: f64| mask.iter().map(|&valid| f32::from(valid) * x as f32).collect::<Vec<_>>();
-        let keep: Vec<u8> = mask.iter().map(|&valid| valid * accepted).collect();
-        assert_close("batch m_f", &spread(shift.m_f), &step.m_f, TOLERANCE);
-        assert_close("batch m_h", &spread(shift.m_h), &step.m_h, TOLERANCE);
-        assert_eq!(keep, step.keep);
-        step.batch.commit(&mut model, &step.policy, &step.optimizer, &keep);
-    }
+    assert!(kept > 0 && rejected > 0, "a case that keeps {kept} and rejects {rejected} tokens tests little");
 }
 
 #[test]
 fn token_sgd() {
-    token_case("paper-token-sgd", OptimizerKind::Sgd);
+    check("paper-token-sgd", Granularity::Token, OptimizerKind::Sgd);
 }
 
 #[test]
 fn token_adam() {
-    token_case("paper-token-adam", OptimizerKind::Adam);
+    check("paper-token-adam", Granularity::Token, OptimizerKind::Adam);
+}
+
+#[test]
+fn completion_sgd() {
+    check("paper-completion-sgd", Granularity::Completion, OptimizerKind::Sgd);
+}
+
+#[test]
+fn completion_adam() {
+    check("paper-completion-adam", Granularity::Completion, OptimizerKind::Adam);
+}
+
+#[test]
+fn group_sgd() {
+    check("paper-group-sgd", Granularity::Group, OptimizerKind::Sgd);
+}
+
+#[test]
+fn group_adam() {
+    check("paper-group-adam", Granularity::Group, OptimizerKind::Adam);
 }
 
 #[test]
 fn batch_sgd() {
-    batch_case("paper-batch-sgd", OptimizerKind::Sgd);
+    check("paper-batch-sgd", Granularity::Batch, OptimizerKind::Sgd);
 }
 
 #[test]
 fn batch_adam() {
-    batch_case("paper-batch-adam", OptimizerKind::Adam);
+    check("paper-batch-adam", Granularity::Batch, OptimizerKind::Adam);
 }

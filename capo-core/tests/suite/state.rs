@@ -89,7 +89,7 @@ fn state_of_another_vocabulary_or_width_is_refused() {
         // one without loads it and refuses the batch.
         let mut model = open_model();
         model.load(&good).unwrap();
-        let result = model.commit(&other.view(), &POLICY, &ADAM, &other.advantages, &other.mask);
+        let result = model.commit(&other.step(&POLICY, &ADAM, 0.1), &other.mask);
         assert_eq!(result.unwrap_err().to_string(), sentence("the batch has"));
         assert_eq!(model.save(), good);
     }

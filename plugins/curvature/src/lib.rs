@@ -1,8 +1,9 @@
 //! The curvature mask: [`capo_core`] as a pre-backward mask.
 //!
-//! Before the backward pass it predicts, for every token, how far the token's own optimizer step would move the objective
-//! (`m_H`) and the policy (`m_F`), and clears the tokens that would move either too far. After the step it updates its own
-//! model of the optimizer with the tokens that all masks kept.
+//! Before the backward pass it predicts, for every subset of tokens (a token, a completion, a group or the batch), how
+//! far the optimizer's step on that subset alone would move the objective (`m_H`) and the policy (`m_F`), and clears the
+//! subsets that would move either too far. After the step it updates its own model of the optimizer with the tokens that
+//! all masks kept.
 //!
 //! Keys and records are described in the README of each plugin that offers it.
 
@@ -11,7 +12,7 @@
 
 use std::marker::PhantomData;
 
-use capo_core::{Acceptance, Assessment, CurvatureModel, OptimizerModel, Policy};
+use capo_core::{Acceptance, Assessment, CurvatureModel, Granularity, OptimizerModel, Policy, Step};
 use capo_plugin::prelude::*;
 use capo_plugin::{LastLayer, OptimizerKind};
 
@@ -23,7 +24,7 @@ pub trait Thresholds: Send {
     const HESSIAN: f64;
 }
 
-/// Drops tokens whose predicted step would move the objective or the policy too far (paper, algorithm 1, token subsets).
+/// Drops the subsets of tokens whose predicted step would move the objective or the policy too far (paper, algorithm 1).
 #[derive(Deserialize)]
 #[serde(try_from = "Table", bound = "T: Thresholds")]
 pub struct CurvatureMask<T> {
@@ -39,8 +40,8 @@ struct Table {
     /// `paper`: the semantics of the paper's text.
     #[serde(default)]
     semantics: Semantics,
-    /// `token`: every token is a subset of its own.
-    #[serde(default)]
+    /// What is accepted or rejected as a whole.
+    #[serde(default, with = "GranularityKey")]
     granularity: Granularity,
     /// Which optimizer the proposed step models.
     #[serde(default)]
@@ -63,11 +64,14 @@ enum Semantics {
     Paper,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "snake_case")]
-enum Granularity {
-    #[default]
+/// How [`Granularity`] is written.
+#[derive(Deserialize)]
+#[serde(remote = "Granularity", rename_all = "snake_case")]
+enum GranularityKey {
     Token,
+    Completion,
+    Group,
+    Batch,
 }
 
 #[derive(Deserialize, Default)]
@@ -112,7 +116,7 @@ impl<T: Thresholds> TryFrom<Table> for CurvatureMask<T> {
     type Error = String;
 
     fn try_from(table: Table) -> Result<Self, String> {
-        let (Semantics::Paper, Granularity::Token, Moments::Own) = (table.semantics, table.granularity, table.moments);
+        let (Semantics::Paper, Moments::Own) = (table.semantics, table.moments);
         let fisher_threshold = table.fisher_threshold.unwrap_or(Limit::At(T::FISHER)).value("fisher_threshold")?;
         let hessian_range = match (table.hessian_range, table.hessian_threshold) {
             (Some(_), Some(_)) => {
@@ -123,13 +127,24 @@ impl<T: Thresholds> TryFrom<Table> for CurvatureMask<T> {
                 limit.unwrap_or(Limit::At(T::HESSIAN)).value("hessian_threshold")?.map(|limit| [-limit, limit])
             }
         };
-        let model =
-            CurvatureModel::new(Acceptance { fisher_threshold, hessian_range }).map_err(|error| error.to_string())?;
+        let acceptance = Acceptance { fisher_threshold, hessian_range };
+        let model = CurvatureModel::new(acceptance, table.granularity).map_err(|error| error.to_string())?;
         Ok(Self { model, optimizer: table.optimizer, thresholds: PhantomData })
     }
 }
 
 impl<T> CurvatureMask<T> {
+    /// The core's view of the step; nothing is copied.
+    fn step<'a>(&self, batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
+        Ok(Step {
+            batch: layer(batch, batch.last_layer()?)?,
+            advantages: batch.advantages,
+            policy: policy(batch),
+            optimizer: self.optimizer(batch)?,
+            learning_rate: batch.optimizer.learning_rate,
+        })
+    }
+
     fn optimizer(&self, batch: &Batch<'_>) -> Result<OptimizerModel, PluginError> {
         let kind = match (self.optimizer, batch.optimizer.kind) {
             (OptimizerChoice::Sgd, _) | (OptimizerChoice::Host, OptimizerKind::SGD) => capo_core::OptimizerKind::Sgd,
@@ -153,7 +168,7 @@ fn policy(batch: &Batch<'_>) -> Policy {
     Policy { temperature: batch.sampling_temperature, top_k: (top_k > 0).then_some(top_k) }
 }
 
-/// The core's view of the last layer; nothing is copied.
+/// The core's view of the last layer.
 fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_core::LastLayer<'a>, PluginError> {
     let (hidden, topk) = (last.hidden.shape(), last.topk_ids.shape());
     let ([_, _, width], [_, _, k]) = (hidden, topk) else {
@@ -164,6 +179,7 @@ fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_core::LastLa
     Ok(capo_core::LastLayer {
         completions: batch.dims.completions as usize,
         tokens: batch.dims.tokens as usize,
+        group_size: batch.dims.group_size as usize,
         k: *k as usize,
         width: *width as usize,
         vocab_size: last.vocab_size,
@@ -181,13 +197,9 @@ fn failed(error: capo_core::Error) -> PluginError {
 
 impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
     fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
-        let (layer, policy, optimizer) = (layer(batch, batch.last_layer()?)?, policy(batch), self.optimizer(batch)?);
-        let rate = batch.optimizer.learning_rate;
-        let assessment =
-            self.model.assess(&layer, &policy, &optimizer, rate, batch.advantages, keep).map_err(failed)?;
-        let shift = |keep: &[u8]| {
-            self.model.batch_shift(&layer, &policy, &optimizer, rate, batch.advantages, keep).map_err(failed)
-        };
+        let step = self.step(batch)?;
+        let assessment = self.model.assess(&step, keep).map_err(failed)?;
+        let shift = |keep: &[u8]| self.model.batch_shift(&step, keep).map_err(failed);
         let before = shift(keep)?;
         let after = if assessment.keep == *keep { before } else { shift(&assessment.keep)? };
         ctx.record("m_f_batch", before.m_f);
@@ -206,8 +218,8 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
         if !taken {
             return Ok(());
         }
-        let (layer, policy, optimizer) = (layer(batch, batch.last_layer()?)?, policy(batch), self.optimizer(batch)?);
-        self.model.commit(&layer, &policy, &optimizer, batch.advantages, keep).map_err(failed)
+        let step = self.step(batch)?;
+        self.model.commit(&step, keep).map_err(failed)
     }
 
     fn inputs(&self) -> Inputs {
@@ -285,6 +297,29 @@ mod tests {
             say("fisher_threshold = true"),
             "`fisher_threshold` is true (give a number, or false to switch the test off)"
         );
-        assert!(say("granularity = \"sentence\"").contains("unknown variant `sentence`, expected `token`"));
+        assert!(
+            say("granularity = \"sentence\"")
+                .contains("unknown variant `sentence`, expected one of `token`, `completion`, `group`, `batch`")
+        );
+    }
+
+    #[test]
+    fn a_subset_is_kept_or_dropped_as_a_whole() {
+        let fixture = Fixture::new(4, 3).lengths(&[3, 2, 0, 3]).groups_of(2);
+        let valid = fixture.batch().completion_mask.to_vec();
+        for (granularity, span) in [("token", 1), ("completion", 3), ("group", 6), ("batch", 12)] {
+            let run = |limits: &str| {
+                let table = format!("granularity = \"{granularity}\"\n{limits}");
+                fixture.mask(&mut testing::mask::<CurvatureMask<Wide>>(&table).unwrap()).unwrap()
+            };
+            let open = run("");
+            assert_eq!(open.keep, valid);
+            let m_f = &open.records.tokens[0].1;
+            // A bound just below the largest shift drops the subset of the token that has it, and no other.
+            let worst = (0..12).max_by(|&a, &b| m_f[a].total_cmp(&m_f[b])).unwrap();
+            let limit = 0.999 * m_f[worst];
+            let expected: Vec<u8> = (0..12).map(|at| valid[at] * u8::from(at / span != worst / span)).collect();
+            assert_eq!(run(&format!("fisher_threshold = {limit}")).keep, expected, "{granularity}: {m_f:?}");
+        }
     }
 }

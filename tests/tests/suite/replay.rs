@@ -51,6 +51,36 @@ fn reference_token_adam() {
 }
 
 #[test]
+fn reference_completion_sgd() {
+    check("paper-completion-sgd");
+}
+
+#[test]
+fn reference_completion_adam() {
+    check("paper-completion-adam");
+}
+
+#[test]
+fn reference_group_sgd() {
+    check("paper-group-sgd");
+}
+
+#[test]
+fn reference_group_adam() {
+    check("paper-group-adam");
+}
+
+#[test]
+fn reference_batch_sgd() {
+    check("paper-batch-sgd");
+}
+
+#[test]
+fn reference_batch_adam() {
+    check("paper-batch-adam");
+}
+
+#[test]
 fn a_replay_repeats_the_run() {
     let folder = Folder::new();
     let limits = "--set mask.0.fisher_threshold=1e-6 --set mask.0.hessian_threshold=1e-3";
