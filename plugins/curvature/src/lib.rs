@@ -128,7 +128,8 @@ impl<T: Thresholds> TryFrom<Table> for CurvatureMask<T> {
             }
         };
         let acceptance = Acceptance { fisher_threshold, hessian_range };
-        let model = CurvatureModel::new(acceptance, table.granularity).map_err(|error| error.to_string())?;
+        let model = CurvatureModel::new(acceptance, table.granularity, capo_core::Semantics::PAPER)
+            .map_err(|error| error.to_string())?;
         Ok(Self { model, optimizer: table.optimizer, thresholds: PhantomData })
     }
 }
