@@ -4,7 +4,8 @@ use crate::Error;
 
 /// Last-layer data of B completions of T tokens; all borrowed, row-major, `[b, t]` at index `b * T + t`.
 ///
-/// Entries at padding positions are never read.
+/// Entries at padding positions are never read, but for the feature after a completion's last token under
+/// [`Feature::Next`](crate::Feature::Next).
 #[derive(Debug, Clone, Copy)]
 pub struct LastLayer<'a> {
     /// B, completions.

@@ -16,12 +16,15 @@
 //! mean `g` of the subset's tokens, `m_F` and `m_H` are means over them, and they are kept or rejected together. Only
 //! K + 1 numbers per token are ever needed of `D`, so nothing of size N K D is formed.
 //!
+//! All this is [`Semantics::PAPER`]; [`Semantics::AUTHORS`] is what the code that the paper's authors released computes.
+//!
 //! # Example
 //!
 //! One completion of two tokens, vocabulary 4, features of width 2, two logits kept per token:
 //!
 //! ```
-//! use capo_core::{Acceptance, CurvatureModel, Granularity, LastLayer, OptimizerKind, OptimizerModel, Policy, Step};
+//! use capo_core::{Acceptance, CurvatureModel, Granularity, LastLayer, Semantics, Step};
+//! use capo_core::{OptimizerKind, OptimizerModel, Policy};
 //!
 //! let batch = LastLayer {
 //!     completions: 1, tokens: 2, group_size: 1, k: 2, width: 2, vocab_size: 4,
@@ -36,7 +39,7 @@
 //! let step = Step { batch, advantages: &[1.0, 1.0], policy, optimizer, learning_rate: 0.01 };
 //!
 //! let acceptance = Acceptance { fisher_threshold: Some(1e-4), hessian_range: Some([-0.01, 0.01]) };
-//! let mut model = CurvatureModel::new(acceptance, Granularity::Token)?;
+//! let mut model = CurvatureModel::new(acceptance, Granularity::Token, Semantics::PAPER)?;
 //! let assessment = model.assess(&step, &[1, 1])?;
 //! // The uncertain first token would move the policy too far; the second was all but certain and moves nothing.
 //! assert_eq!(assessment.keep, [0, 1]);
@@ -59,6 +62,7 @@ mod model;
 mod moments;
 mod optimizer;
 mod policy;
+mod semantics;
 mod shift;
 mod state;
 mod step;
@@ -71,5 +75,8 @@ pub use last_layer::LastLayer;
 pub use model::{BatchShift, CurvatureModel};
 pub use optimizer::{OptimizerKind, OptimizerModel};
 pub use policy::Policy;
+pub use semantics::{
+    BatchAverage, EmptyState, Feature, RejectedBatch, Semantics, Support, Switch, UntouchedRows, Weights,
+};
 pub use step::Step;
 pub use subset::Granularity;

@@ -3,6 +3,7 @@
 use crate::accept::Assessment;
 use crate::backend::cpu;
 use crate::moments::Moments;
+use crate::semantics::{RejectedBatch, Semantics, UntouchedRows};
 use crate::subset::subset_shift;
 use crate::support::Supports;
 use crate::{Acceptance, Error, Granularity, Step, state};
@@ -16,6 +17,7 @@ use crate::{Acceptance, Error, Granularity, Step, state};
 pub struct CurvatureModel {
     acceptance: Acceptance,
     granularity: Granularity,
+    semantics: Semantics,
     moments: Moments,
 }
 
@@ -31,23 +33,29 @@ pub struct BatchShift {
 }
 
 impl CurvatureModel {
-    /// A model without history. A threshold that is NaN or an empty range is an error.
-    pub fn new(acceptance: Acceptance, granularity: Granularity) -> Result<Self, Error> {
+    /// A model without history. A threshold that is NaN, an empty range, or groups in the authors' semantics are errors.
+    pub fn new(acceptance: Acceptance, granularity: Granularity, semantics: Semantics) -> Result<Self, Error> {
         acceptance.check()?;
-        Ok(Self { acceptance, granularity, moments: Moments::default() })
+        if granularity == Granularity::Group && semantics == Semantics::AUTHORS {
+            return Err(Error::new(
+                "`granularity` is `group`, which the authors' semantics do not have (choose `token`, `completion` or `batch`, or the paper's semantics)",
+            ));
+        }
+        Ok(Self { acceptance, granularity, semantics, moments: Moments::default() })
     }
 
     /// Proposes a step for each subset of the tokens with `mask[b, t] != 0`, predicts its shifts and decides on it.
     ///
     /// `mask` is `[B, T]`. Each subset is treated as if the mean of its tokens' gradients alone were the batch's gradient
-    /// (paper, eq. 7 to 11), whatever else is in the batch; curvatures are means over its tokens too. Shapes, ids or
+    /// (paper, eq. 7 to 11), whatever else is in the batch; curvatures are means over its tokens too. [`Semantics`] says
+    /// which means. Shapes, ids or
     /// settings out of bounds are errors. A token with non-finite data is left out of its subset, rejected and counted.
     pub fn assess(&self, step: &Step, mask: &[u8]) -> Result<Assessment, Error> {
         self.check(step, "mask", mask)?;
         let mut assessment = Assessment::new(mask.len());
         for positions in self.granularity.spans(&step.batch) {
-            let supports = Supports::of(step, mask, positions)?;
-            let shifts = self.granularity.shifts(step, &supports, &self.moments);
+            let supports = Supports::of(step, mask, positions, &self.semantics)?;
+            let shifts = self.granularity.shifts(step, &supports, &self.moments, &self.semantics);
             for (&token, shift) in supports.tokens.iter().zip(shifts) {
                 assessment.judge(token, shift, &self.acceptance);
             }
@@ -64,27 +72,31 @@ impl CurvatureModel {
     /// Errors as for `assess`.
     pub fn batch_shift(&self, step: &Step, keep: &[u8]) -> Result<BatchShift, Error> {
         self.check(step, "keep", keep)?;
-        let supports = Supports::of(step, keep, 0..keep.len())?;
-        let shift = subset_shift(step, &supports, &self.moments);
+        let supports = Supports::of(step, keep, 0..keep.len(), &self.semantics)?;
+        let shift = subset_shift(step, &supports, &self.moments, &self.semantics);
         Ok(BatchShift { m_f: shift.m_f, m_h: shift.m_h, tokens: supports.len() })
     }
 
     /// Takes the mean gradient of the finally accepted tokens, `keep[b, t] != 0`, into Adam's moments: one step.
     ///
-    /// To be called after an optimizer step, with the `step` of `assess`. With SGD, or when no token is left (those with
-    /// non-finite data are skipped), nothing changes and no step is counted. Errors as for `assess`, with the state
-    /// untouched.
+    /// To be called after an optimizer step, with the `step` of `assess`. With SGD nothing changes. When no token is left
+    /// (those with non-finite data are skipped), [`RejectedBatch`] says whether a step is counted. Errors as for `assess`,
+    /// with the state untouched.
     pub fn commit(&mut self, step: &Step, keep: &[u8]) -> Result<(), Error> {
         self.check(step, "keep", keep)?;
-        let supports = Supports::of(step, keep, 0..keep.len())?;
-        let Some(adam) = step.optimizer.adam(self.moments.steps) else { return Ok(()) };
-        if supports.len() == 0 {
+        let supports = Supports::of(step, keep, 0..keep.len(), &self.semantics)?;
+        let untouched_rows = self.semantics.untouched_rows;
+        let Some(adam) = step.optimizer.adam(self.moments.steps, untouched_rows) else { return Ok(()) };
+        if supports.len() == 0 && self.semantics.rejected_batch == RejectedBatch::NoStep {
             return Ok(());
         }
-        let coefficients = supports.coefficients(step.advantages, 1.0 / supports.len() as f64);
         let mut pairs = supports.by_row();
-        // A zero gradient only decays a row, and decay is made up for whenever the row is next read.
-        pairs.retain(|pair| coefficients[pair.index] != 0.0);
+        let weights = supports.weights(self.semantics.weights, &pairs);
+        let coefficients = supports.coefficients(step.advantages, &weights);
+        if untouched_rows == UntouchedRows::Decay {
+            // A zero gradient only decays a row, and decay is made up for whenever the row is next read.
+            pairs.retain(|pair| coefficients[pair.index] != 0.0);
+        }
         (self.moments.vocab_size, self.moments.width) = (step.batch.vocab_size, step.batch.width);
         cpu::update_moments(&step.batch, &pairs, &coefficients, &mut self.moments, &adam);
         self.moments.steps += 1;
@@ -103,16 +115,16 @@ impl CurvatureModel {
 
     /// The moments as bytes, little-endian on every machine; a model that loads them continues bit for bit.
     pub fn save(&self) -> Vec<u8> {
-        state::encode(&self.moments)
+        state::encode(&self.moments, &self.semantics)
     }
 
     /// Replaces the moments by saved ones.
     ///
-    /// Bytes that are cut short, damaged, of another format version, or made with a vocabulary or width other than this
-    /// model has seen are an error, and the model stays as it was. A model that has committed nothing yet compares with
+    /// Bytes that are cut short, damaged, of another format version, made under semantics that give other moments, or with
+    /// a vocabulary or width other than this model has seen are an error, and the model stays as it was. A model that has committed nothing yet compares with
     /// its first batch instead.
     pub fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let loaded = state::decode(bytes)?;
+        let loaded = state::decode(bytes, &self.semantics)?;
         if self.moments.steps > 0 {
             loaded.check_dims(self.moments.vocab_size, self.moments.width, "this model has")?;
         }

@@ -7,7 +7,8 @@ use crate::{Error, LastLayer};
 /// First and second moments of R rows in contiguous `[R, D]` arrays, in the order in which the rows first appeared.
 ///
 /// A row is written only when a gradient touches it; `row` reports how many steps it has missed, and readers apply
-/// those decays, so that the numbers are those of dense Adam over the whole `[V, D]` matrix.
+/// those decays, so that the numbers are those of dense Adam over the whole `[V, D]` matrix; or leave them out, where rows
+/// that rest are frozen.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Moments {
     /// V and D of the batches seen; 0 before the first step.

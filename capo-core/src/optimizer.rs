@@ -1,6 +1,6 @@
 //! The optimizer that turns a gradient into a direction: SGD, or Adam with the moments of earlier steps.
 
-use crate::Error;
+use crate::{Error, UntouchedRows};
 
 /// Which rule turns a gradient into a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,11 +47,11 @@ impl OptimizerModel {
     }
 
     /// Adam's constants at the step after `steps` earlier ones; `None` for SGD.
-    pub(crate) fn adam(&self, steps: u64) -> Option<Adam> {
+    pub(crate) fn adam(&self, steps: u64, untouched_rows: UntouchedRows) -> Option<Adam> {
         let &Self { kind, beta1, beta2, eps } = self;
         let step = steps as f64 + 1.0;
         let (unbias1, unbias2) = (1.0 - beta1.powf(step), 1.0 - beta2.powf(step));
-        (kind == OptimizerKind::Adam).then_some(Adam { beta1, beta2, eps, unbias1, unbias2 })
+        (kind == OptimizerKind::Adam).then_some(Adam { beta1, beta2, eps, unbias1, unbias2, untouched_rows })
     }
 }
 
@@ -64,6 +64,7 @@ pub(crate) struct Adam {
     /// `1 - beta^step`.
     unbias1: f64,
     unbias2: f64,
+    untouched_rows: UntouchedRows,
 }
 
 /// Adam for one row: `mean = old1 m + new1 g`, `square = old2 v + new2 g²`, from moments that may be several steps old.
@@ -77,9 +78,13 @@ pub(crate) struct RowRule {
 }
 
 impl Adam {
-    /// The moments after this step, for a row last written `age` steps ago: the decays it missed are made up for.
+    /// The moments after this step, for a row last written `age` steps ago: the decays it missed are made up for, unless
+    /// rows rest frozen.
     pub fn update(&self, age: u64) -> RowRule {
-        let decays = age as f64 + 1.0;
+        let decays = match self.untouched_rows {
+            UntouchedRows::Decay => age as f64 + 1.0,
+            UntouchedRows::Freeze => 1.0,
+        };
         RowRule {
             old1: self.beta1.powf(decays),
             new1: 1.0 - self.beta1,

@@ -5,20 +5,21 @@
 //! | 8 | `capocurv` |
 //! | 4 | format version, `u32` |
 //! | 4 x 8 | vocabulary V, width D, steps, rows R, `u64` each |
+//! | 5 | the switches of `Semantics::of_state`, index of their value, `u8` each |
 //! | R x 4 | vocabulary row of each slot, `u32` |
-//! | R x 8 | steps when last written, `u64` |
+//! | R x 8 | steps when last written, `u64`; not read where untouched rows are frozen |
 //! | 2 x R x D x 4 | first moments, then second moments, `f32` |
 //! | 4 | CRC-32 of all bytes before, `u32` |
 
-use crate::Error;
 use crate::moments::Moments;
+use crate::{Error, Semantics};
 
 const MAGIC: &[u8; 8] = b"capocurv";
-const VERSION: u32 = 1;
-const HEADER: usize = 8 + 4 + 4 * 8;
+const VERSION: u32 = 2;
+const HEADER: usize = 8 + 4 + 4 * 8 + 5;
 const CHECKSUM: usize = 4;
 
-pub(crate) fn encode(moments: &Moments) -> Vec<u8> {
+pub(crate) fn encode(moments: &Moments, semantics: &Semantics) -> Vec<u8> {
     let payload = moments.rows.len() * (4 + 8 + 2 * 4 * moments.width);
     let mut bytes = Vec::with_capacity(HEADER + payload + CHECKSUM);
     bytes.extend_from_slice(MAGIC);
@@ -26,6 +27,7 @@ pub(crate) fn encode(moments: &Moments) -> Vec<u8> {
     for x in [moments.vocab_size as u64, moments.width as u64, moments.steps, moments.rows.len() as u64] {
         bytes.extend_from_slice(&x.to_le_bytes());
     }
+    bytes.extend(semantics.of_state().map(|setting| setting.index));
     bytes.extend(moments.rows.iter().flat_map(|x| x.to_le_bytes()));
     bytes.extend(moments.written.iter().flat_map(|x| x.to_le_bytes()));
     bytes.extend(moments.exp_avg.iter().flat_map(|x| x.to_le_bytes()));
@@ -34,9 +36,10 @@ pub(crate) fn encode(moments: &Moments) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn decode(bytes: &[u8]) -> Result<Moments, Error> {
+pub(crate) fn decode(bytes: &[u8], semantics: &Semantics) -> Result<Moments, Error> {
     let mut rest = verified(bytes)?;
     let [vocab_size, width, steps, rows] = [(); 4].map(|()| u64::from_le_bytes(take(&mut rest)));
+    check_semantics(take(&mut rest), semantics)?;
     let row_bytes = 4 + 8 + 2 * 4 * u128::from(width);
     if u128::from(rows) * row_bytes != rest.len() as u128 {
         return Err(damaged(&format!("announces {rows} rows of width {width}, has {} bytes for them", rest.len())));
@@ -57,6 +60,22 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Moments, Error> {
     let in_vocabulary = moments.rows.iter().all(|&row| (row as usize) < vocab_size);
     let in_past = moments.written.iter().all(|&written| written <= steps);
     if distinct && in_vocabulary && in_past { Ok(moments) } else { Err(damaged("holds rows or steps out of range")) }
+}
+
+/// Checks that the state's moments mean what the model's do.
+fn check_semantics(found: [u8; 5], semantics: &Semantics) -> Result<(), Error> {
+    for (setting, index) in semantics.of_state().into_iter().zip(found) {
+        let Some(name) = setting.names.get(usize::from(index)) else {
+            return Err(damaged(&format!("has value {index} of `{}`", setting.key)));
+        };
+        if setting.index != index {
+            let (key, own) = (setting.key, setting.names[usize::from(setting.index)]);
+            return Err(Error::new(format!(
+                "curvature state was made with `{key}` = `{name}`, this model has `{own}` (set it as it was, or start without a state)"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The part after the format version, once magic, version and checksum are right.
@@ -107,17 +126,20 @@ mod tests {
 
     /// `bytes` with `change` applied and the checksum made right again.
     fn forged(change: impl Fn(&mut Vec<u8>)) -> Result<Moments, Error> {
-        let mut bytes = encode(&sample());
+        let mut bytes = encode(&sample(), &Semantics::PAPER);
         bytes.truncate(bytes.len() - CHECKSUM);
         change(&mut bytes);
         bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
-        decode(&bytes)
+        decode(&bytes, &Semantics::PAPER)
     }
 
     #[test]
     fn round_trip() {
-        assert_eq!(decode(&encode(&sample())).unwrap(), sample());
-        assert_eq!(decode(&encode(&Moments::default())).unwrap(), Moments::default());
+        assert_eq!(decode(&encode(&sample(), &Semantics::PAPER), &Semantics::PAPER).unwrap(), sample());
+        assert_eq!(
+            decode(&encode(&Moments::default(), &Semantics::PAPER), &Semantics::PAPER).unwrap(),
+            Moments::default()
+        );
         assert_eq!(forged(|_| ()).unwrap(), sample());
     }
 
@@ -126,11 +148,13 @@ mod tests {
         let rows = HEADER;
         let written = HEADER + 2 * 4;
         for (offset, byte, hint) in [
-            (8, 2, "format version 2"),
+            (8, 1, "format version 1"),
             (12, 7, "out of range"), // vocabulary 7, row 7
             (20, 3, "width 3"),
             (28, 3, "out of range"), // 3 steps, written at 4
             (36, 1, "announces 1 rows"),
+            (44, 2, "has value 2 of `feature`"),
+            (48, 1, "made with `rejected_batch` = `counts`, this model has `no_step`"),
             (rows + 4, 7, "out of range"),
             (written, 5, "out of range"),
         ] {

@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use crate::backend::cpu;
 use crate::moments::Moments;
+use crate::optimizer::Adam;
+use crate::semantics::{BatchAverage, EmptyState, Semantics};
 use crate::shift::{Curvature, Shift};
 use crate::support::Supports;
 use crate::{LastLayer, Step};
@@ -35,39 +37,70 @@ impl Granularity {
     }
 
     /// Shifts of the step that each token of a span belongs to, `[N]`.
-    pub(crate) fn shifts(self, step: &Step, supports: &Supports, moments: &Moments) -> Vec<Shift> {
+    pub(crate) fn shifts(
+        self,
+        step: &Step,
+        supports: &Supports,
+        moments: &Moments,
+        semantics: &Semantics,
+    ) -> Vec<Shift> {
         match self {
-            Self::Token => token_shifts(step, supports, moments),
-            _ => vec![subset_shift(step, supports, moments); supports.len()],
+            Self::Token => token_shifts(step, supports, moments, semantics),
+            _ => vec![subset_shift(step, supports, moments, semantics); supports.len()],
         }
     }
 }
 
-/// Shifts of the step proposed by the mean gradient of all tokens in `supports`; 0 if there are none.
+/// Shifts of the step proposed by the gradient of all tokens in `supports`; 0 if there are none.
 ///
-/// With `w = 1 / N`: `g = sum w A u ⊗ h`, `m_F = sum w ½ lr² s²`, `m_H = sum w (lr A s + ½ lr² A (s² - q))`.
-pub(crate) fn subset_shift(step: &Step, supports: &Supports, moments: &Moments) -> Shift {
-    let weight = 1.0 / supports.len() as f64;
-    let coefficients = supports.coefficients(step.advantages, weight);
-    let adam = step.optimizer.adam(moments.steps);
-    let v = cpu::subset_projections(&step.batch, &supports.by_row(), &coefficients, moments, adam.as_ref());
-    shifts(step, supports, project(supports, &v)).fold(Shift::default(), |total, shift| Shift {
+/// With pair weights `w` and token weights `y`, both `1 / N` in the paper: `g = sum w A u ⊗ h`, `m_F = sum y ½ lr² s²`,
+/// `m_H = lr g . D + sum y ½ lr² A (s² - q)`, where `g . D = sum y A slope` with `slope = sum (w / y) u v` over a token's pairs.
+pub(crate) fn subset_shift(step: &Step, supports: &Supports, moments: &Moments, semantics: &Semantics) -> Shift {
+    let by_row = supports.by_row();
+    let weights = supports.weights(semantics.weights, &by_row);
+    let coefficients = supports.coefficients(step.advantages, &weights);
+    let adam = proposer(step, moments, semantics);
+    let v = cpu::subset_projections(&step.batch, &by_row, &coefficients, moments, adam.as_ref());
+    let averages = averages(&step.batch, supports, semantics.batch_average);
+    let curvatures = project(supports, &v).enumerate().map(|(n, curvature)| {
+        let weighed = |pair: usize| weights[pair] / averages[n] * (supports.u[pair] * v[pair]);
+        Curvature { slope: supports.pairs(n).map(weighed).sum(), ..curvature }
+    });
+    shifts(step, supports, curvatures).zip(&averages).fold(Shift::default(), |total, (shift, weight)| Shift {
         m_f: total.m_f + weight * shift.m_f,
         m_h: total.m_h + weight * shift.m_h,
     })
 }
 
+/// Weight of each token in the averages over a subset, `[N]`.
+fn averages(batch: &LastLayer, supports: &Supports, average: BatchAverage) -> Vec<f64> {
+    let tokens = &supports.tokens;
+    if average == BatchAverage::TokenMean {
+        return vec![1.0 / tokens.len() as f64; tokens.len()];
+    }
+    let completions = supports.span.len() / batch.tokens.max(1);
+    let same = |a: &usize, b: &usize| a / batch.tokens == b / batch.tokens;
+    let weights = |own: &[usize]| vec![1.0 / (completions as f64 * own.len() as f64); own.len()];
+    tokens.chunk_by(same).flat_map(weights).collect()
+}
+
+/// Adam as it proposes; `None` where the direction is the gradient.
+fn proposer(step: &Step, moments: &Moments, semantics: &Semantics) -> Option<Adam> {
+    let raw = semantics.empty_state == EmptyState::RawGradient && moments.rows.is_empty();
+    if raw { None } else { step.optimizer.adam(moments.steps, semantics.untouched_rows) }
+}
+
 /// Shifts of each token along the direction of its own gradient, `[N]`.
-fn token_shifts(step: &Step, supports: &Supports, moments: &Moments) -> Vec<Shift> {
-    let Some(adam) = step.optimizer.adam(moments.steps) else {
-        let norms = cpu::squared_norms(&step.batch, &supports.tokens);
+fn token_shifts(step: &Step, supports: &Supports, moments: &Moments, semantics: &Semantics) -> Vec<Shift> {
+    let Some(adam) = proposer(step, moments, semantics) else {
+        let norms = cpu::squared_norms(&step.batch, &supports.features);
         let along = |(n, norm): (usize, f64)| {
             let (pairs, advantage) = (supports.pairs(n), f64::from(step.advantages[supports.tokens[n]]));
             Curvature::along_gradient(&supports.pi[pairs.clone()], &supports.u[pairs], advantage, norm)
         };
         return shifts(step, supports, norms.into_iter().enumerate().map(along)).collect();
     };
-    let coefficients = supports.coefficients(step.advantages, 1.0);
+    let coefficients = supports.coefficients(step.advantages, &vec![1.0; supports.rows.len()]);
     let v = cpu::token_projections(&step.batch, &supports.by_row(), &coefficients, moments, &adam);
     shifts(step, supports, project(supports, &v)).collect()
 }

@@ -9,12 +9,10 @@ use crate::support::Pair;
 /// Enough for the compiler to keep the loop over lanes and vectorise it, instead of unrolling it first.
 const LANES: usize = 32;
 
-/// `‖h‖²` of each token, `[N]`.
-pub(crate) fn squared_norms(batch: &LastLayer, tokens: &[usize]) -> Vec<f64> {
-    tokens
-        .iter()
-        .map(|&token| sum(batch.feature(token), batch.feature(token), |x, y| f64::from(x) * f64::from(y)))
-        .collect()
+/// `‖h‖²` of each feature, `[N]`, given by flat positions.
+pub(crate) fn squared_norms(batch: &LastLayer, features: &[usize]) -> Vec<f64> {
+    let norm = |h| sum(h, h, |x, y| f64::from(x) * f64::from(y));
+    features.iter().map(|&feature| norm(batch.feature(feature))).collect()
 }
 
 /// `v = D h` of each pair, `[P]`: D is the Adam direction as if the token's own gradient, `coefficient h`, were the
@@ -31,7 +29,8 @@ pub(crate) fn token_projections(
         let row = moments.row(pairs[0].row);
         let rule = adam.proposal(row.as_ref().map_or(0, |row| row.age));
         for pair in pairs {
-            projections[pair.index] = project(batch.feature(pair.token), row.as_ref(), &rule, coefficients[pair.index]);
+            projections[pair.index] =
+                project(batch.feature(pair.feature), row.as_ref(), &rule, coefficients[pair.index]);
         }
     }
     projections
@@ -54,7 +53,7 @@ pub(crate) fn subset_projections(
             propose(&mut direction, moments.row(pairs[0].row).as_ref(), adam);
         }
         for pair in pairs {
-            projections[pair.index] = sum(&direction, batch.feature(pair.token), |d, h| d * f64::from(h));
+            projections[pair.index] = sum(&direction, batch.feature(pair.feature), |d, h| d * f64::from(h));
         }
     }
     projections
@@ -85,7 +84,7 @@ fn accumulate(batch: &LastLayer, pairs: &[Pair], coefficients: &[f64], gradient:
     gradient.fill(0.0);
     for pair in pairs {
         let coefficient = coefficients[pair.index];
-        for (g, &h) in gradient.iter_mut().zip(batch.feature(pair.token)) {
+        for (g, &h) in gradient.iter_mut().zip(batch.feature(pair.feature)) {
             *g += coefficient * f64::from(h);
         }
     }

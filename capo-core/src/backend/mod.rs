@@ -2,7 +2,7 @@
 //!
 //! | operation | gives | used by |
 //! |---|---|---|
-//! | `squared_norms` | `‖h‖²` per token | token proposals, SGD |
+//! | `squared_norms` | `‖h‖²` per token's feature | token proposals, SGD |
 //! | `token_projections` | `v = D h` per pair, D the Adam direction of the token's gradient alone | token proposals, Adam |
 //! | `subset_projections` | `v = D h` per pair, D the direction of a subset's gradient | proposals of completions, groups, batches; both |
 //! | `update_moments` | the moments after a step | `commit`, Adam |

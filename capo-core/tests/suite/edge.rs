@@ -1,11 +1,18 @@
 //! The corners: degenerate supports and batches, non-finite and extreme data, refused inputs.
 
-use capo_core::{Acceptance, CurvatureModel, Granularity, LastLayer, OptimizerModel, Policy, Rejections, Step};
+use capo_core::{
+    Acceptance, CurvatureModel, Granularity, LastLayer, OptimizerModel, Policy, Rejections, Semantics, Step,
+};
 
 use crate::dense::Optimizer;
 use crate::fixture::{ADAM, Batch, Dims, GRANULARITIES, POLICY, Rng, SGD, open_model, open_model_of, reorder};
 
 const DIMS: Dims = Dims(3, 4, 3, 18, 7);
+
+/// A token model with thresholds.
+fn bounded(acceptance: Acceptance) -> CurvatureModel {
+    CurvatureModel::new(acceptance, Granularity::Token, Semantics::PAPER).unwrap()
+}
 
 /// A model with some history.
 fn seasoned(optimizer: &OptimizerModel) -> CurvatureModel {
@@ -111,8 +118,7 @@ fn learning_rate_zero_accepts_everything_finite() {
     let mut batch = Batch::full(&mut Rng(6), DIMS);
     batch.hidden[0] = f32::NAN;
     for optimizer in [SGD, ADAM] {
-        let assessment =
-            batch.assess(&CurvatureModel::new(tight, Granularity::Token).unwrap(), &POLICY, &optimizer, 0.0);
+        let assessment = batch.assess(&bounded(tight), &POLICY, &optimizer, 0.0);
         assert_eq!(assessment.keep[0], 0);
         assert!(assessment.keep[1..].iter().all(|&x| x == 1));
         assert_eq!(assessment.rejected, Rejections { not_finite: 1, total: 1, ..Rejections::default() });
@@ -131,8 +137,7 @@ fn thresholds_are_strict_and_counted() {
     };
     let (fisher, high) = (middle(&m_f), middle(&m_h));
     let passes = |acceptance| {
-        let assessment =
-            batch.assess(&CurvatureModel::new(acceptance, Granularity::Token).unwrap(), &POLICY, &SGD, 0.25);
+        let assessment = batch.assess(&bounded(acceptance), &POLICY, &SGD, 0.25);
         let rejected = assessment.keep.iter().filter(|&&x| x == 0).count();
         assert_eq!((assessment.rejected.total, assessment.tokens), (rejected, 12));
         (assessment.keep, assessment.rejected)
@@ -149,7 +154,7 @@ fn thresholds_are_strict_and_counted() {
     // A shift of exactly 0 is on the bound, not inside.
     let mut still = batch.clone();
     still.advantages.fill(0.0);
-    let model = CurvatureModel::new(Acceptance { hessian_range: Some([0.0, 1.0]), ..off }, Granularity::Token).unwrap();
+    let model = bounded(Acceptance { hessian_range: Some([0.0, 1.0]), ..off });
     assert_eq!(still.assess(&model, &POLICY, &SGD, 0.25).rejected.hessian, 12);
 }
 
@@ -319,7 +324,8 @@ fn mistakes_in_the_settings_are_named() {
     let mask = complaint(POLICY, ADAM, 0.1, &batch.mask[1..]);
     assert_eq!(mask, "`mask` has 11 entries, expected 3 x 4 for `[B, T]` (check the batch's dimensions)");
 
-    let refused = |acceptance| CurvatureModel::new(acceptance, Granularity::Token).unwrap_err().to_string();
+    let refused =
+        |acceptance| CurvatureModel::new(acceptance, Granularity::Token, Semantics::PAPER).unwrap_err().to_string();
     assert_eq!(
         refused(Acceptance { fisher_threshold: Some(f64::NAN), hessian_range: None }),
         "`fisher_threshold` is NaN, expected above 0 (leave it out to switch it off)"

@@ -2,7 +2,7 @@
 
 use capo_core::{
     Acceptance, Assessment, BatchShift, CurvatureModel, Granularity, LastLayer, OptimizerKind, OptimizerModel, Policy,
-    Step,
+    Semantics, Step,
 };
 
 /// Accepts everything finite.
@@ -164,7 +164,7 @@ pub fn open_model() -> CurvatureModel {
 }
 
 pub fn open_model_of(granularity: Granularity) -> CurvatureModel {
-    CurvatureModel::new(OPEN, granularity).unwrap()
+    CurvatureModel::new(OPEN, granularity, Semantics::PAPER).unwrap()
 }
 
 /// `[B, ..]` data with its completions in another order.

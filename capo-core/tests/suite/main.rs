@@ -5,5 +5,6 @@ mod dense;
 mod edge;
 mod fixture;
 mod replay;
+mod semantics;
 mod state;
 mod subset;

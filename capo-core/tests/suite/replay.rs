@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use capo_core::{Acceptance, CurvatureModel, Granularity, OptimizerKind, OptimizerModel, Policy};
+use capo_core::{Acceptance, CurvatureModel, Granularity, OptimizerKind, OptimizerModel, Policy, Semantics};
 use safetensors::{SafeTensors, tensor::Metadata};
 
 use crate::fixture::{Batch, Dims, assert_close};
@@ -78,8 +78,9 @@ fn steps(name: &str, kind: OptimizerKind) -> Vec<Recorded> {
 
 fn check(name: &str, granularity: Granularity, kind: OptimizerKind) {
     let (fisher, hessian) = (threshold(name, "fisher_threshold"), threshold(name, "hessian_threshold"));
+    let semantics = if name.starts_with("authors") { Semantics::AUTHORS } else { Semantics::PAPER };
     let acceptance = Acceptance { fisher_threshold: Some(fisher), hessian_range: Some([-hessian, hessian]) };
-    let mut model = CurvatureModel::new(acceptance, granularity).unwrap();
+    let mut model = CurvatureModel::new(acceptance, granularity, semantics).unwrap();
     let (mut kept, mut rejected) = (0, 0);
     for step in steps(name, kind) {
         let assessment = step.batch.assess(&model, &step.policy, &step.optimizer, step.learning_rate);
@@ -131,4 +132,34 @@ fn batch_sgd() {
 #[test]
 fn batch_adam() {
     check("paper-batch-adam", Granularity::Batch, OptimizerKind::Adam);
+}
+
+#[test]
+fn authors_token_sgd() {
+    check("authors-token-sgd", Granularity::Token, OptimizerKind::Sgd);
+}
+
+#[test]
+fn authors_token_adam() {
+    check("authors-token-adam", Granularity::Token, OptimizerKind::Adam);
+}
+
+#[test]
+fn authors_completion_sgd() {
+    check("authors-completion-sgd", Granularity::Completion, OptimizerKind::Sgd);
+}
+
+#[test]
+fn authors_completion_adam() {
+    check("authors-completion-adam", Granularity::Completion, OptimizerKind::Adam);
+}
+
+#[test]
+fn authors_batch_sgd() {
+    check("authors-batch-sgd", Granularity::Batch, OptimizerKind::Sgd);
+}
+
+#[test]
+fn authors_batch_adam() {
+    check("authors-batch-adam", Granularity::Batch, OptimizerKind::Adam);
 }

@@ -62,10 +62,10 @@ fn refusals_say_why() {
     let mut say = |bytes: &[u8]| model.load(bytes).unwrap_err().to_string();
     let advice = "(it is damaged or not one: resume from another checkpoint)";
     assert_eq!(say(b"hello"), format!("curvature state does not begin with `capocurv` {advice}"));
-    assert_eq!(say(&good[..20]), format!("curvature state has 20 bytes, expected at least 48 {advice}"));
+    assert_eq!(say(&good[..20]), format!("curvature state has 20 bytes, expected at least 53 {advice}"));
     assert!(say(&good[..90]).starts_with("curvature state has checksum "));
-    let newer = [&good[..8], &[2], &good[9..]].concat();
-    assert_eq!(say(&newer), "curvature state has format version 2, expected 1 (resume with the version that wrote it)");
+    let newer = [&good[..8], &[3], &good[9..]].concat();
+    assert_eq!(say(&newer), "curvature state has format version 3, expected 2 (resume with the version that wrote it)");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Completions, groups and batches as subsets: their corners, and how they relate to each other and to tokens.
 
-use capo_core::{Acceptance, Assessment, CurvatureModel, Granularity, OptimizerModel, Rejections};
+use capo_core::{Acceptance, Assessment, CurvatureModel, Granularity, OptimizerModel, Rejections, Semantics};
 
 use crate::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, POLICY, Rng, SGD, assert_close, open_model_of, reorder};
 
@@ -14,7 +14,7 @@ fn grouped(mut batch: Batch, group_size: usize) -> Batch {
 
 /// What a model with some history says of a batch.
 fn assess(batch: &Batch, acceptance: Acceptance, granularity: Granularity, optimizer: &OptimizerModel) -> Assessment {
-    let (mut model, mut rng) = (CurvatureModel::new(acceptance, granularity).unwrap(), Rng(3));
+    let (mut model, mut rng) = (CurvatureModel::new(acceptance, granularity, Semantics::PAPER).unwrap(), Rng(3));
     for _ in 0..3 {
         let earlier = Batch::full(&mut rng, DIMS);
         earlier.commit(&mut model, &POLICY, optimizer, &earlier.mask);

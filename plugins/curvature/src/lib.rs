@@ -10,11 +10,15 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod table;
+
 use std::marker::PhantomData;
 
-use capo_core::{Acceptance, Assessment, CurvatureModel, Granularity, OptimizerModel, Policy, Step};
+use capo_core::{Assessment, CurvatureModel, OptimizerModel, Policy, Step};
 use capo_plugin::prelude::*;
 use capo_plugin::{LastLayer, OptimizerKind};
+
+use table::Table;
 
 /// The thresholds of a method: what its id stands for when a table does not say.
 pub trait Thresholds: Send {
@@ -33,58 +37,10 @@ pub struct CurvatureMask<T> {
     thresholds: PhantomData<T>,
 }
 
-/// The mask's keys.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Table {
-    /// `paper`: the semantics of the paper's text.
-    #[serde(default)]
-    semantics: Semantics,
-    /// What is accepted or rejected as a whole.
-    #[serde(default, with = "GranularityKey")]
-    granularity: Granularity,
-    /// Which optimizer the proposed step models.
-    #[serde(default)]
-    optimizer: OptimizerChoice,
-    /// `own`: the mask keeps Adam's moments of the rows it has seen.
-    #[serde(default)]
-    moments: Moments,
-    /// Accept `m_F` below this; `false` switches the test off.
-    fisher_threshold: Option<Limit>,
-    /// Accept `m_H` strictly between minus and plus this; `false` switches the test off.
-    hessian_threshold: Option<Limit>,
-    /// Accept `m_H` strictly inside this interval; instead of `hessian_threshold`.
-    hessian_range: Option<[f64; 2]>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "snake_case")]
-enum Semantics {
-    #[default]
-    Paper,
-}
-
-/// How [`Granularity`] is written.
-#[derive(Deserialize)]
-#[serde(remote = "Granularity", rename_all = "snake_case")]
-enum GranularityKey {
-    Token,
-    Completion,
-    Group,
-    Batch,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "snake_case")]
-enum Moments {
-    #[default]
-    Own,
-}
-
 /// Which optimizer the proposed step models.
 #[derive(Deserialize, Default, Clone, Copy)]
 #[serde(rename_all = "snake_case")]
-enum OptimizerChoice {
+pub(crate) enum OptimizerChoice {
     /// The trainer's own.
     #[default]
     Host,
@@ -92,45 +48,6 @@ enum OptimizerChoice {
     Sgd,
     /// Adam; weight decay is not modelled.
     Adam,
-}
-
-/// A threshold, or `false`.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Limit {
-    At(f64),
-    Off(bool),
-}
-
-impl Limit {
-    fn value(self, key: &str) -> Result<Option<f64>, String> {
-        match self {
-            Self::At(value) => Ok(Some(value)),
-            Self::Off(false) => Ok(None),
-            Self::Off(true) => Err(format!("`{key}` is true (give a number, or false to switch the test off)")),
-        }
-    }
-}
-
-impl<T: Thresholds> TryFrom<Table> for CurvatureMask<T> {
-    type Error = String;
-
-    fn try_from(table: Table) -> Result<Self, String> {
-        let (Semantics::Paper, Moments::Own) = (table.semantics, table.moments);
-        let fisher_threshold = table.fisher_threshold.unwrap_or(Limit::At(T::FISHER)).value("fisher_threshold")?;
-        let hessian_range = match (table.hessian_range, table.hessian_threshold) {
-            (Some(_), Some(_)) => {
-                return Err("`hessian_range` and `hessian_threshold` are both given (keep one)".into());
-            }
-            (Some(range), None) => Some(range),
-            (None, limit) => {
-                limit.unwrap_or(Limit::At(T::HESSIAN)).value("hessian_threshold")?.map(|limit| [-limit, limit])
-            }
-        };
-        let acceptance = Acceptance { fisher_threshold, hessian_range };
-        let model = CurvatureModel::new(acceptance, table.granularity).map_err(|error| error.to_string())?;
-        Ok(Self { model, optimizer: table.optimizer, thresholds: PhantomData })
-    }
 }
 
 impl<T> CurvatureMask<T> {
@@ -215,7 +132,9 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
     }
 
     fn step_end(&mut self, _ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<(), PluginError> {
-        if !taken {
+        // A batch rejected whole may count as a step; one whose gradient was not finite has not happened.
+        let rejected_whole = keep.iter().all(|&keep| keep == 0);
+        if !taken && !rejected_whole {
             return Ok(());
         }
         let step = self.step(batch)?;
@@ -321,5 +240,62 @@ mod tests {
             let expected: Vec<u8> = (0..12).map(|at| valid[at] * u8::from(at / span != worst / span)).collect();
             assert_eq!(run(&format!("fisher_threshold = {limit}")).keep, expected, "{granularity}: {m_f:?}");
         }
+    }
+    #[test]
+    fn semantics_are_a_preset_and_single_switches() {
+        let fixture = Fixture::new(4, 6).lengths(&[6, 3, 0, 5]).groups_of(2);
+        let run = |table: &str| {
+            let table = format!("granularity = \"batch\"\noptimizer = \"adam\"\n{table}");
+            let mut mask = testing::mask::<CurvatureMask<Wide>>(&table).unwrap();
+            let keep = fixture.mask(&mut mask).unwrap().keep;
+            let none = vec![0; keep.len()];
+            let mut seen = Vec::new();
+            for (keep, taken) in [(&none, false), (&keep, true), (&none, false)] {
+                seen.push(fixture.mask(&mut mask).unwrap().records.tokens);
+                fixture.step_end(&mut mask, keep, taken).unwrap();
+            }
+            seen.push(fixture.mask(&mut mask).unwrap().records.tokens);
+            seen
+        };
+        let (paper, authors) = (run(""), run("semantics = \"authors\""));
+        let switches = [
+            "feature = \"next\"",
+            "support = \"top_k\"",
+            "weights = \"row_mean\"",
+            "batch_average = \"completion_mean\"",
+            "untouched_rows = \"freeze\"",
+            "empty_state = \"raw_gradient\"",
+            "rejected_batch = \"counts\"",
+        ];
+        assert_eq!(run(&switches.join("\n")), authors);
+        assert_eq!(run("semantics = \"paper\""), paper);
+        assert_ne!(paper, authors);
+    }
+
+    #[test]
+    fn a_batch_rejected_whole_reaches_the_model_only_where_it_counts() {
+        let fixture = Fixture::new(4, 6);
+        let (none, all) = (vec![0; 24], vec![1; 24]);
+        for (table, counts) in [("", false), ("rejected_batch = \"counts\"", true)] {
+            let mut mask = testing::mask::<CurvatureMask<Wide>>(&format!("optimizer = \"adam\"\n{table}")).unwrap();
+            let before = mask.save().unwrap();
+            fixture.step_end(&mut mask, &all, false).unwrap();
+            assert_eq!(mask.save().unwrap(), before, "a gradient that was not finite is no step");
+            fixture.step_end(&mut mask, &none, false).unwrap();
+            assert_eq!(mask.save().unwrap() != before, counts);
+        }
+    }
+
+    #[test]
+    fn semantics_that_do_not_fit_are_refused() {
+        let say = |table: &str| testing::mask::<CurvatureMask<Wide>>(table).err().unwrap().to_string();
+        assert_eq!(
+            say("semantics = \"authors\"\ngranularity = \"group\""),
+            "`granularity` is `group`, which the authors' semantics do not have (choose `token`, `completion` or `batch`, or the paper's semantics)"
+        );
+        assert!(say("feature = \"nxt\"").contains("unknown variant `nxt`, expected `aligned` or `next`"));
+        let saved = testing::mask::<CurvatureMask<Wide>>("").unwrap().save().unwrap();
+        let mut other = testing::mask::<CurvatureMask<Wide>>("semantics = \"authors\"").unwrap();
+        assert!(other.load(&saved).unwrap_err().to_string().contains("made with `feature` = `aligned`"));
     }
 }

@@ -114,13 +114,13 @@ fn listing_of_the_shipped_plugins() {
 
     mask
       capo.curvature           drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range
+                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range, feature, support, weights, batch_average, untouched_rows, empty_state, rejected_batch
                                from capo 0.1.0, `BUILD/libcapo.so`
       drcapo.curvature         drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range
+                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range, feature, support, weights, batch_average, untouched_rows, empty_state, rejected_batch
                                from drcapo 0.1.0, `BUILD/libdrcapo.so`
       reincapo.curvature       drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range
+                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range, feature, support, weights, batch_average, untouched_rows, empty_state, rejected_batch
                                from reincapo 0.1.0, `BUILD/libreincapo.so`
 
     recipe

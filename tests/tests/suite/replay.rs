@@ -81,6 +81,36 @@ fn reference_batch_adam() {
 }
 
 #[test]
+fn authors_token_sgd() {
+    check("authors-token-sgd");
+}
+
+#[test]
+fn authors_token_adam() {
+    check("authors-token-adam");
+}
+
+#[test]
+fn authors_completion_sgd() {
+    check("authors-completion-sgd");
+}
+
+#[test]
+fn authors_completion_adam() {
+    check("authors-completion-adam");
+}
+
+#[test]
+fn authors_batch_sgd() {
+    check("authors-batch-sgd");
+}
+
+#[test]
+fn authors_batch_adam() {
+    check("authors-batch-adam");
+}
+
+#[test]
 fn a_replay_repeats_the_run() {
     let folder = Folder::new();
     let limits = "--set mask.0.fisher_threshold=1e-6 --set mask.0.hessian_threshold=1e-3";

@@ -1,0 +1,261 @@
+//! The switches of [`Semantics`], one by one: what each changes, and what it leaves as in the paper.
+
+use capo_core::{
+    Assessment, BatchAverage, CurvatureModel, EmptyState, Feature, Granularity, OptimizerModel, Policy, RejectedBatch,
+    Semantics, Support, UntouchedRows, Weights,
+};
+
+use crate::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, POLICY, Rng, SGD, assert_close};
+
+const DIMS: Dims = Dims(4, 3, 3, 18, 7);
+const PAPER: Semantics = Semantics::PAPER;
+const RATE: f64 = 0.1;
+
+const SWITCHED: [(&str, Semantics); 7] = [
+    ("feature", Semantics { feature: Feature::Next, ..PAPER }),
+    ("support", Semantics { support: Support::TopK, ..PAPER }),
+    ("weights", Semantics { weights: Weights::RowMean, ..PAPER }),
+    ("untouched_rows", Semantics { untouched_rows: UntouchedRows::Freeze, ..PAPER }),
+    ("rejected_batch", Semantics { rejected_batch: RejectedBatch::Counts, ..PAPER }),
+    ("batch_average", Semantics { batch_average: BatchAverage::CompletionMean, ..PAPER }),
+    ("empty_state", Semantics { empty_state: EmptyState::RawGradient, ..PAPER }),
+];
+
+fn model(granularity: Granularity, semantics: Semantics) -> CurvatureModel {
+    CurvatureModel::new(OPEN, granularity, semantics).unwrap()
+}
+
+/// What a model without history says of a batch.
+fn fresh(batch: &Batch, granularity: Granularity, semantics: Semantics, optimizer: &OptimizerModel) -> Assessment {
+    batch.assess(&model(granularity, semantics), &POLICY, optimizer, RATE)
+}
+
+fn wide(x: &[f32]) -> Vec<f64> {
+    x.iter().map(|&x| f64::from(x)).collect()
+}
+
+/// `batch` with its tokens touching no row in common.
+fn disjoint(mut batch: Batch) -> Batch {
+    let Dims(completions, tokens, k, width, _) = batch.dims;
+    batch.dims = Dims(completions, tokens, k, width, completions * tokens * k);
+    batch.topk_ids = (0..(completions * tokens * k) as u32).collect();
+    batch.action_ids = batch.topk_ids.chunks(k).map(|ids| ids[0]).collect();
+    batch.action_logits = batch.topk_logits.chunks(k).map(|logits| logits[0]).collect();
+    batch
+}
+
+#[test]
+fn the_next_feature_is_the_paper_on_shifted_features() {
+    let batch = Batch::random(&mut Rng(40), DIMS);
+    let mut shifted = batch.clone();
+    for (row, own) in shifted.hidden.chunks_mut(3 * 18).zip(batch.hidden.chunks(3 * 18)) {
+        row[..2 * 18].copy_from_slice(&own[18..]); // the last position keeps its own
+    }
+    for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| [(x, SGD), (x, ADAM)]) {
+        let run = |batch: &Batch, semantics| {
+            let mut model = model(granularity, semantics);
+            batch.commit(&mut model, &POLICY, &optimizer, &batch.mask);
+            (batch.assess(&model, &POLICY, &optimizer, RATE), model.rows())
+        };
+        assert_eq!(run(&batch, SWITCHED[0].1), run(&shifted, PAPER));
+        assert_ne!(run(&batch, SWITCHED[0].1), run(&batch, PAPER));
+    }
+}
+
+#[test]
+fn the_next_feature_of_a_short_completion_may_lie_in_padding() {
+    let mut batch = Batch::full(&mut Rng(41), DIMS);
+    batch.mask[2] = 0;
+    batch.hidden[2 * 18] = f32::NAN;
+    let got = fresh(&batch, Granularity::Token, SWITCHED[0].1, &SGD);
+    assert_eq!((got.keep[1], got.rejected.not_finite, got.rejected.total), (0, 1, 1));
+    assert_eq!(fresh(&batch, Granularity::Token, PAPER, &SGD).rejected.total, 0);
+}
+
+#[test]
+fn top_k_knows_neither_the_temperature_nor_the_logit_of_the_action() {
+    let batch = Batch::full(&mut Rng(42), DIMS);
+    let mut spoilt = batch.clone();
+    spoilt.action_logits.fill(f32::NAN);
+    let top_k = model(Granularity::Token, SWITCHED[1].1);
+    let hot = batch.assess(&top_k, &Policy { temperature: 3.0, ..POLICY }, &ADAM, RATE);
+    assert_eq!(hot, spoilt.assess(&top_k, &POLICY, &ADAM, RATE));
+    let paper = fresh(&batch, Granularity::Token, PAPER, &ADAM);
+    for at in 0..12 {
+        let inside = batch.topk_ids[at * 3..][..3].contains(&batch.action_ids[at]);
+        assert_eq!(hot.m_h[at] == paper.m_h[at], inside, "token {at}");
+    }
+}
+
+/// Two rows of probability ½, neither of them sampled: `u = (-½, -½)` and `q = 0`.
+#[test]
+fn an_action_outside_the_top_k_only_pushes_down() {
+    let batch = Batch {
+        hidden: vec![2.0],
+        topk_ids: vec![0, 1],
+        topk_logits: vec![1.0, 1.0],
+        action_ids: vec![2],
+        action_logits: vec![0.0],
+        advantages: vec![0.5],
+        mask: vec![1],
+        ..Batch::empty(Dims(1, 1, 2, 1, 3))
+    };
+    let got = fresh(&batch, Granularity::Token, SWITCHED[1].1, &SGD);
+    let s = 0.5 * 4.0 * 0.5; // A |h|² |u|²
+    assert_close("m_f", &got.m_f, &[0.5 * RATE * RATE * s * s], 1e-7);
+    assert_close("m_h", &got.m_h, &[RATE * 0.5 * s + 0.5 * RATE * RATE * 0.5 * s * s], 1e-7);
+}
+
+#[test]
+fn row_means_are_token_means_where_all_tokens_touch_all_rows() {
+    let batch = Batch::full(&mut Rng(43), Dims(4, 3, 7, 18, 7));
+    for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| [(x, SGD), (x, ADAM)]) {
+        let row_mean = fresh(&batch, granularity, SWITCHED[2].1, &optimizer);
+        assert_eq!(row_mean, fresh(&batch, granularity, PAPER, &optimizer));
+    }
+}
+
+#[test]
+fn row_means_of_tokens_without_a_common_row_are_their_own_gradients() {
+    let batch = disjoint(Batch::full(&mut Rng(44), DIMS));
+    let tokens = fresh(&batch, Granularity::Token, PAPER, &SGD);
+    let row_mean = model(Granularity::Batch, SWITCHED[2].1);
+    let shift = batch.shift(&row_mean, &POLICY, &SGD, RATE);
+    let mean = |x: &[f32]| wide(x).iter().sum::<f64>() / 12.0;
+    assert_close("m_f", &[shift.m_f as f32], &[mean(&tokens.m_f)], 1e-6);
+    // The product of gradient and direction is a sum over tokens, the curvature a mean.
+    let flat = batch.shift(&row_mean, &POLICY, &SGD, 1e-9).m_h;
+    let slopes = batch.assess(&model(Granularity::Token, PAPER), &POLICY, &SGD, 1e-9).m_h;
+    assert_close("m_h", &[flat as f32], &[12.0 * mean(&slopes)], 1e-6);
+
+    // Moments take in the row means too: each row's is the gradient of its only token.
+    let (mut paper, mut authors) = (model(Granularity::Token, PAPER), model(Granularity::Token, SWITCHED[2].1));
+    let mut larger = batch.clone();
+    larger.advantages.iter_mut().for_each(|a| *a *= 12.0);
+    larger.commit(&mut paper, &POLICY, &ADAM, &batch.mask);
+    batch.commit(&mut authors, &POLICY, &ADAM, &batch.mask);
+    let [got, expected] = [authors, paper].map(|model| batch.assess(&model, &POLICY, &ADAM, RATE));
+    assert_close("m_f", &got.m_f, &wide(&expected.m_f), 1e-5);
+}
+
+#[test]
+fn completion_means_count_empty_completions() {
+    let mut batch = Batch::full(&mut Rng(45), DIMS);
+    let [paper, authors] = [PAPER, SWITCHED[5].1].map(|semantics| model(Granularity::Batch, semantics));
+    let shifts = |batch: &Batch| [&paper, &authors].map(|model| batch.shift(model, &POLICY, &ADAM, RATE));
+    // Of equal length, the completions weigh the same.
+    let [full, completions] = shifts(&batch);
+    assert_close("m_f", &[completions.m_f as f32], &[full.m_f], 1e-6);
+    assert_close("m_h", &[completions.m_h as f32], &[full.m_h], 1e-6);
+    batch.mask[3..12].fill(0);
+    let [one, completions] = shifts(&batch);
+    assert_close("m_f", &[completions.m_f as f32], &[one.m_f / 4.0], 1e-6);
+    // One token against three: the completion's mean is over one.
+    batch.mask[4] = 1;
+    let [four, completions] = shifts(&batch);
+    assert!((completions.m_f / four.m_f - 1.0).abs() > 1e-3);
+    let single = |semantics| fresh(&batch, Granularity::Completion, semantics, &ADAM);
+    assert_close("m_f", &single(SWITCHED[5].1).m_f, &wide(&single(PAPER).m_f), 1e-6);
+}
+
+#[test]
+fn frozen_rows_rest_as_they_were() {
+    let dims = Dims(1, 1, 2, 18, 4);
+    let mut batches = [46, 47].map(|seed| Batch::full(&mut Rng(seed), dims));
+    for (batch, ids) in batches.iter_mut().zip([[0, 1], [2, 3]]) {
+        (batch.topk_ids, batch.action_ids) = (ids.to_vec(), vec![ids[0]]);
+    }
+    let [first, other] = batches;
+    let run = |semantics, rest: usize| {
+        let mut model = model(Granularity::Token, semantics);
+        for batch in std::iter::once(&first).chain(std::iter::repeat_n(&other, rest)) {
+            batch.commit(&mut model, &POLICY, &ADAM, &batch.mask);
+        }
+        let mut still = first.clone();
+        still.advantages.fill(0.0);
+        still.assess(&model, &POLICY, &ADAM, RATE).m_f[0]
+    };
+    assert_eq!(run(SWITCHED[3].1, 0), run(PAPER, 0));
+    // With advantage 0 the direction is momentum alone: m_F is that of resting moments, corrected for steps more.
+    let bias = |beta: f64, step: i32| 1.0 - beta.powi(step);
+    let direction = |step: i32| bias(0.99, step).sqrt() / bias(0.9, step);
+    let frozen = (f64::from(run(SWITCHED[3].1, 20)) / f64::from(run(SWITCHED[3].1, 0))).sqrt();
+    assert!((frozen / (direction(22) / direction(2)) - 1.0).abs() < 1e-5, "{frozen}");
+    let decay = (0.9 / 0.99f64.sqrt()).powi(20);
+    let decayed = (f64::from(run(PAPER, 20)) / f64::from(run(PAPER, 0))).sqrt();
+    assert!((decayed / (decay * frozen) - 1.0).abs() < 1e-5, "{decayed}");
+}
+
+#[test]
+fn an_empty_state_proposes_the_gradient() {
+    let batch = Batch::full(&mut Rng(48), DIMS);
+    for granularity in GRANULARITIES {
+        let raw = SWITCHED[6].1;
+        assert_eq!(fresh(&batch, granularity, raw, &ADAM), fresh(&batch, granularity, PAPER, &SGD));
+        let after = |semantics| {
+            let mut model = model(granularity, semantics);
+            batch.commit(&mut model, &POLICY, &ADAM, &batch.mask);
+            batch.assess(&model, &POLICY, &ADAM, RATE)
+        };
+        assert_eq!(after(raw), after(PAPER));
+    }
+}
+
+#[test]
+fn a_rejected_batch_counts_and_moves_nothing_else() {
+    let batch = Batch::full(&mut Rng(49), DIMS);
+    let none = vec![0; batch.mask.len()];
+    let run = |semantics| {
+        let mut model = model(Granularity::Token, semantics);
+        batch.commit(&mut model, &POLICY, &ADAM, &none);
+        let start = (model.steps(), model.rows());
+        batch.commit(&mut model, &POLICY, &ADAM, &batch.mask);
+        let before = model.save();
+        batch.commit(&mut model, &POLICY, &ADAM, &none);
+        (start, before, model.save(), model.steps())
+    };
+    let (start, before, after, steps) = run(PAPER);
+    assert_eq!((start, steps), ((0, 0), 1));
+    assert_eq!(before, after);
+    let (start, before, after, steps) = run(Semantics::AUTHORS);
+    assert_eq!((start, steps), ((1, 0), 3));
+    // All but the counter, at byte 28, and the checksum.
+    assert_eq!((&before[36..before.len() - 4], before[28]), (&after[36..after.len() - 4], 2));
+    assert_eq!(run(SWITCHED[4].1).3, 3);
+    // SGD has no counter.
+    let mut sgd = model(Granularity::Token, Semantics::AUTHORS);
+    batch.commit(&mut sgd, &POLICY, &SGD, &none);
+    assert_eq!(sgd.steps(), 0);
+}
+
+#[test]
+fn state_of_other_moments_is_refused() {
+    for (at, (key, semantics)) in SWITCHED.into_iter().enumerate() {
+        let mut model = model(Granularity::Token, semantics);
+        let before = model.save();
+        let saved = self::model(Granularity::Token, PAPER).save();
+        let result = model.load(&saved).map_err(|error| error.to_string());
+        if at < 5 {
+            let sentence = result.unwrap_err();
+            assert!(sentence.starts_with(&format!("curvature state was made with `{key}` = `")), "{sentence}");
+            assert_eq!(model.save(), before);
+        } else {
+            // These two change proposals, not moments.
+            result.unwrap();
+        }
+    }
+    let mut model = model(Granularity::Token, SWITCHED[0].1);
+    assert_eq!(
+        model.load(&self::model(Granularity::Token, PAPER).save()).unwrap_err().to_string(),
+        "curvature state was made with `feature` = `aligned`, this model has `next` (set it as it was, or start without a state)"
+    );
+}
+
+#[test]
+fn the_authors_have_no_groups() {
+    let refused = CurvatureModel::new(OPEN, Granularity::Group, Semantics::AUTHORS).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "`granularity` is `group`, which the authors' semantics do not have (choose `token`, `completion` or `batch`, or the paper's semantics)"
+    );
+}
