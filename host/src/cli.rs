@@ -18,7 +18,7 @@ use crate::files;
 use crate::model::Policy;
 use crate::registry::Registry;
 use crate::replay::replay;
-use crate::report::Report;
+use crate::report::{Report, say};
 use crate::reward::Rewards;
 use crate::run::{CONFIG_FILE, PLUGINS_FILE, Run};
 use crate::sft::Sft;
@@ -274,7 +274,8 @@ fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
             max_completion_length: config.rollout.max_completion_length,
         };
         let graded = eval::grade(&policy, &tokenizer, &rewards, &examples, limits)?;
-        println!("held-out accuracy {:.1}% of {} prompts, greedy", 100.0 * eval::share_right(&graded), graded.len());
+        let (share, prompts) = (100.0 * eval::share_right(&graded), graded.len());
+        say(&format!("held-out accuracy {share:.1}% of {prompts} prompts, greedy"));
         if let Some(path) = &args.output {
             let lines =
                 graded.iter().map(|graded| Ok(serde_json::to_string(graded)? + "\n")).collect::<Result<String>>()?;
@@ -287,7 +288,7 @@ fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
 
 fn run_sft(args: &SftArgs) -> Result<(), Failure> {
     let mut sft = Sft::open(args.config.as_deref(), &args.set, &args.output_dir).map_err(Failure::Input)?;
-    sft.run(&|line| println!("{line}")).map_err(Failure::Run)
+    sft.run(&say).map_err(Failure::Run)
 }
 
 fn run_replay(args: &ReplayArgs) -> Result<(), Failure> {
@@ -300,7 +301,7 @@ fn run_replay(args: &ReplayArgs) -> Result<(), Failure> {
         registry.masks(&masks)
     };
     let mut masks = open().map_err(Failure::Input)?;
-    replay(&mut masks, &args.batches, &args.out, &|line| println!("{line}")).map_err(Failure::Input)
+    replay(&mut masks, &args.batches, &args.out, &say).map_err(Failure::Input)
 }
 
 fn run_plugins(args: &PluginArgs) -> Result<()> {
@@ -308,17 +309,18 @@ fn run_plugins(args: &PluginArgs) -> Result<()> {
     let mut point = None;
     for offer in registry.offers() {
         if point.replace(offer.point) != Some(offer.point) {
-            println!("{}{}", if offer.point == capo_plugin::Point::Advantage { "" } else { "\n" }, offer.point.name());
+            let gap = if offer.point == capo_plugin::Point::Advantage { "" } else { "\n" };
+            say(&format!("{gap}{}", offer.point.name()));
         }
-        println!("  {:<24} {}", offer.id, offer.about);
         let keys =
             if offer.keys.is_empty() { "no keys".to_owned() } else { format!("keys: {}", offer.keys.join(", ")) };
-        println!("  {:<24} {keys}", "");
-        println!("  {:<24} from {}, {}", "", offer.package, offer.origin);
+        say(&format!("  {:<24} {}", offer.id, offer.about));
+        say(&format!("  {:<24} {keys}", ""));
+        say(&format!("  {:<24} from {}, {}", "", offer.package, offer.origin));
     }
-    println!("\nrecipe");
+    say("\nrecipe");
     for recipe in registry.recipes() {
-        println!("  {:<24} {} ({})", recipe.name, recipe.about, recipe.origin);
+        say(&format!("  {:<24} {} ({})", recipe.name, recipe.about, recipe.origin));
     }
     Ok(())
 }

@@ -41,11 +41,7 @@ impl Report {
 
     /// A line on its own, above the progress bar.
     pub fn say(&self, line: &str) {
-        self.bar.suspend(|| {
-            let mut out = std::io::stdout().lock();
-            // A closed pipe must not end the training.
-            let _ = writeln!(out, "{line}");
-        });
+        self.bar.suspend(|| say(line));
     }
 
     /// Says what is about to happen.
@@ -173,6 +169,11 @@ impl Report {
             self.say(&format!("  {stage:<16} {time:>8.2} s  {share}"));
         }
     }
+}
+
+/// Writes a line to standard output. Where nobody reads it any more, the work goes on.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
 /// Records what a rollout says about itself, and its completions where the config asks for them.

@@ -1,5 +1,7 @@
 //! The command line: help, listings, and what the shipped plugins do out of the box.
 
+use std::process::Stdio;
+
 use insta::assert_snapshot;
 use tests::Folder;
 use tests::artifacts::workspace;
@@ -200,4 +202,16 @@ fn the_config_of_the_readme_has_only_known_keys() {
     folder.write("run.toml", config);
     let refused = folder.host("train --config run.toml --plugin libcapo.so").refused();
     assert!(refused.starts_with("no model `path/to/qwen2`"), "{refused}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let folder = Folder::new();
+    for args in ["plugins --plugin libcapo.so", "eval --num-prompts 4", "train --set train.max_steps=1"] {
+        let mut command = folder.command(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{args}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
