@@ -24,16 +24,6 @@ pub trait Sink {
     }
 }
 
-/// A sink for calls whose reports nobody wants.
-#[derive(Debug, Default)]
-pub struct NoSink;
-
-impl Sink for NoSink {
-    fn record(&mut self, _component: &str, _name: &str, _value: f64) {}
-    fn record_tokens(&mut self, _component: &str, _name: &str, _values: &[f32]) {}
-    fn warn(&mut self, _component: &str, _text: &str) {}
-}
-
 /// One call's sink on the wire. A broken rule is kept until the call returns.
 struct Ear<'a> {
     component: &'a str,

@@ -110,7 +110,7 @@ pub mod testing;
 mod wire;
 
 pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
-pub use component::{Advantage, Mask, NoSink, ObjectiveFn, Sink};
+pub use component::{Advantage, Mask, ObjectiveFn, Sink};
 pub use config::{known_keys, nearest, unknown_key};
 pub use ctx::Ctx;
 pub use error::{ErrorKind, PluginError};

@@ -69,11 +69,6 @@ impl Jsonl {
         ensure_available(&format!("`{name}`"), rows.len(), count)?;
         Ok(rows[..count].to_vec())
     }
-
-    /// Rows of the training file; at least 1.
-    pub fn train_len(&self) -> usize {
-        self.train.len()
-    }
 }
 
 fn epoch_order(seed: u64, epoch: u64, rows: usize) -> Vec<usize> {

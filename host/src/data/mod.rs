@@ -82,14 +82,6 @@ impl Dataset {
             Dataset::Jsonl(files) => files.held_out(count),
         }
     }
-
-    /// Training prompts in one pass; `None` for the embedded task, which never repeats its order.
-    pub fn train_len(&self) -> Option<usize> {
-        match self {
-            Dataset::Arithmetic(_) => None,
-            Dataset::Jsonl(files) => Some(files.train_len()),
-        }
-    }
 }
 
 /// Refuses to hand out fewer held-out prompts than asked for.
@@ -125,7 +117,6 @@ mod tests {
         std::fs::write(&path, "{\"prompt\": \"2+2=\", \"answer\": 4}\n").unwrap();
         let mut rows = Dataset::open(path.to_str().unwrap(), Some(&path), &Columns::default(), 0).unwrap();
         let mut task = Dataset::open("embedded:arithmetic", None, &Columns::default(), 0).unwrap();
-        assert_eq!((rows.train_len(), task.train_len()), (Some(1), None));
         assert_eq!(rows.train(5).target(), "4");
         assert_eq!(task.train(5).target(), task.train(5).solution.unwrap());
         assert_eq!(rows.held_out(1).unwrap().len(), 1);

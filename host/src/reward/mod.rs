@@ -80,7 +80,11 @@ impl Rewards {
         for (index, config) in configs.iter().enumerate() {
             let name = &config.name;
             if !NAMES.contains(&name.as_str()) {
-                bail!("unknown reward `{name}` (did you mean `{}`?)", nearest(name));
+                let hint = capo_plugin::nearest(name, NAMES).map_or_else(
+                    || format!("known: `{}`", NAMES.join("`, `")),
+                    |near| format!("did you mean `{near}`?"),
+                );
+                bail!("unknown reward `{name}` ({hint})");
             }
             ensure!(
                 configs[..index].iter().all(|other| other.name != *name),
@@ -115,11 +119,6 @@ impl Rewards {
         }
         Ok(Scored { total, per_reward })
     }
-}
-
-fn nearest(name: &str) -> &'static str {
-    let distance = |known: &&str| strsim::damerau_levenshtein(name, known);
-    NAMES.into_iter().min_by_key(distance).unwrap_or_default()
 }
 
 #[cfg(test)]
