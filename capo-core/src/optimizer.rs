@@ -106,14 +106,14 @@ impl Adam {
     /// The moments after this step, for a row last written `age` steps ago: the decays it missed are made up for, unless
     /// rows rest frozen.
     pub fn update(&self, age: u64) -> RowRule {
-        let decays = match self.untouched_rows {
-            UntouchedRows::Decay => age as f64 + 1.0,
-            UntouchedRows::Freeze => 1.0,
+        let decay = |beta: f64| match self.untouched_rows {
+            UntouchedRows::Decay if age > 0 => beta.powf(age as f64 + 1.0),
+            UntouchedRows::Decay | UntouchedRows::Freeze => beta,
         };
         RowRule {
-            old1: self.beta1.powf(decays),
+            old1: decay(self.beta1),
             new1: 1.0 - self.beta1,
-            old2: self.beta2.powf(decays),
+            old2: decay(self.beta2),
             new2: 1.0 - self.beta2,
             eps: self.eps,
         }

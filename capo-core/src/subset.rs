@@ -27,7 +27,7 @@ pub enum Granularity {
 /// Which subset each of the N tokens is in.
 #[derive(Debug)]
 pub(crate) struct Subsets {
-    /// `[N]`, ascending but for [`NONE`](Self::NONE); of single tokens, which share their sorting, all 0.
+    /// `[N]`, ascending but for [`NONE`](Self::NONE). Single tokens are sorted by row in blocks, and these are given.
     pub of: Vec<u32>,
     /// How many there are, empty ones included; N of single tokens.
     pub count: usize,
@@ -36,6 +36,9 @@ pub(crate) struct Subsets {
     /// Whether each token is a subset of its own.
     single: bool,
 }
+
+/// Single tokens whose rows are worked on together.
+const BLOCK: usize = 512;
 
 impl Subsets {
     /// In no subset.
@@ -55,7 +58,7 @@ impl Subsets {
     }
 
     fn tokens(count: usize) -> Self {
-        Self { of: vec![0; count], count, completions: 1, single: true }
+        Self { of: (0..count).map(|n| (n / BLOCK) as u32).collect(), count, completions: 1, single: true }
     }
 
     /// The tokens with `keep[b * T + t] != 0` as one subset.

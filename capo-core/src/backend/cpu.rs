@@ -1,28 +1,28 @@
-//! The operations on CPU threads. Inner loops run over fixed blocks of lanes, compiled for several instruction sets, of
-//! which the widest that the machine has is taken at run time. Each lane does the same correctly rounded operations in the
-//! same order everywhere, so that the bits depend neither on the instruction set nor on the number of threads.
+//! The operations on CPU threads, with the widest instructions that the machine has, chosen at run time. The results
+//! depend neither on these nor on the number of threads.
 
-use pulp::Arch;
+use std::ops::Range;
 
-use super::{Projection, parallel, saturate};
+use pulp::{Arch, NullaryFnOnce};
+
+use super::lanes::{accumulate, project, propose, sum, update};
+use super::{Projection, parallel};
 use crate::LastLayer;
 use crate::gradient::{Gradients, Pair};
 use crate::moments::{MomentRow, Slot, Source};
 use crate::optimizer::{Adam, RowRule};
 use crate::semantics::StateDtype;
 
-/// Two of the widest vectors: enough for the compiler to keep the loop over lanes and vectorise it, instead of unrolling
-/// it first.
-const LANES: usize = 32;
+/// Columns that are worked on at a time: so many columns of the features of some hundred tokens stay in a core's cache while
+/// all rows that touch them come by.
+const TILE: usize = 256;
 
-/// Part of the pairs, with where their results go.
-struct Task<'a> {
-    pairs: &'a [Pair],
-    coefficients: &'a [f64],
-    projections: &'a mut [Projection],
+/// The columns, a tile at a time.
+fn tiles(width: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..width).step_by(TILE).map(move |start| start..(start + TILE).min(width))
 }
 
-/// Where a batch's features are.
+/// Where a batch's features are, and who may work on them.
 #[derive(Clone, Copy)]
 pub(crate) struct Features<'a> {
     pub batch: &'a LastLayer<'a>,
@@ -33,9 +33,9 @@ pub(crate) struct Features<'a> {
 }
 
 impl<'a> Features<'a> {
-    /// The feature of a pair's token, `[D]`.
-    fn of(&self, pair: &Pair) -> &'a [f32] {
-        self.batch.feature(self.positions[pair.token as usize])
+    /// Some columns of the feature of a pair's token.
+    fn of(&self, pair: &Pair, tile: &Range<usize>) -> &'a [f32] {
+        &self.batch.feature(self.positions[pair.token as usize])[tile.clone()]
     }
 
     fn threads_for(&self, pairs: usize) -> usize {
@@ -45,11 +45,24 @@ impl<'a> Features<'a> {
 
 /// `‖h‖²`; not finite if an entry is not.
 pub(crate) fn squared_norm(feature: &[f32]) -> f64 {
-    Arch::new().dispatch(|| sum(feature, feature, |x, y| f64::from(x) * f64::from(y)))
+    Arch::new().dispatch(SquaredNorm(feature))
+}
+
+struct SquaredNorm<'a>(&'a [f32]);
+
+impl NullaryFnOnce for SquaredNorm<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn call(self) -> f64 {
+        sum(self.0, self.0, |x, y| f64::from(x) * f64::from(y))
+    }
 }
 
 /// `D h` of each pair, `[P]`: D is the Adam direction as if the token's own gradient, `coefficient h`, were the batch's,
 /// from the moments before the batch. Each projection's squared norm is that of its row of D.
+///
+/// Pairs are worked on by subset, each of which should hold a few hundred tokens.
 pub(crate) fn token_projections(
     features: Features,
     gradients: &Gradients,
@@ -57,23 +70,37 @@ pub(crate) fn token_projections(
     adam: &Adam,
 ) -> Vec<Projection> {
     let mut projections = vec![Projection::default(); gradients.pairs.len()];
-    let threads = features.threads_for(projections.len());
-    let arch = Arch::new();
-    parallel::for_each(threads, tasks(gradients, &mut projections, threads, |_, _| false), |task| {
-        arch.dispatch(|| token_task(features, source, adam, task));
-    });
+    let tasks = tasks(gradients, &mut projections, 1, |a, b| a.subset == b.subset);
+    let (threads, arch) = (features.threads_for(gradients.pairs.len()), Arch::new());
+    parallel::for_each(threads, tasks, |task| arch.dispatch(TokenProjections { features, source, adam, task }));
     projections
 }
 
-#[inline(always)]
-fn token_task(features: Features, source: &Source, adam: &Adam, task: Task) {
-    let mut done = 0;
-    for run in task.pairs.chunk_by(Pair::shares_row) {
-        let row = source.row(run[0].row, features.batch.width);
-        let rule = adam.proposal(row.as_ref());
-        for pair in run {
-            task.projections[done] = project(features.of(pair), row.as_ref(), &rule, task.coefficients[done]);
-            done += 1;
+struct TokenProjections<'a> {
+    features: Features<'a>,
+    source: &'a Source<'a>,
+    adam: &'a Adam,
+    task: Task<'a>,
+}
+
+impl NullaryFnOnce for TokenProjections<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { features, source, adam, task: Task { pairs, coefficients, projections } } = self;
+        let width = features.batch.width;
+        let runs = runs(pairs, source, adam, width);
+        for tile in tiles(width) {
+            let mut results = coefficients.iter().zip(&mut *projections);
+            for (pairs, row, rule) in &runs {
+                let row = row.map(|row| row.columns(&tile));
+                for (pair, (&coefficient, projection)) in pairs.iter().zip(&mut results) {
+                    let part = project(features.of(pair, &tile), row.as_ref(), rule, coefficient);
+                    projection.v += part.v;
+                    projection.squared_norm += part.squared_norm;
+                }
+            }
         }
     }
 }
@@ -87,32 +114,88 @@ pub(crate) fn subset_projections(
     adam: Option<&Adam>,
 ) -> Vec<Projection> {
     let mut projections = vec![Projection::default(); gradients.pairs.len()];
-    let threads = features.threads_for(2 * projections.len());
-    let arch = Arch::new();
-    parallel::for_each(threads, tasks(gradients, &mut projections, threads, Pair::shares_row), |task| {
-        arch.dispatch(|| subset_task(features, source, adam, task));
-    });
+    let (threads, arch) = (features.threads_for(2 * gradients.pairs.len()), Arch::new());
+    let tasks = tasks(gradients, &mut projections, gradients.pairs.len().div_ceil(4 * threads), Pair::shares_row);
+    parallel::for_each(threads, tasks, |task| arch.dispatch(SubsetProjections { features, source, adam, task }));
     projections
 }
 
-#[inline(always)]
-fn subset_task(features: Features, source: &Source, adam: Option<&Adam>, task: Task) {
-    let width = features.batch.width;
-    let mut direction = vec![0.0; width];
-    let mut done = 0;
-    for run in task.pairs.chunk_by(Pair::shares_row) {
-        accumulate(features, run, &task.coefficients[done..], &mut direction);
-        if let Some(adam) = adam {
-            let row = source.row(run[0].row, width);
-            let rule = adam.proposal(row.as_ref());
-            propose(&mut direction, row.as_ref(), &rule);
-        }
-        task.projections[done].squared_norm = sum(&direction, &direction, |x, y| x * y);
-        for pair in run {
-            task.projections[done].v = sum(&direction, features.of(pair), |d, h| d * f64::from(h));
-            done += 1;
+struct SubsetProjections<'a> {
+    features: Features<'a>,
+    source: &'a Source<'a>,
+    adam: Option<&'a Adam>,
+    task: Task<'a>,
+}
+
+impl NullaryFnOnce for SubsetProjections<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { features, source, adam, task: Task { pairs, coefficients, projections } } = self;
+        let rules = adam.map(|adam| runs(pairs, source, adam, features.batch.width));
+        let mut direction = [0.0; TILE];
+        for tile in tiles(features.batch.width) {
+            let direction = &mut direction[..tile.len()];
+            let mut start = 0;
+            for (at, run) in pairs.chunk_by(Pair::shares_row).enumerate() {
+                let end = start + run.len();
+                direction.fill(0.0);
+                for (pair, &coefficient) in run.iter().zip(&coefficients[start..end]) {
+                    accumulate(direction, coefficient, features.of(pair, &tile));
+                }
+                if let Some((_, row, rule)) = rules.as_ref().map(|rules| &rules[at]) {
+                    propose(direction, row.map(|row| row.columns(&tile)).as_ref(), rule);
+                }
+                projections[start].squared_norm += sum(direction, direction, |x, y| x * y);
+                for (pair, projection) in run.iter().zip(&mut projections[start..end]) {
+                    projection.v += sum(direction, features.of(pair, &tile), |d, h| d * f64::from(h));
+                }
+                start = end;
+            }
         }
     }
+}
+
+/// Part of the pairs, with where their results go.
+struct Task<'a> {
+    pairs: &'a [Pair],
+    coefficients: &'a [f64],
+    projections: &'a mut [Projection],
+}
+
+/// Cuts the pairs into tasks of at least `size`, nowhere between two that `belong` together.
+fn tasks<'a>(
+    gradients: &'a Gradients,
+    mut projections: &'a mut [Projection],
+    size: usize,
+    belong: impl Fn(&Pair, &Pair) -> bool,
+) -> Vec<Task<'a>> {
+    let (mut pairs, mut coefficients) = (&gradients.pairs[..], &gradients.coefficients[..]);
+    let mut tasks = Vec::new();
+    while !pairs.is_empty() {
+        let mut end = size.min(pairs.len());
+        while end < pairs.len() && belong(&pairs[end - 1], &pairs[end]) {
+            end += 1;
+        }
+        let (own_pairs, own_coefficients, own);
+        (own_pairs, pairs) = pairs.split_at(end);
+        (own_coefficients, coefficients) = coefficients.split_at(end);
+        (own, projections) = projections.split_at_mut(end);
+        tasks.push(Task { pairs: own_pairs, coefficients: own_coefficients, projections: own });
+    }
+    tasks
+}
+
+/// The pairs of one row, its moments, and Adam's rule for it.
+type Run<'a> = (&'a [Pair], Option<MomentRow<'a>>, RowRule);
+
+fn runs<'a>(pairs: &'a [Pair], source: &Source<'a>, adam: &Adam, width: usize) -> Vec<Run<'a>> {
+    let run = |run: &'a [Pair]| {
+        let row = source.row(run[0].row, width);
+        (run, row, adam.proposal(row.as_ref()))
+    };
+    pairs.chunk_by(Pair::shares_row).map(run).collect()
 }
 
 /// Takes the gradient, the sum of `coefficient h` over each row's pairs, into the moments of its rows.
@@ -127,218 +210,65 @@ pub(crate) fn update_moments(
     dtype: StateDtype,
 ) {
     let mut coefficients = &gradients.coefficients[..];
-    let runs = gradients.pairs.chunk_by(Pair::shares_row).map(|run| {
-        let (own, rest) = coefficients.split_at(run.len());
-        coefficients = rest;
-        (run, own)
-    });
-    let updates: Vec<_> = runs.zip(slots).collect();
-    let threads = features.threads_for(gradients.pairs.len());
-    let arch = Arch::new();
-    parallel::for_each(threads, grouped(updates, gradients.pairs.len() / (8 * threads)), |updates| {
-        arch.dispatch(|| {
-            let mut gradient = vec![0.0; features.batch.width];
-            for ((run, coefficients), slot) in updates {
-                accumulate(features, run, coefficients, &mut gradient);
-                update(slot, &gradient, &adam.update(steps - slot.written), dtype);
-                slot.written = steps + 1;
-            }
-        });
-    });
+    let mut updates = Vec::with_capacity(slots.len());
+    for (pairs, slot) in gradients.pairs.chunk_by(Pair::shares_row).zip(slots) {
+        let own;
+        (own, coefficients) = coefficients.split_at(pairs.len());
+        let rule = adam.update(steps - slot.written);
+        slot.written = steps + 1;
+        updates.push(Update { pairs, coefficients: own, slot, rule });
+    }
+    let (threads, arch) = (features.threads_for(gradients.pairs.len()), Arch::new());
+    let groups = grouped(updates, gradients.pairs.len().div_ceil(4 * threads));
+    parallel::for_each(threads, groups, |updates| arch.dispatch(UpdateMoments { features, updates, dtype }));
 }
 
-type Update<'a> = ((&'a [Pair], &'a [f64]), &'a mut Slot);
+/// The pairs of one row, and its moments with Adam's rule for them.
+struct Update<'a> {
+    pairs: &'a [Pair],
+    coefficients: &'a [f64],
+    slot: &'a mut Slot,
+    rule: RowRule,
+}
 
 /// Updates in groups of at least `size` pairs.
 fn grouped(updates: Vec<Update>, size: usize) -> Vec<Vec<Update>> {
-    let mut groups: Vec<Vec<Update>> = Vec::new();
-    let mut room = 0;
+    let (mut groups, mut group, mut pairs) = (Vec::new(), Vec::new(), 0);
     for update in updates {
-        let pairs = update.0.0.len();
-        match groups.last_mut() {
-            Some(group) if room > 0 => group.push(update),
-            _ => {
-                groups.push(vec![update]);
-                room = size;
-            }
+        pairs += update.pairs.len();
+        group.push(update);
+        if pairs >= size {
+            groups.push(std::mem::take(&mut group));
+            pairs = 0;
         }
-        room = room.saturating_sub(pairs);
     }
+    groups.push(group);
     groups
 }
 
-/// Cuts the pairs into tasks of about equal size, nowhere between two that `belong` together.
-fn tasks<'a>(
-    gradients: &'a Gradients,
-    mut projections: &'a mut [Projection],
-    threads: usize,
-    belong: impl Fn(&Pair, &Pair) -> bool,
-) -> Vec<Task<'a>> {
-    let (mut pairs, mut coefficients) = (&gradients.pairs[..], &gradients.coefficients[..]);
-    let size = if threads == 1 { pairs.len() } else { pairs.len().div_ceil(8 * threads) };
-    let mut tasks = Vec::new();
-    while !pairs.is_empty() {
-        let mut end = size.min(pairs.len());
-        while end < pairs.len() && belong(&pairs[end - 1], &pairs[end]) {
-            end += 1;
-        }
-        let (own_pairs, own_coefficients, own);
-        (own_pairs, pairs) = pairs.split_at(end);
-        (own_coefficients, coefficients) = coefficients.split_at(end);
-        (own, projections) = std::mem::take(&mut projections).split_at_mut(end);
-        tasks.push(Task { pairs: own_pairs, coefficients: own_coefficients, projections: own });
-    }
-    tasks
+struct UpdateMoments<'a> {
+    features: Features<'a>,
+    updates: Vec<Update<'a>>,
+    dtype: StateDtype,
 }
 
-/// `gradient = sum coefficient h` over the pairs of one row, `[D]`.
-#[inline(always)]
-fn accumulate(features: Features, run: &[Pair], coefficients: &[f64], gradient: &mut [f64]) {
-    gradient.fill(0.0);
-    for (pair, &coefficient) in run.iter().zip(coefficients) {
-        for (g, &h) in gradient.iter_mut().zip(features.of(pair)) {
-            *g += coefficient * f64::from(h);
-        }
-    }
-}
+impl NullaryFnOnce for UpdateMoments<'_> {
+    type Output = ();
 
-/// Turns one row of a gradient into Adam's direction, in place.
-#[inline(always)]
-fn propose(gradient: &mut [f64], row: Option<&MomentRow>, rule: &RowRule) {
-    match row {
-        Some(row) => {
-            for ((g, &m), &v) in gradient.iter_mut().zip(row.exp_avg).zip(row.exp_avg_sq) {
-                *g = rule.direction(f64::from(m), f64::from(v), *g);
+    #[inline(always)]
+    fn call(self) {
+        let Self { features, mut updates, dtype } = self;
+        let mut gradient = [0.0; TILE];
+        for tile in tiles(features.batch.width) {
+            let gradient = &mut gradient[..tile.len()];
+            for Update { pairs, coefficients, slot, rule } in &mut updates {
+                gradient.fill(0.0);
+                for (pair, &coefficient) in pairs.iter().zip(*coefficients) {
+                    accumulate(gradient, coefficient, features.of(pair, &tile));
+                }
+                let (exp_avg, exp_avg_sq) = (&mut slot.exp_avg[tile.clone()], &mut slot.exp_avg_sq[tile.clone()]);
+                update(exp_avg, exp_avg_sq, gradient, rule, dtype);
             }
         }
-        None => gradient.iter_mut().for_each(|g| *g = rule.direction(0.0, 0.0, *g)),
     }
-}
-
-#[inline(always)]
-fn update(slot: &mut Slot, gradient: &[f64], rule: &RowRule, dtype: StateDtype) {
-    for ((m, v), &g) in slot.exp_avg.iter_mut().zip(&mut slot.exp_avg_sq).zip(gradient) {
-        let (mean, square) = rule.moments(f64::from(*m), f64::from(*v), g);
-        (*m, *v) = (saturate(mean), saturate(square));
-    }
-    if dtype == StateDtype::Bf16 {
-        slot.exp_avg.iter_mut().chain(&mut slot.exp_avg_sq).for_each(|x| *x = to_bf16(*x));
-    }
-}
-
-/// The nearest number that `bf16` has, ties to even; a finite one stays finite.
-fn to_bf16(x: f32) -> f32 {
-    let bits = x.clamp(-3.38953139e38, 3.38953139e38).to_bits();
-    f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
-}
-
-/// `D . h` for the gradient `coefficient h` of one row: in `f32` where that holds every intermediate, else in `f64`.
-#[inline(always)]
-fn project(h: &[f32], row: Option<&MomentRow>, rule: &RowRule, coefficient: f64) -> Projection {
-    let fast = match row {
-        Some(row) => project_seen(h, row, rule, coefficient),
-        None => project_unseen(h, rule, coefficient),
-    };
-    if fast.v.is_finite() && fast.squared_norm.is_finite() {
-        return fast;
-    }
-    project_wide(h, row, rule, coefficient)
-}
-
-/// `project` in `f64`.
-#[inline(never)]
-fn project_wide(h: &[f32], row: Option<&MomentRow>, rule: &RowRule, coefficient: f64) -> Projection {
-    let mut projection = Projection::default();
-    for (at, &h) in h.iter().enumerate() {
-        let (m, v) = row.map_or((0.0, 0.0), |row| (f64::from(row.exp_avg[at]), f64::from(row.exp_avg_sq[at])));
-        let h = f64::from(h);
-        let direction = rule.direction(m, v, coefficient * h);
-        projection.v += h * direction;
-        projection.squared_norm += direction * direction;
-    }
-    projection
-}
-
-/// `project` in `f32` for a row with moments; not finite if anything overflowed on the way.
-#[inline(always)]
-fn project_seen(h: &[f32], row: &MomentRow, rule: &RowRule, coefficient: f64) -> Projection {
-    let [old1, new1, old2, new2, eps, coefficient] =
-        [rule.old1, rule.new1, rule.old2, rule.new2, rule.eps, coefficient].map(|x| x as f32);
-    let mut total = [0.0f32; LANES];
-    let mut norm = [0.0f32; LANES];
-    let mut squares = [0.0f32; LANES];
-    let mut block = |h: &[f32; LANES], m: &[f32; LANES], v: &[f32; LANES]| {
-        for lane in 0..LANES {
-            let g = coefficient * h[lane];
-            let square = old2 * v[lane] + new2 * (g * g);
-            let direction = (old1 * m[lane] + new1 * g) / (square.sqrt() + eps);
-            total[lane] += h[lane] * direction;
-            norm[lane] += direction * direction;
-            // A square that overflows would vanish in the quotient; their sum tells.
-            squares[lane] += square;
-        }
-    };
-    let (h_blocks, h_rest) = h.as_chunks();
-    let (m_blocks, m_rest) = row.exp_avg.as_chunks();
-    let (v_blocks, v_rest) = row.exp_avg_sq.as_chunks();
-    for ((h, m), v) in h_blocks.iter().zip(m_blocks).zip(v_blocks) {
-        block(h, m, v);
-    }
-    if !h_rest.is_empty() {
-        block(&padded(h_rest), &padded(m_rest), &padded(v_rest));
-    }
-    let fits = squares.iter().all(|x| x.is_finite());
-    Projection { v: if fits { wide_sum(&total) } else { f64::INFINITY }, squared_norm: wide_sum(&norm) }
-}
-
-/// `project` in `f32` for a row whose moments are zero; not finite if anything overflowed on the way.
-#[inline(always)]
-fn project_unseen(h: &[f32], rule: &RowRule, coefficient: f64) -> Projection {
-    let [new1, root2, eps, coefficient] = [rule.new1, rule.new2.sqrt(), rule.eps, coefficient].map(|x| x as f32);
-    let mut total = [0.0f32; LANES];
-    let mut norm = [0.0f32; LANES];
-    let mut block = |h: &[f32; LANES]| {
-        for lane in 0..LANES {
-            let g = coefficient * h[lane];
-            let direction = (new1 * g) / (root2 * g.abs() + eps);
-            total[lane] += h[lane] * direction;
-            norm[lane] += direction * direction;
-        }
-    };
-    let (blocks, rest) = h.as_chunks();
-    for h in blocks {
-        block(h);
-    }
-    if !rest.is_empty() {
-        block(&padded(rest));
-    }
-    Projection { v: wide_sum(&total), squared_norm: wide_sum(&norm) }
-}
-
-#[inline(always)]
-fn wide_sum(lanes: &[f32; LANES]) -> f64 {
-    lanes.iter().map(|&x| f64::from(x)).sum()
-}
-
-/// The last, incomplete block, filled up with zeros, which add nothing.
-#[inline(always)]
-fn padded(rest: &[f32]) -> [f32; LANES] {
-    let mut block = [0.0; LANES];
-    block[..rest.len()].copy_from_slice(rest);
-    block
-}
-
-/// `sum f(a, b)` in `f64` over blocks of lanes.
-#[inline(always)]
-fn sum<A: Copy, B: Copy>(a: &[A], b: &[B], f: impl Fn(A, B) -> f64) -> f64 {
-    let mut total = [0.0f64; LANES];
-    let (a_blocks, a_rest) = a.as_chunks::<LANES>();
-    let (b_blocks, b_rest) = b.as_chunks::<LANES>();
-    for (a, b) in a_blocks.iter().zip(b_blocks) {
-        for lane in 0..LANES {
-            total[lane] += f(a[lane], b[lane]);
-        }
-    }
-    let rest: f64 = a_rest.iter().zip(b_rest).map(|(&a, &b)| f(a, b)).sum();
-    total.iter().sum::<f64>() + rest
 }

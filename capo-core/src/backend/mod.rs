@@ -11,6 +11,7 @@
 //! `Gradients::pairs`, so that results do not depend on anything but the inputs.
 
 pub(crate) mod cpu;
+mod lanes;
 pub(crate) mod parallel;
 
 /// What a direction does to one (row, token) pair.
