@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use candle_core::Device;
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{self, Config, Draft};
+use crate::config::{self, ComponentConfig, Config, Draft};
 use crate::data::Tokenizer;
 use crate::embedded;
 use crate::eval::{self, Limits};
@@ -22,6 +22,7 @@ use crate::report::{Report, say};
 use crate::reward::Rewards;
 use crate::run::{CONFIG_FILE, PLUGINS_FILE, Run};
 use crate::sft::Sft;
+use crate::sweep::{self, Sweep};
 use crate::train::train;
 
 /// Reinforcement learning of language models, with advantage estimators, objectives and gradient masks that load at run time.
@@ -56,6 +57,9 @@ enum Command {
     /// Run masks over recorded batches, to try thresholds without training.
     ///
     /// The masks keep their state from file to file, as in training. `host train --dump-batches DIR` records batches.
+    ///
+    /// `host replay --plugin libcapo.so --sweep mask.0.fisher_threshold=1e-6..1e-2 --target-rate 2% batches/*` prints what each
+    /// of nine thresholds rejects, and the threshold that comes nearest to one token in fifty.
     Replay(ReplayArgs),
     /// List every component and recipe: its point, what it does, where it came from.
     Plugins(PluginArgs),
@@ -138,8 +142,16 @@ struct ReplayArgs {
     #[command(flatten)]
     plugins: PluginArgs,
     /// Where the results go: one file per batch, named like it, with `keep` and every per-token array.
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "sweep")]
+    out: Option<PathBuf>,
+    /// Prints what the masks reject at each of POINTS values of one setting, the others as configured; KEY as for `--set`.
+    /// Evenly spaced in the logarithm where both ends are positive, else linearly; whole numbers where both ends are. Every
+    /// value is a replay of its own. Repeatable. [default POINTS: 9]
+    #[arg(long, value_name = "KEY=LOW..HIGH[:POINTS]", allow_hyphen_values = true)]
+    sweep: Vec<String>,
+    /// With `--sweep`: suggests the value that rejects most without exceeding this share of the tokens, `0.02` or `2%`.
+    #[arg(long, value_name = "R", requires = "sweep", allow_hyphen_values = true)]
+    target_rate: Option<String>,
     /// Batch files, in order.
     #[arg(required = true, value_name = "BATCH")]
     batches: Vec<PathBuf>,
@@ -292,16 +304,23 @@ fn run_sft(args: &SftArgs) -> Result<(), Failure> {
 }
 
 fn run_replay(args: &ReplayArgs) -> Result<(), Failure> {
-    let open = || -> Result<_> {
+    let work = || -> Result<()> {
         let registry = Registry::open(&args.plugins.plugin)?;
-        let masks = match &args.config {
-            Some(path) => Draft::read(Some(path), config::DEFAULT, &args.set)?.masks()?,
-            None => registry.resolve(Draft::read(None, config::DEFAULT, &args.set)?)?.mask,
+        let masks = |set: Option<String>| -> Result<Vec<ComponentConfig>> {
+            let sets: Vec<String> = args.set.iter().cloned().chain(set).collect();
+            match &args.config {
+                Some(path) => Draft::read(Some(path), config::DEFAULT, &sets)?.masks(),
+                None => Ok(registry.resolve(Draft::read(None, config::DEFAULT, &sets)?)?.mask),
+            }
         };
-        registry.masks(&masks)
+        let ranges = args.sweep.iter().map(|text| text.parse()).collect::<Result<Vec<sweep::Range>>>()?;
+        let target = args.target_rate.as_deref().map(str::parse).transpose()?;
+        if let Some(out) = &args.out {
+            replay(&mut registry.masks(&masks(None)?)?, &args.batches, out, &say)?;
+        }
+        Sweep::open(&registry, &masks, &args.batches, &ranges)?.run(&ranges, target.as_ref(), &say)
     };
-    let mut masks = open().map_err(Failure::Input)?;
-    replay(&mut masks, &args.batches, &args.out, &say).map_err(Failure::Input)
+    work().map_err(Failure::Input)
 }
 
 fn run_plugins(args: &PluginArgs) -> Result<()> {

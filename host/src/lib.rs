@@ -27,4 +27,5 @@ pub mod run;
 pub mod sft;
 pub mod sink;
 pub mod stages;
+pub mod sweep;
 pub mod train;

@@ -15,6 +15,7 @@ mod models;
 mod recipes;
 mod replay;
 mod resume;
+mod sweep;
 mod trajectory;
 
 /// One quick step without evaluation.
