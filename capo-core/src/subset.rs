@@ -38,7 +38,7 @@ pub(crate) struct Subsets {
 }
 
 /// Single tokens whose rows are worked on together.
-const BLOCK: usize = 512;
+const BLOCK: usize = 1024;
 
 impl Subsets {
     /// In no subset.

@@ -13,13 +13,17 @@ use crate::moments::{MomentRow, Slot, Source};
 use crate::optimizer::{Adam, RowRule};
 use crate::semantics::StateDtype;
 
-/// Columns that are worked on at a time: so many columns of the features of some hundred tokens stay in a core's cache while
-/// all rows that touch them come by.
-const TILE: usize = 256;
+/// Columns that a token proposal works on at a time: of some hundred tokens' features they stay in a core's own cache while all
+/// rows that touch these tokens come by.
+const WIDE_TILE: usize = 1024;
 
-/// The columns, a tile at a time.
-fn tiles(width: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..width).step_by(TILE).map(move |start| start..(start + TILE).min(width))
+/// Columns that a sum over tokens works on at a time: of a whole batch's features they stay in the cache that cores share,
+/// and the sum in registers.
+const TILE: usize = 64;
+
+/// The columns, `size` at a time.
+fn tiles(width: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..width).step_by(size).map(move |start| start..(start + size).min(width))
 }
 
 /// Where a batch's features are, and who may work on them.
@@ -34,8 +38,23 @@ pub(crate) struct Features<'a> {
 
 impl<'a> Features<'a> {
     /// Some columns of the feature of a pair's token.
+    #[inline(always)]
     fn of(&self, pair: &Pair, tile: &Range<usize>) -> &'a [f32] {
         &self.batch.feature(self.positions[pair.token as usize])[tile.clone()]
+    }
+
+    /// `sum coefficient h` over pairs, some columns of it; 0 beyond them.
+    #[inline(always)]
+    fn weighed_sum(&self, pairs: &[Pair], coefficients: &[f64], tile: &Range<usize>) -> [f64; TILE] {
+        let mut total = [0.0; TILE];
+        for (pair, &coefficient) in pairs.iter().zip(coefficients) {
+            let h = self.of(pair, tile);
+            match h.first_chunk::<TILE>() {
+                Some(h) => accumulate(&mut total, coefficient, h),
+                None => accumulate(&mut total, coefficient, h),
+            }
+        }
+        total
     }
 
     fn threads_for(&self, pairs: usize) -> usize {
@@ -91,7 +110,7 @@ impl NullaryFnOnce for TokenProjections<'_> {
         let Self { features, source, adam, task: Task { pairs, coefficients, projections } } = self;
         let width = features.batch.width;
         let runs = runs(pairs, source, adam, width);
-        for tile in tiles(width) {
+        for tile in tiles(width, WIDE_TILE) {
             let mut results = coefficients.iter().zip(&mut *projections);
             for (pairs, row, rule) in &runs {
                 let row = row.map(|row| row.columns(&tile));
@@ -134,16 +153,12 @@ impl NullaryFnOnce for SubsetProjections<'_> {
     fn call(self) {
         let Self { features, source, adam, task: Task { pairs, coefficients, projections } } = self;
         let rules = adam.map(|adam| runs(pairs, source, adam, features.batch.width));
-        let mut direction = [0.0; TILE];
-        for tile in tiles(features.batch.width) {
-            let direction = &mut direction[..tile.len()];
+        for tile in tiles(features.batch.width, TILE) {
             let mut start = 0;
             for (at, run) in pairs.chunk_by(Pair::shares_row).enumerate() {
                 let end = start + run.len();
-                direction.fill(0.0);
-                for (pair, &coefficient) in run.iter().zip(&coefficients[start..end]) {
-                    accumulate(direction, coefficient, features.of(pair, &tile));
-                }
+                let mut direction = features.weighed_sum(run, &coefficients[start..end], &tile);
+                let direction = &mut direction[..tile.len()];
                 if let Some((_, row, rule)) = rules.as_ref().map(|rules| &rules[at]) {
                     propose(direction, row.map(|row| row.columns(&tile)).as_ref(), rule);
                 }
@@ -258,16 +273,11 @@ impl NullaryFnOnce for UpdateMoments<'_> {
     #[inline(always)]
     fn call(self) {
         let Self { features, mut updates, dtype } = self;
-        let mut gradient = [0.0; TILE];
-        for tile in tiles(features.batch.width) {
-            let gradient = &mut gradient[..tile.len()];
+        for tile in tiles(features.batch.width, TILE) {
             for Update { pairs, coefficients, slot, rule } in &mut updates {
-                gradient.fill(0.0);
-                for (pair, &coefficient) in pairs.iter().zip(*coefficients) {
-                    accumulate(gradient, coefficient, features.of(pair, &tile));
-                }
+                let gradient = features.weighed_sum(pairs, coefficients, &tile);
                 let (exp_avg, exp_avg_sq) = (&mut slot.exp_avg[tile.clone()], &mut slot.exp_avg_sq[tile.clone()]);
-                update(exp_avg, exp_avg_sq, gradient, rule, dtype);
+                update(exp_avg, exp_avg_sq, &gradient, rule, dtype);
             }
         }
     }

@@ -65,8 +65,8 @@ fn project_seen(h: &[f32], row: &MomentRow, rule: &RowRule, coefficient: f64) ->
     if !h_rest.is_empty() {
         block(&padded(h_rest), &padded(m_rest), &padded(v_rest));
     }
-    let fits = wide_sum(&squares).is_finite();
-    Projection { v: if fits { wide_sum(&total) } else { f64::INFINITY }, squared_norm: wide_sum(&norm) }
+    let v = if reduce(squares).is_finite() { reduce(total) } else { f32::INFINITY };
+    Projection { v: f64::from(v), squared_norm: f64::from(reduce(norm)) }
 }
 
 /// `project` in `f32` for a row whose moments are zero; not finite if anything overflowed on the way.
@@ -90,7 +90,7 @@ fn project_unseen(h: &[f32], rule: &RowRule, coefficient: f64) -> Projection {
     if !rest.is_empty() {
         block(&padded(rest));
     }
-    Projection { v: wide_sum(&total), squared_norm: wide_sum(&norm) }
+    Projection { v: f64::from(reduce(total)), squared_norm: f64::from(reduce(norm)) }
 }
 
 /// The last, incomplete block, filled up with zeros, which add nothing.
@@ -103,16 +103,13 @@ fn padded(rest: &[f32]) -> [f32; LANES] {
 
 /// The sum of all lanes, halves upon halves.
 #[inline(always)]
-fn wide_sum(lanes: &[f32; LANES]) -> f64 {
-    let mut wide = lanes.map(f64::from);
-    let mut half = LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            wide[lane] += wide[lane + half];
-        }
-        half /= 2;
-    }
-    wide[0]
+fn reduce(lanes: [f32; LANES]) -> f32 {
+    let halves = |lanes: &[f32], lane: usize| lanes[lane] + lanes[lane + lanes.len() / 2];
+    let lanes: [f32; 16] = std::array::from_fn(|lane| halves(&lanes, lane));
+    let lanes: [f32; 8] = std::array::from_fn(|lane| halves(&lanes, lane));
+    let lanes: [f32; 4] = std::array::from_fn(|lane| halves(&lanes, lane));
+    let lanes: [f32; 2] = std::array::from_fn(|lane| halves(&lanes, lane));
+    lanes[0] + lanes[1]
 }
 
 /// `gradient += coefficient h`.
@@ -199,6 +196,6 @@ mod tests {
     #[test]
     fn lanes_add_up() {
         let lanes: [f32; LANES] = std::array::from_fn(|lane| (lane * lane) as f32);
-        assert_eq!(wide_sum(&lanes), lanes.iter().map(|&x| f64::from(x)).sum::<f64>());
+        assert_eq!(reduce(lanes), lanes.iter().sum());
     }
 }
