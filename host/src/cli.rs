@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{self, Config, Draft};
 use crate::data::Tokenizer;
 use crate::embedded;
-use crate::eval::{self, Limits};
+use crate::eval::{self, Exam, Grader};
 use crate::files;
 use crate::model::Policy;
 use crate::registry::Registry;
@@ -22,9 +23,10 @@ use crate::report::{Report, say};
 use crate::reward::Rewards;
 use crate::run::{CONFIG_FILE, PLUGINS_FILE, Run};
 use crate::sft::Sft;
+use crate::sink::WarningSink;
 use crate::train::train;
 
-/// Reinforcement learning of language models, with advantage estimators, objectives and gradient masks that load at run time.
+/// Reinforcement learning of language models, with rewards, advantage estimators, objectives and gradient masks that load at run time.
 #[derive(Parser)]
 #[command(name = "host", version, propagate_version = true)]
 struct Cli {
@@ -103,6 +105,8 @@ struct TrainArgs {
 struct EvalArgs {
     #[command(flatten)]
     config: ConfigArgs,
+    #[command(flatten)]
+    plugins: PluginArgs,
     /// The model: a Hugging Face folder, a checkpoint, or `embedded:tiny-arithmetic`. [default: the config's]
     #[arg(long, value_name = "DIR")]
     model: Option<String>,
@@ -257,7 +261,7 @@ fn watch_interrupts(stop: &Arc<AtomicBool>) -> Result<()> {
 
 fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
-        let registry = Registry::open(&[])?;
+        let registry = Registry::open(&args.plugins.plugin)?;
         let config = resolve(&registry, &args.config)?;
         let name = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);
         let files = embedded::model_files(name)?;
@@ -265,15 +269,13 @@ fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
         let tokenizer = Tokenizer::open(&files)?;
         let dataset = config.data.open(config.train.seed)?;
         let examples = dataset.held_out(args.num_prompts.unwrap_or(config.eval.num_prompts))?;
-        Ok((policy, tokenizer, Rewards::build(&config.reward)?, examples, config))
+        Ok((policy, tokenizer, Rewards::build(&registry, &config.reward)?, examples, config))
     };
-    let (policy, tokenizer, rewards, examples, config) = open().map_err(Failure::Input)?;
-    let work = || -> Result<()> {
-        let limits = Limits {
-            max_prompt_length: config.data.max_prompt_length,
-            max_completion_length: config.rollout.max_completion_length,
-        };
-        let graded = eval::grade(&policy, &tokenizer, &rewards, &examples, limits)?;
+    let (policy, tokenizer, mut rewards, examples, config) = open().map_err(Failure::Input)?;
+    let mut work = || -> Result<()> {
+        let mut warned = BTreeSet::new();
+        let mut grader = Grader { rewards: &mut rewards, sink: &mut WarningSink { warned: &mut warned } };
+        let graded = eval::grade(&policy, &tokenizer, &mut grader, &examples, &Exam::of(&config, 0))?;
         let (share, prompts) = (100.0 * eval::share_right(&graded), graded.len());
         say(&format!("held-out accuracy {share:.1}% of {prompts} prompts, greedy"));
         if let Some(path) = &args.output {
@@ -309,7 +311,7 @@ fn run_plugins(args: &PluginArgs) -> Result<()> {
     let mut point = None;
     for offer in registry.offers() {
         if point.replace(offer.point) != Some(offer.point) {
-            let gap = if offer.point == capo_plugin::Point::Advantage { "" } else { "\n" };
+            let gap = if offer.point == capo_plugin::Point::ALL[0] { "" } else { "\n" };
             say(&format!("{gap}{}", offer.point.name()));
         }
         let keys =

@@ -15,6 +15,7 @@ mod models;
 mod recipes;
 mod replay;
 mod resume;
+mod rewards;
 mod trajectory;
 
 /// One quick step without evaluation.
