@@ -13,7 +13,8 @@
 //! | `[objective]` | [`Objective`] | advantages and log-probabilities to a loss per token and its derivative |
 //! | `[[mask]]` | [`PreBackwardMask`] | clears the tokens that must not reach the backward pass |
 //!
-//! Make a library crate, and depend on this one and on serde:
+//! `host new-plugin NAME` makes a crate with all of the following. By hand: make a library crate, and depend on this one and
+//! on serde:
 //!
 //! ```toml
 //! [lib]
@@ -88,6 +89,8 @@
 //! # Tests
 //!
 //! [`testing::Fixture`] makes batches, [`testing::mask`] and its siblings build a component behind the real ABI.
+//! [`testing::batches`] are those that every component should get along with, and [`testing::snapshot`] renders what a
+//! component does on them as text to keep.
 //!
 //! # What stays stable
 //!

@@ -25,9 +25,13 @@
 
 mod fixture;
 mod rollout;
+mod shapes;
+mod snapshot;
 
 pub use fixture::{Fixture, Masked};
 pub use rollout::{RolloutFixture, Scored};
+pub use shapes::{batches, rollouts};
+pub use snapshot::{Observed, Sheet, Snapshot, snapshot};
 
 use serde::de::DeserializeOwned;
 

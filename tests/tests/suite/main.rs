@@ -16,6 +16,7 @@ mod recipes;
 mod replay;
 mod resume;
 mod rewards;
+mod snapshots;
 mod trajectory;
 
 /// One quick step without evaluation.

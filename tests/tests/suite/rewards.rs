@@ -12,7 +12,7 @@ fn folder(rewards: &str) -> Folder {
     let folder = Folder::new();
     let rows = |range: std::ops::Range<u32>| {
         let row = |i: u32| {
-            let level = if i % 2 == 0 { "easy" } else { "hard" };
+            let level = if i.is_multiple_of(2) { "easy" } else { "hard" };
             format!(
                 "{{\"prompt\": \"{}+{}=\", \"answer\": {}, \"level\": \"{level}\"}}\n",
                 100 + i,
