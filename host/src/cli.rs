@@ -9,6 +9,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use candle_core::Device;
+use capo_plugin::Point;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, Draft};
@@ -17,6 +19,7 @@ use crate::embedded;
 use crate::eval::{self, Exam, Grader};
 use crate::files;
 use crate::model::Policy;
+use crate::new_plugin::{self, NewPlugin};
 use crate::registry::Registry;
 use crate::replay::replay;
 use crate::report::{Report, say};
@@ -61,6 +64,11 @@ enum Command {
     Replay(ReplayArgs),
     /// List every component and recipe: its point, what it does, where it came from.
     Plugins(PluginArgs),
+    /// Make the crate of a plugin, which builds and passes its tests as it is.
+    ///
+    /// `host new-plugin calm` makes the folder `calm`: a component, its tests, a README that says what comes next. docs/plugins.md is the
+    /// tutorial.
+    NewPlugin(NewPluginArgs),
 }
 
 #[derive(Args)]
@@ -149,6 +157,21 @@ struct ReplayArgs {
     batches: Vec<PathBuf>,
 }
 
+#[derive(Args)]
+struct NewPluginArgs {
+    /// The crate's name: lowercase letters, digits, `-` and `_`.
+    name: String,
+    /// The extension point of its component.
+    #[arg(long, value_name = "POINT", value_parser = PossibleValuesParser::new(Point::ALL.map(Point::name)), default_value = "mask")]
+    point: String,
+    /// `capo-plugin`: its folder, or a version to take from the registry. [default: the checkout that `host` was built from]
+    #[arg(long, value_name = "PATH|VERSION")]
+    capo_plugin: Option<String>,
+    /// Where the crate's folder goes.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+}
+
 /// A failure, by what the user can do about it.
 enum Failure {
     /// Exit code 2: settings, files or plugins are wrong, and nothing has been done.
@@ -167,6 +190,7 @@ pub fn main(started: Instant) -> ExitCode {
         Command::Sft(args) => run_sft(args),
         Command::Replay(args) => run_replay(args),
         Command::Plugins(args) => run_plugins(args).map_err(Failure::Input),
+        Command::NewPlugin(args) => run_new_plugin(args).map_err(Failure::Input),
     };
     let (error, code) = match outcome {
         Ok(()) => return ExitCode::SUCCESS,
@@ -311,7 +335,7 @@ fn run_plugins(args: &PluginArgs) -> Result<()> {
     let mut point = None;
     for offer in registry.offers() {
         if point.replace(offer.point) != Some(offer.point) {
-            let gap = if offer.point == capo_plugin::Point::ALL[0] { "" } else { "\n" };
+            let gap = if offer.point == Point::ALL[0] { "" } else { "\n" };
             say(&format!("{gap}{}", offer.point.name()));
         }
         let keys =
@@ -324,5 +348,17 @@ fn run_plugins(args: &PluginArgs) -> Result<()> {
     for recipe in registry.recipes() {
         say(&format!("  {:<24} {} ({})", recipe.name, recipe.about, recipe.origin));
     }
+    Ok(())
+}
+
+fn run_new_plugin(args: &NewPluginArgs) -> Result<()> {
+    let point = Point::ALL.into_iter().find(|point| point.name() == args.point).unwrap_or(Point::Mask);
+    let new = NewPlugin { name: &args.name, point, capo_plugin: args.capo_plugin.as_deref(), dir: &args.dir };
+    let folder = new_plugin::create(&new)?;
+    let (name, library, setting) =
+        (&args.name, new_plugin::library(&args.name), new_plugin::setting(&args.name, point));
+    say(&format!("made `{}` with the {} `{name}.{}`; next:", folder.display(), point.name(), point.name()));
+    say(&format!("  cd {}\n  cargo test\n  cargo build --release", folder.display()));
+    say(&format!("  host train --plugin target/release/{library} {setting}"));
     Ok(())
 }

@@ -17,6 +17,7 @@ pub mod files;
 pub mod loader;
 pub mod metrics;
 pub mod model;
+pub mod new_plugin;
 pub mod optim;
 pub mod registry;
 pub mod replay;

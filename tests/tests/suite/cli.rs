@@ -24,12 +24,13 @@ fn help() {
     Usage: host [OPTIONS] <COMMAND>
 
     Commands:
-      train    Train a policy on verifiable rewards
-      eval     Measure held-out accuracy, greedily
-      sft      Train a base model on worked solutions
-      replay   Run masks over recorded batches, to try thresholds without training
-      plugins  List every component and recipe: its point, what it does, where it came from
-      help     Print this message or the help of the given subcommand(s)
+      train       Train a policy on verifiable rewards
+      eval        Measure held-out accuracy, greedily
+      sft         Train a base model on worked solutions
+      replay      Run masks over recorded batches, to try thresholds without training
+      plugins     List every component and recipe: its point, what it does, where it came from
+      new-plugin  Make the crate of a plugin, which builds and passes its tests as it is
+      help        Print this message or the help of the given subcommand(s)
 
     Options:
           --verbose  Show the whole chain of causes of an error

@@ -12,6 +12,7 @@ mod interruption;
 mod loading;
 mod misbehaviour;
 mod models;
+mod new_plugin;
 mod recipes;
 mod replay;
 mod resume;
