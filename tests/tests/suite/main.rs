@@ -19,6 +19,7 @@ mod resume;
 mod rewards;
 mod snapshots;
 mod trajectory;
+mod tutorial;
 
 /// One quick step without evaluation.
 const ONE_STEP: &str = "--set train.max_steps=1 --set eval.num_prompts=0";
