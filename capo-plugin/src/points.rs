@@ -17,7 +17,8 @@ fn stateless(state: &[u8]) -> Result<(), PluginError> {
 
 /// Completions to rewards. The end of stage 1 of 6.
 ///
-/// What it records appears as `rewards/ID/NAME`; `mean` and `std` are taken by the rewards themselves.
+/// What it records in training appears as `rewards/ID/NAME`; `mean` and `std` are taken by the rewards themselves. Its table's key
+/// `weight` is the host's. A reward above 0 counts as right when the host measures accuracy.
 pub trait Reward: Send {
     /// Fills `rewards`, `[B]`, reward units, one for each of `rollout.completions`. Arrives zeroed. There are no tokens here:
     /// [`Ctx::record_tokens`] takes `[B]`, one number per completion.

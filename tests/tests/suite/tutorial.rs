@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tests::{Folder, artifacts};
+use tests::artifacts;
 
 /// A fenced block: the words behind the fence, and its text.
 struct Block {
@@ -70,8 +70,12 @@ fn assert_said(said: &str, text: &str) {
 
 #[test]
 fn every_block_of_the_page() {
-    let folder = Folder::new();
-    let root = folder.path().to_owned();
+    // At the same place in every run, so that cargo replaces what it built there before.
+    let root = artifacts::target().join("tutorial");
+    if root.exists() {
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+    std::fs::create_dir_all(&root).unwrap();
     let mut shell = Shell { here: root.clone(), target: artifacts::target().join("examples"), root };
     let (mut said, mut count) = (String::new(), [0; 3]);
     for Block { info, text } in blocks("docs/plugins.md") {
