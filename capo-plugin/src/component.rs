@@ -5,9 +5,11 @@ use abi_stable::sabi_types::RMut;
 use abi_stable::std_types::{ROption, RSlice, RSliceMut, RStr};
 
 use crate::abi::{AdvantageBox, HostRef, HostWire, HostWire_TO, MaskBox, ObjectiveBox, WireBatch, WireError};
+use crate::abi_reward::{RewardBox, WireCompletion};
 use crate::batch::{Batch, Dims, Inputs, Reduction};
 use crate::error::{ErrorKind, PluginError};
 use crate::extension::Extension;
+use crate::rollout::Rollout;
 
 /// Where a component's reports go: implemented by hosts. It must not panic.
 pub trait Sink {
@@ -27,7 +29,8 @@ pub trait Sink {
 /// One call's sink on the wire. A broken rule is kept until the call returns.
 struct Ear<'a> {
     component: &'a str,
-    dims: Dims,
+    /// Length of a per-token array, and what it counts.
+    length: (usize, &'static str),
     sink: &'a mut dyn Sink,
     broken: Option<String>,
 }
@@ -38,12 +41,12 @@ impl HostWire for Ear<'_> {
     }
 
     fn record_tokens(&mut self, name: RStr<'_>, values: RSlice<'_, f32>) {
-        if values.len() == self.dims.len() {
+        let (have, (want, counted)) = (values.len(), self.length);
+        if have == want {
             self.sink.record_tokens(self.component, name.as_str(), values.as_slice());
         } else {
-            let (have, want) = (values.len(), self.dims.len());
             self.broken.get_or_insert_with(|| {
-                format!("`record_tokens(\"{name}\")` got {have} values for a batch of {want} tokens (B · T, padding included)")
+                format!("`record_tokens(\"{name}\")` got {have} values for a batch of {want} {counted}")
             });
         }
     }
@@ -64,7 +67,17 @@ fn listen(
     sink: &mut dyn Sink,
     call: impl FnOnce(&mut HostRef<'_>) -> Result<(), WireError>,
 ) -> Result<(), PluginError> {
-    let mut ear = Ear { component, dims, sink, broken: None };
+    listen_for(component, (dims.len(), "tokens (B · T, padding included)"), sink, call)
+}
+
+/// The same, with arrays of this length and unit.
+fn listen_for(
+    component: &str,
+    length: (usize, &'static str),
+    sink: &mut dyn Sink,
+    call: impl FnOnce(&mut HostRef<'_>) -> Result<(), WireError>,
+) -> Result<(), PluginError> {
+    let mut ear = Ear { component, length, sink, broken: None };
     let outcome = {
         let mut host = HostWire_TO::from_ptr(RMut::new(&mut ear), TD_Opaque);
         call(&mut host)
@@ -109,12 +122,6 @@ macro_rules! handle_basics {
                 &self.id
             }
 
-            /// What the host must compute for it.
-            #[must_use]
-            pub fn inputs(&self) -> Inputs {
-                self.wire.inputs()
-            }
-
             /// Its state for a checkpoint.
             ///
             /// # Errors
@@ -140,6 +147,61 @@ macro_rules! handle_basics {
             }
         }
     };
+}
+
+macro_rules! handle_inputs {
+    ($($name:ident),*) => {
+        $(impl $name {
+            /// What the host must compute for it.
+            #[must_use]
+            pub fn inputs(&self) -> Inputs {
+                self.wire.inputs()
+            }
+        })*
+    };
+}
+
+handle_inputs!(Advantage, ObjectiveFn, Mask);
+
+/// A live [`crate::Reward`].
+pub struct RewardFn {
+    id: String,
+    wire: RewardBox,
+}
+
+handle_basics!(RewardFn, RewardBox);
+
+impl RewardFn {
+    /// Calls `score` on zeroed `rewards`, `[B]`.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke: a reward that is not finite.
+    pub fn score(
+        &mut self,
+        sink: &mut dyn Sink,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError> {
+        let count = rollout.completions.len();
+        assert_eq!(rewards.len(), count, "`rewards` is [B]");
+        rewards.fill(0.0);
+        let completions = rollout.completions.iter().map(WireCompletion::from).collect::<Vec<_>>();
+        let wire = &mut self.wire;
+        let outcome = listen_for(&self.id, (count, "completions (at this point one per completion)"), sink, |host| {
+            wire.score(host, &rollout.to_wire(&completions), RSliceMut::from_mut_slice(rewards)).into_result()
+        });
+        outcome.and_then(|()| check_rewards(rewards)).map_err(|error| self.named(error))
+    }
+}
+
+fn check_rewards(rewards: &[f32]) -> Result<(), PluginError> {
+    match rewards.iter().enumerate().find(|(_, reward)| !reward.is_finite()) {
+        None => Ok(()),
+        Some((completion, reward)) => {
+            Err(contract(format!("the reward is {reward} at completion {completion} (it must be finite)")))
+        }
+    }
 }
 
 /// A live [`crate::AdvantageEstimator`].

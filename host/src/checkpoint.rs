@@ -1,7 +1,7 @@
 //! Checkpoints: model, optimizer, progress and every component's state, whole or absent.
 //!
 //! `checkpoints/step-000040/` is a Hugging Face directory with three things beside the model: `optimizer.safetensors`,
-//! `component-N.bin` in the order advantage, objective, masks, and `progress.json`, which also holds the SHA-256 of every
+//! `component-N.bin` in the order advantage, objective, masks, `reward-N.bin` in the order of the rewards, and `progress.json`, which also holds the SHA-256 of every
 //! other file. Random streams are functions of seed and position, so there is no generator to save.
 
 use std::collections::BTreeMap;
@@ -27,6 +27,9 @@ struct Manifest {
     progress: Progress,
     /// Component ids, in the order of their files.
     components: Vec<String>,
+    /// Ids of reward components, in the order of theirs; none in checkpoints from before rewards had state.
+    #[serde(default)]
+    rewards: Option<Vec<String>>,
     /// SHA-256 of every other file.
     sha256: BTreeMap<String, String>,
 }
@@ -91,14 +94,25 @@ fn write(run: &Run, dir: &Path) -> Result<()> {
         written.push(file);
         components.push(id);
     }
+    let mut rewards = Vec::new();
+    for (number, reward) in run.rewards.components().enumerate() {
+        let file = reward_file(number);
+        files::write_atomic(&dir.join(&file), &reward.save()?)?;
+        written.push(file);
+        rewards.push(reward.id().to_owned());
+    }
     let hash = |file: String| Ok((file.clone(), sha256_hex(&files::read(&dir.join(file))?)));
     let sha256 = written.into_iter().map(hash).collect::<Result<_>>()?;
-    let manifest = Manifest { progress: run.progress.clone(), components, sha256 };
+    let manifest = Manifest { progress: run.progress.clone(), components, rewards: Some(rewards), sha256 };
     files::write_atomic(&dir.join(PROGRESS_FILE), &serde_json::to_vec_pretty(&manifest)?)
 }
 
 fn component_file(number: usize) -> String {
     format!("component-{number}.bin")
+}
+
+fn reward_file(number: usize) -> String {
+    format!("reward-{number}.bin")
 }
 
 fn component_states(run: &Run) -> Result<Vec<(String, Vec<u8>)>> {
@@ -166,6 +180,7 @@ fn load(run: &mut Run, dir: &Path) -> Result<()> {
     let optimizer = candle_core::safetensors::load(dir.join(OPTIMIZER_FILE), run.policy.device())?;
     run.optimizer.load_state(&optimizer.into_iter().collect())?;
     load_components(run, dir, &manifest.components)?;
+    load_rewards(run, dir, manifest.rewards.as_deref())?;
     run.progress = manifest.progress;
     Ok(())
 }
@@ -174,18 +189,32 @@ fn load_components(run: &mut Run, dir: &Path, saved: &[String]) -> Result<()> {
     let components = &run.components;
     let mut ids = vec![components.advantage.id(), components.objective.id()];
     ids.extend(components.masks.iter().map(Mask::id));
-    if ids != *saved {
-        bail!(
-            "it holds the state of `{}`, the run has `{}` (resume with the plugins and the `config.toml` that the run began with)",
-            saved.join("`, `"),
-            ids.join("`, `")
-        );
-    }
+    ensure_same(saved, &ids)?;
     let state = |number: usize| files::read(&dir.join(component_file(number)));
     run.components.advantage.load(&state(0)?)?;
     run.components.objective.load(&state(1)?)?;
     for (number, mask) in run.components.masks.iter_mut().enumerate() {
         mask.load(&state(number + 2)?)?;
+    }
+    Ok(())
+}
+
+fn load_rewards(run: &mut Run, dir: &Path, saved: Option<&[String]>) -> Result<()> {
+    let Some(saved) = saved else { return Ok(()) };
+    ensure_same(saved, &run.rewards.ids())?;
+    for (number, reward) in run.rewards.components_mut().enumerate() {
+        reward.load(&files::read(&dir.join(reward_file(number)))?)?;
+    }
+    Ok(())
+}
+
+fn ensure_same(saved: &[String], ids: &[&str]) -> Result<()> {
+    if ids != saved {
+        bail!(
+            "it holds the state of `{}`, the run has `{}` (resume with the plugins and the `config.toml` that the run began with)",
+            saved.join("`, `"),
+            ids.join("`, `")
+        );
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,24 +9,28 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use candle_core::Device;
+use capo_plugin::Point;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, ComponentConfig, Config, Draft};
 use crate::data::Tokenizer;
 use crate::embedded;
-use crate::eval::{self, Limits};
+use crate::eval::{self, Exam, Grader};
 use crate::files;
 use crate::model::Policy;
+use crate::new_plugin::{self, NewPlugin};
 use crate::registry::Registry;
 use crate::replay::replay;
 use crate::report::{Report, say};
 use crate::reward::Rewards;
 use crate::run::{CONFIG_FILE, PLUGINS_FILE, Run};
 use crate::sft::Sft;
+use crate::sink::WarningSink;
 use crate::sweep::{self, Sweep};
 use crate::train::train;
 
-/// Reinforcement learning of language models, with advantage estimators, objectives and gradient masks that load at run time.
+/// Reinforcement learning of language models, with rewards, advantage estimators, objectives and gradient masks that load at run time.
 #[derive(Parser)]
 #[command(name = "host", version, propagate_version = true)]
 struct Cli {
@@ -63,6 +68,11 @@ enum Command {
     Replay(ReplayArgs),
     /// List every component and recipe: its point, what it does, where it came from.
     Plugins(PluginArgs),
+    /// Make the crate of a plugin, which builds and passes its tests as it is.
+    ///
+    /// `host new-plugin calm` makes the folder `calm`: a component, its tests, a README that says what comes next. docs/plugins.md is the
+    /// tutorial.
+    NewPlugin(NewPluginArgs),
 }
 
 #[derive(Args)]
@@ -107,6 +117,8 @@ struct TrainArgs {
 struct EvalArgs {
     #[command(flatten)]
     config: ConfigArgs,
+    #[command(flatten)]
+    plugins: PluginArgs,
     /// The model: a Hugging Face folder, a checkpoint, or `embedded:tiny-arithmetic`. [default: the config's]
     #[arg(long, value_name = "DIR")]
     model: Option<String>,
@@ -157,6 +169,21 @@ struct ReplayArgs {
     batches: Vec<PathBuf>,
 }
 
+#[derive(Args)]
+struct NewPluginArgs {
+    /// The crate's name: lowercase letters, digits, `-` and `_`.
+    name: String,
+    /// The extension point of its component.
+    #[arg(long, value_name = "POINT", value_parser = PossibleValuesParser::new(Point::ALL.map(Point::name)), default_value = "mask")]
+    point: String,
+    /// `capo-plugin`: its folder, or a version to take from the registry. [default: the checkout that `host` was built from]
+    #[arg(long, value_name = "PATH|VERSION")]
+    capo_plugin: Option<String>,
+    /// Where the crate's folder goes.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+}
+
 /// A failure, by what the user can do about it.
 enum Failure {
     /// Exit code 2: settings, files or plugins are wrong, and nothing has been done.
@@ -175,6 +202,7 @@ pub fn main(started: Instant) -> ExitCode {
         Command::Sft(args) => run_sft(args),
         Command::Replay(args) => run_replay(args),
         Command::Plugins(args) => run_plugins(args).map_err(Failure::Input),
+        Command::NewPlugin(args) => run_new_plugin(args).map_err(Failure::Input),
     };
     let (error, code) = match outcome {
         Ok(()) => return ExitCode::SUCCESS,
@@ -269,7 +297,7 @@ fn watch_interrupts(stop: &Arc<AtomicBool>) -> Result<()> {
 
 fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
-        let registry = Registry::open(&[])?;
+        let registry = Registry::open(&args.plugins.plugin)?;
         let config = resolve(&registry, &args.config)?;
         let name = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);
         let files = embedded::model_files(name)?;
@@ -277,15 +305,13 @@ fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
         let tokenizer = Tokenizer::open(&files)?;
         let dataset = config.data.open(config.train.seed)?;
         let examples = dataset.held_out(args.num_prompts.unwrap_or(config.eval.num_prompts))?;
-        Ok((policy, tokenizer, Rewards::build(&config.reward)?, examples, config))
+        Ok((policy, tokenizer, Rewards::build(&registry, &config.reward)?, examples, config))
     };
-    let (policy, tokenizer, rewards, examples, config) = open().map_err(Failure::Input)?;
-    let work = || -> Result<()> {
-        let limits = Limits {
-            max_prompt_length: config.data.max_prompt_length,
-            max_completion_length: config.rollout.max_completion_length,
-        };
-        let graded = eval::grade(&policy, &tokenizer, &rewards, &examples, limits)?;
+    let (policy, tokenizer, mut rewards, examples, config) = open().map_err(Failure::Input)?;
+    let mut work = || -> Result<()> {
+        let mut warned = BTreeSet::new();
+        let mut grader = Grader { rewards: &mut rewards, sink: &mut WarningSink { warned: &mut warned } };
+        let graded = eval::grade(&policy, &tokenizer, &mut grader, &examples, &Exam::of(&config, 0))?;
         let (share, prompts) = (100.0 * eval::share_right(&graded), graded.len());
         say(&format!("held-out accuracy {share:.1}% of {prompts} prompts, greedy"));
         if let Some(path) = &args.output {
@@ -328,7 +354,7 @@ fn run_plugins(args: &PluginArgs) -> Result<()> {
     let mut point = None;
     for offer in registry.offers() {
         if point.replace(offer.point) != Some(offer.point) {
-            let gap = if offer.point == capo_plugin::Point::Advantage { "" } else { "\n" };
+            let gap = if offer.point == Point::ALL[0] { "" } else { "\n" };
             say(&format!("{gap}{}", offer.point.name()));
         }
         let keys =
@@ -341,5 +367,17 @@ fn run_plugins(args: &PluginArgs) -> Result<()> {
     for recipe in registry.recipes() {
         say(&format!("  {:<24} {} ({})", recipe.name, recipe.about, recipe.origin));
     }
+    Ok(())
+}
+
+fn run_new_plugin(args: &NewPluginArgs) -> Result<()> {
+    let point = Point::ALL.into_iter().find(|point| point.name() == args.point).unwrap_or(Point::Mask);
+    let new = NewPlugin { name: &args.name, point, capo_plugin: args.capo_plugin.as_deref(), dir: &args.dir };
+    let folder = new_plugin::create(&new)?;
+    let (name, library, setting) =
+        (&args.name, new_plugin::library(&args.name), new_plugin::setting(&args.name, point));
+    say(&format!("made `{}` with the {} `{name}.{}`; next:", folder.display(), point.name(), point.name()));
+    say(&format!("  cd {}\n  cargo test\n  cargo build --release", folder.display()));
+    say(&format!("  host train --plugin target/release/{library} {setting}"));
     Ok(())
 }

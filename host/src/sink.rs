@@ -8,23 +8,23 @@ use crate::metrics::Metrics;
 
 /// The sink of one run.
 ///
-/// A mask's numbers appear as `component-id/name`; those of the advantage estimator and the objective, of which a run has
-/// one each, as plain `name` (`clip_ratio/region_mean`). Of a per-token array the mean and the largest value over completion
+/// A mask's numbers appear as `component-id/name`, a reward's as `rewards/component-id/name`; those of the advantage estimator
+/// and the objective, of which a run has one each, as plain `name` (`clip_ratio/region_mean`). Of a per-token array the mean and the largest value over completion
 /// tokens appear, as `name/mean` and `name/max`.
 pub struct StepSink<'a> {
     /// The step's metrics.
     pub metrics: &'a mut Metrics,
-    /// `[B, T]`: 1 for completion tokens.
+    /// `[B, T]`: 1 for completion tokens. At the reward point `[B]`: an array there has one number per completion.
     pub completion_mask: &'a [u8],
-    /// Whether names carry the component's id.
-    pub prefixed: bool,
+    /// What stands before the component's id in names; none where names carry no id.
+    pub prefix: Option<&'static str>,
     /// Sentences already shown.
     pub warned: &'a mut BTreeSet<String>,
 }
 
 impl StepSink<'_> {
     fn name(&self, component: &str, name: &str) -> String {
-        if self.prefixed { format!("{component}/{name}") } else { name.to_owned() }
+        self.prefix.map_or_else(|| name.to_owned(), |prefix| format!("{prefix}{component}/{name}"))
     }
 }
 
@@ -49,9 +49,29 @@ impl Sink for StepSink<'_> {
     }
 
     fn warn(&mut self, component: &str, text: &str) {
-        let sentence = format!("component `{component}`: {text}");
-        if self.warned.insert(sentence.clone()) {
-            eprintln!("warning: {sentence}");
-        }
+        warn_once(self.warned, component, text);
+    }
+}
+
+/// The sink of a measurement on held-out prompts: warnings are shown, numbers belong to no step.
+pub struct WarningSink<'a> {
+    /// Sentences already shown.
+    pub warned: &'a mut BTreeSet<String>,
+}
+
+impl Sink for WarningSink<'_> {
+    fn record(&mut self, _component: &str, _name: &str, _value: f64) {}
+
+    fn record_tokens(&mut self, _component: &str, _name: &str, _values: &[f32]) {}
+
+    fn warn(&mut self, component: &str, text: &str) {
+        warn_once(self.warned, component, text);
+    }
+}
+
+fn warn_once(warned: &mut BTreeSet<String>, component: &str, text: &str) {
+    let sentence = format!("component `{component}`: {text}");
+    if warned.insert(sentence.clone()) {
+        eprintln!("warning: {sentence}");
     }
 }

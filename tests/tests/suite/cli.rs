@@ -19,17 +19,18 @@ fn help_mentions(command: &str, words: &[&str]) {
 #[test]
 fn help() {
     assert_snapshot!(Folder::new().host("--help").succeeded().stdout, @"
-    Reinforcement learning of language models, with advantage estimators, objectives and gradient masks that load at run time
+    Reinforcement learning of language models, with rewards, advantage estimators, objectives and gradient masks that load at run time
 
     Usage: host [OPTIONS] <COMMAND>
 
     Commands:
-      train    Train a policy on verifiable rewards
-      eval     Measure held-out accuracy, greedily
-      sft      Train a base model on worked solutions
-      replay   Run masks over recorded batches, to try thresholds without training
-      plugins  List every component and recipe: its point, what it does, where it came from
-      help     Print this message or the help of the given subcommand(s)
+      train       Train a policy on verifiable rewards
+      eval        Measure held-out accuracy, greedily
+      sft         Train a base model on worked solutions
+      replay      Run masks over recorded batches, to try thresholds without training
+      plugins     List every component and recipe: its point, what it does, where it came from
+      new-plugin  Make the crate of a plugin, which builds and passes its tests as it is
+      help        Print this message or the help of the given subcommand(s)
 
     Options:
           --verbose  Show the whole chain of causes of an error
@@ -53,7 +54,10 @@ fn help() {
         "Ctrl-C",
     ];
     help_mentions("train", &train);
-    help_mentions("eval", &["--config", "--set", "--model", "--num-prompts", "--output", "Hugging Face", "embedded:"]);
+    help_mentions(
+        "eval",
+        &["--config", "--set", "--plugin", "--model", "--num-prompts", "--output", "Hugging Face", "embedded:"],
+    );
     help_mentions("sft", &["--config", "--set", "--output-dir", "worked solutions"]);
     help_mentions("plugins", &["--plugin", "CAPO_PLUGIN_PATH", "component", "recipe"]);
 }
@@ -74,6 +78,11 @@ fn version_and_wrong_words() {
 fn listing_of_the_shipped_plugins() {
     let args = "plugins --plugin libcapo.so --plugin libdrcapo.so --plugin libreincapo.so";
     assert_snapshot!(Folder::new().host(args).succeeded().stdout, @"
+    reward
+      exact_match              1 where a completion ends with the dataset's answer, else 0
+                               keys: answer_separator
+                               from host 0.1.0, built in
+
     advantage
       capo.advantage           (reward - group mean) / (group std + epsilon)
                                keys: epsilon

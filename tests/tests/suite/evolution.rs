@@ -24,7 +24,8 @@ impl Copy {
         let members = "[workspace]\nresolver = \"3\"\nmembers = [\"capo-plugin\"]\nexclude = [\"plugins/examples\"]\n";
         copy.write("Cargo.toml", &format!("{members}\n[workspace.package]{settings}"));
         let example = "plugins/examples/surprise-cap";
-        for folder in ["capo-plugin", "capo-plugin/src", example, &format!("{example}/src")] {
+        for folder in ["capo-plugin", "capo-plugin/src", "capo-plugin/src/testing", example, &format!("{example}/src")]
+        {
             for entry in std::fs::read_dir(source.join(folder)).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_file() {
@@ -118,4 +119,23 @@ fn another_layout_under_a_known_id() {
     let copy = Copy::new("other_layout");
     let library = copy.change("capo-plugin/src/tensor.rs", "pub lanes: u16,", "pub lanes: u32,").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.advantage/1` (rebuild it against a released `capo-plugin`)");
+}
+
+#[test]
+fn a_plugin_from_before_the_reward_point() {
+    let answer = "        REWARD_POINT => ROption::RSome(Extension::of(&REWARD)),\n";
+    let library = Copy::new("before_rewards").change("capo-plugin/src/image.rs", answer, "").build();
+    let folder = Folder::new();
+    let train = |name: &str, library: &Path| {
+        let mask = "mask=[{use=\"example.surprise-cap\",max_nats=0.5}]";
+        folder.train(name, &format!("--plugin {} --set {mask} {ONE_STEP}", library.display()))
+    };
+    train("before", &library).assert_same(&train("own", &artifacts::example("dev")));
+}
+
+#[test]
+fn another_layout_of_the_reward_point_alone() {
+    let copy = Copy::new("other_rewards");
+    let library = copy.change("capo-plugin/src/abi_reward.rs", "pub truncated: u8,", "pub truncated: u32,").build();
+    assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.reward/1` (rebuild it against a released `capo-plugin`)");
 }
