@@ -30,7 +30,7 @@ use crate::sink::WarningSink;
 use crate::sweep::{self, Sweep};
 use crate::train::train;
 
-/// Reinforcement learning of language models, with rewards, advantage estimators, objectives and gradient masks that load at run time.
+/// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
 #[command(name = "host", version, propagate_version = true)]
 struct Cli {

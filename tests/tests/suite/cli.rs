@@ -19,7 +19,7 @@ fn help_mentions(command: &str, words: &[&str]) {
 #[test]
 fn help() {
     assert_snapshot!(Folder::new().host("--help").succeeded().stdout, @"
-    Reinforcement learning of language models, with rewards, advantage estimators, objectives and gradient masks that load at run time
+    Reinforcement learning of language models, with components that load at run time
 
     Usage: host [OPTIONS] <COMMAND>
 
@@ -125,13 +125,13 @@ fn listing_of_the_shipped_plugins() {
 
     mask
       capo.curvature           drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range, feature, support, weights, batch_average, untouched_rows, empty_state, rejected_batch
+                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
                                from capo 0.1.0, `BUILD/libcapo.so`
       drcapo.curvature         drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range, feature, support, weights, batch_average, untouched_rows, empty_state, rejected_batch
+                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
                                from drcapo 0.1.0, `BUILD/libdrcapo.so`
       reincapo.curvature       drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range, feature, support, weights, batch_average, untouched_rows, empty_state, rejected_batch
+                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
                                from reincapo 0.1.0, `BUILD/libreincapo.so`
 
     recipe
