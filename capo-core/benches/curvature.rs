@@ -112,7 +112,7 @@ impl Data {
         let batch = LastLayer {
             completions,
             tokens,
-            group_size: 4,
+            group_size: 1,
             k,
             width,
             vocab_size: VOCABULARY,
@@ -137,7 +137,8 @@ impl Data {
 
     /// A model whose moments have taken in this batch once.
     fn model(&self, granularity: Granularity, optimizer: OptimizerModel) -> CurvatureModel {
-        let acceptance = Acceptance { fisher_threshold: Some(1e-4), hessian_range: Some([-1e-2, 1e-2]), low_end_kept: false };
+        let acceptance =
+            Acceptance { fisher_threshold: Some(1e-4), hessian_range: Some([-1e-2, 1e-2]), low_end_kept: false };
         let model = CurvatureModel::new(acceptance, granularity, Semantics::PAPER).unwrap();
         let mut model = model.with_threads(self.shape.4);
         let prepared = self.prepare(&model, optimizer);

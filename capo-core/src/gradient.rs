@@ -1,5 +1,7 @@
 //! Gradients of subsets of tokens, as the (row, token) entries that they are sums of.
 
+use std::ops::Range;
+
 use crate::semantics::Weights;
 use crate::subset::Subsets;
 use crate::support::Supports;
@@ -18,6 +20,13 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
+    /// All pairs of a token, in the supports' order.
+    fn of(supports: &Supports, token: usize, subset: u32) -> impl Iterator<Item = Self> {
+        let pair =
+            move |index: usize| Self { subset, row: supports.rows[index], token: token as u32, index: index as u32 };
+        supports.pairs(token).map(pair)
+    }
+
     /// Whether both are entries of the same row of the same gradient.
     pub fn shares_row(&self, other: &Self) -> bool {
         (self.subset, self.row) == (other.subset, other.row)
@@ -49,6 +58,18 @@ impl Gradients {
         Self { pairs, coefficients }
     }
 
+    /// Of single tokens, sorted by row and token, as if they were one subset: rows are worked on together.
+    pub fn of_tokens(supports: &Supports, tokens: Range<usize>, weights: &[f64]) -> Self {
+        let mut pairs: Vec<Pair> = tokens.flat_map(|token| Pair::of(supports, token, 0)).collect();
+        sort_by(&mut pairs, |pair| pair.row);
+        let coefficient = |pair: &Pair| {
+            let token = pair.token as usize;
+            weights[token] * supports.slope * supports.signals[token] * supports.u[pair.index as usize]
+        };
+        let coefficients = pairs.iter().map(coefficient).collect();
+        Self { pairs, coefficients }
+    }
+
     /// Leaves out the pairs that add nothing.
     pub fn retain_nonzero(&mut self) {
         let mut kept = self.coefficients.iter().map(|&coefficient| coefficient != 0.0);
@@ -61,13 +82,7 @@ impl Gradients {
 fn by_row(supports: &Supports, subsets: &Subsets) -> Vec<Pair> {
     let mut pairs = Vec::with_capacity(supports.rows.len());
     for token in (0..supports.len()).filter(|&token| subsets.holds(token)) {
-        let pair = |index: usize| Pair {
-            subset: subsets.of[token],
-            row: supports.rows[index],
-            token: token as u32,
-            index: index as u32,
-        };
-        pairs.extend(supports.pairs(token).map(pair));
+        pairs.extend(Pair::of(supports, token, subsets.of[token]));
     }
     sort_by(&mut pairs, |pair| pair.row);
     sort_by(&mut pairs, |pair| pair.subset);

@@ -1,7 +1,9 @@
 //! Subsets of a batch's tokens: what one proposed step is made of, and its shifts.
 
+use std::ops::Range;
+
 use crate::backend::{Projection, cpu, parallel};
-use crate::gradient::Gradients;
+use crate::gradient::{Gradients, Pair};
 use crate::moments::Source;
 use crate::optimizer::Adam;
 use crate::semantics::{CurvatureAverage, EmptyState, ObjectiveShift, PolicyShift, Semantics, Weights};
@@ -27,7 +29,7 @@ pub enum Granularity {
 /// Which subset each of the N tokens is in.
 #[derive(Debug)]
 pub(crate) struct Subsets {
-    /// `[N]`, ascending but for [`NONE`](Self::NONE). Single tokens are sorted by row in blocks, and these are given.
+    /// `[N]`, ascending but for [`NONE`](Self::NONE).
     pub of: Vec<u32>,
     /// How many there are, empty ones included; N of single tokens.
     pub count: usize,
@@ -36,9 +38,6 @@ pub(crate) struct Subsets {
     /// Whether each token is a subset of its own.
     single: bool,
 }
-
-/// Single tokens whose rows are worked on together.
-const BLOCK: usize = 1024;
 
 impl Subsets {
     /// In no subset.
@@ -58,7 +57,7 @@ impl Subsets {
     }
 
     fn tokens(count: usize) -> Self {
-        Self { of: (0..count).map(|n| (n / BLOCK) as u32).collect(), count, completions: 1, single: true }
+        Self { of: (0..count as u32).collect(), count, completions: 1, single: true }
     }
 
     /// The tokens with `keep[b * T + t] != 0` as one subset.
@@ -74,7 +73,7 @@ impl Subsets {
 
     /// The subset of token n, below `count`.
     pub fn index(&self, n: usize) -> Option<usize> {
-        if self.single { Some(n) } else { self.holds(n).then_some(self.of[n] as usize) }
+        self.holds(n).then_some(self.of[n] as usize)
     }
 
     /// Number of tokens in subsets.
@@ -162,6 +161,10 @@ impl Subsets {
     }
 }
 
+/// Entries of features, 8 MiB, of the tokens whose proposals are worked on together: they stay in the cache that cores
+/// share while the rows that touch them come by.
+const BLOCK: usize = 1 << 21;
+
 /// How a model turns gradients into proposals.
 pub(crate) struct Proposer<'a> {
     pub step: &'a Step<'a>,
@@ -179,18 +182,43 @@ impl Proposer<'_> {
     pub fn shifts(&self, subsets: &Subsets) -> Vec<Shift> {
         let Self { step, supports, semantics, .. } = self;
         let weights = subsets.gradient_weights(step, supports, semantics.subset_weights);
-        let (v, mut shifts) = if subsets.single {
-            self.token_proposals(subsets, &weights)
-        } else {
-            self.subset_proposals(subsets, &weights)
-        };
         let averages = subsets.averages(step, supports, semantics.curvature_average);
+        if subsets.single {
+            return self.token_shifts(&weights, &averages);
+        }
+        let (v, mut shifts) = self.subset_proposals(subsets, &weights);
         for (n, reaction) in self.reactions(&v).into_iter().enumerate() {
             if let Some(subset) = subsets.index(n) {
                 self.add(&mut shifts[subset], reaction, supports.signals[n], averages[n]);
             }
         }
         shifts
+    }
+
+    /// As `shifts` where each token is a subset of its own.
+    fn token_shifts(&self, weights: &[f64], averages: &[f64]) -> Vec<Shift> {
+        let Self { step, supports, .. } = self;
+        let adam = self.adam();
+        let block = |tokens: Range<usize>| {
+            let start = tokens.start;
+            let (v, mut shifts) = match &adam {
+                Some(adam) => self.token_proposals(tokens, weights, adam),
+                None => self.along_gradients(tokens, weights),
+            };
+            let mut v = &v[..];
+            for (at, shift) in shifts.iter_mut().enumerate() {
+                let n = start + at;
+                let (own, rest) = v.split_at(supports.pairs(n).len());
+                v = rest;
+                let reaction = self.reaction(n, own);
+                let slope = weights[n] * supports.signals[n] * supports.slope * reaction.s;
+                self.start(shift, step.learning_rate * slope);
+                self.add(shift, reaction, supports.signals[n], averages[n]);
+            }
+            shifts
+        };
+        let work = supports.rows.len() * if adam.is_some() { step.batch.width } else { 64 };
+        parallel::map_blocks(self.threads, supports.len(), BLOCK / step.batch.width, work, block).concat()
     }
 
     /// Adds one token's part to its subset's shift.
@@ -224,40 +252,33 @@ impl Proposer<'_> {
         cpu::Features { batch: &self.step.batch, positions: &self.supports.features, threads: self.threads }
     }
 
-    /// Projections of every pair on the direction of its token's own gradient, `[P]`, and each token's `lr g . D`.
-    fn token_proposals(&self, subsets: &Subsets, weights: &[f64]) -> (Vec<f64>, Vec<Shift>) {
-        let Self { step, supports, .. } = self;
-        let Some(adam) = self.adam() else { return self.along_gradients(weights) };
-        let gradients = Gradients::of(supports, subsets, Weights::TokenMean, weights);
-        let projections = cpu::token_projections(self.features(), &gradients, &self.source, &adam);
-        let mut shifts = vec![Shift::default(); supports.len()];
+    /// Projections of the pairs of some tokens on the direction of their token's own gradient, and each token's `‖D‖²`.
+    fn token_proposals(&self, tokens: Range<usize>, weights: &[f64], adam: &Adam) -> (Vec<f64>, Vec<Shift>) {
+        let (first, start) = (self.supports.pairs(tokens.start).start, tokens.start);
+        let mut shifts = vec![Shift::default(); tokens.len()];
+        let gradients = Gradients::of_tokens(self.supports, tokens, weights);
+        let projections = cpu::token_projections(self.features(), &gradients, &self.source, adam);
+        let mut v = vec![0.0; gradients.pairs.len()];
         for (pair, projection) in gradients.pairs.iter().zip(&projections) {
-            shifts[pair.token as usize].squared_norm += projection.squared_norm;
-        }
-        let v = self.in_order(&gradients, &projections);
-        for (n, shift) in shifts.iter_mut().enumerate() {
-            let pairs = supports.pairs(n);
-            let s: f64 = supports.u[pairs.clone()].iter().zip(&v[pairs]).map(|(u, v)| u * v).sum();
-            self.start(shift, step.learning_rate * weights[n] * supports.signals[n] * supports.slope * s);
+            shifts[pair.token as usize - start].squared_norm += projection.squared_norm;
+            v[pair.index as usize - first] = self.with_decay(pair, projection);
         }
         (v, shifts)
     }
 
     /// As `token_proposals` where the direction is the gradient `w A u ⊗ h` itself, so that `v = w A |h|² u`.
-    fn along_gradients(&self, weights: &[f64]) -> (Vec<f64>, Vec<Shift>) {
-        let Self { step, supports, .. } = self;
-        let mut v = Vec::with_capacity(supports.rows.len());
+    fn along_gradients(&self, tokens: Range<usize>, weights: &[f64]) -> (Vec<f64>, Vec<Shift>) {
+        let supports = self.supports;
+        let mut v = Vec::new();
         let along = |n: usize| {
             let u = &supports.u[supports.pairs(n)];
             let scale = weights[n] * supports.signals[n] * supports.slope;
             let along = scale * supports.squared_norms[n];
             v.extend(u.iter().map(|u| along * u));
             let squared_norm = scale * along * u.iter().map(|u| u * u).sum::<f64>();
-            let mut shift = Shift { squared_norm, ..Shift::default() };
-            self.start(&mut shift, step.learning_rate * squared_norm);
-            shift
+            Shift { squared_norm, ..Shift::default() }
         };
-        let shifts = (0..supports.len()).map(along).collect();
+        let shifts = tokens.map(along).collect();
         (v, shifts)
     }
 
@@ -266,13 +287,14 @@ impl Proposer<'_> {
         let Self { step, supports, semantics, .. } = self;
         let gradients = Gradients::of(supports, subsets, semantics.subset_weights, weights);
         let projections = cpu::subset_projections(self.features(), &gradients, &self.source, self.adam().as_ref());
-        let v = self.in_order(&gradients, &projections);
+        let mut v = vec![0.0; supports.rows.len()];
         let mut shifts = vec![Shift::default(); subsets.count];
         let mut slopes = vec![0.0; subsets.count];
         for ((pair, projection), coefficient) in gradients.pairs.iter().zip(&projections).zip(&gradients.coefficients) {
-            let subset = pair.subset as usize;
+            let (index, subset) = (pair.index as usize, pair.subset as usize);
+            v[index] = self.with_decay(pair, projection);
             shifts[subset].squared_norm += projection.squared_norm;
-            slopes[subset] += coefficient * v[pair.index as usize];
+            slopes[subset] += coefficient * v[index];
         }
         for (shift, slope) in shifts.iter_mut().zip(slopes) {
             self.start(shift, step.learning_rate * slope);
@@ -288,27 +310,23 @@ impl Proposer<'_> {
         }
     }
 
-    /// Projections in the order of the supports' pairs, `[P]`, with the decay of weights: a logit loses a share of itself.
-    fn in_order(&self, gradients: &Gradients, projections: &[Projection]) -> Vec<f64> {
-        let decay = self.step.optimizer.logit_decay();
-        let mut v = vec![0.0; self.supports.rows.len()];
-        for (pair, projection) in gradients.pairs.iter().zip(projections) {
-            let index = pair.index as usize;
-            v[index] = projection.v - decay * f64::from(self.supports.logits[index]);
-        }
-        v
+    /// A projection with the decay of weights: a logit loses a share of itself.
+    fn with_decay(&self, pair: &Pair, projection: &Projection) -> f64 {
+        projection.v - self.step.optimizer.logit_decay() * f64::from(self.supports.logits[pair.index as usize])
+    }
+
+    /// What token n's policy does, from the projections of its pairs.
+    fn reaction(&self, n: usize, v: &[f64]) -> Reaction {
+        let Self { step, supports, .. } = self;
+        let pairs = supports.pairs(n);
+        let (pi, u) = (&supports.pi[pairs.clone()], &supports.u[pairs]);
+        Reaction::of(pi, u, v, supports.tails[n], step.learning_rate * supports.slope)
     }
 
     /// What each token's policy does, `[N]`, from the projections of all pairs, `[P]`.
     fn reactions(&self, v: &[f64]) -> Vec<Reaction> {
-        let Self { step, supports, .. } = self;
-        let rate = step.learning_rate * supports.slope;
-        let react = |n: usize| {
-            let pairs = supports.pairs(n);
-            let (pi, u, v) = (&supports.pi[pairs.clone()], &supports.u[pairs.clone()], &v[pairs]);
-            Reaction::of(pi, u, v, supports.tails[n], rate)
-        };
-        let part = |part: std::ops::Range<usize>| part.map(react).collect::<Vec<_>>();
-        parallel::map_parts(self.threads, supports.len(), 64 * v.len(), part).concat()
+        let react = |n: usize| self.reaction(n, &v[self.supports.pairs(n)]);
+        let part = |part: Range<usize>| part.map(react).collect::<Vec<_>>();
+        parallel::map_parts(self.threads, self.supports.len(), 64 * v.len(), part).concat()
     }
 }

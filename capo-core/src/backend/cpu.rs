@@ -13,8 +13,7 @@ use crate::moments::{MomentRow, Slot, Source};
 use crate::optimizer::{Adam, RowRule};
 use crate::semantics::StateDtype;
 
-/// Columns that a token proposal works on at a time: of some hundred tokens' features they stay in a core's own cache while all
-/// rows that touch these tokens come by.
+/// Columns that a token proposal works on at a time: enough for memory to stream.
 const WIDE_TILE: usize = 1024;
 
 /// Columns that a sum over tokens works on at a time: of a whole batch's features they stay in the cache that cores share,
@@ -79,39 +78,34 @@ impl NullaryFnOnce for SquaredNorm<'_> {
 }
 
 /// `D h` of each pair, `[P]`: D is the Adam direction as if the token's own gradient, `coefficient h`, were the batch's,
-/// from the moments before the batch. Each projection's squared norm is that of its row of D.
-///
-/// Pairs are worked on by subset, each of which should hold a few hundred tokens.
+/// from the moments before the batch. Each projection's squared norm is that of its row of D. On this thread alone.
 pub(crate) fn token_projections(
     features: Features,
     gradients: &Gradients,
     source: &Source,
     adam: &Adam,
 ) -> Vec<Projection> {
-    let mut projections = vec![Projection::default(); gradients.pairs.len()];
-    let tasks = tasks(gradients, &mut projections, 1, |a, b| a.subset == b.subset);
-    let (threads, arch) = (features.threads_for(gradients.pairs.len()), Arch::new());
-    parallel::for_each(threads, tasks, |task| arch.dispatch(TokenProjections { features, source, adam, task }));
-    projections
+    Arch::new().dispatch(TokenProjections { features, gradients, source, adam })
 }
 
 struct TokenProjections<'a> {
     features: Features<'a>,
+    gradients: &'a Gradients,
     source: &'a Source<'a>,
     adam: &'a Adam,
-    task: Task<'a>,
 }
 
 impl NullaryFnOnce for TokenProjections<'_> {
-    type Output = ();
+    type Output = Vec<Projection>;
 
     #[inline(always)]
-    fn call(self) {
-        let Self { features, source, adam, task: Task { pairs, coefficients, projections } } = self;
+    fn call(self) -> Vec<Projection> {
+        let Self { features, gradients: Gradients { pairs, coefficients }, source, adam } = self;
+        let mut projections = vec![Projection::default(); pairs.len()];
         let width = features.batch.width;
         let runs = runs(pairs, source, adam, width);
         for tile in tiles(width, WIDE_TILE) {
-            let mut results = coefficients.iter().zip(&mut *projections);
+            let mut results = coefficients.iter().zip(&mut projections);
             for (pairs, row, rule) in &runs {
                 let row = row.map(|row| row.columns(&tile));
                 for (pair, (&coefficient, projection)) in pairs.iter().zip(&mut results) {
@@ -121,6 +115,7 @@ impl NullaryFnOnce for TokenProjections<'_> {
                 }
             }
         }
+        projections
     }
 }
 

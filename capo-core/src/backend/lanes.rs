@@ -150,13 +150,7 @@ pub(crate) fn propose(gradient: &mut [f64], row: Option<&MomentRow>, rule: &RowR
 
 /// Takes one row of a gradient into its moments.
 #[inline(always)]
-pub(crate) fn update(
-    exp_avg: &mut [f32],
-    exp_avg_sq: &mut [f32],
-    gradient: &[f64],
-    rule: &RowRule,
-    dtype: StateDtype,
-) {
+pub(crate) fn update(exp_avg: &mut [f32], exp_avg_sq: &mut [f32], gradient: &[f64], rule: &RowRule, dtype: StateDtype) {
     for ((m, v), &g) in exp_avg.iter_mut().zip(&mut *exp_avg_sq).zip(gradient) {
         let (mean, square) = rule.moments(f64::from(*m), f64::from(*v), g);
         (*m, *v) = (saturate(mean), saturate(square));

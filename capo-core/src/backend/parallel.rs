@@ -41,12 +41,21 @@ pub(crate) fn map_parts<T: Send>(
     elements: usize,
     work: impl Fn(Range<usize>) -> T + Sync,
 ) -> Vec<T> {
+    map_blocks(threads, length, usize::MAX, elements, work)
+}
+
+/// As `map_parts`, in parts of at most `block`.
+pub(crate) fn map_blocks<T: Send>(
+    threads: usize,
+    length: usize,
+    block: usize,
+    elements: usize,
+    work: impl Fn(Range<usize>) -> T + Sync,
+) -> Vec<T> {
     let threads = threads_for(elements, threads);
-    let part = length.div_ceil(4 * threads).max(1);
+    let parts = if threads == 1 { 1 } else { 4 * threads };
+    let part = length.div_ceil(parts).min(block).max(1);
     let parts: Vec<_> = (0..length).step_by(part).map(|start| start..(start + part).min(length)).collect();
-    if threads == 1 {
-        return vec![work(0..length)];
-    }
     let mut results: Vec<Option<T>> = parts.iter().map(|_| None).collect();
     for_each(threads, parts.into_iter().zip(&mut results).collect(), |(part, result)| *result = Some(work(part)));
     results.into_iter().flatten().collect()
@@ -62,6 +71,9 @@ mod tests {
             for length in [0, 1, 5, 1000] {
                 let parts = map_parts(threads, length, usize::MAX, |part| part.collect::<Vec<_>>());
                 assert_eq!(parts.concat(), (0..length).collect::<Vec<_>>(), "{threads} threads");
+                let blocks = map_blocks(threads, length, 3, usize::MAX, |part| part.collect::<Vec<_>>());
+                assert_eq!(blocks.concat(), parts.concat());
+                assert!(blocks.iter().all(|block| block.len() <= 3));
             }
         }
     }
