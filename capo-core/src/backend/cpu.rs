@@ -13,16 +13,13 @@ use crate::moments::{MomentRow, Slot, Source};
 use crate::optimizer::{Adam, RowRule};
 use crate::semantics::StateDtype;
 
-/// Columns that a token proposal works on at a time: enough for memory to stream.
-const WIDE_TILE: usize = 1024;
-
 /// Columns that a sum over tokens works on at a time: of a whole batch's features they stay in the cache that cores share,
 /// and the sum in registers.
 const TILE: usize = 64;
 
-/// The columns, `size` at a time.
-fn tiles(width: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..width).step_by(size).map(move |start| start..(start + size).min(width))
+/// The columns, a tile at a time.
+fn tiles(width: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..width).step_by(TILE).map(move |start| start..(start + TILE).min(width))
 }
 
 /// Where a batch's features are, and who may work on them.
@@ -36,10 +33,10 @@ pub(crate) struct Features<'a> {
 }
 
 impl<'a> Features<'a> {
-    /// Some columns of the feature of a pair's token.
+    /// The feature of a pair's token, `[D]`.
     #[inline(always)]
-    fn of(&self, pair: &Pair, tile: &Range<usize>) -> &'a [f32] {
-        &self.batch.feature(self.positions[pair.token as usize])[tile.clone()]
+    fn of(&self, pair: &Pair) -> &'a [f32] {
+        self.batch.feature(self.positions[pair.token as usize])
     }
 
     /// `sum coefficient h` over pairs, some columns of it; 0 beyond them.
@@ -47,7 +44,7 @@ impl<'a> Features<'a> {
     fn weighed_sum(&self, pairs: &[Pair], coefficients: &[f64], tile: &Range<usize>) -> [f64; TILE] {
         let mut total = [0.0; TILE];
         for (pair, &coefficient) in pairs.iter().zip(coefficients) {
-            let h = self.of(pair, tile);
+            let h = &self.of(pair)[tile.clone()];
             match h.first_chunk::<TILE>() {
                 Some(h) => accumulate(&mut total, coefficient, h),
                 None => accumulate(&mut total, coefficient, h),
@@ -101,18 +98,11 @@ impl NullaryFnOnce for TokenProjections<'_> {
     #[inline(always)]
     fn call(self) -> Vec<Projection> {
         let Self { features, gradients: Gradients { pairs, coefficients }, source, adam } = self;
-        let mut projections = vec![Projection::default(); pairs.len()];
-        let width = features.batch.width;
-        let runs = runs(pairs, source, adam, width);
-        for tile in tiles(width, WIDE_TILE) {
-            let mut results = coefficients.iter().zip(&mut projections);
-            for (pairs, row, rule) in &runs {
-                let row = row.map(|row| row.columns(&tile));
-                for (pair, (&coefficient, projection)) in pairs.iter().zip(&mut results) {
-                    let part = project(features.of(pair, &tile), row.as_ref(), rule, coefficient);
-                    projection.v += part.v;
-                    projection.squared_norm += part.squared_norm;
-                }
+        let mut projections = Vec::with_capacity(pairs.len());
+        let mut coefficients = coefficients.iter();
+        for (pairs, row, rule) in runs(pairs, source, adam, features.batch.width) {
+            for (pair, &coefficient) in pairs.iter().zip(&mut coefficients) {
+                projections.push(project(features.of(pair), row.as_ref(), &rule, coefficient));
             }
         }
         projections
@@ -148,7 +138,7 @@ impl NullaryFnOnce for SubsetProjections<'_> {
     fn call(self) {
         let Self { features, source, adam, task: Task { pairs, coefficients, projections } } = self;
         let rules = adam.map(|adam| runs(pairs, source, adam, features.batch.width));
-        for tile in tiles(features.batch.width, TILE) {
+        for tile in tiles(features.batch.width) {
             let mut start = 0;
             for (at, run) in pairs.chunk_by(Pair::shares_row).enumerate() {
                 let end = start + run.len();
@@ -159,7 +149,7 @@ impl NullaryFnOnce for SubsetProjections<'_> {
                 }
                 projections[start].squared_norm += sum(direction, direction, |x, y| x * y);
                 for (pair, projection) in run.iter().zip(&mut projections[start..end]) {
-                    projection.v += sum(direction, features.of(pair, &tile), |d, h| d * f64::from(h));
+                    projection.v += sum(direction, &features.of(pair)[tile.clone()], |d, h| d * f64::from(h));
                 }
                 start = end;
             }
@@ -268,7 +258,7 @@ impl NullaryFnOnce for UpdateMoments<'_> {
     #[inline(always)]
     fn call(self) {
         let Self { features, mut updates, dtype } = self;
-        for tile in tiles(features.batch.width, TILE) {
+        for tile in tiles(features.batch.width) {
             for Update { pairs, coefficients, slot, rule } in &mut updates {
                 let gradient = features.weighed_sum(pairs, coefficients, &tile);
                 let (exp_avg, exp_avg_sq) = (&mut slot.exp_avg[tile.clone()], &mut slot.exp_avg_sq[tile.clone()]);
