@@ -119,7 +119,7 @@ pub(crate) fn subset_projections(
 ) -> Vec<Projection> {
     let mut projections = vec![Projection::default(); gradients.pairs.len()];
     let (threads, arch) = (features.threads_for(2 * gradients.pairs.len()), Arch::new());
-    let tasks = tasks(gradients, &mut projections, gradients.pairs.len().div_ceil(4 * threads), Pair::shares_row);
+    let tasks = tasks(gradients, &mut projections, gradients.pairs.len().div_ceil(2 * threads), Pair::shares_row);
     parallel::for_each(threads, tasks, |task| arch.dispatch(SubsetProjections { features, source, adam, task }));
     projections
 }
@@ -219,7 +219,7 @@ pub(crate) fn update_moments(
         updates.push(Update { pairs, coefficients: own, slot, rule });
     }
     let (threads, arch) = (features.threads_for(gradients.pairs.len()), Arch::new());
-    let groups = grouped(updates, gradients.pairs.len().div_ceil(4 * threads));
+    let groups = grouped(updates, gradients.pairs.len().div_ceil(2 * threads));
     parallel::for_each(threads, groups, |updates| arch.dispatch(UpdateMoments { features, updates, dtype }));
 }
 
