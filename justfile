@@ -12,8 +12,9 @@ test:
 ci:
     .ci/run
 
-# Speed of the model's parts, and of fused operations beside candle's own.
+# Speed of the curvature core, of the model's parts, and of fused operations beside candle's own.
 bench:
+    cargo bench -p capo-core
     cargo bench -p host --bench model
 
 # Formats every crate.

@@ -267,3 +267,86 @@ impl NullaryFnOnce for UpdateMoments<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moments::Moments;
+    use crate::optimizer::{OptimizerKind, OptimizerModel};
+    use crate::semantics::UntouchedRows;
+
+    const WIDTH: usize = 203;
+    const ROWS: u32 = 5;
+    const TOKENS: u32 = 7;
+
+    /// A wave that repeats nowhere.
+    fn wave(at: usize) -> f32 {
+        (at as f32 * 0.731).sin() + 0.1
+    }
+
+    fn gradients() -> Gradients {
+        let pair = |index: u32| Pair { subset: 0, row: index / TOKENS, token: index % TOKENS, index };
+        let pairs: Vec<Pair> = (0..ROWS * TOKENS).map(pair).collect();
+        let coefficients = (0..pairs.len()).map(|at| f64::from(wave(3 * at))).collect();
+        Gradients { pairs, coefficients }
+    }
+
+    /// What all three operations give, each called through `run`.
+    macro_rules! results {
+        ($run:expr) => {{
+            let hidden: Vec<f32> = (0..TOKENS as usize * WIDTH).map(wave).collect();
+            let batch = LastLayer {
+                completions: 1,
+                tokens: TOKENS as usize,
+                group_size: 1,
+                k: 1,
+                width: WIDTH,
+                vocab_size: ROWS as usize,
+                hidden: &hidden,
+                topk_ids: &[],
+                topk_logits: &[],
+                action_ids: &[],
+                action_logits: &[],
+                logsumexp: &[],
+            };
+            let positions: Vec<usize> = (0..TOKENS as usize).collect();
+            let features = Features { batch: &batch, positions: &positions, threads: 1 };
+            let gradients = gradients();
+            let model =
+                OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0 };
+            let adam = model.adam(3, UntouchedRows::Decay).unwrap();
+            // The last row has no moments yet.
+            let mut moments = Moments::new(ROWS as usize, WIDTH, 3, Vec::new()).unwrap();
+            let update = |moments: &mut Moments, rows: u32| {
+                let runs = gradients.pairs.chunk_by(Pair::shares_row).take(rows as usize);
+                let slots = moments.rows_mut(0..rows).into_iter();
+                let coefficients = &gradients.coefficients[..TOKENS as usize];
+                let updates = runs
+                    .zip(slots)
+                    .map(|(pairs, slot)| Update { pairs, coefficients, rule: adam.update(1), slot })
+                    .collect();
+                $run(UpdateMoments { features, updates, dtype: StateDtype::F32 });
+            };
+            update(&mut moments, ROWS - 1);
+            let source = Source::Own(&moments);
+            let tokens = $run(TokenProjections { features, gradients: &gradients, source: &source, adam: &adam });
+            let mut subsets = vec![Projection::default(); gradients.pairs.len()];
+            let Gradients { pairs, coefficients } = &gradients;
+            let task = Task { pairs, coefficients, projections: &mut subsets };
+            $run(SubsetProjections { features, source: &source, adam: Some(&adam), task });
+            update(&mut moments, ROWS);
+            (tokens, subsets, moments)
+        }};
+    }
+
+    /// Called without a dispatch, an operation runs with the instructions that every machine of the target has.
+    #[test]
+    fn the_widest_instructions_give_the_bits_of_the_plainest() {
+        let plain = results!(|operation| NullaryFnOnce::call(operation));
+        let widest = results!(|operation| Arch::new().dispatch(operation));
+        assert_eq!(plain.0, widest.0);
+        assert_eq!(plain.1, widest.1);
+        assert_eq!(plain.2, widest.2);
+        assert!(plain.0.iter().all(|projection| projection.v != 0.0));
+    }
+}
