@@ -342,7 +342,7 @@ mod tests {
     /// Called without a dispatch, an operation runs with the instructions that every machine of the target has.
     #[test]
     fn the_widest_instructions_give_the_bits_of_the_plainest() {
-        let plain = results!(|operation| NullaryFnOnce::call(operation));
+        let plain = results!(NullaryFnOnce::call);
         let widest = results!(|operation| Arch::new().dispatch(operation));
         assert_eq!(plain.0, widest.0);
         assert_eq!(plain.1, widest.1);
