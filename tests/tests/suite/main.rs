@@ -17,6 +17,7 @@ mod recipes;
 mod replay;
 mod resume;
 mod rewards;
+mod semantics;
 mod snapshots;
 mod sweep;
 mod trajectory;
