@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// Below this many elements, starting threads costs more than they save.
-const WORTH_A_THREAD: usize = 1 << 18;
+const WORTH_A_THREAD: usize = 1 << 21;
 
 /// How many threads `elements` multiplications are worth, of `threads`.
 pub(crate) fn threads_for(elements: usize, threads: usize) -> usize {
