@@ -19,6 +19,7 @@ mod resume;
 mod rewards;
 mod snapshots;
 mod trajectory;
+mod trust;
 mod tutorial;
 
 /// One quick step without evaluation.
