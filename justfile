@@ -18,7 +18,7 @@ bench:
 
 # Formats every crate.
 fmt:
-    cargo fmt --all && cargo fmt --manifest-path plugins/examples/surprise-cap/Cargo.toml
+    cargo fmt --all && cargo fmt --all --manifest-path plugins/examples/Cargo.toml
 
 # Makes the embedded base model again and compares it with the committed one.
 base:

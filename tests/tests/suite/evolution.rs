@@ -23,18 +23,22 @@ impl Copy {
         let (settings, _) = settings.split_once("[profile.").unwrap();
         let members = "[workspace]\nresolver = \"3\"\nmembers = [\"capo-plugin\"]\nexclude = [\"plugins/examples\"]\n";
         copy.write("Cargo.toml", &format!("{members}\n[workspace.package]{settings}"));
-        let example = "plugins/examples/surprise-cap";
-        for folder in ["capo-plugin", "capo-plugin/src", "capo-plugin/src/testing", example, &format!("{example}/src")]
-        {
-            for entry in std::fs::read_dir(source.join(folder)).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_file() {
-                    let name = path.strip_prefix(&source).unwrap().to_str().unwrap().to_owned();
-                    copy.write(&name, &std::fs::read_to_string(&path).unwrap());
-                }
+        copy.take("capo-plugin");
+        copy.take("plugins/examples");
+        copy.change("plugins/examples/surprise-cap/Cargo.toml", "[lib]\n", &format!("[lib]\nname = \"{name}\"\n"))
+    }
+
+    /// Copies a folder of the workspace, without what was built in it.
+    fn take(&self, folder: &str) {
+        for entry in std::fs::read_dir(artifacts::workspace().join(folder)).unwrap() {
+            let entry = entry.unwrap();
+            let name = format!("{folder}/{}", entry.file_name().to_str().unwrap());
+            if entry.path().is_file() {
+                self.write(&name, &std::fs::read_to_string(entry.path()).unwrap());
+            } else if entry.file_name() != "target" {
+                self.take(&name);
             }
         }
-        copy.change(&format!("{example}/Cargo.toml"), "[lib]\n", &format!("[lib]\nname = \"{name}\"\n"))
     }
 
     /// Writes a file unless it is there already, so that cargo has nothing to do for a copy that it knows.
@@ -59,11 +63,7 @@ impl Copy {
         let (from, to) = ("version = \"1.0.0\"", format!("version = \"{version}\""));
         let locked = format!("name = \"capo-plugin\"\n{from}");
         let changed = format!("name = \"capo-plugin\"\n{to}");
-        self.change("capo-plugin/Cargo.toml", from, &to).change(
-            "plugins/examples/surprise-cap/Cargo.lock",
-            &locked,
-            &changed,
-        )
+        self.change("capo-plugin/Cargo.toml", from, &to).change("plugins/examples/Cargo.lock", &locked, &changed)
     }
 
     /// The plugin built on it.
@@ -98,7 +98,7 @@ fn a_later_minor_version_is_the_same_abi() {
         let mask = "mask=[{use=\"example.surprise-cap\",max_nats=0.5}]";
         folder.train(name, &format!("--plugin {} --set {mask} {ONE_STEP}", library.display()))
     };
-    train("later", &library).assert_same(&train("own", &artifacts::example("dev")));
+    train("later", &library).assert_same(&train("own", &artifacts::example("surprise-cap", "dev")));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_plugin_from_before_the_reward_point() {
         let mask = "mask=[{use=\"example.surprise-cap\",max_nats=0.5}]";
         folder.train(name, &format!("--plugin {} --set {mask} {ONE_STEP}", library.display()))
     };
-    train("before", &library).assert_same(&train("own", &artifacts::example("dev")));
+    train("before", &library).assert_same(&train("own", &artifacts::example("surprise-cap", "dev")));
 }
 
 #[test]
