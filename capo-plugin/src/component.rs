@@ -288,6 +288,12 @@ pub struct Mask {
 handle_basics!(Mask, MaskBox);
 
 impl Mask {
+    /// The same mask under another id in reports and sentences: for a host that runs a component more than once.
+    #[must_use]
+    pub fn renamed(self, id: &str) -> Self {
+        Self { id: id.to_owned(), ..self }
+    }
+
     /// Calls `mask` on `keep`, `[B, T]`, which holds zeros and ones.
     ///
     /// # Errors

@@ -237,13 +237,20 @@ impl Registry {
         Ok(Components { advantage, objective, masks: self.masks(&config.mask)? })
     }
 
-    /// Builds masks alone.
+    /// Builds masks alone. One that is used again reports as `ID#2`, so that no report hides another.
     ///
     /// # Errors
     ///
     /// As [`Registry::build`].
     pub fn masks(&self, configs: &[ComponentConfig]) -> Result<Vec<Mask>> {
-        configs.iter().map(|mask| self.one("[[mask]]", Point::Mask, mask, Image::mask)).collect()
+        let build = |(index, config): (usize, &ComponentConfig)| {
+            let mask = self.one("[[mask]]", Point::Mask, config, Image::mask)?;
+            Ok(match configs[..index].iter().filter(|other| other.id == config.id).count() {
+                0 => mask,
+                before => mask.renamed(&format!("{}#{}", config.id, before + 1)),
+            })
+        };
+        configs.iter().enumerate().map(build).collect()
     }
 
     /// Builds one reward.

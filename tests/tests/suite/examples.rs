@@ -55,7 +55,7 @@ const EXAMPLES: [(&str, &str, &str); 5] = [
     ("ratio-range", ",low=0.98,high=1.02", "--set train.num_iterations=2"),
     ("surprise-cap", ",max_nats=0.5", ""),
     ("top-entropy", ",top_entropy_quantile=0.3", ""),
-    ("truncated", "", "--set rollout.max_completion_length=13"),
+    ("truncated", "", "--set rollout.max_completion_length=12"),
 ];
 
 #[test]

@@ -4,6 +4,7 @@
 //! new ones into these files; read the difference before committing it.
 
 mod cli;
+mod composition;
 mod config;
 mod equivalence;
 mod evolution;
