@@ -91,8 +91,11 @@ fn refused(library: &Path) -> String {
 }
 
 #[test]
-fn a_later_minor_version_is_the_same_abi() {
-    let library = Copy::new("later_minor").version("1.9.3").build();
+fn a_later_minor_version_with_a_point_of_its_own_is_the_same_abi() {
+    let last = "        _ => ROption::RNone,";
+    let more = "        \"capo.later/1\" => ROption::RSome(Extension::of(&OBJECTIVE)),\n";
+    let copy = Copy::new("later_minor").version("1.9.3");
+    let library = copy.change("capo-plugin/src/image.rs", last, &format!("{more}{last}")).build();
     let folder = Folder::new();
     let train = |name: &str, library: &Path| {
         let mask = "mask=[{use=\"example.surprise-cap\",max_nats=0.5}]";
@@ -122,20 +125,16 @@ fn another_layout_under_a_known_id() {
 }
 
 #[test]
-fn a_plugin_from_before_the_reward_point() {
-    let answer = "        REWARD_POINT => ROption::RSome(Extension::of(&REWARD)),\n";
-    let library = Copy::new("before_rewards").change("capo-plugin/src/image.rs", answer, "").build();
-    let folder = Folder::new();
-    let train = |name: &str, library: &Path| {
-        let mask = "mask=[{use=\"example.surprise-cap\",max_nats=0.5}]";
-        folder.train(name, &format!("--plugin {} --set {mask} {ONE_STEP}", library.display()))
-    };
-    train("before", &library).assert_same(&train("own", &artifacts::example("surprise-cap", "dev")));
-}
-
-#[test]
 fn another_layout_of_the_reward_point_alone() {
     let copy = Copy::new("other_rewards");
     let library = copy.change("capo-plugin/src/abi_reward.rs", "pub truncated: u8,", "pub truncated: u32,").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.reward/1` (rebuild it against a released `capo-plugin`)");
+}
+
+#[test]
+fn another_layout_of_the_recipes_alone() {
+    let (field, value) = ("RVec<RecipeInfo>,", "RecipePoint { recipes }");
+    let copy = Copy::new("other_recipes").change("capo-plugin/src/abi.rs", field, &format!("{field} pub more: u32,"));
+    let library = copy.change("capo-plugin/src/image.rs", value, "RecipePoint { recipes, more: 0 }").build();
+    assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.recipe/1` (rebuild it against a released `capo-plugin`)");
 }

@@ -9,6 +9,7 @@ mod config;
 mod equivalence;
 mod evolution;
 mod examples;
+mod frozen;
 mod interruption;
 mod loading;
 mod misbehaviour;
