@@ -12,9 +12,10 @@ test:
 ci:
     .ci/run
 
-# Speed of the model's parts, and of fused operations beside candle's own.
+# Speed of the model's parts, of fused operations beside candle's own, and of calls across the plugin boundary.
 bench:
     cargo bench -p host --bench model
+    cargo bench -p capo-plugin --bench boundary
 
 # Formats every crate.
 fmt:
