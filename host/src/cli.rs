@@ -31,7 +31,7 @@ use crate::sink::WarningSink;
 use crate::train::train;
 use crate::trust::{PIN, Trust};
 
-/// Reinforcement learning of language models, with rewards, advantage estimators, objectives and gradient masks that load at run time.
+/// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
 #[command(name = "host", version, propagate_version = true)]
 struct Cli {

@@ -19,7 +19,7 @@ fn help_mentions(command: &str, words: &[&str]) {
 #[test]
 fn help() {
     assert_snapshot!(Folder::new().host("--help").succeeded().stdout, @"
-    Reinforcement learning of language models, with rewards, advantage estimators, objectives and gradient masks that load at run time
+    Reinforcement learning of language models, with components that load at run time
 
     Usage: host [OPTIONS] <COMMAND>
 
