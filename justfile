@@ -12,14 +12,15 @@ test:
 ci:
     .ci/run
 
-# Speed of the curvature core, of the model's parts, and of fused operations beside candle's own.
+# Speed of the curvature core, of the model's parts beside candle's own, and of calls across the plugin boundary.
 bench:
     cargo bench -p capo-core
     cargo bench -p host --bench model
+    cargo bench -p capo-plugin --bench boundary
 
 # Formats every crate.
 fmt:
-    cargo fmt --all && cargo fmt --manifest-path plugins/examples/surprise-cap/Cargo.toml
+    cargo fmt --all && cargo fmt --all --manifest-path plugins/examples/Cargo.toml
 
 # Makes the embedded base model again and compares it with the committed one.
 base:

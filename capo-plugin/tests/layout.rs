@@ -5,11 +5,14 @@
 use std::mem::{align_of, offset_of, size_of};
 
 use capo_plugin::abi::{
-    AdvantageBox, AdvantagePoint, ComponentInfo, HostRef, MaskBox, MaskPoint, ObjectiveBox, ObjectivePoint, RecipeInfo,
-    RecipePoint, WireBatch, WireError, WireLastLayer, WireOptimizerState,
+    AdvantageBox, AdvantagePoint, ComponentInfo, HostRef, MaskBox, MaskPoint, ObjectiveBox, ObjectivePoint, PluginRoot,
+    PluginRoot_Ref, RecipeInfo, RecipePoint, WireBatch, WireError, WireLastLayer, WireOptimizerState,
 };
 use capo_plugin::abi_reward::{RewardBox, RewardPoint, WireCompletion, WireRollout};
-use capo_plugin::{DType, DeviceKind, Dims, Extension, Inputs, OptimizerInfo, Purpose, Reduction, Tensor};
+use capo_plugin::{
+    DType, Denominator, DeviceKind, Dims, ErrorKind, Extension, Inputs, OptimizerInfo, OptimizerKind, Purpose,
+    Reduction, Tensor,
+};
 
 macro_rules! size {
     ($($type:ty => $size:literal / $align:literal),* $(,)?) => {
@@ -53,6 +56,11 @@ fn sizes_and_alignments() {
         RewardBox => 24 / 8,
         WireCompletion<'static> => 88 / 8,
         WireRollout<'static> => 64 / 8,
+        PluginRoot => 16 / 8,
+        PluginRoot_Ref => 8 / 8,
+        Denominator => 4 / 4,
+        OptimizerKind => 4 / 4,
+        ErrorKind => 4 / 4,
     }
 }
 
@@ -70,6 +78,47 @@ fn offsets_of_public_fields() {
         logps 232, losses 248, dloss_dlogp 272, old_logps 296, ref_logps 320, entropy 344, last_layer 368,
         optimizer_state 744);
     offsets!(WireCompletion<'static>: prompt 0, text 16, ids 32, truncated 48, answer 56, columns 72);
+    offsets!(PluginRoot: abi_version 0, extension 8);
+    offsets!(ComponentInfo: id 0, about 32, package 64, version 96, keys 128);
+    offsets!(RecipeInfo: name 0, about 32, toml 64, package 96);
+    offsets!(AdvantagePoint: components 0, create 8);
+    offsets!(ObjectivePoint: components 0, create 8);
+    offsets!(MaskPoint: components 0, create 8);
+    offsets!(RecipePoint: recipes 0);
+    offsets!(RewardPoint: components 0, create 8);
     offsets!(WireRollout<'static>: purpose 0, step 8, max_steps 16, seed 24, group_size 32, max_completion_length 40,
         completions 48);
+}
+
+/// The names that `source` gives to types of the wire: structs with a checked layout, and objects.
+fn wire_types(source: &str) -> Vec<String> {
+    let name = |rest: &str| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap().to_owned();
+    let (mut names, mut derived) = (Vec::new(), false);
+    for line in source.lines() {
+        derived |= line.starts_with("#[derive(StableAbi");
+        if let Some(rest) = line.strip_prefix("pub struct ") {
+            names.extend(derived.then(|| name(rest)));
+            derived = false;
+        } else if let Some(rest) = line.strip_prefix("pub type ") {
+            names.push(name(rest));
+        }
+    }
+    names
+}
+
+#[test]
+fn every_type_of_the_wire_is_in_the_table() {
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let table = include_str!("layout.rs");
+    let mut count = 0;
+    for entry in std::fs::read_dir(source).unwrap() {
+        let path = entry.unwrap().path();
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        for name in wire_types(&text) {
+            let rows = [format!("        {name} => "), format!("        {name}<'static> => ")];
+            assert!(rows.iter().any(|row| table.contains(row)), "`{name}` of `{}` has no row", path.display());
+            count += 1;
+        }
+    }
+    assert_eq!(count, 31, "types of the wire");
 }

@@ -20,15 +20,17 @@ use crate::eval::{self, Exam, Grader};
 use crate::files;
 use crate::model::Policy;
 use crate::new_plugin::{self, NewPlugin};
+use crate::provenance;
 use crate::registry::Registry;
 use crate::replay::replay;
 use crate::report::{Report, say};
 use crate::reward::Rewards;
-use crate::run::{CONFIG_FILE, PLUGINS_FILE, Run};
+use crate::run::{CONFIG_FILE, Run};
 use crate::sft::Sft;
 use crate::sink::WarningSink;
 use crate::sweep::{self, Sweep};
 use crate::train::train;
+use crate::trust::{PIN, Trust};
 
 /// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
@@ -67,7 +69,7 @@ enum Command {
     /// of nine thresholds rejects, and the threshold that comes nearest to one token in fifty.
     Replay(ReplayArgs),
     /// List every component and recipe: its point, what it does, where it came from.
-    Plugins(PluginArgs),
+    Plugins(ListArgs),
     /// Make the crate of a plugin, which builds and passes its tests as it is.
     ///
     /// `host new-plugin calm` makes the folder `calm`: a component, its tests, a README that says what comes next. docs/plugins.md is the
@@ -88,9 +90,31 @@ struct ConfigArgs {
 #[derive(Args)]
 struct PluginArgs {
     /// A plugin: a path, or a name looked up in `./`, the folders of `CAPO_PLUGIN_PATH` and beside `host`. Repeatable. A plugin
-    /// is native code with your rights.
+    /// is native code with your rights. `LIB@sha256:HEX` accepts no other file than the one with this hash.
     #[arg(long, value_name = "LIB")]
     plugin: Vec<PathBuf>,
+    /// Accepts plugins that any user of this machine may change or replace.
+    #[arg(long)]
+    allow_unsafe_plugin_path: bool,
+}
+
+impl PluginArgs {
+    fn open(&self) -> Result<Registry> {
+        Registry::open_with(&self.plugin, &self.trust())
+    }
+
+    fn trust(&self) -> Trust {
+        Trust { unsafe_path: self.allow_unsafe_plugin_path, known: None }
+    }
+}
+
+#[derive(Args)]
+struct ListArgs {
+    #[command(flatten)]
+    plugins: PluginArgs,
+    /// Prints each plugin's path and SHA-256, as `--plugin` takes them, with its package and version.
+    #[arg(long, requires = "plugin")]
+    hash: bool,
 }
 
 #[derive(Args)]
@@ -105,6 +129,9 @@ struct TrainArgs {
     /// Goes on with the run in DIR, with its own settings and plugins.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "set", "output_dir"])]
     resume: Option<PathBuf>,
+    /// Goes on with plugins that are not the files that the run used so far.
+    #[arg(long, requires = "resume")]
+    allow_changed_plugins: bool,
     /// Writes the batch of every optimizer step to this folder, for `host replay`.
     #[arg(long, value_name = "DIR")]
     dump_batches: Option<PathBuf>,
@@ -261,12 +288,11 @@ fn open_run(args: &TrainArgs) -> Result<Run> {
                 dir.display()
             );
         }
-        let plugins = if args.plugins.plugin.is_empty() { recorded_plugins(dir)? } else { args.plugins.plugin.clone() };
-        let registry = Registry::open(&plugins)?;
+        let registry = reopen_plugins(args, dir)?;
         let config = registry.resolve(Draft::read(Some(&config), config::DEFAULT, &[])?)?;
         return Run::resume(config, &registry, dir);
     }
-    let registry = Registry::open(&args.plugins.plugin)?;
+    let registry = args.plugins.open()?;
     let mut config = resolve(&registry, &args.config)?;
     if let Some(dir) = &args.output_dir {
         config.train.output_dir = Some(dir.clone());
@@ -278,9 +304,14 @@ fn resolve(registry: &Registry, args: &ConfigArgs) -> Result<Config> {
     registry.resolve(Draft::read(args.config.as_deref(), config::DEFAULT, &args.set)?)
 }
 
-fn recorded_plugins(dir: &Path) -> Result<Vec<PathBuf>> {
-    let path = dir.join(PLUGINS_FILE);
-    serde_json::from_slice(&files::read(&path)?).with_context(|| format!("`{}` is damaged", path.display()))
+/// The plugins of the run in `dir`, or those that the command line names in their place.
+fn reopen_plugins(args: &TrainArgs, dir: &Path) -> Result<Registry> {
+    let known = provenance::latest(dir)?;
+    let given = &args.plugins.plugin;
+    let names = if given.is_empty() { known.iter().map(|plugin| plugin.path.clone()).collect() } else { given.clone() };
+    let mut trust = args.plugins.trust();
+    trust.known = Some(known).filter(|_| !args.allow_changed_plugins);
+    Registry::open_with(&names, &trust)
 }
 
 /// The first Ctrl-C ends the run after the current rollout; the second ends the process.
@@ -297,7 +328,7 @@ fn watch_interrupts(stop: &Arc<AtomicBool>) -> Result<()> {
 
 fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
-        let registry = Registry::open(&args.plugins.plugin)?;
+        let registry = args.plugins.open()?;
         let config = resolve(&registry, &args.config)?;
         let name = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);
         let files = embedded::model_files(name)?;
@@ -331,7 +362,7 @@ fn run_sft(args: &SftArgs) -> Result<(), Failure> {
 
 fn run_replay(args: &ReplayArgs) -> Result<(), Failure> {
     let work = || -> Result<()> {
-        let registry = Registry::open(&args.plugins.plugin)?;
+        let registry = args.plugins.open()?;
         let masks = |set: Option<String>| -> Result<Vec<ComponentConfig>> {
             let sets: Vec<String> = args.set.iter().cloned().chain(set).collect();
             match &args.config {
@@ -349,8 +380,14 @@ fn run_replay(args: &ReplayArgs) -> Result<(), Failure> {
     work().map_err(Failure::Input)
 }
 
-fn run_plugins(args: &PluginArgs) -> Result<()> {
-    let registry = Registry::open(&args.plugin)?;
+fn run_plugins(args: &ListArgs) -> Result<()> {
+    let registry = args.plugins.open()?;
+    if args.hash {
+        for plugin in registry.plugins() {
+            say(&format!("{}{PIN}{}  {}", plugin.path.display(), plugin.sha256, plugin.packages.join(", ")));
+        }
+        return Ok(());
+    }
     let mut point = None;
     for offer in registry.offers() {
         if point.replace(offer.point) != Some(offer.point) {

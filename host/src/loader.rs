@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use capo_plugin::abi::{ABI_VERSION, AbiHeaderRef, HEADER_SYMBOL, LibraryError, PluginRoot_Ref};
+use capo_plugin::abi::{ABI_VERSION, AbiHeaderRef, HEADER_SYMBOL, LibraryError, PluginRoot_Ref, RECIPE_POINT};
 use capo_plugin::{Image, Point};
 use libloading::Library;
 
@@ -73,14 +73,15 @@ pub fn load(path: &Path) -> Result<Image> {
             image.abi_version()
         );
     }
+    let refused = |id: &str, differences: String| {
+        anyhow!(differences).context(format!(
+            "`{shown}` has another layout under extension `{id}` (rebuild it against a released `capo-plugin`)"
+        ))
+    };
     for point in Point::ALL {
-        image.components(point).map_err(|differences| {
-            anyhow!(differences).context(format!(
-                "`{shown}` has another layout under extension `{}` (rebuild it against a released `capo-plugin`)",
-                point.extension_id()
-            ))
-        })?;
+        image.components(point).map_err(|differences| refused(point.extension_id(), differences))?;
     }
+    image.recipes().map_err(|differences| refused(RECIPE_POINT, differences))?;
     Ok(image)
 }
 

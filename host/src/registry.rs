@@ -1,5 +1,6 @@
 //! Every component and recipe that this run knows, whichever image it came from.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
@@ -8,7 +9,9 @@ use capo_plugin::{Advantage, Image, Mask, ObjectiveFn, Point, RewardFn, nearest}
 use crate::builtin::DEFAULT_RECIPE;
 use crate::config::{ComponentConfig, Config, Draft};
 use crate::loader;
+use crate::provenance::PluginRecord;
 use crate::reward::RewardConfig;
+use crate::trust::{Trust, TrustedFile};
 
 /// An image's name in sentences.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +68,7 @@ pub struct Registry {
     images: Vec<Image>,
     offers: Vec<Offer>,
     recipes: Vec<OfferedRecipe>,
-    plugins: Vec<PathBuf>,
+    plugins: Vec<TrustedFile>,
 }
 
 /// The components of a run, built.
@@ -83,17 +86,26 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// When a plugin is not found, cannot be loaded, or offers an id that is already taken.
+    /// When a plugin is not found, is not to be trusted, cannot be loaded, or offers an id that is already taken.
     pub fn open(names: &[PathBuf]) -> Result<Self> {
+        Self::open_with(names, &Trust::default())
+    }
+
+    /// The same with other demands on the files.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::open`].
+    pub fn open_with(names: &[PathBuf], trust: &Trust) -> Result<Self> {
         let mut registry = Self::default();
         registry.add(Image::own(), Origin::BuiltIn)?;
         for name in names {
-            let path = loader::find(name)?;
-            if registry.plugins.contains(&path) {
-                bail!("plugin `{}` is given twice (leave one out)", path.display());
+            let file = trust.check(name)?;
+            if registry.plugins.iter().any(|other| other.path == file.path) {
+                bail!("plugin `{}` is given twice (leave one out)", file.path.display());
             }
-            registry.add(loader::load(&path)?, Origin::File(path.clone()))?;
-            registry.plugins.push(path);
+            registry.add(loader::load(&file.path)?, Origin::File(file.path.clone()))?;
+            registry.plugins.push(file);
         }
         Ok(registry)
     }
@@ -144,10 +156,21 @@ impl Registry {
         recipes
     }
 
-    /// The files that were loaded.
+    /// The plugins that were loaded, in order.
     #[must_use]
-    pub fn plugins(&self) -> &[PathBuf] {
-        &self.plugins
+    pub fn plugins(&self) -> Vec<PluginRecord> {
+        let record = |file: &TrustedFile| {
+            let origin = Origin::File(file.path.clone());
+            let offers = || self.offers.iter().filter(|offer| offer.origin == origin);
+            let packages = offers().map(|offer| offer.package.clone()).collect::<BTreeSet<_>>();
+            PluginRecord {
+                path: file.path.clone(),
+                packages: packages.into_iter().collect(),
+                sha256: file.sha256.clone(),
+                components: offers().map(|offer| offer.id.clone()).collect(),
+            }
+        };
+        self.plugins.iter().map(record).collect()
     }
 
     /// Chooses the recipe for what `draft` leaves open, and finishes it.
@@ -214,13 +237,20 @@ impl Registry {
         Ok(Components { advantage, objective, masks: self.masks(&config.mask)? })
     }
 
-    /// Builds masks alone.
+    /// Builds masks alone. One that is used again reports as `ID#2`, so that no report hides another.
     ///
     /// # Errors
     ///
     /// As [`Registry::build`].
     pub fn masks(&self, configs: &[ComponentConfig]) -> Result<Vec<Mask>> {
-        configs.iter().map(|mask| self.one("[[mask]]", Point::Mask, mask, Image::mask)).collect()
+        let build = |(index, config): (usize, &ComponentConfig)| {
+            let mask = self.one("[[mask]]", Point::Mask, config, Image::mask)?;
+            Ok(match configs[..index].iter().filter(|other| other.id == config.id).count() {
+                0 => mask,
+                before => mask.renamed(&format!("{}#{}", config.id, before + 1)),
+            })
+        };
+        configs.iter().enumerate().map(build).collect()
     }
 
     /// Builds one reward.

@@ -17,6 +17,7 @@ use crate::files;
 use crate::metrics::Metrics;
 use crate::model::{ModelFiles, Policy};
 use crate::optim::{AdamW, AdamWConfig, Schedule};
+use crate::provenance;
 use crate::registry::{Components, Registry};
 use crate::reward::Rewards;
 use crate::stages::backward::check_reduction;
@@ -24,8 +25,6 @@ use crate::stages::score::{Needs, Work};
 
 /// The file that holds a run's settings, in its directory.
 pub const CONFIG_FILE: &str = "config.toml";
-/// The file that names the run's plugins, in its directory.
-pub const PLUGINS_FILE: &str = "plugins.json";
 /// The file of metrics, in a run's directory.
 pub const METRICS_FILE: &str = "metrics.jsonl";
 /// The file of completions, in a run's directory.
@@ -105,8 +104,7 @@ impl Run {
         // The directory knows where it is; without this its settings can be used for another run.
         run.config.train.output_dir = None;
         files::write_atomic(&run.dir.join(CONFIG_FILE), toml::to_string(&run.config)?.as_bytes())?;
-        let plugins = serde_json::to_vec_pretty(registry.plugins())?;
-        files::write_atomic(&run.dir.join(PLUGINS_FILE), &plugins)?;
+        provenance::start(&run.dir, registry.plugins())?;
         run.metrics = Metrics::create(&run.dir.join(METRICS_FILE))?;
         Ok(run)
     }
@@ -119,6 +117,7 @@ impl Run {
     pub fn resume(config: Config, registry: &Registry, dir: &Path) -> Result<Self> {
         let mut run = Self::open(config, registry, dir.to_owned())?;
         checkpoint::load_newest(&mut run)?;
+        provenance::go_on(dir, run.progress.step, registry.plugins())?;
         run.metrics = Metrics::resume(&dir.join(METRICS_FILE), run.progress.step, run.progress.num_tokens)?;
         crate::metrics::truncate_after(&dir.join(COMPLETIONS_FILE), run.progress.step)?;
         Ok(run)

@@ -37,15 +37,15 @@ pub fn file(name: &str) -> PathBuf {
     folder().join(name)
 }
 
-/// The example plugin, built as a third party would: in a workspace of its own. `profile` is `dev` or `release`.
+/// The example plugin `name`, built as a third party would: outside this workspace. `profile` is `dev` or `release`.
 #[must_use]
-pub fn example(profile: &str) -> PathBuf {
-    let manifest = workspace().join("plugins/examples/surprise-cap/Cargo.toml");
+pub fn example(name: &str, profile: &str) -> PathBuf {
+    let manifest = workspace().join("plugins/examples").join(name).join("Cargo.toml");
     let target = target().join("examples");
     cargo(&manifest, &target, &["--locked", "--offline", "--profile", profile])
         .or_else(|_| cargo(&manifest, &target, &["--locked", "--profile", profile]))
         .expect("the example plugin builds");
-    target.join(if profile == "dev" { "debug" } else { profile }).join("libsurprise_cap.so")
+    target.join(if profile == "dev" { "debug" } else { profile }).join(format!("lib{}.so", name.replace('-', "_")))
 }
 
 /// `target/<profile>`: test executables lie in its `deps`.

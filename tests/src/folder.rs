@@ -123,16 +123,17 @@ impl Folder {
             .replace(&*self.path.to_string_lossy(), "FOLDER")
             .replace(&*artifacts::folder().to_string_lossy(), "BUILD");
         text.split('\n')
-            .map(|line| line.split(' ').map(hash).collect::<Vec<_>>().join(" "))
+            .map(|line| line.split(' ').map(unhash).collect::<Vec<_>>().join(" "))
             .collect::<Vec<_>>()
             .join("\n")
     }
 }
 
-/// `HASH`, where a word is a SHA-256.
-fn hash(word: &str) -> &str {
+/// `HASH` in place of a SHA-256 at the end of a word.
+fn unhash(word: &str) -> String {
     let digits = word.trim_end_matches(',');
-    if digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) { "HASH" } else { word }
+    let start = digits.trim_end_matches(|c: char| c.is_ascii_hexdigit()).len();
+    if digits.len() - start == 64 { format!("{}HASH", &word[..start]) } else { word.to_owned() }
 }
 
 impl Outcome {

@@ -23,18 +23,22 @@ impl Copy {
         let (settings, _) = settings.split_once("[profile.").unwrap();
         let members = "[workspace]\nresolver = \"3\"\nmembers = [\"capo-plugin\"]\nexclude = [\"plugins/examples\"]\n";
         copy.write("Cargo.toml", &format!("{members}\n[workspace.package]{settings}"));
-        let example = "plugins/examples/surprise-cap";
-        for folder in ["capo-plugin", "capo-plugin/src", "capo-plugin/src/testing", example, &format!("{example}/src")]
-        {
-            for entry in std::fs::read_dir(source.join(folder)).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_file() {
-                    let name = path.strip_prefix(&source).unwrap().to_str().unwrap().to_owned();
-                    copy.write(&name, &std::fs::read_to_string(&path).unwrap());
-                }
+        copy.take("capo-plugin");
+        copy.take("plugins/examples");
+        copy.change("plugins/examples/surprise-cap/Cargo.toml", "[lib]\n", &format!("[lib]\nname = \"{name}\"\n"))
+    }
+
+    /// Copies a folder of the workspace, without what was built in it.
+    fn take(&self, folder: &str) {
+        for entry in std::fs::read_dir(artifacts::workspace().join(folder)).unwrap() {
+            let entry = entry.unwrap();
+            let name = format!("{folder}/{}", entry.file_name().to_str().unwrap());
+            if entry.path().is_file() {
+                self.write(&name, &std::fs::read_to_string(entry.path()).unwrap());
+            } else if entry.file_name() != "target" {
+                self.take(&name);
             }
         }
-        copy.change(&format!("{example}/Cargo.toml"), "[lib]\n", &format!("[lib]\nname = \"{name}\"\n"))
     }
 
     /// Writes a file unless it is there already, so that cargo has nothing to do for a copy that it knows.
@@ -59,11 +63,7 @@ impl Copy {
         let (from, to) = ("version = \"1.0.0\"", format!("version = \"{version}\""));
         let locked = format!("name = \"capo-plugin\"\n{from}");
         let changed = format!("name = \"capo-plugin\"\n{to}");
-        self.change("capo-plugin/Cargo.toml", from, &to).change(
-            "plugins/examples/surprise-cap/Cargo.lock",
-            &locked,
-            &changed,
-        )
+        self.change("capo-plugin/Cargo.toml", from, &to).change("plugins/examples/Cargo.lock", &locked, &changed)
     }
 
     /// The plugin built on it.
@@ -91,14 +91,17 @@ fn refused(library: &Path) -> String {
 }
 
 #[test]
-fn a_later_minor_version_is_the_same_abi() {
-    let library = Copy::new("later_minor").version("1.9.3").build();
+fn a_later_minor_version_with_a_point_of_its_own_is_the_same_abi() {
+    let last = "        _ => ROption::RNone,";
+    let more = "        \"capo.later/1\" => ROption::RSome(Extension::of(&OBJECTIVE)),\n";
+    let copy = Copy::new("later_minor").version("1.9.3");
+    let library = copy.change("capo-plugin/src/image.rs", last, &format!("{more}{last}")).build();
     let folder = Folder::new();
     let train = |name: &str, library: &Path| {
         let mask = "mask=[{use=\"example.surprise-cap\",max_nats=0.5}]";
         folder.train(name, &format!("--plugin {} --set {mask} {ONE_STEP}", library.display()))
     };
-    train("later", &library).assert_same(&train("own", &artifacts::example("dev")));
+    train("later", &library).assert_same(&train("own", &artifacts::example("surprise-cap", "dev")));
 }
 
 #[test]
@@ -122,20 +125,16 @@ fn another_layout_under_a_known_id() {
 }
 
 #[test]
-fn a_plugin_from_before_the_reward_point() {
-    let answer = "        REWARD_POINT => ROption::RSome(Extension::of(&REWARD)),\n";
-    let library = Copy::new("before_rewards").change("capo-plugin/src/image.rs", answer, "").build();
-    let folder = Folder::new();
-    let train = |name: &str, library: &Path| {
-        let mask = "mask=[{use=\"example.surprise-cap\",max_nats=0.5}]";
-        folder.train(name, &format!("--plugin {} --set {mask} {ONE_STEP}", library.display()))
-    };
-    train("before", &library).assert_same(&train("own", &artifacts::example("dev")));
-}
-
-#[test]
 fn another_layout_of_the_reward_point_alone() {
     let copy = Copy::new("other_rewards");
     let library = copy.change("capo-plugin/src/abi_reward.rs", "pub truncated: u8,", "pub truncated: u32,").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.reward/1` (rebuild it against a released `capo-plugin`)");
+}
+
+#[test]
+fn another_layout_of_the_recipes_alone() {
+    let (field, value) = ("RVec<RecipeInfo>,", "RecipePoint { recipes }");
+    let copy = Copy::new("other_recipes").change("capo-plugin/src/abi.rs", field, &format!("{field} pub more: u32,"));
+    let library = copy.change("capo-plugin/src/image.rs", value, "RecipePoint { recipes, more: 0 }").build();
+    assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.recipe/1` (rebuild it against a released `capo-plugin`)");
 }

@@ -1,4 +1,4 @@
-//! The example plugin, built as a third party would, in either profile.
+//! The example plugins, built as a third party would, and one of them in either profile.
 
 use insta::assert_snapshot;
 use tests::{Folder, RunDir, artifacts};
@@ -6,7 +6,7 @@ use tests::{Folder, RunDir, artifacts};
 use crate::FOUR_STEPS;
 
 fn train(folder: &Folder, profile: &str) -> RunDir {
-    let library = artifacts::example(profile);
+    let library = artifacts::example("surprise-cap", profile);
     let mask = "mask=[{use=\"example.surprise-cap\",max_nats=0.5}]";
     folder.train(profile, &format!("--plugin {} --set {mask} {FOUR_STEPS}", library.display()))
 }
@@ -25,7 +25,10 @@ fn debug_and_release_do_the_same() {
 #[test]
 fn it_is_listed_with_its_keys() {
     let folder = Folder::new();
-    let listed = folder.host(&format!("plugins --plugin {}", artifacts::example("dev").display())).succeeded().stdout;
+    let listed = folder
+        .host(&format!("plugins --plugin {}", artifacts::example("surprise-cap", "dev").display()))
+        .succeeded()
+        .stdout;
     let (_, mask) = listed.split_once("mask\n").unwrap();
     assert_snapshot!(mask.lines().take(2).collect::<Vec<_>>().join("\n"), @"
     example.surprise-cap     drops tokens above a surprise limit
@@ -36,7 +39,7 @@ fn it_is_listed_with_its_keys() {
 #[test]
 fn its_keys_are_checked() {
     let folder = Folder::new();
-    let plugin = artifacts::example("dev").display().to_string();
+    let plugin = artifacts::example("surprise-cap", "dev").display().to_string();
     let refused = |keys: &str| {
         let mask = format!("mask=[{{use=\"example.surprise-cap\",{keys}}}]");
         folder.host(&format!("train --plugin {plugin} --set {mask}")).refused()
@@ -44,4 +47,57 @@ fn its_keys_are_checked() {
     assert_snapshot!(refused("max_nat=1"), @r#"`[[mask]]` with `use = "example.surprise-cap"`: unknown key `max_nat` (did you mean `max_nats`?)"#);
     assert_snapshot!(refused("max_nats=\"much\""), @r#"`[[mask]]` with `use = "example.surprise-cap"`: invalid type: string "much", expected f32"#);
     assert_snapshot!(refused(""), @r#"`[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
+}
+
+/// Each example with its keys, and what a run needs for it to have something to drop.
+const EXAMPLES: [(&str, &str, &str); 5] = [
+    ("probability-floor", ",min_probability=0.5", ""),
+    ("ratio-range", ",low=0.98,high=1.02", "--set train.num_iterations=2"),
+    ("surprise-cap", ",max_nats=0.5", ""),
+    ("top-entropy", ",top_entropy_quantile=0.3", ""),
+    ("truncated", "", "--set rollout.max_completion_length=12"),
+];
+
+#[test]
+fn each_example_drops_tokens_under_its_own_name() {
+    let folder = Folder::new();
+    for (name, keys, extra) in EXAMPLES {
+        let library = artifacts::example(name, "dev");
+        let mask = format!("--set mask=[{{use=\"example.{name}\"{keys}}}]");
+        let run = folder.train(name, &format!("--plugin {} {mask} {extra} {FOUR_STEPS}", library.display()));
+        let rejected = run.metric(&format!("example.{name}/rejection_rate"));
+        assert_eq!(rejected.len(), 4, "{name}");
+        assert_eq!(rejected, run.metric("mask/rejection_rate"), "{name}");
+        assert!(
+            rejected.iter().all(|&rate| rate < 1.0) && rejected.iter().any(|&rate| rate > 0.0),
+            "{name}: {rejected:?}"
+        );
+        match name {
+            "top-entropy" => assert!(rejected.iter().all(|rate| (rate - 0.7).abs() < 0.01), "{rejected:?}"),
+            "ratio-range" => assert_eq!([rejected[0], rejected[2]], [0.0; 2], "a fresh rollout is on policy"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn each_example_has_its_row_and_its_page() {
+    let examples = artifacts::workspace().join("plugins/examples");
+    let text = |name: &str| std::fs::read_to_string(examples.join(name)).unwrap();
+    let (readme, manifest) = (text("README.md"), text("Cargo.toml"));
+    let mut folders: Vec<String> = std::fs::read_dir(&examples)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| examples.join(name).join("Cargo.toml").exists())
+        .collect();
+    folders.sort();
+    assert_eq!(folders, EXAMPLES.map(|(name, ..)| name));
+    for name in folders {
+        assert!(readme.contains(&format!("| [{name}]({name}) |")), "no row for `{name}`");
+        assert!(manifest.contains(&format!("\"{name}\"")), "`{name}` is not a member");
+        assert!(text(&format!("{name}/README.md")).contains(&format!("use = \"example.{name}\"")), "{name}");
+        let source = text(&format!("{name}/src/lib.rs"));
+        let (code, _) = source.split_once("#[cfg(test)]").unwrap();
+        assert!(code.contains("#![forbid(unsafe_code)]") && code.lines().count() <= 60, "{name}");
+    }
 }

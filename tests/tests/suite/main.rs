@@ -4,10 +4,12 @@
 //! new ones into these files; read the difference before committing it.
 
 mod cli;
+mod composition;
 mod config;
 mod equivalence;
 mod evolution;
 mod examples;
+mod frozen;
 mod interruption;
 mod loading;
 mod misbehaviour;
@@ -21,6 +23,7 @@ mod semantics;
 mod snapshots;
 mod sweep;
 mod trajectory;
+mod trust;
 mod tutorial;
 
 /// One quick step without evaluation.

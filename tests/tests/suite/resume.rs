@@ -110,7 +110,7 @@ fn without_its_plugin() {
     // The plugin may be named anew.
     let _ = folder.host("train --resume run --plugin libmoved.so --stop-after 2").succeeded();
     assert_eq!(run.metrics().len(), 2);
-    assert_snapshot!(folder.host("train --resume run --plugin libdrcapo.so").refused(), @"recipe `capo` is unknown (did you mean `drcapo`?)");
+    assert_snapshot!(folder.host("train --resume run --plugin libdrcapo.so").refused(), @"plugin `BUILD/libdrcapo.so` with SHA-256 HASH is none of those that the run used (give their files; `--allow-changed-plugins` goes on with this file)");
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn reincapo() {
 #[test]
 fn example() {
     let render = |image: &Image| snapshot(&mut image.mask("example.surprise-cap", "{\"max_nats\": 1.5}").unwrap());
-    assert_snapshot!(loaded_and_linked(&artifacts::example("dev"), render));
+    assert_snapshot!(loaded_and_linked(&artifacts::example("surprise-cap", "dev"), render));
 }
 
 #[test]

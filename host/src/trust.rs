@@ -1,0 +1,122 @@
+//! Which files may be loaded as plugins: pins, permissions, and what a resumed run was made with.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::files::{self, sha256_hex};
+use crate::loader;
+use crate::provenance::PluginRecord;
+
+/// What stands between a plugin's name and the SHA-256 that it is pinned to, as in `libcapo.so@sha256:5ce1...`.
+pub const PIN: &str = "@sha256:";
+
+/// What is asked of a plugin's file before it is loaded. The default asks for all but the last.
+#[derive(Debug, Clone, Default)]
+pub struct Trust {
+    /// Accept a file that any user may change or replace.
+    pub unsafe_path: bool,
+    /// Accept these files alone, by their hashes: the plugins of the run that goes on.
+    pub known: Option<Vec<PluginRecord>>,
+}
+
+/// A file that may be loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrustedFile {
+    /// Absolute.
+    pub path: PathBuf,
+    /// Of its bytes, when they were checked.
+    pub sha256: String,
+}
+
+impl Trust {
+    /// Finds the plugin that `--plugin name` means and checks it. Nothing of it has run yet.
+    ///
+    /// # Errors
+    ///
+    /// When it is not found, any user may change it, or its hash is not the one that it is pinned to or that the run
+    /// began with.
+    pub fn check(&self, name: &Path) -> Result<TrustedFile> {
+        let (name, pin) = split_pin(name)?;
+        let path = loader::find(&name)?;
+        if !self.unsafe_path {
+            check_permissions(&path)?;
+        }
+        let sha256 = sha256_hex(&files::read(&path)?);
+        let shown = path.display();
+        if let Some(pin) = pin.filter(|pin| *pin != sha256) {
+            bail!(
+                "plugin `{shown}` has SHA-256 {sha256} but is pinned to {pin} (get the file that was pinned, or pin this one if you trust it)"
+            );
+        }
+        if let Some(known) = &self.known {
+            check_known(known, &path, &sha256)?;
+        }
+        Ok(TrustedFile { path, sha256 })
+    }
+}
+
+/// Takes the pin off a name.
+fn split_pin(name: &Path) -> Result<(PathBuf, Option<String>)> {
+    let Some((file, pin)) = name.to_str().and_then(|name| name.rsplit_once(PIN)) else {
+        return Ok((name.to_owned(), None));
+    };
+    let hexadecimal = pin.bytes().all(|byte| byte.is_ascii_hexdigit());
+    ensure!(
+        pin.len() == 64 && hexadecimal,
+        "`--plugin {}` is not pinned to a SHA-256: `{pin}` is not 64 hexadecimal digits (`host plugins --hash` prints them)",
+        name.display()
+    );
+    Ok((PathBuf::from(file), Some(pin.to_ascii_lowercase())))
+}
+
+/// Refuses a file that any user of the machine may change, or replace in its folder.
+#[cfg(unix)]
+fn check_permissions(path: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    const OTHERS_WRITE: u32 = 0o002;
+    const STICKY: u32 = 0o1000;
+    let mode = |path: &Path| -> Result<u32> {
+        let metadata = std::fs::metadata(path).with_context(|| format!("cannot examine `{}`", path.display()))?;
+        Ok(metadata.permissions().mode() & 0o7777)
+    };
+    let shown = path.display();
+    let ways = "`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it";
+    let file = mode(path)?;
+    ensure!(file & OTHERS_WRITE == 0, "plugin `{shown}` may be changed by any user: its mode is {file:o} ({ways})");
+    let Some(parent) = path.parent() else { return Ok(()) };
+    let folder = mode(parent)?;
+    // In a folder with the sticky bit, such as /tmp, only a file's owner may replace it.
+    ensure!(
+        folder & OTHERS_WRITE == 0 || folder & STICKY != 0,
+        "plugin `{shown}` may be replaced by any user: the mode of its folder is {folder:o} ({ways})"
+    );
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn check_permissions(_: &Path) -> Result<()> {
+    Ok(())
+}
+
+/// Refuses a file that the run was not made with so far.
+fn check_known(known: &[PluginRecord], path: &Path, sha256: &str) -> Result<()> {
+    if known.iter().any(|plugin| plugin.sha256 == sha256) {
+        return Ok(());
+    }
+    let same_path = |plugin: &&PluginRecord| plugin.path == path;
+    let same_name = |plugin: &&PluginRecord| plugin.path.file_name() == path.file_name();
+    let shown = path.display();
+    let ways = "`--allow-changed-plugins` goes on with this file";
+    match known.iter().find(same_path).or_else(|| known.iter().find(same_name)) {
+        Some(PluginRecord { packages, sha256: old, .. }) => {
+            let packages = if packages.is_empty() { String::new() } else { packages.join(", ") + " with " };
+            bail!(
+                "plugin `{shown}` has changed since the run used it: it was {packages}SHA-256 {old} and now has SHA-256 {sha256} (put the old file back; {ways})"
+            )
+        }
+        None => bail!(
+            "plugin `{shown}` with SHA-256 {sha256} is none of those that the run used (give their files; {ways})"
+        ),
+    }
+}

@@ -1,0 +1,37 @@
+//! Drops tokens that the current policy holds for next to impossible: their gradient is large and there is little to gain.
+
+#![forbid(unsafe_code)]
+
+use capo_plugin::prelude::*;
+
+/// Keeps a token while its probability under the current policy, `exp(logp)`, is at least `min_probability`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProbabilityFloor {
+    /// Smallest probability kept.
+    min_probability: f32,
+}
+
+impl PreBackwardMask for ProbabilityFloor {
+    fn mask(&mut self, _: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+        for (keep, logp) in keep.iter_mut().zip(batch.logps) {
+            *keep &= u8::from(logp.exp() >= self.min_probability);
+        }
+        Ok(())
+    }
+}
+
+register!(PreBackwardMask, ProbabilityFloor, "example.probability-floor", "drops tokens below a probability");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use capo_plugin::testing::{self, Fixture};
+
+    #[test]
+    fn drops_only_what_is_below_the_floor() {
+        let fixture = Fixture::new(2, 3).logps(&[-0.1, -2.0, -2.5, -9.0, -0.5, -9.0]).lengths(&[3, 2]);
+        let mut mask = testing::mask::<ProbabilityFloor>("min_probability = 0.1").unwrap();
+        assert_eq!(fixture.mask(&mut mask).unwrap().keep, [1, 1, 0, 0, 1, 0]);
+    }
+}

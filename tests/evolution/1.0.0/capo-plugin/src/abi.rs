@@ -1,0 +1,301 @@
+//! The wire: every type that crosses between an executable and a plugin, frozen at revision 1.
+//!
+//! Plugin authors never open this file. Its rules:
+//!
+//! * Nothing here changes once released: no field, no method, no layout, not even at the end of a type. abi_stable
+//!   refuses an older plugin in a newer host as soon as a type has grown, so growth happens by new extension ids only.
+//! * An extension id is `vendor.name/revision`. What lies behind an id never changes; a change is a new revision.
+//!   Both sides answer `extension(id)`: a plugin's root (its extension points, its recipes) and the host's context.
+//! * Sets that may grow (inputs, reductions, dtypes, error and optimizer kinds) are integers with constants, never enums.
+//! * Memory is freed by the image that allocated it; an image is an executable or a shared library.
+//! * Libraries are never unloaded.
+//! * A component has one caller at a time; it may be called from different threads, one after another.
+//! * Nothing unwinds across: a panic is caught on the side where it starts.
+//! * Borrowed data (`RSlice`, `RStr`, tensors, host extensions) is valid until the call returns, not longer.
+
+// `sabi_trait` writes code that these lints do not like.
+#![allow(non_camel_case_types, clippy::needless_lifetimes)]
+#![allow(missing_docs, non_local_definitions)]
+
+pub use abi_stable::library::{AbiHeaderRef, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL as HEADER_SYMBOL};
+
+use abi_stable::library::{CheckTypeLayout, LibHeader, RootModule, RootModuleError, RootModuleResult};
+use abi_stable::prefix_type::PrefixTypeTrait;
+use abi_stable::sabi_types::{RMut, VersionStrings};
+use abi_stable::std_types::{RBox, ROption, RResult, RSlice, RSliceMut, RStr, RString, RVec};
+use abi_stable::{StableAbi, sabi_trait};
+
+use crate::batch::{Denominator, Dims, Inputs, OptimizerInfo, Reduction};
+use crate::error::ErrorKind;
+use crate::extension::Extension;
+use crate::tensor::Tensor;
+
+/// Revision of the root module. It stays 1 for as long as old plugins load.
+pub const ABI_VERSION: u32 = 1;
+
+/// Extension id of [`AdvantagePoint`].
+pub const ADVANTAGE_POINT: &str = "capo.advantage/1";
+/// Extension id of [`ObjectivePoint`].
+pub const OBJECTIVE_POINT: &str = "capo.objective/1";
+/// Extension id of [`MaskPoint`].
+pub const MASK_POINT: &str = "capo.mask/1";
+/// Extension id of [`RecipePoint`].
+pub const RECIPE_POINT: &str = "capo.recipe/1";
+
+/// What every image exports: a version and one question.
+#[repr(C)]
+#[derive(StableAbi)]
+#[sabi(kind(Prefix(prefix_ref = PluginRoot_Ref, prefix_fields = PluginRoot_Prefix)))]
+#[sabi(missing_field(panic))]
+pub struct PluginRoot {
+    /// [`ABI_VERSION`] of the plugin's side.
+    pub abi_version: u32,
+    /// The image's answer to `id`, or none.
+    #[sabi(last_prefix_field)]
+    pub extension: extern "C" fn(id: RStr<'_>) -> ROption<Extension<'static>>,
+}
+
+impl RootModule for PluginRoot_Ref {
+    abi_stable::declare_root_module_statics! {PluginRoot_Ref}
+    const BASE_NAME: &'static str = "capo_plugin";
+    const NAME: &'static str = "capo_plugin";
+    const VERSION_STRINGS: VersionStrings = abi_stable::package_version_strings!();
+}
+
+extern "C" fn construct_root() -> RootModuleResult {
+    let root = crate::image::own_root();
+    // SAFETY: `LibHeader` below is built for the same `PluginRoot_Ref`, so the erased reference is read back as what it is.
+    let erased = unsafe { abi_stable::prefix_type::PrefixRefTrait::to_prefix_ref(root).cast() };
+    RResult::<_, RootModuleError>::ROk(erased)
+}
+
+/// The symbol that a loader looks for. It stands here, once, instead of in an export macro, so that several plugins can
+/// be linked into one executable. A test compares the name with abi_stable's.
+// SAFETY: no other item of any image carries this name; abi_stable's own macro would, and is not used.
+#[unsafe(export_name = "_1as_0lib_1header_0root_bmodule_bloader")]
+pub static ROOT_HEADER: LibHeader =
+    // SAFETY: `construct_root` erases a `PluginRoot_Ref`.
+    unsafe { LibHeader::from_constructor::<PluginRoot_Ref>(construct_root, CheckTypeLayout::Yes) };
+
+/// Builds the root module of this image.
+pub(crate) fn leak_root(extension: extern "C" fn(RStr<'_>) -> ROption<Extension<'static>>) -> PluginRoot_Ref {
+    PluginRoot { abi_version: ABI_VERSION, extension }.leak_into_prefix()
+}
+
+/// One offered component.
+#[repr(C)]
+#[derive(StableAbi, Debug, Clone)]
+pub struct ComponentInfo {
+    /// `vendor.kebab-name`.
+    pub id: RString,
+    /// One line for a person.
+    pub about: RString,
+    /// The crate that registered it.
+    pub package: RString,
+    /// That crate's version.
+    pub version: RString,
+    /// The configuration keys it reads.
+    pub keys: RVec<RString>,
+}
+
+/// One offered recipe.
+#[repr(C)]
+#[derive(StableAbi, Debug, Clone)]
+pub struct RecipeInfo {
+    /// What `recipe = "..."` calls it.
+    pub name: RString,
+    /// One line for a person.
+    pub about: RString,
+    /// TOML with `[advantage]`, `[objective]` and any number of `[[mask]]`.
+    pub toml: RString,
+    /// The crate that registered it.
+    pub package: RString,
+}
+
+/// Behind [`ADVANTAGE_POINT`].
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct AdvantagePoint {
+    /// All components of this image at this point.
+    pub components: extern "C" fn() -> RVec<ComponentInfo>,
+    /// Builds component `id` from its table as JSON text.
+    pub create: extern "C" fn(id: RStr<'_>, config: RStr<'_>) -> RResult<AdvantageBox, WireError>,
+}
+
+/// Behind [`OBJECTIVE_POINT`].
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct ObjectivePoint {
+    /// All components of this image at this point.
+    pub components: extern "C" fn() -> RVec<ComponentInfo>,
+    /// Builds component `id` from its table as JSON text.
+    pub create: extern "C" fn(id: RStr<'_>, config: RStr<'_>) -> RResult<ObjectiveBox, WireError>,
+}
+
+/// Behind [`MASK_POINT`].
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct MaskPoint {
+    /// All components of this image at this point.
+    pub components: extern "C" fn() -> RVec<ComponentInfo>,
+    /// Builds component `id` from its table as JSON text.
+    pub create: extern "C" fn(id: RStr<'_>, config: RStr<'_>) -> RResult<MaskBox, WireError>,
+}
+
+/// Behind [`RECIPE_POINT`].
+#[repr(C)]
+#[derive(StableAbi)]
+pub struct RecipePoint {
+    /// All recipes of this image.
+    pub recipes: extern "C" fn() -> RVec<RecipeInfo>,
+}
+
+/// [`crate::PluginError`] on the wire.
+#[repr(C)]
+#[derive(StableAbi, Debug, Clone)]
+pub struct WireError {
+    /// What kind of failure.
+    pub kind: ErrorKind,
+    /// The sentence.
+    pub message: RString,
+}
+
+/// [`crate::LastLayer`] on the wire.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct WireLastLayer<'a> {
+    /// `[B, T, D]`.
+    pub hidden: Tensor<'a>,
+    /// `[B, T, K]`, u32.
+    pub topk_ids: Tensor<'a>,
+    /// `[B, T, K]`.
+    pub topk_logits: Tensor<'a>,
+    /// `[B, T]`.
+    pub logsumexp: Tensor<'a>,
+    /// `[B, T]`.
+    pub action_logits: Tensor<'a>,
+    /// V.
+    pub vocab_size: u64,
+}
+
+/// [`crate::OptimizerState`] on the wire.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct WireOptimizerState<'a> {
+    /// `[V, D]`.
+    pub weight: Tensor<'a>,
+    /// `[V, D]`.
+    pub exp_avg: Tensor<'a>,
+    /// `[V, D]`.
+    pub exp_avg_sq: Tensor<'a>,
+}
+
+/// [`crate::Batch`] on the wire: the fields, shapes and units are described there.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct WireBatch<'a> {
+    pub dims: Dims,
+    pub step: u64,
+    pub max_steps: u64,
+    pub iteration: u64,
+    pub seed: u64,
+    pub sampling_temperature: f32,
+    pub sampling_top_p: f32,
+    pub sampling_top_k: u32,
+    pub loss_temperature: f32,
+    pub optimizer: OptimizerInfo,
+    pub reduction: Reduction,
+    pub denominator: Denominator,
+    pub max_completion_length: u64,
+    pub completion_ids: RSlice<'a, u32>,
+    pub completion_mask: RSlice<'a, u8>,
+    pub truncated: RSlice<'a, u8>,
+    pub rewards: RSlice<'a, f32>,
+    pub advantages: RSlice<'a, f32>,
+    pub logps: RSlice<'a, f32>,
+    pub losses: ROption<RSlice<'a, f32>>,
+    pub dloss_dlogp: ROption<RSlice<'a, f32>>,
+    pub old_logps: ROption<RSlice<'a, f32>>,
+    pub ref_logps: ROption<RSlice<'a, f32>>,
+    pub entropy: ROption<RSlice<'a, f32>>,
+    pub last_layer: ROption<WireLastLayer<'a>>,
+    pub optimizer_state: ROption<WireOptimizerState<'a>>,
+}
+
+/// The host's half of a call: where a component reports to.
+#[sabi_trait]
+pub trait HostWire {
+    /// One number of this step.
+    fn record(&mut self, name: RStr<'_>, value: f64);
+    /// One number per token of this step, `[B, T]`.
+    fn record_tokens(&mut self, name: RStr<'_>, values: RSlice<'_, f32>);
+    /// A sentence for the person at the terminal.
+    fn warn(&mut self, text: RStr<'_>);
+    /// The host's answer to `id`, or none.
+    #[sabi(last_prefix_field)]
+    fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>>;
+}
+
+/// A borrowed [`HostWire`].
+pub type HostRef<'a> = HostWire_TO<'a, RMut<'a, ()>>;
+
+/// [`crate::AdvantageEstimator`] on the wire: the methods are described there.
+#[sabi_trait]
+pub trait AdvantageWire: Send {
+    fn inputs(&self) -> Inputs;
+    fn estimate(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        advantages: RSliceMut<'_, f32>,
+    ) -> RResult<(), WireError>;
+    fn save(&self) -> RResult<RVec<u8>, WireError>;
+    #[sabi(last_prefix_field)]
+    fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError>;
+}
+
+/// [`crate::Objective`] on the wire: the methods are described there.
+#[sabi_trait]
+pub trait ObjectiveWire: Send {
+    fn inputs(&self) -> Inputs;
+    fn reduction(&self) -> Reduction;
+    fn evaluate(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        loss: RSliceMut<'_, f32>,
+        dloss_dlogp: RSliceMut<'_, f32>,
+    ) -> RResult<(), WireError>;
+    fn save(&self) -> RResult<RVec<u8>, WireError>;
+    #[sabi(last_prefix_field)]
+    fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError>;
+}
+
+/// [`crate::PreBackwardMask`] on the wire: the methods are described there.
+#[sabi_trait]
+pub trait MaskWire: Send {
+    fn inputs(&self) -> Inputs;
+    fn mask(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        keep: RSliceMut<'_, u8>,
+    ) -> RResult<(), WireError>;
+    fn step_end(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        keep: RSlice<'_, u8>,
+        taken: bool,
+    ) -> RResult<(), WireError>;
+    fn save(&self) -> RResult<RVec<u8>, WireError>;
+    #[sabi(last_prefix_field)]
+    fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError>;
+}
+
+/// An owned advantage estimator.
+pub type AdvantageBox = AdvantageWire_TO<'static, RBox<()>>;
+/// An owned objective.
+pub type ObjectiveBox = ObjectiveWire_TO<'static, RBox<()>>;
+/// An owned mask.
+pub type MaskBox = MaskWire_TO<'static, RBox<()>>;

@@ -1,0 +1,349 @@
+//! What a component sees of an optimizer step.
+//!
+//! Letters: B completions, T tokens of the longest completion, G completions per prompt, V vocabulary, D hidden width,
+//! K top tokens. All arrays are row-major.
+
+use std::ops::{BitOr, Range};
+
+use abi_stable::StableAbi;
+
+use crate::error::{ErrorKind, PluginError};
+use crate::tensor::Tensor;
+
+/// Shape of a batch.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dims {
+    /// B: completions of the optimizer step.
+    pub completions: u64,
+    /// T: padded completion length, tokens.
+    pub tokens: u64,
+    /// G: consecutive completions that share a prompt; divides B.
+    pub group_size: u64,
+}
+
+impl Dims {
+    /// B · T, the length of every `[B, T]` array.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        (self.completions * self.tokens) as usize
+    }
+
+    /// Whether there is no token at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Index range of completion `b` in every `[B, T]` array.
+    #[must_use]
+    pub fn row(&self, b: usize) -> Range<usize> {
+        let tokens = self.tokens as usize;
+        b * tokens..(b + 1) * tokens
+    }
+
+    /// Ranges of completions that share a prompt, in order.
+    pub fn groups(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (completions, size) = (self.completions as usize, (self.group_size as usize).max(1));
+        (0..completions).step_by(size).map(move |start| start..(start + size).min(completions))
+    }
+}
+
+/// What the host must compute beyond the plain arrays: a set of flags.
+#[repr(transparent)]
+#[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inputs(pub u64);
+
+impl Inputs {
+    /// Nothing more.
+    pub const NONE: Self = Self(0);
+    /// [`Batch::old_logps`]: log-probabilities when the completions were sampled.
+    pub const OLD_LOGPS: Self = Self(1);
+    /// [`Batch::ref_logps`]: log-probabilities under the model that training started from.
+    pub const REF_LOGPS: Self = Self(1 << 1);
+    /// [`Batch::entropy`]: entropy of the full distribution.
+    pub const ENTROPY: Self = Self(1 << 2);
+    /// [`Batch::last_layer`]: features and top logits.
+    pub const LAST_LAYER: Self = Self(1 << 3);
+    /// [`Batch::optimizer_state`]: the last layer's weight and the optimizer's moments of it.
+    pub const OPTIMIZER_STATE: Self = Self(1 << 4);
+    /// All flags that this revision names.
+    pub const KNOWN: Self = Self((1 << 5) - 1);
+
+    /// Whether every flag of `other` is set.
+    #[must_use]
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl BitOr for Inputs {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// How per-token losses become one number: an open set of integers.
+#[repr(transparent)]
+#[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reduction(pub u32);
+
+impl Reduction {
+    /// Mean over completions of each completion's mean over its tokens (GRPO; TRL `loss_type="grpo"`).
+    pub const COMPLETION_MEAN: Self = Self(0);
+    /// Sum over all tokens ÷ (B · `max_completion_length`) (Dr.GRPO; TRL `loss_type="dr_grpo"`).
+    pub const FIXED_LENGTH: Self = Self(1);
+    /// Sum over all tokens ÷ number of tokens (TRL `loss_type="bnpo"`).
+    pub const TOKEN_MEAN: Self = Self(2);
+}
+
+/// Which tokens a reduction counts after masking: an open set of integers.
+#[repr(transparent)]
+#[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Denominator(pub u32);
+
+impl Denominator {
+    /// The tokens that the masks keep: survivors weigh more.
+    pub const KEPT: Self = Self(0);
+    /// All completion tokens: a rejected token is a zero.
+    pub const ORIGINAL: Self = Self(1);
+}
+
+/// Which update rule the host's optimizer applies: an open set of integers.
+#[repr(transparent)]
+#[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OptimizerKind(pub u32);
+
+impl OptimizerKind {
+    /// Plain gradient steps.
+    pub const SGD: Self = Self(0);
+    /// Adam with bias correction.
+    pub const ADAM: Self = Self(1);
+    /// Adam with decoupled weight decay.
+    pub const ADAMW: Self = Self(2);
+}
+
+/// The host's optimizer at the coming step.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, PartialEq, Debug)]
+pub struct OptimizerInfo {
+    /// Update rule.
+    pub kind: OptimizerKind,
+    /// Learning rate of the coming step.
+    pub learning_rate: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Decoupled weight decay.
+    pub weight_decay: f64,
+    /// Largest global gradient norm; longer gradients are scaled down to it before the update. 0 is off.
+    pub max_grad_norm: f64,
+    /// Updates applied so far.
+    pub steps_taken: u64,
+}
+
+/// Features and logits of the last layer, one row per completion token.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct LastLayer<'a> {
+    /// `[B, T, D]`: the feature that produced the logits from which token `t` was drawn.
+    pub hidden: Tensor<'a>,
+    /// `[B, T, K]`, u32: vocabulary ids of the K largest logits, largest first.
+    pub topk_ids: Tensor<'a>,
+    /// `[B, T, K]`: those logits, raw (temperature 1).
+    pub topk_logits: Tensor<'a>,
+    /// `[B, T]`: logsumexp over the full vocabulary of logits ÷ `loss_temperature`.
+    pub logsumexp: Tensor<'a>,
+    /// `[B, T]`: raw logit of the sampled token.
+    pub action_logits: Tensor<'a>,
+    /// V.
+    pub vocab_size: usize,
+}
+
+impl<'a> LastLayer<'a> {
+    /// Brings the five tensors together.
+    #[must_use]
+    pub fn new(
+        hidden: Tensor<'a>,
+        topk_ids: Tensor<'a>,
+        topk_logits: Tensor<'a>,
+        logsumexp: Tensor<'a>,
+        action_logits: Tensor<'a>,
+        vocab_size: usize,
+    ) -> Self {
+        Self { hidden, topk_ids, topk_logits, logsumexp, action_logits, vocab_size }
+    }
+}
+
+/// The last layer's weight and the optimizer's own moments of it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct OptimizerState<'a> {
+    /// `[V, D]`: the weight.
+    pub weight: Tensor<'a>,
+    /// `[V, D]`: running mean of gradients.
+    pub exp_avg: Tensor<'a>,
+    /// `[V, D]`: running mean of squared gradients.
+    pub exp_avg_sq: Tensor<'a>,
+}
+
+impl<'a> OptimizerState<'a> {
+    /// Brings the three tensors together.
+    #[must_use]
+    pub fn new(weight: Tensor<'a>, exp_avg: Tensor<'a>, exp_avg_sq: Tensor<'a>) -> Self {
+        Self { weight, exp_avg, exp_avg_sq }
+    }
+}
+
+/// The whole batch of one optimizer step, never a micro-batch, so that what a component decides does not depend on how
+/// the host splits its work.
+///
+/// Groups are consecutive: completions `g·G .. (g+1)·G` answer one prompt. Entries of `[B, T]` arrays where
+/// `completion_mask` is 0 are padding; their values are finite and mean nothing.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Batch<'a> {
+    /// B, T and G.
+    pub dims: Dims,
+    /// Optimizer step, counted from 0.
+    pub step: u64,
+    /// Optimizer steps of the whole run.
+    pub max_steps: u64,
+    /// How often this rollout has been used before; 0 is on policy.
+    pub iteration: u64,
+    /// The run's seed; derive every random draw from it and `step`.
+    pub seed: u64,
+    /// What logits were divided by when sampling.
+    pub sampling_temperature: f32,
+    /// The sampler's top-k; 0 is off.
+    pub sampling_top_k: u32,
+    /// The sampler's top-p; 1 is off.
+    pub sampling_top_p: f32,
+    /// What logits are divided by in `logps`.
+    pub loss_temperature: f32,
+    /// The optimizer at the coming step.
+    pub optimizer: OptimizerInfo,
+    /// How the objective's losses become one number.
+    pub reduction: Reduction,
+    /// Which tokens that reduction counts.
+    pub denominator: Denominator,
+    /// The limit on completion length, tokens; at least T.
+    pub max_completion_length: usize,
+    /// `[B, T]`: sampled tokens.
+    pub completion_ids: &'a [u32],
+    /// `[B, T]`: 1 for a token of the completion, up to and including the end token; 0 for padding.
+    pub completion_mask: &'a [u8],
+    /// `[B]`: 1 where the length limit cut the completion off.
+    pub truncated: &'a [u8],
+    /// `[B]`, reward units.
+    pub rewards: &'a [f32],
+    /// `[B, T]`, reward units; zeros while the advantage estimator runs.
+    pub advantages: &'a [f32],
+    /// `[B, T]`, nats: log-probability of each token under the current policy at `loss_temperature`.
+    pub logps: &'a [f32],
+    /// `[B, T]`: the objective's loss per token, before masking and reduction. Present at the mask point.
+    pub losses: Option<&'a [f32]>,
+    /// `[B, T]`: its derivative by `logps`. Present at the mask point.
+    pub dloss_dlogp: Option<&'a [f32]>,
+    /// `[B, T]`, nats: the same as `logps`, when the completions were sampled. Asked for with [`Inputs::OLD_LOGPS`].
+    pub old_logps: Option<&'a [f32]>,
+    /// `[B, T]`, nats: the same under the reference model. Asked for with [`Inputs::REF_LOGPS`].
+    pub ref_logps: Option<&'a [f32]>,
+    /// `[B, T]`, nats: entropy of the current policy. Asked for with [`Inputs::ENTROPY`].
+    pub entropy: Option<&'a [f32]>,
+    /// Asked for with [`Inputs::LAST_LAYER`].
+    pub last_layer: Option<LastLayer<'a>>,
+    /// Asked for with [`Inputs::OPTIMIZER_STATE`].
+    pub optimizer_state: Option<OptimizerState<'a>>,
+}
+
+impl<'a> Batch<'a> {
+    /// A batch of shape `dims` whose arrays are still empty: for hosts, which then fill in every field.
+    #[must_use]
+    pub fn new(dims: Dims, optimizer: OptimizerInfo) -> Self {
+        Self {
+            dims,
+            step: 0,
+            max_steps: 1,
+            iteration: 0,
+            seed: 0,
+            sampling_temperature: 1.0,
+            sampling_top_k: 0,
+            sampling_top_p: 1.0,
+            loss_temperature: 1.0,
+            optimizer,
+            reduction: Reduction::COMPLETION_MEAN,
+            denominator: Denominator::KEPT,
+            max_completion_length: dims.tokens as usize,
+            completion_ids: &[],
+            completion_mask: &[],
+            truncated: &[],
+            rewards: &[],
+            advantages: &[],
+            logps: &[],
+            losses: None,
+            dloss_dlogp: None,
+            old_logps: None,
+            ref_logps: None,
+            entropy: None,
+            last_layer: None,
+            optimizer_state: None,
+        }
+    }
+
+    /// [`Batch::old_logps`].
+    ///
+    /// # Errors
+    ///
+    /// When the component did not ask for it.
+    pub fn old_logps(&self) -> Result<&'a [f32], PluginError> {
+        self.old_logps.ok_or_else(|| missing("old_logps", "OLD_LOGPS"))
+    }
+
+    /// [`Batch::ref_logps`].
+    ///
+    /// # Errors
+    ///
+    /// When the component did not ask for it.
+    pub fn ref_logps(&self) -> Result<&'a [f32], PluginError> {
+        self.ref_logps.ok_or_else(|| missing("ref_logps", "REF_LOGPS"))
+    }
+
+    /// [`Batch::entropy`].
+    ///
+    /// # Errors
+    ///
+    /// When the component did not ask for it.
+    pub fn entropy(&self) -> Result<&'a [f32], PluginError> {
+        self.entropy.ok_or_else(|| missing("entropy", "ENTROPY"))
+    }
+
+    /// [`Batch::last_layer`].
+    ///
+    /// # Errors
+    ///
+    /// When the component did not ask for it.
+    pub fn last_layer(&self) -> Result<LastLayer<'a>, PluginError> {
+        self.last_layer.ok_or_else(|| missing("last_layer", "LAST_LAYER"))
+    }
+
+    /// [`Batch::optimizer_state`].
+    ///
+    /// # Errors
+    ///
+    /// When the component did not ask for it.
+    pub fn optimizer_state(&self) -> Result<OptimizerState<'a>, PluginError> {
+        self.optimizer_state.ok_or_else(|| missing("optimizer_state", "OPTIMIZER_STATE"))
+    }
+}
+
+fn missing(field: &str, flag: &str) -> PluginError {
+    PluginError::new(
+        ErrorKind::MISSING_INPUT,
+        format!("`{field}` is not in this batch (return `Inputs::{flag}` from `inputs`)"),
+    )
+}

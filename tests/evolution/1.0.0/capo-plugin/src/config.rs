@@ -1,0 +1,136 @@
+//! Component tables: which keys a type reads, and sentences about keys that it does not.
+
+use serde::de::{DeserializeOwned, Deserializer, Visitor};
+
+use crate::error::PluginError;
+
+/// The keys that `T` reads from its table, or none when `T` is not a plain struct.
+#[must_use]
+pub fn known_keys<T: DeserializeOwned>() -> Option<&'static [&'static str]> {
+    let mut keys = None;
+    // The probe always fails; what it saw on the way is the answer.
+    let _ = T::deserialize(Probe(&mut keys));
+    keys
+}
+
+/// The candidate nearest to `typed`, when one is near enough to be a slip.
+#[must_use]
+pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::jaro_winkler(typed, candidate), candidate))
+        .filter(|(similarity, _)| *similarity > 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
+/// Reads a component from its table, written as JSON text.
+pub(crate) fn parse<T: DeserializeOwned>(json: &str) -> Result<T, PluginError> {
+    let table: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(json).map_err(|error| PluginError::config(format!("the table is not JSON: {error}")))?;
+    if let Some(known) = known_keys::<T>()
+        && let Some(unknown) = table.keys().find(|key| !known.contains(&key.as_str()))
+    {
+        return Err(PluginError::config(unknown_key(unknown, known)));
+    }
+    serde_json::from_value(table.into()).map_err(|error| PluginError::config(error.to_string()))
+}
+
+/// The sentence about a key that nothing reads.
+#[must_use]
+pub fn unknown_key(typed: &str, known: &[&str]) -> String {
+    match (nearest(typed, known.iter().copied()), known) {
+        (Some(near), _) => format!("unknown key `{typed}` (did you mean `{near}`?)"),
+        (None, []) => format!("unknown key `{typed}` (it has no keys)"),
+        (None, known) => format!("unknown key `{typed}` (known: `{}`)", known.join("`, `")),
+    }
+}
+
+struct Probe<'p>(&'p mut Option<&'static [&'static str]>);
+
+impl<'de> Deserializer<'de> for Probe<'_> {
+    type Error = serde::de::value::Error;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        *self.0 = Some(fields);
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        *self.0 = Some(&[]);
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Self::Error> {
+        Err(serde::de::Error::custom("probe"))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit seq tuple
+        tuple_struct map enum identifier ignored_any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Deserialize, Debug)]
+    #[serde(try_from = "Table")]
+    struct Checked(f32);
+
+    #[derive(Deserialize)]
+    struct Empty {}
+
+    #[derive(Deserialize)]
+    struct Table {
+        max_nats: f32,
+    }
+
+    impl TryFrom<Table> for Checked {
+        type Error = String;
+        fn try_from(table: Table) -> Result<Self, String> {
+            if table.max_nats > 0.0 {
+                Ok(Self(table.max_nats))
+            } else {
+                Err(format!("`max_nats` is {}", table.max_nats))
+            }
+        }
+    }
+
+    #[test]
+    fn keys_are_found_through_try_from_and_without_deny_unknown_fields() {
+        assert_eq!(known_keys::<Checked>(), Some(&["max_nats"][..]));
+        assert_eq!(known_keys::<Empty>(), Some(&[][..]));
+        assert_eq!(known_keys::<Vec<f32>>(), None);
+    }
+
+    #[test]
+    fn sentences_name_the_nearest_key() {
+        let say = |json| parse::<Checked>(json).unwrap_err().to_string();
+        assert_eq!(say(r#"{"max_nat": 1}"#), "unknown key `max_nat` (did you mean `max_nats`?)");
+        assert_eq!(say(r#"{"zz": 1}"#), "unknown key `zz` (known: `max_nats`)");
+        assert_eq!(say("{}"), "missing field `max_nats`");
+        assert_eq!(say(r#"{"max_nats": -1}"#), "`max_nats` is -1");
+        assert!(parse::<Checked>(r#"{"max_nats": 3}"#).is_ok_and(|checked| checked.0 == 3.0));
+    }
+}

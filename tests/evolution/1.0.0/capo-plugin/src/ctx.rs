@@ -1,0 +1,76 @@
+//! What a component can tell and ask the host during a call.
+
+use abi_stable::StableAbi;
+use abi_stable::std_types::{ROption, RSlice, RStr};
+
+use crate::abi::HostRef;
+use crate::error::PluginError;
+use crate::extension::Extension;
+
+/// The host's ear during one call.
+pub struct Ctx<'a> {
+    host: &'a mut (dyn Host + 'a),
+}
+
+/// The host as the wire shows it. Its one purpose is to hide the wire's lifetime from authors.
+trait Host {
+    fn record(&mut self, name: &str, value: f64);
+    fn record_tokens(&mut self, name: &str, values: &[f32]);
+    fn warn(&mut self, text: &str);
+    fn extension(&mut self, id: &str) -> Option<Extension<'_>>;
+}
+
+impl Host for HostRef<'_> {
+    fn record(&mut self, name: &str, value: f64) {
+        HostRef::record(self, RStr::from_str(name), value);
+    }
+
+    fn record_tokens(&mut self, name: &str, values: &[f32]) {
+        HostRef::record_tokens(self, RStr::from_str(name), RSlice::from_slice(values));
+    }
+
+    fn warn(&mut self, text: &str) {
+        HostRef::warn(self, RStr::from_str(text));
+    }
+
+    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
+        match HostRef::extension(self, RStr::from_str(id)) {
+            ROption::RSome(extension) => Some(extension),
+            ROption::RNone => None,
+        }
+    }
+}
+
+impl<'a> Ctx<'a> {
+    pub(crate) fn new(host: &'a mut HostRef<'_>) -> Self {
+        Self { host }
+    }
+
+    /// Records one number of this step; in the metrics it appears as `component-id/name` for a mask, and as plain `name` for the
+    /// advantage estimator and the objective, of which a run has one each.
+    pub fn record(&mut self, name: &str, value: f64) {
+        self.host.record(name, value);
+    }
+
+    /// Records one number per token, `[B, T]`, for dumps, histograms and pictures.
+    pub fn record_tokens(&mut self, name: &str, values: &[f32]) {
+        self.host.record_tokens(name, values);
+    }
+
+    /// Shows a sentence to the person at the terminal.
+    pub fn warn(&mut self, text: &str) {
+        self.host.warn(text);
+    }
+
+    /// The host's extension `id` as a `T`, or none where the host has no such extension.
+    ///
+    /// # Errors
+    ///
+    /// When the host compiled another layout under this id.
+    pub fn extension<T: StableAbi>(&mut self, id: &str) -> Result<Option<&T>, PluginError> {
+        let Some(extension) = self.host.extension(id) else { return Ok(None) };
+        extension.get::<T>().map(Some).map_err(|differences| {
+            PluginError::unsupported(format!("the host has another layout under extension id `{id}`\n{differences}"))
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! Errors of components.
+
+use std::fmt;
+
+use abi_stable::StableAbi;
+
+use crate::abi::WireError;
+
+/// What kind of failure: an open set of integers.
+#[repr(transparent)]
+#[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ErrorKind(pub u32);
+
+impl ErrorKind {
+    /// The component could not do its work.
+    pub const FAILED: Self = Self(0);
+    /// The component's table is wrong.
+    pub const CONFIG: Self = Self(1);
+    /// The host did not provide what the component needs.
+    pub const MISSING_INPUT: Self = Self(2);
+    /// The component does not know how to handle this (a device, a dtype).
+    pub const UNSUPPORTED: Self = Self(3);
+    /// Saved state that does not fit.
+    pub const STATE: Self = Self(4);
+    /// The component panicked; its instance is retired.
+    pub const PANIC: Self = Self(5);
+    /// The component broke a rule of its point.
+    pub const CONTRACT: Self = Self(6);
+}
+
+/// A sentence about what went wrong, with its kind.
+///
+/// Write it lowercase, without a full stop, with the value *and* the limit, and the next action in parentheses. The host
+/// adds which component it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginError {
+    kind: ErrorKind,
+    message: String,
+}
+
+impl PluginError {
+    /// An error of any kind.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// The component could not do its work.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::FAILED, message)
+    }
+
+    /// The component's table is wrong.
+    pub fn config(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::CONFIG, message)
+    }
+
+    /// The component does not know how to handle this.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::UNSUPPORTED, message)
+    }
+
+    /// Saved state that does not fit.
+    pub fn state(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::STATE, message)
+    }
+
+    /// What kind of failure.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The sentence.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The same error with `context` in front: `context: sentence`.
+    #[must_use]
+    pub fn context(self, context: impl fmt::Display) -> Self {
+        Self { kind: self.kind, message: format!("{context}: {}", self.message) }
+    }
+}
+
+impl fmt::Display for PluginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for PluginError {}
+
+impl From<String> for PluginError {
+    fn from(message: String) -> Self {
+        Self::failed(message)
+    }
+}
+
+impl From<&str> for PluginError {
+    fn from(message: &str) -> Self {
+        Self::failed(message)
+    }
+}
+
+impl From<PluginError> for WireError {
+    fn from(error: PluginError) -> Self {
+        Self { kind: error.kind, message: error.message.into() }
+    }
+}
+
+impl From<WireError> for PluginError {
+    fn from(error: WireError) -> Self {
+        Self { kind: error.kind, message: error.message.into_string() }
+    }
+}

@@ -1,0 +1,34 @@
+//! Id-keyed capabilities: how both sides of the ABI grow without changing a frozen type.
+
+use std::marker::PhantomData;
+
+use abi_stable::StableAbi;
+use abi_stable::abi_stability::abi_checking::check_layout_compatibility;
+use abi_stable::type_layout::TypeLayout;
+
+/// A pointer to what lies behind an extension id, with the layout that its owner compiled.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy)]
+pub struct Extension<'a> {
+    layout: &'static TypeLayout,
+    value: *const (),
+    lifetime: PhantomData<&'a ()>,
+}
+
+impl<'a> Extension<'a> {
+    /// Offers `value`.
+    pub fn of<T: StableAbi>(value: &'a T) -> Self {
+        Self { layout: T::LAYOUT, value: (value as *const T).cast(), lifetime: PhantomData }
+    }
+
+    /// Reads the value as a `T`.
+    ///
+    /// # Errors
+    ///
+    /// When the owner's layout is not that of this image's `T`: the differences, as abi_stable prints them.
+    pub fn get<T: StableAbi>(&self) -> Result<&'a T, String> {
+        check_layout_compatibility(T::LAYOUT, self.layout).map_err(|errors| errors.to_string())?;
+        // SAFETY: `of` stored a `&'a U` whose layout has just been found compatible with `T`.
+        Ok(unsafe { &*self.value.cast::<T>() })
+    }
+}

@@ -1,0 +1,208 @@
+//! The plugin's side of the wire: one adapter that turns an author's component into a wire object, catches its panics
+//! before they reach the ABI, and retires an instance that panicked.
+
+use std::any::Any;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use abi_stable::sabi_trait::TD_Opaque;
+use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
+use serde::de::DeserializeOwned;
+
+use crate::abi::{
+    AdvantageBox, AdvantageWire, AdvantageWire_TO, HostRef, MaskBox, MaskWire, MaskWire_TO, ObjectiveBox,
+    ObjectiveWire, ObjectiveWire_TO, WireBatch, WireError,
+};
+use crate::batch::{Inputs, Reduction};
+use crate::config;
+use crate::ctx::Ctx;
+use crate::error::{ErrorKind, PluginError};
+use crate::points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask};
+
+/// Builds an advantage estimator from its table and puts it behind the wire.
+pub(crate) fn advantage<T>(json: &str) -> Result<AdvantageBox, PluginError>
+where
+    T: AdvantageEstimator + DeserializeOwned + 'static,
+{
+    let guarded = create(json, |component: &T| (component.inputs(), Reduction::COMPLETION_MEAN))?;
+    Ok(AdvantageWire_TO::from_value(guarded, TD_Opaque))
+}
+
+/// Builds an objective from its table and puts it behind the wire.
+pub(crate) fn objective<T>(json: &str) -> Result<ObjectiveBox, PluginError>
+where
+    T: Objective + DeserializeOwned + 'static,
+{
+    let guarded = create(json, |component: &T| (component.inputs(), component.reduction()))?;
+    Ok(ObjectiveWire_TO::from_value(guarded, TD_Opaque))
+}
+
+/// Builds a mask from its table and puts it behind the wire.
+pub(crate) fn mask<T>(json: &str) -> Result<MaskBox, PluginError>
+where
+    T: PreBackwardMask + DeserializeOwned + 'static,
+{
+    let guarded = create(json, |component: &T| (component.inputs(), Reduction::COMPLETION_MEAN))?;
+    Ok(MaskWire_TO::from_value(guarded, TD_Opaque))
+}
+
+/// An author's component behind the wire.
+struct Guarded<T> {
+    component: ManuallyDrop<T>,
+    /// Asked once, at creation: on the wire these cannot fail.
+    inputs: Inputs,
+    reduction: Reduction,
+    retired: bool,
+}
+
+fn create<T: DeserializeOwned>(
+    json: &str,
+    ask: impl FnOnce(&T) -> (Inputs, Reduction),
+) -> Result<Guarded<T>, PluginError> {
+    let build = || {
+        let component = config::parse::<T>(json)?;
+        let (inputs, reduction) = ask(&component);
+        Ok(Guarded { component: ManuallyDrop::new(component), inputs, reduction, retired: false })
+    };
+    catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|payload| Err(panicked("while it was created", &*payload)))
+}
+
+impl<T> Guarded<T> {
+    fn call<R>(&mut self, method: &str, work: impl FnOnce(&mut T) -> Result<R, PluginError>) -> RResult<R, WireError> {
+        let outcome = if self.retired {
+            Err(retired())
+        } else {
+            catch_unwind(AssertUnwindSafe(|| work(&mut self.component))).unwrap_or_else(|payload| {
+                self.retired = true;
+                Err(panicked(&format!("in `{method}`"), &*payload))
+            })
+        };
+        outcome.map_err(WireError::from).into()
+    }
+
+    /// `save` has no `&mut self`; a panic there leaves the instance as it was.
+    fn call_shared<R>(&self, method: &str, work: impl FnOnce(&T) -> Result<R, PluginError>) -> RResult<R, WireError> {
+        let outcome = if self.retired {
+            Err(retired())
+        } else {
+            catch_unwind(AssertUnwindSafe(|| work(&self.component)))
+                .unwrap_or_else(|payload| Err(panicked(&format!("in `{method}`"), &*payload)))
+        };
+        outcome.map_err(WireError::from).into()
+    }
+}
+
+impl<T> Drop for Guarded<T> {
+    fn drop(&mut self) {
+        let component = AssertUnwindSafe(&mut self.component);
+        // A panic in an author's `drop` must not cross the ABI. What it had left to free leaks; its payload too, whose
+        // own `drop` could panic again.
+        // SAFETY: `self` is being dropped, so nobody uses `component` after this.
+        let outcome = catch_unwind(move || unsafe { ManuallyDrop::drop({ component }.0) });
+        if let Err(payload) = outcome {
+            std::mem::forget(payload);
+        }
+    }
+}
+
+fn retired() -> PluginError {
+    PluginError::new(ErrorKind::PANIC, "called again after it panicked (the instance is retired; start the run again)")
+}
+
+fn panicked(place: &str, payload: &(dyn Any + Send)) -> PluginError {
+    let words = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    PluginError::new(ErrorKind::PANIC, format!("panicked {place}: {words}"))
+}
+
+impl<T: AdvantageEstimator> AdvantageWire for Guarded<T> {
+    fn inputs(&self) -> Inputs {
+        self.inputs
+    }
+
+    fn estimate(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        advantages: RSliceMut<'_, f32>,
+    ) -> RResult<(), WireError> {
+        self.call("estimate", |component| {
+            component.estimate(&mut Ctx::new(host), &batch.into(), advantages.into_mut_slice())
+        })
+    }
+
+    fn save(&self) -> RResult<RVec<u8>, WireError> {
+        self.call_shared("save", |component| component.save().map(RVec::from))
+    }
+
+    fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError> {
+        self.call("load", |component| component.load(state.as_slice()))
+    }
+}
+
+impl<T: Objective> ObjectiveWire for Guarded<T> {
+    fn inputs(&self) -> Inputs {
+        self.inputs
+    }
+
+    fn reduction(&self) -> Reduction {
+        self.reduction
+    }
+
+    fn evaluate(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        loss: RSliceMut<'_, f32>,
+        dloss_dlogp: RSliceMut<'_, f32>,
+    ) -> RResult<(), WireError> {
+        let out = PerToken { loss: loss.into_mut_slice(), dloss_dlogp: dloss_dlogp.into_mut_slice() };
+        self.call("evaluate", |component| component.evaluate(&mut Ctx::new(host), &batch.into(), out))
+    }
+
+    fn save(&self) -> RResult<RVec<u8>, WireError> {
+        self.call_shared("save", |component| component.save().map(RVec::from))
+    }
+
+    fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError> {
+        self.call("load", |component| component.load(state.as_slice()))
+    }
+}
+
+impl<T: PreBackwardMask> MaskWire for Guarded<T> {
+    fn inputs(&self) -> Inputs {
+        self.inputs
+    }
+
+    fn mask(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        keep: RSliceMut<'_, u8>,
+    ) -> RResult<(), WireError> {
+        self.call("mask", |component| component.mask(&mut Ctx::new(host), &batch.into(), keep.into_mut_slice()))
+    }
+
+    fn step_end(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        keep: RSlice<'_, u8>,
+        taken: bool,
+    ) -> RResult<(), WireError> {
+        self.call("step_end", |component| {
+            component.step_end(&mut Ctx::new(host), &batch.into(), keep.as_slice(), taken)
+        })
+    }
+
+    fn save(&self) -> RResult<RVec<u8>, WireError> {
+        self.call_shared("save", |component| component.save().map(RVec::from))
+    }
+
+    fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError> {
+        self.call("load", |component| component.load(state.as_slice()))
+    }
+}

@@ -1,0 +1,240 @@
+//! The host's view of an image: its components and recipes, asked for through one function pointer. A plugin's root and
+//! the executable's own answer alike, so that a host has one registry with two doors.
+
+use abi_stable::std_types::{ROption, RResult, RStr, RVec};
+
+use crate::abi::{
+    ADVANTAGE_POINT, AdvantageBox, AdvantagePoint, ComponentInfo, MASK_POINT, MaskBox, MaskPoint, OBJECTIVE_POINT,
+    ObjectiveBox, ObjectivePoint, PluginRoot_Ref, RECIPE_POINT, RecipeInfo, RecipePoint, WireError, leak_root,
+};
+use crate::component::{Advantage, Mask, ObjectiveFn};
+use crate::error::PluginError;
+use crate::extension::Extension;
+use crate::register::{Entry, Make, Recipe};
+
+/// An extension point of the training loop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub enum Point {
+    /// [`crate::AdvantageEstimator`].
+    Advantage,
+    /// [`crate::Objective`].
+    Objective,
+    /// [`crate::PreBackwardMask`].
+    Mask,
+}
+
+impl Point {
+    /// All points, in the order of the loop.
+    pub const ALL: [Self; 3] = [Self::Advantage, Self::Objective, Self::Mask];
+
+    /// What a config calls it: `advantage`, `objective`, `mask`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Advantage => "advantage",
+            Self::Objective => "objective",
+            Self::Mask => "mask",
+        }
+    }
+
+    /// Its extension id.
+    #[must_use]
+    pub fn extension_id(self) -> &'static str {
+        match self {
+            Self::Advantage => ADVANTAGE_POINT,
+            Self::Objective => OBJECTIVE_POINT,
+            Self::Mask => MASK_POINT,
+        }
+    }
+}
+
+/// An executable or a loaded library.
+#[derive(Clone, Copy)]
+pub struct Image {
+    root: PluginRoot_Ref,
+}
+
+impl Image {
+    /// The image that this code was linked into.
+    #[must_use]
+    pub fn own() -> Self {
+        Self { root: own_root() }
+    }
+
+    /// A loaded library's image.
+    #[must_use]
+    pub fn from_root(root: PluginRoot_Ref) -> Self {
+        Self { root }
+    }
+
+    /// The revision of its root module.
+    #[must_use]
+    pub fn abi_version(&self) -> u32 {
+        self.root.abi_version()
+    }
+
+    /// What lies behind extension `id`, or none when the image does not know it.
+    ///
+    /// # Errors
+    ///
+    /// When the image compiled another layout under this id: the differences, as abi_stable prints them.
+    pub fn extension<T: abi_stable::StableAbi>(&self, id: &str) -> Result<Option<&'static T>, String> {
+        match self.root.extension()(RStr::from_str(id)) {
+            ROption::RNone => Ok(None),
+            ROption::RSome(extension) => extension.get::<T>().map(Some),
+        }
+    }
+
+    /// The components that it offers at `point`; empty where it does not know the point.
+    ///
+    /// # Errors
+    ///
+    /// When the image compiled another layout under the point's id.
+    pub fn components(&self, point: Point) -> Result<Vec<ComponentInfo>, String> {
+        let id = point.extension_id();
+        let list = match point {
+            Point::Advantage => self.extension::<AdvantagePoint>(id)?.map(|point| (point.components)()),
+            Point::Objective => self.extension::<ObjectivePoint>(id)?.map(|point| (point.components)()),
+            Point::Mask => self.extension::<MaskPoint>(id)?.map(|point| (point.components)()),
+        };
+        Ok(list.map(RVec::into_vec).unwrap_or_default())
+    }
+
+    /// The recipes that it carries.
+    ///
+    /// # Errors
+    ///
+    /// When the image compiled another layout under the recipes' id.
+    pub fn recipes(&self) -> Result<Vec<RecipeInfo>, String> {
+        Ok(self.extension::<RecipePoint>(RECIPE_POINT)?.map(|point| (point.recipes)().into_vec()).unwrap_or_default())
+    }
+
+    /// Builds advantage estimator `id` from its table, written as JSON text.
+    ///
+    /// # Errors
+    ///
+    /// When the image has no such component, or the component refuses its table.
+    pub fn advantage(&self, id: &str, json: &str) -> Result<Advantage, PluginError> {
+        let point = self.point::<AdvantagePoint>(Point::Advantage)?;
+        let wire = (point.create)(RStr::from_str(id), RStr::from_str(json)).into_result();
+        wire.map(|wire| Advantage::new(id, wire)).map_err(PluginError::from)
+    }
+
+    /// Builds objective `id` from its table, written as JSON text.
+    ///
+    /// # Errors
+    ///
+    /// When the image has no such component, or the component refuses its table.
+    pub fn objective(&self, id: &str, json: &str) -> Result<ObjectiveFn, PluginError> {
+        let point = self.point::<ObjectivePoint>(Point::Objective)?;
+        let wire = (point.create)(RStr::from_str(id), RStr::from_str(json)).into_result();
+        wire.map(|wire| ObjectiveFn::new(id, wire)).map_err(PluginError::from)
+    }
+
+    /// Builds mask `id` from its table, written as JSON text.
+    ///
+    /// # Errors
+    ///
+    /// When the image has no such component, or the component refuses its table.
+    pub fn mask(&self, id: &str, json: &str) -> Result<Mask, PluginError> {
+        let point = self.point::<MaskPoint>(Point::Mask)?;
+        let wire = (point.create)(RStr::from_str(id), RStr::from_str(json)).into_result();
+        wire.map(|wire| Mask::new(id, wire)).map_err(PluginError::from)
+    }
+
+    fn point<T: abi_stable::StableAbi>(&self, point: Point) -> Result<&'static T, PluginError> {
+        let id = point.extension_id();
+        self.extension::<T>(id)?.ok_or_else(|| PluginError::unsupported(format!("the image has no extension `{id}`")))
+    }
+}
+
+pub(crate) fn own_root() -> PluginRoot_Ref {
+    static ROOT: std::sync::OnceLock<PluginRoot_Ref> = std::sync::OnceLock::new();
+    *ROOT.get_or_init(|| leak_root(own_extension))
+}
+
+extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
+    static ADVANTAGE: AdvantagePoint = AdvantagePoint { components: advantages, create: create_advantage };
+    static OBJECTIVE: ObjectivePoint = ObjectivePoint { components: objectives, create: create_objective };
+    static MASK: MaskPoint = MaskPoint { components: masks, create: create_mask };
+    static RECIPE: RecipePoint = RecipePoint { recipes };
+    match id.as_str() {
+        ADVANTAGE_POINT => ROption::RSome(Extension::of(&ADVANTAGE)),
+        OBJECTIVE_POINT => ROption::RSome(Extension::of(&OBJECTIVE)),
+        MASK_POINT => ROption::RSome(Extension::of(&MASK)),
+        RECIPE_POINT => ROption::RSome(Extension::of(&RECIPE)),
+        _ => ROption::RNone,
+    }
+}
+
+fn infos(wanted: fn(&Make) -> bool) -> RVec<ComponentInfo> {
+    let entries = inventory::iter::<Entry>.into_iter().filter(|entry| wanted(&entry.make));
+    entries
+        .map(|entry| ComponentInfo {
+            id: entry.id.into(),
+            about: entry.about.into(),
+            package: entry.package.into(),
+            version: entry.version.into(),
+            keys: (entry.keys)().unwrap_or_default().iter().map(|key| (*key).into()).collect(),
+        })
+        .collect()
+}
+
+extern "C" fn advantages() -> RVec<ComponentInfo> {
+    infos(|make| matches!(make, Make::Advantage(_)))
+}
+
+extern "C" fn objectives() -> RVec<ComponentInfo> {
+    infos(|make| matches!(make, Make::Objective(_)))
+}
+
+extern "C" fn masks() -> RVec<ComponentInfo> {
+    infos(|make| matches!(make, Make::Mask(_)))
+}
+
+extern "C" fn recipes() -> RVec<RecipeInfo> {
+    inventory::iter::<Recipe>
+        .into_iter()
+        .map(|recipe| RecipeInfo {
+            name: recipe.name.into(),
+            about: recipe.about.into(),
+            toml: recipe.toml.into(),
+            package: recipe.package.into(),
+        })
+        .collect()
+}
+
+/// Builds a component from its table, written as JSON text.
+type Build<B> = fn(&str) -> Result<B, PluginError>;
+
+fn create<B>(id: RStr<'_>, config: RStr<'_>, pick: fn(Make) -> Option<Build<B>>) -> RResult<B, WireError> {
+    let found =
+        inventory::iter::<Entry>.into_iter().find_map(|entry| pick(entry.make).filter(|_| entry.id == id.as_str()));
+    let built = match found {
+        Some(make) => make(config.as_str()),
+        None => Err(PluginError::config(format!("the image has no component `{id}` at this point"))),
+    };
+    built.map_err(WireError::from).into()
+}
+
+extern "C" fn create_advantage(id: RStr<'_>, config: RStr<'_>) -> RResult<AdvantageBox, WireError> {
+    create(id, config, |make| if let Make::Advantage(make) = make { Some(make) } else { None })
+}
+
+extern "C" fn create_objective(id: RStr<'_>, config: RStr<'_>) -> RResult<ObjectiveBox, WireError> {
+    create(id, config, |make| if let Make::Objective(make) = make { Some(make) } else { None })
+}
+
+extern "C" fn create_mask(id: RStr<'_>, config: RStr<'_>) -> RResult<MaskBox, WireError> {
+    create(id, config, |make| if let Make::Mask(make) = make { Some(make) } else { None })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_header_symbol_is_the_one_that_loaders_look_for() {
+        let source = include_str!("abi.rs");
+        let name = abi_stable::library::ROOT_MODULE_LOADER_NAME;
+        assert!(source.contains(&format!("export_name = \"{name}\"")), "abi_stable looks for `{name}`");
+    }
+}

@@ -1,0 +1,135 @@
+//! Write advantage estimators, objectives and gradient masks for reinforcement learning of language models, as shared
+//! libraries that a trainer loads at run time. The library keeps loading in trainers that are built later.
+//!
+//! # A mask in ten minutes
+//!
+//! A training step runs **rollout → advantage → objective → mask → backward → step**. A *component* takes the place of one
+//! of the three in the middle:
+//!
+//! | point | trait | what it does |
+//! |---|---|---|
+//! | `[advantage]` | [`AdvantageEstimator`] | rewards `[B]` to advantages `[B, T]` |
+//! | `[objective]` | [`Objective`] | advantages and log-probabilities to a loss per token and its derivative |
+//! | `[[mask]]` | [`PreBackwardMask`] | clears the tokens that must not reach the backward pass |
+//!
+//! Make a library crate, and depend on this one and on serde:
+//!
+//! ```toml
+//! [lib]
+//! crate-type = ["cdylib"]
+//!
+//! [dependencies]
+//! capo-plugin = "1"
+//! serde = { version = "1", features = ["derive"] }
+//! ```
+//!
+//! A component is a struct. Its fields are its configuration keys; its trait says what it does:
+//!
+//! ```
+//! #![forbid(unsafe_code)]
+//! use capo_plugin::prelude::*;
+//!
+//! /// Drops tokens that the policy found too surprising.
+//! #[derive(Deserialize)]
+//! #[serde(deny_unknown_fields)]
+//! struct SurpriseCap {
+//!     /// Largest `-logp` kept, nats.
+//!     max_nats: f32,
+//! }
+//!
+//! impl PreBackwardMask for SurpriseCap {
+//!     fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+//!         for (keep, logp) in keep.iter_mut().zip(batch.logps) {
+//!             *keep &= u8::from(-logp <= self.max_nats);
+//!         }
+//!         ctx.record("largest_nats", f64::from(batch.logps.iter().fold(0.0_f32, |most, logp| most.max(-logp))));
+//!         Ok(())
+//!     }
+//! }
+//!
+//! register!(PreBackwardMask, SurpriseCap, "acme.surprise-cap", "drops tokens above a surprise limit");
+//! # fn main() {}
+//! ```
+//!
+//! `cargo build --release` makes `libacme.so`; a run uses it with
+//!
+//! ```toml
+//! [[mask]]
+//! use = "acme.surprise-cap"
+//! max_nats = 6.0
+//! ```
+//!
+//! and `host train --config that.toml --plugin target/release/libacme.so`.
+//!
+//! # What a component sees
+//!
+//! [`Batch`] is the whole batch of one optimizer step, however the trainer splits its work. More than the plain arrays
+//! comes on request: return the flags from `inputs`, as in `Inputs::LAST_LAYER | Inputs::OLD_LOGPS`. The last layer's
+//! features, its largest logits and the optimizer's settings are what a curvature model needs.
+//!
+//! # State
+//!
+//! A component may keep state between steps. `save` and `load` carry it through checkpoints; a resumed run continues bit
+//! for bit. Draw random numbers from `batch.seed` and `batch.step`, never from the clock.
+//!
+//! # Errors
+//!
+//! Return a [`PluginError`] with a sentence: what is wrong, the value, the limit, what to do. The trainer puts the
+//! component's id in front, stops, and the run can be resumed. A panic is caught and reported the same way, and the instance
+//! is retired. Values that are not finite, cleared entries that a mask sets and per-token arrays of the wrong length are
+//! reported as the component's errors.
+//!
+//! # Recipes
+//!
+//! [`recipe!`] attaches a default choice of components, so that `--plugin` alone selects a method.
+//!
+//! # Tests
+//!
+//! [`testing::Fixture`] makes batches, [`testing::mask`] and its siblings build a component behind the real ABI.
+//!
+//! # What stays stable
+//!
+//! The types of [`abi`] never change; new capabilities arrive under new extension ids. A plugin built with one compiler,
+//! profile or 1.x version of this crate loads in a host built with another.
+
+#![deny(missing_docs)]
+
+pub mod abi;
+mod batch;
+mod component;
+mod config;
+mod ctx;
+mod error;
+mod extension;
+mod guard;
+mod image;
+mod points;
+mod register;
+mod tensor;
+pub mod testing;
+mod wire;
+
+pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
+pub use component::{Advantage, Mask, ObjectiveFn, Sink};
+pub use config::{known_keys, nearest, unknown_key};
+pub use ctx::Ctx;
+pub use error::{ErrorKind, PluginError};
+pub use extension::Extension;
+pub use image::{Image, Point};
+pub use points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask};
+pub use tensor::{DType, DeviceKind, Tensor};
+
+/// All that a component's file needs: `use capo_plugin::prelude::*;`.
+pub mod prelude {
+    pub use crate::{
+        AdvantageEstimator, Batch, Ctx, Inputs, Objective, PerToken, PluginError, PreBackwardMask, Reduction, recipe,
+        register,
+    };
+    pub use serde::Deserialize;
+}
+
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::register::{Entry, Recipe};
+    pub use inventory;
+}

@@ -1,0 +1,143 @@
+//! The extension points as plain Rust traits. They may gain methods with defaults; the wire does not change.
+
+use crate::batch::{Batch, Inputs, Reduction};
+use crate::ctx::Ctx;
+use crate::error::PluginError;
+
+fn stateless(state: &[u8]) -> Result<(), PluginError> {
+    if state.is_empty() {
+        return Ok(());
+    }
+    let len = state.len();
+    Err(PluginError::state(format!(
+        "{len} bytes of saved state, but this component keeps none (it was saved by another one)"
+    )))
+}
+
+/// Rewards to advantages. Stage 2 of 6.
+pub trait AdvantageEstimator: Send {
+    /// Fills `advantages`, `[B, T]`, reward units. Arrives zeroed; padding stays zero.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    fn estimate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError>;
+
+    /// What the host must compute for this component.
+    fn inputs(&self) -> Inputs {
+        Inputs::NONE
+    }
+
+    /// State for checkpoints; a resumed run continues bit for bit.
+    ///
+    /// # Errors
+    ///
+    /// When the state cannot be written down.
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        Ok(Vec::new())
+    }
+
+    /// Takes up what [`save`](Self::save) wrote.
+    ///
+    /// # Errors
+    ///
+    /// When `state` was written by another component, configuration or version; the component stays as it was.
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        stateless(state)
+    }
+}
+
+/// Per-token results of an objective.
+#[derive(Debug)]
+pub struct PerToken<'a> {
+    /// `[B, T]`: loss to be minimised. Arrives zeroed; padding stays zero.
+    pub loss: &'a mut [f32],
+    /// `[B, T]`: derivative of that loss by `batch.logps`. Arrives zeroed; padding stays zero.
+    pub dloss_dlogp: &'a mut [f32],
+}
+
+/// Advantages and log-probabilities to a per-token loss. Stage 3 of 6.
+///
+/// The autograd graph stays in the host: a component returns the loss *and* its derivative by the log-probability, and
+/// the host seeds its backward pass with the second, reduced over the tokens that the masks keep.
+pub trait Objective: Send {
+    /// Fills `out`.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError>;
+
+    /// How per-token losses become one number, after masking.
+    fn reduction(&self) -> Reduction {
+        Reduction::COMPLETION_MEAN
+    }
+
+    /// What the host must compute for this component.
+    fn inputs(&self) -> Inputs {
+        Inputs::NONE
+    }
+
+    /// State for checkpoints; a resumed run continues bit for bit.
+    ///
+    /// # Errors
+    ///
+    /// When the state cannot be written down.
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        Ok(Vec::new())
+    }
+
+    /// Takes up what [`save`](Self::save) wrote.
+    ///
+    /// # Errors
+    ///
+    /// When `state` was written by another component, configuration or version; the component stays as it was.
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        stateless(state)
+    }
+}
+
+/// The last say on which tokens reach the backward pass. Stage 4 of 6.
+pub trait PreBackwardMask: Send {
+    /// Clears `keep[b * T + t]` for each token to drop. Arrives as the completion mask thinned by the masks before this
+    /// one. A mask may only clear: setting a cleared entry is an error.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError>;
+
+    /// Called once after the optimizer step with the final `keep` of all masks, `taken = false` when the step was
+    /// skipped: the moment to update a model of the optimizer.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    fn step_end(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<(), PluginError> {
+        let _ = (ctx, batch, keep, taken);
+        Ok(())
+    }
+
+    /// What the host must compute for this component.
+    fn inputs(&self) -> Inputs {
+        Inputs::NONE
+    }
+
+    /// State for checkpoints; a resumed run continues bit for bit.
+    ///
+    /// # Errors
+    ///
+    /// When the state cannot be written down.
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        Ok(Vec::new())
+    }
+
+    /// Takes up what [`save`](Self::save) wrote.
+    ///
+    /// # Errors
+    ///
+    /// When `state` was written by another component, configuration or version; the component stays as it was.
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        stateless(state)
+    }
+}

@@ -1,0 +1,204 @@
+//! Tensors that are used where they lie: DLPack's `DLTensor` field set, plus the stream on which the data is ready.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+
+use abi_stable::StableAbi;
+use abi_stable::std_types::RSlice;
+
+use crate::error::PluginError;
+
+/// Where a tensor lies: DLPack's device types.
+#[repr(transparent)]
+#[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceKind(pub i32);
+
+impl DeviceKind {
+    /// Host memory.
+    pub const CPU: Self = Self(1);
+    /// CUDA device memory in the device's primary context.
+    pub const CUDA: Self = Self(2);
+}
+
+/// Element type: DLPack's `(code, bits, lanes)`.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DType {
+    /// 0 signed integer, 1 unsigned integer, 2 float, 4 bfloat.
+    pub code: u8,
+    /// Bits of one lane.
+    pub bits: u8,
+    /// Lanes of one element; 1 for scalars.
+    pub lanes: u16,
+}
+
+impl DType {
+    /// 32-bit IEEE float.
+    pub const F32: Self = Self { code: 2, bits: 32, lanes: 1 };
+    /// 16-bit IEEE float.
+    pub const F16: Self = Self { code: 2, bits: 16, lanes: 1 };
+    /// 16-bit brain float.
+    pub const BF16: Self = Self { code: 4, bits: 16, lanes: 1 };
+    /// 32-bit unsigned integer.
+    pub const U32: Self = Self { code: 1, bits: 32, lanes: 1 };
+}
+
+/// A borrowed tensor of any device; valid until the call that brought it returns.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct Tensor<'a> {
+    data: *const c_void,
+    device: DeviceKind,
+    device_id: i32,
+    dtype: DType,
+    shape: RSlice<'a, i64>,
+    strides: RSlice<'a, i64>,
+    byte_offset: u64,
+    stream: *mut c_void,
+    lifetime: PhantomData<&'a ()>,
+}
+
+impl<'a> Tensor<'a> {
+    /// A compact tensor over host memory.
+    ///
+    /// # Panics
+    ///
+    /// When `shape` does not multiply to `values.len()`.
+    #[must_use]
+    pub fn from_f32(values: &'a [f32], shape: &'a [i64]) -> Self {
+        Self::on_cpu(values.as_ptr().cast(), values.len(), DType::F32, shape)
+    }
+
+    /// A compact tensor of unsigned integers over host memory.
+    ///
+    /// # Panics
+    ///
+    /// When `shape` does not multiply to `values.len()`.
+    #[must_use]
+    pub fn from_u32(values: &'a [u32], shape: &'a [i64]) -> Self {
+        Self::on_cpu(values.as_ptr().cast(), values.len(), DType::U32, shape)
+    }
+
+    fn on_cpu(data: *const c_void, len: usize, dtype: DType, shape: &'a [i64]) -> Self {
+        assert_eq!(shape.iter().product::<i64>(), len as i64, "shape {shape:?} does not hold {len} values");
+        Self {
+            data,
+            device: DeviceKind::CPU,
+            device_id: 0,
+            dtype,
+            shape: RSlice::from_slice(shape),
+            strides: RSlice::EMPTY,
+            byte_offset: 0,
+            stream: std::ptr::null_mut(),
+            lifetime: PhantomData,
+        }
+    }
+
+    /// A tensor in device memory.
+    ///
+    /// # Safety
+    ///
+    /// `data + byte_offset` must be the address of `shape`'s elements at `strides` (in elements; empty means compact)
+    /// on device `device_id` of `device`, valid for `'a` and ready once the work queued on `stream` is done.
+    #[must_use]
+    #[expect(clippy::too_many_arguments, reason = "DLPack's fields, no more and no fewer")]
+    pub unsafe fn from_raw(
+        data: *const c_void,
+        device: DeviceKind,
+        device_id: i32,
+        dtype: DType,
+        shape: &'a [i64],
+        strides: &'a [i64],
+        byte_offset: u64,
+        stream: *mut c_void,
+    ) -> Self {
+        let (shape, strides) = (RSlice::from_slice(shape), RSlice::from_slice(strides));
+        Self { data, device, device_id, dtype, shape, strides, byte_offset, stream, lifetime: PhantomData }
+    }
+
+    /// Address of the first element, or the `CUdeviceptr`.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.data as u64 + self.byte_offset
+    }
+
+    /// Where it lies, and on which device of that kind.
+    #[must_use]
+    pub fn device(&self) -> (DeviceKind, i32) {
+        (self.device, self.device_id)
+    }
+
+    /// Element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Extent of every dimension.
+    #[must_use]
+    pub fn shape(&self) -> &'a [i64] {
+        self.shape.as_slice()
+    }
+
+    /// Strides in elements; empty when compact and row-major.
+    #[must_use]
+    pub fn strides(&self) -> &'a [i64] {
+        self.strides.as_slice()
+    }
+
+    /// The `CUstream` on which the data is ready; null on the CPU.
+    #[must_use]
+    pub fn stream(&self) -> *mut c_void {
+        self.stream
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shape().iter().product::<i64>() as usize
+    }
+
+    /// Whether there is no element.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements as a slice.
+    ///
+    /// # Errors
+    ///
+    /// When the tensor is not a compact f32 tensor in host memory.
+    pub fn as_f32(&self) -> Result<&'a [f32], PluginError> {
+        let data = self.host_data(DType::F32)?;
+        // SAFETY: `host_data` checked device, dtype and compactness; the constructors' contract gives validity for `'a`.
+        Ok(unsafe { std::slice::from_raw_parts(data.cast(), self.len()) })
+    }
+
+    /// The elements as a slice.
+    ///
+    /// # Errors
+    ///
+    /// When the tensor is not a compact u32 tensor in host memory.
+    pub fn as_u32(&self) -> Result<&'a [u32], PluginError> {
+        let data = self.host_data(DType::U32)?;
+        // SAFETY: as in `as_f32`.
+        Ok(unsafe { std::slice::from_raw_parts(data.cast(), self.len()) })
+    }
+
+    fn host_data(&self, dtype: DType) -> Result<*const u8, PluginError> {
+        if self.device != DeviceKind::CPU {
+            return Err(PluginError::unsupported(
+                "a tensor lies in device memory and this component reads host memory only (run with `--device cpu`)",
+            ));
+        }
+        if self.dtype != dtype || !self.strides.is_empty() {
+            let (have, want) = (self.dtype, dtype);
+            return Err(PluginError::unsupported(format!(
+                "a tensor has type {have:?} with strides {:?} and this component reads compact {want:?}",
+                self.strides()
+            )));
+        }
+        Ok(self.data.cast::<u8>().wrapping_add(self.byte_offset as usize))
+    }
+}

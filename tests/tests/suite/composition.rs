@@ -1,0 +1,94 @@
+//! Several masks in one run: each sees what the ones before it left, and answers for its own rejections.
+
+use std::path::Path;
+
+use tests::{Folder, RunDir, artifacts, run_dir};
+
+use crate::FOUR_STEPS;
+
+const SURPRISE: &str = "{use=\"example.surprise-cap\",max_nats=0.4}";
+const TRUNCATED: &str = "{use=\"example.truncated\"}";
+
+/// The example plugins and these masks, on completions of which the limit cuts off some.
+fn args(masks: &[&str]) -> String {
+    let plugins = ["surprise-cap", "top-entropy", "truncated"].map(|name| artifacts::example(name, "dev"));
+    let plugins = plugins.map(|path| format!("--plugin {}", path.display())).join(" ");
+    format!("{plugins} --set mask=[{}]", masks.join(","))
+}
+
+fn train(folder: &Folder, name: &str, masks: &[&str], extra: &str) -> RunDir {
+    folder.train(name, &format!("{} --set rollout.max_completion_length=12 {FOUR_STEPS} {extra}", args(masks)))
+}
+
+fn rejected(run: &RunDir, mask: &str) -> Vec<f64> {
+    run.metric(&format!("{mask}/rejection_rate"))
+}
+
+#[test]
+fn the_order_of_two_masks_changes_who_answers_and_not_what_is_left() {
+    let folder = Folder::new();
+    let (one, other) = ([SURPRISE, TRUNCATED], [TRUNCATED, SURPRISE]);
+    let first = train(&folder, "first", &one, "--dump-batches batches");
+    let second = train(&folder, "second", &other, "");
+    assert_eq!(first.weights(), second.weights());
+    assert_eq!(rejected(&first, "mask"), rejected(&second, "mask"));
+    for run in [&first, &second] {
+        let (all, a, b) =
+            (rejected(run, "mask"), rejected(run, "example.surprise-cap"), rejected(run, "example.truncated"));
+        assert!(a.iter().zip(&b).zip(&all).all(|((a, b), all)| (a + b - all).abs() < 1e-12), "{a:?} {b:?} {all:?}");
+    }
+    // Tokens that both would drop are the first one's.
+    for mask in ["example.surprise-cap", "example.truncated"] {
+        assert_ne!(rejected(&first, mask), rejected(&second, mask), "{mask}");
+    }
+    let both = |early: &RunDir, late: &RunDir, mask: &str| {
+        rejected(early, mask).iter().zip(rejected(late, mask)).all(|(early, late)| *early >= late)
+    };
+    assert!(both(&first, &second, "example.surprise-cap") && both(&second, &first, "example.truncated"));
+    // Token by token, on the batch of the first step.
+    let keep = |out: &str, masks: &[&str]| {
+        let batch = std::fs::read_dir(folder.path().join("batches")).unwrap().map(|entry| entry.unwrap().file_name());
+        let batch = batch.min().unwrap().into_string().unwrap();
+        let _ = folder.host(&format!("replay {} --out {out} batches/{batch}", args(masks))).succeeded();
+        run_dir::tensors(&folder.path().join(out).join(Path::new(&batch)))["keep"].clone()
+    };
+    let together = keep("one", &one);
+    assert_eq!(together, keep("other", &other));
+    let (surprise, truncated) = (keep("surprise", &[SURPRISE]), keep("truncated", &[TRUNCATED]));
+    let conjunction: Vec<f32> = surprise.iter().zip(&truncated).map(|(a, b)| a * b).collect();
+    assert_eq!(together, conjunction);
+    assert!(together != surprise && together != truncated);
+}
+
+#[test]
+fn a_mask_sees_what_is_left() {
+    let folder = Folder::new();
+    let surprise = "{use=\"example.surprise-cap\",max_nats=0.1}";
+    let run = train(&folder, "run", &[surprise, "{use=\"example.top-entropy\",top_entropy_quantile=0.3}"], "");
+    // What surprises most has a high entropy, so of all tokens a larger share would go.
+    let (before, share) = (rejected(&run, "example.surprise-cap"), rejected(&run, "example.top-entropy"));
+    for (before, share) in before.iter().zip(share) {
+        assert!(*before > 0.05, "{before}");
+        // Completions of one prompt begin alike, with the same entropies, and ties are kept.
+        assert!((share - 0.7 * (1.0 - before)).abs() < 0.025, "{share} of what {before} left");
+    }
+}
+
+#[test]
+fn a_component_used_twice_reports_twice() {
+    let folder = Folder::new();
+    let (mild, strict) = ("{use=\"example.surprise-cap\",max_nats=1.0}", SURPRISE);
+    let run = train(&folder, "run", &[mild, strict], "--stop-after 2");
+    let alone = train(&folder, "alone", &[strict], "--stop-after 2");
+    assert_eq!(run.weights(), alone.weights());
+    let (first, second) = (rejected(&run, "example.surprise-cap"), rejected(&run, "example.surprise-cap#2"));
+    assert_eq!([first.len(), second.len()], [2; 2]);
+    let sums: Vec<f64> = first.iter().zip(&second).map(|(a, b)| a + b).collect();
+    assert!(sums.iter().zip(rejected(&alone, "mask")).all(|(sum, all)| (sum - all).abs() < 1e-12));
+    assert!(first.iter().chain(&second).any(|&rate| rate > 0.0));
+    // The larger surprises never reached the second.
+    let largest = run.metric("example.surprise-cap#2/largest_nats");
+    assert!(largest.len() == 2 && largest.iter().all(|&nats| nats <= 1.0), "{largest:?}");
+    let whole = train(&folder, "whole", &[mild, strict], "");
+    folder.resume("run").assert_same(&whole);
+}

@@ -1,0 +1,107 @@
+//! A plugin of the first day, built on `capo-plugin` 1.0.0 as it was, in today's `host`.
+
+use std::path::{Path, PathBuf};
+
+use host::files::sha256_hex;
+use insta::assert_snapshot;
+use tests::{Folder, artifacts};
+
+use crate::FOUR_STEPS;
+
+/// The frozen sources.
+fn sources() -> PathBuf {
+    artifacts::workspace().join("tests/evolution/1.0.0")
+}
+
+/// Builds the plugin with `manifest` and gives the library.
+fn build(manifest: &Path, library: &str) -> PathBuf {
+    let target = artifacts::target().join("examples");
+    artifacts::cargo(manifest, &target, &["--locked", "--offline"])
+        .or_else(|_| artifacts::cargo(manifest, &target, &["--locked"]))
+        .expect("the frozen plugin builds");
+    target.join("debug").join(library)
+}
+
+/// The plugin on the `capo-plugin` of its day.
+fn frozen() -> PathBuf {
+    build(&sources().join("plugin/Cargo.toml"), "libfrozen.so")
+}
+
+/// The same source on today's `capo-plugin`.
+fn today() -> PathBuf {
+    let root = artifacts::target().join("evolution/frozen_today");
+    let text = |name: &str| std::fs::read_to_string(sources().join(name)).unwrap();
+    let own = artifacts::workspace().join("capo-plugin");
+    let manifest = text("plugin/Cargo.toml")
+        .replace("[lib]", "[workspace]\n\n[lib]\nname = \"frozen_today\"")
+        .replace("../capo-plugin", own.to_str().unwrap());
+    std::fs::create_dir_all(root.join("src")).unwrap();
+    for (name, text) in
+        [("Cargo.toml", manifest), ("Cargo.lock", text("Cargo.lock")), ("src/lib.rs", text("plugin/src/lib.rs"))]
+    {
+        if !std::fs::read_to_string(root.join(name)).is_ok_and(|old| old == text) {
+            std::fs::write(root.join(name), text).unwrap();
+        }
+    }
+    build(&root.join("Cargo.toml"), "libfrozen_today.so")
+}
+
+/// The names of all files in `folder` and below.
+fn files(folder: &Path, names: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { files(&path, names) } else { names.push(path) }
+    }
+}
+
+#[test]
+fn the_sources_are_as_they_were() {
+    let (root, mut names) = (sources(), Vec::new());
+    ["capo-plugin", "plugin"].iter().for_each(|folder| files(&root.join(folder), &mut names));
+    names.sort();
+    let mut all = Vec::new();
+    for name in &names {
+        all.extend(name.strip_prefix(&root).unwrap().to_str().unwrap().bytes());
+        all.extend(std::fs::read(name).unwrap());
+    }
+    assert_eq!(names.len(), 18);
+    assert_snapshot!(sha256_hex(&all), @"e37e9c30181cca877269a89aceeb88a8f8b381708ecb46b1ae988abf3acbffbb");
+}
+
+#[test]
+fn it_offers_what_there_was_and_no_reward() {
+    let (folder, library) = (Folder::new(), frozen());
+    let listed = folder.host(&format!("plugins --plugin {}", library.display())).succeeded().stdout;
+    let lines: Vec<&str> = listed.lines().filter(|line| line.trim_start().starts_with("frozen")).collect();
+    assert_snapshot!(lines.join("\n").replace(library.to_str().unwrap(), "LIBRARY"), @"
+    frozen.advantage         reward minus the mean of its group
+    frozen.objective         the policy gradient
+    frozen.mask              drops tokens far above the usual surprise
+    frozen                   what a plugin of the first day does (`LIBRARY`)
+    ");
+    let reward = format!("train --plugin {} --set reward=[{{use=\"frozen.reward\"}}]", library.display());
+    assert_snapshot!(folder.host(&reward).refused(), @"`[[reward]]` names `frozen.reward`, which no loaded image offers (known here: `exact_match`; a plugin's components need its `--plugin`)");
+    let mask = format!("train --plugin {} --set mask=[{{use=\"frozen.mask\",facto=1}}]", library.display());
+    assert_snapshot!(folder.host(&mask).refused(), @r#"`[[mask]]` with `use = "frozen.mask"`: unknown key `facto` (did you mean `factor`?)"#);
+}
+
+#[test]
+fn it_trains_and_resumes_as_if_built_today() {
+    let folder = Folder::new();
+    let args = |library: &Path| {
+        let reuse = "--set train.num_iterations=2 --set mask.0.factor=5.0";
+        format!("--plugin {} {reuse} {FOUR_STEPS}", library.display())
+    };
+    let whole = folder.train("whole", &args(&frozen()));
+    assert!(whole.metric("frozen.mask/rejection_rate").iter().any(|&rate| rate > 0.0));
+    assert_eq!(whole.metric("frozen.mask/steps"), [0.0, 1.0, 2.0, 3.0]);
+    assert!(whole.metric("largest_ratio")[3] > 1.0 && whole.metric("frozen.mask/learning_rate")[2] > 0.0);
+    let _ = folder.train("resumed", &format!("{} --stop-after 2", args(&frozen())));
+    folder.resume("resumed").assert_same_files(&whole);
+    folder.train("today", &args(&today())).assert_same_files(&whole);
+    // One of them takes up what the other left.
+    let _ = folder.train("changed", &format!("{} --stop-after 2", args(&frozen())));
+    let resume = format!("train --resume changed --allow-changed-plugins --plugin {}", today().display());
+    let _ = folder.host(&resume).succeeded();
+    folder.run_dir("changed").assert_same_files(&whole);
+}

@@ -1,0 +1,167 @@
+//! Which files are loaded as plugins: pins, what a run began with, and files that anybody may change.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use host::files::sha256_hex;
+use insta::assert_snapshot;
+use serde_json::Value;
+use tests::{Folder, artifacts};
+
+use crate::ONE_STEP;
+
+/// A fresh folder with `plugin` as `libmine.so`, and its SHA-256.
+fn with(plugin: &str) -> (Folder, String) {
+    let folder = Folder::new();
+    let bytes = fs::read(artifacts::file(plugin)).unwrap();
+    folder.write("libmine.so", &bytes);
+    (folder, sha256_hex(&bytes))
+}
+
+/// Replaces `libmine.so` by a file that no host could load: what is refused before loading does not mention it.
+fn replace(folder: &Folder) -> String {
+    folder.write("libmine.so", "another file");
+    sha256_hex(b"another file")
+}
+
+/// `plugins.json` of a run, paths by their names and hashes by `HASH`.
+fn provenance(run: &Path) -> String {
+    let mut value: Value = serde_json::from_slice(&fs::read(run.join("plugins.json")).unwrap()).unwrap();
+    for plugin in value.as_array_mut().unwrap().iter_mut().flat_map(|period| period["plugins"].as_array_mut().unwrap())
+    {
+        let path = Path::new(plugin["path"].as_str().unwrap());
+        assert!(path.is_absolute(), "{plugin}");
+        plugin["path"] = path.file_name().unwrap().to_str().unwrap().into();
+        assert_eq!(plugin["sha256"].as_str().unwrap().len(), 64, "{plugin}");
+        plugin["sha256"] = "HASH".into();
+    }
+    value.to_string()
+}
+
+#[test]
+fn a_pin_accepts_its_file_and_no_other() {
+    let (folder, hash) = with("libreincapo.so");
+    let listed = folder.host(&format!("plugins --plugin libmine.so@sha256:{hash}")).succeeded().stdout;
+    assert!(listed.contains("reincapo.curvature"), "{listed}");
+    let upper = hash.to_uppercase();
+    let _ = folder.host(&format!("plugins --plugin libmine.so@sha256:{upper}")).succeeded();
+    let other = replace(&folder);
+    let mut command = folder.command(&format!("plugins --plugin libmine.so@sha256:{hash}"));
+    let raw = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    assert!(raw.contains(&format!("has SHA-256 {other} but is pinned to {hash} (")), "{raw}");
+    assert_snapshot!(folder.host(&format!("train --plugin libmine.so@sha256:{hash}")).refused(), @"plugin `FOLDER/libmine.so` has SHA-256 HASH but is pinned to HASH (get the file that was pinned, or pin this one if you trust it)");
+    assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
+}
+
+#[test]
+fn a_pin_that_is_none() {
+    let folder = Folder::new();
+    let refused = |pin: &str| folder.host(&format!("plugins --plugin libcapo.so@sha256:{pin}")).refused();
+    assert_snapshot!(refused("12ab"), @"`--plugin libcapo.so@sha256:12ab` is not pinned to a SHA-256: `12ab` is not 64 hexadecimal digits (`host plugins --hash` prints them)");
+    for pin in ["", &"g".repeat(64), &"0".repeat(63), &"é".repeat(32)] {
+        assert!(refused(pin).contains("is not pinned to a SHA-256"), "{pin}");
+    }
+    let hash = "0".repeat(64);
+    assert_snapshot!(folder.host(&format!("plugins --plugin libnone.so@sha256:{hash}")).refused(), @"plugin `libnone.so` was not found; tried `./libnone.so`, `BUILD/libnone.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
+}
+
+#[test]
+fn the_printed_pin_is_one_that_plugin_takes() {
+    let (folder, hash) = with("libcapo.so");
+    let args = "plugins --hash --plugin libmine.so --plugin libmisbehave.so";
+    assert_snapshot!(folder.host(args).succeeded().stdout, @"
+    FOLDER/libmine.so@sha256:HASH  capo 0.1.0
+    BUILD/libmisbehave.so@sha256:HASH  misbehave 0.1.0
+    ");
+    let raw = String::from_utf8(folder.command(args).output().unwrap().stdout).unwrap();
+    let pins: Vec<&str> = raw.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert!(pins[0].ends_with(&format!("libmine.so@sha256:{hash}")), "{raw}");
+    let pinned = format!("plugins --plugin {} --plugin {}", pins[0], pins[1]);
+    let listed = folder.host(&pinned).succeeded().stdout;
+    assert!(listed.contains("misbehave.mask") && listed.contains("capo.curvature"), "{listed}");
+    let none = folder.host("plugins --hash").refused();
+    assert!(none.contains("--plugin <LIB>"), "{none}");
+}
+
+#[test]
+fn a_run_records_what_made_it() {
+    let (folder, hash) = with("libcapo.so");
+    let args = "--plugin libmine.so --plugin libmisbehave.so --set recipe=capo";
+    let run = folder.train("run", &format!("{args} {ONE_STEP}"));
+    assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"},{"components":["misbehave.advantage","misbehave.objective","misbehave.mask"],"packages":["misbehave 0.1.0"],"path":"libmisbehave.so","sha256":"HASH"}]}]"#);
+    assert!(fs::read_to_string(run.path().join("plugins.json")).unwrap().contains(&hash));
+    assert_eq!(provenance(folder.train("bare", ONE_STEP).path()), r#"[{"from_step":0,"plugins":[]}]"#);
+}
+
+#[test]
+fn a_resume_takes_the_same_file_alone() {
+    let (folder, _) = with("libcapo.so");
+    let args = "--set train.max_steps=9 --set eval.num_prompts=0 --set train.save_steps=1";
+    let run = folder.train("run", &format!("--plugin libmine.so {args} --stop-after 1"));
+    let before = provenance(run.path());
+    let _ = folder.host("train --resume run --stop-after 2").succeeded();
+    assert_eq!(provenance(run.path()), before);
+    // It may move; from then on it is looked for at its new place.
+    fs::rename(folder.path().join("libmine.so"), folder.path().join("libmoved.so")).unwrap();
+    let _ = folder.host("train --resume run --plugin libmoved.so --stop-after 3").succeeded();
+    let _ = folder.host("train --resume run --stop-after 4").succeeded();
+    fs::rename(folder.path().join("libmoved.so"), folder.path().join("libmine.so")).unwrap();
+    let _ = folder.host("train --resume run --plugin libmine.so --stop-after 5").succeeded();
+    let before = provenance(run.path());
+    assert_snapshot!(before, @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]},{"from_step":2,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature"],"packages":["capo 0.1.0"],"path":"libmoved.so","sha256":"HASH"}]},{"from_step":4,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]}]"#);
+    replace(&folder);
+    assert_snapshot!(folder.host("train --resume run").refused(), @"plugin `FOLDER/libmine.so` has changed since the run used it: it was capo 0.1.0 with SHA-256 HASH and now has SHA-256 HASH (put the old file back; `--allow-changed-plugins` goes on with this file)");
+    assert_snapshot!(folder.host("train --resume run --plugin libdrcapo.so").refused(), @"plugin `BUILD/libdrcapo.so` with SHA-256 HASH is none of those that the run used (give their files; `--allow-changed-plugins` goes on with this file)");
+    assert_eq!(provenance(run.path()), before, "a refusal changes nothing");
+    assert_eq!(run.metrics().len(), 5);
+}
+
+#[test]
+fn a_changed_plugin_that_is_meant() {
+    let (folder, _) = with("libcapo.so");
+    let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.save_steps=1";
+    let run = folder.train("run", &format!("--plugin libmine.so {two} --stop-after 1"));
+    // Bytes after the end of what is mapped: another file that does the same.
+    let mut bytes = fs::read(artifacts::file("libcapo.so")).unwrap();
+    bytes.extend(b"built again");
+    folder.write("libmine.so", &bytes);
+    assert!(folder.host("train --resume run").refused().contains("has changed since the run used it"));
+    let _ = folder.host("train --resume run --allow-changed-plugins").succeeded();
+    assert_eq!(run.metrics().len(), 2);
+    assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]},{"from_step":1,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]}]"#);
+    // From now on this is the file.
+    let _ = folder.host("train --resume run").succeeded();
+    let refused = folder.host("train --allow-changed-plugins").refused();
+    assert!(refused.contains("--resume <DIR>"), "{refused}");
+}
+
+#[test]
+fn a_file_that_anybody_may_change() {
+    let (folder, hash) = with("libcapo.so");
+    let library = folder.path().join("libmine.so");
+    fs::set_permissions(&library, Permissions::from_mode(0o757)).unwrap();
+    assert_snapshot!(folder.host("plugins --plugin libmine.so").refused(), @"plugin `FOLDER/libmine.so` may be changed by any user: its mode is 757 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
+    let pinned = folder.host(&format!("plugins --plugin libmine.so@sha256:{hash}")).refused();
+    assert!(pinned.contains("may be changed by any user"), "a pin is checked once, the file may change after it");
+    let _ = folder.host("plugins --plugin libmine.so --allow-unsafe-plugin-path").succeeded();
+    let _ = folder.train("run", &format!("--plugin libmine.so --allow-unsafe-plugin-path {ONE_STEP}"));
+    assert!(folder.host("train --resume run").refused().contains("may be changed by any user"));
+    let _ = folder.host("train --resume run --allow-unsafe-plugin-path").succeeded();
+}
+
+#[test]
+fn a_folder_in_which_anybody_may_replace_it() {
+    let (folder, _) = with("libcapo.so");
+    fs::create_dir(folder.path().join("open")).unwrap();
+    fs::rename(folder.path().join("libmine.so"), folder.path().join("open/libmine.so")).unwrap();
+    let mode = |mode: u32| fs::set_permissions(folder.path().join("open"), Permissions::from_mode(mode)).unwrap();
+    mode(0o777);
+    assert_snapshot!(folder.host("plugins --plugin open/libmine.so").refused(), @"plugin `FOLDER/open/libmine.so` may be replaced by any user: the mode of its folder is 777 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
+    // A link from elsewhere is no way round.
+    std::os::unix::fs::symlink("open/libmine.so", folder.path().join("liblink.so")).unwrap();
+    assert!(folder.host("plugins --plugin liblink.so").refused().contains("the mode of its folder is 777"));
+    let _ = folder.host("plugins --plugin open/libmine.so --allow-unsafe-plugin-path").succeeded();
+    mode(0o1777);
+    let _ = folder.host("plugins --plugin open/libmine.so").succeeded();
+}
