@@ -22,15 +22,21 @@
 //! let mut mask = testing::mask::<SurpriseCap>("max_nats = 5.0").unwrap();
 //! assert_eq!(fixture.mask(&mut mask).unwrap().keep, [1, 1, 0, 1, 0, 1]);
 //! ```
+//!
+//! `host check LIB` asks the built library the same and more: [`Fixture::canonical`] and [`Fixture::random`] are its batches.
+
+mod batches;
+mod layer;
 
 use serde::de::DeserializeOwned;
 
-use crate::batch::{Batch, Dims, LastLayer, OptimizerInfo, OptimizerKind};
+use crate::batch::{Batch, Dims, OptimizerInfo, OptimizerKind};
 use crate::component::{Advantage, Mask, ObjectiveFn, Sink};
 use crate::error::PluginError;
 use crate::guard;
 use crate::points::{AdvantageEstimator, Objective, PreBackwardMask};
-use crate::tensor::Tensor;
+
+use layer::LayerData;
 
 /// Builds an advantage estimator from its table, written as `key = value` lines, behind the real wire.
 ///
@@ -72,7 +78,7 @@ fn json(table: &str) -> Result<String, PluginError> {
     Ok(serde_json::Value::Object(object).to_string())
 }
 
-/// An owned batch with plausible values everywhere, every optional input included but the optimizer's state.
+/// An owned batch with plausible values everywhere, every optional input included.
 ///
 /// Values are a fixed function of their position, so that tests read the same on every machine. Setters replace one array
 /// and check its length.
@@ -93,16 +99,6 @@ pub struct Fixture {
     ref_logps: Vec<f32>,
     entropy: Vec<f32>,
     layer: LayerData,
-}
-
-#[derive(Clone, Debug)]
-struct LayerData {
-    vocab_size: usize,
-    hidden: (Vec<f32>, [i64; 3]),
-    topk_ids: Vec<u32>,
-    topk_logits: (Vec<f32>, [i64; 3]),
-    logsumexp: Vec<f32>,
-    action_logits: (Vec<f32>, [i64; 2]),
 }
 
 /// What a mask did to a fixture.
@@ -311,6 +307,7 @@ impl Fixture {
         batch.ref_logps = Some(&self.ref_logps);
         batch.entropy = Some(&self.entropy);
         batch.last_layer = Some(self.layer.borrow());
+        batch.optimizer_state = Some(self.layer.borrow_state());
         batch
     }
 
@@ -360,33 +357,4 @@ impl Fixture {
 fn replace(array: &mut [f32], values: &[f32]) {
     assert_eq!(values.len(), array.len(), "the array's length");
     array.copy_from_slice(values);
-}
-
-impl LayerData {
-    fn new(dims: Dims, width: usize, k: usize, vocab_size: usize) -> Self {
-        let n = dims.len();
-        let (b, t) = (dims.completions as i64, dims.tokens as i64);
-        // Ids descend from V − 1, shifted per token so that rows of the vocabulary are shared unevenly.
-        let topk_ids = (0..n * k).map(|i| ((i / k) * 3 + i % k) as u32 % vocab_size as u32).collect();
-        let topk_logits = (0..n * k).map(|i| 2.0 - (i % k) as f32 - 0.5 * wobble(6, i)).collect();
-        Self {
-            vocab_size,
-            hidden: ((0..n * width).map(|i| wobble(7, i) * 2.0 - 1.0).collect(), [b, t, width as i64]),
-            topk_ids,
-            topk_logits: (topk_logits, [b, t, k as i64]),
-            logsumexp: (0..n).map(|i| 3.0 + wobble(8, i)).collect(),
-            action_logits: (vec![0.0; n], [b, t]),
-        }
-    }
-
-    fn borrow(&self) -> LastLayer<'_> {
-        LastLayer::new(
-            Tensor::from_f32(&self.hidden.0, &self.hidden.1),
-            Tensor::from_u32(&self.topk_ids, &self.topk_logits.1),
-            Tensor::from_f32(&self.topk_logits.0, &self.topk_logits.1),
-            Tensor::from_f32(&self.logsumexp, &self.action_logits.1),
-            Tensor::from_f32(&self.action_logits.0, &self.action_logits.1),
-            self.vocab_size,
-        )
-    }
 }

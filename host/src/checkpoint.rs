@@ -9,12 +9,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_plugin::Mask;
+use capo_plugin::PluginError;
 use serde::{Deserialize, Serialize};
 
 use crate::data::Tokenizer;
 use crate::files::{self, sha256_hex};
 use crate::model::{CONFIG_FILE, ModelFiles, Params, WEIGHTS_FILE};
+use crate::registry::Components;
 use crate::run::{Progress, Run};
 
 const FOLDER: &str = "checkpoints";
@@ -103,14 +104,29 @@ fn component_file(number: usize) -> String {
 
 fn component_states(run: &Run) -> Result<Vec<(String, Vec<u8>)>> {
     let components = &run.components;
+    let save = |id: &str, save: &dyn Fn() -> Result<Vec<u8>, PluginError>| -> Result<_> {
+        let state = run.watchdog.watch(id, "save", save)?;
+        check_size(id, state.len() as u64, run.config.train.component_state_limit)?;
+        Ok((id.to_owned(), state))
+    };
     let mut states = vec![
-        (components.advantage.id().to_owned(), components.advantage.save()?),
-        (components.objective.id().to_owned(), components.objective.save()?),
+        save(components.advantage.id(), &|| components.advantage.save())?,
+        save(components.objective.id(), &|| components.objective.save())?,
     ];
     for mask in &components.masks {
-        states.push((mask.id().to_owned(), mask.save()?));
+        states.push(save(mask.id(), &|| mask.save())?);
     }
     Ok(states)
+}
+
+/// Refuses a state of more than `limit` MiB; 0 is no limit.
+fn check_size(id: &str, bytes: u64, limit: u64) -> Result<()> {
+    let mebibytes = bytes.div_ceil(1 << 20);
+    ensure!(
+        limit == 0 || mebibytes <= limit,
+        "component `{id}`: its state takes {mebibytes} MiB, `train.component_state_limit` is {limit} (raise it, or set it to 0, where the component is meant to keep so much)"
+    );
+    Ok(())
 }
 
 /// The steps of the checkpoints in `folder`, oldest first.
@@ -171,9 +187,7 @@ fn load(run: &mut Run, dir: &Path) -> Result<()> {
 }
 
 fn load_components(run: &mut Run, dir: &Path, saved: &[String]) -> Result<()> {
-    let components = &run.components;
-    let mut ids = vec![components.advantage.id(), components.objective.id()];
-    ids.extend(components.masks.iter().map(Mask::id));
+    let ids = run.config.component_ids();
     if ids != *saved {
         bail!(
             "it holds the state of `{}`, the run has `{}` (resume with the plugins and the `config.toml` that the run began with)",
@@ -182,10 +196,15 @@ fn load_components(run: &mut Run, dir: &Path, saved: &[String]) -> Result<()> {
         );
     }
     let state = |number: usize| files::read(&dir.join(component_file(number)));
-    run.components.advantage.load(&state(0)?)?;
-    run.components.objective.load(&state(1)?)?;
-    for (number, mask) in run.components.masks.iter_mut().enumerate() {
-        mask.load(&state(number + 2)?)?;
+    let load = |id: &str, load: &mut dyn FnMut(&[u8]) -> Result<(), PluginError>, number: usize| -> Result<()> {
+        let state = state(number)?;
+        Ok(run.watchdog.watch(id, "load", || load(&state))?)
+    };
+    let Components { advantage, objective, masks } = &mut run.components;
+    load(&ids[0], &mut |state| advantage.load(state), 0)?;
+    load(&ids[1], &mut |state| objective.load(state), 1)?;
+    for (number, mask) in masks.iter_mut().enumerate() {
+        load(&ids[number + 2], &mut |state| mask.load(state), number + 2)?;
     }
     Ok(())
 }

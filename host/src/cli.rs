@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use candle_core::Device;
 use clap::{Args, Parser, Subcommand};
 
+use crate::check::{self, CheckArgs};
 use crate::config::{self, Config, Draft};
 use crate::data::Tokenizer;
 use crate::embedded;
@@ -23,6 +24,7 @@ use crate::reward::Rewards;
 use crate::run::{CONFIG_FILE, PLUGINS_FILE, Run};
 use crate::sft::Sft;
 use crate::train::train;
+use crate::watchdog::Watchdog;
 
 /// Reinforcement learning of language models, with advantage estimators, objectives and gradient masks that load at run time.
 #[derive(Parser)]
@@ -59,6 +61,11 @@ enum Command {
     Replay(ReplayArgs),
     /// List every component and recipe: its point, what it does, where it came from.
     Plugins(PluginArgs),
+    /// Check that plugins keep the rules of their extension points.
+    ///
+    /// Each check runs in a process of its own, so that a crash or a call that does not come back is a result too. The exit code is
+    /// 0 when nothing failed or crashed, 1 when something did, 2 when a file is no plugin.
+    Check(CheckArgs),
 }
 
 #[derive(Args)]
@@ -163,6 +170,11 @@ pub fn main(started: Instant) -> ExitCode {
         Command::Sft(args) => run_sft(args),
         Command::Replay(args) => run_replay(args),
         Command::Plugins(args) => run_plugins(args).map_err(Failure::Input),
+        Command::Check(args) => match run_check(args, cli.verbose) {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(Failure::Input(error)),
+        },
     };
     let (error, code) = match outcome {
         Ok(()) => return ExitCode::SUCCESS,
@@ -175,7 +187,7 @@ pub fn main(started: Instant) -> ExitCode {
 
 /// The error and its causes on one line: of each cause its first line, left out where that is only the heading of more, as
 /// of a comparison of layouts. All lines where `verbose`.
-fn sentence(error: &anyhow::Error, verbose: bool) -> String {
+pub(crate) fn sentence(error: &anyhow::Error, verbose: bool) -> String {
     let mut causes = Vec::new();
     for cause in error.chain().map(|cause| cause.to_string().trim().to_owned()) {
         let first = cause.lines().next().unwrap_or_default();
@@ -298,10 +310,18 @@ fn run_replay(args: &ReplayArgs) -> Result<(), Failure> {
             Some(path) => Draft::read(Some(path), config::DEFAULT, &args.set)?.masks()?,
             None => registry.resolve(Draft::read(None, config::DEFAULT, &args.set)?)?.mask,
         };
-        registry.masks(&masks)
+        registry.masks(&masks, &Watchdog::off())
     };
     let mut masks = open().map_err(Failure::Input)?;
     replay(&mut masks, &args.batches, &args.out, &say).map_err(Failure::Input)
+}
+
+/// Whether nothing is bad.
+fn run_check(args: &CheckArgs, verbose: bool) -> Result<bool> {
+    match &args.run_one {
+        Some(task) => check::perform(task).map(|()| true),
+        None => check::check(args, verbose),
+    }
 }
 
 fn run_plugins(args: &PluginArgs) -> Result<()> {

@@ -7,6 +7,7 @@
 pub mod batch;
 pub mod batch_file;
 pub mod builtin;
+pub mod check;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
@@ -28,3 +29,4 @@ pub mod sft;
 pub mod sink;
 pub mod stages;
 pub mod train;
+pub mod watchdog;

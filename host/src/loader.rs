@@ -32,6 +32,9 @@ pub fn find(name: &Path) -> Result<PathBuf> {
     if let Some(found) = candidates.iter().find(|path| path.is_file()) {
         return found.canonicalize().with_context(|| format!("plugin `{}` cannot be opened", found.display()));
     }
+    if let Some(folder) = candidates.iter().find(|path| path.is_dir()) {
+        bail!("plugin `{}` is a folder (give the path of a library)", folder.display());
+    }
     let tried = candidates.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", ");
     bail!(
         "plugin `{}` was not found; tried {tried} (give its path, or name its folder in `CAPO_PLUGIN_PATH`)",

@@ -8,6 +8,7 @@ use capo_plugin::{Advantage, Image, Mask, ObjectiveFn, Point, nearest};
 use crate::builtin::DEFAULT_RECIPE;
 use crate::config::{ComponentConfig, Config, Draft};
 use crate::loader;
+use crate::watchdog::Watchdog;
 
 /// An image's name in sentences.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,10 +208,10 @@ impl Registry {
     /// # Errors
     ///
     /// When an id is unknown or at the wrong point, or a component refuses its table.
-    pub fn build(&self, config: &Config) -> Result<Components> {
-        let advantage = self.one("[advantage]", Point::Advantage, &config.advantage, Image::advantage)?;
-        let objective = self.one("[objective]", Point::Objective, &config.objective, Image::objective)?;
-        Ok(Components { advantage, objective, masks: self.masks(&config.mask)? })
+    pub fn build(&self, config: &Config, watchdog: &Watchdog) -> Result<Components> {
+        let advantage = self.one("[advantage]", Point::Advantage, &config.advantage, watchdog, Image::advantage)?;
+        let objective = self.one("[objective]", Point::Objective, &config.objective, watchdog, Image::objective)?;
+        Ok(Components { advantage, objective, masks: self.masks(&config.mask, watchdog)? })
     }
 
     /// Builds masks alone.
@@ -218,8 +219,8 @@ impl Registry {
     /// # Errors
     ///
     /// As [`Registry::build`].
-    pub fn masks(&self, configs: &[ComponentConfig]) -> Result<Vec<Mask>> {
-        configs.iter().map(|mask| self.one("[[mask]]", Point::Mask, mask, Image::mask)).collect()
+    pub fn masks(&self, configs: &[ComponentConfig], watchdog: &Watchdog) -> Result<Vec<Mask>> {
+        configs.iter().map(|mask| self.one("[[mask]]", Point::Mask, mask, watchdog, Image::mask)).collect()
     }
 
     fn one<C>(
@@ -227,11 +228,13 @@ impl Registry {
         section: &str,
         point: Point,
         config: &ComponentConfig,
+        watchdog: &Watchdog,
         build: impl Fn(&Image, &str, &str) -> Result<C, capo_plugin::PluginError>,
     ) -> Result<C> {
         let offer = self.offer(section, point, &config.id)?;
         let table = serde_json::to_string(&config.table)?;
-        build(&self.images[offer.image], &offer.id, &table)
+        watchdog
+            .watch(&offer.id, "create", || build(&self.images[offer.image], &offer.id, &table))
             .map_err(|error| anyhow!("`{section}` with `use = \"{}\"`: {error}", config.id))
     }
 

@@ -5,6 +5,10 @@ use std::collections::BTreeSet;
 use capo_plugin::Sink;
 
 use crate::metrics::Metrics;
+use crate::watchdog::Watchdog;
+
+/// Most sentences of components that one process shows.
+const MOST_WARNINGS: usize = 100;
 
 /// The sink of one run.
 ///
@@ -20,6 +24,8 @@ pub struct StepSink<'a> {
     pub prefixed: bool,
     /// Sentences already shown.
     pub warned: &'a mut BTreeSet<String>,
+    /// Told of every call.
+    pub watchdog: &'a Watchdog,
 }
 
 impl StepSink<'_> {
@@ -50,8 +56,19 @@ impl Sink for StepSink<'_> {
 
     fn warn(&mut self, component: &str, text: &str) {
         let sentence = format!("component `{component}`: {text}");
-        if self.warned.insert(sentence.clone()) {
+        if self.warned.len() < MOST_WARNINGS && self.warned.insert(sentence.clone()) {
             eprintln!("warning: {sentence}");
+            if self.warned.len() == MOST_WARNINGS {
+                eprintln!("warning: these were {MOST_WARNINGS} different warnings of components; no more are shown");
+            }
         }
+    }
+
+    fn enter(&mut self, component: &str, method: &'static str) {
+        self.watchdog.enter(component, method);
+    }
+
+    fn leave(&mut self) {
+        self.watchdog.leave();
     }
 }

@@ -29,6 +29,7 @@ fn help() {
       sft      Train a base model on worked solutions
       replay   Run masks over recorded batches, to try thresholds without training
       plugins  List every component and recipe: its point, what it does, where it came from
+      check    Check that plugins keep the rules of their extension points
       help     Print this message or the help of the given subcommand(s)
 
     Options:
@@ -55,6 +56,10 @@ fn help() {
     help_mentions("train", &train);
     help_mentions("eval", &["--config", "--set", "--model", "--num-prompts", "--output", "Hugging Face", "embedded:"]);
     help_mentions("sft", &["--config", "--set", "--output-dir", "worked solutions"]);
+    help_mentions(
+        "check",
+        &["--json", "--only", "--set", "--fuzz", "--seed", "--reproduce", "--timeout", "--list", "built in"],
+    );
     help_mentions("plugins", &["--plugin", "CAPO_PLUGIN_PATH", "component", "recipe"]);
 }
 

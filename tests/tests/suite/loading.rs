@@ -95,10 +95,10 @@ fn a_library_cut_short_anywhere() {
 }
 
 #[test]
-fn a_folder_in_place_of_a_plugin_is_not_found() {
+fn a_folder_in_place_of_a_plugin() {
     let folder = Folder::new();
     folder.write("libdir.so/file", "");
-    assert_snapshot!(folder.host("plugins --plugin ./libdir.so").refused(), @"plugin `./libdir.so` was not found; tried `./libdir.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
+    assert_snapshot!(folder.host("plugins --plugin ./libdir.so").refused(), @"plugin `./libdir.so` is a folder (give the path of a library)");
 }
 
 #[test]

@@ -1,0 +1,220 @@
+//! A component under test, the same whatever its point: here, and only here, checks depend on the points.
+
+use capo_plugin::testing::{Fixture, Records};
+use capo_plugin::{Advantage, Batch, Dims, ErrorKind, Image, Inputs, Mask, ObjectiveFn, PluginError, Point, Reduction};
+
+/// Which component is under test.
+pub struct Subject<'a> {
+    /// The image that offers it.
+    pub image: &'a Image,
+    /// Its extension point.
+    pub point: Point,
+    /// Its id.
+    pub id: &'a str,
+    /// Its keys.
+    pub keys: &'a [String],
+    /// Its table.
+    pub table: &'a serde_json::Map<String, serde_json::Value>,
+    /// Threads of this process before the library was loaded.
+    pub threads: usize,
+}
+
+/// A live component.
+pub enum Instance {
+    /// At the advantage point.
+    Advantage(Advantage),
+    /// At the objective point.
+    Objective(ObjectiveFn),
+    /// At the mask point.
+    Mask(Mask),
+}
+
+/// What a component answered to one batch.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its outputs by name, one row per completion.
+    pub outputs: Vec<(&'static str, Vec<f32>)>,
+    /// What it recorded.
+    pub records: Records,
+    dims: Dims,
+}
+
+impl Subject<'_> {
+    /// Builds it from its table.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub fn create(&self) -> Result<Instance, PluginError> {
+        self.create_from(&serde_json::Value::Object(self.table.clone()).to_string())
+    }
+
+    /// Builds it from JSON text.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub fn create_from(&self, json: &str) -> Result<Instance, PluginError> {
+        match self.point {
+            Point::Advantage => self.image.advantage(self.id, json).map(Instance::Advantage),
+            Point::Objective => self.image.objective(self.id, json).map(Instance::Objective),
+            Point::Mask => self.image.mask(self.id, json).map(Instance::Mask),
+        }
+    }
+}
+
+impl Instance {
+    /// What it asked for.
+    #[must_use]
+    pub fn inputs(&self) -> Inputs {
+        match self {
+            Self::Advantage(component) => component.inputs(),
+            Self::Objective(component) => component.inputs(),
+            Self::Mask(component) => component.inputs(),
+        }
+    }
+
+    /// How its losses are reduced, where it has losses.
+    #[must_use]
+    pub fn reduction(&self) -> Option<Reduction> {
+        if let Self::Objective(component) = self { Some(component.reduction()) } else { None }
+    }
+
+    /// Its state.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub fn save(&self) -> Result<Vec<u8>, PluginError> {
+        match self {
+            Self::Advantage(component) => component.save(),
+            Self::Objective(component) => component.save(),
+            Self::Mask(component) => component.save(),
+        }
+    }
+
+    /// Takes up a state.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        match self {
+            Self::Advantage(component) => component.load(state),
+            Self::Objective(component) => component.load(state),
+            Self::Mask(component) => component.load(state),
+        }
+    }
+
+    /// One whole step on `batch`, with what the component asked for and no more.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke.
+    pub fn step(&mut self, batch: &Fixture) -> Result<Answer, PluginError> {
+        self.step_with(batch, self.inputs())
+    }
+
+    /// One whole step on `batch` with the optional inputs `inputs`.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke.
+    pub fn step_with(&mut self, batch: &Fixture, inputs: Inputs) -> Result<Answer, PluginError> {
+        let mut batch = with_inputs(batch.batch(), inputs);
+        let (n, mut records) = (batch.dims.len(), Records::default());
+        let (mut first, mut second) = (vec![0.0; n], vec![0.0; n]);
+        let zeros = vec![0.0; n];
+        let outputs = match self {
+            Self::Advantage(component) => {
+                (batch.advantages, batch.losses, batch.dloss_dlogp) = (&zeros, None, None);
+                component.estimate(&mut records, &batch, &mut first)?;
+                vec![("advantage", first)]
+            }
+            Self::Objective(component) => {
+                (batch.losses, batch.dloss_dlogp) = (None, None);
+                component.evaluate(&mut records, &batch, &mut first, &mut second)?;
+                vec![("loss", first), ("derivative", second)]
+            }
+            Self::Mask(component) => {
+                let mut keep = batch.completion_mask.to_vec();
+                component.mask(&mut records, &batch, &mut keep)?;
+                component.step_end(&mut records, &batch, &keep, keep.contains(&1))?;
+                vec![("keep", keep.into_iter().map(f32::from).collect())]
+            }
+        };
+        Ok(Answer { outputs, records, dims: batch.dims })
+    }
+}
+
+/// `batch` without the optional inputs that `inputs` does not name.
+fn with_inputs(mut batch: Batch<'_>, inputs: Inputs) -> Batch<'_> {
+    let has = |input| inputs.contains(input);
+    batch.old_logps = batch.old_logps.filter(|_| has(Inputs::OLD_LOGPS));
+    batch.ref_logps = batch.ref_logps.filter(|_| has(Inputs::REF_LOGPS));
+    batch.entropy = batch.entropy.filter(|_| has(Inputs::ENTROPY));
+    batch.last_layer = batch.last_layer.filter(|_| has(Inputs::LAST_LAYER));
+    batch.optimizer_state = batch.optimizer_state.filter(|_| has(Inputs::OPTIMIZER_STATE));
+    batch
+}
+
+impl Answer {
+    /// Where the outputs differ by more than `tolerance`, relative to the larger one; 0 compares bits.
+    #[must_use]
+    pub fn difference(&self, other: &Self, tolerance: f32) -> Option<String> {
+        for ((name, ours), (_, theirs)) in self.outputs.iter().zip(&other.outputs) {
+            let differ = |(a, b): (&f32, &f32)| {
+                a.to_bits() != b.to_bits() && (tolerance == 0.0 || (a - b).abs() > tolerance * a.abs().max(b.abs()))
+            };
+            if let Some(at) = ours.iter().zip(theirs).position(differ) {
+                let width = (ours.len() / self.dims.completions as usize).max(1);
+                let (completion, token) = (at / width, at % width);
+                return Some(format!(
+                    "`{name}` is {} and {} at completion {completion}, token {token}",
+                    ours[at], theirs[at]
+                ));
+            }
+        }
+        None
+    }
+
+    /// The first name under which the two recorded different bits; of numbers per token, those of real tokens count.
+    #[must_use]
+    pub fn record_difference(&self, other: &Self, completion_mask: &[u8]) -> Option<String> {
+        let numbers = |answer: &Self| {
+            answer.records.numbers.iter().map(|(name, value)| (name.clone(), vec![value.to_bits()])).collect::<Vec<_>>()
+        };
+        let tokens = |answer: &Self| {
+            let real = |values: &[f32]| {
+                let real = values.iter().zip(completion_mask).filter(|(_, mask)| **mask == 1);
+                real.map(|(value, _)| u64::from(value.to_bits())).collect::<Vec<_>>()
+            };
+            answer.records.tokens.iter().map(|(name, values)| (name.clone(), real(values))).collect::<Vec<_>>()
+        };
+        let ours = [numbers(self), tokens(self)].concat();
+        let theirs = [numbers(other), tokens(other)].concat();
+        if ours.len() != theirs.len() {
+            return Some(format!("{} and {} records", ours.len(), theirs.len()));
+        }
+        let different = ours.iter().zip(&theirs).find(|(a, b)| a != b);
+        different.map(|((name, _), _)| format!("the record `{name}`"))
+    }
+}
+
+/// Whether a call panicked, contained by the guard.
+#[must_use]
+pub fn is_panic(error: &PluginError) -> bool {
+    error.kind() == ErrorKind::PANIC
+}
+
+/// Batch `step` of a stream whose lengths, order and rewards change from step to step.
+#[must_use]
+pub fn stream(step: u64) -> Fixture {
+    let mut lengths = [6, 3, 1, 5, 2, 6, 4, 1];
+    lengths.rotate_left(step as usize % 8);
+    let rewards: Vec<f32> = (0..8).map(|b| ((b * (step + 3)) % 5) as f32 / 4.0).collect();
+    let order = [step as usize % 2, 1 - step as usize % 2];
+    let batch = Fixture::new(8, 6).groups_of(4).rewards(&rewards).lengths(&lengths).regrouped(&order).step(step);
+    let optimizer = capo_plugin::OptimizerInfo { steps_taken: step, ..batch.batch().optimizer };
+    batch.optimizer(optimizer)
+}
