@@ -85,7 +85,8 @@
 //!
 //! # Tests
 //!
-//! [`testing::Fixture`] makes batches, [`testing::mask`] and its siblings build a component behind the real ABI.
+//! [`testing::Fixture`] makes batches, [`testing::mask`] and its siblings build a component behind the real ABI. `host check LIB`
+//! checks the built library.
 //!
 //! # What stays stable
 //!

@@ -124,7 +124,7 @@ fn check_size(id: &str, bytes: u64, limit: u64) -> Result<()> {
     let mebibytes = bytes.div_ceil(1 << 20);
     ensure!(
         limit == 0 || mebibytes <= limit,
-        "component `{id}`: its state takes {mebibytes} MiB, `train.component_state_limit` is {limit} (raise it, or set it to 0, where the component is meant to keep so much)"
+        "component `{id}`: its state takes {mebibytes} MiB, `train.component_state_limit` is {limit} MiB (raise it, or set it to 0, where the component is meant to keep so much)"
     );
     Ok(())
 }

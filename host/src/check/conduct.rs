@@ -35,7 +35,7 @@ pub fn panics_contained(subject: &Subject<'_>) -> Verdict {
         }
     }
     // Its last act is to be dropped, where a panic has no answer; the parent reads of it.
-    Ok(Outcome::success(format!("no panic in {} calls that no host makes", calls.len())))
+    Ok(Outcome::success("calls that no host makes do not make it panic"))
 }
 
 /// Three instances' lives, one after another; the threads that are left.
@@ -55,10 +55,10 @@ pub fn threads(subject: &Subject<'_>) -> Verdict {
     Ok(match left[..] {
         [_, 0] => Outcome::success("none is left"),
         [first, last] if last > first => {
-            Outcome::failed(format!("{first} are left after one instance, {last} after two (join them in `drop`)"))
+            Outcome::failed(format!("threads left: {first} after one instance, {last} after two (join them in `drop`)"))
         }
         [.., last] => {
-            Outcome::warning(format!("{last} are left, however many instances there were (a pool of the library)"))
+            Outcome::warning(format!("threads left: {last}, however many instances there were (a pool of the library)"))
         }
         [] => Outcome::skipped("nothing was counted"),
     })

@@ -49,6 +49,14 @@ impl Subject<'_> {
         self.create_from(&serde_json::Value::Object(self.table.clone()).to_string())
     }
 
+    /// Its table with one entry more, or another value for one, as JSON text.
+    #[must_use]
+    pub fn table_with(&self, key: &str, value: serde_json::Value) -> String {
+        let mut table = self.table.clone();
+        table.insert(key.to_owned(), value);
+        serde_json::Value::Object(table).to_string()
+    }
+
     /// Builds it from JSON text.
     ///
     /// # Errors

@@ -21,7 +21,8 @@ mod task;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use capo_plugin::Point;
 
 pub use settings::CheckArgs;
 pub use task::perform;
@@ -94,7 +95,7 @@ impl Session<'_> {
             Ok(Reply::Refused(sentence)) => bail!("{sentence}"),
             Ok(Reply::Components(components)) => {
                 let count = |point: &str| components.iter().filter(|component| component.point == point).count();
-                let counts = capo_plugin::Point::ALL.map(|point| format!("{} {}", count(point.name()), point.name()));
+                let counts = Point::ALL.map(|point| format!("{} {}", count(point.name()), point.name()));
                 Ok((Outcome::success(format!("it loads and offers {}", counts.join(", "))), components, seconds))
             }
             Ok(other) => bail!("unexpected answer {other:?}"),
@@ -114,20 +115,22 @@ impl Session<'_> {
 
     fn component(&self, report: &mut Report, path: Option<&PathBuf>, component: &Component) -> Result<()> {
         report.component(component);
-        let mut hangs = 0;
-        let at_point = |points: &[capo_plugin::Point]| points.iter().any(|point| point.name() == component.point);
+        let (mut hangs, mut built) = (0, true);
+        let at_point = |points: &[Point]| points.iter().any(|point| point.name() == component.point);
         for check in COMPONENT.iter().filter(|check| self.args.wants(check.name) && at_point(check.points)) {
-            let (outcome, seconds) = if hangs < MOST_HANGS {
-                let (outcome, seconds) = self.outcome(path, check.name, Some(component))?;
-                let hung = seconds >= self.args.limit().as_secs_f64();
-                hangs += if hung && check.name == CREATION { MOST_HANGS } else { usize::from(hung) };
-                (outcome, seconds)
-            } else {
+            let (outcome, seconds) = if hangs >= MOST_HANGS {
                 (Outcome::skipped("checks before it did not come back"), 0.0)
+            } else if !built && !check.without_instance {
+                (Outcome::skipped("the component could not be built"), 0.0)
+            } else {
+                self.outcome(path, check.name, Some(component))?
             };
+            let hung = seconds >= self.args.timeout as f64;
+            hangs += if hung && check.name == CREATION { MOST_HANGS } else { usize::from(hung) };
+            built &= check.name != CREATION || outcome.status == Status::Success;
             report.add(Some(component), check.name, outcome, seconds);
         }
-        if self.args.fuzz > 0 && self.args.wants(FUZZ) && hangs < MOST_HANGS {
+        if self.args.fuzz > 0 && self.args.wants(FUZZ) && hangs < MOST_HANGS && built {
             let cases = Cases { seed: self.args.seed, first: 0, count: self.args.fuzz };
             self.fuzz(report, path, component, cases)?;
         }
@@ -258,7 +261,7 @@ impl CheckArgs {
         }
         let mut found = Vec::new();
         for name in &self.library {
-            found.push(Some(crate::loader::find(name).context("nothing was checked")?));
+            found.push(Some(crate::loader::find(name)?));
         }
         Ok(found)
     }

@@ -1,6 +1,9 @@
 //! Checks of saved state.
 
-use super::instance::{Subject, is_panic, stream};
+use capo_plugin::PluginError;
+use serde_json::json;
+
+use super::instance::{Instance, Subject, is_panic, stream};
 use super::outcome::{Outcome, Verdict};
 
 /// Saves in mid-stream, loads in a fresh instance, and goes on.
@@ -37,7 +40,8 @@ pub fn save_load(subject: &Subject<'_>) -> Verdict {
 /// States that it did not write.
 pub fn foreign_state(subject: &Subject<'_>) -> Verdict {
     let mut taken = None;
-    for foreign in foreign_states(subject)? {
+    let own = own_state(subject)?;
+    for foreign in foreign_states(&own) {
         let mut instance = subject.create()?;
         instance.step(&stream(0))?;
         let before = instance.save()?;
@@ -53,6 +57,13 @@ pub fn foreign_state(subject: &Subject<'_>) -> Verdict {
             Err(_) => {}
         }
     }
+    for (key, mut other) in other_configurations(subject) {
+        if let Err(error) = other.load(&own).and_then(|()| other.step(&stream(3)).map(drop))
+            && is_panic(&error)
+        {
+            return Ok(Outcome::failed(format!("on its own state under another `{key}` {error} (return an error)")));
+        }
+    }
     Ok(match taken {
         Some(length) => {
             Outcome::warning(format!("{length} foreign bytes are taken for its state (write what tells them apart)"))
@@ -61,19 +72,35 @@ pub fn foreign_state(subject: &Subject<'_>) -> Verdict {
     })
 }
 
-/// Bytes that are no state of this component, or a state cut short or with more behind it.
-fn foreign_states(subject: &Subject<'_>) -> Result<Vec<Vec<u8>>, capo_plugin::PluginError> {
+/// A state after two steps.
+fn own_state(subject: &Subject<'_>) -> Result<Vec<u8>, PluginError> {
     let mut instance = subject.create()?;
     for step in 0..2 {
         instance.step(&stream(step))?;
     }
-    let own = instance.save()?;
+    instance.save()
+}
+
+/// Bytes that are no state of this component, or its state cut short or with more behind it.
+fn foreign_states(own: &[u8]) -> Vec<Vec<u8>> {
     let mut states = vec![vec![0], vec![0xff; 64], b"another component's state".to_vec(), (0..=255).collect()];
     if !own.is_empty() {
-        states.extend([Vec::new(), own[..own.len() / 2].to_vec(), [&own[..], &[0; 7]].concat()]);
+        states.extend([Vec::new(), own[..own.len() / 2].to_vec(), [own, &[0; 7]].concat()]);
     }
     states.retain(|state| *state != own);
-    Ok(states)
+    states
+}
+
+/// The same component under other values of one key, where a guess is a value.
+fn other_configurations<'a>(subject: &'a Subject<'_>) -> impl Iterator<Item = (&'a str, Instance)> {
+    let guesses =
+        [json!(false), json!(true), json!(0), json!(1), json!(0.5), json!("group"), json!("authors"), json!("adam")];
+    let with = move |key: &'a String| {
+        let made =
+            guesses.clone().into_iter().filter_map(|guess| subject.create_from(&subject.table_with(key, guess)).ok());
+        made.map(|instance| (key.as_str(), instance)).collect::<Vec<_>>()
+    };
+    subject.keys.iter().flat_map(with)
 }
 
 /// The size of the state over a longer stream.

@@ -1,7 +1,7 @@
 //! Checks of how a component takes its table.
 
 use capo_plugin::{ErrorKind, PluginError};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::instance::{Instance, Subject, is_panic};
 use super::outcome::{Outcome, Verdict};
@@ -19,13 +19,6 @@ pub fn creation(subject: &Subject<'_>) -> Verdict {
 /// The sentence about a component that refuses the table it was given.
 pub fn needs_keys(subject: &Subject<'_>, error: &PluginError) -> String {
     format!("it refuses its table: {error} (give its keys as `--set {}.KEY=VALUE`)", subject.id)
-}
-
-/// The table of the run, with one entry more.
-fn table_with(subject: &Subject<'_>, key: &str, value: Value) -> String {
-    let mut table = subject.table.clone();
-    table.insert(key.to_owned(), value);
-    Value::Object(table).to_string()
 }
 
 /// What is wrong with the answer to a table that must be refused.
@@ -50,7 +43,7 @@ pub fn empty_config(subject: &Subject<'_>) -> Verdict {
 
 /// A key that it does not have.
 pub fn unknown_key(subject: &Subject<'_>) -> Verdict {
-    let json = table_with(subject, "no-such-key", json!(1));
+    let json = subject.table_with("no-such-key", json!(1));
     Ok(match refusal("the key `no-such-key`", subject.create_from(&json)) {
         Some(sentence) => Outcome::failed(format!("{sentence} (derive `Deserialize` on a plain struct)")),
         None => Outcome::success("it is refused with a sentence"),
@@ -63,12 +56,12 @@ pub fn wrong_type(subject: &Subject<'_>) -> Verdict {
         return Ok(Outcome::skipped("it has no keys"));
     }
     for key in subject.keys {
-        let json = table_with(subject, key, json!({ "a": [null, { "b": {} }] }));
+        let json = subject.table_with(key, json!({ "a": [null, { "b": {} }] }));
         if let Some(sentence) = refusal(&format!("a table under `{key}`"), subject.create_from(&json)) {
             return Ok(Outcome::failed(sentence));
         }
     }
-    Ok(Outcome::success(format!("refused with a sentence under each of {} keys", subject.keys.len())))
+    Ok(Outcome::success("it is refused with a sentence, under each key"))
 }
 
 /// Text that is not a table.

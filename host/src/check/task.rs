@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
-use capo_plugin::{Image, PluginError, Point};
+use capo_plugin::{Image, Point};
 use serde::{Deserialize, Serialize};
 
 use super::catalog::{COMPONENT, ENTRY_POINT, FUZZ, LIBRARY};
@@ -120,8 +120,8 @@ impl Task {
                 .map_or_else(|sentence| Reply::Outcome(Outcome::failed(unnamed(&sentence, subject))), Reply::Fuzzed));
         }
         let check = check.with_context(|| format!("there is no check `{}`", self.check))?;
-        let failed = |error: PluginError| Outcome::failed(unnamed(error.message(), subject));
-        Ok(Reply::Outcome((check.run)(subject).unwrap_or_else(failed)))
+        let outcome = (check.run)(subject).unwrap_or_else(|error| Outcome::failed(error.message()));
+        Ok(Reply::Outcome(Outcome { sentence: unnamed(&outcome.sentence, subject), ..outcome }))
     }
 }
 

@@ -27,7 +27,7 @@ fn a_call_that_does_not_come_back() {
     let start = Instant::now();
     let outcome = folder.host(&format!("train --output-dir run {} --set train.component_timeout=1", settings("hang")));
     assert!(start.elapsed().as_secs() < 60, "{outcome:#?}");
-    assert_snapshot!(outcome.failed(), @"");
+    assert_snapshot!(outcome.failed(), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
     assert_eq!(folder.run_dir("run").checkpoints().last(), Some(&2));
     goes_on(folder);
 }
@@ -37,7 +37,7 @@ fn a_save_that_does_not_come_back() {
     let folder = Folder::new();
     let outcome =
         folder.host(&format!("train --output-dir run {} --set train.component_timeout=1", settings("hang_in_save")));
-    assert_snapshot!(outcome.failed(), @"");
+    assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.mask`: `save` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
     goes_on(folder);
 }
 
@@ -68,16 +68,16 @@ fn stopped(sin: &str, more: &str) -> String {
 
 #[test]
 fn names_without_end() {
-    assert_snapshot!(stopped("many_names", ""), @"");
-    assert_snapshot!(stopped("long_name", ""), @"");
+    assert_snapshot!(stopped("many_names", ""), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded under more than 1000 names in one call, `name-1000` among them (give a number per token to `record_tokens`)");
+    assert_snapshot!(stopped("long_name", ""), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded under a name of 1000000 bytes, at most 200 are allowed");
 }
 
 #[test]
 fn panics_on_top_of_panics() {
-    assert_snapshot!(stopped("panic_with_bomb", ""), @"");
-    assert_snapshot!(stopped("poisoned_lock", ""), @"");
+    assert_snapshot!(stopped("panic_with_bomb", ""), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: no message");
+    assert_snapshot!(stopped("poisoned_lock", ""), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: called `Result::unwrap()` on an `Err` value: PoisonError { .. }");
     let folder = Folder::new();
-    assert_snapshot!(folder.host(&format!("train {}", settings("panic_twice"))).sentence(2), @"");
+    assert_snapshot!(folder.host(&format!("train {}", settings("panic_twice"))).sentence(2), @r#"`[[mask]]` with `use = "misbehave.mask"`: panicked while it was created: inputs panics"#);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_state_that_grows_without_bound() {
     let folder = Folder::new();
     let limit = "--set train.component_state_limit=2";
     let outcome = folder.host(&format!("train --output-dir run {} {limit}", settings("growing")));
-    assert_snapshot!(outcome.failed(), @"");
+    assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.mask`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
     assert_eq!(folder.run_dir("run").checkpoints(), [1, 2]);
     // Meant to be so large after all.
     let config = folder.path().join("run/config.toml");
@@ -106,7 +106,7 @@ fn warnings_without_end() {
     let folder = Folder::new();
     let outcome = folder.host(&format!("train --output-dir run {}", settings("many_warnings"))).succeeded();
     assert_eq!(outcome.stderr.lines().count(), 101);
-    assert_snapshot!(outcome.stderr.lines().last().unwrap(), @"");
+    assert_snapshot!(outcome.stderr.lines().last().unwrap(), @"warning: these were 100 different warnings of components; no more are shown");
 }
 
 #[test]
@@ -114,5 +114,8 @@ fn a_list_that_panics_is_an_empty_one() {
     let folder = Folder::new().env("MISBEHAVE_LISTED", "panic");
     let listed = folder.host("plugins --plugin libmisbehave.so").succeeded().stdout;
     let (_, objective) = listed.split_once("misbehave.objective ").unwrap();
-    assert_snapshot!(objective.lines().take(2).collect::<Vec<_>>().join("\n"), @"");
+    assert_snapshot!(objective.lines().take(2).collect::<Vec<_>>().join("\n"), @"
+    policy gradient, and a sin
+                          no keys
+    ");
 }

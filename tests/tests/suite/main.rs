@@ -9,6 +9,7 @@ mod config;
 mod equivalence;
 mod evolution;
 mod examples;
+mod foreign;
 mod interruption;
 mod limits;
 mod loading;
