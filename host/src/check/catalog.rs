@@ -115,7 +115,7 @@ pub fn all() -> Vec<(&'static str, &'static str)> {
 /// The first such name, with the nearest known one.
 pub fn check_names(names: &[String]) -> Result<()> {
     let known: Vec<&str> = all().into_iter().map(|(name, _)| name).collect();
-    for name in names.iter().filter(|name| !known.contains(&name.as_str())) {
+    if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
         let hint = capo_plugin::nearest(name, known.iter().copied())
             .map_or_else(|| "`host check --list` shows all".to_owned(), |near| format!("did you mean `{near}`?"));
         bail!("there is no check `{name}` ({hint})");

@@ -1,7 +1,7 @@
 //! `host check`: whether a library keeps the rules of its extension points.
 //!
 //! Named checks, each in a process of its own, so that a crash or a call that does not come back is a result too. The parent
-//! never loads the library. [`catalog`] lists the checks, the files beside it hold them by theme; `instance` is the one
+//! never loads the library. `catalog` lists the checks, the files beside it hold them by theme; `instance` is the one
 //! place that knows the points.
 
 mod batches;

@@ -299,44 +299,6 @@ fn a_mask_that_never_comes_back_is_not_waited_for_again_and_again() {
 }
 
 #[test]
-fn a_library_that_misbehaves_while_it_is_loaded() {
-    let with = |listed: &str| {
-        let folder = Folder::new().env("MISBEHAVE_LISTED", listed);
-        let outcome = folder.host("check libmisbehave.so --timeout 2 --only component-ids --only creation");
-        (outcome.code, redacted(&outcome.stdout))
-    };
-    let (code, report) = with("panic");
-    assert_eq!(code, Some(1));
-    assert_snapshot!(report, @"
-    library BUILD/libmisbehave.so
-      component-ids       success  well formed and unique
-
-    advantage misbehave.advantage
-      creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.advantage.KEY=VALUE`)
-
-    objective misbehave.objective
-      creation            failed   panicked while it was created: the list panics
-
-    mask misbehave.mask
-      creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.mask.KEY=VALUE`)
-
-    checks: 1 success, 2 skipped, 0 warning, 1 failed, 0 crashed
-    ");
-    assert_snapshot!(with("abort").1, @"
-    library BUILD/libmisbehave.so
-      entry-point         crashed  its process was ended by signal 6 (SIGABRT)
-
-    checks: 0 success, 0 skipped, 0 warning, 0 failed, 1 crashed
-    ");
-    assert_snapshot!(with("hang").1, @"
-    library BUILD/libmisbehave.so
-      entry-point         failed   it did not come back within 2 s
-
-    checks: 0 success, 0 skipped, 0 warning, 1 failed, 0 crashed
-    ");
-}
-
-#[test]
 fn recipes_are_checked() {
     let outcome = Folder::new().host("check libbad_recipes.so --only recipes --only component-ids");
     assert_eq!(outcome.code, Some(1));

@@ -1,4 +1,5 @@
-//! Files that are no plugins: one sentence, the same from `host check` and `host train`.
+//! Files that are no plugins: one sentence, the same from `host check` and `host train`. And a plugin that misbehaves while it is
+//! loaded.
 
 use std::path::Path;
 
@@ -41,4 +42,42 @@ fn a_library_of_the_system() {
         return;
     };
     assert_snapshot!(foreign(|path| std::os::unix::fs::symlink(libm, path).unwrap()).split_once("libm.so.6").unwrap().1, @r#"` is a shared library but not a plugin (build it against `capo-plugin` with `crate-type = ["cdylib"]`, and register a component)"#);
+}
+
+#[test]
+fn a_library_that_misbehaves_while_it_is_loaded() {
+    let with = |listed: &str| {
+        let folder = Folder::new().env("MISBEHAVE_LISTED", listed);
+        let outcome = folder.host("check libmisbehave.so --timeout 2 --only component-ids --only creation");
+        (outcome.code, outcome.stdout)
+    };
+    let (code, report) = with("panic");
+    assert_eq!(code, Some(1));
+    assert_snapshot!(report, @"
+    library BUILD/libmisbehave.so
+      component-ids       success  well formed and unique
+
+    advantage misbehave.advantage
+      creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.advantage.KEY=VALUE`)
+
+    objective misbehave.objective
+      creation            failed   panicked while it was created: the list panics
+
+    mask misbehave.mask
+      creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.mask.KEY=VALUE`)
+
+    checks: 1 success, 2 skipped, 0 warning, 1 failed, 0 crashed
+    ");
+    assert_snapshot!(with("abort").1, @"
+    library BUILD/libmisbehave.so
+      entry-point         crashed  its process was ended by signal 6 (SIGABRT)
+
+    checks: 0 success, 0 skipped, 0 warning, 0 failed, 1 crashed
+    ");
+    assert_snapshot!(with("hang").1, @"
+    library BUILD/libmisbehave.so
+      entry-point         failed   it did not come back within 2 s
+
+    checks: 0 success, 0 skipped, 0 warning, 1 failed, 0 crashed
+    ");
 }
