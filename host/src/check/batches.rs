@@ -1,7 +1,7 @@
 //! Checks of shapes and values.
 
+use capo_plugin::Inputs;
 use capo_plugin::testing::{Fixture, Records};
-use capo_plugin::{Inputs, Reduction};
 
 use super::instance::{Instance, Subject, stream};
 use super::outcome::{Outcome, Verdict};
@@ -13,8 +13,8 @@ pub fn known_inputs(subject: &Subject<'_>) -> Verdict {
     if unknown != 0 {
         return Ok(Outcome::failed(format!("it asks for inputs {unknown:#x}, which this host does not know")));
     }
-    if let Some(Reduction(number @ 3..)) = instance.reduction() {
-        return Ok(Outcome::failed(format!("it asks for reduction {number}, which this host does not know")));
+    if let Err(error) = instance.check_reduction() {
+        return Ok(Outcome::failed(error.to_string()));
     }
     Ok(Outcome::success("this host has all that it asks for"))
 }

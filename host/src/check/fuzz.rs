@@ -62,16 +62,20 @@ pub fn run(subject: &Subject<'_>, cases: Cases, begin: &mut dyn FnMut(u64)) -> R
     Ok(refused)
 }
 
-/// Whether the component took the batch.
+/// Whether the component took the batch, twice: the second time it has a past.
 fn one(subject: &Subject<'_>, batch: &Fixture) -> Result<bool, String> {
-    let step = || subject.create()?.step(batch);
-    match (step(), step()) {
+    let life = || {
+        let mut instance = subject.create()?;
+        Ok([instance.step(batch)?, instance.step(batch)?])
+    };
+    match (life(), life()) {
         (Ok(first), Ok(second)) => {
             let mask = batch.batch().completion_mask;
-            match first.difference(&second, 0.0).or_else(|| first.record_difference(&second, mask)) {
-                None => Ok(true),
-                Some(place) => Err(format!("two fresh instances differ: {place}")),
-            }
+            let place = first
+                .iter()
+                .zip(&second)
+                .find_map(|(one, two)| one.difference(two, 0.0).or_else(|| one.record_difference(two, mask)));
+            place.map_or(Ok(true), |place| Err(format!("two fresh instances differ: {place}")))
         }
         (Err(first), Err(second)) if first == second && !is_broken(&first) => Ok(false),
         (Err(error), _) | (_, Err(error)) => Err(error.to_string()),

@@ -1,7 +1,9 @@
 //! A component under test, the same whatever its point: here, and only here, checks depend on the points.
 
 use capo_plugin::testing::{Fixture, Records};
-use capo_plugin::{Advantage, Batch, Dims, ErrorKind, Image, Inputs, Mask, ObjectiveFn, PluginError, Point, Reduction};
+use capo_plugin::{Advantage, Batch, Dims, ErrorKind, Image, Inputs, Mask, ObjectiveFn, PluginError, Point};
+
+use crate::stages::backward::check_reduction;
 
 /// Which component is under test.
 pub struct Subject<'a> {
@@ -82,10 +84,13 @@ impl Instance {
         }
     }
 
-    /// How its losses are reduced, where it has losses.
-    #[must_use]
-    pub fn reduction(&self) -> Option<Reduction> {
-        if let Self::Objective(component) = self { Some(component.reduction()) } else { None }
+    /// Refuses a reduction that this host does not know, where it asks for one.
+    ///
+    /// # Errors
+    ///
+    /// As in training.
+    pub fn check_reduction(&self) -> anyhow::Result<()> {
+        if let Self::Objective(component) = self { check_reduction(component) } else { Ok(()) }
     }
 
     /// Its state.

@@ -38,7 +38,7 @@ use task::{Component, Reply, Task};
 /// How many checks of a component may not come back before the rest is left out.
 const MOST_HANGS: usize = 2;
 /// Random batches of one process.
-const CASES_PER_PROCESS: u64 = 50;
+const CASES_PER_PROCESS: u64 = 200;
 
 /// Checks libraries; whether nothing is bad.
 ///

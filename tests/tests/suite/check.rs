@@ -214,7 +214,7 @@ fn advantages_and_objectives_that_break_a_rule() {
     assert_snapshot!(lines("misbehave.objective", &sins), @"
     nan_loss: group-of-one failed the loss is NaN at completion 0, token 0 (it must be finite)
     padding_derivative: rows-of-padding failed the loss's derivative is 0.5 at completion 0, token 0, which is padding (leave padding at 0)
-    unknown_reduction: known-inputs failed it asks for reduction 9, which this host does not know
+    unknown_reduction: known-inputs failed component `misbehave.objective` asks for reduction 9, which this host does not know (it knows 0 to 2; use a newer host)
     ");
 }
 
@@ -296,6 +296,8 @@ fn a_mask_that_never_comes_back_is_not_waited_for_again_and_again() {
     let outcome = folder.host("check libmisbehave.so --timeout 1 --set misbehave.mask.sin=hang");
     assert_eq!(outcome.stdout.matches("it did not come back within 1 s").count(), 2, "{}", outcome.stdout);
     assert!(outcome.stdout.contains("checks before it did not come back"), "{}", outcome.stdout);
+    let outcome = folder.host("check libmisbehave.so --timeout 1 --set misbehave.mask.sin=hang_on_creation");
+    assert_eq!(outcome.stdout.matches("it did not come back within 1 s").count(), 1, "{}", outcome.stdout);
 }
 
 #[test]

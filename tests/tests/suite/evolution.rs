@@ -24,7 +24,8 @@ impl Copy {
         let members = "[workspace]\nresolver = \"3\"\nmembers = [\"capo-plugin\"]\nexclude = [\"plugins/examples\"]\n";
         copy.write("Cargo.toml", &format!("{members}\n[workspace.package]{settings}"));
         let example = "plugins/examples/surprise-cap";
-        for folder in ["capo-plugin", "capo-plugin/src", example, &format!("{example}/src")] {
+        for folder in ["capo-plugin", "capo-plugin/src", "capo-plugin/src/testing", example, &format!("{example}/src")]
+        {
             for entry in std::fs::read_dir(source.join(folder)).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_file() {

@@ -42,6 +42,14 @@ fn a_save_that_does_not_come_back() {
 }
 
 #[test]
+fn a_creation_that_does_not_come_back() {
+    let folder = Folder::new();
+    let outcome = folder.host(&format!("train {} --set train.component_timeout=1", settings("hang_on_creation")));
+    assert_snapshot!(outcome.failed(), @"component `misbehave.mask`: `create` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
+    assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
+}
+
+#[test]
 fn a_limit_on_time_changes_nothing_else() {
     let folder = Folder::new();
     let off = folder.train("off", &format!("{} --set train.component_timeout=0", settings("none")));
