@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::backend::saturate;
+use crate::certificate::Certificate;
 use crate::shift::Shift;
 
 /// The region of shifts in which a subset of tokens is kept (paper, eq. 11), with strict bounds.
@@ -12,8 +13,10 @@ pub struct Acceptance {
     /// Keep while `m_H` is between these, reward units; `None` switches the test off.
     ///
     /// `[-x, x]` bounds the size of the predicted change alone. With a lower bound of 0 or more, a step of learning
-    /// rate 0 keeps nothing, for its shift is 0.
+    /// rate 0 keeps nothing, for its shift is 0, unless the low end is kept.
     pub hessian_range: Option<[f64; 2]>,
+    /// Keep an `m_H` that equals the low end too: the released code's one-sided test is `0 <= m_H < x`.
+    pub low_end_kept: bool,
 }
 
 /// What the model predicts for each token and which tokens it keeps; all tokens of a subset carry the subset's shifts.
@@ -23,22 +26,51 @@ pub struct Assessment {
     pub m_f: Vec<f32>,
     /// Objective shift `m_H` of that step, `[B, T]`, reward units; 0 on padding, NaN where not finite.
     pub m_h: Vec<f32>,
+    /// KL divergence from the old to the new policy of the last layer's model under that step, `[B, T]`, nats: `m_F` without
+    /// its Taylor error and averaged over the policy; 0 on padding, NaN where not finite.
+    pub kl: Vec<f32>,
+    /// Change of the ratio surrogate `A pi'(a) / pi(a)` in that model, `[B, T]`, reward units: `m_H` without its Taylor
+    /// error; 0 on padding, NaN where not finite.
+    pub surrogate: Vec<f32>,
     /// `[B, T]`: 1 where the token is accepted, else 0.
     pub keep: Vec<u8>,
+    /// Why each token was rejected, `[B, T]`.
+    pub reasons: Vec<Reason>,
     /// Tokens assessed, accepted or not.
     pub tokens: usize,
     /// Tokens that were not accepted, by reason.
     pub rejected: Rejections,
+    /// Tokens whose decision would be another with `m_H` to first order only, `lr g . D`.
+    pub changed_by_second_order: usize,
+    /// What the paper's theorem needs of the accepted subsets.
+    pub certificate: Certificate,
+}
+
+/// Why a token was rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Reason {
+    /// It was not: it is accepted, or padding.
+    #[default]
+    None = 0,
+    /// `m_F` at or above its threshold.
+    Fisher = 1,
+    /// `m_H` on or outside its range.
+    Hessian = 2,
+    /// Both.
+    Both = 3,
+    /// Data or shifts hold a NaN or an infinity; no other test is made.
+    NotFinite = 4,
 }
 
 /// Numbers of rejected tokens; one that fails both tests counts under both and once in `total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rejections {
-    /// `m_F` at or above its threshold.
+    /// [`Reason::Fisher`], [`Reason::Both`].
     pub fisher: usize,
-    /// `m_H` on or outside its range.
+    /// [`Reason::Hessian`], [`Reason::Both`].
     pub hessian: usize,
-    /// Data or shifts hold a NaN or an infinity; no other test is made.
+    /// [`Reason::NotFinite`].
     pub not_finite: usize,
     /// All rejected tokens.
     pub total: usize,
@@ -59,37 +91,82 @@ impl Acceptance {
             _ => Ok(()),
         }
     }
+
+    /// Whether any test is made.
+    pub(crate) fn tests(&self) -> bool {
+        self.fisher_threshold.is_some() || self.hessian_range.is_some()
+    }
+
+    /// What is wrong with these shifts, which are finite.
+    fn reason(&self, m_f: f64, m_h: f64) -> Reason {
+        let fisher = self.fisher_threshold.is_none_or(|limit| m_f < limit);
+        let hessian =
+            self.hessian_range.is_none_or(|[low, high]| (low < m_h || self.low_end_kept && low == m_h) && m_h < high);
+        match (fisher, hessian) {
+            (true, true) => Reason::None,
+            (false, true) => Reason::Fisher,
+            (true, false) => Reason::Hessian,
+            (false, false) => Reason::Both,
+        }
+    }
 }
 
 impl Assessment {
     pub(crate) fn new(positions: usize) -> Self {
-        let (m_f, m_h, keep) = (vec![0.0; positions], vec![0.0; positions], vec![0; positions]);
-        Self { m_f, m_h, keep, tokens: 0, rejected: Rejections::default() }
+        let zeros = || vec![0.0; positions];
+        Self {
+            m_f: zeros(),
+            m_h: zeros(),
+            kl: zeros(),
+            surrogate: zeros(),
+            keep: vec![0; positions],
+            reasons: vec![Reason::None; positions],
+            tokens: 0,
+            rejected: Rejections::default(),
+            changed_by_second_order: 0,
+            certificate: Certificate::default(),
+        }
     }
 
     /// Enters the shifts of the token at flat position `token` and decides on it.
-    pub(crate) fn judge(&mut self, token: usize, shift: Shift, acceptance: &Acceptance) {
+    pub(crate) fn judge(&mut self, token: usize, shift: &Shift, acceptance: &Acceptance) {
         if !shift.is_finite() {
             return self.refuse(token);
         }
-        let fisher = acceptance.fisher_threshold.is_none_or(|limit| shift.m_f < limit);
-        let hessian = acceptance.hessian_range.is_none_or(|[low, high]| low < shift.m_h && shift.m_h < high);
-        self.m_f[token] = saturate(shift.m_f);
-        self.m_h[token] = saturate(shift.m_h);
-        self.keep[token] = u8::from(fisher && hessian);
+        self.enter(token, shift);
+        let reason = acceptance.reason(shift.m_f, shift.m_h);
+        let first_order = acceptance.reason(shift.m_f, shift.first_order);
         self.tokens += 1;
-        self.rejected.fisher += usize::from(!fisher);
-        self.rejected.hessian += usize::from(!hessian);
-        self.rejected.total += usize::from(!(fisher && hessian));
+        self.reasons[token] = reason;
+        self.keep[token] = u8::from(reason == Reason::None);
+        self.rejected.fisher += usize::from(matches!(reason, Reason::Fisher | Reason::Both));
+        self.rejected.hessian += usize::from(matches!(reason, Reason::Hessian | Reason::Both));
+        self.rejected.total += usize::from(reason != Reason::None);
+        self.changed_by_second_order += usize::from((reason == Reason::None) != (first_order == Reason::None));
+    }
+
+    /// Keeps a token without a test, and without counting it.
+    pub(crate) fn exempt(&mut self, token: usize, shift: &Shift) {
+        self.enter(token, shift);
+        self.keep[token] = 1;
     }
 
     /// Rejects a token whose data or shifts are not finite.
     pub(crate) fn refuse(&mut self, token: usize) {
-        self.m_f[token] = f32::NAN;
-        self.m_h[token] = f32::NAN;
+        for values in [&mut self.m_f, &mut self.m_h, &mut self.kl, &mut self.surrogate] {
+            values[token] = f32::NAN;
+        }
         self.tokens += 1;
+        self.reasons[token] = Reason::NotFinite;
         self.rejected.not_finite += 1;
         self.rejected.total += 1;
+    }
+
+    fn enter(&mut self, token: usize, shift: &Shift) {
+        self.m_f[token] = saturate(shift.m_f);
+        self.m_h[token] = saturate(shift.m_h);
+        self.kl[token] = saturate(shift.kl);
+        self.surrogate[token] = saturate(shift.surrogate);
     }
 }
 
@@ -97,11 +174,12 @@ impl Assessment {
 mod tests {
     use super::*;
 
-    const BOTH: Acceptance = Acceptance { fisher_threshold: Some(0.5), hessian_range: Some([-0.25, 1.0]) };
+    const BOTH: Acceptance =
+        Acceptance { fisher_threshold: Some(0.5), hessian_range: Some([-0.25, 1.0]), low_end_kept: false };
 
     fn judged(m_f: f64, m_h: f64) -> Assessment {
         let mut assessment = Assessment::new(1);
-        assessment.judge(0, Shift { m_f, m_h }, &BOTH);
+        assessment.judge(0, &Shift { m_f, m_h, ..Shift::default() }, &BOTH);
         assessment
     }
 
@@ -109,6 +187,24 @@ mod tests {
     fn bounds_are_strict() {
         for (m_f, m_h, keep) in [(0.49, 0.99, 1), (0.0, -0.24, 1), (0.5, 0.0, 0), (0.0, 1.0, 0), (0.0, -0.25, 0)] {
             assert_eq!(judged(m_f, m_h).keep, [keep], "{m_f} {m_h}");
+        }
+    }
+
+    #[test]
+    fn the_low_end_can_be_kept() {
+        let one_sided = Acceptance { fisher_threshold: None, hessian_range: Some([0.0, 1.0]), low_end_kept: true };
+        for (m_h, reason) in [(0.0, Reason::None), (-1e-300, Reason::Hessian), (1.0, Reason::Hessian)] {
+            assert_eq!(one_sided.reason(0.0, m_h), reason, "{m_h}");
+        }
+        assert_eq!(Acceptance { low_end_kept: false, ..one_sided }.reason(0.0, 0.0), Reason::Hessian);
+    }
+
+    #[test]
+    fn decisions_that_hang_on_the_second_order_are_counted() {
+        for (m_h, first_order, changed) in [(0.9, 1.1, 1), (1.1, 0.9, 1), (0.9, 0.8, 0), (1.1, 2.0, 0)] {
+            let mut assessment = Assessment::new(1);
+            assessment.judge(0, &Shift { m_h, first_order, ..Shift::default() }, &BOTH);
+            assert_eq!(assessment.changed_by_second_order, changed, "{m_h} {first_order}");
         }
     }
 
@@ -122,7 +218,7 @@ mod tests {
     fn shifts_that_are_not_finite_are_rejected_even_without_thresholds() {
         for (m_f, m_h) in [(f64::NAN, 0.0), (0.0, f64::NAN), (f64::INFINITY, 0.0), (0.0, f64::NEG_INFINITY)] {
             let mut assessment = Assessment::new(2);
-            assessment.judge(1, Shift { m_f, m_h }, &Acceptance::default());
+            assessment.judge(1, &Shift { m_f, m_h, ..Shift::default() }, &Acceptance::default());
             assert_eq!(assessment.keep, [0, 0]);
             assert_eq!(assessment.rejected, Rejections { fisher: 0, hessian: 0, not_finite: 1, total: 1 });
             assert!(assessment.m_f[1].is_nan() && assessment.m_h[1].is_nan());

@@ -30,6 +30,9 @@ pub struct LastLayer<'a> {
     pub action_ids: &'a [u32],
     /// `[B, T]`: its raw logit, temperature 1.
     pub action_logits: &'a [f32],
+    /// `[B, T]`: logsumexp over the whole vocabulary of logits divided by the loss's temperature; read for
+    /// [`Probabilities::Full`](crate::Probabilities::Full) only.
+    pub logsumexp: &'a [f32],
 }
 
 impl<'a> LastLayer<'a> {
@@ -53,6 +56,8 @@ impl<'a> LastLayer<'a> {
         self.check_length("topk_logits", "[B, T, K]", self.topk_logits.len(), self.k)?;
         self.check_per_token("action_ids", self.action_ids.len())?;
         self.check_per_token("action_logits", self.action_logits.len())?;
+        self.check_per_token("logsumexp", self.logsumexp.len())?;
+        self.check_size()?;
         if self.group_size == 0 || !self.completions.is_multiple_of(self.group_size) {
             return Err(Error::new(format!(
                 "`group_size` is {}, expected a divisor of the {} completions (pass the completions per prompt)",
@@ -60,6 +65,28 @@ impl<'a> LastLayer<'a> {
             )));
         }
         Ok(())
+    }
+
+    /// Pairs of token and row are numbered with 32 bits.
+    fn check_size(&self) -> Result<(), Error> {
+        let (tokens, rows) = (self.completions * self.tokens, self.k + 1);
+        if tokens.checked_mul(rows).is_some_and(|pairs| pairs < u32::MAX as usize) {
+            return Ok(());
+        }
+        Err(Error::new(format!(
+            "{tokens} tokens with {rows} rows each are too many, expected below 2^32 pairs (use a smaller batch, or keep fewer logits)"
+        )))
+    }
+
+    /// Checks the length of a `[V, D]` array that travels beside the batch.
+    pub(crate) fn check_matrix(&self, name: &str, length: usize) -> Result<(), Error> {
+        let (v, d) = (self.vocab_size, self.width);
+        if v.checked_mul(d) == Some(length) {
+            return Ok(());
+        }
+        Err(Error::new(format!(
+            "`{name}` has {length} entries, expected {v} x {d} for `[V, D]` (pass the last layer's own)"
+        )))
     }
 
     /// Checks the length of a `[B, T]` array that travels beside the batch.

@@ -16,14 +16,15 @@
 //! mean `g` of the subset's tokens, `m_F` and `m_H` are means over them, and they are kept or rejected together. Only
 //! K + 1 numbers per token are ever needed of `D`, so nothing of size N K D is formed.
 //!
-//! All this is [`Semantics::PAPER`]; [`Semantics::AUTHORS`] is what the code that the paper's authors released computes.
+//! All this is [`Semantics::PAPER`]; [`Semantics::AUTHORS`] is what the code that the paper's authors released computes,
+//! [`Semantics::EXACT`] the same model without its approximations.
 //!
 //! # Example
 //!
 //! One completion of two tokens, vocabulary 4, features of width 2, two logits kept per token:
 //!
 //! ```
-//! use capo_core::{Acceptance, CurvatureModel, Granularity, LastLayer, Semantics, Step};
+//! use capo_core::{Acceptance, CurvatureModel, Granularity, LastLayer, Loss, Semantics, Step};
 //! use capo_core::{OptimizerKind, OptimizerModel, Policy};
 //!
 //! let batch = LastLayer {
@@ -33,20 +34,23 @@
 //!     topk_logits: &[2.0, 1.9, 9.0, 0.0],
 //!     action_ids: &[1, 0],
 //!     action_logits: &[1.9, 9.0],
+//!     logsumexp: &[2.7, 9.1],
 //! };
 //! let policy = Policy { temperature: 1.0, top_k: None };
-//! let optimizer = OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.999, eps: 1e-8 };
-//! let step = Step { batch, advantages: &[1.0, 1.0], policy, optimizer, learning_rate: 0.01 };
+//! let optimizer = OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
+//! let (advantages, loss) = (&[1.0, 1.0], Loss::completion_mean(2));
+//! let step = Step { batch, advantages, policy, loss, optimizer, learning_rate: 0.01, moments: None };
 //!
-//! let acceptance = Acceptance { fisher_threshold: Some(1e-4), hessian_range: Some([-0.01, 0.01]) };
+//! let acceptance = Acceptance { fisher_threshold: Some(1e-4), hessian_range: Some([-0.01, 0.01]), low_end_kept: false };
 //! let mut model = CurvatureModel::new(acceptance, Granularity::Token, Semantics::PAPER)?;
-//! let assessment = model.assess(&step, &[1, 1])?;
+//! let prepared = model.prepare(&step, &[1, 1])?;
+//! let assessment = model.assess(&prepared);
 //! // The uncertain first token would move the policy too far; the second was all but certain and moves nothing.
 //! assert_eq!(assessment.keep, [0, 1]);
 //! assert_eq!(assessment.rejected.fisher, 1);
 //!
 //! // After the optimizer step, the accepted tokens advance the moments.
-//! model.commit(&step, &assessment.keep)?;
+//! model.commit(&prepared, &assessment.keep)?;
 //! assert_eq!(model.steps(), 1);
 //! # Ok::<(), capo_core::Error>(())
 //! ```
@@ -56,7 +60,9 @@
 
 mod accept;
 mod backend;
+mod certificate;
 mod error;
+mod gradient;
 mod last_layer;
 mod model;
 mod moments;
@@ -69,14 +75,16 @@ mod step;
 mod subset;
 mod support;
 
-pub use accept::{Acceptance, Assessment, Rejections};
+pub use accept::{Acceptance, Assessment, Reason, Rejections};
+pub use certificate::Certificate;
 pub use error::Error;
 pub use last_layer::LastLayer;
-pub use model::{BatchShift, CurvatureModel};
+pub use model::{BatchShift, CurvatureModel, Prepared};
 pub use optimizer::{OptimizerKind, OptimizerModel};
 pub use policy::Policy;
 pub use semantics::{
-    BatchAverage, EmptyState, Feature, RejectedBatch, Semantics, Support, Switch, UntouchedRows, Weights,
+    CurvatureAverage, EmptyState, Feature, MomentUpdate, ObjectiveShift, OutsideAction, PolicyShift, Probabilities,
+    RejectedBatch, Semantics, StateDtype, Switch, Temperature, TokenGradient, UntouchedRows, Weights, ZeroAdvantage,
 };
-pub use step::Step;
+pub use step::{HostMoments, Loss, Reduction, Step};
 pub use subset::Granularity;

@@ -1,10 +1,15 @@
-//! The curvature model: propose -> shifts -> accept -> commit.
+//! The curvature model: prepare -> assess -> commit.
 
 use crate::accept::Assessment;
 use crate::backend::cpu;
-use crate::moments::Moments;
-use crate::semantics::{RejectedBatch, Semantics, UntouchedRows};
-use crate::subset::subset_shift;
+use crate::certificate::Certificate;
+use crate::gradient::Gradients;
+use crate::moments::{Moments, Source};
+use crate::semantics::{
+    MomentUpdate, Probabilities, RejectedBatch, Semantics, Temperature, UntouchedRows, ZeroAdvantage,
+};
+use crate::shift::Shift;
+use crate::subset::{Proposer, Subsets};
 use crate::support::Supports;
 use crate::{Acceptance, Error, Granularity, Step, state};
 
@@ -12,28 +17,44 @@ use crate::{Acceptance, Error, Granularity, Step, state};
 /// bounds.
 ///
 /// It holds the last layer's Adam moments. `assess` and `batch_shift` read them as they were before the batch; `commit`
-/// advances them by one step.
+/// advances them by one step. A step that brings the trainer's own moments is assessed with those.
 #[derive(Debug, Clone)]
 pub struct CurvatureModel {
     acceptance: Acceptance,
     granularity: Granularity,
     semantics: Semantics,
+    threads: usize,
     moments: Moments,
 }
 
-/// Shifts of the one step that a whole batch proposes.
+/// A step whose inputs have been checked and whose tokens' supports have been collected: O(N K) bytes.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    step: Step<'a>,
+    supports: Supports,
+    positions: usize,
+}
+
+/// Shifts of the one step that a whole batch proposes; names and units as in [`Assessment`].
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct BatchShift {
-    /// Policy shift `m_F`, nats, averaged over tokens.
+    /// Policy shift `m_F`.
     pub m_f: f64,
-    /// Objective shift `m_H`, reward units, averaged over tokens.
+    /// Objective shift `m_H`.
     pub m_h: f64,
+    /// Exact KL divergence.
+    pub kl: f64,
+    /// Exact change of the surrogate.
+    pub surrogate: f64,
     /// N, tokens averaged over; those with non-finite data are left out.
     pub tokens: usize,
 }
 
 impl CurvatureModel {
-    /// A model without history. A threshold that is NaN, an empty range, or groups in the authors' semantics are errors.
+    /// A model without history, on as many threads as the machine runs at once.
+    ///
+    /// A threshold that is NaN, an empty range, groups in the authors' semantics, or switches that contradict each other are
+    /// errors.
     pub fn new(acceptance: Acceptance, granularity: Granularity, semantics: Semantics) -> Result<Self, Error> {
         acceptance.check()?;
         if granularity == Granularity::Group && semantics == Semantics::AUTHORS {
@@ -41,71 +62,104 @@ impl CurvatureModel {
                 "`granularity` is `group`, which the authors' semantics do not have (choose `token`, `completion` or `batch`, or the paper's semantics)",
             ));
         }
-        Ok(Self { acceptance, granularity, semantics, moments: Moments::default() })
+        if semantics.probabilities == Probabilities::Full && semantics.temperature != Temperature::Loss {
+            return Err(Error::new(
+                "`probabilities` is `full`, which is known at the loss's temperature only (set `temperature` to `loss`)",
+            ));
+        }
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Self { acceptance, granularity, semantics, threads, moments: Moments::default() })
     }
 
-    /// Proposes a step for each subset of the tokens with `mask[b, t] != 0`, predicts its shifts and decides on it.
+    /// The same model on at most `threads` threads, at least 1; results do not depend on it.
+    pub fn with_threads(self, threads: usize) -> Self {
+        Self { threads: threads.max(1), ..self }
+    }
+
+    /// Collects what the model needs of the tokens with `mask[b, t] != 0`; `mask` is `[B, T]`.
     ///
-    /// `mask` is `[B, T]`. Each subset is treated as if the mean of its tokens' gradients alone were the batch's gradient
-    /// (paper, eq. 7 to 11), whatever else is in the batch; curvatures are means over its tokens too. [`Semantics`] says
-    /// which means. Shapes, ids or
-    /// settings out of bounds are errors. A token with non-finite data is left out of its subset, rejected and counted.
-    pub fn assess(&self, step: &Step, mask: &[u8]) -> Result<Assessment, Error> {
-        self.check(step, "mask", mask)?;
-        let mut assessment = Assessment::new(mask.len());
-        for positions in self.granularity.spans(&step.batch) {
-            let supports = Supports::of(step, mask, positions, &self.semantics)?;
-            let shifts = self.granularity.shifts(step, &supports, &self.moments, &self.semantics);
-            for (&token, shift) in supports.tokens.iter().zip(shifts) {
-                assessment.judge(token, shift, &self.acceptance);
-            }
-            for &token in &supports.not_finite {
-                assessment.refuse(token);
+    /// Shapes, ids or settings out of bounds, or another vocabulary or width than the model's moments have, are errors.
+    pub fn prepare<'a>(&self, step: &Step<'a>, mask: &[u8]) -> Result<Prepared<'a>, Error> {
+        step.check(&self.semantics)?;
+        step.batch.check_per_token("mask", mask.len())?;
+        if step.moments.is_none() {
+            self.moments.check(&step.batch)?;
+        }
+        let supports = Supports::of(step, mask, &self.semantics, self.threads)?;
+        Ok(Prepared { step: *step, supports, positions: mask.len() })
+    }
+
+    /// Proposes a step for each subset of the prepared tokens, predicts its shifts and decides on it.
+    ///
+    /// Each subset is treated as if its tokens alone were the batch (paper, eq. 7 to 11), whatever else is in it; [`Semantics`]
+    /// says how they make one gradient and one curvature. A token with non-finite data is left out of its subset, rejected
+    /// and counted.
+    pub fn assess(&self, prepared: &Prepared) -> Assessment {
+        let Prepared { step, supports, positions } = prepared;
+        let subsets = Subsets::new(supports, &step.batch, self.granularity);
+        let shifts = self.proposer(prepared).shifts(&subsets);
+        let mut assessment = Assessment::new(*positions);
+        for (n, &token) in supports.tokens.iter().enumerate() {
+            let Some(shift) = subsets.index(n).map(|subset| &shifts[subset]) else { continue };
+            match self.semantics.zero_advantage {
+                ZeroAdvantage::Accept if supports.signals[n] == 0.0 => assessment.exempt(token, shift),
+                _ => assessment.judge(token, shift, &self.acceptance),
             }
         }
-        Ok(assessment)
+        for &token in &supports.not_finite {
+            assessment.refuse(token);
+        }
+        let threshold = self.acceptance.fisher_threshold;
+        assessment.certificate =
+            Certificate::of(step, supports, &subsets, &shifts, &assessment.keep, threshold, &self.semantics);
+        assessment
     }
 
-    /// Shifts of the step proposed by the mean gradient of the tokens with `keep[b, t] != 0`; all 0 if there are none.
+    /// Shifts of the step proposed by those of the prepared tokens with `keep[b, t] != 0`; all 0 if there are none.
     ///
     /// These are the shifts that `assess` would find for the batch as one subset, at whatever granularity the model has.
-    /// Errors as for `assess`.
-    pub fn batch_shift(&self, step: &Step, keep: &[u8]) -> Result<BatchShift, Error> {
-        self.check(step, "keep", keep)?;
-        let supports = Supports::of(step, keep, 0..keep.len(), &self.semantics)?;
-        let shift = subset_shift(step, &supports, &self.moments, &self.semantics);
-        Ok(BatchShift { m_f: shift.m_f, m_h: shift.m_h, tokens: supports.len() })
+    /// A `keep` of another length than `[B, T]`, or with tokens that are not prepared, is an error.
+    pub fn batch_shift(&self, prepared: &Prepared, keep: &[u8]) -> Result<BatchShift, Error> {
+        let subset = prepared.kept(keep)?;
+        let tokens = subset.size();
+        let Shift { m_f, m_h, kl, surrogate, .. } = self.proposer(prepared).shifts(&subset)[0];
+        Ok(BatchShift { m_f, m_h, kl, surrogate, tokens })
     }
 
-    /// Takes the mean gradient of the finally accepted tokens, `keep[b, t] != 0`, into Adam's moments: one step.
+    /// Takes the gradient of the finally accepted tokens, `keep[b, t] != 0`, into the model's own moments: one step.
     ///
-    /// To be called after an optimizer step, with the `step` of `assess`. With SGD nothing changes. When no token is left
-    /// (those with non-finite data are skipped), [`RejectedBatch`] says whether a step is counted. Errors as for `assess`,
-    /// with the state untouched.
-    pub fn commit(&mut self, step: &Step, keep: &[u8]) -> Result<(), Error> {
-        self.check(step, "keep", keep)?;
-        let supports = Supports::of(step, keep, 0..keep.len(), &self.semantics)?;
-        let untouched_rows = self.semantics.untouched_rows;
+    /// To be called after an optimizer step. With SGD nothing changes, nor when the step brings the trainer's moments. When no
+    /// token is left (those with non-finite data are skipped), [`RejectedBatch`] says whether a step is counted. Errors as for
+    /// `batch_shift`, with the state untouched.
+    pub fn commit(&mut self, prepared: &Prepared, keep: &[u8]) -> Result<(), Error> {
+        let Prepared { step, supports, .. } = prepared;
+        let subset = prepared.kept(keep)?;
+        let Semantics { untouched_rows, moment_input, moment_update, rejected_batch, .. } = self.semantics;
         let Some(adam) = step.optimizer.adam(self.moments.steps, untouched_rows) else { return Ok(()) };
-        if supports.len() == 0 && self.semantics.rejected_batch == RejectedBatch::NoStep {
+        let idle = moment_update == MomentUpdate::WithThresholds && !self.acceptance.tests();
+        let empty = subset.size() == 0 && rejected_batch == RejectedBatch::NoStep;
+        if idle || empty || step.moments.is_some() {
             return Ok(());
         }
-        let mut pairs = supports.by_row();
-        let weights = supports.weights(self.semantics.weights, &pairs);
-        let coefficients = supports.coefficients(step.advantages, &weights);
+        let weights = subset.gradient_weights(step, supports, moment_input);
+        let mut gradients = Gradients::of(supports, &subset, moment_input, &weights);
         if untouched_rows == UntouchedRows::Decay {
             // A zero gradient only decays a row, and decay is made up for whenever the row is next read.
-            pairs.retain(|pair| coefficients[pair.index] != 0.0);
+            gradients.retain_nonzero();
         }
-        (self.moments.vocab_size, self.moments.width) = (step.batch.vocab_size, step.batch.width);
-        cpu::update_moments(&step.batch, &pairs, &coefficients, &mut self.moments, &adam);
-        self.moments.steps += 1;
+        let moments = &mut self.moments;
+        (moments.vocab_size, moments.width) = (step.batch.vocab_size, step.batch.width);
+        let (steps, features) = (moments.steps, prepared.features(self.threads));
+        let rows = gradients.pairs.chunk_by(|a, b| a.shares_row(b)).map(|run| run[0].row);
+        let slots = moments.rows_mut(rows);
+        cpu::update_moments(features, &gradients, slots, steps, &adam, self.semantics.state_dtype);
+        moments.steps += 1;
         Ok(())
     }
 
-    /// Rows of the last layer that have moments.
+    /// Rows of the last layer that have moments of the model's own.
     pub fn rows(&self) -> usize {
-        self.moments.rows.len()
+        self.moments.slots.len()
     }
 
     /// Adam steps committed.
@@ -121,8 +175,8 @@ impl CurvatureModel {
     /// Replaces the moments by saved ones.
     ///
     /// Bytes that are cut short, damaged, of another format version, made under semantics that give other moments, or with
-    /// a vocabulary or width other than this model has seen are an error, and the model stays as it was. A model that has committed nothing yet compares with
-    /// its first batch instead.
+    /// a vocabulary or width other than this model has seen are an error, and the model stays as it was. A model that has
+    /// committed nothing yet compares with its first batch instead.
     pub fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let loaded = state::decode(bytes, &self.semantics)?;
         if self.moments.steps > 0 {
@@ -132,10 +186,31 @@ impl CurvatureModel {
         Ok(())
     }
 
-    /// Checks all inputs but the ids.
-    fn check(&self, step: &Step, name: &str, selected: &[u8]) -> Result<(), Error> {
-        step.check()?;
-        step.batch.check_per_token(name, selected.len())?;
-        self.moments.check(&step.batch)
+    fn proposer<'a>(&'a self, prepared: &'a Prepared) -> Proposer<'a> {
+        let source = prepared.step.moments.map_or(Source::Own(&self.moments), Source::Host);
+        let Prepared { step, supports, .. } = prepared;
+        Proposer { step, supports, semantics: &self.semantics, source, threads: self.threads }
+    }
+}
+
+impl Prepared<'_> {
+    /// The tokens in `keep` as one subset.
+    fn kept(&self, keep: &[u8]) -> Result<Subsets, Error> {
+        let batch = &self.step.batch;
+        batch.check_per_token("keep", keep.len())?;
+        let subset = Subsets::kept(&self.supports, batch, keep);
+        let known = subset.size() + self.supports.not_finite.iter().filter(|&&token| keep[token] != 0).count();
+        let asked = keep.iter().filter(|&&keep| keep != 0).count();
+        if known < asked {
+            return Err(Error::new(format!(
+                "`keep` has {} tokens that were not prepared (keep only what the prepared mask has)",
+                asked - known
+            )));
+        }
+        Ok(subset)
+    }
+
+    fn features(&self, threads: usize) -> cpu::Features<'_> {
+        cpu::Features { batch: &self.step.batch, positions: &self.supports.features, threads }
     }
 }

@@ -1,10 +1,11 @@
-//! Adam's moments of the last layer, for the rows that a gradient has touched.
+//! Adam's moments of the last layer: the model's own, for the rows that a gradient has touched, or the trainer's.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
-use crate::{Error, LastLayer};
+use crate::{Error, HostMoments, LastLayer};
 
-/// First and second moments of R rows in contiguous `[R, D]` arrays, in the order in which the rows first appeared.
+/// First and second moments of R rows, in the order in which the rows first appeared.
 ///
 /// A row is written only when a gradient touches it; `row` reports how many steps it has missed, and readers apply
 /// those decays, so that the numbers are those of dense Adam over the whole `[V, D]` matrix; or leave them out, where rows
@@ -16,27 +17,38 @@ pub(crate) struct Moments {
     pub width: usize,
     /// Steps taken.
     pub steps: u64,
-    /// Vocabulary row of each slot, `[R]`.
-    pub rows: Vec<u32>,
-    /// `steps` as it stood after each slot was last written, `[R]`.
-    pub written: Vec<u64>,
-    /// `[R, D]`.
-    pub exp_avg: Vec<f32>,
-    /// `[R, D]`.
-    pub exp_avg_sq: Vec<f32>,
-    /// Where each row is: the inverse of `rows`.
-    pub slots: HashMap<u32, usize>,
+    /// The rows that have moments.
+    pub slots: Vec<Slot>,
+    /// Where each row is in `slots`.
+    places: HashMap<u32, usize>,
 }
 
-/// Moments of one row as last written, `[D]` each.
-pub(crate) struct MomentRow<'a> {
-    pub exp_avg: &'a [f32],
-    pub exp_avg_sq: &'a [f32],
-    /// Steps since, whose decay is still missing.
-    pub age: u64,
+/// Moments of one row. Each has its own memory, so that new rows move none of the old ones.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Slot {
+    /// Vocabulary row.
+    pub row: u32,
+    /// `Moments::steps` as it stood after this row was last written.
+    pub written: u64,
+    /// `[D]`.
+    pub exp_avg: Box<[f32]>,
+    /// `[D]`.
+    pub exp_avg_sq: Box<[f32]>,
+}
+
+impl Slot {
+    fn zero(row: u32, steps: u64, width: usize) -> Self {
+        Self { row, written: steps, exp_avg: vec![0.0; width].into(), exp_avg_sq: vec![0.0; width].into() }
+    }
 }
 
 impl Moments {
+    /// With these slots; `None` if two have the same row.
+    pub fn new(vocab_size: usize, width: usize, steps: u64, slots: Vec<Slot>) -> Option<Self> {
+        let places: HashMap<u32, usize> = slots.iter().enumerate().map(|(place, slot)| (slot.row, place)).collect();
+        (places.len() == slots.len()).then_some(Self { vocab_size, width, steps, slots, places })
+    }
+
     /// Checks that a batch has the vocabulary and width of the state.
     pub fn check(&self, batch: &LastLayer) -> Result<(), Error> {
         self.check_dims(batch.vocab_size, batch.width, "the batch has")
@@ -53,29 +65,78 @@ impl Moments {
         )))
     }
 
-    /// The row's moments, `None` while they are zero.
-    pub fn row(&self, row: u32) -> Option<MomentRow<'_>> {
-        let &slot = self.slots.get(&row)?;
-        let span = slot * self.width..(slot + 1) * self.width;
-        Some(MomentRow {
-            exp_avg: &self.exp_avg[span.clone()],
-            exp_avg_sq: &self.exp_avg_sq[span],
-            age: self.steps - self.written[slot],
-        })
+    /// The moments of `rows`, which are distinct, for writing, in their order; zero where new.
+    pub fn rows_mut(&mut self, rows: impl Iterator<Item = u32>) -> Vec<&mut Slot> {
+        let mut wanted = Vec::new();
+        for row in rows {
+            let place = *self.places.entry(row).or_insert(self.slots.len());
+            if place == self.slots.len() {
+                self.slots.push(Slot::zero(row, self.steps, self.width));
+            }
+            wanted.push(place);
+        }
+        let mut slots: Vec<Option<&mut Slot>> = self.slots.iter_mut().map(Some).collect();
+        wanted.into_iter().filter_map(|place| slots[place].take()).collect()
+    }
+}
+
+/// Whose moments a proposal starts from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// The model's own, of the objective's gradient.
+    Own(&'a Moments),
+    /// The trainer's, of the loss's gradient.
+    Host(HostMoments<'a>),
+}
+
+/// Moments of one row as last written, `[D]` each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MomentRow<'a> {
+    pub exp_avg: &'a [f32],
+    pub exp_avg_sq: &'a [f32],
+    /// Steps since, whose decay is still missing.
+    pub age: u64,
+    /// -1 where the first moment is that of a loss, which falls as the objective rises.
+    pub sign: f64,
+}
+
+impl MomentRow<'_> {
+    /// Some of its columns.
+    pub fn columns(self, tile: &Range<usize>) -> Self {
+        Self { exp_avg: &self.exp_avg[tile.clone()], exp_avg_sq: &self.exp_avg_sq[tile.clone()], ..self }
+    }
+}
+
+impl<'a> Source<'a> {
+    /// Steps taken in.
+    pub fn steps(&self) -> u64 {
+        match self {
+            Self::Own(moments) => moments.steps,
+            Self::Host(moments) => moments.steps,
+        }
     }
 
-    /// The row's moments for writing, zero if new, and its age; marks it as written by the coming step.
-    pub fn row_mut(&mut self, row: u32) -> (&mut [f32], &mut [f32], u64) {
-        let slot = *self.slots.entry(row).or_insert(self.rows.len());
-        if slot == self.rows.len() {
-            self.rows.push(row);
-            self.written.push(self.steps);
-            self.exp_avg.resize((slot + 1) * self.width, 0.0);
-            self.exp_avg_sq.resize((slot + 1) * self.width, 0.0);
+    /// Whether no row has moments.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Own(moments) => moments.slots.is_empty(),
+            Self::Host(moments) => moments.steps == 0,
         }
-        let age = self.steps - self.written[slot];
-        self.written[slot] = self.steps + 1;
-        let span = slot * self.width..(slot + 1) * self.width;
-        (&mut self.exp_avg[span.clone()], &mut self.exp_avg_sq[span], age)
+    }
+
+    /// The row's moments, `None` while they are zero; `width` is D.
+    pub fn row(&self, row: u32, width: usize) -> Option<MomentRow<'a>> {
+        match self {
+            Self::Own(moments) => {
+                let slot = &moments.slots[*moments.places.get(&row)?];
+                let age = moments.steps - slot.written;
+                Some(MomentRow { exp_avg: &slot.exp_avg, exp_avg_sq: &slot.exp_avg_sq, age, sign: 1.0 })
+            }
+            Self::Host(moments) => {
+                let span = row as usize * width..(row as usize + 1) * width;
+                let (exp_avg, exp_avg_sq) = (&moments.exp_avg[span.clone()], &moments.exp_avg_sq[span]);
+                Some(MomentRow { exp_avg, exp_avg_sq, age: 0, sign: -1.0 })
+            }
+        }
     }
 }

@@ -1,13 +1,14 @@
 //! The optimizer that turns a gradient into a direction: SGD, or Adam with the moments of earlier steps.
 
-use crate::{Error, UntouchedRows};
+use crate::moments::MomentRow;
+use crate::{Error, Feature, Semantics, UntouchedRows};
 
 /// Which rule turns a gradient into a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptimizerKind {
     /// The direction is the gradient; no state.
     Sgd,
-    /// The direction is the bias-corrected first moment over the root of the second.
+    /// The direction is the bias-corrected first moment over the root of the second, less the decayed weight.
     Adam,
 }
 
@@ -25,13 +26,17 @@ pub struct OptimizerModel {
     /// Moments are `f32`, so the second one is 0 for gradients below about 1e-20: an `eps` as small as that makes their
     /// directions meaningless.
     pub eps: f64,
+    /// Decoupled weight decay, at least 0: the direction loses this times the weight, so that a raw logit loses this times
+    /// itself. Read for Adam only.
+    pub weight_decay: f64,
 }
 
 impl OptimizerModel {
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self, semantics: &Semantics) -> Result<(), Error> {
         if self.kind == OptimizerKind::Sgd {
             return Ok(());
         }
+        self.check_weight_decay(semantics)?;
         for (name, beta, usual) in [("beta1", self.beta1, 0.9), ("beta2", self.beta2, 0.999)] {
             if !(0.0..1.0).contains(&beta) {
                 return Err(Error::new(format!(
@@ -46,9 +51,29 @@ impl OptimizerModel {
         Ok(())
     }
 
+    fn check_weight_decay(&self, semantics: &Semantics) -> Result<(), Error> {
+        let decay = self.weight_decay;
+        if !(decay.is_finite() && decay >= 0.0) {
+            return Err(Error::new(format!(
+                "adam's `weight_decay` is {decay}, expected a finite number of at least 0 (0 is none)"
+            )));
+        }
+        if decay > 0.0 && semantics.feature == Feature::Next {
+            return Err(Error::new(format!(
+                "adam's `weight_decay` is {decay}, which with `feature` = `next` acts on logits that are not in the batch (set `feature` to `aligned`, or model no decay)"
+            )));
+        }
+        Ok(())
+    }
+
+    /// What a raw logit loses per step, as a share of itself and the learning rate.
+    pub(crate) fn logit_decay(&self) -> f64 {
+        if self.kind == OptimizerKind::Adam { self.weight_decay } else { 0.0 }
+    }
+
     /// Adam's constants at the step after `steps` earlier ones; `None` for SGD.
     pub(crate) fn adam(&self, steps: u64, untouched_rows: UntouchedRows) -> Option<Adam> {
-        let &Self { kind, beta1, beta2, eps } = self;
+        let &Self { kind, beta1, beta2, eps, .. } = self;
         let step = steps as f64 + 1.0;
         let (unbias1, unbias2) = (1.0 - beta1.powf(step), 1.0 - beta2.powf(step));
         (kind == OptimizerKind::Adam).then_some(Adam { beta1, beta2, eps, unbias1, unbias2, untouched_rows })
@@ -81,24 +106,25 @@ impl Adam {
     /// The moments after this step, for a row last written `age` steps ago: the decays it missed are made up for, unless
     /// rows rest frozen.
     pub fn update(&self, age: u64) -> RowRule {
-        let decays = match self.untouched_rows {
-            UntouchedRows::Decay => age as f64 + 1.0,
-            UntouchedRows::Freeze => 1.0,
+        let decay = |beta: f64| match self.untouched_rows {
+            UntouchedRows::Decay if age > 0 => beta.powf(age as f64 + 1.0),
+            UntouchedRows::Decay | UntouchedRows::Freeze => beta,
         };
         RowRule {
-            old1: self.beta1.powf(decays),
+            old1: decay(self.beta1),
             new1: 1.0 - self.beta1,
-            old2: self.beta2.powf(decays),
+            old2: decay(self.beta2),
             new2: 1.0 - self.beta2,
             eps: self.eps,
         }
     }
 
-    /// The same moments, bias-corrected: what the direction `mean / (sqrt(square) + eps)` is made of.
-    pub fn proposal(&self, age: u64) -> RowRule {
-        let rule = self.update(age);
+    /// The same moments, bias-corrected: what the direction `mean / (sqrt(square) + eps)` is made of. No row means moments
+    /// of zero.
+    pub fn proposal(&self, row: Option<&MomentRow>) -> RowRule {
+        let rule = self.update(row.map_or(0, |row| row.age));
         RowRule {
-            old1: rule.old1 / self.unbias1,
+            old1: row.map_or(1.0, |row| row.sign) * rule.old1 / self.unbias1,
             new1: rule.new1 / self.unbias1,
             old2: rule.old2 / self.unbias2,
             new2: rule.new2 / self.unbias2,

@@ -5,65 +5,63 @@
 //! | 8 | `capocurv` |
 //! | 4 | format version, `u32` |
 //! | 4 x 8 | vocabulary V, width D, steps, rows R, `u64` each |
-//! | 5 | the switches of `Semantics::of_state`, index of their value, `u8` each |
+//! | 10 | the switches of `Semantics::of_state`, index of their value, `u8` each |
 //! | R x 4 | vocabulary row of each slot, `u32` |
 //! | R x 8 | steps when last written, `u64`; not read where untouched rows are frozen |
 //! | 2 x R x D x 4 | first moments, then second moments, `f32` |
 //! | 4 | CRC-32 of all bytes before, `u32` |
 
-use crate::moments::Moments;
+use crate::moments::{Moments, Slot};
 use crate::{Error, Semantics};
 
 const MAGIC: &[u8; 8] = b"capocurv";
-const VERSION: u32 = 2;
-const HEADER: usize = 8 + 4 + 4 * 8 + 5;
+const VERSION: u32 = 3;
+const HEADER: usize = 8 + 4 + 4 * 8 + 10;
 const CHECKSUM: usize = 4;
 
 pub(crate) fn encode(moments: &Moments, semantics: &Semantics) -> Vec<u8> {
-    let payload = moments.rows.len() * (4 + 8 + 2 * 4 * moments.width);
+    let slots = &moments.slots;
+    let payload = slots.len() * (4 + 8 + 2 * 4 * moments.width);
     let mut bytes = Vec::with_capacity(HEADER + payload + CHECKSUM);
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
-    for x in [moments.vocab_size as u64, moments.width as u64, moments.steps, moments.rows.len() as u64] {
+    for x in [moments.vocab_size as u64, moments.width as u64, moments.steps, slots.len() as u64] {
         bytes.extend_from_slice(&x.to_le_bytes());
     }
     bytes.extend(semantics.of_state().map(|setting| setting.index));
-    bytes.extend(moments.rows.iter().flat_map(|x| x.to_le_bytes()));
-    bytes.extend(moments.written.iter().flat_map(|x| x.to_le_bytes()));
-    bytes.extend(moments.exp_avg.iter().flat_map(|x| x.to_le_bytes()));
-    bytes.extend(moments.exp_avg_sq.iter().flat_map(|x| x.to_le_bytes()));
+    bytes.extend(slots.iter().flat_map(|slot| slot.row.to_le_bytes()));
+    bytes.extend(slots.iter().flat_map(|slot| slot.written.to_le_bytes()));
+    bytes.extend(slots.iter().flat_map(|slot| &slot.exp_avg).flat_map(|x| x.to_le_bytes()));
+    bytes.extend(slots.iter().flat_map(|slot| &slot.exp_avg_sq).flat_map(|x| x.to_le_bytes()));
     bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
     bytes
 }
 
 pub(crate) fn decode(bytes: &[u8], semantics: &Semantics) -> Result<Moments, Error> {
     let mut rest = verified(bytes)?;
-    let [vocab_size, width, steps, rows] = [(); 4].map(|()| u64::from_le_bytes(take(&mut rest)));
+    let [vocab_size, width, steps, count] = [(); 4].map(|()| u64::from_le_bytes(take(&mut rest)));
     check_semantics(take(&mut rest), semantics)?;
     let row_bytes = 4 + 8 + 2 * 4 * u128::from(width);
-    if u128::from(rows) * row_bytes != rest.len() as u128 {
-        return Err(damaged(&format!("announces {rows} rows of width {width}, has {} bytes for them", rest.len())));
+    if u128::from(count) * row_bytes != rest.len() as u128 {
+        return Err(damaged(&format!("announces {count} rows of width {width}, has {} bytes for them", rest.len())));
     }
-    let [vocab_size, width, count] = [vocab_size, width, rows].map(|x| x as usize);
+    let [vocab_size, width, count] = [vocab_size, width, count].map(|x| x as usize);
     let rows: Vec<u32> = (0..count).map(|_| u32::from_le_bytes(take(&mut rest))).collect();
-    let moments = Moments {
-        vocab_size,
-        width,
-        steps,
-        written: (0..count).map(|_| u64::from_le_bytes(take(&mut rest))).collect(),
-        exp_avg: (0..count * width).map(|_| f32::from_le_bytes(take(&mut rest))).collect(),
-        exp_avg_sq: (0..count * width).map(|_| f32::from_le_bytes(take(&mut rest))).collect(),
-        slots: rows.iter().enumerate().map(|(slot, &row)| (row, slot)).collect(),
-        rows,
+    let written: Vec<u64> = (0..count).map(|_| u64::from_le_bytes(take(&mut rest))).collect();
+    let mut moments = || -> Vec<Box<[f32]>> {
+        (0..count).map(|_| (0..width).map(|_| f32::from_le_bytes(take(&mut rest))).collect()).collect()
     };
-    let distinct = moments.slots.len() == count;
-    let in_vocabulary = moments.rows.iter().all(|&row| (row as usize) < vocab_size);
-    let in_past = moments.written.iter().all(|&written| written <= steps);
-    if distinct && in_vocabulary && in_past { Ok(moments) } else { Err(damaged("holds rows or steps out of range")) }
+    let values = moments().into_iter().zip(moments());
+    let in_vocabulary = rows.iter().all(|&row| (row as usize) < vocab_size);
+    let in_past = written.iter().all(|&written| written <= steps);
+    let slot = |((row, written), (exp_avg, exp_avg_sq))| Slot { row, written, exp_avg, exp_avg_sq };
+    let slots = rows.into_iter().zip(written).zip(values).map(slot).collect();
+    let decoded = Moments::new(vocab_size, width, steps, slots).filter(|_| in_vocabulary && in_past);
+    decoded.ok_or_else(|| damaged("holds rows or steps out of range"))
 }
 
 /// Checks that the state's moments mean what the model's do.
-fn check_semantics(found: [u8; 5], semantics: &Semantics) -> Result<(), Error> {
+fn check_semantics(found: [u8; 10], semantics: &Semantics) -> Result<(), Error> {
     for (setting, index) in semantics.of_state().into_iter().zip(found) {
         let Some(name) = setting.names.get(usize::from(index)) else {
             return Err(damaged(&format!("has value {index} of `{}`", setting.key)));
@@ -117,9 +115,11 @@ mod tests {
     use super::*;
 
     fn sample() -> Moments {
-        let mut moments = Moments { vocab_size: 9, width: 2, steps: 3, ..Moments::default() };
-        moments.row_mut(7).0.copy_from_slice(&[1.0, -2.0]);
-        moments.row_mut(4).1.copy_from_slice(&[0.5, f32::MIN_POSITIVE]);
+        let mut moments = Moments::new(9, 2, 3, Vec::new()).unwrap();
+        let mut slots = moments.rows_mut([7, 4].into_iter());
+        slots[0].exp_avg.copy_from_slice(&[1.0, -2.0]);
+        slots[1].exp_avg_sq.copy_from_slice(&[0.5, f32::MIN_POSITIVE]);
+        slots.into_iter().for_each(|slot| slot.written = 4);
         moments.steps = 4;
         moments
     }
@@ -154,7 +154,7 @@ mod tests {
             (28, 3, "out of range"), // 3 steps, written at 4
             (36, 1, "announces 1 rows"),
             (44, 2, "has value 2 of `feature`"),
-            (48, 1, "made with `rejected_batch` = `counts`, this model has `no_step`"),
+            (52, 1, "made with `rejected_batch` = `counts`, this model has `no_step`"),
             (rows + 4, 7, "out of range"),
             (written, 5, "out of range"),
         ] {

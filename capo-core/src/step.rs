@@ -1,5 +1,6 @@
-//! What a proposed step depends on besides the moments.
+//! What a proposed step depends on besides the model's own moments.
 
+use crate::semantics::{Semantics, TokenGradient};
 use crate::{Error, LastLayer, OptimizerModel, Policy};
 
 /// A step that the trainer is about to take.
@@ -11,19 +12,96 @@ pub struct Step<'a> {
     pub advantages: &'a [f32],
     /// What the tokens were sampled from.
     pub policy: Policy,
+    /// What the trainer minimises.
+    pub loss: Loss<'a>,
     /// What turns a gradient into a direction.
     pub optimizer: OptimizerModel,
     /// Learning rate of this step, at least 0.
     pub learning_rate: f64,
+    /// The trainer's own moments of the last layer; `None`: the model keeps its own.
+    pub moments: Option<HostMoments<'a>>,
+}
+
+/// The trainer's loss, as far as the last layer's model needs it.
+#[derive(Debug, Clone, Copy)]
+pub struct Loss<'a> {
+    /// What logits are divided by in its log-probabilities; above 0.
+    pub temperature: f32,
+    /// How losses per token become one number.
+    pub reduction: Reduction,
+    /// The limit on completion length, tokens, at least 1: the divisor of [`Reduction::FixedLength`], and the horizon of
+    /// [`Certificate`](crate::Certificate).
+    pub max_completion_length: usize,
+    /// `[B, T]`: the tokens that the reduction counts, where that is not those it sums.
+    pub counted: Option<&'a [u8]>,
+    /// `[B, T]`: derivative of each token's loss by its log-probability, before the reduction. Needed for
+    /// [`TokenGradient::Loss`] only; never read on padding.
+    pub derivatives: Option<&'a [f32]>,
+}
+
+/// How losses per token become one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduction {
+    /// Mean over completions of their means over tokens.
+    CompletionMean,
+    /// Sum over tokens, divided by completions times the limit on their length.
+    FixedLength,
+    /// Mean over all tokens.
+    TokenMean,
+}
+
+/// The trainer's own moments of the last layer, of the loss's gradient.
+#[derive(Debug, Clone, Copy)]
+pub struct HostMoments<'a> {
+    /// `[V, D]`: running mean of gradients.
+    pub exp_avg: &'a [f32],
+    /// `[V, D]`: running mean of squared gradients.
+    pub exp_avg_sq: &'a [f32],
+    /// Steps they have taken in.
+    pub steps: u64,
+}
+
+impl Loss<'_> {
+    /// The mean over completions of their token means, at temperature 1, with completions of at most `max_completion_length`.
+    pub fn completion_mean(max_completion_length: usize) -> Self {
+        let reduction = Reduction::CompletionMean;
+        Self { temperature: 1.0, reduction, max_completion_length, counted: None, derivatives: None }
+    }
 }
 
 impl Step<'_> {
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self, semantics: &Semantics) -> Result<(), Error> {
         self.batch.check()?;
         self.batch.check_per_token("advantages", self.advantages.len())?;
         self.policy.check()?;
-        self.optimizer.check()?;
-        self.check_learning_rate()
+        self.check_loss(semantics)?;
+        self.optimizer.check(semantics)?;
+        self.check_learning_rate()?;
+        let Some(moments) = self.moments else { return Ok(()) };
+        self.batch.check_matrix("exp_avg", moments.exp_avg.len())?;
+        self.batch.check_matrix("exp_avg_sq", moments.exp_avg_sq.len())
+    }
+
+    fn check_loss(&self, semantics: &Semantics) -> Result<(), Error> {
+        let Loss { temperature, max_completion_length, counted, derivatives, .. } = self.loss;
+        if !(temperature.is_finite() && temperature > 0.0) {
+            return Err(Error::new(format!(
+                "the loss's temperature is `{temperature}`, expected a finite number above 0 (1 is usual)"
+            )));
+        }
+        if max_completion_length == 0 {
+            return Err(Error::new(
+                "`max_completion_length` is 0, expected at least 1 (pass the limit on completions)",
+            ));
+        }
+        counted.map_or(Ok(()), |counted| self.batch.check_per_token("counted", counted.len()))?;
+        derivatives.map_or(Ok(()), |values| self.batch.check_per_token("derivatives", values.len()))?;
+        if semantics.token_gradient == TokenGradient::Loss && derivatives.is_none() {
+            return Err(Error::new(
+                "`token_gradient` is `loss`, and the step has no loss derivatives (pass them, or set `token_gradient` to `advantage`)",
+            ));
+        }
+        Ok(())
     }
 
     fn check_learning_rate(&self) -> Result<(), Error> {
@@ -34,5 +112,13 @@ impl Step<'_> {
         Err(Error::new(format!(
             "`learning_rate` is {rate}, expected a finite number of at least 0 (pass the rate of the coming step)"
         )))
+    }
+
+    /// What the token's `e_a - pi` is multiplied with.
+    pub(crate) fn signal(&self, token: usize, semantics: &Semantics) -> f64 {
+        match (semantics.token_gradient, self.loss.derivatives) {
+            (TokenGradient::Loss, Some(derivatives)) => -f64::from(derivatives[token]),
+            _ => f64::from(self.advantages[token]),
+        }
     }
 }

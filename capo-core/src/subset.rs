@@ -1,12 +1,12 @@
 //! Subsets of a batch's tokens: what one proposed step is made of, and its shifts.
 
-use std::ops::Range;
-
-use crate::backend::cpu;
-use crate::moments::Moments;
+use crate::backend::{Projection, cpu, parallel};
+use crate::gradient::Gradients;
+use crate::moments::Source;
 use crate::optimizer::Adam;
-use crate::semantics::{BatchAverage, EmptyState, Semantics};
-use crate::shift::{Curvature, Shift};
+use crate::semantics::{CurvatureAverage, EmptyState, ObjectiveShift, PolicyShift, Semantics, Weights};
+use crate::shift::{Reaction, Shift};
+use crate::step::Reduction;
 use crate::support::Supports;
 use crate::{LastLayer, Step};
 
@@ -24,101 +24,291 @@ pub enum Granularity {
     Batch,
 }
 
-impl Granularity {
-    /// Flat positions `b * T + t` of the subsets, in order; single tokens are worked on together, as one range.
-    pub(crate) fn spans(self, batch: &LastLayer) -> impl Iterator<Item = Range<usize>> + use<> {
-        let positions = batch.completions * batch.tokens;
-        let span = match self {
-            Self::Completion => batch.tokens,
-            Self::Group => batch.tokens.saturating_mul(batch.group_size),
-            Self::Token | Self::Batch => positions,
+/// Which subset each of the N tokens is in.
+#[derive(Debug)]
+pub(crate) struct Subsets {
+    /// `[N]`, ascending but for [`NONE`](Self::NONE). Single tokens are sorted by row in blocks, and these are given.
+    pub of: Vec<u32>,
+    /// How many there are, empty ones included; N of single tokens.
+    pub count: usize,
+    /// Completions of each; 1 of single tokens.
+    completions: usize,
+    /// Whether each token is a subset of its own.
+    single: bool,
+}
+
+/// Single tokens whose rows are worked on together.
+const BLOCK: usize = 1024;
+
+impl Subsets {
+    /// In no subset.
+    const NONE: u32 = u32::MAX;
+
+    /// The subsets of all tokens at `granularity`.
+    pub fn new(supports: &Supports, batch: &LastLayer, granularity: Granularity) -> Self {
+        let completions = match granularity {
+            Granularity::Token => return Self::tokens(supports.len()),
+            Granularity::Completion => 1,
+            Granularity::Group => batch.group_size,
+            Granularity::Batch => batch.completions,
         };
-        (0..positions).step_by(span.max(1)).map(move |start| start..start + span)
+        let span = (batch.tokens * completions).max(1);
+        let of = supports.tokens.iter().map(|&token| (token / span) as u32).collect();
+        Self { of, count: batch.completions.div_ceil(completions.max(1)), completions, single: false }
     }
 
-    /// Shifts of the step that each token of a span belongs to, `[N]`.
-    pub(crate) fn shifts(
-        self,
-        step: &Step,
-        supports: &Supports,
-        moments: &Moments,
-        semantics: &Semantics,
-    ) -> Vec<Shift> {
-        match self {
-            Self::Token => token_shifts(step, supports, moments, semantics),
-            _ => vec![subset_shift(step, supports, moments, semantics); supports.len()],
+    fn tokens(count: usize) -> Self {
+        Self { of: (0..count).map(|n| (n / BLOCK) as u32).collect(), count, completions: 1, single: true }
+    }
+
+    /// The tokens with `keep[b * T + t] != 0` as one subset.
+    pub fn kept(supports: &Supports, batch: &LastLayer, keep: &[u8]) -> Self {
+        let of = supports.tokens.iter().map(|&token| if keep[token] != 0 { 0 } else { Self::NONE }).collect();
+        Self { of, count: 1, completions: batch.completions, single: false }
+    }
+
+    /// Whether token n is in a subset.
+    pub fn holds(&self, n: usize) -> bool {
+        self.of[n] != Self::NONE
+    }
+
+    /// The subset of token n, below `count`.
+    pub fn index(&self, n: usize) -> Option<usize> {
+        if self.single { Some(n) } else { self.holds(n).then_some(self.of[n] as usize) }
+    }
+
+    /// Number of tokens in subsets.
+    pub fn size(&self) -> usize {
+        (0..self.of.len()).filter(|&n| self.holds(n)).count()
+    }
+
+    /// Sum over each subset's tokens of `value`, `[count]`.
+    fn sums(&self, value: impl Fn(usize) -> f64) -> Vec<f64> {
+        let mut sums = vec![0.0; self.count];
+        for n in 0..self.of.len() {
+            if let Some(subset) = self.index(n) {
+                sums[subset] += value(n);
+            }
+        }
+        sums
+    }
+
+    /// What `value` says of each token's subset, `[N]`; 0 where there is none.
+    fn spread(&self, value: impl Fn(usize) -> f64) -> Vec<f64> {
+        (0..self.of.len()).map(|n| self.index(n).map_or(0.0, &value)).collect()
+    }
+
+    /// Weight of each token in the gradient of its subset, `[N]`; for [`Weights::RowMean`], which weighs rows, that of the
+    /// token mean.
+    pub fn gradient_weights(&self, step: &Step, supports: &Supports, weights: Weights) -> Vec<f64> {
+        match weights {
+            Weights::TokenMean | Weights::RowMean => self.token_means(),
+            Weights::Loss => self.loss_weights(step, supports),
         }
     }
-}
 
-/// Shifts of the step proposed by the gradient of all tokens in `supports`; 0 if there are none.
-///
-/// With pair weights `w` and token weights `y`, both `1 / N` in the paper: `g = sum w A u ⊗ h`, `m_F = sum y ½ lr² s²`,
-/// `m_H = lr g . D + sum y ½ lr² A (s² - q)`, where `g . D = sum y A slope` with `slope = sum (w / y) u v` over a token's pairs.
-pub(crate) fn subset_shift(step: &Step, supports: &Supports, moments: &Moments, semantics: &Semantics) -> Shift {
-    let by_row = supports.by_row();
-    let weights = supports.weights(semantics.weights, &by_row);
-    let coefficients = supports.coefficients(step.advantages, &weights);
-    let adam = proposer(step, moments, semantics);
-    let v = cpu::subset_projections(&step.batch, &by_row, &coefficients, moments, adam.as_ref());
-    let averages = averages(&step.batch, supports, semantics.batch_average);
-    let curvatures = project(supports, &v).enumerate().map(|(n, curvature)| {
-        let weighed = |pair: usize| weights[pair] / averages[n] * (supports.u[pair] * v[pair]);
-        Curvature { slope: supports.pairs(n).map(weighed).sum(), ..curvature }
-    });
-    shifts(step, supports, curvatures).zip(&averages).fold(Shift::default(), |total, (shift, weight)| Shift {
-        m_f: total.m_f + weight * shift.m_f,
-        m_h: total.m_h + weight * shift.m_h,
-    })
-}
-
-/// Weight of each token in the averages over a subset, `[N]`.
-fn averages(batch: &LastLayer, supports: &Supports, average: BatchAverage) -> Vec<f64> {
-    let tokens = &supports.tokens;
-    if average == BatchAverage::TokenMean {
-        return vec![1.0 / tokens.len() as f64; tokens.len()];
+    /// Weight of each token in the averages over its subset, `[N]`.
+    fn averages(&self, step: &Step, supports: &Supports, average: CurvatureAverage) -> Vec<f64> {
+        match average {
+            CurvatureAverage::TokenMean => self.token_means(),
+            CurvatureAverage::CompletionMean if self.single => self.token_means(),
+            CurvatureAverage::CompletionMean => {
+                let lengths = self.lengths(step, supports, None);
+                let length = |n: usize| lengths[supports.tokens[n] / step.batch.tokens];
+                (0..supports.len()).map(|n| 1.0 / (self.completions as f64 * length(n))).collect()
+            }
+            CurvatureAverage::Loss => self.loss_weights(step, supports),
+        }
     }
-    let completions = supports.span.len() / batch.tokens.max(1);
-    let same = |a: &usize, b: &usize| a / batch.tokens == b / batch.tokens;
-    let weights = |own: &[usize]| vec![1.0 / (completions as f64 * own.len() as f64); own.len()];
-    tokens.chunk_by(same).flat_map(weights).collect()
+
+    fn token_means(&self) -> Vec<f64> {
+        let sizes = self.sums(|_| 1.0);
+        self.spread(|subset| 1.0 / sizes[subset])
+    }
+
+    /// What the trainer's loss would weigh each token with if its subset were the whole batch, `[N]`.
+    fn loss_weights(&self, step: &Step, supports: &Supports) -> Vec<f64> {
+        let limit = step.loss.max_completion_length as f64;
+        let completions = self.completions as f64;
+        let counted = if self.single { None } else { step.loss.counted };
+        match step.loss.reduction {
+            Reduction::FixedLength => self.spread(|_| 1.0 / (completions * limit)),
+            Reduction::CompletionMean | Reduction::TokenMean if self.single => self.token_means(),
+            Reduction::CompletionMean => {
+                let lengths = self.lengths(step, supports, counted);
+                let length = |n: usize| lengths[supports.tokens[n] / step.batch.tokens].max(1.0);
+                (0..supports.len()).map(|n| 1.0 / (completions * length(n))).collect()
+            }
+            Reduction::TokenMean => {
+                let lengths = self.lengths(step, supports, counted);
+                let sizes: Vec<f64> = lengths.chunks(self.completions.max(1)).map(|own| own.iter().sum()).collect();
+                self.spread(|subset| 1.0 / sizes[subset].max(1.0))
+            }
+        }
+    }
+
+    /// Tokens of each completion, `[B]`: those `counted`, or else those in a subset.
+    fn lengths(&self, step: &Step, supports: &Supports, counted: Option<&[u8]>) -> Vec<f64> {
+        let tokens = step.batch.tokens;
+        if let Some(counted) = counted {
+            let count = |row: &[u8]| row.iter().filter(|&&x| x != 0).count() as f64;
+            return counted.chunks(tokens.max(1)).map(count).collect();
+        }
+        let mut lengths = vec![0.0; step.batch.completions];
+        for n in (0..supports.len()).filter(|&n| self.holds(n)) {
+            lengths[supports.tokens[n] / tokens] += 1.0;
+        }
+        lengths
+    }
 }
 
-/// Adam as it proposes; `None` where the direction is the gradient.
-fn proposer(step: &Step, moments: &Moments, semantics: &Semantics) -> Option<Adam> {
-    let raw = semantics.empty_state == EmptyState::RawGradient && moments.rows.is_empty();
-    if raw { None } else { step.optimizer.adam(moments.steps, semantics.untouched_rows) }
+/// How a model turns gradients into proposals.
+pub(crate) struct Proposer<'a> {
+    pub step: &'a Step<'a>,
+    pub supports: &'a Supports,
+    pub semantics: &'a Semantics,
+    pub source: Source<'a>,
+    pub threads: usize,
 }
 
-/// Shifts of each token along the direction of its own gradient, `[N]`.
-fn token_shifts(step: &Step, supports: &Supports, moments: &Moments, semantics: &Semantics) -> Vec<Shift> {
-    let Some(adam) = proposer(step, moments, semantics) else {
-        let norms = cpu::squared_norms(&step.batch, &supports.features);
-        let along = |(n, norm): (usize, f64)| {
-            let (pairs, advantage) = (supports.pairs(n), f64::from(step.advantages[supports.tokens[n]]));
-            Curvature::along_gradient(&supports.pi[pairs.clone()], &supports.u[pairs], advantage, norm)
+impl Proposer<'_> {
+    /// Shifts of the step that each subset proposes, `[count]`; 0 for an empty one.
+    ///
+    /// With token weights `w` in the gradient and `y` in the averages, both `1 / N` in the paper: `g = sum w A u ⊗ h`,
+    /// `m_F = sum y ½ lr² s²`, `m_H = lr g . D + sum y ½ lr² A (s² - q)`.
+    pub fn shifts(&self, subsets: &Subsets) -> Vec<Shift> {
+        let Self { step, supports, semantics, .. } = self;
+        let weights = subsets.gradient_weights(step, supports, semantics.subset_weights);
+        let (v, mut shifts) = if subsets.single {
+            self.token_proposals(subsets, &weights)
+        } else {
+            self.subset_proposals(subsets, &weights)
         };
-        return shifts(step, supports, norms.into_iter().enumerate().map(along)).collect();
-    };
-    let coefficients = supports.coefficients(step.advantages, &vec![1.0; supports.rows.len()]);
-    let v = cpu::token_projections(&step.batch, &supports.by_row(), &coefficients, moments, &adam);
-    shifts(step, supports, project(supports, &v)).collect()
-}
+        let averages = subsets.averages(step, supports, semantics.curvature_average);
+        for (n, reaction) in self.reactions(&v).into_iter().enumerate() {
+            if let Some(subset) = subsets.index(n) {
+                self.add(&mut shifts[subset], reaction, supports.signals[n], averages[n]);
+            }
+        }
+        shifts
+    }
 
-/// Curvature of each token from the projections of its pairs, `[N]` from `[P]`.
-fn project(supports: &Supports, v: &[f64]) -> impl Iterator<Item = Curvature> {
-    (0..supports.len()).map(|n| {
-        let pairs = supports.pairs(n);
-        Curvature::of(&supports.pi[pairs.clone()], &supports.u[pairs.clone()], &v[pairs])
-    })
-}
+    /// Adds one token's part to its subset's shift.
+    fn add(&self, shift: &mut Shift, reaction: Reaction, signal: f64, weight: f64) {
+        let Reaction { s, q, kl, gain } = reaction;
+        let rate = self.step.learning_rate * self.supports.slope;
+        let half = 0.5 * rate * rate;
+        shift.kl += weight * kl;
+        shift.surrogate += weight * signal * gain;
+        shift.m_f += weight
+            * match self.semantics.policy_shift {
+                PolicyShift::Sampled => half * s * s,
+                PolicyShift::Expected => half * q,
+                PolicyShift::Kl => kl,
+            };
+        shift.m_h += weight
+            * match self.semantics.objective_shift {
+                ObjectiveShift::Quadratic => half * signal * (s * s - q),
+                ObjectiveShift::Surrogate => signal * gain,
+            };
+    }
 
-/// Shift of each token from its curvature, `[N]` from `[N]`.
-fn shifts(
-    step: &Step,
-    supports: &Supports,
-    curvatures: impl Iterator<Item = Curvature>,
-) -> impl Iterator<Item = Shift> {
-    let advantages = supports.tokens.iter().map(|&token| f64::from(step.advantages[token]));
-    curvatures.zip(advantages).map(|(curvature, advantage)| curvature.shift(step.learning_rate, advantage))
+    /// Adam as it proposes; `None` where the direction is the gradient.
+    fn adam(&self) -> Option<Adam> {
+        let raw = self.semantics.empty_state == EmptyState::RawGradient && self.source.is_empty();
+        let adam = self.step.optimizer.adam(self.source.steps(), self.semantics.untouched_rows);
+        adam.filter(|_| !raw)
+    }
+
+    fn features(&self) -> cpu::Features<'_> {
+        cpu::Features { batch: &self.step.batch, positions: &self.supports.features, threads: self.threads }
+    }
+
+    /// Projections of every pair on the direction of its token's own gradient, `[P]`, and each token's `lr g . D`.
+    fn token_proposals(&self, subsets: &Subsets, weights: &[f64]) -> (Vec<f64>, Vec<Shift>) {
+        let Self { step, supports, .. } = self;
+        let Some(adam) = self.adam() else { return self.along_gradients(weights) };
+        let gradients = Gradients::of(supports, subsets, Weights::TokenMean, weights);
+        let projections = cpu::token_projections(self.features(), &gradients, &self.source, &adam);
+        let mut shifts = vec![Shift::default(); supports.len()];
+        for (pair, projection) in gradients.pairs.iter().zip(&projections) {
+            shifts[pair.token as usize].squared_norm += projection.squared_norm;
+        }
+        let v = self.in_order(&gradients, &projections);
+        for (n, shift) in shifts.iter_mut().enumerate() {
+            let pairs = supports.pairs(n);
+            let s: f64 = supports.u[pairs.clone()].iter().zip(&v[pairs]).map(|(u, v)| u * v).sum();
+            self.start(shift, step.learning_rate * weights[n] * supports.signals[n] * supports.slope * s);
+        }
+        (v, shifts)
+    }
+
+    /// As `token_proposals` where the direction is the gradient `w A u ⊗ h` itself, so that `v = w A |h|² u`.
+    fn along_gradients(&self, weights: &[f64]) -> (Vec<f64>, Vec<Shift>) {
+        let Self { step, supports, .. } = self;
+        let mut v = Vec::with_capacity(supports.rows.len());
+        let along = |n: usize| {
+            let u = &supports.u[supports.pairs(n)];
+            let scale = weights[n] * supports.signals[n] * supports.slope;
+            let along = scale * supports.squared_norms[n];
+            v.extend(u.iter().map(|u| along * u));
+            let squared_norm = scale * along * u.iter().map(|u| u * u).sum::<f64>();
+            let mut shift = Shift { squared_norm, ..Shift::default() };
+            self.start(&mut shift, step.learning_rate * squared_norm);
+            shift
+        };
+        let shifts = (0..supports.len()).map(along).collect();
+        (v, shifts)
+    }
+
+    /// Projections of every pair on the direction of its subset's gradient, `[P]`, and each subset's `lr g . D`.
+    fn subset_proposals(&self, subsets: &Subsets, weights: &[f64]) -> (Vec<f64>, Vec<Shift>) {
+        let Self { step, supports, semantics, .. } = self;
+        let gradients = Gradients::of(supports, subsets, semantics.subset_weights, weights);
+        let projections = cpu::subset_projections(self.features(), &gradients, &self.source, self.adam().as_ref());
+        let v = self.in_order(&gradients, &projections);
+        let mut shifts = vec![Shift::default(); subsets.count];
+        let mut slopes = vec![0.0; subsets.count];
+        for ((pair, projection), coefficient) in gradients.pairs.iter().zip(&projections).zip(&gradients.coefficients) {
+            let subset = pair.subset as usize;
+            shifts[subset].squared_norm += projection.squared_norm;
+            slopes[subset] += coefficient * v[pair.index as usize];
+        }
+        for (shift, slope) in shifts.iter_mut().zip(slopes) {
+            self.start(shift, step.learning_rate * slope);
+        }
+        (v, shifts)
+    }
+
+    /// Begins a shift with its first-order term.
+    fn start(&self, shift: &mut Shift, first_order: f64) {
+        shift.first_order = first_order;
+        if self.semantics.objective_shift == ObjectiveShift::Quadratic {
+            shift.m_h = first_order;
+        }
+    }
+
+    /// Projections in the order of the supports' pairs, `[P]`, with the decay of weights: a logit loses a share of itself.
+    fn in_order(&self, gradients: &Gradients, projections: &[Projection]) -> Vec<f64> {
+        let decay = self.step.optimizer.logit_decay();
+        let mut v = vec![0.0; self.supports.rows.len()];
+        for (pair, projection) in gradients.pairs.iter().zip(projections) {
+            let index = pair.index as usize;
+            v[index] = projection.v - decay * f64::from(self.supports.logits[index]);
+        }
+        v
+    }
+
+    /// What each token's policy does, `[N]`, from the projections of all pairs, `[P]`.
+    fn reactions(&self, v: &[f64]) -> Vec<Reaction> {
+        let Self { step, supports, .. } = self;
+        let rate = step.learning_rate * supports.slope;
+        let react = |n: usize| {
+            let pairs = supports.pairs(n);
+            let (pi, u, v) = (&supports.pi[pairs.clone()], &supports.u[pairs.clone()], &v[pairs]);
+            Reaction::of(pi, u, v, supports.tails[n], rate)
+        };
+        let part = |part: std::ops::Range<usize>| part.map(react).collect::<Vec<_>>();
+        parallel::map_parts(self.threads, supports.len(), 64 * v.len(), part).concat()
+    }
 }

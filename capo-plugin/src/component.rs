@@ -7,9 +7,11 @@ use abi_stable::sabi_types::RMut;
 use abi_stable::std_types::{ROption, RSlice, RSliceMut, RStr};
 
 use crate::abi::{AdvantageBox, HostRef, HostWire, HostWire_TO, MaskBox, ObjectiveBox, WireBatch, WireError};
+use crate::abi_reward::{RewardBox, WireCompletion};
 use crate::batch::{Batch, Dims, Inputs, Reduction};
 use crate::error::{ErrorKind, PluginError};
 use crate::extension::Extension;
+use crate::rollout::Rollout;
 
 /// Where a component's reports go: implemented by hosts. It must not panic.
 pub trait Sink {
@@ -40,7 +42,8 @@ const LONGEST_NAME: usize = 200;
 /// One call's sink on the wire. A broken rule is kept until the call returns.
 struct Ear<'a> {
     component: &'a str,
-    dims: Dims,
+    /// Length of an array that it may record, and what that counts.
+    length: (usize, &'static str),
     sink: &'a mut dyn Sink,
     names: BTreeSet<String>,
     broken: Option<String>,
@@ -82,12 +85,12 @@ impl HostWire for Ear<'_> {
         if !self.takes(name.as_str()) {
             return;
         }
-        if values.len() == self.dims.len() {
+        let (have, (want, counted)) = (values.len(), self.length);
+        if have == want {
             self.sink.record_tokens(self.component, name.as_str(), values.as_slice());
         } else {
-            let (have, want) = (values.len(), self.dims.len());
             self.broken.get_or_insert_with(|| {
-                format!("`record_tokens(\"{name}\")` got {have} values for a batch of {want} tokens (B · T, padding included)")
+                format!("`record_tokens(\"{name}\")` got {have} values for a batch of {want} {counted}")
             });
         }
     }
@@ -101,15 +104,20 @@ impl HostWire for Ear<'_> {
     }
 }
 
+/// Length of a `[B, T]` array, and what it counts.
+fn per_token(dims: Dims) -> (usize, &'static str) {
+    (dims.len(), "tokens (B · T, padding included)")
+}
+
 /// Runs one call of `method` with an ear, then answers for the rules that the component broke through it.
 fn listen(
     (component, method): (&str, &'static str),
-    dims: Dims,
+    length: (usize, &'static str),
     sink: &mut dyn Sink,
     call: impl FnOnce(&mut HostRef<'_>) -> Result<(), WireError>,
 ) -> Result<(), PluginError> {
     sink.enter(component, method);
-    let mut ear = Ear { component, dims, sink, names: BTreeSet::new(), broken: None };
+    let mut ear = Ear { component, length, sink, names: BTreeSet::new(), broken: None };
     let outcome = {
         let mut host = HostWire_TO::from_ptr(RMut::new(&mut ear), TD_Opaque);
         call(&mut host)
@@ -155,12 +163,6 @@ macro_rules! handle_basics {
                 &self.id
             }
 
-            /// What the host must compute for it.
-            #[must_use]
-            pub fn inputs(&self) -> Inputs {
-                self.wire.inputs()
-            }
-
             /// Its state for a checkpoint.
             ///
             /// # Errors
@@ -188,6 +190,62 @@ macro_rules! handle_basics {
     };
 }
 
+macro_rules! handle_inputs {
+    ($($name:ident),*) => {
+        $(impl $name {
+            /// What the host must compute for it.
+            #[must_use]
+            pub fn inputs(&self) -> Inputs {
+                self.wire.inputs()
+            }
+        })*
+    };
+}
+
+handle_inputs!(Advantage, ObjectiveFn, Mask);
+
+/// A live [`crate::Reward`].
+pub struct RewardFn {
+    id: String,
+    wire: RewardBox,
+}
+
+handle_basics!(RewardFn, RewardBox);
+
+impl RewardFn {
+    /// Calls `score` on zeroed `rewards`, `[B]`.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke: a reward that is not finite.
+    pub fn score(
+        &mut self,
+        sink: &mut dyn Sink,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError> {
+        let count = rollout.completions.len();
+        assert_eq!(rewards.len(), count, "`rewards` is [B]");
+        rewards.fill(0.0);
+        let completions = rollout.completions.iter().map(WireCompletion::from).collect::<Vec<_>>();
+        let wire = &mut self.wire;
+        let length = (count, "completions (at this point one per completion)");
+        let outcome = listen((&self.id, "score"), length, sink, |host| {
+            wire.score(host, &rollout.to_wire(&completions), RSliceMut::from_mut_slice(rewards)).into_result()
+        });
+        outcome.and_then(|()| check_rewards(rewards)).map_err(|error| self.named(error))
+    }
+}
+
+fn check_rewards(rewards: &[f32]) -> Result<(), PluginError> {
+    match rewards.iter().enumerate().find(|(_, reward)| !reward.is_finite()) {
+        None => Ok(()),
+        Some((completion, reward)) => {
+            Err(contract(format!("the reward is {reward} at completion {completion} (it must be finite)")))
+        }
+    }
+}
+
 /// A live [`crate::AdvantageEstimator`].
 pub struct Advantage {
     id: String,
@@ -211,7 +269,7 @@ impl Advantage {
         assert_eq!(advantages.len(), batch.dims.len(), "`advantages` is [B, T]");
         advantages.fill(0.0);
         let wire = &mut self.wire;
-        let outcome = listen((&self.id, "estimate"), batch.dims, sink, |host| {
+        let outcome = listen((&self.id, "estimate"), per_token(batch.dims), sink, |host| {
             wire.estimate(host, &WireBatch::from(batch), RSliceMut::from_mut_slice(advantages)).into_result()
         });
         outcome.and_then(|()| check_per_token("the advantage", advantages, batch)).map_err(|error| self.named(error))
@@ -252,7 +310,7 @@ impl ObjectiveFn {
         loss.fill(0.0);
         dloss_dlogp.fill(0.0);
         let wire = &mut self.wire;
-        let outcome = listen((&self.id, "evaluate"), batch.dims, sink, |host| {
+        let outcome = listen((&self.id, "evaluate"), per_token(batch.dims), sink, |host| {
             let (loss, slope) = (RSliceMut::from_mut_slice(loss), RSliceMut::from_mut_slice(dloss_dlogp));
             wire.evaluate(host, &WireBatch::from(batch), loss, slope).into_result()
         });
@@ -281,7 +339,7 @@ impl Mask {
         assert_eq!(keep.len(), batch.dims.len(), "`keep` is [B, T]");
         let before = keep.to_vec();
         let wire = &mut self.wire;
-        let outcome = listen((&self.id, "mask"), batch.dims, sink, |host| {
+        let outcome = listen((&self.id, "mask"), per_token(batch.dims), sink, |host| {
             wire.mask(host, &WireBatch::from(batch), RSliceMut::from_mut_slice(keep)).into_result()
         });
         outcome.and_then(|()| check_cleared_only(&before, keep, batch.dims)).map_err(|error| self.named(error))
@@ -301,7 +359,7 @@ impl Mask {
     ) -> Result<(), PluginError> {
         assert_eq!(keep.len(), batch.dims.len(), "`keep` is [B, T]");
         let wire = &mut self.wire;
-        let outcome = listen((&self.id, "step_end"), batch.dims, sink, |host| {
+        let outcome = listen((&self.id, "step_end"), per_token(batch.dims), sink, |host| {
             wire.step_end(host, &WireBatch::from(batch), RSlice::from_slice(keep), taken).into_result()
         });
         outcome.map_err(|error| self.named(error))

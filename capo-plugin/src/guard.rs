@@ -13,11 +13,12 @@ use crate::abi::{
     AdvantageBox, AdvantageWire, AdvantageWire_TO, HostRef, MaskBox, MaskWire, MaskWire_TO, ObjectiveBox,
     ObjectiveWire, ObjectiveWire_TO, WireBatch, WireError,
 };
+use crate::abi_reward::{RewardBox, RewardWire, RewardWire_TO, WireRollout};
 use crate::batch::{Inputs, Reduction};
 use crate::config;
 use crate::ctx::Ctx;
 use crate::error::{ErrorKind, PluginError};
-use crate::points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask};
+use crate::points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask, Reward};
 
 /// Builds an advantage estimator from its table and puts it behind the wire.
 pub(crate) fn advantage<T>(json: &str) -> Result<AdvantageBox, PluginError>
@@ -44,6 +45,15 @@ where
 {
     let guarded = create(json, |component: &T| (component.inputs(), Reduction::COMPLETION_MEAN))?;
     Ok(MaskWire_TO::from_value(guarded, TD_Opaque))
+}
+
+/// Builds a reward from its table and puts it behind the wire.
+pub(crate) fn reward<T>(json: &str) -> Result<RewardBox, PluginError>
+where
+    T: Reward + DeserializeOwned + 'static,
+{
+    let guarded = create(json, |_: &T| (Inputs::NONE, Reduction::COMPLETION_MEAN))?;
+    Ok(RewardWire_TO::from_value(guarded, TD_Opaque))
 }
 
 /// An author's component behind the wire.
@@ -199,6 +209,25 @@ impl<T: PreBackwardMask> MaskWire for Guarded<T> {
         self.call("step_end", |component| {
             component.step_end(&mut Ctx::new(host), &batch.into(), keep.as_slice(), taken)
         })
+    }
+
+    fn save(&self) -> RResult<RVec<u8>, WireError> {
+        self.call_shared("save", |component| component.save().map(RVec::from))
+    }
+
+    fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError> {
+        self.call("load", |component| component.load(state.as_slice()))
+    }
+}
+
+impl<T: Reward> RewardWire for Guarded<T> {
+    fn score(
+        &mut self,
+        host: &mut HostRef<'_>,
+        rollout: &WireRollout<'_>,
+        rewards: RSliceMut<'_, f32>,
+    ) -> RResult<(), WireError> {
+        self.call("score", |component| component.score(&mut Ctx::new(host), &rollout.into(), rewards.into_mut_slice()))
     }
 
     fn save(&self) -> RResult<RVec<u8>, WireError> {

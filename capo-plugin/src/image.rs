@@ -7,7 +7,8 @@ use crate::abi::{
     ADVANTAGE_POINT, AdvantageBox, AdvantagePoint, ComponentInfo, MASK_POINT, MaskBox, MaskPoint, OBJECTIVE_POINT,
     ObjectiveBox, ObjectivePoint, PluginRoot_Ref, RECIPE_POINT, RecipeInfo, RecipePoint, WireError, leak_root,
 };
-use crate::component::{Advantage, Mask, ObjectiveFn};
+use crate::abi_reward::{REWARD_POINT, RewardBox, RewardPoint};
+use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn};
 use crate::error::PluginError;
 use crate::extension::Extension;
 use crate::register::{Entry, Make, Recipe};
@@ -15,6 +16,8 @@ use crate::register::{Entry, Make, Recipe};
 /// An extension point of the training loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 pub enum Point {
+    /// [`crate::Reward`].
+    Reward,
     /// [`crate::AdvantageEstimator`].
     Advantage,
     /// [`crate::Objective`].
@@ -25,12 +28,13 @@ pub enum Point {
 
 impl Point {
     /// All points, in the order of the loop.
-    pub const ALL: [Self; 3] = [Self::Advantage, Self::Objective, Self::Mask];
+    pub const ALL: [Self; 4] = [Self::Reward, Self::Advantage, Self::Objective, Self::Mask];
 
-    /// What a config calls it: `advantage`, `objective`, `mask`.
+    /// What a config calls it: `reward`, `advantage`, `objective`, `mask`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Reward => "reward",
             Self::Advantage => "advantage",
             Self::Objective => "objective",
             Self::Mask => "mask",
@@ -41,6 +45,7 @@ impl Point {
     #[must_use]
     pub fn extension_id(self) -> &'static str {
         match self {
+            Self::Reward => REWARD_POINT,
             Self::Advantage => ADVANTAGE_POINT,
             Self::Objective => OBJECTIVE_POINT,
             Self::Mask => MASK_POINT,
@@ -93,6 +98,7 @@ impl Image {
     pub fn components(&self, point: Point) -> Result<Vec<ComponentInfo>, String> {
         let id = point.extension_id();
         let list = match point {
+            Point::Reward => self.extension::<RewardPoint>(id)?.map(|point| (point.components)()),
             Point::Advantage => self.extension::<AdvantagePoint>(id)?.map(|point| (point.components)()),
             Point::Objective => self.extension::<ObjectivePoint>(id)?.map(|point| (point.components)()),
             Point::Mask => self.extension::<MaskPoint>(id)?.map(|point| (point.components)()),
@@ -107,6 +113,17 @@ impl Image {
     /// When the image compiled another layout under the recipes' id.
     pub fn recipes(&self) -> Result<Vec<RecipeInfo>, String> {
         Ok(self.extension::<RecipePoint>(RECIPE_POINT)?.map(|point| (point.recipes)().into_vec()).unwrap_or_default())
+    }
+
+    /// Builds reward `id` from its table, written as JSON text.
+    ///
+    /// # Errors
+    ///
+    /// When the image has no such component, or the component refuses its table.
+    pub fn reward(&self, id: &str, json: &str) -> Result<RewardFn, PluginError> {
+        let point = self.point::<RewardPoint>(Point::Reward)?;
+        let wire = (point.create)(RStr::from_str(id), RStr::from_str(json)).into_result();
+        wire.map(|wire| RewardFn::new(id, wire)).map_err(PluginError::from)
     }
 
     /// Builds advantage estimator `id` from its table, written as JSON text.
@@ -154,11 +171,13 @@ pub(crate) fn own_root() -> PluginRoot_Ref {
 }
 
 extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
+    static REWARD: RewardPoint = RewardPoint { components: rewards, create: create_reward };
     static ADVANTAGE: AdvantagePoint = AdvantagePoint { components: advantages, create: create_advantage };
     static OBJECTIVE: ObjectivePoint = ObjectivePoint { components: objectives, create: create_objective };
     static MASK: MaskPoint = MaskPoint { components: masks, create: create_mask };
     static RECIPE: RecipePoint = RecipePoint { recipes };
     match id.as_str() {
+        REWARD_POINT => ROption::RSome(Extension::of(&REWARD)),
         ADVANTAGE_POINT => ROption::RSome(Extension::of(&ADVANTAGE)),
         OBJECTIVE_POINT => ROption::RSome(Extension::of(&OBJECTIVE)),
         MASK_POINT => ROption::RSome(Extension::of(&MASK)),
@@ -188,6 +207,10 @@ fn keys(entry: &Entry) -> &'static [&'static str] {
             None
         })
         .unwrap_or_default()
+}
+
+extern "C" fn rewards() -> RVec<ComponentInfo> {
+    infos(|make| matches!(make, Make::Reward(_)))
 }
 
 extern "C" fn advantages() -> RVec<ComponentInfo> {
@@ -225,6 +248,10 @@ fn create<B>(id: RStr<'_>, config: RStr<'_>, pick: fn(Make) -> Option<Build<B>>)
         None => Err(PluginError::config(format!("the image has no component `{id}` at this point"))),
     };
     built.map_err(WireError::from).into()
+}
+
+extern "C" fn create_reward(id: RStr<'_>, config: RStr<'_>) -> RResult<RewardBox, WireError> {
+    create(id, config, |make| if let Make::Reward(make) = make { Some(make) } else { None })
 }
 
 extern "C" fn create_advantage(id: RStr<'_>, config: RStr<'_>) -> RResult<AdvantageBox, WireError> {

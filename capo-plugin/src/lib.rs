@@ -1,18 +1,20 @@
-//! Write advantage estimators, objectives and gradient masks for reinforcement learning of language models, as shared
+//! Write rewards, advantage estimators, objectives and gradient masks for reinforcement learning of language models, as shared
 //! libraries that a trainer loads at run time. The library keeps loading in trainers that are built later.
 //!
 //! # A mask in ten minutes
 //!
 //! A training step runs **rollout → advantage → objective → mask → backward → step**. A *component* takes the place of one
-//! of the three in the middle:
+//! of the three in the middle, or scores the completions at the end of the rollout:
 //!
 //! | point | trait | what it does |
 //! |---|---|---|
+//! | `[[reward]]` | [`Reward`] | completions as text to rewards `[B]` |
 //! | `[advantage]` | [`AdvantageEstimator`] | rewards `[B]` to advantages `[B, T]` |
 //! | `[objective]` | [`Objective`] | advantages and log-probabilities to a loss per token and its derivative |
 //! | `[[mask]]` | [`PreBackwardMask`] | clears the tokens that must not reach the backward pass |
 //!
-//! Make a library crate, and depend on this one and on serde:
+//! `host new-plugin NAME` makes a crate with all of the following. By hand: make a library crate, and depend on this one and
+//! on serde:
 //!
 //! ```toml
 //! [lib]
@@ -65,7 +67,8 @@
 //!
 //! [`Batch`] is the whole batch of one optimizer step, however the trainer splits its work. More than the plain arrays
 //! comes on request: return the flags from `inputs`, as in `Inputs::LAST_LAYER | Inputs::OLD_LOGPS`. The last layer's
-//! features, its largest logits and the optimizer's settings are what a curvature model needs.
+//! features, its largest logits and the optimizer's settings are what a curvature model needs. A reward sees a [`Rollout`]
+//! instead: prompt and completion as text, and what the dataset's row says, as in `completion.column::<u32>("level")`.
 //!
 //! # State
 //!
@@ -85,8 +88,9 @@
 //!
 //! # Tests
 //!
-//! [`testing::Fixture`] makes batches, [`testing::mask`] and its siblings build a component behind the real ABI. `host check LIB`
-//! checks the built library.
+//! [`testing::Fixture`] makes batches, [`testing::mask`] and its siblings build a component behind the real ABI.
+//! [`testing::batches`] are those that every component should get along with, and [`testing::snapshot`] renders what a
+//! component does on them as text to keep. `host check LIB` checks the built library.
 //!
 //! # What stays stable
 //!
@@ -96,6 +100,7 @@
 #![deny(missing_docs)]
 
 pub mod abi;
+pub mod abi_reward;
 mod batch;
 mod component;
 mod config;
@@ -106,25 +111,27 @@ mod guard;
 mod image;
 mod points;
 mod register;
+mod rollout;
 mod tensor;
 pub mod testing;
 mod wire;
 
 pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
-pub use component::{Advantage, Mask, ObjectiveFn, Sink};
+pub use component::{Advantage, Mask, ObjectiveFn, RewardFn, Sink};
 pub use config::{known_keys, nearest, unknown_key};
 pub use ctx::Ctx;
 pub use error::{ErrorKind, PluginError};
 pub use extension::Extension;
 pub use image::{Image, Point};
-pub use points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask};
+pub use points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask, Reward};
+pub use rollout::{Completion, Purpose, Rollout};
 pub use tensor::{DType, DeviceKind, Tensor};
 
 /// All that a component's file needs: `use capo_plugin::prelude::*;`.
 pub mod prelude {
     pub use crate::{
-        AdvantageEstimator, Batch, Ctx, Inputs, Objective, PerToken, PluginError, PreBackwardMask, Reduction, recipe,
-        register,
+        AdvantageEstimator, Batch, Ctx, Inputs, Objective, PerToken, PluginError, PreBackwardMask, Purpose, Reduction,
+        Reward, Rollout, recipe, register,
     };
     pub use serde::Deserialize;
 }

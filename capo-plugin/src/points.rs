@@ -3,6 +3,7 @@
 use crate::batch::{Batch, Inputs, Reduction};
 use crate::ctx::Ctx;
 use crate::error::PluginError;
+use crate::rollout::Rollout;
 
 fn stateless(state: &[u8]) -> Result<(), PluginError> {
     if state.is_empty() {
@@ -12,6 +13,38 @@ fn stateless(state: &[u8]) -> Result<(), PluginError> {
     Err(PluginError::state(format!(
         "{len} bytes of saved state, but this component keeps none (it was saved by another one)"
     )))
+}
+
+/// Completions to rewards. The end of stage 1 of 6.
+///
+/// What it records in training appears as `rewards/ID/NAME`; `mean` and `std` are taken by the rewards themselves. Its table's key
+/// `weight` is the host's. A reward above 0 counts as right when the host measures accuracy.
+pub trait Reward: Send {
+    /// Fills `rewards`, `[B]`, reward units, one for each of `rollout.completions`. Arrives zeroed. There are no tokens here:
+    /// [`Ctx::record_tokens`] takes `[B]`, one number per completion.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    fn score(&mut self, ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError>;
+
+    /// State for checkpoints; a resumed run continues bit for bit.
+    ///
+    /// # Errors
+    ///
+    /// When the state cannot be written down.
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        Ok(Vec::new())
+    }
+
+    /// Takes up what [`save`](Self::save) wrote.
+    ///
+    /// # Errors
+    ///
+    /// When `state` was written by another component, configuration or version; the component stays as it was.
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        stateless(state)
+    }
 }
 
 /// Rewards to advantages. Stage 2 of 6.

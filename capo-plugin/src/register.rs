@@ -3,10 +3,11 @@
 use serde::de::DeserializeOwned;
 
 use crate::abi::{AdvantageBox, MaskBox, ObjectiveBox};
+use crate::abi_reward::RewardBox;
 use crate::config::known_keys;
 use crate::error::PluginError;
 use crate::guard;
-use crate::points::{AdvantageEstimator, Objective, PreBackwardMask};
+use crate::points::{AdvantageEstimator, Objective, PreBackwardMask, Reward};
 
 /// One registered component of this image.
 #[doc(hidden)]
@@ -22,6 +23,7 @@ pub struct Entry {
 /// How to build it, by extension point.
 #[derive(Clone, Copy)]
 pub(crate) enum Make {
+    Reward(fn(&str) -> Result<RewardBox, PluginError>),
     Advantage(fn(&str) -> Result<AdvantageBox, PluginError>),
     Objective(fn(&str) -> Result<ObjectiveBox, PluginError>),
     Mask(fn(&str) -> Result<MaskBox, PluginError>),
@@ -34,6 +36,12 @@ impl Entry {
     const fn new(make: Make, names: Names, keys: fn() -> Option<&'static [&'static str]>) -> Self {
         let [id, about, package, version] = names;
         Self { make, id, about, package, version, keys }
+    }
+
+    /// An entry at the reward point.
+    #[must_use]
+    pub const fn reward<T: Reward + DeserializeOwned + 'static>(names: Names) -> Self {
+        Self::new(Make::Reward(guard::reward::<T>), names, known_keys::<T>)
     }
 
     /// An entry at the advantage point.
@@ -69,11 +77,15 @@ inventory::collect!(Recipe);
 
 /// Offers a component: `register!(PreBackwardMask, Type, "vendor.kebab-name", "what it does")`.
 ///
-/// The first word is the trait that `Type` implements: [`AdvantageEstimator`](crate::AdvantageEstimator),
-/// [`Objective`](crate::Objective) or [`PreBackwardMask`](crate::PreBackwardMask). `Type` also implements
-/// `serde::Deserialize`: its table in a config becomes the component.
+/// The first word is the trait that `Type` implements: [`Reward`](crate::Reward),
+/// [`AdvantageEstimator`](crate::AdvantageEstimator), [`Objective`](crate::Objective) or
+/// [`PreBackwardMask`](crate::PreBackwardMask). `Type` also implements `serde::Deserialize`: its table in a config becomes
+/// the component.
 #[macro_export]
 macro_rules! register {
+    (Reward, $type:ty, $id:expr, $about:expr $(,)?) => {
+        $crate::__register!(reward, $type, $id, $about);
+    };
     (AdvantageEstimator, $type:ty, $id:expr, $about:expr $(,)?) => {
         $crate::__register!(advantage_estimator, $type, $id, $about);
     };

@@ -2,7 +2,7 @@
 
 use capo_plugin::ErrorKind;
 use capo_plugin::prelude::*;
-use capo_plugin::testing::{self, Fixture};
+use capo_plugin::testing::{self, Fixture, RolloutFixture};
 
 /// A component that does one wrong thing.
 #[derive(Deserialize)]
@@ -44,6 +44,26 @@ impl Objective for Sinner {
             _ => {}
         }
         Ok(())
+    }
+}
+
+impl Reward for Sinner {
+    fn score(&mut self, ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
+        self.panics("score");
+        match self.sin.as_str() {
+            "nan" => rewards[1] = f32::NAN,
+            "short" => ctx.record_tokens("m", &[1.0]),
+            "column" => rewards[0] = rollout.completions[0].column("levle")?,
+            "type" => rewards[0] = rollout.completions[0].column("level")?,
+            "row" => rewards[0] = rollout.completions[1].column("level")?,
+            _ => rewards.fill(rollout.completions[0].column::<Vec<f32>>("weights")?[1]),
+        }
+        Ok(())
+    }
+
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        self.panics("save");
+        Ok(Vec::new())
     }
 }
 
@@ -163,4 +183,29 @@ fn a_stateless_component_refuses_foreign_state() {
         error.to_string(),
         "component `test.mask`: 3 bytes of saved state, but this component keeps none (it was saved by another one)"
     );
+}
+
+#[test]
+fn rewards_that_break_a_rule() {
+    let fixture = RolloutFixture::new(&["4", "5"]).columns(&[r#"{"level": "easy", "weights": [1, 2.5]}"#, "[]"]);
+    let score = |sin: &str| fixture.score(&mut testing::reward::<Sinner>(&sinner(sin)).unwrap());
+    let say = |sin: &str| {
+        let error = score(sin).unwrap_err();
+        (error.kind(), error.to_string().replace("component `test.reward`: ", ""))
+    };
+    let contract = |sentence: &str| (ErrorKind::CONTRACT, sentence.to_owned());
+    let failed = |sentence: &str| (ErrorKind::FAILED, sentence.to_owned());
+    assert_eq!(say("nan"), contract("the reward is NaN at completion 1 (it must be finite)"));
+    assert_eq!(
+        say("short"),
+        contract("`record_tokens(\"m\")` got 1 values for a batch of 2 completions (at this point one per completion)")
+    );
+    assert_eq!(say("score"), (ErrorKind::PANIC, "panicked in `score`: as told".into()));
+    assert_eq!(say("column"), failed("a prompt's row has no column `levle` (did you mean `level`?)"));
+    assert_eq!(say("type"), failed("column `level` of a prompt's row: invalid type: string \"easy\", expected f32"));
+    assert!(say("row").1.starts_with("the prompt's row is not a JSON object: invalid type: sequence"));
+    assert_eq!(score("none").unwrap().rewards, [2.5, 2.5]);
+    let mut reward = testing::reward::<Sinner>(&sinner("save")).unwrap();
+    assert!(reward.save().unwrap_err().to_string().ends_with("panicked in `save`: as told"));
+    assert!(reward.load(&[1]).unwrap_err().to_string().ends_with("(it was saved by another one)"));
 }

@@ -8,7 +8,8 @@ use capo_plugin::abi::{
     AdvantageBox, AdvantagePoint, ComponentInfo, HostRef, MaskBox, MaskPoint, ObjectiveBox, ObjectivePoint, RecipeInfo,
     RecipePoint, WireBatch, WireError, WireLastLayer, WireOptimizerState,
 };
-use capo_plugin::{DType, DeviceKind, Dims, Extension, Inputs, OptimizerInfo, Reduction, Tensor};
+use capo_plugin::abi_reward::{RewardBox, RewardPoint, WireCompletion, WireRollout};
+use capo_plugin::{DType, DeviceKind, Dims, Extension, Inputs, OptimizerInfo, Purpose, Reduction, Tensor};
 
 macro_rules! size {
     ($($type:ty => $size:literal / $align:literal),* $(,)?) => {
@@ -47,6 +48,11 @@ fn sizes_and_alignments() {
         MaskBox => 24 / 8,
         HostRef<'static> => 16 / 8,
         WireBatch<'static> => 968 / 8,
+        Purpose => 4 / 4,
+        RewardPoint => 16 / 8,
+        RewardBox => 24 / 8,
+        WireCompletion<'static> => 88 / 8,
+        WireRollout<'static> => 64 / 8,
     }
 }
 
@@ -63,4 +69,7 @@ fn offsets_of_public_fields() {
         max_completion_length 144, completion_ids 152, completion_mask 168, truncated 184, rewards 200, advantages 216,
         logps 232, losses 248, dloss_dlogp 272, old_logps 296, ref_logps 320, entropy 344, last_layer 368,
         optimizer_state 744);
+    offsets!(WireCompletion<'static>: prompt 0, text 16, ids 32, truncated 48, answer 56, columns 72);
+    offsets!(WireRollout<'static>: purpose 0, step 8, max_steps 16, seed 24, group_size 32, max_completion_length 40,
+        completions 48);
 }

@@ -1,12 +1,16 @@
-//! The components that come with the trainer, under the ids `grpo.*`, `dr_grpo.*` and `reinforce.*`.
+//! The components that come with the trainer: `exact_match`, `grpo.*`, `dr_grpo.*` and `reinforce.*`.
 
 use capo_baselines::{
     ByCompletion, ByFixedLength, ClippedSurrogate, GroupCentered, GroupNormalized, PolicyGradient, RewardAsAdvantage,
 };
 use capo_plugin::{recipe, register};
 
+use crate::reward::ExactMatch;
+
 /// The recipe of a run that names none and loads no plugin with one.
 pub const DEFAULT_RECIPE: &str = "grpo";
+
+register!(Reward, ExactMatch, "exact_match", "1 where a completion ends with the dataset's answer, else 0");
 
 register!(AdvantageEstimator, GroupNormalized, "grpo.advantage", "(reward - group mean) / (group std + epsilon)");
 register!(

@@ -1,7 +1,7 @@
 //! Checkpoints: model, optimizer, progress and every component's state, whole or absent.
 //!
 //! `checkpoints/step-000040/` is a Hugging Face directory with three things beside the model: `optimizer.safetensors`,
-//! `component-N.bin` in the order advantage, objective, masks, and `progress.json`, which also holds the SHA-256 of every
+//! `component-N.bin` in the order advantage, objective, masks, `reward-N.bin` in the order of the rewards, and `progress.json`, which also holds the SHA-256 of every
 //! other file. Random streams are functions of seed and position, so there is no generator to save.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_plugin::PluginError;
+use capo_plugin::{Mask, PluginError};
 use serde::{Deserialize, Serialize};
 
 use crate::data::Tokenizer;
@@ -28,6 +28,9 @@ struct Manifest {
     progress: Progress,
     /// Component ids, in the order of their files.
     components: Vec<String>,
+    /// Ids of reward components, in the order of theirs; none in checkpoints from before rewards had state.
+    #[serde(default)]
+    rewards: Option<Vec<String>>,
     /// SHA-256 of every other file.
     sha256: BTreeMap<String, String>,
 }
@@ -85,16 +88,20 @@ fn write(run: &Run, dir: &Path) -> Result<()> {
         files::write_atomic(&dir.join(companion), &run.model_files.read(companion)?)?;
         written.push(companion.to_owned());
     }
-    let mut components = Vec::new();
-    for (number, (id, state)) in component_states(run)?.into_iter().enumerate() {
-        let file = component_file(number);
-        files::write_atomic(&dir.join(&file), &state)?;
-        written.push(file);
-        components.push(id);
-    }
+    let mut put = |states: Vec<State>, file: fn(usize) -> String| -> Result<Vec<String>> {
+        let mut ids = Vec::new();
+        for (number, (id, state)) in states.into_iter().enumerate() {
+            files::write_atomic(&dir.join(file(number)), &state)?;
+            written.push(file(number));
+            ids.push(id);
+        }
+        Ok(ids)
+    };
+    let components = put(component_states(run)?, component_file)?;
+    let rewards = put(reward_states(run)?, reward_file)?;
     let hash = |file: String| Ok((file.clone(), sha256_hex(&files::read(&dir.join(file))?)));
     let sha256 = written.into_iter().map(hash).collect::<Result<_>>()?;
-    let manifest = Manifest { progress: run.progress.clone(), components, sha256 };
+    let manifest = Manifest { progress: run.progress.clone(), components, rewards: Some(rewards), sha256 };
     files::write_atomic(&dir.join(PROGRESS_FILE), &serde_json::to_vec_pretty(&manifest)?)
 }
 
@@ -102,21 +109,31 @@ fn component_file(number: usize) -> String {
     format!("component-{number}.bin")
 }
 
-fn component_states(run: &Run) -> Result<Vec<(String, Vec<u8>)>> {
-    let components = &run.components;
-    let save = |id: &str, save: &dyn Fn() -> Result<Vec<u8>, PluginError>| -> Result<_> {
-        let state = run.watchdog.watch(id, "save", save)?;
-        check_size(id, state.len() as u64, run.config.train.component_state_limit)?;
-        Ok((id.to_owned(), state))
-    };
-    let mut states = vec![
-        save(components.advantage.id(), &|| components.advantage.save())?,
-        save(components.objective.id(), &|| components.objective.save())?,
-    ];
-    for mask in &components.masks {
-        states.push(save(mask.id(), &|| mask.save())?);
+fn reward_file(number: usize) -> String {
+    format!("reward-{number}.bin")
+}
+
+/// A component's id and what it saved.
+type State = (String, Vec<u8>);
+
+fn component_states(run: &Run) -> Result<Vec<State>> {
+    let Components { advantage, objective, masks } = &run.components;
+    let mut states =
+        vec![state(run, advantage.id(), || advantage.save())?, state(run, objective.id(), || objective.save())?];
+    for mask in masks {
+        states.push(state(run, mask.id(), || mask.save())?);
     }
     Ok(states)
+}
+
+fn reward_states(run: &Run) -> Result<Vec<State>> {
+    run.rewards.components().map(|reward| state(run, reward.id(), || reward.save())).collect()
+}
+
+fn state(run: &Run, id: &str, save: impl FnOnce() -> Result<Vec<u8>, PluginError>) -> Result<State> {
+    let state = run.watchdog.watch(id, "save", save)?;
+    check_size(id, state.len() as u64, run.config.train.component_state_limit)?;
+    Ok((id.to_owned(), state))
 }
 
 /// Refuses a state of more than `limit` MiB; 0 is no limit.
@@ -182,29 +199,45 @@ fn load(run: &mut Run, dir: &Path) -> Result<()> {
     let optimizer = candle_core::safetensors::load(dir.join(OPTIMIZER_FILE), run.policy.device())?;
     run.optimizer.load_state(&optimizer.into_iter().collect())?;
     load_components(run, dir, &manifest.components)?;
+    load_rewards(run, dir, manifest.rewards.as_deref())?;
     run.progress = manifest.progress;
     Ok(())
 }
 
 fn load_components(run: &mut Run, dir: &Path, saved: &[String]) -> Result<()> {
-    let ids = run.config.component_ids();
-    if ids != *saved {
+    let Components { advantage, objective, masks } = &mut run.components;
+    let mut ids = vec![advantage.id(), objective.id()];
+    ids.extend(masks.iter().map(Mask::id));
+    ensure_same(saved, &ids)?;
+    let watchdog = &run.watchdog;
+    let state = |number: usize| files::read(&dir.join(component_file(number)));
+    let (first, second) = (state(0)?, state(1)?);
+    watchdog.watch(&saved[0], "load", || advantage.load(&first))?;
+    watchdog.watch(&saved[1], "load", || objective.load(&second))?;
+    for (mask, number) in masks.iter_mut().zip(2..) {
+        let state = state(number)?;
+        watchdog.watch(&saved[number], "load", || mask.load(&state))?;
+    }
+    Ok(())
+}
+
+fn load_rewards(run: &mut Run, dir: &Path, saved: Option<&[String]>) -> Result<()> {
+    let Some(saved) = saved else { return Ok(()) };
+    ensure_same(saved, &run.rewards.ids())?;
+    for (number, reward) in run.rewards.components_mut().enumerate() {
+        let state = files::read(&dir.join(reward_file(number)))?;
+        run.watchdog.watch(&saved[number], "load", || reward.load(&state))?;
+    }
+    Ok(())
+}
+
+fn ensure_same(saved: &[String], ids: &[&str]) -> Result<()> {
+    if ids != saved {
         bail!(
             "it holds the state of `{}`, the run has `{}` (resume with the plugins and the `config.toml` that the run began with)",
             saved.join("`, `"),
             ids.join("`, `")
         );
-    }
-    let state = |number: usize| files::read(&dir.join(component_file(number)));
-    let load = |id: &str, load: &mut dyn FnMut(&[u8]) -> Result<(), PluginError>, number: usize| -> Result<()> {
-        let state = state(number)?;
-        Ok(run.watchdog.watch(id, "load", || load(&state))?)
-    };
-    let Components { advantage, objective, masks } = &mut run.components;
-    load(&ids[0], &mut |state| advantage.load(state), 0)?;
-    load(&ids[1], &mut |state| objective.load(state), 1)?;
-    for (number, mask) in masks.iter_mut().enumerate() {
-        load(&ids[number + 2], &mut |state| mask.load(state), number + 2)?;
     }
     Ok(())
 }

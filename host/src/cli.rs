@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,25 +9,30 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use candle_core::Device;
+use capo_plugin::Point;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::check::{self, CheckArgs};
-use crate::config::{self, Config, Draft};
+use crate::config::{self, ComponentConfig, Config, Draft};
 use crate::data::Tokenizer;
 use crate::embedded;
-use crate::eval::{self, Limits};
+use crate::eval::{self, Exam, Grader};
 use crate::files;
 use crate::model::Policy;
+use crate::new_plugin::{self, NewPlugin};
 use crate::registry::Registry;
 use crate::replay::replay;
 use crate::report::{Report, say};
 use crate::reward::Rewards;
 use crate::run::{CONFIG_FILE, PLUGINS_FILE, Run};
 use crate::sft::Sft;
+use crate::sink::WarningSink;
+use crate::sweep::{self, Sweep};
 use crate::train::train;
 use crate::watchdog::Watchdog;
 
-/// Reinforcement learning of language models, with advantage estimators, objectives and gradient masks that load at run time.
+/// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
 #[command(name = "host", version, propagate_version = true)]
 struct Cli {
@@ -58,6 +64,9 @@ enum Command {
     /// Run masks over recorded batches, to try thresholds without training.
     ///
     /// The masks keep their state from file to file, as in training. `host train --dump-batches DIR` records batches.
+    ///
+    /// `host replay --plugin libcapo.so --sweep mask.0.fisher_threshold=1e-6..1e-2 --target-rate 2% batches/*` prints what each
+    /// of nine thresholds rejects, and the threshold that comes nearest to one token in fifty.
     Replay(ReplayArgs),
     /// List every component and recipe: its point, what it does, where it came from.
     Plugins(PluginArgs),
@@ -66,6 +75,11 @@ enum Command {
     /// Each check runs in a process of its own, so that a crash or a call that does not come back is a result too. The exit code is
     /// 0 when nothing failed or crashed, 1 when something did, 2 when a file is no plugin.
     Check(CheckArgs),
+    /// Make the crate of a plugin, which builds and passes its tests as it is.
+    ///
+    /// `host new-plugin calm` makes the folder `calm`: a component, its tests, a README that says what comes next. docs/plugins.md is the
+    /// tutorial.
+    NewPlugin(NewPluginArgs),
 }
 
 #[derive(Args)]
@@ -110,6 +124,8 @@ struct TrainArgs {
 struct EvalArgs {
     #[command(flatten)]
     config: ConfigArgs,
+    #[command(flatten)]
+    plugins: PluginArgs,
     /// The model: a Hugging Face folder, a checkpoint, or `embedded:tiny-arithmetic`. [default: the config's]
     #[arg(long, value_name = "DIR")]
     model: Option<String>,
@@ -145,11 +161,34 @@ struct ReplayArgs {
     #[command(flatten)]
     plugins: PluginArgs,
     /// Where the results go: one file per batch, named like it, with `keep` and every per-token array.
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "sweep")]
+    out: Option<PathBuf>,
+    /// Prints what the masks reject at each of POINTS values of one setting, the others as configured; KEY as for `--set`.
+    /// Evenly spaced in the logarithm where both ends are positive, else linearly; whole numbers where both ends are. Every
+    /// value is a replay of its own. Repeatable. [default POINTS: 9]
+    #[arg(long, value_name = "KEY=LOW..HIGH[:POINTS]", allow_hyphen_values = true)]
+    sweep: Vec<String>,
+    /// With `--sweep`: suggests the value that rejects most without exceeding this share of the tokens, `0.02` or `2%`.
+    #[arg(long, value_name = "R", requires = "sweep", allow_hyphen_values = true)]
+    target_rate: Option<String>,
     /// Batch files, in order.
     #[arg(required = true, value_name = "BATCH")]
     batches: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+struct NewPluginArgs {
+    /// The crate's name: lowercase letters, digits, `-` and `_`.
+    name: String,
+    /// The extension point of its component.
+    #[arg(long, value_name = "POINT", value_parser = PossibleValuesParser::new(Point::ALL.map(Point::name)), default_value = "mask")]
+    point: String,
+    /// `capo-plugin`: its folder, or a version to take from the registry. [default: the checkout that `host` was built from]
+    #[arg(long, value_name = "PATH|VERSION")]
+    capo_plugin: Option<String>,
+    /// Where the crate's folder goes.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
 }
 
 /// A failure, by what the user can do about it.
@@ -175,6 +214,7 @@ pub fn main(started: Instant) -> ExitCode {
             Ok(false) => return ExitCode::FAILURE,
             Err(error) => Err(Failure::Input(error)),
         },
+        Command::NewPlugin(args) => run_new_plugin(args).map_err(Failure::Input),
     };
     let (error, code) = match outcome {
         Ok(()) => return ExitCode::SUCCESS,
@@ -269,7 +309,7 @@ fn watch_interrupts(stop: &Arc<AtomicBool>) -> Result<()> {
 
 fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
-        let registry = Registry::open(&[])?;
+        let registry = Registry::open(&args.plugins.plugin)?;
         let config = resolve(&registry, &args.config)?;
         let name = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);
         let files = embedded::model_files(name)?;
@@ -277,15 +317,15 @@ fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
         let tokenizer = Tokenizer::open(&files)?;
         let dataset = config.data.open(config.train.seed)?;
         let examples = dataset.held_out(args.num_prompts.unwrap_or(config.eval.num_prompts))?;
-        Ok((policy, tokenizer, Rewards::build(&config.reward)?, examples, config))
+        let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
+        let rewards = Rewards::build(&registry, &config.reward, &watchdog)?;
+        Ok((policy, tokenizer, rewards, examples, config, watchdog))
     };
-    let (policy, tokenizer, rewards, examples, config) = open().map_err(Failure::Input)?;
-    let work = || -> Result<()> {
-        let limits = Limits {
-            max_prompt_length: config.data.max_prompt_length,
-            max_completion_length: config.rollout.max_completion_length,
-        };
-        let graded = eval::grade(&policy, &tokenizer, &rewards, &examples, limits)?;
+    let (policy, tokenizer, mut rewards, examples, config, watchdog) = open().map_err(Failure::Input)?;
+    let mut work = || -> Result<()> {
+        let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &watchdog };
+        let mut grader = Grader { rewards: &mut rewards, sink: &mut sink };
+        let graded = eval::grade(&policy, &tokenizer, &mut grader, &examples, &Exam::of(&config, 0))?;
         let (share, prompts) = (100.0 * eval::share_right(&graded), graded.len());
         say(&format!("held-out accuracy {share:.1}% of {prompts} prompts, greedy"));
         if let Some(path) = &args.output {
@@ -304,16 +344,23 @@ fn run_sft(args: &SftArgs) -> Result<(), Failure> {
 }
 
 fn run_replay(args: &ReplayArgs) -> Result<(), Failure> {
-    let open = || -> Result<_> {
+    let work = || -> Result<()> {
         let registry = Registry::open(&args.plugins.plugin)?;
-        let masks = match &args.config {
-            Some(path) => Draft::read(Some(path), config::DEFAULT, &args.set)?.masks()?,
-            None => registry.resolve(Draft::read(None, config::DEFAULT, &args.set)?)?.mask,
+        let masks = |set: Option<String>| -> Result<Vec<ComponentConfig>> {
+            let sets: Vec<String> = args.set.iter().cloned().chain(set).collect();
+            match &args.config {
+                Some(path) => Draft::read(Some(path), config::DEFAULT, &sets)?.masks(),
+                None => Ok(registry.resolve(Draft::read(None, config::DEFAULT, &sets)?)?.mask),
+            }
         };
-        registry.masks(&masks, &Watchdog::off())
+        let ranges = args.sweep.iter().map(|text| text.parse()).collect::<Result<Vec<sweep::Range>>>()?;
+        let target = args.target_rate.as_deref().map(str::parse).transpose()?;
+        if let Some(out) = &args.out {
+            replay(&mut registry.masks(&masks(None)?, &Watchdog::off())?, &args.batches, out, &say)?;
+        }
+        Sweep::open(&registry, &masks, &args.batches, &ranges)?.run(&ranges, target.as_ref(), &say)
     };
-    let mut masks = open().map_err(Failure::Input)?;
-    replay(&mut masks, &args.batches, &args.out, &say).map_err(Failure::Input)
+    work().map_err(Failure::Input)
 }
 
 /// Whether nothing is bad.
@@ -329,7 +376,7 @@ fn run_plugins(args: &PluginArgs) -> Result<()> {
     let mut point = None;
     for offer in registry.offers() {
         if point.replace(offer.point) != Some(offer.point) {
-            let gap = if offer.point == capo_plugin::Point::Advantage { "" } else { "\n" };
+            let gap = if offer.point == Point::ALL[0] { "" } else { "\n" };
             say(&format!("{gap}{}", offer.point.name()));
         }
         let keys =
@@ -342,5 +389,17 @@ fn run_plugins(args: &PluginArgs) -> Result<()> {
     for recipe in registry.recipes() {
         say(&format!("  {:<24} {} ({})", recipe.name, recipe.about, recipe.origin));
     }
+    Ok(())
+}
+
+fn run_new_plugin(args: &NewPluginArgs) -> Result<()> {
+    let point = Point::ALL.into_iter().find(|point| point.name() == args.point).unwrap_or(Point::Mask);
+    let new = NewPlugin { name: &args.name, point, capo_plugin: args.capo_plugin.as_deref(), dir: &args.dir };
+    let folder = new_plugin::create(&new)?;
+    let (name, library, setting) =
+        (&args.name, new_plugin::library(&args.name), new_plugin::setting(&args.name, point));
+    say(&format!("made `{}` with the {} `{name}.{}`; next:", folder.display(), point.name(), point.name()));
+    say(&format!("  cd {}\n  cargo test\n  cargo build --release", folder.display()));
+    say(&format!("  host train --plugin target/release/{library} {setting}"));
     Ok(())
 }

@@ -1,13 +1,16 @@
 //! Held-out accuracy: the share of held-out prompts whose greedy completion earns a reward.
 
 use anyhow::Result;
+use capo_plugin::{Purpose, Rollout, Sink};
 
+use crate::config::Config;
 use crate::data::{Example, Tokenizer};
 use crate::model::{Generation, Policy, Sampling};
-use crate::reward::{Completion, Rewards};
+use crate::reward::Rewards;
 use crate::rng;
 use crate::run::Run;
-use crate::stages::rollout::{Sample, decode, encode};
+use crate::sink::WarningSink;
+use crate::stages::rollout::{Sample, decode, encode, views};
 
 /// Prompts decoded together.
 const CHUNK: usize = 512;
@@ -30,42 +33,75 @@ pub struct Graded {
 pub fn grade(
     policy: &Policy,
     tokenizer: &Tokenizer,
-    rewards: &Rewards,
+    grader: &mut Grader<'_>,
     examples: &[Example],
-    limits: Limits,
+    exam: &Exam,
 ) -> Result<Vec<Graded>> {
     let generation = Generation {
         sampling: Sampling::GREEDY,
-        max_completion_length: limits.max_completion_length,
+        max_completion_length: exam.max_completion_length,
         eos_ids: tokenizer.eos_ids().to_vec(),
         logps: false,
     };
     let mut graded = Vec::with_capacity(examples.len());
     for chunk in examples.chunks(CHUNK) {
         let chunk: Vec<&Example> = chunk.iter().collect();
-        let prompts = encode(&chunk, tokenizer, limits.max_prompt_length)?;
+        let prompts = encode(&chunk, tokenizer, exam.max_prompt_length)?;
         // Greedy decoding draws nothing; the streams only fill their places.
         let mut rngs = vec![rng::stream(0, "eval.greedy", &[]); chunk.len()];
         let completions = policy.generate(&prompts, &generation, &mut rngs)?;
         let samples = decode(&completions, &chunk, tokenizer)?;
-        let answers: Vec<Completion<'_>> = samples
-            .iter()
-            .zip(&completions)
-            .map(|(sample, completion)| Completion { text: &sample.completion, truncated: completion.truncated })
-            .collect();
-        let scored = rewards.score(&answers, &chunk)?;
+        let scored = grader.rewards.score(grader.sink, &exam.rollout(views(&samples, &completions, &chunk)))?;
         graded.extend(samples.into_iter().zip(scored.total).map(|(sample, reward)| Graded { sample, reward }));
     }
     Ok(graded)
 }
 
-/// Limits on lengths, tokens.
+/// What completions earn, and where the reward components report to.
+pub struct Grader<'a> {
+    /// `[[reward]]`.
+    pub rewards: &'a mut Rewards,
+    /// For the components.
+    pub sink: &'a mut dyn Sink,
+}
+
+/// The settings of a measurement.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Longest prompt.
+pub struct Exam {
+    /// Longest prompt, tokens.
     pub max_prompt_length: usize,
-    /// Longest completion.
+    /// Longest completion, tokens.
     pub max_completion_length: usize,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Optimizer steps of the whole run.
+    pub max_steps: u64,
+    /// The run's seed.
+    pub seed: u64,
+}
+
+impl Exam {
+    /// The measurement that `config` describes, after `step` steps.
+    #[must_use]
+    pub fn of(config: &Config, step: u64) -> Self {
+        Self {
+            max_prompt_length: config.data.max_prompt_length,
+            max_completion_length: config.rollout.max_completion_length,
+            step,
+            max_steps: config.train.max_steps,
+            seed: config.train.seed,
+        }
+    }
+
+    fn rollout<'a>(&self, completions: Vec<capo_plugin::Completion<'a>>) -> Rollout<'a> {
+        let mut rollout = Rollout::new(completions);
+        rollout.purpose = Purpose::EVALUATION;
+        rollout.step = self.step;
+        rollout.max_steps = self.max_steps;
+        rollout.seed = self.seed;
+        rollout.max_completion_length = self.max_completion_length;
+        rollout
+    }
 }
 
 /// The share of `graded` with a reward above 0.
@@ -86,16 +122,15 @@ pub fn is_due(run: &Run) -> bool {
 /// # Errors
 ///
 /// As [`grade`].
-pub fn accuracy(run: &Run) -> Result<Option<f64>> {
+pub fn accuracy(run: &mut Run) -> Result<Option<f64>> {
     if run.held_out.is_empty() {
         return Ok(None);
     }
     let _timer = run.metrics.timer("eval");
-    let limits = Limits {
-        max_prompt_length: run.config.data.max_prompt_length,
-        max_completion_length: run.config.rollout.max_completion_length,
-    };
-    let graded = grade(&run.policy, &run.tokenizer, &run.rewards, &run.held_out, limits)?;
+    let exam = Exam::of(&run.config, run.progress.step);
+    let mut sink = WarningSink { warned: &mut run.warned, watchdog: &run.watchdog };
+    let mut grader = Grader { rewards: &mut run.rewards, sink: &mut sink };
+    let graded = grade(&run.policy, &run.tokenizer, &mut grader, &run.held_out, &exam)?;
     Ok(Some(share_right(&graded)))
 }
 

@@ -1,4 +1,4 @@
-//! A trainer for reinforcement learning of language models, whose advantage estimator, objective and gradient masks
+//! A trainer for reinforcement learning of language models, whose rewards, advantage estimator, objective and gradient masks
 //! are components behind a stable ABI.
 //!
 //! Start reading at [`train`]: the loop. [`run`] opens what it works with, [`stages`] are its steps, [`registry`] and
@@ -18,6 +18,7 @@ pub mod files;
 pub mod loader;
 pub mod metrics;
 pub mod model;
+pub mod new_plugin;
 pub mod optim;
 pub mod registry;
 pub mod replay;
@@ -28,5 +29,6 @@ pub mod run;
 pub mod sft;
 pub mod sink;
 pub mod stages;
+pub mod sweep;
 pub mod train;
 pub mod watchdog;

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
-use capo_plugin::{Advantage, Image, Mask, ObjectiveFn, Point, nearest};
+use capo_plugin::{Advantage, Image, Mask, ObjectiveFn, Point, RewardFn, nearest};
 
 use crate::builtin::DEFAULT_RECIPE;
 use crate::config::{ComponentConfig, Config, Draft};
 use crate::loader;
+use crate::reward::RewardConfig;
 use crate::watchdog::Watchdog;
 
 /// An image's name in sentences.
@@ -223,6 +224,25 @@ impl Registry {
         configs.iter().map(|mask| self.one("[[mask]]", Point::Mask, mask, watchdog, Image::mask)).collect()
     }
 
+    /// Builds one reward.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::build`].
+    pub fn reward(&self, config: &RewardConfig, watchdog: &Watchdog) -> Result<RewardFn> {
+        let RewardConfig { id, table, .. } = config;
+        let keys = || self.offers.iter().filter(|offer| offer.id == *id).flat_map(|offer| &offer.keys);
+        let unknown = table.keys().find(|key| keys().next().is_some() && keys().all(|known| known != *key));
+        // `weight` is a key of the table but not of the component, whose own sentence could not name it.
+        if let Some(typed) = unknown
+            && nearest(typed, keys().map(String::as_str).chain(["weight"])) == Some("weight")
+        {
+            bail!("`[[reward]]` with `use = \"{id}\"`: unknown key `{typed}` (did you mean `weight`?)");
+        }
+        let component = ComponentConfig { id: id.clone(), table: table.clone() };
+        self.one("[[reward]]", Point::Reward, &component, watchdog, Image::reward)
+    }
+
     fn one<C>(
         &self,
         section: &str,
@@ -253,12 +273,12 @@ impl Registry {
             bail!("`{section}` names `{id}`, which no loaded image offers ({hint})");
         };
         if offer.point != point {
-            let right =
-                if offer.point == Point::Mask { "[[mask]]".to_owned() } else { format!("[{}]", offer.point.name()) };
-            bail!(
-                "`{section}` names `{id}`, which is offered at the {} point (move it to `{right}`)",
-                offer.point.name()
-            );
+            let name = offer.point.name();
+            let right = match offer.point {
+                Point::Reward | Point::Mask => format!("[[{name}]]"),
+                Point::Advantage | Point::Objective => format!("[{name}]"),
+            };
+            bail!("`{section}` names `{id}`, which is offered at the {name} point (move it to `{right}`)");
         }
         Ok(offer)
     }

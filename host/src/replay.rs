@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use capo_plugin::{Inputs, Mask, Sink};
 
-use crate::batch::StepBatch;
+use crate::batch::{StepBatch, StepInfo};
 use crate::batch_file::{self, Outcome};
-use crate::stages::mask;
+use crate::stages::mask::{self, Keep};
 
 /// Keeps what masks report.
 #[derive(Default)]
@@ -29,13 +29,13 @@ impl Sink for Collector {
 
 /// Runs `masks` over the batch files in order, with their state, and writes one file per batch, named like it, to `out`.
 ///
-/// Advantages and losses are those that the files hold. A step counts as taken where a token is left.
+/// Advantages and losses are those that the files hold.
 ///
 /// # Errors
 ///
 /// A file that is not a batch or lacks what a mask asks for, two files of one name, a mask's own sentence.
 pub fn replay(masks: &mut [Mask], batches: &[PathBuf], out: &Path, say: &dyn Fn(&str)) -> Result<()> {
-    ensure!(!masks.is_empty(), "there is no mask to replay (name one under `[[mask]]`)");
+    check_any(masks)?;
     let targets = batches.iter().map(|path| target(path, out)).collect::<Result<Vec<_>>>()?;
     if let Some(twice) = (1..targets.len()).find(|&i| targets[..i].contains(&targets[i])) {
         bail!("two batch files would be written to `{}` (give each its own name)", targets[twice].display());
@@ -43,10 +43,8 @@ pub fn replay(masks: &mut [Mask], batches: &[PathBuf], out: &Path, say: &dyn Fn(
     std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
     for (path, target) in batches.iter().zip(targets) {
         let (batch, info) = batch_file::read(path)?;
-        check_inputs(masks, &batch).with_context(|| format!("batch file `{}`", path.display()))?;
         let mut sink = Collector::default();
-        let keep = mask::apply(masks, &mut sink, &batch, &info)?;
-        mask::step_end(masks, &mut sink, &batch, &info, &keep, keep.tokens > 0)?;
+        let keep = replay_step(masks, &mut sink, path, &batch, &info)?;
         let (tokens, rejected) = (batch.completion_tokens(), batch.completion_tokens() - keep.tokens);
         let rate = 100.0 * rejected as f64 / tokens.max(1) as f64;
         let outcome = Outcome { keep: keep.keep, ..sink.0 };
@@ -54,6 +52,34 @@ pub fn replay(masks: &mut [Mask], batches: &[PathBuf], out: &Path, say: &dyn Fn(
         say(&format!("step {:>4}  rejected {rejected} of {tokens} ({rate:.2}%)  {}", info.step, target.display()));
     }
     Ok(())
+}
+
+/// Checks that there is something to replay.
+///
+/// # Errors
+///
+/// When there is no mask.
+pub fn check_any(masks: &[Mask]) -> Result<()> {
+    ensure!(!masks.is_empty(), "there is no mask to replay (name one under `[[mask]]`)");
+    Ok(())
+}
+
+/// Runs `masks` over one batch of the file `path`. The step counts as taken where a token is left.
+///
+/// # Errors
+///
+/// Where the batch lacks what a mask asks for; a mask's own sentence.
+pub fn replay_step(
+    masks: &mut [Mask],
+    sink: &mut dyn Sink,
+    path: &Path,
+    batch: &StepBatch,
+    info: &StepInfo,
+) -> Result<Keep> {
+    check_inputs(masks, batch).with_context(|| format!("batch file `{}`", path.display()))?;
+    let keep = mask::apply(masks, sink, batch, info)?;
+    mask::step_end(masks, sink, batch, info, &keep, keep.tokens > 0)?;
+    Ok(keep)
 }
 
 fn target(path: &Path, out: &Path) -> Result<PathBuf> {

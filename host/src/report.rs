@@ -232,8 +232,15 @@ pub fn record_step(run: &mut Run, batch: &StepBatch, keep: &Keep, loss: f64, out
     }
 }
 
+/// A share as a percentage.
+#[must_use]
+pub fn percent(share: f64) -> String {
+    format!("{:.2}%", 100.0 * share)
+}
+
 /// Digits in groups of three.
-fn grouped(number: u64) -> String {
+#[must_use]
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (i, digit) in digits.chars().enumerate() {

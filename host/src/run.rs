@@ -140,7 +140,7 @@ impl Run {
         let dataset = config.data.open(config.train.seed)?;
         let held_out =
             if config.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(config.eval.num_prompts)? };
-        let rewards = Rewards::build(&config.reward)?;
+        let rewards = Rewards::build(registry, &config.reward, &watchdog)?;
         let needs = needs(&components, &config, &policy)?;
         let train = &config.train;
         let optimizer = AdamW::new(

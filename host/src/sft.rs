@@ -1,5 +1,6 @@
 //! Supervised training on worked solutions: how a base model is made.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -9,13 +10,16 @@ use serde::Deserialize;
 use crate::config::{DataConfig, Draft};
 use crate::data::{Dataset, Example, Tokenizer};
 use crate::embedded;
-use crate::eval::{self, Limits};
+use crate::eval::{self, Exam, Grader};
 use crate::files;
 use crate::model::{Config, ModelFiles, Policy, Wants};
 use crate::optim::{AdamW, AdamWConfig, Schedule, ScheduleKind};
+use crate::registry::Registry;
 use crate::reward::{RewardConfig, Rewards};
 use crate::rng;
+use crate::sink::WarningSink;
 use crate::stages::rollout::{encode, join};
+use crate::watchdog::Watchdog;
 
 /// The settings of `host sft` when no `--config` is given: how the embedded model was made.
 pub const DEFAULT: &str = include_str!("../../configs/tiny/sft.toml");
@@ -201,12 +205,19 @@ impl Sft {
         if self.held_out.is_empty() {
             return Ok(None);
         }
-        let limits = Limits {
-            max_prompt_length: self.settings.data.max_prompt_length,
-            max_completion_length: self.settings.eval.max_completion_length.max(1),
+        let Settings { data, train, eval, .. } = &self.settings;
+        let exam = Exam {
+            max_prompt_length: data.max_prompt_length,
+            max_completion_length: eval.max_completion_length.max(1),
+            step: 0,
+            max_steps: train.max_steps,
+            seed: train.seed,
         };
-        let rewards = Rewards::build(&[RewardConfig::exact_match()])?;
-        let graded = eval::grade(&self.policy, &self.tokenizer, &rewards, &self.held_out, limits)?;
+        let watchdog = Watchdog::off();
+        let mut rewards = Rewards::build(&Registry::open(&[])?, &[RewardConfig::exact_match()], &watchdog)?;
+        let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &watchdog };
+        let mut grader = Grader { rewards: &mut rewards, sink: &mut sink };
+        let graded = eval::grade(&self.policy, &self.tokenizer, &mut grader, &self.held_out, &exam)?;
         Ok(Some(eval::share_right(&graded)))
     }
 

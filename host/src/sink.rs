@@ -12,16 +12,16 @@ const MOST_WARNINGS: usize = 100;
 
 /// The sink of one run.
 ///
-/// A mask's numbers appear as `component-id/name`; those of the advantage estimator and the objective, of which a run has
-/// one each, as plain `name` (`clip_ratio/region_mean`). Of a per-token array the mean and the largest value over completion
+/// A mask's numbers appear as `component-id/name`, a reward's as `rewards/component-id/name`; those of the advantage estimator
+/// and the objective, of which a run has one each, as plain `name` (`clip_ratio/region_mean`). Of a per-token array the mean and the largest value over completion
 /// tokens appear, as `name/mean` and `name/max`.
 pub struct StepSink<'a> {
     /// The step's metrics.
     pub metrics: &'a mut Metrics,
-    /// `[B, T]`: 1 for completion tokens.
+    /// `[B, T]`: 1 for completion tokens. At the reward point `[B]`: an array there has one number per completion.
     pub completion_mask: &'a [u8],
-    /// Whether names carry the component's id.
-    pub prefixed: bool,
+    /// What stands before the component's id in names; none where names carry no id.
+    pub prefix: Option<&'static str>,
     /// Sentences already shown.
     pub warned: &'a mut BTreeSet<String>,
     /// Told of every call.
@@ -30,7 +30,7 @@ pub struct StepSink<'a> {
 
 impl StepSink<'_> {
     fn name(&self, component: &str, name: &str) -> String {
-        if self.prefixed { format!("{component}/{name}") } else { name.to_owned() }
+        self.prefix.map_or_else(|| name.to_owned(), |prefix| format!("{prefix}{component}/{name}"))
     }
 }
 
@@ -55,13 +55,7 @@ impl Sink for StepSink<'_> {
     }
 
     fn warn(&mut self, component: &str, text: &str) {
-        let sentence = format!("component `{component}`: {text}");
-        if self.warned.len() < MOST_WARNINGS && self.warned.insert(sentence.clone()) {
-            eprintln!("warning: {sentence}");
-            if self.warned.len() == MOST_WARNINGS {
-                eprintln!("warning: these were {MOST_WARNINGS} different warnings of components; no more are shown");
-            }
-        }
+        warn_once(self.warned, component, text);
     }
 
     fn enter(&mut self, component: &str, method: &'static str) {
@@ -70,5 +64,41 @@ impl Sink for StepSink<'_> {
 
     fn leave(&mut self) {
         self.watchdog.leave();
+    }
+}
+
+/// The sink of calls that belong to no step, as of a measurement on held-out prompts: warnings are shown.
+pub struct WarningSink<'a> {
+    /// Sentences already shown.
+    pub warned: &'a mut BTreeSet<String>,
+    /// Told of every call.
+    pub watchdog: &'a Watchdog,
+}
+
+impl Sink for WarningSink<'_> {
+    fn record(&mut self, _component: &str, _name: &str, _value: f64) {}
+
+    fn record_tokens(&mut self, _component: &str, _name: &str, _values: &[f32]) {}
+
+    fn warn(&mut self, component: &str, text: &str) {
+        warn_once(self.warned, component, text);
+    }
+
+    fn enter(&mut self, component: &str, method: &'static str) {
+        self.watchdog.enter(component, method);
+    }
+
+    fn leave(&mut self) {
+        self.watchdog.leave();
+    }
+}
+
+fn warn_once(warned: &mut BTreeSet<String>, component: &str, text: &str) {
+    let sentence = format!("component `{component}`: {text}");
+    if warned.len() < MOST_WARNINGS && warned.insert(sentence.clone()) {
+        eprintln!("warning: {sentence}");
+        if warned.len() == MOST_WARNINGS {
+            eprintln!("warning: these were {MOST_WARNINGS} different warnings of components; no more are shown");
+        }
     }
 }

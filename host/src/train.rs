@@ -50,17 +50,22 @@ pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: 
 /// Stage 1, and the log-probabilities under the policy that sampled.
 fn sample(run: &mut Run) -> Result<rollout::Rollout> {
     let work = run.work();
-    let Run { config, policy, dataset, progress, metrics, tokenizer, rewards, .. } = run;
+    let Run { config, policy, dataset, progress, metrics, tokenizer, rewards, warned, watchdog, .. } = run;
     let timer = metrics.timer("rollout");
+    let completions = vec![1; config.train.rollout_size()];
+    let mut sink = StepSink { metrics, completion_mask: &completions, prefix: Some("rewards/"), warned, watchdog };
     let sampler = Sampler {
         config: &config.rollout,
         max_prompt_length: config.data.max_prompt_length,
         seed: config.train.seed,
+        step: progress.step,
+        max_steps: config.train.max_steps,
         completions: config.train.rollout_size(),
         tokenizer,
         rewards,
+        sink: &mut sink,
     };
-    let mut rollout = rollout::sample(policy, dataset, progress.prompts, &sampler)?;
+    let mut rollout = rollout::sample(policy, dataset, progress.prompts, sampler)?;
     progress.prompts += (config.train.rollout_size() / config.rollout.num_generations) as u64;
     if config.train.steps_per_rollout() > 1 {
         rollout.batch.old_logps = Some(score::logps(policy, &rollout.batch, work)?);
@@ -75,7 +80,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     let (info, work) = (run.step_info(iteration), run.work());
     let Run { policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, .. } = run;
     let completion_mask = batch.completion_mask.clone();
-    let mut sink = StepSink { metrics, completion_mask: &completion_mask, prefixed: false, warned, watchdog };
+    let mut sink = StepSink { metrics, completion_mask: &completion_mask, prefix: None, warned, watchdog };
 
     let timer = sink.metrics.timer("score");
     let forward = score::fill(policy, reference.as_ref(), optimizer, &mut batch, needs, work)?;
@@ -93,7 +98,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
         batch_file::write(&dir.join(batch_file::name(info.step)), &batch, &info)?;
     }
 
-    sink.prefixed = true;
+    sink.prefix = Some("");
     let timer = sink.metrics.timer("mask");
     let keep = mask::apply(&mut components.masks, &mut sink, &batch, &info)?;
     drop(timer);

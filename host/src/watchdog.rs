@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// The methods that are watched, by number.
-const METHODS: [&str; 7] = ["create", "estimate", "evaluate", "mask", "step_end", "save", "load"];
+const METHODS: [&str; 8] = ["create", "score", "estimate", "evaluate", "mask", "step_end", "save", "load"];
 
 /// Counts the seconds of the current call. The thread behind it ends when this is dropped.
 #[derive(Debug)]

@@ -66,16 +66,33 @@ pub fn target() -> PathBuf {
 ///
 /// When the build fails.
 pub fn cargo(manifest: &Path, target: &Path, args: &[&str]) -> Result<(), String> {
-    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(program);
-    command.args(["build", "--quiet", "--manifest-path"]).arg(manifest).arg("--target-dir").arg(target).args(args);
+    let folder = manifest.parent().expect("a manifest lies in a folder");
+    cargo_in(folder, target, &[&["build", "--quiet"], args].concat())
+}
+
+/// Runs `cargo ARGS` in `folder`; what it said when it fails.
+///
+/// # Errors
+///
+/// When it fails.
+pub fn cargo_in(folder: &Path, target: &Path, args: &[&str]) -> Result<(), String> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(folder);
+    clean(&mut command, target);
+    let output = command.output().map_err(|error| format!("cargo cannot be run: {error}"))?;
+    let said = || [output.stdout.as_slice(), &output.stderr].map(String::from_utf8_lossy).concat();
+    if output.status.success() { Ok(()) } else { Err(said()) }
+}
+
+/// Sets the target folder of a cargo that `command` starts, and takes away what concerns this test alone.
+pub fn clean(command: &mut Command, target: &Path) {
+    command.env("CARGO_TARGET_DIR", target);
     // What cargo told this test about its own package is not for that build.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
-        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "LD_LIBRARY_PATH" {
+        let ours = ["CARGO_PKG_", "CARGO_MANIFEST_", "INSTA_"].iter().any(|prefix| name.starts_with(prefix));
+        if ours || name == "LD_LIBRARY_PATH" {
             command.env_remove(name.as_ref());
         }
     }
-    let output = command.output().map_err(|error| format!("cargo cannot be run: {error}"))?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }

@@ -1,188 +1,284 @@
-//! The operations on one CPU thread. Inner loops run over fixed blocks of lanes, which the compiler vectorises.
+//! The operations on CPU threads, with the widest instructions that the machine has, chosen at run time. The results
+//! depend neither on these nor on the number of threads.
 
-use super::saturate;
+use std::ops::Range;
+
+use pulp::{Arch, NullaryFnOnce};
+
+use super::lanes::{accumulate, project, propose, sum, update};
+use super::{Projection, parallel};
 use crate::LastLayer;
-use crate::moments::{MomentRow, Moments};
+use crate::gradient::{Gradients, Pair};
+use crate::moments::{MomentRow, Slot, Source};
 use crate::optimizer::{Adam, RowRule};
-use crate::support::Pair;
+use crate::semantics::StateDtype;
 
-/// Enough for the compiler to keep the loop over lanes and vectorise it, instead of unrolling it first.
-const LANES: usize = 32;
+/// Columns that a token proposal works on at a time: of some hundred tokens' features they stay in a core's own cache while all
+/// rows that touch these tokens come by.
+const WIDE_TILE: usize = 1024;
 
-/// `‖h‖²` of each feature, `[N]`, given by flat positions.
-pub(crate) fn squared_norms(batch: &LastLayer, features: &[usize]) -> Vec<f64> {
-    let norm = |h| sum(h, h, |x, y| f64::from(x) * f64::from(y));
-    features.iter().map(|&feature| norm(batch.feature(feature))).collect()
+/// Columns that a sum over tokens works on at a time: of a whole batch's features they stay in the cache that cores share,
+/// and the sum in registers.
+const TILE: usize = 64;
+
+/// The columns, `size` at a time.
+fn tiles(width: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..width).step_by(size).map(move |start| start..(start + size).min(width))
 }
 
-/// `v = D h` of each pair, `[P]`: D is the Adam direction as if the token's own gradient, `coefficient h`, were the
-/// batch's, from the moments before the batch.
-pub(crate) fn token_projections(
-    batch: &LastLayer,
-    by_row: &[Pair],
-    coefficients: &[f64],
-    moments: &Moments,
-    adam: &Adam,
-) -> Vec<f64> {
-    let mut projections = vec![0.0; coefficients.len()];
-    for pairs in by_row.chunk_by(|a, b| a.row == b.row) {
-        let row = moments.row(pairs[0].row);
-        let rule = adam.proposal(row.as_ref().map_or(0, |row| row.age));
-        for pair in pairs {
-            projections[pair.index] =
-                project(batch.feature(pair.feature), row.as_ref(), &rule, coefficients[pair.index]);
-        }
+/// Where a batch's features are, and who may work on them.
+#[derive(Clone, Copy)]
+pub(crate) struct Features<'a> {
+    pub batch: &'a LastLayer<'a>,
+    /// Flat position of each token's feature, `[N]`.
+    pub positions: &'a [usize],
+    /// How many threads may work.
+    pub threads: usize,
+}
+
+impl<'a> Features<'a> {
+    /// Some columns of the feature of a pair's token.
+    #[inline(always)]
+    fn of(&self, pair: &Pair, tile: &Range<usize>) -> &'a [f32] {
+        &self.batch.feature(self.positions[pair.token as usize])[tile.clone()]
     }
-    projections
-}
 
-/// `v = D h` of each pair, `[P]`: D is the direction of `sum coefficient h` over each row's pairs; `adam` absent means
-/// SGD.
-pub(crate) fn subset_projections(
-    batch: &LastLayer,
-    by_row: &[Pair],
-    coefficients: &[f64],
-    moments: &Moments,
-    adam: Option<&Adam>,
-) -> Vec<f64> {
-    let mut projections = vec![0.0; coefficients.len()];
-    let mut direction = vec![0.0; batch.width];
-    for pairs in by_row.chunk_by(|a, b| a.row == b.row) {
-        accumulate(batch, pairs, coefficients, &mut direction);
-        if let Some(adam) = adam {
-            propose(&mut direction, moments.row(pairs[0].row).as_ref(), adam);
-        }
-        for pair in pairs {
-            projections[pair.index] = sum(&direction, batch.feature(pair.feature), |d, h| d * f64::from(h));
-        }
-    }
-    projections
-}
-
-/// Takes the gradient `sum coefficient h` of every row in `by_row` into the moments; other rows are left for later.
-pub(crate) fn update_moments(
-    batch: &LastLayer,
-    by_row: &[Pair],
-    coefficients: &[f64],
-    moments: &mut Moments,
-    adam: &Adam,
-) {
-    let mut gradient = vec![0.0; batch.width];
-    for pairs in by_row.chunk_by(|a, b| a.row == b.row) {
-        accumulate(batch, pairs, coefficients, &mut gradient);
-        let (exp_avg, exp_avg_sq, age) = moments.row_mut(pairs[0].row);
-        let rule = adam.update(age);
-        for ((m, v), &g) in exp_avg.iter_mut().zip(exp_avg_sq).zip(&gradient) {
-            let (mean, square) = rule.moments(f64::from(*m), f64::from(*v), g);
-            (*m, *v) = (saturate(mean), saturate(square));
-        }
-    }
-}
-
-/// `gradient = sum coefficient h` over the pairs of one row, `[D]`.
-fn accumulate(batch: &LastLayer, pairs: &[Pair], coefficients: &[f64], gradient: &mut [f64]) {
-    gradient.fill(0.0);
-    for pair in pairs {
-        let coefficient = coefficients[pair.index];
-        for (g, &h) in gradient.iter_mut().zip(batch.feature(pair.feature)) {
-            *g += coefficient * f64::from(h);
-        }
-    }
-}
-
-/// Turns one row of a gradient into Adam's direction, in place.
-fn propose(gradient: &mut [f64], row: Option<&MomentRow>, adam: &Adam) {
-    let rule = adam.proposal(row.map_or(0, |row| row.age));
-    match row {
-        Some(row) => {
-            for ((g, &m), &v) in gradient.iter_mut().zip(row.exp_avg).zip(row.exp_avg_sq) {
-                *g = rule.direction(f64::from(m), f64::from(v), *g);
+    /// `sum coefficient h` over pairs, some columns of it; 0 beyond them.
+    #[inline(always)]
+    fn weighed_sum(&self, pairs: &[Pair], coefficients: &[f64], tile: &Range<usize>) -> [f64; TILE] {
+        let mut total = [0.0; TILE];
+        for (pair, &coefficient) in pairs.iter().zip(coefficients) {
+            let h = self.of(pair, tile);
+            match h.first_chunk::<TILE>() {
+                Some(h) => accumulate(&mut total, coefficient, h),
+                None => accumulate(&mut total, coefficient, h),
             }
         }
-        None => gradient.iter_mut().for_each(|g| *g = rule.direction(0.0, 0.0, *g)),
+        total
+    }
+
+    fn threads_for(&self, pairs: usize) -> usize {
+        parallel::threads_for(pairs * self.batch.width, self.threads)
     }
 }
 
-/// `D . h` for the gradient `coefficient h` of one row: in `f32` where that holds every intermediate, else in `f64`.
-fn project(h: &[f32], row: Option<&MomentRow>, rule: &RowRule, coefficient: f64) -> f64 {
-    let fast = match row {
-        Some(row) => project_seen(h, row, rule, coefficient),
-        None => project_unseen(h, rule, coefficient),
-    };
-    if fast.is_finite() {
-        return fast;
-    }
-    let entry = |h: f32, m: f32, v: f32| {
-        let h = f64::from(h);
-        h * rule.direction(f64::from(m), f64::from(v), coefficient * h)
-    };
-    match row {
-        Some(row) => h.iter().zip(row.exp_avg).zip(row.exp_avg_sq).map(|((&h, &m), &v)| entry(h, m, v)).sum(),
-        None => h.iter().map(|&h| entry(h, 0.0, 0.0)).sum(),
+/// `‖h‖²`; not finite if an entry is not.
+pub(crate) fn squared_norm(feature: &[f32]) -> f64 {
+    Arch::new().dispatch(SquaredNorm(feature))
+}
+
+struct SquaredNorm<'a>(&'a [f32]);
+
+impl NullaryFnOnce for SquaredNorm<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn call(self) -> f64 {
+        sum(self.0, self.0, |x, y| f64::from(x) * f64::from(y))
     }
 }
 
-/// `project` in `f32` for a row with moments; not finite if anything overflowed on the way.
-fn project_seen(h: &[f32], row: &MomentRow, rule: &RowRule, coefficient: f64) -> f64 {
-    let [old1, new1, old2, new2, eps, coefficient] =
-        [rule.old1, rule.new1, rule.old2, rule.new2, rule.eps, coefficient].map(|x| x as f32);
-    let mut total = [0.0f32; LANES];
-    let mut squares = [0.0f32; LANES];
-    let mut block = |h: &[f32; LANES], m: &[f32; LANES], v: &[f32; LANES]| {
-        for lane in 0..LANES {
-            let g = coefficient * h[lane];
-            let square = old2 * v[lane] + new2 * (g * g);
-            total[lane] += h[lane] * (old1 * m[lane] + new1 * g) / (square.sqrt() + eps);
-            // A square that overflows would vanish in the quotient; their sum tells.
-            squares[lane] += square;
-        }
-    };
-    let (h_blocks, h_rest) = h.as_chunks();
-    let (m_blocks, m_rest) = row.exp_avg.as_chunks();
-    let (v_blocks, v_rest) = row.exp_avg_sq.as_chunks();
-    for ((h, m), v) in h_blocks.iter().zip(m_blocks).zip(v_blocks) {
-        block(h, m, v);
-    }
-    block(&padded(h_rest), &padded(m_rest), &padded(v_rest));
-    let fits = squares.iter().all(|x| x.is_finite());
-    if fits { total.iter().map(|&x| f64::from(x)).sum() } else { f64::INFINITY }
+/// `D h` of each pair, `[P]`: D is the Adam direction as if the token's own gradient, `coefficient h`, were the batch's,
+/// from the moments before the batch. Each projection's squared norm is that of its row of D.
+///
+/// Pairs are worked on by subset, each of which should hold a few hundred tokens.
+pub(crate) fn token_projections(
+    features: Features,
+    gradients: &Gradients,
+    source: &Source,
+    adam: &Adam,
+) -> Vec<Projection> {
+    let mut projections = vec![Projection::default(); gradients.pairs.len()];
+    let tasks = tasks(gradients, &mut projections, 1, |a, b| a.subset == b.subset);
+    let (threads, arch) = (features.threads_for(gradients.pairs.len()), Arch::new());
+    parallel::for_each(threads, tasks, |task| arch.dispatch(TokenProjections { features, source, adam, task }));
+    projections
 }
 
-/// `project` in `f32` for a row whose moments are zero; not finite if anything overflowed on the way.
-fn project_unseen(h: &[f32], rule: &RowRule, coefficient: f64) -> f64 {
-    let [new1, root2, eps, coefficient] = [rule.new1, rule.new2.sqrt(), rule.eps, coefficient].map(|x| x as f32);
-    let mut total = [0.0f32; LANES];
-    let mut block = |h: &[f32; LANES]| {
-        for lane in 0..LANES {
-            let g = coefficient * h[lane];
-            total[lane] += h[lane] * (new1 * g) / (root2 * g.abs() + eps);
-        }
-    };
-    let (blocks, rest) = h.as_chunks();
-    for h in blocks {
-        block(h);
-    }
-    block(&padded(rest));
-    total.iter().map(|&x| f64::from(x)).sum()
+struct TokenProjections<'a> {
+    features: Features<'a>,
+    source: &'a Source<'a>,
+    adam: &'a Adam,
+    task: Task<'a>,
 }
 
-/// The last, incomplete block, filled up with zeros, which add nothing.
-fn padded(rest: &[f32]) -> [f32; LANES] {
-    let mut block = [0.0; LANES];
-    block[..rest.len()].copy_from_slice(rest);
-    block
-}
+impl NullaryFnOnce for TokenProjections<'_> {
+    type Output = ();
 
-/// `sum f(a, b)` in `f64` over blocks of lanes.
-fn sum<A: Copy, B: Copy>(a: &[A], b: &[B], f: impl Fn(A, B) -> f64) -> f64 {
-    let mut total = [0.0f64; LANES];
-    let (a_blocks, a_rest) = a.as_chunks::<LANES>();
-    let (b_blocks, b_rest) = b.as_chunks::<LANES>();
-    for (a, b) in a_blocks.iter().zip(b_blocks) {
-        for lane in 0..LANES {
-            total[lane] += f(a[lane], b[lane]);
+    #[inline(always)]
+    fn call(self) {
+        let Self { features, source, adam, task: Task { pairs, coefficients, projections } } = self;
+        let width = features.batch.width;
+        let runs = runs(pairs, source, adam, width);
+        for tile in tiles(width, WIDE_TILE) {
+            let mut results = coefficients.iter().zip(&mut *projections);
+            for (pairs, row, rule) in &runs {
+                let row = row.map(|row| row.columns(&tile));
+                for (pair, (&coefficient, projection)) in pairs.iter().zip(&mut results) {
+                    let part = project(features.of(pair, &tile), row.as_ref(), rule, coefficient);
+                    projection.v += part.v;
+                    projection.squared_norm += part.squared_norm;
+                }
+            }
         }
     }
-    let rest: f64 = a_rest.iter().zip(b_rest).map(|(&a, &b)| f(a, b)).sum();
-    total.iter().sum::<f64>() + rest
+}
+
+/// `D h` of each pair, `[P]`: D is the direction of each subset's gradient, the sum of `coefficient h` over its pairs;
+/// `adam` absent means SGD. The first projection of each row carries the squared norm of that row of D, the others 0.
+pub(crate) fn subset_projections(
+    features: Features,
+    gradients: &Gradients,
+    source: &Source,
+    adam: Option<&Adam>,
+) -> Vec<Projection> {
+    let mut projections = vec![Projection::default(); gradients.pairs.len()];
+    let (threads, arch) = (features.threads_for(2 * gradients.pairs.len()), Arch::new());
+    let tasks = tasks(gradients, &mut projections, gradients.pairs.len().div_ceil(4 * threads), Pair::shares_row);
+    parallel::for_each(threads, tasks, |task| arch.dispatch(SubsetProjections { features, source, adam, task }));
+    projections
+}
+
+struct SubsetProjections<'a> {
+    features: Features<'a>,
+    source: &'a Source<'a>,
+    adam: Option<&'a Adam>,
+    task: Task<'a>,
+}
+
+impl NullaryFnOnce for SubsetProjections<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { features, source, adam, task: Task { pairs, coefficients, projections } } = self;
+        let rules = adam.map(|adam| runs(pairs, source, adam, features.batch.width));
+        for tile in tiles(features.batch.width, TILE) {
+            let mut start = 0;
+            for (at, run) in pairs.chunk_by(Pair::shares_row).enumerate() {
+                let end = start + run.len();
+                let mut direction = features.weighed_sum(run, &coefficients[start..end], &tile);
+                let direction = &mut direction[..tile.len()];
+                if let Some((_, row, rule)) = rules.as_ref().map(|rules| &rules[at]) {
+                    propose(direction, row.map(|row| row.columns(&tile)).as_ref(), rule);
+                }
+                projections[start].squared_norm += sum(direction, direction, |x, y| x * y);
+                for (pair, projection) in run.iter().zip(&mut projections[start..end]) {
+                    projection.v += sum(direction, features.of(pair, &tile), |d, h| d * f64::from(h));
+                }
+                start = end;
+            }
+        }
+    }
+}
+
+/// Part of the pairs, with where their results go.
+struct Task<'a> {
+    pairs: &'a [Pair],
+    coefficients: &'a [f64],
+    projections: &'a mut [Projection],
+}
+
+/// Cuts the pairs into tasks of at least `size`, nowhere between two that `belong` together.
+fn tasks<'a>(
+    gradients: &'a Gradients,
+    mut projections: &'a mut [Projection],
+    size: usize,
+    belong: impl Fn(&Pair, &Pair) -> bool,
+) -> Vec<Task<'a>> {
+    let (mut pairs, mut coefficients) = (&gradients.pairs[..], &gradients.coefficients[..]);
+    let mut tasks = Vec::new();
+    while !pairs.is_empty() {
+        let mut end = size.min(pairs.len());
+        while end < pairs.len() && belong(&pairs[end - 1], &pairs[end]) {
+            end += 1;
+        }
+        let (own_pairs, own_coefficients, own);
+        (own_pairs, pairs) = pairs.split_at(end);
+        (own_coefficients, coefficients) = coefficients.split_at(end);
+        (own, projections) = projections.split_at_mut(end);
+        tasks.push(Task { pairs: own_pairs, coefficients: own_coefficients, projections: own });
+    }
+    tasks
+}
+
+/// The pairs of one row, its moments, and Adam's rule for it.
+type Run<'a> = (&'a [Pair], Option<MomentRow<'a>>, RowRule);
+
+fn runs<'a>(pairs: &'a [Pair], source: &Source<'a>, adam: &Adam, width: usize) -> Vec<Run<'a>> {
+    let run = |run: &'a [Pair]| {
+        let row = source.row(run[0].row, width);
+        (run, row, adam.proposal(row.as_ref()))
+    };
+    pairs.chunk_by(Pair::shares_row).map(run).collect()
+}
+
+/// Takes the gradient, the sum of `coefficient h` over each row's pairs, into the moments of its rows.
+///
+/// `slots` are the rows' own, in the order of the pairs; `steps` counts the steps before this one.
+pub(crate) fn update_moments(
+    features: Features,
+    gradients: &Gradients,
+    slots: Vec<&mut Slot>,
+    steps: u64,
+    adam: &Adam,
+    dtype: StateDtype,
+) {
+    let mut coefficients = &gradients.coefficients[..];
+    let mut updates = Vec::with_capacity(slots.len());
+    for (pairs, slot) in gradients.pairs.chunk_by(Pair::shares_row).zip(slots) {
+        let own;
+        (own, coefficients) = coefficients.split_at(pairs.len());
+        let rule = adam.update(steps - slot.written);
+        slot.written = steps + 1;
+        updates.push(Update { pairs, coefficients: own, slot, rule });
+    }
+    let (threads, arch) = (features.threads_for(gradients.pairs.len()), Arch::new());
+    let groups = grouped(updates, gradients.pairs.len().div_ceil(4 * threads));
+    parallel::for_each(threads, groups, |updates| arch.dispatch(UpdateMoments { features, updates, dtype }));
+}
+
+/// The pairs of one row, and its moments with Adam's rule for them.
+struct Update<'a> {
+    pairs: &'a [Pair],
+    coefficients: &'a [f64],
+    slot: &'a mut Slot,
+    rule: RowRule,
+}
+
+/// Updates in groups of at least `size` pairs.
+fn grouped(updates: Vec<Update>, size: usize) -> Vec<Vec<Update>> {
+    let (mut groups, mut group, mut pairs) = (Vec::new(), Vec::new(), 0);
+    for update in updates {
+        pairs += update.pairs.len();
+        group.push(update);
+        if pairs >= size {
+            groups.push(std::mem::take(&mut group));
+            pairs = 0;
+        }
+    }
+    groups.push(group);
+    groups
+}
+
+struct UpdateMoments<'a> {
+    features: Features<'a>,
+    updates: Vec<Update<'a>>,
+    dtype: StateDtype,
+}
+
+impl NullaryFnOnce for UpdateMoments<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { features, mut updates, dtype } = self;
+        for tile in tiles(features.batch.width, TILE) {
+            for Update { pairs, coefficients, slot, rule } in &mut updates {
+                let gradient = features.weighed_sum(pairs, coefficients, &tile);
+                let (exp_avg, exp_avg_sq) = (&mut slot.exp_avg[tile.clone()], &mut slot.exp_avg_sq[tile.clone()]);
+                update(exp_avg, exp_avg_sq, &gradient, rule, dtype);
+            }
+        }
+    }
 }

@@ -2,15 +2,26 @@
 //!
 //! | operation | gives | used by |
 //! |---|---|---|
-//! | `squared_norms` | `‖h‖²` per token's feature | token proposals, SGD |
-//! | `token_projections` | `v = D h` per pair, D the Adam direction of the token's gradient alone | token proposals, Adam |
-//! | `subset_projections` | `v = D h` per pair, D the direction of a subset's gradient | proposals of completions, groups, batches; both |
+//! | `squared_norm` | `‖h‖²` of a feature | supports; token proposals, SGD |
+//! | `token_projections` | `D h` per pair, D the Adam direction of the token's gradient alone | token proposals, Adam |
+//! | `subset_projections` | `D h` per pair, D the direction of a subset's gradient | proposals of completions, groups, batches; both |
 //! | `update_moments` | the moments after a step | `commit`, Adam |
 //!
 //! A backend streams over rows of `[D]`: no array of size N K D exists. Sums over a row run in the order of
-//! `Supports::by_row`, so that results do not depend on anything but the inputs.
+//! `Gradients::pairs`, so that results do not depend on anything but the inputs.
 
 pub(crate) mod cpu;
+mod lanes;
+pub(crate) mod parallel;
+
+/// What a direction does to one (row, token) pair.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Projection {
+    /// `D_row . h`.
+    pub v: f64,
+    /// The pair's part of `‖D‖²`.
+    pub squared_norm: f64,
+}
 
 /// Nearest finite `f32`: what is finite in `f64` stays finite when stored or reported.
 pub(crate) fn saturate(x: f64) -> f32 {

@@ -80,7 +80,7 @@ impl Optimizer {
     }
 
     pub fn direction(&self, gradient: &[f64]) -> Vec<f64> {
-        let OptimizerModel { kind, beta1, beta2, eps } = self.model;
+        let OptimizerModel { kind, beta1, beta2, eps, .. } = self.model;
         if kind == OptimizerKind::Sgd {
             return gradient.to_vec();
         }

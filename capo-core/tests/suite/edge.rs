@@ -63,6 +63,7 @@ fn an_all_but_certain_token_keeps_its_digits() {
         topk_logits: vec![0.0, -30.0],
         action_ids: vec![0],
         action_logits: vec![0.0],
+        logsumexp: vec![1.0],
         advantages: vec![1.0],
         mask: vec![1],
         ..Batch::empty(Dims(1, 1, 2, 1, 2))
@@ -114,7 +115,8 @@ fn sgd_has_no_state() {
 
 #[test]
 fn learning_rate_zero_accepts_everything_finite() {
-    let tight = Acceptance { fisher_threshold: Some(1e-300), hessian_range: Some([-1e-300, 1e-300]) };
+    let tight =
+        Acceptance { fisher_threshold: Some(1e-300), hessian_range: Some([-1e-300, 1e-300]), ..Acceptance::default() };
     let mut batch = Batch::full(&mut Rng(6), DIMS);
     batch.hidden[0] = f32::NAN;
     for optimizer in [SGD, ADAM] {
@@ -293,7 +295,7 @@ fn mistakes_in_the_batch_are_named() {
         let mut view = batch.view();
         change(&mut view);
         let step = Step { batch: view, ..batch.step(&POLICY, &ADAM, 0.1) };
-        let result = open_model().assess(&step, &batch.mask);
+        let result = open_model().prepare(&step, &batch.mask);
         assert_eq!(result.unwrap_err().to_string(), sentence);
     }
 }
@@ -302,7 +304,7 @@ fn mistakes_in_the_batch_are_named() {
 fn mistakes_in_the_settings_are_named() {
     let batch = Batch::full(&mut Rng(13), DIMS);
     let complaint = |policy: Policy, optimizer: OptimizerModel, lr: f64, mask: &[u8]| {
-        let result = open_model().assess(&batch.step(&policy, &optimizer, lr), mask);
+        let result = open_model().prepare(&batch.step(&policy, &optimizer, lr), mask);
         result.unwrap_err().to_string()
     };
     let cold = complaint(Policy { temperature: 0.0, ..POLICY }, ADAM, 0.1, &batch.mask);
@@ -327,11 +329,11 @@ fn mistakes_in_the_settings_are_named() {
     let refused =
         |acceptance| CurvatureModel::new(acceptance, Granularity::Token, Semantics::PAPER).unwrap_err().to_string();
     assert_eq!(
-        refused(Acceptance { fisher_threshold: Some(f64::NAN), hessian_range: None }),
+        refused(Acceptance { fisher_threshold: Some(f64::NAN), ..Acceptance::default() }),
         "`fisher_threshold` is NaN, expected above 0 (leave it out to switch it off)"
     );
     assert_eq!(
-        refused(Acceptance { fisher_threshold: None, hessian_range: Some([0.1, -0.1]) }),
+        refused(Acceptance { hessian_range: Some([0.1, -0.1]), ..Acceptance::default() }),
         "`hessian_range` is [0.1, -0.1], expected a low end below the high end (leave it out to switch it off)"
     );
 }

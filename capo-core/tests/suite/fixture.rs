@@ -1,17 +1,18 @@
 //! Random batches and the settings that most tests share.
 
 use capo_core::{
-    Acceptance, Assessment, BatchShift, CurvatureModel, Granularity, LastLayer, OptimizerKind, OptimizerModel, Policy,
-    Semantics, Step,
+    Acceptance, Assessment, BatchShift, CurvatureModel, Granularity, LastLayer, Loss, OptimizerKind, OptimizerModel,
+    Policy, Semantics, Step,
 };
 
 /// Accepts everything finite.
-pub const OPEN: Acceptance = Acceptance { fisher_threshold: None, hessian_range: None };
+pub const OPEN: Acceptance = Acceptance { fisher_threshold: None, hessian_range: None, low_end_kept: false };
 pub const GRANULARITIES: [Granularity; 4] =
     [Granularity::Token, Granularity::Completion, Granularity::Group, Granularity::Batch];
 pub const POLICY: Policy = Policy { temperature: 1.0, top_k: None };
-pub const ADAM: OptimizerModel = OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.99, eps: 1e-8 };
-pub const SGD: OptimizerModel = OptimizerModel { kind: OptimizerKind::Sgd, beta1: 0.0, beta2: 0.0, eps: 0.0 };
+pub const ADAM: OptimizerModel =
+    OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0 };
+pub const SGD: OptimizerModel = OptimizerModel { kind: OptimizerKind::Sgd, beta1: 0.0, beta2: 0.0, eps: 0.0, ..ADAM };
 
 /// A linear congruential generator with its high bits mixed down; good enough to make test data.
 pub struct Rng(pub u64);
@@ -48,6 +49,7 @@ pub struct Batch {
     pub topk_logits: Vec<f32>,
     pub action_ids: Vec<u32>,
     pub action_logits: Vec<f32>,
+    pub logsumexp: Vec<f32>,
     pub advantages: Vec<f32>,
     pub mask: Vec<u8>,
 }
@@ -68,6 +70,7 @@ impl Batch {
                 batch.topk_logits.extend(logits[..k].iter().map(|x| x.1));
                 batch.action_ids.push(action.0);
                 batch.action_logits.push(action.1);
+                batch.logsumexp.push(logits.iter().map(|x| f64::from(x.1).exp()).sum::<f64>().ln() as f32);
                 batch.hidden.extend((0..width).map(|_| rng.symmetric(1.0)));
                 batch.advantages.push(if t < length { advantage } else { 0.0 });
                 batch.mask.push(u8::from(t < length));
@@ -93,6 +96,7 @@ impl Batch {
             topk_logits: vec![],
             action_ids: vec![],
             action_logits: vec![],
+            logsumexp: vec![],
             advantages: vec![],
             mask: vec![],
         }
@@ -112,6 +116,7 @@ impl Batch {
             topk_logits: &self.topk_logits,
             action_ids: &self.action_ids,
             action_logits: &self.action_logits,
+            logsumexp: &self.logsumexp,
         }
     }
 
@@ -125,6 +130,7 @@ impl Batch {
             topk_logits: reorder(&self.topk_logits, order),
             action_ids: reorder(&self.action_ids, order),
             action_logits: reorder(&self.action_logits, order),
+            logsumexp: reorder(&self.logsumexp, order),
             advantages: reorder(&self.advantages, order),
             mask: reorder(&self.mask, order),
         }
@@ -142,20 +148,29 @@ impl Batch {
     }
 
     pub fn step(&self, policy: &Policy, optimizer: &OptimizerModel, learning_rate: f64) -> Step<'_> {
-        let (batch, advantages) = (self.view(), &self.advantages);
-        Step { batch, advantages, policy: *policy, optimizer: *optimizer, learning_rate }
+        Step {
+            batch: self.view(),
+            advantages: &self.advantages,
+            policy: *policy,
+            loss: Loss::completion_mean(self.dims.1.max(1)),
+            optimizer: *optimizer,
+            learning_rate,
+            moments: None,
+        }
     }
 
     pub fn assess(&self, model: &CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, lr: f64) -> Assessment {
-        model.assess(&self.step(policy, optimizer, lr), &self.mask).unwrap()
+        model.assess(&model.prepare(&self.step(policy, optimizer, lr), &self.mask).unwrap())
     }
 
     pub fn shift(&self, model: &CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, lr: f64) -> BatchShift {
-        model.batch_shift(&self.step(policy, optimizer, lr), &self.mask).unwrap()
+        let prepared = model.prepare(&self.step(policy, optimizer, lr), &self.mask).unwrap();
+        model.batch_shift(&prepared, &self.mask).unwrap()
     }
 
     pub fn commit(&self, model: &mut CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, keep: &[u8]) {
-        model.commit(&self.step(policy, optimizer, 0.0), keep).unwrap();
+        let prepared = model.prepare(&self.step(policy, optimizer, 0.0), keep).unwrap();
+        model.commit(&prepared, keep).unwrap();
     }
 }
 

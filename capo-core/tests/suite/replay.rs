@@ -47,6 +47,7 @@ fn batch(file: &SafeTensors, vocab: usize, group_size: usize) -> Batch {
         topk_logits: numbers(file, "topk_logits", f32::from_le_bytes),
         action_ids: numbers(file, "completion_ids", u32::from_le_bytes),
         action_logits: numbers(file, "action_logits", f32::from_le_bytes),
+        logsumexp: numbers(file, "logsumexp", f32::from_le_bytes),
         advantages: numbers(file, "advantages", f32::from_le_bytes),
         mask: numbers(file, "completion_mask", u8::from_le_bytes),
     }
@@ -66,7 +67,13 @@ fn steps(name: &str, kind: OptimizerKind) -> Vec<Recorded> {
         Recorded {
             batch: batch(&SafeTensors::deserialize(&input).unwrap(), number("vocab_size"), number("group_size")),
             policy: Policy { temperature: scalars["sampling_temperature"].parse().unwrap(), top_k: None },
-            optimizer: OptimizerModel { kind, beta1: setting("beta1"), beta2: setting("beta2"), eps: setting("eps") },
+            optimizer: OptimizerModel {
+                kind,
+                beta1: setting("beta1"),
+                beta2: setting("beta2"),
+                eps: setting("eps"),
+                weight_decay: 0.0,
+            },
             learning_rate: setting("learning_rate"),
             keep: numbers(&expected, "keep", u8::from_le_bytes),
             m_f: numbers(&expected, "m_f", f64::from_le_bytes),
@@ -79,7 +86,11 @@ fn steps(name: &str, kind: OptimizerKind) -> Vec<Recorded> {
 fn check(name: &str, granularity: Granularity, kind: OptimizerKind) {
     let (fisher, hessian) = (threshold(name, "fisher_threshold"), threshold(name, "hessian_threshold"));
     let semantics = if name.starts_with("authors") { Semantics::AUTHORS } else { Semantics::PAPER };
-    let acceptance = Acceptance { fisher_threshold: Some(fisher), hessian_range: Some([-hessian, hessian]) };
+    let acceptance = Acceptance {
+        fisher_threshold: Some(fisher),
+        hessian_range: Some([-hessian, hessian]),
+        ..Acceptance::default()
+    };
     let mut model = CurvatureModel::new(acceptance, granularity, semantics).unwrap();
     let (mut kept, mut rejected) = (0, 0);
     for step in steps(name, kind) {

@@ -1,8 +1,8 @@
 //! The switches of [`Semantics`], one by one: what each changes, and what it leaves as in the paper.
 
 use capo_core::{
-    Assessment, BatchAverage, CurvatureModel, EmptyState, Feature, Granularity, OptimizerModel, Policy, RejectedBatch,
-    Semantics, Support, UntouchedRows, Weights,
+    Assessment, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, MomentUpdate, OptimizerModel,
+    OutsideAction, Policy, RejectedBatch, Semantics, StateDtype, Temperature, UntouchedRows, Weights,
 };
 
 use crate::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, POLICY, Rng, SGD, assert_close};
@@ -11,15 +11,13 @@ const DIMS: Dims = Dims(4, 3, 3, 18, 7);
 const PAPER: Semantics = Semantics::PAPER;
 const RATE: f64 = 0.1;
 
-const SWITCHED: [(&str, Semantics); 7] = [
-    ("feature", Semantics { feature: Feature::Next, ..PAPER }),
-    ("support", Semantics { support: Support::TopK, ..PAPER }),
-    ("weights", Semantics { weights: Weights::RowMean, ..PAPER }),
-    ("untouched_rows", Semantics { untouched_rows: UntouchedRows::Freeze, ..PAPER }),
-    ("rejected_batch", Semantics { rejected_batch: RejectedBatch::Counts, ..PAPER }),
-    ("batch_average", Semantics { batch_average: BatchAverage::CompletionMean, ..PAPER }),
-    ("empty_state", Semantics { empty_state: EmptyState::RawGradient, ..PAPER }),
-];
+const NEXT: Semantics = Semantics { feature: Feature::Next, ..PAPER };
+const TOP_K: Semantics = Semantics { temperature: Temperature::One, outside_action: OutsideAction::LeaveOut, ..PAPER };
+const ROW_MEAN: Semantics = Semantics { subset_weights: Weights::RowMean, moment_input: Weights::RowMean, ..PAPER };
+const FREEZE: Semantics = Semantics { untouched_rows: UntouchedRows::Freeze, ..PAPER };
+const COUNTS: Semantics = Semantics { rejected_batch: RejectedBatch::Counts, ..PAPER };
+const COMPLETION_MEAN: Semantics = Semantics { curvature_average: CurvatureAverage::CompletionMean, ..PAPER };
+const RAW_GRADIENT: Semantics = Semantics { empty_state: EmptyState::RawGradient, ..PAPER };
 
 fn model(granularity: Granularity, semantics: Semantics) -> CurvatureModel {
     CurvatureModel::new(OPEN, granularity, semantics).unwrap()
@@ -57,8 +55,8 @@ fn the_next_feature_is_the_paper_on_shifted_features() {
             batch.commit(&mut model, &POLICY, &optimizer, &batch.mask);
             (batch.assess(&model, &POLICY, &optimizer, RATE), model.rows())
         };
-        assert_eq!(run(&batch, SWITCHED[0].1), run(&shifted, PAPER));
-        assert_ne!(run(&batch, SWITCHED[0].1), run(&batch, PAPER));
+        assert_eq!(run(&batch, NEXT), run(&shifted, PAPER));
+        assert_ne!(run(&batch, NEXT), run(&batch, PAPER));
     }
 }
 
@@ -67,7 +65,7 @@ fn the_next_feature_of_a_short_completion_may_lie_in_padding() {
     let mut batch = Batch::full(&mut Rng(41), DIMS);
     batch.mask[2] = 0;
     batch.hidden[2 * 18] = f32::NAN;
-    let got = fresh(&batch, Granularity::Token, SWITCHED[0].1, &SGD);
+    let got = fresh(&batch, Granularity::Token, NEXT, &SGD);
     assert_eq!((got.keep[1], got.rejected.not_finite, got.rejected.total), (0, 1, 1));
     assert_eq!(fresh(&batch, Granularity::Token, PAPER, &SGD).rejected.total, 0);
 }
@@ -77,7 +75,7 @@ fn top_k_knows_neither_the_temperature_nor_the_logit_of_the_action() {
     let batch = Batch::full(&mut Rng(42), DIMS);
     let mut spoilt = batch.clone();
     spoilt.action_logits.fill(f32::NAN);
-    let top_k = model(Granularity::Token, SWITCHED[1].1);
+    let top_k = model(Granularity::Token, TOP_K);
     let hot = batch.assess(&top_k, &Policy { temperature: 3.0, ..POLICY }, &ADAM, RATE);
     assert_eq!(hot, spoilt.assess(&top_k, &POLICY, &ADAM, RATE));
     let paper = fresh(&batch, Granularity::Token, PAPER, &ADAM);
@@ -96,11 +94,12 @@ fn an_action_outside_the_top_k_only_pushes_down() {
         topk_logits: vec![1.0, 1.0],
         action_ids: vec![2],
         action_logits: vec![0.0],
+        logsumexp: vec![1.0],
         advantages: vec![0.5],
         mask: vec![1],
         ..Batch::empty(Dims(1, 1, 2, 1, 3))
     };
-    let got = fresh(&batch, Granularity::Token, SWITCHED[1].1, &SGD);
+    let got = fresh(&batch, Granularity::Token, TOP_K, &SGD);
     let s = 0.5 * 4.0 * 0.5; // A |h|² |u|²
     assert_close("m_f", &got.m_f, &[0.5 * RATE * RATE * s * s], 1e-7);
     assert_close("m_h", &got.m_h, &[RATE * 0.5 * s + 0.5 * RATE * RATE * 0.5 * s * s], 1e-7);
@@ -110,7 +109,7 @@ fn an_action_outside_the_top_k_only_pushes_down() {
 fn row_means_are_token_means_where_all_tokens_touch_all_rows() {
     let batch = Batch::full(&mut Rng(43), Dims(4, 3, 7, 18, 7));
     for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| [(x, SGD), (x, ADAM)]) {
-        let row_mean = fresh(&batch, granularity, SWITCHED[2].1, &optimizer);
+        let row_mean = fresh(&batch, granularity, ROW_MEAN, &optimizer);
         assert_eq!(row_mean, fresh(&batch, granularity, PAPER, &optimizer));
     }
 }
@@ -119,7 +118,7 @@ fn row_means_are_token_means_where_all_tokens_touch_all_rows() {
 fn row_means_of_tokens_without_a_common_row_are_their_own_gradients() {
     let batch = disjoint(Batch::full(&mut Rng(44), DIMS));
     let tokens = fresh(&batch, Granularity::Token, PAPER, &SGD);
-    let row_mean = model(Granularity::Batch, SWITCHED[2].1);
+    let row_mean = model(Granularity::Batch, ROW_MEAN);
     let shift = batch.shift(&row_mean, &POLICY, &SGD, RATE);
     let mean = |x: &[f32]| wide(x).iter().sum::<f64>() / 12.0;
     assert_close("m_f", &[shift.m_f as f32], &[mean(&tokens.m_f)], 1e-6);
@@ -129,7 +128,7 @@ fn row_means_of_tokens_without_a_common_row_are_their_own_gradients() {
     assert_close("m_h", &[flat as f32], &[12.0 * mean(&slopes)], 1e-6);
 
     // Moments take in the row means too: each row's is the gradient of its only token.
-    let (mut paper, mut authors) = (model(Granularity::Token, PAPER), model(Granularity::Token, SWITCHED[2].1));
+    let (mut paper, mut authors) = (model(Granularity::Token, PAPER), model(Granularity::Token, ROW_MEAN));
     let mut larger = batch.clone();
     larger.advantages.iter_mut().for_each(|a| *a *= 12.0);
     larger.commit(&mut paper, &POLICY, &ADAM, &batch.mask);
@@ -141,7 +140,7 @@ fn row_means_of_tokens_without_a_common_row_are_their_own_gradients() {
 #[test]
 fn completion_means_count_empty_completions() {
     let mut batch = Batch::full(&mut Rng(45), DIMS);
-    let [paper, authors] = [PAPER, SWITCHED[5].1].map(|semantics| model(Granularity::Batch, semantics));
+    let [paper, authors] = [PAPER, COMPLETION_MEAN].map(|semantics| model(Granularity::Batch, semantics));
     let shifts = |batch: &Batch| [&paper, &authors].map(|model| batch.shift(model, &POLICY, &ADAM, RATE));
     // Of equal length, the completions weigh the same.
     let [full, completions] = shifts(&batch);
@@ -155,7 +154,7 @@ fn completion_means_count_empty_completions() {
     let [four, completions] = shifts(&batch);
     assert!((completions.m_f / four.m_f - 1.0).abs() > 1e-3);
     let single = |semantics| fresh(&batch, Granularity::Completion, semantics, &ADAM);
-    assert_close("m_f", &single(SWITCHED[5].1).m_f, &wide(&single(PAPER).m_f), 1e-6);
+    assert_close("m_f", &single(COMPLETION_MEAN).m_f, &wide(&single(PAPER).m_f), 1e-6);
 }
 
 #[test]
@@ -175,11 +174,11 @@ fn frozen_rows_rest_as_they_were() {
         still.advantages.fill(0.0);
         still.assess(&model, &POLICY, &ADAM, RATE).m_f[0]
     };
-    assert_eq!(run(SWITCHED[3].1, 0), run(PAPER, 0));
+    assert_eq!(run(FREEZE, 0), run(PAPER, 0));
     // With advantage 0 the direction is momentum alone: m_F is that of resting moments, corrected for steps more.
     let bias = |beta: f64, step: i32| 1.0 - beta.powi(step);
     let direction = |step: i32| bias(0.99, step).sqrt() / bias(0.9, step);
-    let frozen = (f64::from(run(SWITCHED[3].1, 20)) / f64::from(run(SWITCHED[3].1, 0))).sqrt();
+    let frozen = (f64::from(run(FREEZE, 20)) / f64::from(run(FREEZE, 0))).sqrt();
     assert!((frozen / (direction(22) / direction(2)) - 1.0).abs() < 1e-5, "{frozen}");
     let decay = (0.9 / 0.99f64.sqrt()).powi(20);
     let decayed = (f64::from(run(PAPER, 20)) / f64::from(run(PAPER, 0))).sqrt();
@@ -190,7 +189,7 @@ fn frozen_rows_rest_as_they_were() {
 fn an_empty_state_proposes_the_gradient() {
     let batch = Batch::full(&mut Rng(48), DIMS);
     for granularity in GRANULARITIES {
-        let raw = SWITCHED[6].1;
+        let raw = RAW_GRADIENT;
         assert_eq!(fresh(&batch, granularity, raw, &ADAM), fresh(&batch, granularity, PAPER, &SGD));
         let after = |semantics| {
             let mut model = model(granularity, semantics);
@@ -217,36 +216,43 @@ fn a_rejected_batch_counts_and_moves_nothing_else() {
     let (start, before, after, steps) = run(PAPER);
     assert_eq!((start, steps), ((0, 0), 1));
     assert_eq!(before, after);
-    let (start, before, after, steps) = run(Semantics::AUTHORS);
+    let (start, before, after, steps) = run(Semantics { untouched_rows: UntouchedRows::Freeze, ..COUNTS });
     assert_eq!((start, steps), ((1, 0), 3));
     // All but the counter, at byte 28, and the checksum.
     assert_eq!((&before[36..before.len() - 4], before[28]), (&after[36..after.len() - 4], 2));
-    assert_eq!(run(SWITCHED[4].1).3, 3);
+    assert_eq!(run(COUNTS).3, 3);
     // SGD has no counter.
-    let mut sgd = model(Granularity::Token, Semantics::AUTHORS);
+    let mut sgd = model(Granularity::Token, COUNTS);
     batch.commit(&mut sgd, &POLICY, &SGD, &none);
     assert_eq!(sgd.steps(), 0);
 }
 
 #[test]
 fn state_of_other_moments_is_refused() {
-    for (at, (key, semantics)) in SWITCHED.into_iter().enumerate() {
+    let matters = [
+        ("feature", NEXT),
+        ("temperature", Semantics { temperature: Temperature::One, ..PAPER }),
+        ("outside_action", Semantics { outside_action: OutsideAction::LeaveOut, ..PAPER }),
+        ("moment_input", ROW_MEAN),
+        ("moment_update", Semantics { moment_update: MomentUpdate::WithThresholds, ..PAPER }),
+        ("untouched_rows", FREEZE),
+        ("rejected_batch", COUNTS),
+        ("state_dtype", Semantics { state_dtype: StateDtype::Bf16, ..PAPER }),
+    ];
+    let saved = model(Granularity::Token, PAPER).save();
+    for (key, semantics) in matters {
         let mut model = model(Granularity::Token, semantics);
         let before = model.save();
-        let saved = self::model(Granularity::Token, PAPER).save();
-        let result = model.load(&saved).map_err(|error| error.to_string());
-        if at < 5 {
-            let sentence = result.unwrap_err();
-            assert!(sentence.starts_with(&format!("curvature state was made with `{key}` = `")), "{sentence}");
-            assert_eq!(model.save(), before);
-        } else {
-            // These two change proposals, not moments.
-            result.unwrap();
-        }
+        let sentence = model.load(&saved).unwrap_err().to_string();
+        assert!(sentence.starts_with(&format!("curvature state was made with `{key}` = `")), "{sentence}");
+        assert_eq!(model.save(), before);
     }
-    let mut model = model(Granularity::Token, SWITCHED[0].1);
+    // These change proposals, not moments.
+    for semantics in [COMPLETION_MEAN, RAW_GRADIENT, Semantics { subset_weights: Weights::RowMean, ..PAPER }] {
+        model(Granularity::Token, semantics).load(&saved).unwrap();
+    }
     assert_eq!(
-        model.load(&self::model(Granularity::Token, PAPER).save()).unwrap_err().to_string(),
+        model(Granularity::Token, NEXT).load(&saved).unwrap_err().to_string(),
         "curvature state was made with `feature` = `aligned`, this model has `next` (set it as it was, or start without a state)"
     );
 }

@@ -62,10 +62,10 @@ fn refusals_say_why() {
     let mut say = |bytes: &[u8]| model.load(bytes).unwrap_err().to_string();
     let advice = "(it is damaged or not one: resume from another checkpoint)";
     assert_eq!(say(b"hello"), format!("curvature state does not begin with `capocurv` {advice}"));
-    assert_eq!(say(&good[..20]), format!("curvature state has 20 bytes, expected at least 53 {advice}"));
+    assert_eq!(say(&good[..20]), format!("curvature state has 20 bytes, expected at least 58 {advice}"));
     assert!(say(&good[..90]).starts_with("curvature state has checksum "));
-    let newer = [&good[..8], &[3], &good[9..]].concat();
-    assert_eq!(say(&newer), "curvature state has format version 3, expected 2 (resume with the version that wrote it)");
+    let newer = [&good[..8], &[9], &good[9..]].concat();
+    assert_eq!(say(&newer), "curvature state has format version 9, expected 3 (resume with the version that wrote it)");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn state_of_another_vocabulary_or_width_is_refused() {
         // one without loads it and refuses the batch.
         let mut model = open_model();
         model.load(&good).unwrap();
-        let result = model.commit(&other.step(&POLICY, &ADAM, 0.1), &other.mask);
+        let result = model.prepare(&other.step(&POLICY, &ADAM, 0.1), &other.mask);
         assert_eq!(result.unwrap_err().to_string(), sentence("the batch has"));
         assert_eq!(model.save(), good);
     }

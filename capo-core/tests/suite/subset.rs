@@ -151,7 +151,7 @@ fn subsets_are_rejected_as_a_whole_and_counted_by_token() {
         let m_f = assess(&batch, OPEN, granularity, &ADAM).m_f;
         let largest = m_f.iter().copied().fold(0.0, f32::max);
         let fisher_threshold = Some(0.9999 * f64::from(largest));
-        let got = assess(&batch, Acceptance { fisher_threshold, hessian_range: None }, granularity, &ADAM);
+        let got = assess(&batch, Acceptance { fisher_threshold, ..OPEN }, granularity, &ADAM);
         let expected: Vec<u8> = (0..24).map(|at| batch.mask[at] * u8::from(m_f[at] < largest)).collect();
         assert_eq!((&got.keep, &got.m_f), (&expected, &m_f));
         let count = m_f.iter().filter(|&&x| x == largest).count();

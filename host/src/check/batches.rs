@@ -1,9 +1,10 @@
 //! Checks of shapes and values.
 
-use capo_plugin::Inputs;
-use capo_plugin::testing::{Fixture, Records};
+use capo_plugin::testing::{Fixture, Records, RolloutFixture, rollouts};
+use capo_plugin::{Inputs, Point};
 
-use super::instance::{Instance, Subject, stream};
+use super::input::Input;
+use super::instance::{Instance, Subject, is_refusal};
 use super::outcome::{Outcome, Verdict};
 
 /// What it asks for.
@@ -19,46 +20,51 @@ pub fn known_inputs(subject: &Subject<'_>) -> Verdict {
     Ok(Outcome::success("this host has all that it asks for"))
 }
 
-/// One step on the canonical batch `name`.
-fn canonical(subject: &Subject<'_>, name: &str, what: &str) -> Verdict {
-    let batch = Fixture::canonical().find(|(known, _)| *known == name).map(|(_, batch)| batch);
-    let batch = batch.ok_or_else(|| format!("there is no batch `{name}`"))?;
-    subject.create()?.step(&batch)?;
-    Ok(Outcome::success(what))
+/// One step on `input`.
+fn takes(subject: &Subject<'_>, input: &Input, what: &str) -> Verdict {
+    subject.create()?.step(input)?;
+    Ok(Outcome::success(format!("it takes {what}")))
 }
 
 /// G = 1.
 pub fn group_of_one(subject: &Subject<'_>) -> Verdict {
-    canonical(subject, "group-of-one", "it takes groups of one completion")
+    takes(subject, &subject.groups_of_one(), "groups of one completion")
 }
 
 /// T = 1.
 pub fn one_token(subject: &Subject<'_>) -> Verdict {
-    canonical(subject, "one-token", "it takes completions of one token")
+    takes(subject, &Input::Batch(Fixture::new(6, 1).groups_of(3)), "completions of one token")
 }
 
 /// B = 1.
 pub fn one_completion(subject: &Subject<'_>) -> Verdict {
-    canonical(subject, "one-completion", "it takes a batch of one completion")
+    takes(subject, &subject.one_completion(), "one completion alone")
 }
 
 /// Completions without a token.
 pub fn rows_of_padding(subject: &Subject<'_>) -> Verdict {
-    canonical(subject, "rows-of-padding", "it takes completions that are all padding")
+    takes(subject, &without_tokens(), "completions that are all padding")
 }
 
-/// Outputs and records on ordinary batches.
+fn without_tokens() -> Input {
+    Input::Batch(Fixture::new(4, 5).groups_of(2).lengths(&[0, 5, 0, 2]))
+}
+
+/// Outputs and records on ordinary inputs.
 pub fn outputs_finite(subject: &Subject<'_>) -> Verdict {
-    let mut batches: Vec<Fixture> = Fixture::canonical().map(|(_, batch)| batch).collect();
-    batches.extend((0..4).map(stream));
-    for batch in &batches {
+    let inputs = subject.ordinary();
+    for input in &inputs {
         // The handle refuses outputs that are not finite, or not zero on padding.
-        let answer = subject.create()?.step(batch)?;
+        let answer = subject.create()?.step(input)?;
         if let Some(name) = infinite(&answer.records) {
             return Ok(Outcome::warning(format!("the record `{name}` is not finite (it becomes null in the metrics)")));
         }
     }
-    Ok(Outcome::success(format!("all finite, and zero on padding, on {} batches", batches.len())))
+    let (what, count) = match subject.point {
+        Point::Reward => ("all finite, on", format!("{} rollouts", inputs.len())),
+        _ => ("all finite, and zero on padding, on", format!("{} batches", inputs.len())),
+    };
+    Ok(Outcome::success(format!("{what} {count}")))
 }
 
 fn infinite(records: &Records) -> Option<&str> {
@@ -69,7 +75,8 @@ fn infinite(records: &Records) -> Option<&str> {
 
 /// A mask after another one that has dropped some tokens.
 pub fn mask_clears_only(subject: &Subject<'_>) -> Verdict {
-    for (_, batch) in Fixture::canonical() {
+    for input in subject.ordinary().into_iter().chain([without_tokens()]) {
+        let Input::Batch(batch) = input else { continue };
         let mut instance = subject.create()?;
         let Instance::Mask(mask) = &mut instance else { return Ok(Outcome::skipped("it is no mask")) };
         let batch = batch.batch();
@@ -80,4 +87,31 @@ pub fn mask_clears_only(subject: &Subject<'_>) -> Verdict {
         mask.step_end(&mut Records::default(), &batch, &keep, keep.contains(&1))?;
     }
     Ok(Outcome::success("what another mask has cleared stays cleared"))
+}
+
+/// Completions without a character.
+pub fn empty_completion(subject: &Subject<'_>) -> Verdict {
+    let Input::Rollout(rollout) = subject.groups_of_one() else { return Ok(Outcome::skipped("it is no reward")) };
+    takes(subject, &Input::Rollout(rollout.texts(&[""; 4])), "completions without a character")
+}
+
+/// Rows of all kinds, which a reward may refuse with a sentence.
+pub fn odd_columns(subject: &Subject<'_>) -> Verdict {
+    let columns = [
+        "{}",
+        r#"{"answer": null, "level": [], "tests": {"a": [null, {"b": 1e300}]}}"#,
+        r#"{"answer": true, "level": -1.5, "tests": ["x", 1, null]}"#,
+        r#"{"answer": "", "": "\u0000", "名": "\ud83e\udd80"}"#,
+    ];
+    let odd = columns.map(|columns| RolloutFixture::new(&["4", "1+3=4", ""]).columns(&[columns; 3]));
+    let (all, mut refused) = (rollouts().into_iter().map(|(_, rollout)| rollout).chain(odd), 0);
+    for rollout in all {
+        if let Err(error) = subject.create()?.step(&Input::Rollout(rollout)) {
+            if !is_refusal(&error) || error.message().trim().is_empty() {
+                return Err(error);
+            }
+            refused += 1;
+        }
+    }
+    Ok(Outcome::success(format!("rows of any shape are taken, or refused with a sentence ({refused} were)")))
 }

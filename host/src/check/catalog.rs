@@ -51,8 +51,25 @@ const fn of_table(name: &'static str, about: &'static str, run: fn(&Subject<'_>)
     ComponentCheck { name, about, points: &Point::ALL, without_instance: true, run }
 }
 
+const fn at(
+    points: &'static [Point],
+    name: &'static str,
+    about: &'static str,
+    run: fn(&Subject<'_>) -> Verdict,
+) -> ComponentCheck {
+    ComponentCheck { name, about, points, without_instance: false, run }
+}
+
 const fn component(name: &'static str, about: &'static str, run: fn(&Subject<'_>) -> Verdict) -> ComponentCheck {
-    ComponentCheck { name, about, points: &Point::ALL, without_instance: false, run }
+    at(&Point::ALL, name, about, run)
+}
+
+const fn on_tokens(name: &'static str, about: &'static str, run: fn(&Subject<'_>) -> Verdict) -> ComponentCheck {
+    at(&[Point::Advantage, Point::Objective, Point::Mask], name, about, run)
+}
+
+const fn on_text(name: &'static str, about: &'static str, run: fn(&Subject<'_>) -> Verdict) -> ComponentCheck {
+    at(&[Point::Reward], name, about, run)
 }
 
 /// The checks of a library, in order.
@@ -68,29 +85,26 @@ pub const LIBRARY: [LibraryCheck; 4] = [
 ];
 
 /// The checks of a component, in order.
-pub const COMPONENT: [ComponentCheck; 22] = [
+pub const COMPONENT: [ComponentCheck; 25] = [
     of_table(CREATION, "it can be built from the table given", table::creation),
     of_table("empty-config", "an empty table gives a component or a sentence", table::empty_config),
     of_table("unknown-key", "an unknown key is refused", table::unknown_key),
     of_table("wrong-type", "a value of the wrong type is refused, under each key", table::wrong_type),
     of_table("malformed-config", "text that is no table is refused", table::malformed_config),
-    component("known-inputs", "it asks for nothing that this host does not know", batches::known_inputs),
+    on_tokens("known-inputs", "it asks for nothing that this host does not know", batches::known_inputs),
     component("group-of-one", "G = 1", batches::group_of_one),
-    component("one-token", "T = 1", batches::one_token),
+    on_tokens("one-token", "T = 1", batches::one_token),
     component("one-completion", "B = 1", batches::one_completion),
-    component("rows-of-padding", "completions that are all padding", batches::rows_of_padding),
+    on_tokens("rows-of-padding", "completions that are all padding", batches::rows_of_padding),
+    on_text("empty-completion", "completions without a character", batches::empty_completion),
+    on_text("odd-columns", "rows with any columns are taken, or refused with a sentence", batches::odd_columns),
     component("outputs-finite", "outputs and records are finite, outputs zero on padding", batches::outputs_finite),
-    ComponentCheck {
-        name: "mask-clears-only",
-        about: "what another mask has cleared stays cleared",
-        points: &[Point::Mask],
-        without_instance: false,
-        run: batches::mask_clears_only,
-    },
+    at(&[Point::Mask], "mask-clears-only", "what another mask has cleared stays cleared", batches::mask_clears_only),
     component("deterministic", "two fresh instances give the same bits", invariance::deterministic),
     component("permutation", "groups in another order give the same outputs in that order", invariance::permutation),
-    component("padding-content", "nothing depends on values in the padding", invariance::padding_content),
+    on_tokens("padding-content", "nothing depends on values in the padding", invariance::padding_content),
     component("save-load", "a state that is loaded in mid-stream goes on with the same bits", state::save_load),
+    on_text("evaluation", "rollouts for evaluation change nothing", state::evaluation),
     component("foreign-state", "a state that it did not write is refused and changes nothing", state::foreign_state),
     component("state-growth", "the state does not grow with every step", state::state_growth),
     component(PANICS_CONTAINED, "a panic stays in the library, as an error", conduct::panics_contained),
@@ -104,7 +118,7 @@ pub fn all() -> Vec<(&'static str, &'static str)> {
     let mut all = vec![(ENTRY_POINT, "the library loads, has the entry point and speaks this ABI")];
     all.extend(LIBRARY.iter().map(|check| (check.name, check.about)));
     all.extend(COMPONENT.iter().map(|check| (check.name, check.about)));
-    all.push((FUZZ, "random batches (`--fuzz N`): no panic, no broken rule, the same bits twice"));
+    all.push((FUZZ, "random inputs (`--fuzz N`): no panic, no broken rule, the same bits twice"));
     all
 }
 

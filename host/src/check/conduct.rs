@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use capo_plugin::Inputs;
-use capo_plugin::testing::Fixture;
+use capo_plugin::testing::{Fixture, RolloutFixture};
+use capo_plugin::{Inputs, Point};
 
-use super::instance::{Subject, is_panic, stream};
+use super::input::Input;
+use super::instance::{Subject, is_panic};
 use super::outcome::{Outcome, Verdict};
 
 /// How long a thread may take to end after its component is gone.
@@ -13,20 +14,33 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Seconds above which a call on a small batch is worth a look.
 const SLOW_CALL: f64 = 1.0;
 
-/// Calls that no host makes: without an input that was asked for, on a batch without tokens.
-pub fn panics_contained(subject: &Subject<'_>) -> Verdict {
-    let asked = subject.create()?.inputs();
-    let (plain, empty) = (stream(0), Fixture::new(2, 0));
-    let mut calls = vec![("on a batch without tokens".to_owned(), &empty, asked)];
+/// Calls that no host makes: without completions, with columns that are no JSON; without tokens, or an input that was asked
+/// for.
+fn odd_calls(subject: &Subject<'_>, asked: Inputs) -> Vec<(String, Input, Inputs)> {
+    if subject.point == Point::Reward {
+        let empty = Input::Rollout(RolloutFixture::new(&[]));
+        let garbled = Input::Rollout(RolloutFixture::new(&["4", "5"]).columns(&["{\"answer\": ", "no JSON"]));
+        return vec![
+            ("on a rollout without completions".to_owned(), empty, asked),
+            ("on columns that are no JSON".to_owned(), garbled, asked),
+        ];
+    }
+    let mut calls = vec![("on a batch without tokens".to_owned(), Input::Batch(Fixture::new(2, 0)), asked)];
     for flag in (0..Inputs::KNOWN.0.count_ones()).map(|bit| Inputs(1 << bit)).filter(|flag| asked.contains(*flag)) {
         let what = format!("without input {:#x}, which it asked for", flag.0);
-        calls.push((what, &plain, Inputs(asked.0 & !flag.0)));
+        calls.push((what, subject.stream(0), Inputs(asked.0 & !flag.0)));
     }
-    for (what, batch, inputs) in &calls {
+    calls
+}
+
+/// Whether a panic in calls that no host makes is contained.
+pub fn panics_contained(subject: &Subject<'_>) -> Verdict {
+    let asked = subject.create()?.inputs();
+    for (what, input, inputs) in odd_calls(subject, asked) {
         let mut instance = subject.create()?;
-        let Err(error) = instance.step_with(batch, *inputs).map(drop) else { continue };
+        let Err(error) = instance.step_with(&input, inputs).map(drop) else { continue };
         if is_panic(&error) {
-            if instance.step(&plain).is_ok() {
+            if instance.step(&subject.stream(0)).is_ok() {
                 return Ok(Outcome::failed(format!(
                     "after a panic {what} the instance goes on as if nothing had happened"
                 )));
@@ -47,7 +61,7 @@ pub fn threads(subject: &Subject<'_>) -> Verdict {
     for _ in 0..2 {
         let mut instance = subject.create()?;
         for step in 0..2 {
-            instance.step(&stream(step))?;
+            instance.step(&subject.stream(step))?;
         }
         drop(instance);
         left.push(settle(subject.threads).saturating_sub(subject.threads));
@@ -85,7 +99,7 @@ fn settle(wanted: usize) -> usize {
 pub fn stdout_quiet(subject: &Subject<'_>) -> Verdict {
     let mut instance = subject.create()?;
     for step in 0..3 {
-        instance.step(&stream(step))?;
+        instance.step(&subject.stream(step))?;
     }
     let state = instance.save()?;
     subject.create()?.load(&state)?;
@@ -94,15 +108,16 @@ pub fn stdout_quiet(subject: &Subject<'_>) -> Verdict {
 
 /// The time of one step on a batch of a usual size.
 pub fn call_time(subject: &Subject<'_>) -> Verdict {
-    let batch = Fixture::new(16, 32).groups_of(4);
     let mut instance = subject.create()?;
     let mut seconds = Vec::new();
     for step in 0..5 {
+        let input = subject.usual(step);
         let start = Instant::now();
-        instance.step(&batch.clone().step(step))?;
+        instance.step(&input)?;
         seconds.push(start.elapsed().as_secs_f64());
     }
     seconds.sort_by(f64::total_cmp);
-    let sentence = format!("{:.3} ms for 16 completions of 32 tokens", 1e3 * seconds[2]);
+    let what = if subject.point == Point::Reward { "16 completions" } else { "16 completions of 32 tokens" };
+    let sentence = format!("{:.3} ms for {what}", 1e3 * seconds[2]);
     Ok(if seconds[2] > SLOW_CALL { Outcome::warning(sentence) } else { Outcome::success(sentence) })
 }

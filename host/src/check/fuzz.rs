@@ -1,11 +1,10 @@
 //! Random batches, each a function of a seed and a number, so that one of them can be run alone.
 
 use anyhow::{Context, Result};
-use capo_plugin::testing::Fixture;
-use capo_plugin::{ErrorKind, PluginError};
 use serde::{Deserialize, Serialize};
 
-use super::instance::Subject;
+use super::input::Input;
+use super::instance::{Subject, is_refusal};
 
 /// Consecutive cases of a seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,22 +38,17 @@ pub fn parse(text: &str) -> Result<(String, Cases)> {
     })
 }
 
-fn batch(seed: u64, case: u64) -> Fixture {
-    Fixture::random(seed.rotate_left(32) ^ case)
-}
-
 /// Runs the cases, each told to `begin` first; how many were refused with a sentence, or what is wrong with one.
 pub fn run(subject: &Subject<'_>, cases: Cases, begin: &mut dyn FnMut(u64)) -> Result<u64, String> {
     let mut refused = 0;
     for case in cases.first..cases.first + cases.count {
         begin(case);
-        let batch = batch(cases.seed, case);
-        match one(subject, &batch) {
+        let input = subject.random(cases.seed.rotate_left(32) ^ case);
+        match one(subject, &input) {
             Ok(true) => {}
             Ok(false) => refused += 1,
             Err(sentence) => {
-                let (dims, name) = (batch.batch().dims, name(subject.id, cases.seed, case));
-                let shape = format!("B = {}, T = {}, G = {}", dims.completions, dims.tokens, dims.group_size);
+                let (shape, name) = (input.shape(), name(subject.id, cases.seed, case));
                 return Err(format!("{shape}: {sentence} (run it alone with `--reproduce {name}`)"));
             }
         }
@@ -62,29 +56,20 @@ pub fn run(subject: &Subject<'_>, cases: Cases, begin: &mut dyn FnMut(u64)) -> R
     Ok(refused)
 }
 
-/// Whether the component took the batch, twice: the second time it has a past.
-fn one(subject: &Subject<'_>, batch: &Fixture) -> Result<bool, String> {
+/// Whether the component took the input, twice: the second time it has a past.
+fn one(subject: &Subject<'_>, input: &Input) -> Result<bool, String> {
     let life = || {
         let mut instance = subject.create()?;
-        Ok([instance.step(batch)?, instance.step(batch)?])
+        Ok([instance.step(input)?, instance.step(input)?])
     };
     match (life(), life()) {
         (Ok(first), Ok(second)) => {
-            let mask = batch.batch().completion_mask;
-            let place = first
-                .iter()
-                .zip(&second)
-                .find_map(|(one, two)| one.difference(two, 0.0).or_else(|| one.record_difference(two, mask)));
+            let place = first.iter().zip(&second).find_map(|(one, two)| one.any_difference(two));
             place.map_or(Ok(true), |place| Err(format!("two fresh instances differ: {place}")))
         }
-        (Err(first), Err(second)) if first == second && !is_broken(&first) => Ok(false),
+        (Err(first), Err(second)) if first == second && is_refusal(&first) => Ok(false),
         (Err(error), _) | (_, Err(error)) => Err(error.to_string()),
     }
-}
-
-/// Whether an error is more than a refusal.
-fn is_broken(error: &PluginError) -> bool {
-    matches!(error.kind(), ErrorKind::PANIC | ErrorKind::CONTRACT)
 }
 
 #[cfg(test)]

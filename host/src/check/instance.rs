@@ -1,8 +1,10 @@
-//! A component under test, the same whatever its point: here, and only here, checks depend on the points.
+//! A component under test, the same whatever its point: here and in `input`, and only there, checks depend on the points.
 
 use capo_plugin::testing::{Fixture, Records};
-use capo_plugin::{Advantage, Batch, Dims, ErrorKind, Image, Inputs, Mask, ObjectiveFn, PluginError, Point};
+use capo_plugin::{Advantage, Batch, ErrorKind, Image, Inputs, Mask, ObjectiveFn, PluginError, Point, RewardFn};
 
+use super::input::Input;
+use crate::data::Example;
 use crate::stages::backward::check_reduction;
 
 /// Which component is under test.
@@ -17,12 +19,16 @@ pub struct Subject<'a> {
     pub keys: &'a [String],
     /// Its table.
     pub table: &'a serde_json::Map<String, serde_json::Value>,
+    /// Rows of which a reward sees completions.
+    pub rows: &'a [Example],
     /// Threads of this process before the library was loaded.
     pub threads: usize,
 }
 
 /// A live component.
 pub enum Instance {
+    /// At the reward point.
+    Reward(RewardFn),
     /// At the advantage point.
     Advantage(Advantage),
     /// At the objective point.
@@ -31,14 +37,16 @@ pub enum Instance {
     Mask(Mask),
 }
 
-/// What a component answered to one batch.
+/// What a component answered to one input.
 #[derive(Debug)]
 pub struct Answer {
     /// Its outputs by name, one row per completion.
     pub outputs: Vec<(&'static str, Vec<f32>)>,
     /// What it recorded.
     pub records: Records,
-    dims: Dims,
+    completions: usize,
+    /// Which entries of a recorded array count: real tokens, all completions.
+    mask: Vec<u8>,
 }
 
 impl Subject<'_> {
@@ -66,6 +74,7 @@ impl Subject<'_> {
     /// The component's own sentence.
     pub fn create_from(&self, json: &str) -> Result<Instance, PluginError> {
         match self.point {
+            Point::Reward => self.image.reward(self.id, json).map(Instance::Reward),
             Point::Advantage => self.image.advantage(self.id, json).map(Instance::Advantage),
             Point::Objective => self.image.objective(self.id, json).map(Instance::Objective),
             Point::Mask => self.image.mask(self.id, json).map(Instance::Mask),
@@ -78,6 +87,7 @@ impl Instance {
     #[must_use]
     pub fn inputs(&self) -> Inputs {
         match self {
+            Self::Reward(_) => Inputs::NONE,
             Self::Advantage(component) => component.inputs(),
             Self::Objective(component) => component.inputs(),
             Self::Mask(component) => component.inputs(),
@@ -100,6 +110,7 @@ impl Instance {
     /// The component's own sentence.
     pub fn save(&self) -> Result<Vec<u8>, PluginError> {
         match self {
+            Self::Reward(component) => component.save(),
             Self::Advantage(component) => component.save(),
             Self::Objective(component) => component.save(),
             Self::Mask(component) => component.save(),
@@ -113,32 +124,46 @@ impl Instance {
     /// The component's own sentence.
     pub fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
         match self {
+            Self::Reward(component) => component.load(state),
             Self::Advantage(component) => component.load(state),
             Self::Objective(component) => component.load(state),
             Self::Mask(component) => component.load(state),
         }
     }
 
-    /// One whole step on `batch`, with what the component asked for and no more.
+    /// One whole step on `input`, with what the component asked for and no more.
     ///
     /// # Errors
     ///
     /// The component's own sentence, or the rule that it broke.
-    pub fn step(&mut self, batch: &Fixture) -> Result<Answer, PluginError> {
-        self.step_with(batch, self.inputs())
+    pub fn step(&mut self, input: &Input) -> Result<Answer, PluginError> {
+        self.step_with(input, self.inputs())
     }
 
-    /// One whole step on `batch` with the optional inputs `inputs`.
+    /// One whole step on `input` with the optional inputs `inputs`.
     ///
     /// # Errors
     ///
     /// The component's own sentence, or the rule that it broke.
-    pub fn step_with(&mut self, batch: &Fixture, inputs: Inputs) -> Result<Answer, PluginError> {
+    pub fn step_with(&mut self, input: &Input, inputs: Inputs) -> Result<Answer, PluginError> {
+        match (self, input) {
+            (Self::Reward(component), Input::Rollout(rollout)) => {
+                let scored = rollout.score(component)?;
+                let (completions, mask) = (scored.rewards.len(), vec![1; scored.rewards.len()]);
+                Ok(Answer { outputs: vec![("reward", scored.rewards)], records: scored.records, completions, mask })
+            }
+            (component, Input::Batch(batch)) => component.step_on(batch, inputs),
+            (_, Input::Rollout(_)) => Err(mismatch()),
+        }
+    }
+
+    fn step_on(&mut self, batch: &Fixture, inputs: Inputs) -> Result<Answer, PluginError> {
         let mut batch = with_inputs(batch.batch(), inputs);
         let (n, mut records) = (batch.dims.len(), Records::default());
         let (mut first, mut second) = (vec![0.0; n], vec![0.0; n]);
         let zeros = vec![0.0; n];
         let outputs = match self {
+            Self::Reward(_) => return Err(mismatch()),
             Self::Advantage(component) => {
                 (batch.advantages, batch.losses, batch.dloss_dlogp) = (&zeros, None, None);
                 component.estimate(&mut records, &batch, &mut first)?;
@@ -156,8 +181,13 @@ impl Instance {
                 vec![("keep", keep.into_iter().map(f32::from).collect())]
             }
         };
-        Ok(Answer { outputs, records, dims: batch.dims })
+        let (completions, mask) = (batch.dims.completions as usize, batch.completion_mask.to_vec());
+        Ok(Answer { outputs, records, completions, mask })
     }
+}
+
+fn mismatch() -> PluginError {
+    PluginError::unsupported("a reward sees rollouts, the others see batches")
 }
 
 /// `batch` without the optional inputs that `inputs` does not name.
@@ -180,26 +210,34 @@ impl Answer {
                 a.to_bits() != b.to_bits() && (tolerance == 0.0 || (a - b).abs() > tolerance * a.abs().max(b.abs()))
             };
             if let Some(at) = ours.iter().zip(theirs).position(differ) {
-                let width = (ours.len() / self.dims.completions as usize).max(1);
-                let (completion, token) = (at / width, at % width);
+                let width = (ours.len() / self.completions).max(1);
+                let token = if *name == "reward" { String::new() } else { format!(", token {}", at % width) };
                 return Some(format!(
-                    "`{name}` is {} and {} at completion {completion}, token {token}",
-                    ours[at], theirs[at]
+                    "`{name}` is {} and {} at completion {}{token}",
+                    ours[at],
+                    theirs[at],
+                    at / width
                 ));
             }
         }
         None
     }
 
+    /// Where outputs or records differ by a bit.
+    #[must_use]
+    pub fn any_difference(&self, other: &Self) -> Option<String> {
+        self.difference(other, 0.0).or_else(|| self.record_difference(other))
+    }
+
     /// The first name under which the two recorded different bits; of numbers per token, those of real tokens count.
     #[must_use]
-    pub fn record_difference(&self, other: &Self, completion_mask: &[u8]) -> Option<String> {
+    pub fn record_difference(&self, other: &Self) -> Option<String> {
         let numbers = |answer: &Self| {
             answer.records.numbers.iter().map(|(name, value)| (name.clone(), vec![value.to_bits()])).collect::<Vec<_>>()
         };
         let tokens = |answer: &Self| {
             let real = |values: &[f32]| {
-                let real = values.iter().zip(completion_mask).filter(|(_, mask)| **mask == 1);
+                let real = values.iter().zip(&self.mask).filter(|(_, mask)| **mask == 1);
                 real.map(|(value, _)| u64::from(value.to_bits())).collect::<Vec<_>>()
             };
             answer.records.tokens.iter().map(|(name, values)| (name.clone(), real(values))).collect::<Vec<_>>()
@@ -220,14 +258,8 @@ pub fn is_panic(error: &PluginError) -> bool {
     error.kind() == ErrorKind::PANIC
 }
 
-/// Batch `step` of a stream whose lengths, order and rewards change from step to step.
+/// Whether an error is the component's own sentence, neither a panic nor a broken rule.
 #[must_use]
-pub fn stream(step: u64) -> Fixture {
-    let mut lengths = [6, 3, 1, 5, 2, 6, 4, 1];
-    lengths.rotate_left(step as usize % 8);
-    let rewards: Vec<f32> = (0..8).map(|b| ((b * (step + 3)) % 5) as f32 / 4.0).collect();
-    let order = [step as usize % 2, 1 - step as usize % 2];
-    let batch = Fixture::new(8, 6).groups_of(4).rewards(&rewards).lengths(&lengths).regrouped(&order).step(step);
-    let optimizer = capo_plugin::OptimizerInfo { steps_taken: step, ..batch.batch().optimizer };
-    batch.optimizer(optimizer)
+pub fn is_refusal(error: &PluginError) -> bool {
+    !matches!(error.kind(), ErrorKind::PANIC | ErrorKind::CONTRACT)
 }

@@ -2,7 +2,8 @@
 
 use capo_plugin::testing::Fixture;
 
-use super::instance::{Subject, stream};
+use super::input::Input;
+use super::instance::Subject;
 use super::outcome::{Outcome, Verdict};
 
 /// Sums in another order differ by this much, relative to their size.
@@ -12,13 +13,11 @@ const ROUNDING: f32 = 1e-4;
 pub fn deterministic(subject: &Subject<'_>) -> Verdict {
     let mut instances = [subject.create()?, subject.create()?];
     for step in 0..4 {
-        let batch = stream(step);
+        let input = subject.stream(step);
         let [first, second] = &mut instances;
-        let (one, two) = (first.step(&batch)?, second.step(&batch)?);
-        let mask = batch.batch().completion_mask;
-        if let Some(place) = one.difference(&two, 0.0).or_else(|| one.record_difference(&two, mask)) {
+        if let Some(place) = first.step(&input)?.any_difference(&second.step(&input)?) {
             return Ok(Outcome::failed(format!(
-                "two fresh instances differ on the same batches, at step {step}: {place} (draw from `batch.seed` and `batch.step` alone)"
+                "two fresh instances differ on the same inputs, at step {step}: {place} (draw at random from `seed` and `step` alone)"
             )));
         }
     }
@@ -27,11 +26,9 @@ pub fn deterministic(subject: &Subject<'_>) -> Verdict {
 
 /// The same completions, their groups in another order.
 pub fn permutation(subject: &Subject<'_>) -> Verdict {
-    let rewards = [1.0, 0.0, 0.25, 0.0, 1.0, 1.0, 0.0, 0.5, 0.75];
-    let batch = Fixture::new(9, 6).groups_of(3).rewards(&rewards).lengths(&[6, 3, 1, 5, 2, 6, 4, 1, 5]);
-    let order = [2, 0, 1];
-    let whole = subject.create()?.step(&batch)?;
-    let moved = subject.create()?.step(&batch.regrouped(&order))?;
+    let (input, order) = (subject.three_groups(), [2, 0, 1]);
+    let whole = subject.create()?.step(&input)?;
+    let moved = subject.create()?.step(&input.regrouped(&order))?;
     // Back into the first order.
     let mut back = moved;
     for (_, values) in &mut back.outputs {
@@ -54,15 +51,15 @@ pub fn permutation(subject: &Subject<'_>) -> Verdict {
 pub fn padding_content(subject: &Subject<'_>) -> Verdict {
     let lengths = [6, 3, 1, 5, 2, 6, 4, 1];
     let batch = Fixture::new(8, 6).groups_of(4).lengths(&lengths);
-    let plain = subject.create()?.step(&batch)?;
+    let plain = subject.create()?.step(&Input::Batch(batch.clone()))?;
     for salt in 0..3 {
-        let filled = subject.create()?.step(&batch.clone().padding(salt))?;
+        let filled = subject.create()?.step(&Input::Batch(batch.clone().padding(salt)))?;
         if let Some(place) = plain.difference(&filled, 0.0) {
             return Ok(Outcome::failed(format!(
                 "with other values in the padding {place} (skip tokens whose `completion_mask` is 0)"
             )));
         }
-        if let Some(record) = plain.record_difference(&filled, batch.batch().completion_mask) {
+        if let Some(record) = plain.record_difference(&filled) {
             return Ok(Outcome::warning(format!(
                 "{record} depends on values in the padding (skip tokens whose `completion_mask` is 0)"
             )));

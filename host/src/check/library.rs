@@ -1,6 +1,7 @@
 //! Checks of a whole library.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Instant;
 
 use capo_plugin::abi::{MaskPoint, RecipePoint};
@@ -8,6 +9,7 @@ use capo_plugin::{Image, Point};
 
 use super::outcome::{Outcome, Verdict};
 use crate::config::{self, Draft};
+use crate::loader;
 
 /// Seconds above which loading is worth a look.
 const SLOW_LOAD: f64 = 1.0;
@@ -18,17 +20,20 @@ pub struct Loaded {
     pub image: Image,
     /// Seconds.
     pub seconds: f64,
+    /// Whether it is this executable, whose ids need no vendor.
+    pub own: bool,
 }
 
 impl Loaded {
-    /// Runs `load` and takes its time.
+    /// Loads the library at `path`, or takes this executable, and takes the time.
     ///
     /// # Errors
     ///
-    /// As `load`.
-    pub fn by(load: impl FnOnce() -> anyhow::Result<Image>) -> anyhow::Result<Self> {
+    /// When the library is no plugin.
+    pub fn by(path: Option<&Path>) -> anyhow::Result<Self> {
         let start = Instant::now();
-        Ok(Self { image: load()?, seconds: start.elapsed().as_secs_f64() })
+        let image = path.map_or_else(|| Ok(Image::own()), loader::load)?;
+        Ok(Self { image, seconds: start.elapsed().as_secs_f64(), own: path.is_none() })
     }
 }
 
@@ -66,7 +71,7 @@ pub fn component_ids(loaded: &Loaded) -> Verdict {
     for point in Point::ALL {
         for info in loaded.image.components(point)? {
             let id = info.id.as_str();
-            if !is_well_formed(id) {
+            if !loaded.own && !is_well_formed(id) {
                 return Ok(Outcome::failed(format!(
                     "{id:?} is not of the form `vendor.name` (use lower-case letters, digits, `-` and `_`)"
                 )));

@@ -1,13 +1,14 @@
 //! `host check`: whether a library keeps the rules of its extension points.
 //!
 //! Named checks, each in a process of its own, so that a crash or a call that does not come back is a result too. The parent
-//! never loads the library. `catalog` lists the checks, the files beside it hold them by theme; `instance` is the one
-//! place that knows the points.
+//! never loads the library. `catalog` lists the checks, the files beside it hold them by theme; `input` and `instance` are
+//! the places that know the points.
 
 mod batches;
 mod catalog;
 mod conduct;
 mod fuzz;
+mod input;
 mod instance;
 mod invariance;
 mod library;
@@ -27,6 +28,7 @@ use capo_plugin::Point;
 pub use settings::CheckArgs;
 pub use task::perform;
 
+use crate::data;
 use crate::report::say;
 use catalog::{COMPONENT, CREATION, ENTRY_POINT, FUZZ, LIBRARY, PANICS_CONTAINED, STDOUT_QUIET};
 use fuzz::Cases;
@@ -37,7 +39,7 @@ use task::{Component, Reply, Task};
 
 /// How many checks of a component may not come back before the rest is left out.
 const MOST_HANGS: usize = 2;
-/// Random batches of one process.
+/// Random inputs of one process.
 const CASES_PER_PROCESS: u64 = 200;
 
 /// Checks libraries; whether nothing is bad.
@@ -51,6 +53,7 @@ pub fn check(args: &CheckArgs, verbose: bool) -> Result<bool> {
         return Ok(true);
     }
     catalog::check_names(&args.only)?;
+    args.rows.as_deref().map(data::rows).transpose()?;
     let session = Session { args, verbose };
     let mut libraries = Vec::new();
     for path in args.libraries()? {
@@ -173,10 +176,7 @@ impl Session<'_> {
         }
         let all_well = || {
             let count = cases.count;
-            Outcome::success(format!(
-                "{count} random batches of seed {}, {refused} refused with a sentence",
-                cases.seed
-            ))
+            Outcome::success(format!("{count} random inputs of seed {}, {refused} refused with a sentence", cases.seed))
         };
         report.add(Some(component), FUZZ, bad.unwrap_or_else(all_well), seconds);
         Ok(())
@@ -206,6 +206,7 @@ impl Session<'_> {
             check: check.to_owned(),
             component: component.cloned(),
             cases,
+            rows: self.args.rows.clone(),
             reply: PathBuf::new(),
             verbose: self.verbose,
         };

@@ -27,13 +27,16 @@ pub struct CheckArgs {
     /// A key of a component that needs it, as in `example.surprise-cap.max_nats=5`. Repeatable.
     #[arg(long, value_name = "COMPONENT.KEY=VALUE")]
     pub set: Vec<String>,
-    /// Also runs N random batches through each component.
+    /// A JSONL dataset for rewards that read its columns; without one, rows of additions are made up.
+    #[arg(long, value_name = "FILE")]
+    pub rows: Option<PathBuf>,
+    /// Also runs N random batches or rollouts through each component.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub fuzz: u64,
-    /// Source of the random batches.
+    /// Source of the random ones.
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,
-    /// Runs one random batch alone, by the name that `--fuzz` gave it.
+    /// Runs one of them alone, by the name that `--fuzz` gave it.
     #[arg(long, value_name = "CASE")]
     pub reproduce: Option<String>,
     /// Longest time of one check, seconds.

@@ -3,14 +3,14 @@
 use capo_plugin::PluginError;
 use serde_json::json;
 
-use super::instance::{Instance, Subject, is_panic, stream};
+use super::instance::{Instance, Subject, is_panic};
 use super::outcome::{Outcome, Verdict};
 
 /// Saves in mid-stream, loads in a fresh instance, and goes on.
 pub fn save_load(subject: &Subject<'_>) -> Verdict {
     let mut first = subject.create()?;
     for step in 0..3 {
-        first.step(&stream(step))?;
+        first.step(&subject.stream(step))?;
     }
     let state = first.save()?;
     if first.save()? != state {
@@ -22,10 +22,8 @@ pub fn save_load(subject: &Subject<'_>) -> Verdict {
         return Ok(Outcome::failed("a state that was loaded and saved again is another state"));
     }
     for step in 3..6 {
-        let batch = stream(step);
-        let (one, two) = (first.step(&batch)?, second.step(&batch)?);
-        let place = one.difference(&two, 0.0).or_else(|| one.record_difference(&two, batch.batch().completion_mask));
-        if let Some(place) = place {
+        let input = subject.stream(step);
+        if let Some(place) = first.step(&input)?.any_difference(&second.step(&input)?) {
             return Ok(Outcome::failed(format!(
                 "after a load in mid-stream step {step} differs: {place} (save all that later steps depend on)"
             )));
@@ -37,13 +35,33 @@ pub fn save_load(subject: &Subject<'_>) -> Verdict {
     Ok(Outcome::success(format!("a resumed instance goes on with the same bits ({} bytes of state)", state.len())))
 }
 
+/// Rollouts for evaluation between those for training.
+pub fn evaluation(subject: &Subject<'_>) -> Verdict {
+    const ADVICE: &str = "change state where `rollout.purpose` is `Purpose::TRAINING` alone";
+    let (mut measured, mut plain) = (subject.create()?, subject.create()?);
+    for step in 0..4 {
+        let input = subject.stream(step);
+        if let Some(place) = measured.step(&input)?.any_difference(&plain.step(&input)?) {
+            return Ok(Outcome::failed(format!(
+                "after a rollout for evaluation step {step} differs: {place} ({ADVICE})"
+            )));
+        }
+        let before = measured.save()?;
+        measured.step(&subject.held_out(step))?;
+        if measured.save()? != before {
+            return Ok(Outcome::failed(format!("a rollout for evaluation changes its state ({ADVICE})")));
+        }
+    }
+    Ok(Outcome::success("rollouts for evaluation change nothing"))
+}
+
 /// States that it did not write.
 pub fn foreign_state(subject: &Subject<'_>) -> Verdict {
     let mut taken = None;
-    let own = own_state(subject)?;
-    for foreign in foreign_states(&own) {
+    let (own, fresh) = (own_state(subject)?, subject.create()?.save()?);
+    for foreign in foreign_states(&own).into_iter().filter(|foreign| *foreign != fresh) {
         let mut instance = subject.create()?;
-        instance.step(&stream(0))?;
+        instance.step(&subject.stream(0))?;
         let before = instance.save()?;
         let length = foreign.len();
         match instance.load(&foreign) {
@@ -58,7 +76,7 @@ pub fn foreign_state(subject: &Subject<'_>) -> Verdict {
         }
     }
     for (key, mut other) in other_configurations(subject) {
-        if let Err(error) = other.load(&own).and_then(|()| other.step(&stream(3)).map(drop))
+        if let Err(error) = other.load(&own).and_then(|()| other.step(&subject.stream(3)).map(drop))
             && is_panic(&error)
         {
             return Ok(Outcome::failed(format!("on its own state under another `{key}` {error} (return an error)")));
@@ -76,7 +94,7 @@ pub fn foreign_state(subject: &Subject<'_>) -> Verdict {
 fn own_state(subject: &Subject<'_>) -> Result<Vec<u8>, PluginError> {
     let mut instance = subject.create()?;
     for step in 0..2 {
-        instance.step(&stream(step))?;
+        instance.step(&subject.stream(step))?;
     }
     instance.save()
 }
@@ -108,7 +126,7 @@ pub fn state_growth(subject: &Subject<'_>) -> Verdict {
     let mut instance = subject.create()?;
     let mut sizes = Vec::new();
     for step in 0..64 {
-        instance.step(&stream(step))?;
+        instance.step(&subject.stream(step))?;
         if [16, 32, 64].contains(&(step + 1)) {
             sizes.push(instance.save()?.len());
         }

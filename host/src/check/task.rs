@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 use super::catalog::{COMPONENT, ENTRY_POINT, FUZZ, LIBRARY};
 use super::conduct::count_threads;
 use super::fuzz::{self, Cases};
-use super::instance::Subject;
+use super::input::made_up_rows;
+use super::instance::{Subject, is_refusal};
 use super::library::Loaded;
 use super::outcome::Outcome;
 use super::table;
-use crate::loader;
+use crate::data;
 
 /// What a child is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -26,6 +27,8 @@ pub struct Task {
     pub component: Option<Component>,
     /// The cases of a [`FUZZ`] check.
     pub cases: Option<Cases>,
+    /// A dataset file whose rows rewards see; none for rows that are made up.
+    pub rows: Option<PathBuf>,
     /// The file to answer in.
     pub reply: PathBuf,
     /// Whether a refusal comes with all its causes.
@@ -69,7 +72,7 @@ pub enum Reply {
 pub fn perform(json: &str) -> Result<()> {
     let task: Task = serde_json::from_str(json).context("`--run-one` is for `host check` itself")?;
     let threads = count_threads().unwrap_or(0);
-    let loaded = Loaded::by(|| task.library.as_deref().map_or_else(|| Ok(Image::own()), loader::load));
+    let loaded = Loaded::by(task.library.as_deref());
     let reply = match &loaded {
         Err(error) => Reply::Refused(crate::cli::sentence(error, task.verbose)),
         Ok(loaded) => task.answer(loaded, threads)?,
@@ -93,23 +96,37 @@ impl Task {
         }
         let component = self.component.as_ref().with_context(|| format!("`{}` needs a component", self.check))?;
         let point = Point::ALL.into_iter().find(|point| point.name() == component.point);
+        let rows = self.rows.as_deref().map_or_else(|| Ok(made_up_rows()), data::rows)?;
         let subject = Subject {
             image: &loaded.image,
             point: point.with_context(|| format!("there is no point `{}`", component.point))?,
             id: &component.id,
             keys: &component.keys,
             table: &component.table,
+            rows: &rows,
             threads,
         };
         self.examine(&subject)
     }
 
+    /// Why a check that needs a working instance says nothing about this one: it needs keys, or rows of its own kind.
+    fn cannot_run(&self, subject: &Subject<'_>) -> Option<String> {
+        match subject.create() {
+            Err(error) => Some(table::needs_keys(subject, &error)),
+            Ok(mut reward) if subject.point == Point::Reward && self.rows.is_none() => {
+                let error = reward.step(&subject.stream(0)).err().filter(is_refusal)?;
+                Some(format!("it refuses rows that are made up: {error} (give a dataset of its kind as `--rows FILE`)"))
+            }
+            Ok(_) => None,
+        }
+    }
+
     fn examine(&self, subject: &Subject<'_>) -> Result<Reply> {
         let check = COMPONENT.iter().find(|check| check.name == self.check);
         if !check.is_some_and(|check| check.without_instance)
-            && let Err(error) = subject.create()
+            && let Some(sentence) = self.cannot_run(subject)
         {
-            return Ok(Reply::Outcome(Outcome::skipped(table::needs_keys(subject, &error))));
+            return Ok(Reply::Outcome(Outcome::skipped(unnamed(&sentence, subject))));
         }
         if let (Some(cases), FUZZ) = (self.cases, self.check.as_str()) {
             let fuzzed = fuzz::run(subject, cases, &mut |case| {

@@ -8,6 +8,7 @@ use toml::{Table, Value};
 
 use super::check::check;
 use super::{ComponentConfig, Config};
+use crate::reward::RewardConfig;
 
 /// The sections that recipes fill in and that belong to components.
 const COMPONENT_SECTIONS: [&str; 3] = ["advantage", "objective", "mask"];
@@ -117,11 +118,7 @@ impl Draft {
                 .into_iter()
                 .map(|value| self.to_component("[[mask]]", value))
                 .collect::<Result<_>>()?,
-            reward: self
-                .list("reward")?
-                .into_iter()
-                .map(|value| self.read_section("[[reward]]", value))
-                .collect::<Result<_>>()?,
+            reward: self.list("reward")?.into_iter().map(|value| self.to_reward(value)).collect::<Result<_>>()?,
         };
         check(&config).with_context(|| format!("the settings of {} do not fit together", self.origin))?;
         Ok(config)
@@ -198,6 +195,17 @@ impl Draft {
             ),
             Some(value) => self.to_component(&format!("[{section}]"), value.clone()),
         }
+    }
+
+    fn to_reward(&self, value: Value) -> Result<RewardConfig> {
+        let ComponentConfig { id, mut table } = self.to_component("[[reward]]", value)?;
+        let weight = match table.remove("weight") {
+            None => 1.0,
+            Some(Value::Float(weight)) => weight,
+            Some(Value::Integer(weight)) => weight as f64,
+            Some(other) => bail!("`weight` of reward `{id}` in {} is {other} (give a number)", self.origin),
+        };
+        Ok(RewardConfig { id, weight, table })
     }
 
     fn to_component(&self, section: &str, value: Value) -> Result<ComponentConfig> {

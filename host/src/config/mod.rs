@@ -260,10 +260,11 @@ pub struct ComponentConfig {
 }
 
 impl Config {
-    /// The ids of the run's components: advantage, objective, masks.
+    /// The ids of the run's components: rewards, advantage, objective, masks.
     #[must_use]
     pub fn component_ids(&self) -> Vec<String> {
-        [&self.advantage, &self.objective].into_iter().chain(&self.mask).map(|component| component.id.clone()).collect()
+        let others = [&self.advantage, &self.objective].into_iter().chain(&self.mask).map(|component| &component.id);
+        self.reward.iter().map(|reward| &reward.id).chain(others).cloned().collect()
     }
 
     /// Makes the paths of model and data absolute, so that the run can be resumed from any directory.

@@ -9,7 +9,7 @@
 //! is unsure about carries, which leaves reinforcement learning something to do.
 
 use anyhow::Result;
-use serde_json::Map;
+use serde_json::json;
 
 use super::{Example, ensure_available};
 use crate::rng;
@@ -51,11 +51,10 @@ impl Arithmetic {
         loop {
             let (a, b) = pair(rng::below(&mut rng, OPERANDS * OPERANDS));
             if !is_held_out(a, b) {
-                let mut example = example(a, b);
-                if self.slips {
-                    example.solution = Some(worked(a, b, || rng::below(&mut rng, 2) == 0));
-                }
-                return example;
+                return match self.slips {
+                    true => example(a, b, worked(a, b, || rng::below(&mut rng, 2) == 0)),
+                    false => example(a, b, worked(a, b, || false)),
+                };
             }
         }
     }
@@ -69,8 +68,11 @@ impl Arithmetic {
             (OPERANDS * OPERANDS) as usize,
         );
         let pairs = order.into_iter().map(|index| pair(index as u64));
-        let held_out: Vec<Example> =
-            pairs.filter(|(a, b)| is_held_out(*a, *b)).take(count).map(|(a, b)| example(a, b)).collect();
+        let held_out: Vec<Example> = pairs
+            .filter(|(a, b)| is_held_out(*a, *b))
+            .take(count)
+            .map(|(a, b)| example(a, b, worked(a, b, || false)))
+            .collect();
         ensure_available(&format!("dataset `{}`", Self::NAME), held_out.len(), count)?;
         Ok(held_out)
     }
@@ -85,13 +87,10 @@ fn is_held_out(a: u64, b: u64) -> bool {
     rng::below(&mut rng, HELD_OUT_SHARE) == 0
 }
 
-fn example(a: u64, b: u64) -> Example {
-    Example {
-        prompt: format!("{a}+{b}="),
-        answer: (a + b).to_string(),
-        solution: Some(worked(a, b, || false)),
-        columns: Map::new(),
-    }
+fn example(a: u64, b: u64, solution: String) -> Example {
+    let answer = (a + b).to_string();
+    let columns = json!({ "answer": answer, "solution": solution }).to_string();
+    Example { prompt: format!("{a}+{b}="), answer, solution: Some(solution), columns }
 }
 
 /// The worked solution: one digit sum per place with the carry, unless `forgets` it, then the answer that this leads to.
@@ -119,9 +118,10 @@ mod tests {
         assert_eq!(worked(100, 100, || false), "0 0 2=200");
         assert_eq!(worked(999, 999, || false), "18 19 19=1998");
         assert_eq!(worked(448, 972, || true), "10 11 13=1310");
-        let example = example(448, 972);
+        let example = example(448, 972, worked(448, 972, || false));
         assert_eq!((example.prompt.as_str(), example.answer.as_str()), ("448+972=", "1420"));
         assert_eq!(example.target(), "10 12 14=1420");
+        assert_eq!(example.columns, r#"{"answer":"1420","solution":"10 12 14=1420"}"#);
     }
 
     #[test]

@@ -75,6 +75,13 @@ fn epoch_order(seed: u64, epoch: u64, rows: usize) -> Vec<usize> {
     rng::permutation(&mut rng::stream(seed, "data.order", &[epoch]), rows)
 }
 
+/// The rows of a file with the usual column names, in order.
+///
+/// Errors name the file, the line and the column.
+pub fn rows(path: &Path) -> Result<Vec<Example>> {
+    read(path, &Columns::default())
+}
+
 fn read(path: &Path, columns: &Columns) -> Result<Vec<Example>> {
     let bytes = files::read(path)?;
     let mut rows = Vec::new();
@@ -96,24 +103,23 @@ fn parse(line: &[u8], columns: &Columns) -> Result<Example> {
     let present: Vec<String> = row.keys().map(|key| format!("`{key}`")).collect();
     let missing = |column: &str| anyhow!("no column `{column}` (columns of this row: {})", present.join(", "));
 
-    let prompt = take_text(&mut row, &columns.prompt)?.ok_or_else(|| missing(&columns.prompt))?;
-    let answer = take_text(&mut row, &columns.answer)?;
-    // One column may serve as both.
-    let solution = match columns.solution == columns.answer {
-        true => answer.clone(),
-        false => take_text(&mut row, &columns.solution)?,
+    let prompt = text(&row, &columns.prompt)?.ok_or_else(|| missing(&columns.prompt))?;
+    row.remove(&columns.prompt);
+    let solution = text(&row, &columns.solution)?;
+    let answer = match text(&row, &columns.answer)? {
+        Some(answer) => answer,
+        None => solution.clone().ok_or_else(|| missing(&columns.answer))?,
     };
-    let answer = answer.or_else(|| solution.clone()).ok_or_else(|| missing(&columns.answer))?;
-    Ok(Example { prompt, answer, solution, columns: row })
+    Ok(Example { prompt, answer, solution, columns: Value::Object(row).to_string() })
 }
 
-/// Removes `column` from `row` as text; a missing or null column is `None`, an empty one an error.
-fn take_text(row: &mut Map<String, Value>, column: &str) -> Result<Option<String>> {
-    let text = match row.remove(column) {
+/// `column` of `row` as text; a missing or null column is `None`, an empty one an error.
+fn text(row: &Map<String, Value>, column: &str) -> Result<Option<String>> {
+    let text = match row.get(column) {
         None | Some(Value::Null) => return Ok(None),
-        Some(Value::String(text)) => text,
+        Some(Value::String(text)) => text.clone(),
         Some(Value::Number(number)) => number.to_string(),
-        Some(other) => bail!("column `{column}` is {}, expected text (write it as one string)", kind(&other)),
+        Some(other) => bail!("column `{column}` is {}, expected text (write it as one string)", kind(other)),
     };
     ensure!(!text.trim().is_empty(), "column `{column}` is empty (remove the row or fill it in)");
     Ok(Some(text))
@@ -153,8 +159,8 @@ mod tests {
         let text = "\n{\"prompt\": \"1+1=\", \"answer\": 2, \"level\": \"easy\"}\r\n";
         let example = open(text, &Columns::default()).unwrap().train(0);
         assert_eq!((example.prompt.as_str(), example.answer.as_str()), ("1+1=", "2"));
-        assert_eq!((example.solution, example.columns["level"].as_str()), (None, Some("easy")));
-        assert_eq!(example.columns.len(), 1);
+        assert_eq!(example.solution, None);
+        assert_eq!(example.columns, r#"{"answer":2,"level":"easy"}"#);
     }
 
     #[test]
@@ -168,7 +174,7 @@ mod tests {
         let columns = Columns { prompt: "q".into(), answer: "a".into(), solution: "a".into() };
         let example = open("{\"q\": \"p\", \"a\": \"s=4\", \"answer\": \"other\"}", &columns).unwrap().train(0);
         assert_eq!((example.answer.as_str(), example.target()), ("s=4", "s=4"));
-        assert!(example.columns.contains_key("answer"));
+        assert_eq!(example.columns, r#"{"a":"s=4","answer":"other"}"#);
     }
 
     #[test]

@@ -8,13 +8,12 @@ mod jsonl;
 mod tokenizer;
 
 pub use arithmetic::Arithmetic;
-pub use jsonl::{Columns, Jsonl};
+pub use jsonl::{Columns, Jsonl, rows};
 pub use tokenizer::{Tokenizer, TokenizerConfigs};
 
 use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
-use serde_json::{Map, Value};
 
 /// One prompt and what is known about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,8 +24,8 @@ pub struct Example {
     pub answer: String,
     /// A worked completion, answer included, for supervised training.
     pub solution: Option<String>,
-    /// The remaining columns of the row, as they came.
-    pub columns: Map<String, Value>,
+    /// Every column of the row but the prompt: a JSON object.
+    pub columns: String,
 }
 
 impl Example {

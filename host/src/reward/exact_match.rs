@@ -1,27 +1,37 @@
 //! The reward `exact_match`: 1 for the right answer, 0 for anything else.
 
-use super::Completion;
-use crate::data::Example;
+use capo_plugin::Completion;
+use capo_plugin::prelude::*;
 
-/// Compares the answer that a completion ends with to the example's.
-#[derive(Clone, Debug)]
-pub(super) struct ExactMatch {
+/// Compares the answer that a completion ends with to the dataset's.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExactMatch {
+    /// The answer is the text after the last one of these; empty compares whole texts.
+    #[serde(default = "default_separator")]
     answer_separator: String,
 }
 
-impl ExactMatch {
-    pub(super) const NAME: &'static str = "exact_match";
+fn default_separator() -> String {
+    "=".into()
+}
 
-    pub(super) fn new(answer_separator: &str) -> Self {
-        ExactMatch { answer_separator: answer_separator.into() }
+impl Reward for ExactMatch {
+    fn score(&mut self, _ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
+        for (reward, completion) in rewards.iter_mut().zip(&rollout.completions) {
+            *reward = self.reward(completion);
+        }
+        Ok(())
     }
+}
 
-    /// 1.0 if the completion ended by itself and its answer equals the example's, else 0.0.
+impl ExactMatch {
+    /// 1.0 if the completion ended by itself and its answer equals the dataset's, else 0.0.
     ///
     /// The answer of a text is what follows its last separator, trimmed; a text without a separator is its own answer. The
-    /// example's answer is read the same way, so that a whole worked solution (as in GSM8K, separator `####`) will do.
-    pub(super) fn reward(&self, completion: &Completion<'_>, example: &Example) -> f32 {
-        let right = self.answer(completion.text) == self.answer(&example.answer);
+    /// dataset's answer is read the same way, so that a whole worked solution (as in GSM8K, separator `####`) will do.
+    fn reward(&self, completion: &Completion<'_>) -> f32 {
+        let right = self.answer(completion.text) == self.answer(completion.answer);
         f32::from(u8::from(right && !completion.truncated))
     }
 
@@ -36,12 +46,14 @@ impl ExactMatch {
 
 #[cfg(test)]
 mod tests {
+    use capo_plugin::testing::{self, RolloutFixture};
+
     use super::*;
 
     fn reward(separator: &str, text: &str, answer: &str, truncated: bool) -> f32 {
-        let example =
-            Example { prompt: "448+972=".into(), answer: answer.into(), solution: None, columns: Default::default() };
-        ExactMatch::new(separator).reward(&Completion { text, truncated }, &example)
+        let fixture = RolloutFixture::new(&[text]).answers(&[answer]).truncated(&[truncated]);
+        let table = format!("answer_separator = \"{separator}\"");
+        fixture.score(&mut testing::reward::<ExactMatch>(&table).unwrap()).unwrap().rewards[0]
     }
 
     #[test]
@@ -67,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_answer_may_be_a_worked_solution() {
+    fn the_datasets_answer_may_be_a_worked_solution() {
         assert_eq!(reward("####", "so 2\n#### 2", "1 + 1 = 2\n#### 2", false), 1.0);
         assert_eq!(reward("####", "so 3\n#### 3", "1 + 1 = 2\n#### 2", false), 0.0);
     }

@@ -3,12 +3,13 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
+use capo_plugin::Sink;
 
 use crate::batch::StepBatch;
 use crate::config::RolloutConfig;
 use crate::data::{Dataset, Example, Tokenizer};
 use crate::model::{Completion, Generation, Policy, Sampling, Sequences};
-use crate::reward::{self, Rewards, Scored};
+use crate::reward::{Rewards, Scored};
 use crate::rng;
 
 /// What sampling needs besides the policy.
@@ -19,12 +20,18 @@ pub struct Sampler<'a> {
     pub max_prompt_length: usize,
     /// Source of every draw.
     pub seed: u64,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Optimizer steps of the whole run.
+    pub max_steps: u64,
     /// Completions of one rollout, a multiple of `num_generations`.
     pub completions: usize,
     /// Text to ids and back.
     pub tokenizer: &'a Tokenizer,
     /// What completions earn.
-    pub rewards: &'a Rewards,
+    pub rewards: &'a mut Rewards,
+    /// Where the reward components report to.
+    pub sink: &'a mut dyn Sink,
 }
 
 /// One rollout.
@@ -57,8 +64,8 @@ pub struct Sample {
 ///
 /// # Errors
 ///
-/// When a prompt is too long or cannot be encoded, or the model's logits are not finite.
-pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, sampler: &Sampler<'_>) -> Result<Rollout> {
+/// When a prompt is too long or cannot be encoded, the model's logits are not finite, or a reward component fails.
+pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, sampler: Sampler<'_>) -> Result<Rollout> {
     let group = sampler.config.num_generations;
     let prompts = sampler.completions / group;
     let examples: Vec<Example> = (0..prompts as u64).map(|i| dataset.train(cursor + i)).collect();
@@ -86,14 +93,16 @@ fn score(
     prompt_ids: Vec<Vec<u32>>,
     completions: Vec<Completion>,
     examples: &[&Example],
-    sampler: &Sampler<'_>,
+    sampler: Sampler<'_>,
 ) -> Result<Rollout> {
     let texts = decode(&completions, examples, sampler.tokenizer)?;
-    let answers = texts.iter().zip(&completions);
-    let answers: Vec<_> = answers
-        .map(|(sample, completion)| reward::Completion { text: &sample.completion, truncated: completion.truncated })
-        .collect();
-    let rewards = sampler.rewards.score(&answers, examples)?;
+    let mut scored = capo_plugin::Rollout::new(views(&texts, &completions, examples));
+    scored.step = sampler.step;
+    scored.max_steps = sampler.max_steps;
+    scored.seed = sampler.seed;
+    scored.group_size = sampler.config.num_generations;
+    scored.max_completion_length = sampler.config.max_completion_length;
+    let rewards = sampler.rewards.score(sampler.sink, &scored)?;
     let ids: Vec<&[u32]> = completions.iter().map(|completion| completion.ids.as_slice()).collect();
     let tokens =
         prompt_ids.iter().chain(completions.iter().map(|completion| &completion.ids)).map(|ids| ids.len() as u64).sum();
@@ -130,6 +139,23 @@ pub(crate) fn decode(completions: &[Completion], examples: &[&Example], tokenize
         Ok(Sample { prompt: example.prompt.clone(), completion, answer: example.answer.clone() })
     };
     completions.iter().zip(examples).map(text).collect()
+}
+
+/// What reward components see of `completions`, `[B]` like the other two.
+pub(crate) fn views<'a>(
+    samples: &'a [Sample],
+    completions: &'a [Completion],
+    examples: &[&'a Example],
+) -> Vec<capo_plugin::Completion<'a>> {
+    let view = |((sample, completion), example): ((&'a Sample, &'a Completion), &&'a Example)| {
+        let mut view = capo_plugin::Completion::new(&example.prompt, &sample.completion);
+        view.ids = &completion.ids;
+        view.truncated = completion.truncated;
+        view.answer = &example.answer;
+        view.columns = &example.columns;
+        view
+    };
+    samples.iter().zip(completions).zip(examples).map(view).collect()
 }
 
 /// Prompts padded on the left, completions padded on the right.

@@ -10,14 +10,17 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod optimizer;
+mod records;
 mod table;
 
 use std::marker::PhantomData;
 
-use capo_core::{Assessment, CurvatureModel, OptimizerModel, Policy, Step};
+use capo_core::{CurvatureModel, Loss, Policy, Step};
 use capo_plugin::prelude::*;
-use capo_plugin::{LastLayer, OptimizerKind};
+use capo_plugin::{Denominator, LastLayer};
 
+use optimizer::{Moments, Optimizer};
 use table::Table;
 
 /// The thresholds of a method: what its id stands for when a table does not say.
@@ -33,21 +36,8 @@ pub trait Thresholds: Send {
 #[serde(try_from = "Table", bound = "T: Thresholds")]
 pub struct CurvatureMask<T> {
     model: CurvatureModel,
-    optimizer: OptimizerChoice,
+    optimizer: Optimizer,
     thresholds: PhantomData<T>,
-}
-
-/// Which optimizer the proposed step models.
-#[derive(Deserialize, Default, Clone, Copy)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum OptimizerChoice {
-    /// The trainer's own.
-    #[default]
-    Host,
-    /// Plain gradient steps.
-    Sgd,
-    /// Adam; weight decay is not modelled.
-    Adam,
 }
 
 impl<T> CurvatureMask<T> {
@@ -57,26 +47,33 @@ impl<T> CurvatureMask<T> {
             batch: layer(batch, batch.last_layer()?)?,
             advantages: batch.advantages,
             policy: policy(batch),
-            optimizer: self.optimizer(batch)?,
+            loss: loss(batch)?,
+            optimizer: self.optimizer.model(batch)?,
             learning_rate: batch.optimizer.learning_rate,
+            moments: self.optimizer.moments(batch)?,
         })
     }
+}
 
-    fn optimizer(&self, batch: &Batch<'_>) -> Result<OptimizerModel, PluginError> {
-        let kind = match (self.optimizer, batch.optimizer.kind) {
-            (OptimizerChoice::Sgd, _) | (OptimizerChoice::Host, OptimizerKind::SGD) => capo_core::OptimizerKind::Sgd,
-            (OptimizerChoice::Adam, _) | (OptimizerChoice::Host, OptimizerKind::ADAM | OptimizerKind::ADAMW) => {
-                capo_core::OptimizerKind::Adam
-            }
-            (OptimizerChoice::Host, OptimizerKind(other)) => {
-                return Err(PluginError::unsupported(format!(
-                    "the trainer's optimizer is of kind {other}, which this mask does not model (set `optimizer = \"adam\"` or `\"sgd\"`)"
-                )));
-            }
-        };
-        let host = batch.optimizer;
-        Ok(OptimizerModel { kind, beta1: host.beta1, beta2: host.beta2, eps: host.eps })
-    }
+/// The trainer's loss, as the batch describes it.
+fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
+    let reduction = match batch.reduction {
+        Reduction::COMPLETION_MEAN => capo_core::Reduction::CompletionMean,
+        Reduction::FIXED_LENGTH => capo_core::Reduction::FixedLength,
+        Reduction::TOKEN_MEAN => capo_core::Reduction::TokenMean,
+        Reduction(other) => {
+            return Err(PluginError::unsupported(format!(
+                "the trainer's reduction is {other}, which this mask does not know (it knows 0 to 2; use a newer plugin)"
+            )));
+        }
+    };
+    Ok(Loss {
+        temperature: batch.loss_temperature,
+        reduction,
+        max_completion_length: batch.max_completion_length,
+        counted: (batch.denominator == Denominator::ORIGINAL).then_some(batch.completion_mask),
+        derivatives: batch.dloss_dlogp,
+    })
 }
 
 /// The sampling distribution, as the batch describes it.
@@ -105,6 +102,7 @@ fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_core::LastLa
         topk_logits: last.topk_logits.as_f32()?,
         action_ids: batch.completion_ids,
         action_logits: last.action_logits.as_f32()?,
+        logsumexp: last.logsumexp.as_f32()?,
     })
 }
 
@@ -115,18 +113,14 @@ fn failed(error: capo_core::Error) -> PluginError {
 impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
     fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
         let step = self.step(batch)?;
-        let assessment = self.model.assess(&step, keep).map_err(failed)?;
-        let shift = |keep: &[u8]| self.model.batch_shift(&step, keep).map_err(failed);
+        let prepared = self.model.prepare(&step, keep).map_err(failed)?;
+        let assessment = self.model.assess(&prepared);
+        let shift = |keep: &[u8]| self.model.batch_shift(&prepared, keep).map_err(failed);
         let before = shift(keep)?;
         let after = if assessment.keep == *keep { before } else { shift(&assessment.keep)? };
-        ctx.record("m_f_batch", before.m_f);
-        ctx.record("m_h_batch", before.m_h);
-        ctx.record("masked_m_f_batch", after.m_f);
-        ctx.record("masked_m_h_batch", after.m_h);
+        records::batch_shifts(ctx, &before, &after);
+        records::assessment(ctx, &assessment);
         ctx.record("rows", self.model.rows() as f64);
-        record_rejections(ctx, &assessment);
-        ctx.record_tokens("m_f", &assessment.m_f);
-        ctx.record_tokens("m_h", &assessment.m_h);
         keep.copy_from_slice(&assessment.keep);
         Ok(())
     }
@@ -137,12 +131,15 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
         if !taken && !rejected_whole {
             return Ok(());
         }
-        let step = self.step(batch)?;
-        self.model.commit(&step, keep).map_err(failed)
+        let prepared = self.model.prepare(&self.step(batch)?, keep).map_err(failed)?;
+        self.model.commit(&prepared, keep).map_err(failed)
     }
 
     fn inputs(&self) -> Inputs {
-        Inputs::LAST_LAYER
+        match self.optimizer.moments {
+            Moments::Own => Inputs::LAST_LAYER,
+            Moments::Host => Inputs::LAST_LAYER | Inputs::OPTIMIZER_STATE,
+        }
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
@@ -152,13 +149,6 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
         self.model.load(state).map_err(|error| PluginError::state(error.to_string()))
     }
-}
-
-fn record_rejections(ctx: &mut Ctx<'_>, assessment: &Assessment) {
-    let share = |count: usize| count as f64 / assessment.tokens.max(1) as f64;
-    ctx.record("rejected_fisher", share(assessment.rejected.fisher));
-    ctx.record("rejected_hessian", share(assessment.rejected.hessian));
-    ctx.record("rejected_not_finite", share(assessment.rejected.not_finite));
 }
 
 #[cfg(test)]
@@ -183,7 +173,7 @@ mod tests {
         let median = {
             let mut m_f = all.records.tokens[0].1.iter().copied().filter(|&m_f| m_f > 0.0).collect::<Vec<_>>();
             m_f.sort_by(f32::total_cmp);
-            m_f[m_f.len() / 2]
+            0.9999 * m_f[m_f.len() / 2]
         };
         let table = format!("fisher_threshold = {median}\nhessian_threshold = false");
         let half = fixture.mask(&mut testing::mask::<CurvatureMask<Wide>>(&table).unwrap()).unwrap();
@@ -260,9 +250,12 @@ mod tests {
         let (paper, authors) = (run(""), run("semantics = \"authors\""));
         let switches = [
             "feature = \"next\"",
-            "support = \"top_k\"",
-            "weights = \"row_mean\"",
-            "batch_average = \"completion_mean\"",
+            "temperature = \"one\"",
+            "outside_action = \"leave_out\"",
+            "subset_weights = \"row_mean\"",
+            "moment_input = \"row_mean\"",
+            "moment_update = \"with_thresholds\"",
+            "curvature_average = \"completion_mean\"",
             "untouched_rows = \"freeze\"",
             "empty_state = \"raw_gradient\"",
             "rejected_batch = \"counts\"",

@@ -3,19 +3,21 @@
 use std::marker::PhantomData;
 
 use capo_core::{
-    Acceptance, BatchAverage, CurvatureModel, EmptyState, Feature, Granularity, RejectedBatch, Semantics, Support,
-    Switch, UntouchedRows, Weights,
+    Acceptance, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, MomentUpdate, ObjectiveShift,
+    OutsideAction, PolicyShift, Probabilities, RejectedBatch, Semantics, StateDtype, Switch, Temperature,
+    TokenGradient, UntouchedRows, Weights, ZeroAdvantage,
 };
 use capo_plugin::prelude::*;
 use serde::de::{Deserializer, Error};
 
-use crate::{CurvatureMask, OptimizerChoice, Thresholds};
+use crate::optimizer::{Adam, Moments, Optimizer, OptimizerChoice};
+use crate::{CurvatureMask, Thresholds};
 
 /// The mask's keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Table {
-    /// What is computed where paper and released code differ; the seven switches at the end change it one by one.
+    /// What is computed where paper, released code and the exact model differ; the switches at the end change it one by one.
     #[serde(default)]
     semantics: Preset,
     /// What is accepted or rejected as a whole.
@@ -24,29 +26,39 @@ pub(crate) struct Table {
     /// Which optimizer the proposed step models.
     #[serde(default)]
     optimizer: OptimizerChoice,
-    /// `own`: the mask keeps Adam's moments of the rows it has seen.
+    /// Adam's constants, the trainer's where not given.
+    adam_beta1: Option<f64>,
+    adam_beta2: Option<f64>,
+    adam_epsilon: Option<f64>,
+    /// Whose moments a proposal starts from.
     #[serde(default)]
     moments: Moments,
+    /// Most threads that work at a time; by default as many as the machine runs at once.
+    threads: Option<usize>,
     /// Accept `m_F` below this; `false` switches the test off.
     fisher_threshold: Option<Limit>,
-    /// Accept `m_H` strictly between minus and plus this; `false` switches the test off.
+    /// Accept `m_H` below this, and above minus this or from 0 on, as `hessian_interval` says; `false` switches the test off.
     hessian_threshold: Option<Limit>,
+    #[serde(default)]
+    hessian_interval: Interval,
     /// Accept `m_H` strictly inside this interval; instead of `hessian_threshold`.
     hessian_range: Option<[f64; 2]>,
-    /// Which feature a token's gradient is made of.
     feature: Option<Named<Feature>>,
-    /// Which distribution a token's gradient comes from.
-    support: Option<Named<Support>>,
-    /// How tokens make one gradient.
-    weights: Option<Named<Weights>>,
-    /// How curvatures are averaged over several completions.
-    batch_average: Option<Named<BatchAverage>>,
-    /// What a step does to the moments of rows without a gradient.
+    probabilities: Option<Named<Probabilities>>,
+    temperature: Option<Named<Temperature>>,
+    outside_action: Option<Named<OutsideAction>>,
+    token_gradient: Option<Named<TokenGradient>>,
+    subset_weights: Option<Named<Weights>>,
+    curvature_average: Option<Named<CurvatureAverage>>,
+    moment_input: Option<Named<Weights>>,
+    moment_update: Option<Named<MomentUpdate>>,
     untouched_rows: Option<Named<UntouchedRows>>,
-    /// What Adam proposes before any row has moments.
     empty_state: Option<Named<EmptyState>>,
-    /// What a step is that no token was accepted for.
     rejected_batch: Option<Named<RejectedBatch>>,
+    state_dtype: Option<Named<StateDtype>>,
+    policy_shift: Option<Named<PolicyShift>>,
+    objective_shift: Option<Named<ObjectiveShift>>,
+    zero_advantage: Option<Named<ZeroAdvantage>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -55,6 +67,18 @@ enum Preset {
     #[default]
     Paper,
     Authors,
+    Exact,
+}
+
+/// The interval that `hessian_threshold` is an end of.
+#[derive(Deserialize, Default, Clone, Copy, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum Interval {
+    /// `-x < m_H < x`.
+    #[default]
+    Symmetric,
+    /// `0 <= m_H < x`.
+    OneSided,
 }
 
 /// A switch, written as the name of its value.
@@ -77,13 +101,6 @@ enum GranularityKey {
     Completion,
     Group,
     Batch,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "snake_case")]
-enum Moments {
-    #[default]
-    Own,
 }
 
 /// A threshold, or `false`.
@@ -113,15 +130,48 @@ impl Table {
         let mut semantics = match self.semantics {
             Preset::Paper => Semantics::PAPER,
             Preset::Authors => Semantics::AUTHORS,
+            Preset::Exact => Semantics::EXACT,
         };
         set(&mut semantics.feature, self.feature);
-        set(&mut semantics.support, self.support);
-        set(&mut semantics.weights, self.weights);
-        set(&mut semantics.batch_average, self.batch_average);
+        set(&mut semantics.probabilities, self.probabilities);
+        set(&mut semantics.temperature, self.temperature);
+        set(&mut semantics.outside_action, self.outside_action);
+        set(&mut semantics.token_gradient, self.token_gradient);
+        set(&mut semantics.subset_weights, self.subset_weights);
+        set(&mut semantics.curvature_average, self.curvature_average);
+        set(&mut semantics.moment_input, self.moment_input);
+        set(&mut semantics.moment_update, self.moment_update);
         set(&mut semantics.untouched_rows, self.untouched_rows);
         set(&mut semantics.empty_state, self.empty_state);
         set(&mut semantics.rejected_batch, self.rejected_batch);
+        set(&mut semantics.state_dtype, self.state_dtype);
+        set(&mut semantics.policy_shift, self.policy_shift);
+        set(&mut semantics.objective_shift, self.objective_shift);
+        set(&mut semantics.zero_advantage, self.zero_advantage);
         semantics
+    }
+
+    fn optimizer(&self) -> Optimizer {
+        let adam = Adam { beta1: self.adam_beta1, beta2: self.adam_beta2, eps: self.adam_epsilon };
+        Optimizer { choice: self.optimizer, adam, moments: self.moments }
+    }
+
+    fn acceptance<T: Thresholds>(self) -> Result<Acceptance, String> {
+        let fisher_threshold = self.fisher_threshold.unwrap_or(Limit::At(T::FISHER)).value("fisher_threshold")?;
+        let one_sided = self.hessian_interval == Interval::OneSided;
+        match (self.hessian_range, self.hessian_threshold) {
+            (Some(_), Some(_)) => Err("`hessian_range` and `hessian_threshold` are both given (keep one)".into()),
+            (Some(_), None) if one_sided => Err(
+                "`hessian_range` and `hessian_interval` are both given (the range has both ends: leave out the interval)"
+                    .into(),
+            ),
+            (Some(range), None) => Ok(Acceptance { fisher_threshold, hessian_range: Some(range), low_end_kept: false }),
+            (None, limit) => {
+                let limit = limit.unwrap_or(Limit::At(T::HESSIAN)).value("hessian_threshold")?;
+                let range = |limit: f64| [if one_sided { 0.0 } else { -limit }, limit];
+                Ok(Acceptance { fisher_threshold, hessian_range: limit.map(range), low_end_kept: one_sided })
+            }
+        }
     }
 }
 
@@ -129,19 +179,16 @@ impl<T: Thresholds> TryFrom<Table> for CurvatureMask<T> {
     type Error = String;
 
     fn try_from(table: Table) -> Result<Self, String> {
-        let (semantics, Moments::Own) = (table.semantics(), table.moments);
-        let fisher_threshold = table.fisher_threshold.unwrap_or(Limit::At(T::FISHER)).value("fisher_threshold")?;
-        let hessian_range = match (table.hessian_range, table.hessian_threshold) {
-            (Some(_), Some(_)) => {
-                return Err("`hessian_range` and `hessian_threshold` are both given (keep one)".into());
+        let (semantics, granularity, optimizer) = (table.semantics(), table.granularity, table.optimizer());
+        let threads = table.threads;
+        let acceptance = table.acceptance::<T>()?;
+        let mut model = CurvatureModel::new(acceptance, granularity, semantics).map_err(|error| error.to_string())?;
+        if let Some(threads) = threads {
+            if threads == 0 {
+                return Err("`threads` is 0, expected at least 1 (leave it out for as many as the machine has)".into());
             }
-            (Some(range), None) => Some(range),
-            (None, limit) => {
-                limit.unwrap_or(Limit::At(T::HESSIAN)).value("hessian_threshold")?.map(|limit| [-limit, limit])
-            }
-        };
-        let acceptance = Acceptance { fisher_threshold, hessian_range };
-        let model = CurvatureModel::new(acceptance, table.granularity, semantics).map_err(|error| error.to_string())?;
-        Ok(Self { model, optimizer: table.optimizer, thresholds: PhantomData })
+            model = model.with_threads(threads);
+        }
+        Ok(Self { model, optimizer, thresholds: PhantomData })
     }
 }

@@ -219,6 +219,48 @@ fn advantages_and_objectives_that_break_a_rule() {
 }
 
 #[test]
+fn rewards_that_break_a_rule() {
+    let sins = [
+        ("nan", "one-completion"),
+        ("infinity", "outputs-finite"),
+        ("short_tokens", "group-of-one"),
+        ("error", "one-completion"),
+        ("panic", "one-completion"),
+        ("needs_text", "empty-completion"),
+        ("needs_level", "odd-columns"),
+        ("needs_level", "panics-contained"),
+        ("grade", "deterministic"),
+        ("by_position", "permutation"),
+        ("forgetful", "save-load"),
+        ("panic_in_load", "foreign-state"),
+        ("counts_evaluations", "evaluation"),
+        ("growing", "state-growth"),
+        ("hang", "one-completion"),
+    ];
+    assert_snapshot!(lines("misbehave.reward", &sins), @"");
+}
+
+#[test]
+fn a_reward_that_reads_columns_of_its_own() {
+    let folder = Folder::new();
+    let row = |i: u32| format!("{{\"prompt\": \"{i}+1=\", \"answer\": {}, \"grade\": {}}}\n", i + 1, i % 3);
+    folder.write("rows.jsonl", (0..7).map(row).collect::<String>());
+    let checked = |args: &str| folder.host(&format!("check libmisbehave.so --set misbehave.reward.sin=grade {args}"));
+    let reward = |outcome: Outcome| {
+        let (_, reward) = outcome.stdout.split_once("reward misbehave.reward\n").unwrap();
+        redacted(reward.split_once("\n\n").unwrap().0)
+    };
+    assert_snapshot!(reward(checked("--rows rows.jsonl --fuzz 50").succeeded()), @"");
+    folder.write("rows.jsonl", "{\"prompt\": \"1+1=\", \"answer\": 2}\n");
+    let outcome = checked("--rows rows.jsonl --only one-completion");
+    assert_eq!(outcome.code, Some(1), "{outcome:#?}");
+    assert_snapshot!(reward(outcome), @"");
+    assert_snapshot!(checked("--rows none.jsonl").refused(), @"");
+    folder.write("rows.jsonl", "[]\n");
+    assert_snapshot!(checked("--rows rows.jsonl").refused(), @"");
+}
+
+#[test]
 fn masks_that_break_a_rule() {
     let sins = [
         ("revive", "mask-clears-only"),

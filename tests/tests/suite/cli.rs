@@ -19,18 +19,19 @@ fn help_mentions(command: &str, words: &[&str]) {
 #[test]
 fn help() {
     assert_snapshot!(Folder::new().host("--help").succeeded().stdout, @"
-    Reinforcement learning of language models, with advantage estimators, objectives and gradient masks that load at run time
+    Reinforcement learning of language models, with components that load at run time
 
     Usage: host [OPTIONS] <COMMAND>
 
     Commands:
-      train    Train a policy on verifiable rewards
-      eval     Measure held-out accuracy, greedily
-      sft      Train a base model on worked solutions
-      replay   Run masks over recorded batches, to try thresholds without training
-      plugins  List every component and recipe: its point, what it does, where it came from
-      check    Check that plugins keep the rules of their extension points
-      help     Print this message or the help of the given subcommand(s)
+      train       Train a policy on verifiable rewards
+      eval        Measure held-out accuracy, greedily
+      sft         Train a base model on worked solutions
+      replay      Run masks over recorded batches, to try thresholds without training
+      plugins     List every component and recipe: its point, what it does, where it came from
+      check       Check that plugins keep the rules of their extension points
+      new-plugin  Make the crate of a plugin, which builds and passes its tests as it is
+      help        Print this message or the help of the given subcommand(s)
 
     Options:
           --verbose  Show the whole chain of causes of an error
@@ -54,7 +55,10 @@ fn help() {
         "Ctrl-C",
     ];
     help_mentions("train", &train);
-    help_mentions("eval", &["--config", "--set", "--model", "--num-prompts", "--output", "Hugging Face", "embedded:"]);
+    help_mentions(
+        "eval",
+        &["--config", "--set", "--plugin", "--model", "--num-prompts", "--output", "Hugging Face", "embedded:"],
+    );
     help_mentions("sft", &["--config", "--set", "--output-dir", "worked solutions"]);
     help_mentions(
         "check",
@@ -79,6 +83,11 @@ fn version_and_wrong_words() {
 fn listing_of_the_shipped_plugins() {
     let args = "plugins --plugin libcapo.so --plugin libdrcapo.so --plugin libreincapo.so";
     assert_snapshot!(Folder::new().host(args).succeeded().stdout, @"
+    reward
+      exact_match              1 where a completion ends with the dataset's answer, else 0
+                               keys: answer_separator
+                               from host 0.1.0, built in
+
     advantage
       capo.advantage           (reward - group mean) / (group std + epsilon)
                                keys: epsilon
@@ -121,13 +130,13 @@ fn listing_of_the_shipped_plugins() {
 
     mask
       capo.curvature           drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range, feature, support, weights, batch_average, untouched_rows, empty_state, rejected_batch
+                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
                                from capo 0.1.0, `BUILD/libcapo.so`
       drcapo.curvature         drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range, feature, support, weights, batch_average, untouched_rows, empty_state, rejected_batch
+                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
                                from drcapo 0.1.0, `BUILD/libdrcapo.so`
       reincapo.curvature       drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, moments, fisher_threshold, hessian_threshold, hessian_range, feature, support, weights, batch_average, untouched_rows, empty_state, rejected_batch
+                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
                                from reincapo 0.1.0, `BUILD/libreincapo.so`
 
     recipe

@@ -120,3 +120,22 @@ fn another_layout_under_a_known_id() {
     let library = copy.change("capo-plugin/src/tensor.rs", "pub lanes: u16,", "pub lanes: u32,").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.advantage/1` (rebuild it against a released `capo-plugin`)");
 }
+
+#[test]
+fn a_plugin_from_before_the_reward_point() {
+    let answer = "        REWARD_POINT => ROption::RSome(Extension::of(&REWARD)),\n";
+    let library = Copy::new("before_rewards").change("capo-plugin/src/image.rs", answer, "").build();
+    let folder = Folder::new();
+    let train = |name: &str, library: &Path| {
+        let mask = "mask=[{use=\"example.surprise-cap\",max_nats=0.5}]";
+        folder.train(name, &format!("--plugin {} --set {mask} {ONE_STEP}", library.display()))
+    };
+    train("before", &library).assert_same(&train("own", &artifacts::example("dev")));
+}
+
+#[test]
+fn another_layout_of_the_reward_point_alone() {
+    let copy = Copy::new("other_rewards");
+    let library = copy.change("capo-plugin/src/abi_reward.rs", "pub truncated: u8,", "pub truncated: u32,").build();
+    assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.reward/1` (rebuild it against a released `capo-plugin`)");
+}

@@ -49,6 +49,31 @@ fn a_creation_that_does_not_come_back() {
     assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
 }
 
+/// The settings of a run whose reward commits `sin` in its third step.
+fn reward_settings(sin: &str) -> String {
+    let reward = format!("reward=[{{use=\"misbehave.reward\",sin=\"{sin}\",at_step=2}}]");
+    format!("--plugin libmisbehave.so --set {reward} --set train.save_steps=1 {FOUR_STEPS}")
+}
+
+#[test]
+fn a_reward_that_does_not_come_back() {
+    let folder = Folder::new();
+    let args = format!("train --output-dir run {} --set train.component_timeout=1", reward_settings("hang"));
+    assert_snapshot!(folder.host(&args).failed(), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: `score` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
+    let folder = folder.env("MISBEHAVE_OFF", "1");
+    let clean = folder.train("clean", &reward_settings("none"));
+    folder.resume("run").assert_same(&clean);
+}
+
+#[test]
+fn a_rewards_state_that_grows_without_bound() {
+    let folder = Folder::new();
+    let limit = "--set train.component_state_limit=2";
+    let outcome = folder.host(&format!("train --output-dir run {} {limit}", reward_settings("growing")));
+    assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.reward`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
+    assert_eq!(folder.run_dir("run").checkpoints(), [1, 2]);
+}
+
 #[test]
 fn a_limit_on_time_changes_nothing_else() {
     let folder = Folder::new();

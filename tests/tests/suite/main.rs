@@ -15,10 +15,15 @@ mod limits;
 mod loading;
 mod misbehaviour;
 mod models;
+mod new_plugin;
 mod recipes;
 mod replay;
 mod resume;
+mod rewards;
+mod snapshots;
+mod sweep;
 mod trajectory;
+mod tutorial;
 
 /// One quick step without evaluation.
 const ONE_STEP: &str = "--set train.max_steps=1 --set eval.num_prompts=0";

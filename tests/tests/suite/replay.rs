@@ -28,15 +28,34 @@ fn check(name: &str) {
     let batches: Vec<PathBuf> = (0..4).map(|i| case.join(format!("batch-{i:04}.safetensors"))).collect();
     replay(&folder, &case.join("mask.toml"), &batches, "out");
     for i in 0..4 {
-        let found = tensors(&folder.path().join(format!("out/batch-{i:04}.safetensors")));
-        let expected = tensors(&case.join(format!("expected-{i:04}.safetensors")));
-        assert_eq!(found["keep"], expected["keep"], "{name}, batch {i}");
-        for shift in ["m_f", "m_h"] {
-            let (found, expected) = (&found[&format!("capo.curvature/{shift}")], &expected[shift]);
-            let largest = expected.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-            let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(worst <= TOLERANCE * largest, "{name}, batch {i}, {shift}: {worst} of {largest}");
-        }
+        compare(&folder, &case, i);
+    }
+}
+
+/// What a replay into `out` found in a case's batch `i`, against what is expected.
+fn compare(folder: &Folder, case: &Path, i: usize) {
+    let found = tensors(&folder.path().join(format!("out/batch-{i:04}.safetensors")));
+    let expected = tensors(&case.join(format!("expected-{i:04}.safetensors")));
+    assert_eq!(found["keep"], expected["keep"], "{}, batch {i}", case.display());
+    for shift in ["m_f", "m_h"] {
+        let (found, expected) = (&found[&format!("capo.curvature/{shift}")], &expected[shift]);
+        let largest = expected.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst <= TOLERANCE * largest, "{}, batch {i}, {shift}: {worst} of {largest}", case.display());
+    }
+}
+
+/// The numbers of the authors' own functions. Each step has thresholds of its own: it is replayed after the accepted tokens of
+/// the steps before it.
+#[test]
+fn authors_functions() {
+    let case = workspace().join("tests/data/authors-functions");
+    for step in 0..3 {
+        let folder = Folder::new();
+        let file = |name: &str, i: usize| case.join(format!("{name}-{i:04}.safetensors"));
+        let batches: Vec<PathBuf> = (0..step).map(|i| file("accepted", i)).chain([file("batch", step)]).collect();
+        replay(&folder, &case.join(format!("mask-{step:04}.toml")), &batches, "out");
+        compare(&folder, &case, step);
     }
 }
 

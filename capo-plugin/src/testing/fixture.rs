@@ -1,82 +1,10 @@
-//! Batches for authors' tests, and components built as a host would build them.
-//!
-//! ```
-//! use capo_plugin::prelude::*;
-//! use capo_plugin::testing::{self, Fixture};
-//!
-//! #[derive(Deserialize)]
-//! struct SurpriseCap {
-//!     max_nats: f32,
-//! }
-//!
-//! impl PreBackwardMask for SurpriseCap {
-//!     fn mask(&mut self, _ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-//!         for (keep, logp) in keep.iter_mut().zip(batch.logps) {
-//!             *keep &= u8::from(-logp <= self.max_nats);
-//!         }
-//!         Ok(())
-//!     }
-//! }
-//!
-//! let fixture = Fixture::new(2, 3).logps(&[-0.1, -0.2, -9.0, -0.1, -9.0, -0.3]);
-//! let mut mask = testing::mask::<SurpriseCap>("max_nats = 5.0").unwrap();
-//! assert_eq!(fixture.mask(&mut mask).unwrap().keep, [1, 1, 0, 1, 0, 1]);
-//! ```
-//!
-//! `host check LIB` asks the built library the same and more: [`Fixture::canonical`] and [`Fixture::random`] are its batches.
+//! Batches of any shape, with plausible values.
 
-mod batches;
-mod layer;
-
-use serde::de::DeserializeOwned;
-
+use super::layer::LayerData;
+use super::{Records, wobble};
 use crate::batch::{Batch, Dims, OptimizerInfo, OptimizerKind};
-use crate::component::{Advantage, Mask, ObjectiveFn, Sink};
+use crate::component::{Advantage, Mask, ObjectiveFn};
 use crate::error::PluginError;
-use crate::guard;
-use crate::points::{AdvantageEstimator, Objective, PreBackwardMask};
-
-use layer::LayerData;
-
-/// Builds an advantage estimator from its table, written as `key = value` lines, behind the real wire.
-///
-/// # Errors
-///
-/// What a host would show.
-pub fn advantage<T: AdvantageEstimator + DeserializeOwned + 'static>(table: &str) -> Result<Advantage, PluginError> {
-    guard::advantage::<T>(&json(table)?).map(|wire| Advantage::new("test.advantage", wire))
-}
-
-/// Builds an objective from its table, written as `key = value` lines, behind the real wire.
-///
-/// # Errors
-///
-/// What a host would show.
-pub fn objective<T: Objective + DeserializeOwned + 'static>(table: &str) -> Result<ObjectiveFn, PluginError> {
-    guard::objective::<T>(&json(table)?).map(|wire| ObjectiveFn::new("test.objective", wire))
-}
-
-/// Builds a mask from its table, written as `key = value` lines, behind the real wire.
-///
-/// # Errors
-///
-/// What a host would show.
-pub fn mask<T: PreBackwardMask + DeserializeOwned + 'static>(table: &str) -> Result<Mask, PluginError> {
-    guard::mask::<T>(&json(table)?).map(|wire| Mask::new("test.mask", wire))
-}
-
-/// `key = value` lines to a JSON object; a value is a number, a boolean, a quoted string or an array of those.
-fn json(table: &str) -> Result<String, PluginError> {
-    let mut object = serde_json::Map::new();
-    for line in table.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let (key, value) =
-            line.split_once('=').ok_or_else(|| PluginError::config(format!("`{line}` is not `key = value`")))?;
-        let value = serde_json::from_str(value.trim())
-            .map_err(|error| PluginError::config(format!("the value in `{line}`: {error}")))?;
-        object.insert(key.trim().to_owned(), value);
-    }
-    Ok(serde_json::Value::Object(object).to_string())
-}
 
 /// An owned batch with plausible values everywhere, every optional input included.
 ///
@@ -84,21 +12,21 @@ fn json(table: &str) -> Result<String, PluginError> {
 /// and check its length.
 #[derive(Clone, Debug)]
 pub struct Fixture {
-    dims: Dims,
-    optimizer: OptimizerInfo,
-    step: u64,
-    mask: Vec<u8>,
-    truncated: Vec<u8>,
-    ids: Vec<u32>,
-    rewards: Vec<f32>,
-    advantages: Vec<f32>,
-    logps: Vec<f32>,
+    pub(super) dims: Dims,
+    pub(super) optimizer: OptimizerInfo,
+    pub(super) step: u64,
+    pub(super) mask: Vec<u8>,
+    pub(super) truncated: Vec<u8>,
+    pub(super) ids: Vec<u32>,
+    pub(super) rewards: Vec<f32>,
+    pub(super) advantages: Vec<f32>,
+    pub(super) logps: Vec<f32>,
     /// `−advantage`: a policy gradient's loss on policy, and its derivative too.
-    losses: Vec<f32>,
-    old_logps: Vec<f32>,
-    ref_logps: Vec<f32>,
-    entropy: Vec<f32>,
-    layer: LayerData,
+    pub(super) losses: Vec<f32>,
+    pub(super) old_logps: Vec<f32>,
+    pub(super) ref_logps: Vec<f32>,
+    pub(super) entropy: Vec<f32>,
+    pub(super) layer: LayerData,
 }
 
 /// What a mask did to a fixture.
@@ -108,46 +36,6 @@ pub struct Masked {
     pub keep: Vec<u8>,
     /// What it reported.
     pub records: Records,
-}
-
-/// What a component reported in one call.
-#[derive(Debug, Default)]
-pub struct Records {
-    /// `record(name, value)`, in order.
-    pub numbers: Vec<(String, f64)>,
-    /// `record_tokens(name, values)`, in order.
-    pub tokens: Vec<(String, Vec<f32>)>,
-    /// `warn(text)`, in order.
-    pub warnings: Vec<String>,
-}
-
-impl Records {
-    /// The last number recorded under `name`.
-    #[must_use]
-    pub fn number(&self, name: &str) -> Option<f64> {
-        self.numbers.iter().rev().find(|(recorded, _)| recorded == name).map(|(_, value)| *value)
-    }
-}
-
-impl Sink for Records {
-    fn record(&mut self, _component: &str, name: &str, value: f64) {
-        self.numbers.push((name.to_owned(), value));
-    }
-
-    fn record_tokens(&mut self, _component: &str, name: &str, values: &[f32]) {
-        self.tokens.push((name.to_owned(), values.to_vec()));
-    }
-
-    fn warn(&mut self, _component: &str, text: &str) {
-        self.warnings.push(text.to_owned());
-    }
-}
-
-/// A fixed value in `[0, 1)` for position `i` of array `salt`.
-fn wobble(salt: u64, i: usize) -> f32 {
-    let mixed =
-        (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) ^ salt.wrapping_mul(0xD1B5_4A32_D192_ED03);
-    (mixed.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 40) as f32 / (1u64 << 24) as f32
 }
 
 impl Fixture {

@@ -1,0 +1,75 @@
+//! Work on several threads that exist only while it lasts, so that nothing is left behind in the process.
+//!
+//! What a piece of work computes never depends on how many threads there are or which of them takes it.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// Below this many elements, starting threads costs more than they save.
+const WORTH_A_THREAD: usize = 1 << 18;
+
+/// How many threads `elements` multiplications are worth, of `threads`.
+pub(crate) fn threads_for(elements: usize, threads: usize) -> usize {
+    threads.min(elements / WORTH_A_THREAD).max(1)
+}
+
+/// Does `work` on every task, in any order.
+pub(crate) fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) + Sync) {
+    if threads <= 1 || tasks.len() <= 1 {
+        return tasks.into_iter().for_each(work);
+    }
+    let others = threads.min(tasks.len()) - 1;
+    let queue = Mutex::new(tasks.into_iter());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let drain = || std::iter::from_fn(next).for_each(&work);
+    thread::scope(|scope| {
+        for _ in 0..others {
+            // Where the system has no more threads to give, this one does all the work.
+            if thread::Builder::new().spawn_scoped(scope, drain).is_err() {
+                break;
+            }
+        }
+        drain();
+    });
+}
+
+/// `work` on consecutive parts of `0..length`, its results in order; `elements` says how much work all of it is.
+pub(crate) fn map_parts<T: Send>(
+    threads: usize,
+    length: usize,
+    elements: usize,
+    work: impl Fn(Range<usize>) -> T + Sync,
+) -> Vec<T> {
+    let threads = threads_for(elements, threads);
+    let part = length.div_ceil(4 * threads).max(1);
+    let parts: Vec<_> = (0..length).step_by(part).map(|start| start..(start + part).min(length)).collect();
+    if threads == 1 {
+        return vec![work(0..length)];
+    }
+    let mut results: Vec<Option<T>> = parts.iter().map(|_| None).collect();
+    for_each(threads, parts.into_iter().zip(&mut results).collect(), |(part, result)| *result = Some(work(part)));
+    results.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_back_in_order_whatever_the_threads() {
+        for threads in [1, 2, 7] {
+            for length in [0, 1, 5, 1000] {
+                let parts = map_parts(threads, length, usize::MAX, |part| part.collect::<Vec<_>>());
+                assert_eq!(parts.concat(), (0..length).collect::<Vec<_>>(), "{threads} threads");
+            }
+        }
+    }
+
+    #[test]
+    fn every_task_is_done_once() {
+        let mut done = vec![0; 100];
+        for_each(3, done.iter_mut().collect(), |count| *count += 1);
+        assert_eq!(done, [1; 100]);
+    }
+}

@@ -1,0 +1,76 @@
+//! The terms of the paper's theorem on monotonic improvement, for the steps that were accepted.
+
+use crate::Step;
+use crate::semantics::Semantics;
+use crate::shift::Shift;
+use crate::subset::Subsets;
+use crate::support::Supports;
+
+/// What "Monotonic improvement under CAPO" needs of a batch, in the last layer's model.
+///
+/// The theorem: if every accepted step has norm at most `r` and `m_H >= omega + M r²`, with `M` bounding the Hessian's norm,
+/// and `m_F <= delta_F`, then their mean improves the objective by at least `omega - C sqrt(delta_F)`. That is the proof's
+/// condition; the theorem's statement has `½ M r²`. `C = T sqrt((T - 1)(2T - 1) / 3) max |A|` for horizon `T` (undiscounted).
+///
+/// It is a sufficient condition and a strict one: `C` grows with the square of the horizon, so that it rarely holds where
+/// training goes well. It speaks of the mean of the subsets' own steps, which is the trainer's step for SGD only.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Certificate {
+    /// `r`: largest norm of an accepted step, `lr ‖D‖`, over the rows of its tokens.
+    pub step_norm: f64,
+    /// `M`: mean over accepted tokens of a bound on their Hessian's norm, `|A| ‖h‖² max(‖u‖², 2 max pi (1 - pi))`.
+    pub hessian_bound: f64,
+    /// `omega`: smallest accepted `m_H`, less `M r²`; reward units. 0 where nothing was accepted.
+    pub omega: f64,
+    /// `C sqrt(delta_F)`: what the improvement of the objective may fall short of `omega`, reward units.
+    pub gap: f64,
+}
+
+impl Certificate {
+    /// Whether the theorem guarantees that the accepted steps improve the objective.
+    pub fn holds(&self) -> bool {
+        self.omega > 0.0 && self.omega >= self.gap
+    }
+
+    /// Of the subsets whose tokens have `keep[b * T + t] != 0`.
+    pub(crate) fn of(
+        step: &Step,
+        supports: &Supports,
+        subsets: &Subsets,
+        shifts: &[Shift],
+        keep: &[u8],
+        fisher_threshold: Option<f64>,
+        semantics: &Semantics,
+    ) -> Self {
+        let (mut count, mut bounds, mut largest_signal) = (0.0, 0.0, 0.0f64);
+        let (mut norm, mut least, mut largest_m_f) = (0.0f64, f64::INFINITY, 0.0f64);
+        for (n, &token) in supports.tokens.iter().enumerate() {
+            largest_signal = largest_signal.max(step.signal(token, semantics).abs());
+            let accepted = subsets.index(n).filter(|_| keep[token] != 0);
+            let Some(shift) = accepted.map(|subset| &shifts[subset]) else { continue };
+            count += 1.0;
+            bounds += hessian_bound(supports, n);
+            norm = norm.max(shift.squared_norm);
+            least = least.min(shift.m_h);
+            largest_m_f = largest_m_f.max(shift.m_f);
+        }
+        if count == 0.0 {
+            return Self::default();
+        }
+        let (step_norm, hessian_bound) = (step.learning_rate * norm.sqrt(), bounds / count);
+        let horizon = step.loss.max_completion_length as f64;
+        let c = horizon * ((horizon - 1.0) * (2.0 * horizon - 1.0) / 3.0).sqrt() * largest_signal;
+        let omega = least - hessian_bound * step_norm * step_norm;
+        Self { step_norm, hessian_bound, omega, gap: c * fisher_threshold.unwrap_or(largest_m_f).sqrt() }
+    }
+}
+
+/// A bound on the norm of `A (u u' - diag(pi) + pi pi') ⊗ h h'`: the two parts are positive semidefinite, so that the larger
+/// of their norms bounds the difference, and Gershgorin's circles bound the second.
+fn hessian_bound(supports: &Supports, n: usize) -> f64 {
+    let pairs = supports.pairs(n);
+    let realised: f64 = supports.u[pairs.clone()].iter().map(|u| u * u).sum();
+    let variance = supports.pi[pairs].iter().fold(0.0f64, |most, p| most.max(2.0 * p * (1.0 - p)));
+    let scale = supports.signals[n].abs() * supports.squared_norms[n] * supports.slope * supports.slope;
+    scale * realised.max(variance)
+}

@@ -1,0 +1,124 @@
+//! Gradients of subsets of tokens, as the (row, token) entries that they are sums of.
+
+use crate::semantics::Weights;
+use crate::subset::Subsets;
+use crate::support::Supports;
+
+/// One (row, token) entry of a gradient: `coefficient h` in vocabulary row `row`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Pair {
+    /// The subset that the token belongs to.
+    pub subset: u32,
+    /// Vocabulary row.
+    pub row: u32,
+    /// Index among the N tokens.
+    pub token: u32,
+    /// Index among the P pairs of the supports.
+    pub index: u32,
+}
+
+impl Pair {
+    /// Whether both are entries of the same row of the same gradient.
+    pub fn shares_row(&self, other: &Self) -> bool {
+        (self.subset, self.row) == (other.subset, other.row)
+    }
+}
+
+/// The gradients of one or more subsets: pairs sorted by subset, row and token, so that sums over a row always run in the
+/// same order.
+#[derive(Debug)]
+pub(crate) struct Gradients {
+    pub pairs: Vec<Pair>,
+    /// What each pair's feature is multiplied with: `weight A u`, in the order of `pairs`.
+    pub coefficients: Vec<f64>,
+}
+
+impl Gradients {
+    /// Of the tokens that are in a subset; `weights` holds one per token, `[N]`, and gives way to
+    /// [`Weights::RowMean`]'s.
+    pub fn of(supports: &Supports, subsets: &Subsets, kind: Weights, weights: &[f64]) -> Self {
+        let pairs = by_row(supports, subsets);
+        let factor = |pair: &Pair| supports.signals[pair.token as usize] * supports.u[pair.index as usize];
+        let mut coefficients: Vec<f64> = if kind == Weights::RowMean {
+            let share = |run: &[Pair]| vec![1.0 / run.len() as f64; run.len()];
+            pairs.chunk_by(Pair::shares_row).flat_map(share).collect()
+        } else {
+            pairs.iter().map(|pair| weights[pair.token as usize]).collect()
+        };
+        coefficients.iter_mut().zip(&pairs).for_each(|(weight, pair)| *weight *= supports.slope * factor(pair));
+        Self { pairs, coefficients }
+    }
+
+    /// Leaves out the pairs that add nothing.
+    pub fn retain_nonzero(&mut self) {
+        let mut kept = self.coefficients.iter().map(|&coefficient| coefficient != 0.0);
+        self.pairs.retain(|_| kept.next() == Some(true));
+        self.coefficients.retain(|&coefficient| coefficient != 0.0);
+    }
+}
+
+/// The pairs of all tokens that are in a subset, sorted by subset, row and token.
+fn by_row(supports: &Supports, subsets: &Subsets) -> Vec<Pair> {
+    let mut pairs = Vec::with_capacity(supports.rows.len());
+    for token in (0..supports.len()).filter(|&token| subsets.holds(token)) {
+        let pair = |index: usize| Pair {
+            subset: subsets.of[token],
+            row: supports.rows[index],
+            token: token as u32,
+            index: index as u32,
+        };
+        pairs.extend(supports.pairs(token).map(pair));
+    }
+    sort_by(&mut pairs, |pair| pair.row);
+    sort_by(&mut pairs, |pair| pair.subset);
+    pairs
+}
+
+const DIGIT_BITS: u32 = 11;
+
+/// Stable radix sort.
+fn sort_by(pairs: &mut Vec<Pair>, key: impl Fn(&Pair) -> u32) {
+    let largest = pairs.iter().map(&key).max().unwrap_or(0);
+    let digits = (u32::BITS - largest.leading_zeros()).div_ceil(DIGIT_BITS);
+    if pairs.len() < 1 << DIGIT_BITS && digits > 0 {
+        return pairs.sort_by_key(key);
+    }
+    let mut sorted = vec![Pair::default(); if digits > 0 { pairs.len() } else { 0 }];
+    for shift in (0..digits).map(|digit| digit * DIGIT_BITS) {
+        let digit = |pair: &Pair| (key(pair) >> shift) as usize & ((1 << DIGIT_BITS) - 1);
+        let mut places = [0u32; 1 << DIGIT_BITS];
+        pairs.iter().for_each(|pair| places[digit(pair)] += 1);
+        let mut start = 0;
+        for place in &mut places {
+            start += std::mem::replace(place, start);
+        }
+        for pair in pairs.iter() {
+            let place = &mut places[digit(pair)];
+            sorted[*place as usize] = *pair;
+            *place += 1;
+        }
+        std::mem::swap(pairs, &mut sorted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sorting_is_stable_at_any_size_and_range() {
+        for (count, largest) in [(0, 9), (100, 1 << 20), (5000, 0), (5000, 40), (5000, 151_936), (9000, u32::MAX)] {
+            let mut state = 1u32;
+            let pair = |index| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                Pair { row: (u64::from(state) * u64::from(largest) >> 32) as u32, index, ..Pair::default() }
+            };
+            let mut pairs: Vec<Pair> = (0..count).map(pair).collect();
+            let mut expected: Vec<(u32, u32)> = pairs.iter().map(|pair| (pair.row, pair.index)).collect();
+            expected.sort();
+            sort_by(&mut pairs, |pair| pair.row);
+            let got: Vec<(u32, u32)> = pairs.iter().map(|pair| (pair.row, pair.index)).collect();
+            assert_eq!(got, expected, "{count} pairs below {largest}");
+        }
+    }
+}

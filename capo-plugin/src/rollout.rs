@@ -1,0 +1,159 @@
+//! What a reward sees: completions as text, with what the dataset says about their prompts.
+
+use abi_stable::StableAbi;
+use abi_stable::std_types::{RSlice, RStr};
+use serde::de::DeserializeOwned;
+
+use crate::abi_reward::{WireCompletion, WireRollout};
+use crate::config::nearest;
+use crate::error::PluginError;
+
+/// What completions were sampled for: an open set of integers.
+#[repr(transparent)]
+#[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Purpose(pub u32);
+
+impl Purpose {
+    /// The coming optimizer steps use them.
+    pub const TRAINING: Self = Self(0);
+    /// They measure the policy on held-out prompts. A component's state stays as it is, so that measuring changes no run.
+    pub const EVALUATION: Self = Self(1);
+}
+
+/// One sampled completion.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Completion<'a> {
+    /// The prompt, as the dataset has it.
+    pub prompt: &'a str,
+    /// The completion, without special tokens.
+    pub text: &'a str,
+    /// Its tokens, up to and including the end token.
+    pub ids: &'a [u32],
+    /// Whether the length limit cut it off.
+    pub truncated: bool,
+    /// The dataset's answer as text, from the column that the run's settings name (else its worked solution).
+    pub answer: &'a str,
+    /// Every column of the prompt's row but the prompt itself, the answer's included: a JSON object.
+    pub columns: &'a str,
+}
+
+impl<'a> Completion<'a> {
+    /// A completion that ended by itself, with an empty row: for hosts and tests, which then fill in the rest.
+    #[must_use]
+    pub fn new(prompt: &'a str, text: &'a str) -> Self {
+        Self { prompt, text, ids: &[], truncated: false, answer: "", columns: "{}" }
+    }
+
+    /// Column `name` of the prompt's row, read as a `T`: `completion.column::<Vec<String>>("tests")`.
+    ///
+    /// # Errors
+    ///
+    /// When the row has no such column, or another type in it.
+    pub fn column<T: DeserializeOwned>(&self, name: &str) -> Result<T, PluginError> {
+        let mut row: serde_json::Map<String, serde_json::Value> = serde_json::from_str(self.columns)
+            .map_err(|error| PluginError::failed(format!("the prompt's row is not a JSON object: {error}")))?;
+        let Some(value) = row.remove(name) else {
+            let columns = || row.keys().map(String::as_str);
+            let hint = nearest(name, columns()).map_or_else(
+                || format!("the row has `{}`", columns().collect::<Vec<_>>().join("`, `")),
+                |near| format!("did you mean `{near}`?"),
+            );
+            return Err(PluginError::failed(format!("a prompt's row has no column `{name}` ({hint})")));
+        };
+        serde_json::from_value(value)
+            .map_err(|error| PluginError::failed(format!("column `{name}` of a prompt's row: {error}")))
+    }
+}
+
+/// The completions of one rollout, or a part of a held-out set.
+///
+/// Groups are consecutive: completions `g·G .. (g+1)·G` answer one prompt.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Rollout<'a> {
+    /// What the completions are for.
+    pub purpose: Purpose,
+    /// Optimizer steps done when they were sampled.
+    pub step: u64,
+    /// Optimizer steps of the whole run.
+    pub max_steps: u64,
+    /// The run's seed; derive every random draw from it and `step`.
+    pub seed: u64,
+    /// G: completions per prompt.
+    pub group_size: usize,
+    /// The limit on completion length, tokens.
+    pub max_completion_length: usize,
+    /// `[B]`.
+    pub completions: Vec<Completion<'a>>,
+}
+
+impl<'a> Rollout<'a> {
+    /// Completions for training, one per prompt, at step 0: for hosts and tests, which then fill in the rest.
+    #[must_use]
+    pub fn new(completions: Vec<Completion<'a>>) -> Self {
+        let max_completion_length = completions.iter().map(|completion| completion.ids.len()).max().unwrap_or(0);
+        Self {
+            purpose: Purpose::TRAINING,
+            step: 0,
+            max_steps: 1,
+            seed: 0,
+            group_size: 1,
+            max_completion_length,
+            completions,
+        }
+    }
+
+    /// The rollout on the wire; `completions` holds what it borrows.
+    pub(crate) fn to_wire<'w>(&self, completions: &'w [WireCompletion<'w>]) -> WireRollout<'w> {
+        WireRollout {
+            purpose: self.purpose,
+            step: self.step,
+            max_steps: self.max_steps,
+            seed: self.seed,
+            group_size: self.group_size as u64,
+            max_completion_length: self.max_completion_length as u64,
+            completions: RSlice::from_slice(completions),
+        }
+    }
+}
+
+impl<'a> From<&Completion<'a>> for WireCompletion<'a> {
+    fn from(completion: &Completion<'a>) -> Self {
+        Self {
+            prompt: RStr::from_str(completion.prompt),
+            text: RStr::from_str(completion.text),
+            ids: RSlice::from_slice(completion.ids),
+            truncated: completion.truncated.into(),
+            answer: RStr::from_str(completion.answer),
+            columns: RStr::from_str(completion.columns),
+        }
+    }
+}
+
+impl<'a> From<&WireCompletion<'a>> for Completion<'a> {
+    fn from(wire: &WireCompletion<'a>) -> Self {
+        Self {
+            prompt: wire.prompt.as_str(),
+            text: wire.text.as_str(),
+            ids: wire.ids.as_slice(),
+            truncated: wire.truncated != 0,
+            answer: wire.answer.as_str(),
+            columns: wire.columns.as_str(),
+        }
+    }
+}
+
+impl<'a> From<&WireRollout<'a>> for Rollout<'a> {
+    fn from(wire: &WireRollout<'a>) -> Self {
+        Self {
+            purpose: wire.purpose,
+            step: wire.step,
+            max_steps: wire.max_steps,
+            seed: wire.seed,
+            group_size: wire.group_size as usize,
+            max_completion_length: wire.max_completion_length as usize,
+            completions: wire.completions.iter().map(Completion::from).collect(),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Completions as text, for tests of rewards.
+
+use super::{Records, assert_permutation};
+use crate::component::RewardFn;
+use crate::error::PluginError;
+use crate::rollout::{Completion, Purpose, Rollout};
+
+/// Owned completions, all of one group, with the answer `4` and an empty row.
+///
+/// ```
+/// use capo_plugin::prelude::*;
+/// use capo_plugin::testing::{self, RolloutFixture};
+///
+/// #[derive(Deserialize)]
+/// struct Ended {}
+///
+/// impl Reward for Ended {
+///     fn score(&mut self, _ctx: &mut Ctx, rollout: &Rollout, rewards: &mut [f32]) -> Result<(), PluginError> {
+///         for (reward, completion) in rewards.iter_mut().zip(&rollout.completions) {
+///             *reward = f32::from(u8::from(!completion.truncated));
+///         }
+///         Ok(())
+///     }
+/// }
+///
+/// let fixture = RolloutFixture::new(&["4", "2 + 2 is"]).truncated(&[false, true]);
+/// let mut reward = testing::reward::<Ended>("").unwrap();
+/// assert_eq!(fixture.score(&mut reward).unwrap().rewards, [1.0, 0.0]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct RolloutFixture {
+    purpose: Purpose,
+    step: u64,
+    group_size: usize,
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    prompt: String,
+    text: String,
+    ids: Vec<u32>,
+    truncated: bool,
+    answer: String,
+    columns: String,
+}
+
+impl Row {
+    fn completion(&self) -> Completion<'_> {
+        let mut completion = Completion::new(&self.prompt, &self.text);
+        completion.ids = &self.ids;
+        completion.truncated = self.truncated;
+        completion.answer = &self.answer;
+        completion.columns = &self.columns;
+        completion
+    }
+}
+
+/// What a reward made of a fixture.
+#[derive(Debug)]
+pub struct Scored {
+    /// `[B]`.
+    pub rewards: Vec<f32>,
+    /// What it reported.
+    pub records: Records,
+}
+
+impl RolloutFixture {
+    /// These completions of the prompt `2+2=`; a byte of text is a token.
+    #[must_use]
+    pub fn new(texts: &[&str]) -> Self {
+        let row = |text: &&str| Row {
+            prompt: "2+2=".into(),
+            text: (*text).into(),
+            ids: tokens(text),
+            truncated: false,
+            answer: "4".into(),
+            columns: "{}".into(),
+        };
+        Self { purpose: Purpose::TRAINING, step: 0, group_size: texts.len(), rows: texts.iter().map(row).collect() }
+    }
+
+    /// Splits the completions into groups of `size`.
+    ///
+    /// # Panics
+    ///
+    /// When `size` does not divide B.
+    #[must_use]
+    pub fn groups_of(mut self, size: usize) -> Self {
+        assert!(size > 0 && self.rows.len().is_multiple_of(size), "the group size divides B");
+        self.group_size = size;
+        self
+    }
+
+    /// Sets the completions' texts, `[B]`; a byte of text is a token.
+    #[must_use]
+    pub fn texts(self, texts: &[&str]) -> Self {
+        self.each(texts, |row, text| (row.text, row.ids) = ((*text).into(), tokens(text)))
+    }
+
+    /// Sets the prompts, `[B]`.
+    #[must_use]
+    pub fn prompts(self, prompts: &[&str]) -> Self {
+        self.each(prompts, |row, prompt| row.prompt = (*prompt).into())
+    }
+
+    /// Sets the dataset's answers, `[B]`.
+    #[must_use]
+    pub fn answers(self, answers: &[&str]) -> Self {
+        self.each(answers, |row, answer| row.answer = (*answer).into())
+    }
+
+    /// Sets the rows' columns, `[B]`, each a JSON object as text.
+    #[must_use]
+    pub fn columns(self, columns: &[&str]) -> Self {
+        self.each(columns, |row, columns| row.columns = (*columns).into())
+    }
+
+    /// Sets which completions the length limit cut off, `[B]`.
+    #[must_use]
+    pub fn truncated(self, truncated: &[bool]) -> Self {
+        self.each(truncated, |row, truncated| row.truncated = *truncated)
+    }
+
+    /// Sets what the completions are for.
+    #[must_use]
+    pub fn purpose(mut self, purpose: Purpose) -> Self {
+        self.purpose = purpose;
+        self
+    }
+
+    /// Sets the step.
+    #[must_use]
+    pub fn step(mut self, step: u64) -> Self {
+        self.step = step;
+        self
+    }
+
+    /// The same completions with their groups in another order: group `g` of the result is group `order[g]`.
+    ///
+    /// # Panics
+    ///
+    /// When `order` is not a permutation of the groups.
+    #[must_use]
+    pub fn regrouped(&self, order: &[usize]) -> Self {
+        let groups: Vec<&[Row]> = self.rows.chunks(self.group_size).collect();
+        assert_permutation(order, groups.len());
+        Self { rows: order.iter().flat_map(|&group| groups[group].iter().cloned()).collect(), ..self.clone() }
+    }
+
+    fn each<T>(mut self, values: &[T], set: impl Fn(&mut Row, &T)) -> Self {
+        assert_eq!(values.len(), self.rows.len(), "one value per completion");
+        for (row, value) in self.rows.iter_mut().zip(values) {
+            set(row, value);
+        }
+        self
+    }
+
+    /// The rollout.
+    #[must_use]
+    pub fn rollout(&self) -> Rollout<'_> {
+        let mut rollout = Rollout::new(self.rows.iter().map(Row::completion).collect());
+        rollout.purpose = self.purpose;
+        rollout.step = self.step;
+        rollout.group_size = self.group_size;
+        rollout
+    }
+
+    /// Runs a reward.
+    ///
+    /// # Errors
+    ///
+    /// What a host would show.
+    pub fn score(&self, component: &mut RewardFn) -> Result<Scored, PluginError> {
+        let (mut rewards, mut records) = (vec![0.0; self.rows.len()], Records::default());
+        component.score(&mut records, &self.rollout(), &mut rewards)?;
+        Ok(Scored { rewards, records })
+    }
+}
+
+/// The bytes of `text`, a token each.
+fn tokens(text: &str) -> Vec<u32> {
+    text.bytes().map(u32::from).collect()
+}

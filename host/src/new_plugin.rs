@@ -1,0 +1,200 @@
+//! `host new-plugin`: a crate with one component that builds and passes its tests as it is.
+//!
+//! The files are those in `templates/`; `plugin-name` and a few words like it are replaced in them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use capo_plugin::Point;
+
+use crate::files;
+
+/// `capo-plugin` in the checkout that this host was built from.
+const OWN_CAPO_PLUGIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../capo-plugin");
+
+/// Names that cargo or rustc would refuse, or that would hide a dependency.
+const TAKEN: [&str; 46] = [
+    "as",
+    "async",
+    "await",
+    "break",
+    "const",
+    "continue",
+    "crate",
+    "dyn",
+    "else",
+    "enum",
+    "extern",
+    "false",
+    "fn",
+    "for",
+    "gen",
+    "if",
+    "impl",
+    "in",
+    "let",
+    "loop",
+    "match",
+    "mod",
+    "move",
+    "mut",
+    "pub",
+    "ref",
+    "return",
+    "self",
+    "static",
+    "struct",
+    "super",
+    "trait",
+    "true",
+    "type",
+    "unsafe",
+    "use",
+    "where",
+    "while",
+    "alloc",
+    "core",
+    "std",
+    "test",
+    "proc-macro",
+    "capo-plugin",
+    "serde",
+    "insta",
+];
+
+/// What to make, and where.
+#[derive(Debug)]
+pub struct NewPlugin<'a> {
+    /// The crate's name.
+    pub name: &'a str,
+    /// The extension point of its component.
+    pub point: Point,
+    /// A folder or a version of `capo-plugin`; none takes the checkout that this host was built from.
+    pub capo_plugin: Option<&'a str>,
+    /// Where the crate's folder goes.
+    pub dir: &'a Path,
+}
+
+/// Writes the crate, whole or not at all, and returns its folder.
+///
+/// # Errors
+///
+/// When the name is no crate's name or its folder exists, `capo-plugin` is not there, or the disk refuses.
+pub fn create(new: &NewPlugin<'_>) -> Result<PathBuf> {
+    check_name(new.name)?;
+    let target = new.dir.join(new.name);
+    // `calm` reads better than `./calm`.
+    let target = target.strip_prefix(".").map(Path::to_owned).unwrap_or(target);
+    ensure!(!target.exists(), "`{}` exists already (choose another name, or another `--dir`)", target.display());
+    let source = new.capo_plugin.map_or_else(own_source, given_source)?;
+    fs::create_dir_all(new.dir).with_context(|| format!("cannot make `{}`", new.dir.display()))?;
+    let partial = tempfile::Builder::new()
+        .prefix(".partial-")
+        .tempdir_in(new.dir)
+        .with_context(|| format!("cannot make a folder in `{}`", new.dir.display()))?;
+    // A folder in the temporary one: that one is private to its owner.
+    let whole = partial.path().join(new.name);
+    fs::create_dir_all(whole.join("src")).with_context(|| format!("cannot make `{}`", whole.display()))?;
+    for (file, template) in templates(new.point) {
+        files::write_atomic(&whole.join(file), fill(template, new, &source).as_bytes())?;
+    }
+    fs::rename(&whole, &target).with_context(|| format!("cannot make `{}`", target.display()))?;
+    Ok(target)
+}
+
+/// How a run uses the component, as arguments of `host train`.
+#[must_use]
+pub fn setting(name: &str, point: Point) -> String {
+    let point_name = point.name();
+    match point {
+        Point::Reward | Point::Mask => format!("--set '{point_name}=[{{use=\"{name}.{point_name}\"}}]'"),
+        Point::Advantage | Point::Objective => format!("--set {point_name}.use={name}.{point_name}"),
+    }
+}
+
+/// The library's file name.
+#[must_use]
+pub fn library(name: &str) -> String {
+    format!("lib{}.so", name.replace('-', "_"))
+}
+
+fn templates(point: Point) -> [(&'static str, &'static str); 5] {
+    let (component, tests) = match point {
+        Point::Reward => (include_str!("../templates/reward/lib.rs"), include_str!("../templates/reward/tests.rs")),
+        Point::Advantage => {
+            (include_str!("../templates/advantage/lib.rs"), include_str!("../templates/advantage/tests.rs"))
+        }
+        Point::Objective => {
+            (include_str!("../templates/objective/lib.rs"), include_str!("../templates/objective/tests.rs"))
+        }
+        Point::Mask => (include_str!("../templates/mask/lib.rs"), include_str!("../templates/mask/tests.rs")),
+    };
+    [
+        (".gitignore", include_str!("../templates/gitignore")),
+        ("Cargo.toml", include_str!("../templates/Cargo.toml.in")),
+        ("README.md", include_str!("../templates/README.md")),
+        ("src/lib.rs", component),
+        ("src/tests.rs", tests),
+    ]
+}
+
+fn fill(template: &str, new: &NewPlugin<'_>, source: &str) -> String {
+    template
+        .replace("plugin-source", source)
+        .replace("plugin-setting", &setting(new.name, new.point))
+        .replace("plugin-point", new.point.name())
+        .replace("libplugin_name.so", &library(new.name))
+        .replace("plugin-name", new.name)
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let advice = "use lowercase letters, digits, `-` and `_`, a letter first";
+    ensure!(!name.is_empty(), "the plugin's name is empty ({advice})");
+    ensure!(name.len() <= 64, "the plugin's name has {} characters (at most 64)", name.chars().count());
+    let known = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+    if let Some(other) = name.chars().find(|c| !known(*c)) {
+        bail!("`{name}` is no name of a crate: it holds `{other}` ({advice})");
+    }
+    ensure!(
+        name.starts_with(|c: char| c.is_ascii_lowercase()),
+        "`{name}` is no name of a crate: it does not start with a letter ({advice})"
+    );
+    ensure!(
+        !TAKEN.contains(&name.replace('_', "-").as_str()),
+        "`{name}` is taken by Rust or by a dependency (choose another name)"
+    );
+    Ok(())
+}
+
+fn own_source() -> Result<String> {
+    let Ok(path) = fs::canonicalize(OWN_CAPO_PLUGIN) else {
+        bail!(
+            "`capo-plugin` is no longer at `{OWN_CAPO_PLUGIN}`, where this host was built (name its folder, or a version, with `--capo-plugin`)"
+        );
+    };
+    Ok(path_source(&path))
+}
+
+/// `text` as a dependency's source: a folder that holds `capo-plugin`, else a version.
+fn given_source(text: &str) -> Result<String> {
+    if let Ok(path) = fs::canonicalize(text) {
+        let manifest = fs::read_to_string(path.join("Cargo.toml")).unwrap_or_default();
+        ensure!(
+            manifest.contains("name = \"capo-plugin\""),
+            "`--capo-plugin {text}` is not the folder of `capo-plugin` (give the one with its Cargo.toml)"
+        );
+        return Ok(path_source(&path));
+    }
+    let numbers = text.strip_prefix(['^', '~', '=']).unwrap_or(text).split('.').collect::<Vec<_>>();
+    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    ensure!(
+        numbers.len() <= 3 && numbers.iter().all(is_number),
+        "`--capo-plugin {text}` is neither a folder nor a version (give a path to `capo-plugin`, or a version such as `1.0`)"
+    );
+    Ok(format!("version = \"{text}\""))
+}
+
+fn path_source(path: &Path) -> String {
+    format!("path = {}", toml::Value::String(path.to_string_lossy().into_owned()))
+}

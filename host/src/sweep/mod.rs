@@ -1,0 +1,196 @@
+//! Masks over recorded batches again and again, one setting at another value each time: what every value would reject.
+
+mod range;
+mod target;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use capo_plugin::Mask;
+
+use crate::batch::{StepBatch, StepInfo};
+use crate::batch_file;
+use crate::config::ComponentConfig;
+use crate::registry::Registry;
+use crate::replay::{check_any, replay_step};
+use crate::report::{grouped, percent};
+use crate::sink::WarningSink;
+use crate::watchdog::Watchdog;
+
+pub use range::Range;
+pub use target::{Found, Target, search};
+
+/// Batch files up to this size, all together, are held in memory.
+const HELD_BYTES: u64 = 1 << 30;
+
+/// Tokens that were rejected, of all there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// Tokens that masks dropped.
+    pub rejected: u64,
+    /// Completion tokens.
+    pub tokens: u64,
+}
+
+impl Count {
+    /// The share of rejected tokens; 0 where there are none at all.
+    #[must_use]
+    pub fn rate(self) -> f64 {
+        self.rejected as f64 / self.tokens.max(1) as f64
+    }
+}
+
+/// What a replay of all batches came to.
+struct Counts {
+    all: Count,
+    /// Of each mask, in order; each sees what those before it left.
+    by_mask: Vec<Count>,
+}
+
+/// The masks of a configuration with one override, `KEY=VALUE`.
+type Masks<'a> = &'a dyn Fn(Option<String>) -> Result<Vec<ComponentConfig>>;
+
+/// Replays of the same batches at different settings.
+pub struct Sweep<'a> {
+    registry: &'a Registry,
+    masks: Masks<'a>,
+    paths: &'a [PathBuf],
+    /// The batches, where they are small enough to be read only once.
+    held: Option<Vec<(StepBatch, StepInfo)>>,
+    warned: BTreeSet<String>,
+    watchdog: Watchdog,
+}
+
+impl<'a> Sweep<'a> {
+    /// Makes sure that the masks can be built at the ends of every range, and reads the batches.
+    ///
+    /// # Errors
+    ///
+    /// A mask's own sentence about its keys, no mask at all, a file that is not a batch.
+    pub fn open(registry: &'a Registry, masks: Masks<'a>, paths: &'a [PathBuf], ranges: &[Range]) -> Result<Self> {
+        let (warned, watchdog) = (BTreeSet::new(), Watchdog::off());
+        let mut sweep = Self { registry, masks, paths, held: None, warned, watchdog };
+        for range in ranges {
+            let values = range.values();
+            for &value in [values.first(), values.last()].into_iter().flatten() {
+                check_any(&sweep.build(range, value)?)?;
+            }
+        }
+        let bytes: u64 = paths.iter().filter_map(|path| path.metadata().ok()).map(|file| file.len()).sum();
+        if !ranges.is_empty() && bytes <= HELD_BYTES {
+            sweep.held = Some(paths.iter().map(|path| batch_file::read(path)).collect::<Result<_>>()?);
+        }
+        Ok(sweep)
+    }
+
+    /// Sweeps one range after another, and searches in each for the value that meets the target.
+    ///
+    /// # Errors
+    ///
+    /// Those of a replay; batches without a token.
+    pub fn run(&mut self, ranges: &[Range], target: Option<&Target>, say: &dyn Fn(&str)) -> Result<()> {
+        for (i, range) in ranges.iter().enumerate() {
+            if i > 0 {
+                say("");
+            }
+            let counts = self.table(range, say)?;
+            if let Some(target) = target {
+                let found = search(range, &counts, target, &mut |value| Ok(self.replay(range, value)?.all))?;
+                self.suggest(range, target, &found, say)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints a line per value as it is replayed.
+    fn table(&mut self, range: &Range, say: &dyn Fn(&str)) -> Result<Vec<(f64, Count)>> {
+        let (values, mut counts) = (range.values(), Vec::new());
+        let texts = range.column(&values);
+        let name = range.key.rsplit('.').next().unwrap_or_default();
+        let width = texts.iter().map(String::len).max().unwrap_or_default().max(name.len());
+        let ids: Vec<String> = self.build(range, values[0])?.iter().map(|mask| mask.id().to_owned()).collect();
+        for (value, text) in values.into_iter().zip(&texts) {
+            let found = self.replay(range, value)?;
+            ensure!(found.all.tokens > 0, "the batches hold no completion token (record others)");
+            if counts.is_empty() {
+                let (batches, tokens) = (self.paths.len(), grouped(found.all.tokens));
+                let plural = if batches == 1 { "" } else { "es" };
+                say(&format!("`{}` over {batches} batch{plural}, {tokens} tokens\n", range.key));
+                say(&format!("  {name:>width$}  {:>10}  {:>7}{}", "rejected", "rate", heads(&ids)));
+            }
+            let (rejected, rate) = (grouped(found.all.rejected), percent(found.all.rate()));
+            say(&format!("  {text:>width$}  {rejected:>10}  {rate:>7}{}", cells(&ids, &found.by_mask)));
+            counts.push((value, found.all));
+        }
+        Ok(counts)
+    }
+
+    fn suggest(&self, range: &Range, target: &Target, found: &Found, say: &dyn Fn(&str)) -> Result<()> {
+        say("");
+        if let Some(remark) = &found.remark {
+            say(&format!("target {target}: {remark}"));
+        }
+        let Some((value, count)) = found.best else { return Ok(()) };
+        let (key, text) = (&range.key, range.text(value));
+        let replays = match found.replays {
+            0 => String::new(),
+            1 => ", found with 1 more replay".to_owned(),
+            more => format!(", found with {more} more replays"),
+        };
+        let (rate, rejected, tokens) = (percent(count.rate()), grouped(count.rejected), grouped(count.tokens));
+        say(&format!("target {target}: {text} rejects {rate} ({rejected} of {tokens}){replays}\n"));
+        say(&format!("  --set {key}={text}\n"));
+        let masks = (self.masks)(Some(format!("{key}={text}")))?;
+        let name = key.rsplit('.').next().unwrap_or_default();
+        // The serializer writes small numbers out in full.
+        let (long, short) = (format!("{name} = {}", toml::Value::Float(value)), format!("{name} = {text}"));
+        for line in toml::to_string(&BTreeMap::from([("mask", masks)]))?.lines() {
+            say(format!("  {}", if line == long { &short } else { line }).trim_end());
+        }
+        Ok(())
+    }
+
+    fn build(&self, range: &Range, value: f64) -> Result<Vec<Mask>> {
+        let masks = (self.masks)(Some(format!("{}={}", range.key, range.text(value))))?;
+        self.registry.masks(&masks, &self.watchdog)
+    }
+
+    /// Runs fresh masks over all batches, in order.
+    fn replay(&mut self, range: &Range, value: f64) -> Result<Counts> {
+        let mut masks = self.build(range, value)?;
+        let mut all = Count { rejected: 0, tokens: 0 };
+        let mut by_mask = vec![all; masks.len()];
+        let mut sink = WarningSink { warned: &mut self.warned, watchdog: &self.watchdog };
+        let mut step = |path: &Path, (batch, info): &(StepBatch, StepInfo)| -> Result<()> {
+            let keep = replay_step(&mut masks, &mut sink, path, batch, info)?;
+            let tokens = batch.completion_tokens();
+            let rejected = keep.rejected.iter().map(|(_, rejected)| *rejected);
+            let own = by_mask.iter_mut().zip(rejected);
+            let total = (&mut all, tokens - keep.tokens);
+            own.chain([total]).for_each(|(count, rejected)| {
+                count.rejected += rejected;
+                count.tokens += tokens;
+            });
+            Ok(())
+        };
+        match &self.held {
+            Some(held) => self.paths.iter().zip(held).try_for_each(|(path, batch)| step(path, batch))?,
+            None => self.paths.iter().try_for_each(|path| step(path, &batch_file::read(path)?))?,
+        }
+        Ok(Counts { all, by_mask })
+    }
+}
+
+/// Headings of the masks' own rates; a single mask's is the rate of all.
+fn heads(ids: &[String]) -> String {
+    if ids.len() < 2 { String::new() } else { ids.iter().map(|id| format!("  {id:>7}")).collect() }
+}
+
+fn cells(ids: &[String], by_mask: &[Count]) -> String {
+    if ids.len() < 2 {
+        return String::new();
+    }
+    let cell = |(id, count): (&String, &Count)| format!("  {:>width$}", percent(count.rate()), width = id.len().max(7));
+    ids.iter().zip(by_mask).map(cell).collect()
+}

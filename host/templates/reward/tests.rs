@@ -1,0 +1,54 @@
+use capo_plugin::testing::{self, RolloutFixture, snapshot};
+use insta::assert_snapshot;
+
+use super::*;
+
+#[test]
+fn pays_for_right_answers_by_their_length() {
+    let fixture = RolloutFixture::new(&["=4", "1 3=4", "=5", "=4"]);
+    let fixture = fixture.truncated(&[false, false, false, true]);
+    let mut reward = testing::reward::<Brevity>("price = 0.25").unwrap();
+    let scored = fixture.score(&mut reward).unwrap();
+    assert_eq!(scored.rewards, [0.5, 0.1, 0.0, 0.0]);
+    assert_eq!(scored.records.number("right"), Some(0.5));
+}
+
+/// Behind the real ABI, as in a trainer: an error would be a broken rule. The state is saved and
+/// loaded after every rollout, as if the run had been stopped there.
+#[test]
+fn keeps_the_rules_on_every_rollout() {
+    let mut reward = testing::reward::<Brevity>("").unwrap();
+    for (name, fixture) in testing::rollouts() {
+        fixture.score(&mut reward).expect(name);
+        let state = reward.save().expect(name);
+        reward = testing::reward::<Brevity>("").unwrap();
+        reward.load(&state).expect(name);
+    }
+}
+
+#[test]
+fn does_what_it_did() {
+    let mut reward = testing::reward::<Brevity>("").unwrap();
+    assert_snapshot!(snapshot(&mut reward), @"
+    group: B 4, G 4
+      reward
+        9.500e-1 9.900e-1 0*2
+      right = 5.000e-1
+    prompts: B 4, G 2
+      reward
+        9.900e-1 0 9.800e-1 0
+      right = 5.000e-1
+    one completion: B 1, G 1
+      reward
+        9.900e-1
+      right = 1.000e0
+    odd texts: B 6, G 6
+      reward
+        0 9.600e-1 0*4
+      right = 1.667e-1
+    held out: B 2, G 1
+      reward
+        9.900e-1 0
+      right = 5.000e-1
+    ");
+}

@@ -1,0 +1,83 @@
+//! Which optimizer the proposed step models, and whose moments it starts from.
+
+use capo_core::{HostMoments, OptimizerModel};
+use capo_plugin::OptimizerKind;
+use capo_plugin::prelude::*;
+
+/// The optimizer of the proposed step.
+#[derive(Clone, Copy)]
+pub(crate) struct Optimizer {
+    pub choice: OptimizerChoice,
+    pub adam: Adam,
+    pub moments: Moments,
+}
+
+/// Which rule it follows.
+#[derive(Deserialize, Default, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum OptimizerChoice {
+    /// The trainer's own, decay of weights included.
+    #[default]
+    Host,
+    /// Plain gradient steps.
+    Sgd,
+    /// Adam without decay of weights.
+    Adam,
+    /// Adam with the trainer's decay of weights.
+    AdamW,
+}
+
+/// Adam's constants, the trainer's where not given.
+#[derive(Clone, Copy)]
+pub(crate) struct Adam {
+    pub beta1: Option<f64>,
+    pub beta2: Option<f64>,
+    pub eps: Option<f64>,
+}
+
+/// Whose moments a proposal starts from.
+#[derive(Deserialize, Default, Clone, Copy, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Moments {
+    /// The mask's own, of the rows it has seen.
+    #[default]
+    Own,
+    /// The trainer's, of the last layer.
+    Host,
+}
+
+impl Optimizer {
+    /// What the core models.
+    pub fn model(&self, batch: &Batch<'_>) -> Result<OptimizerModel, PluginError> {
+        let host = batch.optimizer;
+        let (kind, weight_decay) = match (self.choice, host.kind) {
+            (OptimizerChoice::Sgd, _) | (OptimizerChoice::Host, OptimizerKind::SGD) => {
+                (capo_core::OptimizerKind::Sgd, 0.0)
+            }
+            (OptimizerChoice::Adam, _) | (OptimizerChoice::Host, OptimizerKind::ADAM) => {
+                (capo_core::OptimizerKind::Adam, 0.0)
+            }
+            (OptimizerChoice::AdamW, _) | (OptimizerChoice::Host, OptimizerKind::ADAMW) => {
+                (capo_core::OptimizerKind::Adam, host.weight_decay)
+            }
+            (OptimizerChoice::Host, OptimizerKind(other)) => {
+                return Err(PluginError::unsupported(format!(
+                    "the trainer's optimizer is of kind {other}, which this mask does not model (set `optimizer = \"adam\"` or `\"sgd\"`)"
+                )));
+            }
+        };
+        let Adam { beta1, beta2, eps } = self.adam;
+        let [beta1, beta2, eps] = [beta1.unwrap_or(host.beta1), beta2.unwrap_or(host.beta2), eps.unwrap_or(host.eps)];
+        Ok(OptimizerModel { kind, beta1, beta2, eps, weight_decay })
+    }
+
+    /// The trainer's moments, where they are wanted.
+    pub fn moments<'a>(&self, batch: &Batch<'a>) -> Result<Option<HostMoments<'a>>, PluginError> {
+        if self.moments == Moments::Own {
+            return Ok(None);
+        }
+        let state = batch.optimizer_state()?;
+        let (exp_avg, exp_avg_sq) = (state.exp_avg.as_f32()?, state.exp_avg_sq.as_f32()?);
+        Ok(Some(HostMoments { exp_avg, exp_avg_sq, steps: batch.optimizer.steps_taken }))
+    }
+}

@@ -1,0 +1,142 @@
+//! Rewards from plugins: in training, in evaluation, in checkpoints, and beside the built-in one.
+
+use insta::assert_snapshot;
+use tests::{Folder, RunDir, artifacts};
+
+use crate::{FOUR_STEPS, ONE_STEP};
+
+const PLUGIN: &str = "--plugin librewarding.so";
+
+/// A dataset of two levels, and a config that trains on it with `[[reward]]` tables.
+fn folder(rewards: &str) -> Folder {
+    let folder = Folder::new();
+    let rows = |range: std::ops::Range<u32>| {
+        let row = |i: u32| {
+            let level = if i.is_multiple_of(2) { "easy" } else { "hard" };
+            format!(
+                "{{\"prompt\": \"{}+{}=\", \"answer\": {}, \"level\": \"{level}\"}}\n",
+                100 + i,
+                200 + i,
+                300 + 2 * i
+            )
+        };
+        range.map(row).collect::<String>()
+    };
+    folder.write("train.jsonl", rows(0..40));
+    folder.write("eval.jsonl", rows(40..60));
+    let model = "[model]\nmodel_name_or_path = \"embedded:tiny-arithmetic\"\n";
+    let data = "[data]\ndataset_name = \"train.jsonl\"\neval_dataset_name = \"eval.jsonl\"\nmax_prompt_length = 16\n";
+    let rest =
+        "[rollout]\nmax_completion_length = 24\n[train]\nper_device_train_batch_size = 48\n[eval]\nnum_prompts = 20\n";
+    folder.write("run.toml", format!("{model}{data}{rest}{rewards}"));
+    folder
+}
+
+const LEVELLED: &str = "[[reward]]\nuse = \"rewarding.levelled\"\nlevel = \"easy\"\n";
+
+#[test]
+fn columns_reach_training_and_evaluation() {
+    let folder = folder(LEVELLED);
+    let run = folder.train("run", &format!("--config run.toml {PLUGIN} --set train.max_steps=3"));
+    let line = &run.metrics()[0];
+    let share = line["rewards/rewarding.levelled/mean"].as_f64().unwrap();
+    assert!((share * 6.0).fract() == 0.0 && share > 0.0 && share < 1.0, "whole groups of six prompts: {share}");
+    assert_eq!(line["rewards/rewarding.levelled/mean"], line["reward"]);
+    assert_eq!(line["rewards/rewarding.levelled/group_size"], 8.0);
+    assert_eq!(line["rewards/rewarding.levelled/length/max"], line["completions/max_length"]);
+    // Half of the held-out rows are easy; evaluations are no training rollouts, and their numbers belong to no step.
+    assert_eq!(run.metric("eval_accuracy"), [0.5]);
+    assert_eq!(run.metric("rewards/rewarding.levelled/rollouts"), [1.0, 2.0, 3.0]);
+    assert_eq!(run.metric("rewards/rewarding.levelled/step"), [0.0, 1.0, 2.0]);
+    let eval = folder.host(&format!("eval --config run.toml {PLUGIN} --output graded.jsonl")).succeeded();
+    assert_eq!(eval.stdout, "held-out accuracy 50.0% of 20 prompts, greedy\n");
+    let graded = std::fs::read_to_string(folder.path().join("graded.jsonl")).unwrap();
+    let rewards = graded.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["reward"].clone());
+    assert_eq!(rewards.collect::<Vec<_>>(), [1.0, 0.0].repeat(10));
+}
+
+#[test]
+fn a_component_that_does_what_the_built_in_one_does() {
+    let folder = Folder::new();
+    let built_in = folder.train("built-in", FOUR_STEPS);
+    let plugin =
+        folder.train("plugin", &format!("{PLUGIN} --set reward=[{{use=\"rewarding.levelled\"}}] {FOUR_STEPS}"));
+    assert_eq!(built_in.weights(), plugin.weights());
+    let mean = |run: &RunDir, id: &str| run.metric(&format!("rewards/{id}/mean"));
+    assert_eq!(mean(&built_in, "exact_match"), mean(&plugin, "rewarding.levelled"));
+    // Two tables add up with their weights; a half and a half is one.
+    let halves = "[{use=\"exact_match\",weight=0.5},{use=\"rewarding.levelled\",weight=0.5}]";
+    let both = folder.train("both", &format!("{PLUGIN} --set reward={halves} {FOUR_STEPS}"));
+    assert_eq!(built_in.weights(), both.weights());
+    assert_eq!(mean(&both, "exact_match"), mean(&both, "rewarding.levelled"));
+}
+
+#[test]
+fn state_goes_into_checkpoints() {
+    let folder = folder(
+        "[[reward]]\nuse = \"exact_match\"\n[[reward]]\nuse = \"rewarding.levelled\"\nlevel = \"easy\"\ntired = 3\n",
+    );
+    let args = format!("--config run.toml {PLUGIN} --set train.max_steps=5");
+    let whole = folder.train("whole", &args);
+    let stopped = folder.train("resumed", &format!("{args} --stop-after 2"));
+    let state = |run: &RunDir| std::fs::read(run.last_checkpoint().join("reward-1.bin")).unwrap();
+    assert_eq!(state(&stopped), 2_u64.to_le_bytes());
+    let resumed = folder.resume("resumed");
+    resumed.assert_same_files(&whole);
+    assert_eq!(resumed.metric("rewards/rewarding.levelled/rollouts"), [1.0, 2.0, 3.0, 4.0, 5.0]);
+    let best = whole.metric("rewards/rewarding.levelled/mean");
+    assert!(best[3] <= 0.5 && best[4] <= 0.5, "the state has an effect: {best:?}");
+    // Another order is another run.
+    let config = whole.path().join("config.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let (head, tables) = text.split_once("[[reward]]").unwrap();
+    let (first, second) = tables.split_once("[[reward]]").unwrap();
+    std::fs::write(&config, format!("{head}[[reward]]{second}\n[[reward]]{first}")).unwrap();
+    assert_snapshot!(folder.host("train --resume whole").refused(), @"checkpoint `whole/checkpoints/step-000005` cannot be used: it holds the state of `exact_match`, `rewarding.levelled`, the run has `rewarding.levelled`, `exact_match` (resume with the plugins and the `config.toml` that the run began with)");
+}
+
+#[test]
+fn a_checkpoint_from_before_rewards_had_state() {
+    let folder = Folder::new();
+    let whole = folder.train("whole", &format!("{FOUR_STEPS} --set train.save_steps=0"));
+    let run = folder.train("run", &format!("{FOUR_STEPS} --stop-after 2 --set train.save_steps=0"));
+    let manifest = run.last_checkpoint().join("progress.json");
+    let mut old: serde_json::Value = serde_json::from_slice(&std::fs::read(&manifest).unwrap()).unwrap();
+    old.as_object_mut().unwrap().remove("rewards").unwrap();
+    old["sha256"].as_object_mut().unwrap().remove("reward-0.bin").unwrap();
+    std::fs::write(&manifest, old.to_string()).unwrap();
+    std::fs::remove_file(run.last_checkpoint().join("reward-0.bin")).unwrap();
+    folder.resume("run").assert_same(&whole);
+}
+
+#[test]
+fn sentences() {
+    let refused = |table: &str| Folder::new().host(&format!("train {PLUGIN} --set reward=[{table}]")).refused();
+    assert_snapshot!(refused("{use=\"rewarding.leveled\"}"), @"`[[reward]]` names `rewarding.leveled`, which no loaded image offers (did you mean `rewarding.levelled`?)");
+    assert_snapshot!(refused("{use=\"rewarding.levelled\",wieght=1}"), @r#"`[[reward]]` with `use = "rewarding.levelled"`: unknown key `wieght` (did you mean `weight`?)"#);
+    assert_snapshot!(refused("{use=\"rewarding.levelled\",levle=\"easy\"}"), @r#"`[[reward]]` with `use = "rewarding.levelled"`: unknown key `levle` (did you mean `level`?)"#);
+    assert_snapshot!(refused("{use=\"rewarding.levelled\",weight=\"much\"}"), @r#"`weight` of reward `rewarding.levelled` in the default config and `--set` is "much" (give a number)"#);
+    assert_snapshot!(refused("{use=\"grpo.advantage\"}"), @"`[[reward]]` names `grpo.advantage`, which is offered at the advantage point (move it to `[advantage]`)");
+    assert_snapshot!(Folder::new().host("train --set advantage.use=exact_match").refused(), @"`[advantage]` names `exact_match`, which is offered at the reward point (move it to `[[reward]]`)");
+    let column = folder(&LEVELLED.replace("easy", "hard"));
+    let rows = std::fs::read_to_string(column.path().join("train.jsonl")).unwrap();
+    column.write("train.jsonl", rows.replace("\"level\"", "\"grade\""));
+    let args = format!("train --output-dir run --config run.toml {PLUGIN} {ONE_STEP}");
+    assert_snapshot!(column.host(&args).failed(), @"the run stopped after step 0 (go on with `host train --resume run`): component `rewarding.levelled`: a prompt's row has no column `level` (the row has `answer`, `grade`)");
+}
+
+#[test]
+fn it_is_listed() {
+    let library = artifacts::file("librewarding.so");
+    let listed = Folder::new().host(&format!("plugins --plugin {}", library.display())).succeeded().stdout;
+    let (rewards, _) = listed.split_once("\n\n").unwrap();
+    assert_snapshot!(rewards, @"
+    reward
+      exact_match              1 where a completion ends with the dataset's answer, else 0
+                               keys: answer_separator
+                               from host 0.1.0, built in
+      rewarding.levelled       1 for completions of prompts of a level
+                               keys: level, tired
+                               from rewarding 0.1.0, `BUILD/librewarding.so`
+    ");
+}

@@ -1,0 +1,81 @@
+//! What the shipped components and the example compute on the canonical batches, through the library that ships and linked into
+//! this executable.
+//!
+//! After a change that is meant, `INSTA_UPDATE=always cargo test -p tests snapshots` writes the files in `snapshots/` again.
+
+// Linked into this executable, so that their components are built in here.
+use capo as _;
+use drcapo as _;
+use reincapo as _;
+
+/// A cdylib cannot be linked; its one file can be compiled in.
+#[path = "../../../plugins/examples/surprise-cap/src/lib.rs"]
+mod surprise_cap;
+
+use std::path::Path;
+
+use capo_plugin::Image;
+use capo_plugin::testing::{Snapshot, snapshot};
+use insta::assert_snapshot;
+use tests::artifacts;
+
+/// What `render` makes of the library at `path`, which must be what it makes of this executable.
+fn loaded_and_linked(path: &Path, render: impl Fn(&Image) -> String) -> String {
+    let loaded = render(&host::loader::load(path).unwrap());
+    assert_eq!(loaded, render(&Image::own()), "`{}` is not what is linked in here", path.display());
+    loaded
+}
+
+/// The three components of a shipped plugin. Of the mask few digits and no other records: the order of its sums is no promise.
+fn shipped(name: &str) -> String {
+    loaded_and_linked(&artifacts::file(&format!("lib{name}.so")), |image| {
+        let advantage = snapshot(&mut image.advantage(&format!("{name}.advantage"), "{}").unwrap());
+        let objective = snapshot(&mut image.objective(&format!("{name}.objective"), "{}").unwrap());
+        let curvature = Snapshot::default().digits(3).only(&["keep", "m_f", "m_h"]);
+        let mask = curvature.of(&mut image.mask(&format!("{name}.curvature"), "{}").unwrap());
+        format!("# advantage\n{advantage}\n# objective\n{objective}\n# mask\n{mask}")
+    })
+}
+
+#[test]
+fn capo() {
+    assert_snapshot!(shipped("capo"));
+}
+
+#[test]
+fn drcapo() {
+    assert_snapshot!(shipped("drcapo"));
+}
+
+#[test]
+fn reincapo() {
+    assert_snapshot!(shipped("reincapo"));
+}
+
+#[test]
+fn example() {
+    let render = |image: &Image| snapshot(&mut image.mask("example.surprise-cap", "{\"max_nats\": 1.5}").unwrap());
+    assert_snapshot!(loaded_and_linked(&artifacts::example("dev"), render));
+}
+
+#[test]
+fn built_in_reward() {
+    let reward = Image::own().reward("exact_match", "{\"answer_separator\": \"=\"}");
+    assert_snapshot!(snapshot(&mut reward.unwrap()), @"
+    group: B 4, G 4
+      reward
+        1.000e0*2 0*2
+    prompts: B 4, G 2
+      reward
+        1.000e0 0 1.000e0 0
+    one completion: B 1, G 1
+      reward
+        1.000e0
+    odd texts: B 6, G 6
+      reward
+        0 1.000e0 0*4
+    held out: B 2, G 1
+      reward
+        1.000e0 0
+    ");
+}

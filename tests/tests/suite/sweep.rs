@@ -1,0 +1,174 @@
+//! Sweeps of a mask's setting over recorded batches: the table is that of separate replays, the suggestion meets its target.
+
+use std::path::PathBuf;
+
+use insta::assert_snapshot;
+use tests::Folder;
+use tests::artifacts::{self, workspace};
+use tests::run_dir::tensors;
+
+const KEY: &str = "mask.0.fisher_threshold";
+
+fn case(name: &str) -> PathBuf {
+    workspace().join("tests/data/replay").join(name)
+}
+
+/// The four batch files of a reference case, as arguments.
+fn batches(name: &str) -> String {
+    (0..4).map(|i| format!(" {}", case(name).join(format!("batch-{i:04}.safetensors")).display())).collect()
+}
+
+/// The arguments of a replay of a reference case.
+fn reference(name: &str) -> String {
+    format!("replay --plugin libcapo.so --config {}{}", case(name).join("mask.toml").display(), batches(name))
+}
+
+/// Value, rejected tokens and rate of every line of a table.
+fn rows(said: &str) -> Vec<[String; 3]> {
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    said.lines().skip(3).map(words).map_while(|words| <[String; 3]>::try_from(words).ok()).collect()
+}
+
+/// Tokens that a replay with `--set KEY=value` drops.
+fn rejected(folder: &Folder, replay: &str, value: &str) -> usize {
+    let out = format!("out-{value}");
+    let _ = folder.host(&format!("{replay} --set {KEY}={value} --out {out}")).succeeded();
+    let batches: Vec<&str> = replay.split_whitespace().filter(|word| word.ends_with(".safetensors")).collect();
+    let dropped = |batch: &&str| {
+        let path = PathBuf::from(batch);
+        let found = tensors(&folder.path().join(&out).join(path.file_name().unwrap()));
+        let mask = &tensors(&folder.path().join(path))["completion_mask"];
+        mask.iter().zip(&found["keep"]).filter(|(mask, keep)| mask != keep).count()
+    };
+    batches.iter().map(dropped).sum()
+}
+
+#[test]
+fn every_value_is_a_replay_of_its_own() {
+    let (folder, replay) = (Folder::new(), reference("paper-token-adam"));
+    let said = folder.host(&format!("{replay} --sweep {KEY}=1e-5..1e-2:4")).succeeded().stdout;
+    assert_snapshot!(said, @r"
+    `mask.0.fisher_threshold` over 4 batches, 231 tokens
+
+      fisher_threshold    rejected     rate
+                  1e-5         210   90.91%
+                  1e-4         171   74.03%
+                  1e-3          91   39.39%
+                  1e-2          34   14.72%
+    ");
+    for [value, count, _] in rows(&said) {
+        assert_eq!(rejected(&folder, &replay, &value).to_string(), count, "{value}");
+    }
+}
+
+#[test]
+fn the_suggestion_meets_the_target_and_the_next_value_does_not() {
+    let (folder, replay) = (Folder::new(), reference("authors-token-adam"));
+    let open = "--set mask.0.hessian_threshold=false";
+    let said = folder.host(&format!("{replay} {open} --sweep {KEY}=1e-5..1e-1 --target-rate 10%")).succeeded().stdout;
+    let (_, suggested) = said.split_once(&format!("--set {KEY}=")).unwrap();
+    let value = suggested.lines().next().unwrap();
+    let tokens: usize = said.split(' ').nth(4).unwrap().parse().unwrap();
+    let count = rejected(&folder, &format!("{replay} {open}"), value);
+    assert!(count <= tokens / 10, "{said}");
+    assert!(
+        said.contains(&format!("{value} rejects {:.2}% ({count} of {tokens})", 100.0 * count as f64 / tokens as f64))
+    );
+    assert!(said.ends_with(&format!("  fisher_threshold = {value}\n  hessian_threshold = false\n")), "{said}");
+    let below = format!("{:e}", 0.98 * value.parse::<f64>().unwrap());
+    assert!(count == tokens / 10 || rejected(&folder, &format!("{replay} {open}"), &below) > tokens / 10, "{said}");
+}
+
+#[test]
+fn a_run_is_swept_with_each_mask_of_its_own() {
+    let folder = Folder::new();
+    let steps = "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=0";
+    let run = folder.train("run", &format!("--plugin libcapo.so {steps} --set {KEY}=1e-5 --dump-batches dump"));
+    let batches = "dump/batch-000000.safetensors dump/batch-000001.safetensors dump/batch-000002.safetensors";
+    let surprise = artifacts::example("dev").display().to_string();
+    let mut config = std::fs::read_to_string(run.path().join("config.toml")).unwrap();
+    config.push_str("\n[[mask]]\nuse = \"example.surprise-cap\"\nmax_nats = 1e9\n");
+    folder.write("two.toml", config);
+    let replay = format!("replay --plugin libcapo.so --plugin {surprise} --config two.toml {batches}");
+    let said = folder.host(&format!("{replay} --sweep {KEY}=1e-5..1e-4:2 --sweep mask.1.max_nats=1..3")).succeeded();
+    let (first, second) = said.stdout.split_once("\n\n`mask.1.max_nats`").unwrap();
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let head = words(first.lines().nth(2).unwrap());
+    assert_eq!(head, ["fisher_threshold", "rejected", "rate", "capo.curvature", "example.surprise-cap"]);
+    let tokens: f64 = words(first)[4].replace(',', "").parse().unwrap();
+    // What the run itself rejected, at the same threshold.
+    let counts = run.metric("mask/rejection_rate").into_iter().zip(batches.split(' ')).map(|(rate, batch)| {
+        let mask = &tensors(&folder.path().join(batch))["completion_mask"];
+        rate * f64::from(mask.iter().sum::<f32>())
+    });
+    let (row, count) = (words(first.lines().nth(3).unwrap()), counts.sum::<f64>().round());
+    assert!(count > 0.0, "nothing was rejected");
+    let rate = format!("{:.2}%", 100.0 * count / tokens);
+    assert_eq!(row, ["1e-5", &count.to_string(), &rate, &rate, "0.00%"]);
+    // Whole ends, whole values; the other mask stays as configured.
+    let second: Vec<_> = second.lines().skip(3).map(words).collect();
+    assert_eq!(second.iter().map(|row| &*row[0]).collect::<Vec<_>>(), ["1", "2", "3"]);
+    assert!(second.iter().all(|row| row[3] == rate) && second[0][4] != "0.00%", "{second:?}");
+}
+
+#[test]
+fn a_sweep_writes_no_file_unless_asked() {
+    let (folder, replay) = (Folder::new(), reference("paper-token-sgd"));
+    let sweep = format!("--sweep {KEY}=1e-4..1e-2:2");
+    let _ = folder.host(&format!("{replay} {sweep}")).succeeded();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let said = folder.host(&format!("{replay} {sweep} --out out")).succeeded().stdout;
+    assert!(said.starts_with("step ") && said.contains("\n`mask.0.fisher_threshold` over 4 batches, "), "{said}");
+    assert_eq!(std::fs::read_dir(folder.path().join("out")).unwrap().count(), 4);
+}
+
+#[test]
+fn what_a_sweep_cannot_reach_is_said() {
+    let (folder, replay) = (Folder::new(), reference("paper-token-adam"));
+    let say = |args: &str| {
+        let said = folder.host(&format!("{replay} {args}")).succeeded().stdout;
+        said.lines().filter(|line| line.starts_with("target")).collect::<Vec<_>>().join("\n")
+    };
+    assert_snapshot!(say(&format!("--sweep {KEY}=1.0..100.0:3 --target-rate 2%")), @"target 2%: no value of `mask.0.fisher_threshold` from 1.0 to 100.0 rejects less than 14.72%, at 1.0 (other limits reject that much: loosen those)");
+    assert_snapshot!(say(&format!("--sweep {KEY}=1e-5..1e-4:3 --target-rate 2%")), @"target 2%: no value of `mask.0.fisher_threshold` from 1e-5 to 1e-4 rejects less than 74.03%, at 1e-4 (widen the range)");
+    assert_snapshot!(say(&format!("--sweep {KEY}=1e-3..1e-2:3 --target-rate 0.9")), @"
+    target 0.9: no value of `mask.0.fisher_threshold` from 0.001 to 0.01 rejects more than 39.39%, at 0.001 (widen the range)
+    target 0.9: 0.001 rejects 39.39% (91 of 231)
+    ");
+}
+
+#[test]
+fn ranges_and_targets_are_checked() {
+    let folder = Folder::new();
+    let batches = batches("paper-token-sgd");
+    let refused = |args: &str| folder.host(&format!("replay --plugin libcapo.so {args}{batches}")).refused();
+    assert_snapshot!(refused(&format!("--sweep {KEY}")), @"`--sweep mask.0.fisher_threshold` is not a range of numbers (write `--sweep KEY=LOW..HIGH` or `KEY=LOW..HIGH:POINTS`)");
+    assert_snapshot!(refused(&format!("--sweep {KEY}=1e-3")), @"`--sweep mask.0.fisher_threshold=1e-3` is not a range of numbers (write `--sweep KEY=LOW..HIGH` or `KEY=LOW..HIGH:POINTS`)");
+    assert_snapshot!(refused(&format!("--sweep {KEY}=1e-3..inf")), @"`--sweep mask.0.fisher_threshold=1e-3..inf` is not a range of numbers (write `--sweep KEY=LOW..HIGH` or `KEY=LOW..HIGH:POINTS`)");
+    assert_snapshot!(refused(&format!("--sweep {KEY}=1e-3..1e-1:many")), @"`--sweep mask.0.fisher_threshold=1e-3..1e-1:many` is not a range of numbers (write `--sweep KEY=LOW..HIGH` or `KEY=LOW..HIGH:POINTS`)");
+    assert_snapshot!(refused(&format!("--sweep {KEY}=1e-2..1e-3")), @"`--sweep mask.0.fisher_threshold=1e-2..1e-3` begins at 0.01 and ends at 0.001 (the first end must be the lower one)");
+    assert_snapshot!(refused(&format!("--sweep {KEY}=1..1")), @"`--sweep mask.0.fisher_threshold=1..1` begins at 1.0 and ends at 1.0 (the first end must be the lower one)");
+    assert_snapshot!(refused(&format!("--sweep {KEY}=1e-3..1e-2:1")), @"`--sweep mask.0.fisher_threshold=1e-3..1e-2:1` has 1 points (give 2 to 1000)");
+    assert_snapshot!(refused("--sweep train.learning_rate=1e-3..1e-2"), @"`--sweep train.learning_rate=1e-3..1e-2`: `train.learning_rate` is no mask's setting, and a replay runs masks only (write `mask.0.KEY=...`)");
+    assert_snapshot!(refused("--sweep mask.0.fisher_treshold=1e-3..1e-2"), @r#"`[[mask]]` with `use = "capo.curvature"`: unknown key `fisher_treshold` (did you mean `fisher_threshold`?)"#);
+    assert_snapshot!(refused("--sweep mask.0.granularity=1e-3..1e-2"), @r#"`[[mask]]` with `use = "capo.curvature"`: invalid type: floating point `0.001`, expected string or map"#);
+    assert_snapshot!(refused("--sweep mask.2.fisher_threshold=1e-3..1e-2"), @"`--set mask.2.fisher_threshold=...`: `mask` has entries 0 to 0 (write `--set mask.0.key=value`)");
+    assert_snapshot!(refused(&format!("--sweep {KEY}=0..1.0")), @r#"`[[mask]]` with `use = "capo.curvature"`: `fisher_threshold` is 0, expected above 0 (leave it out to switch it off)"#);
+    assert_snapshot!(refused(&format!("--sweep {KEY}=1e-3..1e-2 --target-rate 2")), @"`--target-rate 2` is no share between 0 and 1 (write `0.02` or `2%` to reject one token in fifty)");
+    assert_snapshot!(refused(&format!("--sweep {KEY}=1e-3..1e-2 --target-rate -1%")), @"`--target-rate -1%` is no share between 0 and 1 (write `0.02` or `2%` to reject one token in fifty)");
+    assert_snapshot!(refused(&format!("--sweep {KEY}=1e-3..1e-2 missing.safetensors")), @"cannot read `missing.safetensors`: No such file or directory (os error 2)");
+    let clap = |args: &str| folder.host(&format!("replay --plugin libcapo.so {args}")).refused();
+    let first = |said: String| said.lines().take(2).collect::<Vec<_>>().join("\n");
+    assert_snapshot!(first(clap(&format!("--sweep {KEY}=1e-3..1e-2"))), @"
+    the following required arguments were not provided:
+      <BATCH>...
+    ");
+    assert_snapshot!(first(clap(&format!("--target-rate 2%{batches}"))), @"
+    the following required arguments were not provided:
+      --sweep <KEY=LOW..HIGH[:POINTS]>
+    ");
+    assert_snapshot!(first(clap(&batches)), @"
+    the following required arguments were not provided:
+      --out <DIR>
+    ");
+}
