@@ -150,7 +150,10 @@ fn unnamed(sentence: &str, subject: &Subject<'_>) -> String {
 fn list(image: &Image) -> Result<Vec<Component>> {
     let mut components = Vec::new();
     for point in Point::ALL {
-        for info in image.components(point).map_err(|differences| anyhow!(differences))? {
+        let mut infos = image.components(point).map_err(|differences| anyhow!(differences))?;
+        // The order in which an image lists them is its linker's.
+        infos.sort_by(|a, b| a.id.cmp(&b.id));
+        for info in infos {
             components.push(Component {
                 point: point.name().to_owned(),
                 id: info.id.into_string(),

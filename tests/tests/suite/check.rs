@@ -56,7 +56,7 @@ fn what_is_built_in_is_green() {
     assert_snapshot!(green("--only creation --only save-load"), @"
     library built in
 
-    advantage reinforce.advantage
+    reward exact_match
       creation            success  it is made from an empty table
       save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
 
@@ -68,7 +68,7 @@ fn what_is_built_in_is_green() {
       creation            success  it is made from an empty table
       save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
 
-    objective grpo.objective
+    advantage reinforce.advantage
       creation            success  it is made from an empty table
       save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
 
@@ -76,11 +76,15 @@ fn what_is_built_in_is_green() {
       creation            success  it is made from an empty table
       save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
 
+    objective grpo.objective
+      creation            success  it is made from an empty table
+      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+
     objective reinforce.objective
       creation            success  it is made from an empty table
       save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
 
-    checks: 12 success, 0 skipped, 0 warning, 0 failed, 0 crashed
+    checks: 14 success, 0 skipped, 0 warning, 0 failed, 0 crashed
     ");
     let _ = green("");
 }
@@ -112,11 +116,33 @@ fn a_whole_report() {
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
     assert_snapshot!(redacted(&outcome.stdout), @"
     library BUILD/libmisbehave.so
-      entry-point         success  it loads and offers 1 advantage, 1 objective, 1 mask
+      entry-point         success  it loads and offers 1 reward, 1 advantage, 1 objective, 1 mask
       load-time           success  it loads in N ms
       unknown-extensions  success  ids that do not exist are answered with none
       component-ids       success  well formed and unique
       recipes             success  it carries none
+
+    reward misbehave.reward
+      creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.reward.KEY=VALUE`)
+      empty-config        success  it says what is missing: missing field `sin`
+      unknown-key         success  it is refused with a sentence
+      wrong-type          success  it is refused with a sentence, under each key
+      malformed-config    success  text that is no table is refused with a sentence
+      group-of-one        skipped  the component could not be built
+      one-completion      skipped  the component could not be built
+      empty-completion    skipped  the component could not be built
+      odd-columns         skipped  the component could not be built
+      outputs-finite      skipped  the component could not be built
+      deterministic       skipped  the component could not be built
+      permutation         skipped  the component could not be built
+      save-load           skipped  the component could not be built
+      evaluation          skipped  the component could not be built
+      foreign-state       skipped  the component could not be built
+      state-growth        skipped  the component could not be built
+      panics-contained    skipped  the component could not be built
+      threads             skipped  the component could not be built
+      stdout-quiet        skipped  the component could not be built
+      call-time           skipped  the component could not be built
 
     advantage misbehave.advantage
       creation            success  it is made from the keys given
@@ -127,9 +153,9 @@ fn a_whole_report() {
       known-inputs        success  this host has all that it asks for
       group-of-one        success  it takes groups of one completion
       one-token           success  it takes completions of one token
-      one-completion      success  it takes a batch of one completion
+      one-completion      success  it takes one completion alone
       rows-of-padding     success  it takes completions that are all padding
-      outputs-finite      success  all finite, and zero on padding, on 10 batches
+      outputs-finite      success  all finite, and zero on padding, on 9 batches
       deterministic       success  two fresh instances give the same bits
       permutation         success  groups in another order give the same outputs in that order
       padding-content     success  outputs and records do not depend on it
@@ -175,7 +201,7 @@ fn a_whole_report() {
       one-token           failed   the batch has no entry 0
       one-completion      failed   set `keep` to 1 at completion 0, token 5, where it was cleared (a mask may only clear)
       rows-of-padding     failed   set `keep` to 1 at completion 0, token 0, where it was cleared (a mask may only clear)
-      outputs-finite      failed   the batch has no entry 0
+      outputs-finite      failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       mask-clears-only    failed   set `keep` to 1 at completion 0, token 0, where it was cleared (a mask may only clear)
       deterministic       failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       permutation         failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
@@ -188,7 +214,7 @@ fn a_whole_report() {
       stdout-quiet        failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       call-time           failed   the batch has no entry 0
 
-    checks: 37 success, 17 skipped, 0 warning, 15 failed, 0 crashed
+    checks: 41 success, 33 skipped, 0 warning, 15 failed, 0 crashed
     ");
 }
 
@@ -237,7 +263,23 @@ fn rewards_that_break_a_rule() {
         ("growing", "state-growth"),
         ("hang", "one-completion"),
     ];
-    assert_snapshot!(lines("misbehave.reward", &sins), @"");
+    assert_snapshot!(lines("misbehave.reward", &sins), @r#"
+    nan: one-completion failed the reward is NaN at completion 0 (it must be finite)
+    infinity: outputs-finite failed the reward is inf at completion 0 (it must be finite)
+    short_tokens: group-of-one failed `record_tokens("short")` got 3 values for a batch of 4 completions (at this point one per completion)
+    error: one-completion skipped it refuses rows that are made up: score gives up (as it was told to) (give a dataset of its kind as `--rows FILE`)
+    panic: one-completion failed panicked in `score`: score panics at step 0
+    needs_text: empty-completion failed panicked in `score`: a text
+    needs_level: odd-columns failed panicked in `score`: a level: PluginError { kind: ErrorKind(0), message: "a prompt's row has no column `level` (the row has no columns)" }
+    needs_level: panics-contained warning on columns that are no JSON: panicked in `score`: a level: PluginError { kind: ErrorKind(0), message: "the prompt's row is not a JSON object: EOF while parsing a value at line 1 column 11" } (contained; return an error)
+    grade: deterministic skipped it refuses rows that are made up: a prompt's row has no column `grade` (the row has `answer`, `level`) (give a dataset of its kind as `--rows FILE`)
+    by_position: permutation warning with the groups in another order `reward` is 2 and 1 at completion 0 (fine only where it draws at random)
+    forgetful: save-load failed after a load in mid-stream step 4 differs: `reward` is 0.5 and 0 at completion 0 (save all that later steps depend on)
+    panic_in_load: foreign-state failed on 1 foreign bytes panicked in `load`: load panics (return an error)
+    counts_evaluations: evaluation failed a rollout for evaluation changes its state (change state where `rollout.purpose` is `Purpose::TRAINING` alone)
+    growing: state-growth warning its state grows with every step: 16777216, 33554432 and 67108864 bytes after 16, 32 and 64 steps
+    hang: one-completion failed it did not come back within 5 s
+    "#);
 }
 
 #[test]
@@ -250,7 +292,29 @@ fn a_reward_that_reads_columns_of_its_own() {
         let (_, reward) = outcome.stdout.split_once("reward misbehave.reward\n").unwrap();
         redacted(reward.split_once("\n\n").unwrap().0)
     };
-    assert_snapshot!(reward(checked("--rows rows.jsonl --fuzz 50").succeeded()), @"");
+    assert_snapshot!(reward(checked("--rows rows.jsonl --fuzz 50").succeeded()), @"
+    creation            success  it is made from the keys given
+    empty-config        success  it says what is missing: missing field `sin`
+    unknown-key         success  it is refused with a sentence
+    wrong-type          success  it is refused with a sentence, under each key
+    malformed-config    success  text that is no table is refused with a sentence
+    group-of-one        success  it takes groups of one completion
+    one-completion      success  it takes one completion alone
+    empty-completion    success  it takes completions without a character
+    odd-columns         success  rows of any shape are taken, or refused with a sentence (9 were)
+    outputs-finite      success  all finite, on 7 rollouts
+    deterministic       success  two fresh instances give the same bits
+    permutation         success  groups in another order give the same outputs in that order
+    save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+    evaluation          success  rollouts for evaluation change nothing
+    foreign-state       success  foreign bytes are refused, and change nothing
+    state-growth        success  0, 0 and 0 bytes after 16, 32 and 64 steps
+    panics-contained    success  calls that no host makes do not make it panic
+    threads             success  none is left
+    stdout-quiet        success  nothing was written to standard output
+    call-time           success  N ms for 16 completions
+    fuzz                success  50 random inputs of seed 0, 50 refused with a sentence
+    ");
     folder.write("rows.jsonl", "{\"prompt\": \"1+1=\", \"answer\": 2}\n");
     let outcome = checked("--rows rows.jsonl --only one-completion");
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
@@ -287,7 +351,7 @@ fn masks_that_break_a_rule() {
     many_names: one-token failed recorded under more than 1000 names in one call, `name-1000` among them (give a number per token to `record_tokens`)
     long_name: one-token failed recorded under a name of 1000000 bytes, at most 200 are allowed
     nan_records: outputs-finite warning the record `nan` is not finite (it becomes null in the metrics)
-    counts_calls: deterministic failed two fresh instances differ on the same batches, at step 0: `keep` is 0 and 1 at completion 0, token 0 (draw from `batch.seed` and `batch.step` alone)
+    counts_calls: deterministic failed two fresh instances differ on the same inputs, at step 0: `keep` is 0 and 1 at completion 0, token 0 (draw at random from `seed` and `step` alone)
     counts_calls: permutation warning with the groups in another order `keep` is 0 and 1 at completion 0, token 0 (fine only where it draws at random)
     reads_padding: padding-content failed with other values in the padding `keep` is 1 and 0 at completion 0, token 0 (skip tokens whose `completion_mask` is 0)
     forgetful: save-load failed after a load in mid-stream step 4 differs: `keep` is 0 and 1 at completion 0, token 0 (save all that later steps depend on)
@@ -409,6 +473,6 @@ fn what_cannot_be_asked() {
 #[test]
 fn the_checks_are_listed() {
     let listed = Folder::new().host("check --list").succeeded().stdout;
-    assert_eq!(listed.lines().count(), 28);
+    assert_eq!(listed.lines().count(), 31);
     assert!(listed.lines().all(|line| line.split_whitespace().count() > 3), "{listed}");
 }

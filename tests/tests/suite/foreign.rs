@@ -57,6 +57,9 @@ fn a_library_that_misbehaves_while_it_is_loaded() {
     library BUILD/libmisbehave.so
       component-ids       success  well formed and unique
 
+    reward misbehave.reward
+      creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.reward.KEY=VALUE`)
+
     advantage misbehave.advantage
       creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.advantage.KEY=VALUE`)
 
@@ -66,7 +69,7 @@ fn a_library_that_misbehaves_while_it_is_loaded() {
     mask misbehave.mask
       creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.mask.KEY=VALUE`)
 
-    checks: 1 success, 2 skipped, 0 warning, 1 failed, 0 crashed
+    checks: 1 success, 3 skipped, 0 warning, 1 failed, 0 crashed
     ");
     assert_snapshot!(with("abort").1, @"
     library BUILD/libmisbehave.so

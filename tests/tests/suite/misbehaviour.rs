@@ -71,14 +71,14 @@ fn refused(point: Point, sin: &str) -> String {
 #[test]
 fn rewards() {
     let sins = ["panic", "panic_in_save", "error", "nan", "infinity", "short_tokens"];
-    assert_snapshot!(all_committed(Point::Reward, &sins), @"
+    assert_snapshot!(all_committed(Point::Reward, &sins), @r#"
     panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: panicked in `score`: score panics at step 2
     panic_in_save: the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.reward`: panicked in `save`: save panics
     error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: score gives up (as it was told to)
     nan: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: the reward is NaN at completion 0 (it must be finite)
     infinity: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: the reward is inf at completion 0 (it must be finite)
     short_tokens: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: `record_tokens("short")` got 47 values for a batch of 48 completions (at this point one per completion)
-    ");
+    "#);
 }
 
 #[test]
