@@ -318,7 +318,7 @@ fn a_reward_that_reads_columns_of_its_own() {
     folder.write("rows.jsonl", "{\"prompt\": \"1+1=\", \"answer\": 2}\n");
     let outcome = checked("--rows rows.jsonl --only one-completion");
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
-    assert_snapshot!(reward(outcome), @"one-completion      failed   a prompt's row has no column `grade` (the row has `answer`)");
+    assert_snapshot!(reward(outcome), @"  one-completion      failed   a prompt's row has no column `grade` (the row has `answer`)");
     assert_snapshot!(checked("--rows none.jsonl").refused(), @"cannot read `none.jsonl`: No such file or directory (os error 2)");
     folder.write("rows.jsonl", "[]\n");
     assert_snapshot!(checked("--rows rows.jsonl").refused(), @"bad row at line 1 of `rows.jsonl`: expected a JSON object, found a list");
