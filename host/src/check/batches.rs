@@ -33,7 +33,7 @@ pub fn group_of_one(subject: &Subject<'_>) -> Verdict {
 
 /// T = 1.
 pub fn one_token(subject: &Subject<'_>) -> Verdict {
-    takes(subject, &Input::Batch(Fixture::new(6, 1).groups_of(3)), "completions of one token")
+    takes(subject, &Fixture::new(6, 1).groups_of(3).into(), "completions of one token")
 }
 
 /// B = 1.
@@ -47,7 +47,7 @@ pub fn rows_of_padding(subject: &Subject<'_>) -> Verdict {
 }
 
 fn without_tokens() -> Input {
-    Input::Batch(Fixture::new(4, 5).groups_of(2).lengths(&[0, 5, 0, 2]))
+    Fixture::new(4, 5).groups_of(2).lengths(&[0, 5, 0, 2]).into()
 }
 
 /// Outputs and records on ordinary inputs.

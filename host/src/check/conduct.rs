@@ -25,7 +25,7 @@ fn odd_calls(subject: &Subject<'_>, asked: Inputs) -> Vec<(String, Input, Inputs
             ("on columns that are no JSON".to_owned(), garbled, asked),
         ];
     }
-    let mut calls = vec![("on a batch without tokens".to_owned(), Input::Batch(Fixture::new(2, 0)), asked)];
+    let mut calls = vec![("on a batch without tokens".to_owned(), Fixture::new(2, 0).into(), asked)];
     for flag in (0..Inputs::KNOWN.0.count_ones()).map(|bit| Inputs(1 << bit)).filter(|flag| asked.contains(*flag)) {
         let what = format!("without input {:#x}, which it asked for", flag.0);
         calls.push((what, subject.stream(0), Inputs(asked.0 & !flag.0)));

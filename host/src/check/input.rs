@@ -10,9 +10,15 @@ use crate::data::Example;
 #[derive(Debug, Clone)]
 pub enum Input {
     /// For advantages, objectives and masks.
-    Batch(Fixture),
+    Batch(Box<Fixture>),
     /// For rewards.
     Rollout(RolloutFixture),
+}
+
+impl From<Fixture> for Input {
+    fn from(batch: Fixture) -> Self {
+        Self::Batch(Box::new(batch))
+    }
 }
 
 impl Input {
@@ -20,7 +26,7 @@ impl Input {
     #[must_use]
     pub fn regrouped(&self, order: &[usize]) -> Self {
         match self {
-            Self::Batch(batch) => Self::Batch(batch.regrouped(order)),
+            Self::Batch(batch) => batch.regrouped(order).into(),
             Self::Rollout(rollout) => Self::Rollout(rollout.regrouped(order)),
         }
     }
@@ -55,7 +61,7 @@ impl Subject<'_> {
         let order = [step as usize % 2, 1 - step as usize % 2];
         let batch = Fixture::new(8, 6).groups_of(4).rewards(&rewards).lengths(&lengths).regrouped(&order).step(step);
         let optimizer = OptimizerInfo { steps_taken: step, ..batch.batch().optimizer };
-        Input::Batch(batch.optimizer(optimizer))
+        batch.optimizer(optimizer).into()
     }
 
     /// Step `step` of the same stream, sampled on held-out prompts: for rewards.
@@ -74,7 +80,7 @@ impl Subject<'_> {
         if self.point == Point::Reward {
             inputs.extend([self.groups_of_one(), self.one_completion(), self.held_out(4)]);
         } else {
-            inputs.extend(batches().into_iter().map(|(_, batch)| Input::Batch(batch)));
+            inputs.extend(batches().into_iter().map(|(_, batch)| batch.into()));
         }
         inputs
     }
@@ -85,7 +91,7 @@ impl Subject<'_> {
         if self.point == Point::Reward {
             return self.rows_from(0, 4, 1, 0);
         }
-        Input::Batch(Fixture::new(4, 5).groups_of(1).lengths(&[5, 3, 4, 1]))
+        Fixture::new(4, 5).groups_of(1).lengths(&[5, 3, 4, 1]).into()
     }
 
     /// One completion.
@@ -94,7 +100,7 @@ impl Subject<'_> {
         if self.point == Point::Reward {
             return self.rows_from(0, 1, 1, 0);
         }
-        Input::Batch(Fixture::new(1, 7).lengths(&[5]))
+        Fixture::new(1, 7).lengths(&[5]).into()
     }
 
     /// Three groups of three.
@@ -104,7 +110,7 @@ impl Subject<'_> {
             return self.rows_from(0, 3, 3, 0);
         }
         let rewards = [1.0, 0.0, 0.25, 0.0, 1.0, 1.0, 0.0, 0.5, 0.75];
-        Input::Batch(Fixture::new(9, 6).groups_of(3).rewards(&rewards).lengths(&[6, 3, 1, 5, 2, 6, 4, 1, 5]))
+        Fixture::new(9, 6).groups_of(3).rewards(&rewards).lengths(&[6, 3, 1, 5, 2, 6, 4, 1, 5]).into()
     }
 
     /// Sixteen completions, of 32 tokens each where tokens are seen.
@@ -113,7 +119,7 @@ impl Subject<'_> {
         if self.point == Point::Reward {
             return self.rows_from(0, 4, 4, step);
         }
-        Input::Batch(Fixture::new(16, 32).groups_of(4).step(step))
+        Fixture::new(16, 32).groups_of(4).step(step).into()
     }
 
     /// One drawn from `seed`.
@@ -122,7 +128,7 @@ impl Subject<'_> {
         if self.point == Point::Reward {
             return Input::Rollout(RolloutFixture::random(seed));
         }
-        Input::Batch(Fixture::random(seed))
+        Fixture::random(seed).into()
     }
 
     /// Groups of completions of the rows from row `first` on, at step `step`.

@@ -2,7 +2,6 @@
 
 use capo_plugin::testing::Fixture;
 
-use super::input::Input;
 use super::instance::Subject;
 use super::outcome::{Outcome, Verdict};
 
@@ -51,9 +50,9 @@ pub fn permutation(subject: &Subject<'_>) -> Verdict {
 pub fn padding_content(subject: &Subject<'_>) -> Verdict {
     let lengths = [6, 3, 1, 5, 2, 6, 4, 1];
     let batch = Fixture::new(8, 6).groups_of(4).lengths(&lengths);
-    let plain = subject.create()?.step(&Input::Batch(batch.clone()))?;
+    let plain = subject.create()?.step(&batch.clone().into())?;
     for salt in 0..3 {
-        let filled = subject.create()?.step(&Input::Batch(batch.clone().padding(salt)))?;
+        let filled = subject.create()?.step(&batch.clone().padding(salt).into())?;
         if let Some(place) = plain.difference(&filled, 0.0) {
             return Ok(Outcome::failed(format!(
                 "with other values in the padding {place} (skip tokens whose `completion_mask` is 0)"
