@@ -1,5 +1,7 @@
 //! The host's side of the wire: handles that call a component and check what it did.
 
+use std::collections::BTreeSet;
+
 use abi_stable::sabi_trait::TD_Opaque;
 use abi_stable::sabi_types::RMut;
 use abi_stable::std_types::{ROption, RSlice, RSliceMut, RStr};
@@ -24,23 +26,65 @@ pub trait Sink {
         let _ = id;
         None
     }
+    /// A call of `method` begins: for a host that watches over calls.
+    fn enter(&mut self, component: &str, method: &'static str) {
+        let _ = (component, method);
+    }
+    /// That call has come back.
+    fn leave(&mut self) {}
 }
+
+/// Most names that one call may record under: a component that makes up names would fill memory and metrics.
+const MOST_NAMES: usize = 1000;
+/// Longest such name, bytes.
+const LONGEST_NAME: usize = 200;
 
 /// One call's sink on the wire. A broken rule is kept until the call returns.
 struct Ear<'a> {
     component: &'a str,
-    /// Length of a per-token array, and what it counts.
+    /// Length of an array that it may record, and what that counts.
     length: (usize, &'static str),
     sink: &'a mut dyn Sink,
+    names: BTreeSet<String>,
     broken: Option<String>,
+}
+
+impl Ear<'_> {
+    /// Whether `name` is within the limits.
+    fn takes(&mut self, name: &str) -> bool {
+        if name.len() > LONGEST_NAME {
+            let length = name.len();
+            self.broken.get_or_insert_with(|| {
+                format!("recorded under a name of {length} bytes, at most {LONGEST_NAME} are allowed")
+            });
+            return false;
+        }
+        if self.names.contains(name) {
+            return true;
+        }
+        if self.names.len() == MOST_NAMES {
+            self.broken.get_or_insert_with(|| {
+                format!(
+                    "recorded under more than {MOST_NAMES} names in one call, `{name}` among them (give a number per token to `record_tokens`)"
+                )
+            });
+            return false;
+        }
+        self.names.insert(name.to_owned())
+    }
 }
 
 impl HostWire for Ear<'_> {
     fn record(&mut self, name: RStr<'_>, value: f64) {
-        self.sink.record(self.component, name.as_str(), value);
+        if self.takes(name.as_str()) {
+            self.sink.record(self.component, name.as_str(), value);
+        }
     }
 
     fn record_tokens(&mut self, name: RStr<'_>, values: RSlice<'_, f32>) {
+        if !self.takes(name.as_str()) {
+            return;
+        }
         let (have, (want, counted)) = (values.len(), self.length);
         if have == want {
             self.sink.record_tokens(self.component, name.as_str(), values.as_slice());
@@ -60,28 +104,25 @@ impl HostWire for Ear<'_> {
     }
 }
 
-/// Runs one call with an ear, then answers for the rules that the component broke through it.
-fn listen(
-    component: &str,
-    dims: Dims,
-    sink: &mut dyn Sink,
-    call: impl FnOnce(&mut HostRef<'_>) -> Result<(), WireError>,
-) -> Result<(), PluginError> {
-    listen_for(component, (dims.len(), "tokens (B · T, padding included)"), sink, call)
+/// Length of a `[B, T]` array, and what it counts.
+fn per_token(dims: Dims) -> (usize, &'static str) {
+    (dims.len(), "tokens (B · T, padding included)")
 }
 
-/// The same, with arrays of this length and unit.
-fn listen_for(
-    component: &str,
+/// Runs one call of `method` with an ear, then answers for the rules that the component broke through it.
+fn listen(
+    (component, method): (&str, &'static str),
     length: (usize, &'static str),
     sink: &mut dyn Sink,
     call: impl FnOnce(&mut HostRef<'_>) -> Result<(), WireError>,
 ) -> Result<(), PluginError> {
-    let mut ear = Ear { component, length, sink, broken: None };
+    sink.enter(component, method);
+    let mut ear = Ear { component, length, sink, names: BTreeSet::new(), broken: None };
     let outcome = {
         let mut host = HostWire_TO::from_ptr(RMut::new(&mut ear), TD_Opaque);
         call(&mut host)
     };
+    ear.sink.leave();
     outcome.map_err(PluginError::from)?;
     ear.broken.map_or(Ok(()), |sentence| Err(contract(sentence)))
 }
@@ -188,7 +229,8 @@ impl RewardFn {
         rewards.fill(0.0);
         let completions = rollout.completions.iter().map(WireCompletion::from).collect::<Vec<_>>();
         let wire = &mut self.wire;
-        let outcome = listen_for(&self.id, (count, "completions (at this point one per completion)"), sink, |host| {
+        let length = (count, "completions (at this point one per completion)");
+        let outcome = listen((&self.id, "score"), length, sink, |host| {
             wire.score(host, &rollout.to_wire(&completions), RSliceMut::from_mut_slice(rewards)).into_result()
         });
         outcome.and_then(|()| check_rewards(rewards)).map_err(|error| self.named(error))
@@ -227,7 +269,7 @@ impl Advantage {
         assert_eq!(advantages.len(), batch.dims.len(), "`advantages` is [B, T]");
         advantages.fill(0.0);
         let wire = &mut self.wire;
-        let outcome = listen(&self.id, batch.dims, sink, |host| {
+        let outcome = listen((&self.id, "estimate"), per_token(batch.dims), sink, |host| {
             wire.estimate(host, &WireBatch::from(batch), RSliceMut::from_mut_slice(advantages)).into_result()
         });
         outcome.and_then(|()| check_per_token("the advantage", advantages, batch)).map_err(|error| self.named(error))
@@ -268,7 +310,7 @@ impl ObjectiveFn {
         loss.fill(0.0);
         dloss_dlogp.fill(0.0);
         let wire = &mut self.wire;
-        let outcome = listen(&self.id, batch.dims, sink, |host| {
+        let outcome = listen((&self.id, "evaluate"), per_token(batch.dims), sink, |host| {
             let (loss, slope) = (RSliceMut::from_mut_slice(loss), RSliceMut::from_mut_slice(dloss_dlogp));
             wire.evaluate(host, &WireBatch::from(batch), loss, slope).into_result()
         });
@@ -303,7 +345,7 @@ impl Mask {
         assert_eq!(keep.len(), batch.dims.len(), "`keep` is [B, T]");
         let before = keep.to_vec();
         let wire = &mut self.wire;
-        let outcome = listen(&self.id, batch.dims, sink, |host| {
+        let outcome = listen((&self.id, "mask"), per_token(batch.dims), sink, |host| {
             wire.mask(host, &WireBatch::from(batch), RSliceMut::from_mut_slice(keep)).into_result()
         });
         outcome.and_then(|()| check_cleared_only(&before, keep, batch.dims)).map_err(|error| self.named(error))
@@ -323,7 +365,7 @@ impl Mask {
     ) -> Result<(), PluginError> {
         assert_eq!(keep.len(), batch.dims.len(), "`keep` is [B, T]");
         let wire = &mut self.wire;
-        let outcome = listen(&self.id, batch.dims, sink, |host| {
+        let outcome = listen((&self.id, "step_end"), per_token(batch.dims), sink, |host| {
             wire.step_end(host, &WireBatch::from(batch), RSlice::from_slice(keep), taken).into_result()
         });
         outcome.map_err(|error| self.named(error))

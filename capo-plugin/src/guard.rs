@@ -70,11 +70,12 @@ fn create<T: DeserializeOwned>(
     ask: impl FnOnce(&T) -> (Inputs, Reduction),
 ) -> Result<Guarded<T>, PluginError> {
     let build = || {
-        let component = config::parse::<T>(json)?;
+        // Not dropped where a question panics: a second panic, in its `drop`, would abort.
+        let component = ManuallyDrop::new(config::parse::<T>(json)?);
         let (inputs, reduction) = ask(&component);
-        Ok(Guarded { component: ManuallyDrop::new(component), inputs, reduction, retired: false })
+        Ok(Guarded { component, inputs, reduction, retired: false })
     };
-    catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|payload| Err(panicked("while it was created", &*payload)))
+    catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|payload| Err(panicked("while it was created", payload)))
 }
 
 impl<T> Guarded<T> {
@@ -84,7 +85,7 @@ impl<T> Guarded<T> {
         } else {
             catch_unwind(AssertUnwindSafe(|| work(&mut self.component))).unwrap_or_else(|payload| {
                 self.retired = true;
-                Err(panicked(&format!("in `{method}`"), &*payload))
+                Err(panicked(&format!("in `{method}`"), payload))
             })
         };
         outcome.map_err(WireError::from).into()
@@ -96,7 +97,7 @@ impl<T> Guarded<T> {
             Err(retired())
         } else {
             catch_unwind(AssertUnwindSafe(|| work(&self.component)))
-                .unwrap_or_else(|payload| Err(panicked(&format!("in `{method}`"), &*payload)))
+                .unwrap_or_else(|payload| Err(panicked(&format!("in `{method}`"), payload)))
         };
         outcome.map_err(WireError::from).into()
     }
@@ -105,8 +106,7 @@ impl<T> Guarded<T> {
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
         let component = AssertUnwindSafe(&mut self.component);
-        // A panic in an author's `drop` must not cross the ABI. What it had left to free leaks; its payload too, whose
-        // own `drop` could panic again.
+        // A panic in an author's `drop` must not cross the ABI. What it had left to free leaks, and its payload too.
         // SAFETY: `self` is being dropped, so nobody uses `component` after this.
         let outcome = catch_unwind(move || unsafe { ManuallyDrop::drop({ component }.0) });
         if let Err(payload) = outcome {
@@ -119,13 +119,16 @@ fn retired() -> PluginError {
     PluginError::new(ErrorKind::PANIC, "called again after it panicked (the instance is retired; start the run again)")
 }
 
-fn panicked(place: &str, payload: &(dyn Any + Send)) -> PluginError {
+fn panicked(place: &str, payload: Box<dyn Any + Send>) -> PluginError {
     let words = payload
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
-    PluginError::new(ErrorKind::PANIC, format!("panicked {place}: {words}"))
+    let error = PluginError::new(ErrorKind::PANIC, format!("panicked {place}: {words}"));
+    // The payload's own `drop` could panic again.
+    std::mem::forget(payload);
+    error
 }
 
 impl<T: AdvantageEstimator> AdvantageWire for Guarded<T> {

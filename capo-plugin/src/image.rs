@@ -194,9 +194,19 @@ fn infos(wanted: fn(&Make) -> bool) -> RVec<ComponentInfo> {
             about: entry.about.into(),
             package: entry.package.into(),
             version: entry.version.into(),
-            keys: (entry.keys)().unwrap_or_default().iter().map(|key| (*key).into()).collect(),
+            keys: keys(entry).iter().map(|key| (*key).into()).collect(),
         })
         .collect()
+}
+
+/// The keys of `entry`; none where asking its type for them panics, which must not cross the ABI.
+fn keys(entry: &Entry) -> &'static [&'static str] {
+    std::panic::catch_unwind(entry.keys)
+        .unwrap_or_else(|payload| {
+            std::mem::forget(payload);
+            None
+        })
+        .unwrap_or_default()
 }
 
 extern "C" fn rewards() -> RVec<ComponentInfo> {

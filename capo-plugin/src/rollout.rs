@@ -55,10 +55,11 @@ impl<'a> Completion<'a> {
             .map_err(|error| PluginError::failed(format!("the prompt's row is not a JSON object: {error}")))?;
         let Some(value) = row.remove(name) else {
             let columns = || row.keys().map(String::as_str);
-            let hint = nearest(name, columns()).map_or_else(
-                || format!("the row has `{}`", columns().collect::<Vec<_>>().join("`, `")),
-                |near| format!("did you mean `{near}`?"),
-            );
+            let hint = match nearest(name, columns()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None if row.is_empty() => "the row has no columns".into(),
+                None => format!("the row has `{}`", columns().collect::<Vec<_>>().join("`, `")),
+            };
             return Err(PluginError::failed(format!("a prompt's row has no column `{name}` ({hint})")));
         };
         serde_json::from_value(value)

@@ -9,12 +9,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_plugin::Mask;
+use capo_plugin::{Mask, PluginError};
 use serde::{Deserialize, Serialize};
 
 use crate::data::Tokenizer;
 use crate::files::{self, sha256_hex};
 use crate::model::{CONFIG_FILE, ModelFiles, Params, WEIGHTS_FILE};
+use crate::registry::Components;
 use crate::run::{Progress, Run};
 
 const FOLDER: &str = "checkpoints";
@@ -87,20 +88,17 @@ fn write(run: &Run, dir: &Path) -> Result<()> {
         files::write_atomic(&dir.join(companion), &run.model_files.read(companion)?)?;
         written.push(companion.to_owned());
     }
-    let mut components = Vec::new();
-    for (number, (id, state)) in component_states(run)?.into_iter().enumerate() {
-        let file = component_file(number);
-        files::write_atomic(&dir.join(&file), &state)?;
-        written.push(file);
-        components.push(id);
-    }
-    let mut rewards = Vec::new();
-    for (number, reward) in run.rewards.components().enumerate() {
-        let file = reward_file(number);
-        files::write_atomic(&dir.join(&file), &reward.save()?)?;
-        written.push(file);
-        rewards.push(reward.id().to_owned());
-    }
+    let mut put = |states: Vec<State>, file: fn(usize) -> String| -> Result<Vec<String>> {
+        let mut ids = Vec::new();
+        for (number, (id, state)) in states.into_iter().enumerate() {
+            files::write_atomic(&dir.join(file(number)), &state)?;
+            written.push(file(number));
+            ids.push(id);
+        }
+        Ok(ids)
+    };
+    let components = put(component_states(run)?, component_file)?;
+    let rewards = put(reward_states(run)?, reward_file)?;
     let hash = |file: String| Ok((file.clone(), sha256_hex(&files::read(&dir.join(file))?)));
     let sha256 = written.into_iter().map(hash).collect::<Result<_>>()?;
     let manifest = Manifest { progress: run.progress.clone(), components, rewards: Some(rewards), sha256 };
@@ -115,16 +113,37 @@ fn reward_file(number: usize) -> String {
     format!("reward-{number}.bin")
 }
 
-fn component_states(run: &Run) -> Result<Vec<(String, Vec<u8>)>> {
-    let components = &run.components;
-    let mut states = vec![
-        (components.advantage.id().to_owned(), components.advantage.save()?),
-        (components.objective.id().to_owned(), components.objective.save()?),
-    ];
-    for mask in &components.masks {
-        states.push((mask.id().to_owned(), mask.save()?));
+/// A component's id and what it saved.
+type State = (String, Vec<u8>);
+
+fn component_states(run: &Run) -> Result<Vec<State>> {
+    let Components { advantage, objective, masks } = &run.components;
+    let mut states =
+        vec![state(run, advantage.id(), || advantage.save())?, state(run, objective.id(), || objective.save())?];
+    for mask in masks {
+        states.push(state(run, mask.id(), || mask.save())?);
     }
     Ok(states)
+}
+
+fn reward_states(run: &Run) -> Result<Vec<State>> {
+    run.rewards.components().map(|reward| state(run, reward.id(), || reward.save())).collect()
+}
+
+fn state(run: &Run, id: &str, save: impl FnOnce() -> Result<Vec<u8>, PluginError>) -> Result<State> {
+    let state = run.watchdog.watch(id, "save", save)?;
+    check_size(id, state.len() as u64, run.config.train.component_state_limit)?;
+    Ok((id.to_owned(), state))
+}
+
+/// Refuses a state of more than `limit` MiB; 0 is no limit.
+fn check_size(id: &str, bytes: u64, limit: u64) -> Result<()> {
+    let mebibytes = bytes.div_ceil(1 << 20);
+    ensure!(
+        limit == 0 || mebibytes <= limit,
+        "component `{id}`: its state takes {mebibytes} MiB, `train.component_state_limit` is {limit} MiB (raise it, or set it to 0, where the component is meant to keep so much)"
+    );
+    Ok(())
 }
 
 /// The steps of the checkpoints in `folder`, oldest first.
@@ -186,15 +205,18 @@ fn load(run: &mut Run, dir: &Path) -> Result<()> {
 }
 
 fn load_components(run: &mut Run, dir: &Path, saved: &[String]) -> Result<()> {
-    let components = &run.components;
-    let mut ids = vec![components.advantage.id(), components.objective.id()];
-    ids.extend(components.masks.iter().map(Mask::id));
+    let Components { advantage, objective, masks } = &mut run.components;
+    let mut ids = vec![advantage.id(), objective.id()];
+    ids.extend(masks.iter().map(Mask::id));
     ensure_same(saved, &ids)?;
+    let watchdog = &run.watchdog;
     let state = |number: usize| files::read(&dir.join(component_file(number)));
-    run.components.advantage.load(&state(0)?)?;
-    run.components.objective.load(&state(1)?)?;
-    for (number, mask) in run.components.masks.iter_mut().enumerate() {
-        mask.load(&state(number + 2)?)?;
+    let (first, second) = (state(0)?, state(1)?);
+    watchdog.watch(&saved[0], "load", || advantage.load(&first))?;
+    watchdog.watch(&saved[1], "load", || objective.load(&second))?;
+    for (mask, number) in masks.iter_mut().zip(2..) {
+        let state = state(number)?;
+        watchdog.watch(&saved[number], "load", || mask.load(&state))?;
     }
     Ok(())
 }
@@ -203,7 +225,8 @@ fn load_rewards(run: &mut Run, dir: &Path, saved: Option<&[String]>) -> Result<(
     let Some(saved) = saved else { return Ok(()) };
     ensure_same(saved, &run.rewards.ids())?;
     for (number, reward) in run.rewards.components_mut().enumerate() {
-        reward.load(&files::read(&dir.join(reward_file(number)))?)?;
+        let state = files::read(&dir.join(reward_file(number)))?;
+        run.watchdog.watch(&saved[number], "load", || reward.load(&state))?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use capo_plugin::Point;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
+use crate::check::{self, CheckArgs};
 use crate::config::{self, ComponentConfig, Config, Draft};
 use crate::data::Tokenizer;
 use crate::embedded;
@@ -31,6 +32,7 @@ use crate::sink::WarningSink;
 use crate::sweep::{self, Sweep};
 use crate::train::train;
 use crate::trust::{PIN, Trust};
+use crate::watchdog::Watchdog;
 
 /// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
@@ -70,6 +72,11 @@ enum Command {
     Replay(ReplayArgs),
     /// List every component and recipe: its point, what it does, where it came from.
     Plugins(ListArgs),
+    /// Check that plugins keep the rules of their extension points.
+    ///
+    /// Each check runs in a process of its own, so that a crash or a call that does not come back is a result too. The exit code is
+    /// 0 when nothing failed or crashed, 1 when something did, 2 when a file is no plugin.
+    Check(CheckArgs),
     /// Make the crate of a plugin, which builds and passes its tests as it is.
     ///
     /// `host new-plugin calm` makes the folder `calm`: a component, its tests, a README that says what comes next. docs/plugins.md is the
@@ -229,6 +236,11 @@ pub fn main(started: Instant) -> ExitCode {
         Command::Sft(args) => run_sft(args),
         Command::Replay(args) => run_replay(args),
         Command::Plugins(args) => run_plugins(args).map_err(Failure::Input),
+        Command::Check(args) => match run_check(args, cli.verbose) {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(Failure::Input(error)),
+        },
         Command::NewPlugin(args) => run_new_plugin(args).map_err(Failure::Input),
     };
     let (error, code) = match outcome {
@@ -242,7 +254,7 @@ pub fn main(started: Instant) -> ExitCode {
 
 /// The error and its causes on one line: of each cause its first line, left out where that is only the heading of more, as
 /// of a comparison of layouts. All lines where `verbose`.
-fn sentence(error: &anyhow::Error, verbose: bool) -> String {
+pub(crate) fn sentence(error: &anyhow::Error, verbose: bool) -> String {
     let mut causes = Vec::new();
     for cause in error.chain().map(|cause| cause.to_string().trim().to_owned()) {
         let first = cause.lines().next().unwrap_or_default();
@@ -336,12 +348,14 @@ fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
         let tokenizer = Tokenizer::open(&files)?;
         let dataset = config.data.open(config.train.seed)?;
         let examples = dataset.held_out(args.num_prompts.unwrap_or(config.eval.num_prompts))?;
-        Ok((policy, tokenizer, Rewards::build(&registry, &config.reward)?, examples, config))
+        let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
+        let rewards = Rewards::build(&registry, &config.reward, &watchdog)?;
+        Ok((policy, tokenizer, rewards, examples, config, watchdog))
     };
-    let (policy, tokenizer, mut rewards, examples, config) = open().map_err(Failure::Input)?;
+    let (policy, tokenizer, mut rewards, examples, config, watchdog) = open().map_err(Failure::Input)?;
     let mut work = || -> Result<()> {
-        let mut warned = BTreeSet::new();
-        let mut grader = Grader { rewards: &mut rewards, sink: &mut WarningSink { warned: &mut warned } };
+        let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &watchdog };
+        let mut grader = Grader { rewards: &mut rewards, sink: &mut sink };
         let graded = eval::grade(&policy, &tokenizer, &mut grader, &examples, &Exam::of(&config, 0))?;
         let (share, prompts) = (100.0 * eval::share_right(&graded), graded.len());
         say(&format!("held-out accuracy {share:.1}% of {prompts} prompts, greedy"));
@@ -373,11 +387,19 @@ fn run_replay(args: &ReplayArgs) -> Result<(), Failure> {
         let ranges = args.sweep.iter().map(|text| text.parse()).collect::<Result<Vec<sweep::Range>>>()?;
         let target = args.target_rate.as_deref().map(str::parse).transpose()?;
         if let Some(out) = &args.out {
-            replay(&mut registry.masks(&masks(None)?)?, &args.batches, out, &say)?;
+            replay(&mut registry.masks(&masks(None)?, &Watchdog::off())?, &args.batches, out, &say)?;
         }
         Sweep::open(&registry, &masks, &args.batches, &ranges)?.run(&ranges, target.as_ref(), &say)
     };
     work().map_err(Failure::Input)
+}
+
+/// Whether nothing is bad.
+fn run_check(args: &CheckArgs, verbose: bool) -> Result<bool> {
+    match &args.run_one {
+        Some(task) => check::perform(task).map(|()| true),
+        None => check::check(args, verbose),
+    }
 }
 
 fn run_plugins(args: &ListArgs) -> Result<()> {

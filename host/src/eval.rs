@@ -128,7 +128,8 @@ pub fn accuracy(run: &mut Run) -> Result<Option<f64>> {
     }
     let _timer = run.metrics.timer("eval");
     let exam = Exam::of(&run.config, run.progress.step);
-    let mut grader = Grader { rewards: &mut run.rewards, sink: &mut WarningSink { warned: &mut run.warned } };
+    let mut sink = WarningSink { warned: &mut run.warned, watchdog: &run.watchdog };
+    let mut grader = Grader { rewards: &mut run.rewards, sink: &mut sink };
     let graded = grade(&run.policy, &run.tokenizer, &mut grader, &run.held_out, &exam)?;
     Ok(Some(share_right(&graded)))
 }

@@ -7,6 +7,7 @@
 pub mod batch;
 pub mod batch_file;
 pub mod builtin;
+pub mod check;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
@@ -32,3 +33,4 @@ pub mod stages;
 pub mod sweep;
 pub mod train;
 pub mod trust;
+pub mod watchdog;

@@ -32,6 +32,9 @@ pub fn find(name: &Path) -> Result<PathBuf> {
     if let Some(found) = candidates.iter().find(|path| path.is_file()) {
         return found.canonicalize().with_context(|| format!("plugin `{}` cannot be opened", found.display()));
     }
+    if let Some(folder) = candidates.iter().find(|path| path.is_dir()) {
+        bail!("plugin `{}` is a folder (give the path of a library)", folder.display());
+    }
     let tried = candidates.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", ");
     bail!(
         "plugin `{}` was not found; tried {tried} (give its path, or name its folder in `CAPO_PLUGIN_PATH`)",
@@ -47,7 +50,7 @@ pub fn find(name: &Path) -> Result<PathBuf> {
 /// account as its cause where there is one.
 pub fn load(path: &Path) -> Result<Image> {
     let shown = path.display();
-    check_length(path)?;
+    check_file(path)?;
     // SAFETY: loading runs the library's initialisers. A plugin is native code that the user chose to run with their own
     // rights.
     let library = unsafe { Library::new(path) }
@@ -85,12 +88,22 @@ pub fn load(path: &Path) -> Result<Image> {
     Ok(image)
 }
 
-/// Refuses an ELF file that ends before its segments do: mapping it would end this process with a bus error.
-fn check_length(path: &Path) -> Result<()> {
-    let bytes = files::read(path)?;
+/// Refuses a file that is no library for this machine, and one that ends before its segments do: mapping that would end this
+/// process with a bus error.
+fn check_file(path: &Path) -> Result<()> {
+    let (bytes, shown) = (files::read(path)?, path.display());
+    if bytes.is_empty() {
+        bail!("`{shown}` is empty (build or copy it again)");
+    }
+    if cfg!(target_os = "linux") && !bytes.starts_with(b"\x7fELF") {
+        bail!("`{shown}` is not a shared library: it has no ELF header (give the `.so` that `cargo build` made)");
+    }
+    if bytes.starts_with(b"\x7fELF\x01") && cfg!(target_pointer_width = "64") {
+        bail!("`{shown}` is a 32-bit library, this host is a 64-bit program (build it for this machine)");
+    }
     let (have, want) = (bytes.len() as u64, end_of_segments(&bytes).unwrap_or(0));
     if have < want {
-        bail!("`{}` is cut short: {have} bytes of at least {want} (build or copy it again)", path.display());
+        bail!("`{shown}` is cut short: {have} bytes of at least {want} (build or copy it again)");
     }
     Ok(())
 }

@@ -7,11 +7,12 @@ use anyhow::{Result, anyhow, bail};
 use capo_plugin::{Advantage, Image, Mask, ObjectiveFn, Point, RewardFn, nearest};
 
 use crate::builtin::DEFAULT_RECIPE;
-use crate::config::{ComponentConfig, Config, Draft};
+use crate::config::{ComponentConfig, Config, Draft, mask_names};
 use crate::loader;
 use crate::provenance::PluginRecord;
 use crate::reward::RewardConfig;
 use crate::trust::{Trust, TrustedFile};
+use crate::watchdog::Watchdog;
 
 /// An image's name in sentences.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -231,26 +232,23 @@ impl Registry {
     /// # Errors
     ///
     /// When an id is unknown or at the wrong point, or a component refuses its table.
-    pub fn build(&self, config: &Config) -> Result<Components> {
-        let advantage = self.one("[advantage]", Point::Advantage, &config.advantage, Image::advantage)?;
-        let objective = self.one("[objective]", Point::Objective, &config.objective, Image::objective)?;
-        Ok(Components { advantage, objective, masks: self.masks(&config.mask)? })
+    pub fn build(&self, config: &Config, watchdog: &Watchdog) -> Result<Components> {
+        let advantage = self.one("[advantage]", Point::Advantage, &config.advantage, watchdog, Image::advantage)?;
+        let objective = self.one("[objective]", Point::Objective, &config.objective, watchdog, Image::objective)?;
+        Ok(Components { advantage, objective, masks: self.masks(&config.mask, watchdog)? })
     }
 
-    /// Builds masks alone. One that is used again reports as `ID#2`, so that no report hides another.
+    /// Builds masks alone, each under its name in reports.
     ///
     /// # Errors
     ///
     /// As [`Registry::build`].
-    pub fn masks(&self, configs: &[ComponentConfig]) -> Result<Vec<Mask>> {
-        let build = |(index, config): (usize, &ComponentConfig)| {
-            let mask = self.one("[[mask]]", Point::Mask, config, Image::mask)?;
-            Ok(match configs[..index].iter().filter(|other| other.id == config.id).count() {
-                0 => mask,
-                before => mask.renamed(&format!("{}#{}", config.id, before + 1)),
-            })
+    pub fn masks(&self, configs: &[ComponentConfig], watchdog: &Watchdog) -> Result<Vec<Mask>> {
+        let build = |(config, name): (&ComponentConfig, String)| {
+            let mask = self.one("[[mask]]", Point::Mask, config, watchdog, Image::mask)?;
+            Ok(mask.renamed(&name))
         };
-        configs.iter().enumerate().map(build).collect()
+        configs.iter().zip(mask_names(configs)).map(build).collect()
     }
 
     /// Builds one reward.
@@ -258,7 +256,7 @@ impl Registry {
     /// # Errors
     ///
     /// As [`Registry::build`].
-    pub fn reward(&self, config: &RewardConfig) -> Result<RewardFn> {
+    pub fn reward(&self, config: &RewardConfig, watchdog: &Watchdog) -> Result<RewardFn> {
         let RewardConfig { id, table, .. } = config;
         let keys = || self.offers.iter().filter(|offer| offer.id == *id).flat_map(|offer| &offer.keys);
         let unknown = table.keys().find(|key| keys().next().is_some() && keys().all(|known| known != *key));
@@ -269,7 +267,7 @@ impl Registry {
             bail!("`[[reward]]` with `use = \"{id}\"`: unknown key `{typed}` (did you mean `weight`?)");
         }
         let component = ComponentConfig { id: id.clone(), table: table.clone() };
-        self.one("[[reward]]", Point::Reward, &component, Image::reward)
+        self.one("[[reward]]", Point::Reward, &component, watchdog, Image::reward)
     }
 
     fn one<C>(
@@ -277,11 +275,13 @@ impl Registry {
         section: &str,
         point: Point,
         config: &ComponentConfig,
+        watchdog: &Watchdog,
         build: impl Fn(&Image, &str, &str) -> Result<C, capo_plugin::PluginError>,
     ) -> Result<C> {
         let offer = self.offer(section, point, &config.id)?;
         let table = serde_json::to_string(&config.table)?;
-        build(&self.images[offer.image], &offer.id, &table)
+        watchdog
+            .watch(&offer.id, "create", || build(&self.images[offer.image], &offer.id, &table))
             .map_err(|error| anyhow!("`{section}` with `use = \"{}\"`: {error}", config.id))
     }
 

@@ -22,6 +22,7 @@ use crate::registry::{Components, Registry};
 use crate::reward::Rewards;
 use crate::stages::backward::check_reduction;
 use crate::stages::score::{Needs, Work};
+use crate::watchdog::Watchdog;
 
 /// The file that holds a run's settings, in its directory.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -86,6 +87,8 @@ pub struct Run {
     pub metrics: Metrics,
     /// Components' warnings already shown.
     pub warned: BTreeSet<String>,
+    /// Ends the process where a component does not come back.
+    pub watchdog: Watchdog,
     /// Where the batch of every step is written, if anywhere.
     pub dump: Option<PathBuf>,
 }
@@ -101,6 +104,7 @@ impl Run {
         config.make_paths_absolute()?;
         let mut run = Self::open(config, registry, PathBuf::new())?;
         run.dir = make_dir(&run.config)?;
+        run.watchdog.started(&run.dir);
         // The directory knows where it is; without this its settings can be used for another run.
         run.config.train.output_dir = None;
         files::write_atomic(&run.dir.join(CONFIG_FILE), toml::to_string(&run.config)?.as_bytes())?;
@@ -116,6 +120,7 @@ impl Run {
     /// When `dir` is not a run, a checkpoint is damaged, or a component refuses its state.
     pub fn resume(config: Config, registry: &Registry, dir: &Path) -> Result<Self> {
         let mut run = Self::open(config, registry, dir.to_owned())?;
+        run.watchdog.started(dir);
         checkpoint::load_newest(&mut run)?;
         provenance::go_on(dir, run.progress.step, registry.plugins())?;
         run.metrics = Metrics::resume(&dir.join(METRICS_FILE), run.progress.step, run.progress.num_tokens)?;
@@ -124,7 +129,8 @@ impl Run {
     }
 
     fn open(config: Config, registry: &Registry, dir: PathBuf) -> Result<Self> {
-        let components = registry.build(&config)?;
+        let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
+        let components = registry.build(&config, &watchdog)?;
         check_reduction(&components.objective)?;
         let model_files = embedded::model_files(&config.model.model_name_or_path)?;
         let policy = Policy::load(&model_files, &Device::Cpu)?;
@@ -133,7 +139,7 @@ impl Run {
         let dataset = config.data.open(config.train.seed)?;
         let held_out =
             if config.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(config.eval.num_prompts)? };
-        let rewards = Rewards::build(registry, &config.reward)?;
+        let rewards = Rewards::build(registry, &config.reward, &watchdog)?;
         let needs = needs(&components, &config, &policy)?;
         let train = &config.train;
         let optimizer = AdamW::new(
@@ -167,6 +173,7 @@ impl Run {
             schedule,
             metrics,
             warned,
+            watchdog,
             dump: None,
         })
     }

@@ -19,6 +19,7 @@ use crate::reward::{RewardConfig, Rewards};
 use crate::rng;
 use crate::sink::WarningSink;
 use crate::stages::rollout::{encode, join};
+use crate::watchdog::Watchdog;
 
 /// The settings of `host sft` when no `--config` is given: how the embedded model was made.
 pub const DEFAULT: &str = include_str!("../../configs/tiny/sft.toml");
@@ -212,8 +213,10 @@ impl Sft {
             max_steps: train.max_steps,
             seed: train.seed,
         };
-        let mut rewards = Rewards::build(&Registry::open(&[])?, &[RewardConfig::exact_match()])?;
-        let mut grader = Grader { rewards: &mut rewards, sink: &mut WarningSink { warned: &mut BTreeSet::new() } };
+        let watchdog = Watchdog::off();
+        let mut rewards = Rewards::build(&Registry::open(&[])?, &[RewardConfig::exact_match()], &watchdog)?;
+        let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &watchdog };
+        let mut grader = Grader { rewards: &mut rewards, sink: &mut sink };
         let graded = eval::grade(&self.policy, &self.tokenizer, &mut grader, &self.held_out, &exam)?;
         Ok(Some(eval::share_right(&graded)))
     }

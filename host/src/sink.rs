@@ -5,6 +5,10 @@ use std::collections::BTreeSet;
 use capo_plugin::Sink;
 
 use crate::metrics::Metrics;
+use crate::watchdog::Watchdog;
+
+/// Most sentences of components that one process shows.
+const MOST_WARNINGS: usize = 100;
 
 /// The sink of one run.
 ///
@@ -20,6 +24,8 @@ pub struct StepSink<'a> {
     pub prefix: Option<&'static str>,
     /// Sentences already shown.
     pub warned: &'a mut BTreeSet<String>,
+    /// Told of every call.
+    pub watchdog: &'a Watchdog,
 }
 
 impl StepSink<'_> {
@@ -51,12 +57,22 @@ impl Sink for StepSink<'_> {
     fn warn(&mut self, component: &str, text: &str) {
         warn_once(self.warned, component, text);
     }
+
+    fn enter(&mut self, component: &str, method: &'static str) {
+        self.watchdog.enter(component, method);
+    }
+
+    fn leave(&mut self) {
+        self.watchdog.leave();
+    }
 }
 
-/// The sink of a measurement on held-out prompts: warnings are shown, numbers belong to no step.
+/// The sink of calls that belong to no step, as of a measurement on held-out prompts: warnings are shown.
 pub struct WarningSink<'a> {
     /// Sentences already shown.
     pub warned: &'a mut BTreeSet<String>,
+    /// Told of every call.
+    pub watchdog: &'a Watchdog,
 }
 
 impl Sink for WarningSink<'_> {
@@ -67,11 +83,22 @@ impl Sink for WarningSink<'_> {
     fn warn(&mut self, component: &str, text: &str) {
         warn_once(self.warned, component, text);
     }
+
+    fn enter(&mut self, component: &str, method: &'static str) {
+        self.watchdog.enter(component, method);
+    }
+
+    fn leave(&mut self) {
+        self.watchdog.leave();
+    }
 }
 
 fn warn_once(warned: &mut BTreeSet<String>, component: &str, text: &str) {
     let sentence = format!("component `{component}`: {text}");
-    if warned.insert(sentence.clone()) {
+    if warned.len() < MOST_WARNINGS && warned.insert(sentence.clone()) {
         eprintln!("warning: {sentence}");
+        if warned.len() == MOST_WARNINGS {
+            eprintln!("warning: these were {MOST_WARNINGS} different warnings of components; no more are shown");
+        }
     }
 }

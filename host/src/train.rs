@@ -21,6 +21,7 @@ use crate::stages::{advantage, backward, mask, objective, score, step};
 /// Whatever a stage reports. The checkpoints written so far stay, and the run can be resumed from the newest.
 pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
     let max_steps = run.config.train.max_steps;
+    run.watchdog.at(run.progress.step);
     if run.progress.step == 0 {
         run.progress.accuracy_before = eval::accuracy(run)?;
         report.started(run);
@@ -49,10 +50,10 @@ pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: 
 /// Stage 1, and the log-probabilities under the policy that sampled.
 fn sample(run: &mut Run) -> Result<rollout::Rollout> {
     let work = run.work();
-    let Run { config, policy, dataset, progress, metrics, tokenizer, rewards, warned, .. } = run;
+    let Run { config, policy, dataset, progress, metrics, tokenizer, rewards, warned, watchdog, .. } = run;
     let timer = metrics.timer("rollout");
     let completions = vec![1; config.train.rollout_size()];
-    let mut sink = StepSink { metrics, completion_mask: &completions, prefix: Some("rewards/"), warned };
+    let mut sink = StepSink { metrics, completion_mask: &completions, prefix: Some("rewards/"), warned, watchdog };
     let sampler = Sampler {
         config: &config.rollout,
         max_prompt_length: config.data.max_prompt_length,
@@ -77,9 +78,9 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
 /// Stages 2 to 6 on one optimizer-step batch.
 fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration: u64) -> Result<()> {
     let (info, work) = (run.step_info(iteration), run.work());
-    let Run { policy, reference, components, needs, optimizer, metrics, warned, dump, .. } = run;
+    let Run { policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, .. } = run;
     let completion_mask = batch.completion_mask.clone();
-    let mut sink = StepSink { metrics, completion_mask: &completion_mask, prefix: None, warned };
+    let mut sink = StepSink { metrics, completion_mask: &completion_mask, prefix: None, warned, watchdog };
 
     let timer = sink.metrics.timer("score");
     let forward = score::fill(policy, reference.as_ref(), optimizer, &mut batch, needs, work)?;
@@ -122,6 +123,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
 
     crate::report::record_step(run, &batch, &keep, reduced.loss, outcome);
     run.progress.step += 1;
+    run.watchdog.at(run.progress.step);
     if eval::is_due(run) {
         eval::record(run)?;
     }

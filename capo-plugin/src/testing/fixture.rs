@@ -1,42 +1,32 @@
 //! Batches of any shape, with plausible values.
 
-use super::Records;
-use crate::batch::{Batch, Dims, LastLayer, OptimizerInfo, OptimizerKind};
+use super::layer::LayerData;
+use super::{Records, wobble};
+use crate::batch::{Batch, Dims, OptimizerInfo, OptimizerKind};
 use crate::component::{Advantage, Mask, ObjectiveFn};
 use crate::error::PluginError;
-use crate::tensor::Tensor;
 
-/// An owned batch with plausible values everywhere, every optional input included but the optimizer's state.
+/// An owned batch with plausible values everywhere, every optional input included.
 ///
 /// Values are a fixed function of their position, so that tests read the same on every machine. Setters replace one array
 /// and check its length.
 #[derive(Clone, Debug)]
 pub struct Fixture {
-    dims: Dims,
-    optimizer: OptimizerInfo,
-    step: u64,
-    mask: Vec<u8>,
-    truncated: Vec<u8>,
-    ids: Vec<u32>,
-    rewards: Vec<f32>,
-    advantages: Vec<f32>,
-    logps: Vec<f32>,
+    pub(super) dims: Dims,
+    pub(super) optimizer: OptimizerInfo,
+    pub(super) step: u64,
+    pub(super) mask: Vec<u8>,
+    pub(super) truncated: Vec<u8>,
+    pub(super) ids: Vec<u32>,
+    pub(super) rewards: Vec<f32>,
+    pub(super) advantages: Vec<f32>,
+    pub(super) logps: Vec<f32>,
     /// `−advantage`: a policy gradient's loss on policy, and its derivative too.
-    losses: Vec<f32>,
-    old_logps: Vec<f32>,
-    ref_logps: Vec<f32>,
-    entropy: Vec<f32>,
-    layer: LayerData,
-}
-
-#[derive(Clone, Debug)]
-struct LayerData {
-    vocab_size: usize,
-    hidden: (Vec<f32>, [i64; 3]),
-    topk_ids: Vec<u32>,
-    topk_logits: (Vec<f32>, [i64; 3]),
-    logsumexp: Vec<f32>,
-    action_logits: (Vec<f32>, [i64; 2]),
+    pub(super) losses: Vec<f32>,
+    pub(super) old_logps: Vec<f32>,
+    pub(super) ref_logps: Vec<f32>,
+    pub(super) entropy: Vec<f32>,
+    pub(super) layer: LayerData,
 }
 
 /// What a mask did to a fixture.
@@ -46,13 +36,6 @@ pub struct Masked {
     pub keep: Vec<u8>,
     /// What it reported.
     pub records: Records,
-}
-
-/// A fixed value in `[0, 1)` for position `i` of array `salt`.
-fn wobble(salt: u64, i: usize) -> f32 {
-    let mixed =
-        (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) ^ salt.wrapping_mul(0xD1B5_4A32_D192_ED03);
-    (mixed.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 40) as f32 / (1u64 << 24) as f32
 }
 
 impl Fixture {
@@ -212,6 +195,7 @@ impl Fixture {
         batch.ref_logps = Some(&self.ref_logps);
         batch.entropy = Some(&self.entropy);
         batch.last_layer = Some(self.layer.borrow());
+        batch.optimizer_state = Some(self.layer.borrow_state());
         batch
     }
 
@@ -261,33 +245,4 @@ impl Fixture {
 fn replace(array: &mut [f32], values: &[f32]) {
     assert_eq!(values.len(), array.len(), "the array's length");
     array.copy_from_slice(values);
-}
-
-impl LayerData {
-    fn new(dims: Dims, width: usize, k: usize, vocab_size: usize) -> Self {
-        let n = dims.len();
-        let (b, t) = (dims.completions as i64, dims.tokens as i64);
-        // Ids descend from V − 1, shifted per token so that rows of the vocabulary are shared unevenly.
-        let topk_ids = (0..n * k).map(|i| ((i / k) * 3 + i % k) as u32 % vocab_size as u32).collect();
-        let topk_logits = (0..n * k).map(|i| 2.0 - (i % k) as f32 - 0.5 * wobble(6, i)).collect();
-        Self {
-            vocab_size,
-            hidden: ((0..n * width).map(|i| wobble(7, i) * 2.0 - 1.0).collect(), [b, t, width as i64]),
-            topk_ids,
-            topk_logits: (topk_logits, [b, t, k as i64]),
-            logsumexp: (0..n).map(|i| 3.0 + wobble(8, i)).collect(),
-            action_logits: (vec![0.0; n], [b, t]),
-        }
-    }
-
-    fn borrow(&self) -> LastLayer<'_> {
-        LastLayer::new(
-            Tensor::from_f32(&self.hidden.0, &self.hidden.1),
-            Tensor::from_u32(&self.topk_ids, &self.topk_logits.1),
-            Tensor::from_f32(&self.topk_logits.0, &self.topk_logits.1),
-            Tensor::from_f32(&self.logsumexp, &self.action_logits.1),
-            Tensor::from_f32(&self.action_logits.0, &self.action_logits.1),
-            self.vocab_size,
-        )
-    }
 }

@@ -22,11 +22,16 @@
 //! let mut mask = testing::mask::<SurpriseCap>("max_nats = 5.0").unwrap();
 //! assert_eq!(fixture.mask(&mut mask).unwrap().keep, [1, 1, 0, 1, 0, 1]);
 //! ```
+//!
+//! `host check LIB` asks the built library the same and more, with [`Fixture::random`] and [`RolloutFixture::random`] too.
 
 mod fixture;
+mod layer;
+mod random;
 mod rollout;
 mod shapes;
 mod snapshot;
+mod variants;
 
 pub use fixture::{Fixture, Masked};
 pub use rollout::{RolloutFixture, Scored};
@@ -120,4 +125,17 @@ impl Sink for Records {
     fn warn(&mut self, _component: &str, text: &str) {
         self.warnings.push(text.to_owned());
     }
+}
+
+/// A fixed value in `[0, 1)` for position `i` of array `salt`.
+fn wobble(salt: u64, i: usize) -> f32 {
+    let mixed =
+        (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) ^ salt.wrapping_mul(0xD1B5_4A32_D192_ED03);
+    (mixed.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 40) as f32 / (1u64 << 24) as f32
+}
+
+fn assert_permutation(order: &[usize], groups: usize) {
+    let mut sorted = order.to_vec();
+    sorted.sort_unstable();
+    assert!(sorted.into_iter().eq(0..groups), "`order` is a permutation of the {groups} groups");
 }

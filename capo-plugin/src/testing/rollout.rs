@@ -1,6 +1,6 @@
 //! Completions as text, for tests of rewards.
 
-use super::Records;
+use super::{Records, assert_permutation};
 use crate::component::RewardFn;
 use crate::error::PluginError;
 use crate::rollout::{Completion, Purpose, Rollout};
@@ -72,7 +72,7 @@ impl RolloutFixture {
         let row = |text: &&str| Row {
             prompt: "2+2=".into(),
             text: (*text).into(),
-            ids: text.bytes().map(u32::from).collect(),
+            ids: tokens(text),
             truncated: false,
             answer: "4".into(),
             columns: "{}".into(),
@@ -90,6 +90,12 @@ impl RolloutFixture {
         assert!(size > 0 && self.rows.len().is_multiple_of(size), "the group size divides B");
         self.group_size = size;
         self
+    }
+
+    /// Sets the completions' texts, `[B]`; a byte of text is a token.
+    #[must_use]
+    pub fn texts(self, texts: &[&str]) -> Self {
+        self.each(texts, |row, text| (row.text, row.ids) = ((*text).into(), tokens(text)))
     }
 
     /// Sets the prompts, `[B]`.
@@ -130,6 +136,18 @@ impl RolloutFixture {
         self
     }
 
+    /// The same completions with their groups in another order: group `g` of the result is group `order[g]`.
+    ///
+    /// # Panics
+    ///
+    /// When `order` is not a permutation of the groups.
+    #[must_use]
+    pub fn regrouped(&self, order: &[usize]) -> Self {
+        let groups: Vec<&[Row]> = self.rows.chunks(self.group_size).collect();
+        assert_permutation(order, groups.len());
+        Self { rows: order.iter().flat_map(|&group| groups[group].iter().cloned()).collect(), ..self.clone() }
+    }
+
     fn each<T>(mut self, values: &[T], set: impl Fn(&mut Row, &T)) -> Self {
         assert_eq!(values.len(), self.rows.len(), "one value per completion");
         for (row, value) in self.rows.iter_mut().zip(values) {
@@ -158,4 +176,9 @@ impl RolloutFixture {
         component.score(&mut records, &self.rollout(), &mut rewards)?;
         Ok(Scored { rewards, records })
     }
+}
+
+/// The bytes of `text`, a token each.
+fn tokens(text: &str) -> Vec<u32> {
+    text.bytes().map(u32::from).collect()
 }

@@ -229,7 +229,8 @@ fn parse_table(text: &str, origin: &str) -> Result<Table> {
     })
 }
 
-fn parse_set(text: &str) -> Result<(String, Value)> {
+/// Key and value of a `--set`.
+pub(crate) fn parse_set(text: &str) -> Result<(String, Value)> {
     let Some((path, value)) = text.split_once('=') else {
         bail!("`--set {text}` has no `=` (write `--set section.key=value`)");
     };
@@ -239,7 +240,8 @@ fn parse_set(text: &str) -> Result<(String, Value)> {
     Ok((path.trim().to_owned(), value.unwrap_or_else(bare)))
 }
 
-fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
+/// Puts `value` at the dotted `path`.
+pub(crate) fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
     let (last, parents) = path
         .split('.')
         .collect::<Vec<_>>()

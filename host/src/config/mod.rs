@@ -14,6 +14,7 @@ use crate::optim::ScheduleKind;
 use crate::reward::RewardConfig;
 
 pub use draft::Draft;
+pub(crate) use draft::{parse_set, set};
 
 /// The settings of `host train` when no `--config` is given.
 pub const DEFAULT: &str = include_str!("../../../configs/tiny/default.toml");
@@ -173,6 +174,10 @@ pub struct TrainConfig {
     pub save_steps: u64,
     /// Older checkpoints are deleted; 0 keeps all.
     pub save_total_limit: usize,
+    /// Longest call of a component, seconds; 0 waits without a limit.
+    pub component_timeout: u64,
+    /// Largest state of a component in a checkpoint, MiB; 0 is no limit.
+    pub component_state_limit: u64,
     /// Where runs go; each makes a folder of its own unless this names one that does not exist yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_dir: Option<PathBuf>,
@@ -210,6 +215,8 @@ impl Default for TrainConfig {
             last_layer_top_k: 0,
             save_steps: 0,
             save_total_limit: 0,
+            component_timeout: 600,
+            component_state_limit: 65_536,
             output_dir: None,
         }
     }
@@ -253,6 +260,14 @@ pub struct ComponentConfig {
 }
 
 impl Config {
+    /// The ids of the run's components: rewards, advantage, objective, masks.
+    #[must_use]
+    pub fn component_ids(&self) -> Vec<String> {
+        let rewards = self.reward.iter().map(|reward| reward.id.clone());
+        let others = [&self.advantage, &self.objective].map(|component| component.id.clone());
+        rewards.chain(others).chain(mask_names(&self.mask)).collect()
+    }
+
     /// Makes the paths of model and data absolute, so that the run can be resumed from any directory.
     ///
     /// # Errors
@@ -291,4 +306,15 @@ impl TrainConfig {
     pub fn steps_per_rollout(&self) -> u64 {
         (self.rollout_size() / self.step_batch_size() * self.num_iterations) as u64
     }
+}
+
+/// What each mask is called in reports: its id, and `ID#2` where one is used again, so that no report hides another.
+#[must_use]
+pub fn mask_names(masks: &[ComponentConfig]) -> Vec<String> {
+    let name =
+        |(index, mask): (usize, &ComponentConfig)| match masks[..index].iter().filter(|m| m.id == mask.id).count() {
+            0 => mask.id.clone(),
+            before => format!("{}#{}", mask.id, before + 1),
+        };
+    masks.iter().enumerate().map(name).collect()
 }

@@ -75,6 +75,13 @@ fn epoch_order(seed: u64, epoch: u64, rows: usize) -> Vec<usize> {
     rng::permutation(&mut rng::stream(seed, "data.order", &[epoch]), rows)
 }
 
+/// The rows of a file with the usual column names, in order.
+///
+/// Errors name the file, the line and the column.
+pub fn rows(path: &Path) -> Result<Vec<Example>> {
+    read(path, &Columns::default())
+}
+
 fn read(path: &Path, columns: &Columns) -> Result<Vec<Example>> {
     let bytes = files::read(path)?;
     let mut rows = Vec::new();

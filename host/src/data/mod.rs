@@ -8,7 +8,7 @@ mod jsonl;
 mod tokenizer;
 
 pub use arithmetic::Arithmetic;
-pub use jsonl::{Columns, Jsonl};
+pub use jsonl::{Columns, Jsonl, rows};
 pub use tokenizer::{Tokenizer, TokenizerConfigs};
 
 use std::path::Path;

@@ -10,6 +10,7 @@ use serde::Serialize;
 use toml::Table;
 
 use crate::registry::Registry;
+use crate::watchdog::Watchdog;
 
 /// One `[[reward]]` table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -52,7 +53,7 @@ impl Rewards {
     /// # Errors
     ///
     /// No table, a component used twice, a weight that is not finite, an unknown id, a component that refuses its table.
-    pub fn build(registry: &Registry, configs: &[RewardConfig]) -> Result<Self> {
+    pub fn build(registry: &Registry, configs: &[RewardConfig], watchdog: &Watchdog) -> Result<Self> {
         ensure!(!configs.is_empty(), "no reward is given (add a `[[reward]]` table with `use = \"exact_match\"`)");
         let mut components = Vec::new();
         for (index, config) in configs.iter().enumerate() {
@@ -62,7 +63,7 @@ impl Rewards {
                 "reward `{id}` is given twice (keep one `[[reward]]` table)"
             );
             ensure!(weight.is_finite(), "`weight` of reward `{id}` is {weight}, expected a finite number");
-            components.push((registry.reward(config)?, weight));
+            components.push((registry.reward(config, watchdog)?, weight));
         }
         Ok(Rewards { components })
     }
@@ -118,7 +119,7 @@ mod tests {
     }
 
     fn build(tables: &[RewardConfig]) -> Result<Rewards> {
-        Rewards::build(&Registry::open(&[]).unwrap(), tables)
+        Rewards::build(&Registry::open(&[]).unwrap(), tables, &Watchdog::off())
     }
 
     #[test]

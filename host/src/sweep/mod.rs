@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use capo_plugin::{Mask, Sink};
+use capo_plugin::Mask;
 
 use crate::batch::{StepBatch, StepInfo};
 use crate::batch_file;
@@ -15,6 +15,8 @@ use crate::config::ComponentConfig;
 use crate::registry::Registry;
 use crate::replay::{check_any, replay_step};
 use crate::report::{grouped, percent};
+use crate::sink::WarningSink;
+use crate::watchdog::Watchdog;
 
 pub use range::Range;
 pub use target::{Found, Target, search};
@@ -57,6 +59,7 @@ pub struct Sweep<'a> {
     /// The batches, where they are small enough to be read only once.
     held: Option<Vec<(StepBatch, StepInfo)>>,
     warned: BTreeSet<String>,
+    watchdog: Watchdog,
 }
 
 impl<'a> Sweep<'a> {
@@ -66,7 +69,8 @@ impl<'a> Sweep<'a> {
     ///
     /// A mask's own sentence about its keys, no mask at all, a file that is not a batch.
     pub fn open(registry: &'a Registry, masks: Masks<'a>, paths: &'a [PathBuf], ranges: &[Range]) -> Result<Self> {
-        let mut sweep = Self { registry, masks, paths, held: None, warned: BTreeSet::new() };
+        let (warned, watchdog) = (BTreeSet::new(), Watchdog::off());
+        let mut sweep = Self { registry, masks, paths, held: None, warned, watchdog };
         for range in ranges {
             let values = range.values();
             for &value in [values.first(), values.last()].into_iter().flatten() {
@@ -148,7 +152,8 @@ impl<'a> Sweep<'a> {
     }
 
     fn build(&self, range: &Range, value: f64) -> Result<Vec<Mask>> {
-        self.registry.masks(&(self.masks)(Some(format!("{}={}", range.key, range.text(value))))?)
+        let masks = (self.masks)(Some(format!("{}={}", range.key, range.text(value))))?;
+        self.registry.masks(&masks, &self.watchdog)
     }
 
     /// Runs fresh masks over all batches, in order.
@@ -156,7 +161,7 @@ impl<'a> Sweep<'a> {
         let mut masks = self.build(range, value)?;
         let mut all = Count { rejected: 0, tokens: 0 };
         let mut by_mask = vec![all; masks.len()];
-        let mut sink = Warnings(&mut self.warned);
+        let mut sink = WarningSink { warned: &mut self.warned, watchdog: &self.watchdog };
         let mut step = |path: &Path, (batch, info): &(StepBatch, StepInfo)| -> Result<()> {
             let keep = replay_step(&mut masks, &mut sink, path, batch, info)?;
             let tokens = batch.completion_tokens();
@@ -188,20 +193,4 @@ fn cells(ids: &[String], by_mask: &[Count]) -> String {
     }
     let cell = |(id, count): (&String, &Count)| format!("  {:>width$}", percent(count.rate()), width = id.len().max(7));
     ids.iter().zip(by_mask).map(cell).collect()
-}
-
-/// Shows each of the masks' warnings once.
-struct Warnings<'a>(&'a mut BTreeSet<String>);
-
-impl Sink for Warnings<'_> {
-    fn record(&mut self, _component: &str, _name: &str, _value: f64) {}
-
-    fn record_tokens(&mut self, _component: &str, _name: &str, _values: &[f32]) {}
-
-    fn warn(&mut self, component: &str, text: &str) {
-        let sentence = format!("component `{component}`: {text}");
-        if self.0.insert(sentence.clone()) {
-            eprintln!("warning: {sentence}");
-        }
-    }
 }

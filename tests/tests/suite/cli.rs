@@ -29,6 +29,7 @@ fn help() {
       sft         Train a base model on worked solutions
       replay      Run masks over recorded batches, to try thresholds without training
       plugins     List every component and recipe: its point, what it does, where it came from
+      check       Check that plugins keep the rules of their extension points
       new-plugin  Make the crate of a plugin, which builds and passes its tests as it is
       help        Print this message or the help of the given subcommand(s)
 
@@ -59,6 +60,10 @@ fn help() {
         &["--config", "--set", "--plugin", "--model", "--num-prompts", "--output", "Hugging Face", "embedded:"],
     );
     help_mentions("sft", &["--config", "--set", "--output-dir", "worked solutions"]);
+    help_mentions(
+        "check",
+        &["--json", "--only", "--set", "--fuzz", "--seed", "--reproduce", "--timeout", "--list", "built in"],
+    );
     help_mentions("plugins", &["--plugin", "CAPO_PLUGIN_PATH", "component", "recipe"]);
 }
 

@@ -35,13 +35,13 @@ fn keys_of_components() {
     assert_snapshot!(refused("--set objective.epsilon=-1"), @r#"`[objective]` with `use = "grpo.objective"`: `epsilon` is -1 (use 0 or more)"#);
     assert_snapshot!(refused("--set objective.epsilon=wide"), @r#"`[objective]` with `use = "grpo.objective"`: invalid type: string "wide", expected f32"#);
     assert_snapshot!(refused("--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\"}]"), @r#"`[[mask]]` with `use = "misbehave.mask"`: missing field `sin`"#);
-    assert_snapshot!(refused("--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\",sin=\"panick\"}]"), @r#"`[[mask]]` with `use = "misbehave.mask"`: unknown variant `panick`, expected one of `none`, `panic_on_creation`, `panic_in_inputs`, `panic`, `panic_without_words`, `panic_in_step_end`, `panic_in_save`, `panic_in_load`, `panic_in_drop`, `error_on_creation`, `error`, `error_in_step_end`, `error_in_save`, `revive`, `seven`, `short_tokens`, `nan_records`, `unknown_input`, `optimizer_state`, `reject_step`, `reject_all`, `reject_half`, `stateful`"#);
+    assert_snapshot!(refused("--plugin libmisbehave.so --set advantage={use=\"misbehave.advantage\",sin=\"panick\"}"), @r#"`[advantage]` with `use = "misbehave.advantage"`: unknown variant `panick`, expected one of `none`, `panic`, `panic_in_save`, `error`, `nan`, `infinity`, `padding`, `unknown_input`"#);
 }
 
 #[test]
 fn sections_and_keys() {
     assert_snapshot!(refused("--set train.learning_rat=1"), @"`[train]` of the default config and `--set`: unknown key `learning_rat` (did you mean `learning_rate`?)");
-    assert_snapshot!(refused("--set train.zzz=1"), @"`[train]` of the default config and `--set`: unknown key `zzz` (known: `seed`, `max_steps`, `per_device_train_batch_size`, `gradient_accumulation_steps`, `steps_per_generation`, `num_iterations`, `learning_rate`, `lr_scheduler_type`, `warmup_ratio`, `weight_decay`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `max_grad_norm`, `loss_temperature`, `mask_denominator`, `last_layer_top_k`, `save_steps`, `save_total_limit`, `output_dir`)");
+    assert_snapshot!(refused("--set train.zzz=1"), @"`[train]` of the default config and `--set`: unknown key `zzz` (known: `seed`, `max_steps`, `per_device_train_batch_size`, `gradient_accumulation_steps`, `steps_per_generation`, `num_iterations`, `learning_rate`, `lr_scheduler_type`, `warmup_ratio`, `weight_decay`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `max_grad_norm`, `loss_temperature`, `mask_denominator`, `last_layer_top_k`, `save_steps`, `save_total_limit`, `component_timeout`, `component_state_limit`, `output_dir`)");
     assert_snapshot!(refused("--set trian.seed=1"), @"the default config and `--set`: unknown key `trian` (did you mean `train`?)");
     assert_snapshot!(refused("--set reward.0.weigth=1"), @r#"`[[reward]]` with `use = "exact_match"`: unknown key `weigth` (did you mean `weight`?)"#);
     assert_snapshot!(refused("--set reward.0.use=exact_mach"), @"`[[reward]]` names `exact_mach`, which no loaded image offers (did you mean `exact_match`?)");

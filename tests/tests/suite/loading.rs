@@ -75,8 +75,8 @@ fn a_library_that_is_not_a_plugin() {
 
 #[test]
 fn files_that_are_no_libraries() {
-    assert_snapshot!(about_file("libtext.so", "GROUP(libcapo.so)\n".repeat(100).as_bytes()), @"`FOLDER/libtext.so` cannot be opened as a shared library: FOLDER/libtext.so: invalid ELF header");
-    assert_snapshot!(about_file("libempty.so", b""), @"`FOLDER/libempty.so` cannot be opened as a shared library: FOLDER/libempty.so: file too short");
+    assert_snapshot!(about_file("libtext.so", "GROUP(libcapo.so)\n".repeat(100).as_bytes()), @"`FOLDER/libtext.so` is not a shared library: it has no ELF header (give the `.so` that `cargo build` made)");
+    assert_snapshot!(about_file("libempty.so", b""), @"`FOLDER/libempty.so` is empty (build or copy it again)");
     let whole = std::fs::read(artifacts::file("libcapo.so")).unwrap();
     assert_snapshot!(about_file("libhead.so", &whole[..40]), @"`FOLDER/libhead.so` cannot be opened as a shared library: FOLDER/libhead.so: file too short");
 }
@@ -95,10 +95,10 @@ fn a_library_cut_short_anywhere() {
 }
 
 #[test]
-fn a_folder_in_place_of_a_plugin_is_not_found() {
+fn a_folder_in_place_of_a_plugin() {
     let folder = Folder::new();
     folder.write("libdir.so/file", "");
-    assert_snapshot!(folder.host("plugins --plugin ./libdir.so").refused(), @"plugin `./libdir.so` was not found; tried `./libdir.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
+    assert_snapshot!(folder.host("plugins --plugin ./libdir.so").refused(), @"plugin `./libdir.so` is a folder (give the path of a library)");
 }
 
 #[test]

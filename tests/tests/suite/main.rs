@@ -3,14 +3,17 @@
 //! Sentences and numbers are inline snapshots. After a change that is meant, `cargo insta test --accept -p tests` writes the
 //! new ones into these files; read the difference before committing it.
 
+mod check;
 mod cli;
 mod composition;
 mod config;
 mod equivalence;
 mod evolution;
 mod examples;
+mod foreign;
 mod frozen;
 mod interruption;
+mod limits;
 mod loading;
 mod misbehaviour;
 mod models;

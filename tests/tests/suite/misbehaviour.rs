@@ -11,6 +11,7 @@ use crate::FOUR_STEPS;
 /// Where a sin is committed.
 #[derive(Clone, Copy)]
 enum Point {
+    Reward,
     Advantage,
     Objective,
     Mask,
@@ -20,6 +21,7 @@ enum Point {
 fn settings(point: Point, sin: &str) -> String {
     let table = |name: &str| format!("{{use=\"misbehave.{name}\",sin=\"{sin}\",at_step=2}}");
     let set = match point {
+        Point::Reward => format!("reward=[{}]", table("reward")),
         Point::Advantage => format!("advantage={}", table("advantage")),
         Point::Objective => format!("objective={}", table("objective")),
         Point::Mask => format!("mask=[{}]", table("mask")),
@@ -29,7 +31,7 @@ fn settings(point: Point, sin: &str) -> String {
 
 /// A whole run of the same component without the sin, and its folder.
 fn clean(point: Point) -> &'static RunDir {
-    static CLEAN: [OnceLock<(Folder, RunDir)>; 3] = [OnceLock::new(), OnceLock::new(), OnceLock::new()];
+    static CLEAN: [OnceLock<(Folder, RunDir)>; 4] = [const { OnceLock::new() }; 4];
     let make = || {
         let folder = Folder::new();
         let run = folder.train("clean", &settings(point, "none"));
@@ -64,6 +66,19 @@ fn refused(point: Point, sin: &str) -> String {
     let outcome = folder.host(&format!("train --output-dir run {}", settings(point, sin)));
     assert!(!folder.path().join("run").exists(), "a refused run leaves nothing behind");
     outcome.sentence(2)
+}
+
+#[test]
+fn rewards() {
+    let sins = ["panic", "panic_in_save", "error", "nan", "infinity", "short_tokens"];
+    assert_snapshot!(all_committed(Point::Reward, &sins), @r#"
+    panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: panicked in `score`: score panics at step 2
+    panic_in_save: the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.reward`: panicked in `save`: save panics
+    error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: score gives up (as it was told to)
+    nan: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: the reward is NaN at completion 0 (it must be finite)
+    infinity: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: the reward is inf at completion 0 (it must be finite)
+    short_tokens: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: `record_tokens("short")` got 47 values for a batch of 48 completions (at this point one per completion)
+    "#);
 }
 
 #[test]

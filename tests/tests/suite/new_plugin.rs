@@ -5,7 +5,7 @@ use tests::{Folder, artifacts};
 
 use crate::ONE_STEP;
 
-/// Makes a plugin at `point`, runs its tests, builds it and trains one step with it, as its README says.
+/// Makes a plugin at `point`, runs its tests, builds it, checks it and trains one step with it, as its README says.
 fn made(point: &str) -> Folder {
     let folder = Folder::new();
     let name = format!("my-{point}");
@@ -28,6 +28,8 @@ fn made(point: &str) -> Folder {
     run(&["test", "--offline", "--quiet"]).unwrap();
     run(&["build", "--offline", "--quiet"]).unwrap();
     let library = target.join("debug").join(format!("libmy_{point}.so"));
+    let checked = folder.host(&format!("check {}", library.display())).succeeded().stdout;
+    assert!(checked.trim_end().ends_with("0 skipped, 0 warning, 0 failed, 0 crashed"), "{checked}");
     let (_, setting) = said.trim_end().split_once(&format!("libmy_{point}.so ")).expect("it says how to use it");
     let readme = std::fs::read_to_string(crate_folder.join("README.md")).unwrap();
     assert!(readme.contains(setting), "{readme}");

@@ -111,12 +111,6 @@ fn a_checkpoint_from_before_rewards_had_state() {
 
 #[test]
 fn sentences() {
-    let failed = |sin: &str| {
-        let args = format!("{PLUGIN} --set reward=[{{use=\"rewarding.levelled\",sin=\"{sin}\"}}] {ONE_STEP}");
-        Folder::new().host(&format!("train --output-dir run {args}")).failed()
-    };
-    assert_snapshot!(failed("panic"), @"the run stopped after step 0 (go on with `host train --resume run`): component `rewarding.levelled`: panicked in `score`: score panics");
-    assert_snapshot!(failed("nan"), @"the run stopped after step 0 (go on with `host train --resume run`): component `rewarding.levelled`: the reward is NaN at completion 3 (it must be finite)");
     let refused = |table: &str| Folder::new().host(&format!("train {PLUGIN} --set reward=[{table}]")).refused();
     assert_snapshot!(refused("{use=\"rewarding.leveled\"}"), @"`[[reward]]` names `rewarding.leveled`, which no loaded image offers (did you mean `rewarding.levelled`?)");
     assert_snapshot!(refused("{use=\"rewarding.levelled\",wieght=1}"), @r#"`[[reward]]` with `use = "rewarding.levelled"`: unknown key `wieght` (did you mean `weight`?)"#);
@@ -142,7 +136,7 @@ fn it_is_listed() {
                                keys: answer_separator
                                from host 0.1.0, built in
       rewarding.levelled       1 for completions of prompts of a level
-                               keys: level, tired, sin
+                               keys: level, tired
                                from rewarding 0.1.0, `BUILD/librewarding.so`
     ");
 }

@@ -98,5 +98,5 @@ fn every_block_of_the_page() {
             _ => panic!("a block of `{info}`, which nothing checks"),
         }
     }
-    assert_eq!(count, [9, 3, 2], "blocks of each kind");
+    assert_eq!(count, [11, 3, 2], "blocks of each kind");
 }

@@ -1,0 +1,167 @@
+//! Batches and rollouts drawn at random, each a function of its seed.
+
+use super::layer::LayerData;
+use super::{Fixture, RolloutFixture};
+use crate::batch::OptimizerKind;
+use crate::rollout::Purpose;
+
+impl Fixture {
+    /// A batch drawn from `seed`: its shape, lengths, groups and values, tied logits and values of 1e-30 or 1e30 in one
+    /// array among them. Log-probabilities are at most 0, and what the trainer guarantees about padding holds.
+    #[must_use]
+    pub fn random(seed: u64) -> Self {
+        let mut draw = Draw(seed);
+        let group = 1 + draw.below(4);
+        let (completions, tokens) = (group * (1 + draw.below(4)), 1 + draw.below(12));
+        let vocab_size = 2 + draw.below(30);
+        let (width, k) = (1 + draw.below(8), 1 + draw.below(vocab_size.min(8)));
+        let mut batch = Self::new(completions, tokens).groups_of(group).step(draw.below(1000) as u64);
+        let n = batch.dims.len();
+        batch.layer = LayerData::new(batch.dims, width, k, vocab_size);
+        batch.ids = (0..n).map(|_| draw.below(vocab_size) as u32).collect();
+        batch.optimizer.kind = [OptimizerKind::SGD, OptimizerKind::ADAM, OptimizerKind::ADAMW][draw.below(3)];
+        batch.optimizer.steps_taken = batch.step;
+        batch.draw_values(&mut draw);
+        let lengths: Vec<usize> = (0..completions).map(|_| draw.below(tokens + 1)).collect();
+        batch.lengths(&lengths)
+    }
+
+    fn draw_values(&mut self, draw: &mut Draw) {
+        let scale = if draw.below(2) == 0 { 1e-30 } else { 1e30 };
+        // One array at a time: products of two extremes say nothing about a component.
+        let extreme = draw.below(8);
+        let scale_of = |array: usize| if array == extreme { scale } else { 1.0 };
+        let fill = |draw: &mut Draw, array: &mut [f32], low: f32, high: f32, scale: f32| {
+            array.iter_mut().for_each(|value| *value = (low + draw.unit() * (high - low)) * scale);
+        };
+        fill(draw, &mut self.rewards, -1.0, 1.0, scale_of(0));
+        fill(draw, &mut self.advantages, -1.0, 1.0, scale_of(1));
+        fill(draw, &mut self.logps, -3.0, 0.0, scale_of(2));
+        fill(draw, &mut self.layer.hidden.0, -1.0, 1.0, scale_of(3));
+        self.losses = self.advantages.iter().map(|advantage| -advantage).collect();
+        let nearby = |draw: &mut Draw, logp: &f32| (logp + (draw.unit() - 0.5) * 0.2).min(0.0);
+        self.old_logps = self.logps.iter().map(|logp| nearby(draw, logp)).collect();
+        self.ref_logps = self.logps.iter().map(|logp| nearby(draw, logp)).collect();
+        let layer = &mut self.layer;
+        if draw.below(4) == 0 {
+            layer.topk_logits.0.fill(1.0);
+        }
+        layer.topk_logits.0.iter_mut().chain(&mut layer.logsumexp).for_each(|logit| *logit *= scale_of(4));
+        for ((action, logsumexp), logp) in layer.action_logits.0.iter_mut().zip(&layer.logsumexp).zip(&self.logps) {
+            *action = logsumexp + logp;
+        }
+    }
+}
+
+impl RolloutFixture {
+    /// A rollout drawn from `seed`: its groups, prompts, purposes, columns of any shape, and texts that are empty, long, no
+    /// ASCII, or right.
+    #[must_use]
+    pub fn random(seed: u64) -> Self {
+        let mut draw = Draw(seed);
+        let (group, groups) = (1 + draw.below(4), 1 + draw.below(4));
+        let questions: Vec<_> = (0..groups).map(|_| Question::draw(&mut draw)).collect();
+        let questions: Vec<_> = questions.iter().flat_map(|question| std::iter::repeat_n(question, group)).collect();
+        let texts: Vec<String> = questions.iter().map(|question| text(&mut draw, &question.answer)).collect();
+        let purpose = if draw.below(4) == 0 { Purpose::EVALUATION } else { Purpose::TRAINING };
+        let column = |pick: fn(&Question) -> &str| questions.iter().map(|question| pick(question)).collect::<Vec<_>>();
+        Self::new(&texts.iter().map(String::as_str).collect::<Vec<_>>())
+            .groups_of(group)
+            .prompts(&column(|question| &question.prompt))
+            .answers(&column(|question| &question.answer))
+            .columns(&column(|question| &question.columns))
+            .truncated(&texts.iter().map(|_| draw.below(4) == 0).collect::<Vec<_>>())
+            .purpose(purpose)
+            .step(draw.below(1000) as u64)
+    }
+}
+
+/// What the completions of a group share.
+struct Question {
+    prompt: String,
+    answer: String,
+    columns: String,
+}
+
+impl Question {
+    fn draw(draw: &mut Draw) -> Self {
+        let (a, b) = (draw.below(1000), draw.below(1000));
+        let values =
+            ["4", "-1.5e300", "\"\"", "\"vier — 四\"", "null", "true", "[]", "[1, [\"x\", null]]", "{\"a\": {}}"];
+        let column = |draw: &mut Draw, name: &str| format!("{name:?}: {}", values[draw.below(values.len())]);
+        let columns = ["answer", "level", "tests", "", "名"].map(|name| column(draw, name));
+        let columns = columns[..draw.below(columns.len() + 1)].join(", ");
+        Self { prompt: format!("{a}+{b}="), answer: (a + b).to_string(), columns: format!("{{{columns}}}") }
+    }
+}
+
+fn text(draw: &mut Draw, answer: &str) -> String {
+    match draw.below(8) {
+        0 => String::new(),
+        1 => " \n\t ".into(),
+        2 => format!("{answer} = {answer} ="),
+        3 => "=".repeat(1 + draw.below(5000)),
+        4 => (0..draw.below(40)).filter_map(|_| char::from_u32(draw.below(0x11_0000) as u32)).collect(),
+        5 => ["NaN", "inf", "-0", "1e999", "0x10", "٤"][draw.below(6)].into(),
+        _ => format!("1+1={answer}"),
+    }
+}
+
+/// A stream of draws (splitmix64).
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// In `[0, bound)`.
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    /// In `[0, 1)`.
+    fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 24) as f32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_batches_repeat_and_stay_within_their_limits() {
+        let mut shapes = std::collections::BTreeSet::new();
+        for seed in 0..200 {
+            let (one, again) = (Fixture::random(seed), Fixture::random(seed));
+            assert_eq!((&one.logps, &one.layer.topk_logits), (&again.logps, &again.layer.topk_logits));
+            let dims = one.dims;
+            assert!(dims.completions.is_multiple_of(dims.group_size) && dims.tokens > 0);
+            assert!(one.logps.iter().chain(&one.old_logps).all(|logp| *logp <= 0.0 && logp.is_finite()));
+            assert!(one.ids.iter().all(|&id| (id as usize) < one.layer.vocab_size));
+            shapes.insert((dims.completions, dims.tokens));
+        }
+        assert!(shapes.len() > 50, "{shapes:?}");
+    }
+
+    #[test]
+    fn random_rollouts_repeat_and_are_of_every_kind() {
+        let (mut texts, mut right) = (std::collections::BTreeSet::new(), 0);
+        for seed in 0..200 {
+            let (one, again) = (RolloutFixture::random(seed), RolloutFixture::random(seed));
+            let (one, again) = (one.rollout(), again.rollout());
+            assert!(one.completions.len().is_multiple_of(one.group_size));
+            for (a, b) in one.completions.iter().zip(&again.completions) {
+                assert_eq!((a.text, a.columns), (b.text, b.columns));
+                assert!(serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(a.columns).is_ok());
+                right += usize::from(a.text.ends_with(a.answer));
+                texts.insert(a.text.to_owned());
+            }
+        }
+        assert!(right > 100 && texts.len() > 500 && texts.contains(""), "{right} of {}", texts.len());
+    }
+}

@@ -1,0 +1,87 @@
+//! Random batches, each a function of a seed and a number, so that one of them can be run alone.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::input::Input;
+use super::instance::{Subject, is_refusal};
+
+/// Consecutive cases of a seed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cases {
+    /// The seed.
+    pub seed: u64,
+    /// The first case.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+/// What names case `case` of component `id` in sentences and for `--reproduce`.
+pub fn name(id: &str, seed: u64, case: u64) -> String {
+    format!("{id}@{seed}.{case}")
+}
+
+/// Component id and case of a [`name`].
+///
+/// # Errors
+///
+/// When `text` is not of that form.
+pub fn parse(text: &str) -> Result<(String, Cases)> {
+    let parts = || {
+        let (id, numbers) = text.rsplit_once('@')?;
+        let (seed, case) = numbers.split_once('.')?;
+        Some((id.to_owned(), Cases { seed: seed.parse().ok()?, first: case.parse().ok()?, count: 1 }))
+    };
+    parts().with_context(|| {
+        format!("`--reproduce {text}` is no case (write `COMPONENT@SEED.CASE`, as `--fuzz` printed it)")
+    })
+}
+
+/// Runs the cases, each told to `begin` first; how many were refused with a sentence, or what is wrong with one.
+pub fn run(subject: &Subject<'_>, cases: Cases, begin: &mut dyn FnMut(u64)) -> Result<u64, String> {
+    let mut refused = 0;
+    for case in cases.first..cases.first + cases.count {
+        begin(case);
+        let input = subject.random(cases.seed.rotate_left(32) ^ case);
+        match one(subject, &input) {
+            Ok(true) => {}
+            Ok(false) => refused += 1,
+            Err(sentence) => {
+                let (shape, name) = (input.shape(), name(subject.id, cases.seed, case));
+                return Err(format!("{shape}: {sentence} (run it alone with `--reproduce {name}`)"));
+            }
+        }
+    }
+    Ok(refused)
+}
+
+/// Whether the component took the input, twice: the second time it has a past.
+fn one(subject: &Subject<'_>, input: &Input) -> Result<bool, String> {
+    let life = || {
+        let mut instance = subject.create()?;
+        Ok([instance.step(input)?, instance.step(input)?])
+    };
+    match (life(), life()) {
+        (Ok(first), Ok(second)) => {
+            let place = first.iter().zip(&second).find_map(|(one, two)| one.any_difference(two));
+            place.map_or(Ok(true), |place| Err(format!("two fresh instances differ: {place}")))
+        }
+        (Err(first), Err(second)) if first == second && is_refusal(&first) => Ok(false),
+        (Err(error), _) | (_, Err(error)) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_names_its_case() {
+        let (id, cases) = parse(&name("a.b-c", 7, 13)).unwrap();
+        assert_eq!((id.as_str(), cases), ("a.b-c", Cases { seed: 7, first: 13, count: 1 }));
+        for text in ["", "a.b", "a.b@7", "a.b@7.x", "a.b@-1.2"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

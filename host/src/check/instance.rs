@@ -1,0 +1,265 @@
+//! A component under test, the same whatever its point: here and in `input`, and only there, checks depend on the points.
+
+use capo_plugin::testing::{Fixture, Records};
+use capo_plugin::{Advantage, Batch, ErrorKind, Image, Inputs, Mask, ObjectiveFn, PluginError, Point, RewardFn};
+
+use super::input::Input;
+use crate::data::Example;
+use crate::stages::backward::check_reduction;
+
+/// Which component is under test.
+pub struct Subject<'a> {
+    /// The image that offers it.
+    pub image: &'a Image,
+    /// Its extension point.
+    pub point: Point,
+    /// Its id.
+    pub id: &'a str,
+    /// Its keys.
+    pub keys: &'a [String],
+    /// Its table.
+    pub table: &'a serde_json::Map<String, serde_json::Value>,
+    /// Rows of which a reward sees completions.
+    pub rows: &'a [Example],
+    /// Threads of this process before the library was loaded.
+    pub threads: usize,
+}
+
+/// A live component.
+pub enum Instance {
+    /// At the reward point.
+    Reward(RewardFn),
+    /// At the advantage point.
+    Advantage(Advantage),
+    /// At the objective point.
+    Objective(ObjectiveFn),
+    /// At the mask point.
+    Mask(Mask),
+}
+
+/// What a component answered to one input.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its outputs by name, one row per completion.
+    pub outputs: Vec<(&'static str, Vec<f32>)>,
+    /// What it recorded.
+    pub records: Records,
+    completions: usize,
+    /// Which entries of a recorded array count: real tokens, all completions.
+    mask: Vec<u8>,
+}
+
+impl Subject<'_> {
+    /// Builds it from its table.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub fn create(&self) -> Result<Instance, PluginError> {
+        self.create_from(&serde_json::Value::Object(self.table.clone()).to_string())
+    }
+
+    /// Its table with one entry more, or another value for one, as JSON text.
+    #[must_use]
+    pub fn table_with(&self, key: &str, value: serde_json::Value) -> String {
+        let mut table = self.table.clone();
+        table.insert(key.to_owned(), value);
+        serde_json::Value::Object(table).to_string()
+    }
+
+    /// Builds it from JSON text.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub fn create_from(&self, json: &str) -> Result<Instance, PluginError> {
+        match self.point {
+            Point::Reward => self.image.reward(self.id, json).map(Instance::Reward),
+            Point::Advantage => self.image.advantage(self.id, json).map(Instance::Advantage),
+            Point::Objective => self.image.objective(self.id, json).map(Instance::Objective),
+            Point::Mask => self.image.mask(self.id, json).map(Instance::Mask),
+        }
+    }
+}
+
+impl Instance {
+    /// What it asked for.
+    #[must_use]
+    pub fn inputs(&self) -> Inputs {
+        match self {
+            Self::Reward(_) => Inputs::NONE,
+            Self::Advantage(component) => component.inputs(),
+            Self::Objective(component) => component.inputs(),
+            Self::Mask(component) => component.inputs(),
+        }
+    }
+
+    /// Refuses a reduction that this host does not know, where it asks for one.
+    ///
+    /// # Errors
+    ///
+    /// As in training.
+    pub fn check_reduction(&self) -> anyhow::Result<()> {
+        if let Self::Objective(component) = self { check_reduction(component) } else { Ok(()) }
+    }
+
+    /// Its state.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub fn save(&self) -> Result<Vec<u8>, PluginError> {
+        match self {
+            Self::Reward(component) => component.save(),
+            Self::Advantage(component) => component.save(),
+            Self::Objective(component) => component.save(),
+            Self::Mask(component) => component.save(),
+        }
+    }
+
+    /// Takes up a state.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        match self {
+            Self::Reward(component) => component.load(state),
+            Self::Advantage(component) => component.load(state),
+            Self::Objective(component) => component.load(state),
+            Self::Mask(component) => component.load(state),
+        }
+    }
+
+    /// One whole step on `input`, with what the component asked for and no more.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke.
+    pub fn step(&mut self, input: &Input) -> Result<Answer, PluginError> {
+        self.step_with(input, self.inputs())
+    }
+
+    /// One whole step on `input` with the optional inputs `inputs`.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke.
+    pub fn step_with(&mut self, input: &Input, inputs: Inputs) -> Result<Answer, PluginError> {
+        match (self, input) {
+            (Self::Reward(component), Input::Rollout(rollout)) => {
+                let scored = rollout.score(component)?;
+                let (completions, mask) = (scored.rewards.len(), vec![1; scored.rewards.len()]);
+                Ok(Answer { outputs: vec![("reward", scored.rewards)], records: scored.records, completions, mask })
+            }
+            (component, Input::Batch(batch)) => component.step_on(batch, inputs),
+            (_, Input::Rollout(_)) => Err(mismatch()),
+        }
+    }
+
+    fn step_on(&mut self, batch: &Fixture, inputs: Inputs) -> Result<Answer, PluginError> {
+        let mut batch = with_inputs(batch.batch(), inputs);
+        let (n, mut records) = (batch.dims.len(), Records::default());
+        let (mut first, mut second) = (vec![0.0; n], vec![0.0; n]);
+        let zeros = vec![0.0; n];
+        let outputs = match self {
+            Self::Reward(_) => return Err(mismatch()),
+            Self::Advantage(component) => {
+                (batch.advantages, batch.losses, batch.dloss_dlogp) = (&zeros, None, None);
+                component.estimate(&mut records, &batch, &mut first)?;
+                vec![("advantage", first)]
+            }
+            Self::Objective(component) => {
+                (batch.losses, batch.dloss_dlogp) = (None, None);
+                component.evaluate(&mut records, &batch, &mut first, &mut second)?;
+                vec![("loss", first), ("derivative", second)]
+            }
+            Self::Mask(component) => {
+                let mut keep = batch.completion_mask.to_vec();
+                component.mask(&mut records, &batch, &mut keep)?;
+                component.step_end(&mut records, &batch, &keep, keep.contains(&1))?;
+                vec![("keep", keep.into_iter().map(f32::from).collect())]
+            }
+        };
+        let (completions, mask) = (batch.dims.completions as usize, batch.completion_mask.to_vec());
+        Ok(Answer { outputs, records, completions, mask })
+    }
+}
+
+fn mismatch() -> PluginError {
+    PluginError::unsupported("a reward sees rollouts, the others see batches")
+}
+
+/// `batch` without the optional inputs that `inputs` does not name.
+fn with_inputs(mut batch: Batch<'_>, inputs: Inputs) -> Batch<'_> {
+    let has = |input| inputs.contains(input);
+    batch.old_logps = batch.old_logps.filter(|_| has(Inputs::OLD_LOGPS));
+    batch.ref_logps = batch.ref_logps.filter(|_| has(Inputs::REF_LOGPS));
+    batch.entropy = batch.entropy.filter(|_| has(Inputs::ENTROPY));
+    batch.last_layer = batch.last_layer.filter(|_| has(Inputs::LAST_LAYER));
+    batch.optimizer_state = batch.optimizer_state.filter(|_| has(Inputs::OPTIMIZER_STATE));
+    batch
+}
+
+impl Answer {
+    /// Where the outputs differ by more than `tolerance`, relative to the larger one; 0 compares bits.
+    #[must_use]
+    pub fn difference(&self, other: &Self, tolerance: f32) -> Option<String> {
+        for ((name, ours), (_, theirs)) in self.outputs.iter().zip(&other.outputs) {
+            let differ = |(a, b): (&f32, &f32)| {
+                a.to_bits() != b.to_bits() && (tolerance == 0.0 || (a - b).abs() > tolerance * a.abs().max(b.abs()))
+            };
+            if let Some(at) = ours.iter().zip(theirs).position(differ) {
+                let width = (ours.len() / self.completions).max(1);
+                let token = if *name == "reward" { String::new() } else { format!(", token {}", at % width) };
+                return Some(format!(
+                    "`{name}` is {} and {} at completion {}{token}",
+                    ours[at],
+                    theirs[at],
+                    at / width
+                ));
+            }
+        }
+        None
+    }
+
+    /// Where outputs or records differ by a bit.
+    #[must_use]
+    pub fn any_difference(&self, other: &Self) -> Option<String> {
+        self.difference(other, 0.0).or_else(|| self.record_difference(other))
+    }
+
+    /// The first name under which the two recorded different bits; of numbers per token, those of real tokens count.
+    #[must_use]
+    pub fn record_difference(&self, other: &Self) -> Option<String> {
+        let numbers = |answer: &Self| {
+            answer.records.numbers.iter().map(|(name, value)| (name.clone(), vec![value.to_bits()])).collect::<Vec<_>>()
+        };
+        let tokens = |answer: &Self| {
+            let real = |values: &[f32]| {
+                let real = values.iter().zip(&self.mask).filter(|(_, mask)| **mask == 1);
+                real.map(|(value, _)| u64::from(value.to_bits())).collect::<Vec<_>>()
+            };
+            answer.records.tokens.iter().map(|(name, values)| (name.clone(), real(values))).collect::<Vec<_>>()
+        };
+        let ours = [numbers(self), tokens(self)].concat();
+        let theirs = [numbers(other), tokens(other)].concat();
+        if ours.len() != theirs.len() {
+            return Some(format!("{} and {} records", ours.len(), theirs.len()));
+        }
+        let different = ours.iter().zip(&theirs).find(|(a, b)| a != b);
+        different.map(|((name, _), _)| format!("the record `{name}`"))
+    }
+}
+
+/// Whether a call panicked, contained by the guard.
+#[must_use]
+pub fn is_panic(error: &PluginError) -> bool {
+    error.kind() == ErrorKind::PANIC
+}
+
+/// Whether an error is the component's own sentence, neither a panic nor a broken rule.
+#[must_use]
+pub fn is_refusal(error: &PluginError) -> bool {
+    !matches!(error.kind(), ErrorKind::PANIC | ErrorKind::CONTRACT)
+}

@@ -1,0 +1,134 @@
+//! Checks of a whole library.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Instant;
+
+use capo_plugin::abi::{MaskPoint, RecipePoint};
+use capo_plugin::{Image, Point};
+
+use super::outcome::{Outcome, Verdict};
+use crate::config::{self, Draft};
+use crate::loader;
+
+/// Seconds above which loading is worth a look.
+const SLOW_LOAD: f64 = 1.0;
+
+/// An image with the time at which loading it began and ended.
+pub struct Loaded {
+    /// The image.
+    pub image: Image,
+    /// Seconds.
+    pub seconds: f64,
+    /// Whether it is this executable, whose ids need no vendor.
+    pub own: bool,
+}
+
+impl Loaded {
+    /// Loads the library at `path`, or takes this executable, and takes the time.
+    ///
+    /// # Errors
+    ///
+    /// When the library is no plugin.
+    pub fn by(path: Option<&Path>) -> anyhow::Result<Self> {
+        let start = Instant::now();
+        let image = path.map_or_else(|| Ok(Image::own()), loader::load)?;
+        Ok(Self { image, seconds: start.elapsed().as_secs_f64(), own: path.is_none() })
+    }
+}
+
+/// How long loading takes.
+pub fn load_time(loaded: &Loaded) -> Verdict {
+    let sentence = format!("it loads in {:.1} ms", 1e3 * loaded.seconds);
+    Ok(if loaded.seconds > SLOW_LOAD {
+        Outcome::warning(format!(
+            "{sentence}, expected at most {:.1} ms (do the work where a component is created)",
+            1e3 * SLOW_LOAD
+        ))
+    } else {
+        Outcome::success(sentence)
+    })
+}
+
+/// Extension ids that nobody knows.
+pub fn unknown_extensions(loaded: &Loaded) -> Verdict {
+    let long = "x".repeat(100_000);
+    let ids =
+        ["", "capo.mask", "capo.mask/", "capo.mask/999", "CAPO.MASK/1", "nobody.knows-this/1", "\u{1f980}\n", &long];
+    for id in ids {
+        let shown: String = id.chars().take(40).collect();
+        match (loaded.image.extension::<MaskPoint>(id), loaded.image.extension::<RecipePoint>(id)) {
+            (Ok(None), Ok(None)) => {}
+            _ => return Ok(Outcome::failed(format!("it answers to extension id {shown:?}, which does not exist"))),
+        }
+    }
+    Ok(Outcome::success("ids that do not exist are answered with none"))
+}
+
+/// Ids, descriptions and keys of all components.
+pub fn component_ids(loaded: &Loaded) -> Verdict {
+    let mut seen = BTreeSet::new();
+    for point in Point::ALL {
+        for info in loaded.image.components(point)? {
+            let id = info.id.as_str();
+            if !loaded.own && !is_well_formed(id) {
+                return Ok(Outcome::failed(format!(
+                    "{id:?} is not of the form `vendor.name` (use lower-case letters, digits, `-` and `_`)"
+                )));
+            }
+            if !seen.insert(id.to_owned()) {
+                return Ok(Outcome::failed(format!("`{id}` is offered twice (give each component its own id)")));
+            }
+            if info.about.trim().is_empty() || info.about.contains('\n') {
+                return Ok(Outcome::failed(format!(
+                    "`{id}` is described by {:?} (write one line)",
+                    info.about.as_str()
+                )));
+            }
+            let keys: BTreeSet<&str> = info.keys.iter().map(|key| key.as_str()).collect();
+            if keys.len() != info.keys.len() {
+                return Ok(Outcome::failed(format!("`{id}` lists a key twice")));
+            }
+        }
+    }
+    if seen.is_empty() {
+        return Ok(Outcome::warning("it offers no component (call `register!`)"));
+    }
+    Ok(Outcome::success("well formed and unique"))
+}
+
+/// `vendor.name`, of lower-case letters, digits, `-` and `_`.
+fn is_well_formed(id: &str) -> bool {
+    let word = |word: &str| {
+        word.starts_with(|c: char| c.is_ascii_lowercase())
+            && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_')
+    };
+    id.len() <= 100 && id.contains('.') && id.split('.').all(word)
+}
+
+/// Whether recipes hold what recipes may hold.
+pub fn recipes(loaded: &Loaded) -> Verdict {
+    let recipes = loaded.image.recipes()?;
+    for recipe in &recipes {
+        let merged = Draft::read(None, config::DEFAULT, &[])
+            .and_then(|mut draft| draft.merge_recipe(&recipe.name, &recipe.toml));
+        if let Err(error) = merged {
+            return Ok(Outcome::failed(error.to_string()));
+        }
+    }
+    let names: Vec<String> = recipes.iter().map(|recipe| format!("`{}`", recipe.name)).collect();
+    Ok(Outcome::success(if names.is_empty() { "it carries none".into() } else { names.join(", ") }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_well_formed;
+
+    #[test]
+    fn ids() {
+        assert!(["capo.curvature", "dr_grpo.advantage", "acme.surprise-cap", "a.b.c2"].into_iter().all(is_well_formed));
+        assert!(
+            !["capo", "", ".", "capo.", "Capo.mask", "capo.my mask", "capo.1", "a.b/c"].into_iter().any(is_well_formed)
+        );
+    }
+}

@@ -1,0 +1,82 @@
+//! What came of a check.
+
+use capo_plugin::PluginError;
+use serde::{Deserialize, Serialize};
+
+/// How a check ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// As it should be.
+    Success,
+    /// Not run; the sentence says why.
+    Skipped,
+    /// Allowed, and worth a look.
+    Warning,
+    /// A rule is broken.
+    Failed,
+    /// The process of the check did not live to answer.
+    Crashed,
+}
+
+impl Status {
+    /// All of them, best first.
+    pub const ALL: [Self; 5] = [Self::Success, Self::Skipped, Self::Warning, Self::Failed, Self::Crashed];
+
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Skipped => "skipped",
+            Self::Warning => "warning",
+            Self::Failed => "failed",
+            Self::Crashed => "crashed",
+        }
+    }
+
+    /// Whether `host check` ends with exit code 1 because of it.
+    #[must_use]
+    pub fn is_bad(self) -> bool {
+        matches!(self, Self::Failed | Self::Crashed)
+    }
+}
+
+/// How a check ended, and a sentence about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// How.
+    pub status: Status,
+    /// A sentence without a full stop.
+    pub sentence: String,
+}
+
+impl Outcome {
+    /// As it should be.
+    pub fn success(sentence: impl Into<String>) -> Self {
+        Self { status: Status::Success, sentence: sentence.into() }
+    }
+
+    /// Not run.
+    pub fn skipped(sentence: impl Into<String>) -> Self {
+        Self { status: Status::Skipped, sentence: sentence.into() }
+    }
+
+    /// Allowed, and worth a look.
+    pub fn warning(sentence: impl Into<String>) -> Self {
+        Self { status: Status::Warning, sentence: sentence.into() }
+    }
+
+    /// A rule is broken.
+    pub fn failed(sentence: impl Into<String>) -> Self {
+        Self { status: Status::Failed, sentence: sentence.into() }
+    }
+
+    /// No answer.
+    pub fn crashed(sentence: impl Into<String>) -> Self {
+        Self { status: Status::Crashed, sentence: sentence.into() }
+    }
+}
+
+/// What a check says: an outcome; or the error of a call that should have succeeded, which is a failure.
+pub type Verdict = Result<Outcome, PluginError>;

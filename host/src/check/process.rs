@@ -1,0 +1,102 @@
+//! The parent's side of a check: a child process, its output, and a limit on its time.
+
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::task::{Reply, Task};
+
+/// How much of a child's output is kept, bytes.
+const MOST_OUTPUT: u64 = 64 << 10;
+
+/// How a child ended.
+pub struct End {
+    /// Its exit; none where it was ended because its time was over.
+    pub exit: Option<ExitStatus>,
+    /// Its last answer.
+    pub reply: Option<Reply>,
+    /// The beginning of what it wrote to standard output.
+    pub stdout: String,
+    /// The beginning of what it wrote to standard error.
+    pub stderr: String,
+    /// How long it took, seconds.
+    pub seconds: f64,
+}
+
+/// Runs `task` in a process of its own, for at most `limit`.
+///
+/// # Errors
+///
+/// When this executable cannot be started again.
+pub fn run(mut task: Task, limit: Duration) -> Result<End> {
+    let file = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+    task.reply = file.path().to_owned();
+    let program = std::env::current_exe().context("this executable has no path")?;
+    let mut command = Command::new(program);
+    command.args(["check", "--run-one"]).arg(serde_json::to_string(&task)?);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let start = Instant::now();
+    let mut child = command.spawn().context("cannot start a process for a check")?;
+    let (stdout, stderr) = (drain(child.stdout.take()), drain(child.stderr.take()));
+    let exit = wait(&mut child, limit)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let reply = std::fs::read(file.path()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    Ok(End { exit, reply, stdout: text(&stdout), stderr: text(&stderr), seconds })
+}
+
+/// Reads to the end in the background, so that the child never waits for a reader.
+fn drain(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let Some(mut pipe) = pipe else { return };
+        let mut kept = Vec::new();
+        // What cannot be read is as good as not written.
+        let _ = pipe.by_ref().take(MOST_OUTPUT).read_to_end(&mut kept);
+        let _ = std::io::copy(&mut pipe, &mut std::io::sink());
+        let _ = sender.send(kept);
+    });
+    receiver
+}
+
+/// What was read; a grandchild that holds the pipe open is not waited for.
+fn text(output: &Receiver<Vec<u8>>) -> String {
+    let bytes = output.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let start = Instant::now();
+    loop {
+        if let Some(exit) = child.try_wait().context("cannot wait for a check")? {
+            return Ok(Some(exit));
+        }
+        if start.elapsed() >= limit {
+            child.kill().context("cannot end a check")?;
+            child.wait().context("cannot wait for a check")?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// How a process ended that should have answered and exited with 0.
+#[must_use]
+pub fn describe(exit: ExitStatus) -> String {
+    let Some(signal) = exit.signal() else {
+        return format!("its process ended with exit code {} before the check was over", exit.code().unwrap_or(-1));
+    };
+    let name = match signal {
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        _ => "",
+    };
+    format!("its process was ended by signal {signal}{name}")
+}

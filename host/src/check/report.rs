@@ -1,0 +1,84 @@
+//! What a person and a program read of the checks.
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::outcome::{Outcome, Status};
+use super::task::Component;
+use crate::report::say;
+
+/// One check and what came of it.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    /// The component's point; none for checks of the library.
+    pub point: Option<String>,
+    /// The component's id; none for checks of the library.
+    pub component: Option<String>,
+    /// The check.
+    pub check: String,
+    /// What came of it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// How long its process took.
+    pub seconds: f64,
+}
+
+/// All checks of all libraries.
+pub struct Report {
+    json: bool,
+    libraries: Vec<(String, Vec<Row>)>,
+}
+
+impl Report {
+    /// An empty report; lines are shown as they come, unless `json`.
+    #[must_use]
+    pub fn new(json: bool) -> Self {
+        Self { json, libraries: Vec::new() }
+    }
+
+    /// The checks of `library` follow.
+    pub fn library(&mut self, library: &str) {
+        let gap = if self.libraries.is_empty() { "" } else { "\n" };
+        self.show(&format!("{gap}library {library}"));
+        self.libraries.push((library.to_owned(), Vec::new()));
+    }
+
+    /// The checks of `component` follow.
+    pub fn component(&self, component: &Component) {
+        self.show(&format!("\n{} {}", component.point, component.id));
+    }
+
+    /// One more check.
+    pub fn add(&mut self, component: Option<&Component>, check: &str, outcome: Outcome, seconds: f64) {
+        self.show(&format!("  {check:<20}{:<9}{}", outcome.status.name(), outcome.sentence));
+        let point = component.map(|component| component.point.clone());
+        let component = component.map(|component| component.id.clone());
+        if let Some((_, rows)) = self.libraries.last_mut() {
+            rows.push(Row { point, component, check: check.to_owned(), outcome, seconds });
+        }
+    }
+
+    /// The summary, and the whole report where it is JSON; whether nothing is bad.
+    #[must_use]
+    pub fn close(&self) -> bool {
+        let rows = || self.libraries.iter().flat_map(|(_, rows)| rows);
+        let count = |status| rows().filter(|row| row.outcome.status == status).count();
+        let counts = Status::ALL.map(|status| (status.name(), count(status)));
+        if self.json {
+            let libraries = self.libraries.iter().map(|(library, rows)| json!({ "library": library, "checks": rows }));
+            let summary: serde_json::Map<_, _> =
+                counts.iter().map(|(name, n)| ((*name).to_owned(), json!(n))).collect();
+            say(&json!({ "libraries": libraries.collect::<Vec<_>>(), "summary": summary }).to_string());
+        } else {
+            let words: Vec<String> = counts.iter().map(|(name, n)| format!("{n} {name}")).collect();
+            say(&format!("\nchecks: {}", words.join(", ")));
+        }
+        !rows().any(|row| row.outcome.status.is_bad())
+    }
+
+    fn show(&self, line: &str) {
+        if !self.json {
+            say(line);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The arguments of `host check`, and which component a `--set` is for.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use super::task::Component;
+use crate::config::{parse_set, set};
+
+/// The arguments of `host check`.
+#[derive(Args)]
+pub struct CheckArgs {
+    /// Libraries, looked up as `--plugin` does; without one, the components that are built in.
+    #[arg(value_name = "LIB")]
+    pub library: Vec<PathBuf>,
+    /// Prints one JSON object instead of lines.
+    #[arg(long)]
+    pub json: bool,
+    /// Shows what the checks are called and what they ask.
+    #[arg(long)]
+    pub list: bool,
+    /// Runs this check alone. Repeatable.
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// A key of a component that needs it, as in `example.surprise-cap.max_nats=5`. Repeatable.
+    #[arg(long, value_name = "COMPONENT.KEY=VALUE")]
+    pub set: Vec<String>,
+    /// A JSONL dataset for rewards that read its columns; without one, rows of additions are made up.
+    #[arg(long, value_name = "FILE")]
+    pub rows: Option<PathBuf>,
+    /// Also runs N random batches or rollouts through each component.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub fuzz: u64,
+    /// Source of the random ones.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+    /// Runs one of them alone, by the name that `--fuzz` gave it.
+    #[arg(long, value_name = "CASE")]
+    pub reproduce: Option<String>,
+    /// Longest time of one check, seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout: u64,
+    /// For `host check` itself: does one check in this process.
+    #[arg(long, hide = true, value_name = "TASK")]
+    pub run_one: Option<String>,
+}
+
+impl CheckArgs {
+    /// Whether a check is to run.
+    #[must_use]
+    pub fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|wanted| wanted == name)
+    }
+
+    /// Longest time of one check.
+    #[must_use]
+    pub fn limit(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
+/// Puts each `component.key=value` into the table of its component.
+///
+/// # Errors
+///
+/// When it is not of that form, or there is no such component.
+pub fn apply<'a>(sets: &[String], components: impl Iterator<Item = &'a mut Component>) -> Result<()> {
+    let mut components: Vec<&mut Component> = components.collect();
+    for text in sets {
+        let (path, value) = parse_set(text)?;
+        let key_of = |id: &str| path.strip_prefix(id)?.strip_prefix('.').map(str::to_owned);
+        let owner = components.iter_mut().filter_map(|component| Some((key_of(&component.id)?, component)));
+        // The longest id, where one is the beginning of another.
+        let Some((key, component)) = owner.max_by_key(|(_, component)| component.id.len()) else {
+            bail!(
+                "`--set {text}` names no component (write `--set COMPONENT.KEY=VALUE` with one of {})",
+                ids(&components)
+            );
+        };
+        let mut table = toml::Table::try_from(&component.table).context("a component's table")?;
+        set(&mut table, &key, value)?;
+        component.table = serde_json::from_value(serde_json::to_value(table)?)?;
+    }
+    Ok(())
+}
+
+fn ids(components: &[&mut Component]) -> String {
+    components.iter().map(|component| format!("`{}`", component.id)).collect::<Vec<_>>().join(", ")
+}
+
+/// Refuses an id that no component has.
+///
+/// # Errors
+///
+/// With the nearest known one.
+pub fn known<'a>(id: &str, components: impl Iterator<Item = &'a Component>) -> Result<()> {
+    let ids: Vec<&str> = components.map(|component| component.id.as_str()).collect();
+    if ids.contains(&id) {
+        return Ok(());
+    }
+    let hint = capo_plugin::nearest(id, ids.iter().copied())
+        .map_or_else(|| format!("known: `{}`", ids.join("`, `")), |near| format!("did you mean `{near}`?"));
+    bail!("`--reproduce` names `{id}`, which the library does not offer ({hint})");
+}

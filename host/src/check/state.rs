@@ -1,0 +1,142 @@
+//! Checks of saved state.
+
+use capo_plugin::PluginError;
+use serde_json::json;
+
+use super::instance::{Instance, Subject, is_panic};
+use super::outcome::{Outcome, Verdict};
+
+/// Saves in mid-stream, loads in a fresh instance, and goes on.
+pub fn save_load(subject: &Subject<'_>) -> Verdict {
+    let mut first = subject.create()?;
+    for step in 0..3 {
+        first.step(&subject.stream(step))?;
+    }
+    let state = first.save()?;
+    if first.save()? != state {
+        return Ok(Outcome::failed("two saves in a row differ"));
+    }
+    let mut second = subject.create()?;
+    second.load(&state)?;
+    if second.save()? != state {
+        return Ok(Outcome::failed("a state that was loaded and saved again is another state"));
+    }
+    for step in 3..6 {
+        let input = subject.stream(step);
+        if let Some(place) = first.step(&input)?.any_difference(&second.step(&input)?) {
+            return Ok(Outcome::failed(format!(
+                "after a load in mid-stream step {step} differs: {place} (save all that later steps depend on)"
+            )));
+        }
+    }
+    if first.save()? != second.save()? {
+        return Ok(Outcome::failed("after a load in mid-stream the state at the end differs"));
+    }
+    Ok(Outcome::success(format!("a resumed instance goes on with the same bits ({} bytes of state)", state.len())))
+}
+
+/// Rollouts for evaluation between those for training.
+pub fn evaluation(subject: &Subject<'_>) -> Verdict {
+    const ADVICE: &str = "change state where `rollout.purpose` is `Purpose::TRAINING` alone";
+    let (mut measured, mut plain) = (subject.create()?, subject.create()?);
+    for step in 0..4 {
+        let input = subject.stream(step);
+        if let Some(place) = measured.step(&input)?.any_difference(&plain.step(&input)?) {
+            return Ok(Outcome::failed(format!(
+                "after a rollout for evaluation step {step} differs: {place} ({ADVICE})"
+            )));
+        }
+        let before = measured.save()?;
+        measured.step(&subject.held_out(step))?;
+        if measured.save()? != before {
+            return Ok(Outcome::failed(format!("a rollout for evaluation changes its state ({ADVICE})")));
+        }
+    }
+    Ok(Outcome::success("rollouts for evaluation change nothing"))
+}
+
+/// States that it did not write.
+pub fn foreign_state(subject: &Subject<'_>) -> Verdict {
+    let mut taken = None;
+    let (own, fresh) = (own_state(subject)?, subject.create()?.save()?);
+    for foreign in foreign_states(&own).into_iter().filter(|foreign| *foreign != fresh) {
+        let mut instance = subject.create()?;
+        instance.step(&subject.stream(0))?;
+        let before = instance.save()?;
+        let length = foreign.len();
+        match instance.load(&foreign) {
+            Ok(()) => taken = Some(length),
+            Err(error) if is_panic(&error) => {
+                return Ok(Outcome::failed(format!("on {length} foreign bytes {error} (return an error)")));
+            }
+            Err(_) if instance.save()? != before => {
+                return Ok(Outcome::failed(format!("{length} foreign bytes are refused, but its state has changed")));
+            }
+            Err(_) => {}
+        }
+    }
+    for (key, mut other) in other_configurations(subject) {
+        if let Err(error) = other.load(&own).and_then(|()| other.step(&subject.stream(3)).map(drop))
+            && is_panic(&error)
+        {
+            return Ok(Outcome::failed(format!("on its own state under another `{key}` {error} (return an error)")));
+        }
+    }
+    Ok(match taken {
+        Some(length) => {
+            Outcome::warning(format!("{length} foreign bytes are taken for its state (write what tells them apart)"))
+        }
+        None => Outcome::success("foreign bytes are refused, and change nothing"),
+    })
+}
+
+/// A state after two steps.
+fn own_state(subject: &Subject<'_>) -> Result<Vec<u8>, PluginError> {
+    let mut instance = subject.create()?;
+    for step in 0..2 {
+        instance.step(&subject.stream(step))?;
+    }
+    instance.save()
+}
+
+/// Bytes that are no state of this component, or its state cut short or with more behind it.
+fn foreign_states(own: &[u8]) -> Vec<Vec<u8>> {
+    let mut states = vec![vec![0], vec![0xff; 64], b"another component's state".to_vec(), (0..=255).collect()];
+    if !own.is_empty() {
+        states.extend([Vec::new(), own[..own.len() / 2].to_vec(), [own, &[0; 7]].concat()]);
+    }
+    states.retain(|state| *state != own);
+    states
+}
+
+/// The same component under other values of one key, where a guess is a value.
+fn other_configurations<'a>(subject: &'a Subject<'_>) -> impl Iterator<Item = (&'a str, Instance)> {
+    let guesses =
+        [json!(false), json!(true), json!(0), json!(1), json!(0.5), json!("group"), json!("authors"), json!("adam")];
+    let with = move |key: &'a String| {
+        let made =
+            guesses.clone().into_iter().filter_map(|guess| subject.create_from(&subject.table_with(key, guess)).ok());
+        made.map(|instance| (key.as_str(), instance)).collect::<Vec<_>>()
+    };
+    subject.keys.iter().flat_map(with)
+}
+
+/// The size of the state over a longer stream.
+pub fn state_growth(subject: &Subject<'_>) -> Verdict {
+    let mut instance = subject.create()?;
+    let mut sizes = Vec::new();
+    for step in 0..64 {
+        instance.step(&subject.stream(step))?;
+        if [16, 32, 64].contains(&(step + 1)) {
+            sizes.push(instance.save()?.len());
+        }
+    }
+    let (early, late) = (sizes[1].saturating_sub(sizes[0]), sizes[2].saturating_sub(sizes[1]));
+    let sentence = format!("{}, {} and {} bytes after 16, 32 and 64 steps", sizes[0], sizes[1], sizes[2]);
+    // A step that adds as much as the one before it adds twice as much in twice the steps.
+    Ok(if early > 0 && 2 * late > 3 * early {
+        Outcome::warning(format!("its state grows with every step: {sentence}"))
+    } else {
+        Outcome::success(sentence)
+    })
+}

@@ -1,0 +1,75 @@
+//! Checks of how a component takes its table.
+
+use capo_plugin::{ErrorKind, PluginError};
+use serde_json::json;
+
+use super::instance::{Instance, Subject, is_panic};
+use super::outcome::{Outcome, Verdict};
+
+/// Whether it can be built at all. Where it needs keys that it was not given, the other checks are skipped.
+pub fn creation(subject: &Subject<'_>) -> Verdict {
+    let given = if subject.table.is_empty() { "an empty table" } else { "the keys given" };
+    match subject.create() {
+        Ok(_) => Ok(Outcome::success(format!("it is made from {given}"))),
+        Err(error) if error.kind() == ErrorKind::CONFIG => Ok(Outcome::skipped(needs_keys(subject, &error))),
+        Err(error) => Err(error),
+    }
+}
+
+/// The sentence about a component that refuses the table it was given.
+pub fn needs_keys(subject: &Subject<'_>, error: &PluginError) -> String {
+    format!("it refuses its table: {error} (give its keys as `--set {}.KEY=VALUE`)", subject.id)
+}
+
+/// What is wrong with the answer to a table that must be refused.
+fn refusal(what: &str, answer: Result<Instance, PluginError>) -> Option<String> {
+    match answer {
+        Ok(_) => Some(format!("{what} is taken without an error")),
+        Err(error) if is_panic(&error) => Some(format!("{what}: {error}")),
+        Err(error) if error.message().trim().is_empty() => Some(format!("{what} is refused without a sentence")),
+        Err(_) => None,
+    }
+}
+
+/// An empty table: a component, or a sentence about what is missing.
+pub fn empty_config(subject: &Subject<'_>) -> Verdict {
+    match subject.create_from("{}") {
+        Ok(_) => Ok(Outcome::success("it needs no keys")),
+        Err(error) if is_panic(&error) => Err(error),
+        Err(error) if error.message().trim().is_empty() => Ok(Outcome::failed("it is refused without a sentence")),
+        Err(error) => Ok(Outcome::success(format!("it says what is missing: {error}"))),
+    }
+}
+
+/// A key that it does not have.
+pub fn unknown_key(subject: &Subject<'_>) -> Verdict {
+    let json = subject.table_with("no-such-key", json!(1));
+    Ok(match refusal("the key `no-such-key`", subject.create_from(&json)) {
+        Some(sentence) => Outcome::failed(format!("{sentence} (derive `Deserialize` on a plain struct)")),
+        None => Outcome::success("it is refused with a sentence"),
+    })
+}
+
+/// A value of a type that no key has, for each key.
+pub fn wrong_type(subject: &Subject<'_>) -> Verdict {
+    if subject.keys.is_empty() {
+        return Ok(Outcome::skipped("it has no keys"));
+    }
+    for key in subject.keys {
+        let json = subject.table_with(key, json!({ "a": [null, { "b": {} }] }));
+        if let Some(sentence) = refusal(&format!("a table under `{key}`"), subject.create_from(&json)) {
+            return Ok(Outcome::failed(sentence));
+        }
+    }
+    Ok(Outcome::success("it is refused with a sentence, under each key"))
+}
+
+/// Text that is not a table.
+pub fn malformed_config(subject: &Subject<'_>) -> Verdict {
+    for json in ["", "{", "[]", "7", "null", "\u{0}", "{\"a\": 1,}"] {
+        if let Some(sentence) = refusal(&format!("the text {json:?} for a table"), subject.create_from(json)) {
+            return Ok(Outcome::failed(sentence));
+        }
+    }
+    Ok(Outcome::success("text that is no table is refused with a sentence"))
+}

@@ -1,0 +1,154 @@
+//! Components that take too long, too much, or the process with them: a sentence where there can be one, and a run that goes on.
+
+use std::os::unix::process::ExitStatusExt;
+use std::time::Instant;
+
+use insta::assert_snapshot;
+use tests::{Folder, RunDir};
+
+use crate::FOUR_STEPS;
+
+/// The settings of a run whose mask commits `sin` in its third step.
+fn settings(sin: &str) -> String {
+    let mask = format!("mask=[{{use=\"misbehave.mask\",sin=\"{sin}\",at_step=2}}]");
+    format!("--plugin libmisbehave.so --set {mask} --set train.save_steps=1 {FOUR_STEPS}")
+}
+
+/// Goes on with the run in `folder/run` without its sin, to where a run without it ends.
+fn goes_on(folder: Folder) {
+    let folder = folder.env("MISBEHAVE_OFF", "1");
+    let clean: RunDir = folder.train("clean", &settings("none"));
+    folder.resume("run").assert_same(&clean);
+}
+
+#[test]
+fn a_call_that_does_not_come_back() {
+    let folder = Folder::new();
+    let start = Instant::now();
+    let outcome = folder.host(&format!("train --output-dir run {} --set train.component_timeout=1", settings("hang")));
+    assert!(start.elapsed().as_secs() < 60, "{outcome:#?}");
+    assert_snapshot!(outcome.failed(), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
+    assert_eq!(folder.run_dir("run").checkpoints().last(), Some(&2));
+    goes_on(folder);
+}
+
+#[test]
+fn a_save_that_does_not_come_back() {
+    let folder = Folder::new();
+    let outcome =
+        folder.host(&format!("train --output-dir run {} --set train.component_timeout=1", settings("hang_in_save")));
+    assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.mask`: `save` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
+    goes_on(folder);
+}
+
+#[test]
+fn a_creation_that_does_not_come_back() {
+    let folder = Folder::new();
+    let outcome = folder.host(&format!("train {} --set train.component_timeout=1", settings("hang_on_creation")));
+    assert_snapshot!(outcome.failed(), @"component `misbehave.mask`: `create` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
+    assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
+}
+
+/// The settings of a run whose reward commits `sin` in its third step.
+fn reward_settings(sin: &str) -> String {
+    let reward = format!("reward=[{{use=\"misbehave.reward\",sin=\"{sin}\",at_step=2}}]");
+    format!("--plugin libmisbehave.so --set {reward} --set train.save_steps=1 {FOUR_STEPS}")
+}
+
+#[test]
+fn a_reward_that_does_not_come_back() {
+    let folder = Folder::new();
+    let args = format!("train --output-dir run {} --set train.component_timeout=1", reward_settings("hang"));
+    assert_snapshot!(folder.host(&args).failed(), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: `score` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
+    let folder = folder.env("MISBEHAVE_OFF", "1");
+    let clean = folder.train("clean", &reward_settings("none"));
+    folder.resume("run").assert_same(&clean);
+}
+
+#[test]
+fn a_rewards_state_that_grows_without_bound() {
+    let folder = Folder::new();
+    let limit = "--set train.component_state_limit=2";
+    let outcome = folder.host(&format!("train --output-dir run {} {limit}", reward_settings("growing")));
+    assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.reward`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
+    assert_eq!(folder.run_dir("run").checkpoints(), [1, 2]);
+}
+
+#[test]
+fn a_limit_on_time_changes_nothing_else() {
+    let folder = Folder::new();
+    let off = folder.train("off", &format!("{} --set train.component_timeout=0", settings("none")));
+    folder.train("on", &settings("none")).assert_same(&off);
+}
+
+#[test]
+fn a_component_that_aborts_leaves_a_run_that_goes_on() {
+    let folder = Folder::new();
+    let output = folder.command(&format!("train --output-dir run {}", settings("abort"))).output().unwrap();
+    assert_eq!(output.status.signal(), Some(6), "{output:?}");
+    assert_eq!(folder.run_dir("run").checkpoints().last(), Some(&2));
+    goes_on(folder);
+}
+
+/// The sentence of a run that stops because of `sin`, and goes on without it.
+fn stopped(sin: &str, more: &str) -> String {
+    let folder = Folder::new();
+    let outcome = folder.host(&format!("train --output-dir run {} {more}", settings(sin)));
+    let sentence = outcome.failed();
+    goes_on(folder);
+    sentence
+}
+
+#[test]
+fn names_without_end() {
+    assert_snapshot!(stopped("many_names", ""), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded under more than 1000 names in one call, `name-1000` among them (give a number per token to `record_tokens`)");
+    assert_snapshot!(stopped("long_name", ""), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded under a name of 1000000 bytes, at most 200 are allowed");
+}
+
+#[test]
+fn panics_on_top_of_panics() {
+    assert_snapshot!(stopped("panic_with_bomb", ""), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: no message");
+    assert_snapshot!(stopped("poisoned_lock", ""), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: called `Result::unwrap()` on an `Err` value: PoisonError { .. }");
+    let folder = Folder::new();
+    assert_snapshot!(folder.host(&format!("train {}", settings("panic_twice"))).sentence(2), @r#"`[[mask]]` with `use = "misbehave.mask"`: panicked while it was created: inputs panics"#);
+}
+
+#[test]
+fn a_state_that_grows_without_bound() {
+    let folder = Folder::new();
+    let limit = "--set train.component_state_limit=2";
+    let outcome = folder.host(&format!("train --output-dir run {} {limit}", settings("growing")));
+    assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.mask`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
+    assert_eq!(folder.run_dir("run").checkpoints(), [1, 2]);
+    // Meant to be so large after all.
+    let config = folder.path().join("run/config.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("component_state_limit = 2", "component_state_limit = 0")).unwrap();
+    assert_eq!(folder.resume("run").metrics().len(), 4);
+}
+
+#[test]
+fn huge_numbers_are_kept() {
+    let folder = Folder::new();
+    let run = folder.train("run", &settings("huge_records"));
+    assert_eq!(run.metric("misbehave.mask/huge"), [1e300]);
+}
+
+#[test]
+fn warnings_without_end() {
+    let folder = Folder::new();
+    let outcome = folder.host(&format!("train --output-dir run {}", settings("many_warnings"))).succeeded();
+    assert_eq!(outcome.stderr.lines().count(), 101);
+    assert_snapshot!(outcome.stderr.lines().last().unwrap(), @"warning: these were 100 different warnings of components; no more are shown");
+}
+
+#[test]
+fn a_list_that_panics_is_an_empty_one() {
+    let folder = Folder::new().env("MISBEHAVE_LISTED", "panic");
+    let listed = folder.host("plugins --plugin libmisbehave.so").succeeded().stdout;
+    let (_, objective) = listed.split_once("misbehave.objective ").unwrap();
+    assert_snapshot!(objective.lines().take(2).collect::<Vec<_>>().join("\n"), @"
+    policy gradient, and a sin
+                          no keys
+    ");
+}
