@@ -53,6 +53,10 @@ fn side_by_side(semantics: Semantics, optimizer: OptimizerModel, seed: u64, scen
             let (shift, expected) = (model.batch_shift(&prepared, &mask).unwrap(), whole.batch_shift(scene, lr, &mask));
             assert_close("batch m_f", &[shift.m_f as f32], &[expected.m_f], TOLERANCE);
             assert_close("batch m_h", &[shift.m_h as f32], &[expected.m_h], TOLERANCE);
+            if expected.surrogate.is_finite() {
+                assert_close("batch kl", &[shift.kl as f32], &[expected.kl], TOLERANCE);
+                assert_close("batch surrogate", &[shift.surrogate as f32], &[expected.surrogate], TOLERANCE);
+            }
             model.commit(&prepared, &mask).unwrap();
         }
         whole.commit(scene, &mask);

@@ -14,7 +14,6 @@ use crate::scene::Scene;
 
 /// One token over the whole vocabulary.
 pub struct Token {
-    pub at: usize,
     /// The rows that its gradient touches.
     pub support: Vec<bool>,
     pub pi: Vec<f64>,
@@ -110,7 +109,7 @@ impl Whole {
             TokenGradient::Loss => -f64::from(scene.derivatives[at]),
         };
         let h = scene.batch.hidden[at * width..][..width].iter().map(|&x| f64::from(x)).collect();
-        Token { at, support, pi, u, h, signal, action, slope }
+        Token { support, pi, u, h, signal, action, slope }
     }
 
     fn weights(&self, scene: &Scene, subset: &Subset, like_loss: bool) -> Vec<f64> {
