@@ -145,3 +145,33 @@ fn nothing_accepted_certifies_nothing() {
         assert!(!got.holds());
     }
 }
+
+/// `C` is 0 where one token is all there is to come, whatever the threshold.
+#[test]
+fn a_threshold_without_end_is_none() {
+    let scene = Scene { max_completion_length: 1, ..Scene::full(&mut Rng(114), DIMS, 1.0) };
+    let whole = Whole { semantics: Semantics::PAPER, optimizer: Optimizer::new(SGD, DIMS) };
+    let endless = Acceptance { fisher_threshold: Some(f64::INFINITY), ..OPEN };
+    let [got, open] = [endless, OPEN].map(|acceptance| assess(&scene, acceptance, Granularity::Token, &whole));
+    assert_eq!(got.certificate, open.certificate);
+    assert_eq!(got.certificate.gap, 0.0);
+}
+
+/// Tokens without a gradient are kept even so; the step of their completion is none that was accepted.
+#[test]
+fn a_rejected_step_counts_for_nothing_even_if_tokens_of_it_are_kept() {
+    let mut scene = Scene::full(&mut Rng(115), DIMS, 1.0);
+    scene.batch.hidden[..3 * 5].iter_mut().for_each(|h| *h *= 5.0);
+    let whole = Whole { semantics: Semantics::EXACT, optimizer: Optimizer::new(SGD, DIMS) };
+    scene.derivatives[1] = 0.0;
+    let open = assess(&scene, OPEN, Granularity::Completion, &whole);
+    let threshold = f64::from(open.m_f[3..].iter().copied().fold(0.0, f32::max)) * 1.01;
+    assert!(f64::from(open.m_f[0]) > threshold);
+    let acceptance = Acceptance { fisher_threshold: Some(threshold), ..OPEN };
+    let got = assess(&scene, acceptance, Granularity::Completion, &whole);
+    assert_eq!(got.keep, [0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+    let mut without = scene.clone();
+    without.batch.mask[..3].fill(0);
+    let [a, b] = [got, assess(&without, acceptance, Granularity::Completion, &whole)].map(|x| x.certificate);
+    assert_eq!((a.step_norm, a.hessian_bound, a.omega), (b.step_norm, b.hessian_bound, b.omega));
+}

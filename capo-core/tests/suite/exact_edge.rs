@@ -170,6 +170,26 @@ fn extreme_scales_are_finite_or_rejected() {
     }
 }
 
+/// Above 1e7 the logsumexp is rounded to more than the logits differ by: the policy is anything then, but not undefined.
+#[test]
+fn logits_of_any_scale_make_a_policy() {
+    for (granularity, scale) in GRANULARITIES.into_iter().flat_map(|x| [1e-30, 1e4, 1e9, 1e30, 1e37].map(|y| (x, y))) {
+        for seed in 135..140 {
+            let mut scene = Scene::full(&mut Rng(seed), DIMS, 0.7);
+            let Scene { batch, .. } = &mut scene;
+            batch.topk_logits.iter_mut().chain(&mut batch.action_logits).for_each(|x| *x *= scale);
+            for at in 0..12 {
+                let largest = batch.topk_logits[at * 3];
+                batch.logsumexp[at] = (f64::from(largest) / f64::from(0.7f32)) as f32;
+            }
+            let model = CurvatureModel::new(OPEN, granularity, Semantics::EXACT).unwrap();
+            let got = assess(&model, &scene, &SGD, 1e-3);
+            assert!(shifts(&got).all(|x| x.is_finite()), "{scale}: {got:?}");
+            assert_eq!(got.keep, scene.batch.mask);
+        }
+    }
+}
+
 /// Lanes of 32, tiles of 64, and what is left over.
 #[test]
 fn widths_of_all_kinds_agree_with_narrow_ones() {
