@@ -126,7 +126,7 @@ mod tests {
             let mut state = 1u32;
             let pair = |index| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                Pair { row: (u64::from(state) * u64::from(largest) >> 32) as u32, index, ..Pair::default() }
+                Pair { row: ((u64::from(state) * u64::from(largest)) >> 32) as u32, index, ..Pair::default() }
             };
             let mut pairs: Vec<Pair> = (0..count).map(pair).collect();
             let mut expected: Vec<(u32, u32)> = pairs.iter().map(|pair| (pair.row, pair.index)).collect();

@@ -22,7 +22,10 @@ impl Reaction {
         let q = pi.iter().zip(v).map(|(p, v)| p * (v - mean) * (v - mean)).sum::<f64>() + tail * mean * mean;
         let kl = divergence(pi, v, mean, tail, learning_rate);
         // The sampled logit moves by lr v_a, its log-probability by lr (v_a - mean) - kl, and s is v_a - mean.
-        Self { s, q, kl, gain: (learning_rate * s - kl).exp_m1() }
+        let log_ratio = learning_rate * s - kl;
+        // No probability rises above 1, where large terms cancel neither. Only the sampled token's u is above 0.
+        let ceiling = u.iter().position(|&u| u > 0.0).map_or(f64::INFINITY, |sampled| -pi[sampled].ln());
+        Self { s, q, kl, gain: if log_ratio > ceiling { ceiling } else { log_ratio }.exp_m1() }
     }
 }
 

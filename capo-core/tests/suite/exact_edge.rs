@@ -1,6 +1,6 @@
 //! The corners of `Semantics::EXACT`: degenerate supports, non-finite and extreme data.
 
-use capo_core::{Assessment, CurvatureModel, Granularity, OptimizerModel, Reason, Rejections, Semantics};
+use capo_core::{Assessment, CurvatureModel, Granularity, OptimizerModel, Rejections, Semantics};
 
 use crate::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
 use crate::scene::Scene;
@@ -142,9 +142,8 @@ fn a_token_with_non_finite_data_is_rejected_and_never_enters_the_state() {
     }
 }
 
-/// All is finite, but where tokens push each other's probability up by more than a number can hold: those are rejected.
 #[test]
-fn extreme_scales_are_finite_or_rejected() {
+fn extreme_scales_stay_finite() {
     let scales = [(1e-30, 1e-30), (1e-30, 1e30), (1e30, 1e-30), (1e30, 1e30), (3e38, 3e38), (1e-45, 1.0)];
     for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| OPTIMIZERS.map(|y| (x, y))) {
         for (hidden, derivative) in scales {
@@ -155,13 +154,8 @@ fn extreme_scales_are_finite_or_rejected() {
                 scene.batch.hidden.iter_mut().for_each(|x| *x *= hidden);
                 scene.derivatives.iter_mut().for_each(|x| *x = derivative);
                 let got = assess(&model, &scene, &optimizer, 1e-3);
-                for at in 0..12 {
-                    let finite = [&got.m_f, &got.m_h, &got.kl, &got.surrogate].iter().all(|x| x[at].is_finite());
-                    assert_eq!((got.keep[at] == 1, got.reasons[at] == Reason::None), (finite, finite), "{got:?}");
-                }
-                // A sampled token's own step away from it takes no more than all its probability, and towards it the rest.
-                let bounded = optimizer == SGD && granularity == Granularity::Token || hidden < 1.0;
-                assert!(!bounded || got.keep == scene.batch.mask, "{hidden} {derivative}: {got:?}");
+                assert!(shifts(&got).all(|x| x.is_finite()), "{hidden} {derivative}: {got:?}");
+                assert_eq!(got.keep, scene.batch.mask);
                 commit(&mut model, &scene, &optimizer);
             }
             let after = assess(&model, &Scene::full(&mut rng, DIMS, 0.7), &optimizer, 1e-3);

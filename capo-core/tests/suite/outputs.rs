@@ -160,3 +160,22 @@ fn a_one_sided_interval_may_keep_its_low_end() {
         }
     }
 }
+
+/// The paper's model divides by no probability: its own shifts are finite, and decide.
+#[test]
+fn an_exact_shift_that_is_not_finite_is_nan_and_decides_nothing() {
+    let mut scene = Scene::full(&mut Rng(105), DIMS, 1.0);
+    let inside = |scene: &Scene, at: usize| scene.batch.topk_ids[at * 4..][..4].contains(&scene.batch.action_ids[at]);
+    for at in 0..24 {
+        if !inside(&scene, at) {
+            scene.batch.action_logits[at] = -1e4;
+        }
+    }
+    let got = assess(&scene.step(&SGD, 1e4), &scene.batch.mask, OPEN, Granularity::Token, Semantics::PAPER);
+    assert_eq!(got.keep, scene.batch.mask);
+    assert!(got.m_f.iter().chain(&got.m_h).chain(&got.kl).all(|x| x.is_finite()));
+    for at in 0..24 {
+        assert_eq!(got.surrogate[at].is_nan(), !inside(&scene, at), "token {at}");
+        assert!(!(got.surrogate[at] > 1e3), "token {at}: {}", got.surrogate[at]);
+    }
+}
