@@ -38,7 +38,8 @@ fn single(probability: f64) -> Scene {
     for at in 0..12 {
         scene.batch.action_ids[at] = scene.batch.topk_ids[at];
         scene.batch.action_logits[at] = scene.batch.topk_logits[at];
-        scene.batch.logsumexp[at] = (f64::from(scene.batch.topk_logits[at]) / 0.7f32 as f64 - probability.ln()) as f32;
+        scene.batch.logsumexp[at] =
+            (f64::from(scene.batch.topk_logits[at]) / f64::from(0.7f32) - probability.ln()) as f32;
     }
     scene
 }

@@ -176,6 +176,6 @@ fn an_exact_shift_that_is_not_finite_is_nan_and_decides_nothing() {
     assert!(got.m_f.iter().chain(&got.m_h).chain(&got.kl).all(|x| x.is_finite()));
     for at in 0..24 {
         assert_eq!(got.surrogate[at].is_nan(), !inside(&scene, at), "token {at}");
-        assert!(!(got.surrogate[at] > 1e3), "token {at}: {}", got.surrogate[at]);
+        assert!(got.surrogate[at].is_nan() || got.surrogate[at] < 1e3, "token {at}: {}", got.surrogate[at]);
     }
 }

@@ -247,7 +247,7 @@ pub fn as_host_moments(optimizer: &Optimizer) -> (Vec<f32>, Vec<f32>) {
     (exp_avg, optimizer.v.iter().map(|&x| x as f32).collect())
 }
 
-/// A step's own check that a test really has the case it is about.
+/// Whether some sampled token is not among its largest logits.
 pub fn has_outside_actions(step: &Step) -> bool {
     let k = step.batch.k;
     step.batch.action_ids.iter().enumerate().any(|(at, id)| !step.batch.topk_ids[at * k..][..k].contains(id))
