@@ -163,10 +163,11 @@ impl Assessment {
     }
 
     fn enter(&mut self, token: usize, shift: &Shift) {
-        self.m_f[token] = saturate(shift.m_f);
-        self.m_h[token] = saturate(shift.m_h);
-        self.kl[token] = saturate(shift.kl);
-        self.surrogate[token] = saturate(shift.surrogate);
+        let report = |x: f64| if x.is_finite() { saturate(x) } else { f32::NAN };
+        self.m_f[token] = report(shift.m_f);
+        self.m_h[token] = report(shift.m_h);
+        self.kl[token] = report(shift.kl);
+        self.surrogate[token] = report(shift.surrogate);
     }
 }
 

@@ -16,13 +16,14 @@ use crate::support::Supports;
 /// training goes well. It speaks of the mean of the subsets' own steps, which is the trainer's step for SGD only.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Certificate {
-    /// `r`: largest norm of an accepted step, `lr ‖D‖`, over the rows of its tokens.
+    /// `r`: largest norm of an accepted step, `lr ‖D‖`, over the rows of its tokens and without the decay of weights.
     pub step_norm: f64,
     /// `M`: mean over accepted tokens of a bound on their Hessian's norm, `|A| ‖h‖² max(‖u‖², 2 max pi (1 - pi))`.
     pub hessian_bound: f64,
     /// `omega`: smallest accepted `m_H`, less `M r²`; reward units. 0 where nothing was accepted.
     pub omega: f64,
-    /// `C sqrt(delta_F)`: what the improvement of the objective may fall short of `omega`, reward units.
+    /// `C sqrt(delta_F)`: what the improvement of the objective may fall short of `omega`, reward units. `delta_F` is the
+    /// threshold on `m_F`, or the largest accepted `m_F` where there is none.
     pub gap: f64,
 }
 
@@ -32,7 +33,8 @@ impl Certificate {
         self.omega > 0.0 && self.omega >= self.gap
     }
 
-    /// Of the subsets whose tokens have `keep[b * T + t] != 0`.
+    /// Of the subsets all of whose tokens have `keep[b * T + t] != 0`: a rejected one may have tokens that are kept without
+    /// a test.
     pub(crate) fn of(
         step: &Step,
         supports: &Supports,
@@ -42,12 +44,16 @@ impl Certificate {
         fisher_threshold: Option<f64>,
         semantics: &Semantics,
     ) -> Self {
+        let mut accepted = vec![true; subsets.count];
+        for (n, &token) in supports.tokens.iter().enumerate() {
+            subsets.index(n).into_iter().for_each(|subset| accepted[subset] &= keep[token] != 0);
+        }
         let (mut count, mut bounds, mut largest_signal) = (0.0, 0.0, 0.0f64);
         let (mut norm, mut least, mut largest_m_f) = (0.0f64, f64::INFINITY, 0.0f64);
         for (n, &token) in supports.tokens.iter().enumerate() {
             largest_signal = largest_signal.max(step.signal(token, semantics).abs());
-            let accepted = subsets.index(n).filter(|_| keep[token] != 0);
-            let Some(shift) = accepted.map(|subset| &shifts[subset]) else { continue };
+            let Some(subset) = subsets.index(n).filter(|&subset| accepted[subset]) else { continue };
+            let shift = &shifts[subset];
             count += 1.0;
             bounds += hessian_bound(supports, n);
             norm = norm.max(shift.squared_norm);
@@ -61,7 +67,8 @@ impl Certificate {
         let horizon = step.loss.max_completion_length as f64;
         let c = horizon * ((horizon - 1.0) * (2.0 * horizon - 1.0) / 3.0).sqrt() * largest_signal;
         let omega = least - hessian_bound * step_norm * step_norm;
-        Self { step_norm, hessian_bound, omega, gap: c * fisher_threshold.unwrap_or(largest_m_f).sqrt() }
+        let delta_f = fisher_threshold.filter(|limit| limit.is_finite()).unwrap_or(largest_m_f);
+        Self { step_norm, hessian_bound, omega, gap: c * delta_f.sqrt() }
     }
 }
 

@@ -61,10 +61,13 @@ impl Softmax {
 
     /// Replaces logits by probabilities over a vocabulary with this `logsumexp`; what is left for the other rows.
     pub fn share(&self, logits: &mut [f64], logsumexp: f64) -> f64 {
-        logits.iter_mut().for_each(|x| *x = (*x / self.temperature - logsumexp).exp());
+        logits.iter_mut().for_each(|x| *x = *x / self.temperature - logsumexp);
+        // A logsumexp is at least the largest logit, but for its rounding, which may be large if they are.
+        let excess = logits.iter().fold(0.0, |most: f64, x| most.max(*x));
+        logits.iter_mut().for_each(|x| *x = (*x - excess).exp());
         let tail = 1.0 - logits.iter().sum::<f64>();
-        if tail < 0.0 || tail.is_nan() {
-            // The rows hold all there is, and the logsumexp is rounded.
+        if tail < 0.0 {
+            // The rows hold all there is.
             scale_to_one(logits);
         }
         tail.max(0.0)
@@ -106,5 +109,7 @@ mod tests {
         let mut x = [1.0, 0.0];
         assert_eq!(softmax(1.0).share(&mut x, 1.0), 0.0);
         assert!((x[0] + x[1] - 1.0).abs() < 1e-15);
+        let mut x = [3e30, 2e30];
+        assert_eq!((softmax(1.0).share(&mut x, 1e30), x), (0.0, [1.0, 0.0]));
     }
 }

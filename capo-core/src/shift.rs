@@ -22,7 +22,10 @@ impl Reaction {
         let q = pi.iter().zip(v).map(|(p, v)| p * (v - mean) * (v - mean)).sum::<f64>() + tail * mean * mean;
         let kl = divergence(pi, v, mean, tail, learning_rate);
         // The sampled logit moves by lr v_a, its log-probability by lr (v_a - mean) - kl, and s is v_a - mean.
-        Self { s, q, kl, gain: (learning_rate * s - kl).exp_m1() }
+        let log_ratio = learning_rate * s - kl;
+        // No probability rises above 1, where large terms cancel neither. Only the sampled token's u is above 0.
+        let ceiling = u.iter().position(|&u| u > 0.0).map_or(f64::INFINITY, |sampled| -pi[sampled].ln());
+        Self { s, q, kl, gain: if log_ratio > ceiling { ceiling } else { log_ratio }.exp_m1() }
     }
 }
 
@@ -37,7 +40,9 @@ fn divergence(pi: &[f64], v: &[f64], mean: f64, tail: f64, learning_rate: f64) -
     }
     let largest = terms().fold(f64::NEG_INFINITY, |largest, (_, x)| largest.max(x));
     let total: f64 = terms().map(|(p, x)| p * (x - largest).exp()).sum();
-    (largest + total.ln()).max(0.0)
+    let divergence = largest + total.ln();
+    // `max` would make 0 of a NaN.
+    if divergence < 0.0 { 0.0 } else { divergence }
 }
 
 /// `e^x - 1 - x` for `|x| < 1`, to a few ulps.
@@ -105,6 +110,9 @@ mod tests {
         let huge = of([1e200, -1e200, 0.0], 1e50);
         assert!(huge.kl.is_finite() && huge.gain.is_finite(), "{huge:?}");
         assert_eq!(of([2.0; 3], 0.0).kl, 0.0);
+        for v in [[f64::INFINITY, 0.0, 0.0], [0.0, f64::NEG_INFINITY, 0.0], [0.0, 0.0, f64::NAN], [f64::NAN; 3]] {
+            assert!(!of(v, 0.1).kl.is_finite() && !of(v, 0.1).gain.is_finite(), "{v:?}: {:?}", of(v, 0.1));
+        }
     }
 
     /// `gain` is the ratio of the policies less 1.

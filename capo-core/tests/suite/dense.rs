@@ -68,8 +68,8 @@ impl Token {
 /// Dense Adam (or SGD, which has no state) over the whole matrix.
 pub struct Optimizer {
     pub model: OptimizerModel,
-    m: Vec<f64>,
-    v: Vec<f64>,
+    pub m: Vec<f64>,
+    pub v: Vec<f64>,
     pub steps: i32,
 }
 

@@ -1,10 +1,18 @@
 //! Tests of the public API, one binary.
 
 mod brute_force;
+mod certificate;
 mod dense;
 mod edge;
+mod exact;
+mod exact_edge;
 mod fixture;
+mod host_moments;
+mod invariance;
+mod outputs;
 mod replay;
+mod scene;
 mod semantics;
 mod state;
 mod subset;
+mod whole;

@@ -1,0 +1,202 @@
+//! `Semantics::EXACT` and the switches it is made of, against the dense model over the whole vocabulary.
+
+use capo_core::{
+    Acceptance, Assessment, CurvatureAverage, CurvatureModel, Granularity, ObjectiveShift, OptimizerModel,
+    OutsideAction, PolicyShift, Probabilities, Reason, Reduction, Semantics, StateDtype, Step, Temperature,
+    TokenGradient, Weights,
+};
+
+use crate::dense::Optimizer;
+use crate::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
+use crate::scene::Scene;
+use crate::whole::{Shifts, Whole, has_outside_actions};
+
+const EXACT: Semantics = Semantics::EXACT;
+const PAPER: Semantics = Semantics::PAPER;
+const ADAMW: OptimizerModel = OptimizerModel { weight_decay: 0.1, ..ADAM };
+/// Everything kept, and a part of the vocabulary.
+const SHAPES: [Dims; 2] = [Dims(4, 3, 6, 9, 6), Dims(2, 4, 2, 17, 7)];
+/// Of the largest value: the token proposals of Adam add up in `f32`.
+const TOLERANCE: f64 = 3e-6;
+
+fn model(semantics: Semantics, granularity: Granularity) -> CurvatureModel {
+    CurvatureModel::new(OPEN, granularity, semantics).unwrap()
+}
+
+fn compare(what: &str, got: &Assessment, expected: &[Shifts]) {
+    let column = |read: fn(&Shifts) -> f64| expected.iter().map(read).collect::<Vec<_>>();
+    assert_close(&format!("{what} m_f"), &got.m_f, &column(|x| x.m_f), TOLERANCE);
+    assert_close(&format!("{what} m_h"), &got.m_h, &column(|x| x.m_h), TOLERANCE);
+    if expected.iter().all(|x| x.kl.is_finite() && x.surrogate.is_finite()) {
+        assert_close(&format!("{what} kl"), &got.kl, &column(|x| x.kl), TOLERANCE);
+        assert_close(&format!("{what} surrogate"), &got.surrogate, &column(|x| x.surrogate), TOLERANCE);
+    }
+}
+
+/// Runs both models side by side at every granularity, keeping a random part of each batch.
+fn side_by_side(semantics: Semantics, optimizer: OptimizerModel, seed: u64, scene: &dyn Fn(&mut Rng) -> Scene) {
+    let mut rng = Rng(seed);
+    let mut scene_of = || scene(&mut rng);
+    let first = scene_of();
+    let mut models = GRANULARITIES.map(|granularity| (granularity, model(semantics, granularity)));
+    let mut whole = Whole { semantics, optimizer: Optimizer::new(optimizer, first.batch.dims) };
+    let mut keep = Rng(seed + 1);
+    for (index, scene) in [first, scene_of(), scene_of()].iter().enumerate() {
+        let lr = 0.02 + 0.1 * keep.uniform();
+        let step = scene.step(&optimizer, lr);
+        let mask: Vec<u8> = scene.batch.mask.iter().map(|&x| x & u8::from(keep.below(4) > 0)).collect();
+        for (granularity, model) in &mut models {
+            let prepared = model.prepare(&step, &scene.batch.mask).unwrap();
+            let got = model.assess(&prepared);
+            compare(&format!("step {index} {granularity:?}"), &got, &whole.assess(scene, lr, *granularity));
+            assert_eq!(got.keep, scene.batch.mask);
+            let (shift, expected) = (model.batch_shift(&prepared, &mask).unwrap(), whole.batch_shift(scene, lr, &mask));
+            assert_close("batch m_f", &[shift.m_f as f32], &[expected.m_f], TOLERANCE);
+            assert_close("batch m_h", &[shift.m_h as f32], &[expected.m_h], TOLERANCE);
+            if expected.surrogate.is_finite() {
+                assert_close("batch kl", &[shift.kl as f32], &[expected.kl], TOLERANCE);
+                assert_close("batch surrogate", &[shift.surrogate as f32], &[expected.surrogate], TOLERANCE);
+            }
+            model.commit(&prepared, &mask).unwrap();
+        }
+        whole.commit(scene, &mask);
+    }
+}
+
+const REDUCTIONS: [Reduction; 3] = [Reduction::CompletionMean, Reduction::FixedLength, Reduction::TokenMean];
+
+#[test]
+fn the_exact_preset_is_the_dense_model() {
+    for (shape, temperature) in SHAPES.into_iter().flat_map(|x| [(x, 1.0), (x, 0.7)]) {
+        for (index, reduction) in REDUCTIONS.into_iter().enumerate() {
+            for optimizer in [SGD, ADAM, ADAMW] {
+                let scene = |rng: &mut Rng| Scene { reduction, ..Scene::random(rng, shape, temperature) };
+                side_by_side(EXACT, optimizer, 50 + index as u64, &scene);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_exact_preset_weighs_with_the_counted_tokens() {
+    for (reduction, optimizer) in REDUCTIONS.into_iter().flat_map(|x| [(x, SGD), (x, ADAM)]) {
+        let scene = |rng: &mut Rng| {
+            let mut scene = Scene { reduction, ..Scene::random(rng, SHAPES[1], 0.7) };
+            // All that were sampled, of which the mask has already lost some.
+            scene.counted = Some(scene.batch.mask.clone());
+            scene.batch.mask.iter_mut().for_each(|x| *x &= u8::from(rng.below(3) > 0));
+            scene
+        };
+        side_by_side(EXACT, optimizer, 60, &scene);
+    }
+}
+
+#[test]
+fn each_switch_alone_is_the_dense_model() {
+    let switched = [
+        Semantics { policy_shift: PolicyShift::Expected, ..PAPER },
+        Semantics { policy_shift: PolicyShift::Kl, ..PAPER },
+        Semantics { objective_shift: ObjectiveShift::Surrogate, ..PAPER },
+        Semantics { curvature_average: CurvatureAverage::Loss, ..PAPER },
+        Semantics { subset_weights: Weights::Loss, ..PAPER },
+        Semantics { moment_input: Weights::Loss, ..PAPER },
+        Semantics { token_gradient: TokenGradient::Loss, ..PAPER },
+        Semantics { temperature: Temperature::One, ..PAPER },
+        Semantics { temperature: Temperature::Loss, ..PAPER },
+        Semantics { temperature: Temperature::Loss, probabilities: Probabilities::Full, ..PAPER },
+        Semantics { temperature: Temperature::One, outside_action: OutsideAction::LeaveOut, ..PAPER },
+        Semantics { outside_action: OutsideAction::LeaveOut, ..PAPER },
+        PAPER,
+    ];
+    for (semantics, optimizer) in switched.into_iter().flat_map(|x| [(x, SGD), (x, ADAM), (x, ADAMW)]) {
+        println!("{semantics:?}");
+        side_by_side(semantics, optimizer, 70, &|rng| {
+            let scene = Scene::random(rng, SHAPES[1], 0.7);
+            assert!(has_outside_actions(&scene.step(&optimizer, 0.1)));
+            scene
+        });
+    }
+}
+
+/// Their subset may be rejected, and they may be all of it.
+#[test]
+fn tokens_without_a_gradient_are_kept_and_not_counted() {
+    let mut scene = Scene::full(&mut Rng(80), SHAPES[1], 0.7);
+    for at in [1, 2, 5] {
+        scene.derivatives[at] = if at == 2 { -0.0 } else { 0.0 };
+    }
+    // The advantages say nothing.
+    scene.batch.advantages.fill(0.0);
+    let reject_all = Acceptance { fisher_threshold: Some(1e-300), ..OPEN };
+    for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| [(x, SGD), (x, ADAM)]) {
+        let step = scene.step(&optimizer, 0.1);
+        let mut model = CurvatureModel::new(reject_all, granularity, EXACT).unwrap();
+        let before = model.prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask).unwrap();
+        model.commit(&before, &scene.batch.mask).unwrap();
+        let got = model.assess(&model.prepare(&step, &scene.batch.mask).unwrap());
+        let kept: Vec<usize> = (0..8).filter(|&at| got.keep[at] == 1).collect();
+        assert_eq!((kept, got.tokens, got.rejected.fisher, got.rejected.total), (vec![1, 2, 5], 5, 5, 5));
+        assert!(got.reasons.iter().zip(&got.keep).all(|(&reason, &keep)| (reason == Reason::None) == (keep == 1)));
+    }
+}
+
+/// In rows that every step touches: those at rest decay in `f32` until they are written again.
+#[test]
+fn bf16_moments_are_dense_adam_rounded_after_each_step() {
+    let semantics = Semantics { state_dtype: StateDtype::Bf16, ..PAPER };
+    let mut rng = Rng(81);
+    let (mut model, mut plain) = (model(semantics, Granularity::Token), model(PAPER, Granularity::Token));
+    let mut whole = Whole { semantics, optimizer: Optimizer::new(ADAM, SHAPES[0]) };
+    for _ in 0..6 {
+        let scene = Scene::full(&mut rng, SHAPES[0], 1.0);
+        let step = scene.step(&ADAM, 0.05);
+        let prepared = model.prepare(&step, &scene.batch.mask).unwrap();
+        let expected = whole.assess(&scene, 0.05, Granularity::Token);
+        let got = model.assess(&prepared);
+        compare("bf16", &got, &expected);
+        model.commit(&prepared, &scene.batch.mask).unwrap();
+        whole.commit(&scene, &scene.batch.mask);
+        let Optimizer { m, v, .. } = &mut whole.optimizer;
+        m.iter_mut().chain(v).for_each(|x| *x = to_bf16(*x));
+        if plain.steps() > 0 {
+            let unrounded = plain.assess(&plain.prepare(&step, &scene.batch.mask).unwrap());
+            assert!(unrounded.m_f.iter().zip(&got.m_f).any(|(a, b)| (a / b - 1.0).abs() > 1e-4), "no rounding to see");
+        }
+        let prepared = plain.prepare(&step, &scene.batch.mask).unwrap();
+        plain.commit(&prepared, &scene.batch.mask).unwrap();
+    }
+}
+
+/// The nearest number of 8 significant bits, ties to the even one.
+fn to_bf16(x: f64) -> f64 {
+    if x == 0.0 {
+        return 0.0;
+    }
+    let unit = (x.abs().log2().floor() - 7.0).exp2();
+    (x / unit).round_ties_even() * unit
+}
+
+#[test]
+fn the_exact_model_needs_the_derivatives() {
+    let scene = Scene::full(&mut Rng(82), SHAPES[1], 1.0);
+    let mut step = scene.step(&ADAM, 0.1);
+    step.loss.derivatives = None;
+    let refused =
+        |step: &Step| model(EXACT, Granularity::Token).prepare(step, &scene.batch.mask).unwrap_err().to_string();
+    assert_eq!(
+        refused(&step),
+        "`token_gradient` is `loss`, and the step has no loss derivatives (pass them, or set `token_gradient` to `advantage`)"
+    );
+    step.loss.derivatives = Some(&scene.derivatives[1..]);
+    assert_eq!(
+        refused(&step),
+        "`derivatives` has 7 entries, expected 2 x 4 for `[B, T]` (check the batch's dimensions)"
+    );
+    step = scene.step(&ADAM, 0.1);
+    step.loss.counted = Some(&[1]);
+    assert_eq!(refused(&step), "`counted` has 1 entries, expected 2 x 4 for `[B, T]` (check the batch's dimensions)");
+    // Nobody else needs them.
+    step = scene.step(&ADAM, 0.1);
+    step.loss.derivatives = None;
+    model(PAPER, Granularity::Token).prepare(&step, &scene.batch.mask).unwrap();
+}

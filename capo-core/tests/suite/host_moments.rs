@@ -1,0 +1,194 @@
+//! The trainer's own moments, and its decay of weights.
+
+use capo_core::{CurvatureModel, Granularity, HostMoments, OptimizerModel, Semantics, Step};
+
+use crate::dense::Optimizer;
+use crate::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
+use crate::scene::Scene;
+use crate::whole::{Whole, as_host_moments};
+
+const DIMS: Dims = Dims(4, 3, 3, 18, 9);
+const RATE: f64 = 0.05;
+const STEPS: u64 = 4;
+const ADAMW: OptimizerModel = OptimizerModel { weight_decay: 0.3, ..ADAM };
+const PRESETS: [Semantics; 2] = [Semantics::PAPER, Semantics::EXACT];
+
+fn model(semantics: Semantics, granularity: Granularity) -> CurvatureModel {
+    CurvatureModel::new(OPEN, granularity, semantics).unwrap()
+}
+
+fn wide(x: &[f32]) -> Vec<f64> {
+    x.iter().map(|&x| f64::from(x)).collect()
+}
+
+/// A model and dense moments after the same steps.
+fn history(semantics: Semantics, granularity: Granularity) -> (CurvatureModel, Whole) {
+    let mut rng = Rng(90);
+    let mut model = model(semantics, granularity);
+    let mut whole = Whole { semantics, optimizer: Optimizer::new(ADAM, DIMS) };
+    for _ in 0..STEPS {
+        let scene = Scene::full(&mut rng, DIMS, 1.0);
+        let step = scene.step(&ADAM, RATE);
+        model.commit(&model.prepare(&step, &scene.batch.mask).unwrap(), &scene.batch.mask).unwrap();
+        whole.commit(&scene, &scene.batch.mask);
+    }
+    (model, whole)
+}
+
+#[test]
+fn moments_of_the_loss_do_what_own_ones_do() {
+    let scene = Scene::random(&mut Rng(91), DIMS, 1.0);
+    for (semantics, granularity) in PRESETS.into_iter().flat_map(|x| GRANULARITIES.map(|y| (x, y))) {
+        let (own, whole) = history(semantics, granularity);
+        let (exp_avg, exp_avg_sq) = as_host_moments(&whole.optimizer);
+        let moments = HostMoments { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq, steps: STEPS };
+        let plain = scene.step(&ADAM, RATE);
+        let step = Step { moments: Some(moments), ..plain };
+        let expected = own.assess(&own.prepare(&plain, &scene.batch.mask).unwrap());
+        let shift = own.batch_shift(&own.prepare(&plain, &scene.batch.mask).unwrap(), &scene.batch.mask).unwrap();
+        // Neither a model without history nor one with another asks its own moments.
+        let mut other = model(semantics, granularity);
+        let scene_before = Scene::full(&mut Rng(92), DIMS, 1.0);
+        let before = other.prepare(&scene_before.step(&ADAM, RATE), &scene_before.batch.mask).unwrap();
+        other.commit(&before, &scene_before.batch.mask).unwrap();
+        for host in [model(semantics, granularity), other, own] {
+            let prepared = host.prepare(&step, &scene.batch.mask).unwrap();
+            let got = host.assess(&prepared);
+            assert_close("m_f", &got.m_f, &wide(&expected.m_f), 1e-6);
+            assert_close("m_h", &got.m_h, &wide(&expected.m_h), 1e-6);
+            assert_close("kl", &got.kl, &wide(&expected.kl), 1e-6);
+            assert_close("surrogate", &got.surrogate, &wide(&expected.surrogate), 1e-6);
+            let batch = host.batch_shift(&prepared, &scene.batch.mask).unwrap();
+            assert_close("batch", &[batch.m_f as f32, batch.m_h as f32], &[shift.m_f, shift.m_h], 1e-6);
+        }
+    }
+}
+
+/// Their sign, and how many steps they say they have taken, matter.
+#[test]
+fn moments_are_read_as_they_are_meant() {
+    let scene = Scene::full(&mut Rng(93), DIMS, 1.0);
+    let (own, whole) = history(Semantics::PAPER, Granularity::Token);
+    let (exp_avg, exp_avg_sq) = as_host_moments(&whole.optimizer);
+    let turned: Vec<f32> = exp_avg.iter().map(|x| -x).collect();
+    let run = |exp_avg: &[f32], steps: u64| {
+        let moments = HostMoments { exp_avg, exp_avg_sq: &exp_avg_sq, steps };
+        let step = Step { moments: Some(moments), ..scene.step(&ADAM, RATE) };
+        own.assess(&own.prepare(&step, &scene.batch.mask).unwrap()).m_f
+    };
+    let expected = run(&exp_avg, STEPS);
+    assert_ne!(run(&turned, STEPS), expected);
+    // All directions are longer by one factor.
+    let direction = |step: u64| (1.0 - 0.99f64.powi(step as i32)).sqrt() / (1.0 - 0.9f64.powi(step as i32));
+    let factor = (direction(10) / direction(STEPS + 1)).powi(2);
+    let scaled: Vec<f64> = expected.iter().map(|&m_f| f64::from(m_f) * factor).collect();
+    assert_close("m_f", &run(&exp_avg, 9), &scaled, 1e-5);
+}
+
+#[test]
+fn a_commit_with_the_trainers_moments_changes_nothing() {
+    let scene = Scene::full(&mut Rng(94), DIMS, 1.0);
+    let (mut own, whole) = history(Semantics::EXACT, Granularity::Token);
+    let (exp_avg, exp_avg_sq) = as_host_moments(&whole.optimizer);
+    let moments = HostMoments { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq, steps: STEPS };
+    let (before, rows) = (own.save(), own.rows());
+    let step = Step { moments: Some(moments), ..scene.step(&ADAM, RATE) };
+    for keep in [scene.batch.mask.clone(), vec![0; scene.batch.mask.len()]] {
+        own.commit(&own.prepare(&step, &scene.batch.mask).unwrap(), &keep).unwrap();
+        assert_eq!((own.save(), own.steps(), own.rows()), (before.clone(), STEPS, rows));
+    }
+}
+
+#[test]
+fn moments_of_another_size_are_refused() {
+    let scene = Scene::full(&mut Rng(95), DIMS, 1.0);
+    let right = vec![0.0; 9 * 18];
+    let refused = |exp_avg: &[f32], exp_avg_sq: &[f32]| {
+        let step = Step { moments: Some(HostMoments { exp_avg, exp_avg_sq, steps: 1 }), ..scene.step(&ADAM, RATE) };
+        model(Semantics::PAPER, Granularity::Token).prepare(&step, &scene.batch.mask).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused(&right[1..], &right),
+        "`exp_avg` has 161 entries, expected 9 x 18 for `[V, D]` (pass the last layer's own)"
+    );
+    assert_eq!(
+        refused(&right, &[]),
+        "`exp_avg_sq` has 0 entries, expected 9 x 18 for `[V, D]` (pass the last layer's own)"
+    );
+}
+
+#[test]
+fn a_row_whose_moments_are_not_finite_rejects_the_tokens_that_touch_it() {
+    let scene = Scene::full(&mut Rng(96), DIMS, 1.0);
+    let (own, whole) = history(Semantics::EXACT, Granularity::Token);
+    let row = scene.batch.topk_ids[0];
+    for (first, poison) in [(true, f32::NAN), (true, f32::INFINITY), (false, f32::NAN)] {
+        let (mut exp_avg, mut exp_avg_sq) = as_host_moments(&whole.optimizer);
+        (if first { &mut exp_avg } else { &mut exp_avg_sq })[row as usize * 18 + 4] = poison;
+        let moments = HostMoments { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq, steps: STEPS };
+        let step = Step { moments: Some(moments), ..scene.step(&ADAM, RATE) };
+        let got = own.assess(&own.prepare(&step, &scene.batch.mask).unwrap());
+        let touches =
+            |at: usize| scene.batch.topk_ids[at * 3..][..3].contains(&row) || scene.batch.action_ids[at] == row;
+        for at in 0..12 {
+            assert_eq!(
+                (got.keep[at] == 0, got.m_f[at].is_nan()),
+                (touches(at), touches(at)),
+                "token {at}, {poison} in the first moment: {first}"
+            );
+        }
+        assert_eq!(got.rejected.not_finite, (0..12).filter(|&at| touches(at)).count());
+    }
+}
+
+/// `D = adam - decay W`: dense in `W`, in the model by the logits that `W` makes.
+#[test]
+fn the_decay_of_weights_pulls_every_logit_to_zero() {
+    let scene = Scene::random(&mut Rng(97), DIMS, 0.7);
+    for (semantics, granularity) in PRESETS.into_iter().flat_map(|x| GRANULARITIES.map(|y| (x, y))) {
+        let (own, mut whole) = history(semantics, granularity);
+        whole.optimizer.model = ADAMW;
+        let run = |optimizer: &OptimizerModel| {
+            own.assess(&own.prepare(&scene.step(optimizer, RATE), &scene.batch.mask).unwrap())
+        };
+        let (got, expected) = (run(&ADAMW), whole.assess(&scene, RATE, granularity));
+        assert_close("m_f", &got.m_f, &expected.iter().map(|x| x.m_f).collect::<Vec<_>>(), 3e-6);
+        assert_close("m_h", &got.m_h, &expected.iter().map(|x| x.m_h).collect::<Vec<_>>(), 3e-6);
+        assert_ne!(got.m_f, run(&ADAM).m_f);
+        assert_eq!(run(&OptimizerModel { weight_decay: 0.3, ..SGD }), run(&SGD));
+    }
+}
+
+/// `<g, D> = sum w A s`, the decay in `D` included; at a tiny learning rate nothing else is left of `m_H`.
+#[test]
+fn gradient_times_direction_is_the_sum_of_slopes() {
+    let scene = Scene::random(&mut Rng(98), DIMS, 0.7);
+    for semantics in PRESETS {
+        let (own, mut whole) = history(semantics, Granularity::Batch);
+        whole.optimizer.model = ADAMW;
+        let prepared = own.prepare(&scene.step(&ADAMW, 1e-9), &scene.batch.mask).unwrap();
+        let got = own.batch_shift(&prepared, &scene.batch.mask).unwrap();
+        let expected = whole.batch_shift(&scene, 1e-9, &scene.batch.mask);
+        let close = |what: &str, x: f64, y: f64| assert!((x / y - 1.0).abs() < 3e-6, "{what}: {x:e} against {y:e}");
+        close("m_h", got.m_h, expected.first_order);
+        close("surrogate", got.surrogate, expected.first_order);
+        // The decay of a row reaches all tokens, the slopes only those that keep the row.
+        let only: Vec<u8> = (0..12).map(|at| u8::from(at == 4)).collect();
+        if scene.batch.mask[4] != 0 {
+            let one = whole.batch_shift(&scene, 1e-9, &only);
+            close("slopes", one.slopes, one.first_order);
+        }
+    }
+}
+
+#[test]
+fn a_decay_below_zero_or_not_finite_is_refused() {
+    let scene = Scene::full(&mut Rng(99), DIMS, 1.0);
+    for (decay, text) in [(-0.1, "-0.1"), (f64::NAN, "NaN"), (f64::INFINITY, "inf")] {
+        let optimizer = OptimizerModel { weight_decay: decay, ..ADAM };
+        let result =
+            model(Semantics::PAPER, Granularity::Token).prepare(&scene.step(&optimizer, RATE), &scene.batch.mask);
+        let sentence = result.unwrap_err().to_string();
+        assert!(sentence.contains("`weight_decay`") && sentence.contains(text), "{sentence}");
+    }
+}

@@ -1,0 +1,146 @@
+//! What results must not depend on: how many threads there are, and the order of completions.
+
+use capo_core::{
+    Acceptance, Assessment, BatchShift, CurvatureModel, Granularity, HostMoments, OptimizerModel, Semantics, Step,
+};
+
+use crate::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close, reorder};
+use crate::scene::Scene;
+
+/// Threads are worth their start at a quarter of a million products; here are 7 million, in several tiles of columns.
+const LARGE: Dims = Dims(8, 64, 24, 600, 700);
+const SMALL: Dims = Dims(6, 3, 3, 18, 7);
+const ADAMW: OptimizerModel = OptimizerModel { weight_decay: 0.1, ..ADAM };
+
+/// The bits of everything that a model says of two steps, one after the other.
+#[derive(Debug, Default, PartialEq)]
+struct Trace {
+    shifts: Vec<u32>,
+    decisions: Vec<u8>,
+    certificates: Vec<u64>,
+    batches: Vec<u64>,
+    state: Vec<u8>,
+}
+
+fn note(trace: &mut Trace, assessment: &Assessment, shift: &BatchShift) {
+    let Assessment { m_f, m_h, kl, surrogate, keep, reasons, certificate, .. } = assessment;
+    trace.shifts.extend([m_f, m_h, kl, surrogate].into_iter().flatten().map(|x| x.to_bits()));
+    trace.decisions.extend(keep.iter().copied().chain(reasons.iter().map(|&reason| reason as u8)));
+    let terms = [certificate.step_norm, certificate.hessian_bound, certificate.omega, certificate.gap];
+    trace.certificates.extend(terms.map(f64::to_bits));
+    trace.batches.extend([shift.m_f, shift.m_h, shift.kl, shift.surrogate].map(f64::to_bits));
+}
+
+/// Settings that the threads must not matter to.
+struct Case {
+    semantics: Semantics,
+    granularity: Granularity,
+    optimizer: OptimizerModel,
+    /// `[V, D]` each.
+    moments: Option<[Vec<f32>; 2]>,
+}
+
+fn trace(scenes: &[Scene], case: &Case, threads: usize) -> Trace {
+    let acceptance = Acceptance { fisher_threshold: Some(1e-4), ..OPEN };
+    let model = CurvatureModel::new(acceptance, case.granularity, case.semantics).unwrap();
+    let (mut model, mut trace) = (model.with_threads(threads), Trace::default());
+    for scene in scenes {
+        let moments = case.moments.as_ref().map(|[m, v]| HostMoments { exp_avg: m, exp_avg_sq: v, steps: 5 });
+        let step = Step { moments, ..scene.step(&case.optimizer, 0.01) };
+        let prepared = model.prepare(&step, &scene.batch.mask).unwrap();
+        let assessment = model.assess(&prepared);
+        note(&mut trace, &assessment, &model.batch_shift(&prepared, &scene.batch.mask).unwrap());
+        model.commit(&prepared, &scene.batch.mask).unwrap();
+    }
+    trace.state = model.save();
+    trace
+}
+
+/// A large batch, cheaper to make than a random one; its logits are not those of any weights.
+fn large(rng: &mut Rng) -> Scene {
+    let Dims(completions, tokens, k, width, vocab) = LARGE;
+    let positions = completions * tokens;
+    let mut scene = Scene::random(rng, Dims(0, tokens, k, width, vocab), 1.0);
+    let batch = &mut scene.batch;
+    (batch.dims, batch.group_size) = (LARGE, 4);
+    batch.hidden = (0..positions * width).map(|_| rng.symmetric(0.2)).collect();
+    for _ in 0..positions {
+        let start = rng.below(vocab);
+        batch.topk_ids.extend((0..k).map(|column| ((start + column * column) % vocab) as u32));
+        let logits: Vec<f32> = (0..k).map(|column| 3.0 - 0.2 * column as f32 + rng.symmetric(0.1)).collect();
+        batch.logsumexp.push((logits.iter().map(|&x| f64::from(x).exp()).sum::<f64>() * 1.1).ln() as f32);
+        batch.topk_logits.extend(logits);
+        batch.action_ids.push(((start + [0, 1, 5][rng.below(3)]) % vocab) as u32);
+        batch.action_logits.push(2.0);
+        batch.advantages.push(rng.symmetric(1.0));
+        batch.mask.push(u8::from(rng.below(8) > 0));
+        scene.derivatives.push(rng.symmetric(1.0));
+    }
+    for at in 0..positions {
+        let ids = &batch.topk_ids[at * k..][..k];
+        if let Some(column) = ids.iter().position(|&id| id == batch.action_ids[at]) {
+            batch.action_logits[at] = batch.topk_logits[at * k + column];
+        }
+    }
+    scene
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    let mut rng = Rng(120);
+    let scenes = [large(&mut rng), large(&mut rng)];
+    let Dims(.., width, vocab) = LARGE;
+    let m: Vec<f32> = (0..vocab * width).map(|_| rng.symmetric(1e-3)).collect();
+    let moments = Some([m.clone(), m.iter().map(|m| 2.0 * m * m + 1e-8).collect()]);
+    let cases = [
+        Case { semantics: Semantics::PAPER, granularity: Granularity::Token, optimizer: ADAM, moments: None },
+        Case { semantics: Semantics::AUTHORS, granularity: Granularity::Completion, optimizer: ADAM, moments: None },
+        Case { semantics: Semantics::EXACT, granularity: Granularity::Group, optimizer: ADAMW, moments: None },
+        Case { semantics: Semantics::EXACT, granularity: Granularity::Token, optimizer: ADAMW, moments },
+        Case { semantics: Semantics::PAPER, granularity: Granularity::Batch, optimizer: SGD, moments: None },
+        Case { semantics: Semantics::EXACT, granularity: Granularity::Token, optimizer: SGD, moments: None },
+    ];
+    for case in cases {
+        let one = trace(&scenes, &case, 1);
+        assert!(one.decisions.contains(&1) && one.shifts.iter().any(|&x| f32::from_bits(x) > 0.0));
+        for threads in [2, 3, 16] {
+            let what = format!("{threads} threads: {:?} {:?}", case.semantics, case.granularity);
+            assert!(trace(&scenes, &case, threads) == one, "{what}");
+        }
+    }
+}
+
+fn run(scene: &Scene, semantics: Semantics, granularity: Granularity, optimizer: &OptimizerModel) -> Assessment {
+    let mut model = CurvatureModel::new(OPEN, granularity, semantics).unwrap();
+    let before = Scene::full(&mut Rng(121), SMALL, 0.7);
+    let prepared = model.prepare(&before.step(optimizer, 0.1), &before.batch.mask).unwrap();
+    model.commit(&prepared, &before.batch.mask).unwrap();
+    model.assess(&model.prepare(&scene.step(optimizer, 0.1), &scene.batch.mask).unwrap())
+}
+
+#[test]
+fn permuting_completions_permutes_what_is_said_of_them() {
+    let mut scene = Scene::random(&mut Rng(122), SMALL, 0.7);
+    scene.counted = Some(scene.batch.mask.iter().map(|&x| x | u8::from(x == 0)).collect());
+    let order = [4, 5, 0, 1, 2, 3];
+    let permuted = Scene {
+        batch: Batch { group_size: 2, ..scene.batch.reordered(&order) },
+        derivatives: reorder(&scene.derivatives, &order),
+        counted: scene.counted.as_ref().map(|counted| reorder(counted, &order)),
+        ..scene.clone()
+    };
+    for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| [(x, SGD), (x, ADAMW)]) {
+        let [plain, got] = [&scene, &permuted].map(|scene| run(scene, Semantics::EXACT, granularity, &optimizer));
+        for (got, plain) in
+            [(&got.m_f, &plain.m_f), (&got.m_h, &plain.m_h), (&got.kl, &plain.kl), (&got.surrogate, &plain.surrogate)]
+        {
+            let expected: Vec<f64> = reorder(plain, &order).into_iter().map(f64::from).collect();
+            // A batch is summed in another order.
+            let tolerance = if granularity == Granularity::Batch { 1e-6 } else { 0.0 };
+            assert_close(&format!("{granularity:?}"), got, &expected, tolerance);
+        }
+        assert_eq!(got.keep, reorder(&plain.keep, &order));
+        assert_eq!(got.reasons, reorder(&plain.reasons, &order));
+        assert_eq!((got.tokens, got.rejected), (plain.tokens, plain.rejected));
+    }
+}
