@@ -18,7 +18,8 @@ use crate::support::Supports;
 pub struct Certificate {
     /// `r`: largest norm of an accepted step, `lr ‖D‖`, over the rows of its tokens and without the decay of weights.
     pub step_norm: f64,
-    /// `M`: mean over accepted tokens of a bound on their Hessian's norm, `|A| ‖h‖² max(‖u‖², 2 max pi (1 - pi))`.
+    /// `M`: average over accepted tokens, as if they were one subset, of a bound on their Hessian's norm,
+    /// `|A| ‖h‖² max(‖u‖², 2 max pi (1 - pi))`.
     pub hessian_bound: f64,
     /// `omega`: smallest accepted `m_H`, less `M r²`; reward units. 0 where nothing was accepted.
     pub omega: f64,
@@ -33,8 +34,7 @@ impl Certificate {
         self.omega > 0.0 && self.omega >= self.gap
     }
 
-    /// Of the subsets all of whose tokens have `keep[b * T + t] != 0`: a rejected one may have tokens that are kept without
-    /// a test.
+    /// Of the accepted subsets; those whose tokens are all exempt from the test propose nothing.
     pub(crate) fn of(
         step: &Step,
         supports: &Supports,
@@ -44,32 +44,43 @@ impl Certificate {
         fisher_threshold: Option<f64>,
         semantics: &Semantics,
     ) -> Self {
-        let mut accepted = vec![true; subsets.count];
-        for (n, &token) in supports.tokens.iter().enumerate() {
-            subsets.index(n).into_iter().for_each(|subset| accepted[subset] &= keep[token] != 0);
-        }
-        let (mut count, mut bounds, mut largest_signal) = (0.0, 0.0, 0.0f64);
+        let accepted = accepted(supports, subsets, keep, semantics);
+        let inside = |n: &usize| subsets.index(*n).is_some_and(|subset| accepted[subset]);
         let (mut norm, mut least, mut largest_m_f) = (0.0f64, f64::INFINITY, 0.0f64);
-        for (n, &token) in supports.tokens.iter().enumerate() {
-            largest_signal = largest_signal.max(step.signal(token, semantics).abs());
-            let Some(subset) = subsets.index(n).filter(|&subset| accepted[subset]) else { continue };
-            let shift = &shifts[subset];
-            count += 1.0;
-            bounds += hessian_bound(supports, n);
+        for shift in shifts.iter().zip(&accepted).filter(|(_, accepted)| **accepted).map(|(shift, _)| shift) {
             norm = norm.max(shift.squared_norm);
             least = least.min(shift.m_h);
             largest_m_f = largest_m_f.max(shift.m_f);
         }
-        if count == 0.0 {
+        if least == f64::INFINITY {
             return Self::default();
         }
-        let (step_norm, hessian_bound) = (step.learning_rate * norm.sqrt(), bounds / count);
+        let mut kept = vec![0; keep.len()];
+        (0..supports.len()).filter(inside).for_each(|n| kept[supports.tokens[n]] = 1);
+        let averages =
+            Subsets::kept(supports, &step.batch, &kept).averages(step, supports, semantics.curvature_average);
+        let hessian_bound =
+            (0..supports.len()).filter(inside).map(|n| averages[n] * hessian_bound(supports, n)).sum::<f64>();
+        let step_norm = step.learning_rate * norm.sqrt();
         let horizon = step.loss.max_completion_length as f64;
+        let largest_signal = supports.signals.iter().fold(0.0f64, |most, signal| most.max(signal.abs()));
         let c = horizon * ((horizon - 1.0) * (2.0 * horizon - 1.0) / 3.0).sqrt() * largest_signal;
         let omega = least - hessian_bound * step_norm * step_norm;
         let delta_f = fisher_threshold.filter(|limit| limit.is_finite()).unwrap_or(largest_m_f);
         Self { step_norm, hessian_bound, omega, gap: c * delta_f.sqrt() }
     }
+}
+
+/// Which subsets were tested and accepted, `[count]`: a rejected one may have tokens that are kept without a test.
+fn accepted(supports: &Supports, subsets: &Subsets, keep: &[u8], semantics: &Semantics) -> Vec<bool> {
+    let (mut tested, mut rejected) = (vec![false; subsets.count], vec![false; subsets.count]);
+    for (n, &token) in supports.tokens.iter().enumerate() {
+        if let Some(subset) = subsets.index(n) {
+            tested[subset] |= !semantics.exempts(supports.signals[n]);
+            rejected[subset] |= keep[token] == 0;
+        }
+    }
+    tested.iter().zip(rejected).map(|(&tested, rejected)| tested && !rejected).collect()
 }
 
 /// A bound on the norm of `A (u u' - diag(pi) + pi pi') ⊗ h h'`: the two parts are positive semidefinite, so that the larger

@@ -5,9 +5,7 @@ use crate::backend::cpu;
 use crate::certificate::Certificate;
 use crate::gradient::Gradients;
 use crate::moments::{Moments, Source};
-use crate::semantics::{
-    MomentUpdate, Probabilities, RejectedBatch, Semantics, Temperature, UntouchedRows, ZeroAdvantage,
-};
+use crate::semantics::{MomentUpdate, Probabilities, RejectedBatch, Semantics, Temperature, UntouchedRows};
 use crate::shift::Shift;
 use crate::subset::{Proposer, Subsets};
 use crate::support::Supports;
@@ -101,9 +99,10 @@ impl CurvatureModel {
         let mut assessment = Assessment::new(*positions);
         for (n, &token) in supports.tokens.iter().enumerate() {
             let Some(shift) = subsets.index(n).map(|subset| &shifts[subset]) else { continue };
-            match self.semantics.zero_advantage {
-                ZeroAdvantage::Accept if supports.signals[n] == 0.0 => assessment.exempt(token, shift),
-                _ => assessment.judge(token, shift, &self.acceptance),
+            if self.semantics.exempts(supports.signals[n]) {
+                assessment.exempt(token, shift);
+            } else {
+                assessment.judge(token, shift, &self.acceptance);
             }
         }
         for &token in &supports.not_finite {

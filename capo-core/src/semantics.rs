@@ -239,6 +239,11 @@ impl Semantics {
         ..Self::PAPER
     };
 
+    /// Whether a token whose gradient has this factor is kept without a test.
+    pub(crate) fn exempts(&self, signal: f64) -> bool {
+        self.zero_advantage == ZeroAdvantage::Accept && signal == 0.0
+    }
+
     /// The switches that the moments depend on, as they are saved.
     pub(crate) fn of_state(&self) -> [Setting; 10] {
         [

@@ -107,7 +107,7 @@ impl Subsets {
     }
 
     /// Weight of each token in the averages over its subset, `[N]`.
-    fn averages(&self, step: &Step, supports: &Supports, average: CurvatureAverage) -> Vec<f64> {
+    pub fn averages(&self, step: &Step, supports: &Supports, average: CurvatureAverage) -> Vec<f64> {
         match average {
             CurvatureAverage::TokenMean => self.token_means(),
             CurvatureAverage::CompletionMean if self.single => self.token_means(),

@@ -1,6 +1,6 @@
 //! The theorem's terms against explicit matrices.
 
-use capo_core::{Acceptance, Assessment, CurvatureModel, Granularity, Semantics};
+use capo_core::{Acceptance, Assessment, CurvatureAverage, CurvatureModel, Granularity, Semantics};
 
 use crate::dense::Optimizer;
 use crate::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD};
@@ -27,14 +27,14 @@ fn stated_bound(token: &Token) -> f64 {
     token.signal.abs() * token.slope.powi(2) * squared * realised.max(variance)
 }
 
-/// Norm of the mean of the tokens' Hessians `A (u u' - diag(pi) + pi pi') ⊗ h h'` over the rows that may move, by the power
+/// Norm of the weighed sum of the tokens' Hessians `A (u u' - diag(pi) + pi pi') ⊗ h h'` over the rows that may move, by the power
 /// method on the explicit matrix.
-fn hessian_norm(tokens: &[Token]) -> f64 {
+fn hessian_norm(tokens: &[Token], weights: &[f64]) -> f64 {
     let (rows, d) = (tokens[0].pi.len(), tokens[0].h.len());
     let size = rows * d;
     let mut matrix = vec![0.0; size * size];
-    for Token { support, pi, u, h, signal, slope, .. } in tokens {
-        let scale = signal * slope * slope / tokens.len() as f64;
+    for (Token { support, pi, u, h, signal, slope, .. }, weight) in tokens.iter().zip(weights) {
+        let scale = signal * slope * slope * weight;
         for (i, j) in (0..size).flat_map(|i| (0..size).map(move |j| (i, j))) {
             let (r, c) = (i / d, j / d);
             if support[r] && support[c] {
@@ -83,9 +83,11 @@ fn its_terms_are_those_of_the_explicit_matrices() {
 
             let r = of_subsets.iter().map(|x| x.norm).fold(0.0, f64::max);
             close("r", certificate.step_norm, r);
-            let m = tokens.iter().map(stated_bound).sum::<f64>() / tokens.len() as f64;
+            let batch = &subsets(&scene, Granularity::Batch, &got.keep)[0];
+            let weights = whole.weights(&scene, batch, semantics.curvature_average == CurvatureAverage::Loss);
+            let m = tokens.iter().zip(&weights).map(|(token, weight)| weight * stated_bound(token)).sum::<f64>();
             close("M", certificate.hessian_bound, m);
-            let norm = hessian_norm(&tokens);
+            let norm = hessian_norm(&tokens, &weights);
             assert!(norm > 0.05 * m && norm <= m * (1.0 + 1e-6), "norm {norm} and its bound {m}");
             let least = of_subsets.iter().map(|x| x.m_h).fold(f64::INFINITY, f64::min);
             assert!((certificate.omega - (least - m * r * r)).abs() < 1e-5 * (least.abs() + m * r * r));
@@ -174,4 +176,17 @@ fn a_rejected_step_counts_for_nothing_even_if_tokens_of_it_are_kept() {
     without.batch.mask[..3].fill(0);
     let [a, b] = [got, assess(&without, acceptance, Granularity::Completion, &whole)].map(|x| x.certificate);
     assert_eq!((a.step_norm, a.hessian_bound, a.omega), (b.step_norm, b.hessian_bound, b.omega));
+}
+
+/// A token without a gradient proposes nothing, and takes nothing from what the others do.
+#[test]
+fn an_exempt_token_is_no_step() {
+    let mut scene = Scene::full(&mut Rng(116), DIMS, 1.0);
+    scene.derivatives[4] = 0.0;
+    let whole = Whole { semantics: Semantics::EXACT, optimizer: Optimizer::new(SGD, DIMS) };
+    let got = assess(&scene, OPEN, Granularity::Token, &whole);
+    assert_eq!((got.keep[4], got.tokens), (1, 11));
+    let least = (0..12).filter(|&at| at != 4).map(|at| got.m_h[at]).fold(f32::INFINITY, f32::min);
+    let certificate = got.certificate;
+    close("omega", certificate.omega + certificate.hessian_bound * certificate.step_norm.powi(2), f64::from(least));
 }

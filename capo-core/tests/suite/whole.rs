@@ -112,7 +112,7 @@ impl Whole {
         Token { support, pi, u, h, signal, action, slope }
     }
 
-    fn weights(&self, scene: &Scene, subset: &Subset, like_loss: bool) -> Vec<f64> {
+    pub fn weights(&self, scene: &Scene, subset: &Subset, like_loss: bool) -> Vec<f64> {
         let count = subset.tokens.len();
         if like_loss { loss_weights(scene, subset) } else { vec![1.0 / count as f64; count] }
     }
