@@ -91,7 +91,7 @@ fn what_is_built_in_is_green() {
 
 #[test]
 fn the_example_is_green_with_its_key_and_skipped_without() {
-    let library = artifacts::example("dev").display().to_string();
+    let library = artifacts::example("surprise-cap", "dev").display().to_string();
     let report = green(&format!("{library} --set example.surprise-cap.max_nats=5"));
     assert!(!report.contains("refuses its table"), "{report}");
     let report = green(&library);

@@ -85,7 +85,7 @@ fn a_run_is_swept_with_each_mask_of_its_own() {
     let steps = "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=0";
     let run = folder.train("run", &format!("--plugin libcapo.so {steps} --set {KEY}=1e-5 --dump-batches dump"));
     let batches = "dump/batch-000000.safetensors dump/batch-000001.safetensors dump/batch-000002.safetensors";
-    let surprise = artifacts::example("dev").display().to_string();
+    let surprise = artifacts::example("surprise-cap", "dev").display().to_string();
     let mut config = std::fs::read_to_string(run.path().join("config.toml")).unwrap();
     config.push_str("\n[[mask]]\nuse = \"example.surprise-cap\"\nmax_nats = 1e9\n");
     folder.write("two.toml", config);
