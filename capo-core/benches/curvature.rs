@@ -48,12 +48,15 @@ const ROWS: usize = 10_000;
 const ADAM: OptimizerModel =
     OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
 
-/// A batch that owns its arrays: ids as frequent as words are (Zipf), completions of full length.
+/// A batch that owns its arrays: ids as frequent as words are (Zipf's law, exponent 1.1), completions of full length. The same
+/// law and sizes as in `benches/peers`.
 struct Data {
     shape: Shape,
     hidden: Vec<f32>,
     topk_ids: Vec<u32>,
     topk_logits: Vec<f32>,
+    /// Ids of even rank alone, whose rows have moments.
+    seen_ids: Vec<u32>,
     action_ids: Vec<u32>,
     action_logits: Vec<f32>,
     logsumexp: Vec<f32>,
@@ -69,6 +72,20 @@ impl Rng {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 ^ (self.0 >> 29)) >> 11) as f64 / (1u64 << 53) as f64
     }
+
+    /// `k` ids of ranks that `every` divides, spread over the vocabulary.
+    fn distinct_ids(&mut self, k: usize, every: usize) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(k);
+        while ids.len() < k {
+            let tail = 1.0 - (ROWS as f64).powf(-0.1);
+            let rank = (1.0 - tail * self.uniform()).powi(-10) as usize - 1;
+            let id = (rank / every * every * 15_013 % VOCABULARY) as u32;
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        ids
+    }
 }
 
 impl Data {
@@ -79,6 +96,7 @@ impl Data {
             shape,
             hidden: (0..b * t * d).map(|_| (2.0 * rng.uniform() - 1.0) as f32).collect(),
             topk_ids: Vec::new(),
+            seen_ids: Vec::new(),
             topk_logits: Vec::new(),
             action_ids: Vec::new(),
             action_logits: Vec::new(),
@@ -87,21 +105,14 @@ impl Data {
             mask: vec![1; b * t],
         };
         for _ in 0..b * t {
-            let mut ids: Vec<u32> = Vec::new();
-            while ids.len() < k {
-                // Log-uniform ranks, spread over the vocabulary.
-                let rank = (ROWS as f64).powf(rng.uniform()) as usize - 1;
-                let id = (rank * 15_013 % VOCABULARY) as u32;
-                if !ids.contains(&id) {
-                    ids.push(id);
-                }
-            }
+            let ids = rng.distinct_ids(k, 1);
             let mut logits: Vec<f32> = (0..k).map(|_| (8.0 * rng.uniform()) as f32).collect();
             logits.sort_by(|a, b| b.total_cmp(a));
             let action = (rng.uniform().powi(3) * k as f64) as usize;
             data.action_ids.push(ids[action]);
             data.action_logits.push(logits[action]);
             data.topk_ids.extend(ids);
+            data.seen_ids.extend(rng.distinct_ids(k, 2));
             data.topk_logits.extend(logits);
         }
         data
@@ -135,13 +146,15 @@ impl Data {
         ItemsCount::new(b * t * k * d)
     }
 
-    /// A model whose moments have taken in this batch once.
+    /// A model in which every other row has moments.
     fn model(&self, granularity: Granularity, optimizer: OptimizerModel) -> CurvatureModel {
         let acceptance =
             Acceptance { fisher_threshold: Some(1e-4), hessian_range: Some([-1e-2, 1e-2]), low_end_kept: false };
         let model = CurvatureModel::new(acceptance, granularity, Semantics::PAPER).unwrap();
         let mut model = model.with_threads(self.shape.4);
-        let prepared = self.prepare(&model, optimizer);
+        let mut step = self.step(optimizer);
+        (step.batch.topk_ids, step.batch.action_ids) = (&self.seen_ids, &self.seen_ids[..self.action_ids.len()]);
+        let prepared = model.prepare(&step, &self.mask).unwrap();
         model.commit(&prepared, &self.mask).unwrap();
         model
     }
@@ -168,10 +181,21 @@ fn token_adam(bencher: Bencher, shape: Shape) {
 fn moment_update(bencher: Bencher, shape: Shape) {
     let data = Data::new(shape);
     let mut model = data.model(Granularity::Token, ADAM);
-    let prepare = |model: &CurvatureModel| data.prepare(model, ADAM);
     bencher.counter(data.elements()).bench_local(|| {
-        let prepared = prepare(&model);
+        let prepared = data.prepare(&model, ADAM);
         model.commit(&prepared, &data.mask).unwrap();
+    });
+}
+
+/// Both, as in `benches/peers`: supports are collected once.
+#[divan::bench(args = SHAPES, sample_count = 7, sample_size = 1)]
+fn token_adam_and_update(bencher: Bencher, shape: Shape) {
+    let data = Data::new(shape);
+    let mut model = data.model(Granularity::Token, ADAM);
+    bencher.counter(data.elements()).bench_local(|| {
+        let prepared = data.prepare(&model, ADAM);
+        let keep = model.assess(&prepared).keep;
+        model.commit(&prepared, &keep).unwrap();
     });
 }
 
