@@ -37,6 +37,8 @@ pub trait Thresholds: Send {
 pub struct CurvatureMask<T> {
     model: CurvatureModel,
     optimizer: Optimizer,
+    /// Whether the shifts of one step on the whole batch are reported too.
+    batch_shifts: bool,
     thresholds: PhantomData<T>,
 }
 
@@ -115,10 +117,12 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
         let step = self.step(batch)?;
         let prepared = self.model.prepare(&step, keep).map_err(failed)?;
         let assessment = self.model.assess(&prepared);
-        let shift = |keep: &[u8]| self.model.batch_shift(&prepared, keep).map_err(failed);
-        let before = shift(keep)?;
-        let after = if assessment.keep == *keep { before } else { shift(&assessment.keep)? };
-        records::batch_shifts(ctx, &before, &after);
+        if self.batch_shifts {
+            let shift = |keep: &[u8]| self.model.batch_shift(&prepared, keep).map_err(failed);
+            let before = shift(keep)?;
+            let after = if assessment.keep == *keep { before } else { shift(&assessment.keep)? };
+            records::batch_shifts(ctx, &before, &after);
+        }
         records::assessment(ctx, &assessment);
         ctx.record("rows", self.model.rows() as f64);
         keep.copy_from_slice(&assessment.keep);
@@ -231,6 +235,19 @@ mod tests {
             assert_eq!(run(&format!("fisher_threshold = {limit}")).keep, expected, "{granularity}: {m_f:?}");
         }
     }
+
+    #[test]
+    fn shifts_of_the_batch_can_be_left_out() {
+        let fixture = Fixture::new(4, 6);
+        let run = |table: &str| {
+            let mut mask = testing::mask::<CurvatureMask<Wide>>(table).unwrap();
+            fixture.mask(&mut mask).unwrap()
+        };
+        let (with, without) = (run(""), run("batch_shifts = false"));
+        assert!(with.records.number("masked_kl_batch").is_some() && without.records.number("m_f_batch").is_none());
+        assert_eq!((with.keep, with.records.tokens), (without.keep, without.records.tokens));
+    }
+
     #[test]
     fn semantics_are_a_preset_and_single_switches() {
         let fixture = Fixture::new(4, 6).lengths(&[6, 3, 0, 5]).groups_of(2);

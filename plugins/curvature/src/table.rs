@@ -35,6 +35,9 @@ pub(crate) struct Table {
     moments: Moments,
     /// Most threads that work at a time; by default as many as the machine runs at once.
     threads: Option<usize>,
+    /// Whether the shifts of one step on the whole batch are reported too.
+    #[serde(default = "yes")]
+    batch_shifts: bool,
     /// Accept `m_F` below this; `false` switches the test off.
     fisher_threshold: Option<Limit>,
     /// Accept `m_H` below this, and above minus this or from 0 on, as `hessian_interval` says; `false` switches the test off.
@@ -59,6 +62,10 @@ pub(crate) struct Table {
     policy_shift: Option<Named<PolicyShift>>,
     objective_shift: Option<Named<ObjectiveShift>>,
     zero_advantage: Option<Named<ZeroAdvantage>>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Deserialize, Default)]
@@ -180,7 +187,7 @@ impl<T: Thresholds> TryFrom<Table> for CurvatureMask<T> {
 
     fn try_from(table: Table) -> Result<Self, String> {
         let (semantics, granularity, optimizer) = (table.semantics(), table.granularity, table.optimizer());
-        let threads = table.threads;
+        let (threads, batch_shifts) = (table.threads, table.batch_shifts);
         let acceptance = table.acceptance::<T>()?;
         let mut model = CurvatureModel::new(acceptance, granularity, semantics).map_err(|error| error.to_string())?;
         if let Some(threads) = threads {
@@ -189,6 +196,6 @@ impl<T: Thresholds> TryFrom<Table> for CurvatureMask<T> {
             }
             model = model.with_threads(threads);
         }
-        Ok(Self { model, optimizer, thresholds: PhantomData })
+        Ok(Self { model, optimizer, batch_shifts, thresholds: PhantomData })
     }
 }

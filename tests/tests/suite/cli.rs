@@ -130,13 +130,13 @@ fn listing_of_the_shipped_plugins() {
 
     mask
       capo.curvature           drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
+                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, batch_shifts, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
                                from capo 0.1.0, `BUILD/libcapo.so`
       drcapo.curvature         drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
+                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, batch_shifts, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
                                from drcapo 0.1.0, `BUILD/libdrcapo.so`
       reincapo.curvature       drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
+                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, batch_shifts, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
                                from reincapo 0.1.0, `BUILD/libreincapo.so`
 
     recipe

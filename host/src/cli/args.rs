@@ -1,0 +1,196 @@
+//! What the command line takes: every subcommand and flag, with the help that it shows.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use capo_plugin::Point;
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Parser, Subcommand};
+
+use crate::check::CheckArgs;
+use crate::registry::Registry;
+use crate::trust::Trust;
+
+/// Reinforcement learning of language models, with components that load at run time.
+#[derive(Parser)]
+#[command(name = "host", version, propagate_version = true)]
+pub(super) struct Cli {
+    /// Show the whole chain of causes of an error.
+    #[arg(long, global = true)]
+    pub(super) verbose: bool,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(super) enum Command {
+    /// Train a policy on verifiable rewards.
+    ///
+    /// `host train --plugin libcapo.so` trains the embedded model with CAPO; without a plugin, with GRPO.
+    ///
+    /// The components come from the config, else from the recipe that the plugin carries, else from the built-in recipe `grpo`.
+    /// Everything goes to a new folder under `runs/`: settings, metrics.jsonl, checkpoints in the Hugging Face layout. Ctrl-C stops
+    /// after the current rollout, and `--resume` goes on bit for bit.
+    Train(TrainArgs),
+    /// Measure held-out accuracy, greedily.
+    ///
+    /// Model, data and rewards come from the config; without one, the embedded model on the embedded task.
+    Eval(EvalArgs),
+    /// Train a base model on worked solutions.
+    ///
+    /// Without a config it makes the embedded base model again, in less than a minute. The result is a Hugging Face directory.
+    Sft(SftArgs),
+    /// Run masks over recorded batches, to try thresholds without training.
+    ///
+    /// The masks keep their state from file to file, as in training. `host train --dump-batches DIR` records batches.
+    ///
+    /// `host replay --plugin libcapo.so --sweep mask.0.fisher_threshold=1e-6..1e-2 --target-rate 2% batches/*` prints what each
+    /// of nine thresholds rejects, and the threshold that comes nearest to one token in fifty.
+    Replay(ReplayArgs),
+    /// List every component and recipe: its point, what it does, where it came from.
+    Plugins(ListArgs),
+    /// Check that plugins keep the rules of their extension points.
+    ///
+    /// Each check runs in a process of its own, so that a crash or a call that does not come back is a result too. The exit code is
+    /// 0 when nothing failed or crashed, 1 when something did, 2 when a file is no plugin.
+    Check(CheckArgs),
+    /// Make the crate of a plugin, which builds and passes its tests as it is.
+    ///
+    /// `host new-plugin calm` makes the folder `calm`: a component, its tests, a README that says what comes next. docs/plugins.md is the
+    /// tutorial.
+    NewPlugin(NewPluginArgs),
+}
+
+#[derive(Args)]
+pub(super) struct ConfigArgs {
+    /// Settings as TOML; without it, the embedded arithmetic task.
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Overrides one setting; masks and rewards by number, as in `mask.0.fisher_threshold=1e-3`. Repeatable.
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub(super) set: Vec<String>,
+}
+
+#[derive(Args)]
+pub(super) struct PluginArgs {
+    /// A plugin: a path, or a name looked up in `./`, the folders of `CAPO_PLUGIN_PATH` and beside `host`. Repeatable. A plugin
+    /// is native code with your rights. `LIB@sha256:HEX` accepts no other file than the one with this hash.
+    #[arg(long, value_name = "LIB")]
+    pub(super) plugin: Vec<PathBuf>,
+    /// Accepts plugins that any user of this machine may change or replace.
+    #[arg(long)]
+    pub(super) allow_unsafe_plugin_path: bool,
+}
+
+impl PluginArgs {
+    pub(super) fn open(&self) -> Result<Registry> {
+        Registry::open_with(&self.plugin, &self.trust())
+    }
+
+    pub(super) fn trust(&self) -> Trust {
+        Trust { unsafe_path: self.allow_unsafe_plugin_path, known: None }
+    }
+}
+
+#[derive(Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    pub(super) plugins: PluginArgs,
+    /// Prints each plugin's path and SHA-256, as `--plugin` takes them, with its package and version.
+    #[arg(long, requires = "plugin")]
+    pub(super) hash: bool,
+}
+
+#[derive(Args)]
+pub(super) struct TrainArgs {
+    #[command(flatten)]
+    pub(super) config: ConfigArgs,
+    #[command(flatten)]
+    pub(super) plugins: PluginArgs,
+    /// Where the run goes: a folder that does not exist yet. [default: runs/RECIPE-seedN]
+    #[arg(long, value_name = "DIR")]
+    pub(super) output_dir: Option<PathBuf>,
+    /// Goes on with the run in DIR, with its own settings and plugins.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "set", "output_dir"])]
+    pub(super) resume: Option<PathBuf>,
+    /// Goes on with plugins that are not the files that the run used so far.
+    #[arg(long, requires = "resume")]
+    pub(super) allow_changed_plugins: bool,
+    /// Writes the batch of every optimizer step to this folder, for `host replay`.
+    #[arg(long, value_name = "DIR")]
+    pub(super) dump_batches: Option<PathBuf>,
+    /// Stops once this many steps are done, at the end of a rollout, with a checkpoint.
+    #[arg(long, value_name = "STEP")]
+    pub(super) stop_after: Option<u64>,
+}
+
+#[derive(Args)]
+pub(super) struct EvalArgs {
+    #[command(flatten)]
+    pub(super) config: ConfigArgs,
+    #[command(flatten)]
+    pub(super) plugins: PluginArgs,
+    /// The model: a Hugging Face folder, a checkpoint, or `embedded:tiny-arithmetic`. [default: the config's]
+    #[arg(long, value_name = "DIR")]
+    pub(super) model: Option<String>,
+    /// Number of held-out prompts. [default: the config's `eval.num_prompts`]
+    #[arg(long, value_name = "N")]
+    pub(super) num_prompts: Option<usize>,
+    /// Writes every completion with its reward as JSON lines.
+    #[arg(long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(super) struct SftArgs {
+    /// Settings as TOML; without it, those that made the embedded base model.
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Overrides one setting. Repeatable.
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub(super) set: Vec<String>,
+    /// Where the model goes: a folder that does not exist yet.
+    #[arg(long, value_name = "DIR")]
+    pub(super) output_dir: PathBuf,
+}
+
+#[derive(Args)]
+pub(super) struct ReplayArgs {
+    /// Settings as TOML, of which the `[[mask]]` tables count; without it, the mask of the plugin's recipe.
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Overrides one setting, as in `mask.0.fisher_threshold=1e-3`. Repeatable.
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub(super) set: Vec<String>,
+    #[command(flatten)]
+    pub(super) plugins: PluginArgs,
+    /// Where the results go: one file per batch, named like it, with `keep` and every per-token array.
+    #[arg(long, value_name = "DIR", required_unless_present = "sweep")]
+    pub(super) out: Option<PathBuf>,
+    /// Prints what the masks reject at each of POINTS values of one setting, the others as configured; KEY as for `--set`.
+    /// Evenly spaced in the logarithm where both ends are positive, else linearly; whole numbers where both ends are. Every
+    /// value is a replay of its own. Repeatable. [default POINTS: 9]
+    #[arg(long, value_name = "KEY=LOW..HIGH[:POINTS]", allow_hyphen_values = true)]
+    pub(super) sweep: Vec<String>,
+    /// With `--sweep`: suggests the value that rejects most without exceeding this share of the tokens, `0.02` or `2%`.
+    #[arg(long, value_name = "R", requires = "sweep", allow_hyphen_values = true)]
+    pub(super) target_rate: Option<String>,
+    /// Batch files, in order.
+    #[arg(required = true, value_name = "BATCH")]
+    pub(super) batches: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+pub(super) struct NewPluginArgs {
+    /// The crate's name: lowercase letters, digits, `-` and `_`.
+    pub(super) name: String,
+    /// The extension point of its component.
+    #[arg(long, value_name = "POINT", value_parser = PossibleValuesParser::new(Point::ALL.map(Point::name)), default_value = "mask")]
+    pub(super) point: String,
+    /// `capo-plugin`: its folder, or a version to take from the registry. [default: the checkout that `host` was built from]
+    #[arg(long, value_name = "PATH|VERSION")]
+    pub(super) capo_plugin: Option<String>,
+    /// Where the crate's folder goes.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(super) dir: PathBuf,
+}
