@@ -68,6 +68,7 @@ mod model;
 mod moments;
 mod optimizer;
 mod policy;
+mod proposal;
 mod semantics;
 mod shift;
 mod state;

@@ -5,9 +5,10 @@ use crate::backend::cpu;
 use crate::certificate::Certificate;
 use crate::gradient::Gradients;
 use crate::moments::{Moments, Source};
+use crate::proposal::Proposer;
 use crate::semantics::{MomentUpdate, Probabilities, RejectedBatch, Semantics, Temperature, UntouchedRows};
 use crate::shift::Shift;
-use crate::subset::{Proposer, Subsets};
+use crate::subset::Subsets;
 use crate::support::Supports;
 use crate::{Acceptance, Error, Granularity, Step, state};
 

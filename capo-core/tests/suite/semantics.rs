@@ -191,6 +191,8 @@ fn an_empty_state_proposes_the_gradient() {
     for granularity in GRANULARITIES {
         let raw = RAW_GRADIENT;
         assert_eq!(fresh(&batch, granularity, raw, &ADAM), fresh(&batch, granularity, PAPER, &SGD));
+        let decayed = OptimizerModel { weight_decay: 0.5, ..ADAM };
+        assert_eq!(fresh(&batch, granularity, raw, &decayed), fresh(&batch, granularity, PAPER, &SGD));
         let after = |semantics| {
             let mut model = model(granularity, semantics);
             batch.commit(&mut model, &POLICY, &ADAM, &batch.mask);
