@@ -90,11 +90,13 @@ fn what_is_built_in_is_green() {
 }
 
 #[test]
-fn the_example_is_green_with_its_key_and_skipped_without() {
-    let library = artifacts::example("surprise-cap", "dev").display().to_string();
-    let report = green(&format!("{library} --set example.surprise-cap.max_nats=5"));
+fn the_examples_are_green_with_their_keys_and_skipped_without() {
+    let names = ["surprise-cap", "top-entropy", "ratio-range", "truncated", "probability-floor"];
+    let libraries = names.map(|name| artifacts::example(name, "dev").display().to_string());
+    let keys = "--set example.surprise-cap.max_nats=5 --set example.probability-floor.min_probability=0.01";
+    let report = green(&format!("{} {keys}", libraries.join(" ")));
     assert!(!report.contains("refuses its table"), "{report}");
-    let report = green(&library);
+    let report = green(&libraries[0]);
     let (_, mask) = report.split_once("\nmask ").unwrap();
     assert_snapshot!(mask.lines().take(8).collect::<Vec<_>>().join("\n"), @"
     example.surprise-cap
