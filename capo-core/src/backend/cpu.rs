@@ -13,8 +13,8 @@ use crate::moments::{MomentRow, Slot, Source};
 use crate::optimizer::{Adam, RowRule};
 use crate::semantics::StateDtype;
 
-/// Columns that a sum over tokens works on at a time: of a whole batch's features they stay in the cache that cores share,
-/// and the sum in registers.
+/// Columns that a sum over tokens works on at a time: those of a whole batch stay in the cache that cores share, and the sum in
+/// registers.
 const TILE: usize = 64;
 
 /// The columns, a tile at a time.
@@ -39,22 +39,55 @@ impl<'a> Features<'a> {
         self.batch.feature(self.positions[pair.token as usize])
     }
 
-    /// `sum coefficient h` over pairs, some columns of it; 0 beyond them.
-    #[inline(always)]
-    fn weighed_sum(&self, pairs: &[Pair], coefficients: &[f64], tile: &Range<usize>) -> [f64; TILE] {
-        let mut total = [0.0; TILE];
-        for (pair, &coefficient) in pairs.iter().zip(coefficients) {
-            let h = &self.of(pair)[tile.clone()];
-            match h.first_chunk::<TILE>() {
-                Some(h) => accumulate(&mut total, coefficient, h),
-                None => accumulate(&mut total, coefficient, h),
-            }
-        }
-        total
-    }
-
     fn threads_for(&self, pairs: usize) -> usize {
         parallel::threads_for(pairs * self.batch.width, self.threads)
+    }
+}
+
+/// Some columns of the features of consecutive tokens, side by side: rows of pairs read them in any order, and from far
+/// fewer pages than the features themselves.
+struct Packed {
+    first: usize,
+    columns: Vec<[f32; TILE]>,
+}
+
+impl Packed {
+    /// For the tokens of `pairs`, still empty.
+    fn new<'a>(pairs: impl Iterator<Item = &'a Pair>) -> (Self, Range<usize>) {
+        let tokens = pairs.fold(0..0, |tokens: Range<usize>, pair| {
+            let token = pair.token as usize;
+            if tokens.is_empty() { token..token + 1 } else { tokens.start.min(token)..tokens.end.max(token + 1) }
+        });
+        (Self { first: tokens.start, columns: Vec::with_capacity(tokens.len()) }, tokens)
+    }
+
+    /// Takes up a tile; 0 beyond its end.
+    #[inline(always)]
+    fn fill(&mut self, features: Features, tokens: &Range<usize>, tile: &Range<usize>) {
+        self.columns.clear();
+        for &position in &features.positions[tokens.clone()] {
+            let h = &features.batch.feature(position)[tile.clone()];
+            self.columns.push(h.first_chunk().copied().unwrap_or_else(|| {
+                let mut columns = [0.0; TILE];
+                columns[..h.len()].copy_from_slice(h);
+                columns
+            }));
+        }
+    }
+
+    #[inline(always)]
+    fn of(&self, pair: &Pair) -> &[f32; TILE] {
+        &self.columns[pair.token as usize - self.first]
+    }
+
+    /// `sum coefficient h` over pairs.
+    #[inline(always)]
+    fn weighed_sum(&self, pairs: &[Pair], coefficients: &[f64]) -> [f64; TILE] {
+        let mut total = [0.0; TILE];
+        for (pair, &coefficient) in pairs.iter().zip(coefficients) {
+            accumulate(&mut total, coefficient, self.of(pair));
+        }
+        total
     }
 }
 
@@ -138,18 +171,19 @@ impl NullaryFnOnce for SubsetProjections<'_> {
     fn call(self) {
         let Self { features, source, adam, task: Task { pairs, coefficients, projections } } = self;
         let rules = adam.map(|adam| runs(pairs, source, adam, features.batch.width));
+        let (mut packed, tokens) = Packed::new(pairs.iter());
         for tile in tiles(features.batch.width) {
+            packed.fill(features, &tokens, &tile);
             let mut start = 0;
             for (at, run) in pairs.chunk_by(Pair::shares_row).enumerate() {
                 let end = start + run.len();
-                let mut direction = features.weighed_sum(run, &coefficients[start..end], &tile);
-                let direction = &mut direction[..tile.len()];
+                let mut direction = packed.weighed_sum(run, &coefficients[start..end]);
                 if let Some((_, row, rule)) = rules.as_ref().map(|rules| &rules[at]) {
-                    propose(direction, row.map(|row| row.columns(&tile)).as_ref(), rule);
+                    propose(&mut direction[..tile.len()], row.map(|row| row.columns(&tile)).as_ref(), rule);
                 }
-                projections[start].squared_norm += sum(direction, direction, |x, y| x * y);
+                projections[start].squared_norm += sum(&direction, &direction, |x, y| x * y);
                 for (pair, projection) in run.iter().zip(&mut projections[start..end]) {
-                    projection.v += sum(direction, &features.of(pair)[tile.clone()], |d, h| d * f64::from(h));
+                    projection.v += sum(&direction, packed.of(pair), |d, h| d * f64::from(h));
                 }
                 start = end;
             }
@@ -258,9 +292,11 @@ impl NullaryFnOnce for UpdateMoments<'_> {
     #[inline(always)]
     fn call(self) {
         let Self { features, mut updates, dtype } = self;
+        let (mut packed, tokens) = Packed::new(updates.iter().flat_map(|update| update.pairs));
         for tile in tiles(features.batch.width) {
+            packed.fill(features, &tokens, &tile);
             for Update { pairs, coefficients, slot, rule } in &mut updates {
-                let gradient = features.weighed_sum(pairs, coefficients, &tile);
+                let gradient = packed.weighed_sum(pairs, coefficients);
                 let (exp_avg, exp_avg_sq) = (&mut slot.exp_avg[tile.clone()], &mut slot.exp_avg_sq[tile.clone()]);
                 update(exp_avg, exp_avg_sq, &gradient, rule, dtype);
             }
