@@ -47,26 +47,29 @@ impl Gradients {
     /// [`Weights::RowMean`]'s.
     pub fn of(supports: &Supports, subsets: &Subsets, kind: Weights, weights: &[f64]) -> Self {
         let pairs = by_row(supports, subsets);
-        let factor = |pair: &Pair| supports.signals[pair.token as usize] * supports.u[pair.index as usize];
-        let mut coefficients: Vec<f64> = if kind == Weights::RowMean {
+        let weights: Vec<f64> = if kind == Weights::RowMean {
             let share = |run: &[Pair]| vec![1.0 / run.len() as f64; run.len()];
             pairs.chunk_by(Pair::shares_row).flat_map(share).collect()
         } else {
             pairs.iter().map(|pair| weights[pair.token as usize]).collect()
         };
-        coefficients.iter_mut().zip(&pairs).for_each(|(weight, pair)| *weight *= supports.slope * factor(pair));
-        Self { pairs, coefficients }
+        Self::weighed(pairs, weights, supports)
     }
 
     /// Of single tokens, sorted by row and token, as if they were one subset: rows are worked on together.
     pub fn of_tokens(supports: &Supports, tokens: Range<usize>, weights: &[f64]) -> Self {
         let mut pairs: Vec<Pair> = tokens.flat_map(|token| Pair::of(supports, token, 0)).collect();
         sort_by(&mut pairs, |pair| pair.row);
-        let coefficient = |pair: &Pair| {
-            let token = pair.token as usize;
-            weights[token] * supports.slope * supports.signals[token] * supports.u[pair.index as usize]
-        };
-        let coefficients = pairs.iter().map(coefficient).collect();
+        let weights = pairs.iter().map(|pair| weights[pair.token as usize]).collect();
+        Self::weighed(pairs, weights, supports)
+    }
+
+    /// With a weight for each of the pairs, `[P]`.
+    fn weighed(pairs: Vec<Pair>, weights: Vec<f64>, supports: &Supports) -> Self {
+        let mut coefficients = weights;
+        for (coefficient, pair) in coefficients.iter_mut().zip(&pairs) {
+            *coefficient *= supports.slope * supports.signals[pair.token as usize] * supports.u[pair.index as usize];
+        }
         Self { pairs, coefficients }
     }
 

@@ -47,25 +47,25 @@ impl<'a> Features<'a> {
 /// Some columns of the features of consecutive tokens, side by side: rows of pairs read them in any order, and from far
 /// fewer pages than the features themselves.
 struct Packed {
-    first: usize,
+    tokens: Range<usize>,
     columns: Vec<[f32; TILE]>,
 }
 
 impl Packed {
     /// For the tokens of `pairs`, still empty.
-    fn new<'a>(pairs: impl Iterator<Item = &'a Pair>) -> (Self, Range<usize>) {
+    fn new<'a>(pairs: impl Iterator<Item = &'a Pair>) -> Self {
         let tokens = pairs.fold(0..0, |tokens: Range<usize>, pair| {
             let token = pair.token as usize;
             if tokens.is_empty() { token..token + 1 } else { tokens.start.min(token)..tokens.end.max(token + 1) }
         });
-        (Self { first: tokens.start, columns: Vec::with_capacity(tokens.len()) }, tokens)
+        Self { columns: Vec::with_capacity(tokens.len()), tokens }
     }
 
     /// Takes up a tile; 0 beyond its end.
     #[inline(always)]
-    fn fill(&mut self, features: Features, tokens: &Range<usize>, tile: &Range<usize>) {
+    fn fill(&mut self, features: Features, tile: &Range<usize>) {
         self.columns.clear();
-        for &position in &features.positions[tokens.clone()] {
+        for &position in &features.positions[self.tokens.clone()] {
             let h = &features.batch.feature(position)[tile.clone()];
             self.columns.push(h.first_chunk().copied().unwrap_or_else(|| {
                 let mut columns = [0.0; TILE];
@@ -77,7 +77,7 @@ impl Packed {
 
     #[inline(always)]
     fn of(&self, pair: &Pair) -> &[f32; TILE] {
-        &self.columns[pair.token as usize - self.first]
+        &self.columns[pair.token as usize - self.tokens.start]
     }
 
     /// `sum coefficient h` over pairs.
@@ -171,9 +171,9 @@ impl NullaryFnOnce for SubsetProjections<'_> {
     fn call(self) {
         let Self { features, source, adam, task: Task { pairs, coefficients, projections } } = self;
         let rules = adam.map(|adam| runs(pairs, source, adam, features.batch.width));
-        let (mut packed, tokens) = Packed::new(pairs.iter());
+        let mut packed = Packed::new(pairs.iter());
         for tile in tiles(features.batch.width) {
-            packed.fill(features, &tokens, &tile);
+            packed.fill(features, &tile);
             let mut start = 0;
             for (at, run) in pairs.chunk_by(Pair::shares_row).enumerate() {
                 let end = start + run.len();
@@ -292,9 +292,9 @@ impl NullaryFnOnce for UpdateMoments<'_> {
     #[inline(always)]
     fn call(self) {
         let Self { features, mut updates, dtype } = self;
-        let (mut packed, tokens) = Packed::new(updates.iter().flat_map(|update| update.pairs));
+        let mut packed = Packed::new(updates.iter().flat_map(|update| update.pairs));
         for tile in tiles(features.batch.width) {
-            packed.fill(features, &tokens, &tile);
+            packed.fill(features, &tile);
             for Update { pairs, coefficients, slot, rule } in &mut updates {
                 let gradient = packed.weighed_sum(pairs, coefficients);
                 let (exp_avg, exp_avg_sq) = (&mut slot.exp_avg[tile.clone()], &mut slot.exp_avg_sq[tile.clone()]);

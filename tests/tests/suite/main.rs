@@ -4,6 +4,7 @@
 //! new ones into these files; read the difference before committing it.
 
 mod check;
+mod check_sins;
 mod cli;
 mod composition;
 mod config;
