@@ -7,8 +7,8 @@
 use std::hint::black_box;
 
 use capo_core::{
-    Acceptance, Assessment, CurvatureModel, Granularity, LastLayer, Loss, OptimizerKind, OptimizerModel, Policy,
-    Prepared, Semantics, Step,
+    Acceptance, Arrays, Assessment, CurvatureModel, Granularity, HostArrays, LastLayer, Loss, OptimizerKind,
+    OptimizerModel, Policy, Prepared, Semantics, Step,
 };
 use divan::counter::ItemsCount;
 use divan::{AllocProfiler, Bencher};
@@ -119,6 +119,10 @@ impl Data {
     }
 
     fn step(&self, optimizer: OptimizerModel) -> Step<'_> {
+        self.step_with(&self.topk_ids, optimizer)
+    }
+
+    fn step_with<'a>(&'a self, ids: &'a [u32], optimizer: OptimizerModel) -> Step<'a> {
         let Shape(completions, tokens, k, width, _) = self.shape;
         let batch = LastLayer {
             completions,
@@ -127,12 +131,14 @@ impl Data {
             k,
             width,
             vocab_size: VOCABULARY,
-            hidden: &self.hidden,
-            topk_ids: &self.topk_ids,
-            topk_logits: &self.topk_logits,
             action_ids: &self.action_ids,
-            action_logits: &self.action_logits,
-            logsumexp: &self.logsumexp,
+            arrays: Arrays::Host(HostArrays {
+                hidden: &self.hidden,
+                topk_ids: ids,
+                topk_logits: &self.topk_logits,
+                action_logits: &self.action_logits,
+                logsumexp: &self.logsumexp,
+            }),
         };
         let policy = Policy { temperature: 0.9, top_k: None };
         let loss = Loss::completion_mean(tokens);
@@ -152,8 +158,8 @@ impl Data {
             Acceptance { fisher_threshold: Some(1e-4), hessian_range: Some([-1e-2, 1e-2]), low_end_kept: false };
         let model = CurvatureModel::new(acceptance, granularity, Semantics::PAPER).unwrap();
         let mut model = model.with_threads(self.shape.4);
-        let mut step = self.step(optimizer);
-        (step.batch.topk_ids, step.batch.action_ids) = (&self.seen_ids, &self.seen_ids[..self.action_ids.len()]);
+        let mut step = self.step_with(&self.seen_ids, optimizer);
+        step.batch.action_ids = &self.seen_ids[..self.action_ids.len()];
         let prepared = model.prepare(&step, &self.mask).unwrap();
         model.commit(&prepared, &self.mask).unwrap();
         model
@@ -164,7 +170,7 @@ impl Data {
     }
 
     fn assess(&self, model: &CurvatureModel, optimizer: OptimizerModel) -> Assessment {
-        model.assess(&self.prepare(model, optimizer))
+        model.assess(&self.prepare(model, optimizer)).unwrap()
     }
 }
 
@@ -194,7 +200,7 @@ fn token_adam_and_update(bencher: Bencher, shape: Shape) {
     let mut model = data.model(Granularity::Token, ADAM);
     bencher.counter(data.elements()).bench_local(|| {
         let prepared = data.prepare(&model, ADAM);
-        let keep = model.assess(&prepared).keep;
+        let keep = model.assess(&prepared).unwrap().keep;
         model.commit(&prepared, &keep).unwrap();
     });
 }
@@ -206,7 +212,7 @@ fn all(bencher: Bencher, shape: Shape) {
     let mut model = data.model(Granularity::Token, ADAM);
     bencher.counter(data.elements()).bench_local(|| {
         let prepared = data.prepare(&model, ADAM);
-        let assessment = model.assess(&prepared);
+        let assessment = model.assess(&prepared).unwrap();
         black_box(model.batch_shift(&prepared, &data.mask).unwrap());
         black_box(model.batch_shift(&prepared, &assessment.keep).unwrap());
         let prepared = data.prepare(&model, ADAM);

@@ -86,9 +86,5 @@ fn accepted(supports: &Supports, subsets: &Subsets, keep: &[u8], semantics: &Sem
 /// A bound on the norm of `A (u u' - diag(pi) + pi pi') ⊗ h h'`: the two parts are positive semidefinite, so that the larger
 /// of their norms bounds the difference, and Gershgorin's circles bound the second.
 fn hessian_bound(supports: &Supports, n: usize) -> f64 {
-    let pairs = supports.pairs(n);
-    let realised: f64 = supports.u[pairs.clone()].iter().map(|u| u * u).sum();
-    let variance = supports.pi[pairs].iter().fold(0.0f64, |most, p| most.max(2.0 * p * (1.0 - p)));
-    let scale = supports.signals[n].abs() * supports.squared_norms[n] * supports.slope * supports.slope;
-    scale * realised.max(variance)
+    supports.signals[n].abs() * supports.squared_norms[n] * supports.slope * supports.slope * supports.spread(n)
 }

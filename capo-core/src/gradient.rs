@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::semantics::Weights;
 use crate::subset::Subsets;
-use crate::support::Supports;
+use crate::support::{HostPairs, Supports};
 
 /// One (row, token) entry of a gradient: `coefficient h` in vocabulary row `row`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -21,10 +21,10 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// All pairs of a token, in the supports' order.
-    fn of(supports: &Supports, token: usize, subset: u32) -> impl Iterator<Item = Self> {
+    fn of(pairs: &HostPairs, token: usize, subset: u32) -> impl Iterator<Item = Self> {
         let pair =
-            move |index: usize| Self { subset, row: supports.rows[index], token: token as u32, index: index as u32 };
-        supports.pairs(token).map(pair)
+            move |index: usize| Self { subset, row: pairs.rows[index], token: token as u32, index: index as u32 };
+        pairs.of(token).map(pair)
     }
 
     /// Whether both are entries of the same row of the same gradient.
@@ -45,30 +45,30 @@ pub(crate) struct Gradients {
 impl Gradients {
     /// Of the tokens that are in a subset; `weights` holds one per token, `[N]`, and gives way to
     /// [`Weights::RowMean`]'s.
-    pub fn of(supports: &Supports, subsets: &Subsets, kind: Weights, weights: &[f64]) -> Self {
-        let pairs = by_row(supports, subsets);
+    pub fn of(supports: &Supports, own: &HostPairs, subsets: &Subsets, kind: Weights, weights: &[f64]) -> Self {
+        let pairs = by_row(own, subsets);
         let weights: Vec<f64> = if kind == Weights::RowMean {
             let share = |run: &[Pair]| vec![1.0 / run.len() as f64; run.len()];
             pairs.chunk_by(Pair::shares_row).flat_map(share).collect()
         } else {
             pairs.iter().map(|pair| weights[pair.token as usize]).collect()
         };
-        Self::weighed(pairs, weights, supports)
+        Self::weighed(pairs, weights, supports, own)
     }
 
     /// Of single tokens, sorted by row and token, as if they were one subset: rows are worked on together.
-    pub fn of_tokens(supports: &Supports, tokens: Range<usize>, weights: &[f64]) -> Self {
-        let mut pairs: Vec<Pair> = tokens.flat_map(|token| Pair::of(supports, token, 0)).collect();
+    pub fn of_tokens(supports: &Supports, own: &HostPairs, tokens: Range<usize>, weights: &[f64]) -> Self {
+        let mut pairs: Vec<Pair> = tokens.flat_map(|token| Pair::of(own, token, 0)).collect();
         sort_by(&mut pairs, |pair| pair.row);
         let weights = pairs.iter().map(|pair| weights[pair.token as usize]).collect();
-        Self::weighed(pairs, weights, supports)
+        Self::weighed(pairs, weights, supports, own)
     }
 
     /// With a weight for each of the pairs, `[P]`.
-    fn weighed(pairs: Vec<Pair>, weights: Vec<f64>, supports: &Supports) -> Self {
+    fn weighed(pairs: Vec<Pair>, weights: Vec<f64>, supports: &Supports, own: &HostPairs) -> Self {
         let mut coefficients = weights;
         for (coefficient, pair) in coefficients.iter_mut().zip(&pairs) {
-            *coefficient *= supports.slope * supports.signals[pair.token as usize] * supports.u[pair.index as usize];
+            *coefficient *= supports.slope * supports.signals[pair.token as usize] * own.u[pair.index as usize];
         }
         Self { pairs, coefficients }
     }
@@ -82,10 +82,10 @@ impl Gradients {
 }
 
 /// The pairs of all tokens that are in a subset, sorted by subset, row and token.
-fn by_row(supports: &Supports, subsets: &Subsets) -> Vec<Pair> {
-    let mut pairs = Vec::with_capacity(supports.rows.len());
-    for token in (0..supports.len()).filter(|&token| subsets.holds(token)) {
-        pairs.extend(Pair::of(supports, token, subsets.of[token]));
+fn by_row(own: &HostPairs, subsets: &Subsets) -> Vec<Pair> {
+    let mut pairs = Vec::with_capacity(own.rows.len());
+    for token in (0..subsets.of.len()).filter(|&token| subsets.holds(token)) {
+        pairs.extend(Pair::of(own, token, subsets.of[token]));
     }
     sort_by(&mut pairs, |pair| pair.row);
     sort_by(&mut pairs, |pair| pair.subset);

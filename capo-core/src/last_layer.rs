@@ -1,8 +1,8 @@
 //! What the model sees of a batch: the inputs and the largest outputs of the policy's last layer.
 
-use crate::Error;
+use crate::{Error, cuda};
 
-/// Last-layer data of B completions of T tokens; all borrowed, row-major, `[b, t]` at index `b * T + t`.
+/// Last-layer data of B completions of T tokens; borrowed, row-major, `[b, t]` at index `b * T + t`.
 ///
 /// Entries at padding positions are never read, but for the feature after a completion's last token under
 /// [`Feature::Next`](crate::Feature::Next).
@@ -20,22 +20,44 @@ pub struct LastLayer<'a> {
     pub width: usize,
     /// V, rows of the last layer's weight matrix.
     pub vocab_size: usize,
+    /// `[B, T]`: the sampled token.
+    pub action_ids: &'a [u32],
+    /// The rest, which may lie on a device.
+    pub arrays: Arrays<'a>,
+}
+
+/// Where the large arrays of a last layer lie; the model works where they are.
+#[derive(Debug, Clone, Copy)]
+pub enum Arrays<'a> {
+    /// In host memory.
+    Host(HostArrays<'a>),
+    /// In the memory of a CUDA device.
+    Cuda(cuda::Arrays<'a>),
+}
+
+/// Arrays in host memory.
+#[derive(Debug, Clone, Copy)]
+pub struct HostArrays<'a> {
     /// `[B, T, D]`: `hidden[b, t]` is the feature whose logits produced token t.
     pub hidden: &'a [f32],
     /// `[B, T, K]`: distinct vocabulary ids of the K largest logits, largest first.
     pub topk_ids: &'a [u32],
     /// `[B, T, K]`: their raw logits, temperature 1.
     pub topk_logits: &'a [f32],
-    /// `[B, T]`: the sampled token.
-    pub action_ids: &'a [u32],
-    /// `[B, T]`: its raw logit, temperature 1.
+    /// `[B, T]`: raw logit of the sampled token, temperature 1.
     pub action_logits: &'a [f32],
     /// `[B, T]`: logsumexp over the whole vocabulary of logits divided by the loss's temperature; read for
     /// [`Probabilities::Full`](crate::Probabilities::Full) only.
     pub logsumexp: &'a [f32],
 }
 
-impl<'a> LastLayer<'a> {
+impl<'a> From<HostArrays<'a>> for Arrays<'a> {
+    fn from(arrays: HostArrays<'a>) -> Self {
+        Self::Host(arrays)
+    }
+}
+
+impl LastLayer<'_> {
     /// Checks that dimensions and lengths agree; an error names the first array that does not fit.
     pub fn check(&self) -> Result<(), Error> {
         if self.width == 0 {
@@ -51,12 +73,22 @@ impl<'a> LastLayer<'a> {
                 self.k, self.vocab_size
             )));
         }
-        self.check_length("hidden", "[B, T, D]", self.hidden.len(), self.width)?;
-        self.check_length("topk_ids", "[B, T, K]", self.topk_ids.len(), self.k)?;
-        self.check_length("topk_logits", "[B, T, K]", self.topk_logits.len(), self.k)?;
+        let [hidden, topk_ids, topk_logits, action_logits, logsumexp] = match &self.arrays {
+            Arrays::Host(host) => [
+                host.hidden.len(),
+                host.topk_ids.len(),
+                host.topk_logits.len(),
+                host.action_logits.len(),
+                host.logsumexp.len(),
+            ],
+            Arrays::Cuda(device) => device.lengths(),
+        };
+        self.check_length("hidden", "[B, T, D]", hidden, self.width)?;
+        self.check_length("topk_ids", "[B, T, K]", topk_ids, self.k)?;
+        self.check_length("topk_logits", "[B, T, K]", topk_logits, self.k)?;
         self.check_per_token("action_ids", self.action_ids.len())?;
-        self.check_per_token("action_logits", self.action_logits.len())?;
-        self.check_per_token("logsumexp", self.logsumexp.len())?;
+        self.check_per_token("action_logits", action_logits)?;
+        self.check_per_token("logsumexp", logsumexp)?;
         self.check_size()?;
         if self.group_size == 0 || !self.completions.is_multiple_of(self.group_size) {
             return Err(Error::new(format!(
@@ -104,16 +136,5 @@ impl<'a> LastLayer<'a> {
         Err(Error::new(format!(
             "`{name}` has {got} entries, expected {b} x {t}{inner} for `{shape}` (check the batch's dimensions)"
         )))
-    }
-
-    /// Feature `[D]` of the token at flat position `b * T + t`.
-    pub(crate) fn feature(&self, token: usize) -> &'a [f32] {
-        &self.hidden[token * self.width..][..self.width]
-    }
-
-    /// The first `columns` ids and logits of a token, `[columns]` each.
-    pub(crate) fn top(&self, token: usize, columns: usize) -> (&'a [u32], &'a [f32]) {
-        let start = token * self.k;
-        (&self.topk_ids[start..][..columns], &self.topk_logits[start..][..columns])
     }
 }

@@ -24,17 +24,19 @@
 //! One completion of two tokens, vocabulary 4, features of width 2, two logits kept per token:
 //!
 //! ```
-//! use capo_core::{Acceptance, CurvatureModel, Granularity, LastLayer, Loss, Semantics, Step};
+//! use capo_core::{Acceptance, Arrays, CurvatureModel, Granularity, HostArrays, LastLayer, Loss, Semantics, Step};
 //! use capo_core::{OptimizerKind, OptimizerModel, Policy};
 //!
 //! let batch = LastLayer {
 //!     completions: 1, tokens: 2, group_size: 1, k: 2, width: 2, vocab_size: 4,
-//!     hidden: &[1.0, 0.5, -0.5, 2.0],
-//!     topk_ids: &[3, 1, 0, 2],
-//!     topk_logits: &[2.0, 1.9, 9.0, 0.0],
 //!     action_ids: &[1, 0],
-//!     action_logits: &[1.9, 9.0],
-//!     logsumexp: &[2.7, 9.1],
+//!     arrays: Arrays::Host(HostArrays {
+//!         hidden: &[1.0, 0.5, -0.5, 2.0],
+//!         topk_ids: &[3, 1, 0, 2],
+//!         topk_logits: &[2.0, 1.9, 9.0, 0.0],
+//!         action_logits: &[1.9, 9.0],
+//!         logsumexp: &[2.7, 9.1],
+//!     }),
 //! };
 //! let policy = Policy { temperature: 1.0, top_k: None };
 //! let optimizer = OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
@@ -44,7 +46,7 @@
 //! let acceptance = Acceptance { fisher_threshold: Some(1e-4), hessian_range: Some([-0.01, 0.01]), low_end_kept: false };
 //! let mut model = CurvatureModel::new(acceptance, Granularity::Token, Semantics::PAPER)?;
 //! let prepared = model.prepare(&step, &[1, 1])?;
-//! let assessment = model.assess(&prepared);
+//! let assessment = model.assess(&prepared)?;
 //! // The uncertain first token would move the policy too far; the second was all but certain and moves nothing.
 //! assert_eq!(assessment.keep, [0, 1]);
 //! assert_eq!(assessment.rejected.fisher, 1);
@@ -56,11 +58,13 @@
 //! ```
 
 #![deny(missing_docs)]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod accept;
 mod backend;
 mod certificate;
+pub mod cuda;
+mod effect;
 mod error;
 mod gradient;
 mod last_layer;
@@ -79,7 +83,7 @@ mod support;
 pub use accept::{Acceptance, Assessment, Reason, Rejections};
 pub use certificate::Certificate;
 pub use error::Error;
-pub use last_layer::LastLayer;
+pub use last_layer::{Arrays, HostArrays, LastLayer};
 pub use model::{BatchShift, CurvatureModel, Prepared};
 pub use optimizer::{OptimizerKind, OptimizerModel};
 pub use policy::Policy;
@@ -87,5 +91,5 @@ pub use semantics::{
     CurvatureAverage, EmptyState, Feature, MomentUpdate, ObjectiveShift, OutsideAction, PolicyShift, Probabilities,
     RejectedBatch, Semantics, StateDtype, Switch, Temperature, TokenGradient, UntouchedRows, Weights, ZeroAdvantage,
 };
-pub use step::{HostMoments, Loss, Reduction, Step};
+pub use step::{HostMoments, Loss, MomentArrays, Reduction, Step};
 pub use subset::Granularity;

@@ -4,26 +4,27 @@ use crate::accept::Assessment;
 use crate::backend::cpu;
 use crate::certificate::Certificate;
 use crate::gradient::Gradients;
-use crate::moments::{Moments, Source};
+use crate::moments::{Moments, Source, Store};
+use crate::optimizer::Adam;
 use crate::proposal::Proposer;
 use crate::semantics::{MomentUpdate, Probabilities, RejectedBatch, Semantics, Temperature, UntouchedRows};
 use crate::shift::Shift;
 use crate::subset::Subsets;
-use crate::support::Supports;
-use crate::{Acceptance, Error, Granularity, Step, state};
+use crate::support::{HostPairs, Pairs, Supports};
+use crate::{Acceptance, Arrays, Error, Granularity, Step, state};
 
 /// Predicts how far the step of each subset of tokens would move objective and policy, and keeps the subsets within
 /// bounds.
 ///
 /// It holds the last layer's Adam moments. `assess` and `batch_shift` read them as they were before the batch; `commit`
 /// advances them by one step. A step that brings the trainer's own moments is assessed with those.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct CurvatureModel {
     acceptance: Acceptance,
     granularity: Granularity,
     semantics: Semantics,
     threads: usize,
-    moments: Moments,
+    moments: Store,
 }
 
 /// A step whose inputs have been checked and whose tokens' supports have been collected: O(N K) bytes.
@@ -67,7 +68,7 @@ impl CurvatureModel {
             ));
         }
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Self { acceptance, granularity, semantics, threads, moments: Moments::default() })
+        Ok(Self { acceptance, granularity, semantics, threads, moments: Store::Host(Moments::default()) })
     }
 
     /// The same model on at most `threads` threads, at least 1; results do not depend on it.
@@ -82,7 +83,7 @@ impl CurvatureModel {
         step.check(&self.semantics)?;
         step.batch.check_per_token("mask", mask.len())?;
         if step.moments.is_none() {
-            self.moments.check(&step.batch)?;
+            self.moments.check_dims(step.batch.vocab_size, step.batch.width, "the batch has")?;
         }
         let supports = Supports::of(step, mask, &self.semantics, self.threads)?;
         Ok(Prepared { step: *step, supports, positions: mask.len() })
@@ -92,11 +93,11 @@ impl CurvatureModel {
     ///
     /// Each subset is treated as if its tokens alone were the batch (paper, eq. 7 to 11), whatever else is in it; [`Semantics`]
     /// says how they make one gradient and one curvature. A token with non-finite data is left out of its subset, rejected
-    /// and counted.
-    pub fn assess(&self, prepared: &Prepared) -> Assessment {
+    /// and counted. Only a device can fail.
+    pub fn assess(&self, prepared: &Prepared) -> Result<Assessment, Error> {
         let Prepared { step, supports, positions } = prepared;
         let subsets = Subsets::new(supports, &step.batch, self.granularity);
-        let shifts = self.proposer(prepared).shifts(&subsets);
+        let shifts = self.shifts(prepared, &subsets)?;
         let mut assessment = Assessment::new(*positions);
         for (n, &token) in supports.tokens.iter().enumerate() {
             let Some(shift) = subsets.index(n).map(|subset| &shifts[subset]) else { continue };
@@ -112,7 +113,7 @@ impl CurvatureModel {
         let threshold = self.acceptance.fisher_threshold;
         assessment.certificate =
             Certificate::of(step, supports, &subsets, &shifts, &assessment.keep, threshold, &self.semantics);
-        assessment
+        Ok(assessment)
     }
 
     /// Shifts of the step proposed by those of the prepared tokens with `keep[b, t] != 0`; all 0 if there are none.
@@ -122,7 +123,7 @@ impl CurvatureModel {
     pub fn batch_shift(&self, prepared: &Prepared, keep: &[u8]) -> Result<BatchShift, Error> {
         let subset = prepared.kept(keep)?;
         let tokens = subset.size();
-        let Shift { m_f, m_h, kl, surrogate, .. } = self.proposer(prepared).shifts(&subset)[0];
+        let Shift { m_f, m_h, kl, surrogate, .. } = self.shifts(prepared, &subset)?[0];
         Ok(BatchShift { m_f, m_h, kl, surrogate, tokens })
     }
 
@@ -135,41 +136,43 @@ impl CurvatureModel {
         let Prepared { step, supports, .. } = prepared;
         let subset = prepared.kept(keep)?;
         let Semantics { untouched_rows, moment_input, moment_update, rejected_batch, .. } = self.semantics;
-        let Some(adam) = step.optimizer.adam(self.moments.steps, untouched_rows) else { return Ok(()) };
+        let Some(adam) = step.optimizer.adam(self.moments.steps(), untouched_rows) else { return Ok(()) };
         let idle = moment_update == MomentUpdate::WithThresholds && !self.acceptance.tests();
         let empty = subset.size() == 0 && rejected_batch == RejectedBatch::NoStep;
         if idle || empty || step.moments.is_some() {
             return Ok(());
         }
-        let weights = subset.gradient_weights(step, supports, moment_input);
-        let mut gradients = Gradients::of(supports, &subset, moment_input, &weights);
-        if untouched_rows == UntouchedRows::Decay {
-            // A zero gradient only decays a row, and decay is made up for whenever the row is next read.
-            gradients.retain_nonzero();
+        if let Some(moved) = self.moments.moved_to(&step.batch)? {
+            self.moments = moved;
         }
-        let moments = &mut self.moments;
-        (moments.vocab_size, moments.width) = (step.batch.vocab_size, step.batch.width);
-        let (steps, features) = (moments.steps, prepared.features(self.threads));
-        let rows = gradients.pairs.chunk_by(|a, b| a.shares_row(b)).map(|run| run[0].row);
-        let slots = moments.rows_mut(rows);
-        cpu::update_moments(features, &gradients, slots, steps, &adam, self.semantics.state_dtype);
-        moments.steps += 1;
-        Ok(())
+        let weights = subset.gradient_weights(step, supports, moment_input);
+        let update = Update { prepared, subset: &subset, weights: &weights, adam: &adam, semantics: &self.semantics };
+        match (&mut self.moments, &supports.pairs) {
+            (Store::Host(moments), Pairs::Host(pairs)) => update.on_host(moments, pairs, self.threads),
+            (Store::Cuda(moments), Pairs::Cuda(pairs)) => {
+                moments.update(pairs, &subset, &weights, &adam, &self.semantics, supports.slope)
+            }
+            _ => unreachable!("moments were moved to where the batch lies"),
+        }
     }
 
     /// Rows of the last layer that have moments of the model's own.
     pub fn rows(&self) -> usize {
-        self.moments.slots.len()
+        self.moments.rows()
     }
 
     /// Adam steps committed.
     pub fn steps(&self) -> u64 {
-        self.moments.steps
+        self.moments.steps()
     }
 
-    /// The moments as bytes, little-endian on every machine; a model that loads them continues bit for bit.
-    pub fn save(&self) -> Vec<u8> {
-        state::encode(&self.moments, &self.semantics)
+    /// The moments as bytes, little-endian on every machine; a model that loads them continues bit for bit. Only a device can
+    /// fail.
+    pub fn save(&self) -> Result<Vec<u8>, Error> {
+        match &self.moments {
+            Store::Host(moments) => Ok(state::encode(moments, &self.semantics)),
+            Store::Cuda(moments) => Ok(state::encode(&moments.to_host()?, &self.semantics)),
+        }
     }
 
     /// Replaces the moments by saved ones.
@@ -178,18 +181,53 @@ impl CurvatureModel {
     /// a vocabulary or width other than this model has seen are an error, and the model stays as it was. A model that has
     /// committed nothing yet compares with its first batch instead.
     pub fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let loaded = state::decode(bytes, &self.semantics)?;
-        if self.moments.steps > 0 {
-            loaded.check_dims(self.moments.vocab_size, self.moments.width, "this model has")?;
+        let loaded = Store::Host(state::decode(bytes, &self.semantics)?);
+        if self.moments.steps() > 0 {
+            let (vocab_size, width) = self.moments.dims();
+            loaded.check_dims(vocab_size, width, "this model has")?;
         }
         self.moments = loaded;
         Ok(())
     }
 
-    fn proposer<'a>(&'a self, prepared: &'a Prepared) -> Proposer<'a> {
-        let source = prepared.step.moments.map_or(Source::Own(&self.moments), Source::Host);
+    fn shifts(&self, prepared: &Prepared, subsets: &Subsets) -> Result<Vec<Shift>, Error> {
         let Prepared { step, supports, .. } = prepared;
-        Proposer { step, supports, semantics: &self.semantics, source, threads: self.threads }
+        // Moments that were loaded, or that a batch elsewhere made, are where this one lies from the next commit on.
+        let moved = if step.moments.is_none() { self.moments.moved_to(&step.batch)? } else { None };
+        let own = moved.as_ref().unwrap_or(&self.moments);
+        let source = step.moments.map_or(Source::Own(own), Source::Trainer);
+        Proposer { step, supports, semantics: &self.semantics, source, threads: self.threads }.shifts(subsets)
+    }
+}
+
+/// The step that the moments take.
+struct Update<'a> {
+    prepared: &'a Prepared<'a>,
+    subset: &'a Subsets,
+    weights: &'a [f64],
+    adam: &'a Adam,
+    semantics: &'a Semantics,
+}
+
+impl Update<'_> {
+    fn on_host(&self, moments: &mut Moments, pairs: &HostPairs, threads: usize) -> Result<(), Error> {
+        let Prepared { step, supports, .. } = self.prepared;
+        let Arrays::Host(arrays) = &step.batch.arrays else { unreachable!("host pairs come from host arrays") };
+        let Semantics { moment_input, untouched_rows, state_dtype, .. } = *self.semantics;
+        let mut gradients = Gradients::of(supports, pairs, self.subset, moment_input, self.weights);
+        if untouched_rows == UntouchedRows::Decay {
+            // A zero gradient only decays a row, and decay is made up for whenever the row is next read.
+            gradients.retain_nonzero();
+        }
+        (moments.vocab_size, moments.width) = (step.batch.vocab_size, step.batch.width);
+        let steps = moments.steps;
+        let features =
+            cpu::Features { hidden: arrays.hidden, width: step.batch.width, positions: &supports.features, threads };
+        let rows = gradients.pairs.chunk_by(|a, b| a.shares_row(b)).map(|run| run[0].row);
+        let slots = moments.rows_mut(rows);
+        cpu::update_moments(features, &gradients, slots, steps, self.adam, state_dtype);
+        moments.steps += 1;
+        Ok(())
     }
 }
 
@@ -208,9 +246,5 @@ impl Prepared<'_> {
             )));
         }
         Ok(subset)
-    }
-
-    fn features(&self, threads: usize) -> cpu::Features<'_> {
-        cpu::Features { batch: &self.step.batch, positions: &self.supports.features, threads }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::{Error, HostMoments, LastLayer};
+use crate::step::MomentArrays;
+use crate::{Arrays, Error, HostMoments, LastLayer, cuda};
 
 /// First and second moments of R rows, in the order in which the rows first appeared.
 ///
@@ -49,22 +50,6 @@ impl Moments {
         (places.len() == slots.len()).then_some(Self { vocab_size, width, steps, slots, places })
     }
 
-    /// Checks that a batch has the vocabulary and width of the state.
-    pub fn check(&self, batch: &LastLayer) -> Result<(), Error> {
-        self.check_dims(batch.vocab_size, batch.width, "the batch has")
-    }
-
-    /// As `check`, for the dimensions of whatever `who` names.
-    pub fn check_dims(&self, vocab_size: usize, width: usize, who: &str) -> Result<(), Error> {
-        if self.steps == 0 || (self.vocab_size, self.width) == (vocab_size, width) {
-            return Ok(());
-        }
-        Err(Error::new(format!(
-            "{who} vocabulary {vocab_size} and width {width}, the curvature state has {} and {} (use the model it was made with, or start without a state)",
-            self.vocab_size, self.width
-        )))
-    }
-
     /// The moments of `rows`, which are distinct, for writing, in their order; zero where new.
     pub fn rows_mut(&mut self, rows: impl Iterator<Item = u32>) -> Vec<&mut Slot> {
         let mut wanted = Vec::new();
@@ -80,13 +65,120 @@ impl Moments {
     }
 }
 
+/// The model's own moments, where they lie.
+#[derive(Debug)]
+pub(crate) enum Store {
+    Host(Moments),
+    Cuda(cuda::Moments),
+}
+
+impl Store {
+    /// Rows that have moments.
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Host(moments) => moments.slots.len(),
+            Self::Cuda(moments) => moments.rows(),
+        }
+    }
+
+    /// Steps taken.
+    pub fn steps(&self) -> u64 {
+        match self {
+            Self::Host(moments) => moments.steps,
+            Self::Cuda(moments) => moments.steps,
+        }
+    }
+
+    /// V and D of the batches seen; 0 before the first step.
+    pub fn dims(&self) -> (usize, usize) {
+        match self {
+            Self::Host(moments) => (moments.vocab_size, moments.width),
+            Self::Cuda(moments) => moments.dims(),
+        }
+    }
+
+    /// Checks that `who` has the vocabulary and width of the state.
+    pub fn check_dims(&self, vocab_size: usize, width: usize, who: &str) -> Result<(), Error> {
+        let own = self.dims();
+        if self.steps() == 0 || own == (vocab_size, width) {
+            return Ok(());
+        }
+        Err(Error::new(format!(
+            "{who} vocabulary {vocab_size} and width {width}, the curvature state has {} and {} (use the model it was made with, or start without a state)",
+            own.0, own.1
+        )))
+    }
+
+    /// A copy where `batch` lies; `None` if the moments are there already.
+    pub fn moved_to(&self, batch: &LastLayer) -> Result<Option<Self>, Error> {
+        let dims = (batch.vocab_size, batch.width);
+        match (self, &batch.arrays) {
+            (Self::Host(_), Arrays::Host(_)) => Ok(None),
+            (Self::Cuda(moments), Arrays::Cuda(arrays))
+                if moments.device() == arrays.device() && (self.steps() > 0 || moments.dims() == dims) =>
+            {
+                Ok(None)
+            }
+            (Self::Host(moments), Arrays::Cuda(arrays)) => {
+                cuda::Moments::of(moments, arrays, dims).map(Self::Cuda).map(Some)
+            }
+            (Self::Cuda(moments), Arrays::Host(_)) => moments.to_host().map(Self::Host).map(Some),
+            (Self::Cuda(moments), Arrays::Cuda(arrays)) => {
+                cuda::Moments::of(&moments.to_host()?, arrays, dims).map(Self::Cuda).map(Some)
+            }
+        }
+    }
+}
+
 /// Whose moments a proposal starts from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source<'a> {
     /// The model's own, of the objective's gradient.
-    Own(&'a Moments),
+    Own(&'a Store),
     /// The trainer's, of the loss's gradient.
-    Host(HostMoments<'a>),
+    Trainer(HostMoments<'a>),
+}
+
+impl<'a> Source<'a> {
+    /// Steps taken in.
+    pub fn steps(&self) -> u64 {
+        match self {
+            Self::Own(store) => store.steps(),
+            Self::Trainer(moments) => moments.steps,
+        }
+    }
+
+    /// Whether no row has moments.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Own(store) => store.rows() == 0,
+            Self::Trainer(moments) => moments.steps == 0,
+        }
+    }
+
+    /// The same in host memory; an error if they lie elsewhere.
+    pub fn on_host(&self) -> Result<HostSource<'a>, Error> {
+        match self {
+            Self::Own(Store::Host(moments)) => Ok(HostSource::Own(moments)),
+            Self::Trainer(HostMoments { arrays: MomentArrays::Host { exp_avg, exp_avg_sq }, .. }) => {
+                Ok(HostSource::Trainer { exp_avg, exp_avg_sq })
+            }
+            Self::Own(Store::Cuda(_)) | Self::Trainer(_) => {
+                Err(Error::new("the moments lie on a device and the batch in host memory (pass both from one place)"))
+            }
+        }
+    }
+}
+
+/// Moments in host memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum HostSource<'a> {
+    Own(&'a Moments),
+    /// `[V, D]` each.
+    Trainer {
+        exp_avg: &'a [f32],
+        exp_avg_sq: &'a [f32],
+    },
 }
 
 /// Moments of one row as last written, `[D]` each.
@@ -107,23 +199,7 @@ impl MomentRow<'_> {
     }
 }
 
-impl<'a> Source<'a> {
-    /// Steps taken in.
-    pub fn steps(&self) -> u64 {
-        match self {
-            Self::Own(moments) => moments.steps,
-            Self::Host(moments) => moments.steps,
-        }
-    }
-
-    /// Whether no row has moments.
-    pub fn is_empty(&self) -> bool {
-        match self {
-            Self::Own(moments) => moments.slots.is_empty(),
-            Self::Host(moments) => moments.steps == 0,
-        }
-    }
-
+impl<'a> HostSource<'a> {
     /// The row's moments, `None` while they are zero; `width` is D.
     pub fn row(&self, row: u32, width: usize) -> Option<MomentRow<'a>> {
         match self {
@@ -132,9 +208,9 @@ impl<'a> Source<'a> {
                 let age = moments.steps - slot.written;
                 Some(MomentRow { exp_avg: &slot.exp_avg, exp_avg_sq: &slot.exp_avg_sq, age, sign: 1.0 })
             }
-            Self::Host(moments) => {
+            Self::Trainer { exp_avg, exp_avg_sq } => {
                 let span = row as usize * width..(row as usize + 1) * width;
-                let (exp_avg, exp_avg_sq) = (&moments.exp_avg[span.clone()], &moments.exp_avg_sq[span]);
+                let (exp_avg, exp_avg_sq) = (&exp_avg[span.clone()], &exp_avg_sq[span]);
                 Some(MomentRow { exp_avg, exp_avg_sq, age: 0, sign: -1.0 })
             }
         }

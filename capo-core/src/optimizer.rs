@@ -83,13 +83,13 @@ impl OptimizerModel {
 /// Adam at one particular step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Adam {
-    beta1: f64,
-    beta2: f64,
-    eps: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub eps: f64,
     /// `1 - beta^step`.
-    unbias1: f64,
-    unbias2: f64,
-    untouched_rows: UntouchedRows,
+    pub unbias1: f64,
+    pub unbias2: f64,
+    pub untouched_rows: UntouchedRows,
 }
 
 /// Adam for one row: `mean = old1 m + new1 g`, `square = old2 v + new2 g²`, from moments that may be several steps old.

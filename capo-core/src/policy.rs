@@ -31,7 +31,7 @@ impl Policy {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Softmax {
     /// What logits are divided by.
-    temperature: f64,
+    pub temperature: f64,
     /// Over the whole vocabulary, by its logsumexp.
     pub full: bool,
     /// How many of the K kept logits take part.

@@ -1,7 +1,7 @@
 //! What a proposed step depends on besides the model's own moments.
 
 use crate::semantics::{Semantics, TokenGradient};
-use crate::{Error, LastLayer, OptimizerModel, Policy};
+use crate::{Arrays, Error, LastLayer, OptimizerModel, Policy, cuda};
 
 /// A step that the trainer is about to take.
 #[derive(Debug, Clone, Copy)]
@@ -53,12 +53,29 @@ pub enum Reduction {
 /// The trainer's own moments of the last layer, of the loss's gradient.
 #[derive(Debug, Clone, Copy)]
 pub struct HostMoments<'a> {
-    /// `[V, D]`: running mean of gradients.
-    pub exp_avg: &'a [f32],
-    /// `[V, D]`: running mean of squared gradients.
-    pub exp_avg_sq: &'a [f32],
+    /// Where they lie: beside the batch.
+    pub arrays: MomentArrays<'a>,
     /// Steps they have taken in.
     pub steps: u64,
+}
+
+/// Both moments of the last layer, `[V, D]` each.
+#[derive(Debug, Clone, Copy)]
+pub enum MomentArrays<'a> {
+    /// In host memory.
+    Host {
+        /// Running mean of gradients.
+        exp_avg: &'a [f32],
+        /// Running mean of squared gradients.
+        exp_avg_sq: &'a [f32],
+    },
+    /// On a CUDA device.
+    Cuda {
+        /// Running mean of gradients.
+        exp_avg: cuda::Slice<'a, f32>,
+        /// Running mean of squared gradients.
+        exp_avg_sq: cuda::Slice<'a, f32>,
+    },
 }
 
 impl Loss<'_> {
@@ -78,8 +95,22 @@ impl Step<'_> {
         self.optimizer.check(semantics)?;
         self.check_learning_rate()?;
         let Some(moments) = self.moments else { return Ok(()) };
-        self.batch.check_matrix("exp_avg", moments.exp_avg.len())?;
-        self.batch.check_matrix("exp_avg_sq", moments.exp_avg_sq.len())
+        let (first, second, together) = match (&moments.arrays, &self.batch.arrays) {
+            (MomentArrays::Host { exp_avg, exp_avg_sq }, arrays) => {
+                (exp_avg.len(), exp_avg_sq.len(), matches!(arrays, Arrays::Host(_)))
+            }
+            (MomentArrays::Cuda { exp_avg, exp_avg_sq }, arrays) => {
+                (exp_avg.len(), exp_avg_sq.len(), matches!(arrays, Arrays::Cuda(_)))
+            }
+        };
+        self.batch.check_matrix("exp_avg", first)?;
+        self.batch.check_matrix("exp_avg_sq", second)?;
+        if together {
+            return Ok(());
+        }
+        Err(Error::new(
+            "the trainer's moments and the batch lie in different memory (pass both in host memory, or both on the device)",
+        ))
     }
 
     fn check_loss(&self, semantics: &Semantics) -> Result<(), Error> {

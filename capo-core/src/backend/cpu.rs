@@ -7,9 +7,8 @@ use pulp::{Arch, NullaryFnOnce};
 
 use super::lanes::{accumulate, project, propose, sum, update};
 use super::{Projection, parallel};
-use crate::LastLayer;
 use crate::gradient::{Gradients, Pair};
-use crate::moments::{MomentRow, Slot, Source};
+use crate::moments::{HostSource, MomentRow, Slot};
 use crate::optimizer::{Adam, RowRule};
 use crate::semantics::StateDtype;
 
@@ -25,7 +24,10 @@ fn tiles(width: usize) -> impl Iterator<Item = Range<usize>> {
 /// Where a batch's features are, and who may work on them.
 #[derive(Clone, Copy)]
 pub(crate) struct Features<'a> {
-    pub batch: &'a LastLayer<'a>,
+    /// `[B, T, D]`.
+    pub hidden: &'a [f32],
+    /// D.
+    pub width: usize,
     /// Flat position of each token's feature, `[N]`.
     pub positions: &'a [usize],
     /// How many threads may work.
@@ -36,11 +38,16 @@ impl<'a> Features<'a> {
     /// The feature of a pair's token, `[D]`.
     #[inline(always)]
     fn of(&self, pair: &Pair) -> &'a [f32] {
-        self.batch.feature(self.positions[pair.token as usize])
+        self.at(self.positions[pair.token as usize])
+    }
+
+    #[inline(always)]
+    fn at(&self, position: usize) -> &'a [f32] {
+        &self.hidden[position * self.width..][..self.width]
     }
 
     fn threads_for(&self, pairs: usize) -> usize {
-        parallel::threads_for(pairs * self.batch.width, self.threads)
+        parallel::threads_for(pairs * self.width, self.threads)
     }
 }
 
@@ -66,7 +73,7 @@ impl Packed {
     fn fill(&mut self, features: Features, tile: &Range<usize>) {
         self.columns.clear();
         for &position in &features.positions[self.tokens.clone()] {
-            let h = &features.batch.feature(position)[tile.clone()];
+            let h = &features.at(position)[tile.clone()];
             self.columns.push(h.first_chunk().copied().unwrap_or_else(|| {
                 let mut columns = [0.0; TILE];
                 columns[..h.len()].copy_from_slice(h);
@@ -112,7 +119,7 @@ impl NullaryFnOnce for SquaredNorm<'_> {
 pub(crate) fn token_projections(
     features: Features,
     gradients: &Gradients,
-    source: &Source,
+    source: &HostSource,
     adam: &Adam,
 ) -> Vec<Projection> {
     Arch::new().dispatch(TokenProjections { features, gradients, source, adam })
@@ -121,7 +128,7 @@ pub(crate) fn token_projections(
 struct TokenProjections<'a> {
     features: Features<'a>,
     gradients: &'a Gradients,
-    source: &'a Source<'a>,
+    source: &'a HostSource<'a>,
     adam: &'a Adam,
 }
 
@@ -133,7 +140,7 @@ impl NullaryFnOnce for TokenProjections<'_> {
         let Self { features, gradients: Gradients { pairs, coefficients }, source, adam } = self;
         let mut projections = Vec::with_capacity(pairs.len());
         let mut coefficients = coefficients.iter();
-        for (pairs, row, rule) in runs(pairs, source, adam, features.batch.width) {
+        for (pairs, row, rule) in runs(pairs, source, adam, features.width) {
             for (pair, &coefficient) in pairs.iter().zip(&mut coefficients) {
                 projections.push(project(features.of(pair), row.as_ref(), &rule, coefficient));
             }
@@ -147,7 +154,7 @@ impl NullaryFnOnce for TokenProjections<'_> {
 pub(crate) fn subset_projections(
     features: Features,
     gradients: &Gradients,
-    source: &Source,
+    source: &HostSource,
     adam: Option<&Adam>,
 ) -> Vec<Projection> {
     let mut projections = vec![Projection::default(); gradients.pairs.len()];
@@ -159,7 +166,7 @@ pub(crate) fn subset_projections(
 
 struct SubsetProjections<'a> {
     features: Features<'a>,
-    source: &'a Source<'a>,
+    source: &'a HostSource<'a>,
     adam: Option<&'a Adam>,
     task: Task<'a>,
 }
@@ -170,9 +177,9 @@ impl NullaryFnOnce for SubsetProjections<'_> {
     #[inline(always)]
     fn call(self) {
         let Self { features, source, adam, task: Task { pairs, coefficients, projections } } = self;
-        let rules = adam.map(|adam| runs(pairs, source, adam, features.batch.width));
+        let rules = adam.map(|adam| runs(pairs, source, adam, features.width));
         let mut packed = Packed::new(pairs.iter());
-        for tile in tiles(features.batch.width) {
+        for tile in tiles(features.width) {
             packed.fill(features, &tile);
             let mut start = 0;
             for (at, run) in pairs.chunk_by(Pair::shares_row).enumerate() {
@@ -224,7 +231,7 @@ fn tasks<'a>(
 /// The pairs of one row, its moments, and Adam's rule for it.
 type Run<'a> = (&'a [Pair], Option<MomentRow<'a>>, RowRule);
 
-fn runs<'a>(pairs: &'a [Pair], source: &Source<'a>, adam: &Adam, width: usize) -> Vec<Run<'a>> {
+fn runs<'a>(pairs: &'a [Pair], source: &HostSource<'a>, adam: &Adam, width: usize) -> Vec<Run<'a>> {
     let run = |run: &'a [Pair]| {
         let row = source.row(run[0].row, width);
         (run, row, adam.proposal(row.as_ref()))
@@ -293,7 +300,7 @@ impl NullaryFnOnce for UpdateMoments<'_> {
     fn call(self) {
         let Self { features, mut updates, dtype } = self;
         let mut packed = Packed::new(updates.iter().flat_map(|update| update.pairs));
-        for tile in tiles(features.batch.width) {
+        for tile in tiles(features.width) {
             packed.fill(features, &tile);
             for Update { pairs, coefficients, slot, rule } in &mut updates {
                 let gradient = packed.weighed_sum(pairs, coefficients);
@@ -331,22 +338,8 @@ mod tests {
     macro_rules! results {
         ($run:expr) => {{
             let hidden: Vec<f32> = (0..TOKENS as usize * WIDTH).map(wave).collect();
-            let batch = LastLayer {
-                completions: 1,
-                tokens: TOKENS as usize,
-                group_size: 1,
-                k: 1,
-                width: WIDTH,
-                vocab_size: ROWS as usize,
-                hidden: &hidden,
-                topk_ids: &[],
-                topk_logits: &[],
-                action_ids: &[],
-                action_logits: &[],
-                logsumexp: &[],
-            };
             let positions: Vec<usize> = (0..TOKENS as usize).collect();
-            let features = Features { batch: &batch, positions: &positions, threads: 1 };
+            let features = Features { hidden: &hidden, width: WIDTH, positions: &positions, threads: 1 };
             let gradients = gradients();
             let model =
                 OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0 };
@@ -364,7 +357,7 @@ mod tests {
                 $run(UpdateMoments { features, updates, dtype: StateDtype::F32 });
             };
             update(&mut moments, ROWS - 1);
-            let source = Source::Own(&moments);
+            let source = HostSource::Own(&moments);
             let tokens = $run(TokenProjections { features, gradients: &gradients, source: &source, adam: &adam });
             let mut subsets = vec![Projection::default(); gradients.pairs.len()];
             let Gradients { pairs, coefficients } = &gradients;

@@ -2,8 +2,8 @@
 
 use capo_core::{OptimizerModel, Policy};
 
-use crate::dense::{self, Optimizer};
-use crate::fixture::{ADAM, Batch, Dims, GRANULARITIES, POLICY, Rng, SGD, assert_close, open_model, open_model_of};
+use super::dense::{self, Optimizer};
+use super::fixture::{ADAM, Batch, Dims, GRANULARITIES, POLICY, Rng, SGD, assert_close, open_model, open_model_of};
 
 const SHAPES: [Dims; 6] = [
     Dims(3, 4, 3, 5, 7),

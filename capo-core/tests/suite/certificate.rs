@@ -2,10 +2,10 @@
 
 use capo_core::{Acceptance, Assessment, CurvatureAverage, CurvatureModel, Granularity, Semantics};
 
-use crate::dense::Optimizer;
-use crate::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD};
-use crate::scene::Scene;
-use crate::whole::{Token, Whole, subsets};
+use super::dense::Optimizer;
+use super::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD};
+use super::scene::Scene;
+use super::whole::{Token, Whole, subsets};
 
 const DIMS: Dims = Dims(4, 3, 4, 5, 6);
 const PRESETS: [Semantics; 2] = [Semantics::PAPER, Semantics::EXACT];
@@ -13,7 +13,7 @@ const RATE: f64 = 0.1;
 
 fn assess(scene: &Scene, acceptance: Acceptance, granularity: Granularity, whole: &Whole) -> Assessment {
     let model = CurvatureModel::new(acceptance, granularity, whole.semantics).unwrap();
-    model.assess(&model.prepare(&scene.step(&whole.optimizer.model, RATE), &scene.batch.mask).unwrap())
+    model.assess(&model.prepare(&scene.step(&whole.optimizer.model, RATE), &scene.batch.mask).unwrap()).unwrap()
 }
 
 /// `|A| |h|² max(|u|², 2 max pi (1 - pi))`, with the slope of the logits.
@@ -118,7 +118,7 @@ fn it_holds_where_nothing_can_go_wrong() {
         let run = |scene: &Scene, rate: f64| {
             let model = CurvatureModel::new(OPEN, granularity, semantics).unwrap();
             let step = scene.step(&whole.optimizer.model, rate);
-            model.assess(&model.prepare(&step, &scene.batch.mask).unwrap()).certificate
+            model.assess(&model.prepare(&step, &scene.batch.mask).unwrap()).unwrap().certificate
         };
         // One token to come: no state that a changed policy could be led astray to. A small step's gain is first order.
         scene.max_completion_length = 1;

@@ -2,7 +2,7 @@
 
 use capo_core::{OptimizerKind, OptimizerModel, Policy};
 
-use crate::fixture::{Batch, Dims};
+use super::fixture::{Batch, Dims};
 
 /// Policy of one token over the whole vocabulary, its `e_a - pi`, feature and advantage.
 pub struct Token {

@@ -2,8 +2,8 @@
 
 use capo_core::{Assessment, CurvatureModel, Granularity, OptimizerModel, Rejections, Semantics};
 
-use crate::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
-use crate::scene::Scene;
+use super::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
+use super::scene::Scene;
 
 const DIMS: Dims = Dims(3, 4, 3, 18, 7);
 const ADAMW: OptimizerModel = OptimizerModel { weight_decay: 0.1, ..ADAM };
@@ -24,7 +24,7 @@ fn commit(model: &mut CurvatureModel, scene: &Scene, optimizer: &OptimizerModel)
 }
 
 fn assess(model: &CurvatureModel, scene: &Scene, optimizer: &OptimizerModel, lr: f64) -> Assessment {
-    model.assess(&model.prepare(&scene.step(optimizer, lr), &scene.batch.mask).unwrap())
+    model.assess(&model.prepare(&scene.step(optimizer, lr), &scene.batch.mask).unwrap()).unwrap()
 }
 
 fn shifts(assessment: &Assessment) -> impl Iterator<Item = f32> {
@@ -95,12 +95,12 @@ fn nothing_to_assess() {
     for scene in [empty(Dims(0, 4, 3, 18, 7)), empty(Dims(3, 0, 3, 18, 7)), padded.clone()] {
         for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| OPTIMIZERS.map(|y| (x, y))) {
             let mut model = seasoned(granularity, &optimizer);
-            let state = model.save();
+            let state = model.save().unwrap();
             let got = assess(&model, &scene, &optimizer, 0.1);
             assert!(shifts(&got).all(|x| x == 0.0) && got.keep.iter().all(|&x| x == 0));
             assert_eq!((got.tokens, got.rejected), (0, Rejections::default()));
             commit(&mut model, &scene, &optimizer);
-            assert_eq!(model.save(), state);
+            assert_eq!(model.save().unwrap(), state);
         }
     }
 }
@@ -138,7 +138,7 @@ fn a_token_with_non_finite_data_is_rejected_and_never_enters_the_state() {
             assert_eq!(others(&got), others(&expected), "poison {index}");
             commit(&mut models[0], &spoilt, &optimizer);
             commit(&mut models[1], &without, &optimizer);
-            assert_eq!(models[0].save(), models[1].save());
+            assert_eq!(models[0].save().unwrap(), models[1].save().unwrap());
         }
     }
 }

@@ -5,6 +5,8 @@ use capo_core::{
     Policy, Semantics, Step,
 };
 
+use super::device;
+
 /// Accepts everything finite.
 pub const OPEN: Acceptance = Acceptance { fisher_threshold: None, hessian_range: None, low_end_kept: false };
 pub const GRANULARITIES: [Granularity; 4] =
@@ -111,12 +113,8 @@ impl Batch {
             k,
             width,
             vocab_size,
-            hidden: &self.hidden,
-            topk_ids: &self.topk_ids,
-            topk_logits: &self.topk_logits,
             action_ids: &self.action_ids,
-            action_logits: &self.action_logits,
-            logsumexp: &self.logsumexp,
+            arrays: device::arrays(self),
         }
     }
 
@@ -160,7 +158,7 @@ impl Batch {
     }
 
     pub fn assess(&self, model: &CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, lr: f64) -> Assessment {
-        model.assess(&model.prepare(&self.step(policy, optimizer, lr), &self.mask).unwrap())
+        model.assess(&model.prepare(&self.step(policy, optimizer, lr), &self.mask).unwrap()).unwrap()
     }
 
     pub fn shift(&self, model: &CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, lr: f64) -> BatchShift {

@@ -2,10 +2,11 @@
 
 use capo_core::{CurvatureModel, Granularity, HostMoments, OptimizerModel, Semantics, Step};
 
-use crate::dense::Optimizer;
-use crate::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
-use crate::scene::Scene;
-use crate::whole::{Whole, as_host_moments};
+use super::dense::Optimizer;
+use super::device;
+use super::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
+use super::scene::Scene;
+use super::whole::{Whole, as_host_moments};
 
 const DIMS: Dims = Dims(4, 3, 3, 18, 9);
 const RATE: f64 = 0.05;
@@ -41,10 +42,10 @@ fn moments_of_the_loss_do_what_own_ones_do() {
     for (semantics, granularity) in PRESETS.into_iter().flat_map(|x| GRANULARITIES.map(|y| (x, y))) {
         let (own, whole) = history(semantics, granularity);
         let (exp_avg, exp_avg_sq) = as_host_moments(&whole.optimizer);
-        let moments = HostMoments { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq, steps: STEPS };
+        let moments = HostMoments { arrays: device::moments(&exp_avg, &exp_avg_sq), steps: STEPS };
         let plain = scene.step(&ADAM, RATE);
         let step = Step { moments: Some(moments), ..plain };
-        let expected = own.assess(&own.prepare(&plain, &scene.batch.mask).unwrap());
+        let expected = own.assess(&own.prepare(&plain, &scene.batch.mask).unwrap()).unwrap();
         let shift = own.batch_shift(&own.prepare(&plain, &scene.batch.mask).unwrap(), &scene.batch.mask).unwrap();
         // Neither a model without history nor one with another asks its own moments.
         let mut other = model(semantics, granularity);
@@ -53,7 +54,7 @@ fn moments_of_the_loss_do_what_own_ones_do() {
         other.commit(&before, &scene_before.batch.mask).unwrap();
         for host in [model(semantics, granularity), other, own] {
             let prepared = host.prepare(&step, &scene.batch.mask).unwrap();
-            let got = host.assess(&prepared);
+            let got = host.assess(&prepared).unwrap();
             assert_close("m_f", &got.m_f, &wide(&expected.m_f), 1e-6);
             assert_close("m_h", &got.m_h, &wide(&expected.m_h), 1e-6);
             assert_close("kl", &got.kl, &wide(&expected.kl), 1e-6);
@@ -72,9 +73,9 @@ fn moments_are_read_as_they_are_meant() {
     let (exp_avg, exp_avg_sq) = as_host_moments(&whole.optimizer);
     let turned: Vec<f32> = exp_avg.iter().map(|x| -x).collect();
     let run = |exp_avg: &[f32], steps: u64| {
-        let moments = HostMoments { exp_avg, exp_avg_sq: &exp_avg_sq, steps };
+        let moments = HostMoments { arrays: device::moments(exp_avg, &exp_avg_sq), steps };
         let step = Step { moments: Some(moments), ..scene.step(&ADAM, RATE) };
-        own.assess(&own.prepare(&step, &scene.batch.mask).unwrap()).m_f
+        own.assess(&own.prepare(&step, &scene.batch.mask).unwrap()).unwrap().m_f
     };
     let expected = run(&exp_avg, STEPS);
     assert_ne!(run(&turned, STEPS), expected);
@@ -90,12 +91,12 @@ fn a_commit_with_the_trainers_moments_changes_nothing() {
     let scene = Scene::full(&mut Rng(94), DIMS, 1.0);
     let (mut own, whole) = history(Semantics::EXACT, Granularity::Token);
     let (exp_avg, exp_avg_sq) = as_host_moments(&whole.optimizer);
-    let moments = HostMoments { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq, steps: STEPS };
-    let (before, rows) = (own.save(), own.rows());
+    let moments = HostMoments { arrays: device::moments(&exp_avg, &exp_avg_sq), steps: STEPS };
+    let (before, rows) = (own.save().unwrap(), own.rows());
     let step = Step { moments: Some(moments), ..scene.step(&ADAM, RATE) };
     for keep in [scene.batch.mask.clone(), vec![0; scene.batch.mask.len()]] {
         own.commit(&own.prepare(&step, &scene.batch.mask).unwrap(), &keep).unwrap();
-        assert_eq!((own.save(), own.steps(), own.rows()), (before.clone(), STEPS, rows));
+        assert_eq!((own.save().unwrap(), own.steps(), own.rows()), (before.clone(), STEPS, rows));
     }
 }
 
@@ -104,7 +105,10 @@ fn moments_of_another_size_are_refused() {
     let scene = Scene::full(&mut Rng(95), DIMS, 1.0);
     let right = vec![0.0; 9 * 18];
     let refused = |exp_avg: &[f32], exp_avg_sq: &[f32]| {
-        let step = Step { moments: Some(HostMoments { exp_avg, exp_avg_sq, steps: 1 }), ..scene.step(&ADAM, RATE) };
+        let step = Step {
+            moments: Some(HostMoments { arrays: device::moments(exp_avg, exp_avg_sq), steps: 1 }),
+            ..scene.step(&ADAM, RATE)
+        };
         model(Semantics::PAPER, Granularity::Token).prepare(&step, &scene.batch.mask).unwrap_err().to_string()
     };
     assert_eq!(
@@ -125,9 +129,9 @@ fn a_row_whose_moments_are_not_finite_rejects_the_tokens_that_touch_it() {
     for (first, poison) in [(true, f32::NAN), (true, f32::INFINITY), (false, f32::NAN)] {
         let (mut exp_avg, mut exp_avg_sq) = as_host_moments(&whole.optimizer);
         (if first { &mut exp_avg } else { &mut exp_avg_sq })[row as usize * 18 + 4] = poison;
-        let moments = HostMoments { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq, steps: STEPS };
+        let moments = HostMoments { arrays: device::moments(&exp_avg, &exp_avg_sq), steps: STEPS };
         let step = Step { moments: Some(moments), ..scene.step(&ADAM, RATE) };
-        let got = own.assess(&own.prepare(&step, &scene.batch.mask).unwrap());
+        let got = own.assess(&own.prepare(&step, &scene.batch.mask).unwrap()).unwrap();
         let touches =
             |at: usize| scene.batch.topk_ids[at * 3..][..3].contains(&row) || scene.batch.action_ids[at] == row;
         for at in 0..12 {
@@ -149,7 +153,7 @@ fn the_decay_of_weights_pulls_every_logit_to_zero() {
         let (own, mut whole) = history(semantics, granularity);
         whole.optimizer.model = ADAMW;
         let run = |optimizer: &OptimizerModel| {
-            own.assess(&own.prepare(&scene.step(optimizer, RATE), &scene.batch.mask).unwrap())
+            own.assess(&own.prepare(&scene.step(optimizer, RATE), &scene.batch.mask).unwrap()).unwrap()
         };
         let (got, expected) = (run(&ADAMW), whole.assess(&scene, RATE, granularity));
         assert_close("m_f", &got.m_f, &expected.iter().map(|x| x.m_f).collect::<Vec<_>>(), 3e-6);

@@ -4,8 +4,9 @@ use capo_core::{
     Acceptance, Assessment, BatchShift, CurvatureModel, Granularity, HostMoments, OptimizerModel, Semantics, Step,
 };
 
-use crate::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close, reorder};
-use crate::scene::Scene;
+use super::device;
+use super::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close, reorder};
+use super::scene::Scene;
 
 /// Threads are worth their start at a quarter of a million products; here are 7 million, in several tiles of columns.
 const LARGE: Dims = Dims(8, 64, 24, 600, 700);
@@ -45,14 +46,14 @@ fn trace(scenes: &[Scene], case: &Case, threads: usize) -> Trace {
     let model = CurvatureModel::new(acceptance, case.granularity, case.semantics).unwrap();
     let (mut model, mut trace) = (model.with_threads(threads), Trace::default());
     for scene in scenes {
-        let moments = case.moments.as_ref().map(|[m, v]| HostMoments { exp_avg: m, exp_avg_sq: v, steps: 5 });
+        let moments = case.moments.as_ref().map(|[m, v]| HostMoments { arrays: device::moments(m, v), steps: 5 });
         let step = Step { moments, ..scene.step(&case.optimizer, 0.01) };
         let prepared = model.prepare(&step, &scene.batch.mask).unwrap();
-        let assessment = model.assess(&prepared);
+        let assessment = model.assess(&prepared).unwrap();
         note(&mut trace, &assessment, &model.batch_shift(&prepared, &scene.batch.mask).unwrap());
         model.commit(&prepared, &scene.batch.mask).unwrap();
     }
-    trace.state = model.save();
+    trace.state = model.save().unwrap();
     trace
 }
 
@@ -115,7 +116,7 @@ fn run(scene: &Scene, semantics: Semantics, granularity: Granularity, optimizer:
     let before = Scene::full(&mut Rng(121), SMALL, 0.7);
     let prepared = model.prepare(&before.step(optimizer, 0.1), &before.batch.mask).unwrap();
     model.commit(&prepared, &before.batch.mask).unwrap();
-    model.assess(&model.prepare(&scene.step(optimizer, 0.1), &scene.batch.mask).unwrap())
+    model.assess(&model.prepare(&scene.step(optimizer, 0.1), &scene.batch.mask).unwrap()).unwrap()
 }
 
 #[test]

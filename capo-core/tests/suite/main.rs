@@ -3,6 +3,7 @@
 mod brute_force;
 mod certificate;
 mod dense;
+mod device;
 mod edge;
 mod exact;
 mod exact_edge;

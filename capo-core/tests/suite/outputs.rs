@@ -4,8 +4,8 @@ use capo_core::{
     Acceptance, Assessment, CurvatureModel, Granularity, PolicyShift, Reason, Rejections, Semantics, Step,
 };
 
-use crate::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD};
-use crate::scene::Scene;
+use super::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD};
+use super::scene::Scene;
 
 const DIMS: Dims = Dims(6, 4, 4, 9, 8);
 /// The paper's model, but for the mean of the policy shift over the policy, which is the divergence's quadratic form.
@@ -23,7 +23,7 @@ fn assess(
     let before = Scene::full(&mut Rng(101), DIMS, 1.0);
     let prepared = model.prepare(&before.step(&step.optimizer, 0.1), &before.batch.mask).unwrap();
     model.commit(&prepared, &before.batch.mask).unwrap();
-    model.assess(&model.prepare(step, mask).unwrap())
+    model.assess(&model.prepare(step, mask).unwrap()).unwrap()
 }
 
 /// Halving the learning rate divides what the quadratic forms leave out by eight.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use capo_core::{Acceptance, CurvatureModel, Granularity, OptimizerKind, OptimizerModel, Policy, Semantics};
 use safetensors::{SafeTensors, tensor::Metadata};
 
-use crate::fixture::{Batch, Dims, assert_close};
+use super::fixture::{Batch, Dims, assert_close};
 
 const TOLERANCE: f64 = 1e-5;
 

@@ -2,7 +2,7 @@
 
 use capo_core::{Loss, OptimizerModel, Policy, Reduction, Step};
 
-use crate::fixture::{Batch, Dims, Rng};
+use super::fixture::{Batch, Dims, Rng};
 
 /// A batch whose logits are `W h`, with a loss.
 #[derive(Clone, Debug)]

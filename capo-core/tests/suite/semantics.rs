@@ -5,7 +5,7 @@ use capo_core::{
     OutsideAction, Policy, RejectedBatch, Semantics, StateDtype, Temperature, UntouchedRows, Weights,
 };
 
-use crate::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, POLICY, Rng, SGD, assert_close};
+use super::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, POLICY, Rng, SGD, assert_close};
 
 const DIMS: Dims = Dims(4, 3, 3, 18, 7);
 const PAPER: Semantics = Semantics::PAPER;
@@ -211,9 +211,9 @@ fn a_rejected_batch_counts_and_moves_nothing_else() {
         batch.commit(&mut model, &POLICY, &ADAM, &none);
         let start = (model.steps(), model.rows());
         batch.commit(&mut model, &POLICY, &ADAM, &batch.mask);
-        let before = model.save();
+        let before = model.save().unwrap();
         batch.commit(&mut model, &POLICY, &ADAM, &none);
-        (start, before, model.save(), model.steps())
+        (start, before, model.save().unwrap(), model.steps())
     };
     let (start, before, after, steps) = run(PAPER);
     assert_eq!((start, steps), ((0, 0), 1));
@@ -241,13 +241,13 @@ fn state_of_other_moments_is_refused() {
         ("rejected_batch", COUNTS),
         ("state_dtype", Semantics { state_dtype: StateDtype::Bf16, ..PAPER }),
     ];
-    let saved = model(Granularity::Token, PAPER).save();
+    let saved = model(Granularity::Token, PAPER).save().unwrap();
     for (key, semantics) in matters {
         let mut model = model(Granularity::Token, semantics);
-        let before = model.save();
+        let before = model.save().unwrap();
         let sentence = model.load(&saved).unwrap_err().to_string();
         assert!(sentence.starts_with(&format!("curvature state was made with `{key}` = `")), "{sentence}");
-        assert_eq!(model.save(), before);
+        assert_eq!(model.save().unwrap(), before);
     }
     // These change proposals, not moments.
     for semantics in [COMPLETION_MEAN, RAW_GRADIENT, Semantics { subset_weights: Weights::RowMean, ..PAPER }] {

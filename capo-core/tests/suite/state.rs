@@ -2,7 +2,7 @@
 
 use capo_core::CurvatureModel;
 
-use crate::fixture::{ADAM, Batch, Dims, POLICY, Rng, open_model};
+use super::fixture::{ADAM, Batch, Dims, POLICY, Rng, open_model};
 
 const DIMS: Dims = Dims(2, 3, 2, 5, 30);
 
@@ -25,23 +25,23 @@ fn after_steps(count: usize) -> CurvatureModel {
 fn a_loaded_model_continues_bit_for_bit() {
     let mut straight = after_steps(4);
     let mut resumed = open_model();
-    resumed.load(&straight.save()).unwrap();
+    resumed.load(&straight.save().unwrap()).unwrap();
     assert_eq!((resumed.steps(), resumed.rows()), (4, straight.rows()));
     let (mut a, mut b) = (Rng(2), Rng(2));
     for _ in 0..4 {
         assert_eq!(step(&mut straight, &mut a), step(&mut resumed, &mut b));
     }
-    assert_eq!(straight.save(), resumed.save());
+    assert_eq!(straight.save().unwrap(), resumed.save().unwrap());
     // Loading replaces what was there, a model without history included.
-    resumed.load(&open_model().save()).unwrap();
+    resumed.load(&open_model().save().unwrap()).unwrap();
     assert_eq!((resumed.steps(), resumed.rows()), (0, 0));
 }
 
 #[test]
 fn truncated_or_corrupt_state_is_refused_and_changes_nothing() {
     let mut model = after_steps(2);
-    let before = model.save();
-    let good = after_steps(3).save();
+    let before = model.save().unwrap();
+    let good = after_steps(3).save().unwrap();
     for length in 0..good.len() {
         assert!(model.load(&good[..length]).is_err(), "cut to {length} bytes");
     }
@@ -51,14 +51,14 @@ fn truncated_or_corrupt_state_is_refused_and_changes_nothing() {
         assert!(model.load(&bad).is_err(), "bit flipped in byte {at}");
     }
     assert!(model.load(&[&good[..], &[0]].concat()).is_err(), "a byte too many");
-    assert_eq!(model.save(), before);
+    assert_eq!(model.save().unwrap(), before);
     model.load(&good).unwrap();
 }
 
 #[test]
 fn refusals_say_why() {
     let mut model = open_model();
-    let good = after_steps(2).save();
+    let good = after_steps(2).save().unwrap();
     let mut say = |bytes: &[u8]| model.load(bytes).unwrap_err().to_string();
     let advice = "(it is damaged or not one: resume from another checkpoint)";
     assert_eq!(say(b"hello"), format!("curvature state does not begin with `capocurv` {advice}"));
@@ -70,7 +70,7 @@ fn refusals_say_why() {
 
 #[test]
 fn state_of_another_vocabulary_or_width_is_refused() {
-    let good = after_steps(1).save();
+    let good = after_steps(1).save().unwrap();
     for (dims, who) in
         [(Dims(2, 3, 2, 5, 31), "vocabulary 31 and width 5"), (Dims(2, 3, 2, 6, 30), "vocabulary 30 and width 6")]
     {
@@ -83,14 +83,14 @@ fn state_of_another_vocabulary_or_width_is_refused() {
         // A model with history refuses to load it,
         let mut model = open_model();
         other.commit(&mut model, &POLICY, &ADAM, &other.mask);
-        let before = model.save();
+        let before = model.save().unwrap();
         assert_eq!(model.load(&good).unwrap_err().to_string(), sentence("this model has"));
-        assert_eq!(model.save(), before);
+        assert_eq!(model.save().unwrap(), before);
         // one without loads it and refuses the batch.
         let mut model = open_model();
         model.load(&good).unwrap();
         let result = model.prepare(&other.step(&POLICY, &ADAM, 0.1), &other.mask);
         assert_eq!(result.unwrap_err().to_string(), sentence("the batch has"));
-        assert_eq!(model.save(), good);
+        assert_eq!(model.save().unwrap(), good);
     }
 }

@@ -2,7 +2,7 @@
 
 use capo_core::{Acceptance, Assessment, CurvatureModel, Granularity, OptimizerModel, Rejections, Semantics};
 
-use crate::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, POLICY, Rng, SGD, assert_close, open_model_of, reorder};
+use super::fixture::{ADAM, Batch, Dims, GRANULARITIES, OPEN, POLICY, Rng, SGD, assert_close, open_model_of, reorder};
 
 const DIMS: Dims = Dims(6, 4, 3, 18, 7);
 const RATE: f64 = 0.1;

@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use capo_core::{
     CurvatureAverage, Granularity, ObjectiveShift, OptimizerKind, OutsideAction, PolicyShift, Probabilities, Reduction,
-    Semantics, Step, Temperature, TokenGradient, Weights,
+    Semantics, Temperature, TokenGradient, Weights,
 };
 
-use crate::dense::Optimizer;
-use crate::fixture::Dims;
-use crate::scene::Scene;
+use super::dense::Optimizer;
+use super::fixture::{Batch, Dims};
+use super::scene::Scene;
 
 /// One token over the whole vocabulary.
 pub struct Token {
@@ -248,7 +248,7 @@ pub fn as_host_moments(optimizer: &Optimizer) -> (Vec<f32>, Vec<f32>) {
 }
 
 /// Whether some sampled token is not among its largest logits.
-pub fn has_outside_actions(step: &Step) -> bool {
-    let k = step.batch.k;
-    step.batch.action_ids.iter().enumerate().any(|(at, id)| !step.batch.topk_ids[at * k..][..k].contains(id))
+pub fn has_outside_actions(batch: &Batch) -> bool {
+    let k = batch.dims.2;
+    batch.action_ids.iter().enumerate().any(|(at, id)| !batch.topk_ids[at * k..][..k].contains(id))
 }

@@ -16,7 +16,7 @@ mod table;
 
 use std::marker::PhantomData;
 
-use capo_core::{CurvatureModel, Loss, Policy, Step};
+use capo_core::{Arrays, CurvatureModel, HostArrays, Loss, Policy, Step};
 use capo_plugin::prelude::*;
 use capo_plugin::{Denominator, LastLayer};
 
@@ -99,13 +99,19 @@ fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_core::LastLa
         k: *k as usize,
         width: *width as usize,
         vocab_size: last.vocab_size,
+        action_ids: batch.completion_ids,
+        arrays: arrays(&last)?,
+    })
+}
+
+fn arrays<'a>(last: &LastLayer<'a>) -> Result<Arrays<'a>, PluginError> {
+    Ok(Arrays::Host(HostArrays {
         hidden: last.hidden.as_f32()?,
         topk_ids: last.topk_ids.as_u32()?,
         topk_logits: last.topk_logits.as_f32()?,
-        action_ids: batch.completion_ids,
         action_logits: last.action_logits.as_f32()?,
         logsumexp: last.logsumexp.as_f32()?,
-    })
+    }))
 }
 
 fn failed(error: capo_core::Error) -> PluginError {
@@ -116,7 +122,7 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
     fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
         let step = self.step(batch)?;
         let prepared = self.model.prepare(&step, keep).map_err(failed)?;
-        let assessment = self.model.assess(&prepared);
+        let assessment = self.model.assess(&prepared).map_err(failed)?;
         if self.batch_shifts {
             let shift = |keep: &[u8]| self.model.batch_shift(&prepared, keep).map_err(failed);
             let before = shift(keep)?;
@@ -147,7 +153,7 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
-        Ok(self.model.save())
+        self.model.save().map_err(|error| PluginError::state(error.to_string()))
     }
 
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {

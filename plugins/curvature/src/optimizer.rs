@@ -1,6 +1,6 @@
 //! Which optimizer the proposed step models, and whose moments it starts from.
 
-use capo_core::{HostMoments, OptimizerModel};
+use capo_core::{HostMoments, MomentArrays, OptimizerModel};
 use capo_plugin::OptimizerKind;
 use capo_plugin::prelude::*;
 
@@ -78,6 +78,7 @@ impl Optimizer {
         }
         let state = batch.optimizer_state()?;
         let (exp_avg, exp_avg_sq) = (state.exp_avg.as_f32()?, state.exp_avg_sq.as_f32()?);
-        Ok(Some(HostMoments { exp_avg, exp_avg_sq, steps: batch.optimizer.steps_taken }))
+        let arrays = MomentArrays::Host { exp_avg, exp_avg_sq };
+        Ok(Some(HostMoments { arrays, steps: batch.optimizer.steps_taken }))
     }
 }

@@ -1,0 +1,87 @@
+// Types, loads and warp sums that the kernels share.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// No row, no subset, no slot.
+constexpr u32 NONE = 0xffffffffu;
+constexpr u32 ALL_LANES = 0xffffffffu;
+constexpr u32 WARP = 32;
+// Columns that a lane holds of a tile, and columns of a tile.
+constexpr u32 PER_LANE = 8;
+constexpr u32 TILE = WARP * PER_LANE;
+
+struct f16 { u16 bits; };
+struct bf16 { u16 bits; };
+
+__device__ inline float widen(float x) { return x; }
+
+__device__ inline float widen(bf16 x) { return __uint_as_float((u32)x.bits << 16); }
+
+__device__ inline float widen(f16 x) {
+#ifdef CAPO_EMULATED
+    // Exponents meet by a multiplication with 2^112, subnormals included; infinities and NaN keep theirs.
+    u32 magnitude = (u32)(x.bits & 0x7fff) << 13, sign = (u32)(x.bits & 0x8000) << 16;
+    u32 special = (x.bits & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
+    return __uint_as_float(__float_as_uint(__uint_as_float(magnitude) * 5.192296858534828e33f) | special | sign);
+#else
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+#endif
+}
+
+// Square root to one or two ulps, one instruction of the special-function unit.
+__device__ inline float root(float x) {
+#ifdef CAPO_EMULATED
+    return sqrtf(x);
+#else
+    float y;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+// Quotient to two ulps, for divisors between 2^-126 and 2^126.
+__device__ inline float quotient(float x, float y) {
+#ifdef CAPO_EMULATED
+    return x / y;
+#else
+    return __fdividef(x, y);
+#endif
+}
+
+__device__ inline bool finite(double x) { return fabs(x) <= 1.7976931348623157e308; }
+
+// A lane's columns of a row, 0 beyond its end. `vector`: rows start at multiples of 16 bytes.
+template <class H>
+__device__ inline void load_columns(const H* row, u32 column, u32 width, bool vector, float (&x)[PER_LANE]) {
+    if (vector && column + PER_LANE <= width) {
+        alignas(16) H raw[PER_LANE];
+        const uint4* source = reinterpret_cast<const uint4*>(row + column);
+        uint4* target = reinterpret_cast<uint4*>(raw);
+#pragma unroll
+        for (u32 part = 0; part < PER_LANE * sizeof(H) / sizeof(uint4); part++) target[part] = source[part];
+#pragma unroll
+        for (u32 at = 0; at < PER_LANE; at++) x[at] = widen(raw[at]);
+    } else {
+#pragma unroll
+        for (u32 at = 0; at < PER_LANE; at++) x[at] = column + at < width ? widen(row[column + at]) : 0.0f;
+    }
+}
+
+// Sum over the lanes of a warp, in all of them; the order is fixed.
+template <class T>
+__device__ inline T warp_sum(T x) {
+#pragma unroll
+    for (u32 distance = WARP / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(ALL_LANES, x, distance);
+    return x;
+}
+
+__device__ inline double warp_max(double x) {
+#pragma unroll
+    for (u32 distance = WARP / 2; distance > 0; distance /= 2) x = fmax(x, __shfl_xor_sync(ALL_LANES, x, distance));
+    return x;
+}

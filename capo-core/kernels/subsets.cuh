@@ -1,0 +1,207 @@
+// Gradients of rows, summed over the tokens of a subset: what their direction does to the pairs, and what they do to moments.
+//
+// A block takes one segment and one tile of D. Segments of up to LONG pairs have a warp, longer ones LONG_WARPS of them, which
+// share the pairs out in equal parts. The sum over tokens stays in registers, the direction in shared memory: nothing of size
+// R D is written.
+
+constexpr u32 LONG = 64;
+constexpr u32 LONG_WARPS = 16;
+// Pairs whose features a warp asks for before it needs the first.
+constexpr u32 AHEAD = 4;
+
+// 1 where a segment is long, `[count + 1]`.
+extern "C" __global__ void mark_long(u32 count, const u32* starts, u32* marks) {
+    u32 segment = blockIdx.x * blockDim.x + threadIdx.x;
+    if (segment > count) return;
+    marks[segment] = segment < count && starts[segment + 1] - starts[segment] > LONG;
+}
+
+// The long segments, in their order.
+extern "C" __global__ void list_long(u32 count, const u32* prefix, u32* list) {
+    u32 segment = blockIdx.x * blockDim.x + threadIdx.x;
+    if (segment < count && prefix[segment + 1] != prefix[segment]) list[prefix[segment]] = segment;
+}
+
+// The pairs that a warp of the block works on.
+struct Span {
+    u32 first, last;
+};
+
+template <u32 WARPS>
+__device__ inline Span own_span(u32 first, u32 last) {
+    u32 warp = threadIdx.x / WARP, each = (last - first + WARPS - 1) / WARPS;
+    u32 begin = min(last, first + warp * each);
+    return Span{begin, min(last, begin + each)};
+}
+
+// The block's tile of `sum coefficient h`, its columns in `tile` for all threads.
+template <u32 WARPS, class H>
+__device__ inline void sum_gradient(
+    Span span, const u32* values, const H* hidden, const u32* features, u32 column, u32 width, bool vector, u32 stride,
+    const double* coefficients, double (&tile)[WARPS][TILE]) {
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    double total[PER_LANE] = {};
+    for (u32 at = span.first; at < span.last; at += AHEAD) {
+        float h[AHEAD][PER_LANE];
+        double c[AHEAD];
+#pragma unroll
+        for (u32 ahead = 0; ahead < AHEAD; ahead++) {
+            // Beyond the end the last pair again, which adds nothing.
+            u32 index = values[min(at + ahead, span.last - 1)];
+            c[ahead] = at + ahead < span.last ? coefficients[index] : 0.0;
+            load_columns(hidden + (size_t)features[index / stride] * width, column, width, vector, h[ahead]);
+        }
+#pragma unroll
+        for (u32 ahead = 0; ahead < AHEAD; ahead++)
+#pragma unroll
+            for (u32 own = 0; own < PER_LANE; own++) total[own] = fma(c[ahead], (double)h[ahead][own], total[own]);
+    }
+#pragma unroll
+    for (u32 own = 0; own < PER_LANE; own++) tile[warp][lane * PER_LANE + own] = total[own];
+    __syncthreads();
+    if (WARPS > 1) {
+        for (u32 own = threadIdx.x; own < TILE; own += WARPS * WARP) {
+            double all = 0.0;
+            for (u32 other = 0; other < WARPS; other++) all += tile[other][own];
+            tile[0][own] = all;
+        }
+        __syncthreads();
+    }
+}
+
+// For each pair of the segment the tile's part of `D h`, and for the segment that of `|D|^2`: `parts[blockIdx.y]`, `[P]` and `[R]`.
+// `rows` absent means SGD, where D is the gradient.
+template <u32 WARPS, class H>
+__device__ inline void project_segment(
+    u32 segment, u32 pairs, u32 count, const u32* values, const u32* starts, const Row* rows, const H* hidden, const u32* features,
+    u32 first_tile, u32 width, int vector, u32 stride, const double* coefficients, double eps, double* parts, double* norms) {
+    __shared__ double tile[WARPS][TILE];
+    __shared__ double squares[WARPS];
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, base = (first_tile + blockIdx.y) * TILE, column = base + lane * PER_LANE;
+    Span span = own_span<WARPS>(starts[segment], starts[segment + 1]);
+    sum_gradient<WARPS>(span, values, hidden, features, column, width, vector, stride, coefficients, tile);
+    double norm = 0.0;
+    for (u32 own = threadIdx.x; own < TILE; own += WARPS * WARP) {
+        double direction = tile[0][own];
+        if (rows && base + own < width) {
+            Row row = rows[segment];
+            double mean = row.new1 * direction, square = row.new2 * direction * direction;
+            if (row.exp_avg) {
+                mean = row.old1 * (double)row.exp_avg[base + own] + mean;
+                square = row.old2 * (double)row.exp_avg_sq[base + own] + square;
+            }
+            direction = mean / (sqrt(square) + eps);
+        }
+        tile[0][own] = direction;
+        norm += direction * direction;
+    }
+    norm = warp_sum(norm);
+    if (lane == 0) squares[warp] = norm;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        double all = 0.0;
+        for (u32 other = 0; other < WARPS; other++) all += squares[other];
+        norms[(size_t)blockIdx.y * count + segment] = all;
+    }
+    double direction[PER_LANE];
+#pragma unroll
+    for (u32 own = 0; own < PER_LANE; own++) direction[own] = tile[0][lane * PER_LANE + own];
+    for (u32 at = span.first; at < span.last; at += AHEAD) {
+        float h[AHEAD][PER_LANE];
+#pragma unroll
+        for (u32 ahead = 0; ahead < AHEAD; ahead++) {
+            u32 index = values[min(at + ahead, span.last - 1)];
+            load_columns(hidden + (size_t)features[index / stride] * width, column, width, vector, h[ahead]);
+        }
+#pragma unroll
+        for (u32 ahead = 0; ahead < AHEAD; ahead++) {
+            double part = 0.0;
+#pragma unroll
+            for (u32 own = 0; own < PER_LANE; own++) part = fma(direction[own], (double)h[ahead][own], part);
+            part = warp_sum(part);
+            if (lane == 0 && at + ahead < span.last) parts[(size_t)blockIdx.y * pairs + at + ahead] = part;
+        }
+    }
+}
+
+__device__ inline float saturate(double x) {
+    float y = (float)x;
+    return isnan(y) ? y : fminf(fmaxf(y, -3.4028234663852886e38f), 3.4028234663852886e38f);
+}
+
+// The nearest number that bf16 has, ties to even; a finite one stays finite.
+__device__ inline float round_to_bf16(float x) {
+    const float largest = 3.3895313892515355e38f;
+    u32 bits = __float_as_uint(isnan(x) ? x : fminf(fmaxf(x, -largest), largest));
+    return __uint_as_float((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
+}
+
+// Takes the segment's gradient into the moments of its row.
+template <u32 WARPS, class H>
+__device__ inline void update_segment(
+    u32 segment, const u32* values, const u32* starts, const Row* rows, const H* hidden, const u32* features, u32 width, int vector,
+    u32 stride, const double* coefficients, int in_bf16) {
+    __shared__ double tile[WARPS][TILE];
+    u32 lane = threadIdx.x % WARP, base = blockIdx.y * TILE;
+    Span span = own_span<WARPS>(starts[segment], starts[segment + 1]);
+    sum_gradient<WARPS>(span, values, hidden, features, base + lane * PER_LANE, width, vector, stride, coefficients, tile);
+    Row row = rows[segment];
+    // What a new row's memory holds is not read.
+    bool fresh = row.old1 == 0.0 && row.old2 == 0.0;
+    for (u32 own = threadIdx.x; own < TILE && base + own < width; own += WARPS * WARP) {
+        float *m = row.exp_avg + base + own, *v = row.exp_avg_sq + base + own;
+        double g = tile[0][own], mean = row.new1 * g, square = row.new2 * g * g;
+        if (!fresh) mean = row.old1 * (double)*m + mean, square = row.old2 * (double)*v + square;
+        *m = in_bf16 ? round_to_bf16(saturate(mean)) : saturate(mean);
+        *v = in_bf16 ? round_to_bf16(saturate(square)) : saturate(square);
+    }
+}
+
+#define SEGMENT_KERNELS(SUFFIX, H)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(WARP) project_short_##SUFFIX(                                          \
+        u32 pairs, u32 count, const u32* values, const u32* starts, const Row* rows, const H* hidden,                   \
+        const u32* features, u32 first_tile, u32 width, int vector, u32 stride, const double* coefficients, double eps, \
+        double* parts, double* norms) {                                                                                 \
+        u32 segment = blockIdx.x;                                                                                       \
+        if (starts[segment + 1] - starts[segment] > LONG) return;                                                       \
+        project_segment<1>(segment, pairs, count, values, starts, rows, hidden, features, first_tile, width, vector,    \
+                           stride, coefficients, eps, parts, norms);                                                    \
+    }                                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(LONG_WARPS * WARP) project_long_##SUFFIX(                              \
+        const u32* list, u32 pairs, u32 count, const u32* values, const u32* starts, const Row* rows, const H* hidden,  \
+        const u32* features, u32 first_tile, u32 width, int vector, u32 stride, const double* coefficients, double eps, \
+        double* parts, double* norms) {                                                                                 \
+        project_segment<LONG_WARPS>(list[blockIdx.x], pairs, count, values, starts, rows, hidden, features, first_tile, \
+                                    width, vector, stride, coefficients, eps, parts, norms);                            \
+    }                                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(WARP) update_short_##SUFFIX(                                           \
+        const u32* values, const u32* starts, const Row* rows, const H* hidden, const u32* features, u32 width,         \
+        int vector, u32 stride, const double* coefficients, int in_bf16) {                                              \
+        u32 segment = blockIdx.x;                                                                                       \
+        if (starts[segment + 1] - starts[segment] > LONG) return;                                                       \
+        update_segment<1>(segment, values, starts, rows, hidden, features, width, vector, stride, coefficients, in_bf16); \
+    }                                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(LONG_WARPS * WARP) update_long_##SUFFIX(                               \
+        const u32* list, const u32* values, const u32* starts, const Row* rows, const H* hidden, const u32* features,   \
+        u32 width, int vector, u32 stride, const double* coefficients, int in_bf16) {                                   \
+        update_segment<LONG_WARPS>(list[blockIdx.x], values, starts, rows, hidden, features, width, vector, stride,     \
+                                   coefficients, in_bf16);                                                              \
+    }
+SEGMENT_KERNELS(f32, float)
+SEGMENT_KERNELS(f16, f16)
+SEGMENT_KERNELS(bf16, bf16)
+
+// Adds the parts of `tiles` tiles, in their order, to each pair's projection and to that of its segment's first pair `|D|^2`.
+extern "C" __global__ void add_projections(
+    u32 pairs, u32 count, u32 tiles, const u32* values, const u32* segments, const u32* starts, const double* parts,
+    const double* part_norms, double* v, double* norms) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= pairs) return;
+    u32 index = values[at], segment = segments[at];
+    double total = v[index], norm = norms[index];
+    for (u32 tile = 0; tile < tiles; tile++) {
+        total += parts[(size_t)tile * pairs + at];
+        if (starts[segment] == at) norm += part_norms[(size_t)tile * count + segment];
+    }
+    v[index] = total, norms[index] = norm;
+}

@@ -1,0 +1,139 @@
+//! Arrays that a trainer has on a device, used where they lie.
+
+#![allow(unsafe_code, reason = "an address is what its owner says")]
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+
+/// A compact, row-major array in device memory.
+#[derive(Debug)]
+pub struct Slice<'a, T> {
+    address: u64,
+    len: usize,
+    values: PhantomData<&'a T>,
+}
+
+impl<T> Clone for Slice<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Slice<'_, T> {}
+
+impl<T> Slice<'_, T> {
+    /// The array at a `CUdeviceptr` of the device's primary context.
+    ///
+    /// # Safety
+    ///
+    /// There are `len` values of `T` at `address`, which nobody writes for the life of the slice but work queued on the stream
+    /// that it is passed with.
+    pub unsafe fn from_raw(address: u64, len: usize) -> Self {
+        Self { address, len, values: PhantomData }
+    }
+
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The `CUdeviceptr`.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+/// A `CUstream`: work on it runs in the order in which it is queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Stream(usize);
+
+impl Stream {
+    /// The stream at this address; null is the device's default one, as is `Stream::default()`.
+    ///
+    /// # Safety
+    ///
+    /// It is a stream of the device's primary context, and lives as long as the batch that it comes with.
+    pub unsafe fn from_raw(stream: *mut c_void) -> Self {
+        Self(stream as usize)
+    }
+
+    pub(super) fn raw(self) -> *mut c_void {
+        self.0 as *mut c_void
+    }
+}
+
+/// Features, `[B, T, D]`, as the trainer has them; 16-bit numbers by their bits.
+#[derive(Debug, Clone, Copy)]
+pub enum Features<'a> {
+    /// 32-bit floats.
+    F32(Slice<'a, f32>),
+    /// 16-bit IEEE floats.
+    F16(Slice<'a, u16>),
+    /// 16-bit brain floats.
+    Bf16(Slice<'a, u16>),
+}
+
+impl Features<'_> {
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F16(values) | Self::Bf16(values) => values.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        match self {
+            Self::F32(values) => values.address(),
+            Self::F16(values) | Self::Bf16(values) => values.address(),
+        }
+    }
+}
+
+/// The large arrays of a last layer in the memory of one device; shapes and meaning as in
+/// [`HostArrays`](crate::HostArrays).
+#[derive(Debug, Clone, Copy)]
+pub struct Arrays<'a> {
+    /// The device's number.
+    pub device: i32,
+    /// Where the arrays are ready once the work queued on it is done, and where the model queues its own.
+    pub stream: Stream,
+    /// `[B, T, D]`.
+    pub hidden: Features<'a>,
+    /// `[B, T, K]`.
+    pub topk_ids: Slice<'a, u32>,
+    /// `[B, T, K]`.
+    pub topk_logits: Slice<'a, f32>,
+    /// `[B, T]`.
+    pub action_logits: Slice<'a, f32>,
+    /// `[B, T]`.
+    pub logsumexp: Slice<'a, f32>,
+}
+
+impl<'a> From<Arrays<'a>> for crate::Arrays<'a> {
+    fn from(arrays: Arrays<'a>) -> Self {
+        Self::Cuda(arrays)
+    }
+}
+
+impl Arrays<'_> {
+    /// Lengths of hidden, topk_ids, topk_logits, action_logits and logsumexp.
+    pub(crate) fn lengths(&self) -> [usize; 5] {
+        [self.hidden.len(), self.topk_ids.len(), self.topk_logits.len(), self.action_logits.len(), self.logsumexp.len()]
+    }
+
+    /// The device's number.
+    pub(crate) fn device(&self) -> i32 {
+        self.device
+    }
+}

@@ -1,0 +1,380 @@
+//! The CUDA driver, loaded when first needed: a device's primary context, its memory, and kernel launches.
+//!
+//! A process may hold several copies of this crate, one per plugin, beside a trainer with a CUDA of its own. All of them
+//! share the device's primary context, in which an address means the same to everyone.
+
+#![allow(unsafe_code, reason = "the driver's API is C")]
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_int, c_uint, c_void};
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use cudarc::driver::{result as driver, sys};
+
+use super::arrays::{Slice, Stream};
+use super::image;
+use crate::Error;
+
+/// A CUDA device; all of a process's handles to it share one module and one store of memory.
+#[derive(Clone)]
+pub struct Device(Arc<Opened>);
+
+struct Opened {
+    ordinal: i32,
+    context: sys::CUcontext,
+    module: sys::CUmodule,
+    kernels: Mutex<HashMap<&'static str, usize>>,
+    /// Memory given back, by stream and size. It is used again on the same stream only, so that what is still queued there with
+    /// it comes first. To return it to the driver would cost a synchronisation of the device.
+    spare: Mutex<HashMap<(Stream, usize), Vec<sys::CUdeviceptr>>>,
+}
+
+// SAFETY: the driver's handles may be used from any thread that has made the context current, which every method does.
+unsafe impl Send for Opened {}
+// SAFETY: as for `Send`; the driver locks for itself.
+unsafe impl Sync for Opened {}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cuda:{}", self.0.ordinal)
+    }
+}
+
+impl Device {
+    /// The device with this number, with the kernels compiled for it.
+    ///
+    /// A machine without driver or device, or a number beyond the last, is an error.
+    pub fn open(ordinal: i32) -> Result<Self, Error> {
+        static OPEN: Mutex<Vec<Device>> = Mutex::new(Vec::new());
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = open.iter().find(|device| device.0.ordinal == ordinal) {
+            return Ok(device.clone());
+        }
+        let device = Self::opened(ordinal)?;
+        open.push(device.clone());
+        Ok(device)
+    }
+
+    fn opened(ordinal: i32) -> Result<Self, Error> {
+        let count = device_count()?;
+        if !(0..count).contains(&ordinal) {
+            return Err(Error::new(format!(
+                "there is no CUDA device {ordinal}, this machine has {count}, from 0 (choose one of them)"
+            )));
+        }
+        let device = driver::device::get(ordinal).map_err(|error| failed("opening the device", &error))?;
+        // SAFETY: `device` is valid; the primary context is kept for the life of the process.
+        let context = unsafe { driver::primary_ctx::retain(device) }.map_err(|e| failed("making its context", &e))?;
+        // SAFETY: `context` was just retained.
+        unsafe { driver::ctx::set_current(context) }.map_err(|error| failed("entering its context", &error))?;
+        let attribute = |attribute| {
+            // SAFETY: `device` is valid.
+            unsafe { driver::device::get_attribute(device, attribute) }.map_err(|error| failed("asking for it", &error))
+        };
+        use sys::CUdevice_attribute::{
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+        };
+        let module = Self::module(&image::of((attribute(MAJOR)?, attribute(MINOR)?)))?;
+        let (kernels, spare) = (Mutex::default(), Mutex::default());
+        Ok(Self(Arc::new(Opened { ordinal, context, module, kernels, spare })))
+    }
+
+    /// The first of `images` that the driver takes.
+    fn module(images: &[Vec<u8>]) -> Result<sys::CUmodule, Error> {
+        let mut refusal = None;
+        for image in images {
+            // SAFETY: the image is a cubin, or PTX that ends in NUL.
+            match unsafe { driver::module::load_data(image.as_ptr().cast()) } {
+                Ok(module) => return Ok(module),
+                Err(error) => {
+                    refusal =
+                        Some(failed("loading the curvature kernels (update the driver, or install NVRTC)", &error))
+                }
+            }
+        }
+        Err(refusal.unwrap_or_else(|| Error::new("there is no image of the curvature kernels for this device")))
+    }
+
+    /// Its number.
+    pub fn ordinal(&self) -> i32 {
+        self.0.ordinal
+    }
+
+    /// Makes its context this thread's.
+    fn enter(&self) -> Result<(), Error> {
+        // SAFETY: the primary context is retained for the life of the process.
+        unsafe { driver::ctx::set_current(self.0.context) }.map_err(|error| failed("entering its context", &error))
+    }
+
+    /// Memory for `len` values, whose contents are arbitrary.
+    fn buffer<T: Plain>(&self, len: usize, stream: Stream) -> Result<Buffer<T>, Error> {
+        let size = class_of((len * size_of::<T>()).max(1));
+        let spare = lock(&self.0.spare).get_mut(&(stream, size)).and_then(Vec::pop);
+        let address = match spare {
+            Some(address) => address,
+            None => self.allocate(size)?,
+        };
+        Ok(Buffer { device: self.clone(), address, len, place: (stream, size), values: PhantomData })
+    }
+
+    fn allocate(&self, size: usize) -> Result<sys::CUdeviceptr, Error> {
+        self.enter()?;
+        // SAFETY: the context is current.
+        unsafe { driver::malloc_sync(size) }.or_else(|_| {
+            self.return_spare();
+            // SAFETY: as above.
+            unsafe { driver::malloc_sync(size) }.map_err(|error| {
+                failed(&format!("taking {size} bytes of memory (keep fewer logits, or use a smaller batch)"), &error)
+            })
+        })
+    }
+
+    /// Gives the memory that nobody uses back to the driver.
+    fn return_spare(&self) {
+        for address in lock(&self.0.spare).drain().flat_map(|(_, addresses)| addresses) {
+            // SAFETY: the address came from `allocate`, and its buffer is gone. A failure leaves the memory taken.
+            let _ = unsafe { driver::free_sync(address) };
+        }
+    }
+
+    /// A copy of `values` in the device's memory.
+    pub fn upload<T: Plain>(&self, values: &[T]) -> Result<Buffer<T>, Error> {
+        let buffer = self.buffer(values.len(), Stream::default())?;
+        self.enter()?;
+        if !values.is_empty() {
+            // SAFETY: the buffer holds as many values. Before it returns, the call has read `values`.
+            unsafe { driver::memcpy_htod_sync(buffer.address, values) }
+                .map_err(|error| failed("copying to it", &error))?;
+        }
+        Ok(buffer)
+    }
+
+    /// A queue of work on this device.
+    pub(super) fn queue(&self, stream: Stream) -> Result<Queue, Error> {
+        self.enter()?;
+        Ok(Queue { device: self.clone(), stream })
+    }
+
+    fn kernel(&self, name: &'static str) -> Result<sys::CUfunction, Error> {
+        let mut kernels = lock(&self.0.kernels);
+        if let Some(&kernel) = kernels.get(name) {
+            return Ok(kernel as sys::CUfunction);
+        }
+        let symbol = CString::new(name).map_err(|error| Error::new(error.to_string()))?;
+        // SAFETY: the module is loaded for the life of the process.
+        let kernel = unsafe { driver::module::get_function(self.0.module, symbol) }
+            .map_err(|error| failed(&format!("finding kernel `{name}`"), &error))?;
+        kernels.insert(name, kernel as usize);
+        Ok(kernel)
+    }
+}
+
+/// Work queued on one stream, with the device's context current on this thread.
+pub(super) struct Queue {
+    device: Device,
+    stream: Stream,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.device.fmt(f)
+    }
+}
+
+impl Queue {
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn raw(&self) -> sys::CUstream {
+        self.stream.raw().cast()
+    }
+
+    /// Makes the device's context this thread's, as every later call here needs.
+    pub fn enter(&self) -> Result<(), Error> {
+        self.device.enter()
+    }
+
+    /// Memory for `len` values, whose contents are arbitrary.
+    pub fn buffer<T: Plain>(&self, len: usize) -> Result<Buffer<T>, Error> {
+        self.device.buffer(len, self.stream)
+    }
+
+    /// A copy of `values`.
+    pub fn upload<T: Plain>(&self, values: &[T]) -> Result<Buffer<T>, Error> {
+        let buffer = self.buffer(values.len())?;
+        if !values.is_empty() {
+            // SAFETY: the buffer holds as many values. Pageable memory has been read when the call returns.
+            unsafe { driver::memcpy_htod_async(buffer.address, values, self.raw()) }
+                .map_err(|error| failed("copying to it", &error))?;
+        }
+        Ok(buffer)
+    }
+
+    /// Memory of `len` values whose bytes are all `byte`.
+    pub fn filled<T: Plain>(&self, len: usize, byte: u8) -> Result<Buffer<T>, Error> {
+        let buffer = self.buffer(len)?;
+        if len > 0 {
+            // SAFETY: the buffer holds as many bytes.
+            unsafe { driver::memset_d8_async(buffer.address, byte, len * size_of::<T>(), self.raw()) }
+                .map_err(|error| failed("clearing its memory", &error))?;
+        }
+        Ok(buffer)
+    }
+
+    /// The first `len` values of `source`, once all queued work is done.
+    pub fn download<T: Plain>(&self, source: &Buffer<T>, len: usize) -> Result<Vec<T>, Error> {
+        self.read(source.slice(), 0, len)
+    }
+
+    /// `len` values of `source` from `start` on, once all queued work is done.
+    pub fn read<T: Plain>(&self, source: Slice<T>, start: usize, len: usize) -> Result<Vec<T>, Error> {
+        let mut values = vec![T::default(); len.min(source.len().saturating_sub(start))];
+        if !values.is_empty() {
+            let address = source.address() + (start * size_of::<T>()) as u64;
+            // SAFETY: both sides hold as many values; `synchronize` waits for the copy before they are read.
+            unsafe { driver::memcpy_dtoh_async(&mut values, address, self.raw()) }
+                .map_err(|error| failed("copying from it", &error))?;
+        }
+        self.synchronize()?;
+        Ok(values)
+    }
+
+    /// Waits for all queued work.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        // SAFETY: the stream is valid as long as the batch that brought it.
+        unsafe { driver::stream::synchronize(self.raw()) }.map_err(|error| failed("computing", &error))
+    }
+
+    /// Queues `blocks` blocks of `threads` threads; nothing if there is no block.
+    ///
+    /// # Safety
+    ///
+    /// `arguments` point to values of the types that the kernel declares, in its order, whose addresses are of this device's
+    /// memory and large enough for what the kernel does there.
+    pub unsafe fn launch(
+        &self,
+        kernel: &'static str,
+        blocks: (u32, u32),
+        threads: u32,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), Error> {
+        if blocks.0 == 0 || blocks.1 == 0 {
+            return Ok(());
+        }
+        let function = self.device.kernel(kernel)?;
+        let (grid, block) = ((blocks.0, blocks.1, 1 as c_uint), (threads, 1, 1));
+        // SAFETY: the caller's; no kernel of this crate has dynamic shared memory.
+        unsafe { driver::launch_kernel(function, grid, block, 0, self.raw(), arguments) }
+            .map_err(|error| failed(&format!("starting kernel `{kernel}`"), &error))
+    }
+}
+
+/// Memory of one device, given back when dropped.
+pub struct Buffer<T> {
+    device: Device,
+    address: sys::CUdeviceptr,
+    len: usize,
+    place: (Stream, usize),
+    values: PhantomData<T>,
+}
+
+impl<T> Buffer<T> {
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The `CUdeviceptr`, as a kernel takes it.
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// All of it, borrowed.
+    pub fn slice(&self) -> Slice<'_, T> {
+        // SAFETY: the buffer holds as many values for as long as it is borrowed.
+        unsafe { Slice::from_raw(self.address, self.len) }
+    }
+}
+
+impl<T> std::fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} values on {:?}", self.len, self.device)
+    }
+}
+
+impl<T> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        lock(&self.device.0.spare).entry(self.place).or_default().push(self.address);
+    }
+}
+
+/// Values that are nothing but their bytes.
+///
+/// # Safety
+///
+/// Every pattern of bytes is a value, and there is no padding.
+pub unsafe trait Plain: Copy + Default {}
+
+macro_rules! plain {
+    ($($type:ty),*) => { $(
+        // SAFETY: a primitive number.
+        unsafe impl Plain for $type {}
+    )* };
+}
+plain!(u8, u16, u32, u64, f32, f64, [f64; 6]);
+
+/// What a kernel takes by value.
+pub(super) trait Argument {}
+
+impl Argument for u32 {}
+impl Argument for i32 {}
+impl Argument for u64 {}
+impl Argument for f32 {}
+impl Argument for f64 {}
+
+/// Where an argument is, for as long as it is borrowed.
+pub(super) fn argument<T: Argument>(value: &T) -> *mut c_void {
+    (&raw const *value).cast_mut().cast()
+}
+
+/// Devices of this machine, at least 1. Where cudarc would panic for want of a library, an error.
+fn device_count() -> Result<i32, Error> {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    let name = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+    // SAFETY: the driver's initialisers are sound to run at any time. It is kept, so that it is not unloaded under cudarc.
+    let present = || unsafe { libloading::Library::new(name) }.map(std::mem::forget).is_ok();
+    if !PRESENT.get_or_init(present) {
+        return Err(Error::new(format!(
+            "this machine has no CUDA driver, `{name}` could not be loaded (install the NVIDIA driver, or run with `--device cpu`)"
+        )));
+    }
+    let count = driver::init().and_then(|()| driver::device::get_count());
+    match count {
+        Ok(count) if count > 0 => Ok(count as c_int),
+        Ok(_) => Err(Error::new("this machine has a CUDA driver and no device (run with `--device cpu`)")),
+        Err(error) => Err(failed("starting the driver (run with `--device cpu`)", &error)),
+    }
+}
+
+/// Sizes of memory come in eight steps per power of two, so that batches of changing size find their memory again.
+fn class_of(size: usize) -> usize {
+    let step = (size.next_power_of_two() / 16).max(256);
+    size.div_ceil(step) * step
+}
+
+fn failed(what: &str, error: &driver::DriverError) -> Error {
+    let name = error.error_name().ok().and_then(|name| name.to_str().ok()).unwrap_or("an unknown error");
+    Error::new(format!("the CUDA device failed with `{name}` in {what}"))
+}
+
+fn lock<X>(mutex: &Mutex<X>) -> std::sync::MutexGuard<'_, X> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

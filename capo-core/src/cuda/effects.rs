@@ -1,0 +1,328 @@
+//! What proposals do to each token, computed on a device: the sums behind [`Effect`], with the pairs where they lie.
+
+#![allow(unsafe_code, reason = "kernel launches")]
+
+use super::driver::{Buffer, Queue};
+use super::moments::{AdamArgument, Rows};
+use super::segments::{Choice, Segments};
+use super::{Pairs, THREADS, TILE, WARP, blocks, launch, warps};
+use crate::Error;
+use crate::effect::Effect;
+use crate::optimizer::Adam;
+use crate::proposal::Proposer;
+use crate::semantics::Weights;
+use crate::shift::Reaction;
+use crate::subset::Subsets;
+
+/// Warps of a block of `project_tokens`, and of one for a long segment.
+const TOKEN_WARPS: u32 = 4;
+pub(super) const LONG_WARPS: u32 = 16;
+
+/// Tiles of D whose parts exist at a time: 32 bytes a pair.
+const TILES_AT_ONCE: usize = 4;
+
+/// Effects on all tokens, `[N]`, of the step that each one's subset proposes.
+pub(crate) fn effects(
+    proposer: &Proposer,
+    pairs: &Pairs,
+    subsets: &Subsets,
+    weights: &[f64],
+) -> Result<Vec<Effect>, Error> {
+    let queue = &pairs.queue;
+    queue.enter()?;
+    let kind = proposer.semantics.subset_weights;
+    let adam = proposer.adam();
+    let projector =
+        Projector { proposer, pairs, v: queue.filled(pairs.rows.len(), 0)?, norms: queue.filled(pairs.rows.len(), 0)? };
+    let coefficients = match (&adam, subsets.single) {
+        (None, true) => {
+            let coefficients = pairs.coefficients(weights, proposer.supports.slope)?;
+            projector.follow(weights)?;
+            coefficients
+        }
+        (Some(adam), true) => {
+            let coefficients = pairs.coefficients(weights, proposer.supports.slope)?;
+            // Sorted by row as if they were one subset: rows are worked on together.
+            let one = queue.filled(pairs.tokens as usize, 0)?;
+            let segments = Segments::of(pairs, Choice { subset_of: &one, subsets: 1, nonzero: None })?;
+            projector.tokens(&segments, &coefficients, adam)?;
+            coefficients
+        }
+        (adam, false) => {
+            let subset_of = queue.upload(&subsets.of)?;
+            let segments =
+                Segments::of(pairs, Choice { subset_of: &subset_of, subsets: subsets.count, nonzero: None })?;
+            let coefficients = if kind == Weights::RowMean {
+                pairs.row_means(&segments, proposer.supports.slope)?
+            } else {
+                pairs.coefficients(weights, proposer.supports.slope)?
+            };
+            projector.subsets(&segments, &coefficients, adam.as_ref())?;
+            coefficients
+        }
+    };
+    // A raw gradient decays no weights, but for single tokens under SGD neither does the optimizer.
+    let decay = if adam.is_some() { proposer.step.optimizer.logit_decay() } else { 0.0 };
+    projector.react(&coefficients, decay)
+}
+
+impl Pairs {
+    /// `weight slope A u` of each pair, `[N, S]`, with a weight for each token.
+    pub(super) fn coefficients(&self, weights: &[f64], slope: f64) -> Result<Buffer<f64>, Error> {
+        let (queue, slots) = (&self.queue, self.rows.len());
+        let (weights, coefficients) = (queue.upload(weights)?, queue.buffer(slots)?);
+        // SAFETY: weights and signals are `[N]`, the rest `[N, S]`.
+        unsafe {
+            launch!(
+                queue,
+                "weigh_tokens",
+                blocks(slots),
+                THREADS,
+                slots as u32,
+                self.rows.address(),
+                self.stride,
+                weights.address(),
+                self.signals.address(),
+                slope,
+                self.u.address(),
+                coefficients.address(),
+            )?;
+        }
+        Ok(coefficients)
+    }
+
+    /// The same with 1 over the pairs of its row as the weight.
+    pub(super) fn row_means(&self, segments: &Segments, slope: f64) -> Result<Buffer<f64>, Error> {
+        let queue = &self.queue;
+        let coefficients = queue.filled(self.rows.len(), 0)?;
+        // SAFETY: values are `[P]`, indices into `[N, S]`; starts are `[R + 1]`.
+        unsafe {
+            launch!(
+                queue,
+                "weigh_rows",
+                blocks(segments.pairs as usize),
+                THREADS,
+                segments.pairs,
+                segments.values.address(),
+                segments.of_pair.address(),
+                segments.starts.address(),
+                self.stride,
+                self.signals.address(),
+                slope,
+                self.u.address(),
+                coefficients.address(),
+            )?;
+        }
+        Ok(coefficients)
+    }
+}
+
+/// Projections of all pairs while they are added up.
+struct Projector<'a> {
+    proposer: &'a Proposer<'a>,
+    pairs: &'a Pairs,
+    /// `D h`, `[N, S]`.
+    v: Buffer<f64>,
+    /// Each pair's part of `‖D‖²`, `[N, S]`.
+    norms: Buffer<f64>,
+}
+
+impl Projector<'_> {
+    fn queue(&self) -> &Queue {
+        &self.pairs.queue
+    }
+
+    fn rows(&self, segments: &Segments, adam: &Adam) -> Result<Rows, Error> {
+        let adam = AdamArgument::proposal(adam, self.proposer.source.steps());
+        Rows::of(&self.proposer.source, self.pairs, segments, adam)
+    }
+
+    /// Single tokens whose direction is their gradient.
+    fn follow(&self, weights: &[f64]) -> Result<(), Error> {
+        let (queue, pairs, supports) = (self.queue(), self.pairs, self.proposer.supports);
+        let scale = |(weight, signal): (&f64, &f64)| weight * signal * supports.slope;
+        let scales: Vec<f64> = weights.iter().zip(&supports.signals).map(scale).collect();
+        let scales = queue.upload(&scales)?;
+        // SAFETY: scales and norms of features are `[N]`, the rest `[N, S]`.
+        unsafe {
+            launch!(
+                queue,
+                "follow_gradients",
+                blocks(pairs.rows.len()),
+                THREADS,
+                pairs.rows.len() as u32,
+                pairs.rows.address(),
+                pairs.stride,
+                pairs.u.address(),
+                scales.address(),
+                pairs.squared_norms.address(),
+                self.v.address(),
+                self.norms.address(),
+            )
+        }
+    }
+
+    /// Single tokens under Adam.
+    fn tokens(&self, segments: &Segments, coefficients: &Buffer<f64>, adam: &Adam) -> Result<(), Error> {
+        let (queue, pairs, hidden) = (self.queue(), self.pairs, self.pairs.hidden);
+        let rows = self.rows(segments, adam)?;
+        let windows = segments.pairs.div_ceil(WARP);
+        let fast = hidden.of_dtype(["project_tokens_f32", "project_tokens_f16", "project_tokens_bf16"]);
+        let wide = hidden.of_dtype(["project_tokens_wide_f32", "project_tokens_wide_f16", "project_tokens_wide_bf16"]);
+        // SAFETY: values and segments of pairs are `[P]`, rows `[R]`, features `[N]`, the rest `[N, S]`; the rows' moments are of
+        // the width of the features.
+        unsafe {
+            launch!(
+                queue,
+                fast,
+                (windows, 1),
+                TOKEN_WARPS * WARP,
+                segments.pairs,
+                segments.values.address(),
+                segments.of_pair.address(),
+                rows.address(),
+                hidden.address,
+                pairs.features.address(),
+                hidden.width,
+                hidden.vector,
+                pairs.stride,
+                coefficients.address(),
+                adam.eps as f32,
+                self.v.address(),
+                self.norms.address(),
+            )?;
+            launch!(
+                queue,
+                wide,
+                warps(windows as usize),
+                THREADS,
+                segments.pairs,
+                segments.values.address(),
+                segments.of_pair.address(),
+                rows.address(),
+                hidden.address,
+                pairs.features.address(),
+                hidden.width,
+                pairs.stride,
+                coefficients.address(),
+                adam.eps,
+                self.v.address(),
+                self.norms.address(),
+            )
+        }
+    }
+
+    /// Subsets; `adam` absent means SGD.
+    fn subsets(&self, segments: &Segments, coefficients: &Buffer<f64>, adam: Option<&Adam>) -> Result<(), Error> {
+        let (queue, pairs, hidden) = (self.queue(), self.pairs, self.pairs.hidden);
+        let rows = adam.map(|adam| self.rows(segments, adam)).transpose()?;
+        let (rows, eps) = (rows.as_ref().map_or(0, Rows::address), adam.map_or(0.0, |adam| adam.eps));
+        let (list, long) = segments.long(queue)?;
+        let Segments { values, of_pair, starts, pairs: known, count } = segments;
+        let tiles = (hidden.width as usize).div_ceil(TILE);
+        let at_once = tiles.min(TILES_AT_ONCE);
+        let parts = queue.buffer::<f64>(at_once * *known as usize)?;
+        let norms = queue.buffer::<f64>(at_once * *count as usize)?;
+        let short_kernel = hidden.of_dtype(["project_short_f32", "project_short_f16", "project_short_bf16"]);
+        let long_kernel = hidden.of_dtype(["project_long_f32", "project_long_f16", "project_long_bf16"]);
+        for first in (0..tiles).step_by(TILES_AT_ONCE) {
+            let (first_tile, some) = (first as u32, (tiles - first).min(TILES_AT_ONCE) as u32);
+            // SAFETY: as in `tokens`; parts are `[tiles, P]`, their norms `[tiles, R]`.
+            unsafe {
+                launch!(
+                    queue,
+                    short_kernel,
+                    (*count, some),
+                    WARP,
+                    *known,
+                    *count,
+                    values.address(),
+                    starts.address(),
+                    rows,
+                    hidden.address,
+                    pairs.features.address(),
+                    first_tile,
+                    hidden.width,
+                    hidden.vector,
+                    pairs.stride,
+                    coefficients.address(),
+                    eps,
+                    parts.address(),
+                    norms.address(),
+                )?;
+                launch!(
+                    queue,
+                    long_kernel,
+                    (long, some),
+                    LONG_WARPS * WARP,
+                    list.address(),
+                    *known,
+                    *count,
+                    values.address(),
+                    starts.address(),
+                    rows,
+                    hidden.address,
+                    pairs.features.address(),
+                    first_tile,
+                    hidden.width,
+                    hidden.vector,
+                    pairs.stride,
+                    coefficients.address(),
+                    eps,
+                    parts.address(),
+                    norms.address(),
+                )?;
+                launch!(
+                    queue,
+                    "add_projections",
+                    blocks(*known as usize),
+                    THREADS,
+                    *known,
+                    *count,
+                    some,
+                    values.address(),
+                    of_pair.address(),
+                    starts.address(),
+                    parts.address(),
+                    norms.address(),
+                    self.v.address(),
+                    self.norms.address(),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The sums of each token over its rows.
+    fn react(&self, coefficients: &Buffer<f64>, decay: f64) -> Result<Vec<Effect>, Error> {
+        let (queue, pairs) = (self.queue(), self.pairs);
+        let effects = queue.buffer::<[f64; 6]>(pairs.tokens as usize)?;
+        // SAFETY: tails and effects are `[N]`, the rest `[N, S]`.
+        unsafe {
+            launch!(
+                queue,
+                "react",
+                warps(pairs.tokens as usize),
+                THREADS,
+                pairs.tokens,
+                pairs.stride,
+                pairs.rows.address(),
+                pairs.logits.address(),
+                pairs.pi.address(),
+                pairs.u.address(),
+                pairs.tails.address(),
+                coefficients.address(),
+                self.norms.address(),
+                self.proposer.rate(),
+                decay,
+                self.v.address(),
+                effects.address(),
+            )?;
+        }
+        let effect = |[s, q, kl, gain, slope, squared_norm]: [f64; 6]| {
+            let reaction = Reaction { s, q, kl, gain };
+            Effect { reaction, slope, squared_norm }
+        };
+        Ok(queue.download(&effects, effects.len())?.into_iter().map(effect).collect())
+    }
+}

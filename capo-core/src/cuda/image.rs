@@ -1,0 +1,136 @@
+//! The kernels as something that the driver takes: compiled for the device by NVRTC and kept on disk, or the PTX that
+//! comes with this crate.
+
+#![allow(unsafe_code, reason = "NVRTC's API is C")]
+
+use std::ffi::{CStr, CString};
+use std::path::PathBuf;
+use std::{env, fs};
+
+use cudarc::nvrtc::{result as nvrtc, sys};
+
+/// The kernels, one unit: `curvature.cu` with its includes in place.
+pub(super) const PARTS: [(&str, &str); 9] = [
+    ("platform.cuh", include_str!("../../kernels/platform.cuh")),
+    ("supports.cuh", include_str!("../../kernels/supports.cuh")),
+    ("scan.cuh", include_str!("../../kernels/scan.cuh")),
+    ("sort.cuh", include_str!("../../kernels/sort.cuh")),
+    ("rows.cuh", include_str!("../../kernels/rows.cuh")),
+    ("tokens.cuh", include_str!("../../kernels/tokens.cuh")),
+    ("subsets.cuh", include_str!("../../kernels/subsets.cuh")),
+    ("reactions.cuh", include_str!("../../kernels/reactions.cuh")),
+    ("curvature.cu", include_str!("../../kernels/curvature.cu")),
+];
+
+/// For devices of compute capability 8.0 and above, where NVRTC is missing.
+const PREBUILT: &str = include_str!("../../kernels/curvature.ptx");
+
+/// The unit's text.
+pub(super) fn source() -> String {
+    let unit = PARTS[PARTS.len() - 1].1;
+    let line = |line: &str| {
+        let name = line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"'));
+        let part = name.and_then(|name| PARTS.iter().find(|part| part.0 == name));
+        part.map_or_else(|| format!("{line}\n"), |part| part.1.to_owned())
+    };
+    unit.lines().map(line).collect()
+}
+
+/// Images for a device of this compute capability, best first.
+pub(super) fn of((major, minor): (i32, i32)) -> Vec<Vec<u8>> {
+    let source = source();
+    let arch = format!("sm_{major}{minor}");
+    let kept = cache_file(&source, &arch);
+    let compiled = kept.as_ref().and_then(|file| fs::read(file).ok()).or_else(|| {
+        let compiled = compile(&source, &arch)?;
+        // A cache that cannot be written costs a second at the next start.
+        let _ = kept.map(|file| keep(&file, &compiled));
+        Some(compiled)
+    });
+    let prebuilt = [PREBUILT.as_bytes(), &[0]].concat();
+    compiled.into_iter().chain([prebuilt]).collect()
+}
+
+/// `XDG_CACHE_HOME/capo/curvature-HASH-ARCH.cubin`.
+fn cache_file(source: &str, arch: &str) -> Option<PathBuf> {
+    let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));
+    let folder = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home)?;
+    let hash = crc32fast::hash(source.as_bytes());
+    Some(folder.join("capo").join(format!("curvature-{hash:08x}-{:x}-{arch}.cubin", source.len())))
+}
+
+/// Writes beside the file and renames, so that nobody reads half of it.
+fn keep(file: &std::path::Path, compiled: &[u8]) -> std::io::Result<()> {
+    fs::create_dir_all(file.parent().unwrap_or(file))?;
+    let beside = file.with_extension(format!("{}.tmp", std::process::id()));
+    fs::write(&beside, compiled)?;
+    fs::rename(&beside, file)
+}
+
+/// A cubin for `arch`; `None` where there is no NVRTC, or one that does not know the architecture.
+fn compile(source: &str, arch: &str) -> Option<Vec<u8>> {
+    // cudarc panics for want of the library.
+    let names = if cfg!(windows) {
+        &["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"][..]
+    } else {
+        &["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"]
+    };
+    // SAFETY: the compiler's initialisers are sound to run at any time. It is kept, so that it is not unloaded under cudarc.
+    names.iter().find_map(|name| unsafe { libloading::Library::new(*name) }.map(std::mem::forget).ok())?;
+    let (source, name) = (CString::new(source).ok()?, c"curvature.cu");
+    let program = nvrtc::create_program(&source, Some(name)).ok()?;
+    let options = [format!("--gpu-architecture={arch}"), "--std=c++17".to_owned()];
+    // SAFETY: the program was just created, and is destroyed once.
+    unsafe {
+        let compiled = nvrtc::compile_program(program, &options).ok().and_then(|()| cubin(program));
+        if compiled.is_none() {
+            report(program);
+        }
+        let _ = nvrtc::destroy_program(program);
+        compiled
+    }
+}
+
+/// The compiled program.
+///
+/// # Safety
+///
+/// `program` is compiled.
+unsafe fn cubin(program: sys::nvrtcProgram) -> Option<Vec<u8>> {
+    let mut size = 0;
+    // SAFETY: `size` may be written.
+    unsafe { sys::nvrtcGetCUBINSize(program, &raw mut size) }.result().ok()?;
+    let mut bytes = vec![0u8; size];
+    // SAFETY: `bytes` has the size that the compiler asked for.
+    unsafe { sys::nvrtcGetCUBIN(program, bytes.as_mut_ptr().cast()) }.result().ok()?;
+    (size > 0).then_some(bytes)
+}
+
+/// Says on stderr why a program was not compiled: the prebuilt kernels take its place.
+///
+/// # Safety
+///
+/// `program` was created and not destroyed.
+unsafe fn report(program: sys::nvrtcProgram) {
+    // SAFETY: the caller's.
+    let Ok(log) = (unsafe { nvrtc::get_program_log(program) }) else { return };
+    let bytes: Vec<u8> = log.iter().map(|&c| c as u8).chain([0]).collect();
+    if let Ok(text) = CStr::from_bytes_until_nul(&bytes) {
+        eprintln!(
+            "NVRTC could not compile the curvature kernels, the prebuilt ones are used: {}",
+            text.to_string_lossy()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unit_needs_no_other_file() {
+        let source = source();
+        assert!(!source.contains("#include"), "every part is in `PARTS`");
+        assert!(PARTS.iter().all(|part| part.0 == "curvature.cu" || source.contains(part.1)));
+    }
+}

@@ -1,0 +1,382 @@
+//! Adam's moments of the last layer on a device.
+
+#![allow(unsafe_code, reason = "kernel launches")]
+
+use super::driver::{Argument, Buffer, Device, Plain, Queue};
+use super::effects::LONG_WARPS;
+use super::segments::{Choice, Segments, scan};
+use super::{Arrays, Pairs, THREADS, TILE, WARP, blocks, launch};
+use crate::moments::{self, Slot, Source, Store};
+use crate::optimizer::Adam;
+use crate::semantics::{Semantics, StateDtype, UntouchedRows, Weights};
+use crate::step::{HostMoments, MomentArrays};
+use crate::subset::Subsets;
+use crate::{Error, cuda};
+
+/// Rows of a slab, as the kernels have it.
+const SLAB_ROWS: usize = 1024;
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+/// First and second moments of R rows, in the order in which the rows first appeared; in what each row has missed as
+/// [`moments::Moments`].
+///
+/// They lie in slabs of rows, so that new rows move none of the old ones: 8 D bytes a row, and 16 a row of the vocabulary.
+#[derive(Debug)]
+pub(crate) struct Moments {
+    device: Device,
+    vocab_size: usize,
+    width: usize,
+    /// Steps taken.
+    pub steps: u64,
+    rows: usize,
+    /// `[SLAB_ROWS, 2, D]` each.
+    slabs: Vec<Buffer<f32>>,
+    /// Their addresses.
+    addresses: Buffer<u64>,
+    /// Slot of each row, `[V]`.
+    of_row: Buffer<u32>,
+    /// Steps when last written, by slot, `[V]`.
+    written: Buffer<u64>,
+    /// Row of each slot, `[V]`.
+    row: Buffer<u32>,
+}
+
+/// Adam at one step, as the kernels have it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct AdamArgument {
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+    unbias1: f64,
+    unbias2: f64,
+    steps: u64,
+    decay: i32,
+}
+
+impl Argument for AdamArgument {}
+
+impl AdamArgument {
+    /// As it proposes after `steps` steps.
+    pub fn proposal(adam: &Adam, steps: u64) -> Self {
+        let &Adam { beta1, beta2, eps, unbias1, unbias2, untouched_rows } = adam;
+        let decay = i32::from(untouched_rows == UntouchedRows::Decay);
+        Self { beta1, beta2, eps, unbias1, unbias2, steps, decay }
+    }
+
+    /// As it updates its moments after `steps` steps.
+    fn update(adam: &Adam, steps: u64) -> Self {
+        Self { unbias1: 1.0, unbias2: 1.0, ..Self::proposal(adam, steps) }
+    }
+}
+
+/// The model's own moments, as the kernels have them.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct SlotsArgument {
+    slabs: u64,
+    of_row: u64,
+    written: u64,
+    row: u64,
+}
+
+impl Argument for SlotsArgument {}
+
+/// Moments of one segment's row with Adam's rule for them, as the kernels have it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct Row([u64; 6]);
+
+// SAFETY: six numbers of eight bytes.
+unsafe impl Plain for Row {}
+
+/// Those of all segments, `[R]`.
+#[derive(Debug)]
+pub(super) struct Rows(Buffer<Row>);
+
+impl Rows {
+    /// As a proposal reads them.
+    pub fn of(source: &Source, pairs: &Pairs, segments: &Segments, adam: AdamArgument) -> Result<Self, Error> {
+        let queue = &pairs.queue;
+        match source {
+            Source::Own(Store::Cuda(own)) => own.rows_of(queue, pairs, segments, own.rows, false, adam),
+            Source::Trainer(HostMoments { arrays: MomentArrays::Cuda { exp_avg, exp_avg_sq }, .. }) => {
+                let rows = queue.buffer::<Row>(segments.count as usize)?;
+                // SAFETY: the moments are `[V, D]`, as `Step::check` has found, and rows are below V.
+                unsafe {
+                    launch!(
+                        queue,
+                        "dense_rows",
+                        blocks(segments.count as usize),
+                        THREADS,
+                        segments.count,
+                        segments.values.address(),
+                        segments.starts.address(),
+                        pairs.rows.address(),
+                        exp_avg.address(),
+                        exp_avg_sq.address(),
+                        pairs.hidden.width,
+                        adam,
+                        rows.address(),
+                    )?;
+                }
+                Ok(Self(rows))
+            }
+            Source::Own(Store::Host(_)) | Source::Trainer(_) => {
+                Err(Error::new("the moments lie in host memory and the batch on a device (pass both from one place)"))
+            }
+        }
+    }
+
+    pub fn address(&self) -> u64 {
+        self.0.address()
+    }
+}
+
+impl Moments {
+    /// A copy of moments in host memory, on the device of `arrays`; `dims` are V and D of the batch, for moments without any.
+    pub fn of(host: &moments::Moments, arrays: &Arrays, dims: (usize, usize)) -> Result<Self, Error> {
+        let queue = Device::open(arrays.device)?.queue(arrays.stream)?;
+        let (vocab_size, width) = if host.steps == 0 { dims } else { (host.vocab_size, host.width) };
+        let mut of_row = vec![NONE; vocab_size];
+        let (mut written, mut row) = (vec![0; vocab_size], vec![0; vocab_size]);
+        for (at, slot) in host.slots.iter().enumerate() {
+            of_row[slot.row as usize] = at as u32;
+            (written[at], row[at]) = (slot.written, slot.row);
+        }
+        let slab = |slots: &[Slot]| {
+            let mut values = vec![0.0; SLAB_ROWS * 2 * width];
+            for (slot, values) in slots.iter().zip(values.chunks_mut(2 * width)) {
+                values[..width].copy_from_slice(&slot.exp_avg);
+                values[width..].copy_from_slice(&slot.exp_avg_sq);
+            }
+            queue.upload(&values)
+        };
+        let slabs: Vec<Buffer<f32>> = host.slots.chunks(SLAB_ROWS).map(slab).collect::<Result<_, _>>()?;
+        let addresses: Vec<u64> = slabs.iter().map(Buffer::address).collect();
+        let moments = Self {
+            device: queue.device().clone(),
+            vocab_size,
+            width,
+            steps: host.steps,
+            rows: host.slots.len(),
+            addresses: queue.upload(&addresses)?,
+            slabs,
+            of_row: queue.upload(&of_row)?,
+            written: queue.upload(&written)?,
+            row: queue.upload(&row)?,
+        };
+        queue.synchronize()?;
+        Ok(moments)
+    }
+
+    /// A copy in host memory.
+    pub fn to_host(&self) -> Result<moments::Moments, Error> {
+        let queue = self.device.queue(cuda::Stream::default())?;
+        let (rows, written) = (queue.download(&self.row, self.rows)?, queue.download(&self.written, self.rows)?);
+        let mut slots = Vec::with_capacity(self.rows);
+        for (at, slab) in self.slabs.iter().enumerate() {
+            let values = queue.download(slab, slab.len())?;
+            for (values, place) in values.chunks(2 * self.width).zip(at * SLAB_ROWS..self.rows) {
+                let (exp_avg, exp_avg_sq) = values.split_at(self.width);
+                let (row, written) = (rows[place], written[place]);
+                slots.push(Slot { row, written, exp_avg: exp_avg.into(), exp_avg_sq: exp_avg_sq.into() });
+            }
+        }
+        let moments = moments::Moments::new(self.vocab_size, self.width, self.steps, slots);
+        moments.ok_or_else(|| Error::new("the device's moments name a row twice"))
+    }
+
+    /// R.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// V and D; 0 before the first step.
+    pub fn dims(&self) -> (usize, usize) {
+        (self.vocab_size, self.width)
+    }
+
+    /// The device's number.
+    pub fn device(&self) -> i32 {
+        self.device.ordinal()
+    }
+
+    /// Takes one step, with the gradient of the tokens in `subset`, which weigh as `weights` say.
+    pub fn update(
+        &mut self,
+        pairs: &Pairs,
+        subset: &Subsets,
+        weights: &[f64],
+        adam: &Adam,
+        semantics: &Semantics,
+        slope: f64,
+    ) -> Result<(), Error> {
+        let queue = &pairs.queue;
+        queue.enter()?;
+        let subset_of = queue.upload(&subset.of)?;
+        let choice = Choice { subset_of: &subset_of, subsets: 1, nonzero: None };
+        let coefficients = if semantics.moment_input == Weights::RowMean {
+            pairs.row_means(&Segments::of(pairs, choice)?, slope)?
+        } else {
+            pairs.coefficients(weights, slope)?
+        };
+        // A zero gradient only decays a row, and decay is made up for whenever the row is next read.
+        let nonzero = (semantics.untouched_rows == UntouchedRows::Decay).then_some(&coefficients);
+        let segments = Segments::of(pairs, Choice { nonzero, ..choice })?;
+        let first_new = self.rows;
+        self.place(queue, pairs, &segments)?;
+        let adam = AdamArgument::update(adam, self.steps);
+        let rows = self.rows_of(queue, pairs, &segments, first_new, true, adam)?;
+        let in_bf16 = i32::from(semantics.state_dtype == StateDtype::Bf16);
+        self.add(pairs, &segments, &rows, &coefficients, in_bf16)?;
+        queue.synchronize()?;
+        self.steps += 1;
+        Ok(())
+    }
+
+    /// Gives the segments' rows slots where they have none.
+    fn place(&mut self, queue: &Queue, pairs: &Pairs, segments: &Segments) -> Result<(), Error> {
+        let Segments { values, starts, count, .. } = segments;
+        let marks = queue.buffer::<u32>(*count as usize + 1)?;
+        // SAFETY: marks and starts are `[R + 1]`, values `[P]`, indices into `[N, S]`; rows are below V.
+        unsafe {
+            launch!(
+                queue,
+                "mark_new_rows",
+                blocks(*count as usize + 1),
+                THREADS,
+                *count,
+                values.address(),
+                starts.address(),
+                pairs.rows.address(),
+                self.of_row.address(),
+                marks.address(),
+            )?;
+        }
+        let new = scan(queue, &marks, *count as usize)? as usize;
+        let slabs = (self.rows + new).div_ceil(SLAB_ROWS);
+        if slabs > self.slabs.len() {
+            while self.slabs.len() < slabs {
+                self.slabs.push(queue.buffer(SLAB_ROWS * 2 * self.width)?);
+            }
+            let addresses: Vec<u64> = self.slabs.iter().map(Buffer::address).collect();
+            self.addresses = queue.upload(&addresses)?;
+        }
+        // SAFETY: as above; there are slots for all new rows, at most V.
+        unsafe {
+            launch!(
+                queue,
+                "place_new_rows",
+                blocks(*count as usize),
+                THREADS,
+                *count,
+                values.address(),
+                starts.address(),
+                pairs.rows.address(),
+                marks.address(),
+                self.rows as u32,
+                self.slots(),
+            )?;
+        }
+        self.rows += new;
+        Ok(())
+    }
+
+    fn rows_of(
+        &self,
+        queue: &Queue,
+        pairs: &Pairs,
+        segments: &Segments,
+        first_new: usize,
+        write: bool,
+        adam: AdamArgument,
+    ) -> Result<Rows, Error> {
+        let Segments { values, starts, count, .. } = segments;
+        let rows = queue.buffer::<Row>(*count as usize)?;
+        // SAFETY: as in `place`; where `write`, all rows have slots.
+        unsafe {
+            launch!(
+                queue,
+                "own_rows",
+                blocks(*count as usize),
+                THREADS,
+                *count,
+                values.address(),
+                starts.address(),
+                pairs.rows.address(),
+                self.slots(),
+                first_new as u32,
+                i32::from(write),
+                pairs.hidden.width,
+                adam,
+                rows.address(),
+            )?;
+        }
+        Ok(Rows(rows))
+    }
+
+    /// Adds the segments' gradients to their rows.
+    fn add(
+        &self,
+        pairs: &Pairs,
+        segments: &Segments,
+        rows: &Rows,
+        coefficients: &Buffer<f64>,
+        in_bf16: i32,
+    ) -> Result<(), Error> {
+        let (queue, hidden, Segments { values, starts, count, .. }) = (&pairs.queue, pairs.hidden, segments);
+        let (list, long) = segments.long(queue)?;
+        let tiles = (hidden.width as usize).div_ceil(TILE) as u32;
+        let short_kernel = hidden.of_dtype(["update_short_f32", "update_short_f16", "update_short_bf16"]);
+        let long_kernel = hidden.of_dtype(["update_long_f32", "update_long_f16", "update_long_bf16"]);
+        // SAFETY: values are `[P]`, starts `[R + 1]`, rows `[R]`, with moments of the width of the features, features `[N]`,
+        // coefficients `[N, S]`; no two segments share a row.
+        unsafe {
+            launch!(
+                queue,
+                short_kernel,
+                (*count, tiles),
+                WARP,
+                values.address(),
+                starts.address(),
+                rows.address(),
+                hidden.address,
+                pairs.features.address(),
+                hidden.width,
+                hidden.vector,
+                pairs.stride,
+                coefficients.address(),
+                in_bf16,
+            )?;
+            launch!(
+                queue,
+                long_kernel,
+                (long, tiles),
+                LONG_WARPS * WARP,
+                list.address(),
+                values.address(),
+                starts.address(),
+                rows.address(),
+                hidden.address,
+                pairs.features.address(),
+                hidden.width,
+                hidden.vector,
+                pairs.stride,
+                coefficients.address(),
+                in_bf16,
+            )
+        }
+    }
+
+    fn slots(&self) -> SlotsArgument {
+        SlotsArgument {
+            slabs: self.addresses.address(),
+            of_row: self.of_row.address(),
+            written: self.written.address(),
+            row: self.row.address(),
+        }
+    }
+}

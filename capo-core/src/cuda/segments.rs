@@ -1,0 +1,223 @@
+//! Pairs sorted by subset, row and token, so that sums over a row always run in the same order, and the runs of one row.
+
+#![allow(unsafe_code, reason = "kernel launches")]
+
+use super::driver::{Buffer, Queue};
+use super::{Pairs, THREADS, blocks, launch};
+use crate::Error;
+
+/// Entries of a tile of a scan, and of the sort.
+const SCAN_TILE: usize = 2048;
+
+/// Bits of a digit of the sort.
+const DIGIT_BITS: u32 = 4;
+
+/// The pairs that take part in proposals, sorted, and the segments of those that share subset and row.
+#[derive(Debug)]
+pub(super) struct Segments {
+    /// Index of each sorted pair, `[P]` and beyond.
+    pub values: Buffer<u32>,
+    /// Segment of each sorted pair, `[P]`.
+    pub of_pair: Buffer<u32>,
+    /// Where segments start, `[R + 1]`.
+    pub starts: Buffer<u32>,
+    /// P.
+    pub pairs: u32,
+    /// R.
+    pub count: u32,
+}
+
+/// Which pairs take part: those whose token is in a subset and that add something.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Choice<'a> {
+    /// Subset of each token, `[N]`, or `u32::MAX`.
+    pub subset_of: &'a Buffer<u32>,
+    /// How many subsets there are.
+    pub subsets: usize,
+    /// What each pair's feature is multiplied with, `[N, S]`, where pairs with 0 are left out.
+    pub nonzero: Option<&'a Buffer<f64>>,
+}
+
+impl Segments {
+    pub fn of(pairs: &Pairs, choice: Choice) -> Result<Self, Error> {
+        let (queue, slots) = (&pairs.queue, pairs.rows.len());
+        let Choice { subset_of, subsets, nonzero } = choice;
+        let (total, nonzero) = (slots as u32, nonzero.map_or(0, Buffer::address));
+        let rows = pairs.rows.address();
+        let mut sorter = Sorter { queue, keys: queue.buffer(slots)?, values: queue.buffer(slots)? };
+        // SAFETY: the arguments are the kernel's; subsets are `[N]`, rows, keys, values and coefficients `[N, S]`.
+        unsafe {
+            launch!(
+                queue,
+                "row_keys",
+                blocks(slots),
+                THREADS,
+                total,
+                rows,
+                subset_of.address(),
+                pairs.stride,
+                nonzero,
+                pairs.vocab_size,
+                sorter.keys.address(),
+                sorter.values.address(),
+            )?;
+        }
+        sorter.sort(pairs.vocab_size)?;
+        if subsets > 1 {
+            // SAFETY: as above; values are a permutation of the indices.
+            unsafe {
+                launch!(
+                    queue,
+                    "subset_keys",
+                    blocks(slots),
+                    THREADS,
+                    total,
+                    rows,
+                    subset_of.address(),
+                    pairs.stride,
+                    nonzero,
+                    subsets as u32,
+                    sorter.values.address(),
+                    sorter.keys.address(),
+                )?;
+            }
+            sorter.sort(subsets as u32)?;
+        }
+        let values = sorter.values;
+        let (heads, known) = (queue.buffer::<u32>(slots + 1)?, queue.filled::<u32>(1, 0)?);
+        // SAFETY: as above; heads are `[N S + 1]`.
+        unsafe {
+            launch!(
+                queue,
+                "mark_heads",
+                blocks(slots + 1),
+                THREADS,
+                total,
+                rows,
+                subset_of.address(),
+                pairs.stride,
+                nonzero,
+                values.address(),
+                heads.address(),
+                known.address(),
+            )?;
+        }
+        let count = scan(queue, &heads, slots)?;
+        let known = queue.download(&known, 1)?[0];
+        let (of_pair, starts) = (queue.buffer(known as usize)?, queue.buffer(count as usize + 1)?);
+        // SAFETY: `heads` holds the sums before each of the P pairs and behind the last, at most R.
+        unsafe {
+            launch!(
+                queue,
+                "write_segments",
+                blocks(known as usize + 1),
+                THREADS,
+                known,
+                heads.address(),
+                of_pair.address(),
+                starts.address(),
+            )?;
+        }
+        Ok(Self { values, of_pair, starts, pairs: known, count })
+    }
+
+    /// The segments that `mark_long` marks, in their order, and their number.
+    pub fn long(&self, queue: &Queue) -> Result<(Buffer<u32>, u32), Error> {
+        let count = self.count as usize;
+        let marks = queue.buffer::<u32>(count + 1)?;
+        // SAFETY: starts and marks are `[R + 1]`.
+        unsafe {
+            launch!(
+                queue,
+                "mark_long",
+                blocks(count + 1),
+                THREADS,
+                self.count,
+                self.starts.address(),
+                marks.address()
+            )?;
+        }
+        let long = scan(queue, &marks, count)?;
+        let list = queue.buffer(long as usize)?;
+        // SAFETY: the list holds as many as were marked.
+        unsafe {
+            launch!(queue, "list_long", blocks(count), THREADS, self.count, marks.address(), list.address())?;
+        }
+        Ok((list, long))
+    }
+}
+
+/// A stable radix sort of keys and values, in place.
+struct Sorter<'a> {
+    queue: &'a Queue,
+    keys: Buffer<u32>,
+    values: Buffer<u32>,
+}
+
+impl Sorter<'_> {
+    /// By keys of at most `largest`.
+    fn sort(&mut self, largest: u32) -> Result<(), Error> {
+        let (queue, count) = (self.queue, self.keys.len());
+        let tiles = count.div_ceil(SCAN_TILE);
+        let digits = (u32::BITS - largest.leading_zeros()).div_ceil(DIGIT_BITS);
+        let counts = queue.buffer::<u32>((tiles << DIGIT_BITS) + 1)?;
+        for shift in (0..digits).map(|digit| digit * DIGIT_BITS) {
+            let (keys, values) = (queue.buffer(count)?, queue.buffer(count)?);
+            let grid = (tiles as u32, 1);
+            // SAFETY: counts are `[16, tiles]`, keys and values `[count]`, with targets of their own.
+            unsafe {
+                launch!(
+                    queue,
+                    "count_digits",
+                    grid,
+                    THREADS,
+                    count as u32,
+                    self.keys.address(),
+                    shift,
+                    counts.address(),
+                )?;
+                scan_in_place(queue, &counts, tiles << DIGIT_BITS)?;
+                launch!(
+                    queue,
+                    "scatter_digits",
+                    grid,
+                    THREADS,
+                    count as u32,
+                    self.keys.address(),
+                    self.values.address(),
+                    shift,
+                    counts.address(),
+                    keys.address(),
+                    values.address(),
+                )?;
+            }
+            (self.keys, self.values) = (keys, values);
+        }
+        Ok(())
+    }
+}
+
+/// Replaces `[count]` numbers, and a last one of 0 behind them, by the sums of those before them; the sum of all.
+pub(super) fn scan(queue: &Queue, data: &Buffer<u32>, count: usize) -> Result<u32, Error> {
+    scan_in_place(queue, data, count + 1)?;
+    let sums = queue.read(data.slice(), count, 1)?;
+    Ok(sums[0])
+}
+
+/// Replaces the first `count` numbers by the sums of those before them.
+fn scan_in_place(queue: &Queue, data: &Buffer<u32>, count: usize) -> Result<(), Error> {
+    let tiles = count.div_ceil(SCAN_TILE);
+    let sums = queue.buffer::<u32>(tiles)?;
+    // SAFETY: `data` holds at least `count` numbers, `sums` one for each tile.
+    unsafe {
+        launch!(queue, "scan_tiles", (tiles as u32, 1), THREADS, data.address(), count as u32, sums.address(),)?;
+    }
+    if tiles > 1 {
+        scan_in_place(queue, &sums, tiles)?;
+        // SAFETY: as above.
+        unsafe {
+            launch!(queue, "add_offsets", (tiles as u32, 1), THREADS, data.address(), count as u32, sums.address(),)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! Supports of a batch's tokens, collected where the batch lies.
+
+#![allow(unsafe_code, reason = "kernel launches")]
+
+use super::driver::{Argument, Buffer, Device, Queue};
+use super::{Arrays, Features, THREADS, launch, warps};
+use crate::policy::Softmax;
+use crate::semantics::Semantics;
+use crate::support::{self, Supports, check_ids, feature_of};
+use crate::{Error, Step};
+
+/// The pairs of N tokens on a device, S slots a token: one for each column, and one for a sampled token outside of them.
+#[derive(Debug)]
+pub(crate) struct Pairs {
+    pub(super) queue: Queue,
+    /// `[B, T, D]`, borrowed from the batch, whose life the supports' owner has too.
+    pub(super) hidden: Hidden,
+    /// S.
+    pub(super) stride: u32,
+    /// N.
+    pub(super) tokens: u32,
+    /// V.
+    pub(super) vocab_size: u32,
+    /// Flat position of each token's feature, `[N]`.
+    pub(super) features: Buffer<u32>,
+    /// `[N]`.
+    pub(super) squared_norms: Buffer<f64>,
+    /// `[N]`.
+    pub(super) signals: Buffer<f64>,
+    /// `[N]`.
+    pub(super) tails: Buffer<f64>,
+    /// `[N, S]`, all four; a slot without a row has row `u32::MAX`.
+    pub(super) rows: Buffer<u32>,
+    pub(super) logits: Buffer<f32>,
+    pub(super) pi: Buffer<f64>,
+    pub(super) u: Buffer<f64>,
+    /// As [`Supports::spread`], `[N]`, in host memory.
+    pub spreads: Vec<f64>,
+}
+
+/// Features as kernels take them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hidden {
+    pub address: u64,
+    /// D.
+    pub width: u32,
+    /// Whether rows may be read 16 bytes at a time.
+    pub vector: i32,
+    dtype: usize,
+}
+
+impl Hidden {
+    fn of(features: &Features, width: usize) -> Self {
+        let dtype = match features {
+            Features::F32(_) => 0,
+            Features::F16(_) => 1,
+            Features::Bf16(_) => 2,
+        };
+        // Rows of moments, which are floats, need a multiple of 4; eight columns of any type are 16 bytes or more.
+        let vector = i32::from(width.is_multiple_of(8) && features.address().is_multiple_of(16));
+        Self { address: features.address(), width: width as u32, vector, dtype }
+    }
+
+    /// The variant of a kernel for this type, of those for f32, f16 and bf16.
+    pub fn of_dtype(&self, kernels: [&'static str; 3]) -> &'static str {
+        kernels[self.dtype]
+    }
+}
+
+/// As the kernels have it.
+#[repr(C)]
+struct SoftmaxArgument {
+    temperature: f64,
+    columns: u32,
+    k: u32,
+    full: i32,
+    add_action: i32,
+}
+
+impl Argument for SoftmaxArgument {}
+
+/// What `collect_supports` says of a token.
+const NOT_FINITE: u32 = 1;
+const BAD_ID: u32 = 2;
+
+/// Collects the supports of `tokens` into `supports`, which is empty; errors as for [`Supports::of`].
+pub(crate) fn collect(
+    step: &Step,
+    arrays: &Arrays,
+    tokens: &[usize],
+    softmax: &Softmax,
+    semantics: &Semantics,
+    supports: &mut Supports,
+) -> Result<(), Error> {
+    let collector = Collector { step, arrays, softmax, semantics };
+    let queue = || Device::open(arrays.device)?.queue(arrays.stream);
+    let (pairs, flags, norms) = collector.collect(queue()?, tokens)?;
+    if let Some(at) = flags.iter().position(|&flag| flag == BAD_ID) {
+        let (start, columns) = (tokens[at] * step.batch.k, softmax.columns);
+        check_ids(&step.batch, tokens[at], &pairs.queue.read(arrays.topk_ids, start, columns)?)?;
+    }
+    let finite = |at: usize| {
+        let token = tokens[at];
+        let (signal, advantage) = (step.signal(token, semantics), step.advantages[token]);
+        flags[at] != NOT_FINITE && norms[at].is_finite() && signal.is_finite() && advantage.is_finite()
+    };
+    let mut kept = Vec::with_capacity(tokens.len());
+    for (at, &token) in tokens.iter().enumerate() {
+        if finite(at) {
+            kept.push(token);
+            supports.push(token, feature_of(token, step, semantics), norms[at], step.signal(token, semantics));
+        } else {
+            supports.not_finite.push(token);
+        }
+    }
+    // Tokens with data that is not finite are rare; then what was collected of the others is collected again, side by side.
+    let pairs = if kept.len() == tokens.len() { pairs } else { collector.collect(queue()?, &kept)?.0 };
+    supports.pairs = support::Pairs::Cuda(pairs);
+    Ok(())
+}
+
+struct Collector<'a> {
+    step: &'a Step<'a>,
+    arrays: &'a Arrays<'a>,
+    softmax: &'a Softmax,
+    semantics: &'a Semantics,
+}
+
+impl Collector<'_> {
+    /// The pairs of `tokens`, with a flag and `‖h‖²` for each token.
+    fn collect(&self, queue: Queue, tokens: &[usize]) -> Result<(Pairs, Vec<u32>, Vec<f64>), Error> {
+        let Self { step, arrays, softmax, semantics } = *self;
+        let (batch, n) = (&step.batch, tokens.len());
+        let too_many = || Error::new(format!("a vocabulary of {} is too large for a device", batch.vocab_size));
+        let vocab_size = u32::try_from(batch.vocab_size).map_err(|_| too_many())?;
+        let argument = SoftmaxArgument {
+            temperature: softmax.temperature,
+            columns: softmax.columns as u32,
+            k: batch.k as u32,
+            full: i32::from(softmax.full),
+            add_action: i32::from(softmax.add_action),
+        };
+        let slots = n * (softmax.columns + 1);
+        let list = |value: &dyn Fn(usize) -> u32| tokens.iter().map(|&token| value(token)).collect::<Vec<_>>();
+        let positions = queue.upload(&list(&|token| token as u32))?;
+        let actions = queue.upload(&list(&|token| batch.action_ids[token]))?;
+        let features = queue.upload(&list(&|token| feature_of(token, step, semantics) as u32))?;
+        let signals: Vec<f64> = tokens.iter().map(|&token| step.signal(token, semantics)).collect();
+        let pairs = Pairs {
+            hidden: Hidden::of(&arrays.hidden, batch.width),
+            stride: softmax.columns as u32 + 1,
+            tokens: n as u32,
+            vocab_size,
+            features,
+            squared_norms: queue.buffer(n)?,
+            signals: queue.upload(&signals)?,
+            tails: queue.buffer(n)?,
+            rows: queue.buffer(slots)?,
+            logits: queue.buffer(slots)?,
+            pi: queue.buffer(slots)?,
+            u: queue.buffer(slots)?,
+            spreads: Vec::new(),
+            queue,
+        };
+        let queue = &pairs.queue;
+        let (spreads, flags) = (queue.buffer::<f64>(n)?, queue.buffer::<u32>(n)?);
+        let Pairs { hidden, squared_norms, rows, logits, pi, u, tails, features, .. } = &pairs;
+        let norms = hidden.of_dtype(["squared_norms_f32", "squared_norms_f16", "squared_norms_bf16"]);
+        // SAFETY: the arguments are the kernels'; positions and features are below B T, and `LastLayer::check` has compared
+        // the arrays' lengths with the dimensions. Ids are compared with V on the device, before anything is looked up with them.
+        unsafe {
+            launch!(
+                queue,
+                "collect_supports",
+                warps(n),
+                THREADS,
+                pairs.tokens,
+                positions.address(),
+                actions.address(),
+                arrays.topk_ids.address(),
+                arrays.topk_logits.address(),
+                arrays.action_logits.address(),
+                arrays.logsumexp.address(),
+                vocab_size - 1,
+                argument,
+                rows.address(),
+                logits.address(),
+                pi.address(),
+                u.address(),
+                tails.address(),
+                spreads.address(),
+                flags.address(),
+            )?;
+            launch!(
+                queue,
+                norms,
+                warps(n),
+                THREADS,
+                pairs.tokens,
+                hidden.address,
+                features.address(),
+                hidden.width,
+                hidden.vector,
+                squared_norms.address(),
+            )?;
+        }
+        let flags = queue.download(&flags, n)?;
+        let norms = queue.download(squared_norms, n)?;
+        let spreads = queue.download(&spreads, n)?;
+        Ok((Pairs { spreads, ..pairs }, flags, norms))
+    }
+}

@@ -1,0 +1,129 @@
+//! What proposals do to each token, computed in host memory.
+
+use std::ops::Range;
+
+use crate::backend::{Projection, cpu, parallel};
+use crate::gradient::{Gradients, Pair};
+use crate::moments::HostSource;
+use crate::optimizer::Adam;
+use crate::proposal::Proposer;
+use crate::shift::Reaction;
+use crate::subset::Subsets;
+use crate::support::HostPairs;
+
+/// Entries of features, 8 MiB, of the tokens whose proposals are worked on together: they stay in the cache that cores
+/// share while the rows that touch them come by.
+const BLOCK: usize = 1 << 21;
+
+/// What the step of its subset does to one token, and the token's part of that step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Effect {
+    pub reaction: Reaction,
+    /// Its part of `g . D`.
+    pub slope: f64,
+    /// Its part of `‖D‖²`.
+    pub squared_norm: f64,
+}
+
+/// Computes effects in host memory.
+#[derive(Clone, Copy)]
+pub(crate) struct HostEffects<'a> {
+    pub proposer: &'a Proposer<'a>,
+    pub pairs: &'a HostPairs,
+    pub features: cpu::Features<'a>,
+    pub source: &'a HostSource<'a>,
+}
+
+impl HostEffects<'_> {
+    /// Effects on all tokens, `[N]`, where each is a subset of its own.
+    pub fn of_tokens(&self, weights: &[f64]) -> Vec<Effect> {
+        let Proposer { step, supports, threads, .. } = self.proposer;
+        let adam = self.proposer.adam();
+        let block = |tokens: Range<usize>| {
+            let start = tokens.start;
+            let (v, squared_norms) = match &adam {
+                Some(adam) => self.token_proposals(tokens, weights, adam),
+                None => self.along_gradients(tokens, weights),
+            };
+            let mut v = &v[..];
+            let effect = |(at, squared_norm)| {
+                let n = start + at;
+                let (own, rest) = v.split_at(self.pairs.of(n).len());
+                v = rest;
+                let reaction = self.reaction(n, own);
+                let slope = weights[n] * supports.signals[n] * supports.slope * reaction.s;
+                Effect { reaction, slope, squared_norm }
+            };
+            squared_norms.into_iter().enumerate().map(effect).collect::<Vec<_>>()
+        };
+        let work = self.pairs.rows.len() * if adam.is_some() { step.batch.width } else { 64 };
+        parallel::map_blocks(*threads, supports.len(), BLOCK / step.batch.width, work, block).concat()
+    }
+
+    /// Projections of the pairs of some tokens on the direction of their token's own gradient, and each token's `‖D‖²`.
+    fn token_proposals(&self, tokens: Range<usize>, weights: &[f64], adam: &Adam) -> (Vec<f64>, Vec<f64>) {
+        let (first, start) = (self.pairs.of(tokens.start).start, tokens.start);
+        let mut squared_norms = vec![0.0; tokens.len()];
+        let gradients = Gradients::of_tokens(self.proposer.supports, self.pairs, tokens, weights);
+        let projections = cpu::token_projections(self.features, &gradients, self.source, adam);
+        let mut v = vec![0.0; gradients.pairs.len()];
+        for (pair, projection) in gradients.pairs.iter().zip(&projections) {
+            squared_norms[pair.token as usize - start] += projection.squared_norm;
+            v[pair.index as usize - first] = self.with_decay(pair, projection);
+        }
+        (v, squared_norms)
+    }
+
+    /// As `token_proposals` where the direction is the gradient `w A u ⊗ h` itself, so that `v = w A |h|² u`.
+    fn along_gradients(&self, tokens: Range<usize>, weights: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let supports = self.proposer.supports;
+        let mut v = Vec::new();
+        let along = |n: usize| {
+            let u = &self.pairs.u[self.pairs.of(n)];
+            let scale = weights[n] * supports.signals[n] * supports.slope;
+            let along = scale * supports.squared_norms[n];
+            v.extend(u.iter().map(|u| along * u));
+            scale * along * u.iter().map(|u| u * u).sum::<f64>()
+        };
+        let squared_norms = tokens.map(along).collect();
+        (v, squared_norms)
+    }
+
+    /// Effects on all tokens, `[N]`, of the step that each one's subset proposes.
+    pub fn of_subsets(&self, subsets: &Subsets, weights: &[f64]) -> Vec<Effect> {
+        let Proposer { supports, semantics, .. } = self.proposer;
+        let gradients = Gradients::of(supports, self.pairs, subsets, semantics.subset_weights, weights);
+        let adam = self.proposer.adam();
+        let projections = cpu::subset_projections(self.features, &gradients, self.source, adam.as_ref());
+        let mut v = vec![0.0; self.pairs.rows.len()];
+        let (mut slopes, mut squared_norms) = (vec![0.0; supports.len()], vec![0.0; supports.len()]);
+        for ((pair, projection), coefficient) in gradients.pairs.iter().zip(&projections).zip(&gradients.coefficients) {
+            let (index, token) = (pair.index as usize, pair.token as usize);
+            v[index] = if adam.is_some() { self.with_decay(pair, projection) } else { projection.v };
+            squared_norms[token] += projection.squared_norm;
+            slopes[token] += coefficient * v[index];
+        }
+        let reactions = self.reactions(&v).into_iter().zip(slopes).zip(squared_norms);
+        reactions.map(|((reaction, slope), squared_norm)| Effect { reaction, slope, squared_norm }).collect()
+    }
+
+    /// A projection with the decay of weights that comes with Adam: a logit loses a share of itself.
+    fn with_decay(&self, pair: &Pair, projection: &Projection) -> f64 {
+        let decay = self.proposer.step.optimizer.logit_decay();
+        projection.v - decay * f64::from(self.pairs.logits[pair.index as usize])
+    }
+
+    /// What token n's policy does, from the projections of its pairs.
+    fn reaction(&self, n: usize, v: &[f64]) -> Reaction {
+        let own = self.pairs.of(n);
+        let (pi, u) = (&self.pairs.pi[own.clone()], &self.pairs.u[own]);
+        Reaction::of(pi, u, v, self.pairs.tails[n], self.proposer.rate())
+    }
+
+    /// What each token's policy does, `[N]`, from the projections of all pairs, `[P]`.
+    fn reactions(&self, v: &[f64]) -> Vec<Reaction> {
+        let react = |n: usize| self.reaction(n, &v[self.pairs.of(n)]);
+        let part = |part: Range<usize>| part.map(react).collect::<Vec<_>>();
+        parallel::map_parts(self.proposer.threads, self.proposer.supports.len(), 64 * v.len(), part).concat()
+    }
+}

@@ -1,0 +1,55 @@
+//! Where the batches of these tests lie: in host memory, or, in the binary called `cuda`, on a CUDA device.
+
+use capo_core::{Arrays, HostArrays, LastLayer, MomentArrays, cuda};
+
+use super::fixture::Batch;
+
+/// Whether this binary's batches lie on a device.
+const ON_DEVICE: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"cuda");
+
+/// The arrays of a batch.
+pub fn arrays(batch: &Batch) -> Arrays<'_> {
+    let Batch { hidden, topk_ids, topk_logits, action_logits, logsumexp, .. } = batch;
+    if !ON_DEVICE {
+        return Arrays::Host(HostArrays { hidden, topk_ids, topk_logits, action_logits, logsumexp });
+    }
+    Arrays::Cuda(cuda::Arrays {
+        device: 0,
+        stream: cuda::Stream::default(),
+        hidden: cuda::Features::F32(uploaded(hidden)),
+        topk_ids: uploaded(topk_ids),
+        topk_logits: uploaded(topk_logits),
+        action_logits: uploaded(action_logits),
+        logsumexp: uploaded(logsumexp),
+    })
+}
+
+/// The trainer's moments.
+pub fn moments<'a>(exp_avg: &'a [f32], exp_avg_sq: &'a [f32]) -> MomentArrays<'a> {
+    if !ON_DEVICE {
+        return MomentArrays::Host { exp_avg, exp_avg_sq };
+    }
+    MomentArrays::Cuda { exp_avg: uploaded(exp_avg), exp_avg_sq: uploaded(exp_avg_sq) }
+}
+
+/// A copy on the device, kept for the life of the process: tests are small.
+fn uploaded<T: cuda::Plain>(values: &[T]) -> cuda::Slice<'static, T> {
+    let device = cuda::Device::open(0).unwrap();
+    Box::leak(Box::new(device.upload(values).unwrap())).slice()
+}
+
+/// Takes an entry from the features.
+pub fn shorten_hidden(batch: &mut LastLayer<'_>) {
+    match &mut batch.arrays {
+        Arrays::Host(arrays) => arrays.hidden = &arrays.hidden[1..],
+        Arrays::Cuda(arrays) => arrays.hidden = cuda::Features::F32(uploaded(&vec![0.0; arrays.hidden.len() - 1])),
+    }
+}
+
+/// Leaves three logits.
+pub fn shorten_logits(batch: &mut LastLayer<'_>) {
+    match &mut batch.arrays {
+        Arrays::Host(arrays) => arrays.topk_logits = &arrays.topk_logits[..3],
+        Arrays::Cuda(arrays) => arrays.topk_logits = uploaded(&[0.0; 3]),
+    }
+}
