@@ -1,11 +1,26 @@
 //! Where the batches of these tests lie: in host memory, or, in the binary called `cuda`, on a CUDA device.
 
+use std::path::Path;
+use std::sync::OnceLock;
+
 use capo_core::{Arrays, HostArrays, LastLayer, MomentArrays, cuda};
 
 use super::fixture::Batch;
 
 /// Whether this binary's batches lie on a device.
 const ON_DEVICE: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"cuda");
+
+/// The device, which without a GPU is the emulator.
+fn device() -> cuda::Device {
+    static EMULATOR: OnceLock<()> = OnceLock::new();
+    EMULATOR.get_or_init(|| {
+        let gpu = std::env::var_os("CAPO_TEST_GPU").is_some_and(|value| value == "1");
+        if !gpu {
+            cuda_emulator::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels")).unwrap();
+        }
+    });
+    cuda::Device::open(0).unwrap()
+}
 
 /// The arrays of a batch.
 pub fn arrays(batch: &Batch) -> Arrays<'_> {
@@ -34,8 +49,7 @@ pub fn moments<'a>(exp_avg: &'a [f32], exp_avg_sq: &'a [f32]) -> MomentArrays<'a
 
 /// A copy on the device, kept for the life of the process: tests are small.
 fn uploaded<T: cuda::Plain>(values: &[T]) -> cuda::Slice<'static, T> {
-    let device = cuda::Device::open(0).unwrap();
-    Box::leak(Box::new(device.upload(values).unwrap())).slice()
+    Box::leak(Box::new(device().upload(values).unwrap())).slice()
 }
 
 /// Takes an entry from the features.
