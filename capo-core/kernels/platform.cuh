@@ -53,7 +53,7 @@ __device__ inline float quotient(float x, float y) {
 #endif
 }
 
-__device__ inline bool finite(double x) { return fabs(x) <= 1.7976931348623157e308; }
+__device__ inline bool is_finite(double x) { return fabs(x) <= 1.7976931348623157e308; }
 
 // A lane's columns of a row, 0 beyond its end. `vector`: rows start at multiples of 16 bytes.
 template <class H>

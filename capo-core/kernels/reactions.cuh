@@ -71,7 +71,7 @@ extern "C" __global__ void react(
         // `fmax` would make 0 of a NaN.
         if (kl < 0.0) kl = 0.0;
     }
-    if (!finite(mean)) kl = mean - mean;
+    if (!is_finite(mean)) kl = mean - mean;
     if (lane > 0) return;
     // The sampled logit moves by rate v_a, its log-probability by rate (v_a - mean) - kl, and s is v_a - mean. No probability
     // rises above 1, where large terms cancel neither.

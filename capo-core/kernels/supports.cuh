@@ -28,17 +28,17 @@ extern "C" __global__ void collect_supports(
 
     // The token's own slot: the first column that has it, or the one beyond, or none.
     u32 chosen = NONE;
-    bool known = action <= vocab_size_less_1, is_finite = true;
+    bool known = action <= vocab_size_less_1, sound = true;
     for (u32 j = lane; j < softmax.columns; j += WARP) {
         if (ids[j] == action) chosen = min(chosen, j);
         known = known && ids[j] <= vocab_size_less_1;
-        is_finite = is_finite && isfinite(top[j]);
+        sound = sound && isfinite(top[j]);
     }
     for (u32 distance = WARP / 2; distance > 0; distance /= 2) chosen = min(chosen, __shfl_xor_sync(ALL_LANES, chosen, distance));
     bool added = chosen == NONE && softmax.add_action;
-    if (softmax.add_action) is_finite = is_finite && isfinite(action_logits[position]);
-    if (softmax.full) is_finite = is_finite && isfinite(logsumexp[position]);
-    known = __all_sync(ALL_LANES, known), is_finite = __all_sync(ALL_LANES, is_finite);
+    if (softmax.add_action) sound = sound && isfinite(action_logits[position]);
+    if (softmax.full) sound = sound && isfinite(logsumexp[position]);
+    known = __all_sync(ALL_LANES, known), sound = __all_sync(ALL_LANES, sound);
     u32 count = softmax.columns + (added ? 1 : 0);
     if (added) chosen = softmax.columns;
 
@@ -81,7 +81,7 @@ extern "C" __global__ void collect_supports(
     if (lane == 0) {
         tails[n] = tail;
         spreads[n] = fmax(realised, variance);
-        flags[n] = !known ? BAD_ID : is_finite ? FINE : NOT_FINITE;
+        flags[n] = !known ? BAD_ID : sound ? FINE : NOT_FINITE;
     }
 }
 

@@ -100,7 +100,7 @@ __device__ inline void project_tokens_wide(
     u32 lane = threadIdx.x % WARP, first = (blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP) * WARP;
     if (first >= pairs) return;
     u32 index = first + lane < pairs ? values[first + lane] : NONE;
-    u32 left = __ballot_sync(ALL_LANES, index != NONE && !(finite(v[index]) && finite(norms[index])));
+    u32 left = __ballot_sync(ALL_LANES, index != NONE && !(is_finite(v[index]) && is_finite(norms[index])));
     for (; left != 0; left &= left - 1) {
         u32 p = __ffs((int)left) - 1, pair = __shfl_sync(ALL_LANES, index, p);
         Row row = rows[segments[first + p]];

@@ -1,7 +1,9 @@
 //! Where the batches of these tests lie: in host memory, or, in the binary called `cuda`, on a CUDA device.
 
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{LazyLock, Mutex, OnceLock};
 
 use capo_core::{Arrays, HostArrays, LastLayer, MomentArrays, cuda};
 
@@ -47,9 +49,32 @@ pub fn moments<'a>(exp_avg: &'a [f32], exp_avg_sq: &'a [f32]) -> MomentArrays<'a
     MomentArrays::Cuda { exp_avg: uploaded(exp_avg), exp_avg_sq: uploaded(exp_avg_sq) }
 }
 
-/// A copy on the device, kept for the life of the process: tests are small.
-fn uploaded<T: cuda::Plain>(values: &[T]) -> cuda::Slice<'static, T> {
-    Box::leak(Box::new(device().upload(values).unwrap())).slice()
+/// A copy on the device, kept for the life of the process and made once.
+fn uploaded<T: cuda::Plain + ToBits>(values: &[T]) -> cuda::Slice<'static, T> {
+    type Known = HashMap<(TypeId, Vec<u32>), &'static (dyn Any + Send + Sync)>;
+    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+    let mut known = KNOWN.lock().unwrap();
+    let bits = values.iter().map(|value| value.to_bits()).collect();
+    let buffer =
+        known.entry((TypeId::of::<T>(), bits)).or_insert_with(|| Box::leak(Box::new(device().upload(values).unwrap())));
+    buffer.downcast_ref::<cuda::Buffer<T>>().unwrap().slice()
+}
+
+/// Values that have bits to compare.
+trait ToBits: Send + Sync + 'static {
+    fn to_bits(&self) -> u32;
+}
+
+impl ToBits for f32 {
+    fn to_bits(&self) -> u32 {
+        f32::to_bits(*self)
+    }
+}
+
+impl ToBits for u32 {
+    fn to_bits(&self) -> u32 {
+        *self
+    }
 }
 
 /// Takes an entry from the features.

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::Failure;
 
-const FLAGS: [&str; 9] = [
+const FLAGS: [&str; 10] = [
     "-O2",
     "-g1",
     "-std=c++17",
@@ -16,6 +16,7 @@ const FLAGS: [&str; 9] = [
     "-fvisibility=hidden",
     "-Wall",
     "-Wextra",
+    "-Wno-unknown-pragmas",
     "-DCAPO_EMULATED",
 ];
 /// The kernels' own: an index or an address that is wrong calls a function of `fault.cpp`.
