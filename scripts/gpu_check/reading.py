@@ -50,12 +50,12 @@ def rates(said):
 
 
 def tensors(path):
-    """Every tensor of a safetensors file that holds f32 or bytes, as a flat sequence."""
+    """Every tensor of a safetensors file that holds floats or bytes, as a flat sequence."""
     data = path.read_bytes()
     (size,) = struct.unpack_from("<Q", data)
     found = {}
     for name, entry in json.loads(data[8 : 8 + size]).items():
-        code = {"F32": "f", "U8": "B"}.get(entry.get("dtype")) if name != "__metadata__" else None
+        code = {"F32": "f", "F64": "d", "U8": "B"}.get(entry.get("dtype")) if name != "__metadata__" else None
         if code:
             start, end = entry["data_offsets"]
             found[name] = array.array(code, data[8 + size + start : 8 + size + end])

@@ -54,11 +54,11 @@ TORCH_TRAINING = """print("1 parameters", " ".join(sys.argv[-6:]))
 print("  generation           80 completion tokens/s\\n  training            600 prompt and completion tokens/s")"""
 
 
-def tensors(values, prefix=""):
+def tensors(values, prefix="", floats=("f", "F32")):
     """A safetensors file."""
     header, data = {"__metadata__": {"a": "b"}}, b""
     for name, numbers in values.items():
-        code, dtype = ("B", "U8") if name == "keep" else ("f", "F32")
+        code, dtype = ("B", "U8") if name == "keep" else floats
         part = struct.pack(f"<{len(numbers)}{code}", *numbers)
         key = name if name == "keep" else prefix + name
         header[key] = {"dtype": dtype, "shape": [len(numbers)], "data_offsets": [len(data), len(data) + len(part)]}
@@ -98,7 +98,7 @@ class Archive:
         self.write(name, (PYTHON + text).encode(), root).chmod(0o755)
 
     def case(self, found):
-        self.write("tests/data/replay/one/expected-0000.safetensors", tensors(CASE))
+        self.write("tests/data/replay/one/expected-0000.safetensors", tensors(CASE, floats=("d", "F64")))
         self.write("tests/data/replay/one/batch-0000.safetensors", tensors(found, "capo.curvature/"))
 
     def pack(self):
@@ -192,6 +192,11 @@ class Parts(unittest.TestCase):
         self.fails("replay", "`one`: 0 decisions differ, shifts by 1.0e-03 of the largest")
         self.archive.case(CASE | {"m_f": [0.5, float("nan"), 0.25]})
         self.fails("replay", "shifts by inf of the largest")
+        (self.archive.root / "tests/data/replay/one/expected-0000.safetensors").unlink()
+        self.fails("replay", "`one`: the results cannot be compared: nothing is expected")
+        self.archive.executable("target/release/host", "")
+        self.archive.case(CASE)
+        self.fails("replay", "`one`: the results cannot be compared: [Errno 2]")
         self.archive.executable("target/release/host", 'print("more\\nerror: no device\\nhelp"); sys.exit(2)')
         self.fails("replay", "`one`: host ended with 2: error: no device")
 
