@@ -1,5 +1,6 @@
 """The parts of a run on a GPU. Each takes the session and a list, to which it adds `(label, value)` as it goes."""
 
+import re
 import shutil
 import statistics
 import sys
@@ -157,10 +158,8 @@ def train(session, rows):
 
 def completions(run):
     """Completions of an optimizer step."""
-    import tomllib
-
-    config = tomllib.loads((run / "config.toml").read_text())["train"]
-    return config["per_device_train_batch_size"] * config.get("gradient_accumulation_steps", 1)
+    keys = dict(re.findall(r"^(\w+) = (\d+)$", (run / "config.toml").read_text(), re.MULTILINE))
+    return int(keys["per_device_train_batch_size"]) * int(keys.get("gradient_accumulation_steps", 1))
 
 
 def speeds(lines, completions):

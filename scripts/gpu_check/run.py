@@ -43,7 +43,8 @@ def unpacked(archive, work):
         raise Failure(f"`{archive}` does not exist (make it with `scripts/gpu-check pack`)")
     try:
         with tarfile.open(archive) as tar:
-            tar.extractall(work, filter="data")
+            # Python 3.10 has the filter in its later versions only.
+            tar.extractall(work, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     except (tarfile.TarError, EOFError) as error:
         raise Failure(f"`{archive}` cannot be read: {error} (pack it again)") from None
     if not (work / "gpu-check" / settings.MANIFEST).exists():
