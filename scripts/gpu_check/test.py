@@ -184,6 +184,7 @@ class Parts(unittest.TestCase):
         self.archive.executable("target/release/deps/suite-0a", 'print("begun", flush=True); time.sleep(60)')
         with unittest.mock.patch.dict(settings.LIMITS, tests=1):
             self.fails("tests", "`suite-0a cuda` was stopped after 1 s\nbegun")
+        self.assertLess(self.found["parts"][0]["seconds"], 30)
 
     def test_replay_that_differs(self):
         self.archive.case(CASE | {"keep": [1, 1, 1]})
