@@ -18,6 +18,16 @@ bench:
     cargo bench -p host --bench model
     cargo bench -p capo-plugin --bench boundary
 
+# The GPU kernels, as far as no GPU is needed.
+kernels:
+    scripts/cuda-toolchain
+    scripts/check-kernels
+
+# What travels to a machine with a GPU, where `gpu-check run` runs it; docs/gpu.md.
+gpu-pack:
+    scripts/cuda-toolchain
+    scripts/gpu-check pack
+
 # Formats every crate.
 fmt:
     cargo fmt --all && cargo fmt --all --manifest-path plugins/examples/Cargo.toml

@@ -26,17 +26,22 @@ from torch.nn import functional
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 VOCABULARY = 151_936
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass
 class Batch:
     """What the mask sees of a step; every position holds a token."""
 
-    hidden: Tensor  # [B, T, D]
+    hidden: Tensor  # [B, T, D], f32 or bf16; everything is computed in f32
     topk_ids: Tensor  # [B, T, K], distinct within a token
     topk_logits: Tensor  # [B, T, K], descending
     action: Tensor  # [B, T]: which of the K was sampled
     advantages: Tensor  # [B, T]
+
+    def to(self, device, dtype):
+        rest = (self.topk_ids, self.topk_logits, self.action, self.advantages)
+        return Batch(self.hidden.to(device, dtype), *(tensor.to(device) for tensor in rest))
 
     def policy(self):
         """Probabilities, and `u = e_a - pi`; `[B, T, K]` each."""
@@ -56,8 +61,9 @@ class Moments:
     steps: int = 0
 
     @classmethod
-    def empty(cls, width):
-        return cls(torch.zeros(VOCABULARY, dtype=torch.int64), torch.zeros(1, width), torch.zeros(1, width))
+    def empty(cls, width, device):
+        mean, square = torch.zeros(2, 1, width, device=device)
+        return cls(torch.zeros(VOCABULARY, dtype=torch.int64, device=device), mean, square)
 
     def corrected(self):
         """What the coming step multiplies its gradient, and its square, with, and the old moments; bias-corrected."""
@@ -68,8 +74,8 @@ class Moments:
     def step(self, rows, gradient):
         """The moments one step later: `gradient`, `[rows, D]`, for the ids `rows`; the others rest."""
         new = rows[self.slots[rows] == 0]
-        slots, grow = self.slots.clone(), torch.zeros(len(new), self.mean.shape[1])
-        slots[new] = torch.arange(len(self.mean), len(self.mean) + len(new))
+        slots, grow = self.slots.clone(), self.mean.new_zeros(len(new), self.mean.shape[1])
+        slots[new] = torch.arange(len(self.mean), len(self.mean) + len(new), device=rows.device)
         mean, square = torch.cat([self.mean, grow]), torch.cat([self.square, grow])
         at = slots[rows]
         mean[at] = mean[at].mul_(BETA1).add_(gradient, alpha=1 - BETA1)
@@ -100,7 +106,7 @@ class Dense:
 
     @staticmethod
     def gradients(hidden, advantages, u, part):
-        return (advantages[part, :, None] * u[part])[..., None] * hidden[part, :, None, :]
+        return (advantages[part, :, None] * u[part])[..., None] * hidden[part, :, None, :].float()
 
     def parts(self, batch):
         return (slice(b, b + self.chunk) for b in range(0, len(batch.hidden), self.chunk))
@@ -112,7 +118,7 @@ class Dense:
             slots = moments.slots[batch.topk_ids[part]]
             gradient = self.gradients(batch.hidden, batch.advantages, u, part)
             direction = (mean[slots] + new1 * gradient) / ((square[slots] + new2 * gradient**2).sqrt() + EPS)
-            v = (direction * batch.hidden[part, :, None, :]).sum(-1)
+            v = (direction * batch.hidden[part, :, None, :].float()).sum(-1)
             found.append(shifts(pi[part], u[part], v, batch.advantages[part], learning_rate))
         return [torch.cat(parts) for parts in zip(*found)]
 
@@ -121,7 +127,7 @@ class Dense:
         counts = torch.bincount(batch.topk_ids[keep].flatten(), minlength=VOCABULARY)
         # A rejected token adds zeros, to the first row where its own does not occur.
         order = (counts.bool().cumsum(0) - 1).clamp_(min=0)
-        sums = torch.zeros(int(order[-1]) + 1, batch.hidden.shape[-1])
+        sums = moments.mean.new_zeros(int(order[-1]) + 1, batch.hidden.shape[-1])
         for part in self.parts(batch):
             gradient = self.gradients(batch.hidden, batch.advantages * keep, u, part)
             sums.index_add_(0, order[batch.topk_ids[part]].flatten(), gradient.flatten(0, 2))
@@ -144,7 +150,7 @@ class Lean:
     def projections(self, h, coefficients, slots, *corrected):
         """`v = D h` of N tokens, `[N, K]`."""
         parts = (slice(n, n + self.chunk) for n in range(0, len(h), self.chunk))
-        return torch.cat([self.part(h[part], coefficients[part], slots[part], *corrected) for part in parts])
+        return torch.cat([self.part(h[part].float(), coefficients[part], slots[part], *corrected) for part in parts])
 
     @staticmethod
     def part(h, coefficients, slots, new1, new2, mean, square):
@@ -165,7 +171,7 @@ class Lean:
         ends = counts[counts > 0].cumsum(0)
         sums = functional.embedding_bag(
             order // ids.shape[1],
-            batch.hidden[keep],
+            batch.hidden[keep].float(),
             ends - counts[counts > 0],
             mode="sum",
             per_sample_weights=coefficients.flatten()[order],
@@ -176,6 +182,7 @@ class Lean:
 @torch.compile
 def fused(h, coefficients, slots, new1, new2, mean, square):
     """`v = D h` of N tokens, `[N, K]`, as one loop of the compiler's: no buffer of `[N, K, D]` is written."""
+    h = h.float()
     gradient = coefficients[..., None] * h[:, None, :]
     direction = (mean[slots] + new1 * gradient) / ((square[slots] + new2 * gradient**2).sqrt() + EPS)
     return (direction * h[:, None, :]).sum(-1)
@@ -185,7 +192,7 @@ class Compiled(Lean):
     """`Lean` with the projections from `torch.compile`, which needs a C++ compiler; the first step compiles."""
 
     def projections(self, h, coefficients, slots, new1, new2, mean, square):
-        return fused(h, coefficients, slots, torch.tensor(new1), torch.tensor(new2), mean, square)
+        return fused(h, coefficients, slots, mean.new_tensor(new1), mean.new_tensor(new2), mean, square)
 
 
 def policy_gradient_inputs(args, generator, b, t):
@@ -226,9 +233,17 @@ def decide(m_f, m_h, limits):
 
 
 def timed(work):
+    """Seconds, and what `work` returns; a GPU has finished before and after."""
+    settle()
     start = time.perf_counter()
     result = work()
+    settle()
     return time.perf_counter() - start, result
+
+
+def settle():
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def write_batch(path, batch, args, step, learning_rate):
@@ -236,6 +251,7 @@ def write_batch(path, batch, args, step, learning_rate):
     from safetensors.torch import save_file
 
     b, t = batch.action.shape
+    batch = batch.to("cpu", torch.float32)
 
     def pick(values):
         return values.gather(-1, batch.action[..., None])[..., 0].contiguous()
@@ -271,7 +287,8 @@ def dump(args, variant, first, batch, moments, limits):
         m_f, m_h = variant.assess(batch, moments, args.learning_rate)
         keep = decide(m_f, m_h, limits)
         write_batch(folder / f"batch-{step:04}.safetensors", batch, args, step, args.learning_rate)
-        result = {"keep": keep.to(torch.uint8), "m_f": m_f.contiguous(), "m_h": m_h.contiguous()}
+        result = {"keep": keep.to(torch.uint8), "m_f": m_f, "m_h": m_h}
+        result = {name: tensor.cpu().contiguous() for name, tensor in result.items()}
         save_file(result, folder / f"expected-{step:04}.safetensors")
         moments = variant.commit(batch, moments, keep)
     keys = ['use = "capo.curvature"', 'semantics = "authors"', 'feature = "aligned"', 'optimizer = "adam"']
@@ -295,8 +312,16 @@ def compare(folder, replayed):
 
 
 def peak():
-    """Peak resident memory so far, GB."""
+    """Peak memory so far, GB: of tensors on the GPU, else the process's resident memory."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated() / 1e9
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def place(args):
+    if args.device == "cpu":
+        return f"{args.threads} threads, {args.dtype}"
+    return f"{torch.cuda.get_device_name(args.device)}, {args.dtype}"
 
 
 @torch.no_grad()
@@ -304,15 +329,16 @@ def measure(args):
     torch.set_num_threads(args.threads)
     generator = torch.Generator().manual_seed(args.seed)
     batch, ids = draw(args, generator)
-    first = warm_up(args, generator, ids)
-    variants = {"dense": Dense(args.chunk), "lean": Lean(args.lean_chunk), "compiled": Compiled(args.lean_chunk)}
-    variant = variants[args.variant]
+    first = warm_up(args, generator, ids).to(args.device, DTYPES[args.dtype])
+    batch = batch.to(args.device, DTYPES[args.dtype])
+    chunk = args.lean_chunk or (16 if args.device == "cpu" else 1024)
+    variant = {"dense": Dense(args.chunk), "lean": Lean(chunk), "compiled": Compiled(chunk)}[args.variant]
     everything = torch.ones_like(first.action, dtype=torch.bool)
-    moments = variant.commit(first, Moments.empty(args.width), everything)
+    moments = variant.commit(first, Moments.empty(args.width, args.device), everything)
     occurring, inputs = len(batch.topk_ids.unique()), peak()
     print(
         f"{args.variant}: {args.completions} x {args.tokens} tokens, K {args.k}, D {args.width}, {occurring:,} rows, "
-        f"{len(moments.mean) - 1:,} with moments, {args.threads} threads, torch {torch.__version__}"
+        f"{len(moments.mean) - 1:,} with moments, {place(args)}, torch {torch.__version__}"
     )
     limits, best = None, None
     for _ in range(args.repeat):
@@ -341,7 +367,9 @@ def arguments():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--chunk", type=int, default=1, help="completions at a time, dense")
-    parser.add_argument("--lean-chunk", type=int, default=16, help="tokens at a time, lean")
+    parser.add_argument("--lean-chunk", type=int, help="tokens at a time, lean: 16 on a CPU, 1024 on a GPU")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--dtype", choices=list(DTYPES), default="f32", help="of the features")
     parser.add_argument("--scale", type=float, default=1.0, help="of the features")
     parser.add_argument("--spread", type=float, default=3.0, help="of the logits")
     parser.add_argument("--learning-rate", type=float, default=1e-6)

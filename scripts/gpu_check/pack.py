@@ -1,0 +1,156 @@
+"""Builds what travels to the machine with the GPU."""
+
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from . import settings
+from .settings import ROOT, Failure
+
+
+def main(args):
+    with tempfile.TemporaryDirectory() as work:
+        staging = Path(work) / "gpu-check"
+        manifest = stage(staging, args)
+        (staging / settings.MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+        size = archive(staging, args.out)
+    print(f"{args.out}: {size / 1e6:.1f} MB, {len(manifest['tests'])} test executables")
+    if not manifest["cuda_host"]:
+        print(f"without a `host` that trains on a GPU: {manifest['cuda_host_missing']}")
+
+
+def stage(staging, args):
+    """Everything under `staging`, laid out as the workspace is, since tests look for files beside themselves."""
+    folder = "debug" if args.profile == "dev" else args.profile
+    built = build(args.profile)
+    target = staging / "target" / folder
+    manifest = facts() | {"profile": folder, "tests": [], "bench": None, "cuda_host": None}
+    for name in ("host", *settings.PLUGINS):
+        place(built["files"][name], target / name)
+    no_cuda_needed(target / "libcapo.so")
+    for test in built["tests"]:
+        place(test["path"], target / "deps" / test["path"].name)
+        manifest["tests"].append(test | {"path": f"target/{folder}/deps/{test['path'].name}"})
+    place(bench(args.profile), staging / "target/bench/curvature")
+    manifest["bench"] = "target/bench/curvature"
+    if reason := no_cuda_host(args):
+        manifest["cuda_host_missing"] = reason
+    else:
+        place(cuda_host(args.profile), staging / "target/cuda/host")
+        manifest["cuda_host"] = "target/cuda/host"
+    for tree in settings.TREES:
+        copy(tree, staging)
+    return manifest
+
+
+def facts():
+    """Where and when this was made. Tests look for their data where they were built, so the runner puts a link there."""
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return {"commit": commit.strip(), "packed": now.isoformat(timespec="seconds"), "built_at": str(ROOT)}
+
+
+def cargo(*arguments, target=None, environment=None):
+    """What a build made of the workspace's own packages, as cargo's messages."""
+    print("cargo " + " ".join(arguments), file=sys.stderr)
+    environment = os.environ | (environment or {}) | ({"CARGO_TARGET_DIR": str(target)} if target else {})
+    command = ["cargo", *arguments, "--locked", "--message-format=json-render-diagnostics"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise Failure("the build failed (see its messages above)")
+    messages = [json.loads(line) for line in done.stdout.splitlines()]
+    artifacts = [message for message in messages if message["reason"] == "compiler-artifact"]
+    return [message for message in artifacts if Path(message["manifest_path"]).is_relative_to(ROOT)]
+
+
+def build(profile):
+    """Paths by file name, and the test executables. In one build, so that dependencies are compiled once; none of them links CUDA."""
+    files, tests = {}, []
+    for message in cargo("build", "--profile", profile, "--workspace", "--lib", "--bins", "--tests"):
+        package = str(Path(message["manifest_path"]).parent.relative_to(ROOT))
+        if not message["profile"]["test"]:
+            files |= {Path(path).name: Path(path) for path in message["filenames"]}
+        elif package in settings.TEST_PACKAGES:
+            tests.append({"package": package, "path": Path(message["executable"])})
+    return {"files": files, "tests": tests}
+
+
+def bench(profile):
+    found = cargo("bench", "--no-run", "-p", "capo-core", "--profile", "bench" if profile == "release" else profile)
+    benches = [message["executable"] for message in found if "bench" in message["target"]["kind"]]
+    return Path(benches[0])
+
+
+def toolchain():
+    for folder in (os.environ.get("CUDA_HOME"), ROOT / "target/cuda-toolchain"):
+        if folder and (Path(folder) / "bin/nvcc").exists():
+            return Path(folder)
+    return None
+
+
+def no_cuda_host(args):
+    """Why no `host` with CUDA is built, if none is."""
+    if args.without_training:
+        return "packed with `--without-training`"
+    if not toolchain():
+        return "packed without a CUDA toolchain (`scripts/cuda-toolchain` makes one)"
+    return None
+
+
+def cuda_host(profile):
+    """In a target folder of its own: candle forces cudarc to link CUDA, and in one build that would reach the plugins."""
+    home = toolchain()
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "cuda"
+    environment = {
+        "CUDA_HOME": str(home),
+        "CUDA_COMPUTE_CAP": os.environ.get("CUDA_COMPUTE_CAP", "90"),
+        "LIBRARY_PATH": f"{home}/lib:{home}/lib/stubs",
+    }
+    cargo("build", "--profile", profile, "-p", "host", "--features", "cuda", target=target, environment=environment)
+    return target / ("debug" if profile == "dev" else profile) / "host"
+
+
+def no_cuda_needed(library):
+    """A plugin must load where there is no GPU."""
+    needed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+    bad = [line.split("[")[1].rstrip("]") for line in needed.splitlines() if "(NEEDED)" in line and "[libcu" in line]
+    if bad:
+        raise Failure(f"`{library.name}` needs {', '.join(bad)} to load (was it built together with `--features cuda`?)")
+
+
+def place(source, target):
+    """A stripped copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, target)
+    subprocess.run(["strip", "--strip-unneeded", target], check=True)
+
+
+def copy(tree, staging):
+    source, target = ROOT / tree, staging / tree
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    elif source.exists():
+        shutil.copy(source, target)
+    else:
+        print(f"`{tree}` is missing, and does not travel", file=sys.stderr)
+
+
+def archive(staging, path):
+    """Bytes of the archive; one that is too large is not left behind."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".new")
+    with tarfile.open(fresh, "w:xz", preset=4) as tar:
+        tar.add(staging, arcname="gpu-check")
+    size = fresh.stat().st_size
+    if size > settings.ARCHIVE_LIMIT:
+        fresh.unlink()
+        raise Failure(f"the archive has {size / 1e6:.1f} MB, at most {settings.ARCHIVE_LIMIT / 1e6:.0f} (pack less)")
+    fresh.replace(path)
+    return size

@@ -1,0 +1,68 @@
+"""What programs print and write, as values."""
+
+import array
+import json
+import re
+import struct
+
+BRANCH = re.compile(r"^((?:│  |   )*)[├╰]─ (.*)$")
+RATE = re.compile(r"^[\d.]+ \w+/s$")
+TIME = re.compile(r"^[\d.]+ (?:ns|µs|ms|s)$")
+
+
+def tests(said):
+    """Tests that passed and failed, from what a test executable prints."""
+    found = re.findall(r"test result: \w+\. (\d+) passed; (\d+) failed", said)
+    return sum(int(passed) for passed, _ in found), sum(int(failed) for _, failed in found)
+
+
+def failed_tests(said):
+    return re.findall(r"^test (\S+) \.\.\. FAILED$", said, re.MULTILINE)
+
+
+def bench(said):
+    """`(key, value)` of the lines `key: value` before the benchmarks, then `(name, median)` of each, with its rate if it has one."""
+    path, times, notes = [], [], []
+    for line in said.splitlines():
+        if branch := BRANCH.match(line):
+            depth, text = len(branch[1]) // 3, branch[2]
+            cells = [cell.strip() for cell in text.split("│")]
+            name = re.split(r"\s{2,}", cells[0])[0]
+            path[depth:] = [name]
+            if len(cells) > 2 and TIME.match(cells[2]):
+                times.append((", ".join(path), cells[2]))
+        elif times and len(cells := [cell.strip(" │") for cell in line.split("│")]) >= 6 and RATE.match(cells[-4]):
+            times[-1] = (times[-1][0], f"{times[-1][1]}, {cells[-4]}")
+        elif not path and (note := re.match(r"^(\w[\w ,()-]*): (.+)$", line)) and note[1] != "Timer precision":
+            notes.append((note[1], note[2]))
+    return notes + times
+
+
+def peer(said):
+    """`(name, value)` of the indented lines after `best of`."""
+    best = said.split("best of", 1)[-1]
+    return re.findall(r"^  (\S.*?)\s{2,}(\S.*)$", best, re.MULTILINE)
+
+
+def rates(said):
+    """`{name: tokens per second}` of train_torch.py."""
+    return {name: float(rate) for name, rate in re.findall(r"^  (\w+)\s+(\d+) .*tokens/s$", said, re.MULTILINE)}
+
+
+def tensors(path):
+    """Every tensor of a safetensors file that holds floats or bytes, as a flat sequence."""
+    data = path.read_bytes()
+    (size,) = struct.unpack_from("<Q", data)
+    found = {}
+    for name, entry in json.loads(data[8 : 8 + size]).items():
+        code = {"F32": "f", "F64": "d", "U8": "B"}.get(entry.get("dtype")) if name != "__metadata__" else None
+        if code:
+            start, end = entry["data_offsets"]
+            found[name] = array.array(code, data[8 + size + start : 8 + size + end])
+    return found
+
+
+def metrics(path):
+    """The lines of a metrics file; a torn last line is left out."""
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines]

@@ -1,0 +1,109 @@
+"""A run on the machine with the GPU: where things are, the environment of what is started, and time limits."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from . import settings
+from .settings import Failure
+
+
+class Missing(Exception):
+    """A sentence on what a part lacks."""
+
+
+class Session:
+    def __init__(self, root, work, total=settings.TOTAL):
+        self.root, self.work = root, work
+        self.manifest = json.loads((root / settings.MANIFEST).read_text())
+        self.environment = environment(root)
+        self.end = time.monotonic() + total
+        self.part_end = self.end
+        self.results = {}
+
+    def file(self, name):
+        """A file of the archive."""
+        path = self.root / name
+        if not path.exists():
+            raise Missing(f"`{name}` is not in the archive")
+        return path
+
+    def executable(self, folder_name):
+        return self.file(f"target/{self.manifest['profile']}/{folder_name}")
+
+    def python(self, *command):
+        """As `attempt`, with this Python; a module that is not installed is something missing."""
+        code, said = self.attempt(sys.executable, *command)
+        if code != 0 and (module := re.search(r"^ModuleNotFoundError: No module named '([^']+)'", said, re.MULTILINE)):
+            raise Missing(f"`{sys.executable}` has no module `{module[1]}`")
+        return code, said
+
+    def call(self, *command, **environment):
+        """What the command printed; an error when it fails or the part's time is up."""
+        code, said = self.attempt(*command, **environment)
+        if code != 0:
+            raise Failure(f"`{shown(command)}` ended with {code}\n{tail(said)}")
+        return said
+
+    def attempt(self, *command, **environment):
+        """The exit code, and what the command printed."""
+        left = min(self.part_end, self.end) - time.monotonic()
+        if left <= 0:
+            raise Failure("no time is left")
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self.work,
+            env=self.environment | environment,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            said, _ = process.communicate(timeout=left)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            said, _ = process.communicate()
+            raise Failure(f"`{shown(command)}` was stopped after {left:.0f} s\n{tail(said)}") from None
+        return process.returncode, said
+
+
+def shown(command):
+    """A command line that fits a sentence."""
+    words = [Path(str(word)).name for word in command]
+    return " ".join(words[:4] + ["..."] if len(words) > 4 else words)
+
+
+def tail(text, lines=12):
+    return "\n".join(text.rstrip().splitlines()[-lines:])
+
+
+def complaint(said):
+    """The line that says what went wrong: the first that names an error, else the last."""
+    lines = said.rstrip().splitlines() or ["nothing was printed"]
+    return next((line for line in lines if re.match(r"\w*error", line, re.IGNORECASE)), lines[-1])
+
+
+def environment(root):
+    """CUDA's libraries from the packages that torch brings, and the driver's; tests find their files where they look for them."""
+    folders = [Path(folder) / "nvidia" for folder in sys.path if folder]
+    libraries = [path for folder in folders for path in sorted(folder.glob("*/lib")) if path.is_dir()]
+    libraries += [path for path in map(Path, DRIVER_FOLDERS) if (path / "libcuda.so.1").exists()]
+    known = os.environ.get("LD_LIBRARY_PATH")
+    return os.environ | {
+        "LD_LIBRARY_PATH": ":".join([*map(str, libraries), *([known] if known else [])]),
+        # A test that would build what it runs finds it built.
+        "CARGO": "true",
+        "INSTA_WORKSPACE_ROOT": str(root),
+        "INSTA_UPDATE": "no",
+    }
+
+
+DRIVER_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/local/cuda/compat/lib")
