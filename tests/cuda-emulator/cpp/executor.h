@@ -1,6 +1,8 @@
 // What runs a kernel on the CPU: the types that the kernels' header, the executor and the driver share.
 #pragma once
 
+#include <atomic>
+
 struct uint3 {
     unsigned x, y, z;
 };
@@ -63,12 +65,12 @@ void catch_faults();
 
 // Settings, from the environment or `cuda_emulator_set`.
 struct Settings {
-    Word seed;       // CUDA_EMULATOR_SEED: of the order in which threads and blocks run
-    unsigned fill;   // CUDA_EMULATOR_FILL: the byte that memory is filled with before anyone writes it
-    unsigned threads;  // CUDA_EMULATOR_THREADS: OS threads that run blocks
-    unsigned devices;  // CUDA_EMULATOR_DEVICES
-    Word memory;       // CUDA_EMULATOR_MEMORY: bytes per device
-    bool strict;       // CUDA_EMULATOR_STRICT: device memory is out of the host's reach
+    std::atomic<Word> seed;      // CUDA_EMULATOR_SEED: of the order in which threads and blocks run
+    std::atomic<unsigned> fill;  // CUDA_EMULATOR_FILL: the byte that memory is filled with before anyone writes it
+    unsigned threads;            // CUDA_EMULATOR_THREADS: OS threads that run blocks
+    unsigned devices;            // CUDA_EMULATOR_DEVICES
+    Word memory;                 // CUDA_EMULATOR_MEMORY: bytes per device
+    bool strict;                 // CUDA_EMULATOR_STRICT: device memory is out of the host's reach
 };
 Settings& settings();
 

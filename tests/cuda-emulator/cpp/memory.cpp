@@ -133,7 +133,7 @@ void describe(const void* address, char* text, std::size_t size) {
     if (!guard.owns_lock()) return;
     auto nearest = NEAR;
     for (auto [all, kind] : {std::pair(&live, "an allocation"), std::pair(&freed, "a freed allocation")}) {
-        auto consider = [&, all = all, kind = kind](Allocations::const_iterator found) {
+        auto consider = [&, kind = kind](Allocations::const_iterator found) {
             auto [start, a] = *found;
             std::size_t distance = where < start ? start - where : where - start < a.bytes ? 0 : where - start - a.bytes + 1;
             if (distance >= nearest) return;

@@ -72,7 +72,7 @@ fn half_warps_vote_by_themselves() {
 #[test]
 fn lanes_that_returned_block_nobody() {
     let Some(device) = Device::open() else { return };
-    let counts = Buffer::<u32>::fresh(48);
+    let counts = Buffer::of(&[u32::MAX; 48]);
     device.run("partial_warp", 1, 48, &mut [counts.argument()]).expect("the kernel runs");
     let expected: Vec<u32> = (0..48).map(|i| [if i < 32 { 16 } else { 8 }, u32::MAX][i % 2]).collect();
     assert_eq!(counts.values(), expected);
