@@ -3,6 +3,7 @@
 
 #include "executor.h"
 #include "memory.h"
+#include "settings.h"
 
 #include <cstdio>
 #include <cstring>
@@ -27,11 +28,12 @@ struct Function {
     const Kernel* kernel;
 };
 
-std::mutex lock;
 bool initialized = false;
 Context contexts[MAX_DEVICES];
-std::set<Module*> modules;
-std::set<Function*> functions;
+// Never destroyed: threads may still be here when the process ends.
+std::mutex& lock = *new std::mutex;
+auto& modules = *new std::set<Module*>;
+auto& functions = *new std::set<Function*>;
 
 // What is removed stays allocated, so that no later handle has its address.
 template <class T, class F>

@@ -1,6 +1,7 @@
 // Spreads a grid's blocks over OS threads.
 #include "driver.h"
 #include "memory.h"
+#include "settings.h"
 #include "worker.h"
 
 #include <condition_variable>
@@ -104,7 +105,7 @@ Settings& settings() {
 }
 
 int launch(const Kernel& kernel, uint3 grid, uint3 block, void** arguments) {
-    static std::mutex one_at_a_time;
+    static std::mutex& one_at_a_time = *new std::mutex;
     static Pool& pool = *new Pool;
     static Worker* own = Pool::new_worker().release();
     if (!own) return CUDA_ERROR_OUT_OF_MEMORY;
