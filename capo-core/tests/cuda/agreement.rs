@@ -325,7 +325,7 @@ fn order_and_old_memory_change_no_bit() {
 #[test]
 fn a_device_that_is_not_there_is_refused() {
     let sentence = |ordinal| cuda::Device::open(ordinal).unwrap_err().to_string();
-    drop(uploaded(&[0.0f32]));
+    uploaded(&[0.0f32]);
     assert!(sentence(99).starts_with("there is no CUDA device 99, this machine has "), "{}", sentence(99));
     assert!(sentence(-1).starts_with("there is no CUDA device -1, "), "{}", sentence(-1));
 }
