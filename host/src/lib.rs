@@ -15,6 +15,7 @@ pub mod data;
 pub mod embedded;
 pub mod eval;
 pub mod files;
+pub mod lend;
 pub mod loader;
 pub mod metrics;
 pub mod model;

@@ -104,7 +104,7 @@ impl Policy {
             parts.push((Prompts::new(prompts, rows, self.config().vocab_size)?, own));
             rest = others;
         }
-        let model = Qwen2::new(self.config(), self.params())?;
+        let model = Qwen2::new(self.config(), self.params(), self.dtype())?;
         let model = if self.is_small() { model.pack()? } else { model };
         let generate = |(prompts, rngs)| self.generate_part(&model, prompts, generation, rngs);
         let completions = side_by_side(parts, generate)?;
@@ -143,9 +143,10 @@ struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     fn new(policy: &'a Policy, model: &'a Qwen2, prompts: Prompts, max_completion_length: usize) -> Result<Self> {
         let longest = prompts.length + max_completion_length;
-        let cache = KvCache::new(policy.config(), prompts.prompt_of.len(), longest, policy.device())?;
+        let (config, rows) = (policy.config(), prompts.prompt_of.len());
+        let cache = KvCache::new(config, rows, longest, policy.dtype(), policy.device())?;
         let starts = prompts.prompt_of.iter().map(|number| prompts.starts[*number as usize]).collect();
-        let rope = rope(policy.config(), &prompts.starts, longest);
+        let rope = rope(config, &prompts.starts, longest);
         Ok(Self { policy, model, prompts, cache, starts, rope })
     }
 
@@ -164,7 +165,7 @@ impl<'a> Decoder<'a> {
     fn step<R>(&mut self, batch: &Batch<'_, R>) -> Result<Vec<f32>> {
         let index = self.prompts.length + batch.length - 1;
         let rows = decode_rows(&batch.active, &self.starts, index);
-        let rope = ops::Rope { table: self.rope.table.clone(), starts: rows.starts.clone(), first_index: index };
+        let rope = ops::Rope::new(self.rope.table.clone(), rows.starts.clone(), index);
         let ids = Tensor::from_slice(&batch.last_ids, (batch.last_ids.len(), 1), self.policy.device())?;
         let mut x = self.model.embed(&ids)?;
         for (number, layer) in self.model.layers.iter().enumerate() {

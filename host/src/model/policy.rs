@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Result, bail, ensure};
-use candle_core::Device;
+use candle_core::{DType, Device};
 
 use super::config::Config;
 use super::files::ModelFiles;
@@ -33,6 +33,7 @@ pub struct Policy {
     config: Config,
     params: Params,
     device: Device,
+    dtype: DType,
 }
 
 impl Sequences {
@@ -80,14 +81,22 @@ impl Policy {
     pub fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
         let params = Params::load(files, &config, device)?;
-        Ok(Self { config, params, device: device.clone() })
+        Ok(Self { config, params, device: device.clone(), dtype: DType::F32 })
     }
 
     /// A policy with fresh weights; `fill_normal` fills a slice with standard normals.
     pub fn init(config: Config, device: &Device, fill_normal: &mut dyn FnMut(&mut [f32])) -> Result<Self> {
         config.check()?;
         let params = Params::init(&config, device, fill_normal)?;
-        Ok(Self { config, params, device: device.clone() })
+        Ok(Self { config, params, device: device.clone(), dtype: DType::F32 })
+    }
+
+    /// The same policy computing in `dtype`: activations, features, the key-value cache and what products read of the weights.
+    ///
+    /// The weights that are trained and saved stay f32, and so do logits and all that follows from them.
+    #[must_use]
+    pub fn with_dtype(self, dtype: DType) -> Self {
+        Self { dtype, ..self }
     }
 
     /// The configuration.
@@ -105,10 +114,15 @@ impl Policy {
         &self.device
     }
 
+    /// What activations are computed in.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
     /// A frozen copy for `ref_logps`: later updates of this policy do not reach it.
     pub fn reference(&self) -> Result<Self> {
-        let params = self.params.deep_copy()?;
-        Ok(Self { config: self.config.clone(), params, device: self.device.clone() })
+        let params = self.params.deep_copy(self.dtype)?;
+        Ok(Self { config: self.config.clone(), params, device: self.device.clone(), dtype: self.dtype })
     }
 
     /// Writes a Hugging Face directory, see `Params::save`.

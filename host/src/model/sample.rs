@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use rand::Rng;
 
-use super::scores::top_k;
+use super::ops::top_k;
 
 /// How tokens are drawn: temperature first, then top-k, then top-p, as Hugging Face orders them.
 #[derive(Debug, Clone, Copy, PartialEq)]

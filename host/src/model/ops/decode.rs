@@ -6,6 +6,7 @@ use candle_core::{CpuStorage, CustomOp3, InplaceOp2, Layout, Result, Shape, Tens
 
 use super::kernel::Real;
 use super::kernel::{dot, dtype_error, for_rows_costing, layout_error, maximum, slice, sum};
+use super::{fused, generic};
 
 /// Which rows of the cache are still generating, and where they stand.
 #[derive(Debug, Clone)]
@@ -20,11 +21,17 @@ pub(crate) struct DecodeRows {
 
 /// Writes `new` `[A, H, 1, width]` into `cache` `[B, H, S, width]` at `rows.index` of the active rows, in place.
 pub(crate) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
+    if !fused(cache) {
+        return generic::append_to_cache(cache, new, rows);
+    }
     cache.inplace_op2(new, &Append(rows.clone()))
 }
 
 /// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to `rows.index`, as `[A, H * width]`.
 pub(crate) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
+    if !fused(queries) {
+        return generic::decode_attention(queries, keys, values, rows);
+    }
     queries.apply_op3_no_bwd(keys, values, &Attend(rows.clone()))
 }
 

@@ -5,11 +5,15 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, dot, dtype_error, for_rows, layout_error, maximum, slice, sum};
+use super::{fused, generic};
 
 /// `softmax(scale * scores)` over the keys `starts[b]..=i` of query `i`, for `scores` `[B, H, S, S]`.
 ///
 /// Other keys get 0; so do all keys of a query in the padding (`i < starts[b]`).
 pub fn causal_softmax(scores: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Result<Tensor> {
+    if !fused(scores) {
+        return generic::causal_softmax(scores, starts, scale);
+    }
     scores.contiguous()?.apply_op1(CausalSoftmax(Masked { starts: starts.clone(), scale }))
 }
 
@@ -20,6 +24,9 @@ pub(crate) fn causal_softmax_backward(
     starts: &Arc<[usize]>,
     scale: f64,
 ) -> Result<Tensor> {
+    if !fused(weights) {
+        return generic::causal_softmax_backward(weights, grad, scale);
+    }
     weights.apply_op2_no_bwd(grad, &CausalSoftmaxBackward(Masked { starts: starts.clone(), scale }))
 }
 
