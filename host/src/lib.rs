@@ -12,6 +12,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod data;
+pub mod device;
 pub mod embedded;
 pub mod eval;
 pub mod files;

@@ -10,6 +10,7 @@ use super::files::ModelFiles;
 use super::forward::{Forward, Part};
 use super::parallel::side_by_side;
 use super::params::Params;
+use crate::rng;
 
 /// Most rows of one part of a forward pass.
 const MOST_ROWS: usize = 32;
@@ -82,6 +83,13 @@ impl Policy {
         let config = Config::load(files)?;
         let params = Params::load(files, &config, device)?;
         Ok(Self { config, params, device: device.clone(), dtype: DType::F32 })
+    }
+
+    /// A policy with fresh weights in the architecture of `files`, drawn from the stream `model.init` of `seed`.
+    pub fn fresh(files: &ModelFiles, seed: u64, device: &Device) -> Result<Self> {
+        let mut rng = rng::stream(seed, "model.init", &[]);
+        let mut normal = |out: &mut [f32]| rng::fill_standard_normal(&mut rng, out);
+        Self::init(Config::load(files)?, device, &mut normal)
     }
 
     /// A policy with fresh weights; `fill_normal` fills a slice with standard normals.
