@@ -14,7 +14,10 @@ use super::parallel::side_by_side;
 use super::policy::Policy;
 use super::qwen2::{Qwen2, rope};
 use super::sample::{Sampling, Scratch};
+use crate::rng::uniform;
 
+/// What is wrong when no token can be drawn.
+const NOT_FINITE: &str = "the model produced a logit that is not finite (lower the learning rate)";
 /// Most rows that one thread generates at a time.
 const MOST_ROWS: usize = 128;
 
@@ -151,18 +154,18 @@ impl<'a> Decoder<'a> {
     }
 
     /// Fills the cache with the prompts and returns the first logits, `[B, V]`.
-    fn prefill(&mut self) -> Result<Vec<f32>> {
+    fn prefill(&mut self) -> Result<Tensor> {
         let (device, length) = (self.policy.device(), self.prompts.length);
         let prompt_of = Tensor::new(self.prompts.prompt_of.as_slice(), device)?;
         let ids = Tensor::from_slice(&self.prompts.ids, (self.prompts.starts.len(), length), device)?;
         let x =
             self.model.residual(&ids, &self.rope, |layer, saved| self.cache.fill(layer, &saved.heads, &prompt_of))?;
         let last = x.narrow(1, length - 1, 1)?.squeeze(1)?;
-        host(&self.model.logits(&last)?.index_select(&prompt_of, 0)?)
+        Ok(self.model.logits(&last)?.index_select(&prompt_of, 0)?)
     }
 
     /// Feeds the last token of every active row and returns their next logits, `[A, V]`.
-    fn step<R>(&mut self, batch: &Batch<'_, R>) -> Result<Vec<f32>> {
+    fn step<R>(&mut self, batch: &Batch<'_, R>) -> Result<Tensor> {
         let index = self.prompts.length + batch.length - 1;
         let rows = decode_rows(&batch.active, &self.starts, index);
         let rope = ops::Rope::new(self.rope.table.clone(), rows.starts.clone(), index);
@@ -173,7 +176,7 @@ impl<'a> Decoder<'a> {
             let mixed = self.cache.attend(number, &heads, &rows)?;
             (x, _) = layer.gated(&x, &mixed)?;
         }
-        host(&self.model.logits(&x.squeeze(1)?)?)
+        self.model.logits(&x.squeeze(1)?)
     }
 }
 
@@ -208,21 +211,18 @@ impl<'a, R: Rng> Batch<'a, R> {
     }
 
     /// Draws a token for every active row from `logits` `[A, V]`; says whether all rows are finished.
-    fn take(&mut self, logits: &[f32]) -> Result<bool> {
-        let Generation { sampling, max_completion_length, eos_ids, logps } = self.generation;
-        let vocab = logits.len() / self.active.len();
+    fn take(&mut self, logits: &Tensor) -> Result<bool> {
+        let Generation { sampling, max_completion_length, eos_ids, .. } = self.generation;
         self.length += 1;
+        let ids = self.draw(sampling, logits)?;
         self.last_ids.clear();
         let mut going = Vec::with_capacity(self.active.len());
-        for (row, logits) in self.active.iter().zip(logits.chunks_exact(vocab)) {
-            let id = sampling.draw(logits, &mut self.rngs[*row], &mut self.scratch).with_context(|| {
+        for (row, id) in self.active.iter().zip(ids) {
+            let id = id.context(NOT_FINITE).with_context(|| {
                 format!("cannot sample token {} of completion {}", self.length, self.first_row + row)
             })?;
             let completion = &mut self.completions[*row];
             completion.ids.push(id);
-            if *logps {
-                completion.logps.push(logp(logits, id, sampling.temperature));
-            }
             if eos_ids.contains(&id) {
                 continue;
             }
@@ -235,6 +235,25 @@ impl<'a, R: Rng> Batch<'a, R> {
         }
         self.active = going;
         Ok(self.active.is_empty())
+    }
+
+    /// A token for every active row, with its log-probability where that is asked for.
+    fn draw(&mut self, sampling: &Sampling, logits: &Tensor) -> Result<Vec<Option<u32>>> {
+        let number = |row: &usize| if sampling.temperature == 0.0 { 0.0 } else { uniform(&mut self.rngs[*row]) };
+        let numbers: Vec<f64> = self.active.iter().map(number).collect();
+        if !self.generation.logps && sampling.can_draw_rows(logits)? {
+            return sampling.draw_rows(logits, &numbers, &mut self.scratch);
+        }
+        let (vocab, logits) = (logits.dim(1)?, host(logits)?);
+        let mut ids = Vec::with_capacity(numbers.len());
+        for ((row, number), logits) in self.active.iter().zip(numbers).zip(logits.chunks_exact(vocab)) {
+            let id = sampling.draw(logits, number, &mut self.scratch);
+            if let (true, Some(id)) = (self.generation.logps, id) {
+                self.completions[*row].logps.push(logp(logits, id, sampling.temperature));
+            }
+            ids.push(id);
+        }
+        Ok(ids)
     }
 }
 

@@ -106,9 +106,9 @@ fn micro_batches_in_bf16_add_up_in_f32() {
     }
 }
 
-fn generate(policy: &Policy, sampling: Sampling) -> Vec<Completion> {
+fn generate(policy: &Policy, sampling: Sampling, logps: bool) -> Vec<Completion> {
     let prompts = vec![vec![5, 9, 2, 14], vec![3], vec![5, 9, 2, 14], vec![28, 7, 11], vec![4, 4, 4, 4, 4, 4]];
-    let generation = Generation { sampling, max_completion_length: 12, eos_ids: (0..30).collect(), logps: true };
+    let generation = Generation { sampling, max_completion_length: 12, eos_ids: (0..30).collect(), logps };
     let mut rngs: Vec<_> = (0..prompts.len() as u64).map(|row| stream(11, "sample", &[row])).collect();
     policy.generate(&prompts, &generation, &mut rngs).unwrap()
 }
@@ -119,12 +119,15 @@ fn completions_do_not_need_the_fused_kernels() {
     let mut truncated = [false; 2];
     for (temperature, top_k, top_p) in [(0.0, 0, 1.0), (0.9, 0, 1.0), (0.9, 20, 1.0), (0.9, 20, 0.8), (0.9, 0, 0.8)] {
         let sampling = Sampling { temperature, top_k, top_p };
-        let (actual, expected) = (generic(|| generate(&policy, sampling)), generate(&policy, sampling));
+        let (expected, actual) = (generate(&policy, sampling, true), generic(|| generate(&policy, sampling, true)));
         expected.iter().for_each(|completion| truncated[usize::from(completion.truncated)] = true);
         for (actual, expected) in actual.iter().zip(&expected) {
             assert_eq!(actual.ids, expected.ids);
             assert!(actual.logps.iter().zip(&expected.logps).all(|(a, b)| (a - b).abs() < 1e-4));
         }
+        // Without log-probabilities, tokens are drawn where the logits lie.
+        let drawn_there = generic(|| generate(&policy, sampling, false));
+        assert!(drawn_there.iter().zip(&expected).all(|(a, b)| a.ids == b.ids && a.truncated == b.truncated));
     }
     assert_eq!(truncated, [true; 2], "some completions end by themselves and some at the limit");
 }
@@ -132,7 +135,9 @@ fn completions_do_not_need_the_fused_kernels() {
 #[test]
 fn completions_in_bf16_are_scored_as_they_were_drawn() {
     let policy = policy(true).with_dtype(DType::BF16);
-    for completion in generate(&policy, Sampling { temperature: TEMPERATURE, top_k: 0, top_p: 1.0 }).iter().skip(4) {
+    for completion in
+        generate(&policy, Sampling { temperature: TEMPERATURE, top_k: 0, top_p: 1.0 }, true).iter().skip(4)
+    {
         let ids = [&[4; 6], completion.ids.as_slice()].concat();
         let rows = Sequences { ids, starts: vec![0], prompt_len: 6, completion_len: completion.ids.len() };
         let scores = policy.forward_detached(&rows, TEMPERATURE).unwrap().scores(&Wants::default()).unwrap();

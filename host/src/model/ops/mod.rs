@@ -2,7 +2,7 @@
 //!
 //! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`, and so is each backward pass. All
 //! kernels work row by row in a fixed order: the bits of a result do not depend on the number of threads. Other devices and
-//! other dtypes take the compositions in `generic`; `fused` decides.
+//! other dtypes take the compositions in `generic`, and CUDA kernels for some of them; `fused` and `has_kernel` decide.
 //!
 //! What fusing gains, forward and backward on one thread, against the same thing made of candle's
 //! differentiable operations (32 rows of 64 tokens, D = 128, 4 heads, gate 512 wide; `benches/model.rs` prints it):
@@ -13,7 +13,10 @@ use candle_core::{DType, Tensor};
 
 mod add;
 mod bias;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod decode;
+mod draw;
 mod generic;
 mod kernel;
 mod logps;
@@ -27,6 +30,7 @@ pub use add::add;
 pub use bias::add_bias;
 pub(crate) use bias::sum_rows;
 pub(crate) use decode::{DecodeRows, append_to_cache, decode_attention};
+pub(crate) use draw::{NOT_FINITE, argmax, draw, pick};
 pub(crate) use kernel::{layout_error, sum_squares, update2, update3};
 pub use logps::{chunk_rows, logit_stats, token_logps_vjp};
 pub use rms_norm::rms_norm;
@@ -45,6 +49,11 @@ pub(crate) fn fused(x: &Tensor) -> bool {
         return false;
     }
     x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::F64)
+}
+
+/// Whether operations that have a CUDA kernel beside the fused one take `x`; everything else goes to `generic`.
+fn has_kernel(x: &Tensor) -> bool {
+    fused(x) || x.device().is_cuda()
 }
 
 #[cfg(test)]

@@ -53,4 +53,17 @@ impl CustomOp1 for TopIds {
         }
         Ok((CpuStorage::U32(ids), (rows, self.k).into()))
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &candle_core::CudaStorage, al: &Layout) -> Result<(candle_core::CudaStorage, Shape)> {
+        use candle_core::backend::{BackendDevice, BackendStorage};
+
+        self.rows(al)?;
+        if (1..=super::cuda::MOST_TOP).contains(&self.k) {
+            return super::cuda::top_ids((a, al), self.k);
+        }
+        let device = a.device();
+        let (ids, shape) = self.cpu_fwd(&a.to_cpu_storage()?, al)?;
+        Ok((device.storage_from_cpu_storage_owned(ids)?, shape))
+    }
 }
