@@ -1,0 +1,309 @@
+// The driver API: devices, contexts, modules and launches.
+#include "driver.h"
+
+#include "executor.h"
+#include "memory.h"
+#include "settings.h"
+
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <set>
+
+using cuda_emulator::check_context;
+using cuda_emulator::Context;
+using cuda_emulator::Kernel;
+using cuda_emulator::self;
+using cuda_emulator::settings;
+
+namespace {
+
+constexpr CUdevice MAX_DEVICES = 64;
+
+struct Module {
+    CUdevice device;
+};
+struct Function {
+    Module* module;
+    const Kernel* kernel;
+};
+
+bool initialized = false;
+Context contexts[MAX_DEVICES];
+// Never destroyed: threads may still be here when the process ends.
+std::mutex& lock = *new std::mutex;
+auto& modules = *new std::set<Module*>;
+auto& functions = *new std::set<Function*>;
+
+// What is removed stays allocated, so that no later handle has its address.
+template <class T, class F>
+void remove_if(std::set<T>& handles, F goes) {
+    for (auto next = handles.begin(); next != handles.end();) next = goes(*next) ? handles.erase(next) : std::next(next);
+}
+
+int devices() { return static_cast<int>(settings().devices < MAX_DEVICES ? settings().devices : MAX_DEVICES); }
+
+CUresult check_device(CUdevice device) {
+    if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
+    return device >= 0 && device < devices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+struct Named {
+    CUresult code;
+    const char *name, *text;
+};
+constexpr Named ERRORS[] = {
+    {CUDA_SUCCESS, "CUDA_SUCCESS", "no error"},
+    {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {CUDA_ERROR_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
+    {CUDA_ERROR_MISALIGNED_ADDRESS, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
+    {CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+};
+
+const Named* find_error(CUresult code) {
+    for (const Named& error : ERRORS) {
+        if (error.code == code) return &error;
+    }
+    return nullptr;
+}
+
+// Attributes by their number in CUdevice_attribute; all others are 0.
+int device_attribute(int attribute) {
+    switch (attribute) {
+        case 1: return cuda_emulator::MAX_THREADS;  // MAX_THREADS_PER_BLOCK
+        case 2: case 3: return 1024;                // MAX_BLOCK_DIM_X, _Y
+        case 4: return 64;                          // MAX_BLOCK_DIM_Z
+        case 5: return 0x7fffffff;                  // MAX_GRID_DIM_X
+        case 6: case 7: return 65535;               // MAX_GRID_DIM_Y, _Z
+        case 8: return 49152;                       // MAX_SHARED_MEMORY_PER_BLOCK
+        case 9: return 65536;                       // TOTAL_CONSTANT_MEMORY
+        case 10: return cuda_emulator::WARP;        // WARP_SIZE
+        case 12: return 65536;                      // MAX_REGISTERS_PER_BLOCK
+        case 13: return 1000000;                    // CLOCK_RATE, in kHz
+        case 16: return 4;                          // MULTIPROCESSOR_COUNT: few, so that small grids loop
+        case 36: return 1000000;                    // MEMORY_CLOCK_RATE, in kHz
+        case 37: return 64;                         // GLOBAL_MEMORY_BUS_WIDTH, in bits
+        case 38: return 1 << 20;                    // L2_CACHE_SIZE
+        case 39: return 2048;                       // MAX_THREADS_PER_MULTIPROCESSOR
+        case 41: return 1;                          // UNIFIED_ADDRESSING
+        case 75: return 9;                          // COMPUTE_CAPABILITY_MAJOR
+        case 76: return 0;                          // COMPUTE_CAPABILITY_MINOR
+        case 81: return 233472;                     // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+        case 82: return 65536;                      // MAX_REGISTERS_PER_MULTIPROCESSOR
+        case 97: return 232448;                     // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        case 106: return 32;                        // MAX_BLOCKS_PER_MULTIPROCESSOR
+        case 115: return 1;                         // MEMORY_POOLS_SUPPORTED
+        default: return 0;
+    }
+}
+
+bool is_launchable(const unsigned (&grid)[3], const unsigned (&block)[3]) {
+    for (unsigned size : {grid[0], grid[1], grid[2], block[0], block[1], block[2]}) {
+        if (size == 0) return false;
+    }
+    return grid[0] <= 0x7fffffff && grid[1] <= 65535 && grid[2] <= 65535 && block[0] <= 1024 && block[1] <= 1024 &&
+           block[2] <= 64 && static_cast<unsigned long long>(block[0]) * block[1] * block[2] <= cuda_emulator::MAX_THREADS;
+}
+
+}  // namespace
+
+CUresult cuda_emulator::check_context() {
+    std::lock_guard<std::mutex> guard(lock);
+    if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!self.context) return CUDA_ERROR_INVALID_CONTEXT;
+    return self.context->retained ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+API CUresult cuInit(unsigned flags) {
+    if (flags) return CUDA_ERROR_INVALID_VALUE;
+    if (devices() == 0) return CUDA_ERROR_NO_DEVICE;
+    std::lock_guard<std::mutex> guard(lock);
+    initialized = true;
+    cuda_emulator::catch_faults();
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuDriverGetVersion(int* version) {
+    *version = 13000;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuGetErrorName(CUresult code, const char** name) {
+    const Named* error = find_error(code);
+    *name = error ? error->name : nullptr;
+    return error ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API CUresult cuGetErrorString(CUresult code, const char** text) {
+    const Named* error = find_error(code);
+    *text = error ? error->text : nullptr;
+    return error ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API CUresult cuDeviceGetCount(int* count) {
+    if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
+    *count = devices();
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+    CUresult checked = check_device(ordinal);
+    if (checked == CUDA_SUCCESS) *device = ordinal;
+    return checked;
+}
+
+API CUresult cuDeviceGetName(char* name, int size, CUdevice device) {
+    CUresult checked = check_device(device);
+    if (checked == CUDA_SUCCESS) std::snprintf(name, static_cast<std::size_t>(size), "CUDA on the CPU");
+    return checked;
+}
+
+API CUresult cuDeviceGetUuid_v2(char* uuid, CUdevice device) {
+    CUresult checked = check_device(device);
+    if (checked != CUDA_SUCCESS) return checked;
+    std::memcpy(uuid, "CUDA on the CPU", 16);
+    uuid[15] = static_cast<char>(device);
+    return checked;
+}
+API CUresult cuDeviceGetUuid(char* uuid, CUdevice device) { return cuDeviceGetUuid_v2(uuid, device); }
+
+API CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
+    CUresult checked = check_device(device);
+    if (checked == CUDA_SUCCESS) *bytes = settings().memory;
+    return checked;
+}
+
+API CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice device) {
+    CUresult checked = check_device(device);
+    if (checked == CUDA_SUCCESS) *value = device_attribute(attribute);
+    return checked;
+}
+
+API CUresult cuDevicePrimaryCtxRetain(Context** context, CUdevice device) {
+    std::lock_guard<std::mutex> guard(lock);
+    CUresult checked = check_device(device);
+    if (checked != CUDA_SUCCESS) return checked;
+    contexts[device].device = device;
+    contexts[device].retained++;
+    *context = &contexts[device];
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    std::lock_guard<std::mutex> guard(lock);
+    CUresult checked = check_device(device);
+    if (checked != CUDA_SUCCESS) return checked;
+    if (contexts[device].retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (--contexts[device].retained == 0) {
+        cuda_emulator::release_all(device);
+        remove_if(functions, [=](Function* function) { return function->module->device == device; });
+        remove_if(modules, [=](Module* module) { return module->device == device; });
+    }
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
+    std::lock_guard<std::mutex> guard(lock);
+    CUresult checked = check_device(device);
+    if (checked != CUDA_SUCCESS) return checked;
+    *flags = 0;
+    *active = contexts[device].retained != 0;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxSetCurrent(Context* context) {
+    if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
+    if (context && (context < contexts || context >= contexts + MAX_DEVICES)) return CUDA_ERROR_INVALID_CONTEXT;
+    self.context = context;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxGetCurrent(Context** context) {
+    if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
+    *context = self.context;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxGetDevice(CUdevice* device) {
+    CUresult checked = check_context();
+    if (checked == CUDA_SUCCESS) *device = self.context->device;
+    return checked;
+}
+
+API CUresult cuCtxSynchronize() { return check_context(); }
+API CUresult cuCtxSetFlags(unsigned) { return check_context(); }
+
+API CUresult cuModuleLoadData(Module** module, const void* image) {
+    CUresult checked = check_context();
+    if (checked != CUDA_SUCCESS) return checked;
+    if (!image) return CUDA_ERROR_INVALID_VALUE;
+    std::lock_guard<std::mutex> guard(lock);
+    *module = *modules.insert(new Module{self.context->device}).first;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuModuleUnload(Module* module) {
+    CUresult checked = check_context();
+    if (checked != CUDA_SUCCESS) return checked;
+    std::lock_guard<std::mutex> guard(lock);
+    if (modules.erase(module) == 0) return CUDA_ERROR_INVALID_HANDLE;
+    remove_if(functions, [=](Function* function) { return function->module == module; });
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuModuleGetFunction(Function** function, Module* module, const char* name) {
+    CUresult checked = check_context();
+    if (checked != CUDA_SUCCESS) return checked;
+    std::lock_guard<std::mutex> guard(lock);
+    if (modules.count(module) == 0) return CUDA_ERROR_INVALID_HANDLE;
+    for (unsigned i = 0; i < cuda_emulator::KERNEL_COUNT; i++) {
+        if (std::strcmp(cuda_emulator::KERNELS[i].name, name) != 0) continue;
+        *function = *functions.insert(new Function{module, &cuda_emulator::KERNELS[i]}).first;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+API CUresult cuFuncGetAttribute(int* value, int attribute, Function* function) {
+    std::lock_guard<std::mutex> guard(lock);
+    if (functions.count(function) == 0) return CUDA_ERROR_INVALID_HANDLE;
+    *value = attribute == 0 ? static_cast<int>(cuda_emulator::MAX_THREADS) : 0;  // MAX_THREADS_PER_BLOCK
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuFuncSetAttribute(Function* function, int, int) {
+    std::lock_guard<std::mutex> guard(lock);
+    return functions.count(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+API CUresult cuFuncSetCacheConfig(Function* function, int) { return cuFuncSetAttribute(function, 0, 0); }
+
+API CUresult cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                            unsigned block_z, unsigned shared_bytes, void* stream, void** arguments, void** extra) {
+    CUresult checked = check_context();
+    if (checked == CUDA_SUCCESS) checked = cuda_emulator::check_stream(stream);
+    if (checked != CUDA_SUCCESS) return checked;
+    const Kernel* kernel = nullptr;
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        if (functions.count(function) == 0 || function->module->device != self.context->device) return CUDA_ERROR_INVALID_HANDLE;
+        kernel = function->kernel;
+    }
+    if (extra || shared_bytes) {
+        cuda_emulator::report("kernel `%s`: dynamic shared memory and packed arguments are not emulated", kernel->name);
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (!is_launchable({grid_x, grid_y, grid_z}, {block_x, block_y, block_z})) return CUDA_ERROR_INVALID_VALUE;
+    if (!arguments && kernel->arguments) return CUDA_ERROR_INVALID_VALUE;
+    return static_cast<CUresult>(
+        cuda_emulator::launch(*kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, arguments));
+}

@@ -1,0 +1,68 @@
+// What runs a kernel on the CPU: the types that the kernels' header, the executor and the driver share. It includes nothing, so that the
+// kernels see no type that NVRTC does not have.
+#pragma once
+
+struct uint3 {
+    unsigned x, y, z;
+};
+
+namespace cuda_emulator {
+
+using Word = unsigned long long;
+
+constexpr unsigned MAX_THREADS = 1024;
+constexpr unsigned WARP = 32;
+
+// Where in the kernels' source a thread waits.
+struct Site {
+    const char* file;
+    int line;
+};
+
+// Operations at which threads of a warp meet.
+enum class Operation : unsigned char { Sync, Shuffle, Ballot };
+
+struct Worker;
+struct Fiber;
+struct Context;
+
+// What belongs to one OS thread. It is the only thread-local of the library that is not `__shared__` memory of a kernel: all others are
+// filled with garbage before each block.
+struct Self {
+    uint3 thread_idx, block_idx, block_dim, grid_dim;
+    Worker* worker;    // null outside a kernel
+    Context* context;  // the current context of the driver API
+    char *locals, *locals_end;  // this OS thread's copy of the library's thread-locals
+};
+extern __thread Self self;
+
+// Waits until every thread of the block is here or has returned. Gives the number of threads that came with `vote`.
+unsigned meet_block(bool vote, Site at);
+
+// Waits until every lane in `mask` is here or has returned. A shuffle gives the value of lane `source`, a ballot the lanes with a value that
+// is not 0.
+Word meet_warp(Operation operation, unsigned mask, Word value, unsigned source, Site at);
+
+// Ends the launch: the kernel executed `__trap()`.
+[[noreturn]] void trap(Site at);
+
+// A kernel that was compiled into this library.
+struct Kernel {
+    const char* name;
+    void (*call)(void** arguments);
+    unsigned arguments;
+    const bool* is_pointer;  // per argument
+};
+extern const Kernel KERNELS[];
+extern const unsigned KERNEL_COUNT;
+
+// Runs a grid to its end. 0 or the driver's error code; what went wrong is on stderr.
+int launch(const Kernel& kernel, uint3 grid, uint3 block, void** arguments);
+
+// Makes faults of this OS thread into reports.
+void catch_faults();
+
+// Writes one line to stderr, led by the kernel, block and thread that this OS thread runs.
+__attribute__((format(printf, 1, 2))) void report(const char* format, ...);
+
+}  // namespace cuda_emulator

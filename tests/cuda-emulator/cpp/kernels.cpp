@@ -1,0 +1,38 @@
+// The kernels, and the list of their names.
+#include "cuda_on_cpu.h"
+
+#include "curvature.cu"
+
+#include <type_traits>
+#include <utility>
+
+namespace cuda_emulator {
+
+namespace {
+
+template <auto function, class... A, std::size_t... I>
+void call_with(void (*)(A...), [[maybe_unused]] void** arguments, std::index_sequence<I...>) {
+    function(*static_cast<std::remove_cv_t<A>*>(arguments[I])...);
+}
+
+template <auto function, class... A>
+void call(void** arguments) {
+    call_with<function>(static_cast<void (*)(A...)>(function), arguments, std::index_sequence_for<A...>());
+}
+
+template <class... A>
+constexpr bool IS_POINTER[sizeof...(A) + 1] = {std::is_pointer_v<A>..., false};
+
+template <auto function, class... A>
+constexpr Kernel kernel(const char* name, void (*)(A...)) {
+    return {name, call<function, A...>, sizeof...(A), IS_POINTER<A...>};
+}
+
+}  // namespace
+
+#define CUDA_EMULATOR_KERNEL(name) kernel<&::name>(#name, &::name),
+
+const Kernel KERNELS[] = {FOR_EACH_KERNEL(CUDA_EMULATOR_KERNEL)};
+const unsigned KERNEL_COUNT = sizeof KERNELS / sizeof *KERNELS;
+
+}  // namespace cuda_emulator

@@ -1,0 +1,131 @@
+//! A CUDA driver for machines without a GPU: it runs the same kernels, compiled for the CPU, and finds their mistakes.
+//!
+//! [`load`] compiles kernels and driver into a `libcuda.so` and loads it. Who asks for CUDA's driver later in this process, as `cudarc`
+//! does, gets it. A child process gets it through `LD_LIBRARY_PATH` ([`build`] gives the folder). A stand-in for NVRTC comes along: it
+//! takes any source without `#include` and gives an image for this driver, whose kernels are compiled already.
+//!
+//! A launch is done when it returns, and its error is the launch's. One line on stderr says what went wrong and where:
+//!
+//! * an address outside of device memory, in freed memory or just beside an allocation; an index outside of an array whose length the
+//!   compiler knows, `__shared__` ones above all; a misaligned address; an argument that is not device memory
+//! * threads that wait for others that never come, and threads of one block that meet at different `__syncthreads`
+//! * memory that nobody wrote is filled with a byte, `CUDA_EMULATOR_FILL` (255): a result that changes with it was read too early
+//! * threads and blocks run in an order drawn from `CUDA_EMULATOR_SEED`: a result that changes with it lacks a barrier
+//!
+//! Further settings: `CUDA_EMULATOR_DEVICES` (1), `CUDA_EMULATOR_MEMORY` in bytes per device (16 GiB), `CUDA_EMULATOR_THREADS` (all cores, at
+//! most 4), and `CUDA_EMULATOR_STRICT=1`, which takes device memory out of the reach of host code.
+
+mod compile;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+/// Why there is no emulator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// This machine has no C++ compiler.
+    NoCompiler(String),
+    /// The kernels do not compile, or something else is in the way.
+    Broken(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::NoCompiler(text) | Self::Broken(text)) = self;
+        f.write_str(text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// A driver with kernels in this process.
+#[derive(Debug, Clone)]
+pub struct Emulator {
+    folder: PathBuf,
+    set_seed: extern "C" fn(u64),
+    set_fill: extern "C" fn(u8),
+}
+
+impl Emulator {
+    /// The folder of [`build`].
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Sets the order in which threads and blocks of later launches run, for the whole process.
+    pub fn set_seed(&self, seed: u64) {
+        (self.set_seed)(seed);
+    }
+
+    /// Sets the byte that fills later allocations and the `__shared__` memory of later launches, for the whole process.
+    pub fn set_fill(&self, fill: u8) {
+        (self.set_fill)(fill);
+    }
+}
+
+/// Compiles `curvature.cu` of the folder `kernels`, unless that was done before. Gives the folder that holds `libcuda.so`, `libcuda.so.1` and
+/// `libnvrtc.so`, for the `LD_LIBRARY_PATH` of a child process. `$CXX` names the compiler; otherwise it is `c++`, `g++` or `clang++`.
+///
+/// # Errors
+///
+/// Without a compiler, and with kernels that do not compile.
+pub fn build(kernels: &Path) -> Result<PathBuf, Failure> {
+    compile::library(kernels)
+}
+
+/// [`build`]s and loads the emulator into this process, for good.
+///
+/// # Errors
+///
+/// As [`build`]; and where this process already has another CUDA driver, a real one or an emulator with other kernels.
+pub fn load(kernels: &Path) -> Result<Emulator, Failure> {
+    let folder = build(kernels)?;
+    let driver = folder.join("libcuda.so");
+    for (name, symbol) in [("libcuda.so", "cuInit"), ("libcuda.so.1", "cuInit"), ("libnvrtc.so", "nvrtcVersion")] {
+        // A library that is loaded is found by its own name, wherever it came from: later searches for `name` end here.
+        let ours: *const () = find(&driver, symbol)?;
+        let by_path: *const () = find(&folder.join(name), symbol)?;
+        let by_name: *const () = find(Path::new(name), symbol)?;
+        if by_path != ours || by_name != ours {
+            let error = format!("this process has already loaded another `{name}` (load the emulator first, and once)");
+            return Err(Failure::Broken(error));
+        }
+    }
+    let (set_seed, set_fill) = (find(&driver, "cuda_emulator_set_seed")?, find(&driver, "cuda_emulator_set_fill")?);
+    Ok(Emulator { folder, set_seed, set_fill })
+}
+
+/// [`load`] for a test. `None`, with a line on stderr, where there is no compiler: the test is to return.
+///
+/// # Panics
+///
+/// When the emulator cannot be had for another reason, or at all where `CAPO_REQUIRE_EMULATOR` is 1.
+#[must_use]
+pub fn for_tests(kernels: &Path) -> Option<Emulator> {
+    let required = std::env::var_os("CAPO_REQUIRE_EMULATOR").is_some_and(|value| value == "1");
+    match load(kernels) {
+        Ok(emulator) => Some(emulator),
+        Err(Failure::NoCompiler(error)) if !required => {
+            eprintln!("SKIPPED: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Loads a library, never to unload it, and finds `symbol`, of type `T`.
+fn find<T: Copy>(library: &Path, symbol: &str) -> Result<T, Failure> {
+    // SAFETY: A driver's initialisers set up the library alone. The callers ask for addresses, and for two functions of `launch.cpp` by
+    // their types there.
+    let found = unsafe {
+        Library::open(Some(library), RTLD_NOW | RTLD_LOCAL).and_then(|opened| {
+            let found = *opened.get::<T>(symbol.as_bytes())?;
+            std::mem::forget(opened);
+            Ok(found)
+        })
+    };
+    found.map_err(|error| Failure::Broken(format!("`{}` does not load: {error}", library.display())))
+}

@@ -1,0 +1,10 @@
+//! The emulator through `cudarc`, as real code uses a driver.
+
+mod child;
+mod computes;
+mod device;
+mod finds;
+mod loads;
+mod refuses;
+mod settings;
+mod sins;
