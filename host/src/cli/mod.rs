@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use candle_core::Device;
 use capo_plugin::Point;
 use clap::Parser;
 
@@ -19,6 +18,7 @@ use args::{Cli, Command, ConfigArgs, EvalArgs, ListArgs, NewPluginArgs, ReplayAr
 use crate::check::{self, CheckArgs};
 use crate::config::{self, ComponentConfig, Config, Draft};
 use crate::data::Tokenizer;
+use crate::device;
 use crate::embedded;
 use crate::eval::{self, Exam, Grader};
 use crate::files;
@@ -128,6 +128,9 @@ fn open_run(args: &TrainArgs) -> Result<Run> {
     if let Some(dir) = &args.output_dir {
         config.train.output_dir = Some(dir.clone());
     }
+    if let Some(device) = &args.device {
+        config.train.device.clone_from(device);
+    }
     Run::start(config, &registry)
 }
 
@@ -163,7 +166,9 @@ fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
         let config = resolve(&registry, &args.config)?;
         let name = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);
         let files = embedded::model_files(name)?;
-        let policy = Policy::load(&files, &Device::Cpu)?;
+        let dtype = config.train.dtype;
+        let device = device::open(args.device.as_deref().unwrap_or(&config.train.device), dtype)?;
+        let policy = Policy::load(&files, &device)?.with_dtype(dtype.into());
         let tokenizer = Tokenizer::open(&files)?;
         let dataset = config.data.open(config.train.seed)?;
         let examples = dataset.held_out(args.num_prompts.unwrap_or(config.eval.num_prompts))?;
@@ -189,7 +194,8 @@ fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
 }
 
 fn run_sft(args: &SftArgs) -> Result<(), Failure> {
-    let mut sft = Sft::open(args.config.as_deref(), &args.set, &args.output_dir).map_err(Failure::Input)?;
+    let mut sft = Sft::open(args.config.as_deref(), &args.set, args.device.as_deref(), &args.output_dir)
+        .map_err(Failure::Input)?;
     sft.run(&say).map_err(Failure::Run)
 }
 

@@ -10,7 +10,8 @@
 #define __device__ __attribute__((unused))
 #define __host__
 #define __constant__ static const
-#define __shared__ static thread_local
+// `used`: the compiler must not believe that it sees all that is written there.
+#define __shared__ static thread_local __attribute__((used))
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)

@@ -3,6 +3,7 @@
 
 #include "executor.h"
 #include "memory.h"
+#include "settings.h"
 
 #include <cstdio>
 #include <cstring>
@@ -27,11 +28,18 @@ struct Function {
     const Kernel* kernel;
 };
 
-std::mutex lock;
 bool initialized = false;
 Context contexts[MAX_DEVICES];
-std::set<Module*> modules;
-std::set<Function*> functions;
+// Never destroyed: threads may still be here when the process ends.
+std::mutex& lock = *new std::mutex;
+auto& modules = *new std::set<Module*>;
+auto& functions = *new std::set<Function*>;
+
+// What is removed stays allocated, so that no later handle has its address.
+template <class T, class F>
+void remove_if(std::set<T>& handles, F goes) {
+    for (auto next = handles.begin(); next != handles.end();) next = goes(*next) ? handles.erase(next) : std::next(next);
+}
 
 int devices() { return static_cast<int>(settings().devices < MAX_DEVICES ? settings().devices : MAX_DEVICES); }
 
@@ -195,7 +203,11 @@ API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     CUresult checked = check_device(device);
     if (checked != CUDA_SUCCESS) return checked;
     if (contexts[device].retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    if (--contexts[device].retained == 0) cuda_emulator::release_all(device);
+    if (--contexts[device].retained == 0) {
+        cuda_emulator::release_all(device);
+        remove_if(functions, [=](Function* function) { return function->module->device == device; });
+        remove_if(modules, [=](Module* module) { return module->device == device; });
+    }
     return CUDA_SUCCESS;
 }
 
@@ -244,10 +256,7 @@ API CUresult cuModuleUnload(Module* module) {
     if (checked != CUDA_SUCCESS) return checked;
     std::lock_guard<std::mutex> guard(lock);
     if (modules.erase(module) == 0) return CUDA_ERROR_INVALID_HANDLE;
-    for (auto next = functions.begin(); next != functions.end();) {
-        // The handle stays allocated, so that no later one has its address.
-        next = (*next)->module == module ? functions.erase(next) : std::next(next);
-    }
+    remove_if(functions, [=](Function* function) { return function->module == module; });
     return CUDA_SUCCESS;
 }
 

@@ -3,6 +3,7 @@
 
 #include "executor.h"
 #include "memory.h"
+#include "settings.h"
 
 #include <chrono>
 #include <cstdlib>
@@ -23,9 +24,10 @@ struct Event {
     std::chrono::steady_clock::time_point time;
 };
 
-std::mutex lock;
-std::set<const void*> streams, host_memory;
-std::set<Event*> events;
+// Never destroyed: threads may still be here when the process ends.
+std::mutex& lock = *new std::mutex;
+std::set<const void*>&streams = *new std::set<const void*>, &host_memory = *new std::set<const void*>;
+auto& events = *new std::set<Event*>;
 
 void* host(CUdeviceptr pointer) { return reinterpret_cast<void*>(pointer); }
 

@@ -1,4 +1,5 @@
-// What runs a kernel on the CPU: the types that the kernels' header, the executor and the driver share.
+// What runs a kernel on the CPU: the types that the kernels' header, the executor and the driver share. It includes nothing, so that the
+// kernels see no type that NVRTC does not have.
 #pragma once
 
 struct uint3 {
@@ -60,17 +61,6 @@ int launch(const Kernel& kernel, uint3 grid, uint3 block, void** arguments);
 
 // Makes faults of this OS thread into reports.
 void catch_faults();
-
-// Settings, from the environment or `cuda_emulator_set`.
-struct Settings {
-    Word seed;       // CUDA_EMULATOR_SEED: of the order in which threads and blocks run
-    unsigned fill;   // CUDA_EMULATOR_FILL: the byte that memory is filled with before anyone writes it
-    unsigned threads;  // CUDA_EMULATOR_THREADS: OS threads that run blocks
-    unsigned devices;  // CUDA_EMULATOR_DEVICES
-    Word memory;       // CUDA_EMULATOR_MEMORY: bytes per device
-    bool strict;       // CUDA_EMULATOR_STRICT: device memory is out of the host's reach
-};
-Settings& settings();
 
 // Writes one line to stderr, led by the kernel, block and thread that this OS thread runs.
 __attribute__((format(printf, 1, 2))) void report(const char* format, ...);

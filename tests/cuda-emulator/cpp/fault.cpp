@@ -1,6 +1,7 @@
 // What goes wrong inside a kernel, in words: faults of the CPU, and the compiler's checks of indices and alignment.
 #include "driver.h"
 #include "memory.h"
+#include "settings.h"
 #include "worker.h"
 
 #include <csignal>

@@ -1,6 +1,7 @@
 // Spreads a grid's blocks over OS threads.
 #include "driver.h"
 #include "memory.h"
+#include "settings.h"
 #include "worker.h"
 
 #include <condition_variable>
@@ -18,16 +19,9 @@ Word from_environment(const char* name, Word otherwise) {
     return text && *text ? std::strtoull(text, nullptr, 0) : otherwise;
 }
 
-Settings read_settings() {
+unsigned default_threads() {
     unsigned cores = std::thread::hardware_concurrency();
-    return {
-        from_environment("CUDA_EMULATOR_SEED", 42),
-        static_cast<unsigned>(from_environment("CUDA_EMULATOR_FILL", 0xff)) & 0xff,
-        static_cast<unsigned>(from_environment("CUDA_EMULATOR_THREADS", cores < 1 ? 1 : cores > 4 ? 4 : cores)),
-        static_cast<unsigned>(from_environment("CUDA_EMULATOR_DEVICES", 1)),
-        from_environment("CUDA_EMULATOR_MEMORY", Word(16) << 30),
-        from_environment("CUDA_EMULATOR_STRICT", 0) != 0,
-    };
+    return cores < 1 ? 1 : cores > 4 ? 4 : cores;
 }
 
 // The OS threads that help the one that launches. They never end, and the pool is never destroyed.
@@ -99,12 +93,19 @@ bool check_arguments(const Kernel& kernel, void** arguments) {
 }  // namespace
 
 Settings& settings() {
-    static Settings settings = read_settings();
+    static Settings settings{
+        {from_environment("CUDA_EMULATOR_SEED", 42)},
+        {static_cast<unsigned>(from_environment("CUDA_EMULATOR_FILL", 0xff)) & 0xff},
+        static_cast<unsigned>(from_environment("CUDA_EMULATOR_THREADS", default_threads())),
+        static_cast<unsigned>(from_environment("CUDA_EMULATOR_DEVICES", 1)),
+        from_environment("CUDA_EMULATOR_MEMORY", Word(16) << 30),
+        from_environment("CUDA_EMULATOR_STRICT", 0) != 0,
+    };
     return settings;
 }
 
 int launch(const Kernel& kernel, uint3 grid, uint3 block, void** arguments) {
-    static std::mutex one_at_a_time;
+    static std::mutex& one_at_a_time = *new std::mutex;
     static Pool& pool = *new Pool;
     static Worker* own = Pool::new_worker().release();
     if (!own) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -119,11 +120,6 @@ int launch(const Kernel& kernel, uint3 grid, uint3 block, void** arguments) {
 
 }  // namespace cuda_emulator
 
-API int cuda_emulator_set(int setting, unsigned long long value) {
-    auto& settings = cuda_emulator::settings();
-    switch (setting) {
-        case 0: settings.seed = value; return 0;
-        case 1: settings.fill = static_cast<unsigned>(value) & 0xff; return 0;
-        default: return 1;
-    }
-}
+// For the process that holds the emulator; the environment is read once.
+API void cuda_emulator_set_seed(unsigned long long seed) { cuda_emulator::settings().seed = seed; }
+API void cuda_emulator_set_fill(unsigned char fill) { cuda_emulator::settings().fill = fill; }

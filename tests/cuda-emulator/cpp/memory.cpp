@@ -1,6 +1,7 @@
 #include "memory.h"
 
 #include "executor.h"
+#include "settings.h"
 
 #include <cstdint>
 #include <cstdio>
@@ -25,9 +26,10 @@ struct Allocation {
 };
 using Allocations = std::map<std::uintptr_t, Allocation>;  // by first byte
 
-std::mutex lock;
-Allocations live, freed;  // freed ones are kept to be named in reports
-std::map<CUdevice, std::size_t> used;
+// Never destroyed: threads may still be here when the process ends.
+std::mutex& lock = *new std::mutex;
+Allocations &live = *new Allocations, &freed = *new Allocations;  // freed ones are kept to be named in reports
+auto& used = *new std::map<CUdevice, std::size_t>;
 unsigned accesses = 0;
 
 std::size_t page() {
@@ -133,7 +135,7 @@ void describe(const void* address, char* text, std::size_t size) {
     if (!guard.owns_lock()) return;
     auto nearest = NEAR;
     for (auto [all, kind] : {std::pair(&live, "an allocation"), std::pair(&freed, "a freed allocation")}) {
-        auto consider = [&, all = all, kind = kind](Allocations::const_iterator found) {
+        auto consider = [&, kind = kind](Allocations::const_iterator found) {
             auto [start, a] = *found;
             std::size_t distance = where < start ? start - where : where - start < a.bytes ? 0 : where - start - a.bytes + 1;
             if (distance >= nearest) return;

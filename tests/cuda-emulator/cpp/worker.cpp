@@ -1,6 +1,7 @@
 #include "worker.h"
 
 #include "driver.h"
+#include "settings.h"
 
 #include <cstdio>
 #include <cstring>

@@ -1,6 +1,7 @@
 //! Compiles kernels and driver, once per content.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,32 +22,39 @@ const FLAGS: [&str; 10] = [
 ];
 /// The kernels' own: an index or an address that is wrong calls a function of `fault.cpp`.
 const CHECKS: [&str; 2] = ["-fsanitize=alignment,bounds", "-fno-sanitize-recover=all"];
-const DRIVER: [&str; 7] =
-    ["driver.cpp", "driver_memory.cpp", "fault.cpp", "fiber.cpp", "launch.cpp", "memory.cpp", "worker.cpp"];
+const DRIVER: [&str; 8] = [
+    "driver.cpp",
+    "driver_memory.cpp",
+    "fault.cpp",
+    "fiber.cpp",
+    "launch.cpp",
+    "memory.cpp",
+    "nvrtc.cpp",
+    "worker.cpp",
+];
 
 /// The folder with the libraries.
 pub fn library(kernels: &Path) -> Result<PathBuf, Failure> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cpp");
-    let compiler = find_compiler()?;
+    let compiler = Compiler::find()?;
     let kernels = kernels.canonicalize().map_err(|error| broken(kernels, &error))?;
-    let hash = hash(&compiler, &[&sources, &kernels])?;
     let cache = cache()?;
-    let folder = cache.join(format!("{hash:016x}"));
-    if folder.exists() {
-        return Ok(folder);
-    }
-    // Other processes may do the same at this moment: each has a folder of its own until it is whole.
-    let unfinished = cache.join(format!("{hash:016x}-{}-{:?}", std::process::id(), std::thread::current().id()));
-    std::fs::create_dir_all(&unfinished).map_err(|error| broken(&unfinished, &error))?;
-    let built = build(&compiler, &sources, &kernels, &unfinished);
-    let renamed = built.map(|()| std::fs::rename(&unfinished, &folder));
-    if !matches!(renamed, Ok(Ok(()))) {
+    std::fs::create_dir_all(&cache).map_err(|error| broken(&cache, &error))?;
+    // One test builds, in whatever process, and the others wait for it.
+    let lock = cache.join("lock");
+    let lock =
+        File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(|error| broken(&lock, &error))?;
+    let folder = cache.join(format!("{:016x}", hash(&compiler, &[&sources, &kernels])?));
+    if !folder.exists() {
+        // A build that is interrupted leaves no folder of this name.
+        let unfinished = cache.join("unfinished");
         std::fs::remove_dir_all(&unfinished).ok();
+        std::fs::create_dir(&unfinished).map_err(|error| broken(&unfinished, &error))?;
+        compiler.build(&sources, &kernels, &unfinished)?;
+        std::fs::rename(&unfinished, &folder).map_err(|error| broken(&folder, &error))?;
     }
-    match renamed? {
-        Err(error) if !folder.exists() => Err(broken(&folder, &error)),
-        _ => Ok(folder),
-    }
+    drop(lock);
+    Ok(folder)
 }
 
 fn broken(path: &Path, error: &dyn std::fmt::Display) -> Failure {
@@ -59,26 +67,10 @@ fn cache() -> Result<PathBuf, Failure> {
     Ok(own.with_file_name("cuda-emulator"))
 }
 
-fn find_compiler() -> Result<OsString, Failure> {
-    let runs =
-        |name: &OsString| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
-    if let Some(named) = std::env::var_os("CXX").filter(|name| !name.is_empty()) {
-        let error =
-            || Failure::NoCompiler(format!("the C++ compiler `{}` does not run (it is `$CXX`)", named.display()));
-        return if runs(&named) { Ok(named) } else { Err(error()) };
-    }
-    let error = "the CUDA emulator needs a C++ compiler: `c++`, `g++` and `clang++` do not run (install one, or name it in `$CXX`)";
-    ["c++", "g++", "clang++"]
-        .map(OsString::from)
-        .into_iter()
-        .find(runs)
-        .ok_or_else(|| Failure::NoCompiler(error.to_owned()))
-}
-
 /// Of all that the libraries are made from.
-fn hash(compiler: &OsString, folders: &[&Path]) -> Result<u64, Failure> {
+fn hash(compiler: &Compiler, folders: &[&Path]) -> Result<u64, Failure> {
     let mut hasher = DefaultHasher::new();
-    (compiler, FLAGS, CHECKS, folders).hash(&mut hasher);
+    (&compiler.0, FLAGS, CHECKS, folders).hash(&mut hasher);
     for folder in folders {
         let entries = std::fs::read_dir(folder).map_err(|error| broken(folder, &error))?;
         let mut files: Vec<PathBuf> =
@@ -92,40 +84,66 @@ fn hash(compiler: &OsString, folders: &[&Path]) -> Result<u64, Failure> {
     Ok(hasher.finish())
 }
 
-fn build(compiler: &OsString, sources: &Path, kernels: &Path, folder: &Path) -> Result<(), Failure> {
-    let run = |command: &mut Command| {
-        let output = command.output().map_err(|error| Failure::Broken(format!("`{}`: {error}", compiler.display())))?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() {
-            Ok(())
-        } else {
-            Err(Failure::Broken(format!("the kernels do not compile:\n{said}")))
+/// A program and its first arguments.
+struct Compiler(Vec<String>);
+
+impl Compiler {
+    fn find() -> Result<Self, Failure> {
+        let words = |command: &str| Self(command.split_whitespace().map(str::to_owned).collect());
+        if let Some(named) = std::env::var("CXX").ok().filter(|name| !name.trim().is_empty()) {
+            let error = || Failure::NoCompiler(format!("the C++ compiler `{named}` does not run (it is `$CXX`)"));
+            return Some(words(&named)).filter(Self::runs).ok_or_else(error);
         }
-    };
-    let object = folder.join("kernels.o");
-    let unit = sources.join("kernels.cpp");
-    run(Command::new(compiler)
-        .args(FLAGS)
-        .args(CHECKS)
-        .arg("-I")
-        .arg(kernels)
-        .arg("-c")
-        .arg(unit)
-        .arg("-o")
-        .arg(&object))?;
-    let driver = folder.join("libcuda.so");
-    let shared = ["-shared", "-pthread", "-Wl,-z,defs"];
-    let units = DRIVER.map(|name| sources.join(name));
-    run(Command::new(compiler)
-        .args(FLAGS)
-        .args(shared)
-        .arg("-Wl,-soname,libcuda.so")
-        .args(units)
-        .arg(&object)
-        .arg("-o")
-        .arg(&driver))?;
-    // The driver's other name: an empty library that brings the first one along.
-    let by_version = ["-Wl,-soname,libcuda.so.1", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed"];
-    run(Command::new(compiler).args(shared).args(by_version).arg(&driver).arg("-o").arg(folder.join("libcuda.so.1")))?;
-    std::fs::remove_file(&object).map_err(|error| broken(&object, &error))
+        let error = "the CUDA emulator needs a C++ compiler: `c++`, `g++` and `clang++` do not run (install one, or name it in `$CXX`)";
+        ["c++", "g++", "clang++"]
+            .map(words)
+            .into_iter()
+            .find(Self::runs)
+            .ok_or_else(|| Failure::NoCompiler(error.to_owned()))
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.0[0]);
+        command.args(&self.0[1..]);
+        command
+    }
+
+    fn runs(&self) -> bool {
+        self.command().arg("--version").output().is_ok_and(|output| output.status.success())
+    }
+
+    /// Compiles or links with `arguments`. What the compiler warns of goes to stderr.
+    fn run(&self, arguments: &[&[&OsStr]]) -> Result<(), Failure> {
+        let failure = |text: &str| Failure::Broken(format!("`{}`: {text}", self.0.join(" ")));
+        let output = self.command().args(arguments.concat()).output().map_err(|error| failure(&error.to_string()))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            return Err(failure(&format!("the kernels do not compile:\n{said}")));
+        }
+        eprint!("{said}");
+        Ok(())
+    }
+
+    fn build(&self, sources: &Path, kernels: &Path, folder: &Path) -> Result<(), Failure> {
+        let flags = FLAGS.map(OsStr::new);
+        let o = OsStr::new("-o");
+        let object = folder.join("kernels.o");
+        let unit = sources.join("kernels.cpp");
+        let compile = ["-I".as_ref(), kernels.as_os_str(), "-c".as_ref(), unit.as_os_str(), o, object.as_os_str()];
+        self.run(&[&flags, &CHECKS.map(OsStr::new), &compile])?;
+        let driver = folder.join("libcuda.so");
+        let units = DRIVER.map(|name| sources.join(name));
+        let units: Vec<&OsStr> = units.iter().map(|unit| unit.as_os_str()).collect();
+        let link = ["-shared", "-pthread", "-Wl,-z,defs"].map(OsStr::new);
+        let name = "-Wl,-soname,libcuda.so".as_ref();
+        self.run(&[&flags, &link, &units, &[name, object.as_os_str(), o, driver.as_os_str()]])?;
+        for alias in ["libcuda.so.1", "libnvrtc.so"] {
+            // An empty library that brings the first one along: a library has one name of its own.
+            let name = format!("-Wl,-soname,{alias}");
+            let along =
+                [name.as_ref(), "-Wl,-rpath,$ORIGIN".as_ref(), "-Wl,--no-as-needed".as_ref(), driver.as_os_str()];
+            self.run(&[&link, &along, &[o, folder.join(alias).as_os_str()]])?;
+        }
+        std::fs::remove_file(&object).map_err(|error| broken(&object, &error))
+    }
 }

@@ -1,7 +1,8 @@
 //! A CUDA driver for machines without a GPU: it runs the same kernels, compiled for the CPU, and finds their mistakes.
 //!
 //! [`load`] compiles kernels and driver into a `libcuda.so` and loads it. Who asks for CUDA's driver later in this process, as `cudarc`
-//! does, gets it. A child process gets it through `LD_LIBRARY_PATH` ([`Emulator::folder`]).
+//! does, gets it. A child process gets it through `LD_LIBRARY_PATH` ([`build`] gives the folder). A stand-in for NVRTC comes along: it
+//! takes any source without `#include` and gives an image for this driver, whose kernels are compiled already.
 //!
 //! A launch is done when it returns, and its error is the launch's. One line on stderr says what went wrong and where:
 //!
@@ -39,28 +40,40 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// A driver with kernels, on disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A driver with kernels in this process.
+#[derive(Debug, Clone)]
 pub struct Emulator {
     folder: PathBuf,
+    set_seed: extern "C" fn(u64),
+    set_fill: extern "C" fn(u8),
 }
 
 impl Emulator {
-    /// The folder that holds `libcuda.so` and `libcuda.so.1`, for the `LD_LIBRARY_PATH` of a child process.
+    /// The folder of [`build`].
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
+
+    /// Sets the order in which threads and blocks of later launches run, for the whole process.
+    pub fn set_seed(&self, seed: u64) {
+        (self.set_seed)(seed);
+    }
+
+    /// Sets the byte that fills later allocations and the `__shared__` memory of later launches, for the whole process.
+    pub fn set_fill(&self, fill: u8) {
+        (self.set_fill)(fill);
+    }
 }
 
-/// Compiles `curvature.cu` of the folder `kernels`, unless that was done before, without loading it. `$CXX` names the compiler; otherwise
-/// it is `c++`, `g++` or `clang++`.
+/// Compiles `curvature.cu` of the folder `kernels`, unless that was done before. Gives the folder that holds `libcuda.so`, `libcuda.so.1` and
+/// `libnvrtc.so`, for the `LD_LIBRARY_PATH` of a child process. `$CXX` names the compiler; otherwise it is `c++`, `g++` or `clang++`.
 ///
 /// # Errors
 ///
 /// Without a compiler, and with kernels that do not compile.
-pub fn build(kernels: &Path) -> Result<Emulator, Failure> {
-    compile::library(kernels).map(|folder| Emulator { folder })
+pub fn build(kernels: &Path) -> Result<PathBuf, Failure> {
+    compile::library(kernels)
 }
 
 /// [`build`]s and loads the emulator into this process, for good.
@@ -69,22 +82,20 @@ pub fn build(kernels: &Path) -> Result<Emulator, Failure> {
 ///
 /// As [`build`]; and where this process already has another CUDA driver, a real one or an emulator with other kernels.
 pub fn load(kernels: &Path) -> Result<Emulator, Failure> {
-    let emulator = build(kernels)?;
-    let driver = |name: &Path| {
-        open(name).map_err(|error| Failure::Broken(format!("`{}` does not load: {error}", name.display())))
-    };
-    // A library that is loaded is found by its own name, wherever it came from: later searches for these two names end here.
-    let names = ["libcuda.so", "libcuda.so.1"];
-    let [ours, same] = names.map(|name| driver(&emulator.folder.join(name)));
-    let (ours, same) = (ours?, same?);
-    for name in names {
-        if same != ours || driver(Path::new(name))? != ours {
-            return Err(Failure::Broken(format!(
-                "this process has already loaded another CUDA driver as `{name}` (load the emulator first)"
-            )));
+    let folder = build(kernels)?;
+    let driver = folder.join("libcuda.so");
+    for (name, symbol) in [("libcuda.so", "cuInit"), ("libcuda.so.1", "cuInit"), ("libnvrtc.so", "nvrtcVersion")] {
+        // A library that is loaded is found by its own name, wherever it came from: later searches for `name` end here.
+        let ours: *const () = find(&driver, symbol)?;
+        let by_path: *const () = find(&folder.join(name), symbol)?;
+        let by_name: *const () = find(Path::new(name), symbol)?;
+        if by_path != ours || by_name != ours {
+            let error = format!("this process has already loaded another `{name}` (load the emulator first, and once)");
+            return Err(Failure::Broken(error));
         }
     }
-    Ok(emulator)
+    let (set_seed, set_fill) = (find(&driver, "cuda_emulator_set_seed")?, find(&driver, "cuda_emulator_set_fill")?);
+    Ok(Emulator { folder, set_seed, set_fill })
 }
 
 /// [`load`] for a test. `None`, with a line on stderr, where there is no compiler: the test is to return.
@@ -105,13 +116,16 @@ pub fn for_tests(kernels: &Path) -> Option<Emulator> {
     }
 }
 
-/// Loads a library and never unloads it; where its `cuInit` lies.
-fn open(name: &Path) -> Result<usize, libloading::Error> {
-    // SAFETY: The initialisers of a CUDA driver only set up the library itself; the symbol's address is taken and not called.
-    unsafe {
-        let library = Library::open(Some(name), RTLD_NOW | RTLD_LOCAL)?;
-        let address = library.get::<*const ()>(b"cuInit")?.into_raw();
-        std::mem::forget(library);
-        Ok(address.addr())
-    }
+/// Loads a library, never to unload it, and finds `symbol`, of type `T`.
+fn find<T: Copy>(library: &Path, symbol: &str) -> Result<T, Failure> {
+    // SAFETY: A driver's initialisers set up the library alone. The callers ask for addresses, and for two functions of `launch.cpp` by
+    // their types there.
+    let found = unsafe {
+        Library::open(Some(library), RTLD_NOW | RTLD_LOCAL).and_then(|opened| {
+            let found = *opened.get::<T>(symbol.as_bytes())?;
+            std::mem::forget(opened);
+            Ok(found)
+        })
+    };
+    found.map_err(|error| Failure::Broken(format!("`{}` does not load: {error}", library.display())))
 }

@@ -8,6 +8,7 @@ mod check_sins;
 mod cli;
 mod composition;
 mod config;
+mod device;
 mod equivalence;
 mod evolution;
 mod examples;

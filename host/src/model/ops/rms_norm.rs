@@ -4,16 +4,23 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tenso
 
 use super::bias::sum_rows;
 use super::kernel::{Real, dot, dtype_error, for_rows, layout_error, slice};
+use super::{fused, generic};
 
 /// `y_i = w_i x_i / sqrt(mean(x^2) + eps)` over the last axis, for `x` `[.., D]` and `weight` `[D]`.
 ///
 /// Source: `transformers.Qwen2RMSNorm`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+    if !fused(x) {
+        return generic::rms_norm(x, weight, eps);
+    }
     x.contiguous()?.apply_op2(&weight.contiguous()?, RmsNorm { eps })
 }
 
 /// Gradients of `rms_norm` by `x` and by `weight`, for the gradient `grad` of its result; all contiguous.
 pub(crate) fn rms_norm_backward(x: &Tensor, weight: &Tensor, grad: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
+    if !fused(x) {
+        return generic::rms_norm_backward(x, weight, grad, eps);
+    }
     // [2, .., D]: the gradient of x, and the terms whose sum over rows is the gradient of the weight.
     let both = x.apply_op3_no_bwd(weight, grad, &RmsNormBackward { eps })?;
     Ok((both.get(0)?, sum_rows(&both.get(1)?)?))

@@ -3,17 +3,24 @@
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
+use super::{fused, generic};
 
 /// Elements that one task of a kernel handles.
 const RUN: usize = 256;
 
 /// `silu(gate) * up` with `silu(x) = x / (1 + e^-x)`, for two tensors of one shape.
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    if !fused(gate) {
+        return generic::swiglu(gate, up);
+    }
     gate.contiguous()?.apply_op2(&up.contiguous()?, SwiGlu)
 }
 
 /// Gradients of `swiglu` by `gate` and by `up`, for the gradient `grad` of its result; all contiguous.
 pub(crate) fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Tensor, Tensor)> {
+    if !fused(gate) {
+        return generic::swiglu_backward(gate, up, grad);
+    }
     let both = gate.apply_op3_no_bwd(up, grad, &SwiGluBackward)?;
     Ok((both.get(0)?, both.get(1)?))
 }

@@ -72,7 +72,7 @@ fn half_warps_vote_by_themselves() {
 #[test]
 fn lanes_that_returned_block_nobody() {
     let Some(device) = Device::open() else { return };
-    let counts = Buffer::<u32>::fresh(48);
+    let counts = Buffer::of(&[u32::MAX; 48]);
     device.run("partial_warp", 1, 48, &mut [counts.argument()]).expect("the kernel runs");
     let expected: Vec<u32> = (0..48).map(|i| [if i < 32 { 16 } else { 8 }, u32::MAX][i % 2]).collect();
     assert_eq!(counts.values(), expected);
@@ -109,6 +109,22 @@ fn threads_of_the_host_launch_side_by_side() {
             });
         }
     });
+}
+
+#[test]
+fn the_words_of_cuda() {
+    let Some(device) = Device::open() else { return };
+    let (numbers, words) = (Buffer::of(&[7.5_f32; 20]), Buffer::of(&[0_u32; 12]));
+    let arguments = &mut [numbers.argument(), words.argument(), argument(&2_f32), argument(&0xf0_u32)];
+    device.run("vocabulary", 1, 1, arguments).expect("the kernel runs");
+    let root = 2_f32.sqrt();
+    let [e, e1, ln, ln1] = [2_f64.exp(), 2_f64.exp_m1(), 2_f64.ln(), 2_f64.ln_1p()].map(|value| value as f32);
+    let expected =
+        [1.0 / root, 5.0, root, 2.0, 1.0, 2.0, 5.0, e, e1, ln, ln1, 8.0, root, 2.0, e, ln, 5.0, 4.0, 7.5, 0.0];
+    for (i, (value, expected)) in numbers.values().into_iter().zip(expected).enumerate() {
+        assert!((value - expected).abs() <= expected * f32::EPSILON, "{i}: {value} for {expected}");
+    }
+    assert_eq!(words.values(), [2_f32.to_bits(), 4, 5, 24, 0x4000_0000, 7, 3, 3, 0, 0xf0, 32, 1]);
 }
 
 /// Run it with `--include-ignored --nocapture` to see what a switch between threads costs.

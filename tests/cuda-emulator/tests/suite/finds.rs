@@ -62,3 +62,17 @@ finds! {
         Err(DriverError(CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure"))
     "#
 }
+
+#[test]
+fn a_fault_on_one_of_many_threads_ends_the_launch() {
+    if emulator().is_some() {
+        let said = child::run("many_blocks", &[("CUDA_EMULATOR_THREADS", "4")]);
+        assert!(said.contains("byte 8000 of an allocation"), "{said}");
+        assert!(
+            said.ends_with(
+                r#"Err(DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"))"#
+            ),
+            "{said}"
+        );
+    }
+}

@@ -4,6 +4,7 @@ mod child;
 mod computes;
 mod device;
 mod finds;
+mod loads;
 mod refuses;
 mod settings;
 mod sins;

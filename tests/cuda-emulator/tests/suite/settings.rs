@@ -51,9 +51,7 @@ fn devices_are_counted() {
     2 devices
     Err(DriverError(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"))
     "#);
-    assert_snapshot!(run("devices", &[("CUDA_EMULATOR_DEVICES", "0")]), @r#"
-    DriverError(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected")
-    "#);
+    assert_snapshot!(run("devices", &[("CUDA_EMULATOR_DEVICES", "0")]), @r#"DriverError(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected")"#);
 }
 
 #[test]

@@ -5,6 +5,11 @@ use cudarc::driver::result;
 use crate::device::{Buffer, Device, Result, argument};
 
 pub fn run(name: &str) {
+    if name == "without loading" {
+        result::init().expect("there is a driver");
+        let device = result::device::get(0).expect("there is a device");
+        return eprintln!("{}", result::device::get_name(device).expect("it has a name"));
+    }
     let device = match Device::open_first() {
         Ok(device) => device,
         Err(error) => return eprintln!("{error:?}"),
@@ -28,6 +33,7 @@ fn launch(device: &Device, name: &str) -> Result<()> {
     match kernel {
         "write_at" => device.run(kernel, 1, 1, &mut [values.argument(), argument(&number)]),
         "read_at" => device.run(kernel, 1, 1, &mut [values.argument(), argument(&number), other.argument()]),
+        "many_blocks" => device.run("write_at", 1000, 1, &mut [values.argument(), argument(&2000)]),
         "shared_index" => device.run(kernel, 1, 2, &mut [values.argument(), argument(&number)]),
         "host_pointer" => device.run("write_at", 1, 1, &mut [argument(&std::ptr::from_ref(&number)), argument(&0)]),
         "lost_lane" => device.run(kernel, 1, 8, &mut [values.argument()]),
