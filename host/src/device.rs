@@ -33,11 +33,20 @@ impl From<Dtype> for DType {
 ///
 /// Any other name, a CUDA device in a host that was built without CUDA or on a machine that has no such device.
 pub fn open(name: &str, dtype: Dtype) -> Result<Device> {
+    cuda_number(name)?.map_or(Ok(Device::Cpu), |number| open_cuda(name, number, dtype))
+}
+
+/// The number of the CUDA device called `name`; none for `cpu`.
+///
+/// # Errors
+///
+/// Any other name.
+pub fn cuda_number(name: &str) -> Result<Option<usize>> {
     if name == CPU {
-        return Ok(Device::Cpu);
+        return Ok(None);
     }
     match name.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
-        Some(number) => open_cuda(name, number, dtype),
+        Some(number) => Ok(Some(number)),
         None => bail!("there is no device `{name}` (use `cpu`, or `cuda:0` for the first CUDA device)"),
     }
 }

@@ -35,4 +35,5 @@ pub mod stages;
 pub mod sweep;
 pub mod train;
 pub mod trust;
+pub mod upload;
 pub mod watchdog;

@@ -8,8 +8,10 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::check::CheckArgs;
+use crate::device;
 use crate::registry::Registry;
 use crate::trust::Trust;
+use crate::upload::Dtype;
 
 /// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
@@ -173,6 +175,13 @@ pub(super) struct ReplayArgs {
     pub(super) set: Vec<String>,
     #[command(flatten)]
     pub(super) plugins: PluginArgs,
+    /// Where masks find features and logits: `cpu`, or `cuda:N`, whose memory they are copied to. This takes the NVIDIA driver, and
+    /// no `host` built with CUDA.
+    #[arg(long, value_name = "DEVICE", default_value = device::CPU)]
+    pub(super) device: String,
+    /// What features are rounded to on a CUDA device.
+    #[arg(long, value_name = "DTYPE", value_enum, default_value_t)]
+    pub(super) dtype: Dtype,
     /// Where the results go: one file per batch, named like it, with `keep` and every per-token array.
     #[arg(long, value_name = "DIR", required_unless_present = "sweep")]
     pub(super) out: Option<PathBuf>,

@@ -35,6 +35,7 @@ use crate::sink::WarningSink;
 use crate::sweep::{self, Sweep};
 use crate::train::train;
 use crate::trust::PIN;
+use crate::upload;
 use crate::watchdog::Watchdog;
 
 /// A failure, by what the user can do about it.
@@ -201,6 +202,7 @@ fn run_sft(args: &SftArgs) -> Result<(), Failure> {
 
 fn run_replay(args: &ReplayArgs) -> Result<(), Failure> {
     let work = || -> Result<()> {
+        let device = upload::Device::open(&args.device, args.dtype)?;
         let registry = args.plugins.open()?;
         let masks = |set: Option<String>| -> Result<Vec<ComponentConfig>> {
             let sets: Vec<String> = args.set.iter().cloned().chain(set).collect();
@@ -212,9 +214,10 @@ fn run_replay(args: &ReplayArgs) -> Result<(), Failure> {
         let ranges = args.sweep.iter().map(|text| text.parse()).collect::<Result<Vec<sweep::Range>>>()?;
         let target = args.target_rate.as_deref().map(str::parse).transpose()?;
         if let Some(out) = &args.out {
-            replay(&mut registry.masks(&masks(None)?, &Watchdog::off())?, &args.batches, out, &say)?;
+            let mut masks = registry.masks(&masks(None)?, &Watchdog::off())?;
+            replay(&mut masks, &args.batches, device.as_ref(), out, &say)?;
         }
-        Sweep::open(&registry, &masks, &args.batches, &ranges)?.run(&ranges, target.as_ref(), &say)
+        Sweep::open(&registry, &masks, &args.batches, device.as_ref(), &ranges)?.run(&ranges, target.as_ref(), &say)
     };
     work().map_err(Failure::Input)
 }
