@@ -1,9 +1,21 @@
-//! `--device` and `train.dtype`: what is refused, and what training in bf16 keeps.
+//! `--device` and `train.dtype`: what is refused, what works without CUDA, and what training in bf16 keeps.
 
+use std::process::Command;
+
+use host::batch_file;
 use insta::assert_snapshot;
-use tests::Folder;
+use tests::{Folder, artifacts, device};
 
+use crate::frozen::frozen;
+use crate::replay::case;
 use crate::{FOUR_STEPS, ONE_STEP};
+
+/// A replay of a reference case's first batch.
+fn replay(flags: &str) -> String {
+    let case = case("paper-token-sgd");
+    let (config, batch) = (case.join("mask.toml"), case.join("batch-0000.safetensors"));
+    format!("replay --plugin libcapo.so --config {} --out out {flags} {}", config.display(), batch.display())
+}
 
 fn refused(args: &str) -> String {
     let folder = Folder::new();
@@ -18,6 +30,8 @@ fn names_that_are_no_device() {
     assert_snapshot!(refused("train --set train.device=cuda"), @"there is no device `cuda` (use `cpu`, or `cuda:0` for the first CUDA device)");
     assert_snapshot!(refused("eval --device cuda:first"), @"there is no device `cuda:first` (use `cpu`, or `cuda:0` for the first CUDA device)");
     assert_snapshot!(refused("sft --output-dir model --device 0"), @"there is no device `0` (use `cpu`, or `cuda:0` for the first CUDA device)");
+    assert_snapshot!(refused(&replay("--device nvidia")), @"there is no device `nvidia` (use `cpu`, or `cuda:0` for the first CUDA device)");
+    assert_snapshot!(refused(&replay("--dtype bf16")), @"");
     assert_snapshot!(refused("train --set train.dtype=fp16"), @"`[train]` of the default config and `--set`: unknown variant `fp16`, expected `f32` or `bf16`, in `dtype`");
 }
 
@@ -26,6 +40,47 @@ fn cuda_in_a_host_that_was_built_without_it() {
     assert_snapshot!(refused("train --device cuda:0"), @"device `cuda:0`: this host was built without CUDA (build with `--features cuda`, see docs/gpu.md, or run with `--device cpu`)");
     assert_snapshot!(refused("eval --set train.device=cuda:1"), @"device `cuda:1`: this host was built without CUDA (build with `--features cuda`, see docs/gpu.md, or run with `--device cpu`)");
     assert_snapshot!(refused("sft --output-dir model --set train.device=cuda:0"), @"device `cuda:0`: this host was built without CUDA (build with `--features cuda`, see docs/gpu.md, or run with `--device cpu`)");
+}
+
+/// On every machine: an empty file stands before the driver.
+#[test]
+fn a_machine_without_a_driver() {
+    let folder = Folder::new();
+    folder.write("libcuda.so.1", "");
+    let place = folder.path().to_owned();
+    let folder = folder.env("LD_LIBRARY_PATH", place);
+    assert_snapshot!(folder.host(&replay("--device cuda:0")).refused(), @"");
+    assert!(!folder.path().join("out").exists());
+    let _ = folder.host(&replay("")).succeeded();
+}
+
+#[test]
+fn no_library_of_a_plugin_is_of_a_driver_or_toolkit() {
+    for name in ["libcapo.so", "libdrcapo.so", "libreincapo.so"] {
+        let Ok(output) = Command::new("readelf").arg("-d").arg(artifacts::file(name)).output() else {
+            eprintln!("SKIPPED: `readelf` is missing");
+            return;
+        };
+        let text = String::from_utf8(output.stdout).unwrap();
+        let needed: Vec<&str> = text.lines().filter(|line| line.contains("(NEEDED)")).collect();
+        assert!(needed.iter().any(|line| line.contains("[libc.so")), "{name}: {text}");
+        let of_cuda = |line: &&str| ["[libcu", "[libnv"].iter().any(|prefix| line.contains(prefix));
+        assert!(!needed.iter().any(of_cuda), "{name}: {needed:?}");
+    }
+}
+
+/// A plugin of the days when all batches lay in host memory.
+#[test]
+fn a_plugin_that_reads_host_memory_only() {
+    let Some(emulator) = device::emulator() else { return };
+    let folder = Folder::new().env("LD_LIBRARY_PATH", emulator.folder()).env("CUDA_EMULATOR_STRICT", "1");
+    let (mut batch, info) = batch_file::read(&case("paper-token-sgd").join("batch-0000.safetensors")).unwrap();
+    batch.entropy = Some(vec![0.5; batch.dims.len()]);
+    batch_file::write(&folder.path().join("batch.safetensors"), &batch, &info).unwrap();
+    folder.write("mask.toml", "[[mask]]\nuse = \"frozen.mask\"\nfactor = 4\n");
+    let replay = format!("replay --plugin {} --config mask.toml --out out batch.safetensors", frozen().display());
+    let _ = folder.host(&replay).succeeded();
+    assert_snapshot!(folder.host(&format!("{replay} --device cuda:0")).refused(), @"");
 }
 
 #[test]

@@ -8,6 +8,8 @@ mod check_sins;
 mod cli;
 mod composition;
 mod config;
+mod cuda;
+mod cuda_state;
 mod device;
 mod equivalence;
 mod evolution;
