@@ -33,23 +33,25 @@ __device__ inline float widen(f16 x) {
 #endif
 }
 
-// Square root to one or two ulps, one instruction of the special-function unit.
+// Square root to one or two ulps, one instruction of the special-function unit; 0 below 2^-126.
 __device__ inline float root(float x) {
 #ifdef CAPO_EMULATED
     return sqrtf(x);
 #else
     float y;
-    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 #endif
 }
 
-// Quotient to two ulps, for divisors between 2^-126 and 2^126.
+// Quotient to two ulps, for divisors between 2^-126 and 2^126; 0 below 2^-126.
 __device__ inline float quotient(float x, float y) {
 #ifdef CAPO_EMULATED
     return x / y;
 #else
-    return __fdividef(x, y);
+    float z;
+    asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+    return z;
 #endif
 }
 

@@ -65,7 +65,7 @@ __device__ inline void project_tokens(
                 current = own;
                 Row row = rows[own];
                 seen = row.exp_avg != nullptr;
-                new1 = (float)row.new1, new2 = seen ? (float)row.new2 : (float)sqrt(row.new2);
+                new1 = (float)row.new1, new2 = seen ? (float)row.new2 : sqrtf((float)row.new2);
                 if (seen) {
                     float old1 = (float)row.old1, old2 = (float)row.old2;
                     load_columns(row.exp_avg, column, width, vector, mean);

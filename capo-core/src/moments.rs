@@ -156,6 +156,16 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// Whether moments on a device start at multiples of 16 bytes, as the model's own do.
+    pub fn is_aligned(&self) -> bool {
+        match self {
+            Self::Trainer(HostMoments { arrays: MomentArrays::Cuda { exp_avg, exp_avg_sq }, .. }) => {
+                exp_avg.address().is_multiple_of(16) && exp_avg_sq.address().is_multiple_of(16)
+            }
+            Self::Own(_) | Self::Trainer(_) => true,
+        }
+    }
+
     /// The same in host memory; an error if they lie elsewhere.
     pub fn on_host(&self) -> Result<HostSource<'a>, Error> {
         match self {

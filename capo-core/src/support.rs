@@ -33,7 +33,7 @@ pub(crate) struct Supports {
 #[derive(Debug)]
 pub(crate) enum Pairs {
     Host(HostPairs),
-    Cuda(cuda::Pairs),
+    Cuda(Box<cuda::Pairs>),
 }
 
 /// The pairs of N tokens, one token after another, P in all.

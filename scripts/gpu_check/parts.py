@@ -91,12 +91,12 @@ def compare(case, out):
 def sanitizer(session, rows):
     """A few tests under compute-sanitizer."""
     tool = find_sanitizer()
-    package, name = settings.SANITIZED
+    package, *names = settings.SANITIZED
     paths = [session.file(test["path"]) for test in session.manifest["tests"] if test["package"] == package]
     problems = []
     for check in settings.SANITIZERS:
         for path in paths:
-            arguments = ("--tool", check, "--error-exitcode", "99", path, name)
+            arguments = ("--tool", check, "--error-exitcode", "99", path, *names)
             code, said = session.attempt(tool, *arguments, **settings.TEST_ENVIRONMENT)
             passed, failed = reading.tests(said)
             summary = [line.strip("= ") for line in said.splitlines() if "SUMMARY" in line]

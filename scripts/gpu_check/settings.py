@@ -17,8 +17,8 @@ TOTAL = 475
 TEST_PACKAGES = ("capo-core", "plugins/curvature", "tests")
 TEST_FILTERS = ("cuda",)
 TEST_ENVIRONMENT = {"CAPO_TEST_DEVICE": "cuda"}
-# The tests under compute-sanitizer, which slows them a hundred times: package and filter.
-SANITIZED = ("capo-core", "cuda")
+# The tests under compute-sanitizer, which slows them a hundred times: package and filters.
+SANITIZED = ("capo-core", "cuda::suite::replay", "cuda::agreement::shapes")
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
 
 # Data and programs of the workspace that travel as they are.

@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
+use std::ops::RangeInclusive;
+
 use super::driver::{Buffer, Queue};
 use super::moments::{AdamArgument, Rows};
 use super::segments::{Choice, Segments};
@@ -17,6 +19,9 @@ use crate::subset::Subsets;
 /// Warps of a block of `project_tokens`, and of one for a long segment.
 const TOKEN_WARPS: u32 = 4;
 pub(super) const LONG_WARPS: u32 = 16;
+
+/// Values of Adam's `eps` for which roots that are flushed to 0 below 1e-19 and fast quotients are good enough.
+const FAST_EPS: RangeInclusive<f64> = 1e-13..=1e37;
 
 /// Tiles of D whose parts exist at a time: 32 bytes a pair.
 const TILES_AT_ONCE: usize = 4;
@@ -132,6 +137,11 @@ impl Projector<'_> {
         &self.pairs.queue
     }
 
+    /// Whether rows of features and of moments may be read 16 bytes at a time.
+    fn vector(&self) -> i32 {
+        self.pairs.hidden.vector & i32::from(self.proposer.source.is_aligned())
+    }
+
     fn rows(&self, segments: &Segments, adam: &Adam) -> Result<Rows, Error> {
         let adam = AdamArgument::proposal(adam, self.proposer.source.steps());
         Rows::of(&self.proposer.source, self.pairs, segments, adam)
@@ -169,6 +179,8 @@ impl Projector<'_> {
         let windows = segments.pairs.div_ceil(WARP);
         let fast = hidden.of_dtype(["project_tokens_f32", "project_tokens_f16", "project_tokens_bf16"]);
         let wide = hidden.of_dtype(["project_tokens_wide_f32", "project_tokens_wide_f16", "project_tokens_wide_bf16"]);
+        // What the fast kernel has no number for, the wide one computes.
+        let eps = if FAST_EPS.contains(&adam.eps) { adam.eps as f32 } else { f32::NAN };
         // SAFETY: values and segments of pairs are `[P]`, rows `[R]`, features `[N]`, the rest `[N, S]`; the rows' moments are of
         // the width of the features.
         unsafe {
@@ -184,10 +196,10 @@ impl Projector<'_> {
                 hidden.address,
                 pairs.features.address(),
                 hidden.width,
-                hidden.vector,
+                self.vector(),
                 pairs.stride,
                 coefficients.address(),
-                adam.eps as f32,
+                eps,
                 self.v.address(),
                 self.norms.address(),
             )?;

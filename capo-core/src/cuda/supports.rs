@@ -115,7 +115,7 @@ pub(crate) fn collect(
     }
     // Tokens with data that is not finite are rare; then what was collected of the others is collected again, side by side.
     let pairs = if kept.len() == tokens.len() { pairs } else { collector.collect(queue()?, &kept)?.0 };
-    supports.pairs = support::Pairs::Cuda(pairs);
+    supports.pairs = support::Pairs::Cuda(Box::new(pairs));
     Ok(())
 }
 

@@ -3,25 +3,24 @@
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{LazyLock, Mutex, OnceLock};
+use std::sync::{LazyLock, Mutex};
 
 use capo_core::{Arrays, HostArrays, LastLayer, MomentArrays, cuda};
+use cuda_emulator::Emulator;
 
 use super::fixture::Batch;
 
 /// Whether this binary's batches lie on a device.
 const ON_DEVICE: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"cuda");
 
-/// The device, which without a GPU is the emulator.
-fn device() -> cuda::Device {
-    static EMULATOR: OnceLock<()> = OnceLock::new();
-    EMULATOR.get_or_init(|| {
-        let gpu = std::env::var_os("CAPO_TEST_GPU").is_some_and(|value| value == "1");
-        if !gpu {
-            cuda_emulator::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels")).unwrap();
-        }
+/// The emulator; `None` where a real device is to be used.
+pub fn emulator() -> Option<&'static Emulator> {
+    static EMULATOR: LazyLock<Option<Emulator>> = LazyLock::new(|| {
+        let real = std::env::var_os("CAPO_TEST_DEVICE").is_some_and(|value| value == "cuda");
+        let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+        (!real).then(|| cuda_emulator::load(&kernels).unwrap())
     });
-    cuda::Device::open(0).unwrap()
+    EMULATOR.as_ref()
 }
 
 /// The arrays of a batch.
@@ -50,24 +49,32 @@ pub fn moments<'a>(exp_avg: &'a [f32], exp_avg_sq: &'a [f32]) -> MomentArrays<'a
 }
 
 /// A copy on the device, kept for the life of the process and made once.
-fn uploaded<T: cuda::Plain + ToBits>(values: &[T]) -> cuda::Slice<'static, T> {
+pub fn uploaded<T: cuda::Plain + ToBits>(values: &[T]) -> cuda::Slice<'static, T> {
     type Known = HashMap<(TypeId, Vec<u32>), &'static (dyn Any + Send + Sync)>;
     static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+    emulator();
     let mut known = KNOWN.lock().unwrap();
     let bits = values.iter().map(|value| value.to_bits()).collect();
-    let buffer =
-        known.entry((TypeId::of::<T>(), bits)).or_insert_with(|| Box::leak(Box::new(device().upload(values).unwrap())));
+    let buffer = known
+        .entry((TypeId::of::<T>(), bits))
+        .or_insert_with(|| Box::leak(Box::new(cuda::Device::open(0).unwrap().upload(values).unwrap())));
     buffer.downcast_ref::<cuda::Buffer<T>>().unwrap().slice()
 }
 
 /// Values that have bits to compare.
-trait ToBits: Send + Sync + 'static {
+pub trait ToBits: Send + Sync + 'static {
     fn to_bits(&self) -> u32;
 }
 
 impl ToBits for f32 {
     fn to_bits(&self) -> u32 {
         f32::to_bits(*self)
+    }
+}
+
+impl ToBits for u16 {
+    fn to_bits(&self) -> u32 {
+        u32::from(*self)
     }
 }
 

@@ -6,6 +6,14 @@
 #include <math.h>
 #include <string.h>
 
+// What NVRTC does not have.
+#undef HUGE_VAL
+#undef HUGE_VALF
+#undef INFINITY
+#undef M_E
+#undef M_PI
+#undef NAN
+
 #define __global__
 #define __device__ __attribute__((unused))
 #define __host__
@@ -102,12 +110,14 @@ T __shfl_xor_sync(unsigned mask, T value, int bits, int width = warpSize, CUDA_E
 }
 
 // Atomics. All give the former value.
-template <class T>
-T atomicCAS(T* address, T expected, T value) {
-    __atomic_compare_exchange(address, &expected, &value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-    return expected;
-}
 namespace cuda_emulator {
+
+template <class T>
+struct Same {
+    using Type = T;
+};
+template <class T>
+using Value = typename Same<T>::Type;  // takes no part in deducing T
 
 template <class T, class F>
 T update(T* address, F change) {
@@ -119,14 +129,13 @@ T update(T* address, F change) {
     return old;
 }
 
-template <class T>
-struct Same {
-    using Type = T;
-};
-template <class T>
-using Value = typename Same<T>::Type;  // takes no part in deducing T
-
 }  // namespace cuda_emulator
+
+template <class T>
+T atomicCAS(T* address, ::cuda_emulator::Value<T> expected, ::cuda_emulator::Value<T> value) {
+    __atomic_compare_exchange(address, &expected, &value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return expected;
+}
 #define CUDA_EMULATOR_ATOMIC(name, result)                                                                     \
     template <class T>                                                                                         \
     T name(T* address, ::cuda_emulator::Value<T> value) {                                                      \

@@ -19,23 +19,19 @@ namespace cuda_emulator {
 
 namespace {
 
-constexpr int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE};
+constexpr int SIGNALS[] = {SIGSEGV, SIGBUS};
 struct sigaction former[NSIG];
 
 // Runs on the thread's alternate stack. Within a kernel it leaves the fiber, so that the launch ends with an error.
 void on_fault(int signal, siginfo_t* info, void*) {
     Worker* w = self.worker;
-    char where[160] = "";
-    if (signal != SIGFPE) describe(info->si_addr, where, sizeof where);
+    char where[160];
+    describe(info->si_addr, where, sizeof where);
     if (!w || w->running == MAX_THREADS) {
         if (settings().strict && std::strstr(where, "byte ")) report("the host touches device memory at %p, %s", info->si_addr, where);
         // Not ours: the same instruction faults once more, with the former handler.
         sigaction(signal, &former[signal], nullptr);
         return;
-    }
-    if (signal == SIGFPE) {
-        report("integer division by zero");
-        abandon(CUDA_ERROR_LAUNCH_FAILED);
     }
     if (is_stack_overflow(w->stacks, MAX_THREADS, info->si_addr)) {
         report("a thread's stack of %zu KiB overflows", STACK_BYTES / 1024);
@@ -117,22 +113,30 @@ void report(const char* format, ...) {
 
 }  // namespace cuda_emulator
 
-// What code compiled with -fsanitize=alignment,bounds calls. The structs are the compiler's; only their first members are read.
-struct SourceLocation {
+// What code compiled with -fsanitize calls. The structs are the compiler's; only their first member is read.
+struct Checked {
     const char* file;
     unsigned line, column;
 };
-struct Checked {
-    SourceLocation at;
-};
 
-extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_out_of_bounds_abort(Checked* check, std::uintptr_t index) {
-    cuda_emulator::report("index %zd is out of the array's bounds (%s:%u)", static_cast<std::intptr_t>(index), check->at.file,
-                          check->at.line);
-    cuda_emulator::abandon(CUDA_ERROR_ILLEGAL_ADDRESS);
-}
+#define CUDA_EMULATOR_CHECK(name, error, ...)                                                                        \
+    extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_##name##_abort(Checked* at, std::uintptr_t what) { \
+        cuda_emulator::report(__VA_ARGS__);                                                                          \
+        cuda_emulator::abandon(error);                                                                               \
+    }                                                                                                                \
+    static_assert(true)
 
-extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_type_mismatch_v1_abort(Checked* check, std::uintptr_t pointer) {
-    cuda_emulator::report("misaligned address %#zx (%s:%u)", pointer, check->at.file, check->at.line);
-    cuda_emulator::abandon(CUDA_ERROR_MISALIGNED_ADDRESS);
-}
+CUDA_EMULATOR_CHECK(out_of_bounds, CUDA_ERROR_ILLEGAL_ADDRESS, "index %zd is out of the array's bounds (%s:%u)",
+                    static_cast<std::intptr_t>(what), at->file, at->line);
+CUDA_EMULATOR_CHECK(type_mismatch_v1, CUDA_ERROR_MISALIGNED_ADDRESS, "misaligned address %#zx (%s:%u)", what, at->file, at->line);
+
+// Legal on a GPU, where the result is another than on the CPU, and undefined in C++.
+#define CUDA_EMULATOR_UNDEFINED(name, text)                                                                              \
+    CUDA_EMULATOR_CHECK(name, CUDA_ERROR_LAUNCH_FAILED, text " (%s:%u)", (static_cast<void>(what), at->file), at->line)
+CUDA_EMULATOR_UNDEFINED(shift_out_of_bounds, "a shift by more bits than there are");
+CUDA_EMULATOR_UNDEFINED(float_cast_overflow, "a floating-point number is out of the integer's range");
+CUDA_EMULATOR_UNDEFINED(add_overflow, "a signed sum overflows");
+CUDA_EMULATOR_UNDEFINED(sub_overflow, "a signed difference overflows");
+CUDA_EMULATOR_UNDEFINED(mul_overflow, "a signed product overflows");
+CUDA_EMULATOR_UNDEFINED(negate_overflow, "a negated integer overflows");
+CUDA_EMULATOR_UNDEFINED(divrem_overflow, "an integer division by zero, or one that overflows");

@@ -20,8 +20,14 @@ const FLAGS: [&str; 10] = [
     "-Wno-unknown-pragmas",
     "-DCAPO_EMULATED",
 ];
-/// The kernels' own: an index or an address that is wrong calls a function of `fault.cpp`.
-const CHECKS: [&str; 2] = ["-fsanitize=alignment,bounds", "-fno-sanitize-recover=all"];
+/// The kernels' own: an index, an address or a number that is wrong calls a function of `fault.cpp`; a stack that is too small meets its
+/// guard page.
+const CHECKS: [&str; 4] = [
+    "-fsanitize=alignment,bounds,shift,signed-integer-overflow,integer-divide-by-zero",
+    "-fsanitize=float-cast-overflow",
+    "-fno-sanitize-recover=all",
+    "-fstack-clash-protection",
+];
 const DRIVER: [&str; 8] = [
     "driver.cpp",
     "driver_memory.cpp",

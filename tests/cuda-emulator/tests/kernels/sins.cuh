@@ -50,3 +50,23 @@ extern "C" __global__ void different_barriers(float* values) {
 extern "C" __global__ void lost_lane(unsigned* ballots) {
     ballots[threadIdx.x] = __ballot_sync(threadIdx.x == 3 ? 0x0fu : 0xffu, 1);
 }
+
+// On a GPU, 0 and the least and greatest integer; whatever comes on a CPU.
+extern "C" __global__ void undefined(const float* numbers, int what, int* result) {
+    switch (what) {
+        case 32: *result = 1 << what; break;
+        case 0: *result = 7 / what; break;
+        case 0x7fffffff: *result = what + 1; break;
+        default: *result = static_cast<int>(numbers[0]);
+    }
+}
+
+extern "C" __global__ void give_up(const float* values) {
+    if (values[threadIdx.x] == 0.0f && threadIdx.x == 3) __trap();
+}
+
+extern "C" __global__ void overflow_stack(float* values) {
+    volatile float local[100000];
+    for (int i = 0; i < 100000; i += 100) local[i] = values[0];
+    values[1] = local[100];
+}

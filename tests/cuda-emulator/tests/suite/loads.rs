@@ -63,6 +63,34 @@ fn kernels_that_do_not_compile_are_no_reason_to_skip() {
 }
 
 #[test]
+fn a_test_without_a_compiler_is_skipped_unless_it_is_required() {
+    if emulator().is_none() {
+        return;
+    }
+    let none = ("CXX", "no-such-compiler");
+    insta::assert_snapshot!(child::run("for_tests", &[none]), @r"
+    SKIPPED: the C++ compiler `no-such-compiler` does not run (it is `$CXX`)
+    none
+    ");
+    let said = child::run("for_tests", &[none, ("CAPO_REQUIRE_EMULATOR", "1")]);
+    assert!(said.contains("panicked") && said.contains("`no-such-compiler` does not run"), "{said}");
+}
+
+#[test]
+fn kernels_have_no_word_that_nvrtc_lacks() {
+    if emulator().is_none() {
+        return;
+    }
+    let folder = other_kernels("strict");
+    for word in ["uint32_t x = 1", "float x = INFINITY", "float x = NAN"] {
+        let source = format!("extern \"C\" __global__ void f() {{ {word}; }}\n#define FOR_EACH_KERNEL(X) X(f)\n");
+        std::fs::write(folder.join("curvature.cu"), source).expect("the folder can be written");
+        let failure = cuda_emulator::build(&folder).expect_err("the word is unknown").to_string();
+        assert!(failure.contains("curvature.cu:1:"), "{word}: {failure}");
+    }
+}
+
+#[test]
 fn the_run_time_compiler_takes_sources_that_need_no_file() {
     let Some(device) = Device::open() else { return };
     let image = nvrtc::compile_ptx("extern \"C\" __global__ void add() {}\n").expect("it takes any source");

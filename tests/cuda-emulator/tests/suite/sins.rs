@@ -2,13 +2,16 @@
 
 use cudarc::driver::result;
 
-use crate::device::{Buffer, Device, Result, argument};
+use crate::device::{Buffer, Device, Result, argument, emulator};
 
 pub fn run(name: &str) {
     if name == "without loading" {
         result::init().expect("there is a driver");
         let device = result::device::get(0).expect("there is a device");
         return eprintln!("{}", result::device::get_name(device).expect("it has a name"));
+    }
+    if name == "for_tests" {
+        return eprintln!("{}", emulator().map_or("none", |_| "one"));
     }
     let device = match Device::open_first() {
         Ok(device) => device,
@@ -33,7 +36,16 @@ fn launch(device: &Device, name: &str) -> Result<()> {
     match kernel {
         "write_at" => device.run(kernel, 1, 1, &mut [values.argument(), argument(&number)]),
         "read_at" => device.run(kernel, 1, 1, &mut [values.argument(), argument(&number), other.argument()]),
-        "many_blocks" => device.run("write_at", 1000, 1, &mut [values.argument(), argument(&2000)]),
+        "undefined" => {
+            let (numbers, result) = (Buffer::of(&[f32::NAN]), Buffer::<i32>::fresh(1));
+            device.run(kernel, 1, 1, &mut [numbers.argument(), argument(&number), result.argument()])
+        }
+        "many_blocks" => {
+            for index in [2000, 2000, 2000, 7] {
+                eprintln!("{:?}", device.run("write_at", 1000, 1, &mut [values.argument(), argument(&index)]));
+            }
+            Ok(())
+        }
         "shared_index" => device.run(kernel, 1, 2, &mut [values.argument(), argument(&number)]),
         "host_pointer" => device.run("write_at", 1, 1, &mut [argument(&std::ptr::from_ref(&number)), argument(&0)]),
         "lost_lane" => device.run(kernel, 1, 8, &mut [values.argument()]),

@@ -1,0 +1,331 @@
+//! One body that asks the model on the host and the model on the device the same questions.
+
+use capo_core::cuda::{self, Features};
+use capo_core::{
+    Acceptance, Arrays, Assessment, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, HostArrays,
+    HostMoments, MomentArrays, MomentUpdate, ObjectiveShift, OptimizerModel, OutsideAction, PolicyShift, Probabilities,
+    RejectedBatch, Semantics, StateDtype, Step, Switch, Temperature, TokenGradient, UntouchedRows, Weights,
+    ZeroAdvantage,
+};
+
+use super::suite::device::{emulator, uploaded};
+use super::suite::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
+use super::suite::scene::Scene;
+
+const ADAMW: OptimizerModel = OptimizerModel { weight_decay: 0.1, ..ADAM };
+/// Largest difference of shifts, of the largest shift in a batch: sums of a token's direction are `f32` on both sides.
+const SHIFTS: f64 = 3e-6;
+/// Of moments, of the largest one: both sides sum in `f64` and round once.
+const MOMENTS: f64 = 2e-7;
+
+/// How features are stored.
+#[derive(Debug, Clone, Copy)]
+enum Dtype {
+    F32,
+    F16,
+    Bf16,
+}
+
+const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+
+/// Features as they lie on the device, and what they are in `f32`.
+struct Stored {
+    features: Features<'static>,
+    hidden: Vec<f32>,
+}
+
+impl Stored {
+    fn of(hidden: &[f32], dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Self { features: Features::F32(uploaded(hidden)), hidden: hidden.to_vec() },
+            Dtype::Bf16 => {
+                let bits: Vec<u16> = hidden.iter().map(|x| (x.to_bits() >> 16) as u16).collect();
+                let hidden = bits.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect();
+                Self { features: Features::Bf16(uploaded(&bits)), hidden }
+            }
+            Dtype::F16 => {
+                let bits: Vec<u16> = hidden.iter().map(|&x| to_f16(x)).collect();
+                let hidden = bits.iter().map(|&bits| from_f16(bits)).collect();
+                Self { features: Features::F16(uploaded(&bits)), hidden }
+            }
+        }
+    }
+}
+
+/// The number of these bits.
+fn from_f16(bits: u16) -> f32 {
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f32::from(bits & 0x3ff) / 1024.0);
+    let size = if exponent == 0 { fraction * 2f32.powi(-14) } else { (1.0 + fraction) * 2f32.powi(exponent - 15) };
+    if bits >> 15 == 1 { -size } else { size }
+}
+
+/// The bits of the next number towards zero, for `|x| < 65504`.
+fn to_f16(x: f32) -> u16 {
+    let largest = (0..0x7c00u16).collect::<Vec<_>>().partition_point(|&bits| from_f16(bits) <= x.abs()) - 1;
+    largest as u16 | if x < 0.0 { 0x8000 } else { 0 }
+}
+
+#[test]
+fn half_floats_are_read_as_they_are_written() {
+    for (x, bits) in
+        [(0.0, 0), (1.0, 0x3c00), (-2.0, 0xc000), (65504.0, 0x7bff), (5.960_464_5e-8, 1), (0.333_251_95, 0x3555)]
+    {
+        assert_eq!((to_f16(x), from_f16(bits)), (bits, x));
+    }
+}
+
+/// A question to both models.
+struct Case {
+    semantics: Semantics,
+    granularity: Granularity,
+    optimizer: OptimizerModel,
+    dtype: Dtype,
+    /// Whether the trainer's moments are used instead of the model's own.
+    trainers: bool,
+}
+
+/// Two steps, each asked about, with a commit between them; then the state, which crosses over.
+fn side_by_side(scenes: &[Scene], case: &Case) {
+    let &Case { semantics, granularity, optimizer, dtype, trainers } = case;
+    let what = format!("{granularity:?} {optimizer:?} {dtype:?} trainer's moments {trainers} {semantics:?}");
+    let acceptance = Acceptance { fisher_threshold: Some(1e-3), ..OPEN };
+    let model = || CurvatureModel::new(acceptance, granularity, semantics).unwrap();
+    let (mut host, mut device) = (model(), model());
+    let Dims(.., width, vocab) = scenes[0].batch.dims;
+    let mut rng = Rng(7);
+    let exp_avg: Vec<f32> = (0..vocab * width).map(|_| rng.symmetric(0.1)).collect();
+    let exp_avg_sq: Vec<f32> = exp_avg.iter().map(|m| m * m + 1e-6).collect();
+    for scene in scenes {
+        let stored = Stored::of(&scene.batch.hidden, dtype);
+        let moments = |arrays| trainers.then_some(HostMoments { arrays, steps: 3 });
+        let plain = scene.step(&optimizer, 0.1);
+        let on_host = Step {
+            moments: moments(MomentArrays::Host { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq }),
+            batch: capo_core::LastLayer { arrays: host_arrays(scene, &stored.hidden), ..plain.batch },
+            ..plain
+        };
+        let on_device = Step {
+            moments: moments(MomentArrays::Cuda { exp_avg: uploaded(&exp_avg), exp_avg_sq: uploaded(&exp_avg_sq) }),
+            batch: capo_core::LastLayer { arrays: device_arrays(scene, stored.features), ..plain.batch },
+            ..plain
+        };
+        let mask = &scene.batch.mask;
+        let (one, other) = (host.prepare(&on_host, mask).unwrap(), device.prepare(&on_device, mask).unwrap());
+        let (expected, got) = (host.assess(&one).unwrap(), device.assess(&other).unwrap());
+        compare(&what, &got, &expected);
+        let (expected, got) = (host.batch_shift(&one, mask).unwrap(), device.batch_shift(&other, mask).unwrap());
+        let fields = |shift: &capo_core::BatchShift| [shift.m_f, shift.m_h, shift.kl, shift.surrogate];
+        for (got, expected) in fields(&got).into_iter().zip(fields(&expected)) {
+            assert!((got - expected).abs() <= SHIFTS * expected.abs().max(1e-12), "{what}: {got:e} {expected:e}");
+        }
+        host.commit(&one, mask).unwrap();
+        device.commit(&other, mask).unwrap();
+    }
+    let (expected, got) = (host.save().unwrap(), device.save().unwrap());
+    compare_states(&what, &got, &expected);
+    device.load(&expected).unwrap();
+    assert_eq!(device.save().unwrap(), expected, "{what}");
+}
+
+fn host_arrays<'a>(scene: &'a Scene, hidden: &'a [f32]) -> Arrays<'a> {
+    let batch = &scene.batch;
+    Arrays::Host(HostArrays {
+        hidden,
+        topk_ids: &batch.topk_ids,
+        topk_logits: &batch.topk_logits,
+        action_logits: &batch.action_logits,
+        logsumexp: &batch.logsumexp,
+    })
+}
+
+fn device_arrays<'a>(scene: &'a Scene, hidden: Features<'a>) -> Arrays<'a> {
+    let batch = &scene.batch;
+    Arrays::Cuda(cuda::Arrays {
+        device: 0,
+        stream: cuda::Stream::default(),
+        hidden,
+        topk_ids: uploaded(&batch.topk_ids),
+        topk_logits: uploaded(&batch.topk_logits),
+        action_logits: uploaded(&batch.action_logits),
+        logsumexp: uploaded(&batch.logsumexp),
+    })
+}
+
+fn compare(what: &str, got: &Assessment, expected: &Assessment) {
+    for (name, got, expected) in [
+        ("m_f", &got.m_f, &expected.m_f),
+        ("m_h", &got.m_h, &expected.m_h),
+        ("kl", &got.kl, &expected.kl),
+        ("surrogate", &got.surrogate, &expected.surrogate),
+    ] {
+        let expected: Vec<f64> = expected.iter().map(|&x| f64::from(x)).collect();
+        assert_close(&format!("{name} {what}"), got, &expected, SHIFTS);
+    }
+    assert_eq!((&got.keep, &got.reasons), (&expected.keep, &expected.reasons), "{what}");
+    assert_eq!((got.tokens, got.rejected), (expected.tokens, expected.rejected), "{what}");
+    let terms =
+        |x: &Assessment| [x.certificate.step_norm, x.certificate.hessian_bound, x.certificate.omega, x.certificate.gap];
+    for (got, expected) in terms(got).into_iter().zip(terms(expected)) {
+        assert!((got - expected).abs() <= 1e-5 * expected.abs(), "{what}: {got:e} {expected:e}");
+    }
+}
+
+/// Header, rows and steps are the same; moments agree.
+fn compare_states(what: &str, got: &[u8], expected: &[u8]) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    let number = |at: usize| u64::from_le_bytes(expected[at..at + 8].try_into().unwrap()) as usize;
+    let (width, rows, header) = (number(20), number(36), 8 + 4 + 4 * 8 + 10);
+    let start = header + rows * 12;
+    assert_eq!(got[..start], expected[..start], "{what}");
+    let floats = |bytes: &[u8], half: usize| -> Vec<f32> {
+        let own = &bytes[start + half * rows * width * 4..][..rows * width * 4];
+        own.chunks(4).map(|x| f32::from_le_bytes(x.try_into().unwrap())).collect()
+    };
+    for half in 0..2 {
+        let expected: Vec<f64> = floats(expected, half).into_iter().map(f64::from).collect();
+        assert_close(&format!("moments {half} {what}"), &floats(got, half), &expected, MOMENTS);
+    }
+}
+
+/// The presets, and the paper's with each switch at each of its values.
+fn all_semantics() -> Vec<Semantics> {
+    let mut all = vec![Semantics::PAPER, Semantics::AUTHORS, Semantics::EXACT];
+    macro_rules! switch {
+        ($($field:ident: $switch:ty),* $(,)?) => { $(
+            all.extend(<$switch>::VALUES.iter().map(|&value| Semantics { $field: value, ..Semantics::PAPER }));
+        )* };
+    }
+    switch!(
+        feature: Feature, temperature: Temperature, outside_action: OutsideAction, token_gradient: TokenGradient,
+        subset_weights: Weights, curvature_average: CurvatureAverage, moment_input: Weights, moment_update: MomentUpdate,
+        untouched_rows: UntouchedRows, empty_state: EmptyState, rejected_batch: RejectedBatch, state_dtype: StateDtype,
+        policy_shift: PolicyShift, objective_shift: ObjectiveShift, zero_advantage: ZeroAdvantage,
+    );
+    let full = |probabilities| Semantics { probabilities, temperature: Temperature::Loss, ..Semantics::PAPER };
+    all.extend(Probabilities::VALUES.iter().map(|&probabilities| full(probabilities)));
+    all
+}
+
+/// Scenes whose features are worth storing in 16 bits.
+fn scenes(dims: Dims, seed: u64) -> [Scene; 2] {
+    let mut rng = Rng(seed);
+    std::array::from_fn(|_| Scene::random(&mut rng, dims, 0.7))
+}
+
+#[test]
+fn all_semantics_granularities_optimizers_and_dtypes_agree() {
+    let scenes = scenes(Dims(4, 3, 4, 22, 9), 200);
+    let mut dtypes = DTYPES.into_iter().cycle();
+    for semantics in all_semantics() {
+        for granularity in GRANULARITIES {
+            for (optimizer, trainers) in [(SGD, false), (ADAM, false), (ADAMW, false), (ADAMW, true)] {
+                let group = granularity == Granularity::Group && semantics == Semantics::AUTHORS;
+                let decay = optimizer.weight_decay > 0.0 && semantics.feature == Feature::Next;
+                if group || decay {
+                    continue;
+                }
+                let preset = [Semantics::PAPER, Semantics::AUTHORS, Semantics::EXACT].contains(&semantics);
+                for dtype in dtypes.by_ref().take(if preset { 3 } else { 1 }).collect::<Vec<_>>() {
+                    side_by_side(&scenes, &Case { semantics, granularity, optimizer, dtype, trainers });
+                }
+            }
+        }
+    }
+}
+
+/// A batch of many tokens over few rows, and of few over many: logits are not those of any weights.
+fn loose(rng: &mut Rng, dims: Dims) -> Scene {
+    let Dims(completions, tokens, k, width, vocab) = dims;
+    let mut scene = Scene::random(rng, Dims(0, tokens, k, width, vocab), 1.0);
+    let batch = &mut scene.batch;
+    (batch.dims, batch.group_size) = (dims, completions);
+    let positions = completions * tokens;
+    batch.hidden = (0..positions * width).map(|_| rng.symmetric(0.3)).collect();
+    for _ in 0..positions {
+        let start = rng.below(vocab);
+        batch.topk_ids.extend((0..k).map(|column| ((start + column * 7) % vocab) as u32));
+        let logits: Vec<f32> = (0..k).map(|column| 3.0 - 0.3 * column as f32 + rng.symmetric(0.1)).collect();
+        batch.logsumexp.push((logits.iter().map(|&x| f64::from(x).exp()).sum::<f64>() * 1.1).ln() as f32);
+        batch.action_ids.push(((start + [0, 7, 5][rng.below(3)]) % vocab) as u32);
+        batch.action_logits.push(logits[0]);
+        batch.topk_logits.extend(logits);
+        batch.advantages.push(rng.symmetric(1.0));
+        batch.mask.push(u8::from(rng.below(8) > 0));
+        scene.derivatives.push(rng.symmetric(1.0));
+    }
+    for at in 0..positions {
+        let ids = &batch.topk_ids[at * k..][..k];
+        if let Some(column) = ids.iter().position(|&id| id == batch.action_ids[at]) {
+            batch.action_logits[at] = batch.topk_logits[at * k + column];
+        }
+    }
+    scene
+}
+
+/// Rows with hundreds of tokens, widths of several tiles with and without a rest, more rows than a slab has.
+#[test]
+fn shapes_of_all_kinds_agree() {
+    for (dims, dtype) in [
+        (Dims(2, 90, 5, 1104, 24), Dtype::Bf16),
+        (Dims(2, 90, 5, 1101, 24), Dtype::F32),
+        (Dims(4, 60, 20, 24, 3001), Dtype::F16),
+        (Dims(1, 3, 2, 1, 5), Dtype::F32),
+        (Dims(3, 40, 70, 8, 100), Dtype::Bf16),
+    ] {
+        let mut rng = Rng(300);
+        let scenes = [loose(&mut rng, dims), loose(&mut rng, dims)];
+        for (granularity, optimizer) in [
+            (Granularity::Token, ADAM),
+            (Granularity::Token, SGD),
+            (Granularity::Completion, ADAM),
+            (Granularity::Batch, SGD),
+        ] {
+            println!("{dims:?}");
+            let case = Case { semantics: Semantics::PAPER, granularity, optimizer, dtype, trainers: false };
+            side_by_side(&scenes, &case);
+        }
+    }
+}
+
+/// Neither the order in which threads run nor what memory held before changes a bit: there is no race and nothing is read before
+/// it is written.
+#[test]
+fn order_and_old_memory_change_no_bit() {
+    let Some(emulator) = emulator() else { return };
+    let mut rng = Rng(301);
+    let scenes = [loose(&mut rng, Dims(2, 50, 5, 300, 12)), loose(&mut rng, Dims(2, 50, 5, 300, 12))];
+    let run = |granularity, semantics| {
+        let mut model = CurvatureModel::new(OPEN, granularity, semantics).unwrap();
+        let mut seen = Vec::new();
+        for scene in &scenes {
+            let plain = scene.step(&ADAM, 0.1);
+            let features = Features::F32(uploaded(&scene.batch.hidden));
+            let batch = capo_core::LastLayer { arrays: device_arrays(scene, features), ..plain.batch };
+            let prepared = model.prepare(&Step { batch, ..plain }, &scene.batch.mask).unwrap();
+            let Assessment { m_f, m_h, kl, surrogate, .. } = model.assess(&prepared).unwrap();
+            seen.extend([m_f, m_h, kl, surrogate].into_iter().flatten().map(f32::to_bits));
+            model.commit(&prepared, &scene.batch.mask).unwrap();
+        }
+        (seen, model.save().unwrap())
+    };
+    for (granularity, semantics) in [
+        (Granularity::Token, Semantics::PAPER),
+        (Granularity::Completion, Semantics::AUTHORS),
+        (Granularity::Batch, Semantics::EXACT),
+    ] {
+        let first = run(granularity, semantics);
+        for (seed, fill) in [(1, 0x00), (2, 0x7f), (3, 0x80)] {
+            emulator.set_seed(seed);
+            emulator.set_fill(fill);
+            assert!(run(granularity, semantics) == first, "{granularity:?}, seed {seed}, memory full of {fill:#x}");
+        }
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused() {
+    let sentence = |ordinal| cuda::Device::open(ordinal).unwrap_err().to_string();
+    uploaded(&[0.0f32]);
+    assert!(sentence(99).starts_with("there is no CUDA device 99, this machine has "), "{}", sentence(99));
+    assert!(sentence(-1).starts_with("there is no CUDA device -1, "), "{}", sentence(-1));
+}
