@@ -124,7 +124,10 @@ impl Device {
         assert_eq!(shape.iter().product::<i64>() * i64::from(dtype.bits) / 8, bytes as i64, "{dtype}, {shape:?}");
         // SAFETY: the context is current.
         let address = unsafe { driver::malloc_sync(bytes.max(1)) };
-        let address = address.map_err(|error| failed(&format!("taking {bytes} bytes of memory for a batch"), error))?;
+        let taking = || {
+            format!("taking {bytes} bytes of memory for a batch (record smaller batches, or run with `--device cpu`)")
+        };
+        let address = address.map_err(|error| failed(&taking(), error))?;
         let memory = Memory { device: self, address, dtype, shape: shape.to_vec() };
         if bytes > 0 {
             // SAFETY: there are as many bytes at `address`. Pageable memory has been read when the call returns.

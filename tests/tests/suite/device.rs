@@ -31,7 +31,7 @@ fn names_that_are_no_device() {
     assert_snapshot!(refused("eval --device cuda:first"), @"there is no device `cuda:first` (use `cpu`, or `cuda:0` for the first CUDA device)");
     assert_snapshot!(refused("sft --output-dir model --device 0"), @"there is no device `0` (use `cpu`, or `cuda:0` for the first CUDA device)");
     assert_snapshot!(refused(&replay("--device nvidia")), @"there is no device `nvidia` (use `cpu`, or `cuda:0` for the first CUDA device)");
-    assert_snapshot!(refused(&replay("--dtype bf16")), @"");
+    assert_snapshot!(refused(&replay("--dtype bf16")), @"`--dtype` is for batches on a CUDA device, on the CPU features are f32 (add `--device cuda:0`)");
     assert_snapshot!(refused("train --set train.dtype=fp16"), @"`[train]` of the default config and `--set`: unknown variant `fp16`, expected `f32` or `bf16`, in `dtype`");
 }
 
@@ -49,7 +49,7 @@ fn a_machine_without_a_driver() {
     folder.write("libcuda.so.1", "");
     let place = folder.path().to_owned();
     let folder = folder.env("LD_LIBRARY_PATH", place);
-    assert_snapshot!(folder.host(&replay("--device cuda:0")).refused(), @"");
+    assert_snapshot!(folder.host(&replay("--device cuda:0")).refused(), @"device `cuda:0`: this machine has no CUDA driver, `libcuda.so.1` could not be loaded (install the NVIDIA driver, or run with `--device cpu`)");
     assert!(!folder.path().join("out").exists());
     let _ = folder.host(&replay("")).succeeded();
 }
@@ -80,7 +80,7 @@ fn a_plugin_that_reads_host_memory_only() {
     folder.write("mask.toml", "[[mask]]\nuse = \"frozen.mask\"\nfactor = 4\n");
     let replay = format!("replay --plugin {} --config mask.toml --out out batch.safetensors", frozen().display());
     let _ = folder.host(&replay).succeeded();
-    assert_snapshot!(folder.host(&format!("{replay} --device cuda:0")).refused(), @"");
+    assert_snapshot!(folder.host(&format!("{replay} --device cuda:0")).refused(), @"component `frozen.mask`: a tensor lies in device memory and this component reads host memory only (run with `--device cpu`)");
 }
 
 #[test]
