@@ -130,7 +130,5 @@ __device__ void decode_attention(const T* queries, const T* keys, const T* value
         decode_attention(queries, keys, values, cache_rows, starts, out, kv_heads, group, tokens, width, index, scale);       \
     }
 
-typedef float f32_t;
-typedef bf16 bf16_t;
 ATTENTION_KERNELS(f32)
 ATTENTION_KERNELS(bf16)
