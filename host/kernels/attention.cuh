@@ -100,7 +100,6 @@ __device__ void decode_attention(const T* queries, const T* keys, const T* value
     for (unsigned w = threadIdx.x; w < width; w += THREADS) {
         float total = 0.0f, value = 0.0f;
         for (unsigned other = 0; other < WARPS; ++other) {
-            if (sums[other] == 0.0f) continue;  // a warp without a position
             const float share = expf(largests[other] - top);
             total += share * sums[other];
             value += share * mixtures[other][w];
@@ -131,7 +130,5 @@ __device__ void decode_attention(const T* queries, const T* keys, const T* value
         decode_attention(queries, keys, values, cache_rows, starts, out, kv_heads, group, tokens, width, index, scale);       \
     }
 
-typedef float f32_t;
-typedef bf16 bf16_t;
 ATTENTION_KERNELS(f32)
 ATTENTION_KERNELS(bf16)

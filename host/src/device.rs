@@ -64,21 +64,40 @@ fn open_cuda(name: &str, number: usize, dtype: Dtype) -> Result<Device> {
     use anyhow::Context;
     use candle_core::cuda_backend::{cudarc::driver::result, set_gemm_reduced_precision_f32};
 
-    let devices = result::init().and_then(|()| result::device::get_count());
-    let count = match devices {
+    let count = match result::init().and_then(|()| result::device::get_count()) {
         Ok(count) => usize::try_from(count).unwrap_or(0),
-        Err(error) => bail!(
-            "device `{name}`: the NVIDIA driver cannot be used: {error:?} (install or repair it, or run with `--device cpu`)"
+        Err(result::DriverError(code)) => bail!(
+            "device `{name}`: the NVIDIA driver answers {code:?} (repair it, choose a machine with a GPU, or run with `--device cpu`)"
         ),
     };
     if number >= count {
         bail!(
-            "device `{name}`: the NVIDIA driver shows {count} devices, numbered from 0 (name one of them, or run with `--device cpu`)"
+            "device `{name}`: the number of CUDA devices here is {count}, and they are numbered from 0 (name one of them, or run with `--device cpu`)"
         );
     }
+    keep_memory(number);
     // In bf16 the operands of products in f32 come from bf16, which TF32 holds exactly.
     set_gemm_reduced_precision_f32(dtype == Dtype::Bf16);
     Device::new_cuda(number).with_context(|| format!("device `{name}` cannot be opened (run with `--device cpu`)"))
+}
+
+/// Lets the driver keep freed memory for the next allocation: by default it gives all of it back whenever the host waits for
+/// the device, which is at every token. A driver that refuses is only slower.
+#[cfg(feature = "cuda")]
+fn keep_memory(number: usize) {
+    use candle_core::cuda_backend::cudarc::driver::{result, sys::CUmemPool_attribute};
+
+    let mut all = u64::MAX;
+    let mut keep = || {
+        let device = result::device::get(i32::try_from(number).unwrap_or(i32::MAX))?;
+        // SAFETY: the device is the driver's own, so is its pool, and this attribute is a 64-bit number.
+        unsafe {
+            let pool = result::device::get_default_mem_pool(device)?;
+            let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+            result::mem_pool::set_attribute(pool, threshold, (&raw mut all).cast())
+        }
+    };
+    let _: Result<(), result::DriverError> = keep();
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ impl Tape {
             tensors.insert(HEAD.to_owned(), d_head);
             zeros
         };
-        let d_embedding = start.index_add(&self.ids.flatten_all()?, &d_rows, 0)?;
+        let d_embedding = ops::add_rows(start, &self.ids.flatten_all()?, &d_rows)?;
         tensors.insert(EMBEDDING.to_owned(), d_embedding);
         Ok(tensors.into_iter().collect())
     }

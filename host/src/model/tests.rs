@@ -106,6 +106,37 @@ fn micro_batches_in_bf16_add_up_in_f32() {
     }
 }
 
+#[test]
+fn parts_of_the_last_layer_join_wherever_they_lie() {
+    let policy = policy(false);
+    let last_layer = |range: std::ops::Range<usize>| {
+        let forward = policy.forward_detached(&rows().slice(range), TEMPERATURE).unwrap();
+        forward.scores(&Wants { entropy: false, last_layer_k: Some(7) }).unwrap().last_layer.unwrap()
+    };
+    // Another device's tensors, as far as their owner can tell.
+    let elsewhere = |data: LastLayer| {
+        let LastLayer::Host(data) = data else { panic!("the policy is on the CPU") };
+        let count = data.logsumexp.len();
+        let floats = |values: Vec<f32>, shape: &[usize]| Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
+        LastLayer::Device(LastLayerTensors {
+            hidden: floats(data.hidden, &[count, data.width]),
+            topk_ids: Tensor::from_vec(data.topk_ids, (count, data.k), &Device::Cpu).unwrap(),
+            topk_logits: floats(data.topk_logits, &[count, data.k]),
+            logsumexp: floats(data.logsumexp, &[count]),
+            action_logits: floats(data.action_logits, &[count]),
+            vocab_size: data.vocab_size,
+        })
+    };
+    let parts = || vec![last_layer(0..1), last_layer(1..3)];
+    let host = LastLayer::join(parts()).unwrap();
+    let device = LastLayer::join(parts().into_iter().map(elsewhere).collect()).unwrap();
+    assert!(matches!(device, LastLayer::Device(_)));
+    assert_eq!(device.extents(), host.extents());
+    assert_eq!(device.to_host().unwrap(), host.to_host().unwrap());
+    assert_eq!(host.to_host().unwrap().logsumexp.len(), 15);
+    assert!(LastLayer::join(vec![host, device]).is_err());
+}
+
 fn generate(policy: &Policy, sampling: Sampling, logps: bool) -> Vec<Completion> {
     let prompts = vec![vec![5, 9, 2, 14], vec![3], vec![5, 9, 2, 14], vec![28, 7, 11], vec![4, 4, 4, 4, 4, 4]];
     let generation = Generation { sampling, max_completion_length: 12, eos_ids: (0..30).collect(), logps };

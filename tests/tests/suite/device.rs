@@ -120,3 +120,21 @@ fn fresh_weights() {
     let entropy = first.metric("entropy")[0];
     assert!(entropy > 0.9 * 15.0f64.ln(), "random weights know nothing of 15 tokens: {entropy}");
 }
+
+#[test]
+fn the_configs_for_a_gpu() {
+    let root = tests::artifacts::workspace();
+    let folder = Folder::new();
+    for (command, config) in [("train", "default.toml"), ("sft --output-dir model", "sft.toml")] {
+        let config = root.join("configs/gpu").join(config);
+        let args = format!("{command} --config {}", config.display());
+        let output = folder.command(&args).current_dir(&root).output().expect("`host` starts");
+        let sentence = folder.outcome(output).refused();
+        assert!(sentence.starts_with("device `cuda:0`: this host was built without CUDA"), "{sentence}");
+    }
+    let files = host::model::ModelFiles::Directory(root.join("configs/gpu/model"));
+    let config = host::model::Config::load(&files).expect("a configuration");
+    let sizes = host::model::shapes(&config).into_values();
+    assert_eq!(sizes.map(|shape| shape.iter().product::<usize>()).sum::<usize>(), 154_175_232);
+    assert_eq!(host::data::Tokenizer::open(&files).expect("a tokenizer").eos_ids(), [1]);
+}

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
-use super::{fused, generic};
+use super::{generic, has_kernel};
 
 /// Cosines and sines of `position / theta^(2i / width)`, for `i < width / 2`.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Rope {
 
     /// Rotates `x` `[B, S, H * width]` and lays the heads out first: `[B, H, S, width]`.
     pub fn apply(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
-        if !fused(x) {
+        if !has_kernel(x) {
             let (rows, tokens, all) = x.dims3()?;
             let heads_first = x.reshape((rows, tokens, heads, all / heads))?.transpose(1, 2)?;
             let Angles { cos, sin } = self.angles(tokens, x.device())?;
@@ -70,7 +70,7 @@ impl Rope {
     /// The gradient by the argument of `apply`, `[B, S, H * width]`, for the gradient of its result, contiguous.
     pub(crate) fn backward(&self, grad: &Tensor) -> Result<Tensor> {
         let heads = grad.dim(1)?;
-        if !fused(grad) {
+        if !has_kernel(grad) {
             let (rows, _, tokens, width) = grad.dims4()?;
             let Angles { cos, sin } = self.angles(tokens, grad.device())?;
             let turned = generic::rotate(grad, &cos, &sin.neg()?)?;
@@ -134,9 +134,8 @@ impl Rotate {
     }
 
     fn run<T: Real>(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let sizes = self.sizes(layout)?;
+        let Sizes { rows, tokens, heads, width } = self.sizes(layout)?;
         let x = slice::<T>(storage, layout, self.name())?;
-        let Sizes { rows, tokens, heads, width } = sizes;
         let mut out = vec![T::from_f64(0.0); x.len()];
         // Both layouts are walked as runs of `width`; `outer` and `inner` are the middle axes of the output.
         let (outer, inner) = if self.inverse { (tokens, heads) } else { (heads, tokens) };
@@ -146,9 +145,12 @@ impl Rotate {
             let source = &x[((row * inner + last) * outer + middle) * width..][..width];
             self.rotate(self.rope.position(row, token), source, out);
         });
-        let shape: Shape =
-            if self.inverse { (rows, tokens, heads * width).into() } else { (rows, heads, tokens, width).into() };
-        Ok((T::to_cpu_storage_owned(out), shape))
+        Ok((T::to_cpu_storage_owned(out), self.shape(&Sizes { rows, tokens, heads, width })))
+    }
+
+    fn shape(&self, sizes: &Sizes) -> Shape {
+        let Sizes { rows, tokens, heads, width } = *sizes;
+        if self.inverse { (rows, tokens, heads * width).into() } else { (rows, heads, tokens, width).into() }
     }
 
     #[inline(always)]
@@ -178,6 +180,15 @@ impl CustomOp1 for Rotate {
             CpuStorage::F64(_) => self.run::<f64>(x, layout),
             other => dtype_error(other, self.name()),
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &candle_core::CudaStorage, al: &Layout) -> Result<(candle_core::CudaStorage, Shape)> {
+        let sizes = self.sizes(al)?;
+        let Angles { cos, sin } = self.rope.angles(sizes.tokens, &Device::Cuda(a.device.clone()))?;
+        let turn =
+            super::cuda::Turn { angles: [&cos, &sin], tokens: sizes.tokens, heads: sizes.heads, inverse: self.inverse };
+        Ok((super::cuda::rotate((a, al), &turn)?, self.shape(&sizes)))
     }
 
     fn bwd(&self, _x: &Tensor, _out: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {

@@ -1,154 +1,15 @@
-//! The kernels of `host/kernels` on candle's stream, in the place of the CPU kernels of the same name.
-
-use std::sync::OnceLock;
+//! Kernels of attention.
 
 use candle_core::backend::BackendStorage;
-use candle_core::cuda_backend::cudarc::driver::{
-    CudaFunction, CudaSlice, CudaView, DeviceRepr, LaunchConfig, PushKernelArg, ValidAsZeroBits,
-};
-use candle_core::cuda_backend::cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
-use candle_core::cuda_backend::{CudaDType, CudaDevice, CudaStorageSlice, WrapErr};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaView, PushKernelArg};
+use candle_core::cuda_backend::{CudaDevice, CudaStorageSlice, WrapErr};
 use candle_core::{CudaStorage, Error, Layout, Result, Shape};
 
-use super::decode::{DecodeRows, MOST_WIDTH};
-use super::kernel::layout_error;
+use super::super::decode::{DecodeRows, MOST_WIDTH};
+use super::super::kernel::layout_error;
+use super::{Arg, Number, THREADS, blocks, check_len, dtype_error, kernel, upload, view, view_of};
 
-/// Threads of every block.
-const THREADS: usize = 256;
-/// Most ids per row that `top_ids` gives.
-pub(super) const MOST_TOP: usize = 1024;
-/// The translation unit, without its `#include` lines.
-const SOURCES: [&str; 3] = [
-    include_str!("../../../kernels/common.cuh"),
-    include_str!("../../../kernels/attention.cuh"),
-    include_str!("../../../kernels/logits.cuh"),
-];
-
-pub(super) type Arg<'a> = (&'a CudaStorage, &'a Layout);
-
-/// A number that kernels read and write.
-trait Number: CudaDType + DeviceRepr + ValidAsZeroBits {}
-
-impl<T: CudaDType + DeviceRepr + ValidAsZeroBits> Number for T {}
-
-/// The kernels as PTX, compiled once per process.
-fn ptx() -> Result<&'static str> {
-    static PTX: OnceLock<String> = OnceLock::new();
-    if let Some(ptx) = PTX.get() {
-        return Ok(ptx);
-    }
-    let lines = SOURCES.iter().flat_map(|source| source.lines());
-    let source: Vec<&str> =
-        lines.filter(|line| !line.starts_with("#include") && !line.starts_with("#pragma")).collect();
-    let options = vec!["--std=c++17".to_owned()];
-    let options = CompileOptions { arch: Some("compute_80"), options, ..CompileOptions::default() };
-    let ptx = compile_ptx_with_opts(source.join("\n"), options).w()?.to_src();
-    Ok(PTX.get_or_init(|| ptx))
-}
-
-fn kernel(device: &CudaDevice, name: &str) -> Result<CudaFunction> {
-    Ok(device.get_or_load_custom_func(name, "host", ptx()?)?.into_cuda_function())
-}
-
-fn blocks(count: usize) -> Result<LaunchConfig> {
-    let Ok(count) = u32::try_from(count) else {
-        return layout_error("a kernel", format!("{count} blocks are too many (use a smaller batch)"));
-    };
-    Ok(LaunchConfig { grid_dim: (count, 1, 1), block_dim: (THREADS as u32, 1, 1), shared_mem_bytes: 0 })
-}
-
-/// The elements that a contiguous layout covers; anything else is an error of the caller.
-fn view<'a, T>(slice: &'a CudaSlice<T>, layout: &Layout, op: &'static str) -> Result<CudaView<'a, T>> {
-    match layout.contiguous_offsets() {
-        Some((from, to)) => Ok(slice.slice(from..to)),
-        None => Err(Error::RequiresContiguous { op }),
-    }
-}
-
-fn view_of<'a, T: CudaDType>(arg: Arg<'a>, op: &'static str) -> Result<CudaView<'a, T>> {
-    view(arg.0.as_cuda_slice::<T>()?, arg.1, op)
-}
-
-fn dtype_error<T>(arg: Arg<'_>, op: &'static str) -> Result<T> {
-    Err(Error::UnsupportedDTypeForOp(arg.0.dtype(), op))
-}
-
-fn upload(device: &CudaDevice, numbers: &[usize]) -> Result<CudaSlice<u32>> {
-    let numbers: Vec<u32> = numbers.iter().map(|number| *number as u32).collect();
-    device.clone_htod(&numbers)
-}
-
-pub(super) fn logit_stats(logits: Arg<'_>, targets: Arg<'_>, temperature: f64) -> Result<(CudaStorage, Shape)> {
-    const OP: &str = "logit-stats";
-    let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
-    let (logits, targets) = (view_of::<f32>(logits, OP)?, view_of::<u32>(targets, OP)?);
-    check_len(OP, targets.len(), rows)?;
-    let mut out = device.alloc_zeros::<f32>(4 * rows)?;
-    let (function, vocab) = (kernel(device, "logit_stats_f32")?, vocab as u32);
-    let stream = device.cuda_stream();
-    let mut launch = stream.launch_builder(&function);
-    launch.arg(&logits).arg(&targets).arg(&mut out).arg(&vocab).arg(&temperature);
-    // SAFETY: one block per row of `logits` [rows, vocab]; `targets` has `rows` ids, which `Sequences::check` bounded, `out` 4 * rows.
-    unsafe { launch.launch(blocks(rows)?) }.w()?;
-    Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), (rows, 4).into()))
-}
-
-pub(super) fn logit_gradient(
-    logits: Arg<'_>,
-    targets: Arg<'_>,
-    seed: Arg<'_>,
-    temperature: f64,
-) -> Result<(CudaStorage, Shape)> {
-    const OP: &str = "logit-gradient";
-    let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
-    let logits = view_of::<f32>(logits, OP)?;
-    let (targets, seed) = (view_of::<u32>(targets, OP)?, view_of::<f32>(seed, OP)?);
-    check_len(OP, targets.len(), rows)?;
-    check_len(OP, seed.len(), rows)?;
-    let mut out = device.alloc_zeros::<f32>(rows * vocab)?;
-    let (function, width) = (kernel(device, "logit_gradient_f32")?, vocab as u32);
-    let stream = device.cuda_stream();
-    let mut launch = stream.launch_builder(&function);
-    launch.arg(&logits).arg(&targets).arg(&seed).arg(&mut out).arg(&width).arg(&temperature);
-    // SAFETY: one block per row of `logits` and `out` [rows, vocab]; `targets` and `seed` have `rows` elements.
-    unsafe { launch.launch(blocks(rows)?) }.w()?;
-    Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), (rows, vocab).into()))
-}
-
-/// `k` is at most the number of logits per row, and at most `MOST_TOP`.
-pub(super) fn top_ids(logits: Arg<'_>, k: usize) -> Result<(CudaStorage, Shape)> {
-    const OP: &str = "top-ids";
-    let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
-    let logits = view_of::<f32>(logits, OP)?;
-    if k == 0 || k > vocab.min(MOST_TOP) {
-        return layout_error(OP, format!("{k} ids of {vocab}"));
-    }
-    let mut out = device.alloc_zeros::<u32>(rows * k)?;
-    let (function, width, count) = (kernel(device, "top_ids_f32")?, vocab as u32, k as u32);
-    let stream = device.cuda_stream();
-    let mut launch = stream.launch_builder(&function);
-    launch.arg(&logits).arg(&mut out).arg(&width).arg(&count);
-    // SAFETY: one block per row of `logits` [rows, vocab] and of `out` [rows, k], with k in the kernel's bounds.
-    unsafe { launch.launch(blocks(rows)?) }.w()?;
-    Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), (rows, k).into()))
-}
-
-pub(super) fn draw(logits: Arg<'_>, uniform: Arg<'_>, temperature: f64) -> Result<(CudaStorage, Shape)> {
-    const OP: &str = "draw";
-    let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
-    let (logits, uniform) = (view_of::<f32>(logits, OP)?, view_of::<f64>(uniform, OP)?);
-    check_len(OP, uniform.len(), rows)?;
-    let mut out = device.alloc_zeros::<u32>(rows)?;
-    let (function, vocab) = (kernel(device, "draw_f32")?, vocab as u32);
-    let stream = device.cuda_stream();
-    let mut launch = stream.launch_builder(&function);
-    launch.arg(&logits).arg(&uniform).arg(&mut out).arg(&vocab).arg(&temperature);
-    // SAFETY: one block per row of `logits` [rows, vocab]; `uniform` and `out` have `rows` elements.
-    unsafe { launch.launch(blocks(rows)?) }.w()?;
-    Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), rows.into()))
-}
-
-pub(super) fn causal_softmax(scores: Arg<'_>, starts: &[usize], scale: f64) -> Result<(CudaStorage, Shape)> {
+pub(crate) fn causal_softmax(scores: Arg<'_>, starts: &[usize], scale: f64) -> Result<(CudaStorage, Shape)> {
     fn run<T: Number>(scores: &CudaSlice<T>, place: Place<'_>, dtype: &str) -> Result<CudaStorage> {
         let Place { layout, device, starts, scale } = place;
         let (scores, mut out) =
@@ -172,7 +33,7 @@ pub(super) fn causal_softmax(scores: Arg<'_>, starts: &[usize], scale: f64) -> R
     Ok((out, scores.1.shape().clone()))
 }
 
-pub(super) fn causal_softmax_backward(
+pub(crate) fn causal_softmax_backward(
     weights: Arg<'_>,
     grad: Arg<'_>,
     starts: &[usize],
@@ -224,7 +85,7 @@ impl<'a> Place<'a> {
     }
 }
 
-pub(super) fn append_to_cache(cache: (&mut CudaStorage, &Layout), new: Arg<'_>, rows: &DecodeRows) -> Result<()> {
+pub(crate) fn append_to_cache(cache: (&mut CudaStorage, &Layout), new: Arg<'_>, rows: &DecodeRows) -> Result<()> {
     fn run<T: Number>(
         cache: &mut CudaSlice<T>,
         layout: &Layout,
@@ -256,7 +117,7 @@ pub(super) fn append_to_cache(cache: (&mut CudaStorage, &Layout), new: Arg<'_>, 
     }
 }
 
-pub(super) fn decode_attention(
+pub(crate) fn decode_attention(
     queries: Arg<'_>,
     keys: Arg<'_>,
     values: Arg<'_>,
@@ -300,10 +161,6 @@ pub(super) fn decode_attention(
         _ => return dtype_error(queries, OP),
     };
     Ok((out, queries.1.shape().clone()))
-}
-
-fn check_len(op: &'static str, len: usize, expected: usize) -> Result<()> {
-    if len == expected { Ok(()) } else { layout_error(op, format!("{len} numbers, expected {expected}")) }
 }
 
 fn check_rows(op: &'static str, rows: &DecodeRows, all: usize, tokens: usize) -> Result<()> {
