@@ -125,6 +125,8 @@ unsafe fn report(program: sys::nvrtcProgram) {
 
 #[cfg(test)]
 mod tests {
+    use sha2::{Digest, Sha256};
+
     use super::*;
 
     #[test]
@@ -132,5 +134,21 @@ mod tests {
         let source = source();
         assert!(!source.contains("#include"), "every part is in `PARTS`");
         assert!(PARTS.iter().all(|part| part.0 == "curvature.cu" || source.contains(part.1)));
+    }
+
+    #[test]
+    fn the_prebuilt_kernels_are_of_these_sources() {
+        let hash: String = Sha256::digest(source()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let made_of = PREBUILT.lines().next().and_then(|line| line.strip_prefix("// source "));
+        assert_eq!(made_of, Some(&hash[..]), "run `scripts/check-kernels --record`");
+    }
+
+    /// `scripts/check-kernels` does the same with a compiler that it fetches.
+    #[test]
+    fn nvrtc_takes_the_unit_where_there_is_one() {
+        match compile(&source(), "sm_90") {
+            Some(cubin) => assert!(cubin.starts_with(b"\x7fELF"), "{:?}", &cubin[..8]),
+            None => eprintln!("SKIPPED: there is no NVRTC"),
+        }
     }
 }
