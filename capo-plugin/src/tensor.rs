@@ -1,6 +1,7 @@
 //! Tensors that are used where they lie: DLPack's `DLTensor` field set, plus the stream on which the data is ready.
 
 use std::ffi::c_void;
+use std::fmt;
 use std::marker::PhantomData;
 
 use abi_stable::StableAbi;
@@ -41,6 +42,21 @@ impl DType {
     pub const BF16: Self = Self { code: 4, bits: 16, lanes: 1 };
     /// 32-bit unsigned integer.
     pub const U32: Self = Self { code: 1, bits: 32, lanes: 1 };
+}
+
+impl fmt::Display for DType {
+    /// As in `f32`, `bf16` and `u32`; with lanes, `f32x4`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let &Self { code, bits, lanes } = self;
+        match code {
+            0 => write!(f, "i{bits}"),
+            1 => write!(f, "u{bits}"),
+            2 => write!(f, "f{bits}"),
+            4 => write!(f, "bf{bits}"),
+            _ => write!(f, "DLPack's type {code} of {bits} bits"),
+        }?;
+        if lanes == 1 { Ok(()) } else { write!(f, "x{lanes}") }
+    }
 }
 
 /// A borrowed tensor of any device; valid until the call that brought it returns.

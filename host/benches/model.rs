@@ -102,7 +102,7 @@ fn fused() {
     print("causal_softmax", &|| ops::causal_softmax(&scores, &starts, 0.2).unwrap(), &|| {
         softmax(&(scores.as_tensor() * 0.2).unwrap().broadcast_add(&mask).unwrap(), 3).unwrap()
     });
-    let rope = Rope { table: Arc::new(RopeTable::new(tokens, width, 1e4)), starts, first_index: 0 };
+    let rope = Rope::new(Arc::new(RopeTable::new(tokens, width, 1e4)), starts, 0);
     let (cos, sin) =
         (random(&[tokens, width / 2]).as_detached_tensor(), random(&[tokens, width / 2]).as_detached_tensor());
     print("rope", &|| rope.apply(&x, heads).unwrap(), &|| {

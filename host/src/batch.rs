@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 
-use capo_plugin::{Batch, Denominator, Dims, LastLayer, OptimizerInfo, OptimizerState, Reduction, Tensor};
+use anyhow::Result;
+use capo_plugin::{Batch, Denominator, Dims, OptimizerInfo, Reduction, Tensor};
 
 use crate::config::{self, Config};
-use crate::model::{LastLayerData, Sequences};
+use crate::lend::{HeadState, LentLayer};
+use crate::model::{LastLayer, LastLayerData, Sequences};
 
 /// The settings of a step that components see.
 #[derive(Debug, Clone, Copy)]
@@ -88,7 +90,8 @@ pub struct StepBatch {
     pub ref_logps: Option<Vec<f32>>,
     /// `[B, T]`, nats.
     pub entropy: Option<Vec<f32>>,
-    last_layer: Option<LastLayerData>,
+    last_layer: Option<LastLayer>,
+    lent: Option<LentLayer>,
     /// The head and the optimizer's moments of it.
     pub head_state: Option<HeadState>,
     shapes: Shapes,
@@ -101,19 +104,6 @@ pub struct TokenLoss {
     pub loss: Vec<f32>,
     /// `[B, T]`: derivative by the token's log-probability.
     pub dloss_dlogp: Vec<f32>,
-}
-
-/// The last layer's weight and the optimizer's moments of it.
-#[derive(Debug, Clone)]
-pub struct HeadState {
-    /// `[V, D]`.
-    pub weight: Vec<f32>,
-    /// `[V, D]`.
-    pub exp_avg: Vec<f32>,
-    /// `[V, D]`.
-    pub exp_avg_sq: Vec<f32>,
-    /// V and D.
-    pub shape: [i64; 2],
 }
 
 /// Extents that tensors borrow.
@@ -160,6 +150,7 @@ impl StepBatch {
             ref_logps: None,
             entropy: None,
             last_layer: None,
+            lent: None,
             head_state: None,
             shapes: Shapes::default(),
         }
@@ -186,6 +177,7 @@ impl StepBatch {
             ref_logps: cut(&self.ref_logps),
             entropy: None,
             last_layer: None,
+            lent: None,
             head_state: None,
             shapes: Shapes::default(),
         }
@@ -199,15 +191,25 @@ impl StepBatch {
 
     /// The last layer's features and logits, once they are there.
     #[must_use]
-    pub fn last_layer(&self) -> Option<&LastLayerData> {
+    pub fn last_layer(&self) -> Option<&LastLayer> {
         self.last_layer.as_ref()
     }
 
     /// Takes up the last layer's features and logits.
-    pub fn set_last_layer(&mut self, last: LastLayerData) {
+    ///
+    /// # Errors
+    ///
+    /// When they lie on a device from which they cannot be lent to components.
+    pub fn set_last_layer(&mut self, last: LastLayer) -> Result<()> {
         let (b, t) = (self.dims.completions as i64, self.dims.tokens as i64);
-        self.shapes = Shapes { tokens: [b, t], hidden: [b, t, last.width as i64], topk: [b, t, last.k as i64] };
+        let (width, k) = last.extents();
+        self.shapes = Shapes { tokens: [b, t], hidden: [b, t, width as i64], topk: [b, t, k as i64] };
+        self.lent = match &last {
+            LastLayer::Host(_) => None,
+            LastLayer::Device(tensors) => Some(LentLayer::new(tensors)?),
+        };
         self.last_layer = Some(last);
+        Ok(())
     }
 
     /// What components see.
@@ -236,16 +238,17 @@ impl StepBatch {
         batch.old_logps = self.old_logps.as_deref();
         batch.ref_logps = self.ref_logps.as_deref();
         batch.entropy = self.entropy.as_deref();
-        batch.last_layer = self.last_layer.as_ref().map(|last| self.borrow(last));
-        batch.optimizer_state = self.head_state.as_ref().map(|state| {
-            let tensor = |values| Tensor::from_f32(values, &state.shape);
-            OptimizerState::new(tensor(&state.weight), tensor(&state.exp_avg), tensor(&state.exp_avg_sq))
-        });
+        let Shapes { tokens, hidden, topk } = &self.shapes;
+        batch.last_layer = match (&self.last_layer, &self.lent) {
+            (Some(LastLayer::Host(last)), _) => Some(self.borrow(last)),
+            (_, lent) => lent.as_ref().map(|lent| lent.view(hidden, topk, tokens)),
+        };
+        batch.optimizer_state = self.head_state.as_ref().map(HeadState::view);
         batch
     }
 
-    fn borrow<'a>(&'a self, last: &'a LastLayerData) -> LastLayer<'a> {
-        LastLayer::new(
+    fn borrow<'a>(&'a self, last: &'a LastLayerData) -> capo_plugin::LastLayer<'a> {
+        capo_plugin::LastLayer::new(
             Tensor::from_f32(&last.hidden, &self.shapes.hidden),
             Tensor::from_u32(&last.topk_ids, &self.shapes.topk),
             Tensor::from_f32(&last.topk_logits, &self.shapes.topk),

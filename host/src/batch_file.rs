@@ -11,9 +11,10 @@ use capo_plugin::{Denominator, Dims, OptimizerInfo, OptimizerKind, Reduction};
 use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{HeadState, StepBatch, StepInfo, TokenLoss};
+use crate::batch::{StepBatch, StepInfo, TokenLoss};
 use crate::files;
-use crate::model::{LastLayerData, Sequences};
+use crate::lend::HeadState;
+use crate::model::{LastLayer, LastLayerData, Sequences};
 
 /// The optimizer in the metadata.
 #[derive(Serialize, Deserialize)]
@@ -32,6 +33,9 @@ struct Optimizer {
 
 const OPTIMIZERS: [(&str, OptimizerKind); 3] =
     [("sgd", OptimizerKind::SGD), ("adam", OptimizerKind::ADAM), ("adamw", OptimizerKind::ADAMW)];
+
+/// The tensors of [`HeadState`], in its order.
+const HEAD_STATE: [&str; 3] = ["weight", "exp_avg", "exp_avg_sq"];
 
 /// The name of step `step`'s file.
 #[must_use]
@@ -62,7 +66,8 @@ pub fn write(path: &Path, batch: &StepBatch, info: &StepInfo) -> Result<()> {
         put("losses", loss, &[b, t])?;
         put("dloss_dlogp", dloss_dlogp, &[b, t])?;
     }
-    if let Some(last) = batch.last_layer() {
+    let last_layer = batch.last_layer().map(LastLayer::to_host).transpose()?;
+    if let Some(last) = &last_layer {
         put("hidden", &last.hidden, &[b, t, last.width])?;
         put("topk_logits", &last.topk_logits, &[b, t, last.k])?;
         put("logsumexp", &last.logsumexp, &[b, t])?;
@@ -73,16 +78,18 @@ pub fn write(path: &Path, batch: &StepBatch, info: &StepInfo) -> Result<()> {
     tensors.insert("completion_ids", Tensor::from_slice(&batch.completion_ids, &[b, t], cpu)?);
     tensors.insert("completion_mask", Tensor::from_slice(&batch.completion_mask, &[b, t], cpu)?);
     tensors.insert("truncated", Tensor::from_slice(&batch.truncated, &[b], cpu)?);
-    if let Some(HeadState { weight, exp_avg, exp_avg_sq, shape: [v, d] }) = &batch.head_state {
-        for (name, values) in [("weight", weight), ("exp_avg", exp_avg), ("exp_avg_sq", exp_avg_sq)] {
-            tensors.insert(name, Tensor::from_slice(values, &[*v as usize, *d as usize], cpu)?);
+    if let Some(state) = &batch.head_state {
+        let (shape, matrices) = state.to_host()?;
+        for (name, values) in HEAD_STATE.into_iter().zip(matrices) {
+            tensors.insert(name, Tensor::from_vec(values, &shape, cpu)?);
         }
     }
-    let bytes = safetensors::serialize(tensors, Some(metadata(batch, info)?))?;
+    let vocab_size = last_layer.map(|last| last.vocab_size);
+    let bytes = safetensors::serialize(tensors, Some(metadata(batch, info, vocab_size)?))?;
     files::write_atomic(path, &bytes)
 }
 
-fn metadata(batch: &StepBatch, info: &StepInfo) -> Result<HashMap<String, String>> {
+fn metadata(batch: &StepBatch, info: &StepInfo, vocab_size: Option<usize>) -> Result<HashMap<String, String>> {
     let kind = OPTIMIZERS.iter().find(|(_, kind)| *kind == info.optimizer.kind).map_or("unknown", |(name, _)| name);
     let OptimizerInfo { learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken, .. } =
         info.optimizer;
@@ -103,7 +110,7 @@ fn metadata(batch: &StepBatch, info: &StepInfo) -> Result<HashMap<String, String
         ("denominator", info.denominator.0.to_string()),
         ("optimizer", serde_json::to_string(&optimizer)?),
     ];
-    scalars.extend(batch.last_layer().map(|last| ("vocab_size", last.vocab_size.to_string())));
+    scalars.extend(vocab_size.map(|size| ("vocab_size", size.to_string())));
     Ok(scalars.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
@@ -151,7 +158,7 @@ fn parse(bytes: &[u8]) -> Result<(StepBatch, StepInfo)> {
         _ => None,
     };
     if file.tensors.contains_key("hidden") {
-        batch.set_last_layer(file.last_layer(b, t)?);
+        batch.set_last_layer(LastLayer::Host(file.last_layer(b, t)?))?;
     }
     batch.head_state = file.head_state()?;
     Ok((batch, file.info()?))
@@ -212,13 +219,9 @@ impl File {
     fn head_state(&self) -> Result<Option<HeadState>> {
         let Some(weight) = self.tensors.get("weight") else { return Ok(None) };
         let (v, d) = weight.dims2().context("`weight` is not [V, D]")?;
-        let floats = |name: &str| self.floats(name, &[v, d]);
-        Ok(Some(HeadState {
-            weight: floats("weight")?,
-            exp_avg: floats("exp_avg")?,
-            exp_avg_sq: floats("exp_avg_sq")?,
-            shape: [v as i64, d as i64],
-        }))
+        let matrix = |name: &str| -> Result<Tensor> { Ok(self.shaped(name, &[v, d])?.to_dtype(DType::F32)?) };
+        let [weight, exp_avg, exp_avg_sq] = HEAD_STATE.map(matrix);
+        Ok(Some(HeadState::new(&weight?, &exp_avg?, &exp_avg_sq?)?))
     }
 
     fn scalar<T: std::str::FromStr>(&self, name: &str) -> Result<T> {

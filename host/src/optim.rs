@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::f64::consts::PI;
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_core::{CpuStorage, DType, InplaceOp2, InplaceOp3, Layout, Storage, Tensor};
+use candle_core::{CpuStorage, D, DType, Device, InplaceOp2, InplaceOp3, Layout, Storage, Tensor, Var};
 
-use crate::model::ops::{layout_error, sum_squares, update2, update3};
+use crate::model::ops::{fused, layout_error, sum_squares, update2, update3};
 use crate::model::{Gradients, Params};
 
 /// Constants of AdamW.
@@ -97,15 +97,11 @@ impl AdamW {
         self.steps_taken += 1;
         let AdamWConfig { beta1, beta2, eps, weight_decay } = self.config;
         let scale = clip_scale(grad_norm, max_grad_norm);
-        let mean = MeanOfGradients { beta: beta1, scale, squared: false };
-        let mean_of_squares = MeanOfGradients { beta: beta2, scale, squared: true };
+        let means = [(beta1, false), (beta2, true)].map(|(beta, squared)| MeanOfGradients { beta, scale, squared });
         let (correction1, correction2) =
             (1.0 - beta1.powf(self.steps_taken as f64), 1.0 - beta2.powf(self.steps_taken as f64));
         for (name, var) in params.iter() {
-            let grad = grads.get(name)?.contiguous()?;
-            let (exp_avg, exp_avg_sq) = self.moments(name)?;
-            exp_avg.inplace_op2(&grad, &mean)?;
-            exp_avg_sq.inplace_op2(&grad, &mean_of_squares)?;
+            let grad = grads.get(name)?.to_dtype(DType::F32)?.contiguous()?;
             let decay = if decays(var) { weight_decay } else { 0.0 };
             let update = Update {
                 keep: 1.0 - learning_rate * decay,
@@ -113,20 +109,45 @@ impl AdamW {
                 root: correction2.sqrt(),
                 eps,
             };
-            var.as_tensor().inplace_op3(exp_avg, exp_avg_sq, &update)?;
+            self.update(name, var, &grad, &means, &update)?;
         }
         Ok(StepOutcome { grad_norm, taken: true })
     }
 
-    /// A copy of the state as named tensors: `exp_avg/NAME`, `exp_avg_sq/NAME` (f32) and `steps_taken` (i64, `[1]`).
+    /// Updates one weight and its moments: in place by the fused CPU kernels, on other devices by candle's operations.
+    fn update(
+        &mut self,
+        name: &str,
+        var: &Var,
+        grad: &Tensor,
+        means: &[MeanOfGradients; 2],
+        update: &Update,
+    ) -> Result<()> {
+        let unknown = || format!("the optimizer has no weight `{name}`");
+        let exp_avg = self.exp_avg.get_mut(name).with_context(unknown)?;
+        let exp_avg_sq = self.exp_avg_sq.get_mut(name).with_context(unknown)?;
+        if fused(var) {
+            exp_avg.inplace_op2(grad, &means[0])?;
+            exp_avg_sq.inplace_op2(grad, &means[1])?;
+            var.as_tensor().inplace_op3(exp_avg, exp_avg_sq, update)?;
+        } else {
+            *exp_avg = means[0].of(exp_avg, grad)?;
+            *exp_avg_sq = means[1].of(exp_avg_sq, grad)?;
+            var.set(&update.of(&var.as_detached_tensor(), exp_avg, exp_avg_sq)?)?;
+        }
+        Ok(())
+    }
+
+    /// A copy of the state as named tensors in host memory: `exp_avg/NAME`, `exp_avg_sq/NAME` (f32) and `steps_taken` (i64, `[1]`).
     pub fn state(&self) -> Result<BTreeMap<String, Tensor>> {
         let mut state = BTreeMap::new();
         for (kind, moments) in [(EXP_AVG, &self.exp_avg), (EXP_AVG_SQ, &self.exp_avg_sq)] {
             for (name, moment) in moments {
-                state.insert(format!("{kind}/{name}"), moment.copy()?);
+                let copy = if moment.device().is_cpu() { moment.copy()? } else { moment.to_device(&Device::Cpu)? };
+                state.insert(format!("{kind}/{name}"), copy);
             }
         }
-        let steps = Tensor::new(&[self.steps_taken as i64], &candle_core::Device::Cpu)?;
+        let steps = Tensor::new(&[self.steps_taken as i64], &Device::Cpu)?;
         state.insert(STEPS_TAKEN.to_owned(), steps);
         Ok(state)
     }
@@ -179,6 +200,11 @@ fn decays(weight: &Tensor) -> bool {
 
 /// The Euclidean norm of all gradients, summed in f64 in name order.
 pub fn global_norm(grads: &Gradients) -> Result<f64> {
+    if grads.iter().any(|(_, grad)| !fused(grad)) {
+        let rows = |(_, grad): (&str, &Tensor)| grad.to_dtype(DType::F32)?.sqr()?.sum(D::Minus1)?.flatten_all();
+        let rows = grads.iter().map(rows).collect::<candle_core::Result<Vec<_>>>()?;
+        return Ok(Tensor::cat(&rows, 0)?.to_dtype(DType::F64)?.sum_all()?.to_scalar::<f64>()?.sqrt());
+    }
     let mut sum = 0.0;
     for (_, grad) in grads.iter() {
         let grad = grad.contiguous()?;
@@ -201,6 +227,18 @@ struct MeanOfGradients {
     beta: f64,
     scale: f64,
     squared: bool,
+}
+
+impl MeanOfGradients {
+    /// The new mean, as the kernel below computes it in place.
+    fn of(&self, m: &Tensor, grad: &Tensor) -> candle_core::Result<Tensor> {
+        let grad = (grad * self.scale)?;
+        if self.squared {
+            (m * self.beta)? + (grad.sqr()? * (1.0 - self.beta))?
+        } else {
+            m + ((grad - m)? * (1.0 - self.beta))?
+        }
+    }
 }
 
 impl InplaceOp2 for MeanOfGradients {
@@ -226,6 +264,14 @@ struct Update {
     rate: f64,
     root: f64,
     eps: f64,
+}
+
+impl Update {
+    /// The new weight, as the kernel below computes it in place.
+    fn of(&self, w: &Tensor, m: &Tensor, v: &Tensor) -> candle_core::Result<Tensor> {
+        let root = ((v.sqrt()? / self.root)? + self.eps)?;
+        (w * self.keep)? - ((m / root)? * self.rate)?
+    }
 }
 
 impl InplaceOp3 for Update {

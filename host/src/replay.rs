@@ -8,6 +8,7 @@ use capo_plugin::{Inputs, Mask, Sink};
 use crate::batch::{StepBatch, StepInfo};
 use crate::batch_file::{self, Outcome};
 use crate::stages::mask::{self, Keep};
+use crate::upload::Device;
 
 /// Keeps what masks report.
 #[derive(Default)]
@@ -29,12 +30,18 @@ impl Sink for Collector {
 
 /// Runs `masks` over the batch files in order, with their state, and writes one file per batch, named like it, to `out`.
 ///
-/// Advantages and losses are those that the files hold.
+/// Advantages and losses are those that the files hold. With a device, masks find the large arrays in its memory.
 ///
 /// # Errors
 ///
-/// A file that is not a batch or lacks what a mask asks for, two files of one name, a mask's own sentence.
-pub fn replay(masks: &mut [Mask], batches: &[PathBuf], out: &Path, say: &dyn Fn(&str)) -> Result<()> {
+/// A file that is not a batch or lacks what a mask asks for, two files of one name, a mask's own sentence, a device that fails.
+pub fn replay(
+    masks: &mut [Mask],
+    batches: &[PathBuf],
+    device: Option<&Device>,
+    out: &Path,
+    say: &dyn Fn(&str),
+) -> Result<()> {
     check_any(masks)?;
     let targets = batches.iter().map(|path| target(path, out)).collect::<Result<Vec<_>>>()?;
     if let Some(twice) = (1..targets.len()).find(|&i| targets[..i].contains(&targets[i])) {
@@ -44,7 +51,7 @@ pub fn replay(masks: &mut [Mask], batches: &[PathBuf], out: &Path, say: &dyn Fn(
     for (path, target) in batches.iter().zip(targets) {
         let (batch, info) = batch_file::read(path)?;
         let mut sink = Collector::default();
-        let keep = replay_step(masks, &mut sink, path, &batch, &info)?;
+        let keep = replay_step(masks, &mut sink, path, device, (&batch, &info))?;
         let (tokens, rejected) = (batch.completion_tokens(), batch.completion_tokens() - keep.tokens);
         let rate = 100.0 * rejected as f64 / tokens.max(1) as f64;
         let outcome = Outcome { keep: keep.keep, ..sink.0 };
@@ -64,21 +71,25 @@ pub fn check_any(masks: &[Mask]) -> Result<()> {
     Ok(())
 }
 
-/// Runs `masks` over one batch of the file `path`. The step counts as taken where a token is left.
+/// Runs `masks` over one batch of the file `path`, with its large arrays on `device` if there is one. The step counts as taken
+/// where a token is left.
 ///
 /// # Errors
 ///
-/// Where the batch lacks what a mask asks for; a mask's own sentence.
+/// Where the batch lacks what a mask asks for; a mask's own sentence; a device that fails.
 pub fn replay_step(
     masks: &mut [Mask],
     sink: &mut dyn Sink,
     path: &Path,
-    batch: &StepBatch,
-    info: &StepInfo,
+    device: Option<&Device>,
+    (batch, info): (&StepBatch, &StepInfo),
 ) -> Result<Keep> {
     check_inputs(masks, batch).with_context(|| format!("batch file `{}`", path.display()))?;
-    let keep = mask::apply(masks, sink, batch, info)?;
-    mask::step_end(masks, sink, batch, info, &keep, keep.tokens > 0)?;
+    let view = batch.view(info);
+    let upload = device.map(|device| device.upload(&view)).transpose()?;
+    let view = upload.as_ref().map_or(view, |upload| upload.view(view));
+    let keep = mask::apply(masks, sink, &view)?;
+    mask::step_end(masks, sink, &view, &keep, keep.tokens > 0)?;
     Ok(keep)
 }
 

@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::batch::StepBatch;
 use crate::checkpoint;
+use crate::device::{self, Dtype};
 use crate::files;
 use crate::metrics;
 use crate::optim::StepOutcome;
@@ -57,6 +58,10 @@ impl Report {
             run.components.advantage.id(),
             run.components.objective.id(),
         ));
+        if config.train.device != device::CPU || config.train.dtype != Dtype::F32 {
+            let dtype = candle_core::DType::from(config.train.dtype);
+            self.say(&format!("device     {}, {}", config.train.device, dtype.as_str()));
+        }
         self.say(&format!(
             "run        {} ({} steps of {} completions, seed {})",
             run.dir.display(),

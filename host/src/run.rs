@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_core::Device;
 use capo_plugin::{Inputs, OptimizerInfo, OptimizerKind};
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +11,7 @@ use crate::batch::StepInfo;
 use crate::checkpoint;
 use crate::config::Config;
 use crate::data::{Dataset, Example, Tokenizer};
+use crate::device;
 use crate::embedded;
 use crate::files;
 use crate::metrics::Metrics;
@@ -133,7 +133,7 @@ impl Run {
         let components = registry.build(&config, &watchdog)?;
         check_reduction(&components.objective)?;
         let model_files = embedded::model_files(&config.model.model_name_or_path)?;
-        let policy = Policy::load(&model_files, &Device::Cpu)?;
+        let policy = open_policy(&config, &model_files)?;
         let tokenizer = Tokenizer::open(&model_files)?;
         check_lengths(&config, &policy)?;
         let dataset = config.data.open(config.train.seed)?;
@@ -221,6 +221,17 @@ impl Run {
         let train = &self.config.train;
         Work { micro_batch: train.per_device_train_batch_size, loss_temperature: train.loss_temperature }
     }
+}
+
+fn open_policy(config: &Config, files: &ModelFiles) -> Result<Policy> {
+    let train = &config.train;
+    let device = device::open(&train.device, train.dtype)?;
+    let policy = if config.model.fresh_weights {
+        Policy::fresh(files, train.seed, &device)?
+    } else {
+        Policy::load(files, &device)?
+    };
+    Ok(policy.with_dtype(train.dtype.into()))
 }
 
 /// What the components asked for, checked against what there is.

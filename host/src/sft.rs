@@ -4,19 +4,18 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_core::Device;
 use serde::Deserialize;
 
 use crate::config::{DataConfig, Draft};
 use crate::data::{Dataset, Example, Tokenizer};
+use crate::device::{self, Dtype};
 use crate::embedded;
 use crate::eval::{self, Exam, Grader};
 use crate::files;
-use crate::model::{Config, ModelFiles, Policy, Wants};
+use crate::model::{ModelFiles, Policy, Wants};
 use crate::optim::{AdamW, AdamWConfig, Schedule, ScheduleKind};
 use crate::registry::Registry;
 use crate::reward::{RewardConfig, Rewards};
-use crate::rng;
 use crate::sink::WarningSink;
 use crate::stages::rollout::{encode, join};
 use crate::watchdog::Watchdog;
@@ -38,6 +37,10 @@ struct ModelConfig {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct TrainConfig {
+    /// Where the model computes: `cpu`, or `cuda:N`.
+    device: String,
+    /// What it computes in: `f32` or `bf16`.
+    dtype: Dtype,
     /// Source of every random choice.
     seed: u64,
     /// Optimizer steps.
@@ -59,6 +62,8 @@ struct TrainConfig {
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
+            device: device::CPU.into(),
+            dtype: Dtype::F32,
             seed: 42,
             max_steps: 100,
             per_device_train_batch_size: 8,
@@ -104,23 +109,27 @@ pub struct Sft {
 }
 
 impl Sft {
-    /// Opens a run from a config file, or the built-in settings, that will write a Hugging Face directory to `output`.
+    /// Opens a run from a config file, or the built-in settings, on their device or on `device`, that will write a Hugging
+    /// Face directory to `output`.
     ///
     /// # Errors
     ///
     /// Whatever is wrong with the settings, the model or the data; nothing is written.
-    pub fn open(config: Option<&Path>, sets: &[String], output: &Path) -> Result<Self> {
+    pub fn open(config: Option<&Path>, sets: &[String], device: Option<&str>, output: &Path) -> Result<Self> {
         if output.exists() {
             bail!("`{}` exists already (choose another `--output-dir`)", output.display());
         }
         let draft = Draft::read(config, DEFAULT, sets)?;
         draft.only(&["model", "data", "train", "eval"])?;
-        let settings = Settings {
+        let mut settings = Settings {
             model: draft.section("model")?,
             data: draft.section("data")?,
             train: draft.section("train")?,
             eval: draft.section("eval")?,
         };
+        if let Some(device) = device {
+            settings.train.device = device.to_owned();
+        }
         let train = &settings.train;
         ensure!(train.max_steps > 0, "`train.max_steps` is 0 (it must be at least 1)");
         ensure!(
@@ -241,17 +250,17 @@ impl Sft {
 }
 
 fn open_model(settings: &Settings) -> Result<(ModelFiles, Policy)> {
+    let dtype = settings.train.dtype;
+    let device = device::open(&settings.train.device, dtype)?;
     match (&settings.model.config_name_or_path, &settings.model.model_name_or_path) {
         (Some(name), None) => {
             let files = embedded::model_files(name)?;
-            let mut rng = rng::stream(settings.train.seed, "model.init", &[]);
-            let mut normal = |out: &mut [f32]| rng::fill_standard_normal(&mut rng, out);
-            let policy = Policy::init(Config::load(&files)?, &Device::Cpu, &mut normal)?;
+            let policy = Policy::fresh(&files, settings.train.seed, &device)?.with_dtype(dtype.into());
             Ok((files, policy))
         }
         (None, Some(name)) => {
             let files = embedded::model_files(name)?;
-            let policy = Policy::load(&files, &Device::Cpu)?;
+            let policy = Policy::load(&files, &device)?.with_dtype(dtype.into());
             Ok((files, policy))
         }
         _ => bail!(

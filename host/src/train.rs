@@ -100,7 +100,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
 
     sink.prefix = Some("");
     let timer = sink.metrics.timer("mask");
-    let keep = mask::apply(&mut components.masks, &mut sink, &batch, &info)?;
+    let keep = mask::apply(&mut components.masks, &mut sink, &batch.view(&info))?;
     drop(timer);
 
     let timer = sink.metrics.timer("backward");
@@ -118,7 +118,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
 
     let taken = outcome.is_some_and(|outcome| outcome.taken);
     let timer = sink.metrics.timer("mask");
-    mask::step_end(&mut components.masks, &mut sink, &batch, &info, &keep, taken)?;
+    mask::step_end(&mut components.masks, &mut sink, &batch.view(&info), &keep, taken)?;
     drop(timer);
 
     crate::report::record_step(run, &batch, &keep, reduced.loss, outcome);

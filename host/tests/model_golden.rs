@@ -140,7 +140,8 @@ fn the_last_layer_data_rebuild_the_scores() {
     let (temperature, k) = (0.7, 5);
     let forward = policy.forward_detached(&rows, temperature).unwrap();
     let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(k) }).unwrap();
-    let (data, logits) = (scores.last_layer.unwrap(), logits(&policy, &forward));
+    let last_layer = scores.last_layer.unwrap();
+    let (data, logits) = (last_layer.to_host().unwrap(), logits(&policy, &forward));
     assert_eq!((data.k, data.width, data.vocab_size), (5, 32, 48));
     for (n, row) in logits.chunks_exact(48).enumerate() {
         let action = rows.ids[n / rows.completion_len * 11 + rows.prompt_len + n % rows.completion_len] as usize;
@@ -158,5 +159,5 @@ fn the_last_layer_data_rebuild_the_scores() {
         assert_eq!(data.topk_logits[n * k..][..k], top);
     }
     let all = forward.scores(&Wants { entropy: false, last_layer_k: Some(1000) }).unwrap();
-    assert_eq!(all.last_layer.unwrap().k, 48);
+    assert_eq!(all.last_layer.unwrap().extents(), (32, 48));
 }

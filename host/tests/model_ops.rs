@@ -92,7 +92,7 @@ fn swiglu() {
 fn rope() {
     let (heads, width, tokens) = (3, 8, 5);
     let table = Arc::new(RopeTable::new(9, width, 100.0));
-    let rope = Rope { table, starts: Arc::from([0usize, 2]), first_index: 1 };
+    let rope = Rope::new(table, Arc::from([0usize, 2]), 1);
     let x = wave(&[2, tokens, heads * width], 0.0);
     let (input, output) = (values(&x), values(&rope.apply(&x, heads).unwrap()));
     let mut expected = Vec::new();
@@ -173,6 +173,6 @@ fn shapes_that_do_not_fit_are_errors() {
     assert!(ops::add_bias(&x, &wave(&[5], 0.0)).is_err());
     assert!(ops::swiglu(&x, &wave(&[2, 5], 0.0)).is_err());
     assert!(ops::causal_softmax(&wave(&[2, 1, 3, 3], 0.0), &Arc::from([0usize]), 1.0).is_err());
-    let rope = Rope { table: Arc::new(RopeTable::new(2, 6, 1e4)), starts: Arc::from([0usize]), first_index: 0 };
+    let rope = Rope::new(Arc::new(RopeTable::new(2, 6, 1e4)), Arc::from([0usize]), 0);
     assert!(rope.apply(&wave(&[1, 3, 6], 0.0), 1).is_err());
 }

@@ -47,7 +47,7 @@ fn child() {
     let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(20) }).unwrap();
     digest.floats(&scores.logps);
     digest.floats(&scores.entropy.unwrap());
-    digest.floats(&scores.last_layer.unwrap().hidden);
+    digest.floats(&scores.last_layer.unwrap().to_host().unwrap().hidden);
     let seed: Vec<f32> = (0..rows * completion_len).map(|i| (i as f32 * 0.37).sin()).collect();
     let gradients = forward.backward(&seed).unwrap();
     gradients.iter().for_each(|(_, gradient)| digest.tensor(gradient));

@@ -8,8 +8,10 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::check::CheckArgs;
+use crate::device;
 use crate::registry::Registry;
 use crate::trust::Trust;
+use crate::upload::Dtype;
 
 /// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
@@ -107,11 +109,14 @@ pub(super) struct TrainArgs {
     pub(super) config: ConfigArgs,
     #[command(flatten)]
     pub(super) plugins: PluginArgs,
+    /// Where the policy computes: `cpu`, or `cuda:N` in a host built with CUDA. [default: the config's `train.device`]
+    #[arg(long, value_name = "DEVICE")]
+    pub(super) device: Option<String>,
     /// Where the run goes: a folder that does not exist yet. [default: runs/RECIPE-seedN]
     #[arg(long, value_name = "DIR")]
     pub(super) output_dir: Option<PathBuf>,
     /// Goes on with the run in DIR, with its own settings and plugins.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "set", "output_dir"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "set", "device", "output_dir"])]
     pub(super) resume: Option<PathBuf>,
     /// Goes on with plugins that are not the files that the run used so far.
     #[arg(long, requires = "resume")]
@@ -130,6 +135,9 @@ pub(super) struct EvalArgs {
     pub(super) config: ConfigArgs,
     #[command(flatten)]
     pub(super) plugins: PluginArgs,
+    /// Where the policy computes: `cpu`, or `cuda:N` in a host built with CUDA. [default: the config's `train.device`]
+    #[arg(long, value_name = "DEVICE")]
+    pub(super) device: Option<String>,
     /// The model: a Hugging Face folder, a checkpoint, or `embedded:tiny-arithmetic`. [default: the config's]
     #[arg(long, value_name = "DIR")]
     pub(super) model: Option<String>,
@@ -149,6 +157,9 @@ pub(super) struct SftArgs {
     /// Overrides one setting. Repeatable.
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub(super) set: Vec<String>,
+    /// Where the policy computes: `cpu`, or `cuda:N` in a host built with CUDA. [default: the config's `train.device`]
+    #[arg(long, value_name = "DEVICE")]
+    pub(super) device: Option<String>,
     /// Where the model goes: a folder that does not exist yet.
     #[arg(long, value_name = "DIR")]
     pub(super) output_dir: PathBuf,
@@ -164,6 +175,13 @@ pub(super) struct ReplayArgs {
     pub(super) set: Vec<String>,
     #[command(flatten)]
     pub(super) plugins: PluginArgs,
+    /// Where masks find features and logits: `cpu`, or `cuda:N`, whose memory they are copied to. This takes the NVIDIA driver, and
+    /// no `host` built with CUDA.
+    #[arg(long, value_name = "DEVICE", default_value = device::CPU)]
+    pub(super) device: String,
+    /// What features are rounded to on a CUDA device.
+    #[arg(long, value_name = "DTYPE", value_enum, default_value_t)]
+    pub(super) dtype: Dtype,
     /// Where the results go: one file per batch, named like it, with `keep` and every per-token array.
     #[arg(long, value_name = "DIR", required_unless_present = "sweep")]
     pub(super) out: Option<PathBuf>,

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use candle_core::Device;
 use capo_plugin::Point;
 use clap::Parser;
 
@@ -19,6 +18,7 @@ use args::{Cli, Command, ConfigArgs, EvalArgs, ListArgs, NewPluginArgs, ReplayAr
 use crate::check::{self, CheckArgs};
 use crate::config::{self, ComponentConfig, Config, Draft};
 use crate::data::Tokenizer;
+use crate::device;
 use crate::embedded;
 use crate::eval::{self, Exam, Grader};
 use crate::files;
@@ -35,6 +35,7 @@ use crate::sink::WarningSink;
 use crate::sweep::{self, Sweep};
 use crate::train::train;
 use crate::trust::PIN;
+use crate::upload;
 use crate::watchdog::Watchdog;
 
 /// A failure, by what the user can do about it.
@@ -128,6 +129,9 @@ fn open_run(args: &TrainArgs) -> Result<Run> {
     if let Some(dir) = &args.output_dir {
         config.train.output_dir = Some(dir.clone());
     }
+    if let Some(device) = &args.device {
+        config.train.device.clone_from(device);
+    }
     Run::start(config, &registry)
 }
 
@@ -163,7 +167,9 @@ fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
         let config = resolve(&registry, &args.config)?;
         let name = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);
         let files = embedded::model_files(name)?;
-        let policy = Policy::load(&files, &Device::Cpu)?;
+        let dtype = config.train.dtype;
+        let device = device::open(args.device.as_deref().unwrap_or(&config.train.device), dtype)?;
+        let policy = Policy::load(&files, &device)?.with_dtype(dtype.into());
         let tokenizer = Tokenizer::open(&files)?;
         let dataset = config.data.open(config.train.seed)?;
         let examples = dataset.held_out(args.num_prompts.unwrap_or(config.eval.num_prompts))?;
@@ -189,12 +195,14 @@ fn run_eval(args: &EvalArgs) -> Result<(), Failure> {
 }
 
 fn run_sft(args: &SftArgs) -> Result<(), Failure> {
-    let mut sft = Sft::open(args.config.as_deref(), &args.set, &args.output_dir).map_err(Failure::Input)?;
+    let mut sft = Sft::open(args.config.as_deref(), &args.set, args.device.as_deref(), &args.output_dir)
+        .map_err(Failure::Input)?;
     sft.run(&say).map_err(Failure::Run)
 }
 
 fn run_replay(args: &ReplayArgs) -> Result<(), Failure> {
     let work = || -> Result<()> {
+        let device = upload::Device::open(&args.device, args.dtype)?;
         let registry = args.plugins.open()?;
         let masks = |set: Option<String>| -> Result<Vec<ComponentConfig>> {
             let sets: Vec<String> = args.set.iter().cloned().chain(set).collect();
@@ -206,9 +214,10 @@ fn run_replay(args: &ReplayArgs) -> Result<(), Failure> {
         let ranges = args.sweep.iter().map(|text| text.parse()).collect::<Result<Vec<sweep::Range>>>()?;
         let target = args.target_rate.as_deref().map(str::parse).transpose()?;
         if let Some(out) = &args.out {
-            replay(&mut registry.masks(&masks(None)?, &Watchdog::off())?, &args.batches, out, &say)?;
+            let mut masks = registry.masks(&masks(None)?, &Watchdog::off())?;
+            replay(&mut masks, &args.batches, device.as_ref(), out, &say)?;
         }
-        Sweep::open(&registry, &masks, &args.batches, &ranges)?.run(&ranges, target.as_ref(), &say)
+        Sweep::open(&registry, &masks, &args.batches, device.as_ref(), &ranges)?.run(&ranges, target.as_ref(), &say)
     };
     work().map_err(Failure::Input)
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use crate::data::{Columns, Dataset};
+use crate::device::{self, Dtype};
 use crate::optim::ScheduleKind;
 use crate::reward::RewardConfig;
 
@@ -53,6 +54,9 @@ pub struct Config {
 pub struct ModelConfig {
     /// A Hugging Face directory, or `embedded:tiny-arithmetic`.
     pub model_name_or_path: String,
+    /// Start from random weights in the architecture and with the tokenizer of this model; its own are not read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fresh_weights: bool,
 }
 
 /// `[data]`
@@ -136,6 +140,10 @@ impl Default for RolloutConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainConfig {
+    /// Where the policy computes: `cpu`, or `cuda:N`.
+    pub device: String,
+    /// What it computes in: `f32` or `bf16`.
+    pub dtype: Dtype,
     /// Source of every random choice.
     pub seed: u64,
     /// Optimizer steps.
@@ -196,6 +204,8 @@ pub enum Denominator {
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
+            device: device::CPU.into(),
+            dtype: Dtype::F32,
             seed: 42,
             max_steps: 100,
             per_device_train_batch_size: 8,

@@ -54,7 +54,7 @@ impl Tape {
     /// The gradients of all weights from those of the features `[B * T, D]` and of the head `[V, D]`.
     pub(super) fn backward(&self, d_hidden: &Tensor, d_head: Tensor) -> Result<Gradients> {
         let mut tensors = BTreeMap::new();
-        let d_features = d_hidden.reshape(self.last.shape())?;
+        let d_features = d_hidden.reshape(self.last.shape())?.to_dtype(self.last.dtype())?;
         let (d_last, d_norm) = ops::rms_norm_backward(&self.last, &self.model.final_norm, &d_features, self.model.eps)?;
         tensors.insert(FINAL_NORM.to_owned(), d_norm);
         let (_, inputs) = self.ids.dims2()?;
@@ -64,14 +64,15 @@ impl Tape {
             dx = layer_backward(layer, saved, &self.rope, &dx, &mut gradients)?;
         }
         let embedding = &self.model.embedding;
-        let d_rows = dx.reshape((self.ids.elem_count(), embedding.dim(1)?))?;
+        let d_rows = dx.reshape((self.ids.elem_count(), embedding.dim(1)?))?.to_dtype(d_head.dtype())?;
         let start = if self.tied {
             d_head
         } else {
+            let zeros = Tensor::zeros(embedding.shape(), d_head.dtype(), d_head.device())?;
             tensors.insert(HEAD.to_owned(), d_head);
-            embedding.zeros_like()?
+            zeros
         };
-        let d_embedding = start.index_add(&self.ids.flatten_all()?, &d_rows, 0)?;
+        let d_embedding = ops::add_rows(start, &self.ids.flatten_all()?, &d_rows)?;
         tensors.insert(EMBEDDING.to_owned(), d_embedding);
         Ok(tensors.into_iter().collect())
     }

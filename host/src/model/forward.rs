@@ -20,9 +20,9 @@ pub struct Forward {
 
 /// The forward pass of some rows.
 pub(super) struct Part {
-    /// Features that produced the logits of the tokens, `[rows * T, D]`.
+    /// Features that produced the logits of the tokens, `[rows * T, D]`, in the policy's dtype.
     pub(super) hidden: Tensor,
-    /// `[V, D]`.
+    /// `[V, D]`, f32.
     pub(super) head: Tensor,
     /// Completion ids, `[rows * T]` u32.
     pub(super) targets: Tensor,
@@ -30,7 +30,7 @@ pub(super) struct Part {
     tape: Option<Tape>,
 }
 
-/// The gradient of a loss by every weight, ordered by name.
+/// The gradient of a loss by every weight, ordered by name, each in f32 or in the policy's dtype.
 #[derive(Debug, Clone)]
 pub struct Gradients {
     tensors: BTreeMap<String, Tensor>,
@@ -40,7 +40,7 @@ impl Part {
     /// Runs the model; `keep` says whether activations are kept for the backward pass.
     pub(super) fn new(policy: &Policy, rows: &Sequences, loss_temperature: f64, keep: bool) -> Result<Self> {
         let (config, device) = (policy.config(), policy.device());
-        let model = Qwen2::new(config, policy.params())?;
+        let model = Qwen2::new(config, policy.params(), policy.dtype())?;
         let (prompt, tokens) = (rows.prompt_len, rows.completion_len);
         // The last token of a row produces no logits that anyone reads.
         let inputs = prompt + tokens - 1;
@@ -67,8 +67,9 @@ impl Part {
     fn backward(&self, seed: &[f32]) -> Result<Gradients> {
         let tape = self.tape.as_ref().context("this forward pass kept no activations (call `forward`)")?;
         let seed = Tensor::from_slice(seed, seed.len(), self.hidden.device())?;
+        let hidden = self.hidden.to_dtype(DType::F32)?;
         let (d_hidden, d_head) =
-            ops::token_logps_vjp(&self.hidden, &self.head, &self.targets, &seed, self.loss_temperature)?;
+            ops::token_logps_vjp(&hidden, &self.head, &self.targets, &seed, self.loss_temperature)?;
         tape.backward(&d_hidden, d_head)
     }
 }
@@ -115,11 +116,11 @@ impl Forward {
 }
 
 impl Gradients {
-    /// Adds the gradients of another micro-batch of the same model.
+    /// Adds the gradients of another micro-batch of the same model, in f32.
     pub fn accumulate(&mut self, other: &Self) -> Result<()> {
         ensure!(self.tensors.keys().eq(other.tensors.keys()), "the gradients belong to different models");
         for (name, sum) in &mut self.tensors {
-            *sum = ops::add(sum, &other.tensors[name])?;
+            *sum = ops::add(&sum.to_dtype(DType::F32)?, &other.tensors[name].to_dtype(DType::F32)?)?;
         }
         Ok(())
     }

@@ -14,7 +14,10 @@ use super::parallel::side_by_side;
 use super::policy::Policy;
 use super::qwen2::{Qwen2, rope};
 use super::sample::{Sampling, Scratch};
+use crate::rng::uniform;
 
+/// What is wrong when no token can be drawn.
+const NOT_FINITE: &str = "the model produced a logit that is not finite (lower the learning rate)";
 /// Most rows that one thread generates at a time.
 const MOST_ROWS: usize = 128;
 
@@ -104,7 +107,7 @@ impl Policy {
             parts.push((Prompts::new(prompts, rows, self.config().vocab_size)?, own));
             rest = others;
         }
-        let model = Qwen2::new(self.config(), self.params())?;
+        let model = Qwen2::new(self.config(), self.params(), self.dtype())?;
         let model = if self.is_small() { model.pack()? } else { model };
         let generate = |(prompts, rngs)| self.generate_part(&model, prompts, generation, rngs);
         let completions = side_by_side(parts, generate)?;
@@ -143,28 +146,29 @@ struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     fn new(policy: &'a Policy, model: &'a Qwen2, prompts: Prompts, max_completion_length: usize) -> Result<Self> {
         let longest = prompts.length + max_completion_length;
-        let cache = KvCache::new(policy.config(), prompts.prompt_of.len(), longest, policy.device())?;
+        let (config, rows) = (policy.config(), prompts.prompt_of.len());
+        let cache = KvCache::new(config, rows, longest, policy.dtype(), policy.device())?;
         let starts = prompts.prompt_of.iter().map(|number| prompts.starts[*number as usize]).collect();
-        let rope = rope(policy.config(), &prompts.starts, longest);
+        let rope = rope(config, &prompts.starts, longest);
         Ok(Self { policy, model, prompts, cache, starts, rope })
     }
 
     /// Fills the cache with the prompts and returns the first logits, `[B, V]`.
-    fn prefill(&mut self) -> Result<Vec<f32>> {
+    fn prefill(&mut self) -> Result<Tensor> {
         let (device, length) = (self.policy.device(), self.prompts.length);
         let prompt_of = Tensor::new(self.prompts.prompt_of.as_slice(), device)?;
         let ids = Tensor::from_slice(&self.prompts.ids, (self.prompts.starts.len(), length), device)?;
         let x =
             self.model.residual(&ids, &self.rope, |layer, saved| self.cache.fill(layer, &saved.heads, &prompt_of))?;
         let last = x.narrow(1, length - 1, 1)?.squeeze(1)?;
-        host(&self.model.logits(&last)?.index_select(&prompt_of, 0)?)
+        Ok(self.model.logits(&last)?.index_select(&prompt_of, 0)?)
     }
 
     /// Feeds the last token of every active row and returns their next logits, `[A, V]`.
-    fn step<R>(&mut self, batch: &Batch<'_, R>) -> Result<Vec<f32>> {
+    fn step<R>(&mut self, batch: &Batch<'_, R>) -> Result<Tensor> {
         let index = self.prompts.length + batch.length - 1;
         let rows = decode_rows(&batch.active, &self.starts, index);
-        let rope = ops::Rope { table: self.rope.table.clone(), starts: rows.starts.clone(), first_index: index };
+        let rope = ops::Rope::new(self.rope.table.clone(), rows.starts.clone(), index);
         let ids = Tensor::from_slice(&batch.last_ids, (batch.last_ids.len(), 1), self.policy.device())?;
         let mut x = self.model.embed(&ids)?;
         for (number, layer) in self.model.layers.iter().enumerate() {
@@ -172,7 +176,7 @@ impl<'a> Decoder<'a> {
             let mixed = self.cache.attend(number, &heads, &rows)?;
             (x, _) = layer.gated(&x, &mixed)?;
         }
-        host(&self.model.logits(&x.squeeze(1)?)?)
+        self.model.logits(&x.squeeze(1)?)
     }
 }
 
@@ -207,21 +211,18 @@ impl<'a, R: Rng> Batch<'a, R> {
     }
 
     /// Draws a token for every active row from `logits` `[A, V]`; says whether all rows are finished.
-    fn take(&mut self, logits: &[f32]) -> Result<bool> {
-        let Generation { sampling, max_completion_length, eos_ids, logps } = self.generation;
-        let vocab = logits.len() / self.active.len();
+    fn take(&mut self, logits: &Tensor) -> Result<bool> {
+        let Generation { sampling, max_completion_length, eos_ids, .. } = self.generation;
         self.length += 1;
+        let ids = self.draw(sampling, logits)?;
         self.last_ids.clear();
         let mut going = Vec::with_capacity(self.active.len());
-        for (row, logits) in self.active.iter().zip(logits.chunks_exact(vocab)) {
-            let id = sampling.draw(logits, &mut self.rngs[*row], &mut self.scratch).with_context(|| {
+        for (row, id) in self.active.iter().zip(ids) {
+            let id = id.context(NOT_FINITE).with_context(|| {
                 format!("cannot sample token {} of completion {}", self.length, self.first_row + row)
             })?;
             let completion = &mut self.completions[*row];
             completion.ids.push(id);
-            if *logps {
-                completion.logps.push(logp(logits, id, sampling.temperature));
-            }
             if eos_ids.contains(&id) {
                 continue;
             }
@@ -234,6 +235,25 @@ impl<'a, R: Rng> Batch<'a, R> {
         }
         self.active = going;
         Ok(self.active.is_empty())
+    }
+
+    /// A token for every active row, with its log-probability where that is asked for.
+    fn draw(&mut self, sampling: &Sampling, logits: &Tensor) -> Result<Vec<Option<u32>>> {
+        let number = |row: &usize| if sampling.temperature == 0.0 { 0.0 } else { uniform(&mut self.rngs[*row]) };
+        let numbers: Vec<f64> = self.active.iter().map(number).collect();
+        if !self.generation.logps && sampling.can_draw_rows(logits)? {
+            return sampling.draw_rows(logits, &numbers, &mut self.scratch);
+        }
+        let (vocab, logits) = (logits.dim(1)?, host(logits)?);
+        let mut ids = Vec::with_capacity(numbers.len());
+        for ((row, number), logits) in self.active.iter().zip(numbers).zip(logits.chunks_exact(vocab)) {
+            let id = sampling.draw(logits, number, &mut self.scratch);
+            if let (true, Some(id)) = (self.generation.logps, id) {
+                self.completions[*row].logps.push(logp(logits, id, sampling.temperature));
+            }
+            ids.push(id);
+        }
+        Ok(ids)
     }
 }
 

@@ -15,10 +15,10 @@ pub(super) struct KvCache {
 }
 
 impl KvCache {
-    pub(super) fn new(config: &Config, rows: usize, tokens: usize, device: &Device) -> Result<Self> {
+    pub(super) fn new(config: &Config, rows: usize, tokens: usize, dtype: DType, device: &Device) -> Result<Self> {
         let shape = (rows, config.num_key_value_heads, tokens, config.head_dim());
         let layer = |_| {
-            let zeros = || Tensor::zeros(shape, DType::F32, device);
+            let zeros = || Tensor::zeros(shape, dtype, device);
             Ok((zeros()?, zeros()?))
         };
         Ok(Self { layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_>>()? })

@@ -1,7 +1,7 @@
 //! Qwen2 with trainable weights: loading and saving, the forward pass, log-probabilities, gradients, generation.
 //!
 //! The model is written here rather than taken from `candle-transformers`, whose fused operations have no backward
-//! pass. Weights carry their Hugging Face names and are 32-bit floats throughout.
+//! pass. Weights carry their Hugging Face names and are 32-bit floats; activations may be in another dtype.
 
 mod backward;
 mod config;
@@ -24,4 +24,7 @@ pub use generate::{Completion, Generation};
 pub use params::{EMBEDDING, FINAL_NORM, HEAD, INDEX_FILE, Params, WEIGHTS_FILE, head_name, shapes};
 pub use policy::{Policy, Sequences};
 pub use sample::Sampling;
-pub use scores::{LastLayerData, Scores, Wants};
+pub use scores::{LastLayer, LastLayerData, LastLayerTensors, Scores, Wants};
+
+#[cfg(test)]
+mod tests;

@@ -138,10 +138,10 @@ impl Params {
         Ok(())
     }
 
-    /// A copy that shares no storage with the original.
-    pub fn deep_copy(&self) -> Result<Self> {
+    /// A copy in `dtype` that shares no storage with the original.
+    pub fn deep_copy(&self, dtype: DType) -> Result<Self> {
         let copy = |(name, var): (&String, &Var)| {
-            let copied = Var::from_tensor(&var.as_detached_tensor().copy()?)?;
+            let copied = Var::from_tensor(&var.as_detached_tensor().copy()?.to_dtype(dtype)?)?;
             Ok((name.clone(), copied))
         };
         Ok(Self { vars: self.vars.iter().map(copy).collect::<Result<_>>()? })

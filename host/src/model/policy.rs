@@ -3,13 +3,14 @@
 use std::ops::Range;
 
 use anyhow::{Result, bail, ensure};
-use candle_core::Device;
+use candle_core::{DType, Device};
 
 use super::config::Config;
 use super::files::ModelFiles;
 use super::forward::{Forward, Part};
 use super::parallel::side_by_side;
 use super::params::Params;
+use crate::rng;
 
 /// Most rows of one part of a forward pass.
 const MOST_ROWS: usize = 32;
@@ -33,6 +34,7 @@ pub struct Policy {
     config: Config,
     params: Params,
     device: Device,
+    dtype: DType,
 }
 
 impl Sequences {
@@ -80,14 +82,29 @@ impl Policy {
     pub fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
         let params = Params::load(files, &config, device)?;
-        Ok(Self { config, params, device: device.clone() })
+        Ok(Self { config, params, device: device.clone(), dtype: DType::F32 })
+    }
+
+    /// A policy with fresh weights in the architecture of `files`, drawn from the stream `model.init` of `seed`.
+    pub fn fresh(files: &ModelFiles, seed: u64, device: &Device) -> Result<Self> {
+        let mut rng = rng::stream(seed, "model.init", &[]);
+        let mut normal = |out: &mut [f32]| rng::fill_standard_normal(&mut rng, out);
+        Self::init(Config::load(files)?, device, &mut normal)
     }
 
     /// A policy with fresh weights; `fill_normal` fills a slice with standard normals.
     pub fn init(config: Config, device: &Device, fill_normal: &mut dyn FnMut(&mut [f32])) -> Result<Self> {
         config.check()?;
         let params = Params::init(&config, device, fill_normal)?;
-        Ok(Self { config, params, device: device.clone() })
+        Ok(Self { config, params, device: device.clone(), dtype: DType::F32 })
+    }
+
+    /// The same policy computing in `dtype`: activations, features, the key-value cache and what products read of the weights.
+    ///
+    /// The weights that are trained and saved stay f32, and so do logits and all that follows from them.
+    #[must_use]
+    pub fn with_dtype(self, dtype: DType) -> Self {
+        Self { dtype, ..self }
     }
 
     /// The configuration.
@@ -105,10 +122,15 @@ impl Policy {
         &self.device
     }
 
+    /// What activations are computed in.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
     /// A frozen copy for `ref_logps`: later updates of this policy do not reach it.
     pub fn reference(&self) -> Result<Self> {
-        let params = self.params.deep_copy()?;
-        Ok(Self { config: self.config.clone(), params, device: self.device.clone() })
+        let params = self.params.deep_copy(self.dtype)?;
+        Ok(Self { config: self.config.clone(), params, device: self.device.clone(), dtype: self.dtype })
     }
 
     /// Writes a Hugging Face directory, see `Params::save`.

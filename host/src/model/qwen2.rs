@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use super::config::Config;
 use super::ops::{self, Rope, RopeTable};
 use super::params::{EMBEDDING, FINAL_NORM, Params, head_name};
 
-/// The weights as tensors that share storage with the trained ones.
+/// The weights in the dtype of the activations: tensors that share storage with the trained ones where that is theirs.
 pub(super) struct Qwen2 {
     pub(super) embedding: Tensor,
     pub(super) layers: Vec<Layer>,
     pub(super) final_norm: Tensor,
-    /// `[V, D]`.
+    /// `[V, D]`, f32: logits are.
     pub(super) head: Tensor,
     /// The head as `[D, V]`: a view, or a copy of its own.
     head_transposed: Tensor,
@@ -172,16 +172,17 @@ impl Sizes {
 }
 
 impl Qwen2 {
-    /// The model over the weights' storage, without an autograd graph; later updates of the weights are seen.
-    pub(super) fn new(config: &Config, params: &Params) -> Result<Self> {
-        let weight = |name: &str| Ok(params.get(name)?.as_detached_tensor());
+    /// The model over the weights' storage, without an autograd graph; later updates of the weights are seen where `dtype`
+    /// is theirs.
+    pub(super) fn new(config: &Config, params: &Params, dtype: DType) -> Result<Self> {
+        let weight = |name: &str| Ok(params.get(name)?.as_detached_tensor().to_dtype(dtype)?);
         let sizes = Sizes {
             heads: config.num_attention_heads,
             kv_heads: config.num_key_value_heads,
             head_dim: config.head_dim(),
             eps: config.rms_norm_eps,
         };
-        let head = weight(head_name(config))?;
+        let head = params.get(head_name(config))?.as_detached_tensor().to_dtype(DType::F32)?;
         Ok(Self {
             embedding: weight(EMBEDDING)?,
             layers: (0..config.num_hidden_layers).map(|i| Layer::new(i, sizes, &weight)).collect::<Result<_>>()?,
@@ -237,14 +238,14 @@ impl Qwen2 {
         Ok(ops::rms_norm(x, &self.final_norm, self.eps)?)
     }
 
-    /// The logits `[N, V]` that follow from the residual stream `x` `[N, D]`.
+    /// The logits `[N, V]`, f32, that follow from the residual stream `x` `[N, D]`.
     pub(super) fn logits(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.features(x)?.matmul(&self.head_transposed)?)
+        Ok(self.features(x)?.to_dtype(DType::F32)?.matmul(&self.head_transposed)?)
     }
 }
 
 /// The rotation for rows that start at `starts` `[B]` and reach index `tokens - 1`.
 pub(super) fn rope(config: &Config, starts: &[usize], tokens: usize) -> Rope {
     let table = Arc::new(RopeTable::new(tokens, config.head_dim(), config.rope_theta));
-    Rope { table, starts: starts.into(), first_index: 0 }
+    Rope::new(table, starts.into(), 0)
 }

@@ -1,9 +1,9 @@
 //! Drawing one token from a row of logits.
 
 use anyhow::{Result, ensure};
-use rand::Rng;
+use candle_core::Tensor;
 
-use super::scores::top_k;
+use super::ops::{self, NOT_FINITE, argmax, fused, pick, top_ids, top_k};
 
 /// How tokens are drawn: temperature first, then top-k, then top-p, as Hugging Face orders them.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,33 +35,75 @@ impl Sampling {
         Ok(())
     }
 
-    /// Draws a token id from `logits` `[V]` with one number of `rng`, or none when greedy.
-    ///
-    /// A NaN or infinite largest logit is an error.
-    pub(super) fn draw<R: Rng>(&self, logits: &[f32], rng: &mut R, scratch: &mut Scratch) -> Result<u32> {
+    /// A token id from `logits` `[V]` and a `uniform` number in [0, 1), which greedy sampling does not use; none where the
+    /// largest logit is NaN or infinite.
+    pub(super) fn draw(&self, logits: &[f32], uniform: f64, scratch: &mut Scratch) -> Option<u32> {
         let best = argmax(logits);
-        ensure!(
-            logits[best as usize].is_finite(),
-            "the model produced a logit that is not finite (lower the learning rate)"
-        );
+        let largest = Some(f64::from(logits[best as usize])).filter(|largest| largest.is_finite())?;
         if self.temperature == 0.0 {
-            return Ok(best);
+            return Some(best);
         }
-        let uniform = crate::rng::uniform(rng);
-        let largest = f64::from(logits[best as usize]);
-        let weight = |id: u32| ((f64::from(logits[id as usize]) - largest) / self.temperature).exp();
-        let limited = self.top_k > 0 && self.top_k < logits.len();
-        if !limited && self.top_p == 1.0 {
+        if self.is_unlimited(logits.len()) && self.top_p == 1.0 {
             scratch.weights.clear();
-            scratch.weights.extend((0..logits.len() as u32).map(weight));
-            return Ok(pick(&scratch.weights, uniform) as u32);
+            scratch.weights.extend(logits.iter().map(|logit| self.weight(*logit, largest)));
+            return Some(pick(&scratch.weights, uniform) as u32);
         }
-        let k = if limited { self.top_k } else { logits.len() };
+        let k = if self.is_unlimited(logits.len()) { logits.len() } else { self.top_k };
         let ids = top_k(logits, k, &mut scratch.order);
-        scratch.weights.clear();
-        scratch.weights.extend(ids.iter().map(|id| weight(*id)));
-        let kept = nucleus(&scratch.weights, self.top_p);
-        Ok(ids[pick(&scratch.weights[..kept], uniform)])
+        let tops = ids.iter().map(|id| logits[*id as usize]);
+        Some(self.among(ids, tops, largest, uniform, &mut scratch.weights))
+    }
+
+    /// Whether `draw_rows` can draw from `logits` on their device: top-p without top-k sorts them all.
+    pub(super) fn can_draw_rows(&self, logits: &Tensor) -> Result<bool> {
+        let sorts = self.temperature > 0.0 && self.top_p < 1.0 && self.is_unlimited(logits.dim(1)?);
+        Ok(!fused(logits) && !sorts)
+    }
+
+    /// `draw` for every row of `logits` `[A, V]`, of which only what it takes comes to the host.
+    pub(super) fn draw_rows(
+        &self,
+        logits: &Tensor,
+        uniform: &[f64],
+        scratch: &mut Scratch,
+    ) -> Result<Vec<Option<u32>>> {
+        let greedy = self.temperature == 0.0;
+        if self.is_unlimited(logits.dim(1)?) && !greedy {
+            let uniform = Tensor::from_slice(uniform, uniform.len(), logits.device())?;
+            let ids = ops::draw(logits, &uniform, self.temperature)?.to_vec1()?;
+            return Ok(ids.into_iter().map(|id| Some(id).filter(|id| *id != NOT_FINITE)).collect());
+        }
+        let ids = top_ids(logits, if greedy { 1 } else { self.top_k })?;
+        let (ids, tops) = (ids.to_vec2::<u32>()?, logits.gather(&ids, 1)?.to_vec2::<f32>()?);
+        let draw = |((ids, tops), uniform): ((&Vec<u32>, &Vec<f32>), &f64)| {
+            let largest = Some(f64::from(tops[0])).filter(|largest| largest.is_finite())?;
+            let tops = tops.iter().copied();
+            Some(if greedy { ids[0] } else { self.among(ids, tops, largest, *uniform, &mut scratch.weights) })
+        };
+        Ok(ids.iter().zip(&tops).zip(uniform).map(draw).collect())
+    }
+
+    fn is_unlimited(&self, vocab: usize) -> bool {
+        self.top_k == 0 || self.top_k >= vocab
+    }
+
+    fn weight(&self, logit: f32, largest: f64) -> f64 {
+        ((f64::from(logit) - largest) / self.temperature).exp()
+    }
+
+    /// One of the `ids`, whose descending logits are `tops`.
+    fn among(
+        &self,
+        ids: &[u32],
+        tops: impl Iterator<Item = f32>,
+        largest: f64,
+        uniform: f64,
+        weights: &mut Vec<f64>,
+    ) -> u32 {
+        weights.clear();
+        weights.extend(tops.map(|logit| self.weight(logit, largest)));
+        let kept = nucleus(weights, self.top_p);
+        ids[pick(&weights[..kept], uniform)]
     }
 }
 
@@ -70,20 +112,6 @@ impl Sampling {
 pub(super) struct Scratch {
     order: Vec<u32>,
     weights: Vec<f64>,
-}
-
-/// The index of the largest logit, the lowest among equals; NaN counts as largest.
-fn argmax(logits: &[f32]) -> u32 {
-    let mut best = 0;
-    for (id, logit) in logits.iter().enumerate() {
-        if logit.is_nan() {
-            return id as u32;
-        }
-        if *logit > logits[best] {
-            best = id;
-        }
-    }
-    best as u32
 }
 
 /// How many of the descending `weights` reach the share `top_p` of their sum; at least one.
@@ -102,22 +130,6 @@ fn nucleus(weights: &[f64], top_p: f64) -> usize {
     weights.len()
 }
 
-/// Inverts the cumulative distribution of `weights` at `uniform` in [0, 1); never an index of weight 0.
-fn pick(weights: &[f64], uniform: f64) -> usize {
-    let target = uniform * weights.iter().sum::<f64>();
-    let (mut sum, mut last) = (0.0, 0);
-    for (index, weight) in weights.iter().enumerate() {
-        sum += weight;
-        if *weight > 0.0 {
-            last = index;
-            if sum > target {
-                return index;
-            }
-        }
-    }
-    last
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,17 +142,6 @@ mod tests {
         assert_eq!(nucleus(&weights, 0.51), 2);
         assert_eq!(nucleus(&weights, 0.8), 2);
         assert_eq!(nucleus(&weights, 1.0), 4);
-    }
-
-    #[test]
-    fn picking_inverts_the_cumulative_distribution() {
-        let weights = [1.0, 0.0, 2.0, 1.0];
-        assert_eq!(pick(&weights, 0.0), 0);
-        assert_eq!(pick(&weights, 0.2499), 0);
-        assert_eq!(pick(&weights, 0.25), 2);
-        assert_eq!(pick(&weights, 0.75), 3);
-        assert_eq!(pick(&weights, 1.0 - f64::EPSILON / 2.0), 3);
-        assert_eq!(pick(&[1.0, 0.0], 1.0 - f64::EPSILON / 2.0), 0);
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! What one forward pass says about every completion token, on the host.
+//! What one forward pass says about every completion token.
 
-use anyhow::{Result, ensure};
-use candle_core::Tensor;
-use rayon::prelude::*;
+use std::borrow::Cow;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Tensor};
 
 use super::forward::{Forward, Part, host};
 use super::ops;
@@ -18,17 +19,26 @@ pub struct Wants {
 }
 
 /// Numbers for every completion token, `[B, T]` row-major; positions in the padding hold arbitrary finite values.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Scores {
     /// Log-probabilities of the tokens under `logits / loss_temperature`, `[B, T]`, nats.
     pub logps: Vec<f32>,
     /// Entropy of `softmax(logits / loss_temperature)`, `[B, T]`, nats.
     pub entropy: Option<Vec<f32>>,
     /// Inputs of curvature models.
-    pub last_layer: Option<LastLayerData>,
+    pub last_layer: Option<LastLayer>,
 }
 
-/// The features and the head's outputs of every completion token.
+/// The data of the last layer, where the policy's device left it.
+#[derive(Debug, Clone)]
+pub enum LastLayer {
+    /// In host memory.
+    Host(LastLayerData),
+    /// On another device.
+    Device(LastLayerTensors),
+}
+
+/// The features and the head's outputs of every completion token, in host memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LastLayerData {
     /// The feature that produced each token's logits, `[B, T, D]`.
@@ -49,91 +59,158 @@ pub struct LastLayerData {
     pub vocab_size: usize,
 }
 
+/// The same as tensors, with the N = B * T tokens in one axis, each compact.
+#[derive(Debug, Clone)]
+pub struct LastLayerTensors {
+    /// `[N, D]`, in the policy's dtype.
+    pub hidden: Tensor,
+    /// `[N, K]`, u32.
+    pub topk_ids: Tensor,
+    /// `[N, K]`, f32.
+    pub topk_logits: Tensor,
+    /// `[N]`, f32.
+    pub logsumexp: Tensor,
+    /// `[N]`, f32.
+    pub action_logits: Tensor,
+    /// Number of token ids, V.
+    pub vocab_size: usize,
+}
+
+impl LastLayer {
+    /// The data of consecutive rows in one; parts of different devices, and no part at all, are errors.
+    pub fn join(parts: Vec<Self>) -> Result<Self> {
+        let mut parts = parts.into_iter();
+        let mut all = parts.next().context("a batch has at least one part")?;
+        let (mut host, mut device) = (Vec::new(), Vec::new());
+        for part in parts {
+            match part {
+                Self::Host(part) => host.push(part),
+                Self::Device(part) => device.push(part),
+            }
+        }
+        match &mut all {
+            Self::Host(all) if device.is_empty() => host.into_iter().for_each(|part| all.append(part)),
+            Self::Device(first) if host.is_empty() => {
+                device.insert(0, first.clone());
+                *first = LastLayerTensors::join(&device)?;
+            }
+            _ => anyhow::bail!("the parts of a batch lie on different devices"),
+        }
+        Ok(all)
+    }
+
+    /// Width of the features, D, and number of top tokens, K.
+    pub fn extents(&self) -> (usize, usize) {
+        match self {
+            Self::Host(data) => (data.width, data.k),
+            Self::Device(tensors) => (tensors.hidden.dims()[1], tensors.topk_ids.dims()[1]),
+        }
+    }
+
+    /// The data in host memory, copied there where it is not.
+    pub fn to_host(&self) -> Result<Cow<'_, LastLayerData>> {
+        match self {
+            Self::Host(data) => Ok(Cow::Borrowed(data)),
+            Self::Device(tensors) => Ok(Cow::Owned(tensors.to_host()?)),
+        }
+    }
+}
+
+impl LastLayerData {
+    fn append(&mut self, part: Self) {
+        self.hidden.extend(part.hidden);
+        self.topk_ids.extend(part.topk_ids);
+        self.topk_logits.extend(part.topk_logits);
+        self.logsumexp.extend(part.logsumexp);
+        self.action_logits.extend(part.action_logits);
+    }
+}
+
+impl LastLayerTensors {
+    fn join(parts: &[Self]) -> Result<Self> {
+        let cat = |field: fn(&Self) -> &Tensor| Tensor::cat(&parts.iter().map(field).collect::<Vec<_>>(), 0);
+        Ok(Self {
+            hidden: cat(|part| &part.hidden)?,
+            topk_ids: cat(|part| &part.topk_ids)?,
+            topk_logits: cat(|part| &part.topk_logits)?,
+            logsumexp: cat(|part| &part.logsumexp)?,
+            action_logits: cat(|part| &part.action_logits)?,
+            vocab_size: parts.first().map_or(0, |part| part.vocab_size),
+        })
+    }
+
+    /// A copy in host memory, the features as f32.
+    pub fn to_host(&self) -> Result<LastLayerData> {
+        Ok(LastLayerData {
+            hidden: host(&self.hidden)?,
+            topk_ids: self.topk_ids.flatten_all()?.to_vec1()?,
+            topk_logits: host(&self.topk_logits)?,
+            logsumexp: host(&self.logsumexp)?,
+            action_logits: host(&self.action_logits)?,
+            k: self.topk_ids.dim(1)?,
+            width: self.hidden.dim(1)?,
+            vocab_size: self.vocab_size,
+        })
+    }
+}
+
 impl Forward {
     /// The scores of all tokens; logits exist for a bounded number of tokens at a time.
     pub fn scores(&self, wants: &Wants) -> Result<Scores> {
         let k = wants.last_layer_k;
         ensure!(k != Some(0), "the number of top tokens is 0, expected at least 1");
-        let parts = side_by_side(self.parts.iter().collect(), |part| part.logits(k))?;
-        let column = |column: usize| {
-            let parts = parts.iter().flat_map(|part| part.stats.iter().skip(column).step_by(4));
-            parts.copied().collect::<Vec<f32>>()
-        };
+        let parts = side_by_side(self.parts.iter().collect(), |part| part.scores(k))?;
+        let stats = join(parts.iter().map(|part| &part.stats))?;
+        let column = |column| stats.narrow(1, column, 1)?.flatten_all()?.contiguous();
         let last_layer = match k {
             None => None,
-            Some(k) => {
-                let (vocab_size, width) = self.parts[0].head.dims2()?;
-                Some(LastLayerData {
-                    hidden: host(&self.hidden()?)?,
-                    topk_ids: parts.iter().flat_map(|part| part.top.ids.iter().copied()).collect(),
-                    topk_logits: parts.iter().flat_map(|part| part.top.logits.iter().copied()).collect(),
-                    logsumexp: column(1),
-                    action_logits: column(3),
-                    k: k.min(vocab_size),
-                    width,
-                    vocab_size,
-                })
-            }
+            Some(_) => Some(LastLayerTensors {
+                hidden: self.hidden()?,
+                topk_ids: join(parts.iter().flat_map(|part| &part.topk_ids))?,
+                topk_logits: join(parts.iter().flat_map(|part| &part.topk_logits))?,
+                logsumexp: column(1)?,
+                action_logits: column(3)?,
+                vocab_size: self.parts[0].head.dim(0)?,
+            }),
         };
-        Ok(Scores { logps: column(0), entropy: wants.entropy.then(|| column(2)), last_layer })
+        let last_layer = match last_layer {
+            Some(tensors) if tensors.hidden.device().is_cpu() => Some(LastLayer::Host(tensors.to_host()?)),
+            other => other.map(LastLayer::Device),
+        };
+        let entropy = if wants.entropy { Some(host(&column(2)?)?) } else { None };
+        Ok(Scores { logps: host(&column(0)?)?, entropy, last_layer })
     }
+}
+
+fn join<'a>(parts: impl Iterator<Item = &'a Tensor>) -> Result<Tensor> {
+    Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0)?)
 }
 
 /// What the logits of some rows say.
 struct PartScores {
     /// The columns of `ops::logit_stats`, `[rows * T, 4]`.
-    stats: Vec<f32>,
-    top: TopTokens,
+    stats: Tensor,
+    /// `[n, K]` each, for consecutive tokens; empty unless asked for.
+    topk_ids: Vec<Tensor>,
+    topk_logits: Vec<Tensor>,
 }
 
 impl Part {
-    fn logits(&self, k: Option<usize>) -> Result<PartScores> {
+    fn scores(&self, k: Option<usize>) -> Result<PartScores> {
         let (count, vocab) = (self.hidden.dim(0)?, self.head.dim(0)?);
-        let mut scores = PartScores { stats: Vec::with_capacity(4 * count), top: TopTokens::default() };
+        let (mut stats, mut topk_ids, mut topk_logits) = (Vec::new(), Vec::new(), Vec::new());
         let chunk = ops::chunk_rows(vocab);
         for from in (0..count).step_by(chunk) {
             let len = chunk.min(count - from);
-            let logits = self.hidden.narrow(0, from, len)?.matmul(&self.head.t()?)?;
+            let logits = self.hidden.narrow(0, from, len)?.to_dtype(DType::F32)?.matmul(&self.head.t()?)?;
             let targets = self.targets.narrow(0, from, len)?;
-            scores.stats.extend(host(&ops::logit_stats(&logits, &targets, self.loss_temperature)?)?);
+            stats.push(ops::logit_stats(&logits, &targets, self.loss_temperature)?);
             if let Some(k) = k {
-                scores.top.extend(&logits, k.min(vocab))?;
+                let ids = ops::top_ids(&logits, k.min(vocab))?;
+                topk_logits.push(logits.gather(&ids, 1)?);
+                topk_ids.push(ids);
             }
         }
-        Ok(scores)
+        Ok(PartScores { stats: join(stats.iter())?, topk_ids, topk_logits })
     }
-}
-
-#[derive(Default)]
-struct TopTokens {
-    ids: Vec<u32>,
-    logits: Vec<f32>,
-}
-
-impl TopTokens {
-    /// Appends the `k` largest of every row of `logits` `[N, V]`.
-    fn extend(&mut self, logits: &Tensor, k: usize) -> Result<()> {
-        let vocab = logits.dim(1)?;
-        let logits = host(logits)?;
-        let rows: Vec<Vec<u32>> =
-            logits.par_chunks_exact(vocab).map_init(Vec::new, |order, row| top_k(row, k, order).to_vec()).collect();
-        for (row, ids) in logits.chunks_exact(vocab).zip(rows) {
-            self.logits.extend(ids.iter().map(|id| row[*id as usize]));
-            self.ids.extend(ids);
-        }
-        Ok(())
-    }
-}
-
-/// The ids of the `k` largest `logits`, descending, the lower id first among equals; `order` is scratch space.
-pub(super) fn top_k<'a>(logits: &[f32], k: usize, order: &'a mut Vec<u32>) -> &'a [u32] {
-    order.clear();
-    order.extend(0..logits.len() as u32);
-    let descending = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
-    if k < order.len() {
-        order.select_nth_unstable_by(k, descending);
-    }
-    let top = &mut order[..k.min(logits.len())];
-    top.sort_unstable_by(descending);
-    top
 }

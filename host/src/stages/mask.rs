@@ -1,9 +1,7 @@
 //! Stage 4: which tokens reach the backward pass.
 
 use anyhow::Result;
-use capo_plugin::{Mask, Sink};
-
-use crate::batch::{StepBatch, StepInfo};
+use capo_plugin::{Batch, Mask, Sink};
 
 /// Which tokens the masks left.
 #[derive(Debug)]
@@ -21,12 +19,14 @@ pub struct Keep {
 /// # Errors
 ///
 /// A mask's own sentence, or the rule that it broke.
-pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &StepBatch, info: &StepInfo) -> Result<Keep> {
-    let (mut keep, mut left) = (batch.completion_mask.clone(), batch.completion_tokens());
+pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>) -> Result<Keep> {
+    let count = |keep: &[u8]| keep.iter().map(|&keep| u64::from(keep)).sum();
+    let mut keep = batch.completion_mask.to_vec();
+    let mut left = count(&keep);
     let mut rejected = Vec::with_capacity(masks.len());
     for mask in masks {
-        mask.mask(sink, &batch.view(info), &mut keep)?;
-        let tokens = keep.iter().map(|&keep| u64::from(keep)).sum();
+        mask.mask(sink, batch, &mut keep)?;
+        let tokens = count(&keep);
         rejected.push((mask.id().to_owned(), left - tokens));
         left = tokens;
     }
@@ -38,16 +38,9 @@ pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &StepBatch, info: &
 /// # Errors
 ///
 /// A mask's own sentence.
-pub fn step_end(
-    masks: &mut [Mask],
-    sink: &mut dyn Sink,
-    batch: &StepBatch,
-    info: &StepInfo,
-    keep: &Keep,
-    taken: bool,
-) -> Result<()> {
+pub fn step_end(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>, keep: &Keep, taken: bool) -> Result<()> {
     for mask in masks {
-        mask.step_end(sink, &batch.view(info), &keep.keep, taken)?;
+        mask.step_end(sink, batch, &keep.keep, taken)?;
     }
     Ok(())
 }

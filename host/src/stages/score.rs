@@ -3,8 +3,9 @@
 use anyhow::{Result, bail, ensure};
 use capo_plugin::Inputs;
 
-use crate::batch::{HeadState, StepBatch};
-use crate::model::{Config, Forward, HEAD, LastLayerData, Policy, Scores, Wants};
+use crate::batch::StepBatch;
+use crate::lend::HeadState;
+use crate::model::{Config, Forward, HEAD, LastLayer, Policy, Scores, Wants};
 use crate::optim::AdamW;
 
 /// What the components of a run asked for.
@@ -89,7 +90,7 @@ pub fn fill(
     batch.logps = scores.logps;
     batch.entropy = scores.entropy;
     if let Some(last) = scores.last_layer {
-        batch.set_last_layer(last);
+        batch.set_last_layer(last)?;
     }
     if let (Some(reference), None) = (reference, &batch.ref_logps) {
         batch.ref_logps = Some(logps(reference, batch, work)?);
@@ -112,6 +113,7 @@ pub fn logps(policy: &Policy, batch: &StepBatch, work: Work) -> Result<Vec<f32>>
 fn in_parts(policy: &Policy, batch: &StepBatch, wants: &Wants, work: Work) -> Result<Scores> {
     let completions = batch.dims.completions as usize;
     let mut all = Scores { logps: Vec::new(), entropy: None, last_layer: None };
+    let mut last_layers = Vec::new();
     for start in (0..completions).step_by(work.micro_batch) {
         let rows = batch.sequences.slice(start..(start + work.micro_batch).min(completions));
         let part = policy.forward_detached(&rows, work.loss_temperature)?.scores(wants)?;
@@ -119,30 +121,15 @@ fn in_parts(policy: &Policy, batch: &StepBatch, wants: &Wants, work: Work) -> Re
         if let Some(entropy) = part.entropy {
             all.entropy.get_or_insert_default().extend(entropy);
         }
-        match (&mut all.last_layer, part.last_layer) {
-            (Some(all), Some(part)) => append(all, part),
-            (none, part) => *none = part,
-        }
+        last_layers.extend(part.last_layer);
+    }
+    if !last_layers.is_empty() {
+        all.last_layer = Some(LastLayer::join(last_layers)?);
     }
     Ok(all)
 }
 
-fn append(all: &mut LastLayerData, part: LastLayerData) {
-    all.hidden.extend(part.hidden);
-    all.topk_ids.extend(part.topk_ids);
-    all.topk_logits.extend(part.topk_logits);
-    all.logsumexp.extend(part.logsumexp);
-    all.action_logits.extend(part.action_logits);
-}
-
 fn head_state(policy: &Policy, optimizer: &AdamW) -> Result<HeadState> {
     let (exp_avg, exp_avg_sq) = optimizer.moments(HEAD)?;
-    let (vocab_size, width) = exp_avg.dims2()?;
-    let values = |tensor: &candle_core::Tensor| tensor.flatten_all()?.to_vec1();
-    Ok(HeadState {
-        weight: values(policy.params().get(HEAD)?.as_tensor())?,
-        exp_avg: values(exp_avg)?,
-        exp_avg_sq: values(exp_avg_sq)?,
-        shape: [vocab_size as i64, width as i64],
-    })
+    HeadState::new(policy.params().get(HEAD)?.as_tensor(), exp_avg, exp_avg_sq)
 }

@@ -16,6 +16,7 @@ use crate::registry::Registry;
 use crate::replay::{check_any, replay_step};
 use crate::report::{grouped, percent};
 use crate::sink::WarningSink;
+use crate::upload::Device;
 use crate::watchdog::Watchdog;
 
 pub use range::Range;
@@ -56,6 +57,8 @@ pub struct Sweep<'a> {
     registry: &'a Registry,
     masks: Masks<'a>,
     paths: &'a [PathBuf],
+    /// Where masks find a batch's large arrays, if not in host memory.
+    device: Option<&'a Device>,
     /// The batches, where they are small enough to be read only once.
     held: Option<Vec<(StepBatch, StepInfo)>>,
     warned: BTreeSet<String>,
@@ -68,9 +71,15 @@ impl<'a> Sweep<'a> {
     /// # Errors
     ///
     /// A mask's own sentence about its keys, no mask at all, a file that is not a batch.
-    pub fn open(registry: &'a Registry, masks: Masks<'a>, paths: &'a [PathBuf], ranges: &[Range]) -> Result<Self> {
+    pub fn open(
+        registry: &'a Registry,
+        masks: Masks<'a>,
+        paths: &'a [PathBuf],
+        device: Option<&'a Device>,
+        ranges: &[Range],
+    ) -> Result<Self> {
         let (warned, watchdog) = (BTreeSet::new(), Watchdog::off());
-        let mut sweep = Self { registry, masks, paths, held: None, warned, watchdog };
+        let mut sweep = Self { registry, masks, paths, device, held: None, warned, watchdog };
         for range in ranges {
             let values = range.values();
             for &value in [values.first(), values.last()].into_iter().flatten() {
@@ -163,7 +172,7 @@ impl<'a> Sweep<'a> {
         let mut by_mask = vec![all; masks.len()];
         let mut sink = WarningSink { warned: &mut self.warned, watchdog: &self.watchdog };
         let mut step = |path: &Path, (batch, info): &(StepBatch, StepInfo)| -> Result<()> {
-            let keep = replay_step(&mut masks, &mut sink, path, batch, info)?;
+            let keep = replay_step(&mut masks, &mut sink, path, self.device, (batch, info))?;
             let tokens = batch.completion_tokens();
             let rejected = keep.rejected.iter().map(|(_, rejected)| *rejected);
             let own = by_mask.iter_mut().zip(rejected);

@@ -5,18 +5,21 @@
 //! subsets that would move either too far. After the step it updates its own model of the optimizer with the tokens that
 //! all masks kept.
 //!
+//! A batch may lie in host memory or on a CUDA device; the mask works where it lies.
+//!
 //! Keys and records are described in the README of each plugin that offers it.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![deny(missing_docs)]
 
+mod device;
 mod optimizer;
 mod records;
 mod table;
 
 use std::marker::PhantomData;
 
-use capo_core::{Arrays, CurvatureModel, HostArrays, Loss, Policy, Step};
+use capo_core::{CurvatureModel, Loss, Policy, Step};
 use capo_plugin::prelude::*;
 use capo_plugin::{Denominator, LastLayer};
 
@@ -100,18 +103,8 @@ fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_core::LastLa
         width: *width as usize,
         vocab_size: last.vocab_size,
         action_ids: batch.completion_ids,
-        arrays: arrays(&last)?,
+        arrays: device::arrays(&last)?,
     })
-}
-
-fn arrays<'a>(last: &LastLayer<'a>) -> Result<Arrays<'a>, PluginError> {
-    Ok(Arrays::Host(HostArrays {
-        hidden: last.hidden.as_f32()?,
-        topk_ids: last.topk_ids.as_u32()?,
-        topk_logits: last.topk_logits.as_f32()?,
-        action_logits: last.action_logits.as_f32()?,
-        logsumexp: last.logsumexp.as_f32()?,
-    }))
 }
 
 fn failed(error: capo_core::Error) -> PluginError {

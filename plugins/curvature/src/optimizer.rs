@@ -1,8 +1,10 @@
 //! Which optimizer the proposed step models, and whose moments it starts from.
 
-use capo_core::{HostMoments, MomentArrays, OptimizerModel};
+use capo_core::{HostMoments, OptimizerModel};
 use capo_plugin::OptimizerKind;
 use capo_plugin::prelude::*;
+
+use crate::device;
 
 /// The optimizer of the proposed step.
 #[derive(Clone, Copy)]
@@ -76,9 +78,6 @@ impl Optimizer {
         if self.moments == Moments::Own {
             return Ok(None);
         }
-        let state = batch.optimizer_state()?;
-        let (exp_avg, exp_avg_sq) = (state.exp_avg.as_f32()?, state.exp_avg_sq.as_f32()?);
-        let arrays = MomentArrays::Host { exp_avg, exp_avg_sq };
-        Ok(Some(HostMoments { arrays, steps: batch.optimizer.steps_taken }))
+        Ok(Some(HostMoments { arrays: device::moments(batch)?, steps: batch.optimizer.steps_taken }))
     }
 }

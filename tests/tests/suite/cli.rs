@@ -45,6 +45,7 @@ fn help() {
         "--plugin",
         "CAPO_PLUGIN_PATH",
         "native code with your rights",
+        "--device",
         "--output-dir",
         "runs/",
         "--resume",

@@ -41,7 +41,7 @@ fn keys_of_components() {
 #[test]
 fn sections_and_keys() {
     assert_snapshot!(refused("--set train.learning_rat=1"), @"`[train]` of the default config and `--set`: unknown key `learning_rat` (did you mean `learning_rate`?)");
-    assert_snapshot!(refused("--set train.zzz=1"), @"`[train]` of the default config and `--set`: unknown key `zzz` (known: `seed`, `max_steps`, `per_device_train_batch_size`, `gradient_accumulation_steps`, `steps_per_generation`, `num_iterations`, `learning_rate`, `lr_scheduler_type`, `warmup_ratio`, `weight_decay`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `max_grad_norm`, `loss_temperature`, `mask_denominator`, `last_layer_top_k`, `save_steps`, `save_total_limit`, `component_timeout`, `component_state_limit`, `output_dir`)");
+    assert_snapshot!(refused("--set train.zzz=1"), @"`[train]` of the default config and `--set`: unknown key `zzz` (known: `device`, `dtype`, `seed`, `max_steps`, `per_device_train_batch_size`, `gradient_accumulation_steps`, `steps_per_generation`, `num_iterations`, `learning_rate`, `lr_scheduler_type`, `warmup_ratio`, `weight_decay`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `max_grad_norm`, `loss_temperature`, `mask_denominator`, `last_layer_top_k`, `save_steps`, `save_total_limit`, `component_timeout`, `component_state_limit`, `output_dir`)");
     assert_snapshot!(refused("--set trian.seed=1"), @"the default config and `--set`: unknown key `trian` (did you mean `train`?)");
     assert_snapshot!(refused("--set reward.0.weigth=1"), @r#"`[[reward]]` with `use = "exact_match"`: unknown key `weigth` (did you mean `weight`?)"#);
     assert_snapshot!(refused("--set reward.0.use=exact_mach"), @"`[[reward]]` names `exact_mach`, which no loaded image offers (did you mean `exact_match`?)");

@@ -23,7 +23,7 @@ fn build(manifest: &Path, library: &str) -> PathBuf {
 }
 
 /// The plugin on the `capo-plugin` of its day.
-fn frozen() -> PathBuf {
+pub fn frozen() -> PathBuf {
     build(&sources().join("plugin/Cargo.toml"), "libfrozen.so")
 }
 

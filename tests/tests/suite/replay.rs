@@ -8,28 +8,36 @@ use tests::artifacts::workspace;
 use tests::run_dir::tensors;
 
 /// Largest deviation from the reference, as a share of the batch's largest value.
-const TOLERANCE: f32 = 1e-5;
+pub const TOLERANCE: f32 = 1e-5;
 
-fn case(name: &str) -> PathBuf {
+pub fn case(name: &str) -> PathBuf {
     workspace().join("tests/data/replay").join(name)
 }
 
-fn replay(folder: &Folder, config: &Path, batches: &[PathBuf], out: &str) {
+/// Replays `batches` with libcapo.so and `flags`.
+pub fn replay(folder: &Folder, flags: &str, config: &Path, batches: &[PathBuf], out: &str) {
     let batches = batches.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");
     let said = folder
-        .host(&format!("replay --plugin libcapo.so --config {} --out {out} {batches}", config.display()))
+        .host(&format!("replay --plugin libcapo.so {flags} --config {} --out {out} {batches}", config.display()))
         .succeeded();
     assert!(said.stdout.contains("rejected"), "{}", said.stdout);
 }
 
+/// The four batch files of a case.
+pub fn batches(case: &Path) -> Vec<PathBuf> {
+    (0..4).map(|i| case.join(format!("batch-{i:04}.safetensors"))).collect()
+}
+
 /// `keep` equal, `m_f` and `m_h` close, for every batch of a case whose state carries over.
-fn check(name: &str) {
-    let (folder, case) = (Folder::new(), case(name));
-    let batches: Vec<PathBuf> = (0..4).map(|i| case.join(format!("batch-{i:04}.safetensors"))).collect();
-    replay(&folder, &case.join("mask.toml"), &batches, "out");
+pub fn check_case(folder: &Folder, flags: &str, case: &Path) {
+    replay(folder, flags, &case.join("mask.toml"), &batches(case), "out");
     for i in 0..4 {
-        compare(&folder, &case, i);
+        compare(folder, case, i);
     }
+}
+
+fn check(name: &str) {
+    check_case(&Folder::new(), "", &case(name));
 }
 
 /// What a replay into `out` found in a case's batch `i`, against what is expected.
@@ -54,7 +62,7 @@ fn authors_functions() {
         let folder = Folder::new();
         let file = |name: &str, i: usize| case.join(format!("{name}-{i:04}.safetensors"));
         let batches: Vec<PathBuf> = (0..step).map(|i| file("accepted", i)).chain([file("batch", step)]).collect();
-        replay(&folder, &case.join(format!("mask-{step:04}.toml")), &batches, "out");
+        replay(&folder, "", &case.join(format!("mask-{step:04}.toml")), &batches, "out");
         compare(&folder, &case, step);
     }
 }
@@ -136,7 +144,7 @@ fn a_replay_repeats_the_run() {
     let steps = "--set train.max_steps=4 --set eval.num_prompts=0 --set train.save_steps=0";
     let run = folder.train("run", &format!("--plugin libcapo.so {steps} {limits} --dump-batches dump"));
     let batches: Vec<PathBuf> = (0..4).map(|i| folder.path().join(format!("dump/batch-{i:06}.safetensors"))).collect();
-    replay(&folder, &run.path().join("config.toml"), &batches, "out");
+    replay(&folder, "", &run.path().join("config.toml"), &batches, "out");
     let rates = run.metric("mask/rejection_rate");
     assert!(rates.iter().any(|rate| *rate > 0.0), "nothing was rejected: {rates:?}");
     for (i, (rate, m_f)) in rates.iter().zip(run.metric("capo.curvature/m_f/max")).enumerate() {

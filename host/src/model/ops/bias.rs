@@ -3,10 +3,14 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
+use super::fused;
 use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
 
 /// `x + bias` for `x` `[.., W]` and `bias` `[W]`.
 pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    if !fused(x) {
+        return x.broadcast_add(bias);
+    }
     x.contiguous()?.apply_op2(&bias.contiguous()?, AddBias)
 }
 

@@ -6,6 +6,10 @@ use candle_core::{CpuStorage, CustomOp3, InplaceOp2, Layout, Result, Shape, Tens
 
 use super::kernel::Real;
 use super::kernel::{dot, dtype_error, for_rows_costing, layout_error, maximum, slice, sum};
+use super::{fused, generic, has_kernel};
+
+/// Widest head that the CUDA kernel takes.
+pub(super) const MOST_WIDTH: usize = 256;
 
 /// Which rows of the cache are still generating, and where they stand.
 #[derive(Debug, Clone)]
@@ -20,11 +24,18 @@ pub(crate) struct DecodeRows {
 
 /// Writes `new` `[A, H, 1, width]` into `cache` `[B, H, S, width]` at `rows.index` of the active rows, in place.
 pub(crate) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
+    if !has_kernel(cache) {
+        return generic::append_to_cache(cache, new, rows);
+    }
     cache.inplace_op2(new, &Append(rows.clone()))
 }
 
 /// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to `rows.index`, as `[A, H * width]`.
 pub(crate) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
+    let too_wide = keys.dim(3)? > MOST_WIDTH && !fused(queries);
+    if !has_kernel(queries) || too_wide {
+        return generic::decode_attention(queries, keys, values, rows);
+    }
     queries.apply_op3_no_bwd(keys, values, &Attend(rows.clone()))
 }
 
@@ -50,6 +61,17 @@ impl InplaceOp2 for Append {
             cache[at..at + width].copy_from_slice(new);
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        a: &mut candle_core::CudaStorage,
+        al: &Layout,
+        b: &candle_core::CudaStorage,
+        bl: &Layout,
+    ) -> Result<()> {
+        super::cuda::append_to_cache((a, al), (b, bl), &self.0)
     }
 }
 
@@ -107,5 +129,18 @@ impl CustomOp3 for Attend {
             self.group(queries, &keys[range.clone()], &values[range], width, out);
         });
         Ok((CpuStorage::F32(out), ql.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        a: &candle_core::CudaStorage,
+        al: &Layout,
+        b: &candle_core::CudaStorage,
+        bl: &Layout,
+        c: &candle_core::CudaStorage,
+        cl: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        super::cuda::decode_attention((a, al), (b, bl), (c, cl), &self.0)
     }
 }

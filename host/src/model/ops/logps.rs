@@ -3,6 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, dtype_error, for_rows_costing, layout_error, maximum, slice};
+use super::{generic, has_kernel};
 
 /// Most logits that exist at one time (64 MiB in f32).
 const CHUNK_LOGITS: usize = 1 << 24;
@@ -17,6 +18,9 @@ pub fn chunk_rows(vocab: usize) -> usize {
 /// Columns: log-probability of the target (nats), logsumexp, entropy (nats), all of `logits / temperature`; and the
 /// target's raw logit. A target outside the vocabulary is an error.
 pub fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -> Result<Tensor> {
+    if !has_kernel(logits) {
+        return generic::logit_stats(logits, targets, temperature);
+    }
     logits.contiguous()?.apply_op2_no_bwd(targets, &Stats { temperature })
 }
 
@@ -39,7 +43,7 @@ pub fn token_logps_vjp(
         let hidden = hidden.narrow(0, from, len)?;
         let logits = hidden.matmul(&head.t()?)?;
         let (targets, seed) = (targets.narrow(0, from, len)?, seed.narrow(0, from, len)?);
-        let d_logits = logits.apply_op3_no_bwd(&targets, &seed, &LogitGradient { temperature })?;
+        let d_logits = logit_gradient(&logits, &targets, &seed, temperature)?;
         drop(logits);
         d_hidden.push(d_logits.matmul(head)?);
         let part = d_logits.t()?.matmul(&hidden)?;
@@ -54,6 +58,14 @@ pub fn token_logps_vjp(
     };
     let d_hidden = if d_hidden.is_empty() { hidden.zeros_like()? } else { Tensor::cat(&d_hidden, 0)? };
     Ok((d_hidden, d_head))
+}
+
+/// The gradient of `sum_n seed_n logp_n` by `logits` `[N, V]`.
+fn logit_gradient(logits: &Tensor, targets: &Tensor, seed: &Tensor, temperature: f64) -> Result<Tensor> {
+    if !has_kernel(logits) {
+        return generic::logit_gradient(logits, targets, seed, temperature);
+    }
+    logits.apply_op3_no_bwd(targets, seed, &LogitGradient { temperature })
 }
 
 /// The numbers of rows and of logits per row, once the shapes and targets are known to fit.
@@ -150,6 +162,17 @@ impl CustomOp2 for Stats {
             other => dtype_error(other, self.name()),
         }
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        a: &candle_core::CudaStorage,
+        al: &Layout,
+        b: &candle_core::CudaStorage,
+        bl: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        super::cuda::logit_stats((a, al), (b, bl), self.temperature)
+    }
 }
 
 /// `d_v = seed / temperature * (1[v = target] - softmax(logits / temperature)_v)`.
@@ -207,5 +230,18 @@ impl CustomOp3 for LogitGradient {
             CpuStorage::F64(_) => self.run::<f64>((logits, ll), targets, (seed, sl)),
             other => dtype_error(other, self.name()),
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        a: &candle_core::CudaStorage,
+        al: &Layout,
+        b: &candle_core::CudaStorage,
+        bl: &Layout,
+        c: &candle_core::CudaStorage,
+        cl: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        super::cuda::logit_gradient((a, al), (b, bl), (c, cl), self.temperature)
     }
 }

@@ -1,34 +1,62 @@
 //! Differentiable tensor operations that candle lacks or has only without a backward pass.
 //!
-//! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`; the backward passes are custom
-//! ops too, so that a device kernel can be added to each without touching the model. All kernels work row by row in a
-//! fixed order: the bits of a result do not depend on the number of threads.
+//! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`, and so is each backward pass. All
+//! kernels work row by row in a fixed order: the bits of a result do not depend on the number of threads. Other devices and
+//! other dtypes take the compositions in `generic`, and CUDA kernels for some of them; `fused` and `has_kernel` decide.
 //!
 //! What fusing gains, forward and backward on one thread, against the same thing made of candle's
 //! differentiable operations (32 rows of 64 tokens, D = 128, 4 heads, gate 512 wide; `benches/model.rs` prints it):
 //! `rms_norm` 0.8 against 3.4 ms, `add_bias` 0.3 against 2.1, `swiglu` 5.2 against 10.7, `causal_softmax` 0.9 against 7.0,
 //! `rope` 0.4 against 1.0.
 
+use candle_core::{DType, Tensor};
+
 mod add;
 mod bias;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod decode;
+mod draw;
+mod generic;
 mod kernel;
 mod logps;
 mod rms_norm;
 mod rope;
+mod rows;
 mod softmax;
 mod swiglu;
+mod top;
 
 pub use add::add;
 pub use bias::add_bias;
 pub(crate) use bias::sum_rows;
 pub(crate) use decode::{DecodeRows, append_to_cache, decode_attention};
+pub(crate) use draw::{NOT_FINITE, argmax, draw, pick};
 pub(crate) use kernel::{layout_error, sum_squares, update2, update3};
 pub use logps::{chunk_rows, logit_stats, token_logps_vjp};
 pub use rms_norm::rms_norm;
 pub(crate) use rms_norm::rms_norm_backward;
 pub use rope::{Rope, RopeTable};
+pub(crate) use rows::add_rows;
 pub use softmax::causal_softmax;
 pub(crate) use softmax::causal_softmax_backward;
 pub use swiglu::swiglu;
 pub(crate) use swiglu::swiglu_backward;
+pub(crate) use top::{top_ids, top_k};
+
+/// Whether the fused CPU kernels take `x`; everything else goes to `generic`.
+pub(crate) fn fused(x: &Tensor) -> bool {
+    #[cfg(test)]
+    if tests::GENERIC.get() {
+        return false;
+    }
+    x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::F64)
+}
+
+/// Whether operations that have a CUDA kernel beside the fused one take `x`; everything else goes to `generic`.
+fn has_kernel(x: &Tensor) -> bool {
+    fused(x) || x.device().is_cuda()
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,10 +1,11 @@
 //! Rotary position embeddings with one first position per row.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
+use super::{generic, has_kernel};
 
 /// Cosines and sines of `position / theta^(2i / width)`, for `i < width / 2`.
 #[derive(Debug)]
@@ -35,23 +36,68 @@ impl RopeTable {
 #[derive(Debug, Clone)]
 pub struct Rope {
     /// Angles.
-    pub table: Arc<RopeTable>,
+    pub(crate) table: Arc<RopeTable>,
     /// First real token of each row, `[B]`.
-    pub starts: Arc<[usize]>,
-    /// Index in the row of the first token given.
-    pub first_index: usize,
+    pub(crate) starts: Arc<[usize]>,
+    first_index: usize,
+    angles: Arc<OnceLock<Angles>>,
+}
+
+/// Cosines and sines of every token of a batch on its device, `[B, 1, S, width / 2]`.
+#[derive(Debug, Clone)]
+struct Angles {
+    cos: Tensor,
+    sin: Tensor,
 }
 
 impl Rope {
+    /// The rotation of rows whose first real tokens are `starts` `[B]`, for tokens given from `first_index` on.
+    pub fn new(table: Arc<RopeTable>, starts: Arc<[usize]>, first_index: usize) -> Self {
+        Self { table, starts, first_index, angles: Arc::default() }
+    }
+
     /// Rotates `x` `[B, S, H * width]` and lays the heads out first: `[B, H, S, width]`.
     pub fn apply(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
+        if !has_kernel(x) {
+            let (rows, tokens, all) = x.dims3()?;
+            let heads_first = x.reshape((rows, tokens, heads, all / heads))?.transpose(1, 2)?;
+            let Angles { cos, sin } = self.angles(tokens, x.device())?;
+            return generic::rotate(&heads_first, &cos, &sin);
+        }
         x.contiguous()?.apply_op1(Rotate { rope: self.clone(), heads, inverse: false })
     }
 
     /// The gradient by the argument of `apply`, `[B, S, H * width]`, for the gradient of its result, contiguous.
     pub(crate) fn backward(&self, grad: &Tensor) -> Result<Tensor> {
         let heads = grad.dim(1)?;
+        if !has_kernel(grad) {
+            let (rows, _, tokens, width) = grad.dims4()?;
+            let Angles { cos, sin } = self.angles(tokens, grad.device())?;
+            let turned = generic::rotate(grad, &cos, &sin.neg()?)?;
+            return turned.transpose(1, 2)?.reshape((rows, tokens, heads * width));
+        }
         grad.apply_op1_no_bwd(&Rotate { rope: self.clone(), heads, inverse: true })
+    }
+
+    fn position(&self, row: usize, token: usize) -> usize {
+        (self.first_index + token).saturating_sub(self.starts[row])
+    }
+
+    /// Looked up once for all layers.
+    fn angles(&self, tokens: usize, device: &Device) -> Result<Angles> {
+        if let Some(angles) = self.angles.get().filter(|angles| angles.cos.dims()[2] == tokens) {
+            return Ok(angles.clone());
+        }
+        let (rows, half) = (self.starts.len(), self.table.half);
+        let gather = |table: &[f32]| {
+            let positions = (0..rows).flat_map(|row| (0..tokens).map(move |token| self.position(row, token)));
+            let values: Vec<f32> = positions.flat_map(|p| table[p * half..][..half].iter().copied()).collect();
+            Tensor::from_vec(values, (rows, 1, tokens, half), device)
+        };
+        let angles = Angles { cos: gather(&self.table.cos)?, sin: gather(&self.table.sin)? };
+        // A second one, for another number of tokens, is not kept.
+        let _ = self.angles.set(angles.clone());
+        Ok(angles)
     }
 }
 
@@ -77,7 +123,7 @@ impl Rotate {
             (true, &[rows, heads, tokens, width]) => Sizes { rows, tokens, heads, width },
             (_, other) => return layout_error(self.name(), format!("x has shape {other:?}")),
         };
-        let last = (0..sizes.rows).map(|row| self.position(row, sizes.tokens.saturating_sub(1))).max();
+        let last = (0..sizes.rows).map(|row| self.rope.position(row, sizes.tokens.saturating_sub(1))).max();
         let fits = sizes.width == 2 * self.rope.table.half
             && self.rope.starts.len() == sizes.rows
             && last.unwrap_or(0) < self.rope.table.positions();
@@ -87,14 +133,9 @@ impl Rotate {
         Ok(sizes)
     }
 
-    fn position(&self, row: usize, token: usize) -> usize {
-        (self.rope.first_index + token).saturating_sub(self.rope.starts[row])
-    }
-
     fn run<T: Real>(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let sizes = self.sizes(layout)?;
+        let Sizes { rows, tokens, heads, width } = self.sizes(layout)?;
         let x = slice::<T>(storage, layout, self.name())?;
-        let Sizes { rows, tokens, heads, width } = sizes;
         let mut out = vec![T::from_f64(0.0); x.len()];
         // Both layouts are walked as runs of `width`; `outer` and `inner` are the middle axes of the output.
         let (outer, inner) = if self.inverse { (tokens, heads) } else { (heads, tokens) };
@@ -102,11 +143,14 @@ impl Rotate {
             let (row, middle, last) = (run / (outer * inner), run / inner % outer, run % inner);
             let token = if self.inverse { middle } else { last };
             let source = &x[((row * inner + last) * outer + middle) * width..][..width];
-            self.rotate(self.position(row, token), source, out);
+            self.rotate(self.rope.position(row, token), source, out);
         });
-        let shape: Shape =
-            if self.inverse { (rows, tokens, heads * width).into() } else { (rows, heads, tokens, width).into() };
-        Ok((T::to_cpu_storage_owned(out), shape))
+        Ok((T::to_cpu_storage_owned(out), self.shape(&Sizes { rows, tokens, heads, width })))
+    }
+
+    fn shape(&self, sizes: &Sizes) -> Shape {
+        let Sizes { rows, tokens, heads, width } = *sizes;
+        if self.inverse { (rows, tokens, heads * width).into() } else { (rows, heads, tokens, width).into() }
     }
 
     #[inline(always)]
@@ -136,6 +180,15 @@ impl CustomOp1 for Rotate {
             CpuStorage::F64(_) => self.run::<f64>(x, layout),
             other => dtype_error(other, self.name()),
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &candle_core::CudaStorage, al: &Layout) -> Result<(candle_core::CudaStorage, Shape)> {
+        let sizes = self.sizes(al)?;
+        let Angles { cos, sin } = self.rope.angles(sizes.tokens, &Device::Cuda(a.device.clone()))?;
+        let turn =
+            super::cuda::Turn { angles: [&cos, &sin], tokens: sizes.tokens, heads: sizes.heads, inverse: self.inverse };
+        Ok((super::cuda::rotate((a, al), &turn)?, self.shape(&sizes)))
     }
 
     fn bwd(&self, _x: &Tensor, _out: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {

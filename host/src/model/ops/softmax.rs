@@ -5,11 +5,15 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, dot, dtype_error, for_rows, layout_error, maximum, slice, sum};
+use super::{generic, has_kernel};
 
 /// `softmax(scale * scores)` over the keys `starts[b]..=i` of query `i`, for `scores` `[B, H, S, S]`.
 ///
 /// Other keys get 0; so do all keys of a query in the padding (`i < starts[b]`).
 pub fn causal_softmax(scores: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Result<Tensor> {
+    if !has_kernel(scores) {
+        return generic::causal_softmax(scores, starts, scale);
+    }
     scores.contiguous()?.apply_op1(CausalSoftmax(Masked { starts: starts.clone(), scale }))
 }
 
@@ -20,6 +24,9 @@ pub(crate) fn causal_softmax_backward(
     starts: &Arc<[usize]>,
     scale: f64,
 ) -> Result<Tensor> {
+    if !has_kernel(weights) {
+        return generic::causal_softmax_backward(weights, grad, scale);
+    }
     weights.apply_op2_no_bwd(grad, &CausalSoftmaxBackward(Masked { starts: starts.clone(), scale }))
 }
 
@@ -86,6 +93,11 @@ impl CustomOp1 for CausalSoftmax {
         }
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &candle_core::CudaStorage, al: &Layout) -> Result<(candle_core::CudaStorage, Shape)> {
+        super::cuda::causal_softmax((a, al), &self.0.starts, self.0.scale)
+    }
+
     fn bwd(&self, _scores: &Tensor, out: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
         Ok(Some(out.apply_op2_no_bwd(&grad.contiguous()?, &CausalSoftmaxBackward(self.0.clone()))?))
     }
@@ -122,5 +134,16 @@ impl CustomOp2 for CausalSoftmaxBackward {
             CpuStorage::F64(_) => self.run::<f64>((p, pl), (g, gl)),
             other => dtype_error(other, self.name()),
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        a: &candle_core::CudaStorage,
+        al: &Layout,
+        b: &candle_core::CudaStorage,
+        bl: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        super::cuda::causal_softmax_backward((a, al), (b, bl), &self.0.starts, self.0.scale)
     }
 }

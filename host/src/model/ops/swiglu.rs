@@ -3,17 +3,24 @@
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
+use super::{generic, has_kernel};
 
 /// Elements that one task of a kernel handles.
 const RUN: usize = 256;
 
 /// `silu(gate) * up` with `silu(x) = x / (1 + e^-x)`, for two tensors of one shape.
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    if !has_kernel(gate) {
+        return generic::swiglu(gate, up);
+    }
     gate.contiguous()?.apply_op2(&up.contiguous()?, SwiGlu)
 }
 
 /// Gradients of `swiglu` by `gate` and by `up`, for the gradient `grad` of its result; all contiguous.
 pub(crate) fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Tensor, Tensor)> {
+    if !has_kernel(gate) {
+        return generic::swiglu_backward(gate, up, grad);
+    }
     let both = gate.apply_op3_no_bwd(up, grad, &SwiGluBackward)?;
     Ok((both.get(0)?, both.get(1)?))
 }
@@ -53,6 +60,17 @@ impl CustomOp2 for SwiGlu {
             CpuStorage::F64(_) => self.run::<f64>((g, gl), (u, ul)),
             other => dtype_error(other, self.name()),
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        a: &candle_core::CudaStorage,
+        al: &Layout,
+        b: &candle_core::CudaStorage,
+        bl: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        super::cuda::swiglu((a, al), (b, bl))
     }
 
     fn bwd(&self, gate: &Tensor, up: &Tensor, _out: &Tensor, d: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
@@ -106,5 +124,18 @@ impl CustomOp3 for SwiGluBackward {
             CpuStorage::F64(_) => self.run::<f64>((g, gl), (u, ul), (d, dl)),
             other => dtype_error(other, self.name()),
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        a: &candle_core::CudaStorage,
+        al: &Layout,
+        b: &candle_core::CudaStorage,
+        bl: &Layout,
+        c: &candle_core::CudaStorage,
+        cl: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        super::cuda::swiglu_backward((a, al), (b, bl), (c, cl))
     }
 }

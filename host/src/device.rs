@@ -1,0 +1,116 @@
+//! Where a policy computes, and in which dtype.
+
+use anyhow::{Result, bail};
+use candle_core::{DType, Device};
+use serde::{Deserialize, Serialize};
+
+/// `train.device` and `--device` of a run on the CPU.
+pub const CPU: &str = "cpu";
+
+/// What activations are computed in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dtype {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// 16-bit brain floats; weights, moments, logits and losses stay 32-bit floats.
+    Bf16,
+}
+
+impl From<Dtype> for DType {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Self::F32,
+            Dtype::Bf16 => Self::BF16,
+        }
+    }
+}
+
+/// The device called `name`: `cpu`, or `cuda:N` for the CUDA device with number N.
+///
+/// # Errors
+///
+/// Any other name, a CUDA device in a host that was built without CUDA or on a machine that has no such device.
+pub fn open(name: &str, dtype: Dtype) -> Result<Device> {
+    cuda_number(name)?.map_or(Ok(Device::Cpu), |number| open_cuda(name, number, dtype))
+}
+
+/// The number of the CUDA device called `name`; none for `cpu`.
+///
+/// # Errors
+///
+/// Any other name.
+pub fn cuda_number(name: &str) -> Result<Option<usize>> {
+    if name == CPU {
+        return Ok(None);
+    }
+    match name.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
+        Some(number) => Ok(Some(number)),
+        None => bail!("there is no device `{name}` (use `cpu`, or `cuda:0` for the first CUDA device)"),
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda(name: &str, _number: usize, _dtype: Dtype) -> Result<Device> {
+    bail!(
+        "device `{name}`: this host was built without CUDA (build with `--features cuda`, see docs/gpu.md, or run with `--device cpu`)"
+    )
+}
+
+/// Asks the driver first: candle and cudarc panic where there is none.
+#[cfg(feature = "cuda")]
+fn open_cuda(name: &str, number: usize, dtype: Dtype) -> Result<Device> {
+    use anyhow::Context;
+    use candle_core::cuda_backend::{cudarc::driver::result, set_gemm_reduced_precision_f32};
+
+    let count = match result::init().and_then(|()| result::device::get_count()) {
+        Ok(count) => usize::try_from(count).unwrap_or(0),
+        Err(result::DriverError(code)) => bail!(
+            "device `{name}`: the NVIDIA driver answers {code:?} (repair it, choose a machine with a GPU, or run with `--device cpu`)"
+        ),
+    };
+    if number >= count {
+        bail!(
+            "device `{name}`: the number of CUDA devices here is {count}, and they are numbered from 0 (name one of them, or run with `--device cpu`)"
+        );
+    }
+    keep_memory(number);
+    // In bf16 the operands of products in f32 come from bf16, which TF32 holds exactly.
+    set_gemm_reduced_precision_f32(dtype == Dtype::Bf16);
+    Device::new_cuda(number).with_context(|| format!("device `{name}` cannot be opened (run with `--device cpu`)"))
+}
+
+/// Lets the driver keep freed memory for the next allocation: by default it gives all of it back whenever the host waits for
+/// the device, which is at every token. A driver that refuses is only slower.
+#[cfg(feature = "cuda")]
+fn keep_memory(number: usize) {
+    use candle_core::cuda_backend::cudarc::driver::{result, sys::CUmemPool_attribute};
+
+    let mut all = u64::MAX;
+    let mut keep = || {
+        let device = result::device::get(i32::try_from(number).unwrap_or(i32::MAX))?;
+        // SAFETY: the device is the driver's own, so is its pool, and this attribute is a 64-bit number.
+        unsafe {
+            let pool = result::device::get_default_mem_pool(device)?;
+            let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+            result::mem_pool::set_attribute(pool, threshold, (&raw mut all).cast())
+        }
+    };
+    let _: Result<(), result::DriverError> = keep();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_no_device() {
+        for name in ["gpu", "", "CPU", "cuda", "cuda:", "cuda:-1", "cuda:x", "cuda:0:1"] {
+            let error = open(name, Dtype::F32).unwrap_err().to_string();
+            let expected = format!("there is no device `{name}` (use `cpu`, or `cuda:0` for the first CUDA device)");
+            assert_eq!(error, expected);
+        }
+        assert!(open("cpu", Dtype::Bf16).unwrap().is_cpu());
+    }
+}

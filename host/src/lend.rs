@@ -1,0 +1,190 @@
+//! Tensors that components read where they lie, in host memory or on the policy's device.
+
+use anyhow::{Result, bail};
+use candle_core::{DType, Tensor};
+use capo_plugin::{DeviceKind, LastLayer, OptimizerState};
+
+use crate::model::LastLayerTensors;
+
+/// A compact tensor in device memory, with what others need to read it there. It keeps the memory alive.
+#[derive(Debug, Clone)]
+pub struct Lent {
+    tensor: Tensor,
+    address: u64,
+    device_id: i32,
+    dtype: capo_plugin::DType,
+    /// The `CUstream` on which the values are ready.
+    stream: usize,
+}
+
+impl Lent {
+    /// Lends `tensor`, whose values must not be updated as long as this lives.
+    ///
+    /// # Errors
+    ///
+    /// When it is not a compact tensor of f32, bf16 or u32 on a CUDA device.
+    pub fn new(tensor: &Tensor) -> Result<Self> {
+        let dtype = match tensor.dtype() {
+            DType::F32 => capo_plugin::DType::F32,
+            DType::BF16 => capo_plugin::DType::BF16,
+            DType::U32 => capo_plugin::DType::U32,
+            other => bail!("a tensor of {other:?} cannot be lent to components"),
+        };
+        let tensor = tensor.contiguous()?;
+        let (address, device_id, stream) = place(&tensor)?;
+        Ok(Self { tensor, address, device_id, dtype, stream })
+    }
+
+    /// What components see, with the extents `shape`.
+    ///
+    /// # Panics
+    ///
+    /// When `shape` does not multiply to the number of values.
+    #[must_use]
+    pub fn view<'a>(&'a self, shape: &'a [i64]) -> capo_plugin::Tensor<'a> {
+        let len = self.tensor.elem_count();
+        assert_eq!(shape.iter().product::<i64>(), len as i64, "shape {shape:?} does not hold {len} values");
+        let (data, stream) = (self.address as *const _, self.stream as *mut _);
+        // SAFETY: `new` took the address of `len` compact elements of this dtype in the primary context of this device, and
+        // the stream that wrote them; `self.tensor` keeps them alive for `'a`.
+        unsafe {
+            capo_plugin::Tensor::from_raw(data, DeviceKind::CUDA, self.device_id, self.dtype, shape, &[], 0, stream)
+        }
+    }
+
+    /// A copy in host memory, as f32.
+    fn to_host(&self) -> Result<Vec<f32>> {
+        Ok(self.tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?)
+    }
+}
+
+/// Address, number of the device and stream of a compact tensor.
+#[cfg(feature = "cuda")]
+fn place(tensor: &Tensor) -> Result<(u64, i32, usize)> {
+    use candle_core::cuda_backend::CudaStorageSlice;
+    use candle_core::cuda_backend::cudarc::driver::DevicePtr;
+    use candle_core::{DeviceLocation, Storage};
+
+    let (storage, layout) = tensor.storage_and_layout();
+    let (Storage::Cuda(cuda), DeviceLocation::Cuda { gpu_id }) = (&*storage, tensor.device().location()) else {
+        bail!("a tensor outside CUDA memory cannot be lent to components");
+    };
+    let stream = cuda.device.cuda_stream();
+    let (start, size) = match &cuda.slice {
+        CudaStorageSlice::F32(slice) => (slice.device_ptr(&stream).0, 4),
+        CudaStorageSlice::BF16(slice) => (slice.device_ptr(&stream).0, 2),
+        CudaStorageSlice::U32(slice) => (slice.device_ptr(&stream).0, 4),
+        _ => bail!("a tensor of this dtype cannot be lent to components"),
+    };
+    Ok((start + layout.start_offset() as u64 * size, i32::try_from(gpu_id)?, stream.cu_stream() as usize))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn place(tensor: &Tensor) -> Result<(u64, i32, usize)> {
+    bail!("a tensor on {:?} cannot be lent to components", tensor.device().location())
+}
+
+/// The last layer's data, lent.
+#[derive(Debug, Clone)]
+pub(crate) struct LentLayer {
+    hidden: Lent,
+    topk_ids: Lent,
+    topk_logits: Lent,
+    logsumexp: Lent,
+    action_logits: Lent,
+    vocab_size: usize,
+}
+
+impl LentLayer {
+    pub(crate) fn new(tensors: &LastLayerTensors) -> Result<Self> {
+        Ok(Self {
+            hidden: Lent::new(&tensors.hidden)?,
+            topk_ids: Lent::new(&tensors.topk_ids)?,
+            topk_logits: Lent::new(&tensors.topk_logits)?,
+            logsumexp: Lent::new(&tensors.logsumexp)?,
+            action_logits: Lent::new(&tensors.action_logits)?,
+            vocab_size: tensors.vocab_size,
+        })
+    }
+
+    /// The data with the extents `[B, T, D]`, `[B, T, K]` and `[B, T]`.
+    pub(crate) fn view<'a>(&'a self, hidden: &'a [i64], topk: &'a [i64], tokens: &'a [i64]) -> LastLayer<'a> {
+        LastLayer::new(
+            self.hidden.view(hidden),
+            self.topk_ids.view(topk),
+            self.topk_logits.view(topk),
+            self.logsumexp.view(tokens),
+            self.action_logits.view(tokens),
+            self.vocab_size,
+        )
+    }
+}
+
+/// The last layer's weight and the optimizer's moments of it.
+#[derive(Debug, Clone)]
+pub struct HeadState {
+    /// `weight`, `exp_avg` and `exp_avg_sq`, `[V, D]` each.
+    matrices: [Matrix; 3],
+    /// V and D.
+    shape: [i64; 2],
+}
+
+/// A matrix of f32, where it lies.
+#[derive(Debug, Clone)]
+enum Matrix {
+    Host(Vec<f32>),
+    Device(Lent),
+}
+
+impl Matrix {
+    /// A snapshot: updates of `tensor` do not reach it.
+    fn new(tensor: &Tensor) -> Result<Self> {
+        if tensor.device().is_cpu() {
+            return Ok(Self::Host(tensor.flatten_all()?.to_vec1()?));
+        }
+        Ok(Self::Device(Lent::new(&tensor.copy()?)?))
+    }
+
+    fn view<'a>(&'a self, shape: &'a [i64]) -> capo_plugin::Tensor<'a> {
+        match self {
+            Self::Host(values) => capo_plugin::Tensor::from_f32(values, shape),
+            Self::Device(lent) => lent.view(shape),
+        }
+    }
+}
+
+impl HeadState {
+    /// A snapshot of three matrices `[V, D]` of f32.
+    ///
+    /// # Errors
+    ///
+    /// When a tensor is no matrix of f32, or the device fails.
+    pub fn new(weight: &Tensor, exp_avg: &Tensor, exp_avg_sq: &Tensor) -> Result<Self> {
+        let (vocab_size, width) = weight.dims2()?;
+        let matrices = [Matrix::new(weight)?, Matrix::new(exp_avg)?, Matrix::new(exp_avg_sq)?];
+        Ok(Self { matrices, shape: [vocab_size as i64, width as i64] })
+    }
+
+    /// What components see.
+    #[must_use]
+    pub fn view(&self) -> OptimizerState<'_> {
+        let [weight, exp_avg, exp_avg_sq] = self.matrices.each_ref().map(|matrix| matrix.view(&self.shape));
+        OptimizerState::new(weight, exp_avg, exp_avg_sq)
+    }
+
+    /// V and D, and copies of the three matrices in host memory.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn to_host(&self) -> Result<([usize; 2], [Vec<f32>; 3])> {
+        let mut copies = [Vec::new(), Vec::new(), Vec::new()];
+        for (copy, matrix) in copies.iter_mut().zip(&self.matrices) {
+            *copy = match matrix {
+                Matrix::Host(values) => values.clone(),
+                Matrix::Device(lent) => lent.to_host()?,
+            };
+        }
+        Ok((self.shape.map(|extent| extent as usize), copies))
+    }
+}

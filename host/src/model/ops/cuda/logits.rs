@@ -1,0 +1,79 @@
+//! Kernels with one block per row of logits.
+
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::PushKernelArg;
+use candle_core::{CudaStorage, Result, Shape};
+
+use super::super::kernel::layout_error;
+use super::{Arg, MOST_TOP, blocks, check_len, kernel, view_of};
+
+pub(crate) fn logit_stats(logits: Arg<'_>, targets: Arg<'_>, temperature: f64) -> Result<(CudaStorage, Shape)> {
+    const OP: &str = "logit-stats";
+    let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
+    let (logits, targets) = (view_of::<f32>(logits, OP)?, view_of::<u32>(targets, OP)?);
+    check_len(OP, targets.len(), rows)?;
+    let mut out = device.alloc_zeros::<f32>(4 * rows)?;
+    let (function, vocab) = (kernel(device, "logit_stats_f32")?, vocab as u32);
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&function);
+    launch.arg(&logits).arg(&targets).arg(&mut out).arg(&vocab).arg(&temperature);
+    // SAFETY: one block per row of `logits` [rows, vocab]; `targets` has `rows` ids, which `Sequences::check` bounded, `out` 4 * rows.
+    unsafe { launch.launch(blocks(rows)?) }.w()?;
+    Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), (rows, 4).into()))
+}
+
+pub(crate) fn logit_gradient(
+    logits: Arg<'_>,
+    targets: Arg<'_>,
+    seed: Arg<'_>,
+    temperature: f64,
+) -> Result<(CudaStorage, Shape)> {
+    const OP: &str = "logit-gradient";
+    let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
+    let logits = view_of::<f32>(logits, OP)?;
+    let (targets, seed) = (view_of::<u32>(targets, OP)?, view_of::<f32>(seed, OP)?);
+    check_len(OP, targets.len(), rows)?;
+    check_len(OP, seed.len(), rows)?;
+    let mut out = device.alloc_zeros::<f32>(rows * vocab)?;
+    let (function, width) = (kernel(device, "logit_gradient_f32")?, vocab as u32);
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&function);
+    launch.arg(&logits).arg(&targets).arg(&seed).arg(&mut out).arg(&width).arg(&temperature);
+    // SAFETY: one block per row of `logits` and `out` [rows, vocab]; `targets` and `seed` have `rows` elements.
+    unsafe { launch.launch(blocks(rows)?) }.w()?;
+    Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), (rows, vocab).into()))
+}
+
+/// `k` is at most the number of logits per row, and at most `MOST_TOP`.
+pub(crate) fn top_ids(logits: Arg<'_>, k: usize) -> Result<(CudaStorage, Shape)> {
+    const OP: &str = "top-ids";
+    let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
+    let logits = view_of::<f32>(logits, OP)?;
+    if k == 0 || k > vocab.min(MOST_TOP) {
+        return layout_error(OP, format!("{k} ids of {vocab}"));
+    }
+    let mut out = device.alloc_zeros::<u32>(rows * k)?;
+    let (function, width, count) = (kernel(device, "top_ids_f32")?, vocab as u32, k as u32);
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&function);
+    launch.arg(&logits).arg(&mut out).arg(&width).arg(&count);
+    // SAFETY: one block per row of `logits` [rows, vocab] and of `out` [rows, k], with k in the kernel's bounds.
+    unsafe { launch.launch(blocks(rows)?) }.w()?;
+    Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), (rows, k).into()))
+}
+
+pub(crate) fn draw(logits: Arg<'_>, uniform: Arg<'_>, temperature: f64) -> Result<(CudaStorage, Shape)> {
+    const OP: &str = "draw";
+    let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
+    let (logits, uniform) = (view_of::<f32>(logits, OP)?, view_of::<f64>(uniform, OP)?);
+    check_len(OP, uniform.len(), rows)?;
+    let mut out = device.alloc_zeros::<u32>(rows)?;
+    let (function, vocab) = (kernel(device, "draw_f32")?, vocab as u32);
+    let stream = device.cuda_stream();
+    let mut launch = stream.launch_builder(&function);
+    launch.arg(&logits).arg(&uniform).arg(&mut out).arg(&vocab).arg(&temperature);
+    // SAFETY: one block per row of `logits` [rows, vocab]; `uniform` and `out` have `rows` elements.
+    unsafe { launch.launch(blocks(rows)?) }.w()?;
+    Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), rows.into()))
+}

@@ -1,0 +1,91 @@
+//! The kernels of `host/kernels` on candle's stream, in the place of the CPU kernels of the same name.
+
+use std::sync::OnceLock;
+
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaFunction, CudaSlice, CudaView, DeviceRepr, LaunchConfig, ValidAsZeroBits,
+};
+use candle_core::cuda_backend::cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
+use candle_core::cuda_backend::{CudaDType, CudaDevice, WrapErr};
+use candle_core::{CudaStorage, Error, Layout, Result};
+
+use super::kernel::layout_error;
+
+mod attention;
+mod layers;
+mod logits;
+
+pub(super) use attention::{append_to_cache, causal_softmax, causal_softmax_backward, decode_attention};
+pub(super) use layers::{Turn, add_rows, rms_norm, rms_norm_backward, rotate, swiglu, swiglu_backward};
+pub(super) use logits::{draw, logit_gradient, logit_stats, top_ids};
+
+/// Threads of every block.
+const THREADS: usize = 256;
+/// Most ids per row that `top_ids` gives.
+pub(super) const MOST_TOP: usize = 1024;
+/// The translation unit, without its `#include` lines.
+const SOURCES: [&str; 4] = [
+    include_str!("../../../../kernels/common.cuh"),
+    include_str!("../../../../kernels/attention.cuh"),
+    include_str!("../../../../kernels/logits.cuh"),
+    include_str!("../../../../kernels/layers.cuh"),
+];
+
+pub(super) type Arg<'a> = (&'a CudaStorage, &'a Layout);
+
+/// A number that kernels read and write.
+trait Number: CudaDType + DeviceRepr + ValidAsZeroBits {}
+
+impl<T: CudaDType + DeviceRepr + ValidAsZeroBits> Number for T {}
+
+/// The kernels as PTX, compiled once per process.
+fn ptx() -> Result<&'static str> {
+    static PTX: OnceLock<String> = OnceLock::new();
+    if let Some(ptx) = PTX.get() {
+        return Ok(ptx);
+    }
+    let lines = SOURCES.iter().flat_map(|source| source.lines());
+    let source: Vec<&str> =
+        lines.filter(|line| !line.starts_with("#include") && !line.starts_with("#pragma")).collect();
+    let options = vec!["--std=c++17".to_owned()];
+    let options = CompileOptions { arch: Some("compute_80"), options, ..CompileOptions::default() };
+    let ptx = compile_ptx_with_opts(source.join("\n"), options).w()?.to_src();
+    Ok(PTX.get_or_init(|| ptx))
+}
+
+fn kernel(device: &CudaDevice, name: &str) -> Result<CudaFunction> {
+    Ok(device.get_or_load_custom_func(name, "host", ptx()?)?.into_cuda_function())
+}
+
+fn blocks(count: usize) -> Result<LaunchConfig> {
+    let Ok(count) = u32::try_from(count) else {
+        return layout_error("a kernel", format!("{count} blocks are too many (use a smaller batch)"));
+    };
+    Ok(LaunchConfig { grid_dim: (count, 1, 1), block_dim: (THREADS as u32, 1, 1), shared_mem_bytes: 0 })
+}
+
+/// The elements that a contiguous layout covers; anything else is an error of the caller.
+fn view<'a, T>(slice: &'a CudaSlice<T>, layout: &Layout, op: &'static str) -> Result<CudaView<'a, T>> {
+    match layout.contiguous_offsets() {
+        Some((from, to)) => Ok(slice.slice(from..to)),
+        None => Err(Error::RequiresContiguous { op }),
+    }
+}
+
+fn view_of<'a, T: CudaDType>(arg: Arg<'a>, op: &'static str) -> Result<CudaView<'a, T>> {
+    view(arg.0.as_cuda_slice::<T>()?, arg.1, op)
+}
+
+fn dtype_error<T>(arg: Arg<'_>, op: &'static str) -> Result<T> {
+    Err(Error::UnsupportedDTypeForOp(arg.0.dtype(), op))
+}
+
+fn upload(device: &CudaDevice, numbers: &[usize]) -> Result<CudaSlice<u32>> {
+    let numbers: Vec<u32> = numbers.iter().map(|number| *number as u32).collect();
+    device.clone_htod(&numbers)
+}
+
+fn check_len(op: &'static str, len: usize, expected: usize) -> Result<()> {
+    if len == expected { Ok(()) } else { layout_error(op, format!("{len} numbers, expected {expected}")) }
+}

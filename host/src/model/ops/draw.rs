@@ -1,0 +1,101 @@
+//! Drawing one id per row from all logits, where they lie.
+
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+
+use super::kernel::{layout_error, slice};
+
+/// Instead of an id: the largest logit of the row is not finite.
+pub(crate) const NOT_FINITE: u32 = u32::MAX;
+
+/// One id per row of `logits` `[N, V]` f32 from `softmax(logits / temperature)`, by inverting the cumulative distribution at
+/// `uniform` `[N]` f64 in [0, 1); `NOT_FINITE` for a row whose largest logit is not. The temperature is above 0.
+pub(crate) fn draw(logits: &Tensor, uniform: &Tensor, temperature: f64) -> Result<Tensor> {
+    logits.contiguous()?.apply_op2_no_bwd(uniform, &Draw { temperature })
+}
+
+/// The index of the largest logit, the lowest among equals; NaN counts as largest.
+pub(crate) fn argmax(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (id, logit) in logits.iter().enumerate() {
+        if logit.is_nan() {
+            return id as u32;
+        }
+        if *logit > logits[best] {
+            best = id;
+        }
+    }
+    best as u32
+}
+
+/// Inverts the cumulative distribution of `weights` at `uniform` in [0, 1); never an index of weight 0.
+pub(crate) fn pick(weights: &[f64], uniform: f64) -> usize {
+    let target = uniform * weights.iter().sum::<f64>();
+    let (mut sum, mut last) = (0.0, 0);
+    for (index, weight) in weights.iter().enumerate() {
+        sum += weight;
+        if *weight > 0.0 {
+            last = index;
+            if sum > target {
+                return index;
+            }
+        }
+    }
+    last
+}
+
+struct Draw {
+    temperature: f64,
+}
+
+impl CustomOp2 for Draw {
+    fn name(&self) -> &'static str {
+        "draw"
+    }
+
+    fn cpu_fwd(&self, logits: &CpuStorage, ll: &Layout, u: &CpuStorage, ul: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (rows, vocab) = ll.shape().dims2()?;
+        let (logits, uniform) = (slice::<f32>(logits, ll, self.name())?, slice::<f64>(u, ul, self.name())?);
+        if uniform.len() != rows || vocab == 0 {
+            return layout_error(self.name(), format!("{} uniform numbers for logits {:?}", uniform.len(), ll.dims()));
+        }
+        let mut weights = Vec::with_capacity(vocab);
+        let mut draw = |(row, uniform): (&[f32], &f64)| {
+            let largest = f64::from(row[argmax(row) as usize]);
+            if !largest.is_finite() {
+                return NOT_FINITE;
+            }
+            weights.clear();
+            weights.extend(row.iter().map(|logit| ((f64::from(*logit) - largest) / self.temperature).exp()));
+            pick(&weights, *uniform) as u32
+        };
+        let ids = logits.chunks_exact(vocab).zip(uniform).map(&mut draw).collect();
+        Ok((CpuStorage::U32(ids), rows.into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        logits: &candle_core::CudaStorage,
+        ll: &Layout,
+        u: &candle_core::CudaStorage,
+        ul: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        super::cuda::draw((logits, ll), (u, ul), self.temperature)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn picking_inverts_the_cumulative_distribution() {
+        let weights = [1.0, 0.0, 2.0, 1.0];
+        assert_eq!(pick(&weights, 0.0), 0);
+        assert_eq!(pick(&weights, 0.2499), 0);
+        assert_eq!(pick(&weights, 0.25), 2);
+        assert_eq!(pick(&weights, 0.75), 3);
+        assert_eq!(pick(&weights, 1.0 - f64::EPSILON / 2.0), 3);
+        assert_eq!(pick(&[1.0, 0.0], 1.0 - f64::EPSILON / 2.0), 0);
+    }
+}

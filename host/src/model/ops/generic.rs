@@ -1,0 +1,164 @@
+//! The operations as compositions of candle's own: for devices and dtypes that the fused CPU kernels do not know.
+//!
+//! Sums and functions are computed in f32 (f64 for f64) whatever the dtype of the arguments; results have the arguments'
+//! dtype. Shapes and meaning are those of the fused operation of the same name.
+
+use candle_core::{D, DType, Device, Result, Tensor};
+
+use super::bias::sum_rows;
+use super::decode::DecodeRows;
+
+/// Far below every score, yet finite: a row without a valid key must not become NaN.
+const MASKED: f64 = 1e30;
+
+/// The dtype that sums are computed in.
+fn wide_dtype(x: &Tensor) -> DType {
+    if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+fn wide(x: &Tensor) -> Result<Tensor> {
+    x.to_dtype(wide_dtype(x))
+}
+
+fn inverse_rms(x: &Tensor, eps: f64) -> Result<Tensor> {
+    ((x.sqr()?.sum_keepdim(D::Minus1)? / x.dim(D::Minus1)? as f64)? + eps)?.sqrt()?.recip()
+}
+
+pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+    let (dtype, x) = (x.dtype(), wide(x)?);
+    x.broadcast_mul(&inverse_rms(&x, eps)?)?.broadcast_mul(&wide(weight)?)?.to_dtype(dtype)
+}
+
+/// `dx = r (w g - x r^2 mean(w g x))`, and the sum over rows of `g x r` for the weight, with `r = 1 / rms(x)`.
+pub(super) fn rms_norm_backward(x: &Tensor, weight: &Tensor, grad: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
+    let (dtype, width) = (x.dtype(), x.dim(D::Minus1)? as f64);
+    let (x, grad) = (wide(x)?, wide(grad)?);
+    let r = inverse_rms(&x, eps)?;
+    let normed = x.broadcast_mul(&r)?;
+    let weighted = grad.broadcast_mul(&wide(weight)?)?;
+    let mean = ((&weighted * &normed)?.sum_keepdim(D::Minus1)? / width)?;
+    let dx = (weighted - normed.broadcast_mul(&mean)?)?.broadcast_mul(&r)?;
+    Ok((dx.to_dtype(dtype)?, sum_rows(&(grad * normed)?)?.to_dtype(dtype)?))
+}
+
+fn sigmoid(x: &Tensor) -> Result<Tensor> {
+    (x.neg()?.exp()? + 1.0)?.recip()
+}
+
+pub(super) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    let (dtype, gate) = (gate.dtype(), wide(gate)?);
+    ((&gate * sigmoid(&gate)?)? * wide(up)?)?.to_dtype(dtype)
+}
+
+/// `d up s (1 + gate (1 - s))` and `d gate s`, with `s = 1 / (1 + e^-gate)`.
+pub(super) fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Tensor, Tensor)> {
+    let (dtype, gate, grad) = (gate.dtype(), wide(gate)?, wide(grad)?);
+    let s = sigmoid(&gate)?;
+    let slope = ((s.affine(-1.0, 1.0)? * &gate)? + 1.0)?;
+    let d_gate = (((&grad * wide(up)?)? * &s)? * slope)?;
+    Ok((d_gate.to_dtype(dtype)?, ((grad * gate)? * s)?.to_dtype(dtype)?))
+}
+
+/// 1 where key `j` is valid for query `i` of row `b` (`starts[b] <= j <= i`), else 0: `[B, 1, S, S]`.
+fn valid_keys(starts: &[usize], tokens: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+    let index = Tensor::arange(0, tokens as u32, device)?;
+    let starts: Vec<u32> = starts.iter().map(|start| *start as u32).collect();
+    let starts = Tensor::from_slice(&starts, (starts.len(), 1, 1, 1), device)?;
+    let keys = index.reshape((1, 1, 1, tokens))?;
+    let causal = keys.broadcast_le(&index.reshape((1, 1, tokens, 1))?)?.to_dtype(dtype)?;
+    causal.broadcast_mul(&keys.broadcast_ge(&starts)?.to_dtype(dtype)?)
+}
+
+pub(super) fn causal_softmax(scores: &Tensor, starts: &[usize], scale: f64) -> Result<Tensor> {
+    let (dtype, tokens) = (scores.dtype(), scores.dim(D::Minus1)?);
+    let valid = valid_keys(starts, tokens, wide_dtype(scores), scores.device())?;
+    let scores = (wide(scores)? * scale)?.broadcast_add(&valid.affine(MASKED, -MASKED)?)?;
+    softmax(&scores)?.broadcast_mul(&valid)?.to_dtype(dtype)
+}
+
+fn softmax(scores: &Tensor) -> Result<Tensor> {
+    let exps = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?)?.exp()?;
+    exps.broadcast_div(&exps.sum_keepdim(D::Minus1)?)
+}
+
+/// `ds = scale * p * (g - p.g)`; keys that are not valid have `p = 0`.
+pub(super) fn causal_softmax_backward(weights: &Tensor, grad: &Tensor, scale: f64) -> Result<Tensor> {
+    let (dtype, p, grad) = (weights.dtype(), wide(weights)?, wide(grad)?);
+    let mean = (&p * &grad)?.sum_keepdim(D::Minus1)?;
+    ((grad.broadcast_sub(&mean)? * p)? * scale)?.to_dtype(dtype)
+}
+
+/// Rotates pairs `(x_i, x_{i + half})` of `x` `[B, H, S, width]` by the angles with these `[B, 1, S, half]` cosines and sines.
+pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    let (dtype, half) = (x.dtype(), x.dim(D::Minus1)? / 2);
+    let x = wide(x)?;
+    let (cos, sin) = (cos.to_dtype(x.dtype())?, sin.to_dtype(x.dtype())?);
+    let (x1, x2) = (x.narrow(D::Minus1, 0, half)?, x.narrow(D::Minus1, half, half)?);
+    let first = (x1.broadcast_mul(&cos)? - x2.broadcast_mul(&sin)?)?;
+    let second = (x2.broadcast_mul(&cos)? + x1.broadcast_mul(&sin)?)?;
+    Tensor::cat(&[first, second], D::Minus1)?.to_dtype(dtype)
+}
+
+pub(super) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
+    let (_, heads, tokens, width) = cache.dims4()?;
+    let lines: Vec<u32> = rows
+        .cache_rows
+        .iter()
+        .flat_map(|row| (0..heads).map(move |head| ((row * heads + head) * tokens + rows.index) as u32))
+        .collect();
+    let lines = Tensor::from_slice(&lines, (lines.len(), 1), cache.device())?;
+    let new = new.reshape((lines.dim(0)?, width))?.contiguous()?;
+    cache.flatten(0, 2)?.scatter_set(&lines.broadcast_as(new.shape())?.contiguous()?, &new, 0)
+}
+
+pub(super) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
+    let (_, kv_heads, _, width) = keys.dims4()?;
+    let (dtype, active, count) = (queries.dtype(), rows.cache_rows.len(), rows.index + 1);
+    let cache_rows: Vec<u32> = rows.cache_rows.iter().map(|row| *row as u32).collect();
+    let cache_rows = Tensor::from_vec(cache_rows, active, queries.device())?;
+    let recent = |cache: &Tensor| wide(&cache.narrow(2, 0, count)?.contiguous()?.index_select(&cache_rows, 0)?);
+    let queries = wide(queries)?.reshape((active, kv_heads, (), width))?;
+    let starts: Vec<u32> = rows.starts.iter().map(|start| *start as u32).collect();
+    let starts = Tensor::from_vec(starts, (active, 1, 1, 1), queries.device())?;
+    let index = Tensor::arange(0, count as u32, queries.device())?.reshape((1, 1, 1, count))?;
+    let valid = index.broadcast_ge(&starts)?.to_dtype(queries.dtype())?;
+    let scores = (queries.matmul(&recent(keys)?.t()?)? / (width as f64).sqrt())?;
+    let weights = softmax(&scores.broadcast_add(&valid.affine(MASKED, -MASKED)?)?)?;
+    weights.matmul(&recent(values)?)?.reshape((active, ()))?.to_dtype(dtype)
+}
+
+/// What the rows of `logits` `[N, V]` have in common: largest scaled logit `[N, 1]`, scaled logits below it `[N, V]`, their
+/// exponentials `[N, V]`, and the sum of these `[N, 1]`.
+struct Rows {
+    largest: Tensor,
+    below: Tensor,
+    exps: Tensor,
+    sum: Tensor,
+}
+
+impl Rows {
+    fn new(logits: &Tensor, temperature: f64) -> Result<Self> {
+        let scaled = (wide(logits)? / temperature)?;
+        let largest = scaled.max_keepdim(1)?;
+        let below = scaled.broadcast_sub(&largest)?;
+        let exps = below.exp()?;
+        Ok(Self { largest, sum: exps.sum_keepdim(1)?, below, exps })
+    }
+}
+
+pub(super) fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -> Result<Tensor> {
+    let Rows { largest, below, exps, sum } = Rows::new(logits, temperature)?;
+    let log_sum = sum.log()?;
+    let action = wide(&logits.gather(&targets.unsqueeze(1)?, 1)?)?;
+    let logp = (((&action / temperature)? - &largest)? - &log_sum)?;
+    let entropy = (&log_sum - ((below * exps)?.sum_keepdim(1)? / &sum)?)?;
+    Tensor::cat(&[logp, (largest + log_sum)?, entropy, action], 1)
+}
+
+/// `d_v = seed / temperature * (1[v = target] - softmax(logits / temperature)_v)`.
+pub(super) fn logit_gradient(logits: &Tensor, targets: &Tensor, seed: &Tensor, temperature: f64) -> Result<Tensor> {
+    let Rows { exps, sum, .. } = Rows::new(logits, temperature)?;
+    let weight = (wide(seed)?.unsqueeze(1)? / temperature)?;
+    let d_logits = exps.broadcast_mul(&(weight.neg()? / sum)?)?;
+    d_logits.scatter_add(&targets.unsqueeze(1)?, &weight, 1)
+}

@@ -1,0 +1,144 @@
+//! The compositions of `generic` against the fused kernels, which have tests of their own.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+
+use super::*;
+
+thread_local! {
+    /// Whether this thread's operations go to `generic` even where a fused kernel would take them.
+    pub(crate) static GENERIC: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work` on one thread with all operations from `generic`.
+pub(crate) fn generic<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    pool.install(|| {
+        GENERIC.set(true);
+        work()
+    })
+}
+
+/// The largest difference of two tensors, relative to the largest value of the second.
+pub(crate) fn distance(actual: &Tensor, expected: &Tensor) -> f64 {
+    assert_eq!(actual.dims(), expected.dims());
+    let values = |tensor: &Tensor| -> Vec<f64> {
+        tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    };
+    let (actual, expected) = (values(actual), values(expected));
+    let largest = expected.iter().fold(1e-12, |max: f64, x| max.max(x.abs()));
+    // A NaN must not compare as small.
+    let differences = actual.iter().zip(&expected).map(|(a, e)| (a - e).abs() / largest);
+    differences.fold(0.0, |max, x| if x <= max { max } else { x })
+}
+
+fn wave(shape: &[usize], phase: f64, dtype: DType) -> Tensor {
+    let count: usize = shape.iter().product();
+    let values: Vec<f64> =
+        (0..count).map(|i| 1.3 * (1.7 * i as f64 + phase).sin() + 0.2 * (0.3 * i as f64).cos()).collect();
+    Tensor::from_vec(values, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+}
+
+const SHAPE: [usize; 3] = [2, 5, 12];
+const STARTS: [usize; 2] = [0, 3];
+const SCALE: f64 = 0.4;
+
+fn rope() -> Rope {
+    Rope::new(Arc::new(RopeTable::new(9, 6, 100.0)), Arc::from(STARTS), 2)
+}
+
+/// Every operation forward and backward, on inputs of `dtype` that hold bf16 values.
+fn all(dtype: DType) -> Vec<(&'static str, Tensor)> {
+    let wave = |shape: &[usize], phase| wave(shape, phase, DType::BF16).to_dtype(dtype).unwrap();
+    let (x, y, grad) = (wave(&SHAPE, 0.1), wave(&SHAPE, 0.7), wave(&SHAPE, 1.9));
+    let weight = wave(&[12], 0.4);
+    let starts: Arc<[usize]> = Arc::from(STARTS);
+    let (scores, d_weights) = (wave(&[2, 3, 5, 5], 0.2), wave(&[2, 3, 5, 5], 0.9));
+    let weights = causal_softmax(&scores, &starts, SCALE).unwrap();
+    let (dx, d_norm) = rms_norm_backward(&x, &weight, &grad, 1e-6).unwrap();
+    let (d_gate, d_up) = swiglu_backward(&x, &y, &grad).unwrap();
+    let (rope, turned) = (rope(), wave(&[2, 2, 5, 6], 0.3));
+    vec![
+        ("add", add(&x, &y).unwrap()),
+        ("add_bias", add_bias(&x, &weight).unwrap()),
+        ("sum_rows", sum_rows(&x).unwrap()),
+        ("rms_norm", rms_norm(&x, &weight, 1e-6).unwrap()),
+        ("rms_norm by x", dx),
+        ("rms_norm by weight", d_norm),
+        ("swiglu", swiglu(&x, &y).unwrap()),
+        ("swiglu by gate", d_gate),
+        ("swiglu by up", d_up),
+        ("causal_softmax by scores", causal_softmax_backward(&weights, &d_weights, &starts, SCALE).unwrap()),
+        ("causal_softmax", weights),
+        ("rope", rope.apply(&x, 2).unwrap()),
+        ("rope backward", rope.backward(&turned).unwrap()),
+    ]
+}
+
+fn compare(actual: Vec<(&'static str, Tensor)>, expected: Vec<(&'static str, Tensor)>, tolerance: f64) {
+    for ((name, actual), (_, expected)) in actual.into_iter().zip(expected) {
+        let distance = distance(&actual, &expected);
+        println!("{name}: {distance:.1e}");
+        assert!(distance < tolerance, "{name} differs by {distance:e}");
+    }
+}
+
+#[test]
+fn compositions_equal_the_fused_kernels() {
+    for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 1e-5)] {
+        compare(generic(|| all(dtype)), all(dtype), tolerance);
+    }
+}
+
+#[test]
+fn compositions_in_bf16_round_and_no_more() {
+    let in_bf16 = all(DType::BF16);
+    assert!(in_bf16.iter().all(|(_, tensor)| tensor.dtype() == DType::BF16));
+    compare(in_bf16, all(DType::F32), 1.0 / 64.0);
+}
+
+/// A cache after an append, and attention over it, with the rows 2 and 0 of three still generating.
+fn decode(dtype: DType) -> Vec<(&'static str, Tensor)> {
+    let wave = |shape: &[usize], phase| wave(shape, phase, DType::BF16).to_dtype(dtype).unwrap();
+    let rows = DecodeRows { cache_rows: Arc::from([2usize, 0]), starts: Arc::from([1usize, 0]), index: 3 };
+    let (keys, values) = (wave(&[3, 2, 6, 4], 0.1), wave(&[3, 2, 6, 4], 0.6));
+    append_to_cache(&keys, &wave(&[2, 2, 1, 4], 0.8), &rows).unwrap();
+    let mixed = decode_attention(&wave(&[2, 16], 0.5), &keys, &values, &rows).unwrap();
+    vec![("append_to_cache", keys), ("decode_attention", mixed)]
+}
+
+#[test]
+fn decoding_by_compositions_equals_the_fused_kernels() {
+    compare(generic(|| decode(DType::F32)), decode(DType::F32), 1e-5);
+    compare(decode(DType::BF16), decode(DType::F32), 1.0 / 64.0);
+}
+
+/// The scores of logits and the gradients of a weighted sum of log-probabilities.
+fn logps(dtype: DType) -> Vec<(&'static str, Tensor)> {
+    let wave = |shape: &[usize], phase| wave(shape, phase, dtype);
+    let (hidden, head) = (wave(&[6, 4], 0.1), (wave(&[300, 4], 0.9) * 3.0).unwrap());
+    let targets = Tensor::new(&[3u32, 0, 299, 257, 8, 8], &Device::Cpu).unwrap();
+    let seed = Tensor::new(&[0.3f32, -1.0, 0.0, 2.0, 0.7, -0.2], &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+    let logits = hidden.matmul(&head.t().unwrap()).unwrap();
+    let (d_hidden, d_head) = token_logps_vjp(&hidden, &head, &targets, &seed, 0.7).unwrap();
+    let stats = logit_stats(&logits, &targets, 0.7).unwrap();
+    vec![("logit_stats", stats), ("logps by hidden", d_hidden), ("logps by head", d_head)]
+}
+
+#[test]
+fn log_probabilities_by_compositions_equal_the_fused_kernels() {
+    for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 1e-5)] {
+        compare(generic(|| logps(dtype)), logps(dtype), tolerance);
+    }
+}
+
+#[test]
+fn the_largest_logits_come_in_order() {
+    let logits = Tensor::new(&[[1.0f32, 3.0, 3.0, 2.0, 3.0], [-1.0, -7.0, 0.0, -0.0, f32::MIN]], &Device::Cpu).unwrap();
+    let ids = |k| top_ids(&logits, k).unwrap().to_vec2::<u32>().unwrap();
+    assert_eq!(ids(2), [[1, 2], [2, 3]]);
+    assert_eq!(ids(5), [[1, 2, 4, 3, 0], [2, 3, 0, 1, 4]]);
+    assert!(top_ids(&logits, 6).is_err());
+}

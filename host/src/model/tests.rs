@@ -1,0 +1,201 @@
+//! The whole model without the fused CPU kernels, as other devices run it, and in bf16.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::ops::tests::{distance, generic};
+use super::*;
+use crate::optim::{AdamW, AdamWConfig, global_norm};
+use crate::rng::{fill_standard_normal, stream};
+
+const TEMPERATURE: f64 = 0.8;
+
+/// A random model whose norm weights and biases are random too; with small weights rounding matters little.
+fn policy(tied: bool) -> Policy {
+    random(tied, 0.3)
+}
+
+fn random(tied: bool, scale: f64) -> Policy {
+    let json = format!(
+        r#"{{"model_type": "qwen2", "vocab_size": 300, "hidden_size": 16, "intermediate_size": 24,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "initializer_range": {scale}, "tie_word_embeddings": {tied}}}"#
+    );
+    let mut rng = stream(7, "test", &[]);
+    let mut fill = |out: &mut [f32]| fill_standard_normal(&mut rng, out);
+    let policy = Policy::init(Config::from_json(json.as_bytes()).unwrap(), &Device::Cpu, &mut fill).unwrap();
+    for (_, var) in policy.params().iter().filter(|(_, var)| var.rank() == 1) {
+        let mut noise = vec![0.0; var.elem_count()];
+        fill(&mut noise);
+        let noise = Tensor::from_vec(noise, var.shape(), &Device::Cpu).unwrap();
+        var.set(&(var.as_detached_tensor() + (noise * 0.2).unwrap()).unwrap()).unwrap();
+    }
+    policy
+}
+
+fn rows() -> Sequences {
+    let ids = (0..3 * 9).map(|i| (i * 37 + i / 4) % 300).collect();
+    Sequences { ids, starts: vec![0, 3, 1], prompt_len: 4, completion_len: 5 }
+}
+
+fn seed() -> Vec<f32> {
+    (0..15).map(|i| if i % 6 == 4 { 0.0 } else { (i as f32 * 0.9).sin() }).collect()
+}
+
+/// Scores and gradients, as named tensors; `topk_ids` come as numbers.
+fn pass(policy: &Policy) -> Vec<(String, Tensor)> {
+    let forward = policy.forward(&rows(), TEMPERATURE).unwrap();
+    let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(7) }).unwrap();
+    let data = scores.last_layer.unwrap().to_host().unwrap().into_owned();
+    let ids = data.topk_ids.iter().map(|id| *id as f32).collect();
+    let columns = [
+        ("logps", scores.logps),
+        ("entropy", scores.entropy.unwrap()),
+        ("hidden", data.hidden),
+        ("topk_ids", ids),
+        ("topk_logits", data.topk_logits),
+        ("logsumexp", data.logsumexp),
+        ("action_logits", data.action_logits),
+    ];
+    let columns = columns.map(|(name, values)| {
+        let len = values.len();
+        (name.to_owned(), Tensor::from_vec(values, len, &Device::Cpu).unwrap())
+    });
+    let gradients = forward.backward(&seed()).unwrap();
+    let gradients = gradients.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect::<Vec<_>>();
+    columns.into_iter().chain(gradients).collect()
+}
+
+fn compare(actual: &[(String, Tensor)], expected: &[(String, Tensor)], tolerance: f64) {
+    assert_eq!(actual.len(), expected.len());
+    for ((name, actual), (_, expected)) in actual.iter().zip(expected) {
+        let distance = distance(actual, expected);
+        println!("{name}: {distance:.1e}");
+        assert!(distance < tolerance, "`{name}` differs by {distance:e}");
+    }
+}
+
+#[test]
+fn scores_and_gradients_do_not_need_the_fused_kernels() {
+    for tied in [false, true] {
+        let policy = policy(tied);
+        compare(&generic(|| pass(&policy)), &pass(&policy), 2e-5);
+    }
+}
+
+#[test]
+fn scores_and_gradients_in_bf16_are_near_those_in_f32() {
+    for tied in [false, true] {
+        let expected = pass(&random(tied, 0.1));
+        let actual = pass(&random(tied, 0.1).with_dtype(DType::BF16));
+        let without_ids =
+            |pass: Vec<(String, Tensor)>| pass.into_iter().filter(|(name, _)| name != "topk_ids").collect::<Vec<_>>();
+        compare(&without_ids(actual), &without_ids(expected), 0.05);
+    }
+}
+
+#[test]
+fn micro_batches_in_bf16_add_up_in_f32() {
+    let policy = policy(false).with_dtype(DType::BF16);
+    let mut sum = policy.forward(&rows().slice(0..1), TEMPERATURE).unwrap().backward(&seed()[..5]).unwrap();
+    let one = sum.clone();
+    assert!(sum.iter().any(|(_, gradient)| gradient.dtype() == DType::BF16));
+    sum.accumulate(&one).unwrap();
+    for (name, sum) in sum.iter() {
+        let twice = (one.get(name).unwrap().to_dtype(DType::F32).unwrap() * 2.0).unwrap();
+        assert_eq!((sum.dtype(), distance(sum, &twice)), (DType::F32, 0.0), "{name}");
+    }
+}
+
+#[test]
+fn parts_of_the_last_layer_join_wherever_they_lie() {
+    let policy = policy(false);
+    let last_layer = |range: std::ops::Range<usize>| {
+        let forward = policy.forward_detached(&rows().slice(range), TEMPERATURE).unwrap();
+        forward.scores(&Wants { entropy: false, last_layer_k: Some(7) }).unwrap().last_layer.unwrap()
+    };
+    // Another device's tensors, as far as their owner can tell.
+    let elsewhere = |data: LastLayer| {
+        let LastLayer::Host(data) = data else { panic!("the policy is on the CPU") };
+        let count = data.logsumexp.len();
+        let floats = |values: Vec<f32>, shape: &[usize]| Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
+        LastLayer::Device(LastLayerTensors {
+            hidden: floats(data.hidden, &[count, data.width]),
+            topk_ids: Tensor::from_vec(data.topk_ids, (count, data.k), &Device::Cpu).unwrap(),
+            topk_logits: floats(data.topk_logits, &[count, data.k]),
+            logsumexp: floats(data.logsumexp, &[count]),
+            action_logits: floats(data.action_logits, &[count]),
+            vocab_size: data.vocab_size,
+        })
+    };
+    let parts = || vec![last_layer(0..1), last_layer(1..3)];
+    let host = LastLayer::join(parts()).unwrap();
+    let device = LastLayer::join(parts().into_iter().map(elsewhere).collect()).unwrap();
+    assert!(matches!(device, LastLayer::Device(_)));
+    assert_eq!(device.extents(), host.extents());
+    assert_eq!(device.to_host().unwrap(), host.to_host().unwrap());
+    assert_eq!(host.to_host().unwrap().logsumexp.len(), 15);
+    assert!(LastLayer::join(vec![host, device]).is_err());
+}
+
+fn generate(policy: &Policy, sampling: Sampling, logps: bool) -> Vec<Completion> {
+    let prompts = vec![vec![5, 9, 2, 14], vec![3], vec![5, 9, 2, 14], vec![28, 7, 11], vec![4, 4, 4, 4, 4, 4]];
+    let generation = Generation { sampling, max_completion_length: 12, eos_ids: (0..30).collect(), logps };
+    let mut rngs: Vec<_> = (0..prompts.len() as u64).map(|row| stream(11, "sample", &[row])).collect();
+    policy.generate(&prompts, &generation, &mut rngs).unwrap()
+}
+
+#[test]
+fn completions_do_not_need_the_fused_kernels() {
+    let policy = policy(true);
+    let mut truncated = [false; 2];
+    for (temperature, top_k, top_p) in [(0.0, 0, 1.0), (0.9, 0, 1.0), (0.9, 20, 1.0), (0.9, 20, 0.8), (0.9, 0, 0.8)] {
+        let sampling = Sampling { temperature, top_k, top_p };
+        let (expected, actual) = (generate(&policy, sampling, true), generic(|| generate(&policy, sampling, true)));
+        expected.iter().for_each(|completion| truncated[usize::from(completion.truncated)] = true);
+        for (actual, expected) in actual.iter().zip(&expected) {
+            assert_eq!(actual.ids, expected.ids);
+            assert!(actual.logps.iter().zip(&expected.logps).all(|(a, b)| (a - b).abs() < 1e-4));
+        }
+        // Without log-probabilities, tokens are drawn where the logits lie.
+        let drawn_there = generic(|| generate(&policy, sampling, false));
+        assert!(drawn_there.iter().zip(&expected).all(|(a, b)| a.ids == b.ids && a.truncated == b.truncated));
+    }
+    assert_eq!(truncated, [true; 2], "some completions end by themselves and some at the limit");
+}
+
+#[test]
+fn completions_in_bf16_are_scored_as_they_were_drawn() {
+    let policy = policy(true).with_dtype(DType::BF16);
+    for completion in
+        generate(&policy, Sampling { temperature: TEMPERATURE, top_k: 0, top_p: 1.0 }, true).iter().skip(4)
+    {
+        let ids = [&[4; 6], completion.ids.as_slice()].concat();
+        let rows = Sequences { ids, starts: vec![0], prompt_len: 6, completion_len: completion.ids.len() };
+        let scores = policy.forward_detached(&rows, TEMPERATURE).unwrap().scores(&Wants::default()).unwrap();
+        for (drawn, scored) in completion.logps.iter().zip(&scores.logps) {
+            assert!((drawn - scored).abs() < 0.2, "{drawn} {scored}");
+        }
+    }
+}
+
+/// The weights and moments after three steps.
+fn optimize(dtype: DType) -> Vec<(String, Tensor)> {
+    let policy = policy(false).with_dtype(dtype);
+    let config = AdamWConfig { weight_decay: 0.1, ..AdamWConfig::default() };
+    let mut optimizer = AdamW::new(policy.params(), config).unwrap();
+    for _ in 0..3 {
+        let gradients = policy.forward(&rows(), TEMPERATURE).unwrap().backward(&seed()).unwrap();
+        let norm = global_norm(&gradients).unwrap();
+        let outcome = optimizer.step(policy.params(), &gradients, 1e-2, 0.5 * norm).unwrap();
+        assert!(outcome.taken);
+    }
+    let weights = policy.params().iter().map(|(name, var)| (name.to_owned(), var.as_detached_tensor()));
+    weights.chain(optimizer.state().unwrap()).collect()
+}
+
+#[test]
+fn the_optimizer_does_not_need_the_fused_kernels() {
+    let expected = optimize(DType::F32);
+    compare(&generic(|| optimize(DType::F32)), &expected, 1e-4);
+    assert!(optimize(DType::BF16).iter().all(|(name, tensor)| name == "steps_taken" || tensor.dtype() == DType::F32));
+}

@@ -1,0 +1,228 @@
+//! Recorded batches in the memory of a CUDA device, where masks find them as in training on that device.
+//!
+//! It needs the driver alone, which is loaded when the first device is opened: candle has no part in it.
+
+use std::ffi::c_void;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use capo_plugin::{Batch, DType, DeviceKind, LastLayer, OptimizerState, Tensor};
+use clap::ValueEnum;
+use cudarc::driver::result::stream::StreamKind;
+use cudarc::driver::{result as driver, sys};
+use safetensors::View;
+
+use crate::device;
+
+/// What features are converted to on their way to a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Dtype {
+    /// 32-bit floats, as recorded.
+    #[default]
+    F32,
+    /// 16-bit brain floats.
+    Bf16,
+    /// 16-bit IEEE floats.
+    F16,
+}
+
+/// A CUDA device with a stream of its own. It must outlive what components do with batches on it.
+#[derive(Debug)]
+pub struct Device {
+    number: i32,
+    handle: sys::CUdevice,
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+    features: Dtype,
+}
+
+impl Device {
+    /// The device called `name`, none for `cpu`; features come to it as `features`.
+    ///
+    /// # Errors
+    ///
+    /// A name of no device, a machine without the driver or this device, and `features` other than f32 on the CPU.
+    pub fn open(name: &str, features: Dtype) -> Result<Option<Self>> {
+        match device::cuda_number(name)? {
+            Some(number) => {
+                let opened = probe().and_then(|()| Self::opened(number, features));
+                opened.map(Some).with_context(|| format!("device `{name}`"))
+            }
+            None if features == Dtype::F32 => Ok(None),
+            None => {
+                bail!("`--dtype` is for batches on a CUDA device, on the CPU features are f32 (add `--device cuda:0`)")
+            }
+        }
+    }
+
+    fn opened(number: usize, features: Dtype) -> Result<Self> {
+        let count = driver::init().and_then(|()| driver::device::get_count());
+        let count = count.map_err(|error| failed("starting the NVIDIA driver", error))?;
+        let Some(number) = i32::try_from(number).ok().filter(|number| *number < count) else {
+            bail!(
+                "the NVIDIA driver shows {count} devices, numbered from 0 (name one of them, or run with `--device cpu`)"
+            );
+        };
+        let handle = driver::device::get(number).map_err(|error| failed("opening it", error))?;
+        // SAFETY: `handle` is a device; `drop` releases what is retained here.
+        let context = unsafe { driver::primary_ctx::retain(handle) };
+        let context = context.map_err(|error| failed("making its context", error))?;
+        let mut device = Self { number, handle, context, stream: std::ptr::null_mut(), features };
+        device.enter()?;
+        device.stream =
+            driver::stream::create(StreamKind::NonBlocking).map_err(|error| failed("making a stream", error))?;
+        Ok(device)
+    }
+
+    /// Makes its context this thread's.
+    fn enter(&self) -> Result<()> {
+        // SAFETY: the context is retained for as long as `self` lives.
+        unsafe { driver::ctx::set_current(self.context) }.map_err(|error| failed("entering its context", error))
+    }
+
+    /// Copies the last layer and the optimizer's state of `batch`, which lie in host memory, to this device.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails, as for want of memory.
+    pub fn upload(&self, batch: &Batch<'_>) -> Result<Upload<'_>> {
+        self.copy(batch).with_context(|| format!("device `cuda:{}`", self.number))
+    }
+
+    fn copy(&self, batch: &Batch<'_>) -> Result<Upload<'_>> {
+        self.enter()?;
+        let floats = |tensor: &Tensor<'_>| self.memory(tensor.as_f32()?, DType::F32, tensor.shape());
+        let mut upload = Upload { last_layer: None, state: None };
+        if let Some(last) = &batch.last_layer {
+            upload.last_layer = Some([
+                self.features(last.hidden.as_f32()?, last.hidden.shape())?,
+                self.memory(last.topk_ids.as_u32()?, DType::U32, last.topk_ids.shape())?,
+                floats(&last.topk_logits)?,
+                floats(&last.logsumexp)?,
+                floats(&last.action_logits)?,
+            ]);
+        }
+        if let Some(state) = &batch.optimizer_state {
+            upload.state = Some([floats(&state.weight)?, floats(&state.exp_avg)?, floats(&state.exp_avg_sq)?]);
+        }
+        Ok(upload)
+    }
+
+    fn features(&self, values: &[f32], shape: &[i64]) -> Result<Memory<'_>> {
+        let (to, dtype) = match self.features {
+            Dtype::F32 => return self.memory(values, DType::F32, shape),
+            Dtype::Bf16 => (candle_core::DType::BF16, DType::BF16),
+            Dtype::F16 => (candle_core::DType::F16, DType::F16),
+        };
+        let tensor = candle_core::Tensor::from_slice(values, values.len(), &candle_core::Device::Cpu)?;
+        self.memory(&tensor.to_dtype(to)?.data(), dtype, shape)
+    }
+
+    /// A copy of `values`: the numbers of `dtype`, or their bytes, of a tensor of this shape.
+    fn memory<T: Copy>(&self, values: &[T], dtype: DType, shape: &[i64]) -> Result<Memory<'_>> {
+        let bytes = size_of_val(values);
+        assert_eq!(shape.iter().product::<i64>() * i64::from(dtype.bits) / 8, bytes as i64, "{dtype}, {shape:?}");
+        // SAFETY: the context is current.
+        let address = unsafe { driver::malloc_sync(bytes.max(1)) };
+        let taking = || {
+            format!("taking {bytes} bytes of memory for a batch (record smaller batches, or run with `--device cpu`)")
+        };
+        let address = address.map_err(|error| failed(&taking(), error))?;
+        let memory = Memory { device: self, address, dtype, shape: shape.to_vec() };
+        if bytes > 0 {
+            // SAFETY: there are as many bytes at `address`. Pageable memory has been read when the call returns.
+            unsafe { driver::memcpy_htod_async(address, values, self.stream) }
+                .map_err(|error| failed("copying a batch to it", error))?;
+        }
+        Ok(memory)
+    }
+}
+
+impl Drop for Device {
+    /// Failures leave the driver what it has.
+    fn drop(&mut self) {
+        let _ = self.enter();
+        // SAFETY: the stream, if any, and the context were made in `opened`, and every `Memory` borrows `self`.
+        unsafe {
+            if !self.stream.is_null() {
+                let _ = driver::stream::destroy(self.stream);
+            }
+            let _ = driver::primary_ctx::release(self.handle);
+        }
+    }
+}
+
+/// The large arrays of a batch in a device's memory, until dropped.
+#[derive(Debug)]
+pub struct Upload<'d> {
+    /// In the order of [`LastLayer::new`].
+    last_layer: Option<[Memory<'d>; 5]>,
+    /// In the order of [`OptimizerState::new`].
+    state: Option<[Memory<'d>; 3]>,
+}
+
+impl Upload<'_> {
+    /// `batch` with these arrays in place of its own.
+    #[must_use]
+    pub fn view<'a>(&'a self, mut batch: Batch<'a>) -> Batch<'a> {
+        if let (Some(last), Some(copies)) = (&mut batch.last_layer, &self.last_layer) {
+            let [hidden, topk_ids, topk_logits, logsumexp, action_logits] = copies.each_ref().map(Memory::view);
+            *last = LastLayer::new(hidden, topk_ids, topk_logits, logsumexp, action_logits, last.vocab_size);
+        }
+        if let (Some(state), Some(copies)) = (&mut batch.optimizer_state, &self.state) {
+            let [weight, exp_avg, exp_avg_sq] = copies.each_ref().map(Memory::view);
+            *state = OptimizerState::new(weight, exp_avg, exp_avg_sq);
+        }
+        batch
+    }
+}
+
+/// A tensor in a device's memory, which is freed when it is dropped.
+#[derive(Debug)]
+struct Memory<'d> {
+    device: &'d Device,
+    address: sys::CUdeviceptr,
+    dtype: DType,
+    shape: Vec<i64>,
+}
+
+impl Memory<'_> {
+    fn view(&self) -> Tensor<'_> {
+        let &Self { device, address, dtype, ref shape } = self;
+        let (data, stream) = (address as *const c_void, device.stream.cast());
+        // SAFETY: at `address` of the primary context are the compact elements of this shape, ready when the copy queued on
+        // this stream is done, and `self` keeps them.
+        unsafe { Tensor::from_raw(data, DeviceKind::CUDA, device.number, dtype, shape, &[], 0, stream) }
+    }
+}
+
+impl Drop for Memory<'_> {
+    /// Waits for what is queued with it. A failure leaves the memory taken.
+    fn drop(&mut self) {
+        if self.device.enter().is_ok() {
+            // SAFETY: the stream lives in `device`; the address is from `malloc_sync`, and no tensor of it is left.
+            unsafe {
+                let _ = driver::stream::synchronize(self.device.stream);
+                let _ = driver::free_sync(self.address);
+            }
+        }
+    }
+}
+
+/// Looks for the driver's library before cudarc does, which panics where it is missing.
+fn probe() -> Result<()> {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    let name = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+    // SAFETY: the driver's initialisers are sound to run at any time. It is kept, so that it is not unloaded under cudarc.
+    let present = || unsafe { libloading::Library::new(name) }.map(std::mem::forget).is_ok();
+    ensure!(
+        PRESENT.get_or_init(present),
+        "this machine has no CUDA driver, `{name}` could not be loaded (install the NVIDIA driver, or run with `--device cpu`)"
+    );
+    Ok(())
+}
+
+fn failed(what: &str, error: driver::DriverError) -> anyhow::Error {
+    let name = error.error_name().ok().and_then(|name| name.to_str().ok()).unwrap_or("an unknown error");
+    anyhow!("it failed with `{name}` in {what}")
+}

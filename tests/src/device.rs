@@ -1,0 +1,31 @@
+//! The CUDA device of these tests: a real one where `CAPO_TEST_DEVICE` is `cuda`, else the emulator.
+
+use cuda_emulator::Emulator;
+
+use crate::Folder;
+use crate::artifacts::workspace;
+
+/// Whether these tests are to run on a real device.
+#[must_use]
+pub fn is_real() -> bool {
+    std::env::var_os("CAPO_TEST_DEVICE").is_some_and(|device| device == "cuda")
+}
+
+/// The emulator, loaded into this process too. None, with a line on stderr, where there is no compiler for it.
+#[must_use]
+pub fn emulator() -> Option<Emulator> {
+    cuda_emulator::for_tests(&workspace().join("capo-core/kernels"))
+}
+
+/// A fresh folder whose processes find the device; under the emulator, host code that reads the device's memory ends them.
+///
+/// None, with a line on stderr, where there is no device: the test is to return.
+#[must_use]
+pub fn folder() -> Option<Folder> {
+    if is_real() {
+        let places = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        return Some(Folder::new().env("LD_LIBRARY_PATH", places));
+    }
+    let emulator = emulator()?;
+    Some(Folder::new().env("LD_LIBRARY_PATH", emulator.folder()).env("CUDA_EMULATOR_STRICT", "1"))
+}

@@ -1,0 +1,160 @@
+//! `host replay --device cuda:0` with the real plugins: host and plugins are images of their own, which meet in the device's primary
+//! context.
+
+use std::path::{Path, PathBuf};
+
+use host::batch_file;
+use host::model::LastLayer;
+use insta::assert_snapshot;
+use tests::artifacts::workspace;
+use tests::run_dir::tensors;
+use tests::{Folder, device};
+
+use crate::replay::{TOLERANCE, batches, case, check_case, replay};
+
+const ON_DEVICE: &str = "--device cuda:0";
+
+/// Asserts that two results are the same: decisions exactly, numbers within `TOLERANCE` of the largest.
+fn assert_close(found: &Path, expected: &Path) {
+    let (found_all, expected_all) = (tensors(found), tensors(expected));
+    assert!(found_all.keys().eq(expected_all.keys()), "{:?}", found_all.keys());
+    for (name, expected) in &expected_all {
+        let pairs = || found_all[name].iter().zip(expected);
+        let exact = name == "keep" || name.ends_with("/reason");
+        let limit = if exact { 0.0 } else { TOLERANCE * expected.iter().fold(0.0, |most: f32, x| most.max(x.abs())) };
+        let far = pairs().filter(|(a, b)| (*a - *b).abs() > limit || a.is_nan() != b.is_nan()).collect::<Vec<_>>();
+        assert!(far.is_empty(), "{}, {name}: {far:?} beyond {limit}", found.display());
+    }
+}
+
+/// Asserts that replays into `found` and `expected` came to the same.
+fn assert_same_replay(folder: &Folder, found: &str, expected: &str) {
+    let entries = std::fs::read_dir(folder.path().join(expected)).unwrap();
+    let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!names.is_empty());
+    for name in names {
+        assert_close(&folder.path().join(found).join(&name), &folder.path().join(expected).join(&name));
+    }
+}
+
+#[test]
+fn reference_cases() {
+    let Some(_) = device::folder() else { return };
+    let entries = std::fs::read_dir(workspace().join("tests/data/replay")).unwrap();
+    let cases: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(cases.len(), 14);
+    std::thread::scope(|scope| {
+        for case in &cases {
+            scope.spawn(move || check_case(&device::folder().unwrap(), ON_DEVICE, case));
+        }
+    });
+}
+
+#[test]
+fn two_plugins_on_one_device() {
+    let Some(folder) = device::folder() else { return };
+    let case = case("paper-token-adam");
+    let mask = std::fs::read_to_string(case.join("mask.toml")).unwrap();
+    let looser = mask.replace("capo.curvature", "drcapo.curvature").replace("\"token\"", "\"completion\"");
+    folder.write("masks.toml", mask + &looser);
+    let masks = folder.path().join("masks.toml");
+    for (out, device) in [("cpu", ""), ("cuda", ON_DEVICE)] {
+        replay(&folder, &format!("--plugin libdrcapo.so {device}"), &masks, &batches(&case), out);
+    }
+    assert_same_replay(&folder, "cuda", "cpu");
+    let found = tensors(&folder.path().join("cuda/batch-0003.safetensors"));
+    assert!(found.contains_key("capo.curvature/m_f") && found.contains_key("drcapo.curvature/m_f"));
+}
+
+#[test]
+fn the_trainers_own_moments() {
+    let Some(folder) = device::folder() else { return };
+    let limits = "--set mask.0.fisher_threshold=1e-6 --set mask.0.hessian_threshold=1e-3 --set mask.0.moments=host";
+    let steps = "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=0";
+    let run = folder.train("run", &format!("--plugin libcapo.so {steps} {limits} --dump-batches dump"));
+    let dumped: Vec<PathBuf> = (0..3).map(|i| folder.path().join(format!("dump/{}", batch_file::name(i)))).collect();
+    assert!(tensors(&dumped[2])["exp_avg_sq"].iter().any(|x| *x > 0.0), "the batches hold moments");
+    for (out, device) in [("cpu", ""), ("cuda", ON_DEVICE)] {
+        replay(&folder, device, &run.path().join("config.toml"), &dumped, out);
+    }
+    assert_same_replay(&folder, "cuda", "cpu");
+}
+
+/// The number that is left of `x` in 16 bits with an exponent of 8.
+fn to_bf16(x: f32) -> f32 {
+    let (bits, odd) = (x.to_bits(), x.to_bits() >> 16 & 1);
+    f32::from_bits((bits + 0x7fff + odd) & 0xffff_0000)
+}
+
+#[test]
+fn features_of_16_bits() {
+    let Some(folder) = device::folder() else { return };
+    let case = case("paper-token-adam");
+    std::fs::create_dir(folder.path().join("rounded")).unwrap();
+    let rounded: Vec<PathBuf> = batches(&case).iter().map(|path| round(path, &folder.path().join("rounded"))).collect();
+    let run = |out: &str, flags: &str, batches: &[PathBuf]| {
+        replay(&folder, flags, &case.join("mask.toml"), batches, out);
+    };
+    run("cpu", "", &rounded);
+    run("bf16", "--device cuda:0 --dtype bf16", &batches(&case));
+    // Numbers of this size that bf16 holds, f16 holds too.
+    run("f16", "--device cuda:0 --dtype f16", &rounded);
+    run("exact", ON_DEVICE, &batches(&case));
+    assert_same_replay(&folder, "bf16", "cpu");
+    assert_same_replay(&folder, "f16", "cpu");
+    let m_f =
+        |out: &str| tensors(&folder.path().join(out).join("batch-0000.safetensors"))["capo.curvature/m_f"].clone();
+    assert_ne!(m_f("exact"), m_f("bf16"), "rounding is to be seen");
+}
+
+/// Writes a batch file with features of bf16 into `to`.
+fn round(path: &Path, to: &Path) -> PathBuf {
+    let (mut batch, info) = batch_file::read(path).unwrap();
+    let mut last = batch.last_layer().unwrap().to_host().unwrap().into_owned();
+    last.hidden.iter_mut().for_each(|x| *x = to_bf16(*x));
+    batch.set_last_layer(LastLayer::Host(last)).unwrap();
+    let target = to.join(path.file_name().unwrap());
+    batch_file::write(&target, &batch, &info).unwrap();
+    target
+}
+
+/// A case's replay without a place for results.
+fn sweep(case: &Path, flags: &str) -> String {
+    let batches = batches(case).iter().map(|path| format!(" {}", path.display())).collect::<String>();
+    let config = case.join("mask.toml");
+    let range = "--sweep mask.0.fisher_threshold=1e-5..1e-2";
+    format!("replay --plugin libcapo.so --config {} {range} {flags}{batches}", config.display())
+}
+
+#[test]
+fn sweeps() {
+    let Some(folder) = device::folder() else { return };
+    let case = case("paper-token-adam");
+    let said = |device: &str| folder.host(&sweep(&case, &format!("{device} --target-rate 50%"))).succeeded().stdout;
+    assert_eq!(said(ON_DEVICE), said(""));
+}
+
+#[test]
+fn memory_is_given_back_after_every_batch() {
+    if device::is_real() {
+        eprintln!("SKIPPED: a real device has too much memory to run out of it here");
+        return;
+    }
+    let Some(folder) = device::folder() else { return };
+    // Four batches of 13 kB, nine times, and what the mask works with.
+    let folder = folder.env("CUDA_EMULATOR_MEMORY", "200000");
+    let _ = folder.host(&sweep(&case("paper-token-sgd"), ON_DEVICE)).succeeded();
+    let folder = folder.env("CUDA_EMULATOR_MEMORY", "1");
+    assert_snapshot!(folder.host(&sweep(&case("paper-token-sgd"), ON_DEVICE)).refused(), @"device `cuda:0`: it failed with `CUDA_ERROR_OUT_OF_MEMORY` in taking 6144 bytes of memory for a batch (record smaller batches, or run with `--device cpu`)");
+}
+
+#[test]
+fn devices_that_are_not_there() {
+    let Some(folder) = device::folder() else { return };
+    let case = case("paper-token-sgd");
+    let refused = folder.host(&sweep(&case, "--device cuda:99")).refused();
+    assert!(refused.starts_with("device `cuda:99`: the NVIDIA driver shows "), "{refused}");
+    if !device::is_real() {
+        assert_snapshot!(refused, @"device `cuda:99`: the NVIDIA driver shows 1 devices, numbered from 0 (name one of them, or run with `--device cpu`)");
+    }
+}

@@ -1,0 +1,79 @@
+//! A mask's state after steps on a CUDA device is that after the same steps on the CPU, and goes on in either place.
+
+use std::path::Path;
+
+use capo_plugin::Mask;
+use capo_plugin::testing::Records;
+use host::upload::{Device, Dtype};
+use host::{batch_file, loader, replay::replay_step};
+use tests::{artifacts, device};
+
+use crate::replay::{batches, case};
+
+/// Largest difference of two states or shifts, as a share of the largest.
+const TOLERANCE: f32 = 1e-6;
+
+/// A mask of the shared library, as the case `paper-token-adam` has it.
+fn mask() -> Mask {
+    let image = loader::load(&artifacts::file("libcapo.so")).unwrap();
+    let keys = r#"{"optimizer": "adam", "fisher_threshold": 1e-3, "hessian_threshold": 0.1}"#;
+    image.mask("capo.curvature", keys).unwrap()
+}
+
+/// Takes `mask` through a batch; its shifts, m_F before m_H.
+fn step(mask: &mut Mask, path: &Path, device: Option<&Device>) -> Vec<f32> {
+    let (batch, info) = batch_file::read(path).unwrap();
+    let mut records = Records::default();
+    let keep = replay_step(std::slice::from_mut(mask), &mut records, path, device, (&batch, &info)).unwrap();
+    assert!(keep.tokens > 0);
+    let named = |wanted: &str| records.tokens.iter().find(|(name, _)| name == wanted).unwrap().1.clone();
+    [named("m_f"), named("m_h")].concat()
+}
+
+fn assert_close(found: &[f32], expected: &[f32]) {
+    let largest = expected.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert_eq!(found.len(), expected.len());
+    assert!(worst <= TOLERANCE * largest, "{worst} of {largest}");
+}
+
+/// What precedes the moments in a state, and the first and second moments.
+fn parts(state: &[u8]) -> (&[u8], [Vec<f32>; 2]) {
+    let number = |at: usize| u64::from_le_bytes(state[at..at + 8].try_into().unwrap()) as usize;
+    let (width, rows) = (number(20), number(36));
+    let (start, size) = (54 + 12 * rows, 4 * rows * width);
+    assert_eq!(state.len(), start + 2 * size + 4, "a state of {rows} rows of {width} numbers");
+    let floats = |at: usize| -> Vec<f32> {
+        state[at..at + size].chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+    };
+    (&state[..start], [floats(start), floats(start + size)])
+}
+
+#[test]
+fn crosses_between_cpu_and_device() {
+    if !device::is_real() && device::emulator().is_none() {
+        return;
+    }
+    let cuda = Device::open("cuda:0", Dtype::F32).unwrap().unwrap();
+    let batches = batches(&case("paper-token-adam"));
+    let (mut on_cpu, mut on_cuda) = (mask(), mask());
+    for path in &batches[..3] {
+        assert_close(&step(&mut on_cuda, path, Some(&cuda)), &step(&mut on_cpu, path, None));
+    }
+    let (cpu, device) = (on_cpu.save().unwrap(), on_cuda.save().unwrap());
+    let ((cpu_head, [cpu_first, cpu_second]), (head, [first, second])) = (parts(&cpu), parts(&device));
+    assert_eq!(head, cpu_head, "steps, rows and when they were written");
+    assert_close(&first, &cpu_first);
+    assert_close(&second, &cpu_second);
+
+    let expected = step(&mut on_cpu, &batches[3], None);
+    let after = parts(&on_cpu.save().unwrap()).1;
+    for (state, device) in [(&cpu, Some(&cuda)), (&device, None), (&device, Some(&cuda))] {
+        let mut resumed = mask();
+        resumed.load(state).unwrap();
+        assert_close(&step(&mut resumed, &batches[3], device), &expected);
+        for (found, expected) in parts(&resumed.save().unwrap()).1.iter().zip(&after) {
+            assert_close(found, expected);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! `--device` and `train.dtype`: what is refused, what works without CUDA, and what training in bf16 keeps.
+
+use std::process::Command;
+
+use host::batch_file;
+use insta::assert_snapshot;
+use tests::{Folder, artifacts, device};
+
+use crate::frozen::frozen;
+use crate::replay::case;
+use crate::{FOUR_STEPS, ONE_STEP};
+
+/// A replay of a reference case's first batch.
+fn replay(flags: &str) -> String {
+    let case = case("paper-token-sgd");
+    let (config, batch) = (case.join("mask.toml"), case.join("batch-0000.safetensors"));
+    format!("replay --plugin libcapo.so --config {} --out out {flags} {}", config.display(), batch.display())
+}
+
+fn refused(args: &str) -> String {
+    let folder = Folder::new();
+    let sentence = folder.host(args).refused();
+    assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
+    sentence
+}
+
+#[test]
+fn names_that_are_no_device() {
+    assert_snapshot!(refused("train --device gpu"), @"there is no device `gpu` (use `cpu`, or `cuda:0` for the first CUDA device)");
+    assert_snapshot!(refused("train --set train.device=cuda"), @"there is no device `cuda` (use `cpu`, or `cuda:0` for the first CUDA device)");
+    assert_snapshot!(refused("eval --device cuda:first"), @"there is no device `cuda:first` (use `cpu`, or `cuda:0` for the first CUDA device)");
+    assert_snapshot!(refused("sft --output-dir model --device 0"), @"there is no device `0` (use `cpu`, or `cuda:0` for the first CUDA device)");
+    assert_snapshot!(refused(&replay("--device nvidia")), @"there is no device `nvidia` (use `cpu`, or `cuda:0` for the first CUDA device)");
+    assert_snapshot!(refused(&replay("--dtype bf16")), @"`--dtype` is for batches on a CUDA device, on the CPU features are f32 (add `--device cuda:0`)");
+    assert_snapshot!(refused("train --set train.dtype=fp16"), @"`[train]` of the default config and `--set`: unknown variant `fp16`, expected `f32` or `bf16`, in `dtype`");
+}
+
+#[test]
+fn cuda_in_a_host_that_was_built_without_it() {
+    assert_snapshot!(refused("train --device cuda:0"), @"device `cuda:0`: this host was built without CUDA (build with `--features cuda`, see docs/gpu.md, or run with `--device cpu`)");
+    assert_snapshot!(refused("eval --set train.device=cuda:1"), @"device `cuda:1`: this host was built without CUDA (build with `--features cuda`, see docs/gpu.md, or run with `--device cpu`)");
+    assert_snapshot!(refused("sft --output-dir model --set train.device=cuda:0"), @"device `cuda:0`: this host was built without CUDA (build with `--features cuda`, see docs/gpu.md, or run with `--device cpu`)");
+}
+
+/// On every machine: an empty file stands before the driver.
+#[test]
+fn a_machine_without_a_driver() {
+    let folder = Folder::new();
+    folder.write("libcuda.so.1", "");
+    let place = folder.path().to_owned();
+    let folder = folder.env("LD_LIBRARY_PATH", place);
+    assert_snapshot!(folder.host(&replay("--device cuda:0")).refused(), @"device `cuda:0`: this machine has no CUDA driver, `libcuda.so.1` could not be loaded (install the NVIDIA driver, or run with `--device cpu`)");
+    assert!(!folder.path().join("out").exists());
+    let _ = folder.host(&replay("")).succeeded();
+}
+
+#[test]
+fn no_library_of_a_plugin_is_of_a_driver_or_toolkit() {
+    for name in ["libcapo.so", "libdrcapo.so", "libreincapo.so"] {
+        let Ok(output) = Command::new("readelf").arg("-d").arg(artifacts::file(name)).output() else {
+            eprintln!("SKIPPED: `readelf` is missing");
+            return;
+        };
+        let text = String::from_utf8(output.stdout).unwrap();
+        let needed: Vec<&str> = text.lines().filter(|line| line.contains("(NEEDED)")).collect();
+        assert!(needed.iter().any(|line| line.contains("[libc.so")), "{name}: {text}");
+        let of_cuda = |line: &&str| ["[libcu", "[libnv"].iter().any(|prefix| line.contains(prefix));
+        assert!(!needed.iter().any(of_cuda), "{name}: {needed:?}");
+    }
+}
+
+/// A plugin of the days when all batches lay in host memory.
+#[test]
+fn a_plugin_that_reads_host_memory_only() {
+    let Some(emulator) = device::emulator() else { return };
+    let folder = Folder::new().env("LD_LIBRARY_PATH", emulator.folder()).env("CUDA_EMULATOR_STRICT", "1");
+    let (mut batch, info) = batch_file::read(&case("paper-token-sgd").join("batch-0000.safetensors")).unwrap();
+    batch.entropy = Some(vec![0.5; batch.dims.len()]);
+    batch_file::write(&folder.path().join("batch.safetensors"), &batch, &info).unwrap();
+    folder.write("mask.toml", "[[mask]]\nuse = \"frozen.mask\"\nfactor = 4\n");
+    let replay = format!("replay --plugin {} --config mask.toml --out out batch.safetensors", frozen().display());
+    let _ = folder.host(&replay).succeeded();
+    assert_snapshot!(folder.host(&format!("{replay} --device cuda:0")).refused(), @"component `frozen.mask`: a tensor lies in device memory and this component reads host memory only (run with `--device cpu`)");
+}
+
+#[test]
+fn the_flag_is_stronger_than_the_config() {
+    let folder = Folder::new();
+    let run = folder.train("run", &format!("--set train.device=cuda:0 --device cpu {ONE_STEP}"));
+    let config = std::fs::read_to_string(run.path().join("config.toml")).unwrap();
+    assert!(config.contains("device = \"cpu\"\ndtype = \"f32\"\n"), "{config}");
+    let resumed = folder.host("train --resume run --device cpu");
+    assert_eq!(resumed.code, Some(2), "a run goes on where it began");
+}
+
+#[test]
+fn training_in_bf16_learns_and_resumes_bit_for_bit() {
+    let folder = Folder::new();
+    let args = format!("--plugin libcapo.so --set train.dtype=bf16 --set train.save_steps=2 {FOUR_STEPS}");
+    let outcome = folder.host(&format!("train --output-dir whole {args}")).succeeded();
+    assert!(outcome.stdout.contains("device     cpu, bf16\n"), "{}", outcome.stdout);
+    let whole = folder.run_dir("whole");
+    let config = std::fs::read_to_string(whole.path().join("config.toml")).unwrap();
+    assert!(config.contains("dtype = \"bf16\"\n"), "{config}");
+    let _ = folder.train("part", &format!("{args} --stop-after 2"));
+    whole.assert_same_files(&folder.resume("part"));
+
+    let exact = folder.train("exact", &args.replace("bf16", "f32"));
+    for name in ["entropy", "grad_norm"] {
+        let (rough, exact) = (whole.metric(name)[0], exact.metric(name)[0]);
+        assert!(rough != exact && (rough - exact).abs() < 0.2 * exact, "{name}: {rough} in bf16, {exact} in f32");
+    }
+}
+
+#[test]
+fn fresh_weights() {
+    let folder = Folder::new();
+    let first = folder.train("first", &format!("--set model.fresh_weights=true {ONE_STEP}"));
+    first.assert_same_files(&folder.train("second", &format!("--set model.fresh_weights=true {ONE_STEP}")));
+    let entropy = first.metric("entropy")[0];
+    assert!(entropy > 0.9 * 15.0f64.ln(), "random weights know nothing of 15 tokens: {entropy}");
+}
+
+#[test]
+fn the_configs_for_a_gpu() {
+    let root = tests::artifacts::workspace();
+    let folder = Folder::new();
+    for (command, config) in [("train", "default.toml"), ("sft --output-dir model", "sft.toml")] {
+        let config = root.join("configs/gpu").join(config);
+        let args = format!("{command} --config {}", config.display());
+        let output = folder.command(&args).current_dir(&root).output().expect("`host` starts");
+        let sentence = folder.outcome(output).refused();
+        assert!(sentence.starts_with("device `cuda:0`: this host was built without CUDA"), "{sentence}");
+    }
+    let files = host::model::ModelFiles::Directory(root.join("configs/gpu/model"));
+    let config = host::model::Config::load(&files).expect("a configuration");
+    let sizes = host::model::shapes(&config).into_values();
+    assert_eq!(sizes.map(|shape| shape.iter().product::<usize>()).sum::<usize>(), 154_175_232);
+    assert_eq!(host::data::Tokenizer::open(&files).expect("a tokenizer").eos_ids(), [1]);
+}
