@@ -1,8 +1,4 @@
 // Attention: softmax over the keys of whole sequences, and one new token per row over a key-value cache.
-#pragma once
-
-#include "common.cuh"
-
 // softmax(scale * scores) over the keys starts[b] <= j <= i of query i, 0 elsewhere. scores, out: [B, H, S, S]; one block per
 // query. Mirrors `CausalSoftmax` of model/ops/softmax.rs.
 template <class T>

@@ -1,6 +1,4 @@
 // What the kernels share. No header of CUDA's is included: NVRTC compiles this as it is.
-#pragma once
-
 typedef float f32_t;
 typedef unsigned short bf16_t;  // the upper half of an f32
 

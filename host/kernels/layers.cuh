@@ -1,8 +1,4 @@
 // What a decoder layer does between its matrix products.
-#pragma once
-
-#include "common.cuh"
-
 // 1 / sqrt(mean(values^2) + eps), for every thread of the block.
 template <class T>
 __device__ float inverse_rms(const T* values, unsigned width, float eps) {

@@ -1,8 +1,4 @@
 // One block per row of logits [N, V].
-#pragma once
-
-#include "common.cuh"
-
 // Scores of a row: log-probability of the target, logsumexp, entropy (nats, all of logits / temperature), the target's raw
 // logit. out: [N, 4]. Mirrors `Stats` of model/ops/logps.rs.
 extern "C" __global__ void __launch_bounds__(THREADS)

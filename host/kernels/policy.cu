@@ -1,4 +1,5 @@
 // The kernels of a policy on a CUDA device: what candle has no operation for, or one that is far too slow there.
+#include "common.cuh"
 #include "attention.cuh"
 #include "layers.cuh"
 #include "logits.cuh"
