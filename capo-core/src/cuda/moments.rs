@@ -186,7 +186,8 @@ impl Moments {
                 slots.push(Slot { row, written, exp_avg: exp_avg.into(), exp_avg_sq: exp_avg_sq.into() });
             }
         }
-        let moments = moments::Moments::new(self.vocab_size, self.width, self.steps, slots);
+        let (vocab_size, width) = if self.steps == 0 { (0, 0) } else { self.dims() };
+        let moments = moments::Moments::new(vocab_size, width, self.steps, slots);
         moments.ok_or_else(|| Error::new("the device's moments name a row twice"))
     }
 
