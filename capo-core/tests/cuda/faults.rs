@@ -88,12 +88,33 @@ fn questions_without_memory_can_be_asked_again() {
     assert!(got == expected);
 }
 
-/// What a process of its own with this setting says when it opens the device.
-fn opened_with(setting: &str, value: &OsStr) -> String {
+/// Runs a test in a process of its own with this setting; whether it passes, and what it says.
+fn run_with(test: &str, setting: &str, value: &OsStr) -> (bool, String) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["cuda::faults::opening", "--exact", "--include-ignored", "--nocapture", "--quiet"]);
+    command.args([&format!("cuda::faults::{test}"), "--exact", "--include-ignored", "--nocapture", "--quiet"]);
     let output = command.env(setting, value).output().unwrap();
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Needs some 300 kB at a time, and as much again on every stream if nothing is returned.
+#[test]
+#[ignore = "another test runs it with little memory"]
+fn many_streams() {
+    let scenes = scenes();
+    for _ in 0..12 {
+        let (mut model, mask) = (model(), &scenes[1].batch.mask);
+        model.commit(&model.prepare(&step_on(&scenes[1], new_stream()), mask).unwrap(), mask).unwrap();
+    }
+}
+
+#[test]
+fn memory_of_idle_streams_goes_where_it_is_needed() {
+    if emulator().is_some() {
+        let (passes, said) = run_with("many_streams", "CUDA_EMULATOR_MEMORY", "1000000".as_ref());
+        assert!(passes, "{said}");
+        let (passes, said) = run_with("many_streams", "CUDA_EMULATOR_MEMORY", "100000".as_ref());
+        assert!(!passes && said.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{said}");
+    }
 }
 
 #[test]
@@ -108,7 +129,7 @@ fn a_machine_without_devices_is_named() {
     if emulator().is_none() {
         return;
     }
-    let said = opened_with("CUDA_EMULATOR_DEVICES", "0".as_ref());
+    let said = run_with("opening", "CUDA_EMULATOR_DEVICES", "0".as_ref()).1;
     let sentence =
         "the CUDA device failed with `CUDA_ERROR_NO_DEVICE` in starting the driver (run with `--device cpu`)";
     assert!(said.contains(sentence), "{said}");
@@ -121,7 +142,7 @@ fn a_kept_image_that_the_driver_refuses_is_made_anew() {
     }
     let folder = std::env::temp_dir().join(format!("capo-kept-image-{}", std::process::id()));
     let open = || {
-        let said = opened_with("XDG_CACHE_HOME", folder.as_ref());
+        let said = run_with("opening", "XDG_CACHE_HOME", folder.as_ref()).1;
         assert!(said.contains("Ok(cuda:0)"), "{said}");
         fs::read_dir(folder.join("capo")).unwrap().next().unwrap().unwrap().path()
     };

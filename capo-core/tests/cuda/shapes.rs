@@ -3,7 +3,9 @@
 #![allow(unsafe_code, reason = "slices that start in the middle of an array")]
 
 use capo_core::cuda::{Features, Plain, Slice};
-use capo_core::{CurvatureModel, Granularity, HostMoments, LastLayer, MomentArrays, Semantics, Step, cuda};
+use capo_core::{
+    CurvatureModel, Granularity, HostMoments, LastLayer, MomentArrays, OptimizerModel, Semantics, Step, cuda,
+};
 
 use super::agreement::{Case, DTYPES, Dtype, device_arrays, loose, side_by_side};
 use super::suite::device::{ToBits, emulator, uploaded};
@@ -105,8 +107,39 @@ fn rows_across_slabs_agree() {
             batch.topk_ids.iter_mut().enumerate().for_each(|(t, id)| *id = (t * 2099 % 2100) as u32);
             batch.action_ids.iter_mut().enumerate().for_each(|(t, id)| *id = ((t * 2099 + 1) % 2100) as u32);
         }
-        let semantics = Semantics::EXACT;
-        side_by_side(&scenes, &Case { semantics, granularity: Granularity::Batch, ..CASE });
+        let case = Case { semantics: Semantics::EXACT, granularity: Granularity::Batch, ..CASE };
+        side_by_side(&scenes, &case);
+        a_loaded_model_goes_on(&scenes, &case);
+    }
+}
+
+/// With the bits that the one has which was saved.
+fn a_loaded_model_goes_on([first, second]: &[Scene; 2], case: &Case) {
+    let model = || CurvatureModel::new(OPEN, case.granularity, case.semantics).unwrap();
+    let commit = |model: &mut CurvatureModel, scene: &Scene| {
+        let plain = scene.step(&case.optimizer, 0.1);
+        let arrays = device_arrays(scene, Features::F32(uploaded(&scene.batch.hidden)));
+        let step = Step { batch: LastLayer { arrays, ..plain.batch }, ..plain };
+        model.commit(&model.prepare(&step, &scene.batch.mask).unwrap(), &scene.batch.mask).unwrap();
+    };
+    let (mut saved, mut loaded) = (model(), model());
+    commit(&mut saved, first);
+    loaded.load(&saved.save().unwrap()).unwrap();
+    commit(&mut saved, second);
+    commit(&mut loaded, second);
+    assert!(saved.save().unwrap() == loaded.save().unwrap());
+}
+
+/// Where fast roots are 0, an `eps` as small as they should be is not for them.
+#[test]
+fn directions_of_tiny_gradients_agree() {
+    let mut scenes = [loose(&mut Rng(408), Dims(2, 10, 3, 24, 9)), loose(&mut Rng(409), Dims(2, 10, 3, 24, 9))];
+    for h in scenes.iter_mut().flat_map(|scene| &mut scene.batch.hidden) {
+        *h *= 3e-19;
+    }
+    let optimizer = OptimizerModel { eps: 1e-19, ..ADAM };
+    for trainers in [false, true] {
+        side_by_side(&scenes, &Case { optimizer, granularity: Granularity::Token, trainers, ..CASE });
     }
 }
 
