@@ -6,6 +6,7 @@
 mod cuda {
     mod agreement;
     mod faults;
+    mod moves;
     mod shapes;
     mod streams;
     #[path = "../suite/main.rs"]

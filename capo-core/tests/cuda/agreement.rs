@@ -128,7 +128,7 @@ pub fn side_by_side(scenes: &[Scene], case: &Case) {
     assert_eq!(device.save().unwrap(), expected, "{what}");
 }
 
-fn host_arrays<'a>(scene: &'a Scene, hidden: &'a [f32]) -> Arrays<'a> {
+pub fn host_arrays<'a>(scene: &'a Scene, hidden: &'a [f32]) -> Arrays<'a> {
     let batch = &scene.batch;
     Arrays::Host(HostArrays {
         hidden,
@@ -172,7 +172,7 @@ fn compare(what: &str, got: &Assessment, expected: &Assessment) {
 }
 
 /// Header, rows and steps are the same; moments agree.
-fn compare_states(what: &str, got: &[u8], expected: &[u8]) {
+pub fn compare_states(what: &str, got: &[u8], expected: &[u8]) {
     assert_eq!(got.len(), expected.len(), "{what}");
     let number = |at: usize| u64::from_le_bytes(expected[at..at + 8].try_into().unwrap()) as usize;
     let (width, rows, header) = (number(20), number(36), 8 + 4 + 4 * 8 + 10);

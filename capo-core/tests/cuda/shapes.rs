@@ -77,6 +77,20 @@ fn vocabularies_at_powers_of_two_agree() {
     }
 }
 
+/// As many completions as a digit of the sort has values, one more and one less.
+#[test]
+fn subsets_at_powers_of_two_agree() {
+    for completions in [15, 16, 17] {
+        let mut rng = Rng(410);
+        let dims = Dims(completions, 4, 3, 5, 12);
+        let mut scenes = [loose(&mut rng, dims), loose(&mut rng, dims)];
+        for batch in scenes.iter_mut().map(|scene| &mut scene.batch) {
+            batch.mask.fill(1);
+        }
+        side_by_side(&scenes, &CASE);
+    }
+}
+
 /// Memory of an earlier batch serves a later one, of another size; and there may be nothing to do.
 #[test]
 fn batches_of_changing_sizes_agree() {
