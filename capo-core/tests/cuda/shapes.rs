@@ -7,7 +7,7 @@ use capo_core::{
     CurvatureModel, Granularity, HostMoments, LastLayer, MomentArrays, OptimizerModel, Semantics, Step, cuda,
 };
 
-use super::agreement::{Case, DTYPES, Dtype, device_arrays, loose, side_by_side};
+use super::agreement::{Case, DTYPES, Dtype, device_arrays, host_arrays, loose, side_by_side};
 use super::suite::device::{ToBits, emulator, uploaded};
 use super::suite::fixture::{ADAM, Dims, OPEN, Rng, SGD};
 use super::suite::scene::Scene;
@@ -74,6 +74,27 @@ fn vocabularies_at_powers_of_two_agree() {
         }
         side_by_side(&scenes, &CASE);
         side_by_side(&scenes, &Case { granularity: Granularity::Token, ..CASE });
+    }
+}
+
+/// An id is compared with V before anything is looked up with it; the sentence is that of the host.
+#[test]
+fn ids_beyond_the_vocabulary_are_named() {
+    let scene = loose(&mut Rng(411), Dims(2, 20, 5, 8, 30));
+    for (at, id) in [(0, 30), (4, u32::MAX), (37 * 5 + 2, 1 << 31)] {
+        let mut wrong = scene.clone();
+        wrong.batch.mask.fill(1);
+        wrong.batch.topk_ids[at] = id;
+        let refusal = |arrays| {
+            let plain = wrong.step(&ADAM, 0.1);
+            let step = Step { batch: LastLayer { arrays, ..plain.batch }, ..plain };
+            let model = CurvatureModel::new(OPEN, Granularity::Token, Semantics::PAPER).unwrap();
+            model.prepare(&step, &wrong.batch.mask).unwrap_err().to_string()
+        };
+        let hidden = &wrong.batch.hidden;
+        let said = refusal(device_arrays(&wrong, Features::F32(uploaded(hidden))));
+        assert_eq!(said, refusal(host_arrays(&wrong, hidden)));
+        assert!(said.contains(&format!("has id {id}, expected below the vocabulary size 30")), "{said}");
     }
 }
 
