@@ -7,7 +7,7 @@ use capo_core::{
     CurvatureModel, Granularity, HostMoments, LastLayer, MomentArrays, OptimizerModel, Semantics, Step, cuda,
 };
 
-use super::agreement::{Case, DTYPES, Dtype, device_arrays, host_arrays, loose, side_by_side};
+use super::agreement::{Case, DTYPES, Dtype, RATE, device_arrays, host_arrays, loose, side_by_side};
 use super::suite::device::{ToBits, emulator, uploaded};
 use super::suite::fixture::{ADAM, Dims, OPEN, Rng, SGD};
 use super::suite::scene::Scene;
@@ -18,6 +18,7 @@ const CASE: Case = Case {
     optimizer: ADAM,
     dtype: Dtype::F32,
     trainers: false,
+    learning_rate: RATE,
 };
 
 /// All tokens of a completion share a row, and three others by turns.
@@ -188,6 +189,28 @@ fn subnormal_features_agree() {
     for granularity in [Granularity::Token, Granularity::Batch] {
         side_by_side(&scenes, &Case { dtype: Dtype::F16, granularity, ..CASE });
         side_by_side(&scenes, &Case { dtype: Dtype::F16, optimizer: SGD, granularity, ..CASE });
+    }
+}
+
+/// Squares and divisors beyond the range of `f32`, with results within it.
+#[test]
+fn directions_of_huge_gradients_agree() {
+    let scenes = [loose(&mut Rng(412), Dims(2, 10, 3, 24, 9)), loose(&mut Rng(413), Dims(2, 10, 3, 24, 9))];
+    for (scale, columns) in [(1e20, 24), (1e39, 1)] {
+        let huge = |scene: &Scene| {
+            let mut scene = scene.clone();
+            for h in scene.batch.hidden.chunks_mut(24) {
+                h.iter_mut()
+                    .enumerate()
+                    .for_each(|(at, h)| *h = if at < columns { (f64::from(*h) * scale) as f32 } else { 0.0 });
+            }
+            scene
+        };
+        let huge = [huge(&scenes[0]), huge(&scenes[1])];
+        for trainers in [false, true] {
+            let learning_rate = RATE / scale;
+            side_by_side(&huge, &Case { granularity: Granularity::Token, trainers, learning_rate, ..CASE });
+        }
     }
 }
 
