@@ -4,7 +4,8 @@
 
 use capo_core::cuda::{Features, Plain, Slice};
 use capo_core::{
-    CurvatureModel, Granularity, HostMoments, LastLayer, MomentArrays, OptimizerModel, Semantics, Step, cuda,
+    CurvatureModel, Granularity, HostMoments, LastLayer, MomentArrays, OptimizerModel, Semantics, StateDtype, Step,
+    cuda,
 };
 
 use super::agreement::{Case, DTYPES, Dtype, RATE, device_arrays, host_arrays, loose, side_by_side};
@@ -113,6 +114,22 @@ fn subsets_at_powers_of_two_agree() {
     }
 }
 
+/// The last row of a completion is the first one of the next.
+#[test]
+fn neighbouring_subsets_that_share_a_row_agree() {
+    let mut rng = Rng(414);
+    let mut scenes = [loose(&mut rng, Dims(3, 4, 2, 5, 12)), loose(&mut rng, Dims(3, 4, 2, 5, 12))];
+    for batch in scenes.iter_mut().map(|scene| &mut scene.batch) {
+        batch.mask.fill(1);
+        for at in 0..12 {
+            let low = at as u32 / 4;
+            batch.topk_ids[2 * at..][..2].copy_from_slice(&[low, low + 1]);
+            (batch.action_ids[at], batch.action_logits[at]) = (low, batch.topk_logits[2 * at]);
+        }
+    }
+    side_by_side(&scenes, &CASE);
+}
+
 /// Memory of an earlier batch serves a later one, of another size; and there may be nothing to do.
 #[test]
 fn batches_of_changing_sizes_agree() {
@@ -209,6 +226,8 @@ fn directions_of_huge_gradients_agree() {
         let huge = [huge(&scenes[0]), huge(&scenes[1])];
         for trainers in [false, true] {
             let learning_rate = RATE / scale;
+            let semantics = Semantics { state_dtype: StateDtype::Bf16, ..Semantics::PAPER };
+            side_by_side(&huge, &Case { granularity: Granularity::Token, semantics, trainers, learning_rate, ..CASE });
             side_by_side(&huge, &Case { granularity: Granularity::Token, trainers, learning_rate, ..CASE });
         }
     }
