@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code, reason = "the driver's API is C")]
 
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::marker::PhantomData;
@@ -154,7 +155,7 @@ impl Device {
     /// A queue of work on this device.
     pub(super) fn queue(&self, stream: Stream) -> Result<Queue, Error> {
         self.enter()?;
-        Ok(Queue { device: self.clone(), stream })
+        Ok(Queue { device: self.clone(), stream, held: Mutex::default() })
     }
 
     fn kernel(&self, name: &'static str) -> Result<sys::CUfunction, Error> {
@@ -175,6 +176,8 @@ impl Device {
 pub(super) struct Queue {
     device: Device,
     stream: Stream,
+    /// What queued copies may still read: not every machine reads host memory before such a call returns.
+    held: Mutex<Vec<Box<dyn Any + Send + Sync>>>,
 }
 
 impl std::fmt::Debug for Queue {
@@ -206,9 +209,11 @@ impl Queue {
     pub fn upload<T: Plain>(&self, values: &[T]) -> Result<Buffer<T>, Error> {
         let buffer = self.buffer(values.len())?;
         if !values.is_empty() {
-            // SAFETY: the buffer holds as many values. Pageable memory has been read when the call returns.
-            unsafe { driver::memcpy_htod_async(buffer.address, values, self.raw()) }
-                .map_err(|error| failed("copying to it", &error))?;
+            let values = values.to_vec();
+            // SAFETY: the buffer holds as many values, and `held` keeps these until the queue is done.
+            let queued = unsafe { driver::memcpy_htod_async(buffer.address, &values, self.raw()) };
+            lock(&self.held).push(Box::new(values));
+            queued.map_err(|error| failed("copying to it", &error))?;
         }
         Ok(buffer)
     }
@@ -245,7 +250,9 @@ impl Queue {
     /// Waits for all queued work.
     pub fn synchronize(&self) -> Result<(), Error> {
         // SAFETY: the stream is valid as long as the batch that brought it.
-        unsafe { driver::stream::synchronize(self.raw()) }.map_err(|error| failed("computing", &error))
+        unsafe { driver::stream::synchronize(self.raw()) }.map_err(|error| failed("computing", &error))?;
+        lock(&self.held).clear();
+        Ok(())
     }
 
     /// Queues `blocks` blocks of `threads` threads; nothing if there is no block.
@@ -269,6 +276,13 @@ impl Queue {
         // SAFETY: the caller's; no kernel of this crate has dynamic shared memory.
         unsafe { driver::launch_kernel(function, grid, block, 0, self.raw(), arguments) }
             .map_err(|error| failed(&format!("starting kernel `{kernel}`"), &error))
+    }
+}
+
+impl Drop for Queue {
+    /// Waits for what an error may have left queued: it reads what the caller owns.
+    fn drop(&mut self) {
+        let _ = self.enter().and_then(|()| self.synchronize());
     }
 }
 
@@ -321,7 +335,7 @@ impl<T> Drop for Buffer<T> {
 /// # Safety
 ///
 /// Every pattern of bytes is a value, and there is no padding.
-pub unsafe trait Plain: Copy + Default {}
+pub unsafe trait Plain: Copy + Default + Send + Sync + 'static {}
 
 macro_rules! plain {
     ($($type:ty),*) => { $(
