@@ -33,10 +33,14 @@ __device__ inline float widen(f16 x) {
 #endif
 }
 
+#ifdef CAPO_EMULATED
+__device__ inline float flushed(float x) { return fabsf(x) < 1.1754943508222875e-38f ? 0.0f : x; }
+#endif
+
 // Square root to one or two ulps, one instruction of the special-function unit; 0 below 2^-126.
 __device__ inline float root(float x) {
 #ifdef CAPO_EMULATED
-    return sqrtf(x);
+    return sqrtf(flushed(x));
 #else
     float y;
     asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -44,10 +48,10 @@ __device__ inline float root(float x) {
 #endif
 }
 
-// Quotient to two ulps, for divisors between 2^-126 and 2^126; 0 below 2^-126.
+// Quotient to two ulps, for divisors between 2^-126 and 2^126; 0 for larger ones, and below 2^-126.
 __device__ inline float quotient(float x, float y) {
 #ifdef CAPO_EMULATED
-    return x / y;
+    return fabsf(y) > 8.507059173023462e37f && isfinite(x) ? 0.0f : flushed(flushed(x) / flushed(y));
 #else
     float z;
     asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));

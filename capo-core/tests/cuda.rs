@@ -5,6 +5,10 @@
 /// The name by which tests that need a device are found.
 mod cuda {
     mod agreement;
+    mod faults;
+    mod moves;
+    mod shapes;
+    mod streams;
     #[path = "../suite/main.rs"]
     mod suite;
 }

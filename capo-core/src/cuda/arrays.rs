@@ -49,7 +49,7 @@ impl<T> Slice<'_, T> {
 }
 
 /// A `CUstream`: work on it runs in the order in which it is queued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Stream(usize);
 
 impl Stream {
@@ -57,7 +57,8 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// It is a stream of the device's primary context, and lives as long as the batch that it comes with.
+    /// It is a stream of the device's primary context, and lives as long as the batch that it comes with. It is not the
+    /// per-thread default stream, whose one address means another stream on every thread.
     pub unsafe fn from_raw(stream: *mut c_void) -> Self {
         Self(stream as usize)
     }

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code, reason = "the driver's API is C")]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -27,7 +27,7 @@ struct Opened {
     kernels: Mutex<HashMap<&'static str, usize>>,
     /// Memory given back, by stream and size. It is used again on the same stream only, so that what is still queued there with
     /// it comes first. To return it to the driver would cost a synchronisation of the device.
-    spare: Mutex<HashMap<(Stream, usize), Vec<sys::CUdeviceptr>>>,
+    spare: Mutex<BTreeMap<(Stream, usize), Vec<sys::CUdeviceptr>>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread that has made the context current, which every method does.
@@ -76,13 +76,13 @@ impl Device {
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
         };
-        let module = Self::module(&image::of((attribute(MAJOR)?, attribute(MINOR)?)))?;
+        let module = Self::module(image::of((attribute(MAJOR)?, attribute(MINOR)?)))?;
         let (kernels, spare) = (Mutex::default(), Mutex::default());
         Ok(Self(Arc::new(Opened { ordinal, context, module, kernels, spare })))
     }
 
     /// The first of `images` that the driver takes.
-    fn module(images: &[Vec<u8>]) -> Result<sys::CUmodule, Error> {
+    fn module(images: impl Iterator<Item = Vec<u8>>) -> Result<sys::CUmodule, Error> {
         let mut refusal = None;
         for image in images {
             // SAFETY: the image is a cubin, or PTX that ends in NUL.
@@ -111,12 +111,15 @@ impl Device {
     /// Memory for `len` values, whose contents are arbitrary.
     fn buffer<T: Plain>(&self, len: usize, stream: Stream) -> Result<Buffer<T>, Error> {
         let size = class_of((len * size_of::<T>()).max(1));
-        let spare = lock(&self.0.spare).get_mut(&(stream, size)).and_then(Vec::pop);
-        let address = match spare {
-            Some(address) => address,
-            None => self.allocate(size)?,
+        // Up to twice as much will do, so that batches of changing size leave little idle.
+        let known = lock(&self.0.spare)
+            .range_mut((stream, size)..=(stream, 2 * size))
+            .find_map(|(&place, addresses)| Some((place, addresses.pop()?)));
+        let (place, address) = match known {
+            Some(known) => known,
+            None => ((stream, size), self.allocate(size)?),
         };
-        Ok(Buffer { device: self.clone(), address, len, place: (stream, size), values: PhantomData })
+        Ok(Buffer { device: self.clone(), address, len, place, values: PhantomData })
     }
 
     fn allocate(&self, size: usize) -> Result<sys::CUdeviceptr, Error> {
@@ -133,7 +136,7 @@ impl Device {
 
     /// Gives the memory that nobody uses back to the driver.
     fn return_spare(&self) {
-        for address in lock(&self.0.spare).drain().flat_map(|(_, addresses)| addresses) {
+        for address in std::mem::take(&mut *lock(&self.0.spare)).into_values().flatten() {
             // SAFETY: the address came from `allocate`, and its buffer is gone. A failure leaves the memory taken.
             let _ = unsafe { driver::free_sync(address) };
         }
@@ -141,13 +144,10 @@ impl Device {
 
     /// A copy of `values` in the device's memory.
     pub fn upload<T: Plain>(&self, values: &[T]) -> Result<Buffer<T>, Error> {
-        let buffer = self.buffer(values.len(), Stream::default())?;
-        self.enter()?;
-        if !values.is_empty() {
-            // SAFETY: the buffer holds as many values. Before it returns, the call has read `values`.
-            unsafe { driver::memcpy_htod_sync(buffer.address, values) }
-                .map_err(|error| failed("copying to it", &error))?;
-        }
+        let queue = self.queue(Stream::default())?;
+        let buffer = queue.upload(values)?;
+        // Other streams do not wait for this one.
+        queue.synchronize()?;
         Ok(buffer)
     }
 

@@ -36,22 +36,22 @@ pub(super) fn source() -> String {
     unit.lines().map(line).collect()
 }
 
-/// Images for a device of this compute capability, best first.
-pub(super) fn of((major, minor): (i32, i32)) -> Vec<Vec<u8>> {
+/// Images for a device of this compute capability, best first, each made when the ones before it were refused.
+pub(super) fn of((major, minor): (i32, i32)) -> impl Iterator<Item = Vec<u8>> {
     let source = source();
     let arch = format!("sm_{major}{minor}");
-    let kept = cache_file(&source, &arch);
-    let known = kept.as_ref().and_then(|file| fs::read(file).ok()).filter(|image| is_cubin(image));
-    let compiled = known.or_else(|| {
+    let file = cache_file(&source, &arch);
+    let kept = file.as_ref().and_then(|file| fs::read(file).ok()).filter(|image| is_cubin(image));
+    let compiled = move || {
         let compiled = compile(&source, &arch)?;
         if is_cubin(&compiled) {
             // A cache that cannot be written costs a few seconds at the next start.
-            let _ = kept.map(|file| keep(&file, &compiled));
+            let _ = file.map(|file| keep(&file, &compiled));
         }
         Some(compiled)
-    });
+    };
     let prebuilt = [PREBUILT.as_bytes(), &[0]].concat();
-    compiled.into_iter().chain([prebuilt]).collect()
+    kept.into_iter().chain(std::iter::once_with(compiled).flatten()).chain([prebuilt])
 }
 
 /// `XDG_CACHE_HOME/capo/curvature-HASH-ARCH.cubin`.

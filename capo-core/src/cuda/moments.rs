@@ -100,10 +100,11 @@ impl Rows {
     /// As a proposal reads them.
     pub fn of(source: &Source, pairs: &Pairs, segments: &Segments, adam: AdamArgument) -> Result<Self, Error> {
         let queue = &pairs.queue;
+        let rows = || queue.buffer::<Row>(segments.count as usize);
         match source {
-            Source::Own(Store::Cuda(own)) => own.rows_of(queue, pairs, segments, own.rows, false, adam),
+            Source::Own(Store::Cuda(own)) => own.rows_of(rows()?, pairs, segments, false, adam),
             Source::Trainer(HostMoments { arrays: MomentArrays::Cuda { exp_avg, exp_avg_sq }, .. }) => {
-                let rows = queue.buffer::<Row>(segments.count as usize)?;
+                let rows = rows()?;
                 // SAFETY: the moments are `[V, D]`, as `Step::check` has found, and rows are below V.
                 unsafe {
                     launch!(
@@ -178,14 +179,15 @@ impl Moments {
         let (rows, written) = (queue.download(&self.row, self.rows)?, queue.download(&self.written, self.rows)?);
         let mut slots = Vec::with_capacity(self.rows);
         for (at, slab) in self.slabs.iter().enumerate() {
-            let values = queue.download(slab, slab.len())?;
+            let values = queue.download(slab, (self.rows - at * SLAB_ROWS) * 2 * self.width)?;
             for (values, place) in values.chunks(2 * self.width).zip(at * SLAB_ROWS..self.rows) {
                 let (exp_avg, exp_avg_sq) = values.split_at(self.width);
                 let (row, written) = (rows[place], written[place]);
                 slots.push(Slot { row, written, exp_avg: exp_avg.into(), exp_avg_sq: exp_avg_sq.into() });
             }
         }
-        let moments = moments::Moments::new(self.vocab_size, self.width, self.steps, slots);
+        let (vocab_size, width) = if self.steps == 0 { (0, 0) } else { self.dims() };
+        let moments = moments::Moments::new(vocab_size, width, self.steps, slots);
         moments.ok_or_else(|| Error::new("the device's moments name a row twice"))
     }
 
@@ -226,20 +228,24 @@ impl Moments {
         // A zero gradient only decays a row, and decay is made up for whenever the row is next read.
         let nonzero = (semantics.untouched_rows == UntouchedRows::Decay).then_some(&coefficients);
         let segments = Segments::of(pairs, Choice { nonzero, ..choice })?;
-        let first_new = self.rows;
-        self.place(queue, pairs, &segments)?;
+        let (long, (marks, new)) = (segments.long(queue)?, self.new_rows(pairs, &segments)?);
+        let rows = queue.buffer(segments.count as usize)?;
+        self.make_room(queue, new)?;
+        // Nothing has changed so far, and from here on no memory is taken: where there is too little, the state stays as it was.
+        self.place(pairs, &segments, &marks)?;
         let adam = AdamArgument::update(adam, self.steps);
-        let rows = self.rows_of(queue, pairs, &segments, first_new, true, adam)?;
+        let rows = self.rows_of(rows, pairs, &segments, true, adam)?;
         let in_bf16 = i32::from(semantics.state_dtype == StateDtype::Bf16);
-        self.add(pairs, &segments, &rows, &coefficients, in_bf16)?;
+        self.add(pairs, &segments, &long, &rows, &coefficients, in_bf16)?;
         queue.synchronize()?;
+        self.rows += new;
         self.steps += 1;
         Ok(())
     }
 
-    /// Gives the segments' rows slots where they have none.
-    fn place(&mut self, queue: &Queue, pairs: &Pairs, segments: &Segments) -> Result<(), Error> {
-        let Segments { values, starts, count, .. } = segments;
+    /// How many of the segments' rows that have no slot come before each of them, `[R + 1]`, and how many there are.
+    fn new_rows(&self, pairs: &Pairs, segments: &Segments) -> Result<(Buffer<u32>, usize), Error> {
+        let (queue, Segments { values, starts, count, .. }) = (&pairs.queue, segments);
         let marks = queue.buffer::<u32>(*count as usize + 1)?;
         // SAFETY: marks and starts are `[R + 1]`, values `[P]`, indices into `[N, S]`; rows are below V.
         unsafe {
@@ -257,18 +263,30 @@ impl Moments {
             )?;
         }
         let new = scan(queue, &marks, *count as usize)? as usize;
-        let slabs = (self.rows + new).div_ceil(SLAB_ROWS);
-        if slabs > self.slabs.len() {
-            while self.slabs.len() < slabs {
-                self.slabs.push(queue.buffer(SLAB_ROWS * 2 * self.width)?);
-            }
-            let addresses: Vec<u64> = self.slabs.iter().map(Buffer::address).collect();
-            self.addresses = queue.upload(&addresses)?;
+        Ok((marks, new))
+    }
+
+    /// Takes slabs for `new` more rows; all of them or none.
+    fn make_room(&mut self, queue: &Queue, new: usize) -> Result<(), Error> {
+        let missing = (self.rows + new).div_ceil(SLAB_ROWS).saturating_sub(self.slabs.len());
+        if missing == 0 {
+            return Ok(());
         }
-        // SAFETY: as above; there are slots for all new rows, at most V.
+        let slab = |_| queue.buffer(SLAB_ROWS * 2 * self.width);
+        let slabs = (0..missing).map(slab).collect::<Result<Vec<_>, _>>()?;
+        let addresses: Vec<u64> = self.slabs.iter().chain(&slabs).map(Buffer::address).collect();
+        self.addresses = queue.upload(&addresses)?;
+        self.slabs.extend(slabs);
+        Ok(())
+    }
+
+    /// Gives the segments' rows slots where they have none; `prefix` is that of `new_rows`.
+    fn place(&self, pairs: &Pairs, segments: &Segments, prefix: &Buffer<u32>) -> Result<(), Error> {
+        let Segments { values, starts, count, .. } = segments;
+        // SAFETY: as in `new_rows`; there are slots for all new rows, at most V.
         unsafe {
             launch!(
-                queue,
+                pairs.queue,
                 "place_new_rows",
                 blocks(*count as usize),
                 THREADS,
@@ -276,30 +294,28 @@ impl Moments {
                 values.address(),
                 starts.address(),
                 pairs.rows.address(),
-                marks.address(),
+                prefix.address(),
                 self.rows as u32,
                 self.slots(),
-            )?;
+            )
         }
-        self.rows += new;
-        Ok(())
     }
 
+    /// Adam's rule for the segments' rows, in `rows`. Where `write`, all of them have slots, those from `self.rows` on are new,
+    /// and they are noted as written.
     fn rows_of(
         &self,
-        queue: &Queue,
+        rows: Buffer<Row>,
         pairs: &Pairs,
         segments: &Segments,
-        first_new: usize,
         write: bool,
         adam: AdamArgument,
     ) -> Result<Rows, Error> {
         let Segments { values, starts, count, .. } = segments;
-        let rows = queue.buffer::<Row>(*count as usize)?;
-        // SAFETY: as in `place`; where `write`, all rows have slots.
+        // SAFETY: as in `place`; rows are `[R]`.
         unsafe {
             launch!(
-                queue,
+                pairs.queue,
                 "own_rows",
                 blocks(*count as usize),
                 THREADS,
@@ -308,7 +324,7 @@ impl Moments {
                 starts.address(),
                 pairs.rows.address(),
                 self.slots(),
-                first_new as u32,
+                self.rows as u32,
                 i32::from(write),
                 pairs.hidden.width,
                 adam,
@@ -323,12 +339,12 @@ impl Moments {
         &self,
         pairs: &Pairs,
         segments: &Segments,
+        (list, long): &(Buffer<u32>, u32),
         rows: &Rows,
         coefficients: &Buffer<f64>,
         in_bf16: i32,
     ) -> Result<(), Error> {
         let (queue, hidden, Segments { values, starts, count, .. }) = (&pairs.queue, pairs.hidden, segments);
-        let (list, long) = segments.long(queue)?;
         let tiles = (hidden.width as usize).div_ceil(TILE) as u32;
         let short_kernel = hidden.of_dtype(["update_short_f32", "update_short_f16", "update_short_bf16"]);
         let long_kernel = hidden.of_dtype(["update_long_f32", "update_long_f16", "update_long_bf16"]);
@@ -354,7 +370,7 @@ impl Moments {
             launch!(
                 queue,
                 long_kernel,
-                (long, tiles),
+                (*long, tiles),
                 LONG_WARPS * WARP,
                 list.address(),
                 values.address(),

@@ -20,13 +20,13 @@ const MOMENTS: f64 = 2e-7;
 
 /// How features are stored.
 #[derive(Debug, Clone, Copy)]
-enum Dtype {
+pub enum Dtype {
     F32,
     F16,
     Bf16,
 }
 
-const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+pub const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
 /// Features as they lie on the device, and what they are in `f32`.
 struct Stored {
@@ -75,17 +75,18 @@ fn half_floats_are_read_as_they_are_written() {
 }
 
 /// A question to both models.
-struct Case {
-    semantics: Semantics,
-    granularity: Granularity,
-    optimizer: OptimizerModel,
-    dtype: Dtype,
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    pub semantics: Semantics,
+    pub granularity: Granularity,
+    pub optimizer: OptimizerModel,
+    pub dtype: Dtype,
     /// Whether the trainer's moments are used instead of the model's own.
-    trainers: bool,
+    pub trainers: bool,
 }
 
-/// Two steps, each asked about, with a commit between them; then the state, which crosses over.
-fn side_by_side(scenes: &[Scene], case: &Case) {
+/// A step for each scene, asked about and committed; then the state, which crosses over.
+pub fn side_by_side(scenes: &[Scene], case: &Case) {
     let &Case { semantics, granularity, optimizer, dtype, trainers } = case;
     let what = format!("{granularity:?} {optimizer:?} {dtype:?} trainer's moments {trainers} {semantics:?}");
     let acceptance = Acceptance { fisher_threshold: Some(1e-3), ..OPEN };
@@ -127,7 +128,7 @@ fn side_by_side(scenes: &[Scene], case: &Case) {
     assert_eq!(device.save().unwrap(), expected, "{what}");
 }
 
-fn host_arrays<'a>(scene: &'a Scene, hidden: &'a [f32]) -> Arrays<'a> {
+pub fn host_arrays<'a>(scene: &'a Scene, hidden: &'a [f32]) -> Arrays<'a> {
     let batch = &scene.batch;
     Arrays::Host(HostArrays {
         hidden,
@@ -138,7 +139,7 @@ fn host_arrays<'a>(scene: &'a Scene, hidden: &'a [f32]) -> Arrays<'a> {
     })
 }
 
-fn device_arrays<'a>(scene: &'a Scene, hidden: Features<'a>) -> Arrays<'a> {
+pub fn device_arrays<'a>(scene: &'a Scene, hidden: Features<'a>) -> Arrays<'a> {
     let batch = &scene.batch;
     Arrays::Cuda(cuda::Arrays {
         device: 0,
@@ -171,7 +172,7 @@ fn compare(what: &str, got: &Assessment, expected: &Assessment) {
 }
 
 /// Header, rows and steps are the same; moments agree.
-fn compare_states(what: &str, got: &[u8], expected: &[u8]) {
+pub fn compare_states(what: &str, got: &[u8], expected: &[u8]) {
     assert_eq!(got.len(), expected.len(), "{what}");
     let number = |at: usize| u64::from_le_bytes(expected[at..at + 8].try_into().unwrap()) as usize;
     let (width, rows, header) = (number(20), number(36), 8 + 4 + 4 * 8 + 10);
@@ -234,7 +235,7 @@ fn all_semantics_granularities_optimizers_and_dtypes_agree() {
 }
 
 /// A batch of many tokens over few rows, and of few over many: logits are not those of any weights.
-fn loose(rng: &mut Rng, dims: Dims) -> Scene {
+pub fn loose(rng: &mut Rng, dims: Dims) -> Scene {
     let Dims(completions, tokens, k, width, vocab) = dims;
     let mut scene = Scene::random(rng, Dims(0, tokens, k, width, vocab), 1.0);
     let batch = &mut scene.batch;

@@ -60,6 +60,7 @@ constexpr Named ERRORS[] = {
     {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
     {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
@@ -246,6 +247,8 @@ API CUresult cuModuleLoadData(Module** module, const void* image) {
     CUresult checked = check_context();
     if (checked != CUDA_SUCCESS) return checked;
     if (!image) return CUDA_ERROR_INVALID_VALUE;
+    // A GPU's machine code.
+    if (std::strncmp(static_cast<const char*>(image), "\x7f" "ELF", 4) == 0) return CUDA_ERROR_NO_BINARY_FOR_GPU;
     std::lock_guard<std::mutex> guard(lock);
     *module = *modules.insert(new Module{self.context->device}).first;
     return CUDA_SUCCESS;

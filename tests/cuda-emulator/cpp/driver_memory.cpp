@@ -16,6 +16,7 @@ using cuda_emulator::check_context;
 using cuda_emulator::check_stream;
 using cuda_emulator::is_device_memory;
 using cuda_emulator::self;
+using cuda_emulator::Word;
 
 namespace {
 
@@ -63,6 +64,10 @@ CUresult check_event(Event* event) {
 }  // namespace
 
 CUresult cuda_emulator::check_stream(const void* stream) {
+    if (self.only_stream && stream != self.only_stream) {
+        report("work on another stream than the one that `set_stream` named");
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     // 1 and 2 are the legacy and the per-thread default stream.
     if (reinterpret_cast<std::size_t>(stream) <= 2) return CUDA_SUCCESS;
     std::lock_guard<std::mutex> guard(lock);
@@ -71,7 +76,10 @@ CUresult cuda_emulator::check_stream(const void* stream) {
 
 API CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
     CUresult checked = check_context();
-    return checked == CUDA_SUCCESS ? cuda_emulator::allocate(self.context->device, bytes, pointer) : checked;
+    if (checked != CUDA_SUCCESS) return checked;
+    if (self.allocations_end == 1) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (self.allocations_end > 1) self.allocations_end--;
+    return cuda_emulator::allocate(self.context->device, bytes, pointer);
 }
 API CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, void* stream) {
     CUresult checked = check_stream(stream);
@@ -193,3 +201,7 @@ API CUresult cuEventElapsedTime_v2(float* milliseconds, Event* begin, Event* end
     return CUDA_SUCCESS;
 }
 API CUresult cuEventElapsedTime(float* milliseconds, Event* begin, Event* end) { return cuEventElapsedTime_v2(milliseconds, begin, end); }
+
+// For the thread that calls.
+API void cuda_emulator_set_stream(const void* stream) { self.only_stream = stream; }
+API void cuda_emulator_set_allocations(Word left) { self.allocations_end = left + 1; }

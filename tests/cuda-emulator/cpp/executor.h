@@ -33,6 +33,8 @@ struct Self {
     Worker* worker;    // null outside a kernel
     Context* context;  // the current context of the driver API
     char *locals, *locals_end;  // this OS thread's copy of the library's thread-locals
+    const void* only_stream;    // the one that may have work, or null
+    Word allocations_end;       // how many more allocations succeed, and one; 0 for no end
 };
 extern __thread Self self;
 

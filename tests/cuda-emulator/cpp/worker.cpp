@@ -24,13 +24,13 @@ Word draw(Word& state) {
 
 void make_ready(Worker& w, unsigned thread) { w.ready[w.ready_count++] = static_cast<unsigned short>(thread); }
 
-// Goes on with a ready fiber, drawn by chance; with the code that runs blocks when there is none.
+// Goes on with a ready fiber, drawn by chance or the latest one; with the code that runs blocks when there is none.
 void run_next(Worker& w, Paused* from) {
     if (w.ready_count == 0) {
         resume(from, w.main);
         return;
     }
-    unsigned pick = static_cast<unsigned>((draw(w.random) >> 32) * w.ready_count >> 32);
+    unsigned pick = w.order == Order::Random ? static_cast<unsigned>((draw(w.random) >> 32) * w.ready_count >> 32) : w.ready_count - 1;
     unsigned thread = w.ready[pick];
     w.ready[pick] = w.ready[--w.ready_count];
     Fiber& fiber = w.fibers[thread];
@@ -44,7 +44,8 @@ void run_next(Worker& w, Paused* from) {
 void try_block(Worker& w) {
     if (w.waiting == 0 || w.waiting != w.alive) return;
     const Site* first = nullptr;
-    for (unsigned i = 0; i < w.threads; i++) {
+    for (unsigned at = 0; at < w.threads; at++) {
+        unsigned i = w.order == Order::FirstAhead ? w.threads - 1 - at : at;
         Fiber& fiber = w.fibers[i];
         if (!fiber.at_barrier) continue;
         if (!first) first = &fiber.at;
@@ -146,7 +147,10 @@ void begin_block(Worker& w, Word block) {
     w.threads = w.alive = launch.block.x * launch.block.y * launch.block.z;
     w.waiting = w.votes = w.ready_count = 0;
     w.random = launch.seed ^ (block * 0xd1342543de82ef95u);
-    for (unsigned i = 0; i < w.threads; i++) {
+    constexpr Order ORDERS[] = {Order::Random, Order::Random, Order::FirstAhead, Order::LastAhead};
+    w.order = ORDERS[draw(w.random) >> 62];
+    for (unsigned at = 0; at < w.threads; at++) {
+        unsigned i = w.order == Order::FirstAhead ? w.threads - 1 - at : at;
         uint3 index = {i % launch.block.x, i / launch.block.x % launch.block.y, i / launch.block.x / launch.block.y};
         w.fibers[i] = {new_fiber(stack_top(w.stacks, i), run_thread), index, false, false, {}};
         make_ready(w, i);

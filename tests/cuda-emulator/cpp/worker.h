@@ -32,6 +32,9 @@ struct Fiber {
     Site at;
 };
 
+// Who goes on of those that can: anyone; or warps and lanes that run ahead of all others as far as they can.
+enum class Order { Random, FirstAhead, LastAhead };
+
 struct Worker {
     char* stacks = nullptr;
     Launch* launch = nullptr;
@@ -42,6 +45,7 @@ struct Worker {
     unsigned threads = 0, alive = 0, waiting = 0, votes = 0, result = 0, ready_count = 0;
     int error = 0;
     Word random = 0;
+    Order order = Order::Random;
     unsigned short ready[MAX_THREADS];
     Fiber fibers[MAX_THREADS];
     WarpState warps[MAX_THREADS / WARP];

@@ -17,6 +17,7 @@
 
 mod compile;
 
+use std::ffi::c_void;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -46,6 +47,8 @@ pub struct Emulator {
     folder: PathBuf,
     set_seed: extern "C" fn(u64),
     set_fill: extern "C" fn(u8),
+    set_stream: extern "C" fn(*const c_void),
+    set_allocations: extern "C" fn(u64),
 }
 
 impl Emulator {
@@ -63,6 +66,17 @@ impl Emulator {
     /// Sets the byte that fills later allocations and the `__shared__` memory of later launches, for the whole process.
     pub fn set_fill(&self, fill: u8) {
         (self.set_fill)(fill);
+    }
+
+    /// Refuses this thread's work on any stream but this one; null permits all. What a launch does not say, the order of streams, is
+    /// not emulated: work is done when a call returns.
+    pub fn set_stream(&self, stream: *const c_void) {
+        (self.set_stream)(stream);
+    }
+
+    /// How many more of this thread's allocations succeed; `None`: as many as there is memory for.
+    pub fn set_allocations(&self, left: Option<u64>) {
+        (self.set_allocations)(left.unwrap_or(u64::MAX));
     }
 }
 
@@ -95,7 +109,9 @@ pub fn load(kernels: &Path) -> Result<Emulator, Failure> {
         }
     }
     let (set_seed, set_fill) = (find(&driver, "cuda_emulator_set_seed")?, find(&driver, "cuda_emulator_set_fill")?);
-    Ok(Emulator { folder, set_seed, set_fill })
+    let set_stream = find(&driver, "cuda_emulator_set_stream")?;
+    let set_allocations = find(&driver, "cuda_emulator_set_allocations")?;
+    Ok(Emulator { folder, set_seed, set_fill, set_stream, set_allocations })
 }
 
 /// [`load`] for a test. `None`, with a line on stderr, where there is no compiler: the test is to return.
@@ -118,8 +134,8 @@ pub fn for_tests(kernels: &Path) -> Option<Emulator> {
 
 /// Loads a library, never to unload it, and finds `symbol`, of type `T`.
 fn find<T: Copy>(library: &Path, symbol: &str) -> Result<T, Failure> {
-    // SAFETY: A driver's initialisers set up the library alone. The callers ask for addresses, and for two functions of `launch.cpp` by
-    // their types there.
+    // SAFETY: A driver's initialisers set up the library alone. The callers ask for addresses, and for functions named
+    // `cuda_emulator_set_...` by their types there.
     let found = unsafe {
         Library::open(Some(library), RTLD_NOW | RTLD_LOCAL).and_then(|opened| {
             let found = *opened.get::<T>(symbol.as_bytes())?;

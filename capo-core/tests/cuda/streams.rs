@@ -1,0 +1,88 @@
+//! Work on the batch's own stream, and from several threads.
+
+#![allow(unsafe_code, reason = "streams are handles")]
+
+use std::ffi::c_void;
+
+use capo_core::cuda::{Features, Stream};
+use capo_core::{Arrays, CurvatureModel, Granularity, LastLayer, Semantics, Step, cuda};
+use cudarc::driver::result::stream::{StreamKind, create};
+
+use super::agreement::{device_arrays, loose};
+use super::suite::device::{emulator, uploaded};
+use super::suite::fixture::{ADAM, Dims, OPEN, Rng};
+use super::suite::scene::Scene;
+
+/// A stream that does not wait for the default one, kept for the life of the process.
+pub fn new_stream() -> *mut c_void {
+    // What has been uploaded has made the device's context this thread's.
+    uploaded(&[0.0f32]);
+    cuda::Device::open(0).unwrap().upload(&[0.0f32]).unwrap();
+    create(StreamKind::NonBlocking).unwrap().cast()
+}
+
+/// The scene's step, its batch on the device and its work on `stream`.
+pub fn step_on<'a>(scene: &'a Scene, stream: *mut c_void) -> Step<'a> {
+    let plain = scene.step(&ADAM, 0.1);
+    let Arrays::Cuda(arrays) = device_arrays(scene, Features::F32(uploaded(&scene.batch.hidden))) else {
+        unreachable!("the arrays lie on the device")
+    };
+    // SAFETY: `new_stream` made it, or it is the default one.
+    let stream = unsafe { Stream::from_raw(stream) };
+    Step { batch: LastLayer { arrays: cuda::Arrays { stream, ..arrays }.into(), ..plain.batch }, ..plain }
+}
+
+fn scenes(seed: u64) -> [Scene; 3] {
+    let mut rng = Rng(seed);
+    std::array::from_fn(|_| loose(&mut rng, Dims(2, 40, 5, 300, 40)))
+}
+
+/// Bits of what a model says of the scenes, and its state in the end.
+fn run(scenes: &[Scene], stream: *mut c_void, granularity: Granularity) -> (Vec<u32>, Vec<u8>) {
+    let mut model = CurvatureModel::new(OPEN, granularity, Semantics::EXACT).unwrap();
+    let mut seen = Vec::new();
+    for scene in scenes {
+        let mask = &scene.batch.mask;
+        let prepared = model.prepare(&step_on(scene, stream), mask).unwrap();
+        let assessment = model.assess(&prepared).unwrap();
+        seen.extend([assessment.m_f, assessment.m_h].into_iter().flatten().map(f32::to_bits));
+        seen.push((model.batch_shift(&prepared, mask).unwrap().m_f as f32).to_bits());
+        model.commit(&prepared, mask).unwrap();
+    }
+    emulator().inspect(|emulator| emulator.set_stream(std::ptr::null()));
+    (seen, model.save().unwrap())
+}
+
+#[test]
+fn all_work_of_a_batch_is_on_its_stream() {
+    let (scenes, own) = (scenes(500), new_stream());
+    for granularity in [Granularity::Token, Granularity::Completion] {
+        let expected = run(&scenes, std::ptr::null_mut(), granularity);
+        // What the batches are made of is there before.
+        for scene in &scenes {
+            step_on(scene, own);
+        }
+        emulator().inspect(|emulator| emulator.set_stream(own));
+        assert!(run(&scenes, own, granularity) == expected, "{granularity:?}");
+    }
+}
+
+/// Each on a stream of its own, then both on the default one.
+#[test]
+fn models_on_two_threads_do_not_meet() {
+    let both = [scenes(501), scenes(502)];
+    let alone = both.each_ref().map(|own| run(own, std::ptr::null_mut(), Granularity::Batch));
+    for streams in [[new_stream() as usize, new_stream() as usize], [0; 2]] {
+        std::thread::scope(|scope| {
+            let start = |at: usize| {
+                let own = &both[at];
+                scope.spawn(move || {
+                    (0..3).map(|_| run(own, streams[at] as *mut c_void, Granularity::Batch)).collect::<Vec<_>>()
+                })
+            };
+            for (at, thread) in [start(0), start(1)].into_iter().enumerate() {
+                assert!(thread.join().unwrap().iter().all(|seen| *seen == alone[at]), "thread {at}");
+            }
+        });
+    }
+}
