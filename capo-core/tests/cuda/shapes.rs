@@ -4,10 +4,11 @@
 
 use capo_core::cuda::{Features, Plain, Slice};
 use capo_core::{
-    CurvatureModel, Granularity, HostMoments, LastLayer, MomentArrays, OptimizerModel, Semantics, Step, cuda,
+    CurvatureModel, Granularity, HostMoments, LastLayer, MomentArrays, OptimizerModel, Semantics, StateDtype, Step,
+    cuda,
 };
 
-use super::agreement::{Case, DTYPES, Dtype, device_arrays, loose, side_by_side};
+use super::agreement::{Case, DTYPES, Dtype, RATE, device_arrays, host_arrays, loose, side_by_side};
 use super::suite::device::{ToBits, emulator, uploaded};
 use super::suite::fixture::{ADAM, Dims, OPEN, Rng, SGD};
 use super::suite::scene::Scene;
@@ -18,6 +19,7 @@ const CASE: Case = Case {
     optimizer: ADAM,
     dtype: Dtype::F32,
     trainers: false,
+    learning_rate: RATE,
 };
 
 /// All tokens of a completion share a row, and three others by turns.
@@ -77,6 +79,27 @@ fn vocabularies_at_powers_of_two_agree() {
     }
 }
 
+/// An id is compared with V before anything is looked up with it; the sentence is that of the host.
+#[test]
+fn ids_beyond_the_vocabulary_are_named() {
+    let scene = loose(&mut Rng(411), Dims(2, 20, 5, 8, 30));
+    for (at, id) in [(0, 30), (4, u32::MAX), (37 * 5 + 2, 1 << 31)] {
+        let mut wrong = scene.clone();
+        wrong.batch.mask.fill(1);
+        wrong.batch.topk_ids[at] = id;
+        let refusal = |arrays| {
+            let plain = wrong.step(&ADAM, 0.1);
+            let step = Step { batch: LastLayer { arrays, ..plain.batch }, ..plain };
+            let model = CurvatureModel::new(OPEN, Granularity::Token, Semantics::PAPER).unwrap();
+            model.prepare(&step, &wrong.batch.mask).unwrap_err().to_string()
+        };
+        let hidden = &wrong.batch.hidden;
+        let said = refusal(device_arrays(&wrong, Features::F32(uploaded(hidden))));
+        assert_eq!(said, refusal(host_arrays(&wrong, hidden)));
+        assert!(said.contains(&format!("has id {id}, expected below the vocabulary size 30")), "{said}");
+    }
+}
+
 /// As many completions as a digit of the sort has values, one more and one less.
 #[test]
 fn subsets_at_powers_of_two_agree() {
@@ -89,6 +112,22 @@ fn subsets_at_powers_of_two_agree() {
         }
         side_by_side(&scenes, &CASE);
     }
+}
+
+/// The last row of a completion is the first one of the next.
+#[test]
+fn neighbouring_subsets_that_share_a_row_agree() {
+    let mut rng = Rng(414);
+    let mut scenes = [loose(&mut rng, Dims(3, 4, 2, 5, 12)), loose(&mut rng, Dims(3, 4, 2, 5, 12))];
+    for batch in scenes.iter_mut().map(|scene| &mut scene.batch) {
+        batch.mask.fill(1);
+        for at in 0..12 {
+            let low = at as u32 / 4;
+            batch.topk_ids[2 * at..][..2].copy_from_slice(&[low, low + 1]);
+            (batch.action_ids[at], batch.action_logits[at]) = (low, batch.topk_logits[2 * at]);
+        }
+    }
+    side_by_side(&scenes, &CASE);
 }
 
 /// Memory of an earlier batch serves a later one, of another size; and there may be nothing to do.
@@ -167,6 +206,30 @@ fn subnormal_features_agree() {
     for granularity in [Granularity::Token, Granularity::Batch] {
         side_by_side(&scenes, &Case { dtype: Dtype::F16, granularity, ..CASE });
         side_by_side(&scenes, &Case { dtype: Dtype::F16, optimizer: SGD, granularity, ..CASE });
+    }
+}
+
+/// Squares and divisors beyond the range of `f32`, with results within it.
+#[test]
+fn directions_of_huge_gradients_agree() {
+    let scenes = [loose(&mut Rng(412), Dims(2, 10, 3, 24, 9)), loose(&mut Rng(413), Dims(2, 10, 3, 24, 9))];
+    for (scale, columns) in [(1e20, 24), (1e39, 1)] {
+        let huge = |scene: &Scene| {
+            let mut scene = scene.clone();
+            for h in scene.batch.hidden.chunks_mut(24) {
+                h.iter_mut()
+                    .enumerate()
+                    .for_each(|(at, h)| *h = if at < columns { (f64::from(*h) * scale) as f32 } else { 0.0 });
+            }
+            scene
+        };
+        let huge = [huge(&scenes[0]), huge(&scenes[1])];
+        for trainers in [false, true] {
+            let learning_rate = RATE / scale;
+            let semantics = Semantics { state_dtype: StateDtype::Bf16, ..Semantics::PAPER };
+            side_by_side(&huge, &Case { granularity: Granularity::Token, semantics, trainers, learning_rate, ..CASE });
+            side_by_side(&huge, &Case { granularity: Granularity::Token, trainers, learning_rate, ..CASE });
+        }
     }
 }
 

@@ -147,8 +147,8 @@ void begin_block(Worker& w, Word block) {
     w.threads = w.alive = launch.block.x * launch.block.y * launch.block.z;
     w.waiting = w.votes = w.ready_count = 0;
     w.random = launch.seed ^ (block * 0xd1342543de82ef95u);
-    constexpr Order ORDERS[] = {Order::Random, Order::Random, Order::FirstAhead, Order::LastAhead};
-    w.order = ORDERS[draw(w.random) >> 62];
+    constexpr Order ORDERS[] = {Order::FirstAhead, Order::Random, Order::Random, Order::LastAhead};
+    w.order = ORDERS[(launch.seed + block) % 4];
     for (unsigned at = 0; at < w.threads; at++) {
         unsigned i = w.order == Order::FirstAhead ? w.threads - 1 - at : at;
         uint3 index = {i % launch.block.x, i / launch.block.x % launch.block.y, i / launch.block.x / launch.block.y};

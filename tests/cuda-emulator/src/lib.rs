@@ -10,9 +10,10 @@
 //!   compiler knows, `__shared__` ones above all; a misaligned address; an argument that is not device memory
 //! * threads that wait for others that never come, and threads of one block that meet at different `__syncthreads`
 //! * memory that nobody wrote is filled with a byte, `CUDA_EMULATOR_FILL` (255): a result that changes with it was read too early
-//! * threads and blocks run in an order drawn from `CUDA_EMULATOR_SEED`: a result that changes with it lacks a barrier
+//! * threads and blocks run in an order drawn from `CUDA_EMULATOR_SEED`, in every other block by chance, in the others with some warps as far
+//!   ahead as barriers let them: a result that changes with it lacks a barrier
 //!
-//! Further settings: `CUDA_EMULATOR_DEVICES` (1), `CUDA_EMULATOR_MEMORY` in bytes per device (16 GiB), `CUDA_EMULATOR_THREADS` (all cores, at
+//! Machine code of a GPU is refused. Further settings: `CUDA_EMULATOR_DEVICES` (1), `CUDA_EMULATOR_MEMORY` in bytes per device (16 GiB), `CUDA_EMULATOR_THREADS` (all cores, at
 //! most 4), and `CUDA_EMULATOR_STRICT=1`, which takes device memory out of the reach of host code.
 
 mod compile;
