@@ -8,6 +8,8 @@ use crate::batch::StepBatch;
 use crate::batch_file;
 use crate::checkpoint;
 use crate::eval;
+use crate::metrics::Timer;
+use crate::model::Policy;
 use crate::report::Report;
 use crate::run::Run;
 use crate::sink::StepSink;
@@ -84,7 +86,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
 
     let timer = sink.metrics.timer("score");
     let forward = score::fill(policy, reference.as_ref(), optimizer, &mut batch, needs, work)?;
-    drop(timer);
+    end(timer, policy)?;
 
     let timer = sink.metrics.timer("advantage");
     advantage::fill(&mut components.advantage, &mut sink, &mut batch, &info)?;
@@ -109,12 +111,12 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
         0 => None,
         _ => Some(backward::accumulate(policy, forward, &batch, &reduced.seed, work)?),
     };
-    drop(timer);
+    end(timer, policy)?;
 
     let timer = sink.metrics.timer("step");
     let (rate, limit) = (info.optimizer.learning_rate, info.optimizer.max_grad_norm);
     let outcome = gradients.map(|gradients| step::apply(optimizer, policy, &gradients, rate, limit)).transpose()?;
-    drop(timer);
+    end(timer, policy)?;
 
     let taken = outcome.is_some_and(|outcome| outcome.taken);
     let timer = sink.metrics.timer("mask");
@@ -128,4 +130,11 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
         eval::record(run)?;
     }
     report.step(run)
+}
+
+/// Ends a stage of the policy's work: a device is still at it, which would be in the next stage's time.
+fn end(timer: Timer, policy: &Policy) -> Result<()> {
+    policy.device().synchronize()?;
+    drop(timer);
+    Ok(())
 }

@@ -4,6 +4,7 @@
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
+use std::thread::ThreadId;
 
 /// A compact, row-major array in device memory.
 #[derive(Debug)]
@@ -49,22 +50,36 @@ impl<T> Slice<'_, T> {
 }
 
 /// A `CUstream`: work on it runs in the order in which it is queued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stream(usize);
+
+/// The handle that means the calling thread's own default stream.
+const PER_THREAD: Stream = Stream(2);
 
 impl Stream {
     /// The stream at this address; null is the device's default one, as is `Stream::default()`.
     ///
     /// # Safety
     ///
-    /// It is a stream of the device's primary context, and lives as long as the batch that it comes with. It is not the
-    /// per-thread default stream, whose one address means another stream on every thread.
+    /// It is a stream of the device's primary context, and lives as long as the batch that it comes with. The per-thread default
+    /// stream, whose one address means another stream on every thread, is that of the thread that uses this.
     pub unsafe fn from_raw(stream: *mut c_void) -> Self {
         Self(stream as usize)
     }
 
     pub(super) fn raw(self) -> *mut c_void {
         self.0 as *mut c_void
+    }
+}
+
+/// What runs in the order in which it is queued: a stream, and where one handle means a stream per thread, the thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Lane(Stream, Option<ThreadId>);
+
+impl Lane {
+    /// What this thread queues on `stream`.
+    pub fn of(stream: Stream) -> Self {
+        Self(stream, (stream == PER_THREAD).then(|| std::thread::current().id()))
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::{result as driver, sys};
 
-use super::arrays::{Slice, Stream};
+use super::arrays::{Lane, Slice, Stream};
 use super::image;
 use crate::Error;
 
@@ -26,9 +26,9 @@ struct Opened {
     context: sys::CUcontext,
     module: sys::CUmodule,
     kernels: Mutex<HashMap<&'static str, usize>>,
-    /// Memory given back, by stream and size. It is used again on the same stream only, so that what is still queued there with
-    /// it comes first. To return it to the driver would cost a synchronisation of the device.
-    spare: Mutex<BTreeMap<(Stream, usize), Vec<sys::CUdeviceptr>>>,
+    /// Memory given back, by size. It is used again in the same lane only, so that what is still queued there with it comes
+    /// first. To return it to the driver would cost a synchronisation of the device.
+    spare: Mutex<HashMap<Lane, BTreeMap<usize, Vec<sys::CUdeviceptr>>>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread that has made the context current, which every method does.
@@ -113,14 +113,15 @@ impl Device {
     fn buffer<T: Plain>(&self, len: usize, stream: Stream) -> Result<Buffer<T>, Error> {
         let size = class_of((len * size_of::<T>()).max(1));
         // Up to twice as much will do, so that batches of changing size leave little idle.
-        let known = lock(&self.0.spare)
-            .range_mut((stream, size)..=(stream, 2 * size))
-            .find_map(|(&place, addresses)| Some((place, addresses.pop()?)));
-        let (place, address) = match known {
+        let lane = Lane::of(stream);
+        let known = lock(&self.0.spare).get_mut(&lane).and_then(|spare| {
+            spare.range_mut(size..=2 * size).find_map(|(&size, addresses)| Some((size, addresses.pop()?)))
+        });
+        let (size, address) = match known {
             Some(known) => known,
-            None => ((stream, size), self.allocate(size)?),
+            None => (size, self.allocate(size)?),
         };
-        Ok(Buffer { device: self.clone(), address, len, place, values: PhantomData })
+        Ok(Buffer { device: self.clone(), address, len, place: (lane, size), values: PhantomData })
     }
 
     fn allocate(&self, size: usize) -> Result<sys::CUdeviceptr, Error> {
@@ -137,7 +138,8 @@ impl Device {
 
     /// Gives the memory that nobody uses back to the driver.
     fn return_spare(&self) {
-        for address in std::mem::take(&mut *lock(&self.0.spare)).into_values().flatten() {
+        let spare = std::mem::take(&mut *lock(&self.0.spare));
+        for address in spare.into_values().flat_map(BTreeMap::into_values).flatten() {
             // SAFETY: the address came from `allocate`, and its buffer is gone. A failure leaves the memory taken.
             let _ = unsafe { driver::free_sync(address) };
         }
@@ -291,7 +293,7 @@ pub struct Buffer<T> {
     device: Device,
     address: sys::CUdeviceptr,
     len: usize,
-    place: (Stream, usize),
+    place: (Lane, usize),
     values: PhantomData<T>,
 }
 
@@ -326,7 +328,8 @@ impl<T> std::fmt::Debug for Buffer<T> {
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
-        lock(&self.device.0.spare).entry(self.place).or_default().push(self.address);
+        let (lane, size) = self.place;
+        lock(&self.device.0.spare).entry(lane).or_default().entry(size).or_default().push(self.address);
     }
 }
 

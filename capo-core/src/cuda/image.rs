@@ -38,9 +38,12 @@ pub(super) fn source() -> String {
 
 /// Images for a device of this compute capability, best first, each made when the ones before it were refused.
 pub(super) fn of((major, minor): (i32, i32)) -> impl Iterator<Item = Vec<u8>> {
-    let source = source();
-    let arch = format!("sm_{major}{minor}");
-    let file = cache_file(&source, &arch);
+    let (source, arch) = (source(), format!("sm_{major}{minor}"));
+    images(cache_file(&source, &arch), source, arch)
+}
+
+/// What is kept in `file`, what NVRTC makes of `source` for `arch`, and keeps there, and what comes with this crate.
+fn images(file: Option<PathBuf>, source: String, arch: String) -> impl Iterator<Item = Vec<u8>> {
     let kept = file.as_ref().and_then(|file| fs::read(file).ok()).filter(|image| is_cubin(image));
     let compiled = move || {
         let compiled = compile(&source, &arch)?;
@@ -149,6 +152,20 @@ mod tests {
         let hash: String = Sha256::digest(source()).iter().map(|byte| format!("{byte:02x}")).collect();
         let made_of = PREBUILT.lines().next().and_then(|line| line.strip_prefix("// source "));
         assert_eq!(made_of, Some(&hash[..]), "run `scripts/check-kernels --record`");
+    }
+
+    /// NVRTC, where there is one, knows no such architecture.
+    #[test]
+    fn an_image_that_the_driver_refuses_is_followed_by_others() {
+        let file = env::temp_dir().join(format!("capo-kept-image-{}", std::process::id()));
+        let with_kept = |kept: &[u8]| -> Vec<_> {
+            fs::write(&file, kept).unwrap();
+            images(Some(file.clone()), String::new(), "sm_0".to_owned()).collect()
+        };
+        let prebuilt = [PREBUILT.as_bytes(), &[0]].concat();
+        assert!(with_kept(b"\x7fELF") == [b"\x7fELF".to_vec(), prebuilt.clone()]);
+        assert!(with_kept(b"made by a stand-in for NVRTC") == [prebuilt]);
+        fs::remove_file(file).unwrap();
     }
 
     /// `scripts/check-kernels` does the same with a compiler that it fetches.

@@ -86,3 +86,22 @@ fn models_on_two_threads_do_not_meet() {
         });
     }
 }
+
+/// The per-thread default stream has one handle: what a thread's queued work may still use is no memory for another thread.
+#[test]
+fn threads_with_one_handle_share_no_memory() {
+    let Some(emulator) = emulator() else { return };
+    let [scene, ..] = scenes(503);
+    let has_enough = |allocations| {
+        let (step, model) =
+            (step_on(&scene, 2 as *mut c_void), CurvatureModel::new(OPEN, Granularity::Token, Semantics::EXACT));
+        emulator.set_allocations(allocations);
+        let prepared = model.unwrap().prepare(&step, &scene.batch.mask);
+        emulator.set_allocations(None);
+        prepared.is_ok()
+    };
+    let finds_its_own = || has_enough(None) && has_enough(Some(0));
+    // A test beside this one that needs memory may have taken it.
+    assert!((0..100).any(|_| finds_its_own()));
+    assert!(std::thread::scope(|scope| !scope.spawn(|| has_enough(Some(0))).join().unwrap()));
+}
