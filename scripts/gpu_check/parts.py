@@ -143,10 +143,12 @@ def train(session, rows):
     if not session.manifest["cuda_host"]:
         raise Missing(session.manifest.get("cuda_host_missing", "no `host` with CUDA in the archive"))
     host, run = session.file(session.manifest["cuda_host"]), session.work / "trained"
-    words = [word for key in (*settings.TRAIN_SETTINGS, f"train.output_dir={run}") for word in ("--set", key)]
-    plugin = ("--plugin", session.executable("libcapo.so"))
-    session.call(host, "train", "--device", DEVICE, "--config", session.file(settings.TRAIN_CONFIG), *plugin, *words)
+    words = [word for key in (*settings.TRAIN_SETTINGS, settings.TRAIN_REWARD, f"train.output_dir={run}") for word in ("--set", key)]
+    words += [word for name in settings.TRAIN_PLUGINS for word in ("--plugin", session.executable(name))]
+    session.call(host, "train", "--device", DEVICE, "--config", session.file(settings.TRAIN_CONFIG), *words)
     lines = reading.metrics(run / "metrics.jsonl")
+    if not any(line["capo.curvature/rows"] for line in lines):
+        raise Failure("no token had an advantage, so that the mask had nothing to do")
     session.results["train"] = measured = speeds(lines, completions(run))
     rows += [("completions per step", measured["completions"])]
     rows += [("tokens per completion", f"{measured['new_tokens']:.1f}")]

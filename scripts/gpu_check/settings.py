@@ -23,7 +23,7 @@ SANITIZERS = ("memcheck", "racecheck", "initcheck")
 
 # Data and programs of the workspace that travel as they are.
 TREES = ("tests/data", "benches/peers", "configs", "capo-core/kernels", "scripts/gpu-check", "scripts/gpu_check")
-PLUGINS = ("libcapo.so", "libdrcapo.so", "libreincapo.so")
+PLUGINS = ("libcapo.so", "libdrcapo.so", "libreincapo.so", "librewarding.so")
 
 # Largest deviation of a replayed shift, as a share of the batch's largest, as in tests/tests/suite/replay.rs.
 TOLERANCE = 1e-5
@@ -36,6 +36,9 @@ PEER_PLACE = ("--device", "cuda", "--dtype", "bf16")
 TRAIN_CONFIG = "configs/gpu/default.toml"
 TRAIN_STEPS = 8
 TRAIN_SETTINGS = ("train.dtype=bf16", f"train.max_steps={TRAIN_STEPS}", "train.save_steps=0", "eval.num_prompts=0")
+# With random weights no answer is right, and without a difference in rewards the mask has nothing to do.
+TRAIN_PLUGINS = ("libcapo.so", "librewarding.so")
+TRAIN_REWARD = 'reward=[{use="rewarding.parity"}]'
 
 
 class Failure(Exception):

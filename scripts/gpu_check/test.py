@@ -34,7 +34,7 @@ else:
     (run / "checkpoints/step-8/config.json").write_text("{}")
     (run / "config.toml").write_text("[train]\\nper_device_train_batch_size = 4\\ngradient_accumulation_steps = 2\\n")
     line = {"completions/mean_length": 10.0, "timing_s/rollout": 0.5, "timing_s/score": 0.1, "timing_s/backward": 0.2}
-    line |= {"timing_s/step": 0.1, "timing_s/mask": 0.1, "step_time": 1.0}
+    line |= {"timing_s/step": 0.1, "timing_s/mask": 0.1, "step_time": 1.0, "capo.curvature/rows": 9.0}
     lines = [json.dumps(line | {"step": n, "num_tokens": 120.0 * n}) for n in range(1, 9)]
     (run / "metrics.jsonl").write_text("\\n".join(lines) + "\\n{torn")
 """
@@ -79,7 +79,8 @@ class Archive:
         self.executable("target/bench/curvature", BENCH)
         self.executable("benches/peers/token_adam_torch.py", PEER)
         self.executable("benches/peers/train_torch.py", TORCH_TRAINING)
-        self.write("target/release/libcapo.so", b"")
+        for name in settings.TRAIN_PLUGINS:
+            self.write(f"target/release/{name}", b"")
         self.write(settings.TRAIN_CONFIG, b"")
         self.case(CASE)
         for name, text in (("nvidia-smi", SMI), ("compute-sanitizer", SANITIZER)):
@@ -213,6 +214,10 @@ class Parts(unittest.TestCase):
     def test_training_that_is_too_short(self):
         self.archive.executable("target/cuda/host", HOST.replace("range(1, 9)", "range(1, 3)"))
         self.fails("train", "the run has 2 steps, at least 3 are needed")
+
+    def test_training_without_advantages(self):
+        self.archive.executable("target/cuda/host", HOST.replace('rows": 9.0', 'rows": 0.0'))
+        self.fails("train", "no token had an advantage, so that the mask had nothing to do")
 
     def test_no_host_with_cuda(self):
         self.archive.manifest |= {"cuda_host": None, "cuda_host_missing": "packed without"}
