@@ -156,7 +156,7 @@ pub fn device_arrays<'a>(scene: &'a Scene, hidden: Features<'a>) -> Arrays<'a> {
     })
 }
 
-fn compare(what: &str, got: &Assessment, expected: &Assessment) {
+pub fn compare(what: &str, got: &Assessment, expected: &Assessment) {
     for (name, got, expected) in [
         ("m_f", &got.m_f, &expected.m_f),
         ("m_h", &got.m_h, &expected.m_h),

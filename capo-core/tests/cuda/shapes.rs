@@ -8,7 +8,7 @@ use capo_core::{
     cuda,
 };
 
-use super::agreement::{Case, DTYPES, Dtype, RATE, device_arrays, host_arrays, loose, side_by_side};
+use super::agreement::{Case, DTYPES, Dtype, RATE, compare, device_arrays, host_arrays, loose, side_by_side};
 use super::suite::device::{ToBits, emulator, uploaded};
 use super::suite::fixture::{ADAM, Dims, OPEN, Rng, SGD};
 use super::suite::scene::Scene;
@@ -231,6 +231,30 @@ fn directions_of_huge_gradients_agree() {
             side_by_side(&huge, &Case { granularity: Granularity::Token, trainers, learning_rate, ..CASE });
         }
     }
+}
+
+/// A direction of 1e29 an entry, whose square `f32` does not hold, along features that make a small projection of it.
+#[test]
+fn norms_beyond_f32_agree() {
+    let Dims(.., width, vocab) = Dims(1, 9, 3, 24, 9);
+    let mut scene = loose(&mut Rng(414), Dims(1, 9, 3, width, vocab));
+    scene.batch.hidden.iter_mut().for_each(|h| *h *= 1e-28);
+    let mut rng = Rng(415);
+    let exp_avg: Vec<f32> = (0..vocab * width).map(|_| rng.symmetric(1e24)).collect();
+    let exp_avg_sq = vec![1e-10; vocab * width];
+    let ask = |batch_arrays, arrays| {
+        let model = CurvatureModel::new(OPEN, Granularity::Token, Semantics::PAPER).unwrap();
+        let plain = scene.step(&ADAM, 1e-3);
+        let batch = LastLayer { arrays: batch_arrays, ..plain.batch };
+        let step = Step { batch, moments: Some(HostMoments { arrays, steps: 3 }), ..plain };
+        model.assess(&model.prepare(&step, &scene.batch.mask).unwrap()).unwrap()
+    };
+    let moments = MomentArrays::Host { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq };
+    let expected = ask(host_arrays(&scene, &scene.batch.hidden), moments);
+    let moments = MomentArrays::Cuda { exp_avg: uploaded(&exp_avg), exp_avg_sq: uploaded(&exp_avg_sq) };
+    let got = ask(device_arrays(&scene, Features::F32(uploaded(&scene.batch.hidden))), moments);
+    compare("norm", &got, &expected);
+    assert!(got.certificate.step_norm > 1e20 && got.m_f.iter().any(|&m_f| m_f > 0.0));
 }
 
 /// The same values one place further on.
