@@ -138,5 +138,8 @@ fn it_is_listed() {
       rewarding.levelled       1 for completions of prompts of a level
                                keys: level, tired
                                from rewarding 0.1.0, `BUILD/librewarding.so`
+      rewarding.parity         1 for completions with an even number of odd tokens
+                               no keys
+                               from rewarding 0.1.0, `BUILD/librewarding.so`
     ");
 }
