@@ -14,7 +14,7 @@ LIMITS = {"device": 15, "tests": 90, "replay": 40, "sanitizer": 90, "bench": 60,
 TOTAL = 475
 
 # Packages, by folder, whose test executables travel; which of their tests run on a GPU; and what tells them not to skip or emulate.
-TEST_PACKAGES = ("capo-core", "plugins/curvature", "tests")
+TEST_PACKAGES = ("capo-core", "host", "plugins/curvature", "tests")
 TEST_FILTERS = ("cuda",)
 TEST_ENVIRONMENT = {"CAPO_TEST_DEVICE": "cuda"}
 # The tests under compute-sanitizer, which slows them a hundred times: package and filters.
@@ -22,7 +22,7 @@ SANITIZED = ("capo-core", "cuda::suite::replay", "cuda::agreement::shapes")
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
 
 # Data and programs of the workspace that travel as they are.
-TREES = ("tests/data", "benches/peers", "configs", "capo-core/kernels", "scripts/gpu-check", "scripts/gpu_check")
+TREES = ("tests/data", "benches/peers", "configs", "capo-core/kernels", "host/kernels", "scripts/gpu-check", "scripts/gpu_check")
 PLUGINS = ("libcapo.so", "libdrcapo.so", "libreincapo.so", "librewarding.so")
 
 # Largest deviation of a replayed shift, as a share of the batch's largest, as in tests/tests/suite/replay.rs.

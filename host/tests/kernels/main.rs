@@ -1,7 +1,10 @@
-//! The CUDA kernels, run on the CPU by an emulated driver, against plain formulas in f64.
+//! The CUDA kernels against plain formulas in f64: on a real device where `CAPO_TEST_DEVICE` is `cuda`, else on the CPU, by an emulated driver.
 
-#[macro_use]
-mod gpu;
-mod attention;
-mod layers;
-mod logits;
+/// The name by which tests that need a device are found.
+mod cuda {
+    #[macro_use]
+    mod gpu;
+    mod attention;
+    mod layers;
+    mod logits;
+}

@@ -1,7 +1,7 @@
 // The kernels, and the list of their names.
 #include "cuda_on_cpu.h"
 
-#include "curvature.cu"
+#include CAPO_UNIT
 
 #include <type_traits>
 #include <utility>

@@ -73,6 +73,20 @@ fn cache() -> Result<PathBuf, Failure> {
     Ok(own.with_file_name("cuda-emulator"))
 }
 
+/// The name of the one `.cu` file in `kernels`.
+fn unit_of(kernels: &Path) -> Result<String, Failure> {
+    let entries = std::fs::read_dir(kernels).map_err(|error| broken(kernels, &error))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    match &names.filter(|name| name.ends_with(".cu")).collect::<Vec<_>>()[..] {
+        [unit] => Ok(unit.clone()),
+        units => Err(Failure::Broken(format!(
+            "`{}` has {} `.cu` files, expected one, which includes the rest",
+            kernels.display(),
+            units.len()
+        ))),
+    }
+}
+
 /// Of all that the libraries are made from.
 fn hash(compiler: &Compiler, folders: &[&Path]) -> Result<u64, Failure> {
     let mut hasher = DefaultHasher::new();
@@ -135,7 +149,9 @@ impl Compiler {
         let o = OsStr::new("-o");
         let object = folder.join("kernels.o");
         let unit = sources.join("kernels.cpp");
-        let compile = ["-I".as_ref(), kernels.as_os_str(), "-c".as_ref(), unit.as_os_str(), o, object.as_os_str()];
+        let own = format!("-DCAPO_UNIT=\"{}\"", unit_of(kernels)?);
+        let folder_of_own = ["-I".as_ref(), kernels.as_os_str(), own.as_ref()];
+        let compile = [&folder_of_own[..], &["-c".as_ref(), unit.as_os_str(), o, object.as_os_str()]].concat();
         self.run(&[&flags, &CHECKS.map(OsStr::new), &compile])?;
         let driver = folder.join("libcuda.so");
         let units = DRIVER.map(|name| sources.join(name));

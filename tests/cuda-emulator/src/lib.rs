@@ -81,7 +81,7 @@ impl Emulator {
     }
 }
 
-/// Compiles `curvature.cu` of the folder `kernels`, unless that was done before. Gives the folder that holds `libcuda.so`, `libcuda.so.1` and
+/// Compiles the `.cu` file of the folder `kernels`, unless that was done before. Gives the folder that holds `libcuda.so`, `libcuda.so.1` and
 /// `libnvrtc.so`, for the `LD_LIBRARY_PATH` of a child process. `$CXX` names the compiler; otherwise it is `c++`, `g++` or `clang++`.
 ///
 /// # Errors

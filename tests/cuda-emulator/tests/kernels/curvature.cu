@@ -11,4 +11,4 @@ extern "C" __global__ void add(const float* a, const float* b, float* sum, unsig
 
 #define FOR_EACH_KERNEL(X)                                                                                            \
     X(add) X(sum_blocks) X(warp_sums) X(votes) X(partial_warp) X(count) X(reverse) X(reverse_without_barrier) X(write_at) \
-    X(read_at) X(read_fresh) X(shared_index) X(misaligned) X(divergent_barrier) X(different_barriers) X(lost_lane) X(undefined) X(give_up) X(overflow_stack) X(shuffle_often) X(vocabulary)
+    X(read_at) X(read_fresh) X(shared_index) X(misaligned) X(divergent_barrier) X(different_barriers) X(lost_lane) X(undefined) X(give_up) X(overflow_stack) X(vocabulary)

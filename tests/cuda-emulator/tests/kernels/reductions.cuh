@@ -59,9 +59,3 @@ extern "C" __global__ void reverse(float4* values) {
     __syncthreads();
     values[i] = tile[1 - i / 64][63 - i % 64];
 }
-
-extern "C" __global__ void shuffle_often(int* values, unsigned times) {
-    int value = values[threadIdx.x];
-    for (unsigned i = 0; i < times; i++) value = __shfl_down_sync(0xffffffffu, value, 1u) + 1;
-    values[threadIdx.x] = value;
-}

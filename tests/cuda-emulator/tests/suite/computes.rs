@@ -126,31 +126,3 @@ fn the_words_of_cuda() {
     }
     assert_eq!(words.values(), [2_f32.to_bits(), 4, 5, 24, 0x4000_0000, 7, 3, 3, 0, 0xf0, 32, 1]);
 }
-
-/// Run it with `--include-ignored --nocapture` to see what a switch between threads costs.
-#[test]
-#[ignore = "a measurement"]
-fn speed() {
-    let Some(device) = Device::open() else { return };
-    for threads in [32, 256, 1024] {
-        let (values, times) = (Buffer::of(&vec![0_i32; threads as usize]), 10_000_u32);
-        let start = std::time::Instant::now();
-        device.run("shuffle_often", 1, threads, &mut [values.argument(), argument(&times)]).expect("the kernel runs");
-        let switches = f64::from(threads) * f64::from(times);
-        println!(
-            "{threads} threads: {:.1} million switches per second",
-            switches / start.elapsed().as_secs_f64() / 1e6
-        );
-    }
-    let start = std::time::Instant::now();
-    let values = Buffer::of(&[0_i32; 32]);
-    for _ in 0..10_000 {
-        device.run("shuffle_often", 1, 32, &mut [values.argument(), argument(&0_u32)]).expect("the kernel runs");
-    }
-    println!("a launch of one block: {:.1} us", start.elapsed().as_secs_f64() * 100.0);
-    let start = std::time::Instant::now();
-    for _ in 0..1000 {
-        device.run("shuffle_often", 100, 32, &mut [values.argument(), argument(&0_u32)]).expect("the kernel runs");
-    }
-    println!("a launch of 100 blocks: {:.1} us", start.elapsed().as_secs_f64() * 1000.0);
-}

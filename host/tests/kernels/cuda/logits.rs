@@ -1,6 +1,6 @@
 //! Kernels with one block per row of logits.
 
-use crate::gpu::{Gpu, assert_close, wave};
+use super::gpu::{Gpu, assert_close, wave};
 
 const TEMPERATURE: f64 = 0.7;
 

@@ -1,6 +1,6 @@
 //! Kernels of attention.
 
-use crate::gpu::{Gpu, assert_close, coarse, wave, widened};
+use super::gpu::{Gpu, assert_close, coarse, wave, widened};
 
 const SCALE: f32 = 0.3;
 

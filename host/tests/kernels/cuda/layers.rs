@@ -1,6 +1,6 @@
 //! Kernels of what a layer does between its matrix products.
 
-use crate::gpu::{Gpu, assert_close, coarse, wave, widened};
+use super::gpu::{Gpu, assert_close, coarse, wave, widened};
 
 const EPS: f32 = 1e-2;
 

@@ -1,27 +1,34 @@
-//! The emulated device, and what the tests compare.
+//! The device, and what the tests compare.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use cuda_emulator::Emulator;
 use cudarc::driver::{CudaContext, CudaModule, CudaSlice, CudaStream, DeviceRepr};
-use cudarc::nvrtc::Ptx;
+use cudarc::nvrtc::{CompileOptions, Ptx, compile_ptx_with_opts};
 
-/// A copy of the kernels under the name that the emulator looks for.
+/// The kernels' sources.
 fn kernels() -> PathBuf {
-    let (from, to) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels"), Path::new(env!("CARGO_TARGET_TMPDIR")));
-    let to = to.join("policy-kernels");
-    std::fs::create_dir_all(&to).unwrap();
-    for name in ["common.cuh", "attention.cuh", "layers.cuh", "logits.cuh", "policy.cu"] {
-        let copy = if name == "policy.cu" { "curvature.cu" } else { name };
-        std::fs::write(to.join(copy), std::fs::read(from.join(name)).unwrap()).unwrap();
-    }
-    to
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels")
 }
 
-fn emulator() -> Option<&'static Emulator> {
+/// What the device takes: the unit compiled as the host does it, or any text where the emulator has the kernels already. None,
+/// with a line on stderr, without a device.
+fn image() -> Option<Ptx> {
     static EMULATOR: OnceLock<Option<Emulator>> = OnceLock::new();
-    EMULATOR.get_or_init(|| cuda_emulator::for_tests(&kernels())).as_ref()
+    if std::env::var_os("CAPO_TEST_DEVICE").is_none_or(|device| device != "cuda") {
+        let emulator = EMULATOR.get_or_init(|| cuda_emulator::for_tests(&kernels()));
+        return emulator.as_ref().map(|_| Ptx::from_src("policy"));
+    }
+    let text = |name: &str| std::fs::read_to_string(kernels().join(name)).unwrap();
+    let included = |line: &str| match line.strip_prefix("#include \"") {
+        Some(name) => text(name.trim_end_matches('"')),
+        None => format!("{line}\n"),
+    };
+    let source: String = text("policy.cu").lines().map(included).collect();
+    let options = vec!["--std=c++17".to_owned()];
+    let options = CompileOptions { arch: Some("compute_80"), options, ..CompileOptions::default() };
+    Some(compile_ptx_with_opts(source, options).unwrap())
 }
 
 pub struct Gpu {
@@ -31,9 +38,9 @@ pub struct Gpu {
 
 impl Gpu {
     pub fn open() -> Option<Self> {
-        emulator()?;
+        let image = image()?;
         let context = CudaContext::new(0).unwrap();
-        let module = context.load_module(Ptx::from_src("policy")).unwrap();
+        let module = context.load_module(image).unwrap();
         Some(Self { stream: context.default_stream(), module })
     }
 
@@ -58,7 +65,7 @@ macro_rules! launch {
         let function = $gpu.module.load_function($name).unwrap();
         let config = cudarc::driver::LaunchConfig { grid_dim: ($blocks as u32, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 };
         use cudarc::driver::PushKernelArg as _;
-        // SAFETY: the arguments are those of the kernel's parameters; the emulator checks addresses.
+        // SAFETY: the arguments are those of the kernel's parameters.
         unsafe { $gpu.stream.launch_builder(&function)$(.arg($argument))*.launch(config) }.unwrap();
     }};
 }
