@@ -241,35 +241,6 @@ fn all_semantics_granularities_optimizers_and_dtypes_agree() {
     }
 }
 
-/// A batch of many tokens over few rows, and of few over many: logits are not those of any weights.
-pub fn loose(rng: &mut Rng, dims: Dims) -> Scene {
-    let Dims(completions, tokens, k, width, vocab) = dims;
-    let mut scene = Scene::random(rng, Dims(0, tokens, k, width, vocab), 1.0);
-    let batch = &mut scene.batch;
-    (batch.dims, batch.group_size) = (dims, completions);
-    let positions = completions * tokens;
-    batch.hidden = (0..positions * width).map(|_| rng.symmetric(0.3)).collect();
-    for _ in 0..positions {
-        let start = rng.below(vocab);
-        batch.topk_ids.extend((0..k).map(|column| ((start + column * 7) % vocab) as u32));
-        let logits: Vec<f32> = (0..k).map(|column| 3.0 - 0.3 * column as f32 + rng.symmetric(0.1)).collect();
-        batch.logsumexp.push((logits.iter().map(|&x| f64::from(x).exp()).sum::<f64>() * 1.1).ln() as f32);
-        batch.action_ids.push(((start + [0, 7, 5][rng.below(3)]) % vocab) as u32);
-        batch.action_logits.push(logits[0]);
-        batch.topk_logits.extend(logits);
-        batch.advantages.push(rng.symmetric(1.0));
-        batch.mask.push(u8::from(rng.below(8) > 0));
-        scene.derivatives.push(rng.symmetric(1.0));
-    }
-    for at in 0..positions {
-        let ids = &batch.topk_ids[at * k..][..k];
-        if let Some(column) = ids.iter().position(|&id| id == batch.action_ids[at]) {
-            batch.action_logits[at] = batch.topk_logits[at * k + column];
-        }
-    }
-    scene
-}
-
 /// Rows with hundreds of tokens, widths of several tiles with and without a rest, more rows than a slab has.
 #[test]
 fn shapes_of_all_kinds_agree() {
@@ -281,7 +252,7 @@ fn shapes_of_all_kinds_agree() {
         (Dims(3, 40, 70, 8, 100), Dtype::Bf16),
     ] {
         let mut rng = Rng(300);
-        let scenes = [loose(&mut rng, dims), loose(&mut rng, dims)];
+        let scenes = [Scene::loose(&mut rng, dims), Scene::loose(&mut rng, dims)];
         for (granularity, optimizer) in [
             (Granularity::Token, ADAM),
             (Granularity::Token, SGD),
@@ -308,7 +279,7 @@ fn shapes_of_all_kinds_agree() {
 fn order_and_old_memory_change_no_bit() {
     let Some(emulator) = emulator() else { return };
     let mut rng = Rng(301);
-    let scenes = [loose(&mut rng, Dims(2, 50, 5, 300, 12)), loose(&mut rng, Dims(2, 50, 5, 300, 12))];
+    let scenes = [Scene::loose(&mut rng, Dims(2, 50, 5, 300, 12)), Scene::loose(&mut rng, Dims(2, 50, 5, 300, 12))];
     let run = |granularity, semantics| {
         let mut model = CurvatureModel::new(OPEN, granularity, semantics).unwrap();
         let mut seen = Vec::new();

@@ -5,7 +5,6 @@ use std::process::Command;
 
 use capo_core::{CurvatureModel, Error, Granularity, Semantics, cuda};
 
-use super::agreement::loose;
 use super::streams::{new_stream, step_on};
 use super::suite::device::{emulator, uploaded};
 use super::suite::fixture::{Dims, OPEN, Rng};
@@ -34,7 +33,7 @@ fn with_ever_more_memory<X>(mut ask: impl FnMut(u64) -> Result<X, Error>) -> (X,
 /// Two steps, the second with rows for a second slab.
 fn scenes() -> [Scene; 2] {
     let mut rng = Rng(600);
-    [loose(&mut rng, Dims(1, 30, 30, 3, 2000)), loose(&mut rng, Dims(1, 60, 30, 3, 2000))]
+    [Scene::loose(&mut rng, Dims(1, 30, 30, 3, 2000)), Scene::loose(&mut rng, Dims(1, 60, 30, 3, 2000))]
 }
 
 fn model() -> CurvatureModel {

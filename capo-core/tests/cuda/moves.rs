@@ -3,7 +3,7 @@
 use capo_core::cuda::Features;
 use capo_core::{Arrays, CurvatureModel, Granularity, LastLayer, Semantics, Step, UntouchedRows};
 
-use super::agreement::{compare_states, device_arrays, host_arrays, loose};
+use super::agreement::{compare_states, device_arrays, host_arrays};
 use super::streams::{new_stream, step_on};
 use super::suite::device::{emulator, uploaded};
 use super::suite::fixture::{ADAM, Dims, OPEN, Rng};
@@ -21,7 +21,7 @@ fn commit(model: &mut CurvatureModel, scene: &Scene, arrays: Arrays) {
 #[test]
 fn moments_follow_the_batch_in_both_directions() {
     let mut rng = Rng(700);
-    let scenes: [Scene; 6] = std::array::from_fn(|_| loose(&mut rng, Dims(2, 8, 3, 20, 60)));
+    let scenes: [Scene; 6] = std::array::from_fn(|_| Scene::loose(&mut rng, Dims(2, 8, 3, 20, 60)));
     for untouched_rows in [UntouchedRows::Decay, UntouchedRows::Freeze] {
         let semantics = Semantics { untouched_rows, ..Semantics::PAPER };
         let model = || CurvatureModel::new(OPEN, Granularity::Completion, semantics).unwrap();
@@ -40,7 +40,8 @@ fn moments_follow_the_batch_in_both_directions() {
 #[test]
 fn a_model_without_steps_takes_a_batch_of_other_dimensions() {
     let Some(emulator) = emulator() else { return };
-    let (small, large) = (loose(&mut Rng(701), Dims(1, 9, 3, 4, 5)), loose(&mut Rng(702), Dims(1, 9, 3, 40, 500)));
+    let (small, large) =
+        (Scene::loose(&mut Rng(701), Dims(1, 9, 3, 4, 5)), Scene::loose(&mut Rng(702), Dims(1, 9, 3, 40, 500)));
     let mut model = CurvatureModel::new(OPEN, Granularity::Batch, Semantics::PAPER).unwrap();
     for left in 4..12 {
         let prepared = model.prepare(&step_on(&small, new_stream()), &small.batch.mask).unwrap();

@@ -8,7 +8,7 @@ use capo_core::{
     cuda,
 };
 
-use super::agreement::{Case, DTYPES, Dtype, RATE, compare, device_arrays, host_arrays, loose, side_by_side};
+use super::agreement::{Case, DTYPES, Dtype, RATE, compare, device_arrays, host_arrays, side_by_side};
 use super::suite::device::{ToBits, emulator, uploaded};
 use super::suite::fixture::{ADAM, Dims, OPEN, Rng, SGD};
 use super::suite::scene::Scene;
@@ -24,7 +24,7 @@ const CASE: Case = Case {
 
 /// All tokens of a completion share a row, and three others by turns.
 fn shared_row(rng: &mut Rng, tokens: usize, width: usize) -> Scene {
-    let mut scene = loose(rng, Dims(1, tokens, 2, width, 7));
+    let mut scene = Scene::loose(rng, Dims(1, tokens, 2, width, 7));
     let batch = &mut scene.batch;
     for t in 0..tokens {
         batch.topk_ids[2 * t..][..2].copy_from_slice(&[6, 1 + t as u32 % 3]);
@@ -67,7 +67,8 @@ fn widths_of_all_kinds_agree() {
 fn vocabularies_at_powers_of_two_agree() {
     for (k, vocab) in [(1, 1), (2, 2), (15, 15), (16, 16), (17, 17), (3, 16), (3, 17), (2, 256), (2, 4096), (2, 4097)] {
         let mut rng = Rng(402);
-        let mut scenes = [loose(&mut rng, Dims(2, 20, k, 5, vocab)), loose(&mut rng, Dims(2, 20, k, 5, vocab))];
+        let mut scenes =
+            [Scene::loose(&mut rng, Dims(2, 20, k, 5, vocab)), Scene::loose(&mut rng, Dims(2, 20, k, 5, vocab))];
         for (t, at) in (0..20).flat_map(|t| [(t, 0), (t, 1)]) {
             let batch = &mut scenes[at].batch;
             let ids: Vec<u32> = (0..k as u32).map(|column| vocab as u32 - 1 - column).collect();
@@ -82,7 +83,7 @@ fn vocabularies_at_powers_of_two_agree() {
 /// An id is compared with V before anything is looked up with it; the sentence is that of the host.
 #[test]
 fn ids_beyond_the_vocabulary_are_named() {
-    let scene = loose(&mut Rng(411), Dims(2, 20, 5, 8, 30));
+    let scene = Scene::loose(&mut Rng(411), Dims(2, 20, 5, 8, 30));
     for (at, id) in [(0, 30), (4, u32::MAX), (37 * 5 + 2, 1 << 31)] {
         let mut wrong = scene.clone();
         wrong.batch.mask.fill(1);
@@ -106,7 +107,7 @@ fn subsets_at_powers_of_two_agree() {
     for completions in [15, 16, 17] {
         let mut rng = Rng(410);
         let dims = Dims(completions, 4, 3, 5, 12);
-        let mut scenes = [loose(&mut rng, dims), loose(&mut rng, dims)];
+        let mut scenes = [Scene::loose(&mut rng, dims), Scene::loose(&mut rng, dims)];
         for batch in scenes.iter_mut().map(|scene| &mut scene.batch) {
             batch.mask.fill(1);
         }
@@ -118,7 +119,7 @@ fn subsets_at_powers_of_two_agree() {
 #[test]
 fn neighbouring_subsets_that_share_a_row_agree() {
     let mut rng = Rng(414);
-    let mut scenes = [loose(&mut rng, Dims(3, 4, 2, 5, 12)), loose(&mut rng, Dims(3, 4, 2, 5, 12))];
+    let mut scenes = [Scene::loose(&mut rng, Dims(3, 4, 2, 5, 12)), Scene::loose(&mut rng, Dims(3, 4, 2, 5, 12))];
     for batch in scenes.iter_mut().map(|scene| &mut scene.batch) {
         batch.mask.fill(1);
         for at in 0..12 {
@@ -135,7 +136,7 @@ fn neighbouring_subsets_that_share_a_row_agree() {
 fn batches_of_changing_sizes_agree() {
     let mut rng = Rng(403);
     let mut scenes: Vec<Scene> = [(40, 5), (3, 2), (0, 5), (90, 7), (1, 1), (41, 5), (39, 4), (200, 2), (40, 5)]
-        .map(|(tokens, k)| loose(&mut rng, Dims(2, tokens, k, 20, 50)))
+        .map(|(tokens, k)| Scene::loose(&mut rng, Dims(2, tokens, k, 20, 50)))
         .into();
     scenes[6].batch.mask.fill(0);
     for granularity in [Granularity::Token, Granularity::Completion, Granularity::Batch] {
@@ -151,7 +152,8 @@ fn rows_across_slabs_agree() {
     let mut rng = Rng(404);
     // 1024 rows in one slab, then one more; or both at once.
     for rows in [1023, 1024, 1025, 2049] {
-        let mut scenes = [loose(&mut rng, Dims(1, rows, 1, 3, 2100)), loose(&mut rng, Dims(1, 30, 1, 3, 2100))];
+        let mut scenes =
+            [Scene::loose(&mut rng, Dims(1, rows, 1, 3, 2100)), Scene::loose(&mut rng, Dims(1, 30, 1, 3, 2100))];
         for scene in &mut scenes {
             let batch = &mut scene.batch;
             batch.mask.fill(1);
@@ -186,7 +188,8 @@ fn a_loaded_model_goes_on([first, second]: &[Scene; 2], case: &Case) {
 /// Where fast roots are 0, an `eps` as small as they should be is not for them.
 #[test]
 fn directions_of_tiny_gradients_agree() {
-    let mut scenes = [loose(&mut Rng(408), Dims(2, 10, 3, 24, 9)), loose(&mut Rng(409), Dims(2, 10, 3, 24, 9))];
+    let mut scenes =
+        [Scene::loose(&mut Rng(408), Dims(2, 10, 3, 24, 9)), Scene::loose(&mut Rng(409), Dims(2, 10, 3, 24, 9))];
     for h in scenes.iter_mut().flat_map(|scene| &mut scene.batch.hidden) {
         *h *= 3e-19;
     }
@@ -199,7 +202,8 @@ fn directions_of_tiny_gradients_agree() {
 /// 16-bit floats below 2^-14 have fewer digits, and still are no zeros.
 #[test]
 fn subnormal_features_agree() {
-    let mut scenes = [loose(&mut Rng(405), Dims(2, 10, 3, 24, 9)), loose(&mut Rng(406), Dims(2, 10, 3, 24, 9))];
+    let mut scenes =
+        [Scene::loose(&mut Rng(405), Dims(2, 10, 3, 24, 9)), Scene::loose(&mut Rng(406), Dims(2, 10, 3, 24, 9))];
     for h in scenes.iter_mut().flat_map(|scene| &mut scene.batch.hidden) {
         *h *= 1e-4;
     }
@@ -212,7 +216,8 @@ fn subnormal_features_agree() {
 /// Squares and divisors beyond the range of `f32`, with results within it.
 #[test]
 fn directions_of_huge_gradients_agree() {
-    let scenes = [loose(&mut Rng(412), Dims(2, 10, 3, 24, 9)), loose(&mut Rng(413), Dims(2, 10, 3, 24, 9))];
+    let scenes =
+        [Scene::loose(&mut Rng(412), Dims(2, 10, 3, 24, 9)), Scene::loose(&mut Rng(413), Dims(2, 10, 3, 24, 9))];
     for (scale, columns) in [(1e20, 24), (1e39, 1)] {
         let huge = |scene: &Scene| {
             let mut scene = scene.clone();
@@ -237,7 +242,7 @@ fn directions_of_huge_gradients_agree() {
 #[test]
 fn norms_beyond_f32_agree() {
     let Dims(.., width, vocab) = Dims(1, 9, 3, 24, 9);
-    let mut scene = loose(&mut Rng(414), Dims(1, 9, 3, width, vocab));
+    let mut scene = Scene::loose(&mut Rng(414), Dims(1, 9, 3, width, vocab));
     scene.batch.hidden.iter_mut().for_each(|h| *h *= 1e-28);
     let mut rng = Rng(415);
     let exp_avg: Vec<f32> = (0..vocab * width).map(|_| rng.symmetric(1e24)).collect();
@@ -271,7 +276,7 @@ fn arrays_at_odd_addresses_agree() {
     emulator();
     let mut rng = Rng(407);
     let Dims(.., width, vocab) = Dims(2, 40, 4, 264, 30);
-    let scene = loose(&mut rng, Dims(2, 40, 4, width, vocab));
+    let scene = Scene::loose(&mut rng, Dims(2, 40, 4, width, vocab));
     let bits: Vec<u16> = scene.batch.hidden.iter().map(|x| (x.to_bits() >> 16) as u16).collect();
     let exp_avg: Vec<f32> = (0..vocab * width).map(|_| rng.symmetric(0.1)).collect();
     let exp_avg_sq: Vec<f32> = exp_avg.iter().map(|m| m * m + 1e-6).collect();

@@ -8,7 +8,7 @@ use capo_core::cuda::{Features, Stream};
 use capo_core::{Arrays, CurvatureModel, Granularity, LastLayer, Semantics, Step, cuda};
 use cudarc::driver::result::stream::{StreamKind, create};
 
-use super::agreement::{device_arrays, loose};
+use super::agreement::device_arrays;
 use super::suite::device::{emulator, uploaded};
 use super::suite::fixture::{ADAM, Dims, OPEN, Rng};
 use super::suite::scene::Scene;
@@ -34,7 +34,7 @@ pub fn step_on<'a>(scene: &'a Scene, stream: *mut c_void) -> Step<'a> {
 
 fn scenes(seed: u64) -> [Scene; 3] {
     let mut rng = Rng(seed);
-    std::array::from_fn(|_| loose(&mut rng, Dims(2, 40, 5, 300, 40)))
+    std::array::from_fn(|_| Scene::loose(&mut rng, Dims(2, 40, 5, 300, 40)))
 }
 
 /// Bits of what a model says of the scenes, and its state in the end.

@@ -51,6 +51,35 @@ impl Scene {
         scene
     }
 
+    /// As `random`, but cheap to make large, and with few tokens or many to a row: the logits are not those of any weights.
+    pub fn loose(rng: &mut Rng, dims: Dims) -> Self {
+        let Dims(completions, tokens, k, width, vocab) = dims;
+        let mut scene = Self::random(rng, Dims(0, tokens, k, width, vocab), 1.0);
+        let batch = &mut scene.batch;
+        (batch.dims, batch.group_size) = (dims, completions);
+        let positions = completions * tokens;
+        batch.hidden = (0..positions * width).map(|_| rng.symmetric(0.3)).collect();
+        for _ in 0..positions {
+            let start = rng.below(vocab);
+            batch.topk_ids.extend((0..k).map(|column| ((start + column * 7) % vocab) as u32));
+            let logits: Vec<f32> = (0..k).map(|column| 3.0 - 0.3 * column as f32 + rng.symmetric(0.1)).collect();
+            batch.logsumexp.push((logits.iter().map(|&x| f64::from(x).exp()).sum::<f64>() * 1.1).ln() as f32);
+            batch.action_ids.push(((start + [0, 7, 5][rng.below(3)]) % vocab) as u32);
+            batch.action_logits.push(logits[0]);
+            batch.topk_logits.extend(logits);
+            batch.advantages.push(rng.symmetric(1.0));
+            batch.mask.push(u8::from(rng.below(8) > 0));
+            scene.derivatives.push(rng.symmetric(1.0));
+        }
+        for at in 0..positions {
+            let ids = &batch.topk_ids[at * k..][..k];
+            if let Some(column) = ids.iter().position(|&id| id == batch.action_ids[at]) {
+                batch.action_logits[at] = batch.topk_logits[at * k + column];
+            }
+        }
+        scene
+    }
+
     /// Everything that follows from weights, features and actions.
     pub fn derive_logits(&mut self) {
         let Dims(_, _, k, width, vocab) = self.batch.dims;
