@@ -5,11 +5,11 @@ use capo_plugin::{Purpose, Rollout, Sink};
 
 use crate::config::Config;
 use crate::data::{Example, Tokenizer};
+use crate::metrics::sink::WarningSink;
 use crate::model::{Generation, Policy, Sampling};
 use crate::reward::Rewards;
 use crate::rng;
 use crate::run::Run;
-use crate::sink::WarningSink;
 use crate::stages::rollout::{Sample, decode, encode, views};
 
 /// Prompts decoded together.

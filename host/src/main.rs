@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     set_default("CANDLE_BARRIER_POOL_SPIN_LIMIT", || "0".to_owned());
     // Without a setting, candle counts the cores anew, from `/proc/cpuinfo`, at every matrix product.
     set_default("RAYON_NUM_THREADS", || candle_core::utils::get_num_threads().to_string());
-    host::cli::main(started)
+    host::commands::main(started)
 }
 
 /// Sets an environment variable that the user has not set. Only for `main`, before anything else.

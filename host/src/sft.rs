@@ -8,17 +8,17 @@ use serde::Deserialize;
 
 use crate::config::{DataConfig, Draft};
 use crate::data::{Dataset, Example, Tokenizer};
-use crate::device::{self, Dtype};
-use crate::embedded;
 use crate::eval::{self, Exam, Grader};
-use crate::files;
+use crate::metrics::sink::WarningSink;
+use crate::model::device::{self, Dtype};
+use crate::model::embedded;
 use crate::model::{ModelFiles, Policy, Wants};
 use crate::optim::{AdamW, AdamWConfig, Schedule, ScheduleKind};
-use crate::registry::Registry;
 use crate::reward::{RewardConfig, Rewards};
-use crate::sink::WarningSink;
 use crate::stages::rollout::{encode, join};
-use crate::watchdog::Watchdog;
+use capo_loader::files;
+use capo_loader::registry::Registry;
+use capo_loader::watchdog::Watchdog;
 
 /// The settings of `host sft` when no `--config` is given: how the embedded model was made.
 pub const DEFAULT: &str = include_str!("../../configs/tiny/sft.toml");

@@ -4,17 +4,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 
-use crate::batch::StepBatch;
-use crate::batch_file;
-use crate::checkpoint;
 use crate::eval;
 use crate::metrics::Timer;
+use crate::metrics::sink::StepSink;
 use crate::model::Policy;
 use crate::report::Report;
 use crate::run::Run;
-use crate::sink::StepSink;
+use crate::run::checkpoint;
+use crate::stages::batch::StepBatch;
 use crate::stages::rollout::{self, Sampler};
 use crate::stages::{advantage, backward, mask, objective, score, step};
+use capo_loader::batch_file;
 
 /// Trains until the last step, or until `stop` is set or `stop_after` steps are done, at the end of a rollout.
 ///
@@ -97,7 +97,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     drop(timer);
 
     if let Some(dir) = dump {
-        batch_file::write(&dir.join(batch_file::name(info.step)), &batch, &info)?;
+        batch_file::write(&dir.join(batch_file::name(info.step)), &batch.to_host()?.view(&info))?;
     }
 
     sink.prefix = Some("");

@@ -4,8 +4,9 @@ use capo_plugin::testing::{Fixture, Records, RolloutFixture, rollouts};
 use capo_plugin::{Inputs, Point};
 
 use super::input::Input;
-use super::instance::{Instance, Subject, is_refusal};
+use super::instance::{Instance, is_refusal};
 use super::outcome::{Outcome, Verdict};
+use super::subject::Subject;
 
 /// What it asks for.
 pub fn known_inputs(subject: &Subject<'_>) -> Verdict {

@@ -3,9 +3,9 @@
 use anyhow::{Result, bail};
 use capo_plugin::Point;
 
-use super::instance::Subject;
 use super::library::{self, Loaded};
 use super::outcome::Verdict;
+use super::subject::Subject;
 use super::{batches, conduct, invariance, state, table};
 
 /// The check that lists a library's components; all others need its answer.

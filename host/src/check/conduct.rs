@@ -6,8 +6,9 @@ use capo_plugin::testing::{Fixture, RolloutFixture};
 use capo_plugin::{Inputs, Point};
 
 use super::input::Input;
-use super::instance::{Subject, is_panic};
+use super::instance::is_panic;
 use super::outcome::{Outcome, Verdict};
+use super::subject::Subject;
 
 /// How long a thread may take to end after its component is gone.
 const GRACE: Duration = Duration::from_millis(500);

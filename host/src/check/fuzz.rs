@@ -4,7 +4,8 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::input::Input;
-use super::instance::{Subject, is_refusal};
+use super::instance::is_refusal;
+use super::subject::Subject;
 
 /// Consecutive cases of a seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

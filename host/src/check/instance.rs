@@ -1,29 +1,11 @@
-//! A component under test, the same whatever its point: here and in `input`, and only there, checks depend on the points.
+//! A live component under test, the same whatever its point: here, in `input` and in `subject`, and only there, checks depend on
+//! the points.
 
 use capo_plugin::testing::{Fixture, Records};
-use capo_plugin::{Advantage, Batch, ErrorKind, Image, Inputs, Mask, ObjectiveFn, PluginError, Point, RewardFn};
+use capo_plugin::{Advantage, Batch, ErrorKind, Inputs, Mask, ObjectiveFn, PluginError, RewardFn};
 
 use super::input::Input;
-use crate::data::Example;
 use crate::stages::backward::check_reduction;
-
-/// Which component is under test.
-pub struct Subject<'a> {
-    /// The image that offers it.
-    pub image: &'a Image,
-    /// Its extension point.
-    pub point: Point,
-    /// Its id.
-    pub id: &'a str,
-    /// Its keys.
-    pub keys: &'a [String],
-    /// Its table.
-    pub table: &'a serde_json::Map<String, serde_json::Value>,
-    /// Rows of which a reward sees completions.
-    pub rows: &'a [Example],
-    /// Threads of this process before the library was loaded.
-    pub threads: usize,
-}
 
 /// A live component.
 pub enum Instance {
@@ -47,39 +29,6 @@ pub struct Answer {
     completions: usize,
     /// Which entries of a recorded array count: real tokens, all completions.
     mask: Vec<u8>,
-}
-
-impl Subject<'_> {
-    /// Builds it from its table.
-    ///
-    /// # Errors
-    ///
-    /// The component's own sentence.
-    pub fn create(&self) -> Result<Instance, PluginError> {
-        self.create_from(&serde_json::Value::Object(self.table.clone()).to_string())
-    }
-
-    /// Its table with one entry more, or another value for one, as JSON text.
-    #[must_use]
-    pub fn table_with(&self, key: &str, value: serde_json::Value) -> String {
-        let mut table = self.table.clone();
-        table.insert(key.to_owned(), value);
-        serde_json::Value::Object(table).to_string()
-    }
-
-    /// Builds it from JSON text.
-    ///
-    /// # Errors
-    ///
-    /// The component's own sentence.
-    pub fn create_from(&self, json: &str) -> Result<Instance, PluginError> {
-        match self.point {
-            Point::Reward => self.image.reward(self.id, json).map(Instance::Reward),
-            Point::Advantage => self.image.advantage(self.id, json).map(Instance::Advantage),
-            Point::Objective => self.image.objective(self.id, json).map(Instance::Objective),
-            Point::Mask => self.image.mask(self.id, json).map(Instance::Mask),
-        }
-    }
 }
 
 impl Instance {

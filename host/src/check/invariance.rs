@@ -2,8 +2,8 @@
 
 use capo_plugin::testing::Fixture;
 
-use super::instance::Subject;
 use super::outcome::{Outcome, Verdict};
+use super::subject::Subject;
 
 /// Sums in another order differ by this much, relative to their size.
 const ROUNDING: f32 = 1e-4;

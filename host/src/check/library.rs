@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
+use capo_loader::open;
 use capo_plugin::abi::{MaskPoint, RecipePoint};
 use capo_plugin::{Image, Point};
 
 use super::outcome::{Outcome, Verdict};
 use crate::config::{self, Draft};
-use crate::loader;
 
 /// Seconds above which loading is worth a look.
 const SLOW_LOAD: f64 = 1.0;
@@ -32,7 +32,7 @@ impl Loaded {
     /// When the library is no plugin.
     pub fn by(path: Option<&Path>) -> anyhow::Result<Self> {
         let start = Instant::now();
-        let image = path.map_or_else(|| Ok(Image::own()), loader::load)?;
+        let image = path.map_or_else(|| Ok(Image::own()), open::load)?;
         Ok(Self { image, seconds: start.elapsed().as_secs_f64(), own: path.is_none() })
     }
 }

@@ -1,8 +1,8 @@
 //! `host check`: whether a library keeps the rules of its extension points.
 //!
 //! Named checks, each in a process of its own, so that a crash or a call that does not come back is a result too. The parent
-//! never loads the library. `catalog` lists the checks, the files beside it hold them by theme; `input` and `instance` are
-//! the places that know the points.
+//! never loads the library. `catalog` lists the checks, the files beside it hold them by theme; `input`, `instance` and `subject`
+//! are the places that know the points.
 
 mod batches;
 mod catalog;
@@ -17,6 +17,7 @@ mod process;
 mod report;
 mod settings;
 mod state;
+mod subject;
 mod table;
 mod task;
 
@@ -26,10 +27,10 @@ use anyhow::{Result, bail};
 use capo_plugin::Point;
 
 pub use settings::CheckArgs;
-pub use task::perform;
+use task::perform;
 
 use crate::data;
-use crate::report::say;
+use crate::report::terminal::say;
 use catalog::{COMPONENT, CREATION, ENTRY_POINT, FUZZ, LIBRARY, PANICS_CONTAINED, STDOUT_QUIET};
 use fuzz::Cases;
 use outcome::{Outcome, Status};
@@ -42,12 +43,19 @@ const MOST_HANGS: usize = 2;
 /// Random inputs of one process.
 const CASES_PER_PROCESS: u64 = 200;
 
-/// Checks libraries; whether nothing is bad.
+/// Checks libraries, or does one check as the child of such a process; whether nothing is bad.
 ///
 /// # Errors
 ///
 /// A library that is not found or is no plugin, an unknown check, component or case.
-pub fn check(args: &CheckArgs, verbose: bool) -> Result<bool> {
+pub fn run(args: &CheckArgs, verbose: bool) -> Result<bool> {
+    match &args.run_one {
+        Some(task) => perform(task).map(|()| true),
+        None => check(args, verbose),
+    }
+}
+
+fn check(args: &CheckArgs, verbose: bool) -> Result<bool> {
     if args.list {
         catalog::all().into_iter().for_each(|(name, about)| say(&format!("{name:<20}{about}")));
         return Ok(true);
@@ -262,7 +270,7 @@ impl CheckArgs {
         }
         let mut found = Vec::new();
         for name in &self.library {
-            found.push(Some(crate::loader::find(name)?));
+            found.push(Some(capo_loader::find::find(name)?));
         }
         Ok(found)
     }

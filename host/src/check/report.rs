@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::outcome::{Outcome, Status};
 use super::task::Component;
-use crate::report::say;
+use crate::report::terminal::say;
 
 /// One check and what came of it.
 #[derive(Debug, Serialize)]

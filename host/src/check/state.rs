@@ -3,8 +3,9 @@
 use capo_plugin::PluginError;
 use serde_json::json;
 
-use super::instance::{Instance, Subject, is_panic};
+use super::instance::{Instance, is_panic};
 use super::outcome::{Outcome, Verdict};
+use super::subject::Subject;
 
 /// Saves in mid-stream, loads in a fresh instance, and goes on.
 pub fn save_load(subject: &Subject<'_>) -> Verdict {

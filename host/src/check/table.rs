@@ -3,8 +3,9 @@
 use capo_plugin::{ErrorKind, PluginError};
 use serde_json::json;
 
-use super::instance::{Instance, Subject, is_panic};
+use super::instance::{Instance, is_panic};
 use super::outcome::{Outcome, Verdict};
+use super::subject::Subject;
 
 /// Whether it can be built at all. Where it needs keys that it was not given, the other checks are skipped.
 pub fn creation(subject: &Subject<'_>) -> Verdict {

@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::catalog::{COMPONENT, ENTRY_POINT, FUZZ, LIBRARY};
 use super::conduct::count_threads;
 use super::fuzz::{self, Cases};
-use super::input::made_up_rows;
-use super::instance::{Subject, is_refusal};
+use super::instance::is_refusal;
 use super::library::Loaded;
 use super::outcome::Outcome;
+use super::subject::Subject;
+use super::subject::made_up_rows;
 use super::table;
 use crate::data;
 
@@ -74,7 +75,7 @@ pub fn perform(json: &str) -> Result<()> {
     let threads = count_threads().unwrap_or(0);
     let loaded = Loaded::by(task.library.as_deref());
     let reply = match &loaded {
-        Err(error) => Reply::Refused(crate::cli::sentence(error, task.verbose)),
+        Err(error) => Reply::Refused(crate::report::terminal::sentence(error, task.verbose)),
         Ok(loaded) => task.answer(loaded, threads)?,
     };
     task.write(&reply)

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use capo_loader::ComponentConfig;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
+use super::Config;
 use super::check::check;
-use super::{ComponentConfig, Config};
 use crate::reward::RewardConfig;
 
 /// The sections that recipes fill in and that belong to components.

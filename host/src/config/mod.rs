@@ -2,20 +2,22 @@
 
 mod check;
 mod draft;
+mod recipe;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use capo_loader::{ComponentConfig, mask_names};
 use serde::{Deserialize, Serialize};
-use toml::Table;
 
 use crate::data::{Columns, Dataset};
-use crate::device::{self, Dtype};
+use crate::model::device::{self, Dtype};
 use crate::optim::ScheduleKind;
 use crate::reward::RewardConfig;
 
 pub use draft::Draft;
 pub(crate) use draft::{parse_set, set};
+pub use recipe::resolve;
 
 /// The settings of `host train` when no `--config` is given.
 pub const DEFAULT: &str = include_str!("../../../configs/tiny/default.toml");
@@ -258,17 +260,6 @@ impl Default for LoggingConfig {
     }
 }
 
-/// A component's table: `use` and its own keys.
-#[derive(Debug, Clone, Serialize)]
-pub struct ComponentConfig {
-    /// The component's id.
-    #[serde(rename = "use")]
-    pub id: String,
-    /// Everything else, for the component to read.
-    #[serde(flatten)]
-    pub table: Table,
-}
-
 impl Config {
     /// The ids of the run's components: rewards, advantage, objective, masks.
     #[must_use]
@@ -316,15 +307,4 @@ impl TrainConfig {
     pub fn steps_per_rollout(&self) -> u64 {
         (self.rollout_size() / self.step_batch_size() * self.num_iterations) as u64
     }
-}
-
-/// What each mask is called in reports: its id, and `ID#2` where one is used again, so that no report hides another.
-#[must_use]
-pub fn mask_names(masks: &[ComponentConfig]) -> Vec<String> {
-    let name =
-        |(index, mask): (usize, &ComponentConfig)| match masks[..index].iter().filter(|m| m.id == mask.id).count() {
-            0 => mask.id.clone(),
-            before => format!("{}#{}", mask.id, before + 1),
-        };
-    masks.iter().enumerate().map(name).collect()
 }

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use capo_loader::files;
 use serde_json::{Map, Value};
 
 use super::{Example, ensure_available};
-use crate::{files, rng};
+use crate::rng;
 
 /// The column names of a JSONL dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
     use crate::data::Arithmetic;
-    use crate::files::write_atomic;
+    use capo_loader::files::write_atomic;
 
     const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tiny-arithmetic");
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::files;
+use capo_loader::files;
 
 /// One line, serialized with `step` first and the values in the order of their names.
 struct Line<'a> {

@@ -2,6 +2,7 @@
 
 mod log;
 mod rollout;
+pub mod sink;
 mod timer;
 
 pub use log::truncate_after;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::files;
+use capo_loader::files;
 use timer::Timers;
 
 /// Metric names with their values, as the functions of this module return them for [`Metrics::extend`].

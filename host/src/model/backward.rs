@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use candle_core::Tensor;
 
-use super::forward::Gradients;
+use super::gradients::Gradients;
 use super::ops::{self, Rope};
 use super::params::{EMBEDDING, FINAL_NORM, HEAD};
 use super::qwen2::{Heads, Layer, Linear, Qwen2, Saved};

@@ -1,15 +1,20 @@
 //! One forward pass over whole sequences, and the gradients that follow from it.
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
 
 use super::backward::Tape;
+use super::gradients::Gradients;
 use super::ops;
 use super::parallel::side_by_side;
-use super::policy::{Policy, Sequences};
+use super::policy::Policy;
 use super::qwen2::{Qwen2, rope};
+use super::sequences::Sequences;
+
+/// Most rows of one part of a forward pass.
+const MOST_ROWS: usize = 32;
 
 /// One forward pass over `[B, T]` completion tokens, with or without what the backward pass needs.
 pub struct Forward {
@@ -30,10 +35,29 @@ pub(super) struct Part {
     tape: Option<Tape>,
 }
 
-/// The gradient of a loss by every weight, ordered by name, each in f32 or in the policy's dtype.
-#[derive(Debug, Clone)]
-pub struct Gradients {
-    tensors: BTreeMap<String, Tensor>,
+impl Policy {
+    /// The forward pass for training; `loss_temperature` divides the logits.
+    ///
+    /// It keeps every activation; the weights must not change before its backward pass.
+    pub fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
+        self.run(rows, loss_temperature, true)
+    }
+
+    /// The forward pass for scores alone.
+    pub fn forward_detached(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
+        self.run(rows, loss_temperature, false)
+    }
+
+    fn run(&self, rows: &Sequences, loss_temperature: f64, keep: bool) -> Result<Forward> {
+        rows.check(self.config().vocab_size)?;
+        ensure!(
+            loss_temperature.is_finite() && loss_temperature > 0.0,
+            "the loss temperature is {loss_temperature}, expected more than 0 (correct the configuration)"
+        );
+        let parts = self.split(rows.rows(), MOST_ROWS);
+        let part = |range: Range<usize>| Part::new(self, &rows.slice(range), loss_temperature, keep);
+        Ok(Forward::new(side_by_side(parts, part)?, rows.completion_len))
+    }
 }
 
 impl Part {
@@ -112,33 +136,6 @@ impl Forward {
         let mut sum = gradients.next().context("a forward pass has at least one part")?;
         gradients.try_for_each(|part| sum.accumulate(&part))?;
         Ok(sum)
-    }
-}
-
-impl Gradients {
-    /// Adds the gradients of another micro-batch of the same model, in f32.
-    pub fn accumulate(&mut self, other: &Self) -> Result<()> {
-        ensure!(self.tensors.keys().eq(other.tensors.keys()), "the gradients belong to different models");
-        for (name, sum) in &mut self.tensors {
-            *sum = ops::add(&sum.to_dtype(DType::F32)?, &other.tensors[name].to_dtype(DType::F32)?)?;
-        }
-        Ok(())
-    }
-
-    /// The gradient by the weight `name`, in its shape; an unknown name is an error.
-    pub fn get(&self, name: &str) -> Result<&Tensor> {
-        self.tensors.get(name).with_context(|| format!("there is no gradient for `{name}`"))
-    }
-
-    /// Names and gradients, ordered by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
-    }
-}
-
-impl FromIterator<(String, Tensor)> for Gradients {
-    fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(tensors: I) -> Self {
-        Self { tensors: tensors.into_iter().collect() }
     }
 }
 

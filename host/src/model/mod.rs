@@ -5,9 +5,12 @@
 
 mod backward;
 mod config;
+pub mod device;
+pub mod embedded;
 mod files;
 mod forward;
 mod generate;
+mod gradients;
 mod kv_cache;
 pub mod ops;
 mod parallel;
@@ -16,15 +19,18 @@ mod policy;
 mod qwen2;
 mod sample;
 mod scores;
+mod sequences;
 
 pub use config::{CONFIG_FILE, Config, TokenIds};
 pub use files::ModelFiles;
-pub use forward::{Forward, Gradients};
+pub use forward::Forward;
 pub use generate::{Completion, Generation};
+pub use gradients::Gradients;
 pub use params::{EMBEDDING, FINAL_NORM, HEAD, INDEX_FILE, Params, WEIGHTS_FILE, head_name, shapes};
-pub use policy::{Policy, Sequences};
+pub use policy::Policy;
 pub use sample::Sampling;
 pub use scores::{LastLayer, LastLayerData, LastLayerTensors, Scores, Wants};
+pub use sequences::Sequences;
 
 #[cfg(test)]
 mod tests;

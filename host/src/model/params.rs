@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;
-use crate::files::write_atomic;
+use capo_loader::files::write_atomic;
 
 /// The name of the weight file of an unsharded model.
 pub const WEIGHTS_FILE: &str = "model.safetensors";

@@ -2,31 +2,13 @@
 
 use std::ops::Range;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::Result;
 use candle_core::{DType, Device};
 
 use super::config::Config;
 use super::files::ModelFiles;
-use super::forward::{Forward, Part};
-use super::parallel::side_by_side;
 use super::params::Params;
 use crate::rng;
-
-/// Most rows of one part of a forward pass.
-const MOST_ROWS: usize = 32;
-
-/// A batch of prompts with their completions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sequences {
-    /// Token ids, `[B, P + T]` row-major: prompts padded on the left, completions padded on the right.
-    pub ids: Vec<u32>,
-    /// Index of the first real token of each row, `[B]`; less than `prompt_len`.
-    pub starts: Vec<usize>,
-    /// Padded length of the prompts, P, tokens.
-    pub prompt_len: usize,
-    /// Padded length of the completions, T, tokens.
-    pub completion_len: usize,
-}
 
 /// A language model whose weights can be trained.
 #[derive(Debug)]
@@ -35,46 +17,6 @@ pub struct Policy {
     params: Params,
     device: Device,
     dtype: DType,
-}
-
-impl Sequences {
-    /// Number of rows, B.
-    pub fn rows(&self) -> usize {
-        self.starts.len()
-    }
-
-    /// Checks the sizes against one another and the ids against `vocab_size`.
-    fn check(&self, vocab_size: usize) -> Result<()> {
-        let (rows, length) = (self.rows(), self.prompt_len + self.completion_len);
-        ensure!(
-            rows > 0 && self.prompt_len > 0 && self.completion_len > 0,
-            "a batch of {rows} rows, {} prompt and {} completion tokens is empty (give at least one of each)",
-            self.prompt_len,
-            self.completion_len
-        );
-        ensure!(self.ids.len() == rows * length, "{} ids do not fill {rows} rows of {length} tokens", self.ids.len());
-        if let Some(start) = self.starts.iter().find(|start| **start >= self.prompt_len) {
-            bail!("a prompt starts at {start} in {} prompt tokens (give at least one prompt token)", self.prompt_len);
-        }
-        match self.ids.iter().find(|id| **id as usize >= vocab_size) {
-            Some(id) => bail!("token id {id} is outside the vocabulary of {vocab_size} (use the model's tokenizer)"),
-            None => Ok(()),
-        }
-    }
-
-    /// Some of the rows.
-    #[must_use]
-    pub fn slice(&self, rows: Range<usize>) -> Self {
-        let length = self.prompt_len + self.completion_len;
-        let ids = self.ids[rows.start * length..rows.end * length].to_vec();
-        Self { ids, starts: self.starts[rows].to_vec(), ..*self }
-    }
-
-    /// The columns `from..to` of all rows.
-    pub(super) fn columns(&self, from: usize, to: usize) -> Vec<u32> {
-        let length = self.prompt_len + self.completion_len;
-        self.ids.chunks_exact(length).flat_map(|row| row[from..to].iter().copied()).collect()
-    }
 }
 
 impl Policy {
@@ -136,29 +78,6 @@ impl Policy {
     /// Writes a Hugging Face directory, see `Params::save`.
     pub fn save(&self, directory: &std::path::Path) -> Result<()> {
         self.params.save(&self.config, directory)
-    }
-
-    /// The forward pass for training; `loss_temperature` divides the logits.
-    ///
-    /// It keeps every activation; the weights must not change before its backward pass.
-    pub fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
-        self.run(rows, loss_temperature, true)
-    }
-
-    /// The forward pass for scores alone.
-    pub fn forward_detached(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
-        self.run(rows, loss_temperature, false)
-    }
-
-    fn run(&self, rows: &Sequences, loss_temperature: f64, keep: bool) -> Result<Forward> {
-        rows.check(self.config.vocab_size)?;
-        ensure!(
-            loss_temperature.is_finite() && loss_temperature > 0.0,
-            "the loss temperature is {loss_temperature}, expected more than 0 (correct the configuration)"
-        );
-        let parts = self.split(rows.rows(), MOST_ROWS);
-        let part = |range: Range<usize>| Part::new(self, &rows.slice(range), loss_temperature, keep);
-        Ok(Forward::new(side_by_side(parts, part)?, rows.completion_len))
     }
 
     /// Splits `rows` rows into equal parts of at most `most`, worked on side by side; one part unless the model is small.

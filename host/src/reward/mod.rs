@@ -4,13 +4,13 @@ mod exact_match;
 
 pub use exact_match::ExactMatch;
 
-use anyhow::{Result, ensure};
-use capo_plugin::{RewardFn, Rollout, Sink};
+use anyhow::{Result, bail, ensure};
+use capo_loader::ComponentConfig;
+use capo_loader::registry::Registry;
+use capo_loader::watchdog::Watchdog;
+use capo_plugin::{RewardFn, Rollout, Sink, nearest};
 use serde::Serialize;
 use toml::Table;
-
-use crate::registry::Registry;
-use crate::watchdog::Watchdog;
 
 /// One `[[reward]]` table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -30,6 +30,21 @@ impl RewardConfig {
     #[must_use]
     pub fn exact_match() -> Self {
         Self { id: "exact_match".into(), weight: 1.0, table: Table::new() }
+    }
+
+    /// Refuses a key that is `weight` mistyped: that is a key of the table but not of the component, whose own sentence could not
+    /// name it.
+    fn check_weight_key(&self, registry: &Registry) -> Result<()> {
+        let Self { id, table, .. } = self;
+        let offers = registry.offers();
+        let keys = || offers.iter().filter(|offer| offer.id == *id).flat_map(|offer| &offer.keys);
+        let unknown = table.keys().find(|key| keys().next().is_some() && keys().all(|known| known != *key));
+        if let Some(typed) = unknown
+            && nearest(typed, keys().map(String::as_str).chain(["weight"])) == Some("weight")
+        {
+            bail!("`[[reward]]` with `use = \"{id}\"`: unknown key `{typed}` (did you mean `weight`?)");
+        }
+        Ok(())
     }
 }
 
@@ -63,7 +78,9 @@ impl Rewards {
                 "reward `{id}` is given twice (keep one `[[reward]]` table)"
             );
             ensure!(weight.is_finite(), "`weight` of reward `{id}` is {weight}, expected a finite number");
-            components.push((registry.reward(config, watchdog)?, weight));
+            config.check_weight_key(registry)?;
+            let component = ComponentConfig { id: id.clone(), table: config.table.clone() };
+            components.push((registry.reward(&component, watchdog)?, weight));
         }
         Ok(Rewards { components })
     }
@@ -86,7 +103,7 @@ impl Rewards {
             per_reward.push((component.id().to_owned(), rewards));
         }
         if let Some((completion, sum)) = total.iter().enumerate().find(|(_, sum)| !sum.is_finite()) {
-            anyhow::bail!("the weighted sum of rewards is {sum} at completion {completion} (lower a `weight`)");
+            bail!("the weighted sum of rewards is {sum} at completion {completion} (lower a `weight`)");
         }
         Ok(Scored { total, per_reward })
     }

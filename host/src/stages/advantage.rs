@@ -3,7 +3,7 @@
 use anyhow::Result;
 use capo_plugin::{Advantage, Sink};
 
-use crate::batch::{StepBatch, StepInfo};
+use crate::stages::batch::{StepBatch, StepInfo};
 
 /// Fills `batch.advantages`, `[B, T]`, reward units.
 ///

@@ -3,10 +3,10 @@
 use anyhow::{Context, Result, bail, ensure};
 use capo_plugin::{Denominator, ObjectiveFn, Reduction};
 
-use crate::batch::{StepBatch, StepInfo, TokenLoss};
 use crate::model::{Forward, Gradients, Policy};
-use crate::stages::mask::Keep;
+use crate::stages::batch::{StepBatch, StepInfo, TokenLoss};
 use crate::stages::score::Work;
+use capo_loader::mask::Keep;
 
 /// A reduced loss.
 #[derive(Debug)]

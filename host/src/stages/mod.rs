@@ -2,6 +2,8 @@
 
 pub mod advantage;
 pub mod backward;
+pub mod batch;
+pub mod lend;
 pub mod mask;
 pub mod objective;
 pub mod rollout;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use capo_plugin::{ObjectiveFn, Sink};
 
-use crate::batch::{StepBatch, StepInfo, TokenLoss};
+use crate::stages::batch::{StepBatch, StepInfo, TokenLoss};
 
 /// Fills `batch.token_loss`.
 ///

@@ -5,12 +5,12 @@ use std::ops::Range;
 use anyhow::{Context, Result, ensure};
 use capo_plugin::Sink;
 
-use crate::batch::StepBatch;
 use crate::config::RolloutConfig;
 use crate::data::{Dataset, Example, Tokenizer};
 use crate::model::{Completion, Generation, Policy, Sampling, Sequences};
 use crate::reward::{Rewards, Scored};
 use crate::rng;
+use crate::stages::batch::StepBatch;
 
 /// What sampling needs besides the policy.
 pub struct Sampler<'a> {

@@ -3,10 +3,10 @@
 use anyhow::{Result, bail, ensure};
 use capo_plugin::Inputs;
 
-use crate::batch::StepBatch;
-use crate::lend::HeadState;
 use crate::model::{Config, Forward, HEAD, LastLayer, Policy, Scores, Wants};
 use crate::optim::AdamW;
+use crate::stages::batch::StepBatch;
+use crate::stages::lend::HeadState;
 
 /// What the components of a run asked for.
 #[derive(Debug, Clone, Copy)]

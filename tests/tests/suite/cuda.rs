@@ -3,8 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use host::batch_file;
-use host::model::LastLayer;
+use capo_loader::batch_file;
 use insta::assert_snapshot;
 use tests::artifacts::workspace;
 use tests::run_dir::tensors;
@@ -109,12 +108,10 @@ fn features_of_16_bits() {
 
 /// Writes a batch file with features of bf16 into `to`.
 fn round(path: &Path, to: &Path) -> PathBuf {
-    let (mut batch, info) = batch_file::read(path).unwrap();
-    let mut last = batch.last_layer().unwrap().to_host().unwrap().into_owned();
-    last.hidden.iter_mut().for_each(|x| *x = to_bf16(*x));
-    batch.set_last_layer(LastLayer::Host(last)).unwrap();
+    let mut batch = batch_file::read(path).unwrap();
+    batch.last_layer.as_mut().unwrap().hidden.iter_mut().for_each(|x| *x = to_bf16(*x));
     let target = to.join(path.file_name().unwrap());
-    batch_file::write(&target, &batch, &info).unwrap();
+    batch_file::write(&target, &batch.view()).unwrap();
     target
 }
 

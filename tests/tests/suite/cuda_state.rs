@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use capo_loader::replay::replay_step;
+use capo_loader::upload::{Device, Dtype};
+use capo_loader::{batch_file, open};
 use capo_plugin::Mask;
 use capo_plugin::testing::Records;
-use host::upload::{Device, Dtype};
-use host::{batch_file, loader, replay::replay_step};
 use tests::{artifacts, device};
 
 use crate::replay::{batches, case};
@@ -15,16 +16,16 @@ const TOLERANCE: f32 = 1e-6;
 
 /// A mask of the shared library, as the case `paper-token-adam` has it.
 fn mask() -> Mask {
-    let image = loader::load(&artifacts::file("libcapo.so")).unwrap();
+    let image = open::load(&artifacts::file("libcapo.so")).unwrap();
     let keys = r#"{"optimizer": "adam", "fisher_threshold": 1e-3, "hessian_threshold": 0.1}"#;
     image.mask("capo.curvature", keys).unwrap()
 }
 
 /// Takes `mask` through a batch; its shifts, m_F before m_H.
 fn step(mask: &mut Mask, path: &Path, device: Option<&Device>) -> Vec<f32> {
-    let (batch, info) = batch_file::read(path).unwrap();
+    let batch = batch_file::read(path).unwrap();
     let mut records = Records::default();
-    let keep = replay_step(std::slice::from_mut(mask), &mut records, path, device, (&batch, &info)).unwrap();
+    let keep = replay_step(std::slice::from_mut(mask), &mut records, path, device, &batch).unwrap();
     assert!(keep.tokens > 0);
     let named = |wanted: &str| records.tokens.iter().find(|(name, _)| name == wanted).unwrap().1.clone();
     [named("m_f"), named("m_h")].concat()

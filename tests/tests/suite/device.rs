@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use host::batch_file;
+use capo_loader::batch_file;
 use insta::assert_snapshot;
 use tests::{Folder, artifacts, device};
 
@@ -74,9 +74,9 @@ fn no_library_of_a_plugin_is_of_a_driver_or_toolkit() {
 fn a_plugin_that_reads_host_memory_only() {
     let Some(emulator) = device::emulator() else { return };
     let folder = Folder::new().env("LD_LIBRARY_PATH", emulator.folder()).env("CUDA_EMULATOR_STRICT", "1");
-    let (mut batch, info) = batch_file::read(&case("paper-token-sgd").join("batch-0000.safetensors")).unwrap();
-    batch.entropy = Some(vec![0.5; batch.dims.len()]);
-    batch_file::write(&folder.path().join("batch.safetensors"), &batch, &info).unwrap();
+    let mut batch = batch_file::read(&case("paper-token-sgd").join("batch-0000.safetensors")).unwrap();
+    batch.entropy = Some(vec![0.5; batch.logps.len()]);
+    batch_file::write(&folder.path().join("batch.safetensors"), &batch.view()).unwrap();
     folder.write("mask.toml", "[[mask]]\nuse = \"frozen.mask\"\nfactor = 4\n");
     let replay = format!("replay --plugin {} --config mask.toml --out out batch.safetensors", frozen().display());
     let _ = folder.host(&replay).succeeded();

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use host::files::sha256_hex;
+use capo_loader::files::sha256_hex;
 use insta::assert_snapshot;
 use tests::{Folder, artifacts};
 

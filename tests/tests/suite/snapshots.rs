@@ -21,7 +21,7 @@ use tests::artifacts;
 
 /// What `render` makes of the library at `path`, which must be what it makes of this executable.
 fn loaded_and_linked(path: &Path, render: impl Fn(&Image) -> String) -> String {
-    let loaded = render(&host::loader::load(path).unwrap());
+    let loaded = render(&capo_loader::open::load(path).unwrap());
     assert_eq!(loaded, render(&Image::own()), "`{}` is not what is linked in here", path.display());
     loaded
 }

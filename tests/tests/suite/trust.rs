@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use host::files::sha256_hex;
+use capo_loader::files::sha256_hex;
 use insta::assert_snapshot;
 use serde_json::Value;
 use tests::{Folder, artifacts};

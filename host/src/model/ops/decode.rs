@@ -1,26 +1,14 @@
 //! Attention of one new token per row over a key-value cache.
 
-use std::sync::Arc;
-
 use candle_core::{CpuStorage, CustomOp3, InplaceOp2, Layout, Result, Shape, Tensor};
 
+use super::decode_rows::DecodeRows;
 use super::kernel::Real;
 use super::kernel::{dot, dtype_error, for_rows_costing, layout_error, maximum, slice, sum};
 use super::{fused, generic, has_kernel};
 
 /// Widest head that the CUDA kernel takes.
 pub(super) const MOST_WIDTH: usize = 256;
-
-/// Which rows of the cache are still generating, and where they stand.
-#[derive(Debug, Clone)]
-pub(crate) struct DecodeRows {
-    /// Cache row of each active row, `[A]`.
-    pub(crate) cache_rows: Arc<[usize]>,
-    /// First real token of each active row, `[A]`.
-    pub(crate) starts: Arc<[usize]>,
-    /// Index in the cache of the new token.
-    pub(crate) index: usize,
-}
 
 /// Writes `new` `[A, H, 1, width]` into `cache` `[B, H, S, width]` at `rows.index` of the active rows, in place.
 pub(crate) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {

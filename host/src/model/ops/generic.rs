@@ -6,7 +6,7 @@
 use candle_core::{D, DType, Device, Result, Tensor};
 
 use super::bias::sum_rows;
-use super::decode::DecodeRows;
+use super::decode_rows::DecodeRows;
 
 /// Far below every score, yet finite: a row without a valid key must not become NaN.
 const MASKED: f64 = 1e30;

@@ -16,6 +16,7 @@ mod bias;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod decode;
+mod decode_rows;
 mod draw;
 mod generic;
 mod kernel;
@@ -30,7 +31,8 @@ mod top;
 pub use add::add;
 pub use bias::add_bias;
 pub(crate) use bias::sum_rows;
-pub(crate) use decode::{DecodeRows, append_to_cache, decode_attention};
+pub(crate) use decode::{append_to_cache, decode_attention};
+pub(crate) use decode_rows::DecodeRows;
 pub(crate) use draw::{NOT_FINITE, argmax, draw, pick};
 pub(crate) use kernel::{layout_error, sum_squares, update2, update3};
 pub use logps::{chunk_rows, logit_stats, token_logps_vjp};

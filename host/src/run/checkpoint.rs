@@ -13,10 +13,10 @@ use capo_plugin::{Mask, PluginError};
 use serde::{Deserialize, Serialize};
 
 use crate::data::Tokenizer;
-use crate::files::{self, sha256_hex};
 use crate::model::{CONFIG_FILE, ModelFiles, Params, WEIGHTS_FILE};
-use crate::registry::Components;
 use crate::run::{Progress, Run};
+use capo_loader::files::{self, sha256_hex};
+use capo_loader::registry::Components;
 
 const FOLDER: &str = "checkpoints";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";

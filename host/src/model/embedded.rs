@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-use crate::model::ModelFiles;
+use super::ModelFiles;
 
 /// What `model_name_or_path` calls the embedded model.
 pub const TINY_ARITHMETIC: &str = "embedded:tiny-arithmetic";
 
 macro_rules! files {
     ($($name:literal),*) => {
-        &[$(($name, include_bytes!(concat!("../assets/tiny-arithmetic/", $name)))),*]
+        &[$(($name, include_bytes!(concat!("../../assets/tiny-arithmetic/", $name)))),*]
     };
 }
 

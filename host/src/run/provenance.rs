@@ -1,28 +1,13 @@
 //! Which plugins a run was made with, and from which step on: `plugins.json` in its directory.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
+use capo_loader::{PluginRecord, files};
 use serde::{Deserialize, Serialize};
-
-use crate::files;
 
 /// The file that names a run's plugins, in its directory.
 const FILE: &str = "plugins.json";
-
-/// A plugin that was loaded.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PluginRecord {
-    /// Absolute.
-    pub path: PathBuf,
-    /// The crates that registered its components, each with its version.
-    pub packages: Vec<String>,
-    /// Of the file.
-    pub sha256: String,
-    /// The ids that it offers.
-    pub components: Vec<String>,
-}
 
 /// The plugins of a stretch of steps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

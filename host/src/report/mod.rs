@@ -1,20 +1,24 @@
 //! What a person reads: a line per few steps, and a closing summary. What a program reads goes through the metrics.
 
-use std::io::{IsTerminal, Write};
+pub mod terminal;
+
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::batch::StepBatch;
-use crate::checkpoint;
-use crate::device::{self, Dtype};
-use crate::files;
 use crate::metrics;
+use crate::model::device::{self, Dtype};
 use crate::optim::StepOutcome;
+use crate::run::checkpoint;
+use crate::stages::batch::StepBatch;
+use capo_loader::files;
+use terminal::{grouped, say};
+
 use crate::run::{COMPLETIONS_FILE, Run};
-use crate::stages::mask::Keep;
 use crate::stages::rollout::Rollout;
+use capo_loader::mask::Keep;
 
 /// Progress on the terminal.
 pub struct Report {
@@ -176,11 +180,6 @@ impl Report {
     }
 }
 
-/// Writes a line to standard output. Where nobody reads it any more, the work goes on.
-pub fn say(line: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{line}");
-}
-
 /// Records what a rollout says about itself, and its completions where the config asks for them.
 ///
 /// # Errors
@@ -235,24 +234,4 @@ pub fn record_step(run: &mut Run, batch: &StepBatch, keep: &Keep, loss: f64, out
         let real = entropy.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
         metrics.record("entropy", real.map(|(entropy, _)| f64::from(*entropy)).sum::<f64>() / tokens.max(1) as f64);
     }
-}
-
-/// A share as a percentage.
-#[must_use]
-pub fn percent(share: f64) -> String {
-    format!("{:.2}%", 100.0 * share)
-}
-
-/// Digits in groups of three.
-#[must_use]
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }

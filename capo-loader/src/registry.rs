@@ -6,12 +6,9 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 use capo_plugin::{Advantage, Image, Mask, ObjectiveFn, Point, RewardFn, nearest};
 
-use crate::builtin::DEFAULT_RECIPE;
-use crate::config::{ComponentConfig, Config, Draft, mask_names};
-use crate::loader;
-use crate::provenance::PluginRecord;
-use crate::reward::RewardConfig;
-use crate::trust::{Trust, TrustedFile};
+use crate::component::{ComponentConfig, mask_names};
+use crate::open;
+use crate::trust::{PluginRecord, Trust, TrustedFile};
 use crate::watchdog::Watchdog;
 
 /// An image's name in sentences.
@@ -105,7 +102,7 @@ impl Registry {
             if registry.plugins.iter().any(|other| other.path == file.path) {
                 bail!("plugin `{}` is given twice (leave one out)", file.path.display());
             }
-            registry.add(loader::load(&file.path)?, Origin::File(file.path.clone()))?;
+            registry.add(open::load(&file.path)?, Origin::File(file.path.clone()))?;
             registry.plugins.push(file);
         }
         Ok(registry)
@@ -174,28 +171,12 @@ impl Registry {
         self.plugins.iter().map(record).collect()
     }
 
-    /// Chooses the recipe for what `draft` leaves open, and finishes it.
-    ///
-    /// A config that names a recipe gets that one; one that names both an advantage and an objective needs none; else the
-    /// one recipe that a plugin carries; else the built-in default.
+    /// The recipe called `name`.
     ///
     /// # Errors
     ///
-    /// When several plugins carry a recipe and the config does not choose, the named recipe is unknown, or the config is
-    /// wrong.
-    pub fn resolve(&self, mut draft: Draft) -> Result<Config> {
-        let chosen = match draft.recipe()? {
-            Some(name) => Some(self.recipe(name)?),
-            None if draft.names_components() => None,
-            None => Some(self.default_recipe()?),
-        };
-        if let Some(recipe) = chosen {
-            draft.merge_recipe(&recipe.name, &recipe.toml)?;
-        }
-        draft.finish()
-    }
-
-    fn recipe(&self, name: &str) -> Result<&OfferedRecipe> {
+    /// When no image carries it: the nearest one, or all there are.
+    pub fn recipe(&self, name: &str) -> Result<&OfferedRecipe> {
         let names = || self.recipes().into_iter().map(|recipe| recipe.name.as_str());
         self.recipes.iter().find(|recipe| recipe.name == name).ok_or_else(|| {
             let hint = nearest(name, names()).map_or_else(
@@ -211,10 +192,15 @@ impl Registry {
         })
     }
 
-    fn default_recipe(&self) -> Result<&OfferedRecipe> {
+    /// The one recipe that a plugin carries, else the built-in one called `built_in`.
+    ///
+    /// # Errors
+    ///
+    /// When several plugins carry a recipe.
+    pub fn default_recipe(&self, built_in: &str) -> Result<&OfferedRecipe> {
         let loaded = self.recipes.iter().filter(|recipe| recipe.origin != Origin::BuiltIn).collect::<Vec<_>>();
         match loaded[..] {
-            [] => self.recipe(DEFAULT_RECIPE),
+            [] => self.recipe(built_in),
             [one] => Ok(one),
             _ => {
                 let names = loaded.iter().map(|recipe| format!("`{}`", recipe.name)).collect::<Vec<_>>().join(" and ");
@@ -227,15 +213,21 @@ impl Registry {
         }
     }
 
-    /// Builds the components that `config` names.
+    /// Builds the components of a run.
     ///
     /// # Errors
     ///
     /// When an id is unknown or at the wrong point, or a component refuses its table.
-    pub fn build(&self, config: &Config, watchdog: &Watchdog) -> Result<Components> {
-        let advantage = self.one("[advantage]", Point::Advantage, &config.advantage, watchdog, Image::advantage)?;
-        let objective = self.one("[objective]", Point::Objective, &config.objective, watchdog, Image::objective)?;
-        Ok(Components { advantage, objective, masks: self.masks(&config.mask, watchdog)? })
+    pub fn build(
+        &self,
+        advantage: &ComponentConfig,
+        objective: &ComponentConfig,
+        masks: &[ComponentConfig],
+        watchdog: &Watchdog,
+    ) -> Result<Components> {
+        let advantage = self.one("[advantage]", Point::Advantage, advantage, watchdog, Image::advantage)?;
+        let objective = self.one("[objective]", Point::Objective, objective, watchdog, Image::objective)?;
+        Ok(Components { advantage, objective, masks: self.masks(masks, watchdog)? })
     }
 
     /// Builds masks alone, each under its name in reports.
@@ -256,18 +248,8 @@ impl Registry {
     /// # Errors
     ///
     /// As [`Registry::build`].
-    pub fn reward(&self, config: &RewardConfig, watchdog: &Watchdog) -> Result<RewardFn> {
-        let RewardConfig { id, table, .. } = config;
-        let keys = || self.offers.iter().filter(|offer| offer.id == *id).flat_map(|offer| &offer.keys);
-        let unknown = table.keys().find(|key| keys().next().is_some() && keys().all(|known| known != *key));
-        // `weight` is a key of the table but not of the component, whose own sentence could not name it.
-        if let Some(typed) = unknown
-            && nearest(typed, keys().map(String::as_str).chain(["weight"])) == Some("weight")
-        {
-            bail!("`[[reward]]` with `use = \"{id}\"`: unknown key `{typed}` (did you mean `weight`?)");
-        }
-        let component = ComponentConfig { id: id.clone(), table: table.clone() };
-        self.one("[[reward]]", Point::Reward, &component, watchdog, Image::reward)
+    pub fn reward(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<RewardFn> {
+        self.one("[[reward]]", Point::Reward, config, watchdog, Image::reward)
     }
 
     fn one<C>(

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_plugin::{Inputs, Mask, Sink};
+use capo_plugin::{Batch, Inputs, Mask, Sink};
 
-use crate::batch::{StepBatch, StepInfo};
 use crate::batch_file::{self, Outcome};
-use crate::stages::mask::{self, Keep};
+use crate::mask::{self, Keep};
+use crate::recorded::RecordedBatch;
 use crate::upload::Device;
 
 /// Keeps what masks report.
@@ -49,14 +49,18 @@ pub fn replay(
     }
     std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
     for (path, target) in batches.iter().zip(targets) {
-        let (batch, info) = batch_file::read(path)?;
+        let batch = batch_file::read(path)?;
         let mut sink = Collector::default();
-        let keep = replay_step(masks, &mut sink, path, device, (&batch, &info))?;
+        let keep = replay_step(masks, &mut sink, path, device, &batch)?;
         let (tokens, rejected) = (batch.completion_tokens(), batch.completion_tokens() - keep.tokens);
         let rate = 100.0 * rejected as f64 / tokens.max(1) as f64;
         let outcome = Outcome { keep: keep.keep, ..sink.0 };
-        batch_file::write_outcome(&target, batch.dims, &outcome)?;
-        say(&format!("step {:>4}  rejected {rejected} of {tokens} ({rate:.2}%)  {}", info.step, target.display()));
+        batch_file::write_outcome(&target, batch.scalars.dims, &outcome)?;
+        say(&format!(
+            "step {:>4}  rejected {rejected} of {tokens} ({rate:.2}%)  {}",
+            batch.scalars.step,
+            target.display()
+        ));
     }
     Ok(())
 }
@@ -82,10 +86,10 @@ pub fn replay_step(
     sink: &mut dyn Sink,
     path: &Path,
     device: Option<&Device>,
-    (batch, info): (&StepBatch, &StepInfo),
+    batch: &RecordedBatch,
 ) -> Result<Keep> {
-    check_inputs(masks, batch).with_context(|| format!("batch file `{}`", path.display()))?;
-    let view = batch.view(info);
+    let view = batch.view();
+    check_inputs(masks, &view).with_context(|| format!("batch file `{}`", path.display()))?;
     let upload = device.map(|device| device.upload(&view)).transpose()?;
     let view = upload.as_ref().map_or(view, |upload| upload.view(view));
     let keep = mask::apply(masks, sink, &view)?;
@@ -104,13 +108,13 @@ fn target(path: &Path, out: &Path) -> Result<PathBuf> {
     Ok(target)
 }
 
-fn check_inputs(masks: &[Mask], batch: &StepBatch) -> Result<()> {
+fn check_inputs(masks: &[Mask], batch: &Batch<'_>) -> Result<()> {
     let held = [
         (Inputs::OLD_LOGPS, "old_logps", batch.old_logps.is_some()),
         (Inputs::REF_LOGPS, "ref_logps", batch.ref_logps.is_some()),
         (Inputs::ENTROPY, "entropy", batch.entropy.is_some()),
-        (Inputs::LAST_LAYER, "hidden", batch.last_layer().is_some()),
-        (Inputs::OPTIMIZER_STATE, "exp_avg", batch.head_state.is_some()),
+        (Inputs::LAST_LAYER, "hidden", batch.last_layer.is_some()),
+        (Inputs::OPTIMIZER_STATE, "exp_avg", batch.optimizer_state.is_some()),
     ];
     for mask in masks {
         if let Some((_, name, _)) = held.iter().find(|(input, _, there)| mask.inputs().contains(*input) && !there) {

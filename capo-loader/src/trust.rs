@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
 
 use crate::files::{self, sha256_hex};
-use crate::loader;
-use crate::provenance::PluginRecord;
+use crate::find::find;
 
 /// What stands between a plugin's name and the SHA-256 that it is pinned to, as in `libcapo.so@sha256:5ce1...`.
 pub const PIN: &str = "@sha256:";
@@ -18,6 +18,20 @@ pub struct Trust {
     pub unsafe_path: bool,
     /// Accept these files alone, by their hashes: the plugins of the run that goes on.
     pub known: Option<Vec<PluginRecord>>,
+}
+
+/// A plugin that was loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PluginRecord {
+    /// Absolute.
+    pub path: PathBuf,
+    /// The crates that registered its components, each with its version.
+    pub packages: Vec<String>,
+    /// Of the file.
+    pub sha256: String,
+    /// The ids that it offers.
+    pub components: Vec<String>,
 }
 
 /// A file that may be loaded.
@@ -38,7 +52,7 @@ impl Trust {
     /// began with.
     pub fn check(&self, name: &Path) -> Result<TrustedFile> {
         let (name, pin) = split_pin(name)?;
-        let path = loader::find(&name)?;
+        let path = find(&name)?;
         if !self.unsafe_path {
             check_permissions(&path)?;
         }

@@ -2,10 +2,9 @@
 
 use anyhow::{Result, bail};
 use candle_core::{DType, Device};
+pub use capo_loader::upload::CPU;
+use capo_loader::upload::cuda_number;
 use serde::{Deserialize, Serialize};
-
-/// `train.device` and `--device` of a run on the CPU.
-pub const CPU: &str = "cpu";
 
 /// What activations are computed in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,21 +33,6 @@ impl From<Dtype> for DType {
 /// Any other name, a CUDA device in a host that was built without CUDA or on a machine that has no such device.
 pub fn open(name: &str, dtype: Dtype) -> Result<Device> {
     cuda_number(name)?.map_or(Ok(Device::Cpu), |number| open_cuda(name, number, dtype))
-}
-
-/// The number of the CUDA device called `name`; none for `cpu`.
-///
-/// # Errors
-///
-/// Any other name.
-pub fn cuda_number(name: &str) -> Result<Option<usize>> {
-    if name == CPU {
-        return Ok(None);
-    }
-    match name.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
-        Some(number) => Ok(Some(number)),
-        None => bail!("there is no device `{name}` (use `cpu`, or `cuda:0` for the first CUDA device)"),
-    }
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use capo_loader::registry::Registry;
+use capo_loader::trust::Trust;
+use capo_loader::upload::{self, Dtype};
 use capo_plugin::Point;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::check::CheckArgs;
-use crate::device;
-use crate::registry::Registry;
-use crate::trust::Trust;
-use crate::upload::Dtype;
+use crate::config::{self, Config, Draft};
 
 /// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
@@ -82,6 +82,20 @@ pub(super) struct PluginArgs {
     /// Accepts plugins that any user of this machine may change or replace.
     #[arg(long)]
     pub(super) allow_unsafe_plugin_path: bool,
+}
+
+impl ConfigArgs {
+    /// The settings, with what a recipe fills in.
+    pub(super) fn resolve(&self, registry: &Registry) -> Result<Config> {
+        config::resolve(registry, Draft::read(self.config.as_deref(), config::DEFAULT, &self.set)?)
+    }
+}
+
+impl ReplayArgs {
+    /// What features are rounded to.
+    pub(super) fn dtype(&self) -> Dtype {
+        Dtype::NAMES.into_iter().find(|(name, _)| *name == self.dtype).map_or(Dtype::F32, |(_, dtype)| dtype)
+    }
 }
 
 impl PluginArgs {
@@ -177,11 +191,11 @@ pub(super) struct ReplayArgs {
     pub(super) plugins: PluginArgs,
     /// Where masks find features and logits: `cpu`, or `cuda:N`, whose memory they are copied to. This takes the NVIDIA driver, and
     /// no `host` built with CUDA.
-    #[arg(long, value_name = "DEVICE", default_value = device::CPU)]
+    #[arg(long, value_name = "DEVICE", default_value = upload::CPU)]
     pub(super) device: String,
     /// What features are rounded to on a CUDA device.
-    #[arg(long, value_name = "DTYPE", value_enum, default_value_t)]
-    pub(super) dtype: Dtype,
+    #[arg(long, value_name = "DTYPE", value_parser = PossibleValuesParser::new(Dtype::NAMES.map(|(name, _)| name)), default_value = "f32")]
+    pub(super) dtype: String,
     /// Where the results go: one file per batch, named like it, with `keep` and every per-token array.
     #[arg(long, value_name = "DIR", required_unless_present = "sweep")]
     pub(super) out: Option<PathBuf>,

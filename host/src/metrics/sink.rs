@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use capo_plugin::Sink;
 
 use crate::metrics::Metrics;
-use crate::watchdog::Watchdog;
+use capo_loader::watchdog::Watchdog;
 
 /// Most sentences of components that one process shows.
 const MOST_WARNINGS: usize = 100;

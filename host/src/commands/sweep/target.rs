@@ -5,7 +5,7 @@ use std::str::FromStr;
 use anyhow::{Error, Result, anyhow};
 
 use super::{Count, Range};
-use crate::report::percent;
+use crate::report::terminal::percent;
 
 /// A rejection rate to aim at: `0.02` or `2%`.
 #[derive(Debug, Clone, PartialEq)]

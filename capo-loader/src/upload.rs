@@ -7,15 +7,12 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use capo_plugin::{Batch, DType, DeviceKind, LastLayer, OptimizerState, Tensor};
-use clap::ValueEnum;
 use cudarc::driver::result::stream::StreamKind;
 use cudarc::driver::{result as driver, sys};
-use safetensors::View;
-
-use crate::device;
+use half::{bf16, f16};
 
 /// What features are converted to on their way to a device.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Dtype {
     /// 32-bit floats, as recorded.
     #[default]
@@ -24,6 +21,29 @@ pub enum Dtype {
     Bf16,
     /// 16-bit IEEE floats.
     F16,
+}
+
+impl Dtype {
+    /// All of them, with what `--dtype` calls them.
+    pub const NAMES: [(&'static str, Self); 3] = [("f32", Self::F32), ("bf16", Self::Bf16), ("f16", Self::F16)];
+}
+
+/// What `--device` calls the CPU.
+pub const CPU: &str = "cpu";
+
+/// The number of the CUDA device called `name`; none for `cpu`.
+///
+/// # Errors
+///
+/// Any other name.
+pub fn cuda_number(name: &str) -> Result<Option<usize>> {
+    if name == CPU {
+        return Ok(None);
+    }
+    match name.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
+        Some(number) => Ok(Some(number)),
+        None => bail!("there is no device `{name}` (use `cpu`, or `cuda:0` for the first CUDA device)"),
+    }
 }
 
 /// A CUDA device with a stream of its own. It must outlive what components do with batches on it.
@@ -43,7 +63,7 @@ impl Device {
     ///
     /// A name of no device, a machine without the driver or this device, and `features` other than f32 on the CPU.
     pub fn open(name: &str, features: Dtype) -> Result<Option<Self>> {
-        match device::cuda_number(name)? {
+        match cuda_number(name)? {
             Some(number) => {
                 let opened = probe().and_then(|()| Self::opened(number, features));
                 opened.map(Some).with_context(|| format!("device `{name}`"))
@@ -109,13 +129,12 @@ impl Device {
     }
 
     fn features(&self, values: &[f32], shape: &[i64]) -> Result<Memory<'_>> {
-        let (to, dtype) = match self.features {
-            Dtype::F32 => return self.memory(values, DType::F32, shape),
-            Dtype::Bf16 => (candle_core::DType::BF16, DType::BF16),
-            Dtype::F16 => (candle_core::DType::F16, DType::F16),
-        };
-        let tensor = candle_core::Tensor::from_slice(values, values.len(), &candle_core::Device::Cpu)?;
-        self.memory(&tensor.to_dtype(to)?.data(), dtype, shape)
+        let rounded = |round: fn(f32) -> u16| values.iter().map(|&value| round(value)).collect::<Vec<u16>>();
+        match self.features {
+            Dtype::F32 => self.memory(values, DType::F32, shape),
+            Dtype::Bf16 => self.memory(&rounded(|value| bf16::from_f32(value).to_bits()), DType::BF16, shape),
+            Dtype::F16 => self.memory(&rounded(|value| f16::from_f32(value).to_bits()), DType::F16, shape),
+        }
     }
 
     /// A copy of `values`: the numbers of `dtype`, or their bytes, of a tensor of this shape.

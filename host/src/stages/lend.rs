@@ -172,19 +172,24 @@ impl HeadState {
         OptimizerState::new(weight, exp_avg, exp_avg_sq)
     }
 
-    /// V and D, and copies of the three matrices in host memory.
+    /// Whether all three matrices lie in host memory.
+    #[must_use]
+    pub fn is_on_host(&self) -> bool {
+        self.matrices.iter().all(|matrix| matches!(matrix, Matrix::Host(_)))
+    }
+
+    /// The same in host memory.
     ///
     /// # Errors
     ///
     /// When the device fails.
-    pub fn to_host(&self) -> Result<([usize; 2], [Vec<f32>; 3])> {
-        let mut copies = [Vec::new(), Vec::new(), Vec::new()];
-        for (copy, matrix) in copies.iter_mut().zip(&self.matrices) {
-            *copy = match matrix {
-                Matrix::Host(values) => values.clone(),
-                Matrix::Device(lent) => lent.to_host()?,
-            };
+    pub fn to_host(&self) -> Result<Self> {
+        let mut copy = self.clone();
+        for matrix in &mut copy.matrices {
+            if let Matrix::Device(lent) = matrix {
+                *matrix = Matrix::Host(lent.to_host()?);
+            }
         }
-        Ok((self.shape.map(|extent| extent as usize), copies))
+        Ok(copy)
     }
 }

@@ -6,9 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use capo_loader::files;
 use capo_plugin::Point;
 
-use crate::files;
+use super::args::NewPluginArgs;
+use crate::report::terminal::say;
 
 /// `capo-plugin` in the checkout that this host was built from.
 const OWN_CAPO_PLUGIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../capo-plugin");
@@ -63,9 +65,21 @@ const TAKEN: [&str; 46] = [
     "insta",
 ];
 
+/// Makes the crate, and says what comes next.
+pub(super) fn run(args: &NewPluginArgs) -> Result<()> {
+    let point = Point::ALL.into_iter().find(|point| point.name() == args.point).unwrap_or(Point::Mask);
+    let new = NewPlugin { name: &args.name, point, capo_plugin: args.capo_plugin.as_deref(), dir: &args.dir };
+    let folder = create(&new)?;
+    let (name, library, setting) = (&args.name, library(&args.name), setting(&args.name, point));
+    say(&format!("made `{}` with the {} `{name}.{}`; next:", folder.display(), point.name(), point.name()));
+    say(&format!("  cd {}\n  cargo test\n  cargo build --release", folder.display()));
+    say(&format!("  host train --plugin target/release/{library} {setting}"));
+    Ok(())
+}
+
 /// What to make, and where.
 #[derive(Debug)]
-pub struct NewPlugin<'a> {
+struct NewPlugin<'a> {
     /// The crate's name.
     pub name: &'a str,
     /// The extension point of its component.
@@ -81,7 +95,7 @@ pub struct NewPlugin<'a> {
 /// # Errors
 ///
 /// When the name is no crate's name or its folder exists, `capo-plugin` is not there, or the disk refuses.
-pub fn create(new: &NewPlugin<'_>) -> Result<PathBuf> {
+fn create(new: &NewPlugin<'_>) -> Result<PathBuf> {
     check_name(new.name)?;
     let target = new.dir.join(new.name);
     // `calm` reads better than `./calm`.
@@ -105,7 +119,7 @@ pub fn create(new: &NewPlugin<'_>) -> Result<PathBuf> {
 
 /// How a run uses the component, as arguments of `host train`.
 #[must_use]
-pub fn setting(name: &str, point: Point) -> String {
+fn setting(name: &str, point: Point) -> String {
     let point_name = point.name();
     match point {
         Point::Reward | Point::Mask => format!("--set '{point_name}=[{{use=\"{name}.{point_name}\"}}]'"),
@@ -115,25 +129,27 @@ pub fn setting(name: &str, point: Point) -> String {
 
 /// The library's file name.
 #[must_use]
-pub fn library(name: &str) -> String {
+fn library(name: &str) -> String {
     format!("lib{}.so", name.replace('-', "_"))
 }
 
 fn templates(point: Point) -> [(&'static str, &'static str); 5] {
     let (component, tests) = match point {
-        Point::Reward => (include_str!("../templates/reward/lib.rs"), include_str!("../templates/reward/tests.rs")),
+        Point::Reward => {
+            (include_str!("../../templates/reward/lib.rs"), include_str!("../../templates/reward/tests.rs"))
+        }
         Point::Advantage => {
-            (include_str!("../templates/advantage/lib.rs"), include_str!("../templates/advantage/tests.rs"))
+            (include_str!("../../templates/advantage/lib.rs"), include_str!("../../templates/advantage/tests.rs"))
         }
         Point::Objective => {
-            (include_str!("../templates/objective/lib.rs"), include_str!("../templates/objective/tests.rs"))
+            (include_str!("../../templates/objective/lib.rs"), include_str!("../../templates/objective/tests.rs"))
         }
-        Point::Mask => (include_str!("../templates/mask/lib.rs"), include_str!("../templates/mask/tests.rs")),
+        Point::Mask => (include_str!("../../templates/mask/lib.rs"), include_str!("../../templates/mask/tests.rs")),
     };
     [
-        (".gitignore", include_str!("../templates/gitignore")),
-        ("Cargo.toml", include_str!("../templates/Cargo.toml.in")),
-        ("README.md", include_str!("../templates/README.md")),
+        (".gitignore", include_str!("../../templates/gitignore")),
+        ("Cargo.toml", include_str!("../../templates/Cargo.toml.in")),
+        ("README.md", include_str!("../../templates/README.md")),
         ("src/lib.rs", component),
         ("src/tests.rs", tests),
     ]

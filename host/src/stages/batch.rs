@@ -1,12 +1,13 @@
 //! The batch of one optimizer step: what the stages fill in, and the view of it that components get.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use anyhow::Result;
 use capo_plugin::{Batch, Denominator, Dims, OptimizerInfo, Reduction, Tensor};
 
+use super::lend::{HeadState, LentLayer};
 use crate::config::{self, Config};
-use crate::lend::{HeadState, LentLayer};
 use crate::model::{LastLayer, LastLayerData, Sequences};
 
 /// The settings of a step that components see.
@@ -210,6 +211,24 @@ impl StepBatch {
         };
         self.last_layer = Some(last);
         Ok(())
+    }
+
+    /// The same with every array in host memory.
+    ///
+    /// # Errors
+    ///
+    /// When a device fails.
+    pub fn to_host(&self) -> Result<Cow<'_, Self>> {
+        let on_host = self.lent.is_none() && self.head_state.as_ref().is_none_or(HeadState::is_on_host);
+        if on_host {
+            return Ok(Cow::Borrowed(self));
+        }
+        let mut copy = Self { lent: None, ..self.clone() };
+        if let Some(last) = &self.last_layer {
+            copy.last_layer = Some(LastLayer::Host(last.to_host()?.into_owned()));
+        }
+        copy.head_state = self.head_state.as_ref().map(HeadState::to_host).transpose()?;
+        Ok(Cow::Owned(copy))
     }
 
     /// What components see.

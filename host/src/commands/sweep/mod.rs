@@ -9,15 +9,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use capo_plugin::Mask;
 
-use crate::batch::{StepBatch, StepInfo};
-use crate::batch_file;
-use crate::config::ComponentConfig;
-use crate::registry::Registry;
-use crate::replay::{check_any, replay_step};
-use crate::report::{grouped, percent};
-use crate::sink::WarningSink;
-use crate::upload::Device;
-use crate::watchdog::Watchdog;
+use crate::metrics::sink::WarningSink;
+use crate::report::terminal::{grouped, percent};
+use capo_loader::ComponentConfig;
+use capo_loader::registry::Registry;
+use capo_loader::replay::{check_any, replay_step};
+use capo_loader::upload::Device;
+use capo_loader::watchdog::Watchdog;
+use capo_loader::{RecordedBatch, batch_file};
 
 pub use range::Range;
 pub use target::{Found, Target, search};
@@ -60,7 +59,7 @@ pub struct Sweep<'a> {
     /// Where masks find a batch's large arrays, if not in host memory.
     device: Option<&'a Device>,
     /// The batches, where they are small enough to be read only once.
-    held: Option<Vec<(StepBatch, StepInfo)>>,
+    held: Option<Vec<RecordedBatch>>,
     warned: BTreeSet<String>,
     watchdog: Watchdog,
 }
@@ -171,8 +170,8 @@ impl<'a> Sweep<'a> {
         let mut all = Count { rejected: 0, tokens: 0 };
         let mut by_mask = vec![all; masks.len()];
         let mut sink = WarningSink { warned: &mut self.warned, watchdog: &self.watchdog };
-        let mut step = |path: &Path, (batch, info): &(StepBatch, StepInfo)| -> Result<()> {
-            let keep = replay_step(&mut masks, &mut sink, path, self.device, (batch, info))?;
+        let mut step = |path: &Path, batch: &RecordedBatch| -> Result<()> {
+            let keep = replay_step(&mut masks, &mut sink, path, self.device, batch)?;
             let tokens = batch.completion_tokens();
             let rejected = keep.rejected.iter().map(|(_, rejected)| *rejected);
             let own = by_mask.iter_mut().zip(rejected);

@@ -1,0 +1,113 @@
+//! Numbers to the bytes of a safetensors file and back.
+
+use std::borrow::Cow;
+
+use anyhow::{Context, Result, bail};
+use bytemuck::allocation::pod_collect_to_vec;
+use bytemuck::{NoUninit, cast_slice};
+use capo_plugin::{DType, Tensor};
+use half::{bf16, f16};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, View};
+
+/// Numbers with the dtype that they have in a file.
+pub(crate) trait Number: NoUninit {
+    const DTYPE: Dtype;
+}
+
+impl Number for f32 {
+    const DTYPE: Dtype = Dtype::F32;
+}
+
+impl Number for u32 {
+    const DTYPE: Dtype = Dtype::U32;
+}
+
+impl Number for u8 {
+    const DTYPE: Dtype = Dtype::U8;
+}
+
+/// A borrowed array on its way into a file. Files are little-endian, as are the machines that this is built for.
+pub(crate) struct Array<'a> {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: &'a [u8],
+}
+
+impl<'a> Array<'a> {
+    pub(crate) fn new<T: Number>(values: &'a [T], shape: &[usize]) -> Self {
+        Self { dtype: T::DTYPE, shape: shape.to_vec(), bytes: cast_slice(values) }
+    }
+
+    /// A compact tensor of f32 or u32 in host memory.
+    pub(crate) fn of(tensor: &Tensor<'a>) -> Result<Self> {
+        let shape: Vec<usize> = tensor.shape().iter().map(|&extent| extent as usize).collect();
+        Ok(if tensor.dtype() == DType::U32 {
+            Self::new(tensor.as_u32()?, &shape)
+        } else {
+            Self::new(tensor.as_f32()?, &shape)
+        })
+    }
+}
+
+impl View for Array<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// The values of a tensor of any float type, as f32.
+pub(crate) fn floats(name: &str, tensor: &TensorView<'_>) -> Result<Vec<f32>> {
+    // Bytes of a file have no alignment: they are collected, not cast.
+    let data = tensor.data();
+    Ok(match tensor.dtype() {
+        Dtype::F32 => pod_collect_to_vec(data),
+        Dtype::F64 => pod_collect_to_vec::<u8, f64>(data).into_iter().map(|value| value as f32).collect(),
+        Dtype::F16 => {
+            pod_collect_to_vec::<u8, u16>(data).into_iter().map(|bits| f16::from_bits(bits).to_f32()).collect()
+        }
+        Dtype::BF16 => {
+            pod_collect_to_vec::<u8, u16>(data).into_iter().map(|bits| bf16::from_bits(bits).to_f32()).collect()
+        }
+        other => bail!("`{name}` holds {other:?} (its numbers must be F32, F64, F16 or BF16)"),
+    })
+}
+
+/// The values of a tensor of any integer type, as token ids.
+pub(crate) fn ids(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u32>> {
+    let id = |value: i64| u32::try_from(value).with_context(|| format!("`{name}` holds {value}, which is no token id"));
+    let data = tensor.data();
+    match tensor.dtype() {
+        Dtype::U32 => Ok(pod_collect_to_vec(data)),
+        Dtype::I32 => pod_collect_to_vec::<u8, i32>(data).into_iter().map(|value| id(value.into())).collect(),
+        Dtype::I64 => pod_collect_to_vec::<u8, i64>(data).into_iter().map(id).collect(),
+        Dtype::U8 => Ok(data.iter().map(|&value| value.into()).collect()),
+        other => bail!("`{name}` holds {other:?} (its ids must be U32, I64, I32 or U8)"),
+    }
+}
+
+/// The values of a tensor of bytes or booleans.
+pub(crate) fn bytes(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u8>> {
+    match tensor.dtype() {
+        Dtype::U8 | Dtype::BOOL => Ok(tensor.data().to_vec()),
+        Dtype::I64 | Dtype::I32 | Dtype::U32 => {
+            let byte = |value: u32| {
+                u8::try_from(value).with_context(|| format!("`{name}` holds {value} (entries are 0 or 1)"))
+            };
+            ids(name, tensor)?.into_iter().map(byte).collect()
+        }
+        other => bail!("`{name}` holds {other:?} (its entries must be U8 or BOOL)"),
+    }
+}

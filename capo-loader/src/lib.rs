@@ -1,0 +1,26 @@
+//! What any trainer needs to run plugins: finding and trusting their files, opening them, the registry of components, masks
+//! applied in order, the watchdog over calls, batch files and their replay.
+//!
+//! It knows no tensor library and no command line. `host` stands on it; a trainer in another language would too.
+//!
+//! The way of a plugin: [`find`] its file, [`trust`] it, [`open`] it, offer its components in the [`registry`].
+
+#![deny(missing_docs)]
+
+mod arrays;
+pub mod batch_file;
+mod component;
+pub mod files;
+pub mod find;
+pub mod mask;
+pub mod open;
+mod recorded;
+pub mod registry;
+pub mod replay;
+pub mod trust;
+pub mod upload;
+pub mod watchdog;
+
+pub use component::{ComponentConfig, mask_names};
+pub use recorded::{RecordedBatch, RecordedLayer, RecordedState};
+pub use trust::PluginRecord;

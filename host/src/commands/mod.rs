@@ -1,0 +1,60 @@
+//! The command line: what each subcommand does, a file each.
+
+mod args;
+mod eval;
+mod new_plugin;
+mod plugins;
+mod replay;
+mod sweep;
+mod train;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+
+use args::{Cli, Command, SftArgs};
+
+use crate::check;
+use crate::report::terminal::{say, sentence};
+use crate::sft::Sft;
+
+/// A failure, by what the user can do about it.
+enum Failure {
+    /// Exit code 2: settings, files or plugins are wrong, and nothing has been done.
+    Input(anyhow::Error),
+    /// Exit code 1: the run broke on the way.
+    Run(anyhow::Error),
+}
+
+/// Runs the command line; the exit code is 0, 2 for bad input, 1 for a run that failed.
+#[must_use]
+pub fn main(started: Instant) -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match &cli.command {
+        Command::Train(args) => train::run(args, started),
+        Command::Eval(args) => eval::run(args),
+        Command::Sft(args) => run_sft(args),
+        Command::Replay(args) => replay::run(args).map_err(Failure::Input),
+        Command::Plugins(args) => plugins::run(args).map_err(Failure::Input),
+        Command::Check(args) => match check::run(args, cli.verbose) {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(Failure::Input(error)),
+        },
+        Command::NewPlugin(args) => new_plugin::run(args).map_err(Failure::Input),
+    };
+    let (error, code) = match outcome {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Input(error)) => (error, 2),
+        Err(Failure::Run(error)) => (error, 1),
+    };
+    eprintln!("error: {}", sentence(&error, cli.verbose));
+    ExitCode::from(code)
+}
+
+fn run_sft(args: &SftArgs) -> Result<(), Failure> {
+    let mut sft = Sft::open(args.config.as_deref(), &args.set, args.device.as_deref(), &args.output_dir)
+        .map_err(Failure::Input)?;
+    sft.run(&say).map_err(Failure::Run)
+}

@@ -1,0 +1,31 @@
+//! `host replay`.
+
+use anyhow::Result;
+use capo_loader::replay::replay;
+use capo_loader::watchdog::Watchdog;
+use capo_loader::{ComponentConfig, upload};
+
+use super::args::ReplayArgs;
+use super::sweep::{Range, Sweep};
+use crate::config::{self, Draft};
+use crate::report::terminal::say;
+
+/// Runs masks over recorded batches.
+pub(super) fn run(args: &ReplayArgs) -> Result<()> {
+    let device = upload::Device::open(&args.device, args.dtype())?;
+    let registry = args.plugins.open()?;
+    let masks = |set: Option<String>| -> Result<Vec<ComponentConfig>> {
+        let sets: Vec<String> = args.set.iter().cloned().chain(set).collect();
+        match &args.config {
+            Some(path) => Draft::read(Some(path), config::DEFAULT, &sets)?.masks(),
+            None => Ok(config::resolve(&registry, Draft::read(None, config::DEFAULT, &sets)?)?.mask),
+        }
+    };
+    let ranges = args.sweep.iter().map(|text| text.parse()).collect::<Result<Vec<Range>>>()?;
+    let target = args.target_rate.as_deref().map(str::parse).transpose()?;
+    if let Some(out) = &args.out {
+        let mut masks = registry.masks(&masks(None)?, &Watchdog::off())?;
+        replay(&mut masks, &args.batches, device.as_ref(), out, &say)?;
+    }
+    Sweep::open(&registry, &masks, &args.batches, device.as_ref(), &ranges)?.run(&ranges, target.as_ref(), &say)
+}

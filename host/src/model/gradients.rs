@@ -1,0 +1,41 @@
+//! Gradients by weight.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Tensor};
+
+use super::ops;
+
+/// The gradient of a loss by every weight, ordered by name, each in f32 or in the policy's dtype.
+#[derive(Debug, Clone)]
+pub struct Gradients {
+    tensors: BTreeMap<String, Tensor>,
+}
+
+impl Gradients {
+    /// Adds the gradients of another micro-batch of the same model, in f32.
+    pub fn accumulate(&mut self, other: &Self) -> Result<()> {
+        ensure!(self.tensors.keys().eq(other.tensors.keys()), "the gradients belong to different models");
+        for (name, sum) in &mut self.tensors {
+            *sum = ops::add(&sum.to_dtype(DType::F32)?, &other.tensors[name].to_dtype(DType::F32)?)?;
+        }
+        Ok(())
+    }
+
+    /// The gradient by the weight `name`, in its shape; an unknown name is an error.
+    pub fn get(&self, name: &str) -> Result<&Tensor> {
+        self.tensors.get(name).with_context(|| format!("there is no gradient for `{name}`"))
+    }
+
+    /// Names and gradients, ordered by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+}
+
+impl FromIterator<(String, Tensor)> for Gradients {
+    fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(tensors: I) -> Self {
+        Self { tensors: tensors.into_iter().collect() }
+    }
+}

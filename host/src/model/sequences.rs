@@ -1,0 +1,58 @@
+//! Prompts with their completions as rows of token ids.
+
+use std::ops::Range;
+
+use anyhow::{Result, bail, ensure};
+
+/// A batch of prompts with their completions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sequences {
+    /// Token ids, `[B, P + T]` row-major: prompts padded on the left, completions padded on the right.
+    pub ids: Vec<u32>,
+    /// Index of the first real token of each row, `[B]`; less than `prompt_len`.
+    pub starts: Vec<usize>,
+    /// Padded length of the prompts, P, tokens.
+    pub prompt_len: usize,
+    /// Padded length of the completions, T, tokens.
+    pub completion_len: usize,
+}
+
+impl Sequences {
+    /// Number of rows, B.
+    pub fn rows(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Checks the sizes against one another and the ids against `vocab_size`.
+    pub(super) fn check(&self, vocab_size: usize) -> Result<()> {
+        let (rows, length) = (self.rows(), self.prompt_len + self.completion_len);
+        ensure!(
+            rows > 0 && self.prompt_len > 0 && self.completion_len > 0,
+            "a batch of {rows} rows, {} prompt and {} completion tokens is empty (give at least one of each)",
+            self.prompt_len,
+            self.completion_len
+        );
+        ensure!(self.ids.len() == rows * length, "{} ids do not fill {rows} rows of {length} tokens", self.ids.len());
+        if let Some(start) = self.starts.iter().find(|start| **start >= self.prompt_len) {
+            bail!("a prompt starts at {start} in {} prompt tokens (give at least one prompt token)", self.prompt_len);
+        }
+        match self.ids.iter().find(|id| **id as usize >= vocab_size) {
+            Some(id) => bail!("token id {id} is outside the vocabulary of {vocab_size} (use the model's tokenizer)"),
+            None => Ok(()),
+        }
+    }
+
+    /// Some of the rows.
+    #[must_use]
+    pub fn slice(&self, rows: Range<usize>) -> Self {
+        let length = self.prompt_len + self.completion_len;
+        let ids = self.ids[rows.start * length..rows.end * length].to_vec();
+        Self { ids, starts: self.starts[rows].to_vec(), ..*self }
+    }
+
+    /// The columns `from..to` of all rows.
+    pub(super) fn columns(&self, from: usize, to: usize) -> Vec<u32> {
+        let length = self.prompt_len + self.completion_len;
+        self.ids.chunks_exact(length).flat_map(|row| row[from..to].iter().copied()).collect()
+    }
+}

@@ -1,0 +1,44 @@
+//! Words on the terminal: lines of output, errors as sentences, numbers as people read them.
+
+use std::io::Write;
+
+/// Writes a line to standard output. Where nobody reads it any more, the work goes on.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
+/// A share as a percentage.
+#[must_use]
+pub fn percent(share: f64) -> String {
+    format!("{:.2}%", 100.0 * share)
+}
+
+/// Digits in groups of three.
+#[must_use]
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// The error and its causes on one line: of each cause its first line, left out where that is only the heading of more, as
+/// of a comparison of layouts. All lines where `verbose`.
+#[must_use]
+pub fn sentence(error: &anyhow::Error, verbose: bool) -> String {
+    let mut causes = Vec::new();
+    for cause in error.chain().map(|cause| cause.to_string().trim().to_owned()) {
+        let first = cause.lines().next().unwrap_or_default();
+        if verbose {
+            causes.push(cause);
+        } else if causes.is_empty() || !first.ends_with(':') {
+            causes.push(first.to_owned());
+        }
+    }
+    causes.join(": ")
+}

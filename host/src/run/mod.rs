@@ -1,0 +1,138 @@
+//! A run: everything that the loop works with. `open` opens it, `checkpoint` keeps what lasts of it.
+
+pub mod checkpoint;
+mod open;
+pub mod provenance;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use capo_loader::registry::Components;
+use capo_loader::watchdog::Watchdog;
+use capo_plugin::{Inputs, OptimizerInfo, OptimizerKind};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::data::{Dataset, Example, Tokenizer};
+use crate::metrics::Metrics;
+use crate::model::{ModelFiles, Policy};
+use crate::optim::{AdamW, AdamWConfig, Schedule};
+use crate::reward::Rewards;
+use crate::stages::batch::StepInfo;
+use crate::stages::score::{Needs, Work};
+
+/// The file that holds a run's settings, in its directory.
+pub const CONFIG_FILE: &str = "config.toml";
+/// The file of metrics, in a run's directory.
+pub const METRICS_FILE: &str = "metrics.jsonl";
+/// The file of completions, in a run's directory.
+pub const COMPLETIONS_FILE: &str = "completions.jsonl";
+
+/// How far a run has come: what a checkpoint says besides weights and components' state.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Progress {
+    /// Optimizer steps done, skipped ones included.
+    pub step: u64,
+    /// Training prompts consumed.
+    pub prompts: u64,
+    /// Prompt and completion tokens processed.
+    pub num_tokens: u64,
+    /// Completion tokens that reached the masks.
+    pub completion_tokens: u64,
+    /// Of those, rejected ones.
+    pub rejected_tokens: u64,
+    /// Steps without an update.
+    pub skipped_steps: u64,
+    /// Held-out accuracy before step 0.
+    pub accuracy_before: Option<f64>,
+    /// The newest held-out accuracy since.
+    pub accuracy: Option<f64>,
+}
+
+/// A run, ready for its next step.
+pub struct Run {
+    /// Its settings.
+    pub config: Config,
+    /// Where it writes.
+    pub dir: PathBuf,
+    /// How far it has come.
+    pub progress: Progress,
+    /// The policy in training.
+    pub policy: Policy,
+    /// The model that training started from, where a component asked for it.
+    pub reference: Option<Policy>,
+    /// Text to ids and back.
+    pub tokenizer: Tokenizer,
+    /// The model's own files, for what is copied along with its weights.
+    pub model_files: ModelFiles,
+    /// Training prompts.
+    pub dataset: Dataset,
+    /// Held-out prompts.
+    pub held_out: Vec<Example>,
+    /// What completions earn.
+    pub rewards: Rewards,
+    /// Advantage estimator, objective and masks.
+    pub components: Components,
+    /// What they asked for.
+    pub needs: Needs,
+    /// The optimizer.
+    pub optimizer: AdamW,
+    /// Its learning rate over time.
+    pub schedule: Schedule,
+    /// The current step's numbers.
+    pub metrics: Metrics,
+    /// Components' warnings already shown.
+    pub warned: BTreeSet<String>,
+    /// Ends the process where a component does not come back.
+    pub watchdog: Watchdog,
+    /// Where the batch of every step is written, if anywhere.
+    pub dump: Option<PathBuf>,
+}
+
+impl Run {
+    /// From now on writes the batch of every step to `dir`, the last layer included.
+    ///
+    /// # Errors
+    ///
+    /// When the folder cannot be made, or a new run would leave its batches among others.
+    pub fn dump_batches(&mut self, dir: Option<&Path>) -> Result<()> {
+        if let Some(dir) = dir {
+            let used = || std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+            ensure!(
+                self.progress.step > 0 || !used(),
+                "`--dump-batches {}` is not empty (choose another folder)",
+                dir.display()
+            );
+            std::fs::create_dir_all(dir).with_context(|| format!("cannot make the folder `{}`", dir.display()))?;
+            self.needs = self.needs.with(Inputs::LAST_LAYER);
+            self.dump = Some(dir.to_owned());
+        }
+        Ok(())
+    }
+
+    /// The settings of the coming step, on a rollout that has been used `iteration` times before.
+    #[must_use]
+    pub fn step_info(&self, iteration: u64) -> StepInfo {
+        let AdamWConfig { beta1, beta2, eps, weight_decay } = *self.optimizer.config();
+        let optimizer = OptimizerInfo {
+            kind: OptimizerKind::ADAMW,
+            learning_rate: self.schedule.learning_rate(self.progress.step),
+            beta1,
+            beta2,
+            eps,
+            weight_decay,
+            max_grad_norm: self.config.train.max_grad_norm,
+            steps_taken: self.optimizer.steps_taken(),
+        };
+        StepInfo::new(&self.config, self.progress.step, iteration, self.components.objective.reduction(), optimizer)
+    }
+
+    /// How forward and backward passes are split.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        let train = &self.config.train;
+        Work { micro_batch: train.per_device_train_batch_size, loss_temperature: train.loss_temperature }
+    }
+}
