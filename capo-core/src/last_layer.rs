@@ -57,6 +57,12 @@ impl<'a> From<HostArrays<'a>> for Arrays<'a> {
     }
 }
 
+impl<'a> From<cuda::Arrays<'a>> for Arrays<'a> {
+    fn from(arrays: cuda::Arrays<'a>) -> Self {
+        Self::Cuda(arrays)
+    }
+}
+
 impl LastLayer<'_> {
     /// Checks that dimensions and lengths agree; an error names the first array that does not fit.
     pub fn check(&self) -> Result<(), Error> {

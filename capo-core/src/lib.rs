@@ -75,6 +75,7 @@ mod policy;
 mod proposal;
 mod semantics;
 mod shift;
+mod softmax;
 mod state;
 mod step;
 mod subset;

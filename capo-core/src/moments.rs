@@ -1,8 +1,8 @@
 //! Adam's moments of the last layer: the model's own, for the rows that a gradient has touched, or the trainer's.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
+use crate::optimizer::MomentRow;
 use crate::step::MomentArrays;
 use crate::{Arrays, Error, HostMoments, LastLayer, cuda};
 
@@ -189,24 +189,6 @@ pub(crate) enum HostSource<'a> {
         exp_avg: &'a [f32],
         exp_avg_sq: &'a [f32],
     },
-}
-
-/// Moments of one row as last written, `[D]` each.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct MomentRow<'a> {
-    pub exp_avg: &'a [f32],
-    pub exp_avg_sq: &'a [f32],
-    /// Steps since, whose decay is still missing.
-    pub age: u64,
-    /// -1 where the first moment is that of a loss, which falls as the objective rises.
-    pub sign: f64,
-}
-
-impl MomentRow<'_> {
-    /// Some of its columns.
-    pub fn columns(self, tile: &Range<usize>) -> Self {
-        Self { exp_avg: &self.exp_avg[tile.clone()], exp_avg_sq: &self.exp_avg_sq[tile.clone()], ..self }
-    }
 }
 
 impl<'a> HostSource<'a> {

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crate::backend::{cpu, parallel};
-use crate::policy::Softmax;
 use crate::semantics::{Feature, Semantics, Temperature};
+use crate::softmax::Softmax;
 use crate::{Arrays, Error, HostArrays, LastLayer, Step, cuda};
 
 /// N tokens of a batch and the supports that their gradients live on.

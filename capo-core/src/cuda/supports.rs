@@ -4,8 +4,8 @@
 
 use super::driver::{Argument, Buffer, Device, Queue};
 use super::{Arrays, Features, THREADS, launch, warps};
-use crate::policy::Softmax;
 use crate::semantics::Semantics;
+use crate::softmax::Softmax;
 use crate::support::{self, Supports, check_ids, feature_of};
 use crate::{Error, Step};
 
