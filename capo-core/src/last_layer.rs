@@ -116,6 +116,18 @@ impl LastLayer<'_> {
         )))
     }
 
+    /// Checks the ids of the token at flat position `token`.
+    pub(crate) fn check_ids(&self, token: usize, ids: &[u32]) -> Result<(), Error> {
+        let outside = |&&id: &&u32| id as usize >= self.vocab_size;
+        let Some(id) = ids.iter().chain([&self.action_ids[token]]).find(outside) else { return Ok(()) };
+        Err(Error::new(format!(
+            "token {} of completion {} has id {id}, expected below the vocabulary size {} (check `topk_ids`, `action_ids`)",
+            token % self.tokens,
+            token / self.tokens,
+            self.vocab_size
+        )))
+    }
+
     /// Checks the length of a `[V, D]` array that travels beside the batch.
     pub(crate) fn check_matrix(&self, name: &str, length: usize) -> Result<(), Error> {
         let (v, d) = (self.vocab_size, self.width);

@@ -63,6 +63,7 @@
 mod accept;
 mod backend;
 mod certificate;
+mod collect;
 pub mod cuda;
 mod effect;
 mod error;

@@ -11,7 +11,7 @@ use crate::semantics::{MomentUpdate, Probabilities, RejectedBatch, Semantics, Te
 use crate::shift::Shift;
 use crate::subset::Subsets;
 use crate::support::{HostPairs, Pairs, Supports};
-use crate::{Acceptance, Arrays, Error, Granularity, Step, state};
+use crate::{Acceptance, Arrays, Error, Granularity, Step, collect, state};
 
 /// Predicts how far the step of each subset of tokens would move objective and policy, and keeps the subsets within
 /// bounds.
@@ -85,7 +85,7 @@ impl CurvatureModel {
         if step.moments.is_none() {
             self.moments.check_dims(step.batch.vocab_size, step.batch.width, "the batch has")?;
         }
-        let supports = Supports::of(step, mask, &self.semantics, self.threads)?;
+        let supports = collect::supports(step, mask, &self.semantics, self.threads)?;
         Ok(Prepared { step: *step, supports, positions: mask.len() })
     }
 

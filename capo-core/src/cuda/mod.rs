@@ -21,6 +21,7 @@ mod driver;
 mod effects;
 mod image;
 mod moments;
+mod pairs;
 mod segments;
 mod supports;
 
@@ -28,7 +29,8 @@ pub use arrays::{Arrays, Features, Slice, Stream};
 pub use driver::{Buffer, Device, Plain};
 pub(crate) use effects::effects;
 pub(crate) use moments::Moments;
-pub(crate) use supports::{Pairs, collect};
+pub(crate) use pairs::Pairs;
+pub(crate) use supports::collect;
 
 /// Queues a kernel: `launch!(queue, "name", blocks, threads, arguments...)`, whose types are those that the kernel declares.
 macro_rules! launch {
