@@ -79,6 +79,7 @@ mod shift;
 mod softmax;
 mod state;
 mod step;
+mod store;
 mod subset;
 mod support;
 

@@ -2,10 +2,10 @@
 
 use crate::backend::cpu;
 use crate::effect::{Effect, HostEffects};
-use crate::moments::Source;
 use crate::optimizer::Adam;
 use crate::semantics::{EmptyState, ObjectiveShift, PolicyShift, Semantics};
 use crate::shift::{Reaction, Shift};
+use crate::store::Source;
 use crate::subset::Subsets;
 use crate::support::{Pairs, Supports};
 use crate::{Arrays, Error, Step, cuda};
