@@ -73,6 +73,7 @@ mod model;
 mod moments;
 mod optimizer;
 mod policy;
+mod predict;
 mod proposal;
 mod semantics;
 mod shift;

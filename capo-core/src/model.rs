@@ -12,7 +12,7 @@ use crate::shift::Shift;
 use crate::store::{Source, Store};
 use crate::subset::Subsets;
 use crate::support::{HostPairs, Pairs, Supports};
-use crate::{Acceptance, Arrays, Error, Granularity, Step, collect, state};
+use crate::{Acceptance, Arrays, Error, Granularity, Step, collect, predict, state};
 
 /// Predicts how far the step of each subset of tokens would move objective and policy, and keeps the subsets within
 /// bounds.
@@ -197,7 +197,8 @@ impl CurvatureModel {
         let moved = if step.moments.is_none() { self.moments.moved_to(&step.batch)? } else { None };
         let own = moved.as_ref().unwrap_or(&self.moments);
         let source = step.moments.map_or(Source::Own(own), Source::Trainer);
-        Proposer { step, supports, semantics: &self.semantics, source, threads: self.threads }.shifts(subsets)
+        let proposer = Proposer { step, supports, semantics: &self.semantics, source, threads: self.threads };
+        predict::shifts(&proposer, subsets)
     }
 }
 
