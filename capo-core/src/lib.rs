@@ -63,6 +63,7 @@
 mod accept;
 mod backend;
 mod certificate;
+mod collect;
 pub mod cuda;
 mod effect;
 mod error;
@@ -72,11 +73,14 @@ mod model;
 mod moments;
 mod optimizer;
 mod policy;
+mod predict;
 mod proposal;
 mod semantics;
 mod shift;
+mod softmax;
 mod state;
 mod step;
+mod store;
 mod subset;
 mod support;
 
