@@ -112,12 +112,13 @@ mod image;
 mod points;
 mod register;
 mod rollout;
+mod sink;
 mod tensor;
 pub mod testing;
 mod wire;
 
 pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
-pub use component::{Advantage, Mask, ObjectiveFn, RewardFn, Sink};
+pub use component::{Advantage, Mask, ObjectiveFn, RewardFn};
 pub use config::{known_keys, nearest, unknown_key};
 pub use ctx::Ctx;
 pub use error::{ErrorKind, PluginError};
@@ -125,6 +126,7 @@ pub use extension::Extension;
 pub use image::{Image, Point};
 pub use points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask, Reward};
 pub use rollout::{Completion, Purpose, Rollout};
+pub use sink::Sink;
 pub use tensor::{DType, DeviceKind, Tensor};
 
 /// All that a component's file needs: `use capo_plugin::prelude::*;`.

@@ -40,10 +40,11 @@ pub use snapshot::{Observed, Sheet, Snapshot, snapshot};
 
 use serde::de::DeserializeOwned;
 
-use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn, Sink};
+use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn};
 use crate::error::PluginError;
 use crate::guard;
 use crate::points::{AdvantageEstimator, Objective, PreBackwardMask, Reward};
+use crate::sink::Sink;
 
 /// Builds a reward from its table, written as `key = value` lines, behind the real wire.
 ///
