@@ -25,6 +25,7 @@
 //!
 //! `host check LIB` asks the built library the same and more, with [`Fixture::random`] and [`RolloutFixture::random`] too.
 
+mod calls;
 mod fixture;
 mod layer;
 mod random;
@@ -33,7 +34,8 @@ mod shapes;
 mod snapshot;
 mod variants;
 
-pub use fixture::{Fixture, Masked};
+pub use calls::Masked;
+pub use fixture::Fixture;
 pub use rollout::{RolloutFixture, Scored};
 pub use shapes::{batches, rollouts};
 pub use snapshot::{Observed, Sheet, Snapshot, snapshot};
