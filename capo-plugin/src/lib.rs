@@ -100,6 +100,7 @@
 #![deny(missing_docs)]
 
 pub mod abi;
+pub mod abi_keys;
 pub mod abi_reward;
 mod batch;
 mod component;
@@ -109,6 +110,7 @@ mod error;
 mod extension;
 mod guard;
 mod image;
+mod keys;
 mod points;
 mod register;
 mod rollout;
@@ -124,6 +126,7 @@ pub use ctx::Ctx;
 pub use error::{ErrorKind, PluginError};
 pub use extension::Extension;
 pub use image::{Image, Point};
+pub use keys::KeyDocs;
 pub use points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask, Reward};
 pub use rollout::{Completion, Purpose, Rollout};
 pub use sink::Sink;

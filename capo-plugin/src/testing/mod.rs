@@ -45,6 +45,7 @@ use serde::de::DeserializeOwned;
 use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn};
 use crate::error::PluginError;
 use crate::guard;
+use crate::image::{Image, Point};
 use crate::points::{AdvantageEstimator, Objective, PreBackwardMask, Reward};
 use crate::sink::Sink;
 
@@ -82,6 +83,28 @@ pub fn objective<T: Objective + DeserializeOwned + 'static>(table: &str) -> Resu
 /// What a host would show.
 pub fn mask<T: PreBackwardMask + DeserializeOwned + 'static>(table: &str) -> Result<Mask, PluginError> {
     guard::mask::<T>(&json(table)?).map(|wire| Mask::new("test.mask", wire))
+}
+
+/// Whether the descriptions of keys that this image's `register!`s give are of exactly the keys that their types read: one test for
+/// all components of a plugin.
+///
+/// ```
+/// # use capo_plugin::testing;
+/// testing::check_key_docs().unwrap();
+/// ```
+///
+/// # Errors
+///
+/// The first component with a description too many or too few.
+pub fn check_key_docs() -> Result<(), String> {
+    let image = Image::own();
+    for point in Point::ALL {
+        for component in image.components(point)? {
+            let id = component.id.as_str();
+            image.check_key_docs(point, id).map_err(|sentence| format!("{} `{id}`: {sentence}", point.name()))?;
+        }
+    }
+    Ok(())
 }
 
 /// `key = value` lines to a JSON object; a value is a number, a boolean, a quoted string or an array of those.
