@@ -84,7 +84,8 @@ fn each_mask_drops_tokens_under_its_own_name() {
 fn gspo_clips_completions_of_used_rollouts() {
     let folder = Folder::new();
     let library = artifacts::example("gspo", "dev");
-    let run = folder.train("gspo", &format!("--plugin {} --set train.num_iterations=2 {FOUR_STEPS}", library.display()));
+    let run =
+        folder.train("gspo", &format!("--plugin {} --set train.num_iterations=2 {FOUR_STEPS}", library.display()));
     let config = std::fs::read_to_string(run.path().join("config.toml")).unwrap();
     assert!(config.contains("use = \"grpo.advantage\"") && config.contains("use = \"example.gspo\""), "{config}");
     let clipped = run.metric("clip_ratio/region_mean");
