@@ -100,6 +100,7 @@
 #![deny(missing_docs)]
 
 pub mod abi;
+pub mod abi_keys;
 pub mod abi_reward;
 mod batch;
 mod component;
@@ -109,22 +110,26 @@ mod error;
 mod extension;
 mod guard;
 mod image;
+mod keys;
 mod points;
 mod register;
 mod rollout;
+mod sink;
 mod tensor;
 pub mod testing;
 mod wire;
 
 pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
-pub use component::{Advantage, Mask, ObjectiveFn, RewardFn, Sink};
+pub use component::{Advantage, Mask, ObjectiveFn, RewardFn};
 pub use config::{known_keys, nearest, unknown_key};
 pub use ctx::Ctx;
 pub use error::{ErrorKind, PluginError};
 pub use extension::Extension;
 pub use image::{Image, Point};
+pub use keys::KeyDocs;
 pub use points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask, Reward};
 pub use rollout::{Completion, Purpose, Rollout};
+pub use sink::Sink;
 pub use tensor::{DType, DeviceKind, Tensor};
 
 /// All that a component's file needs: `use capo_plugin::prelude::*;`.
