@@ -97,3 +97,8 @@ pub use semantics::{
 };
 pub use step::{HostMoments, Loss, MomentArrays, Reduction, Step};
 pub use subset::Granularity;
+
+/// Its example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -14,7 +14,7 @@
 //! | `s`, `q`, KL and gain of each token | `reactions.cuh` |
 //!
 //! Decisions, which are O(N), are made by the same code as for host memory. Results have the same bits whenever the inputs
-//! have; they are those of the CPU but for rounding (ARCHITECTURE.md says where).
+//! have; they are those of the CPU but for rounding: the direction of a single token is made of fast roots and quotients, to 2 ulps.
 
 mod arrays;
 mod coefficients;
