@@ -23,7 +23,8 @@
 //! assert_eq!(fixture.mask(&mut mask).unwrap().keep, [1, 1, 0, 1, 0, 1]);
 //! ```
 //!
-//! `host check LIB` asks the built library the same and more, with [`Fixture::random`] and [`RolloutFixture::random`] too.
+//! [`check_key_docs`] compares what [`register!`](crate::register) says of keys with those that there are, and [`Fixture::derivative`]
+//! measures what an objective should return. `host check LIB` asks the built library the same and more, with [`Fixture::random`] and [`RolloutFixture::random`] too.
 
 mod calls;
 mod fixture;
