@@ -3,10 +3,11 @@
 //! The calls are made by the thread that trains, so nothing can be done about such a call but to end the process. Entering
 //! and leaving a call are atomic stores; a thread looks at them from time to time.
 
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+
+use crate::place::Place;
 
 /// The methods that are watched, by number.
 const METHODS: [&str; 8] = ["create", "score", "estimate", "evaluate", "mask", "step_end", "save", "load"];
@@ -23,10 +24,8 @@ struct Watched {
     calls: AtomicU64,
     /// 0 between calls; else number of the call, of its component and of its method (from 1), in 40, 16 and 8 bits.
     current: AtomicU64,
-    /// Steps done.
-    step: AtomicU64,
-    /// The run's directory, once there is one.
-    dir: OnceLock<PathBuf>,
+    /// Where the run stands.
+    place: Arc<Place>,
 }
 
 impl Watchdog {
@@ -34,8 +33,8 @@ impl Watchdog {
     #[must_use]
     pub fn start(seconds: u64, ids: Vec<String>) -> Self {
         let limit = Duration::from_secs(seconds);
-        let (calls, current, step) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let watched = Arc::new(Watched { limit, ids, calls, current, step, dir: OnceLock::new() });
+        let (calls, current) = (AtomicU64::new(0), AtomicU64::new(0));
+        let watched = Arc::new(Watched { limit, ids, calls, current, place: Arc::default() });
         if seconds > 0 {
             let weak = Arc::downgrade(&watched);
             std::thread::spawn(move || watch(&weak, limit));
@@ -49,15 +48,16 @@ impl Watchdog {
         Self::start(0, Vec::new())
     }
 
-    /// From now on the sentence says how to go on with the run in `dir`.
-    pub fn started(&self, dir: &Path) {
-        // A run has one directory.
-        let _ = self.0.dir.set(dir.to_owned());
+    /// Where the run stands, which the sentence tells: whoever moves the run on says so here.
+    #[must_use]
+    pub fn place(&self) -> &Arc<Place> {
+        &self.0.place
     }
 
-    /// `step` steps are done.
-    pub fn at(&self, step: u64) {
-        self.0.step.store(step, Ordering::Relaxed);
+    /// How many calls have begun.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.0.calls.load(Ordering::Relaxed)
     }
 
     /// A call of `method` of component `id` begins.
@@ -110,12 +110,8 @@ impl Watched {
             "component `{id}`: `{method}` did not come back within {} s (the limit is `train.component_timeout`; 0 waits without one)",
             self.limit.as_secs()
         );
-        match self.dir.get() {
-            Some(dir) => {
-                let step = self.step.load(Ordering::Relaxed);
-                let resume = format!("go on with `host train --resume {}`", dir.display());
-                format!("the run stopped after step {step} ({resume}): {call}")
-            }
+        match self.place.stopped() {
+            Some(stopped) => format!("{stopped}: {call}"),
             None => call,
         }
     }
@@ -137,8 +133,9 @@ mod tests {
         dog.leave();
         dog.enter("c.d", "step_end");
         assert_ne!(current(), first, "another call of the same method is another call");
-        dog.started(Path::new("runs/x"));
-        dog.at(7);
+        dog.place().started(std::path::Path::new("runs/x"));
+        dog.place().at(7);
+        dog.place().saved(7);
         let sentence = dog.0.sentence(current());
         assert!(
             sentence.starts_with("the run stopped after step 7 (go on with `host train --resume runs/x`): component")

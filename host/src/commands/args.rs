@@ -135,6 +135,9 @@ pub(super) struct TrainArgs {
     /// Goes on with plugins that are not the files that the run used so far.
     #[arg(long, requires = "resume")]
     pub(super) allow_changed_plugins: bool,
+    /// Goes on with the settings of the run's `config.toml` where they are not those that its checkpoint was made with.
+    #[arg(long, requires = "resume")]
+    pub(super) allow_changed_config: bool,
     /// Writes the batch of every optimizer step to this folder, for `host replay`.
     #[arg(long, value_name = "DIR")]
     pub(super) dump_batches: Option<PathBuf>,

@@ -18,6 +18,9 @@ use crate::reward::Rewards;
 /// Measures held-out accuracy.
 pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
+        if let Some(path) = &args.output {
+            files::check_replaceable(path)?;
+        }
         let registry = args.plugins.open()?;
         let config = args.config.resolve(&registry)?;
         let name = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);

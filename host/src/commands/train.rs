@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use capo_loader::place::Place;
 use capo_loader::registry::Registry;
 
 use super::Failure;
 use super::args::TrainArgs;
 use crate::config::{self, Draft};
 use crate::report::Report;
-use crate::run::{CONFIG_FILE, Run, provenance};
+use crate::run::{CONFIG_FILE, Run, directory, provenance};
 use crate::train::train;
 
 /// Trains a new run, or goes on with one.
@@ -26,15 +27,11 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
         return Ok(());
     }
     let stop = Arc::new(AtomicBool::new(false));
-    watch_interrupts(&stop).map_err(Failure::Run)?;
+    watch_interrupts(&stop, run.watchdog.place()).map_err(Failure::Run)?;
     let outcome = train(&mut run, &mut report, args.stop_after, &stop);
     if let Err(error) = outcome {
-        let resume = format!(
-            "the run stopped after step {} (go on with `host train --resume {}`)",
-            run.progress.step,
-            run.dir.display()
-        );
-        return Err(Failure::Run(error.context(resume)));
+        let stopped = run.watchdog.place().stopped().unwrap_or_default();
+        return Err(Failure::Run(error.context(stopped)));
     }
     report.closing(&run);
     Ok(())
@@ -42,16 +39,10 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
 
 fn open_run(args: &TrainArgs) -> Result<Run> {
     if let Some(dir) = &args.resume {
-        let config = dir.join(CONFIG_FILE);
-        if !config.is_file() {
-            bail!(
-                "`{}` is not a run directory: it has no `{CONFIG_FILE}` (give the folder that `host train` printed)",
-                dir.display()
-            );
-        }
+        let lock = directory::reopen(dir)?;
         let registry = reopen_plugins(args, dir)?;
-        let config = config::resolve(&registry, Draft::read(Some(&config), config::DEFAULT, &[])?)?;
-        return Run::resume(config, &registry, dir);
+        let config = Draft::read(Some(&dir.join(CONFIG_FILE)), config::DEFAULT, &[])?;
+        return Run::resume(config::resolve(&registry, config)?, &registry, dir, lock, args.allow_changed_config);
     }
     let registry = args.plugins.open()?;
     let mut config = args.config.resolve(&registry)?;
@@ -75,10 +66,11 @@ fn reopen_plugins(args: &TrainArgs, dir: &Path) -> Result<Registry> {
 }
 
 /// The first Ctrl-C ends the run after the current rollout; the second ends the process.
-fn watch_interrupts(stop: &Arc<AtomicBool>) -> Result<()> {
-    let stop = Arc::clone(stop);
+fn watch_interrupts(stop: &Arc<AtomicBool>, place: &Arc<Place>) -> Result<()> {
+    let (stop, place) = (Arc::clone(stop), Arc::clone(place));
     ctrlc::set_handler(move || {
         if stop.swap(true, Ordering::Relaxed) {
+            eprintln!("{}", place.stopped().unwrap_or_default());
             std::process::exit(130);
         }
         eprintln!("stopping after this rollout, with a checkpoint (again to stop at once)");

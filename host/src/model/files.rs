@@ -4,12 +4,15 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
+use capo_loader::manifest::SealedFolder;
 
 /// The files of one model: a Hugging Face directory, or bytes inside the executable.
 #[derive(Debug, Clone)]
 pub enum ModelFiles {
     /// A directory on disk.
     Directory(PathBuf),
+    /// A directory with a manifest, as checkpoints have: every file is compared with it.
+    Checkpoint(SealedFolder),
     /// Pairs of file name and contents.
     Embedded(&'static [(&'static str, &'static [u8])]),
 }
@@ -25,6 +28,7 @@ impl ModelFiles {
                 })?;
                 Ok(Cow::Owned(bytes))
             }
+            Self::Checkpoint(folder) => folder.read(name).map(Cow::Owned),
             Self::Embedded(files) => match files.iter().find(|(file, _)| *file == name) {
                 Some((_, bytes)) => Ok(Cow::Borrowed(bytes)),
                 None => bail!("the built-in model has no file `{name}` (give a model directory instead)"),
@@ -36,6 +40,7 @@ impl ModelFiles {
     pub fn contains(&self, name: &str) -> bool {
         match self {
             Self::Directory(directory) => directory.join(name).is_file(),
+            Self::Checkpoint(folder) => folder.contains(name),
             Self::Embedded(files) => files.iter().any(|(file, _)| *file == name),
         }
     }
@@ -44,6 +49,7 @@ impl ModelFiles {
     pub fn describe(&self, name: &str) -> String {
         match self {
             Self::Directory(directory) => format!("`{}`", directory.join(name).display()),
+            Self::Checkpoint(folder) => format!("`{}`", folder.dir().join(name).display()),
             Self::Embedded(_) => format!("`{name}` of the built-in model"),
         }
     }

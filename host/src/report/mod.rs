@@ -13,10 +13,9 @@ use crate::model::device::{self, Dtype};
 use crate::optim::StepOutcome;
 use crate::run::checkpoint;
 use crate::stages::batch::StepBatch;
-use capo_loader::files;
 use terminal::{grouped, say};
 
-use crate::run::{COMPLETIONS_FILE, Run};
+use crate::run::Run;
 use crate::stages::rollout::Rollout;
 use capo_loader::mask::Keep;
 
@@ -76,13 +75,22 @@ impl Report {
         if run.progress.step > 0 {
             self.say(&format!("resuming   after step {}", run.progress.step));
         }
+        if !run.changed.is_empty() {
+            self.say(&format!("changed    {}", run.changed.join(", ")));
+        }
     }
 
-    /// Says how good the model is before training.
-    pub fn started(&self, run: &Run) {
+    /// Says how good the model is before training, to the metrics too, as of step 0.
+    ///
+    /// # Errors
+    ///
+    /// When the metrics cannot be written.
+    pub fn started(&self, run: &mut Run) -> Result<()> {
         if let Some(accuracy) = run.progress.accuracy_before {
+            run.metrics.flush(0)?;
             self.say(&format!("held-out accuracy {:.1}% before training", 100.0 * accuracy));
         }
+        Ok(())
     }
 
     /// Ends a step: writes its metrics, and every `logging.logging_steps` a line.
@@ -146,6 +154,9 @@ impl Report {
             grouped(progress.completion_tokens),
             progress.skipped_steps
         ));
+        for gap in &run.records.gaps {
+            self.say(&format!("{:<18} {}", gap.file, gap.sentence()));
+        }
         self.times(run);
         let checkpoint = checkpoint::dir(run);
         self.say(&format!("run directory      {}", run.dir.display()));
@@ -195,7 +206,6 @@ pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
     run.metrics.extend(metrics::rewards(&rollout.rewards, run.config.rollout.num_generations)?);
     run.metrics.count_tokens(rollout.tokens);
     if run.config.logging.log_completions {
-        let path = run.dir.join(COMPLETIONS_FILE);
         for (sample, reward) in rollout.texts.iter().zip(&rollout.rewards.total) {
             let mut line = serde_json::json!({ "step": run.progress.step + 1, "reward": reward });
             if let (Some(line), serde_json::Value::Object(sample)) =
@@ -203,7 +213,7 @@ pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
             {
                 line.extend(sample);
             }
-            files::append_line(&path, &line.to_string())?;
+            run.completions.append(&line.to_string())?;
         }
     }
     Ok(())
