@@ -44,6 +44,7 @@ fn open_run(args: &TrainArgs) -> Result<Run> {
         let config = Draft::read(Some(&dir.join(CONFIG_FILE)), config::DEFAULT, &[])?;
         return Run::resume(config::resolve(&registry, config)?, &registry, dir, lock, args.allow_changed_config);
     }
+    args.dump_batches.as_deref().map_or(Ok(()), directory::check_unused)?;
     let registry = args.plugins.open()?;
     let mut config = args.config.resolve(&registry)?;
     if let Some(dir) = &args.output_dir {

@@ -53,7 +53,7 @@ impl Gap {
     #[must_use]
     pub fn sentence(&self) -> String {
         let kept = self.kept.as_ref().map_or_else(String::new, |kept| format!(" (`{kept}` is what was found)"));
-        format!("up to step {} are not those that the run wrote: {}{kept}", self.step, self.what)
+        format!("lines up to step {} are not those that the run wrote: {}{kept}", self.step, self.what)
     }
 }
 
@@ -257,7 +257,7 @@ mod tests {
     fn a_change_is_told_and_readable_lines_go_on() {
         let (left, gap) = resumed(TWO, Some("not ours\n{\"step\":2}\n{\"step\":3}\n"));
         assert_eq!(left, "{\"step\":2}\n");
-        let sentence = "up to step 2 are not those that the run wrote: no line of step 1 (`metrics.jsonl.damaged-1` is what was found)";
+        let sentence = "lines up to step 2 are not those that the run wrote: no line of step 1 (`metrics.jsonl.damaged-1` is what was found)";
         assert_eq!(gap.unwrap().sentence(), sentence);
         assert_eq!(what(Some("")), "no line of step 1 to 2");
         assert_eq!(what(Some(&TWO[..TWO.len() - 1])), "no line of step 2");

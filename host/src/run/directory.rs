@@ -89,16 +89,25 @@ pub fn reopen(dir: &Path) -> Result<Lock> {
     Ok(lock)
 }
 
-/// Makes the folder `dir` ready for the batches of a run from `step` on. A new run leaves its batches among no others; one that goes on
-/// `resumed` writes those of coming steps again, and takes away what it left of them.
+/// Refuses a folder for the batches of a new run that holds anything.
 ///
 /// # Errors
 ///
-/// When the folder of a new run is not empty, or the disk refuses.
-pub fn ready_for_batches(dir: &Path, step: u64, resumed: bool) -> Result<()> {
+/// As said.
+pub fn check_unused(dir: &Path) -> Result<()> {
+    let used = fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+    ensure!(!used, "`--dump-batches {}` is not empty (choose another folder)", dir.display());
+    Ok(())
+}
+
+/// Makes the folder `dir` ready for the batches of a run from `step` on: those of coming steps will be written again, and what an
+/// interrupted process left of them goes.
+///
+/// # Errors
+///
+/// When the disk refuses.
+pub fn ready_for_batches(dir: &Path, step: u64) -> Result<()> {
     let shown = dir.display();
-    let used = || fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
-    ensure!(resumed || !used(), "`--dump-batches {shown}` is not empty (choose another folder)");
     fs::create_dir_all(dir).with_context(|| format!("cannot make the folder `{shown}`"))?;
     folders::clean(dir)?;
     for entry in fs::read_dir(dir).with_context(|| format!("cannot list `{shown}`"))? {

@@ -103,8 +103,6 @@ pub struct Run {
     pub moment: Option<Moment>,
     /// Whether such a moment holds the components' states.
     pub remembers: bool,
-    /// Whether the run goes on, after a step or from its start.
-    pub resumed: bool,
     /// Held while the run is open; none before it has a directory.
     lock: Option<Lock>,
     /// Components' warnings already shown.
@@ -120,10 +118,10 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// When the folder cannot be made, or a new run would leave its batches among others.
+    /// When the disk refuses.
     pub fn dump_batches(&mut self, dir: Option<&Path>) -> Result<()> {
         if let Some(dir) = dir {
-            directory::ready_for_batches(dir, self.progress.step, self.resumed)?;
+            directory::ready_for_batches(dir, self.progress.step)?;
             self.needs = self.needs.with(Inputs::LAST_LAYER);
             self.dump = Some(dir.to_owned());
         }

@@ -65,7 +65,7 @@ impl Run {
             );
         }
         let mut run = Self::open(config, registry)?;
-        (run.changed, run.resumed) = (changed, true);
+        run.changed = changed;
         run.settle(dir, lock);
         run.watchdog.place().at(step);
         run.watchdog.place().saved(step);
@@ -159,7 +159,6 @@ impl Run {
             changed: Vec::new(),
             moment: None,
             remembers: true,
-            resumed: false,
             lock: None,
             warned: BTreeSet::new(),
             watchdog,

@@ -67,7 +67,7 @@ impl Records {
     ///
     /// When the disk refuses.
     pub fn tell(&mut self, dir: &Path, gap: Gap) -> Result<()> {
-        eprintln!("warning: `{}`: lines {}; the run goes on", dir.join(&gap.file).display(), gap.sentence());
+        eprintln!("warning: `{}`: {}; the run goes on", dir.join(&gap.file).display(), gap.sentence());
         self.gaps.push(gap);
         self.write(dir)
     }

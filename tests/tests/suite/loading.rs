@@ -134,6 +134,6 @@ fn several_plugins_together() {
     let folder = Folder::new();
     let args = "--plugin libcapo.so --plugin libmisbehave.so --set recipe=capo --set mask=[]";
     let run = folder.train("run", &format!("{args} {ONE_STEP}"));
-    let plugins = std::fs::read_to_string(run.path().join("plugins.json")).unwrap();
+    let plugins = std::fs::read_to_string(run.path().join("provenance.json")).unwrap();
     assert!(plugins.contains("libcapo.so") && plugins.contains("libmisbehave.so"), "{plugins}");
 }

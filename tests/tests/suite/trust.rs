@@ -25,9 +25,13 @@ fn replace(folder: &Folder) -> String {
     sha256_hex(b"another file")
 }
 
-/// `plugins.json` of a run, paths by their names and hashes by `HASH`.
+/// The plugins in `provenance.json` of a run, paths by their names and hashes by `HASH`.
 fn provenance(run: &Path) -> String {
-    let mut value: Value = serde_json::from_slice(&fs::read(run.join("plugins.json")).unwrap()).unwrap();
+    let mut whole: Value = serde_json::from_slice(&fs::read(run.join("provenance.json")).unwrap()).unwrap();
+    let mut value = whole["periods"].take();
+    for period in value.as_array_mut().unwrap() {
+        assert!(period.as_object_mut().unwrap().remove("settings").is_some());
+    }
     for plugin in value.as_array_mut().unwrap().iter_mut().flat_map(|period| period["plugins"].as_array_mut().unwrap())
     {
         let path = Path::new(plugin["path"].as_str().unwrap());
@@ -90,7 +94,7 @@ fn a_run_records_what_made_it() {
     let args = "--plugin libmine.so --plugin libmisbehave.so --set recipe=capo";
     let run = folder.train("run", &format!("{args} {ONE_STEP}"));
     assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"},{"components":["misbehave.reward","misbehave.advantage","misbehave.objective","misbehave.mask"],"packages":["misbehave 0.1.0"],"path":"libmisbehave.so","sha256":"HASH"}]}]"#);
-    assert!(fs::read_to_string(run.path().join("plugins.json")).unwrap().contains(&hash));
+    assert!(fs::read_to_string(run.path().join("provenance.json")).unwrap().contains(&hash));
     assert_eq!(provenance(folder.train("bare", ONE_STEP).path()), r#"[{"from_step":0,"plugins":[]}]"#);
 }
 
