@@ -11,7 +11,7 @@ use capo_loader::registry::Registry;
 use super::Failure;
 use super::args::TrainArgs;
 use crate::config::{self, Draft};
-use crate::report::Report;
+use crate::report::{Report, terminal};
 use crate::run::{CONFIG_FILE, Run, provenance};
 use crate::train::train;
 
@@ -81,7 +81,7 @@ fn watch_interrupts(stop: &Arc<AtomicBool>) -> Result<()> {
         if stop.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("stopping after this rollout, with a checkpoint (again to stop at once)");
+        terminal::note("stopping after this rollout, with a checkpoint (again to stop at once)");
     })
     .context("cannot watch for Ctrl-C")
 }

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use capo_loader::ComponentConfig;
+use capo_loader::{ComponentConfig, files};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use super::Config;
 use super::check::check;
+use super::{Config, Sizes};
 use crate::reward::RewardConfig;
 
 /// The sections that recipes fill in and that belong to components.
@@ -32,8 +32,7 @@ impl Draft {
         let (text, origin) = match path {
             None => (default.to_owned(), "the default config".to_owned()),
             Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("config `{}` cannot be read", path.display()))?;
+                let text = files::text(path).with_context(|| format!("config `{}` cannot be read", path.display()))?;
                 (text, format!("`{}`", path.display()))
             }
         };
@@ -43,6 +42,12 @@ impl Draft {
         let mut draft = Self { table, origin, sets };
         draft.apply_sets(false)?;
         Ok(draft)
+    }
+
+    /// What the settings come from, for a sentence.
+    #[must_use]
+    pub fn origin(&self) -> &str {
+        &self.origin
     }
 
     /// The recipe that the config names.
@@ -104,7 +109,7 @@ impl Draft {
             "mask",
             "reward",
         ])?;
-        let config = Config {
+        let mut config = Config {
             recipe: self.recipe()?.map(str::to_owned),
             model: self.section("model")?,
             data: self.section("data")?,
@@ -120,8 +125,10 @@ impl Draft {
                 .map(|value| self.to_component("[[mask]]", value))
                 .collect::<Result<_>>()?,
             reward: self.list("reward")?.into_iter().map(|value| self.to_reward(value)).collect::<Result<_>>()?,
+            sizes: Sizes::default(),
         };
-        check(&config).with_context(|| format!("the settings of {} do not fit together", self.origin))?;
+        config.sizes =
+            check(&config).with_context(|| format!("the settings of {} do not fit together", self.origin))?;
         Ok(config)
     }
 

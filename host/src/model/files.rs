@@ -1,9 +1,10 @@
 //! Where the files of a model come from.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Error, Result, anyhow, bail};
+use capo_loader::files;
 
 /// The files of one model: a Hugging Face directory, or bytes inside the executable.
 #[derive(Debug, Clone)]
@@ -20,10 +21,7 @@ impl ModelFiles {
         match self {
             Self::Directory(directory) => {
                 let path = directory.join(name);
-                let bytes = std::fs::read(&path).map_err(|error| {
-                    anyhow!("cannot read `{}`: {error} (give a Hugging Face model directory)", path.display())
-                })?;
-                Ok(Cow::Owned(bytes))
+                Ok(Cow::Owned(files::bytes(&path).map_err(|error| unreadable(&path, &error))?))
             }
             Self::Embedded(files) => match files.iter().find(|(file, _)| *file == name) {
                 Some((_, bytes)) => Ok(Cow::Borrowed(bytes)),
@@ -32,10 +30,22 @@ impl ModelFiles {
         }
     }
 
-    /// Whether the file `name` exists.
+    /// The size of the file `name`, bytes; a missing file is an error that names its path.
+    pub fn size(&self, name: &str) -> Result<u64> {
+        match self {
+            Self::Directory(directory) => {
+                let path = directory.join(name);
+                let metadata = std::fs::metadata(&path).map_err(|error| unreadable(&path, &error))?;
+                Ok(metadata.len())
+            }
+            Self::Embedded(_) => Ok(self.read(name)?.len() as u64),
+        }
+    }
+
+    /// Whether there is a file `name`, be it one that cannot be read.
     pub fn contains(&self, name: &str) -> bool {
         match self {
-            Self::Directory(directory) => directory.join(name).is_file(),
+            Self::Directory(directory) => directory.join(name).exists(),
             Self::Embedded(files) => files.iter().any(|(file, _)| *file == name),
         }
     }
@@ -47,4 +57,8 @@ impl ModelFiles {
             Self::Embedded(_) => format!("`{name}` of the built-in model"),
         }
     }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Error {
+    anyhow!("cannot read `{}`: {error} (give a Hugging Face model directory)", path.display())
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use candle_core::{DType, Device};
 
 use super::config::Config;
@@ -78,6 +78,16 @@ impl Policy {
     /// Writes a Hugging Face directory, see `Params::save`.
     pub fn save(&self, directory: &std::path::Path) -> Result<()> {
         self.params.save(&self.config, directory)
+    }
+
+    /// Refuses prompts and completions, the latter by the section of their setting, that together have more tokens than positions.
+    pub fn check_lengths(&self, prompt: usize, (section, completion): (&str, usize)) -> Result<()> {
+        let (sum, limit) = (prompt.saturating_add(completion), self.config.max_position_embeddings);
+        ensure!(
+            sum <= limit,
+            "`data.max_prompt_length` {prompt} and `{section}.max_completion_length` {completion} make {sum} tokens, the model has {limit} positions (lower one of them)"
+        );
+        Ok(())
     }
 
     /// Splits `rows` rows into equal parts of at most `most`, worked on side by side; one part unless the model is small.

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use capo_loader::files;
 use capo_loader::registry::{Components, Registry};
 use capo_loader::watchdog::Watchdog;
 
 use super::{COMPLETIONS_FILE, CONFIG_FILE, METRICS_FILE, Progress, Run, checkpoint, provenance};
 use crate::config::Config;
-use crate::data::Tokenizer;
+use crate::data::{Purpose, Tokenizer};
 use crate::metrics::Metrics;
 use crate::model::{ModelFiles, Policy, device, embedded};
 use crate::optim::{AdamW, AdamWConfig, Schedule};
@@ -60,8 +60,8 @@ impl Run {
         let model_files = embedded::model_files(&config.model.model_name_or_path)?;
         let policy = open_policy(&config, &model_files)?;
         let tokenizer = Tokenizer::open(&model_files)?;
-        check_lengths(&config, &policy)?;
-        let dataset = config.data.open(config.train.seed)?;
+        policy.check_lengths(config.data.max_prompt_length, ("rollout", config.rollout.max_completion_length))?;
+        let dataset = config.data.open(config.train.seed, Purpose::Training, &tokenizer, &policy)?;
         let held_out =
             if config.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(config.eval.num_prompts)? };
         let rewards = Rewards::build(registry, &config.reward, &watchdog)?;
@@ -126,17 +126,6 @@ fn needs(components: &Components, config: &Config, policy: &Policy) -> Result<Ne
         (k, _) => k,
     };
     Needs::new(&asked, policy.config(), k)
-}
-
-fn check_lengths(config: &Config, policy: &Policy) -> Result<()> {
-    let (prompt, completion) = (config.data.max_prompt_length, config.rollout.max_completion_length);
-    let limit = policy.config().max_position_embeddings;
-    ensure!(
-        prompt + completion <= limit,
-        "`data.max_prompt_length` {prompt} and `rollout.max_completion_length` {completion} make {} tokens, the model has {limit} positions (lower one of them)",
-        prompt + completion
-    );
-    Ok(())
 }
 
 /// The directory that the config names, or `runs/NAME-seedS[-N]`, made now.
