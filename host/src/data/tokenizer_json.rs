@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn repetitions_are_written_out() {
         assert_eq!(written_out("abc"), 3);
-        assert_eq!(written_out(r"\p{N}{1,3}"), 2 + 3 + 3 + 5 - 1 + 5 * 2 + 2, "at least what it is");
+        assert_eq!(written_out(r"\p{N}{1,3}"), 3 * 5 + 5);
         assert!(written_out("((a{100}){100}){100}") >= 1_000_000);
         assert!(written_out(r"\w{20000}") >= 40_000);
         assert!(written_out("a{99999999999999999999}{9}") == usize::MAX);
