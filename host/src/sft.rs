@@ -166,7 +166,11 @@ impl Sft {
         let tokenizer = Tokenizer::open(&files)?;
         let train = &settings.train;
         let dataset = settings.data.open(train.seed, Purpose::Teaching, &tokenizer, &policy)?;
-        policy.check_lengths(settings.data.max_prompt_length, ("eval", settings.eval.max_completion_length))?;
+        policy.check_lengths(
+            settings.data.max_prompt_length,
+            ("eval", settings.eval.max_completion_length),
+            settings.eval.num_prompts.min(eval::CHUNK),
+        )?;
         let held_out =
             if settings.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(settings.eval.num_prompts)? };
         let optimizer =

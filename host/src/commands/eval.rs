@@ -32,7 +32,11 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
         let device = device::open(args.device.as_deref().unwrap_or(&config.train.device), dtype)?;
         let policy = Policy::load(&files, &device)?.with_dtype(dtype.into());
         let tokenizer = Tokenizer::open(&files)?;
-        policy.check_lengths(config.data.max_prompt_length, ("rollout", config.rollout.max_completion_length))?;
+        policy.check_lengths(
+            config.data.max_prompt_length,
+            ("rollout", config.rollout.max_completion_length),
+            count.min(eval::CHUNK),
+        )?;
         let dataset = config.data.open(config.train.seed, Purpose::Measuring, &tokenizer, &policy)?;
         let examples = dataset.held_out(count)?;
         let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());

@@ -11,6 +11,9 @@ use super::check::check;
 use super::{Config, Sizes};
 use crate::reward::RewardConfig;
 
+/// Most parts of a dotted key: what is nested without end cannot even be dropped.
+const MOST_PARTS: usize = 16;
+
 /// The sections that recipes fill in and that belong to components.
 const COMPONENT_SECTIONS: [&str; 3] = ["advantage", "objective", "mask"];
 
@@ -242,6 +245,12 @@ pub(crate) fn parse_set(text: &str) -> Result<(String, Value)> {
     let Some((path, value)) = text.split_once('=') else {
         bail!("`--set {text}` has no `=` (write `--set section.key=value`)");
     };
+    if path.split('.').count() > MOST_PARTS {
+        bail!(
+            "`--set {}...` names a key of more than {MOST_PARTS} parts (write `--set section.key=value`)",
+            &path[..path.floor_char_boundary(60)]
+        );
+    }
     // A bare word is a string: `--set train.lr_scheduler_type=constant`.
     let value = format!("v = {value}").parse::<Table>().ok().and_then(|mut table| table.remove("v"));
     let bare = || Value::String(text[path.len() + 1..].to_owned());

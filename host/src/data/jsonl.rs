@@ -8,9 +8,12 @@ use capo_loader::files;
 use serde_json::{Map, Value};
 
 use super::row_check::{self, Demands, Finding, OnBadRow, Purpose};
+use super::tokenizer::quote;
 use super::{Example, Row, ensure_available};
 use crate::rng;
 
+/// Most columns that a sentence names.
+const MOST_NAMES: usize = 20;
 /// Most lines that a description names.
 const MOST_LINES: usize = 5;
 
@@ -191,7 +194,7 @@ fn parse(line: &[u8], columns: &Columns, place: Row) -> Result<Example> {
     let Value::Object(mut row) = value else {
         bail!("expected a JSON object, found {}", kind(&value));
     };
-    let present: Vec<String> = row.keys().map(|key| format!("`{key}`")).collect();
+    let present: Vec<String> = row.keys().take(MOST_NAMES).map(|key| format!("`{}`", quote(key))).collect();
     let missing = |column: &str| anyhow!("no column `{column}` (columns of this row: {})", present.join(", "));
 
     let prompt = text(&row, &columns.prompt)?.ok_or_else(|| missing(&columns.prompt))?;

@@ -96,7 +96,9 @@ impl Tokenizer {
         let encode = |text: &str| contain(|| self.inner.encode_fast(text, false))?.map_err(|error| anyhow!("{error}"));
         let encoding = encode(text).map_err(|error| {
             let alone = |c: &char| encode(c.encode_utf8(&mut [0; 4])).is_err();
-            text.chars().find(alone).map_or(error, |c| anyhow!("the tokenizer has no id for `{c}`"))
+            text.chars()
+                .find(alone)
+                .map_or(error, |c| anyhow!("the tokenizer has no id for `{}`", quote(&c.to_string())))
         })?;
         Ok(encoding.get_ids().to_vec())
     }
@@ -124,11 +126,17 @@ impl Tokenizer {
     }
 }
 
-/// The beginning of a text, for a sentence.
-pub(crate) fn quote(text: &str) -> String {
+/// The beginning of a text on one line, for a sentence.
+pub(super) fn quote(text: &str) -> String {
+    let mut quoted = String::new();
     let mut chars = text.chars();
-    let beginning: String = chars.by_ref().take(QUOTED).collect();
-    if chars.next().is_some() { beginning + "…" } else { beginning }
+    for c in chars.by_ref().take(QUOTED) {
+        match c {
+            '\n' | '\t' => quoted.extend(c.escape_default()),
+            c => quoted.push(c),
+        }
+    }
+    if chars.next().is_some() { quoted + "…" } else { quoted }
 }
 
 /// The tokenizer's own end token first, then the ids of the generation config (else of the model's).

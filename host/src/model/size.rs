@@ -1,7 +1,7 @@
 //! How large a model is, compared with its files and with the memory there is before anything is allocated.
 
-use anyhow::{Context, Result, ensure};
-use candle_core::Device;
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{DType, Device};
 use capo_loader::memory;
 
 use super::config::{CONFIG_FILE, Config};
@@ -72,6 +72,26 @@ pub(super) fn fits_memory(config: &Config, device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Refuses `rows` completions of `tokens` tokens whose keys and values do not fit into the memory there is. A GPU's is its own.
+///
+/// # Errors
+///
+/// Both sizes.
+pub(super) fn fits_cache(config: &Config, rows: usize, tokens: usize, dtype: DType, device: &Device) -> Result<()> {
+    let sizes =
+        [config.num_hidden_layers, config.num_key_value_heads, config.head_dim(), tokens, dtype.size_in_bytes()];
+    let needed = sizes.iter().fold(2 * rows as u128, |product, size| product.saturating_mul(*size as u128));
+    let free = memory::available().filter(|_| device.is_cpu());
+    if let Some(free) = free.filter(|free| needed > u128::from(*free)) {
+        bail!(
+            "keys and values of {rows} completions of {tokens} tokens take {} of memory, and {} are free (lower one of the numbers, or use a larger machine)",
+            memory::text(needed),
+            memory::text(free.into())
+        );
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::params::shapes;
@@ -93,6 +113,14 @@ mod tests {
                 shapes(&config).values().map(|shape| shape.iter().product::<usize>() as u128).collect();
             assert_eq!(weights(&config), (counts.iter().sum(), counts.into_iter().max().unwrap()), "{change}");
         }
+    }
+
+    #[test]
+    fn caches_that_no_machine_has_are_told() {
+        let fits = |rows, tokens| fits_cache(&config("{}"), rows, tokens, DType::F32, &Device::Cpu);
+        fits(8, 64).unwrap();
+        let error = fits(1 << 20, 1 << 24).unwrap_err().to_string();
+        assert!(error.starts_with("keys and values of 1048576 completions of 16777216 tokens take "), "{error}");
     }
 
     #[test]

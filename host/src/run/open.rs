@@ -60,7 +60,11 @@ impl Run {
         let model_files = embedded::model_files(&config.model.model_name_or_path)?;
         let policy = open_policy(&config, &model_files)?;
         let tokenizer = Tokenizer::open(&model_files)?;
-        policy.check_lengths(config.data.max_prompt_length, ("rollout", config.rollout.max_completion_length))?;
+        policy.check_lengths(
+            config.data.max_prompt_length,
+            ("rollout", config.rollout.max_completion_length),
+            config.sizes.rollout,
+        )?;
         let dataset = config.data.open(config.train.seed, Purpose::Training, &tokenizer, &policy)?;
         let held_out =
             if config.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(config.eval.num_prompts)? };
