@@ -8,6 +8,7 @@ use capo_plugin::{Batch, Inputs, Mask, Sink};
 use crate::batch_file::{self, Outcome};
 use crate::mask::{self, Keep};
 use crate::recorded::RecordedBatch;
+use crate::terminal;
 use crate::upload::Device;
 
 /// Keeps what masks report.
@@ -24,7 +25,7 @@ impl Sink for Collector {
     }
 
     fn warn(&mut self, component: &str, text: &str) {
-        eprintln!("warning: component `{component}`: {text}");
+        terminal::warn(&format!("component `{component}`: {text}"));
     }
 }
 

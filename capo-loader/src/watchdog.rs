@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::place::Place;
+use crate::terminal;
 
 /// The methods that are watched, by number.
 const METHODS: [&str; 8] = ["create", "score", "estimate", "evaluate", "mask", "step_end", "save", "load"];
@@ -96,7 +97,7 @@ fn watch(watched: &Weak<Watched>, limit: Duration) {
         if current == 0 || current != seen {
             (seen, since) = (current, Instant::now());
         } else if since.elapsed() >= limit {
-            eprintln!("error: {}", watched.sentence(current));
+            terminal::error(&watched.sentence(current));
             std::process::exit(1);
         }
     }

@@ -13,7 +13,7 @@ use crate::run::Run;
 use crate::stages::rollout::{Sample, decode, encode, views};
 
 /// Prompts decoded together.
-const CHUNK: usize = 512;
+pub const CHUNK: usize = 512;
 
 /// The outcome on one prompt.
 #[derive(Debug, Clone, serde::Serialize)]

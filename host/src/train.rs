@@ -42,7 +42,7 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
         moment::remember(run);
         let rollout = sample(run)?;
         for iteration in 0..run.config.train.num_iterations as u64 {
-            for batch in rollout.parts(run.config.train.step_batch_size()) {
+            for batch in rollout.parts(run.config.sizes.step) {
                 if run.progress.step < max_steps {
                     optimize(run, report, batch, iteration)?;
                 }
@@ -65,7 +65,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
     let work = run.work();
     let Run { config, policy, dataset, progress, metrics, tokenizer, rewards, warned, watchdog, .. } = run;
     let timer = metrics.timer("rollout");
-    let completions = vec![1; config.train.rollout_size()];
+    let completions = vec![1; config.sizes.rollout];
     let mut sink = StepSink { metrics, completion_mask: &completions, prefix: Some("rewards/"), warned, watchdog };
     let sampler = Sampler {
         config: &config.rollout,
@@ -73,14 +73,14 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
         seed: config.train.seed,
         step: progress.step,
         max_steps: config.train.max_steps,
-        completions: config.train.rollout_size(),
+        completions: config.sizes.rollout,
         tokenizer,
         rewards,
         sink: &mut sink,
     };
     let mut rollout = rollout::sample(policy, dataset, progress.prompts, sampler)?;
-    progress.prompts += (config.train.rollout_size() / config.rollout.num_generations) as u64;
-    if config.train.steps_per_rollout() > 1 {
+    progress.prompts += config.sizes.prompts as u64;
+    if config.sizes.steps_per_rollout > 1 {
         rollout.batch.old_logps = Some(score::logps(policy, &rollout.batch, work)?);
     }
     drop(timer);

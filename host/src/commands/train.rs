@@ -12,7 +12,7 @@ use capo_loader::registry::Registry;
 use super::Failure;
 use super::args::TrainArgs;
 use crate::config::{self, Draft};
-use crate::report::Report;
+use crate::report::{Report, terminal};
 use crate::run::{CONFIG_FILE, Run, directory, provenance};
 use crate::train::train;
 
@@ -71,10 +71,10 @@ fn watch_interrupts(stop: &Arc<AtomicBool>, place: &Arc<Place>) -> Result<()> {
     let (stop, place) = (Arc::clone(stop), Arc::clone(place));
     ctrlc::set_handler(move || {
         if stop.swap(true, Ordering::Relaxed) {
-            eprintln!("{}", place.stopped().unwrap_or_default());
+            terminal::note(&place.stopped().unwrap_or_default());
             std::process::exit(130);
         }
-        eprintln!("stopping after this rollout, with a checkpoint (again to stop at once)");
+        terminal::note("stopping after this rollout, with a checkpoint (again to stop at once)");
     })
     .context("cannot watch for Ctrl-C")
 }

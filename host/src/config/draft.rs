@@ -3,13 +3,16 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use capo_loader::ComponentConfig;
+use capo_loader::{ComponentConfig, files};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use super::Config;
 use super::check::check;
+use super::{Config, Sizes};
 use crate::reward::RewardConfig;
+
+/// Most parts of a dotted key: what is nested without end cannot even be dropped.
+const MOST_PARTS: usize = 16;
 
 /// The sections that recipes fill in and that belong to components.
 const COMPONENT_SECTIONS: [&str; 3] = ["advantage", "objective", "mask"];
@@ -32,8 +35,7 @@ impl Draft {
         let (text, origin) = match path {
             None => (default.to_owned(), "the default config".to_owned()),
             Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("config `{}` cannot be read", path.display()))?;
+                let text = files::text(path).with_context(|| format!("config `{}` cannot be read", path.display()))?;
                 (text, format!("`{}`", path.display()))
             }
         };
@@ -43,6 +45,12 @@ impl Draft {
         let mut draft = Self { table, origin, sets };
         draft.apply_sets(false)?;
         Ok(draft)
+    }
+
+    /// What the settings come from, for a sentence.
+    #[must_use]
+    pub fn origin(&self) -> &str {
+        &self.origin
     }
 
     /// The recipe that the config names.
@@ -104,7 +112,7 @@ impl Draft {
             "mask",
             "reward",
         ])?;
-        let config = Config {
+        let mut config = Config {
             recipe: self.recipe()?.map(str::to_owned),
             model: self.section("model")?,
             data: self.section("data")?,
@@ -120,8 +128,10 @@ impl Draft {
                 .map(|value| self.to_component("[[mask]]", value))
                 .collect::<Result<_>>()?,
             reward: self.list("reward")?.into_iter().map(|value| self.to_reward(value)).collect::<Result<_>>()?,
+            sizes: Sizes::default(),
         };
-        check(&config).with_context(|| format!("the settings of {} do not fit together", self.origin))?;
+        config.sizes =
+            check(&config).with_context(|| format!("the settings of {} do not fit together", self.origin))?;
         Ok(config)
     }
 
@@ -235,6 +245,12 @@ pub(crate) fn parse_set(text: &str) -> Result<(String, Value)> {
     let Some((path, value)) = text.split_once('=') else {
         bail!("`--set {text}` has no `=` (write `--set section.key=value`)");
     };
+    if path.split('.').count() > MOST_PARTS {
+        bail!(
+            "`--set {}...` names a key of more than {MOST_PARTS} parts (write `--set section.key=value`)",
+            &path[..path.floor_char_boundary(60)]
+        );
+    }
     // A bare word is a string: `--set train.lr_scheduler_type=constant`.
     let value = format!("v = {value}").parse::<Table>().ok().and_then(|mut table| table.remove("v"));
     let bare = || Value::String(text[path.len() + 1..].to_owned());

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use capo_plugin::Sink;
 
 use crate::metrics::Metrics;
+use capo_loader::terminal;
 use capo_loader::watchdog::Watchdog;
 
 /// Most sentences of components that one process shows.
@@ -96,9 +97,9 @@ impl Sink for WarningSink<'_> {
 fn warn_once(warned: &mut BTreeSet<String>, component: &str, text: &str) {
     let sentence = format!("component `{component}`: {text}");
     if warned.len() < MOST_WARNINGS && warned.insert(sentence.clone()) {
-        eprintln!("warning: {sentence}");
+        terminal::warn(&sentence);
         if warned.len() == MOST_WARNINGS {
-            eprintln!("warning: these were {MOST_WARNINGS} different warnings of components; no more are shown");
+            terminal::warn(&format!("these were {MOST_WARNINGS} different warnings of components; no more are shown"));
         }
     }
 }

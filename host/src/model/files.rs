@@ -1,9 +1,10 @@
 //! Where the files of a model come from.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Error, Result, anyhow, bail};
+use capo_loader::files;
 use capo_loader::manifest::SealedFolder;
 
 /// The files of one model: a Hugging Face directory, or bytes inside the executable.
@@ -23,10 +24,7 @@ impl ModelFiles {
         match self {
             Self::Directory(directory) => {
                 let path = directory.join(name);
-                let bytes = std::fs::read(&path).map_err(|error| {
-                    anyhow!("cannot read `{}`: {error} (give a Hugging Face model directory)", path.display())
-                })?;
-                Ok(Cow::Owned(bytes))
+                Ok(Cow::Owned(files::bytes(&path).map_err(|error| unreadable(&path, &error))?))
             }
             Self::Checkpoint(folder) => folder.read(name).map(Cow::Owned),
             Self::Embedded(files) => match files.iter().find(|(file, _)| *file == name) {
@@ -36,10 +34,22 @@ impl ModelFiles {
         }
     }
 
-    /// Whether the file `name` exists.
+    /// The size of the file `name`, bytes; a missing file is an error that names its path.
+    pub fn size(&self, name: &str) -> Result<u64> {
+        match self {
+            Self::Directory(directory) => {
+                let path = directory.join(name);
+                let metadata = std::fs::metadata(&path).map_err(|error| unreadable(&path, &error))?;
+                Ok(metadata.len())
+            }
+            Self::Checkpoint(_) | Self::Embedded(_) => Ok(self.read(name)?.len() as u64),
+        }
+    }
+
+    /// Whether there is a file `name`, be it one that cannot be read.
     pub fn contains(&self, name: &str) -> bool {
         match self {
-            Self::Directory(directory) => directory.join(name).is_file(),
+            Self::Directory(directory) => directory.join(name).exists(),
             Self::Checkpoint(folder) => folder.contains(name),
             Self::Embedded(files) => files.iter().any(|(file, _)| *file == name),
         }
@@ -53,4 +63,8 @@ impl ModelFiles {
             Self::Embedded(_) => format!("`{name}` of the built-in model"),
         }
     }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Error {
+    anyhow!("cannot read `{}`: {error} (give a Hugging Face model directory)", path.display())
 }

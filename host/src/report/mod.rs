@@ -57,7 +57,7 @@ impl Report {
             "model      {} ({} parameters)\ndata       {}\nadvantage  {}\nobjective  {}\nmasks      {masks}",
             config.model.model_name_or_path,
             grouped(run.policy.params().element_count() as u64),
-            config.data.dataset_name,
+            run.dataset.describe(),
             run.components.advantage.id(),
             run.components.objective.id(),
         ));
@@ -69,7 +69,7 @@ impl Report {
             "run        {} ({} steps of {} completions, seed {})",
             run.dir.display(),
             config.train.max_steps,
-            config.train.step_batch_size(),
+            config.sizes.step,
             config.train.seed
         ));
         if run.progress.step > 0 {
@@ -107,7 +107,7 @@ impl Report {
         self.first_step.get_or_insert_with(|| self.started.elapsed());
         self.bar.set_position(step);
         for warning in &flushed.warnings {
-            self.bar.suspend(|| eprintln!("warning: {warning}"));
+            self.bar.suspend(|| terminal::warn(warning));
         }
         let every = run.config.logging.logging_steps;
         let value = |name: &str| flushed.values.get(name).copied();

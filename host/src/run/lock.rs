@@ -8,6 +8,7 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use capo_loader::terminal;
 
 /// The lock's file, in the directory.
 const FILE: &str = "lock";
@@ -34,10 +35,10 @@ impl Lock {
                 bail!("`{}` is in use by {holder} (wait until it has ended, or stop it)", shown.display());
             }
             Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
-                eprintln!(
-                    "warning: the file system of `{}` has no locks: see to it that no other process works in it",
+                terminal::warn(&format!(
+                    "the file system of `{}` has no locks: see to it that no other process works in it",
                     shown.display()
-                );
+                ));
             }
             Err(TryLockError::Error(error)) => {
                 return Err(error).with_context(|| format!("cannot lock the run directory `{}`", shown.display()));

@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use capo_loader::registry::{Components, Registry};
+use capo_loader::terminal;
 use capo_loader::watchdog::Watchdog;
 
 use super::lock::Lock;
 use super::records::{Marks, Records};
 use super::{COMPLETIONS_FILE, CONFIG_FILE, METRICS_FILE, Progress, Run, checkpoint, directory, provenance, settings};
 use crate::config::Config;
-use crate::data::Tokenizer;
+use crate::data::{Purpose, Tokenizer};
 use crate::metrics::Metrics;
 use crate::metrics::journal::{Expected, Journal, Mark};
 use crate::model::{ModelFiles, Policy, device, embedded};
@@ -89,13 +90,13 @@ impl Run {
         if step > 0 {
             self.records = Records::read(dir).unwrap_or_else(|error| {
                 let sentence = "what has changed in metrics and completions cannot be told; the run goes on";
-                eprintln!("warning: {error:#}: {sentence}");
+                terminal::warn(&format!("{error:#}: {sentence}"));
                 Records::default()
             });
             marks = self.records.at(step).cloned();
         }
         let (metrics, completions) = marks.map(|marks| (marks.metrics, marks.completions)).unzip();
-        let every = self.config.train.steps_per_rollout();
+        let every = self.config.sizes.steps_per_rollout;
         let logged = if self.config.logging.log_completions { step } else { 0 };
         let resume =
             |file: &str, mark: Option<Mark>, expected| Journal::resume(&dir.join(file), mark.as_ref(), expected);
@@ -118,8 +119,12 @@ impl Run {
         let model_files = embedded::model_files(&config.model.model_name_or_path)?;
         let policy = open_policy(&config, &model_files)?;
         let tokenizer = Tokenizer::open(&model_files)?;
-        check_lengths(&config, &policy)?;
-        let dataset = config.data.open(config.train.seed)?;
+        policy.check_lengths(
+            config.data.max_prompt_length,
+            ("rollout", config.rollout.max_completion_length),
+            config.sizes.rollout,
+        )?;
+        let dataset = config.data.open(config.train.seed, Purpose::Training, &tokenizer, &policy)?;
         let held_out =
             if config.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(config.eval.num_prompts)? };
         let rewards = Rewards::build(registry, &config.reward, &watchdog)?;
@@ -189,15 +194,4 @@ fn needs(components: &Components, config: &Config, policy: &Policy) -> Result<Ne
         (k, _) => k,
     };
     Needs::new(&asked, policy.config(), k)
-}
-
-fn check_lengths(config: &Config, policy: &Policy) -> Result<()> {
-    let (prompt, completion) = (config.data.max_prompt_length, config.rollout.max_completion_length);
-    let limit = policy.config().max_position_embeddings;
-    ensure!(
-        prompt + completion <= limit,
-        "`data.max_prompt_length` {prompt} and `rollout.max_completion_length` {completion} make {} tokens, the model has {limit} positions (lower one of them)",
-        prompt + completion
-    );
-    Ok(())
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
-use capo_loader::seal;
+use capo_loader::{seal, terminal};
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::journal::{Gap, Mark};
@@ -67,7 +67,7 @@ impl Records {
     ///
     /// When the disk refuses.
     pub fn tell(&mut self, dir: &Path, gap: Gap) -> Result<()> {
-        eprintln!("warning: `{}`: {}; the run goes on", dir.join(&gap.file).display(), gap.sentence());
+        terminal::warn(&format!("`{}`: {}; the run goes on", dir.join(&gap.file).display(), gap.sentence()));
         self.gaps.push(gap);
         self.write(dir)
     }

@@ -67,7 +67,47 @@ fn values_out_of_range() {
     assert_snapshot!(refused("--set rollout.num_generations=7"), @"the settings of the default config and `--set` do not fit together: one optimizer step takes 48 completions (`train.per_device_train_batch_size` 48 × `train.gradient_accumulation_steps` 1), which is not a multiple of `rollout.num_generations` 7 (a step holds whole groups)");
     assert_snapshot!(refused("--set train.gradient_accumulation_steps=2 --set train.steps_per_generation=3"), @"the settings of the default config and `--set` do not fit together: one rollout makes 144 completions, which is not a multiple of the 96 of an optimizer step (set `train.steps_per_generation` to a multiple of `train.gradient_accumulation_steps`)");
     assert_snapshot!(refused("--set train.num_iterations=2 --set train.save_steps=3"), @"the settings of the default config and `--set` do not fit together: `train.save_steps` is 3, but checkpoints are written between rollouts, every 2 steps (use a multiple)");
+    assert_snapshot!(refused("--set train.adam_epsilon=0"), @"");
     assert_snapshot!(refused("--set rollout.max_completion_length=100"), @"`data.max_prompt_length` 16 and `rollout.max_completion_length` 100 make 116 tokens, the model has 64 positions (lower one of them)");
+}
+
+#[test]
+fn numbers_that_no_run_could_use() {
+    let product = |a: &str, b: &str| {
+        refused(&format!("--set train.per_device_train_batch_size={a} --set train.gradient_accumulation_steps={b}"))
+    };
+    assert_snapshot!(product("4611686018427387904", "4"), @"");
+    assert_snapshot!(product("2305843009213693953", "8"), @"");
+    assert_snapshot!(product("8", "9223372036854775807"), @"");
+    assert_snapshot!(refused("--set train.per_device_train_batch_size=2097152"), @"");
+    assert_snapshot!(refused("--set train.steps_per_generation=9223372036854775807"), @"");
+    assert_snapshot!(refused("--set rollout.num_generations=9223372036854775807"), @"");
+    assert_snapshot!(refused("--set rollout.max_completion_length=9223372036854775807"), @"");
+    assert_snapshot!(refused("--set data.max_prompt_length=9223372036854775807"), @"");
+    assert_snapshot!(refused("--set data.max_prompt_length=7"), @"");
+    assert_snapshot!(refused("--set train.num_iterations=9223372036854775807"), @"");
+    assert_snapshot!(refused("--set eval.num_prompts=9223372036854775807"), @"");
+    // As many steps as can be counted are no more than one can wait for.
+    let endless = "--set train.max_steps=9223372036854775807 --set rollout.top_k=9223372036854775807";
+    let folder = Folder::new();
+    let _ = folder.host(&format!("train {endless} --stop-after 1 --set eval.num_prompts=0")).succeeded();
+}
+
+#[test]
+fn settings_that_silence_one_another() {
+    assert_snapshot!(refused("--set train.lr_scheduler_type=constant"), @"");
+    assert_snapshot!(refused("--set data.prompt_column=question"), @"");
+    assert_snapshot!(refused("--set data.eval_dataset_name=held_out.jsonl"), @"");
+    let folder = Folder::new();
+    assert_snapshot!(folder.host("eval --num-prompts 0").refused(), @"");
+    assert_snapshot!(folder.host("eval --set model.fresh_weights=true").refused(), @"");
+    let sft = |args: &str| folder.host(&format!("sft --output-dir out {args}")).refused();
+    assert_snapshot!(sft("--set train.lr_scheduler_type=constant"), @"");
+    assert_snapshot!(sft("--set eval.max_completion_length=0"), @"");
+    assert_snapshot!(sft("--set train.learning_rate=-1"), @"");
+    assert_snapshot!(sft("--set train.per_device_train_batch_size=9223372036854775807"), @"");
+    assert_snapshot!(sft("--set train.max_steps=9223372036854775807"), @"");
+    assert_snapshot!(sft("--set eval.max_completion_length=100"), @"");
 }
 
 #[test]

@@ -87,6 +87,42 @@ fn weights_of_another_shape() {
     assert_snapshot!(deeper, @"cannot use `FOLDER/model/model.safetensors`: tensor `model.layers.2.input_layernorm.weight` is missing (the weights and `config.json` must be of one model)");
 }
 
+/// The sentence of fresh weights, and of weights read, after `change` to the model's configuration.
+fn oversized(key: &str, value: &str) -> [String; 2] {
+    let folder = with_model();
+    let path = folder.path().join("model/config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut config: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).unwrap();
+    config.insert(key.to_owned(), serde_json::from_str(value).unwrap());
+    std::fs::write(&path, serde_json::to_string(&config).unwrap()).unwrap();
+    let fresh = folder.host("train --set model.model_name_or_path=model --set model.fresh_weights=true").refused();
+    // How much is free is the machine's own.
+    [refused(&folder), fresh.split(", and ").next().unwrap().to_owned()]
+}
+
+#[test]
+fn sizes_that_no_machine_has() {
+    let said = |key: &str, value: &str| oversized(key, value).join("\n");
+    assert_snapshot!(said("vocab_size", "4611686018427387904"), @"");
+    assert_snapshot!(said("vocab_size", "1099511627776"), @"");
+    assert_snapshot!(said("vocab_size", "2147483647"), @"");
+    assert_snapshot!(said("intermediate_size", "9223372036854775807"), @"");
+    assert_snapshot!(said("intermediate_size", "1000000000"), @"");
+    assert_snapshot!(said("num_hidden_layers", "1000000000"), @"");
+    assert_snapshot!(said("head_dim", "2147483646"), @"");
+}
+
+#[test]
+fn tokenizers_that_are_damaged() {
+    let said = |from: &str, to: &str| changed("tokenizer.json", |text| text.replace(from, to));
+    // The tokenizers crate panics over a merge that is shorter than the prefix which it should begin with.
+    let bpe = r#"{"type": "BPE", "continuing_subword_prefix": "longer than that", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]}"#;
+    assert_snapshot!(changed("tokenizer.json", |text| format!("{}\"model\": {bpe}}}", text.split("\"model\"").next().unwrap())), @"");
+    assert_snapshot!(said(r"[\\s\\S]", r"(\\w{1000}){1000}"), @"");
+    assert_snapshot!(said("\" \": 14", "\" \": 4294967295"), @"");
+    assert_snapshot!(said("\" \": 14", "\" \": 16777216"), @"");
+}
+
 #[test]
 fn configurations_that_are_wrong() {
     assert_snapshot!(changed("config.json", |text| text.replace("qwen2", "llama")), @"cannot use `FOLDER/model/config.json`: `model_type` is `llama`, only `qwen2` is supported (use a Qwen2 or Qwen2.5 checkpoint)");

@@ -1,0 +1,105 @@
+//! Files that are none, and what is written to the terminal.
+
+use std::process::{Command, Stdio};
+
+use insta::assert_snapshot;
+use tests::Folder;
+
+use crate::ONE_STEP;
+
+/// A folder with a pipe that nobody writes to.
+fn with_pipe() -> Folder {
+    let folder = Folder::new();
+    assert!(Command::new("mkfifo").arg(folder.path().join("pipe")).status().unwrap().success());
+    folder
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused_without_waiting() {
+    let folder = with_pipe();
+    std::fs::create_dir(folder.path().join("folder")).unwrap();
+    let refused = |args: &str| folder.host(args).refused();
+    assert_snapshot!(refused("train --config pipe"), @"");
+    assert_snapshot!(refused("train --config folder"), @"");
+    assert_snapshot!(refused("train --config /dev/zero"), @"");
+    assert_snapshot!(refused("train --set data.dataset_name=pipe"), @"");
+    assert_snapshot!(refused("train --set data.dataset_name=/dev/zero"), @"");
+    assert_snapshot!(refused("train --set model.model_name_or_path=pipe"), @"");
+    assert_snapshot!(refused("sft --output-dir out --config pipe"), @"");
+    assert_snapshot!(refused("check --rows pipe"), @"");
+    assert_snapshot!(refused("replay --plugin libcapo.so --out out pipe"), @"");
+}
+
+#[test]
+fn no_file_of_a_model_is_a_pipe() {
+    let folder = with_pipe();
+    let run = folder.train("run", ONE_STEP);
+    let model = run.last_checkpoint();
+    let refused = |file: &str| {
+        let path = model.join(file);
+        let kept = std::fs::read(&path).ok();
+        let _ = std::fs::remove_file(&path);
+        std::fs::hard_link(folder.path().join("pipe"), &path).unwrap();
+        std::fs::rename(&model, folder.path().join("model")).unwrap();
+        let sentence = folder.host("train --set model.model_name_or_path=model").refused();
+        std::fs::rename(folder.path().join("model"), &model).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        if let Some(bytes) = kept {
+            std::fs::write(&path, bytes).unwrap();
+        }
+        sentence
+    };
+    for file in
+        ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+    {
+        let expected = format!(
+            "cannot read `FOLDER/model/{file}`: it is a named pipe, not a regular file (give a file) (give a Hugging Face model directory)"
+        );
+        assert_eq!(refused(file), expected);
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let folder = Folder::new();
+    for args in [
+        "--help",
+        "--version",
+        "plugins",
+        "check --list",
+        "eval --num-prompts 4",
+        "train --set train.max_steps=1 --output-dir run",
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = folder.command(args).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        let outcome = folder.outcome(output);
+        assert_eq!(
+            outcome.failed(),
+            "standard output cannot be written: No space left on device (os error 28) (some of what was said is lost)",
+            "{args}"
+        );
+    }
+    // The work goes on.
+    assert_eq!(folder.run_dir("run").checkpoints(), [1]);
+}
+
+#[test]
+fn errors_that_cannot_be_written_are_no_panic() {
+    let folder = Folder::new();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let status = folder.command("train --set train.max_steps=0").stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(2));
+}
+
+#[test]
+fn control_characters_are_shown() {
+    let folder = Folder::new();
+    folder.write("run.toml", "[train]\n\"\\u001b[31mred\\u0007\" = 1\n");
+    assert_snapshot!(folder.host("train --config run.toml").refused(), @"");
+    folder.write("rows.jsonl", r#"{"prompt": "1\u001b]0;title\u0007\u202e=", "answer": 1}"#);
+    assert_snapshot!(folder.host("train --set data.dataset_name=rows.jsonl --set eval.num_prompts=0").refused(), @"");
+    folder.write("model/config.json", r#"{"model_type": "\u009b31mllama"}"#);
+    assert_snapshot!(folder.host("train --set model.model_name_or_path=model").refused(), @"");
+    let output = folder.command("train").arg("--\u{1b}[31m").output().unwrap();
+    assert!(!output.stderr.contains(&0x1b), "{output:?}");
+}
