@@ -12,6 +12,7 @@ pub mod batch_file;
 mod component;
 pub mod files;
 pub mod find;
+mod last_words;
 pub mod mask;
 pub mod open;
 mod recorded;
@@ -19,6 +20,7 @@ pub mod registry;
 pub mod replay;
 pub mod trust;
 pub mod upload;
+pub mod warning;
 pub mod watchdog;
 
 pub use component::{ComponentConfig, mask_names};

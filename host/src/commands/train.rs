@@ -79,7 +79,7 @@ fn watch_interrupts(stop: &Arc<AtomicBool>) -> Result<()> {
     let stop = Arc::clone(stop);
     ctrlc::set_handler(move || {
         if stop.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
+            capo_loader::watchdog::exit(130);
         }
         eprintln!("stopping after this rollout, with a checkpoint (again to stop at once)");
     })
