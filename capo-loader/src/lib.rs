@@ -13,6 +13,7 @@ mod component;
 pub mod files;
 pub mod find;
 pub mod folders;
+mod last_words;
 pub mod manifest;
 pub mod mask;
 pub mod memory;
@@ -25,6 +26,7 @@ pub mod seal;
 pub mod terminal;
 pub mod trust;
 pub mod upload;
+pub mod warning;
 pub mod watchdog;
 
 pub use component::{ComponentConfig, mask_names};

@@ -1,14 +1,14 @@
 //! Where a run stands, for whoever has to say how it ended and where it goes on.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Steps done and steps saved. Threads may look at it while the run goes on.
 #[derive(Debug, Default)]
 pub struct Place {
-    /// The run's directory, once there is one.
-    dir: OnceLock<PathBuf>,
+    /// The run's directory, once there is one, as it is shown.
+    dir: OnceLock<String>,
     /// Steps done.
     step: AtomicU64,
     /// The step of the newest checkpoint; 0 where there is none.
@@ -19,7 +19,7 @@ impl Place {
     /// The run in `dir` exists.
     pub fn started(&self, dir: &Path) {
         // A run has one directory.
-        let _ = self.dir.set(dir.to_owned());
+        let _ = self.dir.set(dir.display().to_string());
     }
 
     /// `step` steps are done.
@@ -41,14 +41,43 @@ impl Place {
     /// How the run ends here, and where a resume goes on; none before it has a directory.
     #[must_use]
     pub fn stopped(&self) -> Option<String> {
-        let dir = self.dir.get()?.display();
+        let mut sentence = String::new();
+        self.tell(&mut sentence).then_some(sentence)
+    }
+
+    /// The same in `words`; false before there is a directory. A signal's handler may call it.
+    pub(crate) fn tell(&self, words: &mut impl Words) -> bool {
+        let Some(dir) = self.dir.get() else { return false };
         let (step, saved) = (self.step.load(Ordering::Relaxed), self.saved.load(Ordering::Relaxed));
-        let resume = format!("`host train --resume {dir}`");
-        Some(match saved {
-            _ if self.is_saved() => format!("the run stopped after step {step} (go on with {resume})"),
-            0 => format!("the run stopped after step {step}, without a checkpoint ({resume} begins again at step 1)"),
-            _ => format!("the run stopped after step {step} ({resume} goes on from the checkpoint of step {saved})"),
-        })
+        words.text("the run stopped after step ");
+        words.number(step);
+        let (before, after) = match saved {
+            _ if saved == step => (" (go on with `host train --resume ", "`)"),
+            0 => (", without a checkpoint (`host train --resume ", "` begins again at step 1)"),
+            _ => (" (`host train --resume ", "` goes on from the checkpoint of step "),
+        };
+        [before, dir, after].into_iter().for_each(|part| words.text(part));
+        if saved != step && saved != 0 {
+            words.number(saved);
+            words.text(")");
+        }
+        true
+    }
+}
+
+/// Where a sentence is put together.
+pub(crate) trait Words {
+    fn text(&mut self, text: &str);
+    fn number(&mut self, number: u64);
+}
+
+impl Words for String {
+    fn text(&mut self, text: &str) {
+        self.push_str(text);
+    }
+
+    fn number(&mut self, number: u64) {
+        self.push_str(&number.to_string());
     }
 }
 

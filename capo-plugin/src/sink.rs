@@ -30,6 +30,10 @@ pub trait Sink {
     }
     /// That call has come back.
     fn leave(&mut self) {}
+    /// What the host has against the names that were recorded in this call, told once: it becomes the call's error.
+    fn objection(&mut self) -> Option<String> {
+        None
+    }
 }
 
 /// Most names that one call may record under: a component that makes up names would fill memory and metrics.
@@ -121,8 +125,9 @@ pub(crate) fn listen(
         call(&mut host)
     };
     ear.sink.leave();
+    let broken = ear.broken.or_else(|| ear.sink.objection());
     outcome.map_err(PluginError::from)?;
-    ear.broken.map_or(Ok(()), |sentence| Err(contract(sentence)))
+    broken.map_or(Ok(()), |sentence| Err(contract(sentence)))
 }
 
 /// A broken rule of the point.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
+use capo_plugin::Point;
 
 use crate::eval;
 use crate::metrics::Timer;
@@ -66,7 +67,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
     let Run { config, policy, dataset, progress, metrics, tokenizer, rewards, warned, watchdog, .. } = run;
     let timer = metrics.timer("rollout");
     let completions = vec![1; config.sizes.rollout];
-    let mut sink = StepSink { metrics, completion_mask: &completions, prefix: Some("rewards/"), warned, watchdog };
+    let mut sink = StepSink::new(metrics, &completions, Point::Reward, warned, watchdog);
     let sampler = Sampler {
         config: &config.rollout,
         max_prompt_length: config.data.max_prompt_length,
@@ -94,7 +95,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     let (info, work) = (run.step_info(iteration), run.work());
     let Run { policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, moment, .. } = run;
     let completion_mask = batch.completion_mask.clone();
-    let mut sink = StepSink { metrics, completion_mask: &completion_mask, prefix: None, warned, watchdog };
+    let mut sink = StepSink::new(metrics, &completion_mask, Point::Advantage, warned, watchdog);
 
     let timer = sink.metrics.timer("score");
     let forward = score::fill(policy, reference.as_ref(), optimizer, &mut batch, needs, work)?;
@@ -104,6 +105,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     advantage::fill(&mut components.advantage, &mut sink, &mut batch, &info)?;
     drop(timer);
 
+    sink.point = Point::Objective;
     let timer = sink.metrics.timer("objective");
     objective::evaluate(&mut components.objective, &mut sink, &mut batch, &info)?;
     drop(timer);
@@ -112,7 +114,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
         batch_file::write(&dir.join(batch_file::name(info.step)), &batch.to_host()?.view(&info))?;
     }
 
-    sink.prefix = Some("");
+    sink.point = Point::Mask;
     let timer = sink.metrics.timer("mask");
     let keep = mask::apply(&mut components.masks, &mut sink, &batch.view(&info))?;
     drop(timer);
@@ -137,7 +139,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     mask::step_end(&mut components.masks, &mut sink, &batch.view(&info), &keep, taken)?;
     drop(timer);
 
-    crate::report::record_step(run, &batch, &keep, reduced.loss, outcome);
+    crate::report::record_step(run, &batch, &keep, &reduced, outcome);
     run.progress.step += 1;
     run.watchdog.place().at(run.progress.step);
     if eval::is_due(run) {

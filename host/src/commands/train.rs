@@ -72,7 +72,7 @@ fn watch_interrupts(stop: &Arc<AtomicBool>, place: &Arc<Place>) -> Result<()> {
     ctrlc::set_handler(move || {
         if stop.swap(true, Ordering::Relaxed) {
             terminal::note(&place.stopped().unwrap_or_default());
-            std::process::exit(130);
+            capo_loader::watchdog::exit(130);
         }
         terminal::note("stopping after this rollout, with a checkpoint (again to stop at once)");
     })

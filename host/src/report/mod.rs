@@ -1,23 +1,28 @@
 //! What a person reads: a line per few steps, and a closing summary. What a program reads goes through the metrics.
 
+mod rejections;
 pub mod terminal;
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use capo_plugin::Point;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::metrics;
+use crate::metrics::names::{REJECTED_GRADIENT, REJECTION_RATE, metric_name};
 use crate::model::device::{self, Dtype};
 use crate::optim::StepOutcome;
 use crate::run::checkpoint;
+use crate::stages::backward::Reduced;
 use crate::stages::batch::StepBatch;
 use terminal::{grouped, say};
 
 use crate::run::Run;
 use crate::stages::rollout::Rollout;
 use capo_loader::mask::Keep;
+use rejections::Rejections;
 
 /// Progress on the terminal.
 pub struct Report {
@@ -25,6 +30,7 @@ pub struct Report {
     first_step: Option<Duration>,
     last_step: Instant,
     steps: u64,
+    rejections: Rejections,
     bar: ProgressBar,
 }
 
@@ -40,7 +46,8 @@ impl Report {
         } else {
             ProgressBar::hidden()
         };
-        Self { started, first_step: None, last_step: Instant::now(), steps: 0, bar }
+        let rejections = Rejections::of(run.components.masks.iter().map(capo_plugin::Mask::id));
+        Self { started, first_step: None, last_step: Instant::now(), steps: 0, rejections, bar }
     }
 
     /// A line on its own, above the progress bar.
@@ -106,7 +113,7 @@ impl Report {
         self.steps += 1;
         self.first_step.get_or_insert_with(|| self.started.elapsed());
         self.bar.set_position(step);
-        for warning in &flushed.warnings {
+        for warning in flushed.warnings.iter().chain(&self.rejections.step(&flushed.values)) {
             self.bar.suspend(|| terminal::warn(warning));
         }
         let every = run.config.logging.logging_steps;
@@ -156,6 +163,9 @@ impl Report {
         ));
         for gap in &run.records.gaps {
             self.say(&format!("{:<18} {}", gap.file, gap.sentence()));
+        }
+        if let Some(line) = self.rejections.closing().filter(|_| finished) {
+            self.say(&line);
         }
         self.times(run);
         let checkpoint = checkpoint::dir(run);
@@ -220,7 +230,7 @@ pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
 }
 
 /// Records what a step did.
-pub fn record_step(run: &mut Run, batch: &StepBatch, keep: &Keep, loss: f64, outcome: Option<StepOutcome>) {
+pub fn record_step(run: &mut Run, batch: &StepBatch, keep: &Keep, reduced: &Reduced, outcome: Option<StepOutcome>) {
     let tokens = batch.completion_tokens();
     let rejected = tokens - keep.tokens;
     let learning_rate = run.schedule.learning_rate(run.progress.step);
@@ -230,15 +240,18 @@ pub fn record_step(run: &mut Run, batch: &StepBatch, keep: &Keep, loss: f64, out
     run.progress.skipped_steps += u64::from(!taken);
     let share = |count: u64| count as f64 / tokens.max(1) as f64;
     let metrics = &mut run.metrics;
-    metrics.record("loss", loss);
+    metrics.record("loss", reduced.loss);
     metrics.record("learning_rate", learning_rate);
-    metrics.record("mask/rejection_rate", share(rejected));
+    metrics.record(&format!("mask/{REJECTION_RATE}"), share(rejected));
+    metrics.record(&format!("mask/{REJECTED_GRADIENT}"), reduced.rejected.iter().sum());
     metrics.record("step_skipped", f64::from(u8::from(!taken)));
     if let Some(outcome) = outcome {
         metrics.record("grad_norm", outcome.grad_norm);
     }
-    for (id, count) in &keep.rejected {
-        metrics.record(&format!("{id}/rejection_rate"), share(*count));
+    for (by_mask, gradient) in keep.rejected.iter().zip(&reduced.rejected) {
+        let name = |name: &str| metric_name(Point::Mask, &by_mask.mask, name);
+        metrics.record(&name(REJECTION_RATE), share(by_mask.tokens.len() as u64));
+        metrics.record(&name(REJECTED_GRADIENT), *gradient);
     }
     if let Some(entropy) = &batch.entropy {
         let real = entropy.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);

@@ -2,7 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use insta::assert_snapshot;
 use tests::{Folder, RunDir};
@@ -13,14 +13,12 @@ const THIRTY_STEPS: &str =
 
 /// Waits until the run has written `steps` lines of metrics.
 fn wait_for(child: &mut Child, run: &RunDir, steps: usize) {
-    let start = Instant::now();
     let written = || {
         let text = std::fs::read_to_string(run.path().join("metrics.jsonl")).unwrap_or_default();
         text.lines().count() >= steps
     };
     while !written() {
         assert_eq!(child.try_wait().unwrap(), None, "the run ended too early");
-        assert!(start.elapsed() < Duration::from_secs(120), "the run does not get on");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
