@@ -9,7 +9,7 @@ class Part:
     def __init__(self, bench):
         self.bench = bench
         self.reference = runs.reference(bench, "reference")
-        self.half = runs.half(bench, "half", 1)
+        self.half = runs.half(bench, "begun", 1)
 
     def run(self, case):
         resumes = case.number % 2 == 0

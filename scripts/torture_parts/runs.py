@@ -60,7 +60,7 @@ def half(bench, name, steps=STEPS // 2):
     """The folder of a run that was stopped in the middle, of which what is left to do leads to the reference."""
     folder = bench.fresh(name)
     bench.must(*train(), "--stop-after", steps, folder=folder)
-    again = copy(folder, bench.originals / f"{name}-again")
+    again = copy(folder, bench.fresh(f"{name}-again"))
     bench.must(*resume(), folder=again)
     if differing := [*differences(again, bench.originals / "reference")]:
         raise Failure(f"a run that was stopped and resumed is not the undisturbed one: {differing[0]}")
@@ -95,16 +95,22 @@ def names(folder):
 
 
 def contents(path):
-    """A file's bytes; of metrics what is not a time, of a batch its header and data, since metadata have no order."""
+    """What must be the same of a file: of metrics what is no time, of a manifest, which may have a digest of them, how far the run has
+    come, of a batch its header and data, since metadata have no order; else all bytes."""
     data = path.read_bytes()
     if path.parent.name == BATCHES:
         return mutate.unpack(data)
-    return metrics(data) if path.name == "metrics.jsonl" else data
+    if path.suffix == ".json" and (progress := progress_of(data)):
+        return progress
+    return [timeless(line) for line in data.split(b"\n")] if path.name == "metrics.jsonl" else data
 
 
-def metrics(data):
-    lines = data.split(b"\n")
-    return [timeless(line) for line in lines]
+def progress_of(data):
+    """How far a run has come, where this is a manifest that says so."""
+    try:
+        return json.loads(data).get("progress")
+    except (ValueError, AttributeError):
+        return None
 
 
 def timeless(line):
