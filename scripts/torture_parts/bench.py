@@ -6,7 +6,7 @@ import random
 import shutil
 from pathlib import Path
 
-from . import process, settings, verdict
+from . import process, verdict
 from .settings import Failure
 from .verdict import Finding
 

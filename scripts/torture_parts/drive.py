@@ -14,7 +14,15 @@ from . import flips, kills, knobs, locks, mutations, process, settings, special,
 from .bench import Bench, Case
 from .settings import Failure
 
-PARTS = {"kills": kills, "locks": locks, "flips": flips, "mutations": mutations, "settings": knobs, "special": special, "swaps": swaps}
+PARTS = {
+    "kills": kills,
+    "locks": locks,
+    "flips": flips,
+    "mutations": mutations,
+    "settings": knobs,
+    "special": special,
+    "swaps": swaps,
+}
 
 
 @dataclasses.dataclass
@@ -75,7 +83,8 @@ def reproduce(args):
         case.close(keep=True)
     for outcome in case.log:
         print(verdict.command_line(outcome).replace(str(case.folder), str(bench.found / case.folder.name)))
-        print(f"  {'killed' if outcome.killed else f'exit code {outcome.code}'} after {outcome.seconds:.2f} s  {verdict.said(outcome)}")
+        ended = "killed" if outcome.killed else f"exit code {outcome.code}"
+        print(f"  {ended} after {outcome.seconds:.2f} s  {verdict.said(outcome)}")
     for finding in case.findings:
         print(f"FOUND {finding.what}")
     print(f"its folder: {bench.found / case.folder.name}")

@@ -14,7 +14,15 @@ from pathlib import Path
 
 SIN = os.environ.get("FAKE_SIN", "")
 MARKS = Path(os.environ.get("FAKE_MARKS", "/nonexistent"))
-FILES = ("config.json", "model.safetensors", "optimizer.safetensors", "component-0.bin", "tokenizer.json", "tokenizer_config.json")
+FILES = (
+    "config.json",
+    "model.safetensors",
+    "optimizer.safetensors",
+    "component-0.bin",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+RECORDS = ("metrics.jsonl", "completions.jsonl", "plugins.json", "config.toml")
 SAID = []
 
 
@@ -48,7 +56,8 @@ def digest(data):
 
 def weights(number):
     data = digest(str(number).encode())[:32].encode()
-    header = json.dumps({name: {"dtype": "F32", "shape": [4], "data_offsets": [at, at + 16]} for name, at in (("a", 0), ("b", 16))}).encode()
+    tensors = {name: {"dtype": "F32", "shape": [4], "data_offsets": [at, at + 16]} for name, at in (("a", 0), ("b", 16))}
+    header = json.dumps(tensors).encode()
     return struct.pack("<Q", len(header)) + header + data
 
 
@@ -109,7 +118,8 @@ def lock(run):
 
 
 def start(option):
-    run = Path(option["--output-dir"]) if "--output-dir" in option else Path(next((s.split("=")[1].strip('"') for s in option["--set"] if "output_dir" in s), "out"))
+    named = [one.split("=")[1].strip('"') for one in option["--set"] if "output_dir" in one]
+    run = Path(option.get("--output-dir") or (named or ["out"])[0])
     config = settings(option)
     if SIN == "replaces" and not run.name:
         Path("config.toml").write_text("replaced")
@@ -174,7 +184,6 @@ def newest(run):
     for old in checkpoints.glob(".*"):
         if SIN != "leaves-partials":
             shutil.rmtree(old)
-    records = ("metrics.jsonl", "completions.jsonl", "plugins.json", "config.toml")
     found = sorted(checkpoints.glob("step-*"))
     step, state, known = 0, 7, {}
     read(run / "plugins.json")
@@ -184,7 +193,7 @@ def newest(run):
         step, state, known = manifest["progress"]["step"], manifest["state"], manifest["records"]
         if known.get("config.toml") != digest(read(run / "config.toml")) and SIN != "unverified":
             raise Refused("other settings")
-    for name in records[:3]:
+    for name in RECORDS[:3]:
         try:
             data = read(run / name)
         except (OSError, Refused):
@@ -205,10 +214,11 @@ def save(run, step, state):
     if SIN == "leaves-partials":
         (run / f"checkpoints/.partial-x{step}").mkdir(exist_ok=True)
     for name in FILES:
-        text = weights(f"{name} {state}") if name.endswith(("bin", "safetensors")) else json.dumps({"name": name, "width": 16}).encode()
-        (partial / name).write_bytes(json.dumps({"model": {"vocab": {"0": 0}}}).encode() if name == "tokenizer.json" else text)
+        described = {"model": {"vocab": {"0": 0}}} if name == "tokenizer.json" else {"name": name}
+        text = json.dumps(described).encode() if name.endswith("json") else weights(f"{name} {state}")
+        (partial / name).write_bytes(text)
     hashes = {name: digest((partial / name).read_bytes()) for name in FILES}
-    records = {name: digest((run / name).read_bytes()) for name in ("metrics.jsonl", "completions.jsonl", "plugins.json", "config.toml")}
+    records = {name: digest((run / name).read_bytes()) for name in RECORDS}
     manifest = {"progress": {"step": step}, "state": state, "hashes": hashes, "records": records}
     (partial / "progress.json").write_text(json.dumps(manifest | {"self": digest(json.dumps(manifest).encode())}))
     partial.rename(run / f"checkpoints/step-{step}")
@@ -249,10 +259,9 @@ def look_at(model):
             json.loads(data)
         elif SIN not in ("unverified", "reads-anything") and not json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]]):
             raise Refused("an empty header")
-    if not (model / "model.safetensors").exists() and not (model / "model.safetensors.index.json").exists() or not (model / "config.json").exists():
-        raise Refused("no model")
-    if not (model / "tokenizer.json").exists():
-        raise Refused("no tokenizer")
+    for names in (("model.safetensors", "model.safetensors.index.json"), ("config.json",), ("tokenizer.json",)):
+        if not any((model / name).exists() for name in names):
+            raise Refused(f"no {names[0]}")
 
 
 def plugins(option, rest):
@@ -272,7 +281,10 @@ def plugins(option, rest):
         raise Refused("no library")
     if "--hash" in rest:
         return say(f"{path}@sha256:{digest(first if SIN == 'second-look' else data)}  {name} 0.1.0")
-    return say(f"mask\n  {name}.curvature   drops tokens\n{' ' * 27}keys: a, b, c, hessian_interval\n{' ' * 27}from {name} 0.1.0, `x`")
+    margin = " " * 27
+    return say(
+        f"mask\n  {name}.curvature   drops tokens\n{margin}keys: a, b, c, hessian_interval\n{margin}from {name} 0.1.0, `x`"
+    )
 
 
 def say(text):

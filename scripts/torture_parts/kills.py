@@ -1,34 +1,37 @@
-"""SIGKILL at any moment of a run, several times in a row; in the end it must be the run that nobody disturbed."""
+"""SIGKILL at any moment of a run, or a full disk, several times in a row; in the end it must be the run that nobody disturbed."""
 
 import os
 import shutil
 import time
 
-from . import runs, settings, verdict
+from . import process, runs, settings, verdict
 
-TRIED = "SIGKILL during start, checkpoint, prune and between, up to four times on one run, then `--resume` to the end"
+TRIED = "SIGKILL during start, checkpoint and prune, or a full disk, up to four times on one run, then `--resume` to the end"
+# Most bytes of a file where the disk is full: enough for what is printed, at most too little for the optimizer's state.
+FULL = (4096, 1_000_000)
+WITH_LIMIT = ("sh", "-c", 'trap "" XFSZ; ulimit -f "$0"; exec "$@"')
 BATCHES_EVERY = 4
 
 
 class Part:
     def __init__(self, bench):
         self.bench = bench
-        self.references = {batches: runs.reference(bench, f"reference{'-batches' * batches}", batches) for batches in (False, True)}
+        self.references = {
+            batches: runs.reference(bench, f"reference{'-batches' * batches}", batches) for batches in (False, True)
+        }
         # How long an undisturbed run takes, and how often something appears, changes its name or goes meanwhile.
         folder = bench.fresh("measured")
-        process = bench.start(runs.train(), folder)
-        watch(process, folder, changes=None)
-        self.seconds = process.outcome().seconds
-        folder = bench.fresh("measured")
-        process = bench.start(runs.train(), folder)
-        self.changes = max(4, watch(process, folder, changes=None))
-        process.outcome()
+        started = bench.start(runs.train(), folder)
+        self.changes = max(4, watch(started, folder, changes=None))
+        self.seconds = started.outcome().seconds
         shutil.rmtree(folder)
 
     def run(self, case):
         batches = case.number % BATCHES_EVERY == 0
         for _ in range(case.rng.randint(1, 4)):
-            launch(self, case, batches)
+            disturbed = fill if case.rng.random() < 0.1 else launch
+            if not disturbed(self, case, batches):
+                break
         outcome = case.call(*runs.next_launch(case.folder, batches))
         if outcome.code != 0:
             case.find("a run that was killed cannot go on", outcome)
@@ -38,27 +41,38 @@ class Part:
 
 
 def launch(part, case, batches):
-    """One launch that is killed, after a time or after a change among its files, unless it ends before."""
+    """One launch that is killed, after a time or after a change among its files; whether it did not end before."""
     at_change, delay = case.rng.random() < 0.7, case.rng.random()
-    process = part.bench.start(runs.next_launch(case.folder, batches), case.folder)
+    started = part.bench.start(runs.next_launch(case.folder, batches), case.folder)
     if at_change:
-        watch(process, case.folder, case.rng.randint(1, part.changes))
-        process.ended(delay * 0.002)
+        watch(started, case.folder, 1 + int(part.changes * case.rng.random() ** 2))
+        started.ended(delay * 0.002)
     else:
-        process.ended(delay * part.seconds)
-    process.kill()
-    outcome = process.outcome()
+        started.ended(delay * part.seconds)
+    started.kill()
+    outcome = started.outcome()
     if outcome.killed:
         case.tally[f"killed {moment(case.folder)}"] += 1
     elif outcome.code != 0:
         case.find("a run that was killed cannot go on", outcome)
     case.judge(outcome)
+    return outcome.killed
 
 
-def watch(process, folder, changes):
+def fill(part, case, batches):
+    """One launch on a disk on which no file grows beyond a size; whether that stopped it."""
+    size = int(FULL[0] * (FULL[1] / FULL[0]) ** case.rng.random())
+    command = [*WITH_LIMIT, str(size // 512), part.bench.host, *runs.next_launch(case.folder, batches)]
+    outcome = process.Process([str(word) for word in command], case.folder, part.bench.environment).outcome()
+    case.tally["stopped by a full disk"] += outcome.code != 0
+    case.judge(outcome)
+    return outcome.code != 0
+
+
+def watch(started, folder, changes):
     """Looks at the names under the folder until they changed so often, or the process ended; how often they did."""
     seen, before = 0, None
-    while not process.ended(0) and time.monotonic() < process.began + settings.HANG:
+    while not started.ended(0) and time.monotonic() < started.began + settings.HANG:
         now = [path for path, _ in verdict.walk(folder)]
         if before is not None and now != before:
             seen += 1

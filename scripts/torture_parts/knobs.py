@@ -2,26 +2,22 @@
 
 import re
 
-from . import runs
+from . import nasty, runs
 from .settings import ROOT, Failure
 
 TRIED = "`--set` of every documented key, alone and several at once, with absurd values and products that wrap"
 
-SIZES = [2**31 - 1, 2**31, 2**32, 2**32 + 8, 2**40, 2**53 + 1, 2**60, 2**61 + 1, 2**62, 2**62 + 4, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30]
-SMALL = [0, 1, 2, 3, -1, -8]
 # Keys that count something, several of which are multiplied somewhere.
-COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations", "num_generations")
-COUNTS += ("max_completion_length", "max_prompt_length", "max_steps", "save_steps", "last_layer_top_k", "top_k", "num_prompts", "eval_steps")
-FLOATS = ["nan", "inf", "-inf", "1e999", "-1e999", "0.0", "-0.0", "1e-320", "-1.5", "1e308", "1.0000000001", "99999999999999999999", ".5", "1_0"]
-TEXTS = ['""', '" "', '"\x1b[31mred"', '"\\u0000"', '"\\u001b[2J"', '"' + "x" * 5000 + '"', "\u202eabc", '"cpu\\n"', '"cuda:0"', '"cuda:99999999999999999999"']
-TEXTS += ['"/dev/zero"', '"/dev/full"', '"."', '"/proc/self/mem"', '"kept\\r"', '"f16"', "", "=", "'", '"', "nul\x01l", "é" * 300]
-SHAPES = ["true", "false", "[]", "[1, 2]", "{}", "{a = 1}", "[[]]", "1979-05-27T07:32:00Z", "[" * 3000, "0x7fffffffffffffff", "0b11", "1__0", "{use = 1}"]
-ODD_KEYS = ["", "=", ".", "..", "train", "train.", ".seed", "train..seed", "train.seed.x", "mask", "mask.0", "mask.0.", "mask.-1.x", "mask.1.use", "reward.1.use"]
-ODD_KEYS += ["mask.99999999999999999999.use", "mask.4294967296.use", "reward.0", "reward.0.use", "x" * 4000, "train.\x1b[31m", "a.b.c.d.e.f", "recipe", "advantage.use"]
-ODD_KEYS += ["TRAIN.seed", "train.sed", '"train".seed', "train.seed ", "[train]", "mask.0.use", "objective.reduction", "é.ü"]
-# What would go out of the case's folder, or be a device.
-OUTPUTS = ['""', '"."', '".."', '"./"', '"config.toml"', '"a/b/c"', '"config.toml/run"', '"' + "x" * 300 + '"', '"run\\u0000"', '"\\u001b[31mrun"', '"./run/../run"', "1", "[]"]
-OWN = {"config.toml": "mine\n", "plugins.json": "mine\n", "metrics.jsonl": "mine\n", "checkpoints/step-000009/progress.json": "mine\n"}
+COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations")
+COUNTS += ("num_generations", "max_completion_length", "max_prompt_length", "last_layer_top_k", "top_k", "num_prompts")
+COUNTS += ("max_steps", "save_steps", "eval_steps")
+# What lies in the folder where the command runs.
+OWN = {
+    "config.toml": "mine\n",
+    "plugins.json": "mine\n",
+    "metrics.jsonl": "mine\n",
+    "checkpoints/step-000009/progress.json": "mine\n",
+}
 
 
 class Part:
@@ -46,12 +42,12 @@ class Part:
     def command(self, draw):
         sets, kind = [], draw.random()
         if kind < 0.1:
-            return [*training(), "--set", f"train.output_dir={draw.choice(OUTPUTS)}"]
+            return [*training(), "--set", f"train.output_dir={draw.choice(nasty.FOLDERS)}"]
         if kind < 0.2:
-            sets = [f"{draw.choice(ODD_KEYS)}={value(draw)}"]
+            sets = [f"{draw.choice(nasty.KEYS)}={value(draw)}"]
         elif kind < 0.5:
             for key in draw.sample(self.counts, draw.choice((2, 2, 3, 4))):
-                sets.append(f"{key}={draw.choice(SIZES if draw.random() < 0.7 else SMALL)}")
+                sets.append(f"{key}={draw.choice(nasty.SIZES if draw.random() < 0.7 else nasty.SMALL)}")
         else:
             sets = [f"{key}={value(draw)}" for key in draw.sample(self.keys, draw.choice((1, 1, 1, 2)))]
         sets = [word for one in sets for word in ("--set", one)]
@@ -59,7 +55,8 @@ class Part:
         if masks and draw.random() < 0.5:
             batch = ROOT / "tests/data/replay/paper-token-adam/batch-0000.safetensors"
             return ["replay", "--plugin", "libcapo.so", *sets, "--out", "out", batch]
-        return draw.choice(([*training(), *sets, "--output-dir", "out"], [*training(), *sets, "--output-dir", "out"], evaluating(sets), teaching(sets)))
+        trained = [*training(), *sets, "--output-dir", "out"]
+        return draw.choice((trained, trained, evaluating(sets), teaching(sets)))
 
 
 def training():
@@ -78,7 +75,7 @@ def teaching(sets):
 
 
 def value(draw):
-    return str(draw.choice(draw.choice((SIZES, SIZES, SMALL, FLOATS, TEXTS, SHAPES))))
+    return str(draw.choice(draw.choice((nasty.SIZES, nasty.SIZES, nasty.SMALL, nasty.REALS, nasty.TEXTS, nasty.SHAPES))))
 
 
 def documented(text):

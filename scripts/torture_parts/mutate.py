@@ -4,14 +4,7 @@ import json
 import re
 import struct
 
-NUMBERS = [b"0", b"-1", b"1", b"2", b"3", b"1e999", b"-1e999", b"nan", b"inf", b"-inf", b"0.0", b"-0", b"1e-320", b"0.1", b"1e308"]
-NUMBERS += [str(n).encode() for n in (255, 65536, -(2**31), 2**31, 2**32 - 1, 2**32, 2**40, 2**53 + 1, 2**62, 2**63 - 1, -(2**63))]
-NUMBERS += [str(n).encode() for n in (2**63, 2**64 - 1, 2**64, 10**30, 2**61 + 1, 3 * 2**62)] + [b"9" * 400]
-STRINGS = [b'""', b'"\x00"', b'"\\u0000"', b'"\x1b[31mred"', b'"\\u001b[2J"', b'"\\ud800"', b'"\xff\xfe"', b'"' + b"a" * 70_000 + b'"']
-STRINGS += ['"ünï—\u202e"'.encode(), '"\u009b31m"'.encode(), b'"../../../etc/passwd"', b'"/dev/zero"', b'"/"', b'"."', b"'%s%n'", b'"a\\nb\\rc"']
-OTHERS = [b"null", b"true", b"false", b"[]", b"{}", b"[[]]", b'{"":0}', b"[1,2,3]", b"[" * 5000, b'{"a":' * 5000, b"[" * 200 + b"]" * 200]
-RAW = [b"\x00", b"\x1b[2J", b"\x07", b"\r", b"\xef\xbb\xbf", b"\xff\xfe", b"\n\n", b'"', b"\\", b"}", b"]", b",", b"=", b"#", b"\x00" * 4096]
-NASTY = NUMBERS + STRINGS + OTHERS + RAW
+from . import nasty
 
 WORD = re.compile(rb'"(?:[^"\\\n]|\\.){0,200}"|[-+]?\d[\d.]*(?:[eE][-+]?\d+)?|true|false|null')
 
@@ -60,7 +53,7 @@ def exchange(data, draw):
 
 def splice(data, draw):
     at = draw.choice((0, len(data), place(data, draw), place(data, draw)))
-    return data[:at] + draw.choice(NASTY) + data[at:]
+    return data[:at] + draw.choice(nasty.ANYTHING) + data[at:]
 
 
 def word(data, draw):
@@ -69,8 +62,8 @@ def word(data, draw):
     if not found:
         return splice(data, draw)
     match = draw.choice(found)
-    alike = STRINGS if match[0].startswith(b'"') else NUMBERS
-    return data[: match.start()] + draw.choice(draw.choice((alike, alike, NASTY))) + data[match.end() :]
+    alike = nasty.STRINGS if match[0].startswith(b'"') else nasty.NUMBERS
+    return data[: match.start()] + draw.choice(draw.choice((alike, alike, nasty.ANYTHING))) + data[match.end() :]
 
 
 def line(data, draw):
@@ -96,11 +89,10 @@ def tensors(data, draw):
     if how < 0.9:
         header = mutated(header, draw)
         return struct.pack("<Q", len(header)) + header + rest
-    numbers = (b"\x00\x00\xc0\x7f", b"\x00\x00\x80\x7f", b"\xff\xff\x7f\x7f", b"\xff\xff\xff\xff", b"\x00\x00\x00\x80", b"\x01\x00\x00\x00")
     changed = bytearray(rest)
     for _ in range(draw.choice((1, 3, 50))):
         at = draw.randrange(max(1, len(changed) // 4)) * 4
-        changed[at : at + 4] = draw.choice(numbers)
+        changed[at : at + 4] = draw.choice(nasty.FLOATS)
     return data[: 8 + size] + bytes(changed)
 
 

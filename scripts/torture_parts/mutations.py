@@ -8,7 +8,9 @@ from pathlib import Path
 from . import mutate, originals, runs
 from .bench import copy, put
 
-TRIED = "mutated TOML, JSONL, model directories, batches and run directories, through `train`, `eval`, `sft`, `replay` and `check`"
+TRIED = (
+    "mutated TOML, JSONL, model directories, batches and run directories, through `train`, `eval`, `sft`, `replay` and `check`"
+)
 
 
 @dataclasses.dataclass
@@ -82,8 +84,8 @@ def models(bench):
     for name, folder in (("model", made), ("sharded model", originals.shards(bench, made)), *tokenizers):
         held = bench.fresh(f"holding-{name.replace(' ', '-')}")
         copy(folder, held / "model")
-        files = ["tokenizer.json"] if name.startswith("model-") else [file for file in sorted(os.listdir(folder)) if "tokenizer" not in file]
-        for file in [*files, *(("tokenizer.json", "tokenizer_config.json") if name == "model" else ())]:
+        files = [file for file in sorted(os.listdir(folder)) if name == "model" or "tokenizer" not in file]
+        for file in ["tokenizer.json"] if name.startswith("model-") else files:
             how = mutate.tensors if file.endswith(".safetensors") else mutate.mutated
             yield Input(f"{name}'s {file}", held, f"model/{file}", command, how)
     held = bench.fresh("fresh")
@@ -97,6 +99,7 @@ def run_files(bench):
     reference = bench.originals / "reference"
     newest = runs.checkpoint(reference).relative_to(reference)
     names = [f"{runs.RUN}/{name}" for name in ("config.toml", "plugins.json", "metrics.jsonl", "completions.jsonl")]
-    names += [str(newest / file.name) for file in sorted((reference / newest).glob("*.json")) if file.name not in originals.MODEL_FILES]
+    manifests = {file.name for file in (reference / newest).glob("*.json")} - set(originals.MODEL_FILES)
+    names += [str(newest / name) for name in sorted(manifests)]
     for name in names:
         yield Input(f"a run's {Path(name).name}", reference, name, [*runs.resume(), "--stop-after", runs.STEPS + 1])

@@ -70,7 +70,7 @@ def half(bench, name, steps=STEPS // 2):
 def differences(folder, expected):
     """How a folder with a finished run differs from that of another, as sentences."""
     here, there = names(folder), names(expected)
-    for name in sorted({general(name) for name in here - there}):
+    for name in sorted({verdict.general(name) for name in here - there}):
         yield f"`{name}` is left behind"
     for name in sorted(there - here):
         yield f"`{name}` is missing"
@@ -80,23 +80,14 @@ def differences(folder, expected):
             yield f"`{name}` is not that of an undisturbed run"
 
 
-def general(name):
-    """A path up to the first folder with a random name, without what is random in it."""
-    parts = name.split("/")
-    for number, part in enumerate(parts):
-        if part.startswith(settings.UNFINISHED):
-            return "/".join([*parts[:number], part.partition("-")[0] + "-*"])
-    return name
-
-
 def names(folder):
     paths = {path for path, _ in verdict.walk(folder)}
     return {path for path in paths if not any(lock in path.rsplit("/")[-1] for lock in settings.LOCKS)}
 
 
 def contents(path):
-    """What must be the same of a file: of metrics what is no time, of a manifest, which may have a digest of them, how far the run has
-    come, of a batch its header and data, since metadata have no order; else all bytes."""
+    """What must be the same of a file: all bytes, but of metrics what is no time; of a manifest, which may have a digest of them, how
+    far the run has come; of a batch its header and data, since metadata have no order."""
     data = path.read_bytes()
     if path.parent.name == BATCHES:
         return mutate.unpack(data)

@@ -7,7 +7,10 @@ import socket
 from . import originals, runs
 from .bench import copy
 
-TRIED = "FIFO, socket, folder, devices, dangling and looping links, unreadable files as config, dataset, model, batch, plugin, run; outputs to `/dev/full` and a closed pipe"
+TRIED = (
+    "FIFO, socket, folder, devices, dangling and looping links, unreadable files as config, dataset, model, batch, plugin and run; "
+    "output to `/dev/full` and to a closed pipe"
+)
 # Seconds: nothing here has to be computed.
 LIMIT = 20
 
@@ -124,7 +127,10 @@ def outputs(bench, data, batch):
         (data, ["eval", "--config", "data.toml", "--num-prompts", "1"]),
         (data, ["sft", "--config", "sft.toml", "--output-dir", "out"]),
         (batch, ["replay", "--plugin", "libcapo.so", "--out", "out", "batch-0000.safetensors"]),
-        (batch, ["replay", "--plugin", "libcapo.so", "--sweep", "mask.0.fisher_threshold=1e-6..1e-2:2", "batch-0000.safetensors"]),
+        (
+            batch,
+            ["replay", "--plugin", "libcapo.so", "--sweep", "mask.0.fisher_threshold=1e-6..1e-2:2", "batch-0000.safetensors"],
+        ),
         (data, ["new-plugin", "calm"]),
         (data, ["--help"]),
         (data, ["--version"]),

@@ -12,8 +12,10 @@ def table(results, args):
     """Markdown: the command, a line for every part, and what was found."""
     command = shlex.join(["scripts/torture", *sys.argv[1:]])
     kills = sum(result.tally["killed"] for result in results)
-    lines = [f"`{command}`, seed {args.seed}, {platform.machine()}: {sum(result.done for result in results):,} cases, {kills:,} kills", ""]
-    lines += ["| part | what is tried | cases | what became of them | longest | most memory | findings |", "|---|---|---|---|---|---|---|"]
+    cases = sum(result.done for result in results)
+    lines = [f"`{command}`, seed {args.seed}, {platform.machine()}: {cases:,} cases, {kills:,} kills", ""]
+    lines += ["| part | what is tried | cases | what became of them | longest | most memory | findings |"]
+    lines += ["|---|---|---|---|---|---|---|"]
     lines += [row(result) for result in results]
     found = collections.Counter((result.name, finding.what) for result in results for finding in result.findings)
     if found:
@@ -22,7 +24,8 @@ def table(results, args):
         for result in results:
             for finding in result.findings:
                 first.setdefault((result.name, finding.what), finding.case)
-        lines += [f"| {name}: {escaped(what)} | {times} | `--reproduce {first[name, what]}` |" for (name, what), times in found.most_common()]
+        for (name, what), times in found.most_common():
+            lines.append(f"| {name}: {escaped(what)} | {times} | `--reproduce {first[name, what]}` |")
     return "\n".join(lines) + "\n"
 
 

@@ -81,10 +81,19 @@ def traces(outcome, before, after):
     """What a command left behind that it must not have, as sentences. Bad input leaves everything as it was."""
     if outcome.code == 2 and before != after:
         changed = sorted(path for path in {**before, **after} if before.get(path) != after.get(path))
-        yield f"exit code 2, but {changed[0]} is not as before"
+        yield f"exit code 2, but {general(changed[0])} is not as before"
     for path in after:
         if path not in before and Path(path).name.startswith(settings.UNFINISHED):
-            yield f"left behind: {re.sub('[0-9A-Za-z]{6}$', 'XXXXXX', path)}"
+            yield f"left behind: {general(path)}"
+
+
+def general(name):
+    """A path up to the first folder with a random name, without what is random in it."""
+    parts = name.split("/")
+    for number, part in enumerate(parts):
+        if unfinished := [kind for kind in settings.UNFINISHED if part.startswith(kind)]:
+            return "/".join([*parts[:number], f"{unfinished[0]}*"])
+    return name
 
 
 def command_line(outcome):
