@@ -6,12 +6,14 @@
 mod arithmetic;
 mod contain;
 mod jsonl;
+mod row;
 mod row_check;
 mod tokenizer;
 mod tokenizer_json;
 
 pub use arithmetic::Arithmetic;
-pub use jsonl::{Columns, Jsonl, rows};
+pub use jsonl::{Jsonl, rows};
+pub use row::Columns;
 pub use row_check::{Demands, OnBadRow, Purpose};
 pub use tokenizer::{Tokenizer, TokenizerConfigs};
 
