@@ -10,13 +10,16 @@
 mod arrays;
 pub mod batch_file;
 mod component;
+mod elf;
 pub mod files;
 pub mod find;
 pub mod mask;
 pub mod open;
+pub mod owner;
 mod recorded;
 pub mod registry;
 pub mod replay;
+mod sealed;
 pub mod trust;
 pub mod upload;
 pub mod watchdog;

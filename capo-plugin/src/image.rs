@@ -7,11 +7,13 @@ use crate::abi::{
     ADVANTAGE_POINT, AdvantageBox, AdvantagePoint, ComponentInfo, MASK_POINT, MaskBox, MaskPoint, OBJECTIVE_POINT,
     ObjectiveBox, ObjectivePoint, PluginRoot_Ref, RECIPE_POINT, RecipeInfo, RecipePoint, WireError, leak_root,
 };
+use crate::abi_recipe::{RECIPE_POINT_2, RecipePoint2};
 use crate::abi_reward::{REWARD_POINT, RewardBox, RewardPoint};
 use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn};
 use crate::error::PluginError;
 use crate::extension::Extension;
-use crate::register::{Entry, Make, Recipe};
+use crate::recipe::{recipes, recipes_with_settings};
+use crate::register::{Entry, Make};
 
 /// An extension point of the training loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
@@ -106,13 +108,23 @@ impl Image {
         Ok(list.map(RVec::into_vec).unwrap_or_default())
     }
 
-    /// The recipes that it carries.
+    /// The recipes of components alone that it carries.
     ///
     /// # Errors
     ///
     /// When the image compiled another layout under the recipes' id.
     pub fn recipes(&self) -> Result<Vec<RecipeInfo>, String> {
         Ok(self.extension::<RecipePoint>(RECIPE_POINT)?.map(|point| (point.recipes)().into_vec()).unwrap_or_default())
+    }
+
+    /// The recipes with settings beside their components that it carries.
+    ///
+    /// # Errors
+    ///
+    /// When the image compiled another layout under their id.
+    pub fn recipes_with_settings(&self) -> Result<Vec<RecipeInfo>, String> {
+        let point = self.extension::<RecipePoint2>(RECIPE_POINT_2)?;
+        Ok(point.map(|point| (point.recipes)().into_vec()).unwrap_or_default())
     }
 
     /// Builds reward `id` from its table, written as JSON text.
@@ -176,12 +188,14 @@ extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
     static OBJECTIVE: ObjectivePoint = ObjectivePoint { components: objectives, create: create_objective };
     static MASK: MaskPoint = MaskPoint { components: masks, create: create_mask };
     static RECIPE: RecipePoint = RecipePoint { recipes };
+    static RECIPE_2: RecipePoint2 = RecipePoint2 { recipes: recipes_with_settings };
     match id.as_str() {
         REWARD_POINT => ROption::RSome(Extension::of(&REWARD)),
         ADVANTAGE_POINT => ROption::RSome(Extension::of(&ADVANTAGE)),
         OBJECTIVE_POINT => ROption::RSome(Extension::of(&OBJECTIVE)),
         MASK_POINT => ROption::RSome(Extension::of(&MASK)),
         RECIPE_POINT => ROption::RSome(Extension::of(&RECIPE)),
+        RECIPE_POINT_2 => ROption::RSome(Extension::of(&RECIPE_2)),
         _ => ROption::RNone,
     }
 }
@@ -223,18 +237,6 @@ extern "C" fn objectives() -> RVec<ComponentInfo> {
 
 extern "C" fn masks() -> RVec<ComponentInfo> {
     infos(|make| matches!(make, Make::Mask(_)))
-}
-
-extern "C" fn recipes() -> RVec<RecipeInfo> {
-    inventory::iter::<Recipe>
-        .into_iter()
-        .map(|recipe| RecipeInfo {
-            name: recipe.name.into(),
-            about: recipe.about.into(),
-            toml: recipe.toml.into(),
-            package: recipe.package.into(),
-        })
-        .collect()
 }
 
 /// Builds a component from its table, written as JSON text.

@@ -84,7 +84,8 @@
 //!
 //! # Recipes
 //!
-//! [`recipe!`] attaches a default choice of components, so that `--plugin` alone selects a method.
+//! [`recipe!`] attaches a default choice of components, so that `--plugin` alone selects a method; it may also set defaults of
+//! `[train]`, `[rollout]` and `[[reward]]`.
 //!
 //! # Tests
 //!
@@ -100,6 +101,7 @@
 #![deny(missing_docs)]
 
 pub mod abi;
+pub mod abi_recipe;
 pub mod abi_reward;
 mod batch;
 mod component;
@@ -110,6 +112,7 @@ mod extension;
 mod guard;
 mod image;
 mod points;
+mod recipe;
 mod register;
 mod rollout;
 mod tensor;

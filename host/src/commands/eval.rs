@@ -19,7 +19,7 @@ use crate::reward::Rewards;
 pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
         let registry = args.plugins.open()?;
-        let config = args.config.resolve(&registry)?;
+        let config = args.config.resolve(&registry, &[])?.config;
         let name = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);
         let files = embedded::model_files(name)?;
         let dtype = config.train.dtype;
