@@ -50,11 +50,8 @@ impl Draft {
             table = parse_table(default, DEFAULT)?;
             origin = format!("{origin} over {DEFAULT}");
         }
-        let keys = |(name, value): (&String, &Value)| {
-            let keys = value.as_table().into_iter().flat_map(Table::keys).map(|key| format!("{name}.{key}"));
-            keys.chain([name.clone()]).collect::<Vec<_>>()
-        };
-        let given = file.iter().flat_map(keys).collect();
+        let tables = file.iter().filter_map(|(name, value)| Some((name, value.as_table()?)));
+        let given = tables.flat_map(|(name, table)| names(name, table)).chain(file.keys().cloned()).collect();
         table.extend(file);
         let origin = if sets.is_empty() { origin } else { format!("{origin} and `--set`") };
         let sets = sets.iter().map(|set| parse_set(set)).collect::<Result<_>>()?;
@@ -182,9 +179,13 @@ impl Draft {
     fn apply_sets(&mut self, phase: Phase) -> Result<()> {
         for (path, value) in self.sets.iter().filter(|(path, _)| Phase::of(path) == phase) {
             let (section, key) = path.split_once('.').unwrap_or((path, ""));
+            match value {
+                Value::Table(table) if key.is_empty() => self.given.extend(names(section, table)),
+                _ => self.given.extend([format!("{section}.{}", key.split('.').next().unwrap_or_default())]),
+            }
             self.given.insert(section.to_owned());
-            self.given.insert(format!("{section}.{}", key.split('.').next().unwrap_or_default()));
-            let path = if phase == Phase::AfterRecipe { numbered(&self.table, section, path)? } else { path.clone() };
+            let by_name = ["mask", "reward"].contains(&section);
+            let path = if by_name { numbered(&self.table, section, path)? } else { path.clone() };
             set(&mut self.table, &path, value.clone())?;
         }
         Ok(())
@@ -217,6 +218,11 @@ impl Draft {
             Some(value) => to_component(&format!("[{section}]"), value.clone(), &self.origin),
         }
     }
+}
+
+/// The `section.key`s of a section.
+fn names(section: &str, table: &Table) -> Vec<String> {
+    table.keys().map(|key| format!("{section}.{key}")).collect()
 }
 
 /// When overrides apply: those of components to what a recipe filled in.

@@ -56,15 +56,23 @@ pub(crate) fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
 ///
 /// # Errors
 ///
-/// When no entry is called so, or several are.
+/// When there is no entry, none that is called so, or several are.
 pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<String> {
     let Some(rest) = path.strip_prefix(section).and_then(|rest| rest.strip_prefix('.')) else {
         return Ok(path.to_owned());
     };
-    let (Some(Value::Array(entries)), false) = (table.get(section), rest.starts_with(|c: char| c.is_ascii_digit()))
-    else {
-        return Ok(path.to_owned());
+    let entries = match table.get(section) {
+        None => &[][..],
+        Some(Value::Array(entries)) => entries,
+        Some(_) => return Ok(path.to_owned()),
     };
+    if entries.is_empty() {
+        let advice = if section == "mask" { "add one with `--mask ID`" } else { "name one in a config" };
+        bail!("`--set {path}=...`: this run has no {section} ({advice}; `host plugins` lists those on offer)");
+    }
+    if rest.starts_with(|c: char| c.is_ascii_digit()) {
+        return Ok(path.to_owned());
+    }
     let names = names(entries);
     let number = |(index, key): (usize, &str)| format!("{section}.{index}.{key}");
     let whole = names.iter().enumerate().filter_map(|(index, name)| Some((index, key_of(rest, name)?)));
@@ -77,9 +85,6 @@ pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<Strin
     let listed = |names: &[&str]| format!("`{}`", names.join("`, `"));
     match by_vendor[..] {
         [found] => Ok(number(found)),
-        [] if names.is_empty() => {
-            bail!("`--set {path}=...`: this run has no {section} (`host plugins` lists those on offer)")
-        }
         [] => bail!(
             "`--set {path}=...`: no {section} is called so (there are {}; write `--set {section}.{}.KEY=VALUE` or `--set {section}.0.KEY=VALUE`)",
             listed(&names.iter().map(String::as_str).collect::<Vec<_>>()),
@@ -143,7 +148,7 @@ mod tests {
         );
         assert_eq!(
             of(&[], "mask.adv.quantile"),
-            "`--set mask.adv.quantile=...`: this run has no mask (`host plugins` lists those on offer)"
+            "`--set mask.adv.quantile=...`: this run has no mask (add one with `--mask ID`; `host plugins` lists those on offer)"
         );
     }
 }
