@@ -8,12 +8,14 @@ use crate::abi::{
     ObjectiveBox, ObjectivePoint, PluginRoot_Ref, RECIPE_POINT, RecipeInfo, RecipePoint, WireError, leak_root,
 };
 use crate::abi_keys::{KEYS_POINT, KeyInfo, KeysPoint};
+use crate::abi_recipe::{RECIPE_POINT_2, RecipePoint2};
 use crate::abi_reward::{REWARD_POINT, RewardBox, RewardPoint};
 use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn};
 use crate::error::PluginError;
 use crate::extension::Extension;
 use crate::keys;
-use crate::register::{Entry, Make, Recipe};
+use crate::recipe::{recipes, recipes_with_settings};
+use crate::register::{Entry, Make};
 
 /// An extension point of the training loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
@@ -132,13 +134,23 @@ impl Image {
         keys::check(&docs, &read.map(|key| key.as_str()).collect::<Vec<_>>())
     }
 
-    /// The recipes that it carries.
+    /// The recipes of components alone that it carries.
     ///
     /// # Errors
     ///
     /// When the image compiled another layout under the recipes' id.
     pub fn recipes(&self) -> Result<Vec<RecipeInfo>, String> {
         Ok(self.extension::<RecipePoint>(RECIPE_POINT)?.map(|point| (point.recipes)().into_vec()).unwrap_or_default())
+    }
+
+    /// The recipes with settings beside their components that it carries.
+    ///
+    /// # Errors
+    ///
+    /// When the image compiled another layout under their id.
+    pub fn recipes_with_settings(&self) -> Result<Vec<RecipeInfo>, String> {
+        let point = self.extension::<RecipePoint2>(RECIPE_POINT_2)?;
+        Ok(point.map(|point| (point.recipes)().into_vec()).unwrap_or_default())
     }
 
     /// Builds reward `id` from its table, written as JSON text.
@@ -203,6 +215,7 @@ extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
     static MASK: MaskPoint = MaskPoint { components: masks, create: create_mask };
     static RECIPE: RecipePoint = RecipePoint { recipes };
     static KEYS: KeysPoint = KeysPoint { describe };
+    static RECIPE_2: RecipePoint2 = RecipePoint2 { recipes: recipes_with_settings };
     match id.as_str() {
         REWARD_POINT => ROption::RSome(Extension::of(&REWARD)),
         ADVANTAGE_POINT => ROption::RSome(Extension::of(&ADVANTAGE)),
@@ -210,6 +223,7 @@ extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
         MASK_POINT => ROption::RSome(Extension::of(&MASK)),
         RECIPE_POINT => ROption::RSome(Extension::of(&RECIPE)),
         KEYS_POINT => ROption::RSome(Extension::of(&KEYS)),
+        RECIPE_POINT_2 => ROption::RSome(Extension::of(&RECIPE_2)),
         _ => ROption::RNone,
     }
 }
@@ -259,18 +273,6 @@ extern "C" fn objectives() -> RVec<ComponentInfo> {
 
 extern "C" fn masks() -> RVec<ComponentInfo> {
     infos(Point::Mask)
-}
-
-extern "C" fn recipes() -> RVec<RecipeInfo> {
-    inventory::iter::<Recipe>
-        .into_iter()
-        .map(|recipe| RecipeInfo {
-            name: recipe.name.into(),
-            about: recipe.about.into(),
-            toml: recipe.toml.into(),
-            package: recipe.package.into(),
-        })
-        .collect()
 }
 
 /// Builds a component from its table, written as JSON text.

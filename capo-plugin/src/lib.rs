@@ -92,7 +92,8 @@
 //!
 //! # Recipes
 //!
-//! [`recipe!`] attaches a default choice of components, so that `--plugin` alone selects a method.
+//! [`recipe!`] attaches a default choice of components, so that `--plugin` alone selects a method; it may also set defaults of
+//! `[train]`, `[rollout]` and `[[reward]]`.
 //!
 //! # Tests
 //!
@@ -109,6 +110,7 @@
 
 pub mod abi;
 pub mod abi_keys;
+pub mod abi_recipe;
 pub mod abi_reward;
 mod batch;
 mod component;
@@ -120,6 +122,7 @@ mod guard;
 mod image;
 mod keys;
 mod points;
+mod recipe;
 mod register;
 mod rollout;
 mod sink;

@@ -167,7 +167,8 @@ macro_rules! __register {
 
 /// Offers a recipe: `recipe!("name", "what it is", include_str!("recipe.toml"))`, so that `--plugin` alone selects it.
 ///
-/// The text holds `[advantage]`, `[objective]` and any number of `[[mask]]`, as a config would.
+/// The text holds `[advantage]`, `[objective]` and any number of `[[mask]]`, as a config would. It may also hold `[train]`, `[rollout]`
+/// and `[[reward]]`: values for keys that the run's user did not set, which hosts before `capo.recipe/2` do not list.
 #[macro_export]
 macro_rules! recipe {
     ($name:expr, $about:expr, $toml:expr $(,)?) => {

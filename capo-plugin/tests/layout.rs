@@ -9,6 +9,7 @@ use capo_plugin::abi::{
     PluginRoot_Ref, RecipeInfo, RecipePoint, WireBatch, WireError, WireLastLayer, WireOptimizerState,
 };
 use capo_plugin::abi_keys::{KeyInfo, KeysPoint};
+use capo_plugin::abi_recipe::RecipePoint2;
 use capo_plugin::abi_reward::{RewardBox, RewardPoint, WireCompletion, WireRollout};
 use capo_plugin::{
     DType, Denominator, DeviceKind, Dims, ErrorKind, Extension, Inputs, OptimizerInfo, OptimizerKind, Purpose,
@@ -54,6 +55,7 @@ fn sizes_and_alignments() {
         WireBatch<'static> => 968 / 8,
         Purpose => 4 / 4,
         RewardPoint => 16 / 8,
+        RecipePoint2 => 8 / 8,
         RewardBox => 24 / 8,
         WireCompletion<'static> => 88 / 8,
         WireRollout<'static> => 64 / 8,

@@ -22,7 +22,7 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
             files::check_replaceable(path)?;
         }
         let registry = args.plugins.open()?;
-        let config = args.config.resolve(&registry)?;
+        let config = args.config.resolve(&registry, &[])?.config;
         ensure!(
             args.model.is_some() || !config.model.fresh_weights,
             "`model.fresh_weights` is true: there is no model to measure (name one with `--model`)"

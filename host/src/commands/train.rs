@@ -11,17 +11,17 @@ use capo_loader::registry::Registry;
 
 use super::Failure;
 use super::args::TrainArgs;
-use crate::config::{self, Draft};
+use crate::config::{self, Draft, Resolved};
 use crate::report::{Report, terminal};
 use crate::run::{CONFIG_FILE, Run, directory, provenance};
 use crate::train::train;
 
 /// Trains a new run, or goes on with one.
 pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
-    let mut run = open_run(args).map_err(Failure::Input)?;
+    let (mut run, sources) = open_run(args).map_err(Failure::Input)?;
     run.dump_batches(args.dump_batches.as_deref()).map_err(Failure::Input)?;
     let mut report = Report::new(started, &run);
-    report.opening(&run);
+    report.opening(&run, &sources);
     if run.progress.step >= run.config.train.max_steps {
         report.say("this run has done all its steps");
         return Ok(());
@@ -37,29 +37,46 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     Ok(())
 }
 
-fn open_run(args: &TrainArgs) -> Result<Run> {
+/// The run, and lines about where its settings came from and what is loaded for nothing.
+fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
     if let Some(dir) = &args.resume {
         let lock = directory::reopen(dir)?;
         let registry = reopen_plugins(args, dir)?;
-        let config = Draft::read(Some(&dir.join(CONFIG_FILE)), config::DEFAULT, &[])?;
-        return Run::resume(config::resolve(&registry, config)?, &registry, dir, lock, args.allow_changed_config);
+        let draft = Draft::read(Some(&dir.join(CONFIG_FILE)), config::DEFAULT, &[])?;
+        let resolved = config::resolve(&registry, draft)?;
+        let sources = sources(&resolved, &registry);
+        let run = Run::resume(resolved.config, &registry, dir, lock, args.allow_changed_config)?;
+        return Ok((run, sources));
     }
     args.dump_batches.as_deref().map_or(Ok(()), directory::check_unused)?;
     let registry = args.plugins.open()?;
-    let mut config = args.config.resolve(&registry)?;
+    let resolved = args.config.resolve(&registry, &args.masks.mask)?;
+    let sources = sources(&resolved, &registry);
+    let mut config = resolved.config;
     if let Some(dir) = &args.output_dir {
         config.train.output_dir = Some(dir.clone());
     }
     if let Some(device) = &args.device {
         config.train.device.clone_from(device);
     }
-    Run::start(config, &registry)
+    Ok((Run::start(config, &registry)?, sources))
+}
+
+/// Where the settings came from, and the plugins that are loaded for nothing, as lines of a run's header.
+fn sources(resolved: &Resolved, registry: &Registry) -> Vec<String> {
+    let config = &resolved.config;
+    let unused = registry.unused(&config.component_ids(), config.recipe.as_deref());
+    let unused = unused.into_iter().map(|sentence| format!("plugin     {sentence}"));
+    resolved.sources.iter().cloned().chain(unused).collect()
 }
 
 /// The plugins of the run in `dir`, or those that the command line names in their place.
 fn reopen_plugins(args: &TrainArgs, dir: &Path) -> Result<Registry> {
     let known = provenance::latest(dir)?;
     let given = &args.plugins.plugin;
+    if given.is_empty() && !args.trust_run && !known.is_empty() {
+        provenance::check_owner(dir, &known)?;
+    }
     let names = if given.is_empty() { known.iter().map(|plugin| plugin.path.clone()).collect() } else { given.clone() };
     let mut trust = args.plugins.trust();
     trust.known = Some(known).filter(|_| !args.allow_changed_plugins);

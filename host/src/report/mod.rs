@@ -55,8 +55,8 @@ impl Report {
         self.bar.suspend(|| say(line));
     }
 
-    /// Says what is about to happen.
-    pub fn opening(&self, run: &Run) {
+    /// Says what is about to happen; `sources` are lines about where the settings came from.
+    pub fn opening(&self, run: &Run, sources: &[String]) {
         let config = &run.config;
         let masks: Vec<&str> = run.components.masks.iter().map(capo_plugin::Mask::id).collect();
         let masks = if masks.is_empty() { "none".to_owned() } else { masks.join(", ") };
@@ -68,6 +68,7 @@ impl Report {
             run.components.advantage.id(),
             run.components.objective.id(),
         ));
+        sources.iter().for_each(|line| self.say(line));
         if config.train.device != device::CPU || config.train.dtype != Dtype::F32 {
             let dtype = candle_core::DType::from(config.train.dtype);
             self.say(&format!("device     {}, {}", config.train.device, dtype.as_str()));

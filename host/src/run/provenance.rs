@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use capo_loader::{PluginRecord, seal};
+use anyhow::{Context, Result, bail};
+use capo_loader::{PluginRecord, owner, seal};
 use serde::{Deserialize, Serialize};
+
+use super::CONFIG_FILE;
 
 /// The file's name, in a run's directory.
 pub const FILE: &str = "provenance.json";
@@ -48,6 +50,26 @@ pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
     before
         .map(|period| period.settings)
         .with_context(|| format!("`{}` knows nothing of step {step}", dir.join(FILE).display()))
+}
+
+/// Refuses to load `plugins`, which the run in `dir` names, where somebody else may have written them there.
+///
+/// # Errors
+///
+/// Who that may be, and what they name.
+pub fn check_owner(dir: &Path, plugins: &[PluginRecord]) -> Result<()> {
+    for path in [dir.to_owned(), dir.join(FILE), dir.join(CONFIG_FILE)] {
+        let shown = path.display();
+        let metadata = std::fs::metadata(&path).with_context(|| format!("cannot examine `{shown}`"))?;
+        if let Some(stranger) = owner::stranger(&metadata) {
+            let named =
+                plugins.iter().map(|plugin| format!("`{}`", plugin.path.display())).collect::<Vec<_>>().join(", ");
+            bail!(
+                "the run is not yours alone: `{shown}` may be changed by {stranger}, and a resume would load {named}, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)"
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Writes down what a new run in `dir` starts with.
