@@ -7,6 +7,10 @@ use super::contain::contain;
 use super::tokenizer_json;
 use crate::model::ModelFiles;
 
+/// What a panic over a text says about the file.
+const UNUSABLE: &str = "`tokenizer.json` cannot be used";
+/// Tokens that are decoded to see whether that can be done.
+const SAMPLES: u32 = 1000;
 /// Longest quotation of a text in a sentence, characters.
 const QUOTED: usize = 60;
 
@@ -82,6 +86,9 @@ impl Tokenizer {
                 "token {id} ends or fills completions, but the model's `vocab_size` is {size} (use the model's tokenizer)"
             );
         }
+        // Encodings are tried when rows are checked; completions have not been sampled yet.
+        let ids: Vec<u32> = (0..SAMPLES).collect();
+        contain(|| inner.decode(&ids, true).is_ok())?;
         Ok(Tokenizer { inner, eos, pad })
     }
 
@@ -93,12 +100,14 @@ impl Tokenizer {
     }
 
     fn ids(&self, text: &str) -> Result<Vec<u32>> {
-        let encode = |text: &str| contain(|| self.inner.encode_fast(text, false))?.map_err(|error| anyhow!("{error}"));
-        let encoding = encode(text).map_err(|error| {
-            let alone = |c: &char| encode(c.encode_utf8(&mut [0; 4])).is_err();
-            text.chars()
-                .find(alone)
-                .map_or(error, |c| anyhow!("the tokenizer has no id for `{}`", quote(&c.to_string())))
+        let encode = |text: &str| contain(|| self.inner.encode_fast(text, false)).context(UNUSABLE);
+        let encoding = encode(text)?.map_err(|error| {
+            let alone = |c: &char| encode(c.encode_utf8(&mut [0; 4])).is_ok_and(|encoding| encoding.is_err());
+            let unknown = text.chars().find(alone);
+            unknown.map_or_else(
+                || anyhow!("{error}"),
+                |c| anyhow!("the tokenizer has no id for `{}`", quote(&c.to_string())),
+            )
         })?;
         Ok(encoding.get_ids().to_vec())
     }
@@ -106,7 +115,7 @@ impl Tokenizer {
     /// The text of completion ids, special tokens left out; ids outside the vocabulary give no text.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         contain(|| self.inner.decode(ids, true))
-            .context("`tokenizer.json` cannot be used")?
+            .context(UNUSABLE)?
             .map_err(|error| anyhow!("cannot decode {} tokens: {error}", ids.len()))
     }
 

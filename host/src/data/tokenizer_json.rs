@@ -6,7 +6,7 @@ use serde_json::Value;
 /// Largest token id; vocabularies in use end below 2^19.
 const LARGEST_ID: u64 = (1 << 24) - 1;
 /// Most characters of all regular expressions together, counted repetitions written out.
-const MOST_PATTERN: usize = 1 << 14;
+const MOST_PATTERN: usize = 1 << 12;
 /// How many times as long replacements may make a text.
 const MOST_GROWTH: usize = 1 << 10;
 
@@ -74,38 +74,69 @@ fn factor(object: &Object) -> usize {
     }
 }
 
-/// The length of a regular expression with its counted repetitions `{n,m}` written out, at least.
-///
-/// A repetition counts for all that stands before it in its group: more than it repeats, never less.
+/// A group or a class of a regular expression so far.
+#[derive(Default)]
+struct Group {
+    /// Characters, repetitions written out.
+    all: usize,
+    /// Those of the last thing in it, which a repetition repeats.
+    last: usize,
+}
+
+impl Group {
+    fn push(&mut self, last: usize) {
+        self.all = self.all.saturating_add(last);
+        self.last = last;
+    }
+
+    fn repeat(&mut self, times: usize) {
+        let repeated = self.last.saturating_mul(times);
+        self.all = self.all.saturating_add(repeated - self.last);
+        self.last = repeated;
+    }
+}
+
+/// The length of a regular expression with its counted repetitions `{n,m}` written out.
 fn written_out(pattern: &str) -> usize {
-    let mut groups = vec![0_usize];
+    let mut groups = vec![Group::default()];
     let mut rest = pattern.chars();
     while let Some(c) = rest.next() {
-        let mut length = 1;
+        let outermost = groups.len() == 1;
+        let group = groups.last_mut().expect("there is always a group");
         match c {
             '\\' => {
                 rest.next();
-                length = 2;
+                let (name, after) = braces(rest.as_str()).filter(|(name, _)| times(name).is_none()).unzip();
+                group.push(2 + name.map_or(0, |name| name.len() + 2));
+                rest = after.map_or(rest, str::chars);
             }
-            '(' => groups.push(0),
-            ')' if groups.len() > 1 => length = groups.pop().unwrap_or(0).saturating_add(2),
-            '{' => {
-                if let Some(times) = times(rest.as_str()) {
-                    let last = groups.last_mut().expect("there is always a group");
-                    *last = last.saturating_mul(times);
+            '(' | '[' => groups.push(Group::default()),
+            ')' | ']' if !outermost => {
+                let inner = groups.pop().map_or(0, |inner| inner.all);
+                groups.last_mut().expect("there is always a group").push(inner.saturating_add(2));
+            }
+            '{' => match rest.as_str().split_once('}').and_then(|(numbers, after)| Some((times(numbers)?, after))) {
+                Some((times, after)) => {
+                    group.repeat(times);
+                    rest = after.chars();
                 }
-            }
-            _ => {}
+                None => group.push(1),
+            },
+            // What follows a repetition may repeat it again.
+            '?' | '*' | '+' => group.all = group.all.saturating_add(1),
+            _ => group.push(1),
         }
-        let last = groups.last_mut().expect("there is always a group");
-        *last = last.saturating_add(length);
     }
-    groups.into_iter().fold(0, usize::saturating_add)
+    groups.into_iter().fold(0, |sum, group| sum.saturating_add(group.all))
 }
 
-/// The larger number of the repetition whose text after `{` begins `text`.
-fn times(text: &str) -> Option<usize> {
-    let (numbers, _) = text.split_once('}')?;
+/// What stands in the braces that begin `text`, and what comes after them.
+fn braces(text: &str) -> Option<(&str, &str)> {
+    text.strip_prefix('{')?.split_once('}')
+}
+
+/// The larger number of a repetition, `n` or `n,m`.
+fn times(numbers: &str) -> Option<usize> {
     let mut largest = 1;
     for number in numbers.split(',').map(str::trim).filter(|number| !number.is_empty()) {
         if !number.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -155,12 +186,16 @@ mod tests {
     #[test]
     fn repetitions_are_written_out() {
         assert_eq!(written_out("abc"), 3);
-        assert_eq!(written_out(r"\p{N}{1,3}"), 3 * 5 + 5);
+        assert_eq!(written_out("ab{3}"), 1 + 3);
+        assert_eq!(written_out("(ab){3}"), 3 * 4);
+        assert_eq!(written_out("a[bc]{1,3}?"), 1 + 3 * 4 + 1);
+        assert_eq!(written_out(r"\p{N}{2}\{{2,}"), 2 * 5 + 2 * 2);
+        assert_eq!(written_out("a{10}+{10}"), 1 + 9 + 1 + 90);
         assert!(written_out("((a{100}){100}){100}") >= 1_000_000);
         assert!(written_out(r"\w{20000}") >= 40_000);
         assert!(written_out("a{99999999999999999999}{9}") == usize::MAX);
         let split = |pattern: &str| json!({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": pattern}}});
-        assert!(error(&split(r"(\w{1000}){1000}")).contains("repetitions written out (at most 16384)"));
+        assert!(error(&split(r"(\w{1000}){1000}")).contains("repetitions written out (at most 4096)"));
         let llama = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
         check(split(llama).to_string().as_bytes()).unwrap();
     }
