@@ -82,7 +82,7 @@ pub const LIBRARY: [LibraryCheck; 5] = [
         library::unknown_extensions,
     ),
     library("component-ids", "ids are `vendor.name` and unique, descriptions are one line", library::component_ids),
-    library("recipes", "recipes are TOML and hold component sections only", library::recipes),
+    library("recipes", "recipes are TOML and hold what a recipe may", library::recipes),
 ];
 
 /// The checks of a component, in order.

@@ -132,3 +132,30 @@ fn check_defaults(section: &str, value: &Value, origin: &str) -> Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DEFAULT;
+
+    const TUNED: &str = "[advantage]\nuse = \"a.b\"\n\n[train]\nlearning_rate = 1.0\nseed = 7\n";
+
+    fn draft(sets: &[&str]) -> Draft {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        Draft::read(None, DEFAULT, &sets).unwrap()
+    }
+
+    #[test]
+    fn the_first_revision_holds_components_alone() {
+        let error = draft(&[]).merge_recipe("old", TUNED, false).unwrap_err().to_string();
+        assert_eq!(error, "recipe `old` has a section `train` (it may hold `advantage`, `objective`, `mask`)");
+    }
+
+    #[test]
+    fn the_second_sets_what_the_user_did_not() {
+        let taken = |sets: &[&str]| draft(sets).merge_recipe("new", TUNED, true).unwrap().join(", ");
+        assert_eq!(taken(&[]), "advantage, train.learning_rate = 1.0, train.seed = 7");
+        assert_eq!(taken(&["train.seed=3"]), "advantage, train.learning_rate = 1.0");
+        assert_eq!(taken(&["train={seed=3}"]), "advantage, train.learning_rate = 1.0");
+    }
+}

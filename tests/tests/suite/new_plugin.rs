@@ -105,10 +105,11 @@ fn its_manifest_says_what_that_of_the_package_says() {
     let (_folder, vendored) = carried();
     let flags = ["--no-verify", "--allow-dirty", "--offline", "--quiet", "-p", "capo-plugin"];
     let _ = cargo_says(&[&["package"][..], &flags].concat());
-    let archive = artifacts::target().join("package/package/capo-plugin-1.0.0.crate");
-    let unpack = Command::new("tar").arg("-xOzf").arg(archive).arg("capo-plugin-1.0.0/Cargo.toml").output().unwrap();
-    let packed: toml::Table = String::from_utf8(unpack.stdout).unwrap().parse().unwrap();
     let ours: toml::Table = std::fs::read_to_string(vendored.join("Cargo.toml")).unwrap().parse().unwrap();
+    let name = format!("capo-plugin-{}", ours["package"]["version"].as_str().unwrap());
+    let archive = artifacts::target().join(format!("package/package/{name}.crate"));
+    let unpack = Command::new("tar").arg("-xOzf").arg(archive).arg(format!("{name}/Cargo.toml")).output().unwrap();
+    let packed: toml::Table = String::from_utf8(unpack.stdout).unwrap().parse().unwrap();
     let plain = |value: &toml::Value| match value {
         toml::Value::String(version) => toml::Table::from_iter([("version".into(), version.clone().into())]).into(),
         other => other.clone(),
