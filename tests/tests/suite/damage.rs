@@ -140,7 +140,8 @@ fn told(folder: &Folder, file: &str) -> String {
 #[test]
 fn damaged_metrics() {
     let whole = stopped("").0.resume("run");
-    let cases: [(&str, fn(&str) -> Option<String>); 4] = [
+    type Damage = fn(&str) -> Option<String>;
+    let cases: [(&str, Damage); 4] = [
         ("hole", |text| Some(text.lines().skip(1).map(|line| format!("{line}\n")).collect())),
         ("cut", |text| Some(text[..text.len() / 2].to_owned())),
         ("missing", |_| None),
