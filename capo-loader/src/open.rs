@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::{elf, files, sealed};
 use anyhow::{Result, anyhow, bail};
 use capo_plugin::abi::{ABI_VERSION, AbiHeaderRef, HEADER_SYMBOL, LibraryError, PluginRoot_Ref, RECIPE_POINT};
+use capo_plugin::abi_keys::KEYS_POINT;
 use capo_plugin::abi_recipe::RECIPE_POINT_2;
 use capo_plugin::{Image, Point};
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
+use capo_plugin::abi_keys::KeyInfo;
 use capo_plugin::{Advantage, Image, Inputs, Mask, ObjectiveFn, Point, RewardFn, nearest};
 
 use crate::component::{ComponentConfig, mask_names};
@@ -174,6 +175,13 @@ impl Registry {
             Point::Objective => image.objective(&offer.id, "{}").ok().map(|component| component.inputs()),
             Point::Mask => image.mask(&offer.id, "{}").ok().map(|component| component.inputs()),
         }
+    }
+
+    /// What the author of a component says of its keys; nothing where nothing was said.
+    #[must_use]
+    pub fn key_docs(&self, offer: &Offer) -> Vec<KeyInfo> {
+        // Another layout was refused when the image was opened.
+        self.images[offer.image].key_docs(offer.point, &offer.id).unwrap_or_default()
     }
 
     /// All recipes, in the order of their names.

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use capo_loader::registry::{Offer, Registry};
 use capo_loader::trust::PIN;
+use capo_plugin::abi_keys::KeyInfo;
 use capo_plugin::{Inputs, Point};
 
 use super::args::ListArgs;
@@ -10,15 +11,6 @@ use crate::report::terminal::say;
 
 /// Where the second column begins.
 const INDENT: usize = 27;
-
-/// One key of a component.
-struct Key {
-    name: String,
-    /// As it stands in a config.
-    default: Option<String>,
-    /// One line for a person.
-    doc: Option<String>,
-}
 
 /// Lists components and recipes, or pins.
 pub(super) fn run(args: &ListArgs, verbose: bool) -> Result<()> {
@@ -64,19 +56,24 @@ fn in_full(registry: &Registry, offer: &Offer) -> Vec<String> {
         lines.push(format!("asks for {}", names(inputs)));
     }
     lines.push(if offer.keys.is_empty() { "no keys" } else { "keys:" }.to_owned());
-    lines.extend(keys(offer).iter().map(key_line));
+    lines.extend(key_lines(&registry.key_docs(offer), &offer.keys));
     lines
 }
 
-/// The keys of a component; what they mean is not known here.
-fn keys(offer: &Offer) -> Vec<Key> {
-    offer.keys.iter().map(|name| Key { name: name.clone(), default: None, doc: None }).collect()
-}
-
-fn key_line(Key { name, default, doc }: &Key) -> String {
-    let default = default.as_ref().map_or_else(String::new, |default| format!(" = {default}"));
-    let doc = doc.as_ref().map_or_else(String::new, |doc| format!("  # {doc}"));
-    format!("  {name}{default}{doc}")
+/// A line per key, with its default and what it means where its author says so.
+fn key_lines(docs: &[KeyInfo], keys: &[String]) -> Vec<String> {
+    let line = |key: &String| match docs.iter().find(|doc| doc.name.as_str() == key) {
+        None => format!("  {key}"),
+        Some(doc) => {
+            let default = match doc.default() {
+                None => " (required)".to_owned(),
+                Some("null") => String::new(),
+                Some(value) => format!(" = {value}"),
+            };
+            format!("  {key}{default}  # {}", doc.about)
+        }
+    };
+    keys.iter().map(line).collect()
 }
 
 /// The inputs by the names that the fields of a batch have.
