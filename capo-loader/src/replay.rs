@@ -11,12 +11,15 @@ use crate::mask::{self, Keep};
 use crate::recorded::RecordedBatch;
 use crate::upload::Device;
 use crate::warning;
+use crate::watchdog::Watchdog;
 
 /// Keeps what masks report of one batch.
 struct Collector<'a> {
     outcome: Outcome,
     /// Sentences already shown.
     warned: &'a mut BTreeSet<String>,
+    /// Told of every call.
+    watchdog: &'a Watchdog,
 }
 
 impl Sink for Collector<'_> {
@@ -31,6 +34,14 @@ impl Sink for Collector<'_> {
     fn warn(&mut self, component: &str, text: &str) {
         warning::show(self.warned, component, text);
     }
+
+    fn enter(&mut self, component: &str, method: &'static str) {
+        self.watchdog.enter(component, method);
+    }
+
+    fn leave(&mut self) {
+        self.watchdog.leave();
+    }
 }
 
 /// Runs `masks` over the batch files in order, with their state, and writes one file per batch, named like it, to `out`.
@@ -42,6 +53,7 @@ impl Sink for Collector<'_> {
 /// A file that is not a batch or lacks what a mask asks for, two files of one name, a mask's own sentence, a device that fails.
 pub fn replay(
     masks: &mut [Mask],
+    watchdog: &Watchdog,
     batches: &[PathBuf],
     device: Option<&Device>,
     out: &Path,
@@ -56,7 +68,7 @@ pub fn replay(
     let mut warned = BTreeSet::new();
     for (path, target) in batches.iter().zip(targets) {
         let batch = batch_file::read(path)?;
-        let mut sink = Collector { outcome: Outcome::default(), warned: &mut warned };
+        let mut sink = Collector { outcome: Outcome::default(), warned: &mut warned, watchdog };
         let keep = replay_step(masks, &mut sink, path, device, &batch)?;
         let (tokens, rejected) = (batch.completion_tokens(), batch.completion_tokens() - keep.tokens);
         let rate = 100.0 * rejected as f64 / tokens.max(1) as f64;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use capo_loader::replay::replay;
 use capo_loader::watchdog::Watchdog;
-use capo_loader::{ComponentConfig, upload};
+use capo_loader::{ComponentConfig, mask_names, upload};
 
 use super::args::ReplayArgs;
 use super::sweep::{Range, Sweep};
@@ -22,8 +22,10 @@ pub(super) fn run(args: &ReplayArgs) -> Result<()> {
     let ranges = args.sweep.iter().map(|text| text.parse()).collect::<Result<Vec<Range>>>()?;
     let target = args.target_rate.as_deref().map(str::parse).transpose()?;
     if let Some(out) = &args.out {
-        let mut masks = registry.masks(&masks(None)?, &Watchdog::off())?;
-        replay(&mut masks, &args.batches, device.as_ref(), out, &say)?;
+        let masks = masks(None)?;
+        let watchdog = Watchdog::start(0, mask_names(&masks));
+        let mut masks = registry.masks(&masks, &watchdog)?;
+        replay(&mut masks, &watchdog, &args.batches, device.as_ref(), out, &say)?;
     }
     Sweep::open(&registry, &masks, &args.batches, device.as_ref(), &ranges)?.run(&ranges, target.as_ref(), &say)
 }

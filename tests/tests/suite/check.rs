@@ -324,6 +324,17 @@ fn what_cannot_be_asked() {
 }
 
 #[test]
+fn a_word_that_toml_takes_for_a_number() {
+    let folder = Folder::new();
+    let others = "--set misbehave.reward.sin=none --set misbehave.objective.sin=none --set misbehave.mask.sin=none";
+    let checked = |sin: &str| {
+        let args = format!("check libmisbehave.so {others} --set misbehave.advantage.sin={sin} --only creation");
+        folder.host(&args).succeeded().stdout
+    };
+    assert_eq!(checked("nan"), checked("\"nan\""));
+}
+
+#[test]
 fn the_checks_are_listed() {
     let listed = Folder::new().host("check --list").succeeded().stdout;
     assert_eq!(listed.lines().count(), 35);

@@ -6,6 +6,7 @@ use insta::assert_snapshot;
 use tests::Folder;
 
 use crate::check::redacted;
+use crate::evolution::aborting;
 
 /// The lines of `component` about `check` when it commits `sin`, and the others none.
 fn line(component: &str, sin: &str, check: &str) -> String {
@@ -187,6 +188,25 @@ fn masks_that_panic_or_do_not_come_back() {
     exit: one-token crashed its process ended with exit code 0 before the check was over
     hang: one-token failed it did not come back within 10 s
     ");
+}
+
+#[test]
+fn a_library_whose_panics_abort() {
+    let library = aborting().display().to_string();
+    let folder = Folder::new();
+    let checked = |max_nats: u32, only: &str| {
+        let set = format!("--set example.surprise-cap.max_nats={max_nats}");
+        folder.host(&format!("check {library} {set} {only}"))
+    };
+    let line = |report: &str, check: &str| {
+        let line = report.lines().find(|line| line.starts_with(&format!("  {check} ")));
+        line.unwrap_or_else(|| panic!("{report}")).to_owned()
+    };
+    let outcome = checked(5, "").succeeded();
+    assert_snapshot!(line(&outcome.stdout, "panic-strategy"), @r#"  panic-strategy      warning  it was built with `panic = "abort"`: a panic ends the whole run (take that line out of its profile)"#);
+    let outcome = checked(100, "--only one-token");
+    assert_eq!(outcome.code, Some(1), "{outcome:#?}");
+    assert_snapshot!(line(&outcome.stdout, "one-token"), @r#"  one-token           crashed  a panic ended its process, as of a library built with `panic = "abort"`: far too many"#);
 }
 
 #[test]

@@ -68,14 +68,27 @@ impl Copy {
 
     /// The plugin built on it.
     fn build(self) -> PathBuf {
+        self.build_with(&[])
+    }
+
+    /// The plugin built on it, with more arguments for its compiler.
+    fn build_with(self, rustc: &[&str]) -> PathBuf {
         // The example's own target folder: both have their dependencies in common.
         let target = artifacts::target().join("examples");
-        let manifest = self.root.join("plugins/examples/surprise-cap/Cargo.toml");
-        artifacts::cargo(&manifest, &target, &["--locked", "--offline"])
-            .or_else(|_| artifacts::cargo(&manifest, &target, &["--locked"]))
-            .expect("the changed copy builds");
+        let folder = self.root.join("plugins/examples/surprise-cap");
+        let args = |more: &[&'static str]| [&["rustc", "--quiet", "--lib", "--locked"], more, &["--"]].concat();
+        let build = |more| artifacts::cargo_in(&folder, &target, &[&args(more), rustc].concat());
+        build(&["--offline"]).or_else(|_| build(&[])).expect("the changed copy builds");
         target.join("debug").join(format!("lib{}.so", self.name))
     }
+}
+
+/// The example plugin, built so that its panics abort, with one where `max_nats` is 100 or more.
+pub fn aborting() -> PathBuf {
+    let (first, panic) = ("let mut largest = 0.0_f32;", "assert!(self.max_nats < 100.0, \"far too many\");");
+    let source = "plugins/examples/surprise-cap/src/lib.rs";
+    let copy = Copy::new("aborting").change(source, first, &format!("{first} {panic}"));
+    copy.build_with(&["-C", "panic=abort"])
 }
 
 /// What `host plugins` says about a plugin, its path left out; with `--verbose`, the differences follow.

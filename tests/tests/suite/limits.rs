@@ -126,6 +126,15 @@ fn stopped(sin: &str, more: &str) -> String {
 }
 
 #[test]
+fn a_replay_that_a_component_ends() {
+    let folder = Folder::new();
+    let _ = folder.train("run", "--plugin libcapo.so --set train.max_steps=1 --set eval.num_prompts=0 --dump-batches dump");
+    let mask = "--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\",sin=\"exit\"}]";
+    let outcome = folder.host(&format!("replay dump/batch-000000.safetensors {mask} --out replayed"));
+    assert_snapshot!(outcome.failed(), @"component `misbehave.mask`: `mask` ended the process with `exit` (return an error in its place)");
+}
+
+#[test]
 fn names_without_end() {
     assert_snapshot!(stopped("many_names", ""), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded under more than 1000 names in one call, `name-1000` among them (give a number per token to `record_tokens`)");
     assert_snapshot!(stopped("long_name", ""), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded under a name of 1000000 bytes, at most 200 are allowed");

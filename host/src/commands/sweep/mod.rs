@@ -11,12 +11,11 @@ use capo_plugin::Mask;
 
 use crate::metrics::sink::WarningSink;
 use crate::report::terminal::{grouped, percent};
-use capo_loader::ComponentConfig;
 use capo_loader::registry::Registry;
 use capo_loader::replay::{check_any, replay_step};
 use capo_loader::upload::Device;
 use capo_loader::watchdog::Watchdog;
-use capo_loader::{RecordedBatch, batch_file};
+use capo_loader::{ComponentConfig, RecordedBatch, batch_file, mask_names};
 
 pub use range::Range;
 pub use target::{Found, Target, search};
@@ -77,7 +76,7 @@ impl<'a> Sweep<'a> {
         device: Option<&'a Device>,
         ranges: &[Range],
     ) -> Result<Self> {
-        let (warned, watchdog) = (BTreeSet::new(), Watchdog::off());
+        let (warned, watchdog) = (BTreeSet::new(), Watchdog::start(0, mask_names(&masks(None)?)));
         let mut sweep = Self { registry, masks, paths, device, held: None, warned, watchdog };
         for range in ranges {
             let values = range.values();
