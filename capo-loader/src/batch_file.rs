@@ -39,6 +39,13 @@ pub fn name(step: u64) -> String {
     format!("batch-{step:06}.safetensors")
 }
 
+/// The step whose file is called `file`; none for any other name.
+#[must_use]
+pub fn step(file: &str) -> Option<u64> {
+    let step = file.strip_prefix("batch-")?.strip_suffix(".safetensors")?.parse().ok()?;
+    (name(step) == file).then_some(step)
+}
+
 /// Writes a batch whose arrays lie in host memory, whole or not at all.
 ///
 /// # Errors

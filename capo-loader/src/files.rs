@@ -12,12 +12,20 @@ use crate::memory;
 /// Replaces the file at `path` by `bytes` in one step: after an interruption it holds either the old bytes or the new ones.
 ///
 /// Writes a temporary file in the same directory, syncs it, renames it over `path` and syncs the directory. An error
-/// names `path` and leaves the old file as it was.
+/// names `path` and leaves the old file as it was. Only a plain file is replaced, never a device, a pipe, a link or a folder.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     replace(path, bytes).with_context(|| format!("cannot write `{}`", path.display()))
 }
 
+/// Refuses what [`write_atomic`] would: something at `path` that exists and is not a plain file.
+pub fn check_replaceable(path: &Path) -> Result<()> {
+    let other = path.symlink_metadata().is_ok_and(|found| !found.is_file());
+    ensure!(!other, "`{}` exists and is not a plain file (choose another name)", path.display());
+    Ok(())
+}
+
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    check_replaceable(path)?;
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -121,6 +129,10 @@ mod tests {
         assert_eq!(error, format!("cannot write `{}`", path.display()));
         assert_eq!(fs::read(path.join("inside")).unwrap(), b"kept");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("taken/inside", &link).unwrap();
+        assert!(write_atomic(&link, b"new").is_err(), "a link stays a link");
+        assert_eq!(fs::read(&link).unwrap(), b"kept");
         let missing = directory.path().join("absent").join("file");
         assert!(write_atomic(&missing, b"new").unwrap_err().to_string().contains("absent"));
     }

@@ -10,17 +10,26 @@
 mod arrays;
 pub mod batch_file;
 mod component;
+mod elf;
 pub mod files;
 pub mod find;
+pub mod folders;
+mod last_words;
+pub mod manifest;
 pub mod mask;
 pub mod memory;
 pub mod open;
+pub mod owner;
+pub mod place;
 mod recorded;
 pub mod registry;
 pub mod replay;
+pub mod seal;
+mod sealed;
 pub mod terminal;
 pub mod trust;
 pub mod upload;
+pub mod warning;
 pub mod watchdog;
 
 pub use component::{ComponentConfig, mask_names};

@@ -8,10 +8,19 @@ use capo_plugin::{Batch, Mask, Sink};
 pub struct Keep {
     /// `[B, T]`.
     pub keep: Vec<u8>,
-    /// Tokens that each mask dropped, in the masks' order.
-    pub rejected: Vec<(String, u64)>,
+    /// What each mask dropped, in the masks' order.
+    pub rejected: Vec<Rejected>,
     /// Tokens that are left.
     pub tokens: u64,
+}
+
+/// What one mask dropped of the tokens that the masks before it had left.
+#[derive(Debug)]
+pub struct Rejected {
+    /// The mask's name in reports.
+    pub mask: String,
+    /// Places in `[B, T]`, in order.
+    pub tokens: Vec<usize>,
 }
 
 /// Applies the masks in order; each sees what the ones before it left.
@@ -20,17 +29,16 @@ pub struct Keep {
 ///
 /// A mask's own sentence, or the rule that it broke.
 pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>) -> Result<Keep> {
-    let count = |keep: &[u8]| keep.iter().map(|&keep| u64::from(keep)).sum();
     let mut keep = batch.completion_mask.to_vec();
-    let mut left = count(&keep);
     let mut rejected = Vec::with_capacity(masks.len());
     for mask in masks {
+        let before = keep.clone();
         mask.mask(sink, batch, &mut keep)?;
-        let tokens = count(&keep);
-        rejected.push((mask.id().to_owned(), left - tokens));
-        left = tokens;
+        let tokens = (0..keep.len()).filter(|&i| keep[i] < before[i]).collect();
+        rejected.push(Rejected { mask: mask.id().to_owned(), tokens });
     }
-    Ok(Keep { keep, rejected, tokens: left })
+    let tokens = keep.iter().map(|&keep| u64::from(keep)).sum();
+    Ok(Keep { keep, rejected, tokens })
 }
 
 /// Tells every mask how the step ended.

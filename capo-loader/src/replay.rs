@@ -1,5 +1,6 @@
 //! Masks over recorded batches: how thresholds are tried out without training.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -8,24 +9,27 @@ use capo_plugin::{Batch, Inputs, Mask, Sink};
 use crate::batch_file::{self, Outcome};
 use crate::mask::{self, Keep};
 use crate::recorded::RecordedBatch;
-use crate::terminal;
 use crate::upload::Device;
+use crate::warning;
 
-/// Keeps what masks report.
-#[derive(Default)]
-struct Collector(Outcome);
+/// Keeps what masks report of one batch.
+struct Collector<'a> {
+    outcome: Outcome,
+    /// Sentences already shown.
+    warned: &'a mut BTreeSet<String>,
+}
 
-impl Sink for Collector {
+impl Sink for Collector<'_> {
     fn record(&mut self, component: &str, name: &str, value: f64) {
-        self.0.numbers.insert(format!("{component}/{name}"), value);
+        self.outcome.numbers.insert(format!("{component}/{name}"), value);
     }
 
     fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
-        self.0.tokens.insert(format!("{component}/{name}"), values.to_vec());
+        self.outcome.tokens.insert(format!("{component}/{name}"), values.to_vec());
     }
 
     fn warn(&mut self, component: &str, text: &str) {
-        terminal::warn(&format!("component `{component}`: {text}"));
+        warning::show(self.warned, component, text);
     }
 }
 
@@ -49,13 +53,14 @@ pub fn replay(
         bail!("two batch files would be written to `{}` (give each its own name)", targets[twice].display());
     }
     std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
+    let mut warned = BTreeSet::new();
     for (path, target) in batches.iter().zip(targets) {
         let batch = batch_file::read(path)?;
-        let mut sink = Collector::default();
+        let mut sink = Collector { outcome: Outcome::default(), warned: &mut warned };
         let keep = replay_step(masks, &mut sink, path, device, &batch)?;
         let (tokens, rejected) = (batch.completion_tokens(), batch.completion_tokens() - keep.tokens);
         let rate = 100.0 * rejected as f64 / tokens.max(1) as f64;
-        let outcome = Outcome { keep: keep.keep, ..sink.0 };
+        let outcome = Outcome { keep: keep.keep, ..sink.outcome };
         batch_file::write_outcome(&target, batch.scalars.dims, &outcome)?;
         say(&format!(
             "step {:>4}  rejected {rejected} of {tokens} ({rate:.2}%)  {}",

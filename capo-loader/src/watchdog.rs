@@ -1,16 +1,19 @@
-//! Watches over the calls of components: one that does not come back ends the process with a sentence.
+//! Watches over the calls of components: one that does not come back ends the process with a sentence, and one that ends the process is
+//! named.
 //!
 //! The calls are made by the thread that trains, so nothing can be done about such a call but to end the process. Entering
 //! and leaving a call are atomic stores; a thread looks at them from time to time.
 
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use crate::terminal;
+use crate::last_words::{self, Name};
+use crate::place::Place;
 
-/// The methods that are watched, by number.
+pub use crate::last_words::exit;
+
+/// The methods that are watched.
 const METHODS: [&str; 8] = ["create", "score", "estimate", "evaluate", "mask", "step_end", "save", "load"];
 
 /// Counts the seconds of the current call. The thread behind it ends when this is dropped.
@@ -19,28 +22,30 @@ pub struct Watchdog(Arc<Watched>);
 
 #[derive(Debug)]
 struct Watched {
-    limit: Duration,
-    ids: Vec<String>,
+    /// The names of the calls of each component, in the order of [`METHODS`].
+    names: Vec<(String, [Name; METHODS.len()])>,
     /// Calls so far.
     calls: AtomicU64,
-    /// 0 between calls; else number of the call, of its component and of its method (from 1), in 40, 16 and 8 bits.
+    /// The number of the current call, from 1; 0 between calls.
     current: AtomicU64,
-    /// Steps done.
-    step: AtomicU64,
-    /// The run's directory, once there is one.
-    dir: OnceLock<PathBuf>,
+    /// Where the run stands.
+    place: Arc<Place>,
 }
 
 impl Watchdog {
     /// Ends the process when a call of one of the components `ids` takes longer than `seconds`; 0 waits without a limit.
     #[must_use]
     pub fn start(seconds: u64, ids: Vec<String>) -> Self {
-        let limit = Duration::from_secs(seconds);
-        let (calls, current, step) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let watched = Arc::new(Watched { limit, ids, calls, current, step, dir: OnceLock::new() });
+        let place = Arc::default();
+        if !ids.is_empty() {
+            last_words::listen(&place);
+        }
+        let names = |id: String| (id.clone(), METHODS.map(|method| last_words::name(&id, method)));
+        let names = ids.into_iter().map(names).collect();
+        let watched = Arc::new(Watched { names, calls: AtomicU64::new(0), current: AtomicU64::new(0), place });
         if seconds > 0 {
             let weak = Arc::downgrade(&watched);
-            std::thread::spawn(move || watch(&weak, limit));
+            std::thread::spawn(move || watch(&weak, seconds));
         }
         Self(watched)
     }
@@ -51,31 +56,33 @@ impl Watchdog {
         Self::start(0, Vec::new())
     }
 
-    /// From now on the sentence says how to go on with the run in `dir`.
-    pub fn started(&self, dir: &Path) {
-        // A run has one directory.
-        let _ = self.0.dir.set(dir.to_owned());
+    /// Where the run stands, which the sentence tells: whoever moves the run on says so here.
+    #[must_use]
+    pub fn place(&self) -> &Arc<Place> {
+        &self.0.place
     }
 
-    /// `step` steps are done.
-    pub fn at(&self, step: u64) {
-        self.0.step.store(step, Ordering::Relaxed);
+    /// How many calls have begun.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.0.calls.load(Ordering::Relaxed)
     }
 
     /// A call of `method` of component `id` begins.
     pub fn enter(&self, id: &str, method: &'static str) {
-        let component = self.0.ids.iter().position(|known| known == id);
+        let names = self.0.names.iter().find(|(known, _)| known == id).map(|(_, names)| names);
         let method = METHODS.iter().position(|known| *known == method);
-        if let (Some(component), Some(method)) = (component, method) {
-            let call = self.0.calls.fetch_add(1, Ordering::Relaxed);
-            let current = call << 24 | (component as u64 & 0xffff) << 8 | (method as u64 + 1);
-            self.0.current.store(current, Ordering::Relaxed);
+        if let (Some(names), Some(method)) = (names, method) {
+            last_words::enter(names[method]);
+            let call = 1 + self.0.calls.fetch_add(1, Ordering::Relaxed);
+            self.0.current.store(call, Ordering::Relaxed);
         }
     }
 
     /// The call has come back.
     pub fn leave(&self) {
         self.0.current.store(0, Ordering::Relaxed);
+        last_words::leave();
     }
 
     /// Runs one call.
@@ -87,38 +94,51 @@ impl Watchdog {
     }
 }
 
-/// Looks at the current call until the watchdog is gone, and ends the process when it is the same one for too long.
-fn watch(watched: &Weak<Watched>, limit: Duration) {
-    let interval = (limit / 10).min(Duration::from_secs(1));
-    let (mut seen, mut since) = (0, Instant::now());
-    loop {
-        std::thread::sleep(interval);
-        let Some(watched) = watched.upgrade() else { return };
-        let current = watched.current.load(Ordering::Relaxed);
-        if current == 0 || current != seen {
-            (seen, since) = (current, Instant::now());
-        } else if since.elapsed() >= limit {
-            terminal::error(&watched.sentence(current));
-            std::process::exit(1);
-        }
+/// How often a call is looked at: every `interval`, and `most` times in a row at most.
+///
+/// Looks are counted, not time: a process that was stopped for a while, or had no turn, has not been in one call for so long.
+struct Looks {
+    interval: Duration,
+    most: u64,
+}
+
+impl Looks {
+    fn within(seconds: u64) -> Self {
+        let interval = (Duration::from_secs(seconds) / 10).min(Duration::from_secs(1));
+        Self { interval, most: seconds.max(10) }
     }
 }
 
-impl Watched {
-    fn sentence(&self, current: u64) -> String {
-        let id = &self.ids[(current >> 8 & 0xffff) as usize];
-        let method = METHODS[(current & 0xff) as usize - 1];
-        let call = format!(
-            "component `{id}`: `{method}` did not come back within {} s (the limit is `train.component_timeout`; 0 waits without one)",
-            self.limit.as_secs()
-        );
-        match self.dir.get() {
-            Some(dir) => {
-                let step = self.step.load(Ordering::Relaxed);
-                let resume = format!("go on with `host train --resume {}`", dir.display());
-                format!("the run stopped after step {step} ({resume}): {call}")
-            }
-            None => call,
+/// How long one call has been seen for.
+#[derive(Default)]
+struct Seen {
+    call: u64,
+    looks: u64,
+}
+
+impl Seen {
+    /// Whether `current` has now been seen more than `most` times in a row.
+    fn too_long(&mut self, current: u64, most: u64) -> bool {
+        let same = current != 0 && current == self.call;
+        *self = Self { call: current, looks: if same { self.looks + 1 } else { 0 } };
+        self.looks >= most
+    }
+}
+
+/// Looks at the current call until the watchdog is gone, and ends the process when it is the same one for too long.
+fn watch(watched: &Weak<Watched>, seconds: u64) {
+    let (looks, mut seen) = (Looks::within(seconds), Seen::default());
+    loop {
+        std::thread::sleep(looks.interval);
+        let Some(watched) = watched.upgrade() else { return };
+        if seen.too_long(watched.current.load(Ordering::Relaxed), looks.most) {
+            let limit = seconds.to_string();
+            last_words::tell(&[
+                "did not come back within ",
+                &limit,
+                " s (the limit is `train.component_timeout`; 0 waits without one)",
+            ]);
+            exit(1);
         }
     }
 }
@@ -128,22 +148,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sentence_names_the_current_call() {
+    fn every_call_has_a_number() {
         let dog = Watchdog::start(0, vec!["a.b".into(), "c.d".into()]);
         let current = || dog.0.current.load(Ordering::Relaxed);
-        dog.watch("a.b", "estimate", || assert_ne!(current(), 0));
+        dog.watch("a.b", "estimate", || assert_eq!(current(), 1));
         assert_eq!(current(), 0);
-        dog.enter("c.d", "step_end");
-        let first = current();
-        assert!(dog.0.sentence(first).starts_with("component `c.d`: `step_end` did not come back within 0 s"));
-        dog.leave();
-        dog.enter("c.d", "step_end");
-        assert_ne!(current(), first, "another call of the same method is another call");
-        dog.started(Path::new("runs/x"));
-        dog.at(7);
-        let sentence = dog.0.sentence(current());
-        assert!(
-            sentence.starts_with("the run stopped after step 7 (go on with `host train --resume runs/x`): component")
-        );
+        dog.watch("c.d", "step_end", || assert_eq!(current(), 2));
+        dog.watch("c.d", "step_end", || assert_eq!(current(), 3, "another call of the same method is another call"));
+        dog.watch("e.f", "mask", || assert_eq!(current(), 0, "nobody knows it"));
+        assert_eq!(*dog.0.names[1].1[5], "component `c.d`: `step_end`");
+    }
+
+    #[test]
+    fn a_call_is_too_long_when_it_was_seen_often_in_a_row() {
+        let mut seen = Seen::default();
+        let mut looks = |calls: &[u64]| calls.iter().map(|&call| seen.too_long(call, 3)).collect::<Vec<_>>();
+        assert_eq!(looks(&[0, 0, 0, 0, 0]), [false; 5]);
+        assert_eq!(looks(&[7, 7, 7, 8, 8, 8, 0, 8]), [false; 8]);
+        assert_eq!(looks(&[9, 9, 9, 9]), [false, false, false, true]);
+    }
+
+    #[test]
+    fn the_looks_take_as_long_as_the_limit() {
+        for seconds in [1, 3, 10, 11, 600] {
+            let looks = Looks::within(seconds);
+            assert_eq!(looks.interval * u32::try_from(looks.most).unwrap(), Duration::from_secs(seconds));
+        }
     }
 }

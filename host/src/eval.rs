@@ -134,6 +134,19 @@ pub fn accuracy(run: &mut Run) -> Result<Option<f64>> {
     Ok(Some(share_right(&graded)))
 }
 
+/// Records the run's held-out accuracy before training.
+///
+/// # Errors
+///
+/// As [`grade`].
+pub fn record_before(run: &mut Run) -> Result<()> {
+    run.progress.accuracy_before = accuracy(run)?;
+    if let Some(accuracy) = run.progress.accuracy_before {
+        run.metrics.record("eval_accuracy", accuracy);
+    }
+    Ok(())
+}
+
 /// Records the run's held-out accuracy as `eval_accuracy`.
 ///
 /// # Errors

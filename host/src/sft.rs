@@ -17,6 +17,7 @@ use crate::optim::{AdamW, AdamWConfig, Schedule, ScheduleKind};
 use crate::reward::{RewardConfig, Rewards};
 use crate::stages::rollout::{encode, join};
 use capo_loader::files;
+use capo_loader::folders::{self, NewFolder};
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 
@@ -147,9 +148,12 @@ impl Sft {
     ///
     /// Whatever is wrong with the settings, the model or the data; nothing is written.
     pub fn open(config: Option<&Path>, sets: &[String], device: Option<&str>, output: &Path) -> Result<Self> {
-        if output.exists() {
-            bail!("`{}` exists already (choose another `--output-dir`)", output.display());
-        }
+        folders::split(output).context("`--output-dir` cannot be used")?;
+        ensure!(
+            output.symlink_metadata().is_err(),
+            "`{}` exists already (choose another `--output-dir`)",
+            output.display()
+        );
         let draft = Draft::read(config, DEFAULT, sets)?;
         draft.only(&["model", "data", "train", "eval"])?;
         let mut settings = Settings {
@@ -254,22 +258,15 @@ impl Sft {
         Ok(Some(eval::share_right(&graded)))
     }
 
-    /// Writes the whole directory under another name, then renames it.
+    /// Writes the model to a folder that appears whole.
     fn save(&self) -> Result<()> {
-        let output = &self.output;
-        let parent = match output.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
-        std::fs::create_dir_all(&parent).with_context(|| format!("cannot make `{}`", parent.display()))?;
-        let partial = tempfile::Builder::new().prefix(".partial-").tempdir_in(&parent)?;
-        self.policy.save(partial.path())?;
-        for name in Tokenizer::FILES.into_iter().filter(|name| self.files.contains(name)) {
-            files::write_atomic(&partial.path().join(name), &self.files.read(name)?)?;
+        let (parent, name) = folders::split(&self.output)?;
+        let new = NewFolder::in_folder(&parent)?;
+        self.policy.save(new.path())?;
+        for file in Tokenizer::FILES.into_iter().filter(|name| self.files.contains(name)) {
+            files::write_atomic(&new.path().join(file), &self.files.read(file)?)?;
         }
-        std::fs::rename(partial.path(), output).with_context(|| format!("cannot write `{}`", output.display()))?;
-        let _ = partial.keep();
-        Ok(())
+        new.appear_as(&name).with_context(|| format!("cannot write `{}`", self.output.display()))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
+use capo_plugin::Point;
 
 use crate::eval;
 use crate::metrics::Timer;
@@ -10,7 +11,7 @@ use crate::metrics::sink::StepSink;
 use crate::model::Policy;
 use crate::report::Report;
 use crate::run::Run;
-use crate::run::checkpoint;
+use crate::run::{checkpoint, moment};
 use crate::stages::batch::StepBatch;
 use crate::stages::rollout::{self, Sampler};
 use crate::stages::{advantage, backward, mask, objective, score, step};
@@ -20,15 +21,26 @@ use capo_loader::batch_file;
 ///
 /// # Errors
 ///
-/// Whatever a stage reports. The checkpoints written so far stay, and the run can be resumed from the newest.
+/// Whatever a stage reports. The checkpoints written so far stay, one of the last whole step is added where the run is still as it was then,
+/// and the run can be resumed from the newest.
 pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
+    run.watchdog.place().at(run.progress.step);
+    let outcome = rollouts(run, report, stop_after, stop);
+    if outcome.is_err() {
+        // What ended the run is to be told; without this checkpoint it goes on from the one before.
+        let _ = checkpoint::save_last(run);
+    }
+    outcome
+}
+
+fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
     let max_steps = run.config.train.max_steps;
-    run.watchdog.at(run.progress.step);
     if run.progress.step == 0 {
-        run.progress.accuracy_before = eval::accuracy(run)?;
-        report.started(run);
+        eval::record_before(run)?;
+        report.started(run)?;
     }
     while run.progress.step < max_steps {
+        moment::remember(run);
         let rollout = sample(run)?;
         for iteration in 0..run.config.train.num_iterations as u64 {
             for batch in rollout.parts(run.config.sizes.step) {
@@ -55,7 +67,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
     let Run { config, policy, dataset, progress, metrics, tokenizer, rewards, warned, watchdog, .. } = run;
     let timer = metrics.timer("rollout");
     let completions = vec![1; config.sizes.rollout];
-    let mut sink = StepSink { metrics, completion_mask: &completions, prefix: Some("rewards/"), warned, watchdog };
+    let mut sink = StepSink::new(metrics, &completions, Point::Reward, warned, watchdog);
     let sampler = Sampler {
         config: &config.rollout,
         max_prompt_length: config.data.max_prompt_length,
@@ -74,15 +86,16 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
     }
     drop(timer);
     crate::report::record_rollout(run, &rollout)?;
+    run.metrics.hold();
     Ok(rollout)
 }
 
 /// Stages 2 to 6 on one optimizer-step batch.
 fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration: u64) -> Result<()> {
     let (info, work) = (run.step_info(iteration), run.work());
-    let Run { policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, .. } = run;
+    let Run { policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, moment, .. } = run;
     let completion_mask = batch.completion_mask.clone();
-    let mut sink = StepSink { metrics, completion_mask: &completion_mask, prefix: None, warned, watchdog };
+    let mut sink = StepSink::new(metrics, &completion_mask, Point::Advantage, warned, watchdog);
 
     let timer = sink.metrics.timer("score");
     let forward = score::fill(policy, reference.as_ref(), optimizer, &mut batch, needs, work)?;
@@ -92,6 +105,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     advantage::fill(&mut components.advantage, &mut sink, &mut batch, &info)?;
     drop(timer);
 
+    sink.point = Point::Objective;
     let timer = sink.metrics.timer("objective");
     objective::evaluate(&mut components.objective, &mut sink, &mut batch, &info)?;
     drop(timer);
@@ -100,7 +114,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
         batch_file::write(&dir.join(batch_file::name(info.step)), &batch.to_host()?.view(&info))?;
     }
 
-    sink.prefix = Some("");
+    sink.point = Point::Mask;
     let timer = sink.metrics.timer("mask");
     let keep = mask::apply(&mut components.masks, &mut sink, &batch.view(&info))?;
     drop(timer);
@@ -113,6 +127,8 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     };
     end(timer, policy)?;
 
+    // The weights are about to change.
+    *moment = None;
     let timer = sink.metrics.timer("step");
     let (rate, limit) = (info.optimizer.learning_rate, info.optimizer.max_grad_norm);
     let outcome = gradients.map(|gradients| step::apply(optimizer, policy, &gradients, rate, limit)).transpose()?;
@@ -123,9 +139,9 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     mask::step_end(&mut components.masks, &mut sink, &batch.view(&info), &keep, taken)?;
     drop(timer);
 
-    crate::report::record_step(run, &batch, &keep, reduced.loss, outcome);
+    crate::report::record_step(run, &batch, &keep, &reduced, outcome);
     run.progress.step += 1;
-    run.watchdog.at(run.progress.step);
+    run.watchdog.place().at(run.progress.step);
     if eval::is_due(run) {
         eval::record(run)?;
     }

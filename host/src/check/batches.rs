@@ -1,5 +1,7 @@
 //! Checks of shapes and values.
 
+use std::collections::BTreeSet;
+
 use capo_plugin::testing::{Fixture, Records, RolloutFixture, rollouts};
 use capo_plugin::{Inputs, Point};
 
@@ -7,6 +9,7 @@ use super::input::Input;
 use super::instance::{Instance, is_refusal};
 use super::outcome::{Outcome, Verdict};
 use super::subject::Subject;
+use crate::metrics::names;
 
 /// What it asks for.
 pub fn known_inputs(subject: &Subject<'_>) -> Verdict {
@@ -72,6 +75,21 @@ fn infinite(records: &Records) -> Option<&str> {
     let numbers = records.numbers.iter().filter(|(_, value)| !value.is_finite()).map(|(name, _)| name);
     let tokens = records.tokens.iter().filter(|(_, values)| values.iter().any(|value| !value.is_finite()));
     numbers.chain(tokens.map(|(name, _)| name)).next().map(String::as_str)
+}
+
+/// The names that it records under.
+pub fn record_names(subject: &Subject<'_>) -> Verdict {
+    let mut instance = subject.create()?;
+    let mut names = BTreeSet::new();
+    for input in subject.ordinary() {
+        let records = instance.step(&input)?.records;
+        names.extend(records.numbers.into_iter().map(|(name, _)| name));
+        names.extend(records.tokens.iter().flat_map(|(name, _)| names::of_tokens(name)));
+    }
+    Ok(match names.iter().find(|name| names::is_reserved(subject.point, name)) {
+        Some(name) => Outcome::failed(names::reserved(name)),
+        None => Outcome::success(format!("none of {} names is the host's", names.len())),
+    })
 }
 
 /// A mask after another one that has dropped some tokens.

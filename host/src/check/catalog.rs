@@ -6,7 +6,7 @@ use capo_plugin::Point;
 use super::library::{self, Loaded};
 use super::outcome::Verdict;
 use super::subject::Subject;
-use super::{batches, conduct, invariance, state, table};
+use super::{batches, conduct, gradient, invariance, state, table};
 
 /// The check that lists a library's components; all others need its answer.
 pub const ENTRY_POINT: &str = "entry-point";
@@ -73,19 +73,20 @@ const fn on_text(name: &'static str, about: &'static str, run: fn(&Subject<'_>) 
 }
 
 /// The checks of a library, in order.
-pub const LIBRARY: [LibraryCheck; 4] = [
-    library("load-time", "loading takes at most a second", library::load_time),
+pub const LIBRARY: [LibraryCheck; 5] = [
+    library("load-time", "how much work loading is", library::load_time),
+    library("panic-strategy", "panics unwind, so that they end no process", library::panic_strategy),
     library(
         "unknown-extensions",
         "extension ids that do not exist are answered with none",
         library::unknown_extensions,
     ),
     library("component-ids", "ids are `vendor.name` and unique, descriptions are one line", library::component_ids),
-    library("recipes", "recipes are TOML and hold component sections only", library::recipes),
+    library("recipes", "recipes are TOML and hold what a recipe may", library::recipes),
 ];
 
 /// The checks of a component, in order.
-pub const COMPONENT: [ComponentCheck; 25] = [
+pub const COMPONENT: [ComponentCheck; 28] = [
     of_table(CREATION, "it can be built from the table given", table::creation),
     of_table("empty-config", "an empty table gives a component or a sentence", table::empty_config),
     of_table("unknown-key", "an unknown key is refused", table::unknown_key),
@@ -99,18 +100,26 @@ pub const COMPONENT: [ComponentCheck; 25] = [
     on_text("empty-completion", "completions without a character", batches::empty_completion),
     on_text("odd-columns", "rows with any columns are taken, or refused with a sentence", batches::odd_columns),
     component("outputs-finite", "outputs and records are finite, outputs zero on padding", batches::outputs_finite),
+    component("record-names", "no number of the host is recorded under its name", batches::record_names),
+    at(
+        &[Point::Objective],
+        "gradients",
+        "`dloss_dlogp` is the derivative of a completion's losses",
+        gradient::gradients,
+    ),
     at(&[Point::Mask], "mask-clears-only", "what another mask has cleared stays cleared", batches::mask_clears_only),
-    component("deterministic", "two fresh instances give the same bits", invariance::deterministic),
+    component("deterministic", "two fresh instances give the same bits and states", invariance::deterministic),
     component("permutation", "groups in another order give the same outputs in that order", invariance::permutation),
     on_tokens("padding-content", "nothing depends on values in the padding", invariance::padding_content),
     component("save-load", "a state that is loaded in mid-stream goes on with the same bits", state::save_load),
     on_text("evaluation", "rollouts for evaluation change nothing", state::evaluation),
     component("foreign-state", "a state that it did not write is refused and changes nothing", state::foreign_state),
     component("state-growth", "the state does not grow with every step", state::state_growth),
+    component("key-values", "other values of its keys are refused, or good for a step", table::key_values),
     component(PANICS_CONTAINED, "a panic stays in the library, as an error", conduct::panics_contained),
     component("threads", "no thread is left behind", conduct::threads),
     component(STDOUT_QUIET, "nothing is written to standard output", conduct::stdout_quiet),
-    component("call-time", "one step on a small batch takes at most a second", conduct::call_time),
+    component("call-time", "how much work one step on a small batch is", conduct::call_time),
 ];
 
 /// Every check with what it asks.

@@ -2,48 +2,59 @@
 
 use capo_plugin::testing::Fixture;
 
+use super::instance::Answer;
 use super::outcome::{Outcome, Verdict};
 use super::subject::Subject;
 
 /// Sums in another order differ by this much, relative to their size.
 const ROUNDING: f32 = 1e-4;
 
-/// The same input twice, to fresh instances.
+/// The same inputs to two fresh instances, step by step.
 pub fn deterministic(subject: &Subject<'_>) -> Verdict {
-    let mut instances = [subject.create()?, subject.create()?];
+    const ADVICE: &str = "draw at random from `seed` and `step` alone";
+    let [mut first, mut second] = [subject.create()?, subject.create()?];
     for step in 0..4 {
         let input = subject.stream(step);
-        let [first, second] = &mut instances;
         if let Some(place) = first.step(&input)?.any_difference(&second.step(&input)?) {
             return Ok(Outcome::failed(format!(
-                "two fresh instances differ on the same inputs, at step {step}: {place} (draw at random from `seed` and `step` alone)"
+                "two fresh instances differ on the same inputs, at step {step}: {place} ({ADVICE})"
+            )));
+        }
+        if first.save()? != second.save()? {
+            return Ok(Outcome::failed(format!(
+                "two fresh instances save different states after the same inputs, at step {step} (write what is kept in a fixed order)"
             )));
         }
     }
-    Ok(Outcome::success("two fresh instances give the same bits"))
+    Ok(Outcome::success("two fresh instances give the same bits and states"))
 }
 
-/// The same completions, their groups in another order.
+/// The same completions, their groups in another order, step by step.
 pub fn permutation(subject: &Subject<'_>) -> Verdict {
-    let (input, order) = (subject.three_groups(), [2, 0, 1]);
-    let whole = subject.create()?.step(&input)?;
-    let moved = subject.create()?.step(&input.regrouped(&order))?;
-    // Back into the first order.
-    let mut back = moved;
-    for (_, values) in &mut back.outputs {
-        let width = values.len() / order.len();
-        let mut restored = values.clone();
-        for (place, group) in order.iter().enumerate() {
-            restored[group * width..(group + 1) * width].copy_from_slice(&values[place * width..(place + 1) * width]);
+    let [mut plain, mut moved] = [subject.create()?, subject.create()?];
+    for (step, order) in (0..).zip([[2, 0, 1], [1, 2, 0], [0, 2, 1]]) {
+        let input = subject.three_groups(step);
+        let whole = plain.step(&input)?;
+        let back = restored(moved.step(&input.regrouped(&order))?, &order);
+        if let Some(place) = whole.difference(&back, ROUNDING) {
+            return Ok(Outcome::warning(format!(
+                "with the groups in another order, at step {step}, {place} (fine only where it draws at random)"
+            )));
         }
-        *values = restored;
     }
-    Ok(match whole.difference(&back, ROUNDING) {
-        Some(place) => {
-            Outcome::warning(format!("with the groups in another order {place} (fine only where it draws at random)"))
+    Ok(Outcome::success("groups in another order give the same outputs in that order"))
+}
+
+/// The answer with the groups in their first order, of which `order` says where each has gone.
+fn restored(mut answer: Answer, order: &[usize]) -> Answer {
+    for (_, values) in &mut answer.outputs {
+        let width = values.len() / order.len();
+        let moved = values.clone();
+        for (place, group) in order.iter().enumerate() {
+            values[group * width..(group + 1) * width].copy_from_slice(&moved[place * width..(place + 1) * width]);
         }
-        None => Outcome::success("groups in another order give the same outputs in that order"),
-    })
+    }
+    answer
 }
 
 /// The same completions with other values in the padding.

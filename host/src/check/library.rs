@@ -1,27 +1,30 @@
 //! Checks of a whole library.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use capo_loader::open;
 use capo_plugin::abi::{MaskPoint, RecipePoint};
-use capo_plugin::{Image, Point};
+use capo_plugin::{Image, PluginError, Point};
 
+use super::conduct::cpu_time;
 use super::outcome::{Outcome, Verdict};
 use crate::config::{self, Draft};
 
-/// Seconds above which loading is worth a look.
-const SLOW_LOAD: f64 = 1.0;
+/// What a library calls to begin a panic that unwinds, in the system's own library of it.
+const UNWINDING: &[u8] = b"_Unwind_RaiseException";
+/// What stands in every library that may panic.
+const PANICKING: &[u8] = b"panicked at ";
 
-/// An image with the time at which loading it began and ended.
+/// An image, and what loading it took.
 pub struct Loaded {
     /// The image.
     pub image: Image,
-    /// Seconds.
-    pub seconds: f64,
-    /// Whether it is this executable, whose ids need no vendor.
-    pub own: bool,
+    /// The work of loading it.
+    pub time: Duration,
+    /// Its file; none for this executable, whose ids need no vendor.
+    pub path: Option<PathBuf>,
 }
 
 impl Loaded {
@@ -31,23 +34,36 @@ impl Loaded {
     ///
     /// When the library is no plugin.
     pub fn by(path: Option<&Path>) -> anyhow::Result<Self> {
-        let start = Instant::now();
+        let start = cpu_time();
         let image = path.map_or_else(|| Ok(Image::own()), open::load)?;
-        Ok(Self { image, seconds: start.elapsed().as_secs_f64(), own: path.is_none() })
+        Ok(Self { image, time: cpu_time().saturating_sub(start), path: path.map(Path::to_owned) })
     }
 }
 
-/// How long loading takes.
+/// How much work loading is. It only informs.
 pub fn load_time(loaded: &Loaded) -> Verdict {
-    let sentence = format!("it loads in {:.1} ms", 1e3 * loaded.seconds);
-    Ok(if loaded.seconds > SLOW_LOAD {
-        Outcome::warning(format!(
-            "{sentence}, expected at most {:.1} ms (do the work where a component is created)",
-            1e3 * SLOW_LOAD
-        ))
-    } else {
-        Outcome::success(sentence)
+    Ok(Outcome::success(format!("loading it is {:.1} ms of work", 1e3 * loaded.time.as_secs_f64())))
+}
+
+/// Whether its panics unwind, so that they can be contained.
+pub fn panic_strategy(loaded: &Loaded) -> Verdict {
+    let unwinds = match &loaded.path {
+        None => cfg!(panic = "unwind"),
+        Some(path) => {
+            let bytes = std::fs::read(path).map_err(|error| PluginError::state(format!("cannot read it: {error}")))?;
+            memmem(&bytes, UNWINDING) || !memmem(&bytes, PANICKING)
+        }
+    };
+    Ok(match unwinds {
+        true => Outcome::success("panics unwind, and end no process"),
+        false => Outcome::warning(
+            "it was built with `panic = \"abort\"`: a panic ends the whole run (take that line out of its profile)",
+        ),
     })
+}
+
+fn memmem(bytes: &[u8], wanted: &[u8]) -> bool {
+    bytes.windows(wanted.len()).any(|window| window == wanted)
 }
 
 /// Extension ids that nobody knows.
@@ -71,7 +87,7 @@ pub fn component_ids(loaded: &Loaded) -> Verdict {
     for point in Point::ALL {
         for info in loaded.image.components(point)? {
             let id = info.id.as_str();
-            if !loaded.own && !is_well_formed(id) {
+            if loaded.path.is_some() && !is_well_formed(id) {
                 return Ok(Outcome::failed(format!(
                     "{id:?} is not of the form `vendor.name` (use lower-case letters, digits, `-` and `_`)"
                 )));
@@ -108,15 +124,17 @@ fn is_well_formed(id: &str) -> bool {
 
 /// Whether recipes hold what recipes may hold.
 pub fn recipes(loaded: &Loaded) -> Verdict {
-    let recipes = loaded.image.recipes()?;
-    for recipe in &recipes {
+    let (plain, with_settings) = (loaded.image.recipes()?, loaded.image.recipes_with_settings()?);
+    let recipes: Vec<_> =
+        plain.iter().map(|recipe| (recipe, false)).chain(with_settings.iter().map(|recipe| (recipe, true))).collect();
+    for (recipe, settings) in &recipes {
         let merged = Draft::read(None, config::DEFAULT, &[])
-            .and_then(|mut draft| draft.merge_recipe(&recipe.name, &recipe.toml));
+            .and_then(|mut draft| draft.merge_recipe(&recipe.name, &recipe.toml, *settings));
         if let Err(error) = merged {
             return Ok(Outcome::failed(error.to_string()));
         }
     }
-    let names: Vec<String> = recipes.iter().map(|recipe| format!("`{}`", recipe.name)).collect();
+    let names: Vec<String> = recipes.iter().map(|(recipe, _)| format!("`{}`", recipe.name)).collect();
     Ok(Outcome::success(if names.is_empty() { "it carries none".into() } else { names.join(", ") }))
 }
 

@@ -8,6 +8,7 @@ mod batches;
 mod catalog;
 mod conduct;
 mod fuzz;
+mod gradient;
 mod input;
 mod instance;
 mod invariance;
@@ -79,10 +80,10 @@ fn check(args: &CheckArgs, verbose: bool) -> Result<bool> {
         match &alone {
             Some((id, cases)) => session.reproduce(&mut report, path.as_ref(), components, id, *cases)?,
             None => {
-                if args.wants(ENTRY_POINT) || outcome.status.is_bad() {
+                if args.wants(ENTRY_POINT) || outcome.is_bad() {
                     report.add(None, ENTRY_POINT, outcome.clone(), *seconds);
                 }
-                if !outcome.status.is_bad() {
+                if !outcome.is_bad() {
                     session.library(&mut report, path.as_ref(), components)?;
                 }
             }
@@ -132,7 +133,7 @@ impl Session<'_> {
             let (outcome, seconds) = if hangs >= MOST_HANGS {
                 (Outcome::skipped("checks before it did not come back"), 0.0)
             } else if !built && !check.without_instance {
-                (Outcome::skipped("the component could not be built"), 0.0)
+                (Outcome::unchecked("the component could not be built"), 0.0)
             } else {
                 self.outcome(path, check.name, Some(component))?
             };
@@ -232,7 +233,7 @@ impl Session<'_> {
         };
         match (&end.reply, exit.success()) {
             (Some(reply), true) if !matches!(reply, Reply::Case(_)) => Ok(reply.clone()),
-            _ => Err(Outcome::crashed(process::describe(exit))),
+            _ => Err(Outcome::crashed(process::describe(exit, &end.stderr))),
         }
     }
 }

@@ -34,12 +34,6 @@ impl Status {
             Self::Crashed => "crashed",
         }
     }
-
-    /// Whether `host check` ends with exit code 1 because of it.
-    #[must_use]
-    pub fn is_bad(self) -> bool {
-        matches!(self, Self::Failed | Self::Crashed)
-    }
 }
 
 /// How a check ended, and a sentence about it.
@@ -49,32 +43,50 @@ pub struct Outcome {
     pub status: Status,
     /// A sentence without a full stop.
     pub sentence: String,
+    /// Skipped because the component lacks something that it needs: nothing is known about it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unchecked: bool,
 }
 
 impl Outcome {
     /// As it should be.
     pub fn success(sentence: impl Into<String>) -> Self {
-        Self { status: Status::Success, sentence: sentence.into() }
+        Self::new(Status::Success, sentence)
     }
 
     /// Not run.
     pub fn skipped(sentence: impl Into<String>) -> Self {
-        Self { status: Status::Skipped, sentence: sentence.into() }
+        Self::new(Status::Skipped, sentence)
+    }
+
+    /// Not run, for want of something that the user can give.
+    pub fn unchecked(sentence: impl Into<String>) -> Self {
+        Self { unchecked: true, ..Self::skipped(sentence) }
     }
 
     /// Allowed, and worth a look.
     pub fn warning(sentence: impl Into<String>) -> Self {
-        Self { status: Status::Warning, sentence: sentence.into() }
+        Self::new(Status::Warning, sentence)
     }
 
     /// A rule is broken.
     pub fn failed(sentence: impl Into<String>) -> Self {
-        Self { status: Status::Failed, sentence: sentence.into() }
+        Self::new(Status::Failed, sentence)
     }
 
     /// No answer.
     pub fn crashed(sentence: impl Into<String>) -> Self {
-        Self { status: Status::Crashed, sentence: sentence.into() }
+        Self::new(Status::Crashed, sentence)
+    }
+
+    fn new(status: Status, sentence: impl Into<String>) -> Self {
+        Self { status, sentence: sentence.into(), unchecked: false }
+    }
+
+    /// Whether `host check` ends with exit code 1 because of it.
+    #[must_use]
+    pub fn is_bad(&self) -> bool {
+        self.unchecked || matches!(self.status, Status::Failed | Status::Crashed)
     }
 }
 

@@ -10,6 +10,8 @@ use anyhow::{Context, Result};
 
 use super::task::{Reply, Task};
 
+/// The signal of an abort.
+const ABORT: i32 = 6;
 /// How much of a child's output is kept, bytes.
 const MOST_OUTPUT: u64 = 64 << 10;
 
@@ -64,7 +66,7 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
 
 /// What was read; a grandchild that holds the pipe open is not waited for.
 fn text(output: &Receiver<Vec<u8>>) -> String {
-    let bytes = output.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+    let bytes = output.recv_timeout(Duration::from_secs(10)).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -83,15 +85,20 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     }
 }
 
-/// How a process ended that should have answered and exited with 0.
+/// How a process ended that should have answered and exited with 0, having written `stderr`.
 #[must_use]
-pub fn describe(exit: ExitStatus) -> String {
+pub fn describe(exit: ExitStatus, stderr: &str) -> String {
     let Some(signal) = exit.signal() else {
         return format!("its process ended with exit code {} before the check was over", exit.code().unwrap_or(-1));
     };
+    // A second panic, while the first unwinds, aborts too.
+    if let (ABORT, [_, panic]) = (signal, &stderr.split(" panicked at ").collect::<Vec<_>>()[..]) {
+        let words = panic.lines().nth(1).unwrap_or_default();
+        return format!("a panic ended its process, as of a library built with `panic = \"abort\"`: {words}");
+    }
     let name = match signal {
         4 => " (SIGILL)",
-        6 => " (SIGABRT)",
+        ABORT => " (SIGABRT)",
         7 => " (SIGBUS)",
         8 => " (SIGFPE)",
         9 => " (SIGKILL)",

@@ -1,5 +1,7 @@
 //! What a person and a program read of the checks.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use serde_json::json;
 
@@ -71,9 +73,21 @@ impl Report {
             say(&json!({ "libraries": libraries.collect::<Vec<_>>(), "summary": summary }).to_string());
         } else {
             let words: Vec<String> = counts.iter().map(|(name, n)| format!("{n} {name}")).collect();
+            self.say_unchecked();
             say(&format!("\nchecks: {}", words.join(", ")));
         }
-        !rows().any(|row| row.outcome.status.is_bad())
+        !rows().any(|row| row.outcome.is_bad())
+    }
+
+    /// Names the components of which nothing is known.
+    fn say_unchecked(&self) {
+        let rows = self.libraries.iter().flat_map(|(_, rows)| rows);
+        let ids: BTreeSet<&str> =
+            rows.filter(|row| row.outcome.unchecked).filter_map(|row| row.component.as_deref()).collect();
+        if !ids.is_empty() {
+            let ids: Vec<&str> = ids.into_iter().collect();
+            say(&format!("\nnot checked, for want of what the lines above ask for: {}", ids.join(", ")));
+        }
     }
 
     fn show(&self, line: &str) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use toml::Value;
 
 use super::task::Component;
 use crate::config::{parse_set, set};
@@ -70,6 +71,13 @@ pub fn apply<'a>(sets: &[String], components: impl Iterator<Item = &'a mut Compo
     let mut components: Vec<&mut Component> = components.collect();
     for text in sets {
         let (path, value) = parse_set(text)?;
+        // Components get their tables as JSON, which has no number for `nan` and `inf`: these are words.
+        let value = match value {
+            Value::Float(number) if !number.is_finite() => {
+                Value::String(text[text.find('=').unwrap_or(0) + 1..].into())
+            }
+            other => other,
+        };
         let key_of = |id: &str| path.strip_prefix(id)?.strip_prefix('.').map(str::to_owned);
         let owner = components.iter_mut().filter_map(|component| Some((key_of(&component.id)?, component)));
         // The longest id, where one is the beginning of another.

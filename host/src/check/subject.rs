@@ -2,6 +2,7 @@
 
 use capo_plugin::testing::{Fixture, RolloutFixture, batches};
 use capo_plugin::{Image, OptimizerInfo, PluginError, Point, Purpose};
+use serde_json::json;
 
 use super::input::Input;
 use super::instance::Instance;
@@ -55,6 +56,47 @@ impl Subject<'_> {
             Point::Objective => self.image.objective(self.id, json).map(Instance::Objective),
             Point::Mask => self.image.mask(self.id, json).map(Instance::Mask),
         }
+    }
+}
+
+/// The component's table with another value for one key, as text.
+pub struct Guess {
+    key: String,
+    value: serde_json::Value,
+    /// The table.
+    pub json: String,
+}
+
+impl Guess {
+    /// `key = value`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("`{} = {}`", self.key, self.value)
+    }
+}
+
+impl Subject<'_> {
+    /// Values that a person may try, for each key; most of them are refused.
+    pub fn guesses(&self) -> impl Iterator<Item = Guess> {
+        let values = [
+            json!(false),
+            json!(true),
+            json!(0),
+            json!(1),
+            json!(-1),
+            json!(0.5),
+            json!(-0.5),
+            json!(""),
+            json!("group"),
+            json!("authors"),
+            json!("adam"),
+        ];
+        let guess = |key: &String, value: serde_json::Value| Guess {
+            key: key.clone(),
+            json: self.table_with(key, value.clone()),
+            value,
+        };
+        self.keys.iter().flat_map(move |key| values.clone().into_iter().map(move |value| guess(key, value)))
     }
 }
 
@@ -114,14 +156,16 @@ impl Subject<'_> {
         Fixture::new(1, 7).lengths(&[5]).into()
     }
 
-    /// Three groups of three.
+    /// Three groups of three, with other rewards and lengths (for a reward: rows and texts) at every step.
     #[must_use]
-    pub fn three_groups(&self) -> Input {
+    pub fn three_groups(&self, step: u64) -> Input {
         if self.point == Point::Reward {
-            return self.rows_from(0, 3, 3, 0);
+            return self.rows_from(step as usize, 3, 3, step);
         }
-        let rewards = [1.0, 0.0, 0.25, 0.0, 1.0, 1.0, 0.0, 0.5, 0.75];
-        Fixture::new(9, 6).groups_of(3).rewards(&rewards).lengths(&[6, 3, 1, 5, 2, 6, 4, 1, 5]).into()
+        let (mut rewards, mut lengths) = ([1.0, 0.0, 0.25, 0.0, 1.0, 1.0, 0.0, 0.5, 0.75], [6, 3, 1, 5, 2, 6, 4, 1, 5]);
+        rewards.rotate_left(2 * step as usize % 9);
+        lengths.rotate_left(step as usize % 9);
+        Fixture::new(9, 6).groups_of(3).rewards(&rewards).lengths(&lengths).step(step).into()
     }
 
     /// Sixteen completions, of 32 tokens each where tokens are seen.

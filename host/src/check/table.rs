@@ -12,7 +12,7 @@ pub fn creation(subject: &Subject<'_>) -> Verdict {
     let given = if subject.table.is_empty() { "an empty table" } else { "the keys given" };
     match subject.create() {
         Ok(_) => Ok(Outcome::success(format!("it is made from {given}"))),
-        Err(error) if error.kind() == ErrorKind::CONFIG => Ok(Outcome::skipped(needs_keys(subject, &error))),
+        Err(error) if error.kind() == ErrorKind::CONFIG => Ok(Outcome::unchecked(needs_keys(subject, &error))),
         Err(error) => Err(error),
     }
 }
@@ -63,6 +63,22 @@ pub fn wrong_type(subject: &Subject<'_>) -> Verdict {
         }
     }
     Ok(Outcome::success("it is refused with a sentence, under each key"))
+}
+
+/// Other values of each key: refused where it is built, or good for a step.
+pub fn key_values(subject: &Subject<'_>) -> Verdict {
+    let mut taken = 0;
+    for guess in subject.guesses() {
+        let life = subject.create_from(&guess.json).and_then(|mut instance| {
+            taken += 1;
+            instance.step(&subject.stream(0)).map(drop)
+        });
+        if let Some(panic) = life.err().filter(is_panic) {
+            let name = guess.name();
+            return Ok(Outcome::failed(format!("with {name} it {panic} (refuse the value in `validate`)")));
+        }
+    }
+    Ok(Outcome::success(format!("{taken} other values are taken without a panic, the rest is refused")))
 }
 
 /// Text that is not a table.

@@ -127,7 +127,7 @@ impl Task {
         if !check.is_some_and(|check| check.without_instance)
             && let Some(sentence) = self.cannot_run(subject)
         {
-            return Ok(Reply::Outcome(Outcome::skipped(unnamed(&sentence, subject))));
+            return Ok(Reply::Outcome(Outcome::unchecked(unnamed(&sentence, subject))));
         }
         if let (Some(cases), FUZZ) = (self.cases, self.check.as_str()) {
             let fuzzed = fuzz::run(subject, cases, &mut |case| {

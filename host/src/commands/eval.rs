@@ -18,8 +18,11 @@ use crate::reward::Rewards;
 /// Measures held-out accuracy.
 pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
+        if let Some(path) = &args.output {
+            files::check_replaceable(path)?;
+        }
         let registry = args.plugins.open()?;
-        let config = args.config.resolve(&registry)?;
+        let config = args.config.resolve(&registry, &[])?.config;
         ensure!(
             args.model.is_some() || !config.model.fresh_weights,
             "`model.fresh_weights` is true: there is no model to measure (name one with `--model`)"

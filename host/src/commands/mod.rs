@@ -7,6 +7,7 @@ mod plugins;
 mod replay;
 mod sweep;
 mod train;
+mod vendor;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -39,7 +40,7 @@ pub fn main(started: Instant) -> ExitCode {
         Command::Eval(args) => eval::run(args),
         Command::Sft(args) => run_sft(args),
         Command::Replay(args) => replay::run(args).map_err(Failure::Input),
-        Command::Plugins(args) => plugins::run(args).map_err(Failure::Input),
+        Command::Plugins(args) => plugins::run(args, cli.verbose).map_err(Failure::Input),
         Command::Check(args) => match check::run(args, cli.verbose) {
             Ok(true) => Ok(()),
             Ok(false) => return ExitCode::FAILURE,

@@ -3,6 +3,7 @@
 pub(crate) mod check;
 mod draft;
 mod recipe;
+mod sets;
 mod sizes;
 
 use std::path::{Path, PathBuf};
@@ -18,11 +19,11 @@ use crate::optim::ScheduleKind;
 use crate::reward::RewardConfig;
 
 pub use draft::Draft;
-pub(crate) use draft::{parse_set, set};
-pub use recipe::resolve;
+pub use recipe::{Resolved, resolve};
+pub(crate) use sets::{parse_set, set};
 pub use sizes::Sizes;
 
-/// The settings of `host train` when no `--config` is given.
+/// The settings of `host train` when no `--config` is given; they lie beneath one that holds components alone.
 pub const DEFAULT: &str = include_str!("../../../configs/tiny/default.toml");
 
 /// All settings of a run.

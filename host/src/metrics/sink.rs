@@ -2,42 +2,59 @@
 
 use std::collections::BTreeSet;
 
-use capo_plugin::Sink;
-
-use crate::metrics::Metrics;
-use capo_loader::terminal;
+use capo_loader::warning;
 use capo_loader::watchdog::Watchdog;
+use capo_plugin::{Point, Sink};
 
-/// Most sentences of components that one process shows.
-const MOST_WARNINGS: usize = 100;
+use super::names::{self, metric_name};
+use crate::metrics::Metrics;
 
 /// The sink of one run.
 ///
 /// A mask's numbers appear as `component-id/name`, a reward's as `rewards/component-id/name`; those of the advantage estimator
 /// and the objective, of which a run has one each, as plain `name` (`clip_ratio/region_mean`). Of a per-token array the mean and the largest value over completion
-/// tokens appear, as `name/mean` and `name/max`.
+/// tokens appear, as `name/mean` and `name/max`. A name that the host or another component uses is refused.
 pub struct StepSink<'a> {
     /// The step's metrics.
     pub metrics: &'a mut Metrics,
     /// `[B, T]`: 1 for completion tokens. At the reward point `[B]`: an array there has one number per completion.
     pub completion_mask: &'a [u8],
-    /// What stands before the component's id in names; none where names carry no id.
-    pub prefix: Option<&'static str>,
+    /// Whose calls come now.
+    pub point: Point,
     /// Sentences already shown.
     pub warned: &'a mut BTreeSet<String>,
     /// Told of every call.
     pub watchdog: &'a Watchdog,
+    /// What is wrong with a name of the current call.
+    objection: Option<String>,
 }
 
-impl StepSink<'_> {
-    fn name(&self, component: &str, name: &str) -> String {
-        self.prefix.map_or_else(|| name.to_owned(), |prefix| format!("{prefix}{component}/{name}"))
+impl<'a> StepSink<'a> {
+    /// A sink for calls at `point`.
+    pub fn new(
+        metrics: &'a mut Metrics,
+        completion_mask: &'a [u8],
+        point: Point,
+        warned: &'a mut BTreeSet<String>,
+        watchdog: &'a Watchdog,
+    ) -> Self {
+        Self { metrics, completion_mask, point, warned, watchdog, objection: None }
+    }
+
+    fn add(&mut self, component: &str, name: &str, value: f64) {
+        let added = match names::is_reserved(self.point, name) {
+            true => Err(names::reserved(name)),
+            false => self.metrics.record_of(component, &metric_name(self.point, component, name), value),
+        };
+        if let Err(sentence) = added {
+            self.objection.get_or_insert(sentence);
+        }
     }
 }
 
 impl Sink for StepSink<'_> {
     fn record(&mut self, component: &str, name: &str, value: f64) {
-        self.metrics.record(&self.name(component, name), value);
+        self.add(component, name, value);
     }
 
     fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
@@ -49,14 +66,14 @@ impl Sink for StepSink<'_> {
             count += 1;
         }
         if count > 0 {
-            let name = self.name(component, name);
-            self.metrics.record(&format!("{name}/mean"), sum / count as f64);
-            self.metrics.record(&format!("{name}/max"), largest);
+            let [mean, max] = names::of_tokens(name);
+            self.add(component, &mean, sum / count as f64);
+            self.add(component, &max, largest);
         }
     }
 
     fn warn(&mut self, component: &str, text: &str) {
-        warn_once(self.warned, component, text);
+        warning::show(self.warned, component, text);
     }
 
     fn enter(&mut self, component: &str, method: &'static str) {
@@ -65,6 +82,10 @@ impl Sink for StepSink<'_> {
 
     fn leave(&mut self) {
         self.watchdog.leave();
+    }
+
+    fn objection(&mut self) -> Option<String> {
+        self.objection.take()
     }
 }
 
@@ -82,7 +103,7 @@ impl Sink for WarningSink<'_> {
     fn record_tokens(&mut self, _component: &str, _name: &str, _values: &[f32]) {}
 
     fn warn(&mut self, component: &str, text: &str) {
-        warn_once(self.warned, component, text);
+        warning::show(self.warned, component, text);
     }
 
     fn enter(&mut self, component: &str, method: &'static str) {
@@ -91,15 +112,5 @@ impl Sink for WarningSink<'_> {
 
     fn leave(&mut self) {
         self.watchdog.leave();
-    }
-}
-
-fn warn_once(warned: &mut BTreeSet<String>, component: &str, text: &str) {
-    let sentence = format!("component `{component}`: {text}");
-    if warned.len() < MOST_WARNINGS && warned.insert(sentence.clone()) {
-        terminal::warn(&sentence);
-        if warned.len() == MOST_WARNINGS {
-            terminal::warn(&format!("these were {MOST_WARNINGS} different warnings of components; no more are shown"));
-        }
     }
 }

@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result, anyhow, bail};
 use capo_loader::files;
+use capo_loader::manifest::SealedFolder;
 
 /// The files of one model: a Hugging Face directory, or bytes inside the executable.
 #[derive(Debug, Clone)]
 pub enum ModelFiles {
     /// A directory on disk.
     Directory(PathBuf),
+    /// A directory with a manifest, as checkpoints have: every file is compared with it.
+    Checkpoint(SealedFolder),
     /// Pairs of file name and contents.
     Embedded(&'static [(&'static str, &'static [u8])]),
 }
@@ -23,6 +26,7 @@ impl ModelFiles {
                 let path = directory.join(name);
                 Ok(Cow::Owned(files::bytes(&path).map_err(|error| unreadable(&path, &error))?))
             }
+            Self::Checkpoint(folder) => folder.read(name).map(Cow::Owned),
             Self::Embedded(files) => match files.iter().find(|(file, _)| *file == name) {
                 Some((_, bytes)) => Ok(Cow::Borrowed(bytes)),
                 None => bail!("the built-in model has no file `{name}` (give a model directory instead)"),
@@ -38,7 +42,7 @@ impl ModelFiles {
                 let metadata = std::fs::metadata(&path).map_err(|error| unreadable(&path, &error))?;
                 Ok(metadata.len())
             }
-            Self::Embedded(_) => Ok(self.read(name)?.len() as u64),
+            Self::Checkpoint(_) | Self::Embedded(_) => Ok(self.read(name)?.len() as u64),
         }
     }
 
@@ -46,6 +50,7 @@ impl ModelFiles {
     pub fn contains(&self, name: &str) -> bool {
         match self {
             Self::Directory(directory) => directory.join(name).exists(),
+            Self::Checkpoint(folder) => folder.contains(name),
             Self::Embedded(files) => files.iter().any(|(file, _)| *file == name),
         }
     }
@@ -54,6 +59,7 @@ impl ModelFiles {
     pub fn describe(&self, name: &str) -> String {
         match self {
             Self::Directory(directory) => format!("`{}`", directory.join(name).display()),
+            Self::Checkpoint(folder) => format!("`{}`", folder.dir().join(name).display()),
             Self::Embedded(_) => format!("`{name}` of the built-in model"),
         }
     }

@@ -1,24 +1,28 @@
 //! What a person reads: a line per few steps, and a closing summary. What a program reads goes through the metrics.
 
+mod rejections;
 pub mod terminal;
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use capo_plugin::Point;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::metrics;
+use crate::metrics::names::{REJECTED_GRADIENT, REJECTION_RATE, metric_name};
 use crate::model::device::{self, Dtype};
 use crate::optim::StepOutcome;
 use crate::run::checkpoint;
+use crate::stages::backward::Reduced;
 use crate::stages::batch::StepBatch;
-use capo_loader::files;
 use terminal::{grouped, say};
 
-use crate::run::{COMPLETIONS_FILE, Run};
+use crate::run::Run;
 use crate::stages::rollout::Rollout;
 use capo_loader::mask::Keep;
+use rejections::Rejections;
 
 /// Progress on the terminal.
 pub struct Report {
@@ -26,6 +30,7 @@ pub struct Report {
     first_step: Option<Duration>,
     last_step: Instant,
     steps: u64,
+    rejections: Rejections,
     bar: ProgressBar,
 }
 
@@ -41,7 +46,8 @@ impl Report {
         } else {
             ProgressBar::hidden()
         };
-        Self { started, first_step: None, last_step: Instant::now(), steps: 0, bar }
+        let rejections = Rejections::of(run.components.masks.iter().map(capo_plugin::Mask::id));
+        Self { started, first_step: None, last_step: Instant::now(), steps: 0, rejections, bar }
     }
 
     /// A line on its own, above the progress bar.
@@ -49,8 +55,8 @@ impl Report {
         self.bar.suspend(|| say(line));
     }
 
-    /// Says what is about to happen.
-    pub fn opening(&self, run: &Run) {
+    /// Says what is about to happen; `sources` are lines about where the settings came from.
+    pub fn opening(&self, run: &Run, sources: &[String]) {
         let config = &run.config;
         let masks: Vec<&str> = run.components.masks.iter().map(capo_plugin::Mask::id).collect();
         let masks = if masks.is_empty() { "none".to_owned() } else { masks.join(", ") };
@@ -62,6 +68,7 @@ impl Report {
             run.components.advantage.id(),
             run.components.objective.id(),
         ));
+        sources.iter().for_each(|line| self.say(line));
         if config.train.device != device::CPU || config.train.dtype != Dtype::F32 {
             let dtype = candle_core::DType::from(config.train.dtype);
             self.say(&format!("device     {}, {}", config.train.device, dtype.as_str()));
@@ -76,13 +83,22 @@ impl Report {
         if run.progress.step > 0 {
             self.say(&format!("resuming   after step {}", run.progress.step));
         }
+        if !run.changed.is_empty() {
+            self.say(&format!("changed    {}", run.changed.join(", ")));
+        }
     }
 
-    /// Says how good the model is before training.
-    pub fn started(&self, run: &Run) {
+    /// Says how good the model is before training, to the metrics too, as of step 0.
+    ///
+    /// # Errors
+    ///
+    /// When the metrics cannot be written.
+    pub fn started(&self, run: &mut Run) -> Result<()> {
         if let Some(accuracy) = run.progress.accuracy_before {
+            run.metrics.flush(0)?;
             self.say(&format!("held-out accuracy {:.1}% before training", 100.0 * accuracy));
         }
+        Ok(())
     }
 
     /// Ends a step: writes its metrics, and every `logging.logging_steps` a line.
@@ -98,7 +114,7 @@ impl Report {
         self.steps += 1;
         self.first_step.get_or_insert_with(|| self.started.elapsed());
         self.bar.set_position(step);
-        for warning in &flushed.warnings {
+        for warning in flushed.warnings.iter().chain(&self.rejections.step(&flushed.values)) {
             self.bar.suspend(|| terminal::warn(warning));
         }
         let every = run.config.logging.logging_steps;
@@ -146,6 +162,12 @@ impl Report {
             grouped(progress.completion_tokens),
             progress.skipped_steps
         ));
+        for gap in &run.records.gaps {
+            self.say(&format!("{:<18} {}", gap.file, gap.sentence()));
+        }
+        if let Some(line) = self.rejections.closing().filter(|_| finished) {
+            self.say(&line);
+        }
         self.times(run);
         let checkpoint = checkpoint::dir(run);
         self.say(&format!("run directory      {}", run.dir.display()));
@@ -195,7 +217,6 @@ pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
     run.metrics.extend(metrics::rewards(&rollout.rewards, run.config.rollout.num_generations)?);
     run.metrics.count_tokens(rollout.tokens);
     if run.config.logging.log_completions {
-        let path = run.dir.join(COMPLETIONS_FILE);
         for (sample, reward) in rollout.texts.iter().zip(&rollout.rewards.total) {
             let mut line = serde_json::json!({ "step": run.progress.step + 1, "reward": reward });
             if let (Some(line), serde_json::Value::Object(sample)) =
@@ -203,14 +224,14 @@ pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
             {
                 line.extend(sample);
             }
-            files::append_line(&path, &line.to_string())?;
+            run.completions.append(&line.to_string())?;
         }
     }
     Ok(())
 }
 
 /// Records what a step did.
-pub fn record_step(run: &mut Run, batch: &StepBatch, keep: &Keep, loss: f64, outcome: Option<StepOutcome>) {
+pub fn record_step(run: &mut Run, batch: &StepBatch, keep: &Keep, reduced: &Reduced, outcome: Option<StepOutcome>) {
     let tokens = batch.completion_tokens();
     let rejected = tokens - keep.tokens;
     let learning_rate = run.schedule.learning_rate(run.progress.step);
@@ -220,15 +241,18 @@ pub fn record_step(run: &mut Run, batch: &StepBatch, keep: &Keep, loss: f64, out
     run.progress.skipped_steps += u64::from(!taken);
     let share = |count: u64| count as f64 / tokens.max(1) as f64;
     let metrics = &mut run.metrics;
-    metrics.record("loss", loss);
+    metrics.record("loss", reduced.loss);
     metrics.record("learning_rate", learning_rate);
-    metrics.record("mask/rejection_rate", share(rejected));
+    metrics.record(&format!("mask/{REJECTION_RATE}"), share(rejected));
+    metrics.record(&format!("mask/{REJECTED_GRADIENT}"), reduced.rejected.iter().sum());
     metrics.record("step_skipped", f64::from(u8::from(!taken)));
     if let Some(outcome) = outcome {
         metrics.record("grad_norm", outcome.grad_norm);
     }
-    for (id, count) in &keep.rejected {
-        metrics.record(&format!("{id}/rejection_rate"), share(*count));
+    for (by_mask, gradient) in keep.rejected.iter().zip(&reduced.rejected) {
+        let name = |name: &str| metric_name(Point::Mask, &by_mask.mask, name);
+        metrics.record(&name(REJECTION_RATE), share(by_mask.tokens.len() as u64));
+        metrics.record(&name(REJECTED_GRADIENT), *gradient);
     }
     if let Some(entropy) = &batch.entropy {
         let real = entropy.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);

@@ -15,6 +15,9 @@ pub struct Reduced {
     pub loss: f64,
     /// `[B, T]`: its derivative by each token's log-probability; zero for rejected tokens.
     pub seed: Vec<f32>,
+    /// The share of the gradient's squares that each mask rejected, in the masks' order: squares of each token's derivative of the
+    /// unmasked loss by its own logit, `weight · dloss_dlogp · (1 − p)`. What tokens have in common, and the layers below, are left out.
+    pub rejected: Vec<f64>,
 }
 
 /// Whether this host can reduce as `objective` asks.
@@ -40,25 +43,44 @@ pub fn reduce(batch: &StepBatch, info: &StepInfo, keep: &Keep) -> Result<Reduced
     let TokenLoss { loss: losses, dloss_dlogp } =
         batch.token_loss.as_ref().context("no objective has been evaluated")?;
     let counted = if info.denominator == Denominator::KEPT { &keep.keep } else { &batch.completion_mask };
-    let count = |tokens: &[u8]| tokens.iter().map(|&token| u64::from(token)).sum::<u64>().max(1) as f64;
-    let (completions, all) = (batch.dims.completions as f64, count(counted));
+    let weights = weights(batch, info, counted)?;
     let (mut loss, mut seed) = (0.0, vec![0.0; batch.dims.len()]);
-    for b in 0..batch.dims.completions as usize {
-        let row = batch.dims.row(b);
-        let weight = match info.reduction {
-            Reduction::COMPLETION_MEAN => 1.0 / (completions * count(&counted[row.clone()])),
-            Reduction::FIXED_LENGTH => 1.0 / (completions * info.max_completion_length as f64),
-            Reduction::TOKEN_MEAN => 1.0 / all,
-            Reduction(other) => {
-                bail!("the objective asks for reduction {other}, which this host does not know (it knows 0 to 2)")
-            }
-        };
-        for i in row.filter(|&i| keep.keep[i] == 1) {
+    for (b, weight) in weights.into_iter().enumerate() {
+        for i in batch.dims.row(b).filter(|&i| keep.keep[i] == 1) {
             loss += weight * f64::from(losses[i]);
             seed[i] = (weight * f64::from(dloss_dlogp[i])) as f32;
         }
     }
-    Ok(Reduced { loss, seed })
+    Ok(Reduced { loss, seed, rejected: rejected_shares(batch, info, keep, dloss_dlogp)? })
+}
+
+/// What each completion's tokens weigh in the reduced loss, `[B]`, where `counted` tokens are counted.
+fn weights(batch: &StepBatch, info: &StepInfo, counted: &[u8]) -> Result<Vec<f64>> {
+    let count = |tokens: &[u8]| tokens.iter().map(|&token| u64::from(token)).sum::<u64>().max(1) as f64;
+    let (completions, all) = (batch.dims.completions as f64, count(counted));
+    let weight = |b: usize| match info.reduction {
+        Reduction::COMPLETION_MEAN => Ok(1.0 / (completions * count(&counted[batch.dims.row(b)]))),
+        Reduction::FIXED_LENGTH => Ok(1.0 / (completions * info.max_completion_length as f64)),
+        Reduction::TOKEN_MEAN => Ok(1.0 / all),
+        Reduction(other) => {
+            bail!("the objective asks for reduction {other}, which this host does not know (it knows 0 to 2)")
+        }
+    };
+    (0..batch.dims.completions as usize).map(weight).collect()
+}
+
+/// [`Reduced::rejected`]; zeros where there is no gradient at all.
+fn rejected_shares(batch: &StepBatch, info: &StepInfo, keep: &Keep, dloss_dlogp: &[f32]) -> Result<Vec<f64>> {
+    let weights = weights(batch, info, &batch.completion_mask)?;
+    let square = |i: usize| {
+        let weight = weights[i / batch.dims.tokens as usize];
+        let by_logit = weight * f64::from(dloss_dlogp[i]) * -f64::from(batch.logps[i]).exp_m1();
+        by_logit * by_logit
+    };
+    let tokens = 0..batch.dims.len();
+    let all: f64 = tokens.filter(|&i| batch.completion_mask[i] == 1).map(square).sum();
+    let share = |part: f64| if all > 0.0 { part / all } else { 0.0 };
+    Ok(keep.rejected.iter().map(|rejected| share(rejected.tokens.iter().map(|&i| square(i)).sum())).collect())
 }
 
 /// The gradient of the reduced loss. `forward` is the scoring pass where one micro-batch held the whole batch.

@@ -68,12 +68,18 @@ fn what_is_built_in_is_green() {
 
 #[test]
 fn the_examples_are_green_with_their_keys_and_skipped_without() {
-    let names = ["surprise-cap", "top-entropy", "ratio-range", "truncated", "probability-floor"];
+    let names = ["surprise-cap", "top-entropy", "ratio-range", "truncated", "probability-floor", "gspo"];
     let libraries = names.map(|name| artifacts::example(name, "dev").display().to_string());
     let keys = "--set example.surprise-cap.max_nats=5 --set example.probability-floor.min_probability=0.01";
     let report = green(&format!("{} {keys}", libraries.join(" ")));
     assert!(!report.contains("refuses its table"), "{report}");
-    let report = green(&libraries[0]);
+    let outcome = Folder::new().host(&format!("check {}", libraries[0]));
+    assert_eq!(outcome.code, Some(1), "a component that could not be checked is no success: {outcome:#?}");
+    let report = redacted(&outcome.stdout);
+    assert!(
+        report.contains("\nnot checked, for want of what the lines above ask for: example.surprise-cap\n"),
+        "{report}"
+    );
     let (_, mask) = report.split_once("\nmask ").unwrap();
     assert_snapshot!(mask.lines().take(8).collect::<Vec<_>>().join("\n"), @"
     example.surprise-cap
@@ -96,7 +102,8 @@ fn a_whole_report() {
     assert_snapshot!(redacted(&outcome.stdout), @"
     library BUILD/libmisbehave.so
       entry-point         success  it loads and offers 1 reward, 1 advantage, 1 objective, 1 mask
-      load-time           success  it loads in N ms
+      load-time           success  loading it is N ms of work
+      panic-strategy      success  panics unwind, and end no process
       unknown-extensions  success  ids that do not exist are answered with none
       component-ids       success  well formed and unique
       recipes             success  it carries none
@@ -112,12 +119,14 @@ fn a_whole_report() {
       empty-completion    skipped  the component could not be built
       odd-columns         skipped  the component could not be built
       outputs-finite      skipped  the component could not be built
+      record-names        skipped  the component could not be built
       deterministic       skipped  the component could not be built
       permutation         skipped  the component could not be built
       save-load           skipped  the component could not be built
       evaluation          skipped  the component could not be built
       foreign-state       skipped  the component could not be built
       state-growth        skipped  the component could not be built
+      key-values          skipped  the component could not be built
       panics-contained    skipped  the component could not be built
       threads             skipped  the component could not be built
       stdout-quiet        skipped  the component could not be built
@@ -135,16 +144,18 @@ fn a_whole_report() {
       one-completion      success  it takes one completion alone
       rows-of-padding     success  it takes completions that are all padding
       outputs-finite      success  all finite, and zero on padding, on 9 batches
-      deterministic       success  two fresh instances give the same bits
+      record-names        success  none of 0 names is the host's
+      deterministic       success  two fresh instances give the same bits and states
       permutation         success  groups in another order give the same outputs in that order
       padding-content     success  outputs and records do not depend on it
       save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
       foreign-state       success  foreign bytes are refused, and change nothing
       state-growth        success  0, 0 and 0 bytes after 16, 32 and 64 steps
+      key-values          failed   with `bucket = 0` it panicked in `estimate`: attempt to divide by zero (refuse the value in `validate`)
       panics-contained    success  calls that no host makes do not make it panic
       threads             success  none is left
       stdout-quiet        success  nothing was written to standard output
-      call-time           success  N ms for 16 completions of 32 tokens
+      call-time           success  a step is N ms of work for 16 completions of 32 tokens
 
     objective misbehave.objective
       creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.objective.KEY=VALUE`)
@@ -158,12 +169,15 @@ fn a_whole_report() {
       one-completion      skipped  the component could not be built
       rows-of-padding     skipped  the component could not be built
       outputs-finite      skipped  the component could not be built
+      record-names        skipped  the component could not be built
+      gradients           skipped  the component could not be built
       deterministic       skipped  the component could not be built
       permutation         skipped  the component could not be built
       padding-content     skipped  the component could not be built
       save-load           skipped  the component could not be built
       foreign-state       skipped  the component could not be built
       state-growth        skipped  the component could not be built
+      key-values          skipped  the component could not be built
       panics-contained    skipped  the component could not be built
       threads             skipped  the component could not be built
       stdout-quiet        skipped  the component could not be built
@@ -181,6 +195,7 @@ fn a_whole_report() {
       one-completion      failed   set `keep` to 1 at completion 0, token 5, where it was cleared (a mask may only clear)
       rows-of-padding     failed   set `keep` to 1 at completion 0, token 0, where it was cleared (a mask may only clear)
       outputs-finite      failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
+      record-names        failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       mask-clears-only    failed   set `keep` to 1 at completion 0, token 0, where it was cleared (a mask may only clear)
       deterministic       failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       permutation         failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
@@ -188,12 +203,15 @@ fn a_whole_report() {
       save-load           failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       foreign-state       failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       state-growth        failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
+      key-values          success  2 other values are taken without a panic, the rest is refused
       panics-contained    success  calls that no host makes do not make it panic
       threads             failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       stdout-quiet        failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       call-time           failed   the batch has no entry 0
 
-    checks: 41 success, 33 skipped, 0 warning, 15 failed, 0 crashed
+    not checked, for want of what the lines above ask for: misbehave.objective, misbehave.reward
+
+    checks: 44 success, 38 skipped, 0 warning, 17 failed, 0 crashed
     ");
 }
 
@@ -218,16 +236,18 @@ fn a_reward_that_reads_columns_of_its_own() {
     empty-completion    success  it takes completions without a character
     odd-columns         success  rows of any shape are taken, or refused with a sentence (9 were)
     outputs-finite      success  all finite, on 7 rollouts
-    deterministic       success  two fresh instances give the same bits
+    record-names        success  none of 0 names is the host's
+    deterministic       success  two fresh instances give the same bits and states
     permutation         success  groups in another order give the same outputs in that order
     save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
     evaluation          success  rollouts for evaluation change nothing
     foreign-state       success  foreign bytes are refused, and change nothing
     state-growth        success  0, 0 and 0 bytes after 16, 32 and 64 steps
+    key-values          success  2 other values are taken without a panic, the rest is refused
     panics-contained    success  calls that no host makes do not make it panic
     threads             success  none is left
     stdout-quiet        success  nothing was written to standard output
-    call-time           success  N ms for 16 completions
+    call-time           success  a step is N ms of work for 16 completions
     fuzz                success  50 random inputs of seed 0, 50 refused with a sentence
     ");
     folder.write("rows.jsonl", "{\"prompt\": \"1+1=\", \"answer\": 2}\n");
@@ -306,6 +326,6 @@ fn what_cannot_be_asked() {
 #[test]
 fn the_checks_are_listed() {
     let listed = Folder::new().host("check --list").succeeded().stdout;
-    assert_eq!(listed.lines().count(), 31);
+    assert_eq!(listed.lines().count(), 35);
     assert!(listed.lines().all(|line| line.split_whitespace().count() > 3), "{listed}");
 }

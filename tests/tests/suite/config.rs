@@ -56,7 +56,7 @@ fn values_of_the_wrong_type() {
     assert_snapshot!(refused("--set train.lr_scheduler_type=cosin"), @"`[train]` of the default config and `--set`: unknown variant `cosin`, expected one of `linear`, `cosine`, `constant`, `constant_with_warmup`, in `lr_scheduler_type`");
     assert_snapshot!(refused("--set advantage.use=7"), @"`use` of `[advantage]` in the default config and `--set` is 7 (give a component's id as a string)");
     assert_snapshot!(refused("--set advantage=7"), @"`[advantage]` in the default config and `--set` is not a table");
-    assert_snapshot!(refused("--set mask.use=misbehave.mask"), @"`[mask]` in the default config and `--set` is one table (write `[[mask]]`: there can be several)");
+    assert_snapshot!(refused("--set mask.use=misbehave.mask"), @"`--set mask.use=...`: this run has no mask (add one with `--mask ID`; `host plugins` lists those on offer)");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn overrides_that_are_malformed() {
     assert_snapshot!(refused("--set train..seed=1"), @"`--set train..seed=...` has an empty key (write `--set section.key=value`)");
     assert_snapshot!(refused("--set recipe.name=1 --set recipe=capo"), @"recipe `capo` is unknown (known: `dr_grpo`, `grpo`, `reinforce`; a plugin's recipe needs its `--plugin`)");
     assert_snapshot!(refused("--plugin libcapo.so --set mask.3.fisher_threshold=1"), @"`--set mask.3.fisher_threshold=...`: `mask` has entries 0 to 0 (write `--set mask.0.key=value`)");
-    assert_snapshot!(refused("--set reward.first.weight=1"), @"`--set reward.first.weight=...`: `reward` has entries 0 to 0 (write `--set reward.0.key=value`)");
+    assert_snapshot!(refused("--set reward.first.weight=1"), @"`--set reward.first.weight=...`: no reward is called so (there are `exact_match`; write `--set reward.exact_match.KEY=VALUE` or `--set reward.0.KEY=VALUE`)");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::sync::OnceLock;
 
+use host::metrics::names::is_reserved;
 use insta::assert_snapshot;
 use tests::{Folder, RunDir};
 
@@ -73,7 +74,7 @@ fn rewards() {
     let sins = ["panic", "panic_in_save", "error", "nan", "infinity", "short_tokens"];
     assert_snapshot!(all_committed(Point::Reward, &sins), @r#"
     panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: panicked in `score`: score panics at step 2
-    panic_in_save: the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.reward`: panicked in `save`: save panics
+    panic_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.reward`: panicked in `save`: save panics
     error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: score gives up (as it was told to)
     nan: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: the reward is NaN at completion 0 (it must be finite)
     infinity: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: the reward is inf at completion 0 (it must be finite)
@@ -86,7 +87,7 @@ fn advantages() {
     let sins = ["panic", "panic_in_save", "error", "nan", "infinity", "padding"];
     assert_snapshot!(all_committed(Point::Advantage, &sins), @"
     panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: panicked in `estimate`: estimate panics at step 2
-    panic_in_save: the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.advantage`: panicked in `save`: save panics
+    panic_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.advantage`: panicked in `save`: save panics
     error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: estimate gives up (as it was told to)
     nan: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: the advantage is NaN at completion 0, token 0 (it must be finite)
     infinity: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: the advantage is inf at completion 0, token 0 (it must be finite)
@@ -119,7 +120,7 @@ fn masks_that_panic() {
     panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: mask panics at step 2
     panic_without_words: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: no message
     panic_in_step_end: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `step_end`: step_end panics at step 2
-    panic_in_save: the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `save`: save panics
+    panic_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: panicked in `save`: save panics
     ");
 }
 
@@ -129,7 +130,7 @@ fn masks_that_break_other_rules() {
     assert_snapshot!(all_committed(Point::Mask, &sins), @r#"
     error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: mask gives up (as it was told to)
     error_in_step_end: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: step_end gives up (as it was told to)
-    error_in_save: the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.mask`: save gives up (as it was told to)
+    error_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: save gives up (as it was told to)
     revive: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: set `keep` to 1 at completion 0, token 12, where it was cleared (a mask may only clear)
     seven: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: wrote 7 into `keep` at completion 0, token 0 (entries are 0 or 1)
     short_tokens: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `record_tokens("short")` got 671 values for a batch of 672 tokens (B · T, padding included)
@@ -212,6 +213,7 @@ fn a_batch_rejected_whole_is_a_step_skipped() {
     assert_eq!(run.metric("step_skipped"), [0.0, 0.0, 1.0, 0.0]);
     assert_eq!(run.metric("mask/rejection_rate"), [0.0, 0.0, 1.0, 0.0]);
     assert_eq!(run.metric("misbehave.mask/rejection_rate"), [0.0, 0.0, 1.0, 0.0]);
+    assert_eq!(run.metric("misbehave.mask/rejected_gradient_share"), [0.0, 0.0, 1.0, 0.0]);
     assert_eq!(run.metric("loss")[2], 0.0);
     let nulls = run.metrics().iter().flat_map(|line| line.values()).filter(|value| value.is_null()).count();
     assert_eq!(nulls, 0, "a skipped step has no NaN");
@@ -233,6 +235,8 @@ fn a_run_of_skipped_steps_alone_succeeds() {
     let folder = Folder::new();
     let outcome = folder.host(&format!("train --output-dir run {}", settings(Point::Mask, "reject_all"))).succeeded();
     assert!(outcome.stdout.contains("steps skipped 4"), "{}", outcome.stdout);
+    assert_snapshot!(outcome.stderr.trim_end(), @"warning: every token was rejected in the last 3 steps, so that nothing is learned (loosen `misbehave.mask`, which rejected most)");
+    assert!(!outcome.stdout.contains("never rejected"), "{}", outcome.stdout);
     let run = folder.run_dir("run");
     assert_eq!(run.metric("step_skipped"), [1.0; 4]);
     let embedded = tests::artifacts::workspace().join("host/assets/tiny-arithmetic/model.safetensors");
@@ -241,9 +245,67 @@ fn a_run_of_skipped_steps_alone_succeeds() {
 }
 
 #[test]
+fn a_mask_that_never_rejects_is_named_at_the_end() {
+    let outcome = Folder::new().host(&format!("train {}", settings(Point::Mask, "none"))).succeeded();
+    let line = outcome.stdout.lines().find(|line| line.starts_with("never rejected")).unwrap();
+    assert_snapshot!(line, @"never rejected     misbehave.mask: no token in 4 steps (`host replay --sweep` tries other limits)");
+    assert_eq!(outcome.stderr, "");
+}
+
+#[test]
+fn names_of_the_host_are_its_own() {
+    assert_snapshot!(committed(Point::Reward, "reserved_name"), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: recorded `mean`, which is the host's own number here (give it another name)");
+    assert_snapshot!(committed(Point::Advantage, "reserved_name"), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: recorded `reward`, which is the host's own number here (give it another name)");
+    assert_snapshot!(committed(Point::Mask, "reserved_name"), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: recorded `rejection_rate`, which is the host's own number here (give it another name)");
+}
+
+#[test]
+fn a_name_belongs_to_one_component() {
+    let table = |point: &str| format!("--set {point}={{use=\"misbehave.{point}\",sin=\"shared_name\"}}");
+    let both = format!("--plugin libmisbehave.so {} {}", table("advantage"), table("objective"));
+    let outcome = Folder::new().host(&format!("train --output-dir run {both} {FOUR_STEPS}"));
+    assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"component `misbehave.objective`: recorded `spread`, as component `misbehave.advantage` does (rename one of them)");
+}
+
+#[test]
+fn all_that_the_host_records_is_reserved() {
+    let reserved = |name: &String| {
+        let (plain, [mask, reward]) =
+            (name, ["misbehave.mask/", "rewards/exact_match/"].map(|id| name.strip_prefix(id)));
+        is_reserved(capo_plugin::Point::Advantage, plain)
+            || mask.is_some_and(|name| is_reserved(capo_plugin::Point::Mask, name))
+            || reward.is_some_and(|name| is_reserved(capo_plugin::Point::Reward, name))
+    };
+    let text = std::fs::read_to_string(clean(Point::Mask).path().join("metrics.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<tests::run_dir::Line>(line).unwrap());
+    // What an objective records is its own.
+    let own = lines.flat_map(|line| line.into_keys()).filter(|name| !name.starts_with("clip_ratio/") && name != "kl");
+    let unknown: Vec<String> = own.filter(|name| !reserved(name)).collect();
+    assert!(unknown.is_empty(), "to be listed in `metrics::names`: {unknown:?}");
+}
+
+#[test]
+fn what_was_not_asked_for_is_withheld() {
+    let folder = Folder::new();
+    // Others ask for all there is.
+    let asking = "{use=\"misbehave.mask\",sin=\"optimizer_state\"},{use=\"capo.curvature\"}";
+    let components = format!(
+        "--plugin libmisbehave.so --plugin libcapo.so --set mask=[{asking},{{use=\"misbehave.mask\",sin=\"peek\"}}] \
+         --set advantage={{use=\"misbehave.advantage\",sin=\"peek\"}} --set train.num_iterations=2"
+    );
+    let grpo = "--set objective={use=\"grpo.objective\",beta=0.1}";
+    let _ = folder.host(&format!("train --output-dir masks {components} {grpo} {FOUR_STEPS}")).succeeded();
+    let own = "--set objective={use=\"misbehave.objective\",sin=\"peek\"}";
+    let _ = folder.host(&format!("train --output-dir objective {components} {own} {FOUR_STEPS}")).succeeded();
+}
+
+#[test]
 fn half_a_batch_rejected() {
     let run = Folder::new();
     let run = run.train("run", &settings(Point::Mask, "reject_half"));
+    let shares = run.metric("misbehave.mask/rejected_gradient_share");
+    assert!(shares.iter().all(|share| (0.1..0.9).contains(share)), "{shares:?}");
+    assert_eq!(shares, run.metric("mask/rejected_gradient_share"));
     assert!(run.metric("mask/rejection_rate").iter().all(|rate| (0.3..0.7).contains(rate)));
     assert_eq!(run.metric("step_skipped"), [0.0; 4]);
     assert_ne!(run.weights(), clean(Point::Mask).weights());

@@ -173,7 +173,7 @@ impl<'a> Sweep<'a> {
         let mut step = |path: &Path, batch: &RecordedBatch| -> Result<()> {
             let keep = replay_step(&mut masks, &mut sink, path, self.device, batch)?;
             let tokens = batch.completion_tokens();
-            let rejected = keep.rejected.iter().map(|(_, rejected)| *rejected);
+            let rejected = keep.rejected.iter().map(|rejected| rejected.tokens.len() as u64);
             let own = by_mask.iter_mut().zip(rejected);
             let total = (&mut all, tokens - keep.tokens);
             own.chain([total]).for_each(|(count, rejected)| {

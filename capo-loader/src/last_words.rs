@@ -1,0 +1,186 @@
+//! What a process says that ends in the middle of a component's call: by a signal, by `exit`, or because the call took too long.
+//!
+//! A signal's handler may do little more than read atomics and write bytes. So what it needs to say lies ready: every call's name, and where
+//! the run stands. These are never freed; there are a few hundred bytes of them for each [`Watchdog`](crate::watchdog::Watchdog).
+
+use std::ptr::{from_ref, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Once, OnceLock};
+
+use libc::{c_int, c_void, siginfo_t};
+
+use crate::place::{Place, Words};
+
+/// The name of the call that is running, as it stands in sentences; null between calls.
+static CALL: AtomicPtr<String> = AtomicPtr::new(null_mut());
+/// Where the run stands that the newest watchdog watches over.
+static PLACE: AtomicPtr<Place> = AtomicPtr::new(null_mut());
+/// Whether the last words are spoken.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+/// The signals of a crash, with their names and what they mean.
+const SIGNALS: [(c_int, &str); 5] = [
+    (libc::SIGILL, "SIGILL: an instruction that does not exist"),
+    (libc::SIGABRT, "SIGABRT: an abort, as of a panic in a library that was built with `panic = \"abort\"`"),
+    (libc::SIGBUS, "SIGBUS: memory that is not there"),
+    (libc::SIGFPE, "SIGFPE: arithmetic that the processor refuses"),
+    (libc::SIGSEGV, "SIGSEGV: memory that is not its own, or a stack that is too deep"),
+];
+
+/// What happened at each of [`SIGNALS`] before this process listened: the standard library has a handler for stacks that overflow.
+static BEFORE: [OnceLock<libc::sigaction>; SIGNALS.len()] = [const { OnceLock::new() }; SIGNALS.len()];
+
+/// A call's name that outlives the process.
+pub(crate) type Name = &'static String;
+
+/// The name of calls of `method` of `component`.
+pub(crate) fn name(component: &str, method: &str) -> Name {
+    Box::leak(Box::new(format!("component `{component}`: `{method}`")))
+}
+
+/// The call of this name begins.
+pub(crate) fn enter(call: Name) {
+    CALL.store(from_ref(call).cast_mut(), Ordering::SeqCst);
+}
+
+/// The call has come back.
+pub(crate) fn leave() {
+    CALL.store(null_mut(), Ordering::SeqCst);
+}
+
+/// Listens to crashes and to `exit` from now on, in the run that stands at `place`.
+pub(crate) fn listen(place: &Arc<Place>) {
+    static ONCE: Once = Once::new();
+    PLACE.store(Arc::into_raw(Arc::clone(place)).cast_mut(), Ordering::SeqCst);
+    ONCE.call_once(|| {
+        for ((signal, _), before) in SIGNALS.iter().zip(&BEFORE) {
+            if let Some(action) = exchange(*signal, &action()) {
+                let _ = before.set(action);
+            }
+        }
+        // SAFETY: `at_exit` is a function of this executable, which is there as long as the process.
+        let _ = unsafe { libc::atexit(at_exit) };
+    });
+}
+
+/// Ends the process without last words about the call that is running: for ends that are the host's own.
+pub fn exit(code: i32) -> ! {
+    TOLD.store(true, Ordering::SeqCst);
+    std::process::exit(code)
+}
+
+/// Says what `happened` to the call that is running. False where none is, or the last words are spoken.
+pub(crate) fn tell(happened: &[&str]) -> bool {
+    let Some(call) = read(&CALL) else { return false };
+    if TOLD.swap(true, Ordering::SeqCst) {
+        return false;
+    }
+    let mut line = Line { bytes: [0; 4096], len: 0 };
+    line.text("error: ");
+    if read(&PLACE).is_some_and(|place| place.tell(&mut line)) {
+        line.text(": ");
+    }
+    line.text(call);
+    line.text(" ");
+    happened.iter().for_each(|part| line.text(part));
+    line.text("\n");
+    line.write();
+    true
+}
+
+fn read<T>(pointer: &AtomicPtr<T>) -> Option<&'static T> {
+    // SAFETY: what is stored is null or was leaked, and is shared alone.
+    unsafe { pointer.load(Ordering::SeqCst).as_ref() }
+}
+
+/// What is done at a signal of [`SIGNALS`].
+fn action() -> libc::sigaction {
+    // SAFETY: all zeros is a value of this structure of numbers and an optional pointer.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = at_signal;
+    action.sa_sigaction = handler as usize;
+    // On the stack that the standard library has set aside, for the usual one may be used up.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    action
+}
+
+/// Does `new` at `signal` from now on; what was done before.
+fn exchange(signal: c_int, new: &libc::sigaction) -> Option<libc::sigaction> {
+    let mut old = action();
+    // SAFETY: both point to whole structures; the system refuses what it does not like.
+    let done = unsafe { libc::sigaction(signal, new, &raw mut old) } == 0;
+    done.then_some(old)
+}
+
+/// Calls only what a handler may: atomics, `write`, `sigaction`, `raise`.
+extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
+    let Some(index) = SIGNALS.iter().position(|(known, _)| *known == signal) else { return };
+    tell(&["was running when the process was ended by ", SIGNALS[index].1]);
+    if let Some(before) = BEFORE[index].get() {
+        exchange(signal, before);
+    }
+    // SAFETY: the system gives a whole structure to a handler that is set with `SA_SIGINFO`.
+    let sent = unsafe { (*info).si_code } <= 0;
+    if sent {
+        // It waits until this handler is done. A fault needs no sending: it happens again.
+        // SAFETY: a signal is sent to the own thread.
+        unsafe { libc::raise(signal) };
+    }
+}
+
+/// A component that calls `exit` ends the process, but not in silence and not as if all were well.
+extern "C" fn at_exit() {
+    if tell(&["ended the process with `exit` (return an error in its place)"]) {
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(1) };
+    }
+}
+
+/// A line that is made without allocating.
+struct Line {
+    bytes: [u8; 4096],
+    len: usize,
+}
+
+impl Words for Line {
+    /// Appends as much as there is room for.
+    fn text(&mut self, text: &str) {
+        for byte in text.bytes().take(self.bytes.len() - self.len) {
+            self.bytes[self.len] = byte;
+            self.len += 1;
+        }
+    }
+
+    fn number(&mut self, number: u64) {
+        if number > 9 {
+            self.number(number / 10);
+        }
+        let digits = "0123456789";
+        let digit = (number % 10) as usize;
+        self.text(&digits[digit..=digit]);
+    }
+}
+
+impl Line {
+    /// To standard error.
+    fn write(&self) {
+        // SAFETY: the bytes are there. What cannot be written is lost.
+        let _ = unsafe { libc::write(libc::STDERR_FILENO, self.bytes.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_holds_what_there_is_room_for() {
+        let mut line = Line { bytes: [0; 4096], len: 0 };
+        line.number(0);
+        line.text(" ");
+        line.number(1_203_456);
+        assert_eq!(&line.bytes[..line.len], b"0 1203456");
+        line.text(&"x".repeat(5000));
+        assert_eq!(line.len, 4096);
+    }
+}

@@ -1,0 +1,161 @@
+//! The check of an objective's derivative against finite differences of its losses.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use capo_plugin::PluginError;
+use capo_plugin::testing::Fixture;
+
+use super::outcome::{Outcome, Verdict};
+use super::subject::Subject;
+
+/// How far a log-probability is moved, nats.
+const NUDGE: f32 = 1.0 / 256.0;
+/// How much a difference may be off, of the largest of those it is compared with: a nudge is not infinitely small.
+const CURVATURE: f64 = 0.02;
+/// How much a loss may be off by rounding, of its size.
+const ROUNDING: f64 = 16.0 * f32::EPSILON as f64;
+/// After so long no more tokens are tried.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// `dloss_dlogp` is the derivative, by a token's log-probability, of the sum of all losses of its completion, whatever couples its tokens.
+pub fn gradients(subject: &Subject<'_>) -> Verdict {
+    let start = Instant::now();
+    let mut tokens = 0;
+    for probe in [Probe::new(subject, false), Probe::new(subject, true)] {
+        let slopes = probe.slopes()?;
+        for b in 0..probe.lengths.len() {
+            for i in probe.row(b) {
+                if start.elapsed() > PATIENCE {
+                    break;
+                }
+                let differences = probe.differences(b, i)?;
+                if !differences.agree(slopes[i]) {
+                    return Ok(Outcome::failed(format!(
+                        "`dloss_dlogp` is {:.4} at completion {b}, token {}, where the sum of that completion's losses changes by {:.4} per nat (return the derivative of that sum, and losses that it is the derivative of)",
+                        slopes[i],
+                        i - probe.row(b).start,
+                        differences.central()
+                    )));
+                }
+                tokens += 1;
+            }
+        }
+    }
+    Ok(Outcome::success(format!("finite differences of the losses agree with it at {tokens} tokens")))
+}
+
+/// One batch on which the derivative is looked at.
+struct Probe<'a> {
+    subject: &'a Subject<'a>,
+    lengths: [usize; 6],
+    logps: Vec<f32>,
+    batch: Fixture,
+    /// A step that comes before, for objectives that keep state.
+    before: Option<Fixture>,
+}
+
+impl<'a> Probe<'a> {
+    /// Completions of different lengths whose tokens were sampled by an older policy; `later`: as the second step, with advantages that
+    /// differ from token to token.
+    fn new(subject: &'a Subject<'a>, later: bool) -> Self {
+        let (lengths, width) = ([5, 3, 1, 4, 2, 5], 5);
+        let fixture = Fixture::new(lengths.len(), width).groups_of(3).step(u64::from(later));
+        let place = |i: usize| (i as f32 * 2.1).sin();
+        let logps: Vec<f32> = fixture.batch().logps.iter().map(|logp| logp - 0.4).collect();
+        let old_logps: Vec<f32> = logps.iter().enumerate().map(|(i, logp)| logp + 0.35 * place(i)).collect();
+        let advantage = |i: usize| place(1 + i / width) + if later { 0.3 * place(i + 7) } else { 0.0 };
+        let advantages: Vec<f32> = (0..logps.len()).map(advantage).collect();
+        let batch = fixture.logps(&logps).old_logps(&old_logps).advantages(&advantages).lengths(&lengths);
+        let logps = batch.batch().logps.to_vec();
+        Self { subject, lengths, logps, before: later.then(|| batch.clone().step(0)), batch }
+    }
+
+    /// The real tokens of completion `b`.
+    fn row(&self, b: usize) -> Range<usize> {
+        let start = b * self.logps.len() / self.lengths.len();
+        start..start + self.lengths[b]
+    }
+
+    /// Losses and derivatives, by an instance made for this alone, so that neither its state nor what it draws differs.
+    fn evaluate(&self, logps: &[f32]) -> Result<[Vec<f32>; 2], PluginError> {
+        let mut instance = self.subject.create()?;
+        if let Some(before) = &self.before {
+            instance.step(&before.clone().into())?;
+        }
+        let mut outputs = instance.step(&self.batch.clone().logps(logps).into())?.outputs.into_iter().map(|(_, of)| of);
+        Ok([outputs.next().unwrap_or_default(), outputs.next().unwrap_or_default()])
+    }
+
+    fn slopes(&self) -> Result<Vec<f64>, PluginError> {
+        let [_, slopes] = self.evaluate(&self.logps)?;
+        Ok(slopes.into_iter().map(f64::from).collect())
+    }
+
+    /// How the losses of completion `b` change when token `i` becomes a little less and a little more likely.
+    fn differences(&self, b: usize, i: usize) -> Result<Differences, PluginError> {
+        let at = |nudge: f32| -> Result<Point, PluginError> {
+            let mut logps = self.logps.clone();
+            logps[i] += nudge;
+            let [losses, _] = self.evaluate(&logps)?;
+            let losses = || losses[self.row(b)].iter().copied().map(f64::from);
+            Ok(Point { logp: f64::from(logps[i]), sum: losses().sum(), size: losses().map(f64::abs).sum() })
+        };
+        Ok(Differences { points: [at(-NUDGE)?, at(0.0)?, at(NUDGE)?] })
+    }
+}
+
+/// A completion's losses where a token has this log-probability.
+struct Point {
+    logp: f64,
+    sum: f64,
+    /// Sum of the losses' sizes.
+    size: f64,
+}
+
+/// Three points, in the order of their log-probabilities.
+struct Differences {
+    points: [Point; 3],
+}
+
+impl Differences {
+    fn between(&self, low: usize, high: usize) -> f64 {
+        let (low, high) = (&self.points[low], &self.points[high]);
+        (high.sum - low.sum) / (high.logp - low.logp)
+    }
+
+    fn central(&self) -> f64 {
+        self.between(0, 2)
+    }
+
+    /// Whether `slope` is a derivative here: between the differences to either side, which are far apart at a kink alone, as where a ratio
+    /// is clipped.
+    fn agree(&self, slope: f64) -> bool {
+        let (below, above) = (self.between(0, 1), self.between(1, 2));
+        let noise = ROUNDING * self.points.iter().map(|point| point.size).fold(0.0, f64::max) / f64::from(NUDGE);
+        let tolerance = noise + CURVATURE * below.abs().max(above.abs());
+        slope >= below.min(above) - tolerance && slope <= below.max(above) + tolerance
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of `loss`, at log-probability -1.
+    fn differences(loss: impl Fn(f64) -> f64) -> Differences {
+        let nudge = f64::from(NUDGE);
+        let at = |logp: f64| Point { logp, sum: loss(logp), size: loss(logp).abs() };
+        Differences { points: [at(-1.0 - nudge), at(-1.0), at(-1.0 + nudge)] }
+    }
+
+    #[test]
+    fn a_derivative_agrees_and_others_do_not() {
+        let square = differences(|x| x * x);
+        assert!(square.agree(-2.0) && !square.agree(-1.8) && !square.agree(2.0) && !square.agree(0.0));
+        let kink = differences(|x| (x + 1.0).max(0.0));
+        assert!(kink.agree(0.0) && kink.agree(1.0) && !kink.agree(-0.1) && !kink.agree(1.1));
+        let still = differences(|_| 1e3);
+        assert!(still.agree(0.0) && !still.agree(1.0), "rounding of a large loss is allowed for, no more");
+    }
+}

@@ -1,0 +1,65 @@
+//! What numbers are called in `metrics.jsonl`, and which names are the host's own.
+
+use capo_plugin::Point;
+
+/// A mask's share of rejected tokens, beside the names that it records itself.
+pub const REJECTION_RATE: &str = "rejection_rate";
+/// The share of the gradient that these tokens carried.
+pub const REJECTED_GRADIENT: &str = "rejected_gradient_share";
+
+/// The host's names that stand alone.
+const HOST: [&str; 12] = [
+    "entropy",
+    "eval_accuracy",
+    "frac_reward_zero_std",
+    "grad_norm",
+    "learning_rate",
+    "loss",
+    "num_tokens",
+    "reward",
+    "reward_std",
+    "step",
+    "step_skipped",
+    "step_time",
+];
+/// The beginnings of the host's other names.
+const FAMILIES: [&str; 4] = ["completions/", "mask/", "rewards/", "timing_s/"];
+/// What the host says about each mask.
+const OF_MASKS: [&str; 2] = [REJECTION_RATE, REJECTED_GRADIENT];
+/// What the host says about each reward.
+const OF_REWARDS: [&str; 2] = ["mean", "std"];
+
+/// What `name` of `component` is called in the metrics: a run has one advantage estimator and one objective, whose names stand alone.
+#[must_use]
+pub fn metric_name(point: Point, component: &str, name: &str) -> String {
+    match point {
+        Point::Reward => format!("rewards/{component}/{name}"),
+        Point::Advantage | Point::Objective => name.to_owned(),
+        Point::Mask => format!("{component}/{name}"),
+    }
+}
+
+/// The names under which mean and largest value of a per-token array `name` appear.
+#[must_use]
+pub fn of_tokens(name: &str) -> [String; 2] {
+    ["mean", "max"].map(|of| format!("{name}/{of}"))
+}
+
+/// Whether a component at `point` that records `name` would meet a number of the host.
+#[must_use]
+pub fn is_reserved(point: Point, name: &str) -> bool {
+    match point {
+        Point::Reward => OF_REWARDS.contains(&name),
+        Point::Advantage | Point::Objective => {
+            let of_a_mask = name.rsplit_once('/').is_some_and(|(_, last)| OF_MASKS.contains(&last));
+            of_a_mask || HOST.contains(&name) || FAMILIES.iter().any(|family| name.starts_with(family))
+        }
+        Point::Mask => OF_MASKS.contains(&name),
+    }
+}
+
+/// The sentence about a component that records a reserved name.
+#[must_use]
+pub fn reserved(name: &str) -> String {
+    format!("recorded `{name}`, which is the host's own number here (give it another name)")
+}
