@@ -1,15 +1,23 @@
 //! Model directories that are incomplete, torn or of another model.
 
+use capo_loader::manifest::FILE;
 use insta::assert_snapshot;
 use tests::Folder;
 
 use crate::ONE_STEP;
 
-/// A folder with the model directory `model`, one step away from the embedded one.
-fn with_model() -> Folder {
+/// A folder with the checkpoint `model`, one step away from the embedded model.
+fn with_checkpoint() -> Folder {
     let folder = Folder::new();
     let run = folder.train("run", ONE_STEP);
     std::fs::rename(run.last_checkpoint(), folder.path().join("model")).unwrap();
+    folder
+}
+
+/// The same without its manifest: a model directory like any other, of which nobody said what is in it.
+pub fn with_model() -> Folder {
+    let folder = with_checkpoint();
+    std::fs::remove_file(folder.path().join("model").join(FILE)).unwrap();
     folder
 }
 
@@ -32,7 +40,7 @@ fn changed(file: &str, change: impl Fn(&str) -> String) -> String {
 
 #[test]
 fn a_checkpoint_is_a_model() {
-    let folder = with_model();
+    let folder = with_checkpoint();
     let run = folder.train("next", &format!("--set model.model_name_or_path=model {ONE_STEP}"));
     assert_eq!(run.metrics().len(), 1);
     let outcome = folder.host("eval --model model --num-prompts 16").succeeded();
@@ -138,7 +146,8 @@ fn tokenizers_that_are_damaged() {
     let said = |from: &str, to: &str| changed("tokenizer.json", |text| text.replace(from, to));
     // The tokenizers crate panics over a merge that is shorter than the prefix which it should begin with.
     let bpe = r#"{"type": "BPE", "continuing_subword_prefix": "longer than that", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]}"#;
-    let panicked = changed("tokenizer.json", |text| format!("{}\"model\": {bpe}}}", text.split("\"model\"").next().unwrap()));
+    let panicked =
+        changed("tokenizer.json", |text| format!("{}\"model\": {bpe}}}", text.split("\"model\"").next().unwrap()));
     let expected = "cannot use `FOLDER/model/tokenizer.json`: it is damaged, or of a kind that is not supported (";
     assert!(panicked.starts_with(expected), "{panicked}");
     assert_snapshot!(said(r"[\\s\\S]", r"(\\w{1000}){1000}"), @"cannot use `FOLDER/model/tokenizer.json`: `tokenizer.json` cannot be read: its regular expressions have 2000000 characters, repetitions written out (at most 4096)");

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use insta::assert_snapshot;
 use tests::Folder;
 
-use crate::ONE_STEP;
+use crate::models::with_model;
 
 /// A folder with a pipe that nobody writes to.
 fn with_pipe() -> Folder {
@@ -32,30 +32,22 @@ fn what_is_no_regular_file_is_refused_without_waiting() {
 
 #[test]
 fn no_file_of_a_model_is_a_pipe() {
-    let folder = with_pipe();
-    let run = folder.train("run", ONE_STEP);
-    let model = run.last_checkpoint();
-    let refused = |file: &str| {
-        let path = model.join(file);
-        let kept = std::fs::read(&path).ok();
-        let _ = std::fs::remove_file(&path);
-        std::fs::hard_link(folder.path().join("pipe"), &path).unwrap();
-        std::fs::rename(&model, folder.path().join("model")).unwrap();
-        let sentence = folder.host("train --set model.model_name_or_path=model").refused();
-        std::fs::rename(folder.path().join("model"), &model).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        if let Some(bytes) = kept {
-            std::fs::write(&path, bytes).unwrap();
-        }
-        sentence
-    };
+    let folder = with_model();
     for file in
         ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
     {
-        let expected = format!(
-            "cannot read `FOLDER/model/{file}`: it is a named pipe, not a regular file (give a file) (give a Hugging Face model directory)"
+        let path = folder.path().join("model").join(file);
+        let kept = std::fs::read(&path).ok();
+        let _ = std::fs::remove_file(&path);
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert_eq!(
+            folder.host("train --set model.model_name_or_path=model").refused(),
+            format!(
+                "cannot read `FOLDER/model/{file}`: it is a named pipe, not a regular file (give a file) (give a Hugging Face model directory)"
+            )
         );
-        assert_eq!(refused(file), expected);
+        std::fs::remove_file(&path).unwrap();
+        kept.map_or(Ok(()), |bytes| std::fs::write(&path, bytes)).unwrap();
     }
 }
 
