@@ -59,22 +59,27 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     bytes(path).with_context(|| format!("cannot read `{}`", path.display()))
 }
 
-/// The bytes of the regular file at `path`.
-///
-/// A pipe, a device or a folder is an error and is not opened: opening a pipe would wait for a writer, and a device need not end. So is
-/// a file that is larger than the memory there is.
+/// The bytes of the regular file at `path`; errors as of [`size`], and a file that is larger than the memory there is.
 pub fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let size = size(path)?;
+    if let Some(free) = memory::available().filter(|free| size > *free) {
+        let (size, free) = (memory::text(size.into()), memory::text(free.into()));
+        let sentence = format!("it takes {size}, and {free} of memory are free (use a larger machine)");
+        return Err(io::Error::new(ErrorKind::OutOfMemory, sentence));
+    }
+    fs::read(path)
+}
+
+/// The size of the regular file at `path`, bytes.
+///
+/// A pipe, a device or a folder is an error and is not opened: opening a pipe would wait for a writer, and a device need not end.
+pub fn size(path: &Path) -> io::Result<u64> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
         let sentence = format!("it is {}, not a regular file (give a file)", kind(metadata.file_type()));
         return Err(io::Error::new(ErrorKind::InvalidInput, sentence));
     }
-    if let Some(free) = memory::available().filter(|free| metadata.len() > *free) {
-        let (size, free) = (memory::text(metadata.len().into()), memory::text(free.into()));
-        let sentence = format!("it takes {size}, and {free} of memory are free (use a larger machine)");
-        return Err(io::Error::new(ErrorKind::OutOfMemory, sentence));
-    }
-    fs::read(path)
+    Ok(metadata.len())
 }
 
 /// The text of the regular file at `path`, which must be UTF-8; errors as of [`bytes`].

@@ -50,7 +50,8 @@ pub fn panic_strategy(loaded: &Loaded) -> Verdict {
     let unwinds = match &loaded.path {
         None => cfg!(panic = "unwind"),
         Some(path) => {
-            let bytes = std::fs::read(path).map_err(|error| PluginError::state(format!("cannot read it: {error}")))?;
+            let bytes = capo_loader::files::bytes(path)
+                .map_err(|error| PluginError::state(format!("cannot read it: {error}")))?;
             memmem(&bytes, UNWINDING) || !memmem(&bytes, PANICKING)
         }
     };

@@ -116,7 +116,8 @@ impl Journal {
     /// The journal at `mark`; none where the file does not begin with what was written.
     fn cut(path: &Path, mark: &Mark) -> Result<Option<Self>> {
         let mut journal = Self::new(path);
-        let mut file = match OpenOptions::new().read(true).write(true).open(path) {
+        let open = || files::size(path).and_then(|_| OpenOptions::new().read(true).write(true).open(path));
+        let mut file = match open() {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok((mark.bytes == 0).then_some(journal)),
             Err(error) => return Err(error.into()),
@@ -139,7 +140,7 @@ impl Journal {
 
     /// The readable lines up to the expected step, by steps. Where no mark is `known`, lines that are all there count as unchanged.
     fn salvage(path: &Path, known: bool, expected: Expected) -> Result<(Self, Option<Gap>)> {
-        let found = match fs::read(path) {
+        let found = match files::bytes(path) {
             Ok(bytes) => Some(bytes),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error.into()),

@@ -37,12 +37,9 @@ impl ModelFiles {
     /// The size of the file `name`, bytes; a missing file is an error that names its path.
     pub fn size(&self, name: &str) -> Result<u64> {
         match self {
-            Self::Directory(directory) => {
-                let path = directory.join(name);
-                let metadata = std::fs::metadata(&path).map_err(|error| unreadable(&path, &error))?;
-                Ok(metadata.len())
-            }
-            Self::Checkpoint(_) | Self::Embedded(_) => Ok(self.read(name)?.len() as u64),
+            Self::Directory(directory) => size(&directory.join(name)),
+            Self::Checkpoint(folder) => size(&folder.dir().join(name)),
+            Self::Embedded(_) => Ok(self.read(name)?.len() as u64),
         }
     }
 
@@ -63,6 +60,10 @@ impl ModelFiles {
             Self::Embedded(_) => format!("`{name}` of the built-in model"),
         }
     }
+}
+
+fn size(path: &Path) -> Result<u64> {
+    files::size(path).map_err(|error| unreadable(path, &error))
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Error {

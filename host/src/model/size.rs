@@ -42,7 +42,7 @@ pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) 
         if names.len() == 1 { files.describe(&names[0]) } else { format!("the {} files of weights", names.len()) };
     ensure!(
         count.saturating_mul(LEAST_BYTES) <= bytes,
-        "{} describes a model of {count} weights, which need {} or more, but {place} has {} (the weights and `config.json` must be of one model)",
+        "{} describes a model of {count} weights, which need {} or more, but {place} has {} (fetch it again; weights and `config.json` must be of one model)",
         files.describe(CONFIG_FILE),
         memory::text(count.saturating_mul(LEAST_BYTES)),
         memory::text(bytes)
