@@ -43,7 +43,7 @@ fn exists_already(dir: &Path) -> String {
 pub fn make(dir: Option<&Path>, name: &str, settings: &str, plugins: Vec<PluginRecord>) -> Result<(PathBuf, Lock)> {
     let (parent, given) = dir.map_or_else(|| Ok((RUNS.into(), name.into())), folders::split)?;
     let cannot = |dir: &Path| format!("cannot make the run directory `{}`", dir.display());
-    let first = || cannot(&parent.join(&given));
+    let first = || cannot(dir.unwrap_or(&parent.join(&given)));
     let new = NewFolder::in_folder(&parent).with_context(first)?;
     let lock = fill(new.path(), settings, plugins).with_context(first)?;
     for number in 1_u32.. {

@@ -71,7 +71,7 @@ fn a_full_disk_at_the_start_leaves_nothing() {
     let folder = Folder::new();
     let outcome = on_a_full_disk(&folder, 0, &format!("train --output-dir run {ONE_STEP}"));
     let sentence = outcome.refused();
-    assert!(sentence.starts_with("cannot make the run directory `./run`: cannot write `FOLDER/"), "{sentence}");
+    assert!(sentence.starts_with("cannot make the run directory `run`: cannot write `FOLDER/"), "{sentence}");
     assert!(sentence.ends_with("lock`: File too large (os error 27)"), "{sentence}");
     assert_eq!(names(folder.path()), BTreeSet::new());
     let _ = folder.train("run", ONE_STEP);
