@@ -4,7 +4,7 @@
 //! is removed by the next one. A folder that processes share may hold the work of a living one, so each keeps its own behind a lock,
 //! which the kernel releases with the process.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -37,20 +37,24 @@ impl NewFolder {
     /// # Errors
     ///
     /// When the disk refuses.
-    pub fn in_folder(parent: &Path) -> Result<Self> {
-        let make = || -> io::Result<Self> {
-            fs::create_dir_all(parent)?;
-            sweep(parent)?;
-            loop {
-                let workshop = tempfile::Builder::new().prefix(PARTIAL).tempdir_in(parent)?;
-                // Until the lock is held, a process that sweeps the parent takes the folder for a dead one's.
-                let Ok(lock) = lock(workshop.path()) else { continue };
-                let whole = workshop.path().join(WHOLE);
-                fs::create_dir(&whole)?;
-                return Ok(Self { parent: parent.to_owned(), whole, _lock: lock, _workshop: workshop });
-            }
-        };
-        make().with_context(|| format!("cannot make a folder in `{}`", parent.display()))
+    pub fn in_folder(parent: &Path) -> io::Result<Self> {
+        fs::create_dir_all(parent).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => ErrorKind::NotADirectory.into(),
+            _ => error,
+        })?;
+        sweep(parent);
+        loop {
+            let workshop = tempfile::Builder::new().prefix(PARTIAL).tempdir_in(parent)?;
+            // Until the lock is held, a process that sweeps the parent takes the folder for a dead one's.
+            let lock = match lock(workshop.path()) {
+                Ok(lock) => lock,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound) => continue,
+                Err(error) => return Err(error),
+            };
+            let whole = workshop.path().join(WHOLE);
+            fs::create_dir(&whole)?;
+            return Ok(Self { parent: parent.to_owned(), whole, _lock: lock, _workshop: workshop });
+        }
     }
 
     /// Where it is filled.
@@ -93,29 +97,37 @@ pub fn split(path: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((parent.unwrap_or(Path::new(".")).to_owned(), name.into()))
 }
 
-/// Takes the lock of a folder in the making, for good: whoever removes it holds the lock, so one that is still there is ours.
+/// Takes the lock of a folder in the making, for good: whoever removes the folder holds the lock, so one that is still there is ours. A file
+/// system without locks has none to take: nothing is swept there.
 fn lock(workshop: &Path) -> io::Result<File> {
-    let path = workshop.join(LOCK);
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
-    file.try_lock()?;
-    path.metadata()?;
+    let file = lock_file(workshop)?;
+    match file.try_lock() {
+        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {}
+        taken => taken?,
+    }
+    workshop.join(LOCK).metadata()?;
     Ok(file)
 }
 
-/// Removes what dead processes left in the making in the folder `parent`. What another user's process left stays.
-fn sweep(parent: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(parent)? {
-        let entry = entry?;
-        let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PARTIAL));
-        if ours
-            && entry.file_type()?.is_dir()
-            && let Ok(_lock) = lock(&entry.path())
+fn lock_file(workshop: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).truncate(false).write(true).open(workshop.join(LOCK))
+}
+
+/// Removes what dead processes left in the making in the folder `parent`. What cannot be removed stays, as what another user's process left.
+pub fn sweep(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PARTIAL));
+        let folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if named
+            && folder
+            && let Ok(lock) = lock_file(&entry.path())
+            && lock.try_lock().is_ok()
         {
-            // Swept by another process at the same time, or not ours to remove: either way there is nothing to do.
+            // Another process may be sweeping it too.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
-    Ok(())
 }
 
 /// Deletes the folder at `path` with all that it holds: from the first moment on it is whole or has another name.

@@ -59,7 +59,7 @@ impl SealedFolder {
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         let Manifest { files } =
-            seal::read(&path).with_context(|| format!("`{}` cannot be used ({HINT})", path.display()))?;
+            seal::read(&path).with_context(|| format!("`{}` is missing or damaged ({HINT})", path.display()))?;
         Ok(Self { dir: dir.to_owned(), files })
     }
 

@@ -261,12 +261,13 @@ impl Sft {
     /// Writes the model to a folder that appears whole.
     fn save(&self) -> Result<()> {
         let (parent, name) = folders::split(&self.output)?;
-        let new = NewFolder::in_folder(&parent)?;
+        let cannot = || format!("cannot write `{}`", self.output.display());
+        let new = NewFolder::in_folder(&parent).with_context(cannot)?;
         self.policy.save(new.path())?;
         for file in Tokenizer::FILES.into_iter().filter(|name| self.files.contains(name)) {
             files::write_atomic(&new.path().join(file), &self.files.read(file)?)?;
         }
-        new.appear_as(&name).with_context(|| format!("cannot write `{}`", self.output.display()))
+        new.appear_as(&name).with_context(cannot)
     }
 }
 

@@ -14,7 +14,7 @@ use super::moment::Moment;
 use super::states::{self, States};
 use super::{Progress, Run};
 use crate::data::Tokenizer;
-use crate::model::{ModelFiles, Params, WEIGHTS_FILE};
+use crate::model::{CONFIG_FILE, ModelFiles, Params};
 use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
 use capo_loader::manifest::SealedFolder;
@@ -85,7 +85,8 @@ pub fn save_last(run: &mut Run) -> Result<()> {
 fn write(run: &mut Run, moment: Moment, states: &States) -> Result<()> {
     let step = moment.progress.step;
     let folder = run.dir.join(FOLDER);
-    let new = NewFolder::in_folder(&folder)?;
+    let new =
+        NewFolder::in_folder(&folder).with_context(|| format!("cannot make a checkpoint in `{}`", folder.display()))?;
     fill(run, &moment, states, new.path())?;
     let mut steps = steps(&folder)?;
     run.records.note(&run.dir, step, moment.marks, &steps)?;
@@ -166,9 +167,8 @@ fn read(run: &mut Run, dir: &Path, step: u64) -> Result<()> {
     for companion in Tokenizer::FILES.into_iter().filter(|name| checkpoint.contains(name)) {
         checkpoint.read(companion)?;
     }
-    checkpoint.read(crate::model::CONFIG_FILE)?;
+    checkpoint.read(CONFIG_FILE)?;
     let files = ModelFiles::Checkpoint(checkpoint.clone());
-    debug_assert!(files.contains(WEIGHTS_FILE));
     let params = Params::load(&files, run.policy.config(), run.policy.device())?;
     run.policy.params().assign(&params)?;
     let optimizer = checkpoint.read(OPTIMIZER_FILE)?;

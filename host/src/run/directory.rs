@@ -24,8 +24,8 @@ pub fn check_free(dir: &Path) -> Result<()> {
     if dir.as_os_str().is_empty() {
         bail!("`train.output_dir` is empty (name a folder, or leave it out: the run goes to `{RUNS}/`)");
     }
-    folders::split(dir).context("`train.output_dir` cannot be used (name a folder that does not exist yet)")?;
     ensure!(dir.symlink_metadata().is_err(), exists_already(dir));
+    folders::split(dir).context("`train.output_dir` cannot be used (name a folder that does not exist yet)")?;
     Ok(())
 }
 
@@ -42,8 +42,10 @@ fn exists_already(dir: &Path) -> String {
 /// When something has the name, or the disk refuses; nothing is left then.
 pub fn make(dir: Option<&Path>, name: &str, settings: &str, plugins: Vec<PluginRecord>) -> Result<(PathBuf, Lock)> {
     let (parent, given) = dir.map_or_else(|| Ok((RUNS.into(), name.into())), folders::split)?;
-    let new = NewFolder::in_folder(&parent)?;
-    let lock = fill(new.path(), settings, plugins)?;
+    let cannot = |dir: &Path| format!("cannot make the run directory `{}`", dir.display());
+    let first = || cannot(dir.unwrap_or(&parent.join(&given)));
+    let new = NewFolder::in_folder(&parent).with_context(first)?;
+    let lock = fill(new.path(), settings, plugins).with_context(first)?;
     for number in 1_u32.. {
         let name = if number == 1 { given.clone() } else { format!("{name}-{number}").into() };
         let target = dir.map_or_else(|| parent.join(&name), Path::to_owned);
@@ -52,16 +54,14 @@ pub fn make(dir: Option<&Path>, name: &str, settings: &str, plugins: Vec<PluginR
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 ensure!(dir.is_none(), exists_already(&target));
             }
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot make the run directory `{}`", target.display()));
-            }
+            Err(error) => return Err(error).with_context(|| cannot(&target)),
         }
     }
     unreachable!("there are more numbers than directories")
 }
 
 fn fill(dir: &Path, settings: &str, plugins: Vec<PluginRecord>) -> Result<Lock> {
-    let lock = Lock::take(dir, dir)?;
+    let lock = Lock::take(dir)?;
     files::write_atomic(&dir.join(CONFIG_FILE), settings.as_bytes())?;
     files::write_atomic(&dir.join(METRICS_FILE), b"")?;
     provenance::start(dir, plugins, settings.to_owned())?;
@@ -80,8 +80,11 @@ pub fn reopen(dir: &Path) -> Result<Lock> {
             dir.display()
         );
     }
-    let lock = Lock::take(dir, dir)?;
+    let lock = Lock::take(dir)?;
     let checkpoints = dir.join(checkpoint::FOLDER);
+    if let Some(parent) = dir.canonicalize()?.parent() {
+        folders::sweep(parent);
+    }
     folders::clean(dir)?;
     if checkpoints.is_dir() {
         folders::clean(&checkpoints)?;

@@ -18,30 +18,30 @@ const FILE: &str = "lock";
 pub struct Lock(#[expect(dead_code, reason = "held until it is dropped")] File);
 
 impl Lock {
-    /// Takes the lock of the run that will be or is in `dir`; `shown` is what the user calls it.
+    /// Takes the lock of the run that will be or is in `dir`.
     ///
     /// # Errors
     ///
     /// When another process holds it: which one, and where it runs.
-    pub fn take(dir: &Path, shown: &Path) -> Result<Self> {
+    pub fn take(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         let open = || OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-        let mut file = open().with_context(|| format!("cannot lock the run directory `{}`", shown.display()))?;
+        let mut file = open().with_context(|| format!("cannot lock the run directory `{}`", dir.display()))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let holder = std::fs::read_to_string(&path).unwrap_or_default();
                 let holder = if holder.is_empty() { "another process" } else { holder.trim_end() };
-                bail!("`{}` is in use by {holder} (wait until it has ended, or stop it)", shown.display());
+                bail!("`{}` is in use by {holder} (wait until it has ended, or stop it)", dir.display());
             }
             Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
                 terminal::warn(&format!(
                     "the file system of `{}` has no locks: see to it that no other process works in it",
-                    shown.display()
+                    dir.display()
                 ));
             }
             Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("cannot lock the run directory `{}`", shown.display()));
+                return Err(error).with_context(|| format!("cannot lock the run directory `{}`", dir.display()));
             }
         }
         let mut sign = || {

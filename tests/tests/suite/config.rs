@@ -138,5 +138,5 @@ fn an_output_directory_that_exists() {
     folder.write("run/file", "");
     assert_snapshot!(folder.host("train --output-dir run").refused(), @"`train.output_dir` `run` exists already (choose another, or go on with `--resume run`)");
     folder.write("taken", "");
-    assert_snapshot!(folder.host("train --output-dir taken/run").refused(), @"cannot make the run directory `taken/run`: Not a directory (os error 20)");
+    assert_snapshot!(folder.host("train --output-dir taken/run").refused(), @"cannot make the run directory `taken/run`: not a directory");
 }

@@ -21,6 +21,7 @@ mod frozen;
 mod interruption;
 mod limits;
 mod loading;
+mod metrics;
 mod misbehaviour;
 mod models;
 mod new_plugin;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use insta::assert_snapshot;
+use tests::run_dir::tensors;
 use tests::{Folder, Outcome};
 
 use crate::ONE_STEP;
@@ -69,7 +70,9 @@ fn on_a_full_disk(folder: &Folder, blocks: u32, args: &str) -> Outcome {
 fn a_full_disk_at_the_start_leaves_nothing() {
     let folder = Folder::new();
     let outcome = on_a_full_disk(&folder, 0, &format!("train --output-dir run {ONE_STEP}"));
-    assert_snapshot!(outcome.refused(), @"");
+    let sentence = outcome.refused();
+    assert!(sentence.starts_with("cannot make the run directory `run`: cannot write `FOLDER/"), "{sentence}");
+    assert!(sentence.ends_with("lock`: File too large (os error 27)"), "{sentence}");
     assert_eq!(names(folder.path()), BTreeSet::new());
     let _ = folder.train("run", ONE_STEP);
 }
@@ -176,7 +179,7 @@ fn batches_of_a_resumed_run() {
     let _ = folder.host("train --resume run --dump-batches batches").succeeded();
     let steps = (0..3).map(|step| format!("batch-{step:06}.safetensors"));
     assert_eq!(names(&folder.path().join("batches")), steps.clone().chain(["notes.txt".into()]).collect());
-    let read = |dir: &str, name: &str| fs::read(folder.path().join(dir).join(name)).unwrap();
+    let read = |dir: &str, name: &str| tensors(&folder.path().join(dir).join(name));
     assert!(steps.into_iter().all(|name| read("batches", &name) == read("whole-batches", &name)));
     // A new run that is refused leaves nothing.
     let _ = folder.host(&format!("train --output-dir other {ONE_STEP} --dump-batches batches")).refused();
