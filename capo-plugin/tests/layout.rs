@@ -127,5 +127,5 @@ fn every_type_of_the_wire_is_in_the_table() {
             count += 1;
         }
     }
-    assert_eq!(count, 33, "types of the wire");
+    assert_eq!(count, 34, "types of the wire");
 }

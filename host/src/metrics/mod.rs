@@ -210,16 +210,6 @@ mod tests {
     }
 
     #[test]
-    fn the_name_step_cannot_be_taken() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("metrics.jsonl");
-        let mut metrics = Metrics::new(Journal::new(&path), 0);
-        metrics.record("step", 9.0);
-        assert!(metrics.flush(1).unwrap().warnings[0].contains("`step`"));
-        assert_eq!(lines(&path), ["{\"step\":1,\"num_tokens\":0.0}"]);
-    }
-
-    #[test]
     fn a_name_has_one_owner() {
         let mut metrics = Metrics::new(Journal::new(Path::new("metrics.jsonl")), 0);
         for _ in 0..2 {
