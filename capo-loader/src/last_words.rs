@@ -129,15 +129,20 @@ fn exchange(signal: c_int, new: &libc::sigaction) -> Option<libc::sigaction> {
 extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     let Some(index) = SIGNALS.iter().position(|(known, _)| *known == signal) else { return };
     tell(&["was running when the process was ended by ", SIGNALS[index].1]);
-    if let Some(before) = BEFORE[index].get() {
-        exchange(signal, before);
-    }
     // SAFETY: the system gives a whole structure to a handler that is set with `SA_SIGINFO`.
-    let sent = unsafe { (*info).si_code } <= 0;
-    if sent {
-        // It waits until this handler is done. A fault needs no sending: it happens again.
-        // SAFETY: a signal is sent to the own thread.
-        unsafe { libc::raise(signal) };
+    let is_fault = unsafe { (*info).si_code } > 0;
+    match BEFORE[index].get() {
+        // It happens again as soon as this handler is done, before the eyes of who looked at it before.
+        Some(before) if is_fault => drop(exchange(signal, before)),
+        // Somebody has sent it, as `abort` does: it ends the process.
+        _ => {
+            let mut default = action();
+            default.sa_sigaction = libc::SIG_DFL;
+            default.sa_flags = 0;
+            exchange(signal, &default);
+            // SAFETY: a signal is sent to the own thread, and waits until this handler is done.
+            unsafe { libc::raise(signal) };
+        }
     }
 }
 

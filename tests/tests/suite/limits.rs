@@ -128,7 +128,8 @@ fn stopped(sin: &str, more: &str) -> String {
 #[test]
 fn a_replay_that_a_component_ends() {
     let folder = Folder::new();
-    let _ = folder.train("run", "--plugin libcapo.so --set train.max_steps=1 --set eval.num_prompts=0 --dump-batches dump");
+    let _ =
+        folder.train("run", "--plugin libcapo.so --set train.max_steps=1 --set eval.num_prompts=0 --dump-batches dump");
     let mask = "--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\",sin=\"exit\"}]";
     let outcome = folder.host(&format!("replay dump/batch-000000.safetensors {mask} --out replayed"));
     assert_snapshot!(outcome.failed(), @"component `misbehave.mask`: `mask` ended the process with `exit` (return an error in its place)");
