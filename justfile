@@ -28,6 +28,11 @@ gpu-pack:
     scripts/cuda-toolchain
     scripts/gpu-check pack
 
+# Kills and hostile inputs, at length.
+torture:
+    cargo build --release
+    scripts/torture --long
+
 # Formats every crate.
 fmt:
     cargo fmt --all && cargo fmt --all --manifest-path plugins/examples/Cargo.toml

@@ -57,6 +57,12 @@ impl<'a> From<HostArrays<'a>> for Arrays<'a> {
     }
 }
 
+impl<'a> From<cuda::Arrays<'a>> for Arrays<'a> {
+    fn from(arrays: cuda::Arrays<'a>) -> Self {
+        Self::Cuda(arrays)
+    }
+}
+
 impl LastLayer<'_> {
     /// Checks that dimensions and lengths agree; an error names the first array that does not fit.
     pub fn check(&self) -> Result<(), Error> {
@@ -107,6 +113,18 @@ impl LastLayer<'_> {
         }
         Err(Error::new(format!(
             "{tokens} tokens with {rows} rows each are too many, expected below 2^32 pairs (use a smaller batch, or keep fewer logits)"
+        )))
+    }
+
+    /// Checks the ids of the token at flat position `token`.
+    pub(crate) fn check_ids(&self, token: usize, ids: &[u32]) -> Result<(), Error> {
+        let outside = |&&id: &&u32| id as usize >= self.vocab_size;
+        let Some(id) = ids.iter().chain([&self.action_ids[token]]).find(outside) else { return Ok(()) };
+        Err(Error::new(format!(
+            "token {} of completion {} has id {id}, expected below the vocabulary size {} (check `topk_ids`, `action_ids`)",
+            token % self.tokens,
+            token / self.tokens,
+            self.vocab_size
         )))
     }
 

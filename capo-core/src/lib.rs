@@ -63,6 +63,7 @@
 mod accept;
 mod backend;
 mod certificate;
+mod collect;
 pub mod cuda;
 mod effect;
 mod error;
@@ -72,11 +73,14 @@ mod model;
 mod moments;
 mod optimizer;
 mod policy;
+mod predict;
 mod proposal;
 mod semantics;
 mod shift;
+mod softmax;
 mod state;
 mod step;
+mod store;
 mod subset;
 mod support;
 
@@ -93,3 +97,8 @@ pub use semantics::{
 };
 pub use step::{HostMoments, Loss, MomentArrays, Reduction, Step};
 pub use subset::Granularity;
+
+/// Its example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -4,14 +4,15 @@ use crate::accept::Assessment;
 use crate::backend::cpu;
 use crate::certificate::Certificate;
 use crate::gradient::Gradients;
-use crate::moments::{Moments, Source, Store};
+use crate::moments::Moments;
 use crate::optimizer::Adam;
 use crate::proposal::Proposer;
 use crate::semantics::{MomentUpdate, Probabilities, RejectedBatch, Semantics, Temperature, UntouchedRows};
 use crate::shift::Shift;
+use crate::store::{Source, Store};
 use crate::subset::Subsets;
 use crate::support::{HostPairs, Pairs, Supports};
-use crate::{Acceptance, Arrays, Error, Granularity, Step, state};
+use crate::{Acceptance, Arrays, Error, Granularity, Step, collect, predict, state};
 
 /// Predicts how far the step of each subset of tokens would move objective and policy, and keeps the subsets within
 /// bounds.
@@ -85,7 +86,7 @@ impl CurvatureModel {
         if step.moments.is_none() {
             self.moments.check_dims(step.batch.vocab_size, step.batch.width, "the batch has")?;
         }
-        let supports = Supports::of(step, mask, &self.semantics, self.threads)?;
+        let supports = collect::supports(step, mask, &self.semantics, self.threads)?;
         Ok(Prepared { step: *step, supports, positions: mask.len() })
     }
 
@@ -196,7 +197,8 @@ impl CurvatureModel {
         let moved = if step.moments.is_none() { self.moments.moved_to(&step.batch)? } else { None };
         let own = moved.as_ref().unwrap_or(&self.moments);
         let source = step.moments.map_or(Source::Own(own), Source::Trainer);
-        Proposer { step, supports, semantics: &self.semantics, source, threads: self.threads }.shifts(subsets)
+        let proposer = Proposer { step, supports, semantics: &self.semantics, source, threads: self.threads };
+        predict::shifts(&proposer, subsets)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The optimizer that turns a gradient into a direction: SGD, or Adam with the moments of earlier steps.
 
-use crate::moments::MomentRow;
+use std::ops::Range;
+
 use crate::{Error, Feature, Semantics, UntouchedRows};
 
 /// Which rule turns a gradient into a direction.
@@ -77,6 +78,24 @@ impl OptimizerModel {
         let step = steps as f64 + 1.0;
         let (unbias1, unbias2) = (1.0 - beta1.powf(step), 1.0 - beta2.powf(step));
         (kind == OptimizerKind::Adam).then_some(Adam { beta1, beta2, eps, unbias1, unbias2, untouched_rows })
+    }
+}
+
+/// Moments of one row as last written, `[D]` each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MomentRow<'a> {
+    pub exp_avg: &'a [f32],
+    pub exp_avg_sq: &'a [f32],
+    /// Steps since, whose decay is still missing.
+    pub age: u64,
+    /// -1 where the first moment is that of a loss, which falls as the objective rises.
+    pub sign: f64,
+}
+
+impl MomentRow<'_> {
+    /// Some of its columns.
+    pub fn columns(self, tile: &Range<usize>) -> Self {
+        Self { exp_avg: &self.exp_avg[tile.clone()], exp_avg_sq: &self.exp_avg_sq[tile.clone()], ..self }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a proposed step depends on besides the model's own moments.
 
-use crate::semantics::{Semantics, TokenGradient};
+use crate::semantics::{Feature, Semantics, TokenGradient};
 use crate::{Arrays, Error, LastLayer, OptimizerModel, Policy, cuda};
 
 /// A step that the trainer is about to take.
@@ -150,6 +150,13 @@ impl Step<'_> {
         match (semantics.token_gradient, self.loss.derivatives) {
             (TokenGradient::Loss, Some(derivatives)) => -f64::from(derivatives[token]),
             _ => f64::from(self.advantages[token]),
+        }
+    }
+    /// Flat position of the feature of the token at flat position `token`.
+    pub(crate) fn feature(&self, token: usize, semantics: &Semantics) -> usize {
+        match semantics.feature {
+            Feature::Next if !(token + 1).is_multiple_of(self.batch.tokens) => token + 1,
+            _ => token,
         }
     }
 }

@@ -2,10 +2,8 @@
 
 use std::ops::Range;
 
-use crate::backend::{cpu, parallel};
-use crate::policy::Softmax;
-use crate::semantics::{Feature, Semantics, Temperature};
-use crate::{Arrays, Error, HostArrays, LastLayer, Step, cuda};
+use crate::semantics::{Semantics, Temperature};
+use crate::{Step, cuda};
 
 /// N tokens of a batch and the supports that their gradients live on.
 ///
@@ -42,7 +40,7 @@ pub(crate) struct HostPairs {
     /// Probability that is not in the token's rows, `[N]`.
     pub tails: Vec<f64>,
     /// Where each token's pairs end, `[N]`.
-    ends: Vec<u32>,
+    pub ends: Vec<u32>,
     /// Vocabulary row of each pair, `[P]`.
     pub rows: Vec<u32>,
     /// Raw logit of each pair, `[P]`.
@@ -54,28 +52,8 @@ pub(crate) struct HostPairs {
 }
 
 impl Supports {
-    /// Collects the supports of the tokens with `selected[b * T + t] != 0`.
-    ///
-    /// An id outside the vocabulary is an error; a token with non-finite data is left out and noted.
-    pub fn of(step: &Step, selected: &[u8], semantics: &Semantics, threads: usize) -> Result<Self, Error> {
-        let tokens: Vec<usize> = (0..selected.len()).filter(|&token| selected[token] != 0).collect();
-        let softmax = Softmax::new(step, semantics);
-        let mut supports = Self::without_pairs(step, semantics, tokens.len());
-        match &step.batch.arrays {
-            Arrays::Host(arrays) => {
-                let work = tokens.len() * (step.batch.width + 64 * softmax.columns);
-                let collector = Collector { step, arrays, softmax: &softmax, semantics };
-                let collect = |part: Range<usize>| collector.collect(&tokens[part]);
-                for part in parallel::map_parts(threads, tokens.len(), work, collect) {
-                    supports.append(part?);
-                }
-            }
-            Arrays::Cuda(arrays) => cuda::collect(step, arrays, &tokens, &softmax, semantics, &mut supports)?,
-        }
-        Ok(supports)
-    }
-
-    fn without_pairs(step: &Step, semantics: &Semantics, tokens: usize) -> Self {
+    /// Without a token so far, and with room for `tokens`.
+    pub fn without_pairs(step: &Step, semantics: &Semantics, tokens: usize) -> Self {
         let slope = match semantics.temperature {
             Temperature::Loss => 1.0 / f64::from(step.loss.temperature),
             Temperature::Sampling | Temperature::One => 1.0,
@@ -99,7 +77,8 @@ impl Supports {
         self.signals.push(signal);
     }
 
-    fn append(&mut self, other: Self) {
+    /// Takes up the tokens of `other`, which come after.
+    pub fn append(&mut self, other: Self) {
         self.tokens.extend(other.tokens);
         self.features.extend(other.features);
         self.squared_norms.extend(other.squared_norms);
@@ -124,91 +103,8 @@ impl Supports {
     }
 }
 
-/// Flat position of the feature of the token at flat position `token`.
-pub(crate) fn feature_of(token: usize, step: &Step, semantics: &Semantics) -> usize {
-    match semantics.feature {
-        Feature::Next if !(token + 1).is_multiple_of(step.batch.tokens) => token + 1,
-        _ => token,
-    }
-}
-
-/// Collects from host memory.
-struct Collector<'a> {
-    step: &'a Step<'a>,
-    arrays: &'a HostArrays<'a>,
-    softmax: &'a Softmax,
-    semantics: &'a Semantics,
-}
-
-impl Collector<'_> {
-    fn collect(&self, tokens: &[usize]) -> Result<Supports, Error> {
-        let Self { step, arrays, softmax, semantics } = *self;
-        let mut supports = Supports::without_pairs(step, semantics, tokens.len());
-        let mut pairs = HostPairs::default();
-        pairs.reserve(tokens.len() * (softmax.columns + 1));
-        for &token in tokens {
-            let (ids, logits) = self.top(token);
-            check_ids(&step.batch, token, ids)?;
-            let feature = feature_of(token, step, semantics);
-            let norm = cpu::squared_norm(&arrays.hidden[feature * step.batch.width..][..step.batch.width]);
-            let signal = step.signal(token, semantics);
-            let finite = norm.is_finite()
-                && signal.is_finite()
-                && step.advantages[token].is_finite()
-                && logits.iter().all(|x| x.is_finite())
-                && (!softmax.add_action || arrays.action_logits[token].is_finite())
-                && (!softmax.full || arrays.logsumexp[token].is_finite());
-            if finite {
-                supports.push(token, feature, norm, signal);
-                self.add(&mut pairs, token);
-            } else {
-                supports.not_finite.push(token);
-            }
-        }
-        supports.pairs = Pairs::Host(pairs);
-        Ok(supports)
-    }
-
-    /// Ids and logits of a token that take part.
-    fn top(&self, token: usize) -> (&[u32], &[f32]) {
-        let start = token * self.step.batch.k;
-        let columns = self.softmax.columns;
-        (&self.arrays.topk_ids[start..][..columns], &self.arrays.topk_logits[start..][..columns])
-    }
-
-    /// Adds a token's pairs.
-    fn add(&self, pairs: &mut HostPairs, token: usize) {
-        let (softmax, (ids, logits)) = (self.softmax, self.top(token));
-        let action = self.step.batch.action_ids[token];
-        let start = pairs.rows.len();
-        pairs.rows.extend_from_slice(ids);
-        pairs.logits.extend_from_slice(logits);
-        let inside = ids.iter().position(|&id| id == action);
-        let added = inside.is_none() && softmax.add_action;
-        if added {
-            pairs.rows.push(action);
-            pairs.logits.push(self.arrays.action_logits[token]);
-        }
-        pairs.pi.extend(pairs.logits[start..].iter().map(|&x| f64::from(x)));
-        let tail = if softmax.full {
-            softmax.share(&mut pairs.pi[start..], f64::from(self.arrays.logsumexp[token]))
-        } else {
-            softmax.normalise(&mut pairs.pi[start..]);
-            0.0
-        };
-        pairs.u.extend(pairs.pi[start..].iter().map(|p| -p));
-        if let Some(chosen) = inside.or(added.then_some(ids.len())) {
-            // 1 - p without cancellation, for tokens that were all but certain.
-            pairs.u[start + chosen] = 0.0;
-            pairs.u[start + chosen] = tail - pairs.u[start..].iter().sum::<f64>();
-        }
-        pairs.tails.push(tail);
-        pairs.ends.push(pairs.rows.len() as u32);
-    }
-}
-
 impl HostPairs {
-    fn reserve(&mut self, pairs: usize) {
+    pub fn reserve(&mut self, pairs: usize) {
         self.rows.reserve(pairs);
         self.logits.reserve(pairs);
         self.pi.reserve(pairs);
@@ -237,16 +133,4 @@ impl HostPairs {
         let variance = self.pi[pairs].iter().fold(0.0f64, |most, p| most.max(2.0 * p * (1.0 - p)));
         realised.max(variance)
     }
-}
-
-/// Checks the ids of the token at flat position `token`.
-pub(crate) fn check_ids(batch: &LastLayer, token: usize, ids: &[u32]) -> Result<(), Error> {
-    let outside = |&&id: &&u32| id as usize >= batch.vocab_size;
-    let Some(id) = ids.iter().chain([&batch.action_ids[token]]).find(outside) else { return Ok(()) };
-    Err(Error::new(format!(
-        "token {} of completion {} has id {id}, expected below the vocabulary size {} (check `topk_ids`, `action_ids`)",
-        token % batch.tokens,
-        token / batch.tokens,
-        batch.vocab_size
-    )))
 }

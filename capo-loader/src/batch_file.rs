@@ -39,6 +39,13 @@ pub fn name(step: u64) -> String {
     format!("batch-{step:06}.safetensors")
 }
 
+/// The step whose file is called `file`; none for any other name.
+#[must_use]
+pub fn step(file: &str) -> Option<u64> {
+    let step = file.strip_prefix("batch-")?.strip_suffix(".safetensors")?.parse().ok()?;
+    (name(step) == file).then_some(step)
+}
+
 /// Writes a batch whose arrays lie in host memory, whole or not at all.
 ///
 /// # Errors
@@ -117,6 +124,7 @@ fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
     let tensors = SafeTensors::deserialize(bytes).map_err(|error| anyhow!("{error}"))?;
     let file = File { tensors, scalars: header.metadata().clone().unwrap_or_default() };
     let [b, t] = file.shape("completion_mask")?[..] else { bail!("`completion_mask` is not [B, T]") };
+    ensure!(b > 0 && t > 0, "it has {b} completions of {t} tokens (a step has at least one of each)");
     let group_size: u64 = file.scalar("group_size")?;
     ensure!(
         group_size > 0 && (b as u64).is_multiple_of(group_size),
@@ -127,7 +135,7 @@ fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
     let truncated = if file.has("truncated") { file.bits("truncated", &[b])? } else { vec![0; b] };
     let (losses, dloss_dlogp) = (file.optional("losses", bt)?, file.optional("dloss_dlogp", bt)?);
     let (losses, dloss_dlogp) = losses.zip(dloss_dlogp).unzip();
-    Ok(RecordedBatch {
+    let batch = RecordedBatch {
         scalars: file.scalars(dims)?,
         completion_ids: ids("completion_ids", &file.shaped("completion_ids", bt)?)?,
         completion_mask: file.bits("completion_mask", bt)?,
@@ -142,7 +150,9 @@ fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
         entropy: file.optional("entropy", bt)?,
         last_layer: if file.has("hidden") { Some(file.last_layer(b, t)?) } else { None },
         optimizer_state: file.optimizer_state()?,
-    })
+    };
+    batch.check()?;
+    Ok(batch)
 }
 
 struct File<'a> {
@@ -192,6 +202,7 @@ impl<'a> File<'a> {
             self.shape(name)?.last().copied().with_context(|| format!("`{name}` is a scalar"))
         };
         let (width, k) = (last("hidden")?, last("topk_ids")?);
+        ensure!(width > 0 && k > 0, "`hidden` has {width} columns and `topk_ids` {k} (both have at least one)");
         let shape = |extent: usize| [b as i64, t as i64, extent as i64];
         Ok(RecordedLayer {
             hidden: self.floats("hidden", &[b, t, width])?,

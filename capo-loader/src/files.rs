@@ -1,21 +1,31 @@
-//! Files that survive interruptions: whole or absent, never half-written.
+//! Files that survive interruptions: whole or absent, never half-written. Files that are read: regular ones alone.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs::{self, FileType, OpenOptions};
+use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
+use crate::memory;
+
 /// Replaces the file at `path` by `bytes` in one step: after an interruption it holds either the old bytes or the new ones.
 ///
 /// Writes a temporary file in the same directory, syncs it, renames it over `path` and syncs the directory. An error
-/// names `path` and leaves the old file as it was.
+/// names `path` and leaves the old file as it was. Only a plain file is replaced, never a device, a pipe, a link or a folder.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     replace(path, bytes).with_context(|| format!("cannot write `{}`", path.display()))
 }
 
+/// Refuses what [`write_atomic`] would: something at `path` that exists and is not a plain file.
+pub fn check_replaceable(path: &Path) -> Result<()> {
+    let other = path.symlink_metadata().is_ok_and(|found| !found.is_file());
+    ensure!(!other, "`{}` exists and is not a plain file (choose another name)", path.display());
+    Ok(())
+}
+
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    check_replaceable(path)?;
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -44,9 +54,55 @@ pub fn append_line(path: &Path, line: &str) -> Result<()> {
     append().with_context(|| format!("cannot append to `{}`", path.display()))
 }
 
-/// Reads the whole file at `path`; an error names it.
+/// Reads the whole regular file at `path`, as [`bytes`] does; an error names it.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))
+    bytes(path).with_context(|| format!("cannot read `{}`", path.display()))
+}
+
+/// The bytes of the regular file at `path`; errors as of [`size`], and a file that is larger than the memory there is.
+pub fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let size = size(path)?;
+    if let Some(free) = memory::available().filter(|free| size > *free) {
+        let (size, free) = (memory::text(size.into()), memory::text(free.into()));
+        let sentence = format!("it takes {size}, and {free} of memory are free (use a larger machine)");
+        return Err(io::Error::new(ErrorKind::OutOfMemory, sentence));
+    }
+    fs::read(path)
+}
+
+/// The size of the regular file at `path`, bytes.
+///
+/// A pipe, a device or a folder is an error and is not opened: opening a pipe would wait for a writer, and a device need not end.
+pub fn size(path: &Path) -> io::Result<u64> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
+        let sentence = format!("it is {}, not a regular file (give a file)", kind(metadata.file_type()));
+        return Err(io::Error::new(ErrorKind::InvalidInput, sentence));
+    }
+    Ok(metadata.len())
+}
+
+/// The text of the regular file at `path`, which must be UTF-8; errors as of [`bytes`].
+pub fn text(path: &Path) -> io::Result<String> {
+    String::from_utf8(bytes(path)?)
+        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
+}
+
+fn kind(kind: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if kind.is_fifo() {
+            return "a named pipe";
+        }
+        if kind.is_socket() {
+            return "a socket";
+        }
+        if kind.is_block_device() || kind.is_char_device() {
+            return "a device";
+        }
+    }
+    if kind.is_dir() { "a directory" } else { "something else" }
 }
 
 /// The SHA-256 of `bytes` as 64 lowercase hexadecimal digits.
@@ -78,6 +134,10 @@ mod tests {
         assert_eq!(error, format!("cannot write `{}`", path.display()));
         assert_eq!(fs::read(path.join("inside")).unwrap(), b"kept");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("taken/inside", &link).unwrap();
+        assert!(write_atomic(&link, b"new").is_err(), "a link stays a link");
+        assert_eq!(fs::read(&link).unwrap(), b"kept");
         let missing = directory.path().join("absent").join("file");
         assert!(write_atomic(&missing, b"new").unwrap_err().to_string().contains("absent"));
     }
@@ -104,6 +164,30 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"{}\n[]\n");
         let error = append_line(directory.path(), "{}").unwrap_err().to_string();
         assert_eq!(error, format!("cannot append to `{}`", directory.path().display()));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_regular_files_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let sentence = |path: &Path| format!("{:#}", read(path).unwrap_err()).split_once(": ").unwrap().1.to_owned();
+        assert_eq!(sentence(directory.path()), "it is a directory, not a regular file (give a file)");
+        assert_eq!(sentence(Path::new("/dev/zero")), "it is a device, not a regular file (give a file)");
+        let path = directory.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert_eq!(sentence(&path), "it is a socket, not a regular file (give a file)");
+        let path = directory.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert_eq!(sentence(&path), "it is a named pipe, not a regular file (give a file)");
+    }
+
+    #[test]
+    fn a_file_that_cannot_fit_is_not_tried() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hole");
+        fs::File::create(&path).unwrap().set_len(1 << 42).unwrap();
+        let sentence = format!("{:#}", read(&path).unwrap_err());
+        assert!(sentence.contains("it takes 4.0 TiB, and "), "{sentence}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Finding the file that a plugin's name means.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -21,14 +22,21 @@ fn candidates(name: &Path) -> Vec<PathBuf> {
 ///
 /// # Errors
 ///
-/// When there is none: every place that was tried.
+/// When there is none: every place that was tried, or what lies there instead.
 pub fn find(name: &Path) -> Result<PathBuf> {
     let candidates = candidates(name);
+    let cannot = |path: &Path| format!("plugin `{}` cannot be opened", path.display());
     if let Some(found) = candidates.iter().find(|path| path.is_file()) {
-        return found.canonicalize().with_context(|| format!("plugin `{}` cannot be opened", found.display()));
+        return found.canonicalize().with_context(|| cannot(found));
     }
-    if let Some(folder) = candidates.iter().find(|path| path.is_dir()) {
-        bail!("plugin `{}` is a folder (give the path of a library)", folder.display());
+    for path in &candidates {
+        let kind = match std::fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => "a folder",
+            Ok(_) => "no regular file",
+            Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => continue,
+            Err(error) => return Err(error).with_context(|| cannot(path)),
+        };
+        bail!("plugin `{}` is {kind} (give the path of a library)", path.display());
     }
     let tried = candidates.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", ");
     bail!(

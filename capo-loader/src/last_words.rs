@@ -1,21 +1,20 @@
 //! What a process says that ends in the middle of a component's call: by a signal, by `exit`, or because the call took too long.
 //!
-//! A signal's handler may do little more than read atomics and write bytes. So what it needs to say lies ready: every call's name, and how
-//! the run goes on. These are never freed; there are a few hundred bytes of them for each [`Watchdog`](crate::watchdog::Watchdog).
+//! A signal's handler may do little more than read atomics and write bytes. So what it needs to say lies ready: every call's name, and where
+//! the run stands. These are never freed; there are a few hundred bytes of them for each [`Watchdog`](crate::watchdog::Watchdog).
 
-use std::path::Path;
 use std::ptr::{from_ref, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Once, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Once, OnceLock};
 
 use libc::{c_int, c_void, siginfo_t};
 
+use crate::place::{Place, Words};
+
 /// The name of the call that is running, as it stands in sentences; null between calls.
 static CALL: AtomicPtr<String> = AtomicPtr::new(null_mut());
-/// How the run goes on; null before it has a directory.
-static RESUME: AtomicPtr<String> = AtomicPtr::new(null_mut());
-/// Steps done.
-static STEP: AtomicU64 = AtomicU64::new(0);
+/// Where the run stands that the newest watchdog watches over.
+static PLACE: AtomicPtr<Place> = AtomicPtr::new(null_mut());
 /// Whether the last words are spoken.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
@@ -49,20 +48,10 @@ pub(crate) fn leave() {
     CALL.store(null_mut(), Ordering::SeqCst);
 }
 
-/// The run has the directory `dir`.
-pub(crate) fn started(dir: &Path) {
-    let resume = format!(" (go on with `host train --resume {}`): ", dir.display());
-    RESUME.store(Box::leak(Box::new(resume)), Ordering::SeqCst);
-}
-
-/// `step` steps are done.
-pub(crate) fn at(step: u64) {
-    STEP.store(step, Ordering::SeqCst);
-}
-
-/// Listens to crashes and to `exit` from now on.
-pub(crate) fn listen() {
+/// Listens to crashes and to `exit` from now on, in the run that stands at `place`.
+pub(crate) fn listen(place: &Arc<Place>) {
     static ONCE: Once = Once::new();
+    PLACE.store(Arc::into_raw(Arc::clone(place)).cast_mut(), Ordering::SeqCst);
     ONCE.call_once(|| {
         for ((signal, _), before) in SIGNALS.iter().zip(&BEFORE) {
             if let Some(action) = exchange(*signal, &action()) {
@@ -87,23 +76,21 @@ pub(crate) fn tell(happened: &[&str]) -> bool {
         return false;
     }
     let mut line = Line { bytes: [0; 4096], len: 0 };
-    line.push("error: ");
-    if let Some(resume) = read(&RESUME) {
-        line.push("the run stopped after step ");
-        line.push_number(STEP.load(Ordering::SeqCst));
-        line.push(resume);
+    line.text("error: ");
+    if read(&PLACE).is_some_and(|place| place.tell(&mut line)) {
+        line.text(": ");
     }
-    line.push(call);
-    line.push(" ");
-    happened.iter().for_each(|part| line.push(part));
-    line.push("\n");
+    line.text(call);
+    line.text(" ");
+    happened.iter().for_each(|part| line.text(part));
+    line.text("\n");
     line.write();
     true
 }
 
-fn read(place: &AtomicPtr<String>) -> Option<&'static String> {
-    // SAFETY: what is stored is null or was leaked, and is never changed.
-    unsafe { place.load(Ordering::SeqCst).as_ref() }
+fn read<T>(pointer: &AtomicPtr<T>) -> Option<&'static T> {
+    // SAFETY: what is stored is null or was leaked, and is shared alone.
+    unsafe { pointer.load(Ordering::SeqCst).as_ref() }
 }
 
 /// What is done at a signal of [`SIGNALS`].
@@ -160,24 +147,26 @@ struct Line {
     len: usize,
 }
 
-impl Line {
+impl Words for Line {
     /// Appends as much as there is room for.
-    fn push(&mut self, text: &str) {
+    fn text(&mut self, text: &str) {
         for byte in text.bytes().take(self.bytes.len() - self.len) {
             self.bytes[self.len] = byte;
             self.len += 1;
         }
     }
 
-    fn push_number(&mut self, number: u64) {
+    fn number(&mut self, number: u64) {
         if number > 9 {
-            self.push_number(number / 10);
+            self.number(number / 10);
         }
         let digits = "0123456789";
         let digit = (number % 10) as usize;
-        self.push(&digits[digit..=digit]);
+        self.text(&digits[digit..=digit]);
     }
+}
 
+impl Line {
     /// To standard error.
     fn write(&self) {
         // SAFETY: the bytes are there. What cannot be written is lost.
@@ -192,11 +181,11 @@ mod tests {
     #[test]
     fn a_line_holds_what_there_is_room_for() {
         let mut line = Line { bytes: [0; 4096], len: 0 };
-        line.push_number(0);
-        line.push(" ");
-        line.push_number(1_203_456);
+        line.number(0);
+        line.text(" ");
+        line.number(1_203_456);
         assert_eq!(&line.bytes[..line.len], b"0 1203456");
-        line.push(&"x".repeat(5000));
+        line.text(&"x".repeat(5000));
         assert_eq!(line.len, 4096);
     }
 }

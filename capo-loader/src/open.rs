@@ -2,26 +2,44 @@
 
 use std::path::Path;
 
+use crate::{elf, files, sealed};
 use anyhow::{Result, anyhow, bail};
 use capo_plugin::abi::{ABI_VERSION, AbiHeaderRef, HEADER_SYMBOL, LibraryError, PluginRoot_Ref, RECIPE_POINT};
+use capo_plugin::abi_keys::KEYS_POINT;
+use capo_plugin::abi_recipe::RECIPE_POINT_2;
 use capo_plugin::{Image, Point};
-use libloading::Library;
 
-use crate::files;
+/// How a library names the folder that it lies in, to look for others there. A plugin is opened from a copy, which lies elsewhere.
+const ORIGIN: &[u8] = b"$ORIGIN";
 
 /// Loads the plugin at `path`. It stays loaded until the process ends.
 ///
 /// # Errors
 ///
-/// When the file is not a shared library, not a plugin, or built for another ABI: one sentence, with abi_stable's
-/// account as its cause where there is one.
+/// As [`load_bytes`], and when the file cannot be read.
 pub fn load(path: &Path) -> Result<Image> {
+    load_bytes(path, &files::read(path)?)
+}
+
+/// Loads the plugin that `bytes` are; `path`, where they came from, gives it a name and is not read again. It stays loaded until
+/// the process ends.
+///
+/// # Errors
+///
+/// When they are not a shared library, not a plugin, built for another ABI, or a plugin that offers nothing: one sentence, with
+/// abi_stable's account as its cause where there is one.
+pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
     let shown = path.display();
-    check_file(path)?;
-    // SAFETY: loading runs the library's initialisers. A plugin is native code that the user chose to run with their own
-    // rights.
-    let library = unsafe { Library::new(path) }
-        .map_err(|error| anyhow!("`{shown}` cannot be opened as a shared library: {}", one_line(&error)))?;
+    elf::check(bytes, &shown.to_string())?;
+    let library = sealed::open(bytes, path.file_name().unwrap_or_default()).map_err(|error| {
+        let found_beside_it = bytes.windows(ORIGIN.len()).any(|window| window == ORIGIN);
+        let advice = if found_beside_it {
+            " (what it needs is not looked up beside it, by `$ORIGIN`: name that folder in `LD_LIBRARY_PATH`)"
+        } else {
+            ""
+        };
+        anyhow!("`{shown}` cannot be opened as a shared library: {error}{advice}")
+    })?;
     // SAFETY: a symbol of this name is abi_stable's header; its magic bytes are checked by `upgrade` before anything else
     // is read.
     let header = unsafe { library.get::<AbiHeaderRef>(HEADER_SYMBOL.as_bytes()) }.map(|symbol| *symbol);
@@ -48,45 +66,16 @@ pub fn load(path: &Path) -> Result<Image> {
             "`{shown}` has another layout under extension `{id}` (rebuild it against a released `capo-plugin`)"
         ))
     };
+    let mut offered = 0;
     for point in Point::ALL {
-        image.components(point).map_err(|differences| refused(point.extension_id(), differences))?;
+        offered += image.components(point).map_err(|differences| refused(point.extension_id(), differences))?.len();
     }
-    image.recipes().map_err(|differences| refused(RECIPE_POINT, differences))?;
+    offered += image.recipes().map_err(|differences| refused(RECIPE_POINT, differences))?.len();
+    offered += image.recipes_with_settings().map_err(|differences| refused(RECIPE_POINT_2, differences))?.len();
+    if offered == 0 {
+        bail!("`{shown}` is a plugin that offers nothing (call `register!` or `recipe!` in it)");
+    }
     Ok(image)
-}
-
-/// Refuses a file that is no library for this machine, and one that ends before its segments do: mapping that would end this
-/// process with a bus error.
-fn check_file(path: &Path) -> Result<()> {
-    let (bytes, shown) = (files::read(path)?, path.display());
-    if bytes.is_empty() {
-        bail!("`{shown}` is empty (build or copy it again)");
-    }
-    if cfg!(target_os = "linux") && !bytes.starts_with(b"\x7fELF") {
-        bail!("`{shown}` is not a shared library: it has no ELF header (give the `.so` that `cargo build` made)");
-    }
-    if bytes.starts_with(b"\x7fELF\x01") && cfg!(target_pointer_width = "64") {
-        bail!("`{shown}` is a 32-bit library, this host is a 64-bit program (build it for this machine)");
-    }
-    let (have, want) = (bytes.len() as u64, end_of_segments(&bytes).unwrap_or(0));
-    if have < want {
-        bail!("`{shown}` is cut short: {have} bytes of at least {want} (build or copy it again)");
-    }
-    Ok(())
-}
-
-/// Where the last segment of a 64-bit little-endian ELF file ends, in bytes; none for any other file.
-fn end_of_segments(bytes: &[u8]) -> Option<u64> {
-    let number = |at: u64, size: usize| {
-        let field = bytes.get(usize::try_from(at).ok()?..)?.get(..size)?;
-        Some(field.iter().rev().fold(0_u64, |number, &byte| number << 8 | u64::from(byte)))
-    };
-    if !bytes.starts_with(b"\x7fELF\x02\x01") {
-        return None;
-    }
-    let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
-    let end = |header: u64| number(header.checked_add(8)?, 8)?.checked_add(number(header.checked_add(32)?, 8)?);
-    (0..count).map(|index| end(table.checked_add(index * size)?)).try_fold(0, |last, end| Some(last.max(end?)))
 }
 
 fn incompatible(path: &Path, error: LibraryError) -> anyhow::Error {
@@ -101,10 +90,4 @@ fn incompatible(path: &Path, error: LibraryError) -> anyhow::Error {
     };
     anyhow!(error.to_string())
         .context(format!("{sentence} (rebuild it against `capo-plugin` 1.x; `--verbose` shows the differences)"))
-}
-
-fn one_line(error: &dyn std::error::Error) -> String {
-    // libloading says only that opening failed; the reason is its source.
-    let source = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-    source.replace('\n', " ")
 }

@@ -1,5 +1,6 @@
 //! A batch that owns its arrays, as one read from a file does.
 
+use anyhow::{Result, bail, ensure};
 use capo_plugin::{Batch, LastLayer, OptimizerState, Tensor};
 
 /// The batch of one optimizer step, in host memory.
@@ -88,6 +89,61 @@ impl RecordedBatch {
         batch
     }
 
+    /// Refuses what no run records: scalars out of range, ids outside the vocabulary, parts that do not fit together.
+    pub(crate) fn check(&self) -> Result<()> {
+        let Batch { dims, max_completion_length, .. } = self.scalars;
+        ensure!(
+            max_completion_length as u64 >= dims.tokens,
+            "`max_completion_length` is {max_completion_length}, but completions have up to {} tokens",
+            dims.tokens
+        );
+        self.check_scalars()?;
+        let Some(last) = &self.last_layer else { return Ok(()) };
+        let (vocab, width, k) = (last.vocab_size, last.hidden_shape[2], last.topk_shape[2]);
+        ensure!(vocab > 0 && u32::try_from(vocab).is_ok(), "`vocab_size` is {vocab} (token ids have 32 bits)");
+        ensure!(k as u64 <= vocab as u64, "`topk_ids` has {k} ids per token, `vocab_size` is {vocab}");
+        for (name, ids) in [("completion_ids", &self.completion_ids), ("topk_ids", &last.topk_ids)] {
+            if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
+                bail!("`{name}` holds {id}, `vocab_size` is {vocab}");
+            }
+        }
+        if let Some(state) = &self.optimizer_state {
+            let expected = [vocab as i64, width];
+            ensure!(state.shape == expected, "`weight` has shape {:?}, expected {expected:?}", state.shape);
+        }
+        Ok(())
+    }
+
+    fn check_scalars(&self) -> Result<()> {
+        let batch = &self.scalars;
+        let positive = [
+            ("sampling_temperature", f64::from(batch.sampling_temperature), f64::MAX),
+            ("loss_temperature", f64::from(batch.loss_temperature), f64::MAX),
+            ("sampling_top_p", f64::from(batch.sampling_top_p), 1.0),
+        ];
+        for (name, value, high) in positive {
+            let limit = if high == 1.0 { "at most 1" } else { "finite" };
+            ensure!(value > 0.0 && value <= high, "`{name}` is {value} (it must be above 0 and {limit})");
+        }
+        let optimizer = &batch.optimizer;
+        let from_zero = [
+            ("learning_rate", optimizer.learning_rate, f64::MAX),
+            ("beta1", optimizer.beta1, 1.0 - f64::EPSILON),
+            ("beta2", optimizer.beta2, 1.0 - f64::EPSILON),
+            ("eps", optimizer.eps, f64::MAX),
+            ("weight_decay", optimizer.weight_decay, f64::MAX),
+            ("max_grad_norm", optimizer.max_grad_norm, f64::MAX),
+        ];
+        for (name, value, high) in from_zero {
+            let limit = if high < 1.0 { "less than 1" } else { "finite" };
+            ensure!(
+                value >= 0.0 && value <= high,
+                "`{name}` of its optimizer is {value} (it must be 0 or more and {limit})"
+            );
+        }
+        Ok(())
+    }
+
     /// Number of completion tokens.
     #[must_use]
     pub fn completion_tokens(&self) -> u64 {
@@ -113,5 +169,102 @@ impl RecordedState {
         let [weight, exp_avg, exp_avg_sq] =
             [&self.weight, &self.exp_avg, &self.exp_avg_sq].map(|values| Tensor::from_f32(values, &self.shape));
         OptimizerState::new(weight, exp_avg, exp_avg_sq)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use capo_plugin::{Dims, OptimizerInfo, OptimizerKind};
+
+    use super::*;
+
+    /// One completion of one token, of a vocabulary of three.
+    fn batch() -> RecordedBatch {
+        let optimizer = OptimizerInfo {
+            kind: OptimizerKind::SGD,
+            learning_rate: 1.0,
+            beta1: 0.0,
+            beta2: 0.0,
+            eps: 0.0,
+            weight_decay: 0.0,
+            max_grad_norm: 0.0,
+            steps_taken: 0,
+        };
+        let one = || vec![0.5];
+        RecordedBatch {
+            scalars: Batch::new(Dims { completions: 1, tokens: 1, group_size: 1 }, optimizer),
+            completion_ids: vec![2],
+            completion_mask: vec![1],
+            truncated: vec![0],
+            rewards: one(),
+            advantages: one(),
+            logps: one(),
+            losses: None,
+            dloss_dlogp: None,
+            old_logps: None,
+            ref_logps: None,
+            entropy: None,
+            last_layer: Some(RecordedLayer {
+                hidden: one(),
+                topk_ids: vec![2],
+                topk_logits: one(),
+                logsumexp: one(),
+                action_logits: one(),
+                vocab_size: 3,
+                hidden_shape: [1, 1, 1],
+                topk_shape: [1, 1, 1],
+                token_shape: [1, 1],
+            }),
+            optimizer_state: None,
+        }
+    }
+
+    fn refused(change: impl FnOnce(&mut RecordedBatch)) -> String {
+        let mut batch = batch();
+        batch.check().expect("it is well without the change");
+        change(&mut batch);
+        batch.check().unwrap_err().to_string()
+    }
+
+    /// The last layer of a batch that has one.
+    fn last(batch: &mut RecordedBatch) -> &mut RecordedLayer {
+        batch.last_layer.as_mut().unwrap()
+    }
+
+    #[test]
+    fn what_no_run_records_is_refused() {
+        let said = [
+            refused(|batch| batch.scalars.max_completion_length = 0),
+            refused(|batch| batch.scalars.sampling_temperature = f32::NAN),
+            refused(|batch| batch.scalars.loss_temperature = 0.0),
+            refused(|batch| batch.scalars.sampling_top_p = 1.5),
+            refused(|batch| batch.scalars.optimizer.beta2 = 1.0),
+            refused(|batch| batch.scalars.optimizer.learning_rate = f64::INFINITY),
+            refused(|batch| last(batch).vocab_size = 0),
+            refused(|batch| last(batch).vocab_size = 1 << 40),
+            refused(|batch| last(batch).topk_shape[2] = 4),
+            refused(|batch| last(batch).topk_ids[0] = 3),
+            refused(|batch| batch.completion_ids[0] = u32::MAX),
+            refused(|batch| {
+                let one = || vec![0.5];
+                let state = RecordedState { weight: one(), exp_avg: one(), exp_avg_sq: one(), shape: [1, 1] };
+                batch.optimizer_state = Some(state);
+            }),
+        ];
+        let expected = [
+            "`max_completion_length` is 0, but completions have up to 1 tokens",
+            "`sampling_temperature` is NaN (it must be above 0 and finite)",
+            "`loss_temperature` is 0 (it must be above 0 and finite)",
+            "`sampling_top_p` is 1.5 (it must be above 0 and at most 1)",
+            "`beta2` of its optimizer is 1 (it must be 0 or more and less than 1)",
+            "`learning_rate` of its optimizer is inf (it must be 0 or more and finite)",
+            "`vocab_size` is 0 (token ids have 32 bits)",
+            "`vocab_size` is 1099511627776 (token ids have 32 bits)",
+            "`topk_ids` has 4 ids per token, `vocab_size` is 3",
+            "`topk_ids` holds 3, `vocab_size` is 3",
+            "`completion_ids` holds 4294967295, `vocab_size` is 3",
+            "`weight` has shape [1, 1], expected [3, 1]",
+        ];
+        assert_eq!(said, expected);
     }
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
-use capo_plugin::{Advantage, Image, Mask, ObjectiveFn, Point, RewardFn, nearest};
+use capo_plugin::abi_keys::KeyInfo;
+use capo_plugin::{Advantage, Image, Inputs, Mask, ObjectiveFn, Point, RewardFn, nearest};
 
 use crate::component::{ComponentConfig, mask_names};
 use crate::open;
-use crate::trust::{PluginRecord, Trust, TrustedFile};
+use crate::trust::{PluginRecord, Trust};
 use crate::watchdog::Watchdog;
 
 /// An image's name in sentences.
@@ -18,6 +19,17 @@ pub enum Origin {
     BuiltIn,
     /// Loaded from a file.
     File(PathBuf),
+}
+
+impl Origin {
+    /// The file's name without its folder, or `built in`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::BuiltIn => self.to_string(),
+            Self::File(path) => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
+        }
+    }
 }
 
 impl std::fmt::Display for Origin {
@@ -54,8 +66,10 @@ pub struct OfferedRecipe {
     pub name: String,
     /// One line for a person.
     pub about: String,
-    /// Component tables.
+    /// Component tables and, where there are `settings`, defaults of other keys.
     pub toml: String,
+    /// Whether the text may hold more than component tables.
+    pub settings: bool,
     /// Where it came from.
     pub origin: Origin,
 }
@@ -66,7 +80,7 @@ pub struct Registry {
     images: Vec<Image>,
     offers: Vec<Offer>,
     recipes: Vec<OfferedRecipe>,
-    plugins: Vec<TrustedFile>,
+    plugins: Vec<PluginRecord>,
 }
 
 /// The components of a run, built.
@@ -102,8 +116,9 @@ impl Registry {
             if registry.plugins.iter().any(|other| other.path == file.path) {
                 bail!("plugin `{}` is given twice (leave one out)", file.path.display());
             }
-            registry.add(open::load(&file.path)?, Origin::File(file.path.clone()))?;
-            registry.plugins.push(file);
+            let image = open::load_bytes(&file.path, &file.bytes)?;
+            registry.add(image, Origin::File(file.path.clone()))?;
+            registry.record(file.path, file.sha256);
         }
         Ok(registry)
     }
@@ -113,7 +128,7 @@ impl Registry {
             for info in image.components(point).map_err(|differences| anyhow!(differences))? {
                 let id = info.id.into_string();
                 if let Some(first) = self.offers.iter().find(|offer| offer.id == id) {
-                    bail!("component `{id}` is offered twice: {} and {origin} (load only one of them)", first.origin);
+                    bail!("component `{id}` {}", twice(&first.origin, &origin));
                 }
                 self.offers.push(Offer {
                     point,
@@ -126,13 +141,17 @@ impl Registry {
                 });
             }
         }
-        for recipe in image.recipes().map_err(|differences| anyhow!(differences))? {
+        let recipes = image.recipes().map_err(|differences| anyhow!(differences))?.into_iter();
+        let with_settings = image.recipes_with_settings().map_err(|differences| anyhow!(differences))?.into_iter();
+        for (recipe, settings) in
+            recipes.map(|recipe| (recipe, false)).chain(with_settings.map(|recipe| (recipe, true)))
+        {
             let name = recipe.name.into_string();
             if let Some(first) = self.recipes.iter().find(|known| known.name == name) {
-                bail!("recipe `{name}` is offered twice: {} and {origin} (load only one of them)", first.origin);
+                bail!("recipe `{name}` {}", twice(&first.origin, &origin));
             }
             let (about, toml) = (recipe.about.into(), recipe.toml.into());
-            self.recipes.push(OfferedRecipe { name, about, toml, origin: origin.clone() });
+            self.recipes.push(OfferedRecipe { name, about, toml, settings, origin: origin.clone() });
         }
         self.images.push(image);
         Ok(())
@@ -146,6 +165,25 @@ impl Registry {
         offers
     }
 
+    /// What a component asks of a batch, where it can be built without keys; none for a reward, which sees no batch.
+    #[must_use]
+    pub fn inputs(&self, offer: &Offer) -> Option<Inputs> {
+        let image = &self.images[offer.image];
+        match offer.point {
+            Point::Reward => None,
+            Point::Advantage => image.advantage(&offer.id, "{}").ok().map(|component| component.inputs()),
+            Point::Objective => image.objective(&offer.id, "{}").ok().map(|component| component.inputs()),
+            Point::Mask => image.mask(&offer.id, "{}").ok().map(|component| component.inputs()),
+        }
+    }
+
+    /// What the author of a component says of its keys; nothing where nothing was said.
+    #[must_use]
+    pub fn key_docs(&self, offer: &Offer) -> Vec<KeyInfo> {
+        // Another layout was refused when the image was opened.
+        self.images[offer.image].key_docs(offer.point, &offer.id).unwrap_or_default()
+    }
+
     /// All recipes, in the order of their names.
     #[must_use]
     pub fn recipes(&self) -> Vec<&OfferedRecipe> {
@@ -157,18 +195,38 @@ impl Registry {
     /// The plugins that were loaded, in order.
     #[must_use]
     pub fn plugins(&self) -> Vec<PluginRecord> {
-        let record = |file: &TrustedFile| {
-            let origin = Origin::File(file.path.clone());
-            let offers = || self.offers.iter().filter(|offer| offer.origin == origin);
-            let packages = offers().map(|offer| offer.package.clone()).collect::<BTreeSet<_>>();
-            PluginRecord {
-                path: file.path.clone(),
-                packages: packages.into_iter().collect(),
-                sha256: file.sha256.clone(),
-                components: offers().map(|offer| offer.id.clone()).collect(),
+        self.plugins.clone()
+    }
+
+    /// Notes the plugin at `path`, whose components have been added.
+    fn record(&mut self, path: PathBuf, sha256: String) {
+        let origin = Origin::File(path.clone());
+        let offers: Vec<&Offer> = self.offers.iter().filter(|offer| offer.origin == origin).collect();
+        let packages = offers.iter().map(|offer| offer.package.clone()).collect::<BTreeSet<_>>();
+        let components = offers.iter().map(|offer| offer.id.clone()).collect();
+        self.plugins.push(PluginRecord { path, packages: packages.into_iter().collect(), sha256, components });
+    }
+
+    /// A sentence about each plugin that was loaded for nothing: none of its components is among `used`, nor its recipe.
+    #[must_use]
+    pub fn unused(&self, used: &[String], recipe: Option<&str>) -> Vec<String> {
+        let sentence = |plugin: &PluginRecord| {
+            let origin = Origin::File(plugin.path.clone());
+            let mut recipes = self.recipes.iter().filter(|recipe| recipe.origin == origin);
+            let is_used = plugin.components.iter().any(|id| used.contains(id))
+                || recipes.clone().any(|offered| Some(offered.name.as_str()) == recipe);
+            if is_used {
+                return None;
             }
+            let offer = self.offers.iter().rev().find(|offer| offer.origin == origin);
+            let advice = match (recipes.next(), offer) {
+                (Some(recipe), _) => format!("recipe = \"{}\"", recipe.name),
+                (None, Some(offer)) => format!("{} use = \"{}\"", section(offer.point), offer.id),
+                (None, None) => return None,
+            };
+            Some(format!("{}: loaded, none of its components is used (add {advice})", origin.name()))
         };
-        self.plugins.iter().map(record).collect()
+        self.plugins.iter().filter_map(sentence).collect()
     }
 
     /// The recipe called `name`.
@@ -270,25 +328,34 @@ impl Registry {
     fn offer(&self, section: &str, point: Point, id: &str) -> Result<&Offer> {
         let Some(offer) = self.offers.iter().find(|offer| offer.id == id) else {
             let here = || self.offers().into_iter().filter(|offer| offer.point == point).map(|offer| offer.id.as_str());
-            let hint = nearest(id, here()).map_or_else(
-                || {
-                    format!(
-                        "known here: `{}`; a plugin's components need its `--plugin`",
-                        here().collect::<Vec<_>>().join("`, `")
-                    )
-                },
-                |near| format!("did you mean `{near}`?"),
-            );
+            let known = here().collect::<Vec<_>>().join("`, `");
+            let hint = match nearest(id, here()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None if known.is_empty() => format!("no {} is built in: load a plugin with `--plugin`", point.name()),
+                None => format!("known here: `{known}`; a plugin's components need its `--plugin`"),
+            };
             bail!("`{section}` names `{id}`, which no loaded image offers ({hint})");
         };
         if offer.point != point {
-            let name = offer.point.name();
-            let right = match offer.point {
-                Point::Reward | Point::Mask => format!("[[{name}]]"),
-                Point::Advantage | Point::Objective => format!("[{name}]"),
-            };
+            let (name, right) = (offer.point.name(), self::section(offer.point));
             bail!("`{section}` names `{id}`, which is offered at the {name} point (move it to `{right}`)");
         }
         Ok(offer)
     }
+}
+
+/// The section of a config that names components of `point`.
+fn section(point: Point) -> String {
+    match point {
+        Point::Reward | Point::Mask => format!("[[{}]]", point.name()),
+        Point::Advantage | Point::Objective => format!("[{}]", point.name()),
+    }
+}
+
+/// What is wrong with an id that two images offer, or one of them twice.
+fn twice(first: &Origin, second: &Origin) -> String {
+    if first == second {
+        return format!("is offered twice by {first} (the library registers it twice: give each its own id)");
+    }
+    format!("is offered twice: {first} and {second} (load only one of them)")
 }

@@ -1,20 +1,26 @@
 //! Which files may be loaded as plugins: pins, permissions, and what a resumed run was made with.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, sha256_hex};
+use crate::files::sha256_hex;
 use crate::find::find;
+use crate::owner;
 
 /// What stands between a plugin's name and the SHA-256 that it is pinned to, as in `libcapo.so@sha256:5ce1...`.
 pub const PIN: &str = "@sha256:";
 
+/// The flag that stands for [`Trust::unsafe_path`].
+const UNSAFE_PATH: &str = "--allow-unsafe-plugin-path";
+
 /// What is asked of a plugin's file before it is loaded. The default asks for all but the last.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
-    /// Accept a file that any user may change or replace.
+    /// Accept a file that other users may change or replace.
     pub unsafe_path: bool,
     /// Accept these files alone, by their hashes: the plugins of the run that goes on.
     pub known: Option<Vec<PluginRecord>>,
@@ -34,13 +40,15 @@ pub struct PluginRecord {
     pub components: Vec<String>,
 }
 
-/// A file that may be loaded.
+/// A file that may be loaded: the bytes that were checked. What becomes of the file from then on does not matter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedFile {
     /// Absolute.
     pub path: PathBuf,
-    /// Of its bytes, when they were checked.
+    /// Of the bytes.
     pub sha256: String,
+    /// What to load.
+    pub bytes: Vec<u8>,
 }
 
 impl Trust {
@@ -48,15 +56,13 @@ impl Trust {
     ///
     /// # Errors
     ///
-    /// When it is not found, any user may change it, or its hash is not the one that it is pinned to or that the run
-    /// began with.
+    /// When it is not found, another user may change or replace it, or its hash is not the one that it is pinned to or that the
+    /// run began with.
     pub fn check(&self, name: &Path) -> Result<TrustedFile> {
         let (name, pin) = split_pin(name)?;
         let path = find(&name)?;
-        if !self.unsafe_path {
-            check_permissions(&path)?;
-        }
-        let sha256 = sha256_hex(&files::read(&path)?);
+        let bytes = self.read(&path)?;
+        let sha256 = sha256_hex(&bytes);
         let shown = path.display();
         if let Some(pin) = pin.filter(|pin| *pin != sha256) {
             bail!(
@@ -66,7 +72,20 @@ impl Trust {
         if let Some(known) = &self.known {
             check_known(known, &path, &sha256)?;
         }
-        Ok(TrustedFile { path, sha256 })
+        Ok(TrustedFile { path, sha256, bytes })
+    }
+
+    /// Opens the file once: whose it is is asked of the very file whose bytes are read.
+    fn read(&self, path: &Path) -> Result<Vec<u8>> {
+        let unreadable = || format!("plugin `{}` cannot be read", path.display());
+        let mut file = File::open(path).with_context(unreadable)?;
+        let metadata = file.metadata().with_context(unreadable)?;
+        if !self.unsafe_path {
+            owner::check("plugin", path, &metadata, UNSAFE_PATH)?;
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).with_context(unreadable)?;
+        Ok(bytes)
     }
 }
 
@@ -82,35 +101,6 @@ fn split_pin(name: &Path) -> Result<(PathBuf, Option<String>)> {
         name.display()
     );
     Ok((PathBuf::from(file), Some(pin.to_ascii_lowercase())))
-}
-
-/// Refuses a file that any user of the machine may change, or replace in its folder.
-#[cfg(unix)]
-fn check_permissions(path: &Path) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    const OTHERS_WRITE: u32 = 0o002;
-    const STICKY: u32 = 0o1000;
-    let mode = |path: &Path| -> Result<u32> {
-        let metadata = std::fs::metadata(path).with_context(|| format!("cannot examine `{}`", path.display()))?;
-        Ok(metadata.permissions().mode() & 0o7777)
-    };
-    let shown = path.display();
-    let ways = "`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it";
-    let file = mode(path)?;
-    ensure!(file & OTHERS_WRITE == 0, "plugin `{shown}` may be changed by any user: its mode is {file:o} ({ways})");
-    let Some(parent) = path.parent() else { return Ok(()) };
-    let folder = mode(parent)?;
-    // In a folder with the sticky bit, such as /tmp, only a file's owner may replace it.
-    ensure!(
-        folder & OTHERS_WRITE == 0 || folder & STICKY != 0,
-        "plugin `{shown}` may be replaced by any user: the mode of its folder is {folder:o} ({ways})"
-    );
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn check_permissions(_: &Path) -> Result<()> {
-    Ok(())
 }
 
 /// Refuses a file that the run was not made with so far.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::terminal;
+
 /// Most sentences of components that one process shows.
 const MOST: usize = 100;
 /// Longest of them, characters.
@@ -11,9 +13,9 @@ const LONGEST: usize = 1000;
 pub fn show(shown: &mut BTreeSet<String>, component: &str, text: &str) {
     let sentence = format!("component `{component}`: {}", one_line(text));
     if shown.len() < MOST && shown.insert(sentence.clone()) {
-        eprintln!("warning: {sentence}");
+        terminal::warn(&sentence);
         if shown.len() == MOST {
-            eprintln!("warning: these were {MOST} different warnings of components; no more are shown");
+            terminal::warn(&format!("these were {MOST} different warnings of components; no more are shown"));
         }
     }
 }

@@ -4,12 +4,12 @@
 //! The calls are made by the thread that trains, so nothing can be done about such a call but to end the process. Entering
 //! and leaving a call are atomic stores; a thread looks at them from time to time.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::last_words::{self, Name};
+use crate::place::Place;
 
 pub use crate::last_words::exit;
 
@@ -28,18 +28,21 @@ struct Watched {
     calls: AtomicU64,
     /// The number of the current call, from 1; 0 between calls.
     current: AtomicU64,
+    /// Where the run stands.
+    place: Arc<Place>,
 }
 
 impl Watchdog {
     /// Ends the process when a call of one of the components `ids` takes longer than `seconds`; 0 waits without a limit.
     #[must_use]
     pub fn start(seconds: u64, ids: Vec<String>) -> Self {
+        let place = Arc::default();
         if !ids.is_empty() {
-            last_words::listen();
+            last_words::listen(&place);
         }
         let names = |id: String| (id.clone(), METHODS.map(|method| last_words::name(&id, method)));
         let names = ids.into_iter().map(names).collect();
-        let watched = Arc::new(Watched { names, calls: AtomicU64::new(0), current: AtomicU64::new(0) });
+        let watched = Arc::new(Watched { names, calls: AtomicU64::new(0), current: AtomicU64::new(0), place });
         if seconds > 0 {
             let weak = Arc::downgrade(&watched);
             std::thread::spawn(move || watch(&weak, seconds));
@@ -53,14 +56,16 @@ impl Watchdog {
         Self::start(0, Vec::new())
     }
 
-    /// From now on the sentence says how to go on with the run in `dir`.
-    pub fn started(&self, dir: &Path) {
-        last_words::started(dir);
+    /// Where the run stands, which the sentence tells: whoever moves the run on says so here.
+    #[must_use]
+    pub fn place(&self) -> &Arc<Place> {
+        &self.0.place
     }
 
-    /// `step` steps are done.
-    pub fn at(&self, step: u64) {
-        last_words::at(step);
+    /// How many calls have begun.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.0.calls.load(Ordering::Relaxed)
     }
 
     /// A call of `method` of component `id` begins.

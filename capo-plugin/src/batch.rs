@@ -203,7 +203,8 @@ impl<'a> OptimizerState<'a> {
 /// the host splits its work.
 ///
 /// Groups are consecutive: completions `g·G .. (g+1)·G` answer one prompt. Entries of `[B, T]` arrays where
-/// `completion_mask` is 0 are padding; their values are finite and mean nothing.
+/// `completion_mask` is 0 are padding; their values are finite and mean nothing. A field that is asked for with a flag of
+/// [`Inputs`] is none for a component whose `inputs` did not name the flag.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Batch<'a> {
@@ -247,7 +248,8 @@ pub struct Batch<'a> {
     pub logps: &'a [f32],
     /// `[B, T]`: the objective's loss per token, before masking and reduction. Present at the mask point.
     pub losses: Option<&'a [f32]>,
-    /// `[B, T]`: its derivative by `logps`. Present at the mask point.
+    /// `[B, T]`: the derivative by this token's `logps` of the sum of its completion's `losses`, as in
+    /// [`PerToken`](crate::PerToken). Present at the mask point.
     pub dloss_dlogp: Option<&'a [f32]>,
     /// `[B, T]`, nats: the same as `logps`, when the completions were sampled. Asked for with [`Inputs::OLD_LOGPS`].
     pub old_logps: Option<&'a [f32]>,
@@ -293,6 +295,17 @@ impl<'a> Batch<'a> {
             last_layer: None,
             optimizer_state: None,
         }
+    }
+
+    /// The same batch with those optional inputs alone that `inputs` names: what a component that asked for them sees.
+    #[must_use]
+    pub fn with_only(mut self, inputs: Inputs) -> Self {
+        self.old_logps = self.old_logps.filter(|_| inputs.contains(Inputs::OLD_LOGPS));
+        self.ref_logps = self.ref_logps.filter(|_| inputs.contains(Inputs::REF_LOGPS));
+        self.entropy = self.entropy.filter(|_| inputs.contains(Inputs::ENTROPY));
+        self.last_layer = self.last_layer.filter(|_| inputs.contains(Inputs::LAST_LAYER));
+        self.optimizer_state = self.optimizer_state.filter(|_| inputs.contains(Inputs::OPTIMIZER_STATE));
+        self
     }
 
     /// [`Batch::old_logps`].

@@ -1,140 +1,13 @@
 //! The host's side of the wire: handles that call a component and check what it did.
 
-use std::collections::BTreeSet;
+use abi_stable::std_types::{RSlice, RSliceMut};
 
-use abi_stable::sabi_trait::TD_Opaque;
-use abi_stable::sabi_types::RMut;
-use abi_stable::std_types::{ROption, RSlice, RSliceMut, RStr};
-
-use crate::abi::{AdvantageBox, HostRef, HostWire, HostWire_TO, MaskBox, ObjectiveBox, WireBatch, WireError};
+use crate::abi::{AdvantageBox, MaskBox, ObjectiveBox, WireBatch};
 use crate::abi_reward::{RewardBox, WireCompletion};
 use crate::batch::{Batch, Dims, Inputs, Reduction};
-use crate::error::{ErrorKind, PluginError};
-use crate::extension::Extension;
+use crate::error::PluginError;
 use crate::rollout::Rollout;
-
-/// Where a component's reports go: implemented by hosts. It must not panic.
-pub trait Sink {
-    /// One number of this step, under the component's id.
-    fn record(&mut self, component: &str, name: &str, value: f64);
-    /// One number per token, `[B, T]`.
-    fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]);
-    /// A sentence for the person at the terminal.
-    fn warn(&mut self, component: &str, text: &str);
-    /// The host's extension `id`, or none.
-    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        let _ = id;
-        None
-    }
-    /// A call of `method` begins: for a host that watches over calls.
-    fn enter(&mut self, component: &str, method: &'static str) {
-        let _ = (component, method);
-    }
-    /// That call has come back.
-    fn leave(&mut self) {}
-    /// What the host has against the names that were recorded in this call, told once: it becomes the call's error.
-    fn objection(&mut self) -> Option<String> {
-        None
-    }
-}
-
-/// Most names that one call may record under: a component that makes up names would fill memory and metrics.
-const MOST_NAMES: usize = 1000;
-/// Longest such name, bytes.
-const LONGEST_NAME: usize = 200;
-
-/// One call's sink on the wire. A broken rule is kept until the call returns.
-struct Ear<'a> {
-    component: &'a str,
-    /// Length of an array that it may record, and what that counts.
-    length: (usize, &'static str),
-    sink: &'a mut dyn Sink,
-    names: BTreeSet<String>,
-    broken: Option<String>,
-}
-
-impl Ear<'_> {
-    /// Whether `name` is within the limits.
-    fn takes(&mut self, name: &str) -> bool {
-        if name.len() > LONGEST_NAME {
-            let length = name.len();
-            self.broken.get_or_insert_with(|| {
-                format!("recorded under a name of {length} bytes, at most {LONGEST_NAME} are allowed")
-            });
-            return false;
-        }
-        if self.names.contains(name) {
-            return true;
-        }
-        if self.names.len() == MOST_NAMES {
-            self.broken.get_or_insert_with(|| {
-                format!(
-                    "recorded under more than {MOST_NAMES} names in one call, `{name}` among them (give a number per token to `record_tokens`)"
-                )
-            });
-            return false;
-        }
-        self.names.insert(name.to_owned())
-    }
-}
-
-impl HostWire for Ear<'_> {
-    fn record(&mut self, name: RStr<'_>, value: f64) {
-        if self.takes(name.as_str()) {
-            self.sink.record(self.component, name.as_str(), value);
-        }
-    }
-
-    fn record_tokens(&mut self, name: RStr<'_>, values: RSlice<'_, f32>) {
-        if !self.takes(name.as_str()) {
-            return;
-        }
-        let (have, (want, counted)) = (values.len(), self.length);
-        if have == want {
-            self.sink.record_tokens(self.component, name.as_str(), values.as_slice());
-        } else {
-            self.broken.get_or_insert_with(|| {
-                format!("`record_tokens(\"{name}\")` got {have} values for a batch of {want} {counted}")
-            });
-        }
-    }
-
-    fn warn(&mut self, text: RStr<'_>) {
-        self.sink.warn(self.component, text.as_str());
-    }
-
-    fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>> {
-        self.sink.extension(id.as_str()).into()
-    }
-}
-
-/// Length of a `[B, T]` array, and what it counts.
-fn per_token(dims: Dims) -> (usize, &'static str) {
-    (dims.len(), "tokens (B · T, padding included)")
-}
-
-/// Runs one call of `method` with an ear, then answers for the rules that the component broke through it.
-fn listen(
-    (component, method): (&str, &'static str),
-    length: (usize, &'static str),
-    sink: &mut dyn Sink,
-    call: impl FnOnce(&mut HostRef<'_>) -> Result<(), WireError>,
-) -> Result<(), PluginError> {
-    sink.enter(component, method);
-    let mut ear = Ear { component, length, sink, names: BTreeSet::new(), broken: None };
-    let outcome = {
-        let mut host = HostWire_TO::from_ptr(RMut::new(&mut ear), TD_Opaque);
-        call(&mut host)
-    };
-    ear.sink.leave();
-    let broken = ear.broken.or_else(|| ear.sink.objection());
-    outcome.map_err(PluginError::from)?;
-    broken.map_or(Ok(()), |sentence| Err(contract(sentence)))
-}
-
-fn contract(sentence: String) -> PluginError {
-    PluginError::new(ErrorKind::CONTRACT, sentence)
-}
+use crate::sink::{Sink, contract, listen, per_token};
 
 /// Every value finite, and zero on padding.
 fn check_per_token(what: &str, values: &[f32], batch: &Batch<'_>) -> Result<(), PluginError> {
@@ -156,12 +29,8 @@ fn check_per_token(what: &str, values: &[f32], batch: &Batch<'_>) -> Result<(), 
 }
 
 macro_rules! handle_basics {
-    ($name:ident, $wire:ty) => {
+    ($name:ident) => {
         impl $name {
-            pub(crate) fn new(id: &str, wire: $wire) -> Self {
-                Self { id: id.to_owned(), wire }
-            }
-
             /// The component's id.
             #[must_use]
             pub fn id(&self) -> &str {
@@ -196,18 +65,21 @@ macro_rules! handle_basics {
 }
 
 macro_rules! handle_inputs {
-    ($($name:ident),*) => {
-        $(impl $name {
-            /// What the host must compute for it.
+    ($name:ident, $wire:ty) => {
+        impl $name {
+            pub(crate) fn new(id: &str, wire: $wire) -> Self {
+                let inputs = wire.inputs();
+                Self { id: id.to_owned(), inputs, wire }
+            }
+
+            /// What the host must compute for it: asked once, when it was made.
             #[must_use]
             pub fn inputs(&self) -> Inputs {
-                self.wire.inputs()
+                self.inputs
             }
-        })*
+        }
     };
 }
-
-handle_inputs!(Advantage, ObjectiveFn, Mask);
 
 /// A live [`crate::Reward`].
 pub struct RewardFn {
@@ -215,9 +87,13 @@ pub struct RewardFn {
     wire: RewardBox,
 }
 
-handle_basics!(RewardFn, RewardBox);
+handle_basics!(RewardFn);
 
 impl RewardFn {
+    pub(crate) fn new(id: &str, wire: RewardBox) -> Self {
+        Self { id: id.to_owned(), wire }
+    }
+
     /// Calls `score` on zeroed `rewards`, `[B]`.
     ///
     /// # Errors
@@ -254,10 +130,12 @@ fn check_rewards(rewards: &[f32]) -> Result<(), PluginError> {
 /// A live [`crate::AdvantageEstimator`].
 pub struct Advantage {
     id: String,
+    inputs: Inputs,
     wire: AdvantageBox,
 }
 
-handle_basics!(Advantage, AdvantageBox);
+handle_basics!(Advantage);
+handle_inputs!(Advantage, AdvantageBox);
 
 impl Advantage {
     /// Calls `estimate` on zeroed `advantages`, `[B, T]`.
@@ -273,9 +151,9 @@ impl Advantage {
     ) -> Result<(), PluginError> {
         assert_eq!(advantages.len(), batch.dims.len(), "`advantages` is [B, T]");
         advantages.fill(0.0);
-        let wire = &mut self.wire;
+        let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
         let outcome = listen((&self.id, "estimate"), per_token(batch.dims), sink, |host| {
-            wire.estimate(host, &WireBatch::from(batch), RSliceMut::from_mut_slice(advantages)).into_result()
+            wire.estimate(host, &seen, RSliceMut::from_mut_slice(advantages)).into_result()
         });
         outcome.and_then(|()| check_per_token("the advantage", advantages, batch)).map_err(|error| self.named(error))
     }
@@ -284,10 +162,12 @@ impl Advantage {
 /// A live [`crate::Objective`].
 pub struct ObjectiveFn {
     id: String,
+    inputs: Inputs,
     wire: ObjectiveBox,
 }
 
-handle_basics!(ObjectiveFn, ObjectiveBox);
+handle_basics!(ObjectiveFn);
+handle_inputs!(ObjectiveFn, ObjectiveBox);
 
 impl ObjectiveFn {
     /// How its per-token losses become one number.
@@ -314,10 +194,10 @@ impl ObjectiveFn {
         );
         loss.fill(0.0);
         dloss_dlogp.fill(0.0);
-        let wire = &mut self.wire;
+        let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
         let outcome = listen((&self.id, "evaluate"), per_token(batch.dims), sink, |host| {
             let (loss, slope) = (RSliceMut::from_mut_slice(loss), RSliceMut::from_mut_slice(dloss_dlogp));
-            wire.evaluate(host, &WireBatch::from(batch), loss, slope).into_result()
+            wire.evaluate(host, &seen, loss, slope).into_result()
         });
         outcome
             .and_then(|()| check_per_token("the loss", loss, batch))
@@ -329,10 +209,12 @@ impl ObjectiveFn {
 /// A live [`crate::PreBackwardMask`].
 pub struct Mask {
     id: String,
+    inputs: Inputs,
     wire: MaskBox,
 }
 
-handle_basics!(Mask, MaskBox);
+handle_basics!(Mask);
+handle_inputs!(Mask, MaskBox);
 
 impl Mask {
     /// The same mask under another id in reports and sentences: for a host that runs a component more than once.
@@ -349,9 +231,9 @@ impl Mask {
     pub fn mask(&mut self, sink: &mut dyn Sink, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
         assert_eq!(keep.len(), batch.dims.len(), "`keep` is [B, T]");
         let before = keep.to_vec();
-        let wire = &mut self.wire;
+        let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
         let outcome = listen((&self.id, "mask"), per_token(batch.dims), sink, |host| {
-            wire.mask(host, &WireBatch::from(batch), RSliceMut::from_mut_slice(keep)).into_result()
+            wire.mask(host, &seen, RSliceMut::from_mut_slice(keep)).into_result()
         });
         outcome.and_then(|()| check_cleared_only(&before, keep, batch.dims)).map_err(|error| self.named(error))
     }
@@ -369,9 +251,9 @@ impl Mask {
         taken: bool,
     ) -> Result<(), PluginError> {
         assert_eq!(keep.len(), batch.dims.len(), "`keep` is [B, T]");
-        let wire = &mut self.wire;
+        let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
         let outcome = listen((&self.id, "step_end"), per_token(batch.dims), sink, |host| {
-            wire.step_end(host, &WireBatch::from(batch), RSlice::from_slice(keep), taken).into_result()
+            wire.step_end(host, &seen, RSlice::from_slice(keep), taken).into_result()
         });
         outcome.map_err(|error| self.named(error))
     }

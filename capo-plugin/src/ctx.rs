@@ -47,12 +47,15 @@ impl<'a> Ctx<'a> {
     }
 
     /// Records one number of this step; in the metrics it appears as `component-id/name` for a mask, and as plain `name` for the
-    /// advantage estimator and the objective, of which a run has one each.
+    /// advantage estimator and the objective, of which a run has one each. A reward's appear as `rewards/component-id/name`. The
+    /// names under which the host itself records are taken.
     pub fn record(&mut self, name: &str, value: f64) {
         self.host.record(name, value);
     }
 
-    /// Records one number per token, `[B, T]`, for dumps, histograms and pictures.
+    /// Records one number per token, `[B, T]` (at the reward point one per completion, `[B]`). Mean and largest value over the
+    /// completions' tokens appear in the metrics, as `name/mean` and `name/max`; `host replay` writes the whole array, for
+    /// histograms and pictures.
     pub fn record_tokens(&mut self, name: &str, values: &[f32]) {
         self.host.record_tokens(name, values);
     }

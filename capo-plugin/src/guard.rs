@@ -25,7 +25,7 @@ pub(crate) fn advantage<T>(json: &str) -> Result<AdvantageBox, PluginError>
 where
     T: AdvantageEstimator + DeserializeOwned + 'static,
 {
-    let guarded = create(json, |component: &T| (component.inputs(), Reduction::COMPLETION_MEAN))?;
+    let guarded = create(json, T::validate, |component| (component.inputs(), Reduction::COMPLETION_MEAN))?;
     Ok(AdvantageWire_TO::from_value(guarded, TD_Opaque))
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn objective<T>(json: &str) -> Result<ObjectiveBox, PluginError>
 where
     T: Objective + DeserializeOwned + 'static,
 {
-    let guarded = create(json, |component: &T| (component.inputs(), component.reduction()))?;
+    let guarded = create(json, T::validate, |component| (component.inputs(), component.reduction()))?;
     Ok(ObjectiveWire_TO::from_value(guarded, TD_Opaque))
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn mask<T>(json: &str) -> Result<MaskBox, PluginError>
 where
     T: PreBackwardMask + DeserializeOwned + 'static,
 {
-    let guarded = create(json, |component: &T| (component.inputs(), Reduction::COMPLETION_MEAN))?;
+    let guarded = create(json, T::validate, |component| (component.inputs(), Reduction::COMPLETION_MEAN))?;
     Ok(MaskWire_TO::from_value(guarded, TD_Opaque))
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn reward<T>(json: &str) -> Result<RewardBox, PluginError>
 where
     T: Reward + DeserializeOwned + 'static,
 {
-    let guarded = create(json, |_: &T| (Inputs::NONE, Reduction::COMPLETION_MEAN))?;
+    let guarded = create(json, T::validate, |_| (Inputs::NONE, Reduction::COMPLETION_MEAN))?;
     Ok(RewardWire_TO::from_value(guarded, TD_Opaque))
 }
 
@@ -67,11 +67,16 @@ struct Guarded<T> {
 
 fn create<T: DeserializeOwned>(
     json: &str,
+    validate: fn(&T) -> Result<(), PluginError>,
     ask: impl FnOnce(&T) -> (Inputs, Reduction),
 ) -> Result<Guarded<T>, PluginError> {
     let build = || {
         // Not dropped where a question panics: a second panic, in its `drop`, would abort.
         let component = ManuallyDrop::new(config::parse::<T>(json)?);
+        if let Err(error) = validate(&component) {
+            drop(ManuallyDrop::into_inner(component));
+            return Err(PluginError::config(error.message()));
+        }
         let (inputs, reduction) = ask(&component);
         Ok(Guarded { component, inputs, reduction, retired: false })
     };

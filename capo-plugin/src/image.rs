@@ -1,17 +1,21 @@
 //! The host's view of an image: its components and recipes, asked for through one function pointer. A plugin's root and
 //! the executable's own answer alike, so that a host has one registry with two doors.
 
-use abi_stable::std_types::{ROption, RResult, RStr, RVec};
+use abi_stable::std_types::{ROption, RResult, RStr, RString, RVec};
 
 use crate::abi::{
     ADVANTAGE_POINT, AdvantageBox, AdvantagePoint, ComponentInfo, MASK_POINT, MaskBox, MaskPoint, OBJECTIVE_POINT,
     ObjectiveBox, ObjectivePoint, PluginRoot_Ref, RECIPE_POINT, RecipeInfo, RecipePoint, WireError, leak_root,
 };
+use crate::abi_keys::{KEYS_POINT, KeyInfo, KeysPoint};
+use crate::abi_recipe::{RECIPE_POINT_2, RecipePoint2};
 use crate::abi_reward::{REWARD_POINT, RewardBox, RewardPoint};
 use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn};
 use crate::error::PluginError;
 use crate::extension::Extension;
-use crate::register::{Entry, Make, Recipe};
+use crate::keys;
+use crate::recipe::{recipes, recipes_with_settings};
+use crate::register::{Entry, Make};
 
 /// An extension point of the training loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
@@ -106,13 +110,47 @@ impl Image {
         Ok(list.map(RVec::into_vec).unwrap_or_default())
     }
 
-    /// The recipes that it carries.
+    /// What the keys of component `id` at `point` mean, in the order of its author; empty where nothing was said, or the image
+    /// was built before that could be.
+    ///
+    /// # Errors
+    ///
+    /// When the image compiled another layout under [`KEYS_POINT`].
+    pub fn key_docs(&self, point: Point, id: &str) -> Result<Vec<KeyInfo>, String> {
+        let describe = |keys: &KeysPoint| (keys.describe)(RStr::from_str(point.extension_id()), RStr::from_str(id));
+        Ok(self.extension::<KeysPoint>(KEYS_POINT)?.map(describe).map(RVec::into_vec).unwrap_or_default())
+    }
+
+    /// Whether the descriptions of the keys of component `id` at `point`, where there are any, are of exactly the keys that it
+    /// reads.
+    ///
+    /// # Errors
+    ///
+    /// The first key that is described and not read, read and not described, described twice or without words.
+    pub fn check_key_docs(&self, point: Point, id: &str) -> Result<(), String> {
+        let docs = self.key_docs(point, id)?;
+        let components = self.components(point)?;
+        let read = components.iter().filter(|component| component.id == id).flat_map(|component| &component.keys);
+        keys::check(&docs, &read.map(|key| key.as_str()).collect::<Vec<_>>())
+    }
+
+    /// The recipes of components alone that it carries.
     ///
     /// # Errors
     ///
     /// When the image compiled another layout under the recipes' id.
     pub fn recipes(&self) -> Result<Vec<RecipeInfo>, String> {
         Ok(self.extension::<RecipePoint>(RECIPE_POINT)?.map(|point| (point.recipes)().into_vec()).unwrap_or_default())
+    }
+
+    /// The recipes with settings beside their components that it carries.
+    ///
+    /// # Errors
+    ///
+    /// When the image compiled another layout under their id.
+    pub fn recipes_with_settings(&self) -> Result<Vec<RecipeInfo>, String> {
+        let point = self.extension::<RecipePoint2>(RECIPE_POINT_2)?;
+        Ok(point.map(|point| (point.recipes)().into_vec()).unwrap_or_default())
     }
 
     /// Builds reward `id` from its table, written as JSON text.
@@ -176,65 +214,65 @@ extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
     static OBJECTIVE: ObjectivePoint = ObjectivePoint { components: objectives, create: create_objective };
     static MASK: MaskPoint = MaskPoint { components: masks, create: create_mask };
     static RECIPE: RecipePoint = RecipePoint { recipes };
+    static KEYS: KeysPoint = KeysPoint { describe };
+    static RECIPE_2: RecipePoint2 = RecipePoint2 { recipes: recipes_with_settings };
     match id.as_str() {
         REWARD_POINT => ROption::RSome(Extension::of(&REWARD)),
         ADVANTAGE_POINT => ROption::RSome(Extension::of(&ADVANTAGE)),
         OBJECTIVE_POINT => ROption::RSome(Extension::of(&OBJECTIVE)),
         MASK_POINT => ROption::RSome(Extension::of(&MASK)),
         RECIPE_POINT => ROption::RSome(Extension::of(&RECIPE)),
+        KEYS_POINT => ROption::RSome(Extension::of(&KEYS)),
+        RECIPE_POINT_2 => ROption::RSome(Extension::of(&RECIPE_2)),
         _ => ROption::RNone,
     }
 }
 
-fn infos(wanted: fn(&Make) -> bool) -> RVec<ComponentInfo> {
-    let entries = inventory::iter::<Entry>.into_iter().filter(|entry| wanted(&entry.make));
+fn infos(point: Point) -> RVec<ComponentInfo> {
+    let entries = inventory::iter::<Entry>.into_iter().filter(|entry| entry.make.point() == point);
     entries
         .map(|entry| ComponentInfo {
             id: entry.id.into(),
             about: entry.about.into(),
             package: entry.package.into(),
             version: entry.version.into(),
-            keys: keys(entry).iter().map(|key| (*key).into()).collect(),
+            keys: keys_of(entry),
         })
         .collect()
 }
 
-/// The keys of `entry`; none where asking its type for them panics, which must not cross the ABI.
-fn keys(entry: &Entry) -> &'static [&'static str] {
-    std::panic::catch_unwind(entry.keys)
-        .unwrap_or_else(|payload| {
+/// The keys of `entry`: those that its type reads, or, where its type does not say, those that its author describes. None where
+/// asking the type panics, which must not cross the ABI.
+fn keys_of(entry: &Entry) -> RVec<RString> {
+    match std::panic::catch_unwind(entry.keys) {
+        Ok(Some(keys)) => keys.iter().map(|key| (*key).into()).collect(),
+        Ok(None) => entry.docs.list().into_iter().map(|key| key.name).collect(),
+        Err(payload) => {
             std::mem::forget(payload);
-            None
-        })
-        .unwrap_or_default()
+            RVec::new()
+        }
+    }
+}
+
+extern "C" fn describe(point: RStr<'_>, id: RStr<'_>) -> RVec<KeyInfo> {
+    let asked = |entry: &&Entry| entry.make.point().extension_id() == point.as_str() && entry.id == id.as_str();
+    inventory::iter::<Entry>.into_iter().find(asked).map(|entry| entry.docs.list().into()).unwrap_or_default()
 }
 
 extern "C" fn rewards() -> RVec<ComponentInfo> {
-    infos(|make| matches!(make, Make::Reward(_)))
+    infos(Point::Reward)
 }
 
 extern "C" fn advantages() -> RVec<ComponentInfo> {
-    infos(|make| matches!(make, Make::Advantage(_)))
+    infos(Point::Advantage)
 }
 
 extern "C" fn objectives() -> RVec<ComponentInfo> {
-    infos(|make| matches!(make, Make::Objective(_)))
+    infos(Point::Objective)
 }
 
 extern "C" fn masks() -> RVec<ComponentInfo> {
-    infos(|make| matches!(make, Make::Mask(_)))
-}
-
-extern "C" fn recipes() -> RVec<RecipeInfo> {
-    inventory::iter::<Recipe>
-        .into_iter()
-        .map(|recipe| RecipeInfo {
-            name: recipe.name.into(),
-            about: recipe.about.into(),
-            toml: recipe.toml.into(),
-            package: recipe.package.into(),
-        })
-        .collect()
+    infos(Point::Mask)
 }
 
 /// Builds a component from its table, written as JSON text.
@@ -268,6 +306,27 @@ extern "C" fn create_mask(id: RStr<'_>, config: RStr<'_>) -> RResult<MaskBox, Wi
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    /// An image from before keys could be described.
+    extern "C" fn older(id: RStr<'_>) -> ROption<Extension<'static>> {
+        if id.as_str() == KEYS_POINT { ROption::RNone } else { own_extension(id) }
+    }
+
+    /// An image whose owner compiled something else under the id.
+    extern "C" fn another(id: RStr<'_>) -> ROption<Extension<'static>> {
+        static RECIPE: RecipePoint = RecipePoint { recipes };
+        if id.as_str() == KEYS_POINT { ROption::RSome(Extension::of(&RECIPE)) } else { own_extension(id) }
+    }
+
+    #[test]
+    fn an_image_may_know_nothing_of_descriptions_but_not_something_else() {
+        let ask = |extension| Image::from_root(leak_root(extension)).key_docs(Point::Mask, "test.mask");
+        assert_eq!(ask(older), Ok(Vec::new()));
+        let differences = ask(another).unwrap_err();
+        assert!(differences.contains("describe"), "{differences}");
+    }
+
     #[test]
     fn the_header_symbol_is_the_one_that_loaders_look_for() {
         let source = include_str!("abi.rs");

@@ -49,7 +49,9 @@
 //!     }
 //! }
 //!
-//! register!(PreBackwardMask, SurpriseCap, "acme.surprise-cap", "drops tokens above a surprise limit");
+//! register!(PreBackwardMask, SurpriseCap, "acme.surprise-cap", "drops tokens above a surprise limit", {
+//!     max_nats => "largest `-logp` kept, nats",
+//! });
 //! # fn main() {}
 //! ```
 //!
@@ -66,9 +68,15 @@
 //! # What a component sees
 //!
 //! [`Batch`] is the whole batch of one optimizer step, however the trainer splits its work. More than the plain arrays
-//! comes on request: return the flags from `inputs`, as in `Inputs::LAST_LAYER | Inputs::OLD_LOGPS`. The last layer's
-//! features, its largest logits and the optimizer's settings are what a curvature model needs. A reward sees a [`Rollout`]
+//! comes on request: return the flags from `inputs`, as in `Inputs::LAST_LAYER | Inputs::OLD_LOGPS`. What was not asked for
+//! is not there. The last layer's features, its largest logits and the optimizer's settings are what a curvature model needs;
+//! where the trainer runs on a GPU, these tensors lie there ([`Tensor::device`]). A reward sees a [`Rollout`]
 //! instead: prompt and completion as text, and what the dataset's row says, as in `completion.column::<u32>("level")`.
+//!
+//! # Keys
+//!
+//! serde reads them and refuses unknown ones; `validate` refuses values that are out of range or do not go together. [`register!`] takes
+//! what each key means, and its default.
 //!
 //! # State
 //!
@@ -84,7 +92,8 @@
 //!
 //! # Recipes
 //!
-//! [`recipe!`] attaches a default choice of components, so that `--plugin` alone selects a method.
+//! [`recipe!`] attaches a default choice of components, so that `--plugin` alone selects a method; it may also set defaults of
+//! `[train]`, `[rollout]` and `[[reward]]`.
 //!
 //! # Tests
 //!
@@ -100,6 +109,8 @@
 #![deny(missing_docs)]
 
 pub mod abi;
+pub mod abi_keys;
+pub mod abi_recipe;
 pub mod abi_reward;
 mod batch;
 mod component;
@@ -109,23 +120,33 @@ mod error;
 mod extension;
 mod guard;
 mod image;
+mod keys;
 mod points;
+mod recipe;
 mod register;
 mod rollout;
+mod sink;
 mod tensor;
 pub mod testing;
 mod wire;
 
 pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
-pub use component::{Advantage, Mask, ObjectiveFn, RewardFn, Sink};
+pub use component::{Advantage, Mask, ObjectiveFn, RewardFn};
 pub use config::{known_keys, nearest, unknown_key};
 pub use ctx::Ctx;
 pub use error::{ErrorKind, PluginError};
 pub use extension::Extension;
 pub use image::{Image, Point};
+pub use keys::KeyDocs;
 pub use points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask, Reward};
 pub use rollout::{Completion, Purpose, Rollout};
+pub use sink::Sink;
 pub use tensor::{DType, DeviceKind, Tensor};
+
+/// The page on the registry does what it says.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 /// All that a component's file needs: `use capo_plugin::prelude::*;`.
 pub mod prelude {

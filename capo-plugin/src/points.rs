@@ -28,6 +28,16 @@ pub trait Reward: Send {
     /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
     fn score(&mut self, ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError>;
 
+    /// Whether the values of its keys go together and lie within their ranges: asked once, when it is made, before anything else.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about what is wrong in its table: the key, the value, the limit. Whatever its kind, it counts as
+    /// [`ErrorKind::CONFIG`](crate::ErrorKind::CONFIG), and no run starts.
+    fn validate(&self) -> Result<(), PluginError> {
+        Ok(())
+    }
+
     /// State for checkpoints; a resumed run continues bit for bit.
     ///
     /// # Errors
@@ -56,9 +66,19 @@ pub trait AdvantageEstimator: Send {
     /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
     fn estimate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError>;
 
-    /// What the host must compute for this component.
+    /// What the host must compute for this component: asked once, when it is made. What it does not name is not in its batches.
     fn inputs(&self) -> Inputs {
         Inputs::NONE
+    }
+
+    /// Whether the values of its keys go together and lie within their ranges: asked once, when it is made, before anything else.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about what is wrong in its table: the key, the value, the limit. Whatever its kind, it counts as
+    /// [`ErrorKind::CONFIG`](crate::ErrorKind::CONFIG), and no run starts.
+    fn validate(&self) -> Result<(), PluginError> {
+        Ok(())
     }
 
     /// State for checkpoints; a resumed run continues bit for bit.
@@ -85,14 +105,20 @@ pub trait AdvantageEstimator: Send {
 pub struct PerToken<'a> {
     /// `[B, T]`: loss to be minimised. Arrives zeroed; padding stays zero.
     pub loss: &'a mut [f32],
-    /// `[B, T]`: derivative of that loss by `batch.logps`. Arrives zeroed; padding stays zero.
+    /// `[B, T]`: derivative by this token's entry of `batch.logps` of the *sum of all losses of its completion*, not of its own
+    /// loss alone. The two are the same where a token's loss depends on its own log-probability only; where a completion's
+    /// tokens share something, such as a ratio, this token's part in the others' losses belongs here. What the method holds
+    /// constant (a stop-gradient) is constant here. Arrives zeroed; padding stays zero.
     pub dloss_dlogp: &'a mut [f32],
 }
 
 /// Advantages and log-probabilities to a per-token loss. Stage 3 of 6.
 ///
 /// The autograd graph stays in the host: a component returns the loss *and* its derivative by the log-probability, and
-/// the host seeds its backward pass with the second, reduced over the tokens that the masks keep.
+/// the host seeds its backward pass with the second, reduced over the tokens that the masks keep. A reduction weighs all
+/// tokens of a completion alike; so with the derivative of the completion's summed losses, as [`PerToken`] says, the gradient is
+/// right for objectives over whole completions too. [`Fixture::derivative`](crate::testing::Fixture::derivative) measures what
+/// it should be.
 pub trait Objective: Send {
     /// Fills `out`.
     ///
@@ -106,9 +132,19 @@ pub trait Objective: Send {
         Reduction::COMPLETION_MEAN
     }
 
-    /// What the host must compute for this component.
+    /// What the host must compute for this component: asked once, when it is made. What it does not name is not in its batches.
     fn inputs(&self) -> Inputs {
         Inputs::NONE
+    }
+
+    /// Whether the values of its keys go together and lie within their ranges: asked once, when it is made, before anything else.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about what is wrong in its table: the key, the value, the limit. Whatever its kind, it counts as
+    /// [`ErrorKind::CONFIG`](crate::ErrorKind::CONFIG), and no run starts.
+    fn validate(&self) -> Result<(), PluginError> {
+        Ok(())
     }
 
     /// State for checkpoints; a resumed run continues bit for bit.
@@ -151,9 +187,19 @@ pub trait PreBackwardMask: Send {
         Ok(())
     }
 
-    /// What the host must compute for this component.
+    /// What the host must compute for this component: asked once, when it is made. What it does not name is not in its batches.
     fn inputs(&self) -> Inputs {
         Inputs::NONE
+    }
+
+    /// Whether the values of its keys go together and lie within their ranges: asked once, when it is made, before anything else.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about what is wrong in its table: the key, the value, the limit. Whatever its kind, it counts as
+    /// [`ErrorKind::CONFIG`](crate::ErrorKind::CONFIG), and no run starts.
+    fn validate(&self) -> Result<(), PluginError> {
+        Ok(())
     }
 
     /// State for checkpoints; a resumed run continues bit for bit.

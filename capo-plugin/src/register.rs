@@ -7,6 +7,8 @@ use crate::abi_reward::RewardBox;
 use crate::config::known_keys;
 use crate::error::PluginError;
 use crate::guard;
+use crate::image::Point;
+use crate::keys::KeyDocs;
 use crate::points::{AdvantageEstimator, Objective, PreBackwardMask, Reward};
 
 /// One registered component of this image.
@@ -18,6 +20,7 @@ pub struct Entry {
     pub(crate) package: &'static str,
     pub(crate) version: &'static str,
     pub(crate) keys: fn() -> Option<&'static [&'static str]>,
+    pub(crate) docs: KeyDocs,
 }
 
 /// How to build it, by extension point.
@@ -29,37 +32,54 @@ pub(crate) enum Make {
     Mask(fn(&str) -> Result<MaskBox, PluginError>),
 }
 
+impl Make {
+    pub(crate) fn point(self) -> Point {
+        match self {
+            Self::Reward(_) => Point::Reward,
+            Self::Advantage(_) => Point::Advantage,
+            Self::Objective(_) => Point::Objective,
+            Self::Mask(_) => Point::Mask,
+        }
+    }
+}
+
 /// Names, as the macro hands them over: id, about, package, version.
 type Names = [&'static str; 4];
 
 impl Entry {
-    const fn new(make: Make, names: Names, keys: fn() -> Option<&'static [&'static str]>) -> Self {
+    const fn new(make: Make, names: Names, keys: fn() -> Option<&'static [&'static str]>, docs: KeyDocs) -> Self {
         let [id, about, package, version] = names;
-        Self { make, id, about, package, version, keys }
+        Self { make, id, about, package, version, keys, docs }
     }
 
     /// An entry at the reward point.
     #[must_use]
-    pub const fn reward<T: Reward + DeserializeOwned + 'static>(names: Names) -> Self {
-        Self::new(Make::Reward(guard::reward::<T>), names, known_keys::<T>)
+    pub const fn reward<T: Reward + DeserializeOwned + 'static>(names: Names, docs: KeyDocs) -> Self {
+        Self::new(Make::Reward(guard::reward::<T>), names, known_keys::<T>, docs)
     }
 
     /// An entry at the advantage point.
     #[must_use]
-    pub const fn advantage_estimator<T: AdvantageEstimator + DeserializeOwned + 'static>(names: Names) -> Self {
-        Self::new(Make::Advantage(guard::advantage::<T>), names, known_keys::<T>)
+    pub const fn advantage_estimator<T: AdvantageEstimator + DeserializeOwned + 'static>(
+        names: Names,
+        docs: KeyDocs,
+    ) -> Self {
+        Self::new(Make::Advantage(guard::advantage::<T>), names, known_keys::<T>, docs)
     }
 
     /// An entry at the objective point.
     #[must_use]
-    pub const fn objective<T: Objective + DeserializeOwned + 'static>(names: Names) -> Self {
-        Self::new(Make::Objective(guard::objective::<T>), names, known_keys::<T>)
+    pub const fn objective<T: Objective + DeserializeOwned + 'static>(names: Names, docs: KeyDocs) -> Self {
+        Self::new(Make::Objective(guard::objective::<T>), names, known_keys::<T>, docs)
     }
 
     /// An entry at the mask point.
     #[must_use]
-    pub const fn pre_backward_mask<T: PreBackwardMask + DeserializeOwned + 'static>(names: Names) -> Self {
-        Self::new(Make::Mask(guard::mask::<T>), names, known_keys::<T>)
+    pub const fn pre_backward_mask<T: PreBackwardMask + DeserializeOwned + 'static>(
+        names: Names,
+        docs: KeyDocs,
+    ) -> Self {
+        Self::new(Make::Mask(guard::mask::<T>), names, known_keys::<T>, docs)
     }
 }
 
@@ -81,29 +101,65 @@ inventory::collect!(Recipe);
 /// [`AdvantageEstimator`](crate::AdvantageEstimator), [`Objective`](crate::Objective) or
 /// [`PreBackwardMask`](crate::PreBackwardMask). `Type` also implements `serde::Deserialize`: its table in a config becomes
 /// the component.
+///
+/// A last argument says what the keys of that table mean, for `host plugins --verbose`: a list as [`keys!`](crate::keys) takes it, in
+/// braces, or a [`KeyDocs`](crate::KeyDocs). Where it is given, it must name every key that `Type` reads, and no other
+/// ([`testing::check_key_docs`](crate::testing::check_key_docs)).
+///
+/// ```
+/// # use capo_plugin::prelude::*;
+/// # #[derive(Deserialize)]
+/// # struct SurpriseCap {
+/// #     max_nats: f32,
+/// #     #[serde(default = "warm_up")]
+/// #     warm_up: u64,
+/// # }
+/// # fn warm_up() -> u64 {
+/// #     10
+/// # }
+/// # impl PreBackwardMask for SurpriseCap {
+/// #     fn mask(&mut self, _: &mut Ctx, _: &Batch, _: &mut [u8]) -> Result<(), PluginError> {
+/// #         Ok(())
+/// #     }
+/// # }
+/// register!(PreBackwardMask, SurpriseCap, "acme.surprise-cap", "drops tokens above a surprise limit", {
+///     max_nats => "largest `-logp` kept, nats",
+///     warm_up = warm_up() => "steps that keep all",
+/// });
+/// # fn main() {
+/// #     capo_plugin::testing::check_key_docs().unwrap();
+/// # }
+/// ```
 #[macro_export]
 macro_rules! register {
-    (Reward, $type:ty, $id:expr, $about:expr $(,)?) => {
-        $crate::__register!(reward, $type, $id, $about);
+    (Reward, $type:ty, $id:expr, $about:expr $(, $($keys:tt)*)?) => {
+        $crate::__register!(reward, $type, $id, $about, $($($keys)*)?);
     };
-    (AdvantageEstimator, $type:ty, $id:expr, $about:expr $(,)?) => {
-        $crate::__register!(advantage_estimator, $type, $id, $about);
+    (AdvantageEstimator, $type:ty, $id:expr, $about:expr $(, $($keys:tt)*)?) => {
+        $crate::__register!(advantage_estimator, $type, $id, $about, $($($keys)*)?);
     };
-    (Objective, $type:ty, $id:expr, $about:expr $(,)?) => {
-        $crate::__register!(objective, $type, $id, $about);
+    (Objective, $type:ty, $id:expr, $about:expr $(, $($keys:tt)*)?) => {
+        $crate::__register!(objective, $type, $id, $about, $($($keys)*)?);
     };
-    (PreBackwardMask, $type:ty, $id:expr, $about:expr $(,)?) => {
-        $crate::__register!(pre_backward_mask, $type, $id, $about);
+    (PreBackwardMask, $type:ty, $id:expr, $about:expr $(, $($keys:tt)*)?) => {
+        $crate::__register!(pre_backward_mask, $type, $id, $about, $($($keys)*)?);
     };
 }
 
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __register {
-    ($point:ident, $type:ty, $id:expr, $about:expr) => {
+    ($point:ident, $type:ty, $id:expr, $about:expr,) => {
+        $crate::__register!($point, $type, $id, $about, $crate::KeyDocs::NONE);
+    };
+    ($point:ident, $type:ty, $id:expr, $about:expr, { $($keys:tt)* } $(,)?) => {
+        $crate::__register!($point, $type, $id, $about, $crate::keys! { $($keys)* });
+    };
+    ($point:ident, $type:ty, $id:expr, $about:expr, $docs:expr $(,)?) => {
         $crate::__private::inventory::submit! {
             $crate::__private::Entry::$point::<$type>(
-                [$id, $about, ::core::env!("CARGO_PKG_NAME"), ::core::env!("CARGO_PKG_VERSION")]
+                [$id, $about, ::core::env!("CARGO_PKG_NAME"), ::core::env!("CARGO_PKG_VERSION")],
+                $docs,
             )
         }
     };
@@ -111,7 +167,8 @@ macro_rules! __register {
 
 /// Offers a recipe: `recipe!("name", "what it is", include_str!("recipe.toml"))`, so that `--plugin` alone selects it.
 ///
-/// The text holds `[advantage]`, `[objective]` and any number of `[[mask]]`, as a config would.
+/// The text holds `[advantage]`, `[objective]` and any number of `[[mask]]`, as a config would. It may also hold `[train]`, `[rollout]`
+/// and `[[reward]]`: values for keys that the run's user did not set, which hosts before `capo.recipe/2` do not list.
 #[macro_export]
 macro_rules! recipe {
     ($name:expr, $about:expr, $toml:expr $(,)?) => {

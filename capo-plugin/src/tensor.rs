@@ -211,10 +211,34 @@ impl<'a> Tensor<'a> {
         if self.dtype != dtype || !self.strides.is_empty() {
             let (have, want) = (self.dtype, dtype);
             return Err(PluginError::unsupported(format!(
-                "a tensor has type {have:?} with strides {:?} and this component reads compact {want:?}",
+                "a tensor has type {have} with strides {:?} and this component reads compact {want}",
                 self.strides()
             )));
         }
         Ok(self.data.cast::<u8>().wrapping_add(self.byte_offset as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_slice_is_refused_with_a_sentence() {
+        let say = |device, dtype| {
+            let (data, stream) = (std::ptr::dangling(), std::ptr::null_mut());
+            // SAFETY: `as_f32` refuses both without looking at the values.
+            let tensor = unsafe { Tensor::from_raw(data, device, 0, dtype, &[2], &[], 0, stream) };
+            tensor.as_f32().unwrap_err().to_string()
+        };
+        assert_eq!(
+            say(DeviceKind::CUDA, DType::F32),
+            "a tensor lies in device memory and this component reads host memory only (run with `--device cpu`)"
+        );
+        assert_eq!(
+            say(DeviceKind::CPU, DType::BF16),
+            "a tensor has type bf16 with strides [] and this component reads compact f32"
+        );
+        assert_eq!(Tensor::from_u32(&[3], &[1]).as_u32().unwrap(), [3]);
     }
 }

@@ -15,6 +15,11 @@ impl Sinner {
     fn panics(&self, place: &str) {
         assert!(self.sin != place, "as told");
     }
+
+    fn check(&self) -> Result<(), PluginError> {
+        self.panics("validate");
+        if self.sin == "unknown" { Err("`sin` is `unknown` (choose a known one)".into()) } else { Ok(()) }
+    }
 }
 
 impl Drop for Sinner {
@@ -33,6 +38,10 @@ impl AdvantageEstimator for Sinner {
         }
         Ok(())
     }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        self.check()
+    }
 }
 
 impl Objective for Sinner {
@@ -44,6 +53,10 @@ impl Objective for Sinner {
             _ => {}
         }
         Ok(())
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        self.check()
     }
 }
 
@@ -64,6 +77,10 @@ impl Reward for Sinner {
     fn save(&self) -> Result<Vec<u8>, PluginError> {
         self.panics("save");
         Ok(Vec::new())
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        self.check()
     }
 }
 
@@ -93,6 +110,10 @@ impl PreBackwardMask for Sinner {
     fn save(&self) -> Result<Vec<u8>, PluginError> {
         self.panics("save");
         Ok(Vec::new())
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        self.check()
     }
 }
 
@@ -171,6 +192,29 @@ fn panics_elsewhere_do_not_cross_either() {
     let end = fixture().step_end(&mut made("step_end").unwrap(), &[1; 6], true);
     assert!(end.unwrap_err().to_string().ends_with("panicked in `step_end`: as told"));
     drop(made("drop").unwrap());
+}
+
+#[test]
+fn keys_that_do_not_validate_are_refused_at_every_point() {
+    let errors = |sin: &str| {
+        let table = sinner(sin);
+        [
+            testing::reward::<Sinner>(&table).err(),
+            testing::advantage::<Sinner>(&table).err(),
+            testing::objective::<Sinner>(&table).err(),
+            testing::mask::<Sinner>(&table).err(),
+        ]
+    };
+    for error in errors("unknown") {
+        let error = error.expect("it does not validate");
+        // The author's kind was another; what is wrong is the table.
+        assert_eq!((error.kind(), error.message()), (ErrorKind::CONFIG, "`sin` is `unknown` (choose a known one)"));
+    }
+    for error in errors("validate") {
+        let error = error.expect("it panics");
+        assert_eq!((error.kind(), error.message()), (ErrorKind::PANIC, "panicked while it was created: as told"));
+    }
+    assert_eq!(errors("none").map(|error| error.is_none()), [true; 4]);
 }
 
 #[test]

@@ -8,6 +8,8 @@ use capo_plugin::abi::{
     AdvantageBox, AdvantagePoint, ComponentInfo, HostRef, MaskBox, MaskPoint, ObjectiveBox, ObjectivePoint, PluginRoot,
     PluginRoot_Ref, RecipeInfo, RecipePoint, WireBatch, WireError, WireLastLayer, WireOptimizerState,
 };
+use capo_plugin::abi_keys::{KeyInfo, KeysPoint};
+use capo_plugin::abi_recipe::RecipePoint2;
 use capo_plugin::abi_reward::{RewardBox, RewardPoint, WireCompletion, WireRollout};
 use capo_plugin::{
     DType, Denominator, DeviceKind, Dims, ErrorKind, Extension, Inputs, OptimizerInfo, OptimizerKind, Purpose,
@@ -53,6 +55,7 @@ fn sizes_and_alignments() {
         WireBatch<'static> => 968 / 8,
         Purpose => 4 / 4,
         RewardPoint => 16 / 8,
+        RecipePoint2 => 8 / 8,
         RewardBox => 24 / 8,
         WireCompletion<'static> => 88 / 8,
         WireRollout<'static> => 64 / 8,
@@ -61,6 +64,8 @@ fn sizes_and_alignments() {
         Denominator => 4 / 4,
         OptimizerKind => 4 / 4,
         ErrorKind => 4 / 4,
+        KeysPoint => 8 / 8,
+        KeyInfo => 104 / 8,
     }
 }
 
@@ -88,6 +93,8 @@ fn offsets_of_public_fields() {
     offsets!(RewardPoint: components 0, create 8);
     offsets!(WireRollout<'static>: purpose 0, step 8, max_steps 16, seed 24, group_size 32, max_completion_length 40,
         completions 48);
+    offsets!(KeysPoint: describe 0);
+    offsets!(KeyInfo: name 0, about 32, default 64);
 }
 
 /// The names that `source` gives to types of the wire: structs with a checked layout, and objects.
@@ -120,5 +127,5 @@ fn every_type_of_the_wire_is_in_the_table() {
             count += 1;
         }
     }
-    assert_eq!(count, 31, "types of the wire");
+    assert_eq!(count, 33, "types of the wire");
 }

@@ -63,12 +63,20 @@ impl AdvantageEstimator for Witness {
         self.tell(ctx, batch, &[("out", of(advantages))]);
         Ok(())
     }
+
+    fn inputs(&self) -> Inputs {
+        Inputs::KNOWN
+    }
 }
 
 impl Objective for Witness {
     fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError> {
         self.tell(ctx, batch, &[("out", of(out.loss)), ("slope", of(out.dloss_dlogp))]);
         Ok(())
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs::KNOWN
     }
 }
 
@@ -81,6 +89,10 @@ impl PreBackwardMask for Witness {
     fn step_end(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], _: bool) -> Result<(), PluginError> {
         self.tell(ctx, batch, &[("out", of(keep))]);
         Ok(())
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs::KNOWN
     }
 }
 

@@ -13,7 +13,7 @@ use crate::run::Run;
 use crate::stages::rollout::{Sample, decode, encode, views};
 
 /// Prompts decoded together.
-const CHUNK: usize = 512;
+pub const CHUNK: usize = 512;
 
 /// The outcome on one prompt.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -132,6 +132,19 @@ pub fn accuracy(run: &mut Run) -> Result<Option<f64>> {
     let mut grader = Grader { rewards: &mut run.rewards, sink: &mut sink };
     let graded = grade(&run.policy, &run.tokenizer, &mut grader, &run.held_out, &exam)?;
     Ok(Some(share_right(&graded)))
+}
+
+/// Records the run's held-out accuracy before training.
+///
+/// # Errors
+///
+/// As [`grade`].
+pub fn record_before(run: &mut Run) -> Result<()> {
+    run.progress.accuracy_before = accuracy(run)?;
+    if let Some(accuracy) = run.progress.accuracy_before {
+        run.metrics.record("eval_accuracy", accuracy);
+    }
+    Ok(())
 }
 
 /// Records the run's held-out accuracy as `eval_accuracy`.

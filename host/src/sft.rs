@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::config::{DataConfig, Draft};
-use crate::data::{Dataset, Example, Tokenizer};
+use crate::config::{DataConfig, Draft, check};
+use crate::data::{Dataset, Example, Purpose, Tokenizer};
 use crate::eval::{self, Exam, Grader};
 use crate::metrics::sink::WarningSink;
 use crate::model::device::{self, Dtype};
@@ -17,11 +17,15 @@ use crate::optim::{AdamW, AdamWConfig, Schedule, ScheduleKind};
 use crate::reward::{RewardConfig, Rewards};
 use crate::stages::rollout::{encode, join};
 use capo_loader::files;
+use capo_loader::folders::{self, NewFolder};
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 
 /// The settings of `host sft` when no `--config` is given: how the embedded model was made.
 pub const DEFAULT: &str = include_str!("../../configs/tiny/sft.toml");
+
+/// Most examples of one step: all of them are in memory at once.
+const MOST_EXAMPLES: usize = 1 << 20;
 
 /// `[model]`: exactly one of the two.
 #[derive(Debug, Deserialize)]
@@ -84,7 +88,7 @@ struct EvalConfig {
     num_prompts: usize,
     /// Evaluate every so many steps and after the last; 0 is after the last only.
     eval_steps: u64,
-    /// Longest completion, tokens.
+    /// Longest completion, tokens; needed where there are prompts to answer.
     max_completion_length: usize,
 }
 
@@ -93,6 +97,34 @@ struct Settings {
     data: DataConfig,
     train: TrainConfig,
     eval: EvalConfig,
+}
+
+impl Settings {
+    /// Refuses settings that are out of range or silence one another.
+    fn check(&self) -> Result<()> {
+        let (train, eval) = (&self.train, &self.eval);
+        check::at_least_one(&[
+            ("data.max_prompt_length", self.data.max_prompt_length as u64),
+            ("train.max_steps", train.max_steps),
+            ("train.per_device_train_batch_size", train.per_device_train_batch_size as u64),
+        ])?;
+        let size = train.per_device_train_batch_size;
+        check::at_most(&[("train.per_device_train_batch_size", size, MOST_EXAMPLES)])?;
+        ensure!(
+            train.max_steps.checked_mul(size as u64).is_some(),
+            "`train.max_steps` {} × `train.per_device_train_batch_size` {size} are more examples than can be counted (lower one of them)",
+            train.max_steps
+        );
+        check::from_zero(&[("train.max_grad_norm", train.max_grad_norm, f64::MAX)])?;
+        check::schedule(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.weight_decay)?;
+        check::columns(&self.data)?;
+        ensure!(
+            eval.num_prompts == 0 || eval.max_completion_length > 0,
+            "`eval.max_completion_length` is 0, but {} held-out prompts are to be answered (set it, or `eval.num_prompts` to 0)",
+            eval.num_prompts
+        );
+        Ok(())
+    }
 }
 
 /// A supervised run, ready for its first step.
@@ -116,9 +148,12 @@ impl Sft {
     ///
     /// Whatever is wrong with the settings, the model or the data; nothing is written.
     pub fn open(config: Option<&Path>, sets: &[String], device: Option<&str>, output: &Path) -> Result<Self> {
-        if output.exists() {
-            bail!("`{}` exists already (choose another `--output-dir`)", output.display());
-        }
+        folders::split(output).context("`--output-dir` cannot be used")?;
+        ensure!(
+            output.symlink_metadata().is_err(),
+            "`{}` exists already (choose another `--output-dir`)",
+            output.display()
+        );
         let draft = Draft::read(config, DEFAULT, sets)?;
         draft.only(&["model", "data", "train", "eval"])?;
         let mut settings = Settings {
@@ -130,15 +165,16 @@ impl Sft {
         if let Some(device) = device {
             settings.train.device = device.to_owned();
         }
-        let train = &settings.train;
-        ensure!(train.max_steps > 0, "`train.max_steps` is 0 (it must be at least 1)");
-        ensure!(
-            train.per_device_train_batch_size > 0,
-            "`train.per_device_train_batch_size` is 0 (it must be at least 1)"
-        );
+        settings.check().with_context(|| format!("the settings of {} do not fit together", draft.origin()))?;
         let (files, policy) = open_model(&settings)?;
         let tokenizer = Tokenizer::open(&files)?;
-        let dataset = settings.data.open(train.seed)?;
+        let train = &settings.train;
+        let dataset = settings.data.open(train.seed, Purpose::Teaching, &tokenizer, &policy)?;
+        policy.check_lengths(
+            settings.data.max_prompt_length,
+            ("eval", settings.eval.max_completion_length),
+            settings.eval.num_prompts.min(eval::CHUNK),
+        )?;
         let held_out =
             if settings.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(settings.eval.num_prompts)? };
         let optimizer =
@@ -162,8 +198,8 @@ impl Sft {
             loss += self.step(done - 1)?;
             steps += 1;
             let last = done == max_steps;
-            if done % 50 == 0 || last {
-                let due = last || (every > 0 && done % every == 0);
+            let due = last || (every > 0 && done % every == 0);
+            if due || done % 50 == 0 {
                 let held_out = if due { self.accuracy()? } else { None };
                 let held_out = held_out.map_or_else(String::new, |value| format!("  held-out {:.1}%", 100.0 * value));
                 say(&format!("step {done:>5}  loss {:.4}{held_out}", loss / f64::from(steps)));
@@ -178,10 +214,11 @@ impl Sft {
     /// One optimizer step on the mean loss over all completion tokens; returns that loss, nats.
     fn step(&mut self, step: u64) -> Result<f64> {
         let size = self.settings.train.per_device_train_batch_size as u64;
-        let examples: Vec<Example> = (0..size).map(|i| self.dataset.train(step * size + i)).collect();
+        let examples = (0..size).map(|i| self.dataset.train(step * size + i)).collect::<Result<Vec<Example>>>()?;
         let examples: Vec<&Example> = examples.iter().collect();
         let prompts = encode(&examples, &self.tokenizer, self.settings.data.max_prompt_length)?;
-        let targets = self.targets(&examples)?;
+        let targets: Vec<Vec<u32>> =
+            examples.iter().map(|example| example.target_ids(&self.tokenizer)).collect::<Result<_>>()?;
         let completions: Vec<&[u32]> = targets.iter().map(Vec::as_slice).collect();
         let sequences = join(&prompts, &completions, self.tokenizer.pad_id());
         let tokens = sequences.completion_len;
@@ -201,15 +238,6 @@ impl Sft {
         Ok(loss)
     }
 
-    fn targets(&self, examples: &[&Example]) -> Result<Vec<Vec<u32>>> {
-        let target = |example: &&Example| {
-            let mut ids = self.tokenizer.encode(example.target())?;
-            ids.push(self.tokenizer.eos_ids()[0]);
-            Ok(ids)
-        };
-        examples.iter().map(target).collect()
-    }
-
     fn accuracy(&self) -> Result<Option<f64>> {
         if self.held_out.is_empty() {
             return Ok(None);
@@ -217,7 +245,7 @@ impl Sft {
         let Settings { data, train, eval, .. } = &self.settings;
         let exam = Exam {
             max_prompt_length: data.max_prompt_length,
-            max_completion_length: eval.max_completion_length.max(1),
+            max_completion_length: eval.max_completion_length,
             step: 0,
             max_steps: train.max_steps,
             seed: train.seed,
@@ -230,22 +258,16 @@ impl Sft {
         Ok(Some(eval::share_right(&graded)))
     }
 
-    /// Writes the whole directory under another name, then renames it.
+    /// Writes the model to a folder that appears whole.
     fn save(&self) -> Result<()> {
-        let output = &self.output;
-        let parent = match output.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
-        std::fs::create_dir_all(&parent).with_context(|| format!("cannot make `{}`", parent.display()))?;
-        let partial = tempfile::Builder::new().prefix(".partial-").tempdir_in(&parent)?;
-        self.policy.save(partial.path())?;
-        for name in Tokenizer::FILES.into_iter().filter(|name| self.files.contains(name)) {
-            files::write_atomic(&partial.path().join(name), &self.files.read(name)?)?;
+        let (parent, name) = folders::split(&self.output)?;
+        let cannot = || format!("cannot write `{}`", self.output.display());
+        let new = NewFolder::in_folder(&parent).with_context(cannot)?;
+        self.policy.save(new.path())?;
+        for file in Tokenizer::FILES.into_iter().filter(|name| self.files.contains(name)) {
+            files::write_atomic(&new.path().join(file), &self.files.read(file)?)?;
         }
-        std::fs::rename(partial.path(), output).with_context(|| format!("cannot write `{}`", output.display()))?;
-        let _ = partial.keep();
-        Ok(())
+        new.appear_as(&name).with_context(cannot)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::metrics::sink::StepSink;
 use crate::model::Policy;
 use crate::report::Report;
 use crate::run::Run;
-use crate::run::checkpoint;
+use crate::run::{checkpoint, moment};
 use crate::stages::batch::StepBatch;
 use crate::stages::rollout::{self, Sampler};
 use crate::stages::{advantage, backward, mask, objective, score, step};
@@ -21,18 +21,29 @@ use capo_loader::batch_file;
 ///
 /// # Errors
 ///
-/// Whatever a stage reports. The checkpoints written so far stay, and the run can be resumed from the newest.
+/// Whatever a stage reports. The checkpoints written so far stay, one of the last whole step is added where the run is still as it was then,
+/// and the run can be resumed from the newest.
 pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
+    run.watchdog.place().at(run.progress.step);
+    let outcome = rollouts(run, report, stop_after, stop);
+    if outcome.is_err() {
+        // What ended the run is to be told; without this checkpoint it goes on from the one before.
+        let _ = checkpoint::save_last(run);
+    }
+    outcome
+}
+
+fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
     let max_steps = run.config.train.max_steps;
-    run.watchdog.at(run.progress.step);
     if run.progress.step == 0 {
-        run.progress.accuracy_before = eval::accuracy(run)?;
-        report.started(run);
+        eval::record_before(run)?;
+        report.started(run)?;
     }
     while run.progress.step < max_steps {
+        moment::remember(run);
         let rollout = sample(run)?;
         for iteration in 0..run.config.train.num_iterations as u64 {
-            for batch in rollout.parts(run.config.train.step_batch_size()) {
+            for batch in rollout.parts(run.config.sizes.step) {
                 if run.progress.step < max_steps {
                     optimize(run, report, batch, iteration)?;
                 }
@@ -55,7 +66,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
     let work = run.work();
     let Run { config, policy, dataset, progress, metrics, tokenizer, rewards, warned, watchdog, .. } = run;
     let timer = metrics.timer("rollout");
-    let completions = vec![1; config.train.rollout_size()];
+    let completions = vec![1; config.sizes.rollout];
     let mut sink = StepSink::new(metrics, &completions, Point::Reward, warned, watchdog);
     let sampler = Sampler {
         config: &config.rollout,
@@ -63,25 +74,26 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
         seed: config.train.seed,
         step: progress.step,
         max_steps: config.train.max_steps,
-        completions: config.train.rollout_size(),
+        completions: config.sizes.rollout,
         tokenizer,
         rewards,
         sink: &mut sink,
     };
     let mut rollout = rollout::sample(policy, dataset, progress.prompts, sampler)?;
-    progress.prompts += (config.train.rollout_size() / config.rollout.num_generations) as u64;
-    if config.train.steps_per_rollout() > 1 {
+    progress.prompts += config.sizes.prompts as u64;
+    if config.sizes.steps_per_rollout > 1 {
         rollout.batch.old_logps = Some(score::logps(policy, &rollout.batch, work)?);
     }
     drop(timer);
     crate::report::record_rollout(run, &rollout)?;
+    run.metrics.hold();
     Ok(rollout)
 }
 
 /// Stages 2 to 6 on one optimizer-step batch.
 fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration: u64) -> Result<()> {
     let (info, work) = (run.step_info(iteration), run.work());
-    let Run { policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, .. } = run;
+    let Run { policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, moment, .. } = run;
     let completion_mask = batch.completion_mask.clone();
     let mut sink = StepSink::new(metrics, &completion_mask, Point::Advantage, warned, watchdog);
 
@@ -115,6 +127,8 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     };
     end(timer, policy)?;
 
+    // The weights are about to change.
+    *moment = None;
     let timer = sink.metrics.timer("step");
     let (rate, limit) = (info.optimizer.learning_rate, info.optimizer.max_grad_norm);
     let outcome = gradients.map(|gradients| step::apply(optimizer, policy, &gradients, rate, limit)).transpose()?;
@@ -127,7 +141,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
 
     crate::report::record_step(run, &batch, &keep, &reduced, outcome);
     run.progress.step += 1;
-    run.watchdog.at(run.progress.step);
+    run.watchdog.place().at(run.progress.step);
     if eval::is_due(run) {
         eval::record(run)?;
     }

@@ -30,9 +30,15 @@ impl RunDir {
         &self.path
     }
 
-    /// The lines of `metrics.jsonl`, durations left out.
+    /// The lines of the steps in `metrics.jsonl`, durations left out.
     #[must_use]
     pub fn metrics(&self) -> Vec<Line> {
+        self.lines().into_iter().filter(|line| line["step"] != 0).collect()
+    }
+
+    /// All lines of `metrics.jsonl`, durations left out: steps, and the measurement before the first.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Line> {
         let text = std::fs::read_to_string(self.path.join("metrics.jsonl")).expect("a run has metrics");
         let parse = |line| serde_json::from_str::<Line>(line).expect("a line is a JSON object");
         let untimed = |line: Line| line.into_iter().filter(|(name, _)| !is_time(name)).collect();
@@ -98,7 +104,7 @@ impl RunDir {
     }
 
     fn assert_same_metrics(&self, other: &Self) {
-        let (ours, theirs) = (self.metrics(), other.metrics());
+        let (ours, theirs) = (self.lines(), other.lines());
         for (a, b) in ours.iter().zip(&theirs) {
             let names = a.keys().chain(b.keys()).filter(|name| a.get(*name) != b.get(*name));
             let different = names.map(|name| (name, a.get(name), b.get(name))).collect::<Vec<_>>();

@@ -8,8 +8,8 @@ use pulp::{Arch, NullaryFnOnce};
 use super::lanes::{accumulate, project, propose, sum, update};
 use super::{Projection, parallel};
 use crate::gradient::{Gradients, Pair};
-use crate::moments::{HostSource, MomentRow, Slot};
-use crate::optimizer::{Adam, RowRule};
+use crate::moments::{HostSource, Slot};
+use crate::optimizer::{Adam, MomentRow, RowRule};
 use crate::semantics::StateDtype;
 
 /// Columns that a sum over tokens works on at a time: those of a whole batch stay in the cache that cores share, and the sum in

@@ -2,8 +2,7 @@
 //! the same correctly rounded operations in the same order in all of them, so that the bits are the same too.
 
 use super::{Projection, saturate};
-use crate::moments::MomentRow;
-use crate::optimizer::RowRule;
+use crate::optimizer::{MomentRow, RowRule};
 use crate::semantics::StateDtype;
 
 /// Two of the widest vectors: enough for the compiler to keep the loop over lanes and vectorise it, instead of unrolling

@@ -136,12 +136,6 @@ pub struct Arrays<'a> {
     pub logsumexp: Slice<'a, f32>,
 }
 
-impl<'a> From<Arrays<'a>> for crate::Arrays<'a> {
-    fn from(arrays: Arrays<'a>) -> Self {
-        Self::Cuda(arrays)
-    }
-}
-
 impl Arrays<'_> {
     /// Lengths of hidden, topk_ids, topk_logits, action_logits and logsumexp.
     pub(crate) fn lengths(&self) -> [usize; 5] {

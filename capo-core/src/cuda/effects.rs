@@ -5,20 +5,21 @@
 use std::ops::RangeInclusive;
 
 use super::driver::{Buffer, Queue};
-use super::moments::{AdamArgument, Rows};
+use super::rows::{AdamArgument, Rows};
 use super::segments::{Choice, Segments};
-use super::{Pairs, THREADS, TILE, WARP, blocks, launch, warps};
+use super::{LONG_WARPS, Pairs, THREADS, TILE, WARP, blocks, launch, warps};
 use crate::Error;
 use crate::effect::Effect;
 use crate::optimizer::Adam;
 use crate::proposal::Proposer;
 use crate::semantics::Weights;
 use crate::shift::Reaction;
+use crate::step::{HostMoments, MomentArrays};
+use crate::store::{Source, Store};
 use crate::subset::Subsets;
 
-/// Warps of a block of `project_tokens`, and of one for a long segment.
+/// Warps of a block of `project_tokens`.
 const TOKEN_WARPS: u32 = 4;
-pub(super) const LONG_WARPS: u32 = 16;
 
 /// Values of Adam's `eps` for which roots that are flushed to 0 below 1e-19 and fast quotients are good enough.
 const FAST_EPS: RangeInclusive<f64> = 1e-13..=1e37;
@@ -71,57 +72,6 @@ pub(crate) fn effects(
     projector.react(&coefficients, decay)
 }
 
-impl Pairs {
-    /// `weight slope A u` of each pair, `[N, S]`, with a weight for each token.
-    pub(super) fn coefficients(&self, weights: &[f64], slope: f64) -> Result<Buffer<f64>, Error> {
-        let (queue, slots) = (&self.queue, self.rows.len());
-        let (weights, coefficients) = (queue.upload(weights)?, queue.buffer(slots)?);
-        // SAFETY: weights and signals are `[N]`, the rest `[N, S]`.
-        unsafe {
-            launch!(
-                queue,
-                "weigh_tokens",
-                blocks(slots),
-                THREADS,
-                slots as u32,
-                self.rows.address(),
-                self.stride,
-                weights.address(),
-                self.signals.address(),
-                slope,
-                self.u.address(),
-                coefficients.address(),
-            )?;
-        }
-        Ok(coefficients)
-    }
-
-    /// The same with 1 over the pairs of its row as the weight.
-    pub(super) fn row_means(&self, segments: &Segments, slope: f64) -> Result<Buffer<f64>, Error> {
-        let queue = &self.queue;
-        let coefficients = queue.filled(self.rows.len(), 0)?;
-        // SAFETY: values are `[P]`, indices into `[N, S]`; starts are `[R + 1]`.
-        unsafe {
-            launch!(
-                queue,
-                "weigh_rows",
-                blocks(segments.pairs as usize),
-                THREADS,
-                segments.pairs,
-                segments.values.address(),
-                segments.of_pair.address(),
-                segments.starts.address(),
-                self.stride,
-                self.signals.address(),
-                slope,
-                self.u.address(),
-                coefficients.address(),
-            )?;
-        }
-        Ok(coefficients)
-    }
-}
-
 /// Projections of all pairs while they are added up.
 struct Projector<'a> {
     proposer: &'a Proposer<'a>,
@@ -142,9 +92,21 @@ impl Projector<'_> {
         self.pairs.hidden.vector & i32::from(self.proposer.source.is_aligned())
     }
 
+    /// The segments' rows as a proposal reads them.
     fn rows(&self, segments: &Segments, adam: &Adam) -> Result<Rows, Error> {
-        let adam = AdamArgument::proposal(adam, self.proposer.source.steps());
-        Rows::of(&self.proposer.source, self.pairs, segments, adam)
+        let Self { proposer: Proposer { source, .. }, pairs, .. } = self;
+        let adam = AdamArgument::proposal(adam, source.steps());
+        match source {
+            Source::Own(Store::Cuda(own)) => {
+                own.rows_of(self.queue().buffer(segments.count as usize)?, pairs, segments, false, adam)
+            }
+            Source::Trainer(HostMoments { arrays: MomentArrays::Cuda { exp_avg, exp_avg_sq }, .. }) => {
+                Rows::dense(pairs, segments, exp_avg, exp_avg_sq, adam)
+            }
+            Source::Own(Store::Host(_)) | Source::Trainer(_) => {
+                Err(Error::new("the moments lie in host memory and the batch on a device (pass both from one place)"))
+            }
+        }
     }
 
     /// Single tokens whose direction is their gradient.

@@ -14,13 +14,16 @@
 //! | `s`, `q`, KL and gain of each token | `reactions.cuh` |
 //!
 //! Decisions, which are O(N), are made by the same code as for host memory. Results have the same bits whenever the inputs
-//! have; they are those of the CPU but for rounding (ARCHITECTURE.md says where).
+//! have; they are those of the CPU but for rounding: the direction of a single token is made of fast roots and quotients, to 2 ulps.
 
 mod arrays;
+mod coefficients;
 mod driver;
 mod effects;
 mod image;
 mod moments;
+mod pairs;
+mod rows;
 mod segments;
 mod supports;
 
@@ -28,7 +31,8 @@ pub use arrays::{Arrays, Features, Slice, Stream};
 pub use driver::{Buffer, Device, Plain};
 pub(crate) use effects::effects;
 pub(crate) use moments::Moments;
-pub(crate) use supports::{Pairs, collect};
+pub(crate) use pairs::Pairs;
+pub(crate) use supports::collect;
 
 /// Queues a kernel: `launch!(queue, "name", blocks, threads, arguments...)`, whose types are those that the kernel declares.
 macro_rules! launch {
@@ -43,6 +47,9 @@ const THREADS: u32 = 256;
 
 /// Lanes of a warp.
 const WARP: u32 = 32;
+
+/// Warps of a block for a long segment.
+const LONG_WARPS: u32 = 16;
 
 /// Columns of a feature that a warp works on at a time.
 const TILE: usize = 256;

@@ -2,14 +2,13 @@
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
-use super::driver::{Argument, Buffer, Device, Plain, Queue};
-use super::effects::LONG_WARPS;
+use super::driver::{Argument, Buffer, Device, Queue};
+use super::rows::{AdamArgument, Row, Rows};
 use super::segments::{Choice, Segments, scan};
-use super::{Arrays, Pairs, THREADS, TILE, WARP, blocks, launch};
-use crate::moments::{self, Slot, Source, Store};
+use super::{Arrays, LONG_WARPS, Pairs, THREADS, TILE, WARP, blocks, launch};
+use crate::moments::{self, Slot};
 use crate::optimizer::Adam;
 use crate::semantics::{Semantics, StateDtype, UntouchedRows, Weights};
-use crate::step::{HostMoments, MomentArrays};
 use crate::subset::Subsets;
 use crate::{Error, cuda};
 
@@ -43,35 +42,6 @@ pub(crate) struct Moments {
     row: Buffer<u32>,
 }
 
-/// Adam at one step, as the kernels have it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct AdamArgument {
-    beta1: f64,
-    beta2: f64,
-    eps: f64,
-    unbias1: f64,
-    unbias2: f64,
-    steps: u64,
-    decay: i32,
-}
-
-impl Argument for AdamArgument {}
-
-impl AdamArgument {
-    /// As it proposes after `steps` steps.
-    pub fn proposal(adam: &Adam, steps: u64) -> Self {
-        let &Adam { beta1, beta2, eps, unbias1, unbias2, untouched_rows } = adam;
-        let decay = i32::from(untouched_rows == UntouchedRows::Decay);
-        Self { beta1, beta2, eps, unbias1, unbias2, steps, decay }
-    }
-
-    /// As it updates its moments after `steps` steps.
-    fn update(adam: &Adam, steps: u64) -> Self {
-        Self { unbias1: 1.0, unbias2: 1.0, ..Self::proposal(adam, steps) }
-    }
-}
-
 /// The model's own moments, as the kernels have them.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -83,58 +53,6 @@ struct SlotsArgument {
 }
 
 impl Argument for SlotsArgument {}
-
-/// Moments of one segment's row with Adam's rule for them, as the kernels have it.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-struct Row([u64; 6]);
-
-// SAFETY: six numbers of eight bytes.
-unsafe impl Plain for Row {}
-
-/// Those of all segments, `[R]`.
-#[derive(Debug)]
-pub(super) struct Rows(Buffer<Row>);
-
-impl Rows {
-    /// As a proposal reads them.
-    pub fn of(source: &Source, pairs: &Pairs, segments: &Segments, adam: AdamArgument) -> Result<Self, Error> {
-        let queue = &pairs.queue;
-        let rows = || queue.buffer::<Row>(segments.count as usize);
-        match source {
-            Source::Own(Store::Cuda(own)) => own.rows_of(rows()?, pairs, segments, false, adam),
-            Source::Trainer(HostMoments { arrays: MomentArrays::Cuda { exp_avg, exp_avg_sq }, .. }) => {
-                let rows = rows()?;
-                // SAFETY: the moments are `[V, D]`, as `Step::check` has found, and rows are below V.
-                unsafe {
-                    launch!(
-                        queue,
-                        "dense_rows",
-                        blocks(segments.count as usize),
-                        THREADS,
-                        segments.count,
-                        segments.values.address(),
-                        segments.starts.address(),
-                        pairs.rows.address(),
-                        exp_avg.address(),
-                        exp_avg_sq.address(),
-                        pairs.hidden.width,
-                        adam,
-                        rows.address(),
-                    )?;
-                }
-                Ok(Self(rows))
-            }
-            Source::Own(Store::Host(_)) | Source::Trainer(_) => {
-                Err(Error::new("the moments lie in host memory and the batch on a device (pass both from one place)"))
-            }
-        }
-    }
-
-    pub fn address(&self) -> u64 {
-        self.0.address()
-    }
-}
 
 impl Moments {
     /// A copy of moments in host memory, on the device of `arrays`; `dims` are V and D of the batch, for moments without any.
@@ -303,7 +221,7 @@ impl Moments {
 
     /// Adam's rule for the segments' rows, in `rows`. Where `write`, all of them have slots, those from `self.rows` on are new,
     /// and they are noted as written.
-    fn rows_of(
+    pub(super) fn rows_of(
         &self,
         rows: Buffer<Row>,
         pairs: &Pairs,

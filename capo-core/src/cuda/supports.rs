@@ -2,70 +2,13 @@
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
-use super::driver::{Argument, Buffer, Device, Queue};
-use super::{Arrays, Features, THREADS, launch, warps};
-use crate::policy::Softmax;
+use super::driver::{Argument, Device, Queue};
+use super::pairs::{Hidden, Pairs};
+use super::{Arrays, THREADS, launch, warps};
 use crate::semantics::Semantics;
-use crate::support::{self, Supports, check_ids, feature_of};
+use crate::softmax::Softmax;
+use crate::support::{self, Supports};
 use crate::{Error, Step};
-
-/// The pairs of N tokens on a device, S slots a token: one for each column, and one for a sampled token outside of them.
-#[derive(Debug)]
-pub(crate) struct Pairs {
-    pub(super) queue: Queue,
-    /// `[B, T, D]`, borrowed from the batch, whose life the supports' owner has too.
-    pub(super) hidden: Hidden,
-    /// S.
-    pub(super) stride: u32,
-    /// N.
-    pub(super) tokens: u32,
-    /// V.
-    pub(super) vocab_size: u32,
-    /// Flat position of each token's feature, `[N]`.
-    pub(super) features: Buffer<u32>,
-    /// `[N]`.
-    pub(super) squared_norms: Buffer<f64>,
-    /// `[N]`.
-    pub(super) signals: Buffer<f64>,
-    /// `[N]`.
-    pub(super) tails: Buffer<f64>,
-    /// `[N, S]`, all four; a slot without a row has row `u32::MAX`.
-    pub(super) rows: Buffer<u32>,
-    pub(super) logits: Buffer<f32>,
-    pub(super) pi: Buffer<f64>,
-    pub(super) u: Buffer<f64>,
-    /// As [`Supports::spread`], `[N]`, in host memory.
-    pub spreads: Vec<f64>,
-}
-
-/// Features as kernels take them.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Hidden {
-    pub address: u64,
-    /// D.
-    pub width: u32,
-    /// Whether rows may be read 16 bytes at a time.
-    pub vector: i32,
-    dtype: usize,
-}
-
-impl Hidden {
-    fn of(features: &Features, width: usize) -> Self {
-        let dtype = match features {
-            Features::F32(_) => 0,
-            Features::F16(_) => 1,
-            Features::Bf16(_) => 2,
-        };
-        // Rows of moments, which are floats, need a multiple of 4; eight columns of any type are 16 bytes or more.
-        let vector = i32::from(width.is_multiple_of(8) && features.address().is_multiple_of(16));
-        Self { address: features.address(), width: width as u32, vector, dtype }
-    }
-
-    /// The variant of a kernel for this type, of those for f32, f16 and bf16.
-    pub fn of_dtype(&self, kernels: [&'static str; 3]) -> &'static str {
-        kernels[self.dtype]
-    }
-}
 
 /// As the kernels have it.
 #[repr(C)]
@@ -83,7 +26,8 @@ impl Argument for SoftmaxArgument {}
 const NOT_FINITE: u32 = 1;
 const BAD_ID: u32 = 2;
 
-/// Collects the supports of `tokens` into `supports`, which is empty; errors as for [`Supports::of`].
+/// Collects the supports of `tokens` into `supports`, which is empty; errors as for
+/// [`collect::supports`](crate::collect::supports).
 pub(crate) fn collect(
     step: &Step,
     arrays: &Arrays,
@@ -97,7 +41,7 @@ pub(crate) fn collect(
     let (pairs, flags, norms) = collector.collect(queue()?, tokens)?;
     if let Some(at) = flags.iter().position(|&flag| flag == BAD_ID) {
         let (start, columns) = (tokens[at] * step.batch.k, softmax.columns);
-        check_ids(&step.batch, tokens[at], &pairs.queue.read(arrays.topk_ids, start, columns)?)?;
+        step.batch.check_ids(tokens[at], &pairs.queue.read(arrays.topk_ids, start, columns)?)?;
     }
     let finite = |at: usize| {
         let token = tokens[at];
@@ -108,7 +52,7 @@ pub(crate) fn collect(
     for (at, &token) in tokens.iter().enumerate() {
         if finite(at) {
             kept.push(token);
-            supports.push(token, feature_of(token, step, semantics), norms[at], step.signal(token, semantics));
+            supports.push(token, step.feature(token, semantics), norms[at], step.signal(token, semantics));
         } else {
             supports.not_finite.push(token);
         }
@@ -144,7 +88,7 @@ impl Collector<'_> {
         let list = |value: &dyn Fn(usize) -> u32| tokens.iter().map(|&token| value(token)).collect::<Vec<_>>();
         let positions = queue.upload(&list(&|token| token as u32))?;
         let actions = queue.upload(&list(&|token| batch.action_ids[token]))?;
-        let features = queue.upload(&list(&|token| feature_of(token, step, semantics) as u32))?;
+        let features = queue.upload(&list(&|token| step.feature(token, semantics) as u32))?;
         let signals: Vec<f64> = tokens.iter().map(|&token| step.signal(token, semantics)).collect();
         let pairs = Pairs {
             hidden: Hidden::of(&arrays.hidden, batch.width),

@@ -1,15 +1,15 @@
 //! Batches of any shape, with plausible values.
 
 use super::layer::LayerData;
-use super::{Records, wobble};
-use crate::batch::{Batch, Dims, OptimizerInfo, OptimizerKind};
-use crate::component::{Advantage, Mask, ObjectiveFn};
-use crate::error::PluginError;
+use super::wobble;
+use crate::batch::{Batch, Dims, LastLayer, OptimizerInfo, OptimizerKind};
 
 /// An owned batch with plausible values everywhere, every optional input included.
 ///
 /// Values are a fixed function of their position, so that tests read the same on every machine. Setters replace one array
-/// and check its length.
+/// and panic where its length is not that of the batch. [`lengths`](Self::lengths) comes after those whose padding it is to clear.
+///
+/// A component sees what its `inputs` name, as in a trainer, and nothing else of the optional inputs.
 #[derive(Clone, Debug)]
 pub struct Fixture {
     pub(super) dims: Dims,
@@ -21,21 +21,16 @@ pub struct Fixture {
     pub(super) rewards: Vec<f32>,
     pub(super) advantages: Vec<f32>,
     pub(super) logps: Vec<f32>,
-    /// `−advantage`: a policy gradient's loss on policy, and its derivative too.
+    /// `−advantage`: a policy gradient's loss on policy.
     pub(super) losses: Vec<f32>,
+    /// The same: its derivative.
+    pub(super) slopes: Vec<f32>,
     pub(super) old_logps: Vec<f32>,
     pub(super) ref_logps: Vec<f32>,
     pub(super) entropy: Vec<f32>,
     pub(super) layer: LayerData,
-}
-
-/// What a mask did to a fixture.
-#[derive(Debug)]
-pub struct Masked {
-    /// `[B, T]`.
-    pub keep: Vec<u8>,
-    /// What it reported.
-    pub records: Records,
+    /// What other masks left.
+    pub(super) keep: Vec<u8>,
 }
 
 impl Fixture {
@@ -71,11 +66,13 @@ impl Fixture {
             rewards: (0..completions).map(|b| (b % 2) as f32).collect(),
             advantages: fill(3, 2.0, -1.0),
             losses: fill(3, -2.0, 1.0),
+            slopes: fill(3, -2.0, 1.0),
             old_logps: logps.clone(),
             ref_logps: fill(4, -3.0, -0.01),
             entropy: fill(5, 2.0, 0.0),
             logps,
             layer: LayerData::new(dims, 8, 4, 16),
+            keep: vec![1; n],
         };
         // The sampled token's logit is consistent with its log-probability.
         let layer = &mut fixture.layer;
@@ -98,9 +95,8 @@ impl Fixture {
             for i in self.dims.row(b).skip(length) {
                 self.mask[i] = 0;
                 self.ids[i] = 0;
-                for array in
-                    [&mut self.advantages, &mut self.losses, &mut self.logps, &mut self.old_logps, &mut self.ref_logps]
-                {
+                let results = [&mut self.advantages, &mut self.losses, &mut self.slopes];
+                for array in results.into_iter().chain([&mut self.logps, &mut self.old_logps, &mut self.ref_logps]) {
                     array[i] = 0.0;
                 }
             }
@@ -127,11 +123,26 @@ impl Fixture {
         self
     }
 
-    /// Sets the advantages, `[B, T]`.
+    /// Sets the advantages, `[B, T]`, and with them losses and derivatives, to `-advantage`.
     #[must_use]
     pub fn advantages(mut self, advantages: &[f32]) -> Self {
         replace(&mut self.advantages, advantages);
-        self.losses = advantages.iter().map(|advantage| -advantage).collect();
+        let losses: Vec<f32> = advantages.iter().map(|advantage| -advantage).collect();
+        self.losses(&losses, &losses)
+    }
+
+    /// Sets the objective's losses and derivatives as masks see them, `[B, T]` each.
+    #[must_use]
+    pub fn losses(mut self, losses: &[f32], dloss_dlogp: &[f32]) -> Self {
+        replace(&mut self.losses, losses);
+        replace(&mut self.slopes, dloss_dlogp);
+        self
+    }
+
+    /// Sets the sampled tokens, `[B, T]`; V is 16 until [`last_layer`](Self::last_layer) brings another.
+    #[must_use]
+    pub fn completion_ids(mut self, ids: &[u32]) -> Self {
+        replace(&mut self.ids, ids);
         self
     }
 
@@ -156,11 +167,41 @@ impl Fixture {
         self
     }
 
+    /// Sets the entropy of the current policy, `[B, T]`, nats.
+    #[must_use]
+    pub fn entropy(mut self, entropy: &[f32]) -> Self {
+        replace(&mut self.entropy, entropy);
+        self
+    }
+
+    /// Sets the last layer to a copy of `layer`, whose D, K and V may be others; the optimizer's state of it follows in shape.
+    ///
+    /// # Panics
+    ///
+    /// When a tensor does not lie in host memory, or its shape is not that of the batch.
+    #[must_use]
+    pub fn last_layer(mut self, layer: LastLayer<'_>) -> Self {
+        self.layer.replace(self.dims, layer);
+        self
+    }
+
+    /// Sets what the masks before the one under test left, `[B, T]`: 0 for a token that is out already, 1 for the others.
+    /// Padding is out either way.
+    ///
+    /// # Panics
+    ///
+    /// When an entry is neither 0 nor 1.
+    #[must_use]
+    pub fn keep(mut self, keep: &[u8]) -> Self {
+        assert!(keep.iter().all(|entry| *entry <= 1), "entries of `keep` are 0 or 1");
+        replace(&mut self.keep, keep);
+        self
+    }
+
     /// Sets which completions the length limit cut off, `[B]`.
     #[must_use]
     pub fn truncated(mut self, truncated: &[u8]) -> Self {
-        assert_eq!(truncated.len(), self.truncated.len(), "length");
-        self.truncated.copy_from_slice(truncated);
+        replace(&mut self.truncated, truncated);
         self
     }
 
@@ -190,7 +231,7 @@ impl Fixture {
         batch.advantages = &self.advantages;
         batch.logps = &self.logps;
         batch.losses = Some(&self.losses);
-        batch.dloss_dlogp = Some(&self.losses);
+        batch.dloss_dlogp = Some(&self.slopes);
         batch.old_logps = Some(&self.old_logps);
         batch.ref_logps = Some(&self.ref_logps);
         batch.entropy = Some(&self.entropy);
@@ -198,51 +239,9 @@ impl Fixture {
         batch.optimizer_state = Some(self.layer.borrow_state());
         batch
     }
-
-    /// Runs an advantage estimator and returns the advantages, `[B, T]`.
-    ///
-    /// # Errors
-    ///
-    /// What a host would show.
-    pub fn estimate(&self, component: &mut Advantage) -> Result<Vec<f32>, PluginError> {
-        let mut advantages = vec![0.0; self.dims.len()];
-        component.estimate(&mut Records::default(), &self.batch(), &mut advantages)?;
-        Ok(advantages)
-    }
-
-    /// Runs an objective and returns the loss and its derivative, `[B, T]` each.
-    ///
-    /// # Errors
-    ///
-    /// What a host would show.
-    pub fn evaluate(&self, component: &mut ObjectiveFn) -> Result<(Vec<f32>, Vec<f32>), PluginError> {
-        let (mut loss, mut slope) = (vec![0.0; self.dims.len()], vec![0.0; self.dims.len()]);
-        component.evaluate(&mut Records::default(), &self.batch(), &mut loss, &mut slope)?;
-        Ok((loss, slope))
-    }
-
-    /// Runs a mask on the completion mask.
-    ///
-    /// # Errors
-    ///
-    /// What a host would show.
-    pub fn mask(&self, component: &mut Mask) -> Result<Masked, PluginError> {
-        let (mut keep, mut records) = (self.mask.clone(), Records::default());
-        component.mask(&mut records, &self.batch(), &mut keep)?;
-        Ok(Masked { keep, records })
-    }
-
-    /// Ends the step with `keep`, as a host does after the optimizer step.
-    ///
-    /// # Errors
-    ///
-    /// What a host would show.
-    pub fn step_end(&self, component: &mut Mask, keep: &[u8], taken: bool) -> Result<(), PluginError> {
-        component.step_end(&mut Records::default(), &self.batch(), keep, taken)
-    }
 }
 
-fn replace(array: &mut [f32], values: &[f32]) {
+fn replace<T: Copy>(array: &mut [T], values: &[T]) {
     assert_eq!(values.len(), array.len(), "the array's length");
     array.copy_from_slice(values);
 }

@@ -23,7 +23,6 @@ impl LayerData {
         let (b, t) = (dims.completions as i64, dims.tokens as i64);
         // Ids descend from V − 1, shifted per token so that rows of the vocabulary are shared unevenly.
         let topk_ids = (0..n * k).map(|i| ((i / k) * 3 + i % k) as u32 % vocab_size as u32).collect();
-        let state = |salt| (0..vocab_size * width).map(|i| 1e-3 * wobble(salt, i)).collect();
         let topk_logits = (0..n * k).map(|i| 2.0 - (i % k) as f32 - 0.5 * wobble(6, i)).collect();
         Self {
             vocab_size,
@@ -32,7 +31,33 @@ impl LayerData {
             topk_logits: (topk_logits, [b, t, k as i64]),
             logsumexp: (0..n).map(|i| 3.0 + wobble(8, i)).collect(),
             action_logits: (vec![0.0; n], [b, t]),
-            state: ([9, 10, 11].map(state), [vocab_size as i64, width as i64]),
+            state: state(vocab_size, width),
+        }
+    }
+
+    /// Takes a copy of `layer`; where its D or V are new, the state is made anew.
+    pub(super) fn replace(&mut self, dims: Dims, layer: LastLayer<'_>) {
+        let (b, t) = (dims.completions as i64, dims.tokens as i64);
+        let (width, k) = (last(layer.hidden), last(layer.topk_ids));
+        let shapes: [(&str, Tensor<'_>, &[i64]); 5] = [
+            ("hidden", layer.hidden, &[b, t, width]),
+            ("topk_ids", layer.topk_ids, &[b, t, k]),
+            ("topk_logits", layer.topk_logits, &[b, t, k]),
+            ("logsumexp", layer.logsumexp, &[b, t]),
+            ("action_logits", layer.action_logits, &[b, t]),
+        ];
+        for (name, tensor, shape) in shapes {
+            assert_eq!(tensor.shape(), shape, "the shape of `{name}`");
+        }
+        let floats = |tensor: Tensor<'_>| tensor.as_f32().expect("f32 in host memory").to_vec();
+        self.hidden = (floats(layer.hidden), [b, t, width]);
+        self.topk_ids = layer.topk_ids.as_u32().expect("u32 in host memory").to_vec();
+        self.topk_logits = (floats(layer.topk_logits), [b, t, k]);
+        self.logsumexp = floats(layer.logsumexp);
+        self.action_logits = (floats(layer.action_logits), [b, t]);
+        self.vocab_size = layer.vocab_size;
+        if self.state.1 != [layer.vocab_size as i64, width] {
+            self.state = state(layer.vocab_size, width as usize);
         }
     }
 
@@ -55,4 +80,15 @@ impl LayerData {
             Tensor::from_f32(exp_avg_sq, shape),
         )
     }
+}
+
+/// Weight and moments of a layer of this size.
+fn state(vocab_size: usize, width: usize) -> ([Vec<f32>; 3], [i64; 2]) {
+    let fill = |salt| (0..vocab_size * width).map(|i| 1e-3 * wobble(salt, i)).collect();
+    ([9, 10, 11].map(fill), [vocab_size as i64, width as i64])
+}
+
+/// The last extent of a tensor's shape.
+fn last(tensor: Tensor<'_>) -> i64 {
+    tensor.shape().last().copied().unwrap_or(0)
 }

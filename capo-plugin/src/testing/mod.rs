@@ -23,8 +23,10 @@
 //! assert_eq!(fixture.mask(&mut mask).unwrap().keep, [1, 1, 0, 1, 0, 1]);
 //! ```
 //!
-//! `host check LIB` asks the built library the same and more, with [`Fixture::random`] and [`RolloutFixture::random`] too.
+//! [`check_key_docs`] compares what [`register!`](crate::register) says of keys with those that there are, and [`Fixture::derivative`]
+//! measures what an objective should return. `host check LIB` asks the built library the same and more, with [`Fixture::random`] and [`RolloutFixture::random`] too.
 
+mod calls;
 mod fixture;
 mod layer;
 mod random;
@@ -33,17 +35,20 @@ mod shapes;
 mod snapshot;
 mod variants;
 
-pub use fixture::{Fixture, Masked};
+pub use calls::Masked;
+pub use fixture::Fixture;
 pub use rollout::{RolloutFixture, Scored};
 pub use shapes::{batches, rollouts};
 pub use snapshot::{Observed, Sheet, Snapshot, snapshot};
 
 use serde::de::DeserializeOwned;
 
-use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn, Sink};
+use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn};
 use crate::error::PluginError;
 use crate::guard;
+use crate::image::{Image, Point};
 use crate::points::{AdvantageEstimator, Objective, PreBackwardMask, Reward};
+use crate::sink::Sink;
 
 /// Builds a reward from its table, written as `key = value` lines, behind the real wire.
 ///
@@ -79,6 +84,28 @@ pub fn objective<T: Objective + DeserializeOwned + 'static>(table: &str) -> Resu
 /// What a host would show.
 pub fn mask<T: PreBackwardMask + DeserializeOwned + 'static>(table: &str) -> Result<Mask, PluginError> {
     guard::mask::<T>(&json(table)?).map(|wire| Mask::new("test.mask", wire))
+}
+
+/// Whether the descriptions of keys that this image's `register!`s give are of exactly the keys that their types read: one test for
+/// all components of a plugin.
+///
+/// ```
+/// # use capo_plugin::testing;
+/// testing::check_key_docs().unwrap();
+/// ```
+///
+/// # Errors
+///
+/// The first component with a description too many or too few.
+pub fn check_key_docs() -> Result<(), String> {
+    let image = Image::own();
+    for point in Point::ALL {
+        for component in image.components(point)? {
+            let id = component.id.as_str();
+            image.check_key_docs(point, id).map_err(|sentence| format!("{} `{id}`: {sentence}", point.name()))?;
+        }
+    }
+    Ok(())
 }
 
 /// `key = value` lines to a JSON object; a value is a number, a boolean, a quoted string or an array of those.

@@ -39,6 +39,7 @@ impl Fixture {
         fill(draw, &mut self.logps, -3.0, 0.0, scale_of(2));
         fill(draw, &mut self.layer.hidden.0, -1.0, 1.0, scale_of(3));
         self.losses = self.advantages.iter().map(|advantage| -advantage).collect();
+        self.slopes = self.losses.clone();
         let nearby = |draw: &mut Draw, logp: &f32| (logp + (draw.unit() - 0.5) * 0.2).min(0.0);
         self.old_logps = self.logps.iter().map(|logp| nearby(draw, logp)).collect();
         self.ref_logps = self.logps.iter().map(|logp| nearby(draw, logp)).collect();

@@ -15,6 +15,7 @@ impl Fixture {
         let rows: Vec<usize> = order.iter().flat_map(|&group| groups[group].clone()).collect();
         let mut other = self.clone();
         reorder(&rows, &mut other.mask);
+        reorder(&rows, &mut other.keep);
         reorder(&rows, &mut other.truncated);
         reorder(&rows, &mut other.ids);
         reorder(&rows, &mut other.layer.topk_ids);
@@ -28,14 +29,14 @@ impl Fixture {
     #[must_use]
     pub fn padding(mut self, salt: u64) -> Self {
         let (mask, vocab_size) = (self.mask.clone(), self.layer.vocab_size);
-        let (advantages, losses) = (self.advantages.clone(), self.losses.clone());
+        let results = (self.advantages.clone(), self.losses.clone(), self.slopes.clone());
         for (number, array) in self.float_arrays().into_iter().enumerate() {
             let width = array.len() / mask.len().max(1);
             for (i, value) in array.iter_mut().enumerate().filter(|(i, _)| mask[i / width] == 0) {
                 *value = -1e3 * wobble(100 + 10 * salt + number as u64, i);
             }
         }
-        (self.advantages, self.losses) = (advantages, losses);
+        (self.advantages, self.losses, self.slopes) = results;
         for (i, id) in self.ids.iter_mut().enumerate().filter(|(i, _)| mask[*i] == 0) {
             *id = (wobble(200 + salt, i) * vocab_size as f32) as u32;
         }
@@ -43,7 +44,7 @@ impl Fixture {
     }
 
     /// Every `[B, T]` and `[B, T, _]` array of numbers.
-    fn float_arrays(&mut self) -> [&mut Vec<f32>; 10] {
+    fn float_arrays(&mut self) -> [&mut Vec<f32>; 11] {
         let layer = &mut self.layer;
         [
             &mut self.advantages,
@@ -56,6 +57,7 @@ impl Fixture {
             &mut layer.topk_logits.0,
             &mut layer.logsumexp,
             &mut layer.action_logits.0,
+            &mut self.slopes,
         ]
     }
 }

@@ -50,7 +50,8 @@ pub fn panic_strategy(loaded: &Loaded) -> Verdict {
     let unwinds = match &loaded.path {
         None => cfg!(panic = "unwind"),
         Some(path) => {
-            let bytes = std::fs::read(path).map_err(|error| PluginError::state(format!("cannot read it: {error}")))?;
+            let bytes = capo_loader::files::bytes(path)
+                .map_err(|error| PluginError::state(format!("cannot read it: {error}")))?;
             memmem(&bytes, UNWINDING) || !memmem(&bytes, PANICKING)
         }
     };
@@ -124,15 +125,17 @@ fn is_well_formed(id: &str) -> bool {
 
 /// Whether recipes hold what recipes may hold.
 pub fn recipes(loaded: &Loaded) -> Verdict {
-    let recipes = loaded.image.recipes()?;
-    for recipe in &recipes {
+    let (plain, with_settings) = (loaded.image.recipes()?, loaded.image.recipes_with_settings()?);
+    let recipes: Vec<_> =
+        plain.iter().map(|recipe| (recipe, false)).chain(with_settings.iter().map(|recipe| (recipe, true))).collect();
+    for (recipe, settings) in &recipes {
         let merged = Draft::read(None, config::DEFAULT, &[])
-            .and_then(|mut draft| draft.merge_recipe(&recipe.name, &recipe.toml));
+            .and_then(|mut draft| draft.merge_recipe(&recipe.name, &recipe.toml, *settings));
         if let Err(error) = merged {
             return Ok(Outcome::failed(error.to_string()));
         }
     }
-    let names: Vec<String> = recipes.iter().map(|recipe| format!("`{}`", recipe.name)).collect();
+    let names: Vec<String> = recipes.iter().map(|(recipe, _)| format!("`{}`", recipe.name)).collect();
     Ok(Outcome::success(if names.is_empty() { "it carries none".into() } else { names.join(", ") }))
 }
 

@@ -31,7 +31,7 @@ pub use settings::CheckArgs;
 use task::perform;
 
 use crate::data;
-use crate::report::terminal::say;
+use crate::report::terminal::{self, say};
 use catalog::{COMPONENT, CREATION, ENTRY_POINT, FUZZ, LIBRARY, PANICS_CONTAINED, STDOUT_QUIET};
 use fuzz::Cases;
 use outcome::{Outcome, Status};
@@ -220,8 +220,8 @@ impl Session<'_> {
             verbose: self.verbose,
         };
         let end = process::run(task, self.args.limit())?;
-        if self.verbose {
-            eprint!("{}", end.stderr);
+        if self.verbose && !end.stderr.is_empty() {
+            terminal::note(end.stderr.trim_end());
         }
         Ok(end)
     }

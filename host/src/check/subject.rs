@@ -221,6 +221,7 @@ pub fn made_up_rows() -> Vec<Example> {
         answer: (a + b).to_string(),
         solution: None,
         columns: format!("{{\"answer\": {}, \"level\": \"{level}\"}}", a + b),
+        row: None,
     };
     [(2, 2, "easy"), (5, 7, "easy"), (480, 77, "hard"), (999, 1, "hard"), (0, 0, "easy")].map(row).into()
 }

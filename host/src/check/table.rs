@@ -51,6 +51,19 @@ pub fn unknown_key(subject: &Subject<'_>) -> Verdict {
     })
 }
 
+/// What its author says of its keys.
+pub fn key_docs(subject: &Subject<'_>) -> Verdict {
+    if let Err(sentence) = subject.image.check_key_docs(subject.point, subject.id) {
+        return Ok(Outcome::failed(sentence));
+    }
+    let said = !subject.image.key_docs(subject.point, subject.id)?.is_empty();
+    Ok(Outcome::success(if said || subject.keys.is_empty() {
+        "every key is described"
+    } else {
+        "no key is described (`register!` takes a list, for `host plugins --verbose`)"
+    }))
+}
+
 /// A value of a type that no key has, for each key.
 pub fn wrong_type(subject: &Subject<'_>) -> Verdict {
     if subject.keys.is_empty() {

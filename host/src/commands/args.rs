@@ -11,7 +11,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::check::CheckArgs;
-use crate::config::{self, Config, Draft};
+use crate::config::{self, Draft, Resolved};
 
 /// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
@@ -50,6 +50,8 @@ pub(super) enum Command {
     /// of nine thresholds rejects, and the threshold that comes nearest to one token in fifty.
     Replay(ReplayArgs),
     /// List every component and recipe: its point, what it does, where it came from.
+    ///
+    /// `--verbose` shows a line per key, and what each component asks the trainer for.
     Plugins(ListArgs),
     /// Check that plugins keep the rules of their extension points.
     ///
@@ -65,12 +67,20 @@ pub(super) enum Command {
 
 #[derive(Args)]
 pub(super) struct ConfigArgs {
-    /// Settings as TOML; without it, the embedded arithmetic task.
+    /// Settings as TOML; without it, the embedded arithmetic task. One that holds components alone is laid over that task.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// Overrides one setting; masks and rewards by number, as in `mask.0.fisher_threshold=1e-3`. Repeatable.
+    /// Overrides one setting; masks and rewards by id or by number, as in `mask.capo.curvature.fisher_threshold=1e-3` or
+    /// `mask.0.fisher_threshold=1e-3`. Repeatable.
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub(super) set: Vec<String>,
+}
+
+#[derive(Args)]
+pub(super) struct MaskArgs {
+    /// Appends a mask to those of the config or the recipe; `--set mask.ID.KEY=VALUE` gives it its keys. Repeatable.
+    #[arg(long, value_name = "ID")]
+    pub(super) mask: Vec<String>,
 }
 
 #[derive(Args)]
@@ -79,15 +89,16 @@ pub(super) struct PluginArgs {
     /// is native code with your rights. `LIB@sha256:HEX` accepts no other file than the one with this hash.
     #[arg(long, value_name = "LIB")]
     pub(super) plugin: Vec<PathBuf>,
-    /// Accepts plugins that any user of this machine may change or replace.
+    /// Accepts plugins that other users of this machine may change or replace.
     #[arg(long)]
     pub(super) allow_unsafe_plugin_path: bool,
 }
 
 impl ConfigArgs {
-    /// The settings, with what a recipe fills in.
-    pub(super) fn resolve(&self, registry: &Registry) -> Result<Config> {
-        config::resolve(registry, Draft::read(self.config.as_deref(), config::DEFAULT, &self.set)?)
+    /// The settings, with what a recipe fills in and the masks that are appended.
+    pub(super) fn resolve(&self, registry: &Registry, masks: &[String]) -> Result<Resolved> {
+        let draft = Draft::read(self.config.as_deref(), config::DEFAULT, &self.set)?;
+        config::resolve(registry, draft.with_masks(masks))
     }
 }
 
@@ -122,6 +133,8 @@ pub(super) struct TrainArgs {
     #[command(flatten)]
     pub(super) config: ConfigArgs,
     #[command(flatten)]
+    pub(super) masks: MaskArgs,
+    #[command(flatten)]
     pub(super) plugins: PluginArgs,
     /// Where the policy computes: `cpu`, or `cuda:N` in a host built with CUDA. [default: the config's `train.device`]
     #[arg(long, value_name = "DEVICE")]
@@ -130,11 +143,17 @@ pub(super) struct TrainArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) output_dir: Option<PathBuf>,
     /// Goes on with the run in DIR, with its own settings and plugins.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "set", "device", "output_dir"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "set", "mask", "device", "output_dir"])]
     pub(super) resume: Option<PathBuf>,
     /// Goes on with plugins that are not the files that the run used so far.
     #[arg(long, requires = "resume")]
     pub(super) allow_changed_plugins: bool,
+    /// Goes on with the settings of the run's `config.toml` where they are not those that its checkpoint was made with.
+    #[arg(long, requires = "resume")]
+    pub(super) allow_changed_config: bool,
+    /// Goes on with the plugins that the run in DIR names, though other users may have written them there.
+    #[arg(long, requires = "resume")]
+    pub(super) trust_run: bool,
     /// Writes the batch of every optimizer step to this folder, for `host replay`.
     #[arg(long, value_name = "DIR")]
     pub(super) dump_batches: Option<PathBuf>,
@@ -188,6 +207,8 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub(super) set: Vec<String>,
     #[command(flatten)]
+    pub(super) masks: MaskArgs,
+    #[command(flatten)]
     pub(super) plugins: PluginArgs,
     /// Where masks find features and logits: `cpu`, or `cuda:N`, whose memory they are copied to. This takes the NVIDIA driver, and
     /// no `host` built with CUDA.
@@ -219,8 +240,9 @@ pub(super) struct NewPluginArgs {
     /// The extension point of its component.
     #[arg(long, value_name = "POINT", value_parser = PossibleValuesParser::new(Point::ALL.map(Point::name)), default_value = "mask")]
     pub(super) point: String,
-    /// `capo-plugin`: its folder, or a version to take from the registry. [default: the checkout that `host` was built from]
-    #[arg(long, value_name = "PATH|VERSION")]
+    /// `capo-plugin`: its folder, a version to take from the registry, or the URL of a git repository. [default: a copy in the new
+    /// crate's folder `vendor`]
+    #[arg(long, value_name = "PATH|VERSION|URL")]
     pub(super) capo_plugin: Option<String>,
     /// Where the crate's folder goes.
     #[arg(long, value_name = "DIR", default_value = ".")]

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use capo_loader::files;
 use capo_loader::watchdog::Watchdog;
 
 use super::Failure;
 use super::args::EvalArgs;
-use crate::data::Tokenizer;
+use crate::data::{Purpose, Tokenizer};
 use crate::eval::{self, Exam, Grader};
 use crate::metrics::sink::WarningSink;
 use crate::model::{Policy, device, embedded};
@@ -18,16 +18,30 @@ use crate::reward::Rewards;
 /// Measures held-out accuracy.
 pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
+        if let Some(path) = &args.output {
+            files::check_replaceable(path)?;
+        }
         let registry = args.plugins.open()?;
-        let config = args.config.resolve(&registry)?;
+        let config = args.config.resolve(&registry, &[])?.config;
+        ensure!(
+            args.model.is_some() || !config.model.fresh_weights,
+            "`model.fresh_weights` is true: there is no model to measure (name one with `--model`)"
+        );
+        let count = args.num_prompts.unwrap_or(config.eval.num_prompts);
+        ensure!(count > 0, "`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`)");
         let name = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);
         let files = embedded::model_files(name)?;
         let dtype = config.train.dtype;
         let device = device::open(args.device.as_deref().unwrap_or(&config.train.device), dtype)?;
         let policy = Policy::load(&files, &device)?.with_dtype(dtype.into());
         let tokenizer = Tokenizer::open(&files)?;
-        let dataset = config.data.open(config.train.seed)?;
-        let examples = dataset.held_out(args.num_prompts.unwrap_or(config.eval.num_prompts))?;
+        policy.check_lengths(
+            config.data.max_prompt_length,
+            ("rollout", config.rollout.max_completion_length),
+            count.min(eval::CHUNK),
+        )?;
+        let dataset = config.data.open(config.train.seed, Purpose::Measuring, &tokenizer, &policy)?;
+        let examples = dataset.held_out(count)?;
         let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
         let rewards = Rewards::build(&registry, &config.reward, &watchdog)?;
         Ok((policy, tokenizer, rewards, examples, config, watchdog))

@@ -7,6 +7,7 @@ mod plugins;
 mod replay;
 mod sweep;
 mod train;
+mod vendor;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -16,7 +17,7 @@ use clap::Parser;
 use args::{Cli, Command, SftArgs};
 
 use crate::check;
-use crate::report::terminal::{say, sentence};
+use crate::report::terminal::{self, say, sentence};
 use crate::sft::Sft;
 
 /// A failure, by what the user can do about it.
@@ -27,16 +28,19 @@ enum Failure {
     Run(anyhow::Error),
 }
 
-/// Runs the command line; the exit code is 0, 2 for bad input, 1 for a run that failed.
+/// Runs the command line; the exit code is 0, 2 for bad input, 1 for a run that failed or whose output could not be written.
 #[must_use]
 pub fn main(started: Instant) -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return not_run(&error),
+    };
     let outcome = match &cli.command {
         Command::Train(args) => train::run(args, started),
         Command::Eval(args) => eval::run(args),
         Command::Sft(args) => run_sft(args),
         Command::Replay(args) => replay::run(args).map_err(Failure::Input),
-        Command::Plugins(args) => plugins::run(args).map_err(Failure::Input),
+        Command::Plugins(args) => plugins::run(args, cli.verbose).map_err(Failure::Input),
         Command::Check(args) => match check::run(args, cli.verbose) {
             Ok(true) => Ok(()),
             Ok(false) => return ExitCode::FAILURE,
@@ -44,13 +48,29 @@ pub fn main(started: Instant) -> ExitCode {
         },
         Command::NewPlugin(args) => new_plugin::run(args).map_err(Failure::Input),
     };
-    let (error, code) = match outcome {
+    let (error, code) = match outcome.and_then(|()| terminal::check().map_err(Failure::Run)) {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Failure::Input(error)) => (error, 2),
         Err(Failure::Run(error)) => (error, 1),
     };
-    eprintln!("error: {}", sentence(&error, cli.verbose));
+    terminal::error(&sentence(&error, cli.verbose));
     ExitCode::from(code)
+}
+
+/// Prints the help or the version that was asked for, or what is wrong with the command line.
+fn not_run(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        terminal::note(error.to_string().trim_end());
+        return ExitCode::from(2);
+    }
+    terminal::heard(error.print());
+    match terminal::check() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            terminal::error(&sentence(&error, false));
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn run_sft(args: &SftArgs) -> Result<(), Failure> {

@@ -10,10 +10,8 @@ use capo_loader::files;
 use capo_plugin::Point;
 
 use super::args::NewPluginArgs;
+use super::vendor;
 use crate::report::terminal::say;
-
-/// `capo-plugin` in the checkout that this host was built from.
-const OWN_CAPO_PLUGIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../capo-plugin");
 
 /// Names that cargo or rustc would refuse, or that would hide a dependency.
 const TAKEN: [&str; 46] = [
@@ -84,7 +82,7 @@ struct NewPlugin<'a> {
     pub name: &'a str,
     /// The extension point of its component.
     pub point: Point,
-    /// A folder or a version of `capo-plugin`; none takes the checkout that this host was built from.
+    /// A folder, a version or a git URL of `capo-plugin`; none takes the copy that this host carries.
     pub capo_plugin: Option<&'a str>,
     /// Where the crate's folder goes.
     pub dir: &'a Path,
@@ -101,7 +99,8 @@ fn create(new: &NewPlugin<'_>) -> Result<PathBuf> {
     // `calm` reads better than `./calm`.
     let target = target.strip_prefix(".").map(Path::to_owned).unwrap_or(target);
     ensure!(!target.exists(), "`{}` exists already (choose another name, or another `--dir`)", target.display());
-    let source = new.capo_plugin.map_or_else(own_source, given_source)?;
+    let own = || Ok(format!("path = \"{}\"", vendor::FOLDER));
+    let source = new.capo_plugin.map_or_else(own, given_source)?;
     fs::create_dir_all(new.dir).with_context(|| format!("cannot make `{}`", new.dir.display()))?;
     let partial = tempfile::Builder::new()
         .prefix(".partial-")
@@ -112,6 +111,9 @@ fn create(new: &NewPlugin<'_>) -> Result<PathBuf> {
     fs::create_dir_all(whole.join("src")).with_context(|| format!("cannot make `{}`", whole.display()))?;
     for (file, template) in templates(new.point) {
         files::write_atomic(&whole.join(file), fill(template, new, &source).as_bytes())?;
+    }
+    if new.capo_plugin.is_none() {
+        vendor::write(&whole.join(vendor::FOLDER))?;
     }
     fs::rename(&whole, &target).with_context(|| format!("cannot make `{}`", target.display()))?;
     Ok(target)
@@ -183,16 +185,7 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-fn own_source() -> Result<String> {
-    let Ok(path) = fs::canonicalize(OWN_CAPO_PLUGIN) else {
-        bail!(
-            "`capo-plugin` is no longer at `{OWN_CAPO_PLUGIN}`, where this host was built (name its folder, or a version, with `--capo-plugin`)"
-        );
-    };
-    Ok(path_source(&path))
-}
-
-/// `text` as a dependency's source: a folder that holds `capo-plugin`, else a version.
+/// `text` as a dependency's source: a folder that holds `capo-plugin`, the URL of a repository that does, else a version.
 fn given_source(text: &str) -> Result<String> {
     if let Ok(path) = fs::canonicalize(text) {
         let manifest = fs::read_to_string(path.join("Cargo.toml")).unwrap_or_default();
@@ -200,17 +193,31 @@ fn given_source(text: &str) -> Result<String> {
             manifest.contains("name = \"capo-plugin\""),
             "`--capo-plugin {text}` is not the folder of `capo-plugin` (give the one with its Cargo.toml)"
         );
-        return Ok(path_source(&path));
+        return Ok(source("path", &path.to_string_lossy()));
+    }
+    if let Some(url) = git_url(text) {
+        return Ok(source("git", &url));
     }
     let numbers = text.strip_prefix(['^', '~', '=']).unwrap_or(text).split('.').collect::<Vec<_>>();
     let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     ensure!(
         numbers.len() <= 3 && numbers.iter().all(is_number),
-        "`--capo-plugin {text}` is neither a folder nor a version (give a path to `capo-plugin`, or a version such as `1.0`)"
+        "`--capo-plugin {text}` is neither a folder nor a version nor a git URL (give a path to `capo-plugin`, a version such as `1.0`, or a URL such as `https://...`)"
     );
-    Ok(format!("version = \"{text}\""))
+    Ok(source("version", text))
 }
 
-fn path_source(path: &Path) -> String {
-    format!("path = {}", toml::Value::String(path.to_string_lossy().into_owned()))
+/// The URL that cargo takes for a repository: `git@server:path`, which git also takes, is none.
+fn git_url(text: &str) -> Option<String> {
+    const SCHEMES: [&str; 5] = ["https://", "http://", "ssh://", "git://", "file://"];
+    if SCHEMES.iter().any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty())) {
+        return Some(text.to_owned());
+    }
+    let (server, path) = text.strip_prefix("git@")?.split_once(':')?;
+    (!server.is_empty() && !path.is_empty()).then(|| format!("ssh://git@{server}/{}", path.trim_start_matches('/')))
+}
+
+/// `key = "value"`, quoted as TOML needs it.
+fn source(key: &str, value: &str) -> String {
+    format!("{key} = {}", toml::Value::String(value.to_owned()))
 }

@@ -1,14 +1,19 @@
 //! `host plugins`.
 
 use anyhow::Result;
+use capo_loader::registry::{Offer, Registry};
 use capo_loader::trust::PIN;
-use capo_plugin::Point;
+use capo_plugin::abi_keys::KeyInfo;
+use capo_plugin::{Inputs, Point};
 
 use super::args::ListArgs;
 use crate::report::terminal::say;
 
+/// Where the second column begins.
+const INDENT: usize = 27;
+
 /// Lists components and recipes, or pins.
-pub(super) fn run(args: &ListArgs) -> Result<()> {
+pub(super) fn run(args: &ListArgs, verbose: bool) -> Result<()> {
     let registry = args.plugins.open()?;
     if args.hash {
         for plugin in registry.plugins() {
@@ -22,15 +27,65 @@ pub(super) fn run(args: &ListArgs) -> Result<()> {
             let gap = if offer.point == Point::ALL[0] { "" } else { "\n" };
             say(&format!("{gap}{}", offer.point.name()));
         }
-        let keys =
-            if offer.keys.is_empty() { "no keys".to_owned() } else { format!("keys: {}", offer.keys.join(", ")) };
         say(&format!("  {:<24} {}", offer.id, offer.about));
-        say(&format!("  {:<24} {keys}", ""));
-        say(&format!("  {:<24} from {}, {}", "", offer.package, offer.origin));
+        let detail = if verbose { in_full(&registry, offer) } else { vec![in_one_line(offer)] };
+        for line in detail {
+            say(&format!("{:INDENT$}{line}", ""));
+        }
+        say(&format!("{:INDENT$}from {}, {}", "", offer.package, offer.origin));
     }
     say("\nrecipe");
     for recipe in registry.recipes() {
         say(&format!("  {:<24} {} ({})", recipe.name, recipe.about, recipe.origin));
+        if verbose {
+            recipe.toml.trim().lines().for_each(|line| say(format!("{:INDENT$}{line}", "").trim_end()));
+        }
     }
     Ok(())
+}
+
+/// The names of a component's keys.
+fn in_one_line(offer: &Offer) -> String {
+    if offer.keys.is_empty() { "no keys".to_owned() } else { format!("keys: {}", offer.keys.join(", ")) }
+}
+
+/// What a component asks the trainer for, and a line per key.
+fn in_full(registry: &Registry, offer: &Offer) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(inputs) = registry.inputs(offer).filter(|inputs| *inputs != Inputs::NONE) {
+        lines.push(format!("asks for {}", names(inputs)));
+    }
+    lines.push(if offer.keys.is_empty() { "no keys" } else { "keys:" }.to_owned());
+    lines.extend(key_lines(&registry.key_docs(offer), &offer.keys));
+    lines
+}
+
+/// A line per key, with its default and what it means where its author says so.
+fn key_lines(docs: &[KeyInfo], keys: &[String]) -> Vec<String> {
+    let line = |key: &String| match docs.iter().find(|doc| doc.name.as_str() == key) {
+        None => format!("  {key}"),
+        Some(doc) => {
+            let default = match doc.default() {
+                None => " (required)".to_owned(),
+                Some("null") => String::new(),
+                Some(value) => format!(" = {value}"),
+            };
+            format!("  {key}{default}  # {}", doc.about)
+        }
+    };
+    keys.iter().map(line).collect()
+}
+
+/// The inputs by the names that the fields of a batch have.
+fn names(inputs: Inputs) -> String {
+    let named = [
+        (Inputs::OLD_LOGPS, "old_logps"),
+        (Inputs::REF_LOGPS, "ref_logps"),
+        (Inputs::ENTROPY, "entropy"),
+        (Inputs::LAST_LAYER, "last_layer"),
+        (Inputs::OPTIMIZER_STATE, "optimizer_state"),
+    ];
+    let known = named.iter().filter(|(flag, _)| inputs.contains(*flag)).map(|(_, name)| *name);
+    let unknown = (inputs.0 & !Inputs::KNOWN.0 != 0).then_some("something that this host does not know");
+    known.chain(unknown).collect::<Vec<_>>().join(", ")
 }

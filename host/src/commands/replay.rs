@@ -16,10 +16,8 @@ pub(super) fn run(args: &ReplayArgs) -> Result<()> {
     let registry = args.plugins.open()?;
     let masks = |set: Option<String>| -> Result<Vec<ComponentConfig>> {
         let sets: Vec<String> = args.set.iter().cloned().chain(set).collect();
-        match &args.config {
-            Some(path) => Draft::read(Some(path), config::DEFAULT, &sets)?.masks(),
-            None => Ok(config::resolve(&registry, Draft::read(None, config::DEFAULT, &sets)?)?.mask),
-        }
+        let draft = Draft::read(args.config.as_deref(), config::DEFAULT, &sets)?.with_masks(&args.masks.mask);
+        if args.config.is_some() { draft.masks() } else { Ok(config::resolve(&registry, draft)?.config.mask) }
     };
     let ranges = args.sweep.iter().map(|text| text.parse()).collect::<Result<Vec<Range>>>()?;
     let target = args.target_rate.as_deref().map(str::parse).transpose()?;

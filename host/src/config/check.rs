@@ -1,17 +1,25 @@
 //! Limits on settings, alone and together.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
-use super::Config;
+use super::{Config, DataConfig, Sizes};
+use crate::data::Arithmetic;
+use crate::optim::ScheduleKind;
 
-/// Refuses settings that are out of range or do not fit together.
+/// Longest prompt and completion, tokens: no model comes near.
+const LONGEST: usize = 1 << 24;
+/// Most uses of one rollout.
+const MOST_ITERATIONS: usize = 1000;
+
+/// Refuses settings that are out of range, do not fit together or silence one another; returns the sizes that follow from them.
 ///
 /// # Errors
 ///
 /// The first such setting, with its value and its limit.
-pub(super) fn check(config: &Config) -> Result<()> {
-    let (rollout, train) = (&config.rollout, &config.train);
-    let at_least_one = [
+pub(super) fn check(config: &Config) -> Result<Sizes> {
+    let (data, rollout, train) = (&config.data, &config.rollout, &config.train);
+    at_least_one(&[
+        ("data.max_prompt_length", data.max_prompt_length as u64),
         ("rollout.num_generations", rollout.num_generations as u64),
         ("rollout.max_completion_length", rollout.max_completion_length as u64),
         ("train.max_steps", train.max_steps),
@@ -20,12 +28,12 @@ pub(super) fn check(config: &Config) -> Result<()> {
         ("train.num_iterations", train.num_iterations as u64),
         ("logging.logging_steps", config.logging.logging_steps),
         ("number of `[[reward]]` tables", config.reward.len() as u64),
-    ];
-    for (key, value) in at_least_one {
-        if value == 0 {
-            bail!("`{key}` is 0 (it must be at least 1)");
-        }
-    }
+    ])?;
+    at_most(&[
+        ("data.max_prompt_length", data.max_prompt_length, LONGEST),
+        ("rollout.max_completion_length", rollout.max_completion_length, LONGEST),
+        ("train.num_iterations", train.num_iterations, MOST_ITERATIONS),
+    ])?;
     let ranges = [
         (
             "rollout.temperature",
@@ -42,18 +50,63 @@ pub(super) fn check(config: &Config) -> Result<()> {
             bail!("`{key}` is {value} (it must be above {low} and at most {high}; {hint})");
         }
     }
-    let from_zero = [
-        ("train.learning_rate", train.learning_rate, f64::MAX),
-        ("train.warmup_ratio", train.warmup_ratio, 1.0),
-        ("train.weight_decay", train.weight_decay, f64::MAX),
+    from_zero(&[
         ("train.adam_beta1", train.adam_beta1, 1.0 - f64::EPSILON),
         ("train.adam_beta2", train.adam_beta2, 1.0 - f64::EPSILON),
-        ("train.adam_epsilon", train.adam_epsilon, f64::MAX),
         ("train.max_grad_norm", train.max_grad_norm, f64::MAX),
-    ];
-    for (key, value, high) in from_zero {
-        if !(value >= 0.0 && value <= high) {
-            let limit = if high == f64::MAX {
+    ])?;
+    // Weights are f32: a smaller number is 0 to them, and 0 / 0 is what a weight without gradients would become.
+    ensure!(
+        train.adam_epsilon >= f64::from(f32::MIN_POSITIVE) && train.adam_epsilon <= f64::from(f32::MAX),
+        "`train.adam_epsilon` is {} (it must be finite and at least {:e}; 1e-8 is usual)",
+        train.adam_epsilon,
+        f32::MIN_POSITIVE
+    );
+    schedule(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.weight_decay)?;
+    columns(data)?;
+    let sizes = Sizes::new(rollout, train)?;
+    ensure!(
+        train.save_steps.is_multiple_of(sizes.steps_per_rollout),
+        "`train.save_steps` is {}, but checkpoints are written between rollouts, every {} steps (use a multiple)",
+        train.save_steps,
+        sizes.steps_per_rollout
+    );
+    Ok(sizes)
+}
+
+/// Refuses counts of 0.
+///
+/// # Errors
+///
+/// The first one.
+pub(crate) fn at_least_one(counts: &[(&str, u64)]) -> Result<()> {
+    match counts.iter().find(|(_, value)| *value == 0) {
+        Some((key, _)) => bail!("`{key}` is 0 (it must be at least 1)"),
+        None => Ok(()),
+    }
+}
+
+/// Refuses counts above their limits.
+///
+/// # Errors
+///
+/// The first one, with its limit.
+pub(crate) fn at_most(counts: &[(&str, usize, usize)]) -> Result<()> {
+    match counts.iter().find(|(_, value, limit)| value > limit) {
+        Some((key, value, limit)) => bail!("`{key}` is {value} (it must be at most {limit})"),
+        None => Ok(()),
+    }
+}
+
+/// Refuses numbers that are negative, not finite or above their limits.
+///
+/// # Errors
+///
+/// The first one, with its limit.
+pub(crate) fn from_zero(numbers: &[(&str, f64, f64)]) -> Result<()> {
+    for (key, value, high) in numbers {
+        if !(*value >= 0.0 && value <= high) {
+            let limit = if *high == f64::MAX {
                 "it must be finite, 0 or more".to_owned()
             } else {
                 format!("it must be between 0 and {high}")
@@ -61,30 +114,45 @@ pub(super) fn check(config: &Config) -> Result<()> {
             bail!("`{key}` is {value} ({limit})");
         }
     }
-    check_sizes(config)
+    Ok(())
 }
 
-fn check_sizes(config: &Config) -> Result<()> {
-    let (group, train) = (config.rollout.num_generations, &config.train);
-    let (step, rollout) = (train.step_batch_size(), train.rollout_size());
-    if step % group != 0 {
-        bail!(
-            "one optimizer step takes {step} completions (`train.per_device_train_batch_size` {} × `train.gradient_accumulation_steps` {}), which is not a multiple of `rollout.num_generations` {group} (a step holds whole groups)",
-            train.per_device_train_batch_size,
-            train.gradient_accumulation_steps
-        );
-    }
-    if rollout % step != 0 {
-        bail!(
-            "one rollout makes {rollout} completions, which is not a multiple of the {step} of an optimizer step (set `train.steps_per_generation` to a multiple of `train.gradient_accumulation_steps`)"
-        );
-    }
-    let per_rollout = train.steps_per_rollout();
-    if train.save_steps % per_rollout != 0 {
-        bail!(
-            "`train.save_steps` is {}, but checkpoints are written between rollouts, every {per_rollout} steps (use a multiple)",
-            train.save_steps
-        );
-    }
+/// Refuses a learning rate, its schedule or a decay of weights that cannot be, and a warm-up that the schedule would ignore.
+///
+/// # Errors
+///
+/// The first one, with its limit.
+pub(crate) fn schedule(kind: ScheduleKind, learning_rate: f64, warmup_ratio: f64, weight_decay: f64) -> Result<()> {
+    from_zero(&[
+        ("train.learning_rate", learning_rate, f64::MAX),
+        ("train.warmup_ratio", warmup_ratio, 1.0),
+        ("train.weight_decay", weight_decay, f64::MAX),
+    ])?;
+    ensure!(
+        kind != ScheduleKind::Constant || warmup_ratio == 0.0,
+        "`train.warmup_ratio` is {warmup_ratio}, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)"
+    );
     Ok(())
+}
+
+/// Refuses names of columns for a dataset that has none.
+///
+/// # Errors
+///
+/// The first one.
+pub(crate) fn columns(data: &DataConfig) -> Result<()> {
+    if !Arithmetic::NAMES.contains(&data.dataset_name.as_str()) {
+        return Ok(());
+    }
+    let named = [
+        ("prompt_column", &data.prompt_column, super::prompt_column()),
+        ("answer_column", &data.answer_column, super::answer_column()),
+        ("solution_column", &data.solution_column, super::solution_column()),
+    ];
+    match named.iter().find(|(_, name, default)| *name != default) {
+        Some((key, name, _)) => {
+            bail!("`data.{key}` is `{name}`, but dataset `{}` has no columns (remove it)", data.dataset_name)
+        }
+        None => Ok(()),
+    }
 }

@@ -1,48 +1,86 @@
 //! Reading a config: the file, the overrides, the recipe, and sentences about what is wrong.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use capo_loader::ComponentConfig;
+use capo_loader::{ComponentConfig, files};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use super::Config;
 use super::check::check;
+use super::sets::{numbered, parse_set, set};
+use super::{Config, Sizes};
 use crate::reward::RewardConfig;
 
 /// The sections that recipes fill in and that belong to components.
-const COMPONENT_SECTIONS: [&str; 3] = ["advantage", "objective", "mask"];
+pub(super) const COMPONENT_SECTIONS: [&str; 3] = ["advantage", "objective", "mask"];
 
 /// A config before its components are chosen.
 #[derive(Debug)]
 pub struct Draft {
-    table: Table,
+    pub(super) table: Table,
+    /// The sections and `section.key`s that the user's file and `--set` name.
+    pub(super) given: BTreeSet<String>,
     origin: String,
     sets: Vec<(String, Value)>,
+    /// Masks to append, by their ids.
+    masks: Vec<String>,
 }
 
 impl Draft {
-    /// Reads a config file, or the text `default`, and the `--set section.key=value` overrides.
+    /// Reads a config file and the `--set section.key=value` overrides. The text `default` stands in for a file, and lies beneath one
+    /// that holds components alone.
     ///
     /// # Errors
     ///
     /// When the file cannot be read or is not TOML, or an override is not of that form.
     pub fn read(path: Option<&Path>, default: &str, sets: &[String]) -> Result<Self> {
-        let (text, origin) = match path {
-            None => (default.to_owned(), "the default config".to_owned()),
+        const DEFAULT: &str = "the default config";
+        let (file, mut origin) = match path {
+            None => (Table::new(), DEFAULT.to_owned()),
             Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("config `{}` cannot be read", path.display()))?;
-                (text, format!("`{}`", path.display()))
+                let origin = format!("`{}`", path.display());
+                let text = files::text(path).with_context(|| format!("config {origin} cannot be read"))?;
+                (parse_table(&text, &origin)?, origin)
             }
         };
-        let table = parse_table(&text, &origin)?;
+        let mut table = if path.is_none() { parse_table(default, DEFAULT)? } else { Table::new() };
+        if path.is_some() && holds_components_alone(&file) {
+            table = parse_table(default, DEFAULT)?;
+            origin = format!("{origin} over {DEFAULT}");
+        }
+        let tables = file.iter().filter_map(|(name, value)| Some((name, value.as_table()?)));
+        let given = tables.flat_map(|(name, table)| names(name, table)).chain(file.keys().cloned()).collect();
+        table.extend(file);
         let origin = if sets.is_empty() { origin } else { format!("{origin} and `--set`") };
         let sets = sets.iter().map(|set| parse_set(set)).collect::<Result<_>>()?;
-        let mut draft = Self { table, origin, sets };
-        draft.apply_sets(false)?;
+        let mut draft = Self { table, given, origin, sets, masks: Vec::new() };
+        draft.apply_sets(Phase::BeforeRecipe)?;
         Ok(draft)
+    }
+
+    /// What the settings come from, for a sentence.
+    #[must_use]
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// Appends masks to those of the config or the recipe, by their ids.
+    #[must_use]
+    pub fn with_masks(mut self, ids: &[String]) -> Self {
+        self.masks.extend_from_slice(ids);
+        self
+    }
+
+    /// Where the settings came from, in words: the file, the paths of overrides, masks that were appended.
+    #[must_use]
+    pub fn sources(&self) -> String {
+        let paths = self.sets.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>().join(", ");
+        let file = self.origin.trim_end_matches(" and `--set`").replace('`', "");
+        let sets = if paths.is_empty() { String::new() } else { format!("; --set {paths}") };
+        let masks = if self.masks.is_empty() { String::new() } else { format!("; --mask {}", self.masks.join(", ")) };
+        file + &sets + &masks
     }
 
     /// The recipe that the config names.
@@ -64,25 +102,6 @@ impl Draft {
         self.table.contains_key("advantage") && self.table.contains_key("objective")
     }
 
-    /// Takes the component sections that the config does not have from a recipe.
-    ///
-    /// # Errors
-    ///
-    /// When the recipe is not TOML, or holds anything but component sections.
-    pub fn merge_recipe(&mut self, name: &str, text: &str) -> Result<()> {
-        let recipe = parse_table(text, &format!("recipe `{name}`"))?;
-        for (section, value) in recipe {
-            if !COMPONENT_SECTIONS.contains(&section.as_str()) {
-                bail!(
-                    "recipe `{name}` has a section `{section}` (a recipe holds `advantage`, `objective` and `mask` only)"
-                );
-            }
-            self.table.entry(section).or_insert(value);
-        }
-        self.table.insert("recipe".into(), Value::String(name.into()));
-        Ok(())
-    }
-
     /// Checks every key and reads the sections.
     ///
     /// # Errors
@@ -90,7 +109,7 @@ impl Draft {
     /// An unknown key with the nearest known one, a value of the wrong type, a missing section, settings that do not fit
     /// together.
     pub fn finish(mut self) -> Result<Config> {
-        self.apply_sets(true)?;
+        self.apply_components()?;
         self.only(&[
             "recipe",
             "model",
@@ -104,7 +123,7 @@ impl Draft {
             "mask",
             "reward",
         ])?;
-        let config = Config {
+        let mut config = Config {
             recipe: self.recipe()?.map(str::to_owned),
             model: self.section("model")?,
             data: self.section("data")?,
@@ -117,11 +136,17 @@ impl Draft {
             mask: self
                 .list("mask")?
                 .into_iter()
-                .map(|value| self.to_component("[[mask]]", value))
+                .map(|value| to_component("[[mask]]", value, &self.origin))
                 .collect::<Result<_>>()?,
-            reward: self.list("reward")?.into_iter().map(|value| self.to_reward(value)).collect::<Result<_>>()?,
+            reward: self
+                .list("reward")?
+                .into_iter()
+                .map(|value| to_reward(value, &self.origin))
+                .collect::<Result<_>>()?,
+            sizes: Sizes::default(),
         };
-        check(&config).with_context(|| format!("the settings of {} do not fit together", self.origin))?;
+        config.sizes =
+            check(&config).with_context(|| format!("the settings of {} do not fit together", self.origin))?;
         Ok(config)
     }
 
@@ -131,8 +156,8 @@ impl Draft {
     ///
     /// A table without `use`, an override of something that is not there.
     pub fn masks(mut self) -> Result<Vec<ComponentConfig>> {
-        self.apply_sets(true)?;
-        self.list("mask")?.into_iter().map(|value| self.to_component("[[mask]]", value)).collect()
+        self.apply_components()?;
+        self.list("mask")?.into_iter().map(|value| to_component("[[mask]]", value, &self.origin)).collect()
     }
 
     /// Refuses sections other than `known`.
@@ -141,18 +166,35 @@ impl Draft {
     ///
     /// The first unknown section, with the nearest known one.
     pub fn only(&self, known: &[&str]) -> Result<()> {
-        match self.table.keys().find(|key| !known.contains(&key.as_str())) {
+        let set = self.sets.iter().filter_map(|(path, _)| path.split('.').next());
+        match self.table.keys().map(String::as_str).chain(set).find(|key| !known.contains(key)) {
             Some(unknown) => bail!("{}: {}", self.origin, capo_plugin::unknown_key(unknown, known)),
             None => Ok(()),
         }
     }
 
-    fn apply_sets(&mut self, components: bool) -> Result<()> {
-        for (path, value) in &self.sets {
-            let first = path.split('.').next().unwrap_or_default();
-            if COMPONENT_SECTIONS.contains(&first) == components {
-                set(&mut self.table, path, value.clone())?;
+    /// Appends masks, then overrides what belongs to components.
+    fn apply_components(&mut self) -> Result<()> {
+        let mut masks = self.list("mask")?;
+        let table = |id: &String| Value::Table(Table::from_iter([("use".to_owned(), Value::String(id.clone()))]));
+        masks.extend(self.masks.iter().map(table));
+        if !self.masks.is_empty() {
+            self.table.insert("mask".into(), Value::Array(masks));
+        }
+        self.apply_sets(Phase::AfterRecipe)
+    }
+
+    fn apply_sets(&mut self, phase: Phase) -> Result<()> {
+        for (path, value) in self.sets.iter().filter(|(path, _)| Phase::of(path) == phase) {
+            let (section, key) = path.split_once('.').unwrap_or((path, ""));
+            match value {
+                Value::Table(table) if key.is_empty() => self.given.extend(names(section, table)),
+                _ => self.given.extend([format!("{section}.{}", key.split('.').next().unwrap_or_default())]),
             }
+            self.given.insert(section.to_owned());
+            let by_name = ["mask", "reward"].contains(&section);
+            let path = if by_name { numbered(&self.table, section, path)? } else { path.clone() };
+            set(&mut self.table, &path, value.clone())?;
         }
         Ok(())
     }
@@ -164,20 +206,7 @@ impl Draft {
     /// An unknown key with the nearest known one, a value of the wrong type, a missing key.
     pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let value = self.table.get(name).cloned().unwrap_or_else(|| Value::Table(Table::new()));
-        self.read_section(&format!("[{name}]"), value)
-    }
-
-    fn read_section<T: DeserializeOwned>(&self, name: &str, value: Value) -> Result<T> {
-        if let (Value::Table(table), Some(known)) = (&value, capo_plugin::known_keys::<T>())
-            && let Some(unknown) = table.keys().find(|key| !known.contains(&key.as_str()))
-        {
-            bail!("`{name}` of {}: {}", self.origin, capo_plugin::unknown_key(unknown, known));
-        }
-        value.try_into().map_err(|error: toml::de::Error| {
-            let sentence = error.to_string().trim().replace('\n', ", ");
-            let hint = if sentence.starts_with("missing field") { " (configs/README.md lists every key)" } else { "" };
-            anyhow::anyhow!("`{name}` of {}: {sentence}{hint}", self.origin)
-        })
+        read_section(name, value, &self.origin)
     }
 
     fn list(&self, name: &str) -> Result<Vec<Value>> {
@@ -194,84 +223,77 @@ impl Draft {
                 "`[{section}]` is missing from {}, and no recipe fills it in (name a component with `use = \"...\"`, or take a whole recipe with `recipe = \"grpo\"`)",
                 self.origin
             ),
-            Some(value) => self.to_component(&format!("[{section}]"), value.clone()),
-        }
-    }
-
-    fn to_reward(&self, value: Value) -> Result<RewardConfig> {
-        let ComponentConfig { id, mut table } = self.to_component("[[reward]]", value)?;
-        let weight = match table.remove("weight") {
-            None => 1.0,
-            Some(Value::Float(weight)) => weight,
-            Some(Value::Integer(weight)) => weight as f64,
-            Some(other) => bail!("`weight` of reward `{id}` in {} is {other} (give a number)", self.origin),
-        };
-        Ok(RewardConfig { id, weight, table })
-    }
-
-    fn to_component(&self, section: &str, value: Value) -> Result<ComponentConfig> {
-        let Value::Table(mut table) = value else { bail!("`{section}` in {} is not a table", self.origin) };
-        match table.remove("use") {
-            Some(Value::String(id)) => Ok(ComponentConfig { id, table }),
-            Some(other) => {
-                bail!("`use` of `{section}` in {} is {other} (give a component's id as a string)", self.origin)
-            }
-            None => {
-                bail!("`{section}` in {} has no `use` (give a component's id; `host plugins` lists them)", self.origin)
-            }
+            Some(value) => to_component(&format!("[{section}]"), value.clone(), &self.origin),
         }
     }
 }
 
-fn parse_table(text: &str, origin: &str) -> Result<Table> {
+/// The `section.key`s of a section.
+fn names(section: &str, table: &Table) -> Vec<String> {
+    table.keys().map(|key| format!("{section}.{key}")).collect()
+}
+
+/// When overrides apply: those of components to what a recipe filled in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    BeforeRecipe,
+    AfterRecipe,
+}
+
+impl Phase {
+    fn of(path: &str) -> Self {
+        let (section, key) = path.split_once('.').unwrap_or((path, ""));
+        let component = COMPONENT_SECTIONS.contains(&section) || section == "reward" && !key.is_empty();
+        if component { Self::AfterRecipe } else { Self::BeforeRecipe }
+    }
+}
+
+/// Whether a config file holds tables of components and nothing that a run is made of.
+fn holds_components_alone(file: &Table) -> bool {
+    let component = |key: &str| COMPONENT_SECTIONS.contains(&key) || ["recipe", "reward"].contains(&key);
+    !file.is_empty() && file.keys().all(|key| component(key))
+}
+
+pub(super) fn read_section<T: DeserializeOwned>(name: &str, value: Value, origin: &str) -> Result<T> {
+    if let (Value::Table(table), Some(known)) = (&value, capo_plugin::known_keys::<T>())
+        && let Some(unknown) = table.keys().find(|key| !known.contains(&key.as_str()))
+    {
+        bail!("`[{name}]` of {origin}: {}", capo_plugin::unknown_key(unknown, known));
+    }
+    value.try_into().map_err(|error: toml::de::Error| {
+        let sentence = error.to_string().trim().replace('\n', ", ");
+        let hint = if sentence.starts_with("missing field") { " (configs/README.md lists every key)" } else { "" };
+        anyhow::anyhow!("`[{name}]` of {origin}: {sentence}{hint}")
+    })
+}
+
+pub(super) fn parse_table(text: &str, origin: &str) -> Result<Table> {
     text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
         anyhow::anyhow!("{origin} is not TOML: line {line}: {}", error.message())
     })
 }
 
-/// Key and value of a `--set`.
-pub(crate) fn parse_set(text: &str) -> Result<(String, Value)> {
-    let Some((path, value)) = text.split_once('=') else {
-        bail!("`--set {text}` has no `=` (write `--set section.key=value`)");
+pub(super) fn to_reward(value: Value, origin: &str) -> Result<RewardConfig> {
+    let ComponentConfig { id, mut table } = to_component("[[reward]]", value, origin)?;
+    let weight = match table.remove("weight") {
+        None => 1.0,
+        Some(Value::Float(weight)) => weight,
+        Some(Value::Integer(weight)) => weight as f64,
+        Some(other) => bail!("`weight` of reward `{id}` in {} is {other} (give a number)", origin),
     };
-    // A bare word is a string: `--set train.lr_scheduler_type=constant`.
-    let value = format!("v = {value}").parse::<Table>().ok().and_then(|mut table| table.remove("v"));
-    let bare = || Value::String(text[path.len() + 1..].to_owned());
-    Ok((path.trim().to_owned(), value.unwrap_or_else(bare)))
+    Ok(RewardConfig { id, weight, table })
 }
 
-/// Puts `value` at the dotted `path`.
-pub(crate) fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
-    let (last, parents) = path
-        .split('.')
-        .collect::<Vec<_>>()
-        .split_last()
-        .map(|(last, parents)| (*last, parents.to_vec()))
-        .unwrap_or_default();
-    if last.is_empty() || parents.iter().any(|part| part.is_empty()) {
-        bail!("`--set {path}=...` has an empty key (write `--set section.key=value`)");
+fn to_component(section: &str, value: Value, origin: &str) -> Result<ComponentConfig> {
+    let Value::Table(mut table) = value else { bail!("`{section}` in {} is not a table", origin) };
+    match table.remove("use") {
+        Some(Value::String(id)) => Ok(ComponentConfig { id, table }),
+        Some(other) => {
+            bail!("`use` of `{section}` in {} is {other} (give a component's id as a string)", origin)
+        }
+        None => {
+            bail!("`{section}` in {} has no `use` (give a component's id; `host plugins` lists them)", origin)
+        }
     }
-    let mut here = table;
-    let mut parts = parents.into_iter().peekable();
-    while let Some(part) = parts.next() {
-        let next = here.entry(part).or_insert_with(|| Value::Table(Table::new()));
-        here = match next {
-            Value::Table(inner) => inner,
-            Value::Array(items) => {
-                let (index, count) = (parts.next().unwrap_or_default(), items.len());
-                let item = index.parse::<usize>().ok().and_then(|index| items.get_mut(index));
-                match item {
-                    Some(Value::Table(inner)) => inner,
-                    _ => bail!(
-                        "`--set {path}=...`: `{part}` has entries 0 to {} (write `--set {part}.0.key=value`)",
-                        count.saturating_sub(1)
-                    ),
-                }
-            }
-            _ => bail!("`--set {path}=...`: `{part}` is a value, not a section"),
-        };
-    }
-    here.insert(last.to_owned(), value);
-    Ok(())
 }

@@ -1,8 +1,10 @@
 //! The run's settings: a TOML file, `--set` overrides, a recipe for the components that the file does not name.
 
-mod check;
+pub(crate) mod check;
 mod draft;
 mod recipe;
+mod sets;
+mod sizes;
 
 use std::path::{Path, PathBuf};
 
@@ -10,16 +12,18 @@ use anyhow::Result;
 use capo_loader::{ComponentConfig, mask_names};
 use serde::{Deserialize, Serialize};
 
-use crate::data::{Columns, Dataset};
+use crate::data::{Columns, Dataset, Demands, OnBadRow, Purpose, Tokenizer};
+use crate::model::Policy;
 use crate::model::device::{self, Dtype};
 use crate::optim::ScheduleKind;
 use crate::reward::RewardConfig;
 
 pub use draft::Draft;
-pub(crate) use draft::{parse_set, set};
-pub use recipe::resolve;
+pub use recipe::{Resolved, resolve};
+pub(crate) use sets::{parse_set, set};
+pub use sizes::Sizes;
 
-/// The settings of `host train` when no `--config` is given.
+/// The settings of `host train` when no `--config` is given; they lie beneath one that holds components alone.
 pub const DEFAULT: &str = include_str!("../../../configs/tiny/default.toml");
 
 /// All settings of a run.
@@ -48,6 +52,9 @@ pub struct Config {
     pub mask: Vec<ComponentConfig>,
     /// `[[reward]]`; rewards are summed
     pub reward: Vec<RewardConfig>,
+    /// What follows from the settings; computed when they are checked.
+    #[serde(skip)]
+    pub sizes: Sizes,
 }
 
 /// `[model]`
@@ -79,9 +86,12 @@ pub struct DataConfig {
     /// Column of the worked solution, for `host sft`; the answer stands in where a row has none.
     #[serde(default = "solution_column")]
     pub solution_column: String,
-    /// Longer prompts are an error, tokens.
+    /// Longer prompts are bad rows, tokens.
     #[serde(default = "max_prompt_length")]
     pub max_prompt_length: usize,
+    /// What is done about a row that cannot be used: `error` or `skip`.
+    #[serde(default)]
+    pub on_bad_row: OnBadRow,
 }
 
 fn prompt_column() -> String {
@@ -101,18 +111,25 @@ fn max_prompt_length() -> usize {
 }
 
 impl DataConfig {
-    /// Opens the dataset, its training order drawn from `seed`.
+    /// Opens the dataset for `purpose`, its training order drawn from `seed`; its rows are checked against tokenizer and model.
     ///
     /// # Errors
     ///
-    /// When there is no such dataset, or a row of it lacks a column.
-    pub fn open(&self, seed: u64) -> Result<Dataset> {
+    /// When there is no such dataset, or a row of it cannot be used.
+    pub fn open(&self, seed: u64, purpose: Purpose, tokenizer: &Tokenizer, policy: &Policy) -> Result<Dataset> {
         let columns = Columns {
             prompt: self.prompt_column.clone(),
             answer: self.answer_column.clone(),
             solution: self.solution_column.clone(),
         };
-        Dataset::open(&self.dataset_name, self.eval_dataset_name.as_deref().map(Path::new), &columns, seed)
+        let demands = Demands {
+            tokenizer,
+            vocab_size: policy.config().vocab_size,
+            max_prompt_length: self.max_prompt_length,
+            on_bad_row: self.on_bad_row,
+            purpose,
+        };
+        Dataset::open(&self.dataset_name, self.eval_dataset_name.as_deref().map(Path::new), &columns, seed, &demands)
     }
 }
 
@@ -284,27 +301,5 @@ impl Config {
             *name = std::path::absolute(name.as_str())?.to_string_lossy().into_owned();
         }
         Ok(())
-    }
-}
-
-impl TrainConfig {
-    /// Completions of one optimizer step.
-    #[must_use]
-    pub fn step_batch_size(&self) -> usize {
-        self.per_device_train_batch_size * self.gradient_accumulation_steps
-    }
-
-    /// Completions of one rollout.
-    #[must_use]
-    pub fn rollout_size(&self) -> usize {
-        let steps =
-            if self.steps_per_generation == 0 { self.gradient_accumulation_steps } else { self.steps_per_generation };
-        self.per_device_train_batch_size * steps
-    }
-
-    /// Optimizer steps made from one rollout.
-    #[must_use]
-    pub fn steps_per_rollout(&self) -> u64 {
-        (self.rollout_size() / self.step_batch_size() * self.num_iterations) as u64
     }
 }

@@ -11,7 +11,7 @@
 use anyhow::Result;
 use serde_json::json;
 
-use super::{Example, ensure_available};
+use super::{Demands, Example, Purpose, ensure_available};
 use crate::rng;
 
 const SMALLEST: u64 = 100;
@@ -20,6 +20,8 @@ const OPERANDS: u64 = 900;
 const HELD_OUT_SHARE: u64 = 10;
 /// The split and the held-out order are facts of the task, not of a run: this takes the place of the run's seed.
 const TASK_SEED: u64 = 0;
+/// Prompts that stand for all.
+const SAMPLES: u64 = 64;
 
 /// Addition of two numbers from 100 to 999, endless and with random access.
 #[derive(Clone, Debug)]
@@ -35,6 +37,9 @@ impl Arithmetic {
     /// The name of the task whose worked solutions forget carries.
     pub const NAME_WITH_SLIPS: &'static str = "embedded:arithmetic-with-slips";
 
+    /// Both names.
+    pub const NAMES: [&'static str; 2] = [Self::NAME, Self::NAME_WITH_SLIPS];
+
     /// The task with its training order drawn from `seed`.
     pub fn new(seed: u64) -> Self {
         Arithmetic { seed, slips: false }
@@ -43,6 +48,18 @@ impl Arithmetic {
     /// The task with worked solutions that forget carries.
     pub fn with_slips(seed: u64) -> Self {
         Arithmetic { seed, slips: true }
+    }
+
+    /// The name that it is called by.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        if self.slips { Self::NAME_WITH_SLIPS } else { Self::NAME }
+    }
+
+    /// Whether its first prompts meet the demands; the others are of the same characters and as long.
+    pub(super) fn check(&self, demands: &Demands<'_>) -> Result<()> {
+        let target = demands.purpose == Purpose::Teaching;
+        (0..SAMPLES).try_for_each(|cursor| self.train(cursor).check(demands, target))
     }
 
     /// The training prompt at `cursor`: a uniform draw (with repetition) from the pairs that are not held out.
@@ -90,7 +107,7 @@ fn is_held_out(a: u64, b: u64) -> bool {
 fn example(a: u64, b: u64, solution: String) -> Example {
     let answer = (a + b).to_string();
     let columns = json!({ "answer": answer, "solution": solution }).to_string();
-    Example { prompt: format!("{a}+{b}="), answer, solution: Some(solution), columns }
+    Example { prompt: format!("{a}+{b}="), answer, solution: Some(solution), columns, row: None }
 }
 
 /// The worked solution: one digit sum per place with the carry, unless `forgets` it, then the answer that this leads to.

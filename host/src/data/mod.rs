@@ -4,14 +4,21 @@
 //! checkpoint needs the cursor alone.
 
 mod arithmetic;
+mod contain;
 mod jsonl;
+mod row;
+mod row_check;
 mod tokenizer;
+mod tokenizer_json;
 
 pub use arithmetic::Arithmetic;
-pub use jsonl::{Columns, Jsonl, rows};
+pub use jsonl::{Jsonl, rows};
+pub use row::Columns;
+pub use row_check::{Demands, OnBadRow, Purpose};
 pub use tokenizer::{Tokenizer, TokenizerConfigs};
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 
@@ -26,6 +33,25 @@ pub struct Example {
     pub solution: Option<String>,
     /// Every column of the row but the prompt: a JSON object.
     pub columns: String,
+    /// Where it was read; none where it was made.
+    pub row: Option<Row>,
+}
+
+/// A row of a JSONL file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The file, as it was named.
+    pub file: Arc<str>,
+    /// Its line, from 1.
+    pub line: usize,
+}
+
+impl Row {
+    /// What stands before the sentence about what is wrong with it.
+    fn is_bad(&self) -> String {
+        let Self { file, line } = self;
+        format!("bad row at line {line} of `{file}` (mend it, or set `data.on_bad_row` to `skip`)")
+    }
 }
 
 impl Example {
@@ -48,11 +74,19 @@ impl Dataset {
     /// Opens `embedded:arithmetic` or the JSONL file called `name`, its training order drawn from `seed`.
     ///
     /// `eval` is the JSONL file of held-out prompts; the embedded task brings its own and refuses one. Errors: a name
-    /// that is neither, a file that cannot be read, holds no rows, or holds a row without the named `columns`.
-    pub fn open(name: &str, eval: Option<&Path>, columns: &Columns, seed: u64) -> Result<Dataset> {
-        if [Arithmetic::NAME, Arithmetic::NAME_WITH_SLIPS].contains(&name) {
+    /// that is neither, a file that cannot be read or holds no rows that can be used, and a row without the named `columns` or that does
+    /// not meet the `demands`, unless these leave it out.
+    pub fn open(
+        name: &str,
+        eval: Option<&Path>,
+        columns: &Columns,
+        seed: u64,
+        demands: &Demands<'_>,
+    ) -> Result<Dataset> {
+        if Arithmetic::NAMES.contains(&name) {
             ensure!(eval.is_none(), "dataset `{name}` has its own held-out prompts (remove `eval_dataset_name`)");
             let task = if name == Arithmetic::NAME { Arithmetic::new(seed) } else { Arithmetic::with_slips(seed) };
+            task.check(demands)?;
             return Ok(Dataset::Arithmetic(task));
         }
         let path = Path::new(name);
@@ -61,14 +95,27 @@ impl Dataset {
             "no dataset `{name}`: neither an embedded one nor a file (embedded: `{}`; a file must be JSONL)",
             Arithmetic::NAME
         );
-        Ok(Dataset::Jsonl(Jsonl::open(path, eval, columns, seed)?))
+        Ok(Dataset::Jsonl(Jsonl::open(path, eval, columns, seed, demands)?))
     }
 
     /// The training prompt at `cursor`, the number of prompts consumed before it.
-    pub fn train(&mut self, cursor: u64) -> Example {
+    ///
+    /// # Errors
+    ///
+    /// A bad row anywhere, where it was not found when the files were opened.
+    pub fn train(&mut self, cursor: u64) -> Result<Example> {
         match self {
-            Dataset::Arithmetic(task) => task.train(cursor),
+            Dataset::Arithmetic(task) => Ok(task.train(cursor)),
             Dataset::Jsonl(files) => files.train(cursor),
+        }
+    }
+
+    /// Its name, with numbers of rows where it is in files.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match self {
+            Dataset::Arithmetic(task) => task.name().to_owned(),
+            Dataset::Jsonl(files) => files.describe(),
         }
     }
 
@@ -97,16 +144,35 @@ fn ensure_available(source: &str, available: usize, count: usize) -> Result<()> 
 mod tests {
     use super::*;
 
+    /// Demands that what the embedded tokenizer can read meets.
+    pub(super) fn demands(tokenizer: &Tokenizer) -> Demands<'_> {
+        let (vocab_size, max_prompt_length) = (tokenizer.vocab_size(), 16);
+        Demands { tokenizer, vocab_size, max_prompt_length, on_bad_row: OnBadRow::Error, purpose: Purpose::Training }
+    }
+
+    fn open(name: &str, eval: Option<&Path>) -> Result<Dataset> {
+        let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
+        Dataset::open(name, eval, &Columns::default(), 0, &demands(&tokenizer))
+    }
+
     #[test]
     fn names_that_are_no_dataset_say_what_is() {
-        let error = Dataset::open("arithmetic", None, &Columns::default(), 0).unwrap_err().to_string();
+        let error = open("arithmetic", None).unwrap_err().to_string();
         assert!(error.contains("`arithmetic`:") && error.contains("`embedded:arithmetic`"), "{error}");
     }
 
     #[test]
     fn the_embedded_task_refuses_an_eval_file() {
-        let error = Dataset::open("embedded:arithmetic", Some(Path::new("eval.jsonl")), &Columns::default(), 0);
-        assert!(error.unwrap_err().to_string().contains("its own held-out prompts"));
+        let error = open("embedded:arithmetic", Some(Path::new("eval.jsonl"))).unwrap_err().to_string();
+        assert!(error.contains("its own held-out prompts"), "{error}");
+    }
+
+    #[test]
+    fn the_embedded_task_meets_demands_as_well() {
+        let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
+        let demands = Demands { max_prompt_length: 7, ..demands(&tokenizer) };
+        let error = Dataset::open("embedded:arithmetic", None, &Columns::default(), 0, &demands).unwrap_err();
+        assert!(error.to_string().starts_with("a prompt has 8 tokens, `data.max_prompt_length` is 7"), "{error}");
     }
 
     #[test]
@@ -114,11 +180,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("rows.jsonl");
         std::fs::write(&path, "{\"prompt\": \"2+2=\", \"answer\": 4}\n").unwrap();
-        let mut rows = Dataset::open(path.to_str().unwrap(), Some(&path), &Columns::default(), 0).unwrap();
-        let mut task = Dataset::open("embedded:arithmetic", None, &Columns::default(), 0).unwrap();
-        assert_eq!(rows.train(5).target(), "4");
-        assert_eq!(task.train(5).target(), task.train(5).solution.unwrap());
+        let mut rows = open(path.to_str().unwrap(), Some(&path)).unwrap();
+        let mut task = open("embedded:arithmetic", None).unwrap();
+        assert_eq!(rows.train(5).unwrap().target(), "4");
+        assert_eq!(task.train(5).unwrap().target(), task.train(5).unwrap().solution.unwrap());
         assert_eq!(rows.held_out(1).unwrap().len(), 1);
         assert_eq!(task.held_out(3).unwrap().len(), 3);
+        assert_eq!(task.describe(), "embedded:arithmetic");
     }
 }

@@ -1,9 +1,18 @@
 //! Text to token ids and back, by any Hugging Face `tokenizer.json`, and the ids that end and pad a completion.
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
+use super::contain::contain;
+use super::tokenizer_json;
 use crate::model::ModelFiles;
+
+/// What a panic over a text says about the file.
+const UNUSABLE: &str = "`tokenizer.json` cannot be used";
+/// Tokens that are decoded to see whether that can be done.
+const SAMPLES: u32 = 1000;
+/// Longest quotation of a text in a sentence, characters.
+const QUOTED: usize = 60;
 
 /// The JSON files beside a `tokenizer.json` that may say which tokens end and pad a completion; `Null` where there is none.
 #[derive(Clone, Debug, Default)]
@@ -63,26 +72,51 @@ impl Tokenizer {
     ///
     /// Errors: bytes that are no tokenizer, no end token, or an end or padding token outside the vocabulary.
     pub fn from_bytes(tokenizer_json: &[u8], configs: &TokenizerConfigs) -> Result<Self> {
-        let mut inner = tokenizers::Tokenizer::from_bytes(tokenizer_json)
+        tokenizer_json::check(tokenizer_json).map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))?;
+        let mut inner = contain(|| tokenizers::Tokenizer::from_bytes(tokenizer_json))?
             .map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
         let eos = eos_ids(&inner, configs)?;
         let pad = pad_id(&inner, configs)?.unwrap_or(eos[0]);
+        if let Some(size) = configs.model["vocab_size"].as_u64()
+            && let Some(id) = eos.iter().chain([&pad]).find(|id| u64::from(**id) >= size)
+        {
+            bail!(
+                "token {id} ends or fills completions, but the model's `vocab_size` is {size} (use the model's tokenizer)"
+            );
+        }
+        // Encodings are tried when rows are checked; completions have not been sampled yet.
+        let ids: Vec<u32> = (0..SAMPLES).collect();
+        contain(|| inner.decode(&ids, true).is_ok())?;
         Ok(Tokenizer { inner, eos, pad })
     }
 
     /// The ids of a prompt, no special tokens added; text that the vocabulary cannot express, or that gives no token, is an error.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, false);
-        let ids = encoding.map_err(|error| anyhow!("cannot encode `{text}`: {error}"))?.get_ids().to_vec();
-        ensure!(!ids.is_empty(), "`{text}` encodes to no tokens (does the tokenizer fit the dataset?)");
+        let ids = self.ids(text).with_context(|| format!("cannot encode `{}`", quote(text)))?;
+        ensure!(!ids.is_empty(), "`{}` encodes to no tokens (does the tokenizer fit the dataset?)", quote(text));
         Ok(ids)
+    }
+
+    fn ids(&self, text: &str) -> Result<Vec<u32>> {
+        let encode = |text: &str| contain(|| self.inner.encode_fast(text, false)).context(UNUSABLE);
+        let encoding = encode(text)?.map_err(|error| {
+            let alone = |c: &char| encode(c.encode_utf8(&mut [0; 4])).is_ok_and(|encoding| encoding.is_err());
+            let unknown = text.chars().find(alone);
+            unknown.map_or_else(
+                || anyhow!("{error}"),
+                |c| anyhow!("the tokenizer has no id for `{}`", quote(&c.to_string())),
+            )
+        })?;
+        Ok(encoding.get_ids().to_vec())
     }
 
     /// The text of completion ids, special tokens left out; ids outside the vocabulary give no text.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.inner.decode(ids, true).map_err(|error| anyhow!("cannot decode {} tokens: {error}", ids.len()))
+        contain(|| self.inner.decode(ids, true))
+            .context(UNUSABLE)?
+            .map_err(|error| anyhow!("cannot decode {} tokens: {error}", ids.len()))
     }
 
     /// The ids that end a completion, at least one; the first is the one to append to a training target.
@@ -99,6 +133,19 @@ impl Tokenizer {
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
+}
+
+/// The beginning of a text on one line, for a sentence.
+pub(super) fn quote(text: &str) -> String {
+    let mut quoted = String::new();
+    let mut chars = text.chars();
+    for c in chars.by_ref().take(QUOTED) {
+        match c {
+            '\n' | '\t' => quoted.extend(c.escape_default()),
+            c => quoted.push(c),
+        }
+    }
+    if chars.next().is_some() { quoted + "…" } else { quoted }
 }
 
 /// The tokenizer's own end token first, then the ids of the generation config (else of the model's).

@@ -1,22 +1,21 @@
 //! What a run reports about itself: one JSON object per step in `metrics.jsonl`, under TRL's names.
 
+pub mod journal;
 mod log;
 pub mod names;
 mod rollout;
 pub mod sink;
 mod timer;
 
-pub use log::truncate_after;
 pub use rollout::{lengths, rewards};
 pub use timer::Timer;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
-use capo_loader::files;
+use journal::{Journal, Mark};
 use timer::Timers;
 
 /// Metric names with their values, as the functions of this module return them for [`Metrics::extend`].
@@ -25,9 +24,11 @@ pub type Values = Vec<(String, f64)>;
 /// Collects the values of one step at a time and writes them to `metrics.jsonl`.
 #[derive(Debug)]
 pub struct Metrics {
-    path: PathBuf,
+    journal: Journal,
     /// Sum and number of the values recorded since the last flush.
     values: BTreeMap<String, (f64, u32)>,
+    /// Those of the rollout, which stand in the line of every step that uses it.
+    held: BTreeMap<String, (f64, u32)>,
     /// The component behind each name that a component recorded.
     owners: BTreeMap<String, String>,
     timers: Timers,
@@ -47,40 +48,29 @@ pub struct Flushed {
 }
 
 impl Metrics {
-    /// Metrics of a new run; a file that already holds lines is an error.
-    pub fn create(path: &Path) -> Result<Self> {
-        let used = path.metadata().is_ok_and(|found| found.len() > 0);
-        ensure!(
-            !used,
-            "`{}` already holds the metrics of a run (resume that run, or choose another output directory)",
-            path.display()
-        );
-        Ok(Self::new(path, 0))
-    }
-
-    /// Metrics of a run that goes on after `step`: lines of later steps are dropped, as they will be written again.
-    ///
-    /// `num_tokens` is the checkpointed [`Metrics::num_tokens`]. Errors: a file that is not a metrics file.
-    pub fn resume(path: &Path, step: u64, num_tokens: u64) -> Result<Self> {
-        truncate_after(path, step)?;
-        Ok(Self::new(path, num_tokens))
-    }
-
-    /// Metrics that nothing has been written of: for a run that is still being opened.
-    pub fn unwritten(path: &Path) -> Self {
-        Self::new(path, 0)
-    }
-
-    fn new(path: &Path, num_tokens: u64) -> Self {
+    /// Metrics that go on in `journal`; `num_tokens` is the checkpointed [`Metrics::num_tokens`].
+    pub fn new(journal: Journal, num_tokens: u64) -> Self {
         Metrics {
-            path: path.to_path_buf(),
+            journal,
             values: BTreeMap::new(),
+            held: BTreeMap::new(),
             owners: BTreeMap::new(),
             timers: Timers::default(),
             num_tokens,
             warnings: Vec::new(),
             warned: BTreeSet::new(),
         }
+    }
+
+    /// How far the file has come: for the checkpoint.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        self.journal.mark()
+    }
+
+    /// What has been recorded since the last flush is the rollout's: it stands in every line until the next rollout.
+    pub fn hold(&mut self) {
+        self.held = std::mem::take(&mut self.values);
     }
 
     /// Adds one value of `component` under `name`.
@@ -138,8 +128,9 @@ impl Metrics {
     ///
     /// Values that are not finite are written as null and warned about once per name. A failed write is an error.
     pub fn flush(&mut self, step: u64) -> Result<Flushed> {
-        let mut values: BTreeMap<String, f64> = std::mem::take(&mut self.values)
-            .into_iter()
+        let step_values = std::mem::take(&mut self.values);
+        let mut values: BTreeMap<String, f64> = (self.held.clone().into_iter())
+            .chain(step_values)
             .map(|(name, (sum, count))| (name, sum / f64::from(count)))
             .collect();
         values.insert("num_tokens".into(), self.num_tokens as f64);
@@ -149,7 +140,7 @@ impl Metrics {
         for (name, value) in values.iter().filter(|(_, value)| !value.is_finite()) {
             self.warn_once(name, format!("metric `{name}` is {value} at step {step}: written as null (told once)"));
         }
-        files::append_line(&self.path, &log::line(step, &values)?)?;
+        self.journal.append(&log::line(step, &values)?)?;
         Ok(Flushed { values, warnings: std::mem::take(&mut self.warnings) })
     }
 
@@ -177,6 +168,8 @@ mod tests_support {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn lines(path: &Path) -> Vec<String> {
@@ -187,7 +180,7 @@ mod tests {
     fn a_step_is_one_ordered_line() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");
-        let mut metrics = Metrics::create(&path).unwrap();
+        let mut metrics = Metrics::new(Journal::new(&path), 0);
         metrics.record("reward", 0.5);
         metrics.extend(vec![("loss".into(), 1.0), ("loss".into(), 2.0)]);
         metrics.count_tokens(7);
@@ -205,7 +198,7 @@ mod tests {
     fn values_that_are_not_finite_become_null_with_one_warning_each() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");
-        let mut metrics = Metrics::create(&path).unwrap();
+        let mut metrics = Metrics::new(Journal::new(&path), 0);
         metrics.record("kl", f64::NAN);
         metrics.record("loss", f64::INFINITY);
         let warnings = metrics.flush(1).unwrap().warnings;
@@ -217,8 +210,18 @@ mod tests {
     }
 
     #[test]
+    fn the_name_step_cannot_be_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let mut metrics = Metrics::new(Journal::new(&path), 0);
+        metrics.record("step", 9.0);
+        assert!(metrics.flush(1).unwrap().warnings[0].contains("`step`"));
+        assert_eq!(lines(&path), ["{\"step\":1,\"num_tokens\":0.0}"]);
+    }
+
+    #[test]
     fn a_name_has_one_owner() {
-        let mut metrics = Metrics::unwritten(Path::new("metrics.jsonl"));
+        let mut metrics = Metrics::new(Journal::new(Path::new("metrics.jsonl")), 0);
         for _ in 0..2 {
             metrics.record_of("a.advantage", "spread", 1.0).unwrap();
             let refused = metrics.record_of("b.objective", "spread", 3.0).unwrap_err();
@@ -232,7 +235,7 @@ mod tests {
     fn timers_sum_within_a_step_and_over_the_run() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");
-        let mut metrics = Metrics::create(&path).unwrap();
+        let mut metrics = Metrics::new(Journal::new(&path), 0);
         let mut seconds = Vec::new();
         for step in 1..=2 {
             for _ in 0..2 {
@@ -248,16 +251,18 @@ mod tests {
     }
 
     #[test]
-    fn a_new_run_refuses_an_old_file_and_a_resumed_one_continues_it() {
+    fn a_rollouts_values_stand_in_every_line_that_uses_it() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");
-        let mut metrics = Metrics::create(&path).unwrap();
-        metrics.count_tokens(5);
-        metrics.flush(1).unwrap();
-        metrics.flush(2).unwrap();
-        assert!(Metrics::create(&path).unwrap_err().to_string().contains("already holds the metrics"));
-        let mut resumed = Metrics::resume(&path, 1, metrics.num_tokens()).unwrap();
-        resumed.flush(2).unwrap();
-        assert_eq!(lines(&path), ["{\"step\":1,\"num_tokens\":5.0}", "{\"step\":2,\"num_tokens\":5.0}"]);
+        let mut metrics = Metrics::new(Journal::new(&path), 0);
+        for reward in [0.5, 0.25] {
+            metrics.record("reward", reward);
+            metrics.hold();
+            for step in 0..2 {
+                metrics.record("loss", 1.0);
+                let values = metrics.flush(step).unwrap().values;
+                assert_eq!((values["reward"], values["loss"]), (reward, 1.0));
+            }
+        }
     }
 }

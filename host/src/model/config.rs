@@ -9,6 +9,9 @@ use super::files::ModelFiles;
 /// The name of the configuration file in a model directory.
 pub const CONFIG_FILE: &str = "config.json";
 
+/// No size is larger: kernels and token ids count in 32 bits, and products of four sizes stay within 128.
+const LARGEST: usize = i32::MAX as usize;
+
 /// A Qwen2 configuration; keys that the model does not need are kept and written back unchanged.
 ///
 /// Source: `transformers.Qwen2Config`.
@@ -142,6 +145,19 @@ impl Config {
         ];
         for (key, value) in positive {
             ensure!(value > 0, "`{key}` is 0, expected at least 1 (correct `config.json`)");
+            ensure!(value <= LARGEST, "`{key}` is {value}, expected at most {LARGEST} (correct `config.json`)");
+        }
+        let numbers = [
+            ("rope_theta", self.rope_theta, f64::MIN_POSITIVE),
+            ("rms_norm_eps", self.rms_norm_eps, 0.0),
+            ("initializer_range", self.initializer_range, 0.0),
+        ];
+        for (key, value, least) in numbers {
+            let limit = if least > 0.0 { "above 0" } else { "0 or more" };
+            ensure!(
+                value >= least && value <= f64::from(f32::MAX),
+                "`{key}` is {value}, expected a number {limit} (correct `config.json`)"
+            );
         }
         let (heads, groups) = (self.num_attention_heads, self.num_key_value_heads);
         ensure!(
@@ -154,6 +170,7 @@ impl Config {
             self.hidden_size
         );
         let head_dim = self.head_dim();
+        ensure!(head_dim <= LARGEST, "`head_dim` is {head_dim}, expected at most {LARGEST} (correct `config.json`)");
         ensure!(
             head_dim > 0 && head_dim.is_multiple_of(2),
             "the head width {head_dim} is odd or 0, rotary embeddings need an even one (correct `config.json`)"

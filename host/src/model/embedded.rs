@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use capo_loader::manifest::SealedFolder;
 
 use super::ModelFiles;
 
@@ -22,7 +23,7 @@ const FILES: &[(&str, &[u8])] = files!("config.json", "model.safetensors", "toke
 ///
 /// # Errors
 ///
-/// When it is neither.
+/// When it is neither, or a checkpoint whose manifest is damaged.
 pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
     if model_name_or_path == TINY_ARITHMETIC {
         return Ok(ModelFiles::Embedded(FILES));
@@ -32,6 +33,9 @@ pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
         bail!(
             "no model `{model_name_or_path}`: neither an embedded one nor a directory (embedded: `{TINY_ARITHMETIC}`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)"
         );
+    }
+    if SealedFolder::is_one(&path) {
+        return Ok(ModelFiles::Checkpoint(SealedFolder::open(&path)?));
     }
     Ok(ModelFiles::Directory(path))
 }

@@ -1,15 +1,19 @@
 //! Where the files of a model come from.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Error, Result, anyhow, bail};
+use capo_loader::files;
+use capo_loader::manifest::SealedFolder;
 
 /// The files of one model: a Hugging Face directory, or bytes inside the executable.
 #[derive(Debug, Clone)]
 pub enum ModelFiles {
     /// A directory on disk.
     Directory(PathBuf),
+    /// A directory with a manifest, as checkpoints have: every file is compared with it.
+    Checkpoint(SealedFolder),
     /// Pairs of file name and contents.
     Embedded(&'static [(&'static str, &'static [u8])]),
 }
@@ -20,11 +24,9 @@ impl ModelFiles {
         match self {
             Self::Directory(directory) => {
                 let path = directory.join(name);
-                let bytes = std::fs::read(&path).map_err(|error| {
-                    anyhow!("cannot read `{}`: {error} (give a Hugging Face model directory)", path.display())
-                })?;
-                Ok(Cow::Owned(bytes))
+                Ok(Cow::Owned(files::bytes(&path).map_err(|error| unreadable(&path, &error))?))
             }
+            Self::Checkpoint(folder) => folder.read(name).map(Cow::Owned),
             Self::Embedded(files) => match files.iter().find(|(file, _)| *file == name) {
                 Some((_, bytes)) => Ok(Cow::Borrowed(bytes)),
                 None => bail!("the built-in model has no file `{name}` (give a model directory instead)"),
@@ -32,10 +34,20 @@ impl ModelFiles {
         }
     }
 
-    /// Whether the file `name` exists.
+    /// The size of the file `name`, bytes; a missing file is an error that names its path.
+    pub fn size(&self, name: &str) -> Result<u64> {
+        match self {
+            Self::Directory(directory) => size(&directory.join(name)),
+            Self::Checkpoint(folder) => size(&folder.dir().join(name)),
+            Self::Embedded(_) => Ok(self.read(name)?.len() as u64),
+        }
+    }
+
+    /// Whether there is a file `name`, be it one that cannot be read.
     pub fn contains(&self, name: &str) -> bool {
         match self {
-            Self::Directory(directory) => directory.join(name).is_file(),
+            Self::Directory(directory) => directory.join(name).exists(),
+            Self::Checkpoint(folder) => folder.contains(name),
             Self::Embedded(files) => files.iter().any(|(file, _)| *file == name),
         }
     }
@@ -44,7 +56,16 @@ impl ModelFiles {
     pub fn describe(&self, name: &str) -> String {
         match self {
             Self::Directory(directory) => format!("`{}`", directory.join(name).display()),
+            Self::Checkpoint(folder) => format!("`{}`", folder.dir().join(name).display()),
             Self::Embedded(_) => format!("`{name}` of the built-in model"),
         }
     }
+}
+
+fn size(path: &Path) -> Result<u64> {
+    files::size(path).map_err(|error| unreadable(path, &error))
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Error {
+    anyhow!("cannot read `{}`: {error} (give a Hugging Face model directory)", path.display())
 }

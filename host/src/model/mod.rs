@@ -20,6 +20,7 @@ mod qwen2;
 mod sample;
 mod scores;
 mod sequences;
+mod size;
 
 pub use config::{CONFIG_FILE, Config, TokenIds};
 pub use files::ModelFiles;

@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;
+use super::size;
 use capo_loader::files::write_atomic;
 
 /// The name of the weight file of an unsharded model.
@@ -75,8 +76,9 @@ impl Params {
     ///
     /// A missing or truncated file, and a missing, extra or wrongly shaped tensor, are errors with path and name.
     pub fn load(files: &ModelFiles, config: &Config, device: &Device) -> Result<Self> {
-        let mut loading = Loading { expected: shapes(config), vars: BTreeMap::new(), spare_head: None };
         let names = weight_files(files)?;
+        size::fits_files(config, files, &names)?;
+        let mut loading = Loading { expected: shapes(config), vars: BTreeMap::new(), spare_head: None };
         for name in &names {
             let bytes = files.read(name)?;
             loading.add(&bytes, config, device).with_context(|| format!("cannot use {}", files.describe(name)))?;
@@ -87,8 +89,10 @@ impl Params {
 
     /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`, biases 0, norms 1.
     ///
-    /// Draws in name order, row-major. Source: `Qwen2PreTrainedModel._init_weights`.
+    /// Draws in name order, row-major. Sizes beyond the memory there is are an error. Source:
+    /// `Qwen2PreTrainedModel._init_weights`.
     pub fn init(config: &Config, device: &Device, fill_normal: &mut dyn FnMut(&mut [f32])) -> Result<Self> {
+        size::fits_memory(config, device)?;
         let mut vars = BTreeMap::new();
         for (name, shape) in shapes(config) {
             let count = shape.iter().product();

@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use candle_core::{DType, Device};
 
 use super::config::Config;
 use super::files::ModelFiles;
 use super::params::Params;
+use super::size;
 use crate::rng;
 
 /// A language model whose weights can be trained.
@@ -78,6 +79,17 @@ impl Policy {
     /// Writes a Hugging Face directory, see `Params::save`.
     pub fn save(&self, directory: &std::path::Path) -> Result<()> {
         self.params.save(&self.config, directory)
+    }
+
+    /// Refuses prompts and completions, the latter by the section of their setting, that together have more tokens than positions, or
+    /// of which `rows` at a time do not fit into memory.
+    pub fn check_lengths(&self, prompt: usize, (section, completion): (&str, usize), rows: usize) -> Result<()> {
+        let (sum, limit) = (prompt.saturating_add(completion), self.config.max_position_embeddings);
+        ensure!(
+            sum <= limit,
+            "`data.max_prompt_length` {prompt} and `{section}.max_completion_length` {completion} make {sum} tokens, the model has {limit} positions (lower one of them)"
+        );
+        size::fits_cache(&self.config, rows, completion, self.dtype, &self.device)
     }
 
     /// Splits `rows` rows into equal parts of at most `most`, worked on side by side; one part unless the model is small.

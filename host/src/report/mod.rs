@@ -17,10 +17,9 @@ use crate::optim::StepOutcome;
 use crate::run::checkpoint;
 use crate::stages::backward::Reduced;
 use crate::stages::batch::StepBatch;
-use capo_loader::files;
 use terminal::{grouped, say};
 
-use crate::run::{COMPLETIONS_FILE, Run};
+use crate::run::Run;
 use crate::stages::rollout::Rollout;
 use capo_loader::mask::Keep;
 use rejections::Rejections;
@@ -56,8 +55,8 @@ impl Report {
         self.bar.suspend(|| say(line));
     }
 
-    /// Says what is about to happen.
-    pub fn opening(&self, run: &Run) {
+    /// Says what is about to happen; `sources` are lines about where the settings came from.
+    pub fn opening(&self, run: &Run, sources: &[String]) {
         let config = &run.config;
         let masks: Vec<&str> = run.components.masks.iter().map(capo_plugin::Mask::id).collect();
         let masks = if masks.is_empty() { "none".to_owned() } else { masks.join(", ") };
@@ -65,10 +64,11 @@ impl Report {
             "model      {} ({} parameters)\ndata       {}\nadvantage  {}\nobjective  {}\nmasks      {masks}",
             config.model.model_name_or_path,
             grouped(run.policy.params().element_count() as u64),
-            config.data.dataset_name,
+            run.dataset.describe(),
             run.components.advantage.id(),
             run.components.objective.id(),
         ));
+        sources.iter().for_each(|line| self.say(line));
         if config.train.device != device::CPU || config.train.dtype != Dtype::F32 {
             let dtype = candle_core::DType::from(config.train.dtype);
             self.say(&format!("device     {}, {}", config.train.device, dtype.as_str()));
@@ -77,19 +77,28 @@ impl Report {
             "run        {} ({} steps of {} completions, seed {})",
             run.dir.display(),
             config.train.max_steps,
-            config.train.step_batch_size(),
+            config.sizes.step,
             config.train.seed
         ));
         if run.progress.step > 0 {
             self.say(&format!("resuming   after step {}", run.progress.step));
         }
+        if !run.changed.is_empty() {
+            self.say(&format!("changed    {}", run.changed.join(", ")));
+        }
     }
 
-    /// Says how good the model is before training.
-    pub fn started(&self, run: &Run) {
+    /// Says how good the model is before training, to the metrics too, as of step 0.
+    ///
+    /// # Errors
+    ///
+    /// When the metrics cannot be written.
+    pub fn started(&self, run: &mut Run) -> Result<()> {
         if let Some(accuracy) = run.progress.accuracy_before {
+            run.metrics.flush(0)?;
             self.say(&format!("held-out accuracy {:.1}% before training", 100.0 * accuracy));
         }
+        Ok(())
     }
 
     /// Ends a step: writes its metrics, and every `logging.logging_steps` a line.
@@ -106,7 +115,7 @@ impl Report {
         self.first_step.get_or_insert_with(|| self.started.elapsed());
         self.bar.set_position(step);
         for warning in flushed.warnings.iter().chain(&self.rejections.step(&flushed.values)) {
-            self.bar.suspend(|| eprintln!("warning: {warning}"));
+            self.bar.suspend(|| terminal::warn(warning));
         }
         let every = run.config.logging.logging_steps;
         let value = |name: &str| flushed.values.get(name).copied();
@@ -153,6 +162,9 @@ impl Report {
             grouped(progress.completion_tokens),
             progress.skipped_steps
         ));
+        for gap in &run.records.gaps {
+            self.say(&format!("{:<18} {}", gap.file, gap.sentence()));
+        }
         if let Some(line) = self.rejections.closing().filter(|_| finished) {
             self.say(&line);
         }
@@ -205,7 +217,6 @@ pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
     run.metrics.extend(metrics::rewards(&rollout.rewards, run.config.rollout.num_generations)?);
     run.metrics.count_tokens(rollout.tokens);
     if run.config.logging.log_completions {
-        let path = run.dir.join(COMPLETIONS_FILE);
         for (sample, reward) in rollout.texts.iter().zip(&rollout.rewards.total) {
             let mut line = serde_json::json!({ "step": run.progress.step + 1, "reward": reward });
             if let (Some(line), serde_json::Value::Object(sample)) =
@@ -213,7 +224,7 @@ pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
             {
                 line.extend(sample);
             }
-            files::append_line(&path, &line.to_string())?;
+            run.completions.append(&line.to_string())?;
         }
     }
     Ok(())

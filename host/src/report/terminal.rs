@@ -1,10 +1,39 @@
 //! Words on the terminal: lines of output, errors as sentences, numbers as people read them.
 
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
+use std::sync::OnceLock;
 
-/// Writes a line to standard output. Where nobody reads it any more, the work goes on.
+use anyhow::{Result, bail};
+use capo_loader::terminal::escape;
+pub use capo_loader::terminal::{error, note, warn};
+
+/// The first failure of standard output.
+static FAILURE: OnceLock<String> = OnceLock::new();
+
+/// Writes a line to standard output. Where that fails, the work goes on, and [`check`] says so at its end.
 pub fn say(line: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{line}");
+    heard(writeln!(io::stdout().lock(), "{}", escape(line)));
+}
+
+/// Takes note of a failure to write to standard output. That nobody reads any more is none.
+pub fn heard(written: io::Result<()>) {
+    if let Err(error) = written.and_then(|()| io::stdout().lock().flush())
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        let _ = FAILURE.set(error.to_string());
+    }
+}
+
+/// Whether everything said could be written.
+///
+/// # Errors
+///
+/// The first failure.
+pub fn check() -> Result<()> {
+    match FAILURE.get() {
+        Some(failure) => bail!("standard output cannot be written: {failure} (some of what was said is lost)"),
+        None => Ok(()),
+    }
 }
 
 /// A share as a percentage.

@@ -1,13 +1,19 @@
-//! A run: everything that the loop works with. `open` opens it, `checkpoint` keeps what lasts of it.
+//! A run: everything that the loop works with. `open` opens it, in a `directory` of its own; `checkpoint` keeps what lasts of it.
 
 pub mod checkpoint;
+pub mod directory;
+mod lock;
+pub mod moment;
 mod open;
 pub mod provenance;
+mod records;
+mod settings;
+mod states;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use capo_loader::registry::Components;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::{Inputs, OptimizerInfo, OptimizerKind};
@@ -16,11 +22,15 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::data::{Dataset, Example, Tokenizer};
 use crate::metrics::Metrics;
+use crate::metrics::journal::Journal;
 use crate::model::{ModelFiles, Policy};
 use crate::optim::{AdamW, AdamWConfig, Schedule};
 use crate::reward::Rewards;
 use crate::stages::batch::StepInfo;
 use crate::stages::score::{Needs, Work};
+use lock::Lock;
+use moment::Moment;
+use records::Records;
 
 /// The file that holds a run's settings, in its directory.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -83,6 +93,18 @@ pub struct Run {
     pub schedule: Schedule,
     /// The current step's numbers.
     pub metrics: Metrics,
+    /// Completions with their rewards, where the config asks for them.
+    pub completions: Journal,
+    /// How far both had come at each checkpoint.
+    pub records: Records,
+    /// The settings that a resume takes with others than before, in words.
+    pub changed: Vec<String>,
+    /// The last moment between two rollouts, while the run can still be saved as it was then.
+    pub moment: Option<Moment>,
+    /// Whether such a moment holds the components' states.
+    pub remembers: bool,
+    /// Held while the run is open; none before it has a directory.
+    lock: Option<Lock>,
     /// Components' warnings already shown.
     pub warned: BTreeSet<String>,
     /// Ends the process where a component does not come back.
@@ -96,16 +118,10 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// When the folder cannot be made, or a new run would leave its batches among others.
+    /// When the disk refuses.
     pub fn dump_batches(&mut self, dir: Option<&Path>) -> Result<()> {
         if let Some(dir) = dir {
-            let used = || std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
-            ensure!(
-                self.progress.step > 0 || !used(),
-                "`--dump-batches {}` is not empty (choose another folder)",
-                dir.display()
-            );
-            std::fs::create_dir_all(dir).with_context(|| format!("cannot make the folder `{}`", dir.display()))?;
+            directory::ready_for_batches(dir, self.progress.step)?;
             self.needs = self.needs.with(Inputs::LAST_LAYER);
             self.dump = Some(dir.to_owned());
         }

@@ -3,15 +3,18 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
-use capo_loader::files;
+use anyhow::{Result, bail};
 use capo_loader::registry::{Components, Registry};
+use capo_loader::terminal;
 use capo_loader::watchdog::Watchdog;
 
-use super::{COMPLETIONS_FILE, CONFIG_FILE, METRICS_FILE, Progress, Run, checkpoint, provenance};
+use super::lock::Lock;
+use super::records::{Marks, Records};
+use super::{COMPLETIONS_FILE, CONFIG_FILE, METRICS_FILE, Progress, Run, checkpoint, directory, provenance, settings};
 use crate::config::Config;
-use crate::data::Tokenizer;
+use crate::data::{Purpose, Tokenizer};
 use crate::metrics::Metrics;
+use crate::metrics::journal::{Expected, Journal, Mark};
 use crate::model::{ModelFiles, Policy, device, embedded};
 use crate::optim::{AdamW, AdamWConfig, Schedule};
 use crate::reward::Rewards;
@@ -27,41 +30,101 @@ impl Run {
     /// them are open.
     pub fn start(mut config: Config, registry: &Registry) -> Result<Self> {
         config.make_paths_absolute()?;
-        let mut run = Self::open(config, registry, PathBuf::new())?;
-        run.dir = make_dir(&run.config)?;
-        run.watchdog.started(&run.dir);
         // The directory knows where it is; without this its settings can be used for another run.
-        run.config.train.output_dir = None;
-        files::write_atomic(&run.dir.join(CONFIG_FILE), toml::to_string(&run.config)?.as_bytes())?;
-        provenance::start(&run.dir, registry.plugins())?;
-        run.metrics = Metrics::create(&run.dir.join(METRICS_FILE))?;
+        let dir = config.train.output_dir.take();
+        dir.as_deref().map_or(Ok(()), directory::check_free)?;
+        let mut run = Self::open(config, registry)?;
+        let name = format!("{}-seed{}", run.config.recipe.as_deref().unwrap_or("run"), run.config.train.seed);
+        let settings = toml::to_string(&run.config)?;
+        let (dir, lock) = directory::make(dir.as_deref(), &name, &settings, registry.plugins())?;
+        run.settle(&dir, lock);
+        run.metrics = Metrics::new(Journal::new(&dir.join(METRICS_FILE)), 0);
+        run.completions = Journal::new(&dir.join(COMPLETIONS_FILE));
         Ok(run)
     }
 
-    /// Takes up the run in `dir` at its newest checkpoint, or from its start where it has none.
+    /// Takes up the run in `dir`, which `lock` was taken of, at its newest checkpoint, or from its start where it has none.
     ///
     /// # Errors
     ///
-    /// When `dir` is not a run, a checkpoint is damaged, or a component refuses its state.
-    pub fn resume(config: Config, registry: &Registry, dir: &Path) -> Result<Self> {
-        let mut run = Self::open(config, registry, dir.to_owned())?;
-        run.watchdog.started(dir);
-        checkpoint::load_newest(&mut run)?;
-        provenance::go_on(dir, run.progress.step, registry.plugins())?;
-        run.metrics = Metrics::resume(&dir.join(METRICS_FILE), run.progress.step, run.progress.num_tokens)?;
-        crate::metrics::truncate_after(&dir.join(COMPLETIONS_FILE), run.progress.step)?;
+    /// When `dir` is not a run, a checkpoint is damaged, its settings are not those that it was made with and no change is allowed, or a
+    /// component refuses its state.
+    pub fn resume(config: Config, registry: &Registry, dir: &Path, lock: Lock, allow_changes: bool) -> Result<Self> {
+        let step = checkpoint::newest(dir)?;
+        let settings = toml::to_string(&config)?;
+        let changed = settings::changes(&provenance::settings_at(dir, step)?, &settings)?;
+        if !changed.is_empty() && !allow_changes {
+            let made = if step == 0 {
+                "the run began with".into()
+            } else {
+                format!("its checkpoint of step {step} was made with")
+            };
+            bail!(
+                "the settings of `{}` are not those that {made}: {} (put them back, or take them with `--allow-changed-config`)",
+                dir.join(CONFIG_FILE).display(),
+                changed.join(", ")
+            );
+        }
+        let mut run = Self::open(config, registry)?;
+        run.changed = changed;
+        run.settle(dir, lock);
+        run.watchdog.place().at(step);
+        run.watchdog.place().saved(step);
+        checkpoint::load(&mut run, step)?;
+        provenance::go_on(dir, step, registry.plugins(), settings)?;
+        run.take_up_records()?;
         Ok(run)
     }
 
-    fn open(config: Config, registry: &Registry, dir: PathBuf) -> Result<Self> {
+    /// The run has a directory from now on.
+    fn settle(&mut self, dir: &Path, lock: Lock) {
+        self.watchdog.place().started(dir);
+        self.dir = dir.to_owned();
+        self.lock = Some(lock);
+    }
+
+    /// Metrics and completions go on where they were at the checkpoint; what is wrong with them is told.
+    fn take_up_records(&mut self) -> Result<()> {
+        let (dir, step) = (&self.dir, self.progress.step);
+        let mut marks = Some(Marks::default());
+        if step > 0 {
+            self.records = Records::read(dir).unwrap_or_else(|error| {
+                let sentence = "what has changed in metrics and completions cannot be told; the run goes on";
+                terminal::warn(&format!("{error:#}: {sentence}"));
+                Records::default()
+            });
+            marks = self.records.at(step).cloned();
+        }
+        let (metrics, completions) = marks.map(|marks| (marks.metrics, marks.completions)).unzip();
+        let every = self.config.sizes.steps_per_rollout;
+        let logged = if self.config.logging.log_completions { step } else { 0 };
+        let resume =
+            |file: &str, mark: Option<Mark>, expected| Journal::resume(&dir.join(file), mark.as_ref(), expected);
+        let (metrics, first) = resume(METRICS_FILE, metrics, Expected { step, every: 1, once: true })?;
+        let (completions, second) =
+            resume(COMPLETIONS_FILE, completions, Expected { step: logged, every, once: false })?;
+        for gap in first.into_iter().chain(second) {
+            self.records.tell(dir, gap)?;
+        }
+        self.metrics = Metrics::new(metrics, self.progress.num_tokens);
+        self.completions = completions;
+        Ok(())
+    }
+
+    /// Opens everything but the directory.
+    fn open(config: Config, registry: &Registry) -> Result<Self> {
         let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
         let components = registry.build(&config.advantage, &config.objective, &config.mask, &watchdog)?;
         check_reduction(&components.objective)?;
         let model_files = embedded::model_files(&config.model.model_name_or_path)?;
         let policy = open_policy(&config, &model_files)?;
         let tokenizer = Tokenizer::open(&model_files)?;
-        check_lengths(&config, &policy)?;
-        let dataset = config.data.open(config.train.seed)?;
+        policy.check_lengths(
+            config.data.max_prompt_length,
+            ("rollout", config.rollout.max_completion_length),
+            config.sizes.rollout,
+        )?;
+        let dataset = config.data.open(config.train.seed, Purpose::Training, &tokenizer, &policy)?;
         let held_out =
             if config.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(config.eval.num_prompts)? };
         let rewards = Rewards::build(registry, &config.reward, &watchdog)?;
@@ -79,12 +142,11 @@ impl Run {
         let schedule =
             Schedule::new(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.max_steps)?;
         let reference = if needs.reference() { Some(policy.reference()?) } else { None };
-        let metrics = Metrics::unwritten(&dir.join(METRICS_FILE));
-        let (progress, warned) = (Progress::default(), BTreeSet::new());
+        let nowhere = Journal::new(Path::new(""));
         Ok(Self {
             config,
-            dir,
-            progress,
+            dir: PathBuf::new(),
+            progress: Progress::default(),
             policy,
             reference,
             tokenizer,
@@ -96,8 +158,14 @@ impl Run {
             needs,
             optimizer,
             schedule,
-            metrics,
-            warned,
+            metrics: Metrics::new(nowhere.clone(), 0),
+            completions: nowhere,
+            records: Records::default(),
+            changed: Vec::new(),
+            moment: None,
+            remembers: true,
+            lock: None,
+            warned: BTreeSet::new(),
             watchdog,
             dump: None,
         })
@@ -126,44 +194,4 @@ fn needs(components: &Components, config: &Config, policy: &Policy) -> Result<Ne
         (k, _) => k,
     };
     Needs::new(&asked, policy.config(), k)
-}
-
-fn check_lengths(config: &Config, policy: &Policy) -> Result<()> {
-    let (prompt, completion) = (config.data.max_prompt_length, config.rollout.max_completion_length);
-    let limit = policy.config().max_position_embeddings;
-    ensure!(
-        prompt + completion <= limit,
-        "`data.max_prompt_length` {prompt} and `rollout.max_completion_length` {completion} make {} tokens, the model has {limit} positions (lower one of them)",
-        prompt + completion
-    );
-    Ok(())
-}
-
-/// The directory that the config names, or `runs/NAME-seedS[-N]`, made now.
-fn make_dir(config: &Config) -> Result<PathBuf> {
-    if let Some(dir) = &config.train.output_dir {
-        if dir.exists() {
-            bail!(
-                "`train.output_dir` `{}` exists already (choose another, or go on with `--resume {}`)",
-                dir.display(),
-                dir.display()
-            );
-        }
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot make the run directory `{}`", dir.display()))?;
-        return Ok(dir.clone());
-    }
-    let name = config.recipe.as_deref().unwrap_or("run");
-    let base = format!("{name}-seed{}", config.train.seed);
-    std::fs::create_dir_all("runs").context("cannot make the folder `runs`")?;
-    for number in 1_u32.. {
-        let dir = Path::new("runs").join(if number == 1 { base.clone() } else { format!("{base}-{number}") });
-        match std::fs::create_dir(&dir) {
-            Ok(()) => return Ok(dir),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot make the run directory `{}`", dir.display()));
-            }
-        }
-    }
-    unreachable!("there are more numbers than directories")
 }

@@ -1,21 +1,33 @@
-//! Which plugins a run was made with, and from which step on: `plugins.json` in its directory.
+//! What a run was made with, plugins and settings, and from which step on: `provenance.json` in its directory.
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use capo_loader::{PluginRecord, files};
+use anyhow::{Context, Result, bail};
+use capo_loader::{PluginRecord, owner, seal};
 use serde::{Deserialize, Serialize};
 
-/// The file that names a run's plugins, in its directory.
-const FILE: &str = "plugins.json";
+use super::CONFIG_FILE;
 
-/// The plugins of a stretch of steps.
+/// The file's name, in a run's directory.
+pub const FILE: &str = "provenance.json";
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Provenance {
+    /// Never empty, by steps.
+    periods: Vec<Period>,
+}
+
+/// What a stretch of steps was made with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Period {
+pub struct Period {
     /// Steps that were done before.
-    from_step: u64,
-    plugins: Vec<PluginRecord>,
+    pub from_step: u64,
+    /// The plugins that were loaded.
+    pub plugins: Vec<PluginRecord>,
+    /// All settings, as TOML.
+    pub settings: String,
 }
 
 /// The plugins that the run in `dir` used last.
@@ -27,13 +39,46 @@ pub fn latest(dir: &Path) -> Result<Vec<PluginRecord>> {
     Ok(read(dir)?.pop().map(|period| period.plugins).unwrap_or_default())
 }
 
+/// The settings that the run in `dir` has had since before step `step` was done: those that its checkpoint was made with.
+///
+/// # Errors
+///
+/// When the file is missing or damaged.
+pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
+    let periods = read(dir)?;
+    let before = periods.into_iter().rev().find(|period| period.from_step <= step);
+    before
+        .map(|period| period.settings)
+        .with_context(|| format!("`{}` knows nothing of step {step}", dir.join(FILE).display()))
+}
+
+/// Refuses to load `plugins`, which the run in `dir` names, where somebody else may have written them there.
+///
+/// # Errors
+///
+/// Who that may be, and what they name.
+pub fn check_owner(dir: &Path, plugins: &[PluginRecord]) -> Result<()> {
+    for path in [dir.to_owned(), dir.join(FILE), dir.join(CONFIG_FILE)] {
+        let shown = path.display();
+        let metadata = std::fs::metadata(&path).with_context(|| format!("cannot examine `{shown}`"))?;
+        if let Some(stranger) = owner::stranger(&metadata) {
+            let named =
+                plugins.iter().map(|plugin| format!("`{}`", plugin.path.display())).collect::<Vec<_>>().join(", ");
+            bail!(
+                "the run is not yours alone: `{shown}` may be changed by {stranger}, and a resume would load {named}, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)"
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Writes down what a new run in `dir` starts with.
 ///
 /// # Errors
 ///
 /// When the file cannot be written.
-pub fn start(dir: &Path, plugins: Vec<PluginRecord>) -> Result<()> {
-    write(dir, &[Period { from_step: 0, plugins }])
+pub fn start(dir: &Path, plugins: Vec<PluginRecord>, settings: String) -> Result<()> {
+    write(dir, vec![Period { from_step: 0, plugins, settings }])
 }
 
 /// Writes down what the run in `dir` goes on with after `step`; nothing where that has not changed.
@@ -41,22 +86,21 @@ pub fn start(dir: &Path, plugins: Vec<PluginRecord>) -> Result<()> {
 /// # Errors
 ///
 /// When the file is missing or damaged, or cannot be written.
-pub fn go_on(dir: &Path, step: u64, plugins: Vec<PluginRecord>) -> Result<()> {
-    let mut periods = read(dir)?;
-    if periods.last().is_some_and(|last| last.plugins == plugins) {
-        return Ok(());
-    }
+pub fn go_on(dir: &Path, step: u64, plugins: Vec<PluginRecord>, settings: String) -> Result<()> {
+    let before = read(dir)?;
+    let mut periods = before.clone();
     // What was done after this step is gone.
     periods.retain(|period| period.from_step < step);
-    periods.push(Period { from_step: step, plugins });
-    write(dir, &periods)
+    if periods.last().is_none_or(|last| last.plugins != plugins || last.settings != settings) {
+        periods.push(Period { from_step: step, plugins, settings });
+    }
+    if periods == before { Ok(()) } else { write(dir, periods) }
 }
 
 fn read(dir: &Path) -> Result<Vec<Period>> {
-    let path = dir.join(FILE);
-    serde_json::from_slice(&files::read(&path)?).with_context(|| format!("`{}` is damaged", path.display()))
+    Ok(seal::read::<Provenance>(&dir.join(FILE))?.periods)
 }
 
-fn write(dir: &Path, periods: &[Period]) -> Result<()> {
-    files::write_atomic(&dir.join(FILE), &serde_json::to_vec_pretty(periods)?)
+fn write(dir: &Path, periods: Vec<Period>) -> Result<()> {
+    seal::write(&dir.join(FILE), &Provenance { periods })
 }

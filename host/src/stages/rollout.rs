@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use capo_plugin::Sink;
 
 use crate::config::RolloutConfig;
@@ -68,7 +68,7 @@ pub struct Sample {
 pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, sampler: Sampler<'_>) -> Result<Rollout> {
     let group = sampler.config.num_generations;
     let prompts = sampler.completions / group;
-    let examples: Vec<Example> = (0..prompts as u64).map(|i| dataset.train(cursor + i)).collect();
+    let examples = (0..prompts as u64).map(|i| dataset.train(cursor + i)).collect::<Result<Vec<Example>>>()?;
     let examples: Vec<&Example> = examples.iter().flat_map(|example| std::iter::repeat_n(example, group)).collect();
     let prompt_ids = encode(&examples, sampler.tokenizer, sampler.max_prompt_length)?;
     let mut rngs = (0..prompts as u64)
@@ -120,17 +120,7 @@ fn score(
 
 /// Prompt ids; a prompt beyond `limit` tokens is an error.
 pub(crate) fn encode(examples: &[&Example], tokenizer: &Tokenizer, limit: usize) -> Result<Vec<Vec<u32>>> {
-    let encode = |example: &&Example| {
-        let ids = tokenizer.encode(&example.prompt)?;
-        ensure!(
-            ids.len() <= limit,
-            "a prompt has {} tokens, `data.max_prompt_length` is {limit} (raise it, or shorten the prompt `{}`)",
-            ids.len(),
-            example.prompt.chars().take(60).collect::<String>()
-        );
-        Ok(ids)
-    };
-    examples.iter().map(encode).collect()
+    examples.iter().map(|example| example.prompt_ids(tokenizer, limit)).collect()
 }
 
 pub(crate) fn decode(completions: &[Completion], examples: &[&Example], tokenizer: &Tokenizer) -> Result<Vec<Sample>> {

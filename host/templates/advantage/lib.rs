@@ -52,7 +52,8 @@ register!(
     AdvantageEstimator,
     LeaveOneOut,
     "plugin-name.advantage",
-    "reward - mean reward of the group's other completions"
+    "reward - mean reward of the group's other completions",
+    { max_advantage = max_advantage() => "largest advantage, reward units" }
 );
 
 #[cfg(test)]

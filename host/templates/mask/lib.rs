@@ -34,7 +34,8 @@ register!(
     PreBackwardMask,
     SurpriseLimit,
     "plugin-name.mask",
-    "drops tokens above a surprise limit"
+    "drops tokens above a surprise limit",
+    { max_nats = max_nats() => "largest surprise kept, nats" }
 );
 
 #[cfg(test)]

@@ -45,7 +45,8 @@ register!(
     Objective,
     LimitedRatio,
     "plugin-name.objective",
-    "policy gradient with a limited importance weight"
+    "policy gradient with a limited importance weight",
+    { max_ratio = max_ratio() => "largest weight of a token" }
 );
 
 #[cfg(test)]

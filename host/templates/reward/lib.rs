@@ -50,7 +50,11 @@ register!(
     Reward,
     Brevity,
     "plugin-name.reward",
-    "1 for a right answer, minus a price per token"
+    "1 for a right answer, minus a price per token",
+    {
+        price = price() => "what a token costs, reward units",
+        answer_separator = answer_separator() => "the answer is the text after the last one of these",
+    }
 );
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use capo_plugin::prelude::*;
+use capo_plugin::{KeyDocs, keys};
 
 /// `(reward − mean of its group) / (std of its group + epsilon)`, std unbiased (TRL `scale_rewards="group"`).
 ///
@@ -17,6 +18,11 @@ pub struct GroupNormalized {
 
 fn default_epsilon() -> f32 {
     1e-4
+}
+
+impl GroupNormalized {
+    /// What its keys mean, for `register!`.
+    pub const KEYS: KeyDocs = keys! { epsilon = default_epsilon() => "added to the standard deviation, reward units" };
 }
 
 impl AdvantageEstimator for GroupNormalized {

@@ -9,4 +9,4 @@ mod advantage;
 mod objective;
 
 pub use advantage::{GroupCentered, GroupNormalized, RewardAsAdvantage};
-pub use objective::{ByCompletion, ByFixedLength, ClippedSurrogate, DefaultReduction, PolicyGradient};
+pub use objective::{ByCompletion, ByFixedLength, ClippedSurrogate, DefaultReduction, PolicyGradient, ReductionName};

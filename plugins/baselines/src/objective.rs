@@ -3,11 +3,13 @@
 use std::marker::PhantomData;
 
 use capo_plugin::prelude::*;
+use capo_plugin::{KeyDocs, keys};
+use serde::Serialize;
 
 /// Which reduction an id uses when its table does not say.
 pub trait DefaultReduction: Send {
-    /// The reduction.
-    const REDUCTION: Reduction;
+    /// The reduction's name in a table.
+    const REDUCTION: ReductionName;
 }
 
 /// Mean over completions of their means (GRPO).
@@ -15,7 +17,7 @@ pub trait DefaultReduction: Send {
 pub struct ByCompletion;
 
 impl DefaultReduction for ByCompletion {
-    const REDUCTION: Reduction = Reduction::COMPLETION_MEAN;
+    const REDUCTION: ReductionName = ReductionName::CompletionMean;
 }
 
 /// Sum ÷ (B · `max_completion_length`) (Dr.GRPO).
@@ -23,15 +25,18 @@ impl DefaultReduction for ByCompletion {
 pub struct ByFixedLength;
 
 impl DefaultReduction for ByFixedLength {
-    const REDUCTION: Reduction = Reduction::FIXED_LENGTH;
+    const REDUCTION: ReductionName = ReductionName::FixedLength;
 }
 
 /// The names of reductions in a table.
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum ReductionName {
+pub enum ReductionName {
+    /// [`Reduction::COMPLETION_MEAN`].
     CompletionMean,
+    /// [`Reduction::FIXED_LENGTH`].
     FixedLength,
+    /// [`Reduction::TOKEN_MEAN`].
     TokenMean,
 }
 
@@ -50,18 +55,8 @@ impl From<ReductionName> for Reduction {
 ///
 /// Its derivative is `−ρ A` where the unclipped term is the smaller one and 0 where the clip holds.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(try_from = "SurrogateTable", bound = "D: DefaultReduction")]
+#[serde(deny_unknown_fields, bound = "")]
 pub struct ClippedSurrogate<D> {
-    epsilon: f32,
-    epsilon_high: f32,
-    beta: f32,
-    reduction: Reduction,
-    default: PhantomData<D>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SurrogateTable {
     /// How far below 1 the ratio counts.
     #[serde(default = "default_epsilon")]
     epsilon: f32,
@@ -70,42 +65,44 @@ struct SurrogateTable {
     /// Weight of the penalty on distance from the reference model; 0 needs no reference model.
     #[serde(default)]
     beta: f32,
-    /// `completion_mean`, `fixed_length` or `token_mean`.
     reduction: Option<ReductionName>,
+    #[serde(skip)]
+    default: PhantomData<D>,
 }
 
 fn default_epsilon() -> f32 {
     0.2
 }
 
-impl<D: DefaultReduction> TryFrom<SurrogateTable> for ClippedSurrogate<D> {
-    type Error = String;
+const ABOUT_BETA: &str = "weight of the penalty on distance from the reference model; 0 needs no reference model";
+const ABOUT_REDUCTION: &str = "how losses become one number: `completion_mean`, `fixed_length` or `token_mean`";
 
-    fn try_from(table: SurrogateTable) -> Result<Self, String> {
-        let epsilon_high = table.epsilon_high.unwrap_or(table.epsilon);
-        for (key, value) in [("epsilon", table.epsilon), ("epsilon_high", epsilon_high), ("beta", table.beta)] {
-            check_not_negative(key, value)?;
-        }
-        let reduction = table.reduction.map_or(D::REDUCTION, Reduction::from);
-        Ok(Self { epsilon: table.epsilon, epsilon_high, beta: table.beta, reduction, default: PhantomData })
-    }
+impl<D: DefaultReduction> ClippedSurrogate<D> {
+    /// What its keys mean, for `register!`.
+    pub const KEYS: KeyDocs = keys! {
+        epsilon = default_epsilon() => "how far below 1 the ratio counts",
+        epsilon_high = None::<f32> => "how far above 1 the ratio counts; `epsilon` when absent",
+        beta = 0.0 => ABOUT_BETA,
+        reduction = D::REDUCTION => ABOUT_REDUCTION,
+    };
 }
 
-fn check_not_negative(key: &str, value: f32) -> Result<(), String> {
+fn check_not_negative(key: &str, value: f32) -> Result<(), PluginError> {
     if value.is_finite() && value >= 0.0 {
         return Ok(());
     }
-    Err(format!("`{key}` is {value} (use 0 or more)"))
+    Err(PluginError::config(format!("`{key}` is {value} (use 0 or more)")))
 }
 
 impl<D: DefaultReduction> Objective for ClippedSurrogate<D> {
     fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError> {
         let old_logps = batch.old_logps()?;
+        let epsilon_high = self.epsilon_high.unwrap_or(self.epsilon);
         let mut clips = Clips::default();
         for b in 0..batch.dims.completions as usize {
             for i in batch.dims.row(b).filter(|&i| batch.completion_mask[i] == 1) {
                 let (advantage, ratio) = (batch.advantages[i], (batch.logps[i] - old_logps[i]).exp());
-                let bounded = ratio.clamp(1.0 - self.epsilon, 1.0 + self.epsilon_high);
+                let bounded = ratio.clamp(1.0 - self.epsilon, 1.0 + epsilon_high);
                 let clipped = bounded * advantage < ratio * advantage;
                 out.loss[i] = -(if clipped { bounded } else { ratio }) * advantage;
                 out.dloss_dlogp[i] = if clipped { 0.0 } else { -ratio * advantage };
@@ -117,8 +114,14 @@ impl<D: DefaultReduction> Objective for ClippedSurrogate<D> {
         add_kl(self.beta, ctx, batch, out)
     }
 
+    fn validate(&self) -> Result<(), PluginError> {
+        check_not_negative("epsilon", self.epsilon)?;
+        check_not_negative("epsilon_high", self.epsilon_high.unwrap_or_default())?;
+        check_not_negative("beta", self.beta)
+    }
+
     fn reduction(&self) -> Reduction {
-        self.reduction
+        self.reduction.unwrap_or(D::REDUCTION).into()
     }
 
     fn inputs(&self) -> Inputs {
@@ -173,30 +176,22 @@ fn share(count: u64, of: u64) -> f64 {
 
 /// `−A · logp + beta · k3`: the plain policy gradient of samples from the current policy (REINFORCE).
 #[derive(Debug, Clone, Deserialize)]
-#[serde(try_from = "GradientTable")]
-pub struct PolicyGradient {
-    beta: f32,
-    reduction: Reduction,
-}
-
-#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct GradientTable {
+pub struct PolicyGradient {
     /// Weight of the penalty on distance from the reference model; 0 needs no reference model.
     #[serde(default)]
     beta: f32,
-    /// `completion_mean`, `fixed_length` or `token_mean`.
-    reduction: Option<ReductionName>,
+    #[serde(default = "completion_mean")]
+    reduction: ReductionName,
 }
 
-impl TryFrom<GradientTable> for PolicyGradient {
-    type Error = String;
+fn completion_mean() -> ReductionName {
+    ReductionName::CompletionMean
+}
 
-    fn try_from(table: GradientTable) -> Result<Self, String> {
-        check_not_negative("beta", table.beta)?;
-        let reduction = table.reduction.map_or(Reduction::COMPLETION_MEAN, Reduction::from);
-        Ok(Self { beta: table.beta, reduction })
-    }
+impl PolicyGradient {
+    /// What its keys mean, for `register!`.
+    pub const KEYS: KeyDocs = keys! { beta = 0.0 => ABOUT_BETA, reduction = completion_mean() => ABOUT_REDUCTION };
 }
 
 impl Objective for PolicyGradient {
@@ -208,8 +203,12 @@ impl Objective for PolicyGradient {
         add_kl(self.beta, ctx, batch, out)
     }
 
+    fn validate(&self) -> Result<(), PluginError> {
+        check_not_negative("beta", self.beta)
+    }
+
     fn reduction(&self) -> Reduction {
-        self.reduction
+        self.reduction.into()
     }
 
     fn inputs(&self) -> Inputs {
@@ -245,27 +244,19 @@ mod tests {
     use super::*;
     use capo_plugin::testing::{Fixture, objective};
 
-    fn fixture(shift: f32) -> Fixture {
+    fn fixture() -> Fixture {
         let fixture = Fixture::new(3, 5);
-        let moved: Vec<f32> = fixture
-            .batch()
-            .logps
-            .iter()
-            .enumerate()
-            .map(|(i, logp)| logp + 0.6 * (i as f32 * 2.1).sin() + shift)
-            .collect();
+        let logps = fixture.batch().logps.iter().enumerate();
+        let moved: Vec<f32> = logps.map(|(i, logp)| logp + 0.6 * (i as f32 * 2.1).sin()).collect();
         fixture.logps(&moved).lengths(&[5, 3, 4])
     }
 
-    /// The derivative against central differences of the loss, at every token of every objective.
+    /// The derivative against central differences of the loss, at every token.
     fn check_slope(component: &mut capo_plugin::ObjectiveFn) {
-        let h = 1e-3_f32;
-        let (_, slope) = fixture(0.0).evaluate(component).unwrap();
-        let (above, _) = fixture(h).evaluate(component).unwrap();
-        let (below, _) = fixture(-h).evaluate(component).unwrap();
-        for i in 0..slope.len() {
-            let numeric = (above[i] - below[i]) / (2.0 * h);
-            assert!((numeric - slope[i]).abs() < 2e-3, "token {i}: {numeric} against {}", slope[i]);
+        let (_, slope) = fixture().evaluate(component).unwrap();
+        let measured = fixture().derivative(component, 1e-3).unwrap();
+        for (i, (slope, measured)) in slope.iter().zip(&measured).enumerate() {
+            assert!((measured - slope).abs() < 2e-3, "token {i}: {measured} against {slope}");
         }
         assert!(slope.iter().any(|slope| slope.abs() > 0.1), "the check sees something");
     }
@@ -294,5 +285,7 @@ mod tests {
     fn a_negative_limit_is_refused() {
         let error = objective::<ClippedSurrogate<ByCompletion>>("epsilon = -1").err().unwrap();
         assert_eq!(error.to_string(), "`epsilon` is -1 (use 0 or more)");
+        let error = objective::<PolicyGradient>("beta = -0.5").err().unwrap();
+        assert_eq!(error.to_string(), "`beta` is -0.5 (use 0 or more)");
     }
 }

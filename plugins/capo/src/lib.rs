@@ -14,17 +14,33 @@ impl Thresholds for Capo {
     const HESSIAN: f64 = 1e-2;
 }
 
-register!(AdvantageEstimator, GroupNormalized, "capo.advantage", "(reward - group mean) / (group std + epsilon)");
+register!(
+    AdvantageEstimator,
+    GroupNormalized,
+    "capo.advantage",
+    "(reward - group mean) / (group std + epsilon)",
+    GroupNormalized::KEYS
+);
 register!(
     Objective,
     ClippedSurrogate<ByCompletion>,
     "capo.objective",
-    "clipped surrogate, mean over completions of their means"
+    "clipped surrogate, mean over completions of their means",
+    ClippedSurrogate::<ByCompletion>::KEYS
 );
 register!(
     PreBackwardMask,
     CurvatureMask<Capo>,
     "capo.curvature",
-    "drops tokens whose predicted step moves objective or policy too far"
+    "drops tokens whose predicted step moves objective or policy too far",
+    CurvatureMask::<Capo>::KEYS
 );
 recipe!("capo", "GRPO with the curvature mask", include_str!("../recipe.toml"));
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn keys_are_described() {
+        capo_plugin::testing::check_key_docs().unwrap();
+    }
+}

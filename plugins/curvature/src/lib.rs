@@ -13,6 +13,7 @@
 #![deny(missing_docs)]
 
 mod device;
+mod keys;
 mod optimizer;
 mod records;
 mod table;

@@ -15,11 +15,26 @@ impl Thresholds for DrCapo {
 }
 
 register!(AdvantageEstimator, GroupCentered, "drcapo.advantage", "reward - group mean");
-register!(Objective, ClippedSurrogate<ByFixedLength>, "drcapo.objective", "clipped surrogate, sum over a fixed length");
+register!(
+    Objective,
+    ClippedSurrogate<ByFixedLength>,
+    "drcapo.objective",
+    "clipped surrogate, sum over a fixed length",
+    ClippedSurrogate::<ByFixedLength>::KEYS
+);
 register!(
     PreBackwardMask,
     CurvatureMask<DrCapo>,
     "drcapo.curvature",
-    "drops tokens whose predicted step moves objective or policy too far"
+    "drops tokens whose predicted step moves objective or policy too far",
+    CurvatureMask::<DrCapo>::KEYS
 );
 recipe!("drcapo", "Dr.GRPO with the curvature mask", include_str!("../recipe.toml"));
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn keys_are_described() {
+        capo_plugin::testing::check_key_docs().unwrap();
+    }
+}

@@ -15,11 +15,26 @@ impl Thresholds for ReinCapo {
 }
 
 register!(AdvantageEstimator, RewardAsAdvantage, "reincapo.advantage", "the reward itself");
-register!(Objective, PolicyGradient, "reincapo.objective", "policy gradient, mean over completions of their means");
+register!(
+    Objective,
+    PolicyGradient,
+    "reincapo.objective",
+    "policy gradient, mean over completions of their means",
+    PolicyGradient::KEYS
+);
 register!(
     PreBackwardMask,
     CurvatureMask<ReinCapo>,
     "reincapo.curvature",
-    "drops tokens whose predicted step moves objective or policy too far"
+    "drops tokens whose predicted step moves objective or policy too far",
+    CurvatureMask::<ReinCapo>::KEYS
 );
 recipe!("reincapo", "REINFORCE with the curvature mask", include_str!("../recipe.toml"));
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn keys_are_described() {
+        capo_plugin::testing::check_key_docs().unwrap();
+    }
+}

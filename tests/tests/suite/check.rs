@@ -68,7 +68,7 @@ fn what_is_built_in_is_green() {
 
 #[test]
 fn the_examples_are_green_with_their_keys_and_skipped_without() {
-    let names = ["surprise-cap", "top-entropy", "ratio-range", "truncated", "probability-floor"];
+    let names = ["surprise-cap", "top-entropy", "ratio-range", "truncated", "probability-floor", "gspo"];
     let libraries = names.map(|name| artifacts::example(name, "dev").display().to_string());
     let keys = "--set example.surprise-cap.max_nats=5 --set example.probability-floor.min_probability=0.01";
     let report = green(&format!("{} {keys}", libraries.join(" ")));

@@ -56,7 +56,7 @@ fn values_of_the_wrong_type() {
     assert_snapshot!(refused("--set train.lr_scheduler_type=cosin"), @"`[train]` of the default config and `--set`: unknown variant `cosin`, expected one of `linear`, `cosine`, `constant`, `constant_with_warmup`, in `lr_scheduler_type`");
     assert_snapshot!(refused("--set advantage.use=7"), @"`use` of `[advantage]` in the default config and `--set` is 7 (give a component's id as a string)");
     assert_snapshot!(refused("--set advantage=7"), @"`[advantage]` in the default config and `--set` is not a table");
-    assert_snapshot!(refused("--set mask.use=misbehave.mask"), @"`[mask]` in the default config and `--set` is one table (write `[[mask]]`: there can be several)");
+    assert_snapshot!(refused("--set mask.use=misbehave.mask"), @"`--set mask.use=...`: this run has no mask (add one with `--mask ID`; `host plugins` lists those on offer)");
 }
 
 #[test]
@@ -67,7 +67,47 @@ fn values_out_of_range() {
     assert_snapshot!(refused("--set rollout.num_generations=7"), @"the settings of the default config and `--set` do not fit together: one optimizer step takes 48 completions (`train.per_device_train_batch_size` 48 × `train.gradient_accumulation_steps` 1), which is not a multiple of `rollout.num_generations` 7 (a step holds whole groups)");
     assert_snapshot!(refused("--set train.gradient_accumulation_steps=2 --set train.steps_per_generation=3"), @"the settings of the default config and `--set` do not fit together: one rollout makes 144 completions, which is not a multiple of the 96 of an optimizer step (set `train.steps_per_generation` to a multiple of `train.gradient_accumulation_steps`)");
     assert_snapshot!(refused("--set train.num_iterations=2 --set train.save_steps=3"), @"the settings of the default config and `--set` do not fit together: `train.save_steps` is 3, but checkpoints are written between rollouts, every 2 steps (use a multiple)");
+    assert_snapshot!(refused("--set train.adam_epsilon=0"), @"the settings of the default config and `--set` do not fit together: `train.adam_epsilon` is 0 (it must be finite and at least 1.1754944e-38; 1e-8 is usual)");
     assert_snapshot!(refused("--set rollout.max_completion_length=100"), @"`data.max_prompt_length` 16 and `rollout.max_completion_length` 100 make 116 tokens, the model has 64 positions (lower one of them)");
+}
+
+#[test]
+fn numbers_that_no_run_could_use() {
+    let product = |a: &str, b: &str| {
+        refused(&format!("--set train.per_device_train_batch_size={a} --set train.gradient_accumulation_steps={b}"))
+    };
+    assert_snapshot!(product("4611686018427387904", "4"), @"the settings of the default config and `--set` do not fit together: `train.per_device_train_batch_size` 4611686018427387904 × `train.gradient_accumulation_steps` 4 are more completions of one optimizer step than the 1048576 that are possible (lower one of them)");
+    assert_snapshot!(product("2305843009213693953", "8"), @"the settings of the default config and `--set` do not fit together: `train.per_device_train_batch_size` 2305843009213693953 × `train.gradient_accumulation_steps` 8 are more completions of one optimizer step than the 1048576 that are possible (lower one of them)");
+    assert_snapshot!(product("8", "9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `train.per_device_train_batch_size` 8 × `train.gradient_accumulation_steps` 9223372036854775807 are more completions of one optimizer step than the 1048576 that are possible (lower one of them)");
+    assert_snapshot!(refused("--set train.per_device_train_batch_size=2097152"), @"the settings of the default config and `--set` do not fit together: `train.per_device_train_batch_size` 2097152 × `train.gradient_accumulation_steps` 1 are more completions of one optimizer step than the 1048576 that are possible (lower one of them)");
+    assert_snapshot!(refused("--set train.steps_per_generation=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `train.per_device_train_batch_size` 48 × `train.steps_per_generation` 9223372036854775807 are more completions of one rollout than the 1048576 that are possible (lower one of them)");
+    assert_snapshot!(refused("--set rollout.num_generations=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: one optimizer step takes 48 completions (`train.per_device_train_batch_size` 48 × `train.gradient_accumulation_steps` 1), which is not a multiple of `rollout.num_generations` 9223372036854775807 (a step holds whole groups)");
+    assert_snapshot!(refused("--set rollout.max_completion_length=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `rollout.max_completion_length` is 9223372036854775807 (it must be at most 16777216)");
+    assert_snapshot!(refused("--set data.max_prompt_length=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `data.max_prompt_length` is 9223372036854775807 (it must be at most 16777216)");
+    assert_snapshot!(refused("--set data.max_prompt_length=7"), @"a prompt has 8 tokens, `data.max_prompt_length` is 7 (raise it, or shorten the prompt `781+548=`)");
+    assert_snapshot!(refused("--set train.num_iterations=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `train.num_iterations` is 9223372036854775807 (it must be at most 1000)");
+    assert_snapshot!(refused("--set eval.num_prompts=9223372036854775807"), @"dataset `embedded:arithmetic` has 81306 held-out prompts, 9223372036854775807 were asked for (set `num_prompts` of `[eval]` to at most 81306)");
+    // As many steps as can be counted are no more than one can wait for.
+    let endless = "--set train.max_steps=9223372036854775807 --set rollout.top_k=9223372036854775807";
+    let folder = Folder::new();
+    let _ = folder.host(&format!("train {endless} --stop-after 1 --set eval.num_prompts=0")).succeeded();
+}
+
+#[test]
+fn settings_that_silence_one_another() {
+    assert_snapshot!(refused("--set train.lr_scheduler_type=constant"), @"the settings of the default config and `--set` do not fit together: `train.warmup_ratio` is 0.05, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)");
+    assert_snapshot!(refused("--set data.prompt_column=question"), @"the settings of the default config and `--set` do not fit together: `data.prompt_column` is `question`, but dataset `embedded:arithmetic` has no columns (remove it)");
+    assert_snapshot!(refused("--set data.eval_dataset_name=held_out.jsonl"), @"dataset `embedded:arithmetic` has its own held-out prompts (remove `eval_dataset_name`)");
+    let folder = Folder::new();
+    assert_snapshot!(folder.host("eval --num-prompts 0").refused(), @"`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`)");
+    assert_snapshot!(folder.host("eval --set model.fresh_weights=true").refused(), @"`model.fresh_weights` is true: there is no model to measure (name one with `--model`)");
+    let sft = |args: &str| folder.host(&format!("sft --output-dir out {args}")).refused();
+    assert_snapshot!(sft("--set train.lr_scheduler_type=constant"), @"the settings of the default config and `--set` do not fit together: `train.warmup_ratio` is 0.05, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)");
+    assert_snapshot!(sft("--set eval.max_completion_length=0"), @"the settings of the default config and `--set` do not fit together: `eval.max_completion_length` is 0, but 2048 held-out prompts are to be answered (set it, or `eval.num_prompts` to 0)");
+    assert_snapshot!(sft("--set train.learning_rate=-1"), @"the settings of the default config and `--set` do not fit together: `train.learning_rate` is -1 (it must be finite, 0 or more)");
+    assert_snapshot!(sft("--set train.per_device_train_batch_size=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `train.per_device_train_batch_size` is 9223372036854775807 (it must be at most 1048576)");
+    assert_snapshot!(sft("--set train.max_steps=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `train.max_steps` 9223372036854775807 × `train.per_device_train_batch_size` 64 are more examples than can be counted (lower one of them)");
+    assert_snapshot!(sft("--set eval.max_completion_length=100"), @"`data.max_prompt_length` 16 and `eval.max_completion_length` 100 make 116 tokens, the model has 64 positions (lower one of them)");
 }
 
 #[test]
@@ -77,7 +117,7 @@ fn overrides_that_are_malformed() {
     assert_snapshot!(refused("--set train..seed=1"), @"`--set train..seed=...` has an empty key (write `--set section.key=value`)");
     assert_snapshot!(refused("--set recipe.name=1 --set recipe=capo"), @"recipe `capo` is unknown (known: `dr_grpo`, `grpo`, `reinforce`; a plugin's recipe needs its `--plugin`)");
     assert_snapshot!(refused("--plugin libcapo.so --set mask.3.fisher_threshold=1"), @"`--set mask.3.fisher_threshold=...`: `mask` has entries 0 to 0 (write `--set mask.0.key=value`)");
-    assert_snapshot!(refused("--set reward.first.weight=1"), @"`--set reward.first.weight=...`: `reward` has entries 0 to 0 (write `--set reward.0.key=value`)");
+    assert_snapshot!(refused("--set reward.first.weight=1"), @"`--set reward.first.weight=...`: no reward is called so (there are `exact_match`; write `--set reward.exact_match.KEY=VALUE` or `--set reward.0.KEY=VALUE`)");
 }
 
 #[test]
@@ -98,5 +138,5 @@ fn an_output_directory_that_exists() {
     folder.write("run/file", "");
     assert_snapshot!(folder.host("train --output-dir run").refused(), @"`train.output_dir` `run` exists already (choose another, or go on with `--resume run`)");
     folder.write("taken", "");
-    assert_snapshot!(folder.host("train --output-dir taken/run").refused(), @"cannot make the run directory `taken/run`: Not a directory (os error 20)");
+    assert_snapshot!(folder.host("train --output-dir taken/run").refused(), @"cannot make the run directory `taken/run`: not a directory");
 }

@@ -47,7 +47,7 @@ fn linked_is_loaded() {
     let linked = registry.offers().into_iter().find(|offer| offer.id == "capo.curvature").expect("capo is linked in");
     assert_eq!(linked.origin.to_string(), "built in");
     let sets = ["recipe=capo", "train.max_steps=4", "eval.num_prompts=16"].map(String::from);
-    let mut config = config::resolve(&registry, Draft::read(None, config::DEFAULT, &sets).unwrap()).unwrap();
+    let mut config = config::resolve(&registry, Draft::read(None, config::DEFAULT, &sets).unwrap()).unwrap().config;
     config.train.output_dir = Some(folder.path().join("linked"));
     let mut run = Run::start(config, &registry).unwrap();
     let mut report = Report::new(Instant::now(), &run);

@@ -71,3 +71,20 @@ fn interrupted() {
     assert!(outcome.stdout.trim_end().ends_with("host train --resume run"), "{}", outcome.stdout);
     folder.resume("run").assert_same_files(&whole);
 }
+
+#[test]
+fn interrupted_twice() {
+    let folder = Folder::new();
+    let args = THIRTY_STEPS.replace("max_steps=30", "max_steps=100000").replace("save_steps=0", "save_steps=1");
+    let mut command = folder.command(&format!("train --output-dir run {args} --set train.save_total_limit=1"));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for(&mut child, &folder.run_dir("run"), 2);
+    // Until it has ended: the first may be done with before the second comes.
+    while child.try_wait().unwrap().is_none() {
+        let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    }
+    let outcome = folder.outcome(child.wait_with_output().unwrap());
+    let last = outcome.stderr.lines().last().unwrap();
+    assert!(outcome.code == Some(0) || last.starts_with("the run stopped after step "), "{outcome:#?}");
+    let _ = folder.host("train --resume run --stop-after 3").succeeded();
+}

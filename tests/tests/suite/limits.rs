@@ -34,7 +34,7 @@ fn a_save_that_does_not_come_back() {
     let folder = Folder::new();
     let outcome =
         folder.host(&format!("train --output-dir run {} --set train.component_timeout=1", settings("hang_in_save")));
-    assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.mask`: `save` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
+    assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: `save` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
     goes_on(folder);
 }
 
@@ -67,7 +67,7 @@ fn a_rewards_state_that_grows_without_bound() {
     let folder = Folder::new();
     let limit = "--set train.component_state_limit=2";
     let outcome = folder.host(&format!("train --output-dir run {} {limit}", reward_settings("growing")));
-    assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.reward`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
+    assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.reward`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
     assert_eq!(folder.run_dir("run").checkpoints(), [1, 2]);
 }
 
@@ -154,13 +154,14 @@ fn a_state_that_grows_without_bound() {
     let folder = Folder::new();
     let limit = "--set train.component_state_limit=2";
     let outcome = folder.host(&format!("train --output-dir run {} {limit}", settings("growing")));
-    assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.mask`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
+    assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
     assert_eq!(folder.run_dir("run").checkpoints(), [1, 2]);
     // Meant to be so large after all.
     let config = folder.path().join("run/config.toml");
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, text.replace("component_state_limit = 2", "component_state_limit = 0")).unwrap();
-    assert_eq!(folder.resume("run").metrics().len(), 4);
+    let _ = folder.host("train --resume run --allow-changed-config").succeeded();
+    assert_eq!(folder.run_dir("run").metrics().len(), 4);
 }
 
 #[test]

@@ -75,10 +75,53 @@ fn a_library_that_is_not_a_plugin() {
 
 #[test]
 fn files_that_are_no_libraries() {
-    assert_snapshot!(about_file("libtext.so", "GROUP(libcapo.so)\n".repeat(100).as_bytes()), @"`FOLDER/libtext.so` is not a shared library: it has no ELF header (give the `.so` that `cargo build` made)");
+    assert_snapshot!(about_file("libtext.so", "GROUP(libcapo.so)\n".repeat(100).as_bytes()), @r#"`FOLDER/libtext.so` is not a shared library: it has no ELF header (a plugin is a crate with `crate-type = ["cdylib"]`; give the `.so` in its `target/release`)"#);
     assert_snapshot!(about_file("libempty.so", b""), @"`FOLDER/libempty.so` is empty (build or copy it again)");
     let whole = std::fs::read(artifacts::file("libcapo.so")).unwrap();
-    assert_snapshot!(about_file("libhead.so", &whole[..40]), @"`FOLDER/libhead.so` cannot be opened as a shared library: FOLDER/libhead.so: file too short");
+    assert_snapshot!(about_file("libhead.so", &whole[..40]), @"`FOLDER/libhead.so` cannot be opened as a shared library: file too short");
+}
+
+#[test]
+fn files_that_are_something_else() {
+    assert_snapshot!(about_file("libcapo.rlib", b"!<arch>\nand more"), @r#"`FOLDER/libcapo.rlib` is not a shared library but an archive for the Rust or C compiler (set `crate-type = ["cdylib"]` in the plugin's Cargo.toml and build it again)"#);
+    assert_snapshot!(about_file("capo.dll", b"MZ\x90\0"), @"`FOLDER/capo.dll` is not a shared library but a library or program for Windows (build it for this machine)");
+    let mut other = std::fs::read(artifacts::file("libcapo.so")).unwrap();
+    // The kind of CPU: RISC-V.
+    other[18..20].copy_from_slice(&243_u16.to_le_bytes());
+    let sentence = about_file("libother.so", &other);
+    assert!(sentence.starts_with("`FOLDER/libother.so` was built for RISC-V, this host runs on "), "{sentence}");
+    let folder = Folder::new();
+    assert_snapshot!(folder.host("plugins --plugin /dev/null").refused(), @"plugin `/dev/null` is no regular file (give the path of a library)");
+    folder.write("file", "");
+    assert_snapshot!(folder.host("plugins --plugin file/libcapo.so").refused(), @"plugin `file/libcapo.so` was not found; tried `file/libcapo.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
+}
+
+#[test]
+fn a_plugin_that_offers_nothing() {
+    let folder = Folder::new();
+    assert_snapshot!(folder.host("plugins --plugin libidle.so").refused(), @"`BUILD/libidle.so` is a plugin that offers nothing (call `register!` or `recipe!` in it)");
+    assert_snapshot!(folder.host("train --plugin libidle.so").refused(), @"`BUILD/libidle.so` is a plugin that offers nothing (call `register!` or `recipe!` in it)");
+    assert_snapshot!(folder.host("check libidle.so").refused(), @"`BUILD/libidle.so` is a plugin that offers nothing (call `register!` or `recipe!` in it)");
+}
+
+#[test]
+fn a_plugin_of_which_nothing_is_used() {
+    let folder = Folder::new();
+    let header = |args: &str| {
+        let said = folder.host(&format!("train {args} {ONE_STEP}")).succeeded().stdout;
+        said.lines().filter(|line| line.starts_with("plugin ")).collect::<Vec<_>>().join("\n")
+    };
+    assert_snapshot!(header("--plugin libmisbehave.so"), @r#"plugin     libmisbehave.so: loaded, none of its components is used (add [[mask]] use = "misbehave.mask")"#);
+    assert_snapshot!(header("--plugin librewarding.so"), @r#"plugin     librewarding.so: loaded, none of its components is used (add [[reward]] use = "rewarding.levelled")"#);
+    assert_snapshot!(header("--plugin libcapo.so --set recipe=grpo"), @r#"plugin     libcapo.so: loaded, none of its components is used (add recipe = "capo")"#);
+    for used in [
+        "--plugin libcapo.so",
+        "--plugin libcapo.so --set recipe=grpo --mask capo.curvature",
+        "--plugin librewarding.so --set reward.0.use=rewarding.parity",
+        "--plugin libtuned.so --set recipe=plain",
+    ] {
+        assert_eq!(header(used), "", "{used}");
+    }
 }
 
 #[test]
@@ -119,6 +162,11 @@ fn an_id_offered_twice_names_both_images() {
 }
 
 #[test]
+fn an_id_offered_twice_by_one_library() {
+    assert_snapshot!(Folder::new().host("plugins --plugin libtwice.so").refused(), @"component `twice.mask` is offered twice by `BUILD/libtwice.so` (the library registers it twice: give each its own id)");
+}
+
+#[test]
 fn the_same_plugin_twice() {
     let folder = Folder::new();
     assert_snapshot!(folder.host("train --plugin libcapo.so --plugin libcapo.so").refused(), @"plugin `BUILD/libcapo.so` is given twice (leave one out)");
@@ -134,6 +182,6 @@ fn several_plugins_together() {
     let folder = Folder::new();
     let args = "--plugin libcapo.so --plugin libmisbehave.so --set recipe=capo --set mask=[]";
     let run = folder.train("run", &format!("{args} {ONE_STEP}"));
-    let plugins = std::fs::read_to_string(run.path().join("plugins.json")).unwrap();
+    let plugins = std::fs::read_to_string(run.path().join("provenance.json")).unwrap();
     assert!(plugins.contains("libcapo.so") && plugins.contains("libmisbehave.so"), "{plugins}");
 }

@@ -74,7 +74,7 @@ fn rewards() {
     let sins = ["panic", "panic_in_save", "error", "nan", "infinity", "short_tokens"];
     assert_snapshot!(all_committed(Point::Reward, &sins), @r#"
     panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: panicked in `score`: score panics at step 2
-    panic_in_save: the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.reward`: panicked in `save`: save panics
+    panic_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.reward`: panicked in `save`: save panics
     error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: score gives up (as it was told to)
     nan: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: the reward is NaN at completion 0 (it must be finite)
     infinity: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: the reward is inf at completion 0 (it must be finite)
@@ -87,7 +87,7 @@ fn advantages() {
     let sins = ["panic", "panic_in_save", "error", "nan", "infinity", "padding"];
     assert_snapshot!(all_committed(Point::Advantage, &sins), @"
     panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: panicked in `estimate`: estimate panics at step 2
-    panic_in_save: the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.advantage`: panicked in `save`: save panics
+    panic_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.advantage`: panicked in `save`: save panics
     error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: estimate gives up (as it was told to)
     nan: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: the advantage is NaN at completion 0, token 0 (it must be finite)
     infinity: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.advantage`: the advantage is inf at completion 0, token 0 (it must be finite)
@@ -120,7 +120,7 @@ fn masks_that_panic() {
     panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: mask panics at step 2
     panic_without_words: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: no message
     panic_in_step_end: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `step_end`: step_end panics at step 2
-    panic_in_save: the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `save`: save panics
+    panic_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: panicked in `save`: save panics
     ");
 }
 
@@ -130,7 +130,7 @@ fn masks_that_break_other_rules() {
     assert_snapshot!(all_committed(Point::Mask, &sins), @r#"
     error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: mask gives up (as it was told to)
     error_in_step_end: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: step_end gives up (as it was told to)
-    error_in_save: the run stopped after step 3 (go on with `host train --resume run`): component `misbehave.mask`: save gives up (as it was told to)
+    error_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: save gives up (as it was told to)
     revive: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: set `keep` to 1 at completion 0, token 12, where it was cleared (a mask may only clear)
     seven: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: wrote 7 into `keep` at completion 0, token 0 (entries are 0 or 1)
     short_tokens: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `record_tokens("short")` got 671 values for a batch of 672 tokens (B · T, padding included)

@@ -1,15 +1,23 @@
 //! Model directories that are incomplete, torn or of another model.
 
+use capo_loader::manifest::FILE;
 use insta::assert_snapshot;
 use tests::Folder;
 
 use crate::ONE_STEP;
 
-/// A folder with the model directory `model`, one step away from the embedded one.
-fn with_model() -> Folder {
+/// A folder with the checkpoint `model`, one step away from the embedded model.
+fn with_checkpoint() -> Folder {
     let folder = Folder::new();
     let run = folder.train("run", ONE_STEP);
     std::fs::rename(run.last_checkpoint(), folder.path().join("model")).unwrap();
+    folder
+}
+
+/// The same without its manifest: a model directory like any other, of which nobody said what is in it.
+pub fn with_model() -> Folder {
+    let folder = with_checkpoint();
+    std::fs::remove_file(folder.path().join("model").join(FILE)).unwrap();
     folder
 }
 
@@ -32,7 +40,7 @@ fn changed(file: &str, change: impl Fn(&str) -> String) -> String {
 
 #[test]
 fn a_checkpoint_is_a_model() {
-    let folder = with_model();
+    let folder = with_checkpoint();
     let run = folder.train("next", &format!("--set model.model_name_or_path=model {ONE_STEP}"));
     assert_eq!(run.metrics().len(), 1);
     let outcome = folder.host("eval --model model --num-prompts 16").succeeded();
@@ -69,8 +77,8 @@ fn torn_weights() {
         refused(&folder)
     };
     assert_snapshot!(torn(usize::MAX), @"cannot use `FOLDER/model/model.safetensors`: not a whole safetensors file: incomplete metadata, file not fully covered (fetch the file again)");
-    assert_snapshot!(torn(100), @"cannot use `FOLDER/model/model.safetensors`: not a whole safetensors file: invalid header length (fetch the file again)");
-    assert_snapshot!(torn(0), @"cannot use `FOLDER/model/model.safetensors`: not a whole safetensors file: header too small (fetch the file again)");
+    assert_snapshot!(torn(100), @"`FOLDER/model/config.json` describes a model of 125376 weights, which need 244.9 KiB or more, but `FOLDER/model/model.safetensors` has 100 bytes (fetch it again; weights and `config.json` must be of one model)");
+    assert_snapshot!(torn(0), @"`FOLDER/model/config.json` describes a model of 125376 weights, which need 244.9 KiB or more, but `FOLDER/model/model.safetensors` has 0 bytes (fetch it again; weights and `config.json` must be of one model)");
 }
 
 #[test]
@@ -85,6 +93,66 @@ fn weights_of_another_shape() {
     assert!(shallower.starts_with(unexpected), "{shallower}");
     let deeper = changed("config.json", |text| text.replace("layers\": 2", "layers\": 3"));
     assert_snapshot!(deeper, @"cannot use `FOLDER/model/model.safetensors`: tensor `model.layers.2.input_layernorm.weight` is missing (the weights and `config.json` must be of one model)");
+}
+
+/// The sentence of fresh weights, and of weights read, after `change` to the model's configuration.
+fn oversized(key: &str, value: &str) -> [String; 2] {
+    let folder = with_model();
+    let path = folder.path().join("model/config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut config: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).unwrap();
+    config.insert(key.to_owned(), serde_json::from_str(value).unwrap());
+    std::fs::write(&path, serde_json::to_string(&config).unwrap()).unwrap();
+    let fresh = folder.host("train --set model.model_name_or_path=model --set model.fresh_weights=true").refused();
+    // How much is free is the machine's own.
+    [refused(&folder), fresh.split(", and ").next().unwrap().to_owned()]
+}
+
+#[test]
+fn sizes_that_no_machine_has() {
+    let said = |key: &str, value: &str| oversized(key, value).join("\n");
+    assert_snapshot!(said("vocab_size", "4611686018427387904"), @r"
+    cannot use `FOLDER/model/config.json`: `vocab_size` is 4611686018427387904, expected at most 2147483647 (correct `config.json`)
+    cannot use `FOLDER/model/config.json`: `vocab_size` is 4611686018427387904, expected at most 2147483647 (correct `config.json`)
+    ");
+    assert_snapshot!(said("vocab_size", "1099511627776"), @r"
+    cannot use `FOLDER/model/config.json`: `vocab_size` is 1099511627776, expected at most 2147483647 (correct `config.json`)
+    cannot use `FOLDER/model/config.json`: `vocab_size` is 1099511627776, expected at most 2147483647 (correct `config.json`)
+    ");
+    assert_snapshot!(said("vocab_size", "2147483647"), @r"
+    `FOLDER/model/config.json` describes a model of 274878030272 weights, which need 512.1 GiB or more, but `FOLDER/model/model.safetensors` has 492.5 KiB (fetch it again; weights and `config.json` must be of one model)
+    a model of 274878030272 weights takes 1.1 TiB of memory
+    ");
+    assert_snapshot!(said("intermediate_size", "9223372036854775807"), @r"
+    cannot use `FOLDER/model/config.json`: `intermediate_size` is 9223372036854775807, expected at most 2147483647 (correct `config.json`)
+    cannot use `FOLDER/model/config.json`: `intermediate_size` is 9223372036854775807, expected at most 2147483647 (correct `config.json`)
+    ");
+    assert_snapshot!(said("intermediate_size", "1000000000"), @r"
+    `FOLDER/model/config.json` describes a model of 384000027072 weights, which need 715.3 GiB or more, but `FOLDER/model/model.safetensors` has 492.5 KiB (fetch it again; weights and `config.json` must be of one model)
+    a model of 384000027072 weights takes 1.4 TiB of memory
+    ");
+    assert_snapshot!(said("num_hidden_layers", "1000000000"), @r"
+    `FOLDER/model/config.json` describes a model of 61696000001984 weights, which need 112.3 TiB or more, but `FOLDER/model/model.safetensors` has 492.5 KiB (fetch it again; weights and `config.json` must be of one model)
+    a model of 61696000001984 weights takes 224.5 TiB of memory
+    ");
+    assert_snapshot!(said("head_dim", "2147483646"), @r"
+    `FOLDER/model/config.json` describes a model of 3332894719136 weights, which need 6.1 TiB or more, but `FOLDER/model/model.safetensors` has 492.5 KiB (fetch it again; weights and `config.json` must be of one model)
+    a model of 3332894719136 weights takes 12.2 TiB of memory
+    ");
+}
+
+#[test]
+fn tokenizers_that_are_damaged() {
+    let said = |from: &str, to: &str| changed("tokenizer.json", |text| text.replace(from, to));
+    // The tokenizers crate panics over a merge that is shorter than the prefix which it should begin with.
+    let bpe = r#"{"type": "BPE", "continuing_subword_prefix": "longer than that", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]}"#;
+    let panicked =
+        changed("tokenizer.json", |text| format!("{}\"model\": {bpe}}}", text.split("\"model\"").next().unwrap()));
+    let expected = "cannot use `FOLDER/model/tokenizer.json`: it is damaged, or of a kind that is not supported (";
+    assert!(panicked.starts_with(expected), "{panicked}");
+    assert_snapshot!(said(r"[\\s\\S]", r"(\\w{1000}){1000}"), @"cannot use `FOLDER/model/tokenizer.json`: `tokenizer.json` cannot be read: its regular expressions have 2000000 characters, repetitions written out (at most 4096)");
+    assert_snapshot!(said("\" \": 14", "\" \": 4294967295"), @"cannot use `FOLDER/model/tokenizer.json`: `tokenizer.json` cannot be read: it has a token with the id 4294967295 (ids end at 16777215)");
+    assert_snapshot!(said("\" \": 14", "\" \": 16777216"), @"cannot use `FOLDER/model/tokenizer.json`: `tokenizer.json` cannot be read: it has a token with the id 16777216 (ids end at 16777215)");
 }
 
 #[test]

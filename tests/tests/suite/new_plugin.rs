@@ -1,5 +1,9 @@
 //! `host new-plugin`: what it makes builds, passes its tests and runs; what it refuses.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
 use insta::assert_snapshot;
 use tests::{Folder, artifacts};
 
@@ -25,6 +29,7 @@ fn made(point: &str) -> Folder {
     if run(&["fmt", "--version"]).is_ok() {
         run(&["fmt", "--check"]).unwrap();
     }
+    assert_no_checkout(&crate_folder);
     run(&["test", "--offline", "--quiet"]).unwrap();
     run(&["build", "--offline", "--quiet"]).unwrap();
     let library = target.join("debug").join(format!("libmy_{point}.so"));
@@ -39,6 +44,85 @@ fn made(point: &str) -> Folder {
     let config = std::fs::read_to_string(run.path().join("config.toml")).unwrap();
     assert!(config.contains(&format!("use = \"my-{point}.{point}\"")), "{config}");
     folder
+}
+
+/// No file names the checkout that built `host`: the crate builds where there is none.
+fn assert_no_checkout(folder: &Path) {
+    let checkout = artifacts::workspace().display().to_string();
+    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() {
+            assert_no_checkout(&entry);
+        } else {
+            let text = std::fs::read_to_string(&entry).unwrap();
+            assert!(!text.contains(&checkout) && !text.contains("workspace = true"), "{}", entry.display());
+        }
+    }
+}
+
+/// What `cargo ARGS` prints in the checkout.
+fn cargo_says(args: &[&str]) -> String {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    artifacts::clean(&mut command, &artifacts::target().join("package"));
+    let output = command.args(args).current_dir(artifacts::workspace()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A fresh folder with a crate and what it carries of `capo-plugin`.
+fn carried() -> (Folder, PathBuf) {
+    let folder = Folder::new();
+    let _ = folder.host("new-plugin calm").succeeded();
+    let vendored = folder.path().join("calm/vendor/capo-plugin");
+    (folder, vendored)
+}
+
+#[test]
+fn it_carries_what_cargo_packs() {
+    let (_folder, vendored) = carried();
+    let packed = cargo_says(&["package", "--list", "--allow-dirty", "--offline", "-p", "capo-plugin"]);
+    // Made by cargo, or for what nobody builds who depends on it.
+    let left_out = |name: &&str| {
+        let made = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml.orig"].contains(name);
+        made || ["tests/", "benches/", "examples/"].iter().any(|folder| name.starts_with(folder))
+    };
+    let expected: Vec<&str> = packed.lines().filter(|name| !left_out(name)).collect();
+    for name in &expected {
+        let text = std::fs::read(vendored.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        if *name != "Cargo.toml" {
+            assert!(text == std::fs::read(artifacts::workspace().join("capo-plugin").join(name)).unwrap(), "{name}");
+        }
+    }
+    assert_eq!(count_files(&vendored), expected.len());
+}
+
+fn count_files(folder: &Path) -> usize {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| if path.is_dir() { count_files(&path) } else { 1 }).sum()
+}
+
+#[test]
+fn its_manifest_says_what_that_of_the_package_says() {
+    let (_folder, vendored) = carried();
+    let flags = ["--no-verify", "--allow-dirty", "--offline", "--quiet", "-p", "capo-plugin"];
+    let _ = cargo_says(&[&["package"][..], &flags].concat());
+    let ours: toml::Table = std::fs::read_to_string(vendored.join("Cargo.toml")).unwrap().parse().unwrap();
+    let name = format!("capo-plugin-{}", ours["package"]["version"].as_str().unwrap());
+    let archive = artifacts::target().join(format!("package/package/{name}.crate"));
+    let unpack = Command::new("tar").arg("-xOzf").arg(archive).arg(format!("{name}/Cargo.toml")).output().unwrap();
+    let packed: toml::Table = String::from_utf8(unpack.stdout).unwrap().parse().unwrap();
+    let plain = |value: &toml::Value| match value {
+        toml::Value::String(version) => toml::Table::from_iter([("version".into(), version.clone().into())]).into(),
+        other => other.clone(),
+    };
+    let dependencies = |table: &toml::Table| -> BTreeMap<String, toml::Value> {
+        let listed = table["dependencies"].as_table().unwrap();
+        listed.iter().map(|(name, value)| (name.clone(), plain(value))).collect()
+    };
+    assert_eq!(dependencies(&ours), dependencies(&packed));
+    for key in ["name", "version", "edition", "rust-version", "license", "description"] {
+        assert_eq!(ours["package"].get(key), packed["package"].get(key), "{key}");
+    }
+    assert_eq!(ours["lints"], packed["lints"]);
 }
 
 #[test]
@@ -88,14 +172,20 @@ fn what_it_says() {
     files.sort();
     assert_eq!(files, [".gitignore", "Cargo.toml", "README.md", "lib.rs", "src", "tests.rs"]);
     assert_eq!(std::fs::read_dir(folder.path().join("plugins")).unwrap().count(), 1, "nothing else is left there");
-    // A folder of `capo-plugin`, by default the one that `host` was built from.
-    let own = artifacts::workspace().join("capo-plugin");
-    for args in ["new-plugin own".to_owned(), format!("new-plugin given --capo-plugin {}", own.display())] {
-        let _ = folder.host(&args).succeeded();
-        let name = args.split(' ').nth(1).unwrap();
-        let manifest = std::fs::read_to_string(folder.path().join(name).join("Cargo.toml")).unwrap();
-        assert!(manifest.contains(&format!("capo-plugin = {{ path = \"{}\" }}", own.display())), "{manifest}");
-    }
+    let source = |name: &str, args: &str| {
+        let _ = folder.host(&format!("new-plugin {name} {args}")).succeeded();
+        let made = folder.path().join(name);
+        let manifest = std::fs::read_to_string(made.join("Cargo.toml")).unwrap();
+        assert_eq!(made.join("vendor").exists(), args.is_empty(), "{args}");
+        manifest.lines().find(|line| line.starts_with("capo-plugin = ")).unwrap().to_owned()
+    };
+    let own = artifacts::workspace().join("capo-plugin").display().to_string();
+    assert_eq!(source("given", &format!("--capo-plugin {own}")), format!("capo-plugin = {{ path = \"{own}\" }}"));
+    assert_snapshot!(source("own", ""), @r#"capo-plugin = { path = "vendor/capo-plugin" }"#);
+    assert_snapshot!(source("exact", "--capo-plugin =1.0.0"), @r#"capo-plugin = { version = "=1.0.0" }"#);
+    assert_snapshot!(source("hub", "--capo-plugin https://example.org/capo.git"), @r#"capo-plugin = { git = "https://example.org/capo.git" }"#);
+    assert_snapshot!(source("local", "--capo-plugin file:///srv/capo"), @r#"capo-plugin = { git = "file:///srv/capo" }"#);
+    assert_snapshot!(source("short", "--capo-plugin git@example.org:team/capo.git"), @r#"capo-plugin = { git = "ssh://git@example.org/team/capo.git" }"#);
 }
 
 #[test]
@@ -110,8 +200,8 @@ fn what_it_refuses() {
     assert_snapshot!(refused("capo_plugin"), @"`capo_plugin` is taken by Rust or by a dependency (choose another name)");
     assert_snapshot!(refused(&"a".repeat(65)), @"the plugin's name has 65 characters (at most 64)");
     assert_snapshot!(refused("calm --capo-plugin ."), @"`--capo-plugin .` is not the folder of `capo-plugin` (give the one with its Cargo.toml)");
-    assert_snapshot!(refused("calm --capo-plugin nowhere/capo-plugin"), @"`--capo-plugin nowhere/capo-plugin` is neither a folder nor a version (give a path to `capo-plugin`, or a version such as `1.0`)");
-    assert_snapshot!(refused("calm --capo-plugin 1.0.0.0"), @"`--capo-plugin 1.0.0.0` is neither a folder nor a version (give a path to `capo-plugin`, or a version such as `1.0`)");
+    assert_snapshot!(refused("calm --capo-plugin nowhere/capo-plugin"), @"`--capo-plugin nowhere/capo-plugin` is neither a folder nor a version nor a git URL (give a path to `capo-plugin`, a version such as `1.0`, or a URL such as `https://...`)");
+    assert_snapshot!(refused("calm --capo-plugin 1.0.0.0"), @"`--capo-plugin 1.0.0.0` is neither a folder nor a version nor a git URL (give a path to `capo-plugin`, a version such as `1.0`, or a URL such as `https://...`)");
     assert_snapshot!(refused("calm --point filter").lines().next().unwrap(), @"invalid value 'filter' for '--point <POINT>'");
     folder.write("taken/file", "");
     assert_snapshot!(refused("taken"), @"`taken` exists already (choose another name, or another `--dir`)");

@@ -62,8 +62,134 @@ fn unknown_recipes() {
 
 #[test]
 fn recipes_that_are_wrong() {
-    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=meddling"), @"recipe `meddling` has a section `train` (a recipe holds `advantage`, `objective` and `mask` only)");
+    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=meddling"), @"recipe `meddling` has a section `model` (it may hold `advantage`, `objective`, `mask`)");
+    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=overreaching"), @"recipe `overreaching` has a section `data` (it may hold `advantage`, `objective`, `mask`, `train`, `rollout`, `reward`)");
     assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=garbled"), @"recipe `garbled` is not TOML: line 1: unclosed table, expected `]`");
     assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=absent"), @"`[objective]` names `absent.objective`, which no loaded image offers (known here: `dr_grpo.objective`, `grpo.objective`, `reinforce.objective`; a plugin's components need its `--plugin`)");
     assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=incomplete"), @r#"`[objective]` is missing from the default config and `--set`, and no recipe fills it in (name a component with `use = "..."`, or take a whole recipe with `recipe = "grpo"`)"#);
+}
+
+/// The lines of a run's header that say where its settings came from, and its config.
+fn sources(args: &str) -> (String, toml::Table) {
+    let folder = Folder::new();
+    let said = folder.host(&format!("train --output-dir run {args} {ONE_STEP}")).succeeded().stdout;
+    let lines = said.lines().filter(|line| line.starts_with("config ") || line.starts_with("recipe "));
+    let config = std::fs::read_to_string(folder.path().join("run/config.toml")).unwrap();
+    (lines.collect::<Vec<_>>().join("\n"), config.parse().unwrap())
+}
+
+#[test]
+fn a_recipe_sets_what_the_user_did_not() {
+    let (lines, config) = sources("--plugin libtuned.so --set recipe=tuned");
+    assert_snapshot!(lines, @r#"
+    config     the default config; --set recipe, train.max_steps, eval.num_prompts
+    recipe     tuned (libtuned.so): advantage, objective, train.learning_rate = 0.0002, train.warmup_ratio = 0.0, train.lr_scheduler_type = "constant", rollout.temperature = 0.8, reward
+    "#);
+    assert_eq!(config["train"]["learning_rate"].as_float(), Some(2e-4));
+    assert_eq!(config["rollout"]["temperature"].as_float(), Some(f64::from(0.8_f32)));
+    assert_eq!(config["reward"][0]["weight"].as_float(), Some(2.0));
+    // What the default config sets and the recipe does not stays.
+    assert_eq!(config["train"]["per_device_train_batch_size"].as_integer(), Some(48));
+}
+
+#[test]
+fn a_user_wins_over_a_recipe() {
+    let sets =
+        "--set train.learning_rate=1e-5 --set rollout.temperature=1.0 --set reward=[{use=\"exact_match\",weight=3.0}]";
+    // A section at once is its keys; others of it are still the recipe's.
+    let (lines, _) =
+        sources("--plugin libtuned.so --set recipe=tuned --set rollout={temperature=1.0,max_completion_length=24}");
+    assert!(!lines.contains("rollout.temperature = "), "{lines}");
+    let (lines, config) = sources(&format!("--plugin libtuned.so --set recipe=tuned {sets}"));
+    assert_snapshot!(lines, @r#"
+    config     the default config; --set recipe, train.learning_rate, rollout.temperature, reward, train.max_steps, eval.num_prompts
+    recipe     tuned (libtuned.so): advantage, objective, train.warmup_ratio = 0.0, train.lr_scheduler_type = "constant", reward.exact_match.answer_separator = "="
+    "#);
+    assert_eq!(config["train"]["learning_rate"].as_float(), Some(1e-5));
+    let reward = config["reward"][0].as_table().unwrap();
+    assert_eq!((reward["weight"].as_float(), reward["answer_separator"].as_str()), (Some(3.0), Some("=")));
+}
+
+#[test]
+fn a_resume_goes_on_with_what_a_recipe_set() {
+    let folder = Folder::new();
+    let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.save_steps=1 --set recipe=tuned";
+    let whole = folder.train("whole", &format!("--plugin libtuned.so {two}"));
+    let _ = folder.train("halved", &format!("--plugin libtuned.so {two} --stop-after 1"));
+    let said = folder.host("train --resume halved").succeeded().stdout;
+    assert!(said.contains("\nconfig     halved/config.toml\n") && !said.contains("\nrecipe "), "{said}");
+    folder.run_dir("halved").assert_same_files(&whole);
+}
+
+#[test]
+fn a_recipe_of_components_alone_sets_nothing_else() {
+    assert_snapshot!(sources("--plugin libtuned.so --set recipe=plain").0, @"
+    config     the default config; --set recipe, train.max_steps, eval.num_prompts
+    recipe     plain (libtuned.so): advantage, objective
+    ");
+}
+
+#[test]
+fn settings_that_no_recipe_may_have() {
+    let refused = |recipe: &str| refused(&format!("--plugin libtuned.so --set recipe={recipe}"));
+    assert_snapshot!(refused("greedy"), @"recipe `greedy` sets `train.output_dir` (where a run goes is for its user to say)");
+    assert_snapshot!(refused("slipped"), @"`[train]` of recipe `slipped`: unknown key `learning_rat` (did you mean `learning_rate`?)");
+    assert_snapshot!(refused("confused"), @r#"`[rollout]` of recipe `confused`: invalid type: string "many", expected usize, in `top_k`"#);
+    assert_snapshot!(refused("single"), @"`[reward]` in recipe `single` is one table (write `[[reward]]`)");
+}
+
+#[test]
+fn masks_beside_those_of_a_recipe() {
+    let both = "--plugin libcapo.so --plugin libdrcapo.so --set recipe=capo --mask drcapo.curvature";
+    let (lines, config) =
+        sources(&format!("{both} --set mask.drcapo.fisher_threshold=0.5 --set mask.capo.curvature.threads=1"));
+    assert_snapshot!(lines, @"
+    config     the default config; --set recipe, mask.drcapo.fisher_threshold, mask.capo.curvature.threads, train.max_steps, eval.num_prompts; --mask drcapo.curvature
+    recipe     capo (libcapo.so): advantage, objective, mask
+    ");
+    let masks = config["mask"].as_array().unwrap();
+    assert_eq!(masks.len(), 2);
+    assert_eq!((masks[0]["use"].as_str(), masks[0]["threads"].as_integer()), (Some("capo.curvature"), Some(1)));
+    assert_eq!(masks[1]["use"].as_str(), Some("drcapo.curvature"));
+    assert_eq!(masks[1]["fisher_threshold"].as_float(), Some(0.5));
+    // The same one again is another instance.
+    let (_, config) =
+        sources("--plugin libcapo.so --mask capo.curvature --set mask.capo.curvature#2.fisher_threshold=0.25");
+    assert_eq!(config["mask"][1]["fisher_threshold"].as_float(), Some(0.25));
+    assert!(config["mask"][0].get("fisher_threshold").is_none());
+    let (_, config) = sources("--set reward.exact_match.weight=2.0");
+    assert_eq!(config["reward"][0]["weight"].as_float(), Some(2.0));
+}
+
+#[test]
+fn masks_that_are_not_there() {
+    assert_snapshot!(refused("--mask capo.curvature"), @"`[[mask]]` names `capo.curvature`, which no loaded image offers (no mask is built in: load a plugin with `--plugin`)");
+    assert_snapshot!(refused("--set mask.capo.threads=1"), @"`--set mask.capo.threads=...`: this run has no mask (add one with `--mask ID`; `host plugins` lists those on offer)");
+    assert_snapshot!(refused("--plugin libcapo.so --mask grpo.advantage"), @"`[[mask]]` names `grpo.advantage`, which is offered at the advantage point (move it to `[advantage]`)");
+}
+
+#[test]
+fn a_config_of_components_alone_lies_over_the_default() {
+    let folder = Folder::new();
+    folder.write("mask.toml", "[[mask]]\nuse = \"capo.curvature\"\nfisher_threshold = 0.5\n");
+    let said = folder
+        .host(&format!("train --output-dir run --plugin libcapo.so --config mask.toml {ONE_STEP}"))
+        .succeeded()
+        .stdout;
+    let lines: Vec<&str> =
+        said.lines().filter(|line| line.starts_with("config ") || line.starts_with("recipe ")).collect();
+    assert_snapshot!(lines.join("\n"), @"
+    config     mask.toml over the default config; --set train.max_steps, eval.num_prompts
+    recipe     capo (libcapo.so): advantage, objective
+    ");
+    let config: toml::Table = std::fs::read_to_string(folder.path().join("run/config.toml")).unwrap().parse().unwrap();
+    assert_eq!(config["model"]["model_name_or_path"].as_str(), Some("embedded:tiny-arithmetic"));
+    assert_eq!(config["mask"][0]["fisher_threshold"].as_float(), Some(0.5));
+    assert_eq!(config["reward"][0]["use"].as_str(), Some("exact_match"));
+    // A file that says more says all, and an empty one says nothing.
+    for text in ["[train]\nseed = 1\n\n[[mask]]\nuse = \"capo.curvature\"\n", ""] {
+        folder.write("more.toml", text);
+        let sentence = folder.host("train --plugin libcapo.so --config more.toml").refused();
+        assert!(sentence.starts_with("`[model]` of `more.toml`: missing field `model_name_or_path`"), "{sentence}");
+    }
 }

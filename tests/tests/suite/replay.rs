@@ -181,3 +181,37 @@ fn what_cannot_be_replayed() {
     assert_snapshot!(refused("--out out batch.safetensors ./batch.safetensors"), @"two batch files would be written to `out/batch.safetensors` (give each its own name)");
     assert_snapshot!(refused("--out out --config none.toml batch.safetensors"), @"there is no mask to replay (name one under `[[mask]]`)");
 }
+
+/// A safetensors file with one tensor, its bytes zeros.
+fn with_mask(shape: &str, bytes: usize, metadata: &str) -> Vec<u8> {
+    let mask = format!(r#""completion_mask":{{"dtype":"U8","shape":{shape},"data_offsets":[0,{bytes}]}}"#);
+    let header = format!(r#"{{"__metadata__":{{{metadata}}},{mask}}}"#);
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.into_bytes());
+    file.extend(vec![0; bytes]);
+    file
+}
+
+#[test]
+fn shapes_that_no_batch_has() {
+    let refused = |file: Vec<u8>| {
+        let folder = Folder::new();
+        folder.write("batch.safetensors", file);
+        folder.host("replay --plugin libcapo.so --out out batch.safetensors").refused()
+    };
+    let group = |size: &str| format!(r#""group_size":"{size}""#);
+    assert_snapshot!(refused(with_mask("[0,1152921504606846976]", 0, &group("1"))), @"`batch.safetensors` is not a batch file: it has 0 completions of 1152921504606846976 tokens (a step has at least one of each)");
+    assert_snapshot!(refused(with_mask("[1152921504606846976,0]", 0, &group("1"))), @"`batch.safetensors` is not a batch file: it has 1152921504606846976 completions of 0 tokens (a step has at least one of each)");
+    assert_snapshot!(refused(with_mask("[1,1]", 1, &group("0"))), @"`batch.safetensors` is not a batch file: `group_size` 0 does not divide the 1 completions");
+    assert_snapshot!(refused(with_mask("[1,1]", 1, &group("many"))), @"`batch.safetensors` is not a batch file: `group_size` in its metadata is `many` (it must be a number)");
+    assert_snapshot!(refused(with_mask("[1]", 1, &group("1"))), @"`batch.safetensors` is not a batch file: `completion_mask` is not [B, T]");
+    for file in [
+        with_mask("[4294967296,4294967296,4294967296]", 0, &group("1")),
+        with_mask("[1,1]", 0, &group("1")),
+        u64::MAX.to_le_bytes().to_vec(),
+        [&[255; 7], &[0; 100][..]].concat(),
+    ] {
+        let sentence = refused(file);
+        assert!(sentence.starts_with("`batch.safetensors` is not a batch file: "), "{sentence}");
+    }
+}

@@ -1,8 +1,9 @@
 //! Which files are loaded as plugins: pins, what a run began with, and files that anybody may change.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use capo_loader::files::sha256_hex;
 use insta::assert_snapshot;
@@ -25,9 +26,13 @@ fn replace(folder: &Folder) -> String {
     sha256_hex(b"another file")
 }
 
-/// `plugins.json` of a run, paths by their names and hashes by `HASH`.
+/// The plugins in `provenance.json` of a run, paths by their names and hashes by `HASH`.
 fn provenance(run: &Path) -> String {
-    let mut value: Value = serde_json::from_slice(&fs::read(run.join("plugins.json")).unwrap()).unwrap();
+    let mut whole: Value = serde_json::from_slice(&fs::read(run.join("provenance.json")).unwrap()).unwrap();
+    let mut value = whole["periods"].take();
+    for period in value.as_array_mut().unwrap() {
+        assert!(period.as_object_mut().unwrap().remove("settings").is_some());
+    }
     for plugin in value.as_array_mut().unwrap().iter_mut().flat_map(|period| period["plugins"].as_array_mut().unwrap())
     {
         let path = Path::new(plugin["path"].as_str().unwrap());
@@ -90,7 +95,7 @@ fn a_run_records_what_made_it() {
     let args = "--plugin libmine.so --plugin libmisbehave.so --set recipe=capo";
     let run = folder.train("run", &format!("{args} {ONE_STEP}"));
     assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"},{"components":["misbehave.reward","misbehave.advantage","misbehave.objective","misbehave.mask"],"packages":["misbehave 0.1.0"],"path":"libmisbehave.so","sha256":"HASH"}]}]"#);
-    assert!(fs::read_to_string(run.path().join("plugins.json")).unwrap().contains(&hash));
+    assert!(fs::read_to_string(run.path().join("provenance.json")).unwrap().contains(&hash));
     assert_eq!(provenance(folder.train("bare", ONE_STEP).path()), r#"[{"from_step":0,"plugins":[]}]"#);
 }
 
@@ -143,7 +148,7 @@ fn a_file_that_anybody_may_change() {
     fs::set_permissions(&library, Permissions::from_mode(0o757)).unwrap();
     assert_snapshot!(folder.host("plugins --plugin libmine.so").refused(), @"plugin `FOLDER/libmine.so` may be changed by any user: its mode is 757 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
     let pinned = folder.host(&format!("plugins --plugin libmine.so@sha256:{hash}")).refused();
-    assert!(pinned.contains("may be changed by any user"), "a pin is checked once, the file may change after it");
+    assert!(pinned.contains("may be changed by any user"), "a pin is no permission");
     let _ = folder.host("plugins --plugin libmine.so --allow-unsafe-plugin-path").succeeded();
     let _ = folder.train("run", &format!("--plugin libmine.so --allow-unsafe-plugin-path {ONE_STEP}"));
     assert!(folder.host("train --resume run").refused().contains("may be changed by any user"));
@@ -157,11 +162,109 @@ fn a_folder_in_which_anybody_may_replace_it() {
     fs::rename(folder.path().join("libmine.so"), folder.path().join("open/libmine.so")).unwrap();
     let mode = |mode: u32| fs::set_permissions(folder.path().join("open"), Permissions::from_mode(mode)).unwrap();
     mode(0o777);
-    assert_snapshot!(folder.host("plugins --plugin open/libmine.so").refused(), @"plugin `FOLDER/open/libmine.so` may be replaced by any user: the mode of its folder is 777 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
+    assert_snapshot!(folder.host("plugins --plugin open/libmine.so").refused(), @"plugin `FOLDER/open/libmine.so` may be replaced by any user: the mode of the folder `FOLDER/open` is 777 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
     // A link from elsewhere is no way round.
     std::os::unix::fs::symlink("open/libmine.so", folder.path().join("liblink.so")).unwrap();
-    assert!(folder.host("plugins --plugin liblink.so").refused().contains("the mode of its folder is 777"));
+    assert!(folder.host("plugins --plugin liblink.so").refused().contains("open` is 777"));
     let _ = folder.host("plugins --plugin open/libmine.so --allow-unsafe-plugin-path").succeeded();
     mode(0o1777);
     let _ = folder.host("plugins --plugin open/libmine.so").succeeded();
+}
+
+/// Whether this process may give files away.
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
+}
+
+#[test]
+fn a_folder_above_in_which_anybody_may_replace_it() {
+    let (folder, _) = with("libcapo.so");
+    let place = folder.path().join("open/inner");
+    fs::create_dir_all(&place).unwrap();
+    fs::rename(folder.path().join("libmine.so"), place.join("libmine.so")).unwrap();
+    fs::set_permissions(folder.path().join("open"), Permissions::from_mode(0o777)).unwrap();
+    assert_snapshot!(folder.host("plugins --plugin open/inner/libmine.so").refused(), @"plugin `FOLDER/open/inner/libmine.so` may be replaced by any user: the mode of the folder `FOLDER/open` is 777 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
+    fs::set_permissions(folder.path().join("open"), Permissions::from_mode(0o755)).unwrap();
+    let _ = folder.host("plugins --plugin open/inner/libmine.so").succeeded();
+}
+
+#[test]
+fn what_another_user_or_a_group_may_change() {
+    if !is_root() {
+        eprintln!("SKIPPED: only root can give files away");
+        return;
+    }
+    let (folder, _) = with("libcapo.so");
+    let library = folder.path().join("libmine.so");
+    let refused = || folder.host("plugins --plugin libmine.so").refused();
+    chown(&library, Some(4321), None).unwrap();
+    assert_snapshot!(refused(), @"plugin `FOLDER/libmine.so` may be changed by user 4321: it is theirs (load a copy of your own; `--allow-unsafe-plugin-path` accepts it)");
+    let _ = folder.host("plugins --plugin libmine.so --allow-unsafe-plugin-path").succeeded();
+    chown(&library, Some(0), Some(4321)).unwrap();
+    fs::set_permissions(&library, Permissions::from_mode(0o775)).unwrap();
+    assert_snapshot!(refused(), @"plugin `FOLDER/libmine.so` may be changed by group 4321: its mode is 775 (`chmod g-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
+    // A group that may only read, and the user's own group, are as good as none.
+    fs::set_permissions(&library, Permissions::from_mode(0o755)).unwrap();
+    let _ = folder.host("plugins --plugin libmine.so").succeeded();
+    chown(folder.path(), Some(4321), None).unwrap();
+    assert_snapshot!(refused(), @"plugin `FOLDER/libmine.so` may be replaced by user 4321: the folder `FOLDER` is theirs (load a copy of your own; `--allow-unsafe-plugin-path` accepts it)");
+}
+
+#[test]
+fn a_pin_holds_while_the_file_is_replaced() {
+    let (folder, hash) = with("libcapo.so");
+    let other = fs::read(artifacts::file("libreincapo.so")).unwrap();
+    let pinned = fs::read(folder.path().join("libmine.so")).unwrap();
+    let done = AtomicBool::new(false);
+    let (mut accepted, mut refused) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for bytes in [&other, &pinned].into_iter().cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
+                folder.write("next.so", bytes);
+                fs::rename(folder.path().join("next.so"), folder.path().join("libmine.so")).unwrap();
+            }
+        });
+        for _ in 0..100 {
+            let outcome = folder.host(&format!("plugins --plugin libmine.so@sha256:{hash}"));
+            if outcome.code == Some(0) {
+                assert!(
+                    outcome.stdout.contains("  capo.curvature ") && !outcome.stdout.contains("reincapo"),
+                    "{outcome:#?}"
+                );
+                accepted += 1;
+            } else {
+                assert!(outcome.refused().contains(" but is pinned to "), "{outcome:#?}");
+                refused += 1;
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(accepted + refused, 100);
+}
+
+#[test]
+fn a_run_that_somebody_else_made() {
+    let (folder, _) = with("libcapo.so");
+    let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.save_steps=1";
+    let run = folder.train("run", &format!("--plugin libmine.so {two} --stop-after 1"));
+    let open = |mode: u32| fs::set_permissions(run.path().join("plugins.json"), Permissions::from_mode(mode)).unwrap();
+    open(0o666);
+    assert_snapshot!(folder.host("train --resume run").refused(), @"the run is not yours alone: `run/plugins.json` may be changed by any user, and a resume would load `FOLDER/libmine.so`, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
+    let _ = folder.host("train --resume run --trust-run --stop-after 1").succeeded();
+    let _ = folder.host("train --resume run --plugin libmine.so --stop-after 1").succeeded();
+    open(0o644);
+    let _ = folder.host("train --resume run --stop-after 1").succeeded();
+    let refused = folder.host("train --trust-run").refused();
+    assert!(refused.contains("--resume <DIR>"), "{refused}");
+    if is_root() {
+        chown(run.path(), Some(4321), None).unwrap();
+        assert_snapshot!(folder.host("train --resume run").refused(), @"the run is not yours alone: `run` may be changed by user 4321, and a resume would load `FOLDER/libmine.so`, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
+        chown(run.path(), Some(0), None).unwrap();
+        chown(run.path().join("config.toml"), Some(4321), None).unwrap();
+        assert!(folder.host("train --resume run").refused().contains("`run/config.toml` may be changed by user 4321"));
+        // Where it names no plugin there is nothing to load.
+        let bare = folder.train("bare", &format!("{two} --stop-after 1"));
+        chown(bare.path(), Some(4321), None).unwrap();
+        let _ = folder.host("train --resume bare").succeeded();
+    }
 }

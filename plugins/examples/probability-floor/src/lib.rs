@@ -19,9 +19,18 @@ impl PreBackwardMask for ProbabilityFloor {
         }
         Ok(())
     }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        if (0.0..=1.0).contains(&self.min_probability) {
+            return Ok(());
+        }
+        Err(PluginError::config(format!("`min_probability` is {} (use 0 to 1)", self.min_probability)))
+    }
 }
 
-register!(PreBackwardMask, ProbabilityFloor, "example.probability-floor", "drops tokens below a probability");
+register!(PreBackwardMask, ProbabilityFloor, "example.probability-floor", "drops tokens below a probability", {
+    min_probability => "smallest probability kept, 0 to 1",
+});
 
 #[cfg(test)]
 mod tests {
@@ -33,5 +42,12 @@ mod tests {
         let fixture = Fixture::new(2, 3).logps(&[-0.1, -2.0, -2.5, -9.0, -0.5, -9.0]).lengths(&[3, 2]);
         let mut mask = testing::mask::<ProbabilityFloor>("min_probability = 0.1").unwrap();
         assert_eq!(fixture.mask(&mut mask).unwrap().keep, [1, 1, 0, 0, 1, 0]);
+    }
+
+    #[test]
+    fn its_key_is_described_and_checked() {
+        testing::check_key_docs().unwrap();
+        let error = testing::mask::<ProbabilityFloor>("min_probability = 10").err().unwrap();
+        assert_eq!(error.to_string(), "`min_probability` is 10 (use 0 to 1)");
     }
 }

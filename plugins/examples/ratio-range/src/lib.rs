@@ -50,9 +50,20 @@ impl PreBackwardMask for RatioRange {
     fn inputs(&self) -> Inputs {
         Inputs::OLD_LOGPS
     }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        if self.low <= self.high {
+            return Ok(());
+        }
+        Err(PluginError::config(format!("`low` is {}, above `high`, {} (no token would be kept)", self.low, self.high)))
+    }
 }
 
-register!(PreBackwardMask, RatioRange, "example.ratio-range", "drops tokens whose ratio lies outside a range");
+register!(PreBackwardMask, RatioRange, "example.ratio-range", "drops tokens whose ratio lies outside a range", {
+    low = 0.0 => "smallest ratio kept",
+    high = unlimited() => "largest ratio kept; no limit when absent",
+    off_policy_mask_threshold = None::<f32> => "largest mean of `old_logp - logp` of a completion, nats; no limit when absent",
+});
 
 #[cfg(test)]
 mod tests {
@@ -88,5 +99,12 @@ mod tests {
         let mut mask = testing::mask::<RatioRange>("off_policy_mask_threshold = 1.1").unwrap();
         let masked = fixture().lengths(&[3, 2]).mask(&mut mask).unwrap();
         assert_eq!(masked.keep, [1, 1, 1, 0, 1, 0], "1.25 nats over two tokens");
+    }
+
+    #[test]
+    fn its_keys_are_described_and_checked() {
+        testing::check_key_docs().unwrap();
+        let error = testing::mask::<RatioRange>("low = 2\nhigh = 0.5").err().unwrap();
+        assert_eq!(error.to_string(), "`low` is 2, above `high`, 0.5 (no token would be kept)");
     }
 }

@@ -26,7 +26,9 @@ impl PreBackwardMask for SurpriseCap {
     }
 }
 
-register!(PreBackwardMask, SurpriseCap, "example.surprise-cap", "drops tokens above a surprise limit");
+register!(PreBackwardMask, SurpriseCap, "example.surprise-cap", "drops tokens above a surprise limit", {
+    max_nats => "largest surprise kept, nats",
+});
 
 #[cfg(test)]
 mod tests {
@@ -40,5 +42,10 @@ mod tests {
         let masked = fixture.mask(&mut mask).unwrap();
         assert_eq!(masked.keep, [1, 1, 0, 1, 0, 0]);
         assert_eq!(masked.records.number("largest_nats"), Some(9.0));
+    }
+
+    #[test]
+    fn its_key_is_described() {
+        testing::check_key_docs().unwrap();
     }
 }

@@ -3,28 +3,18 @@
 #![forbid(unsafe_code)]
 
 use capo_plugin::prelude::*;
-use serde::Deserializer;
-use serde::de::Error;
 
 /// Keeps the `top_entropy_quantile` of the tokens with the highest entropy. Ties at the limit are kept.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TopEntropy {
     /// Share of tokens kept, above 0 and at most 1.
-    #[serde(default = "one_fifth", deserialize_with = "share")]
+    #[serde(default = "one_fifth")]
     top_entropy_quantile: f32,
 }
 
 fn one_fifth() -> f32 {
     0.2
-}
-
-fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
-    let share = f32::deserialize(deserializer)?;
-    if share > 0.0 && share <= 1.0 {
-        return Ok(share);
-    }
-    Err(D::Error::custom(format!("`top_entropy_quantile` is {share} (it must be above 0 and at most 1)")))
 }
 
 impl PreBackwardMask for TopEntropy {
@@ -42,6 +32,14 @@ impl PreBackwardMask for TopEntropy {
     fn inputs(&self) -> Inputs {
         Inputs::ENTROPY
     }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        let share = self.top_entropy_quantile;
+        if share > 0.0 && share <= 1.0 {
+            return Ok(());
+        }
+        Err(PluginError::config(format!("`top_entropy_quantile` is {share} (it must be above 0 and at most 1)")))
+    }
 }
 
 /// The value below which a `share` of `values` lies, between two of them where it falls there; 0 where there are none.
@@ -53,7 +51,9 @@ fn quantile(mut values: Vec<f32>, share: f32) -> f32 {
     below + (above - below) * place.fract() as f32
 }
 
-register!(PreBackwardMask, TopEntropy, "example.top-entropy", "keeps the tokens of highest entropy");
+register!(PreBackwardMask, TopEntropy, "example.top-entropy", "keeps the tokens of highest entropy", {
+    top_entropy_quantile = one_fifth() => "share of tokens kept, above 0 and at most 1",
+});
 
 #[cfg(test)]
 mod tests {
@@ -62,15 +62,15 @@ mod tests {
 
     #[test]
     fn keeps_the_share_of_highest_entropy_among_the_tokens_that_are_left() {
-        let fixture = Fixture::new(2, 6).lengths(&[6, 4]);
-        let entropy = fixture.batch().entropy.unwrap().to_vec();
+        let entropy = [0.1, 0.9, 0.3, 0.7, 0.2, 0.8, 0.6, 0.4, 0.5, 0.0, 9.0, 9.0];
+        let fixture = Fixture::new(2, 6).entropy(&entropy).lengths(&[6, 4]);
         let mut mask = testing::mask::<TopEntropy>("top_entropy_quantile = 0.4").unwrap();
+        assert_eq!(fixture.mask(&mut mask).unwrap().keep, [0, 1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0]);
+        // Another mask has taken the two tokens at the top.
+        let fixture = fixture.keep(&[1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1]);
         let masked = fixture.mask(&mut mask).unwrap();
-        let mut order: Vec<usize> = (0..10).collect();
-        order.sort_by(|&a, &b| entropy[b].total_cmp(&entropy[a]));
-        let mut expected = [0; 12];
-        order[..4].iter().for_each(|&token| expected[token] = 1);
-        assert_eq!(masked.keep, expected);
+        assert_eq!(masked.keep, [0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 0]);
+        assert!((masked.records.number("limit_nats").unwrap() - 0.42).abs() < 1e-6);
     }
 
     #[test]
@@ -89,7 +89,8 @@ mod tests {
     }
 
     #[test]
-    fn a_share_must_be_one() {
+    fn its_key_is_described_and_checked() {
+        testing::check_key_docs().unwrap();
         let error = testing::mask::<TopEntropy>("top_entropy_quantile = 80").err().unwrap().to_string();
         assert_eq!(error, "`top_entropy_quantile` is 80 (it must be above 0 and at most 1)");
     }

@@ -1,0 +1,59 @@
+//! What each pair's feature is multiplied with, on a device.
+
+#![allow(unsafe_code, reason = "kernel launches")]
+
+use super::driver::Buffer;
+use super::segments::Segments;
+use super::{Pairs, THREADS, blocks, launch};
+use crate::Error;
+
+impl Pairs {
+    /// `weight slope A u` of each pair, `[N, S]`, with a weight for each token.
+    pub(super) fn coefficients(&self, weights: &[f64], slope: f64) -> Result<Buffer<f64>, Error> {
+        let (queue, slots) = (&self.queue, self.rows.len());
+        let (weights, coefficients) = (queue.upload(weights)?, queue.buffer(slots)?);
+        // SAFETY: weights and signals are `[N]`, the rest `[N, S]`.
+        unsafe {
+            launch!(
+                queue,
+                "weigh_tokens",
+                blocks(slots),
+                THREADS,
+                slots as u32,
+                self.rows.address(),
+                self.stride,
+                weights.address(),
+                self.signals.address(),
+                slope,
+                self.u.address(),
+                coefficients.address(),
+            )?;
+        }
+        Ok(coefficients)
+    }
+
+    /// The same with 1 over the pairs of its row as the weight.
+    pub(super) fn row_means(&self, segments: &Segments, slope: f64) -> Result<Buffer<f64>, Error> {
+        let queue = &self.queue;
+        let coefficients = queue.filled(self.rows.len(), 0)?;
+        // SAFETY: values are `[P]`, indices into `[N, S]`; starts are `[R + 1]`.
+        unsafe {
+            launch!(
+                queue,
+                "weigh_rows",
+                blocks(segments.pairs as usize),
+                THREADS,
+                segments.pairs,
+                segments.values.address(),
+                segments.of_pair.address(),
+                segments.starts.address(),
+                self.stride,
+                self.signals.address(),
+                slope,
+                self.u.address(),
+                coefficients.address(),
+            )?;
+        }
+        Ok(coefficients)
+    }
+}

@@ -1,0 +1,88 @@
+//! Moments of the rows that a batch touches, with Adam's rule for them, as the kernels have them.
+
+#![allow(unsafe_code, reason = "kernel launches")]
+
+use super::driver::{Argument, Buffer, Plain};
+use super::segments::Segments;
+use super::{Pairs, Slice, THREADS, blocks, launch};
+use crate::Error;
+use crate::optimizer::Adam;
+use crate::semantics::UntouchedRows;
+
+/// Adam at one step, as the kernels have it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct AdamArgument {
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+    unbias1: f64,
+    unbias2: f64,
+    steps: u64,
+    decay: i32,
+}
+
+impl Argument for AdamArgument {}
+
+impl AdamArgument {
+    /// As it proposes after `steps` steps.
+    pub fn proposal(adam: &Adam, steps: u64) -> Self {
+        let &Adam { beta1, beta2, eps, unbias1, unbias2, untouched_rows } = adam;
+        let decay = i32::from(untouched_rows == UntouchedRows::Decay);
+        Self { beta1, beta2, eps, unbias1, unbias2, steps, decay }
+    }
+
+    /// As it updates its moments after `steps` steps.
+    pub fn update(adam: &Adam, steps: u64) -> Self {
+        Self { unbias1: 1.0, unbias2: 1.0, ..Self::proposal(adam, steps) }
+    }
+}
+
+/// Moments of one segment's row with Adam's rule for them, as the kernels have it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Row([u64; 6]);
+
+// SAFETY: six numbers of eight bytes.
+unsafe impl Plain for Row {}
+
+/// Those of all segments, `[R]`.
+#[derive(Debug)]
+pub(super) struct Rows(pub Buffer<Row>);
+
+impl Rows {
+    /// Those of the trainer's moments, `[V, D]` each.
+    pub fn dense(
+        pairs: &Pairs,
+        segments: &Segments,
+        exp_avg: &Slice<f32>,
+        exp_avg_sq: &Slice<f32>,
+        adam: AdamArgument,
+    ) -> Result<Self, Error> {
+        let queue = &pairs.queue;
+        let rows = queue.buffer::<Row>(segments.count as usize)?;
+        // SAFETY: the moments are `[V, D]`, as `Step::check` has found, and rows are below V.
+        unsafe {
+            launch!(
+                queue,
+                "dense_rows",
+                blocks(segments.count as usize),
+                THREADS,
+                segments.count,
+                segments.values.address(),
+                segments.starts.address(),
+                pairs.rows.address(),
+                exp_avg.address(),
+                exp_avg_sq.address(),
+                pairs.hidden.width,
+                adam,
+                rows.address(),
+            )?;
+        }
+        Ok(Self(rows))
+    }
+
+    pub fn address(&self) -> u64 {
+        self.0.address()
+    }
+}

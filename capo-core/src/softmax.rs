@@ -1,0 +1,91 @@
+//! Which distribution the model looks at.
+
+use crate::Step;
+use crate::semantics::{OutsideAction, Probabilities, Semantics, Temperature};
+
+/// How a token's probabilities come from its logits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Softmax {
+    /// What logits are divided by.
+    pub temperature: f64,
+    /// Over the whole vocabulary, by its logsumexp.
+    pub full: bool,
+    /// How many of the K kept logits take part.
+    pub columns: usize,
+    /// Whether a sampled token outside of them joins.
+    pub add_action: bool,
+}
+
+impl Softmax {
+    pub fn new(step: &Step, semantics: &Semantics) -> Self {
+        let temperature = match semantics.temperature {
+            Temperature::Sampling => f64::from(step.policy.temperature),
+            Temperature::One => 1.0,
+            Temperature::Loss => f64::from(step.loss.temperature),
+        };
+        let (k, full) = (step.batch.k, semantics.probabilities == Probabilities::Full);
+        let columns = if full { k } else { step.policy.top_k.map_or(k, |limit| limit.min(k)) };
+        Self { temperature, full, columns, add_action: semantics.outside_action == OutsideAction::Add }
+    }
+
+    /// Replaces logits by probabilities that sum to 1.
+    pub fn normalise(&self, logits: &mut [f64]) {
+        let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        logits.iter_mut().for_each(|x| *x = ((*x - largest) / self.temperature).exp());
+        scale_to_one(logits);
+    }
+
+    /// Replaces logits by probabilities over a vocabulary with this `logsumexp`; what is left for the other rows.
+    pub fn share(&self, logits: &mut [f64], logsumexp: f64) -> f64 {
+        logits.iter_mut().for_each(|x| *x = *x / self.temperature - logsumexp);
+        // A logsumexp is at least the largest logit, but for its rounding, which may be large if they are.
+        let excess = logits.iter().fold(0.0, |most: f64, x| most.max(*x));
+        logits.iter_mut().for_each(|x| *x = (*x - excess).exp());
+        let tail = 1.0 - logits.iter().sum::<f64>();
+        if tail < 0.0 {
+            // The rows hold all there is.
+            scale_to_one(logits);
+        }
+        tail.max(0.0)
+    }
+}
+
+fn scale_to_one(weights: &mut [f64]) {
+    let total: f64 = weights.iter().sum();
+    weights.iter_mut().for_each(|x| *x /= total);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn softmax(temperature: f64) -> Softmax {
+        Softmax { temperature, full: false, columns: 4, add_action: true }
+    }
+
+    #[test]
+    fn softmax_is_normalised_at_any_temperature_and_scale() {
+        for temperature in [1e-30, 0.9, 1.0, 1e30] {
+            let mut x = [3.0, 1.0, -2.0, -3e38];
+            softmax(temperature).normalise(&mut x);
+            assert!((x.iter().sum::<f64>() - 1.0).abs() < 1e-15, "{temperature}: {x:?}");
+            assert!(x.windows(2).all(|w| w[0] >= w[1]));
+        }
+        let mut x = [2.0, 2.0 - 0.9 * 3.0_f64.ln()];
+        softmax(0.9).normalise(&mut x);
+        assert!((x[0] - 0.75).abs() < 1e-7, "{x:?}");
+    }
+
+    #[test]
+    fn what_is_not_kept_is_the_tail() {
+        let mut x = [1.0, 0.0];
+        let tail = softmax(2.0).share(&mut x, (0.5f64.exp() + 1.0 + 2.0).ln());
+        let total = 0.5f64.exp() + 3.0;
+        assert!((x[0] - 0.5f64.exp() / total).abs() < 1e-15 && (tail - 2.0 / total).abs() < 1e-15);
+        let mut x = [1.0, 0.0];
+        assert_eq!(softmax(1.0).share(&mut x, 1.0), 0.0);
+        assert!((x[0] + x[1] - 1.0).abs() < 1e-15);
+        let mut x = [3e30, 2e30];
+        assert_eq!((softmax(1.0).share(&mut x, 1e30), x), (0.0, [1.0, 0.0]));
+    }
+}

@@ -1,0 +1,120 @@
+//! Where moments lie: the model's own, in host memory or on a device, and whose a proposal starts from.
+
+use crate::moments::{HostSource, Moments};
+use crate::step::MomentArrays;
+use crate::{Arrays, Error, HostMoments, LastLayer, cuda};
+
+/// The model's own moments, where they lie.
+#[derive(Debug)]
+pub(crate) enum Store {
+    Host(Moments),
+    Cuda(cuda::Moments),
+}
+
+impl Store {
+    /// Rows that have moments.
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Host(moments) => moments.slots.len(),
+            Self::Cuda(moments) => moments.rows(),
+        }
+    }
+
+    /// Steps taken.
+    pub fn steps(&self) -> u64 {
+        match self {
+            Self::Host(moments) => moments.steps,
+            Self::Cuda(moments) => moments.steps,
+        }
+    }
+
+    /// V and D of the batches seen; 0 before the first step.
+    pub fn dims(&self) -> (usize, usize) {
+        match self {
+            Self::Host(moments) => (moments.vocab_size, moments.width),
+            Self::Cuda(moments) => moments.dims(),
+        }
+    }
+
+    /// Checks that `who` has the vocabulary and width of the state.
+    pub fn check_dims(&self, vocab_size: usize, width: usize, who: &str) -> Result<(), Error> {
+        let own = self.dims();
+        if self.steps() == 0 || own == (vocab_size, width) {
+            return Ok(());
+        }
+        Err(Error::new(format!(
+            "{who} vocabulary {vocab_size} and width {width}, the curvature state has {} and {} (use the model it was made with, or start without a state)",
+            own.0, own.1
+        )))
+    }
+
+    /// A copy where `batch` lies; `None` if the moments are there already.
+    pub fn moved_to(&self, batch: &LastLayer) -> Result<Option<Self>, Error> {
+        let dims = (batch.vocab_size, batch.width);
+        match (self, &batch.arrays) {
+            (Self::Host(_), Arrays::Host(_)) => Ok(None),
+            (Self::Cuda(moments), Arrays::Cuda(arrays))
+                if moments.device() == arrays.device() && (self.steps() > 0 || moments.dims() == dims) =>
+            {
+                Ok(None)
+            }
+            (Self::Host(moments), Arrays::Cuda(arrays)) => {
+                cuda::Moments::of(moments, arrays, dims).map(Self::Cuda).map(Some)
+            }
+            (Self::Cuda(moments), Arrays::Host(_)) => moments.to_host().map(Self::Host).map(Some),
+            (Self::Cuda(moments), Arrays::Cuda(arrays)) => {
+                cuda::Moments::of(&moments.to_host()?, arrays, dims).map(Self::Cuda).map(Some)
+            }
+        }
+    }
+}
+
+/// Whose moments a proposal starts from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// The model's own, of the objective's gradient.
+    Own(&'a Store),
+    /// The trainer's, of the loss's gradient.
+    Trainer(HostMoments<'a>),
+}
+
+impl<'a> Source<'a> {
+    /// Steps taken in.
+    pub fn steps(&self) -> u64 {
+        match self {
+            Self::Own(store) => store.steps(),
+            Self::Trainer(moments) => moments.steps,
+        }
+    }
+
+    /// Whether no row has moments.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Own(store) => store.rows() == 0,
+            Self::Trainer(moments) => moments.steps == 0,
+        }
+    }
+
+    /// Whether moments on a device start at multiples of 16 bytes, as the model's own do.
+    pub fn is_aligned(&self) -> bool {
+        match self {
+            Self::Trainer(HostMoments { arrays: MomentArrays::Cuda { exp_avg, exp_avg_sq }, .. }) => {
+                exp_avg.address().is_multiple_of(16) && exp_avg_sq.address().is_multiple_of(16)
+            }
+            Self::Own(_) | Self::Trainer(_) => true,
+        }
+    }
+
+    /// The same in host memory; an error if they lie elsewhere.
+    pub fn on_host(&self) -> Result<HostSource<'a>, Error> {
+        match self {
+            Self::Own(Store::Host(moments)) => Ok(HostSource::Own(moments)),
+            Self::Trainer(HostMoments { arrays: MomentArrays::Host { exp_avg, exp_avg_sq }, .. }) => {
+                Ok(HostSource::Trainer { exp_avg, exp_avg_sq })
+            }
+            Self::Own(Store::Cuda(_)) | Self::Trainer(_) => {
+                Err(Error::new("the moments lie on a device and the batch in host memory (pass both from one place)"))
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What the bytes of a library say before the system's loader sees them.
+
+use anyhow::{Result, bail};
+
+/// Kinds of files that are mistaken for a library: how they begin, what they are, what to do.
+const OTHERS: [(&[u8], &str, &str); 6] = [
+    (
+        b"!<arch>",
+        "an archive for the Rust or C compiler",
+        "set `crate-type = [\"cdylib\"]` in the plugin's Cargo.toml and build it again",
+    ),
+    (b"MZ", "a library or program for Windows", "build it for this machine"),
+    (b"\xcf\xfa\xed\xfe", "a library or program for macOS", "build it for this machine"),
+    (b"\xca\xfe\xba\xbe", "a library or program for macOS", "build it for this machine"),
+    (b"PK", "a zip archive", "unpack it, and give the library"),
+    (b"\x1f\x8b", "a gzip archive", "unpack it, and give the library"),
+];
+
+/// Refuses bytes that are no library for this machine, and those that end before their segments do: mapping that would end this
+/// process with a bus error.
+///
+/// # Errors
+///
+/// What they are instead, with `shown` as their name.
+pub fn check(bytes: &[u8], shown: &str) -> Result<()> {
+    if bytes.is_empty() {
+        bail!("`{shown}` is empty (build or copy it again)");
+    }
+    if cfg!(target_os = "linux") && !bytes.starts_with(b"\x7fELF") {
+        if let Some((_, kind, advice)) = OTHERS.iter().find(|(beginning, _, _)| bytes.starts_with(beginning)) {
+            bail!("`{shown}` is not a shared library but {kind} ({advice})");
+        }
+        bail!(
+            "`{shown}` is not a shared library: it has no ELF header (a plugin is a crate with `crate-type = [\"cdylib\"]`; give the `.so` in its `target/release`)"
+        );
+    }
+    if bytes.starts_with(b"\x7fELF\x01") && cfg!(target_pointer_width = "64") {
+        bail!("`{shown}` is a 32-bit library, this host is a 64-bit program (build it for this machine)");
+    }
+    if let (Some(of), Some(here)) = (machine(bytes), own_machine())
+        && of != here
+    {
+        bail!("`{shown}` was built for {}, this host runs on {} (build it for this machine)", cpu(of), cpu(here));
+    }
+    let (have, want) = (bytes.len() as u64, end_of_segments(bytes).unwrap_or(0));
+    if have < want {
+        bail!("`{shown}` is cut short: {have} bytes of at least {want} (build or copy it again)");
+    }
+    Ok(())
+}
+
+/// The little-endian number of `size` bytes at `at`.
+fn number(bytes: &[u8], at: u64, size: usize) -> Option<u64> {
+    let field = bytes.get(usize::try_from(at).ok()?..)?.get(..size)?;
+    Some(field.iter().rev().fold(0_u64, |number, &byte| number << 8 | u64::from(byte)))
+}
+
+fn is_elf64(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"\x7fELF\x02\x01")
+}
+
+/// ELF's number of the kind of CPU that a library is for; none for any other file.
+fn machine(bytes: &[u8]) -> Option<u64> {
+    number(bytes, 18, 2).filter(|_| is_elf64(bytes))
+}
+
+fn own_machine() -> Option<u64> {
+    match std::env::consts::ARCH {
+        "x86_64" => Some(62),
+        "aarch64" => Some(183),
+        _ => None,
+    }
+}
+
+fn cpu(machine: u64) -> String {
+    match machine {
+        62 => "x86-64".into(),
+        183 => "AArch64".into(),
+        243 => "RISC-V".into(),
+        other => format!("another kind of CPU (ELF machine {other})"),
+    }
+}
+
+/// Where the last segment of a 64-bit little-endian ELF file ends, in bytes; none for any other file.
+fn end_of_segments(bytes: &[u8]) -> Option<u64> {
+    if !is_elf64(bytes) {
+        return None;
+    }
+    let number = |at: u64, size: usize| number(bytes, at, size);
+    let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    let end = |header: u64| number(header.checked_add(8)?, 8)?.checked_add(number(header.checked_add(32)?, 8)?);
+    (0..count).map(|index| end(table.checked_add(index * size)?)).try_fold(0, |last, end| Some(last.max(end?)))
+}

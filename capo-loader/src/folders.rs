@@ -1,0 +1,269 @@
+//! Folders that survive interruptions: they appear whole by one rename, and leave by one.
+//!
+//! What is not whole has a name that begins with [`PARTIAL`] or [`DELETED`], and what a process that died left under such a name
+//! is removed by the next one. A folder that processes share may hold the work of a living one, so each keeps its own behind a lock,
+//! which the kernel releases with the process.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+/// How the names of folders in the making begin.
+pub const PARTIAL: &str = ".partial-capo-";
+/// How the names of folders on their way out begin.
+pub const DELETED: &str = ".deleted-capo-";
+
+/// The lock of a folder in the making.
+const LOCK: &str = "lock";
+/// What is made, beside the lock.
+const WHOLE: &str = "whole";
+
+/// A folder in the making. Dropped before it appeared, it leaves nothing behind.
+#[derive(Debug)]
+pub struct NewFolder {
+    parent: PathBuf,
+    whole: PathBuf,
+    // Declared before the folder that the lock lies in: fields are dropped in this order.
+    _lock: File,
+    _workshop: TempDir,
+}
+
+impl NewFolder {
+    /// An empty folder that is to appear in the folder `parent`, which is made if absent. Removes what dead processes left there.
+    ///
+    /// # Errors
+    ///
+    /// When the disk refuses.
+    pub fn in_folder(parent: &Path) -> io::Result<Self> {
+        fs::create_dir_all(parent).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => ErrorKind::NotADirectory.into(),
+            _ => error,
+        })?;
+        sweep(parent);
+        loop {
+            let workshop = tempfile::Builder::new().prefix(PARTIAL).tempdir_in(parent)?;
+            // Until the lock is held, a process that sweeps the parent takes the folder for a dead one's.
+            let lock = match lock(workshop.path()) {
+                Ok(lock) => lock,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound) => continue,
+                Err(error) => return Err(error),
+            };
+            let whole = workshop.path().join(WHOLE);
+            fs::create_dir(&whole)?;
+            return Ok(Self { parent: parent.to_owned(), whole, _lock: lock, _workshop: workshop });
+        }
+    }
+
+    /// Where it is filled.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.whole
+    }
+
+    /// Gives the folder, which must not be empty, the name `name` in its parent. Nothing is replaced: a rename replaces at most an empty folder, and
+    /// of several processes that take the same name one alone finds it empty.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExists` when something has that name, after which another may be tried; what the disk says.
+    pub fn appear_as(&self, name: &Path) -> io::Result<()> {
+        let target = self.parent.join(name);
+        if target.symlink_metadata().is_ok() {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        File::open(&self.whole)?.sync_all()?;
+        fs::rename(&self.whole, &target).map_err(|error| match error.kind() {
+            ErrorKind::DirectoryNotEmpty | ErrorKind::NotADirectory => ErrorKind::AlreadyExists.into(),
+            _ => error,
+        })?;
+        // A rename is durable once its directory is.
+        File::open(&self.parent)?.sync_all()
+    }
+}
+
+/// Parent and name of a folder that is to be made at `path`; the parent of a plain name is `.`.
+///
+/// # Errors
+///
+/// When `path` ends in no name, as an empty one.
+pub fn split(path: &Path) -> Result<(PathBuf, PathBuf)> {
+    let Some(name) = path.file_name() else {
+        bail!("`{}` names no folder", path.display());
+    };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    Ok((parent.unwrap_or(Path::new(".")).to_owned(), name.into()))
+}
+
+/// Takes the lock of a folder in the making, for good: whoever removes the folder holds the lock, so one that is still there is ours. A file
+/// system without locks has none to take: nothing is swept there.
+fn lock(workshop: &Path) -> io::Result<File> {
+    let file = lock_file(workshop)?;
+    match file.try_lock() {
+        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {}
+        taken => taken?,
+    }
+    workshop.join(LOCK).metadata()?;
+    Ok(file)
+}
+
+fn lock_file(workshop: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).truncate(false).write(true).open(workshop.join(LOCK))
+}
+
+/// Removes what dead processes left in the making in the folder `parent`. What cannot be removed stays, as what another user's process left.
+pub fn sweep(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PARTIAL));
+        let folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if named
+            && folder
+            && let Ok(lock) = lock_file(&entry.path())
+            && lock.try_lock().is_ok()
+        {
+            // Another process may be sweeping it too.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Deletes the folder at `path` with all that it holds: from the first moment on it is whole or has another name.
+///
+/// # Errors
+///
+/// When the disk refuses.
+pub fn delete(path: &Path) -> Result<()> {
+    let delete = || -> io::Result<()> {
+        let parent = path.parent().unwrap_or(Path::new("."));
+        let grave = tempfile::Builder::new().prefix(DELETED).tempdir_in(parent)?;
+        fs::rename(path, grave.path().join(WHOLE))?;
+        grave.close()
+    };
+    delete().with_context(|| format!("cannot delete `{}`", path.display()))
+}
+
+/// Removes what an interruption left in the folder `dir`, in which no other process is at work: files and folders that are partial or half deleted.
+///
+/// # Errors
+///
+/// When the disk refuses.
+pub fn clean(dir: &Path) -> Result<()> {
+    let clean = || -> io::Result<()> {
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let left = |name: &str| name.starts_with(".partial-") || name.starts_with(DELETED);
+            match name.to_str().is_some_and(left) {
+                true if entry.file_type()?.is_dir() => fs::remove_dir_all(entry.path())?,
+                true => fs::remove_file(entry.path())?,
+                false => {}
+            }
+        }
+        Ok(())
+    };
+    clean().with_context(|| format!("cannot clean up `{}`", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn filled(parent: &Path) -> NewFolder {
+        let new = NewFolder::in_folder(parent).unwrap();
+        fs::write(new.path().join("file"), "whole").unwrap();
+        new
+    }
+
+    #[test]
+    fn a_folder_appears_whole_and_leaves_nothing_else() {
+        let parent = tempfile::tempdir().unwrap();
+        let new = filled(parent.path());
+        assert_eq!(names(parent.path()).len(), 1);
+        new.appear_as(Path::new("run")).unwrap();
+        drop(new);
+        assert_eq!(names(parent.path()), ["run"]);
+        assert_eq!(names(&parent.path().join("run")), ["file"]);
+        drop(filled(parent.path()));
+        assert_eq!(names(parent.path()), ["run"]);
+    }
+
+    #[test]
+    fn nothing_that_exists_is_replaced() {
+        let parent = tempfile::tempdir().unwrap();
+        fs::write(parent.path().join("file"), "").unwrap();
+        fs::create_dir(parent.path().join("empty")).unwrap();
+        std::os::unix::fs::symlink("nowhere", parent.path().join("link")).unwrap();
+        filled(parent.path()).appear_as(Path::new("run")).unwrap();
+        let new = filled(parent.path());
+        for name in ["file", "empty", "link", "run"] {
+            assert_eq!(new.appear_as(Path::new(name)).unwrap_err().kind(), ErrorKind::AlreadyExists, "{name}");
+        }
+        new.appear_as(Path::new("other")).unwrap();
+    }
+
+    #[test]
+    fn of_two_at_once_one_appears() {
+        for _ in 0..50 {
+            let parent = tempfile::tempdir().unwrap();
+            let appeared = std::thread::scope(|scope| {
+                let one = || filled(parent.path()).appear_as(Path::new("run")).is_ok();
+                let threads = [scope.spawn(one), scope.spawn(one)];
+                threads.map(|thread| thread.join().unwrap())
+            });
+            assert_eq!(appeared.iter().filter(|appeared| **appeared).count(), 1, "{appeared:?}");
+            assert_eq!(names(parent.path()), ["run"]);
+        }
+    }
+
+    #[test]
+    fn what_the_dead_left_is_swept_and_the_living_are_left_alone() {
+        let parent = tempfile::tempdir().unwrap();
+        let living = filled(parent.path());
+        // Killed before it had a lock, with one, and while it was swept.
+        for (number, files) in [&[][..], &["lock"], &["whole"]].into_iter().enumerate() {
+            let dead = parent.path().join(format!("{PARTIAL}{number}"));
+            fs::create_dir(&dead).unwrap();
+            files.iter().for_each(|file| fs::write(dead.join(file), "").unwrap());
+        }
+        fs::create_dir(parent.path().join(".partial-of-another-program")).unwrap();
+        let other = filled(parent.path());
+        assert_eq!(names(parent.path()).len(), 3);
+        other.appear_as(Path::new("b")).unwrap();
+        living.appear_as(Path::new("a")).unwrap();
+        drop((living, other));
+        assert_eq!(names(parent.path()), [".partial-of-another-program", "a", "b"]);
+    }
+
+    #[test]
+    fn a_deletion_leaves_nothing_and_what_one_left_is_cleaned() {
+        let parent = tempfile::tempdir().unwrap();
+        filled(parent.path()).appear_as(Path::new("run")).unwrap();
+        delete(&parent.path().join("run")).unwrap();
+        assert!(names(parent.path()).is_empty());
+        assert!(delete(&parent.path().join("run")).is_err());
+        assert!(names(parent.path()).is_empty());
+        fs::create_dir_all(parent.path().join(format!("{DELETED}x/whole/file"))).unwrap();
+        fs::write(parent.path().join(".partial-x"), "").unwrap();
+        fs::write(parent.path().join("kept"), "").unwrap();
+        clean(parent.path()).unwrap();
+        assert_eq!(names(parent.path()), ["kept"]);
+    }
+
+    #[test]
+    fn a_path_that_names_nothing() {
+        assert_eq!(split(Path::new("run")).unwrap(), (".".into(), "run".into()));
+        assert_eq!(split(Path::new("a/run/")).unwrap(), ("a".into(), "run".into()));
+        assert_eq!(split(Path::new("")).unwrap_err().to_string(), "`` names no folder");
+        assert!(split(Path::new("a/..")).is_err());
+    }
+}

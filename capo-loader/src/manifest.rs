@@ -1,0 +1,137 @@
+//! A folder whose files are known: the SHA-256 of each, in a manifest that is sealed itself.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::files::{self, sha256_hex};
+use crate::seal;
+
+/// The manifest's own name: one that no other tool writes into a model's folder.
+pub const FILE: &str = "capo-manifest.json";
+
+const HINT: &str =
+    "use another checkpoint; a run whose newest is deleted goes on from the one before it, or from the start";
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    /// SHA-256 by name.
+    files: BTreeMap<String, String>,
+}
+
+/// A folder with a manifest. Whatever is read of it is compared with it; files that it does not name are not there.
+#[derive(Debug, Clone)]
+pub struct SealedFolder {
+    dir: PathBuf,
+    files: BTreeMap<String, String>,
+}
+
+impl SealedFolder {
+    /// Writes the manifest of the folder `dir`, which holds plain files alone.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be read, or the disk refuses.
+    pub fn seal(dir: &Path) -> Result<()> {
+        let mut known = BTreeMap::new();
+        for entry in std::fs::read_dir(dir).with_context(|| format!("cannot list `{}`", dir.display()))? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).context("a file's name is not text")?;
+            known.insert(name.to_owned(), sha256_hex(&files::read(&path)?));
+        }
+        seal::write(&dir.join(FILE), &Manifest { files: known })
+    }
+
+    /// Whether the folder `dir` has a manifest.
+    #[must_use]
+    pub fn is_one(dir: &Path) -> bool {
+        dir.join(FILE).symlink_metadata().is_ok()
+    }
+
+    /// Reads the manifest of the folder `dir`.
+    ///
+    /// # Errors
+    ///
+    /// When it is missing or damaged.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let path = dir.join(FILE);
+        let Manifest { files } =
+            seal::read(&path).with_context(|| format!("`{}` is missing or damaged ({HINT})", path.display()))?;
+        Ok(Self { dir: dir.to_owned(), files })
+    }
+
+    /// The folder's path.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The names of its files, the manifest left out.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(String::as_str)
+    }
+
+    /// Whether the manifest names the file `name`.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        self.files.contains_key(name)
+    }
+
+    /// The bytes of the file `name`, which are those that the manifest knows.
+    ///
+    /// # Errors
+    ///
+    /// When the manifest does not name it, it cannot be read, or it has changed.
+    pub fn read(&self, name: &str) -> Result<Vec<u8>> {
+        let Some(expected) = self.files.get(name) else {
+            bail!("`{}` has no file `{name}`", self.dir.display());
+        };
+        let path = self.dir.join(name);
+        let damaged = || format!("`{}` is damaged ({HINT})", path.display());
+        let bytes = files::read(&path).with_context(damaged)?;
+        let found = sha256_hex(&bytes);
+        ensure!(found == *expected, "{}: SHA-256 {found}, expected {expected}", damaged());
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_is_what_was_sealed() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write("a", "one");
+        write("b", "two");
+        assert!(!SealedFolder::is_one(dir.path()));
+        SealedFolder::seal(dir.path()).unwrap();
+        assert!(SealedFolder::is_one(dir.path()));
+        write("b", "twO");
+        write("c", "three");
+        let folder = SealedFolder::open(dir.path()).unwrap();
+        assert_eq!(folder.names().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(folder.read("a").unwrap(), b"one");
+        assert!(folder.read("b").unwrap_err().to_string().contains("/b` is damaged (use another checkpoint"));
+        assert!(!folder.contains("c"), "what came later is not part of it");
+        assert!(folder.read("c").is_err());
+        std::fs::remove_file(dir.path().join("a")).unwrap();
+        assert!(folder.read("a").unwrap_err().to_string().contains("/a` is damaged"));
+    }
+
+    #[test]
+    fn a_manifest_that_was_changed_is_no_manifest() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a"), "one").unwrap();
+        SealedFolder::seal(dir.path()).unwrap();
+        let path = dir.path().join(FILE);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace("\"a\"", "\"b\"")).unwrap();
+        let error = format!("{:#}", SealedFolder::open(dir.path()).unwrap_err());
+        assert!(error.contains("is damaged: SHA-256"), "{error}");
+    }
+}

@@ -1,0 +1,203 @@
+//! Who may change a file, or put another in its place. The rule is the one by which `ssh` takes its own files: nobody but their
+//! user and root.
+
+use std::fs::Metadata;
+use std::path::Path;
+
+use anyhow::Result;
+#[cfg(unix)]
+use anyhow::{Context, bail};
+
+/// Somebody other than this user and root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stranger {
+    /// The owner, by number.
+    User(u32),
+    /// A group that may write, by number.
+    Group(u32),
+    /// Everybody may write.
+    Anybody,
+}
+
+impl std::fmt::Display for Stranger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::User(id) => write!(f, "user {id}"),
+            Self::Group(id) => write!(f, "group {id}"),
+            Self::Anybody => f.write_str("any user"),
+        }
+    }
+}
+
+/// Who else may write what this is said of: its owner, its group or everybody, in this order. In a folder with the sticky bit, such as
+/// `/tmp`, its owner alone may replace what is not theirs.
+#[cfg(unix)]
+#[must_use]
+pub fn stranger(metadata: &Metadata) -> Option<Stranger> {
+    use std::os::unix::fs::MetadataExt;
+    const GROUP_WRITES: u32 = 0o020;
+    const OTHERS_WRITE: u32 = 0o002;
+    const STICKY: u32 = 0o1000;
+    let (mode, owner, group) = (metadata.mode(), metadata.uid(), metadata.gid());
+    let user = rustix::process::geteuid().as_raw();
+    if owner != 0 && owner != user {
+        return Some(Stranger::User(owner));
+    }
+    if metadata.is_dir() && mode & STICKY != 0 {
+        return None;
+    }
+    if mode & OTHERS_WRITE != 0 {
+        return Some(Stranger::Anybody);
+    }
+    let list = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    if mode & GROUP_WRITES != 0 && !is_own_group(&list("/etc/group"), &list("/etc/passwd"), group, user) {
+        return Some(Stranger::Group(group));
+    }
+    None
+}
+
+/// Elsewhere a file's rights are not looked at.
+#[cfg(not(unix))]
+#[must_use]
+pub fn stranger(_: &Metadata) -> Option<Stranger> {
+    None
+}
+
+/// Refuses the open file at the absolute `path`, of the kind `what`, that somebody else may change, or replace in a folder above it.
+///
+/// # Errors
+///
+/// Who may, and where. `accept` is the flag that takes it as it is.
+#[cfg(unix)]
+pub fn check(what: &str, path: &Path, file: &Metadata, accept: &str) -> Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let shown = path.display();
+    let mode = |metadata: &Metadata| metadata.mode() & 0o7777;
+    let advice = |stranger: Stranger| match stranger {
+        Stranger::User(_) => "load a copy of your own",
+        Stranger::Group(_) => "`chmod g-w` takes that right away",
+        Stranger::Anybody => "`chmod o-w` takes that right away",
+    };
+    if let Some(stranger) = stranger(file) {
+        let why = match stranger {
+            Stranger::User(_) => "it is theirs".to_owned(),
+            _ => format!("its mode is {:o}", mode(file)),
+        };
+        bail!("{what} `{shown}` may be changed by {stranger}: {why} ({}; `{accept}` accepts it)", advice(stranger));
+    }
+    for folder in path.ancestors().skip(1) {
+        let named = folder.display();
+        let metadata = std::fs::metadata(folder).with_context(|| format!("cannot examine `{named}`"))?;
+        if let Some(stranger) = stranger(&metadata) {
+            let why = match stranger {
+                Stranger::User(_) => format!("the folder `{named}` is theirs"),
+                _ => format!("the mode of the folder `{named}` is {:o}", mode(&metadata)),
+            };
+            bail!(
+                "{what} `{shown}` may be replaced by {stranger}: {why} ({}; `{accept}` accepts it)",
+                advice(stranger)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Elsewhere a file's rights are not looked at.
+///
+/// # Errors
+///
+/// None.
+#[cfg(not(unix))]
+pub fn check(_: &str, _: &Path, _: &Metadata, _: &str) -> Result<()> {
+    Ok(())
+}
+
+/// Whether `group` is the private group of `user` or of root, as the lists `/etc/group` and `/etc/passwd` tell: it has the user's name,
+/// is the user's first one, and nobody else is in it. Systems that give each user such a group let new files be writable by it.
+///
+/// Who is not in these lists is not known here, so that groups from a directory service are never private.
+#[cfg(unix)]
+fn is_own_group(groups: &str, users: &str, group: u32, user: u32) -> bool {
+    let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
+    let number = |field: Option<&String>| field.and_then(|field| field.parse::<u32>().ok());
+    let groups: Vec<Vec<String>> =
+        groups.lines().map(fields).filter(|line| number(line.get(2)) == Some(group)).collect();
+    let first: Vec<Vec<String>> = users.lines().map(fields).filter(|line| number(line.get(3)) == Some(group)).collect();
+    let ([listed], [member]) = (&groups[..], &first[..]) else { return false };
+    let is_trusted = number(member.get(2)).is_some_and(|id| id == user || id == 0);
+    let others = listed.get(3).map_or("", |names| names.as_str()).split(',').filter(|name| !name.is_empty());
+    is_trusted && listed[0] == member[0] && others.into_iter().all(|name| name == member[0] || name == "root")
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    use super::*;
+
+    const USERS: &str = "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\nben:x:1001:100::/home/ben:/bin/sh\n\
+        cat:x:1002:1002::/home/cat:/bin/sh\ndan:x:1003:1003::/:/bin/sh\neve:x:1004:1003::/:/bin/sh\n";
+    const GROUPS: &str = "root:x:0:\nann:x:1000:\nusers:x:100:\ncat:x:1002:ann\ndan:x:1003:\nshared:x:2000:\n";
+
+    #[test]
+    fn a_private_group_is_named_like_its_one_member() {
+        let own = |group, user| is_own_group(GROUPS, USERS, group, user);
+        assert!(own(1000, 1000) && own(0, 0) && own(0, 1000), "ann's and root's own");
+        assert!(!own(1000, 1001), "ann's is not ben's");
+        assert!(!own(100, 1001), "`users` is nobody's own, though ben alone is listed");
+        assert!(!own(1002, 1002), "ann is in cat's group too");
+        assert!(!own(1003, 1003), "dan's is eve's first one too");
+        assert!(!own(2000, 1000) && !own(7, 1000), "an empty group and one that is not listed");
+        assert!(!is_own_group("", "", 1000, 1000));
+    }
+
+    #[test]
+    fn modes_of_files_and_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("libmine.so");
+        fs::write(&file, "").unwrap();
+        let of = |path: &Path, mode: u32| {
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            stranger(&fs::metadata(path).unwrap())
+        };
+        assert_eq!(of(&file, 0o755), None);
+        assert_eq!(of(&file, 0o1757), Some(Stranger::Anybody), "the sticky bit of a file means nothing");
+        assert_eq!((of(folder.path(), 0o1777), of(folder.path(), 0o757)), (None, Some(Stranger::Anybody)));
+        let group = fs::metadata(&file).unwrap().gid();
+        assert!([None, Some(Stranger::Group(group))].contains(&of(&file, 0o775)), "as this machine's lists say");
+    }
+
+    #[test]
+    fn what_another_user_owns() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("libmine.so");
+        fs::write(&path, "").unwrap();
+        // Only root can give files away.
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let say = || {
+            let error = check("plugin", &path, &fs::metadata(&path).unwrap(), "--flag").unwrap_err().to_string();
+            error.replace(&*folder.path().canonicalize().unwrap().to_string_lossy(), "FOLDER")
+        };
+        std::os::unix::fs::chown(&path, Some(4321), None).unwrap();
+        assert_eq!(
+            say(),
+            "plugin `FOLDER/libmine.so` may be changed by user 4321: it is theirs (load a copy of your own; `--flag` accepts it)"
+        );
+        std::os::unix::fs::chown(&path, Some(0), Some(4321)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o775)).unwrap();
+        assert_eq!(
+            say(),
+            "plugin `FOLDER/libmine.so` may be changed by group 4321: its mode is 775 (`chmod g-w` takes that right away; `--flag` accepts it)"
+        );
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        check("plugin", &path, &fs::metadata(&path).unwrap(), "--flag").unwrap();
+        std::os::unix::fs::chown(folder.path(), Some(4321), None).unwrap();
+        assert_eq!(
+            say(),
+            "plugin `FOLDER/libmine.so` may be replaced by user 4321: the folder `FOLDER` is theirs (load a copy of your own; `--flag` accepts it)"
+        );
+    }
+}

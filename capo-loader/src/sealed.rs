@@ -1,0 +1,125 @@
+//! Opening a library from bytes: what was hashed and checked is what runs, whatever happens to its file in the meantime.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+use libloading::Library;
+
+/// Opens the library that `bytes` are, under `name` as far as debuggers and profilers show one.
+///
+/// It is opened from memory that can no longer be written. Where the system has none, or refuses to run what lies there, it is
+/// opened from a file in a folder that only this user can enter.
+///
+/// # Errors
+///
+/// When the system's loader refuses it: the reason, in one line.
+pub fn open(bytes: &[u8], name: &OsStr) -> Result<Library> {
+    #[cfg(target_os = "linux")]
+    if let Ok(library) = from_memory(bytes, name) {
+        return Ok(library);
+    }
+    from_private_copy(bytes, name)
+}
+
+/// Opens the library from a memory file, sealed before the loader sees it.
+#[cfg(target_os = "linux")]
+fn from_memory(bytes: &[u8], name: &OsStr) -> Result<Library> {
+    use std::io::Write;
+    use std::os::fd::{AsRawFd, IntoRawFd};
+
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // A system may be set to refuse executable memory files. The loader maps this one and never executes it. Linux before 6.3 does
+    // not know the flag.
+    let memory = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL).or_else(|_| memfd_create(name, flags))?;
+    let mut memory = std::fs::File::from(memory);
+    memory.write_all(bytes)?;
+    fcntl_add_seals(&memory, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+    let library = load(&path_of(&memory, memory.as_raw_fd())?)?;
+    // Kept open to the end: the loader knows the library by this path, which must not come to mean another file, and
+    // debuggers and backtraces read it again.
+    let _ = memory.into_raw_fd();
+    Ok(library)
+}
+
+/// A path of the open file: by this process's number, so that a debugger finds it too, unless `/proc` counts processes otherwise.
+#[cfg(target_os = "linux")]
+fn path_of(file: &std::fs::File, fd: std::os::fd::RawFd) -> Result<std::path::PathBuf> {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let own = identity(file.metadata()?);
+    let paths = [format!("/proc/{}/fd/{fd}", std::process::id()), format!("/proc/self/fd/{fd}")];
+    let found = paths.into_iter().find(|path| std::fs::metadata(path).is_ok_and(|metadata| identity(metadata) == own));
+    Ok(found.context("there is no `/proc`")?.into())
+}
+
+/// Opens the library from a copy that is gone again when this returns, where an open library can be deleted.
+fn from_private_copy(bytes: &[u8], name: &OsStr) -> Result<Library> {
+    // On Unix such a folder has mode 700.
+    let folder = tempfile::Builder::new().prefix("capo-plugin-").tempdir().context("cannot make a temporary folder")?;
+    let path = folder.path().join(name);
+    std::fs::write(&path, bytes).with_context(|| format!("cannot write `{}`", path.display()))?;
+    load(&path)
+}
+
+fn load(path: &Path) -> Result<Library> {
+    // SAFETY: loading runs the library's initialisers. A plugin is native code that the user chose to run with their own
+    // rights.
+    unsafe { Library::new(path) }.map_err(|error| {
+        // libloading says only that opening failed; the reason is its source. The path is one that the user never saw.
+        let source = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        let name = path.display().to_string();
+        anyhow!(source.replace('\n', " ").replace(&format!("{name}: "), "").replace(&name, "it"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A library that is on any machine with a loader: this test's own C library, from the list of what is mapped.
+    #[cfg(target_os = "linux")]
+    fn some_library() -> Vec<u8> {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let path = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).find(|path| path.contains("libc"));
+        std::fs::read(path.expect("tests link the C library")).unwrap()
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn it_opens_from_either_place() {
+        let bytes = some_library();
+        for open in [from_memory, from_private_copy] {
+            let library = open(&bytes, OsStr::new("libsome.so")).unwrap();
+            // SAFETY: the type of `getpid` in C.
+            let pid = unsafe { library.get::<extern "C" fn() -> i32>(b"getpid") }.map(|getpid| getpid()).unwrap();
+            assert_eq!(pid.unsigned_abs(), std::process::id());
+            std::mem::forget(library);
+        }
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(maps.contains("/memfd:libsome.so"), "a profiler sees the name:\n{maps}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_lies_in_memory_cannot_be_written() {
+        std::mem::forget(from_memory(&some_library(), OsStr::new("libsealed.so")).unwrap());
+        let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+        let sealed = |path: &std::path::PathBuf| {
+            std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy().contains("memfd:libsealed.so"))
+        };
+        let path = descriptors.into_iter().find(sealed).expect("it stays open");
+        assert!(std::fs::OpenOptions::new().write(true).open(&path).is_ok_and(|mut file| {
+            use std::io::Write;
+            file.write_all(b"x").is_err() && file.set_len(0).is_err()
+        }));
+    }
+
+    #[test]
+    fn a_refusal_names_no_path_of_ours() {
+        let error = open(b"\x7fELF and no more", OsStr::new("libtorn.so")).unwrap_err().to_string();
+        assert!(!error.contains('/') && !error.contains('\n'), "{error}");
+    }
+}

@@ -1,0 +1,64 @@
+//! Lines on the terminal: control characters in what others wrote are shown, not obeyed.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+/// `text` with every control character as `\u001b`, line breaks and tabs excepted.
+///
+/// Controls of the direction of text are among them: they can make a line read as another one. What comes out is still JSON where
+/// `text` is.
+#[must_use]
+pub fn escape(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_control(c) {
+            // Writing to a string does not fail.
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// C0 and C1, separators of lines, and what Unicode's bidirectional algorithm obeys.
+fn is_control(c: char) -> bool {
+    match c {
+        '\n' | '\t' => false,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' => true,
+        c => c.is_control(),
+    }
+}
+
+/// Writes a line to standard error. Where that fails, there is nobody to tell.
+pub fn note(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{}", escape(line));
+}
+
+/// Writes a warning to standard error.
+pub fn warn(sentence: &str) {
+    note(&format!("warning: {sentence}"));
+}
+
+/// Writes an error to standard error.
+pub fn error(sentence: &str) {
+    note(&format!("error: {sentence}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_shown() {
+        assert_eq!(escape("plain ü\n\ttext"), "plain ü\n\ttext");
+        assert!(matches!(escape("plain"), Cow::Borrowed(_)));
+        assert_eq!(escape("\x1b[31mred\x1b]0;title\x07"), "\\u001b[31mred\\u001b]0;title\\u0007");
+        assert_eq!(escape("over\rwritten\0\x7f"), "over\\u000dwritten\\u0000\\u007f");
+        assert_eq!(escape("\u{9b}31m \u{202e}txt\u{2066} \u{2028}"), "\\u009b31m \\u202etxt\\u2066 \\u2028");
+    }
+}

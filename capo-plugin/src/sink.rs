@@ -1,0 +1,136 @@
+//! Where a component's reports go: what a host implements, and one call's ear on the wire.
+
+use std::collections::BTreeSet;
+
+use abi_stable::sabi_trait::TD_Opaque;
+use abi_stable::sabi_types::RMut;
+use abi_stable::std_types::{ROption, RSlice, RStr};
+
+use crate::abi::{HostRef, HostWire, HostWire_TO, WireError};
+use crate::batch::Dims;
+use crate::error::{ErrorKind, PluginError};
+use crate::extension::Extension;
+
+/// Where a component's reports go: implemented by hosts. It must not panic.
+pub trait Sink {
+    /// One number of this step, under the component's id.
+    fn record(&mut self, component: &str, name: &str, value: f64);
+    /// One number per token, `[B, T]`.
+    fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]);
+    /// A sentence for the person at the terminal.
+    fn warn(&mut self, component: &str, text: &str);
+    /// The host's extension `id`, or none.
+    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
+        let _ = id;
+        None
+    }
+    /// A call of `method` begins: for a host that watches over calls.
+    fn enter(&mut self, component: &str, method: &'static str) {
+        let _ = (component, method);
+    }
+    /// That call has come back.
+    fn leave(&mut self) {}
+    /// What the host has against the names that were recorded in this call, told once: it becomes the call's error.
+    fn objection(&mut self) -> Option<String> {
+        None
+    }
+}
+
+/// Most names that one call may record under: a component that makes up names would fill memory and metrics.
+const MOST_NAMES: usize = 1000;
+/// Longest such name, bytes.
+const LONGEST_NAME: usize = 200;
+
+/// One call's sink on the wire. A broken rule is kept until the call returns.
+struct Ear<'a> {
+    component: &'a str,
+    /// Length of an array that it may record, and what that counts.
+    length: (usize, &'static str),
+    sink: &'a mut dyn Sink,
+    names: BTreeSet<String>,
+    broken: Option<String>,
+}
+
+impl Ear<'_> {
+    /// Whether `name` is within the limits.
+    fn takes(&mut self, name: &str) -> bool {
+        if name.len() > LONGEST_NAME {
+            let length = name.len();
+            self.broken.get_or_insert_with(|| {
+                format!("recorded under a name of {length} bytes, at most {LONGEST_NAME} are allowed")
+            });
+            return false;
+        }
+        if self.names.contains(name) {
+            return true;
+        }
+        if self.names.len() == MOST_NAMES {
+            self.broken.get_or_insert_with(|| {
+                format!(
+                    "recorded under more than {MOST_NAMES} names in one call, `{name}` among them (give a number per token to `record_tokens`)"
+                )
+            });
+            return false;
+        }
+        self.names.insert(name.to_owned())
+    }
+}
+
+impl HostWire for Ear<'_> {
+    fn record(&mut self, name: RStr<'_>, value: f64) {
+        if self.takes(name.as_str()) {
+            self.sink.record(self.component, name.as_str(), value);
+        }
+    }
+
+    fn record_tokens(&mut self, name: RStr<'_>, values: RSlice<'_, f32>) {
+        if !self.takes(name.as_str()) {
+            return;
+        }
+        let (have, (want, counted)) = (values.len(), self.length);
+        if have == want {
+            self.sink.record_tokens(self.component, name.as_str(), values.as_slice());
+        } else {
+            self.broken.get_or_insert_with(|| {
+                format!("`record_tokens(\"{name}\")` got {have} values for a batch of {want} {counted}")
+            });
+        }
+    }
+
+    fn warn(&mut self, text: RStr<'_>) {
+        self.sink.warn(self.component, text.as_str());
+    }
+
+    fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>> {
+        self.sink.extension(id.as_str()).into()
+    }
+}
+
+/// Length of a `[B, T]` array, and what it counts.
+pub(crate) fn per_token(dims: Dims) -> (usize, &'static str) {
+    (dims.len(), "tokens (B · T, padding included)")
+}
+
+/// Runs one call of `method` with an ear, then answers for the rules that the component broke through it.
+pub(crate) fn listen(
+    (component, method): (&str, &'static str),
+    length: (usize, &'static str),
+    sink: &mut dyn Sink,
+    call: impl FnOnce(&mut HostRef<'_>) -> Result<(), WireError>,
+) -> Result<(), PluginError> {
+    sink.enter(component, method);
+    let mut ear = Ear { component, length, sink, names: BTreeSet::new(), broken: None };
+    let outcome = {
+        let mut host = HostWire_TO::from_ptr(RMut::new(&mut ear), TD_Opaque);
+        call(&mut host)
+    };
+    ear.sink.leave();
+    let broken = ear.broken.or_else(|| ear.sink.objection());
+    outcome.map_err(PluginError::from)?;
+    broken.map_or(Ok(()), |sentence| Err(contract(sentence)))
+}
+
+/// A broken rule of the point.
+pub(crate) fn contract(sentence: String) -> PluginError {
+    PluginError::new(ErrorKind::CONTRACT, sentence)
+}

@@ -1,0 +1,186 @@
+//! Components run on a fixture, as a host would run them.
+
+use super::{Fixture, Records};
+use crate::component::{Advantage, Mask, ObjectiveFn};
+use crate::error::PluginError;
+
+/// What a mask did to a fixture.
+#[derive(Debug)]
+pub struct Masked {
+    /// `[B, T]`.
+    pub keep: Vec<u8>,
+    /// What it reported.
+    pub records: Records,
+}
+
+impl Fixture {
+    /// Runs an advantage estimator and returns the advantages, `[B, T]`.
+    ///
+    /// # Errors
+    ///
+    /// What a host would show.
+    pub fn estimate(&self, component: &mut Advantage) -> Result<Vec<f32>, PluginError> {
+        let mut advantages = vec![0.0; self.dims.len()];
+        component.estimate(&mut Records::default(), &self.batch(), &mut advantages)?;
+        Ok(advantages)
+    }
+
+    /// Runs an objective and returns the loss and its derivative, `[B, T]` each.
+    ///
+    /// # Errors
+    ///
+    /// What a host would show.
+    pub fn evaluate(&self, component: &mut ObjectiveFn) -> Result<(Vec<f32>, Vec<f32>), PluginError> {
+        let (mut loss, mut slope) = (vec![0.0; self.dims.len()], vec![0.0; self.dims.len()]);
+        component.evaluate(&mut Records::default(), &self.batch(), &mut loss, &mut slope)?;
+        Ok((loss, slope))
+    }
+
+    /// What an objective's `dloss_dlogp` must come near to, `[B, T]`: the derivative by every log-probability of the sum of the
+    /// losses of its completion, from central differences over `step` nats (1e-2 suits values near 1).
+    ///
+    /// The objective is run twice per token; its answer must not depend on how often.
+    ///
+    /// ```
+    /// use capo_plugin::prelude::*;
+    /// use capo_plugin::testing::{self, Fixture};
+    ///
+    /// /// The mean surprise of a completion, squared, as the loss of each of its tokens.
+    /// #[derive(Deserialize)]
+    /// struct Squared {}
+    ///
+    /// impl Objective for Squared {
+    ///     fn evaluate(&mut self, _ctx: &mut Ctx, batch: &Batch, out: PerToken) -> Result<(), PluginError> {
+    ///         for row in (0..batch.dims.completions as usize).map(|b| batch.dims.row(b)) {
+    ///             let mean = -batch.logps[row.clone()].iter().sum::<f32>() / row.len() as f32;
+    ///             out.loss[row.clone()].fill(mean * mean);
+    ///             // Each of the n losses moves by -2 mean / n.
+    ///             out.dloss_dlogp[row].fill(-2.0 * mean);
+    ///         }
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let (fixture, mut objective) = (Fixture::new(2, 3), testing::objective::<Squared>("").unwrap());
+    /// let (_, slope) = fixture.evaluate(&mut objective).unwrap();
+    /// for (slope, measured) in slope.iter().zip(fixture.derivative(&mut objective, 1e-2).unwrap()) {
+    ///     assert!((slope - measured).abs() < 1e-3);
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What a host would show.
+    pub fn derivative(&self, component: &mut ObjectiveFn, step: f32) -> Result<Vec<f32>, PluginError> {
+        let (mut moved, mut derivative) = (self.clone(), vec![0.0; self.dims.len()]);
+        for row in (0..self.dims.completions as usize).map(|b| self.dims.row(b)) {
+            for at in row.clone().filter(|&at| self.mask[at] == 1) {
+                let mut sum_at = |logp: f32| {
+                    moved.logps[at] = logp;
+                    let (loss, _) = moved.evaluate(component)?;
+                    Ok::<_, PluginError>(loss[row.clone()].iter().map(|&loss| f64::from(loss)).sum::<f64>())
+                };
+                // Rounding moves both ends.
+                let (below, above) = (self.logps[at] - step, self.logps[at] + step);
+                let difference = sum_at(above)? - sum_at(below)?;
+                derivative[at] = (difference / f64::from(above - below)) as f32;
+                moved.logps[at] = self.logps[at];
+            }
+        }
+        Ok(derivative)
+    }
+
+    /// Runs a mask on what [`keep`](Self::keep) left of the completion mask.
+    ///
+    /// # Errors
+    ///
+    /// What a host would show.
+    pub fn mask(&self, component: &mut Mask) -> Result<Masked, PluginError> {
+        let mut keep: Vec<u8> = self.mask.iter().zip(&self.keep).map(|(mask, keep)| mask & keep).collect();
+        let mut records = Records::default();
+        component.mask(&mut records, &self.batch(), &mut keep)?;
+        Ok(Masked { keep, records })
+    }
+
+    /// Ends the step with `keep`, as a host does after the optimizer step.
+    ///
+    /// # Errors
+    ///
+    /// What a host would show.
+    pub fn step_end(&self, component: &mut Mask, keep: &[u8], taken: bool) -> Result<(), PluginError> {
+        component.step_end(&mut Records::default(), &self.batch(), keep, taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::{Inputs, LastLayer};
+    use crate::ctx::Ctx;
+    use crate::points::PreBackwardMask;
+    use crate::tensor::Tensor;
+    use crate::{Batch, testing};
+
+    /// Drops every first token and reports the sum of every optional array that a fixture can set.
+    #[derive(serde::Deserialize)]
+    struct Sums {}
+
+    impl PreBackwardMask for Sums {
+        fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
+            let layer = batch.last_layer()?;
+            let arrays = [
+                ("entropy", batch.entropy()?),
+                ("losses", batch.losses.unwrap_or_default()),
+                ("slopes", batch.dloss_dlogp.unwrap_or_default()),
+                ("hidden", layer.hidden.as_f32()?),
+                ("weight", batch.optimizer_state()?.weight.as_f32()?),
+            ];
+            for (name, array) in arrays {
+                ctx.record(name, f64::from(array.iter().sum::<f32>()));
+                ctx.record(&format!("{name}/len"), array.len() as f64);
+            }
+            ctx.record("ids", f64::from(batch.completion_ids.iter().sum::<u32>()));
+            ctx.record("arrived", f64::from(keep.iter().sum::<u8>()));
+            (0..batch.dims.completions as usize).for_each(|b| keep[batch.dims.row(b).start] = 0);
+            Ok(())
+        }
+
+        fn inputs(&self) -> Inputs {
+            Inputs::KNOWN
+        }
+    }
+
+    #[test]
+    fn setters_reach_the_component() {
+        let (hidden, logits, ids, flat) = ([0.5; 8], [2.0; 12], [20; 12], [1.0; 4]);
+        let layer = LastLayer::new(
+            Tensor::from_f32(&hidden, &[2, 2, 2]),
+            Tensor::from_u32(&ids, &[2, 2, 3]),
+            Tensor::from_f32(&logits, &[2, 2, 3]),
+            Tensor::from_f32(&flat, &[2, 2]),
+            Tensor::from_f32(&flat, &[2, 2]),
+            21,
+        );
+        let fixture = Fixture::new(2, 2).entropy(&[1.0, 2.0, 3.0, 4.0]).completion_ids(&[3, 4, 5, 20]);
+        let fixture = fixture.losses(&[1.0, 1.0, 1.0, 2.0], &[0.5; 4]).last_layer(layer).keep(&[1, 0, 1, 1]);
+        let masked = fixture.mask(&mut testing::mask::<Sums>("").unwrap()).unwrap();
+        let number = |name: &str| masked.records.number(name).unwrap();
+        let sums = ["entropy", "losses", "slopes", "hidden", "hidden/len", "weight/len", "ids", "arrived"];
+        assert_eq!(sums.map(number), [10.0, 5.0, 2.0, 4.0, 8.0, 42.0, 32.0, 3.0]);
+        assert_eq!(masked.keep, [0, 0, 0, 1]);
+        // Padding is out whatever other masks left, and groups take what is theirs along.
+        let moved = fixture.groups_of(1).lengths(&[2, 1]).regrouped(&[1, 0]);
+        assert_eq!(moved.mask(&mut testing::mask::<Sums>("").unwrap()).unwrap().records.number("arrived"), Some(2.0));
+        assert_eq!((moved.slopes, moved.keep), (vec![0.5, 0.0, 0.5, 0.5], vec![1, 1, 1, 0]));
+    }
+
+    #[test]
+    #[should_panic(expected = "the shape of `topk_ids`")]
+    fn a_layer_of_another_shape_is_refused() {
+        let flat = [1.0; 4];
+        let tensor = Tensor::from_f32(&flat, &[2, 2]);
+        let ids = Tensor::from_u32(&[7], &[1, 1, 1]);
+        let hidden = Tensor::from_f32(&flat, &[2, 2, 1]);
+        let _ = Fixture::new(2, 2).last_layer(LastLayer::new(hidden, ids, hidden, tensor, tensor, 8));
+    }
+}

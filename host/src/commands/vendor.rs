@@ -1,0 +1,61 @@
+//! `capo-plugin` as a folder of its own, with a manifest that needs no workspace: what `cargo package` makes of it, so that a
+//! plugin's crate builds where no checkout is.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use toml::{Table, Value};
+
+/// Where it goes in a new crate.
+pub(super) const FOLDER: &str = "vendor/capo-plugin";
+
+/// Its files, by their paths, but for tests and benches.
+const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/capo_plugin.rs"));
+
+/// The manifest of its workspace.
+const WORKSPACE: &str = include_str!("../../../Cargo.toml");
+
+/// Writes it into `folder`.
+///
+/// # Errors
+///
+/// When the disk refuses.
+pub(super) fn write(folder: &Path) -> Result<()> {
+    for (name, text) in FILES {
+        let path = folder.join(name);
+        let cannot = || format!("cannot write `{}`", path.display());
+        std::fs::create_dir_all(path.parent().unwrap_or(folder)).with_context(cannot)?;
+        let text = if *name == "Cargo.toml" { manifest(text)? } else { (*text).to_owned() };
+        std::fs::write(&path, text).with_context(cannot)?;
+    }
+    Ok(())
+}
+
+/// The manifest with the values that it takes from its workspace, and without what needs tests and benches.
+fn manifest(text: &str) -> Result<String> {
+    let (mut own, workspace): (Table, Table) = (text.parse()?, WORKSPACE.parse()?);
+    let shared = |name: &str| workspace.get("workspace").and_then(|table| table.get(name)).cloned();
+    for name in ["dev-dependencies", "bench", "test", "example"] {
+        own.remove(name);
+    }
+    if let (Some(Value::Table(package)), Some(shared)) = (own.get_mut("package"), shared("package")) {
+        for (key, value) in package.iter_mut().filter(|(_, value)| inherits(value)) {
+            *value = shared.get(key).context("the workspace has no such key")?.clone();
+        }
+    }
+    if let (Some(Value::Table(dependencies)), Some(shared)) = (own.get_mut("dependencies"), shared("dependencies")) {
+        for (name, value) in dependencies.iter_mut().filter(|(_, value)| inherits(value)) {
+            *value = shared.get(name).context("the workspace has no such dependency")?.clone();
+        }
+    }
+    if own.get("lints").is_some_and(inherits) {
+        own.insert("lints".into(), shared("lints").context("the workspace has no lints")?);
+    }
+    let remark = "# Made by `host new-plugin` from the manifest of `capo-plugin`, whose workspace is not here.\n\n";
+    Ok(remark.to_owned() + &toml::to_string(&own)?)
+}
+
+/// Whether a value is `{ workspace = true }`.
+fn inherits(value: &Value) -> bool {
+    value.get("workspace").and_then(Value::as_bool).unwrap_or(false)
+}

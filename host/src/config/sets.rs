@@ -1,0 +1,163 @@
+//! `--set section.key=value`: reading it, and putting the value where its path says.
+
+use anyhow::{Result, bail};
+use capo_loader::{ComponentConfig, mask_names};
+use toml::{Table, Value};
+
+/// Most parts of a dotted key: what is nested without end cannot even be dropped.
+const MOST_PARTS: usize = 16;
+
+/// Key and value of a `--set`.
+pub(crate) fn parse_set(text: &str) -> Result<(String, Value)> {
+    let Some((path, value)) = text.split_once('=') else {
+        bail!("`--set {text}` has no `=` (write `--set section.key=value`)");
+    };
+    if path.split('.').count() > MOST_PARTS {
+        bail!(
+            "`--set {}...` names a key of more than {MOST_PARTS} parts (write `--set section.key=value`)",
+            &path[..path.floor_char_boundary(60)]
+        );
+    }
+    // A bare word is a string: `--set train.lr_scheduler_type=constant`.
+    let value = format!("v = {value}").parse::<Table>().ok().and_then(|mut table| table.remove("v"));
+    let bare = || Value::String(text[path.len() + 1..].to_owned());
+    Ok((path.trim().to_owned(), value.unwrap_or_else(bare)))
+}
+
+/// Puts `value` at the dotted `path`.
+pub(crate) fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
+    let (last, parents) = path
+        .split('.')
+        .collect::<Vec<_>>()
+        .split_last()
+        .map(|(last, parents)| (*last, parents.to_vec()))
+        .unwrap_or_default();
+    if last.is_empty() || parents.iter().any(|part| part.is_empty()) {
+        bail!("`--set {path}=...` has an empty key (write `--set section.key=value`)");
+    }
+    let mut here = table;
+    let mut parts = parents.into_iter().peekable();
+    while let Some(part) = parts.next() {
+        let next = here.entry(part).or_insert_with(|| Value::Table(Table::new()));
+        here = match next {
+            Value::Table(inner) => inner,
+            Value::Array(items) => {
+                let (index, count) = (parts.next().unwrap_or_default(), items.len());
+                let item = index.parse::<usize>().ok().and_then(|index| items.get_mut(index));
+                match item {
+                    Some(Value::Table(inner)) => inner,
+                    _ if count == 0 => bail!("`--set {path}=...`: `{part}` has no entries"),
+                    _ => bail!(
+                        "`--set {path}=...`: `{part}` has entries 0 to {} (write `--set {part}.0.key=value`)",
+                        count - 1
+                    ),
+                }
+            }
+            _ => bail!("`--set {path}=...`: `{part}` is a value, not a section"),
+        };
+    }
+    here.insert(last.to_owned(), value);
+    Ok(())
+}
+
+/// The same path with a number where it names an entry of `section` by its component: `mask.advdecay.mask.quantile` is
+/// `mask.0.quantile` where that mask comes first, and so is `mask.advdecay.quantile` where no other id begins with `advdecay.`.
+///
+/// # Errors
+///
+/// When there is no entry, none that is called so, or several are.
+pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<String> {
+    let Some(rest) = path.strip_prefix(section).and_then(|rest| rest.strip_prefix('.')) else {
+        return Ok(path.to_owned());
+    };
+    let entries = match table.get(section) {
+        None => &[][..],
+        Some(Value::Array(entries)) => entries,
+        Some(_) => return Ok(path.to_owned()),
+    };
+    if entries.is_empty() {
+        let advice = if section == "mask" { "add one with `--mask ID`" } else { "name one in a config" };
+        bail!("`--set {path}=...`: this run has no {section} ({advice}; `host plugins` lists those on offer)");
+    }
+    if rest.starts_with(|c: char| c.is_ascii_digit()) {
+        return Ok(path.to_owned());
+    }
+    let names = names(entries);
+    let number = |(index, key): (usize, &str)| format!("{section}.{index}.{key}");
+    let whole = names.iter().enumerate().filter_map(|(index, name)| Some((index, key_of(rest, name)?)));
+    // The longest name, where one is the beginning of another.
+    if let Some(found) = whole.max_by_key(|(index, _)| names[*index].len()) {
+        return Ok(number(found));
+    }
+    let vendor = |name: &str| name.split('.').next().and_then(|vendor| key_of(rest, vendor));
+    let by_vendor: Vec<_> = names.iter().enumerate().filter_map(|(index, name)| Some((index, vendor(name)?))).collect();
+    let listed = |names: &[&str]| format!("`{}`", names.join("`, `"));
+    match by_vendor[..] {
+        [found] => Ok(number(found)),
+        [] => bail!(
+            "`--set {path}=...`: no {section} is called so (there are {}; write `--set {section}.{}.KEY=VALUE` or `--set {section}.0.KEY=VALUE`)",
+            listed(&names.iter().map(String::as_str).collect::<Vec<_>>()),
+            names[0]
+        ),
+        _ => {
+            let several: Vec<&str> = by_vendor.iter().map(|(index, _)| names[*index].as_str()).collect();
+            bail!("`--set {path}=...` may mean {} (write the whole name)", listed(&several))
+        }
+    }
+}
+
+/// What follows `name.` in `rest`.
+fn key_of<'r>(rest: &'r str, name: &str) -> Option<&'r str> {
+    rest.strip_prefix(name)?.strip_prefix('.').filter(|_| !name.is_empty())
+}
+
+/// What reports call the entries: `ID`, and `ID#2` where one is used again.
+fn names(entries: &[Value]) -> Vec<String> {
+    let component = |entry: &Value| {
+        let id = entry.get("use").and_then(Value::as_str).unwrap_or_default().to_owned();
+        ComponentConfig { id, table: Table::new() }
+    };
+    mask_names(&entries.iter().map(component).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbered form of `path` among masks of these ids, or the sentence.
+    fn of(ids: &[&str], path: &str) -> String {
+        let masks = ids.iter().map(|id| format!("[[mask]]\nuse = \"{id}\"\n")).collect::<String>();
+        let table = if ids.is_empty() { "mask = []".parse() } else { masks.parse() }.unwrap();
+        numbered(&table, "mask", path).unwrap_or_else(|error| error.to_string())
+    }
+
+    #[test]
+    fn entries_by_name() {
+        let ids = ["capo.curvature", "advdecay.mask", "a.cap", "a.cap.two", "advdecay.mask"];
+        assert_eq!(of(&ids, "mask.3.key"), "mask.3.key");
+        assert_eq!(of(&ids, "mask"), "mask");
+        assert_eq!(of(&ids, "mask.capo.curvature.semantics.feature"), "mask.0.semantics.feature");
+        assert_eq!(of(&ids, "mask.capo.fisher_threshold"), "mask.0.fisher_threshold");
+        assert_eq!(of(&ids, "mask.advdecay.mask.quantile"), "mask.1.quantile");
+        assert_eq!(of(&ids, "mask.advdecay.mask#2.quantile"), "mask.4.quantile");
+        assert_eq!(of(&ids, "mask.a.cap.two.key"), "mask.3.key");
+        assert_eq!(of(&ids, "mask.a.cap.key"), "mask.2.key");
+    }
+
+    #[test]
+    fn names_that_are_none() {
+        let ids = ["advdecay.mask", "advdecay.other"];
+        assert_eq!(
+            of(&ids, "mask.advdecay.quantile"),
+            "`--set mask.advdecay.quantile=...` may mean `advdecay.mask`, `advdecay.other` (write the whole name)"
+        );
+        assert_eq!(
+            of(&ids, "mask.adv.quantile"),
+            "`--set mask.adv.quantile=...`: no mask is called so (there are `advdecay.mask`, `advdecay.other`; write `--set mask.advdecay.mask.KEY=VALUE` or `--set mask.0.KEY=VALUE`)"
+        );
+        assert_eq!(
+            of(&[], "mask.adv.quantile"),
+            "`--set mask.adv.quantile=...`: this run has no mask (add one with `--mask ID`; `host plugins` lists those on offer)"
+        );
+    }
+}

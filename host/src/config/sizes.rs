@@ -1,0 +1,58 @@
+//! Products of settings, computed once and with checks: what a run's loops and arrays are as large as.
+
+use anyhow::{Context, Result, ensure};
+
+use super::{RolloutConfig, TrainConfig};
+
+/// Most completions of one rollout: arrays of that many tokens are taken before anything is known of their lengths.
+const MOST_COMPLETIONS: usize = 1 << 20;
+
+/// How large the parts of a run are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Completions of one optimizer step; a multiple of the group's size.
+    pub step: usize,
+    /// Completions of one rollout; a multiple of `step`.
+    pub rollout: usize,
+    /// Prompts of one rollout.
+    pub prompts: usize,
+    /// Optimizer steps made from one rollout.
+    pub steps_per_rollout: u64,
+}
+
+impl Sizes {
+    /// The sizes that follow from settings, each at least 1.
+    ///
+    /// # Errors
+    ///
+    /// A step that does not hold whole groups, a rollout that does not hold whole steps or is too large.
+    pub(super) fn new(rollout: &RolloutConfig, train: &TrainConfig) -> Result<Self> {
+        let group = rollout.num_generations;
+        let (micro_batch, accumulation) = (train.per_device_train_batch_size, train.gradient_accumulation_steps);
+        let factors = format!(
+            "`train.per_device_train_batch_size` {micro_batch} × `train.gradient_accumulation_steps` {accumulation}"
+        );
+        let step = micro_batch.checked_mul(accumulation).filter(|step| *step <= MOST_COMPLETIONS).with_context(|| {
+            format!("{factors} are more completions of one optimizer step than the {MOST_COMPLETIONS} that are possible (lower one of them)")
+        })?;
+        ensure!(
+            step.is_multiple_of(group),
+            "one optimizer step takes {step} completions ({factors}), which is not a multiple of `rollout.num_generations` {group} (a step holds whole groups)"
+        );
+        let (key, passes) = match train.steps_per_generation {
+            0 => ("train.gradient_accumulation_steps", accumulation),
+            passes => ("train.steps_per_generation", passes),
+        };
+        let completions =
+            micro_batch.checked_mul(passes).filter(|size| *size <= MOST_COMPLETIONS).with_context(|| {
+                format!("`train.per_device_train_batch_size` {micro_batch} × `{key}` {passes} are more completions of one rollout than the {MOST_COMPLETIONS} that are possible (lower one of them)")
+            })?;
+        ensure!(
+            completions.is_multiple_of(step),
+            "one rollout makes {completions} completions, which is not a multiple of the {step} of an optimizer step (set `train.steps_per_generation` to a multiple of `train.gradient_accumulation_steps`)"
+        );
+        // Both factors have limits far below the root of the largest number.
+        let steps_per_rollout = (completions / step) as u64 * train.num_iterations as u64;
+        Ok(Self { step, rollout: completions, prompts: completions / group, steps_per_rollout })
+    }
+}

@@ -1,0 +1,223 @@
+//! Rows that no run could use: found when data are opened, and told with file and line, or left out.
+
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Context, Error, Result, anyhow, ensure};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::tokenizer::quote;
+use super::{Example, Tokenizer};
+
+/// Bytes of text that are checked before anything else happens: a matter of seconds.
+const AT_ONCE: usize = 16 << 20;
+
+/// What is done about a row that cannot be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnBadRow {
+    /// The first one is an error.
+    #[default]
+    Error,
+    /// Rows are used as if it was not there.
+    Skip,
+}
+
+/// What rows are used for, and so what is asked of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Prompts are answered, in training and in evaluations.
+    Training,
+    /// Targets are taught as well.
+    Teaching,
+    /// Held-out prompts are answered; no other row is looked at.
+    Measuring,
+}
+
+/// What a row must fit.
+#[derive(Clone, Copy, Debug)]
+pub struct Demands<'a> {
+    /// Text to ids.
+    pub tokenizer: &'a Tokenizer,
+    /// Number of ids that the model knows.
+    pub vocab_size: usize,
+    /// Longest prompt, tokens.
+    pub max_prompt_length: usize,
+    /// What is done about a row that does not.
+    pub on_bad_row: OnBadRow,
+    /// What rows are used for.
+    pub purpose: Purpose,
+}
+
+impl Example {
+    /// The ids of the prompt.
+    ///
+    /// # Errors
+    ///
+    /// A prompt that has more than `limit` tokens or cannot be encoded, with the row that it is from.
+    pub fn prompt_ids(&self, tokenizer: &Tokenizer, limit: usize) -> Result<Vec<u32>> {
+        self.placed(tokenizer.encode(&self.prompt).and_then(|ids| {
+            ensure!(
+                ids.len() <= limit,
+                "a prompt has {} tokens, `data.max_prompt_length` is {limit} (raise it, or shorten the prompt `{}`)",
+                ids.len(),
+                quote(&self.prompt)
+            );
+            Ok(ids)
+        }))
+    }
+
+    /// The ids of the target, an end token last.
+    ///
+    /// # Errors
+    ///
+    /// A target that cannot be encoded, with the row that it is from.
+    pub fn target_ids(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+        let mut ids = self.placed(tokenizer.encode(self.target()))?;
+        ids.push(tokenizer.eos_ids()[0]);
+        Ok(ids)
+    }
+
+    /// An error with the row's file and line before it.
+    fn placed<T>(&self, result: Result<T>) -> Result<T> {
+        match &self.row {
+            Some(row) => result.with_context(|| row.is_bad()),
+            None => result,
+        }
+    }
+
+    pub(super) fn check(&self, demands: &Demands<'_>, target: bool) -> Result<()> {
+        let mut ids = self.prompt_ids(demands.tokenizer, demands.max_prompt_length)?;
+        if target {
+            ids.extend(self.target_ids(demands.tokenizer)?);
+        }
+        let outside = ids.iter().find(|id| **id as usize >= demands.vocab_size);
+        self.placed(outside.map_or(Ok(()), |id| {
+            let size = demands.vocab_size;
+            Err(anyhow!("token id {id} is outside the model's vocabulary of {size} (use the model's tokenizer)"))
+        }))
+    }
+
+    fn text_len(&self) -> usize {
+        self.prompt.len() + self.target().len()
+    }
+}
+
+/// The sentence about a bad row that was found while training went on.
+pub(super) type Finding = Arc<OnceLock<String>>;
+
+/// Refuses or leaves out the `rows` that do not meet the demands; with `target` their targets too must. Returns the lines that were
+/// left out. Where there are too many rows to wait for, the rest of them is checked by a thread, which leaves its finding behind.
+pub(super) fn check(
+    rows: &mut Arc<Vec<Example>>,
+    demands: &Demands<'_>,
+    target: bool,
+) -> Result<(Vec<usize>, Option<Finding>)> {
+    // What is left out decides the order of the others, so that it must be known before the first of them.
+    if demands.on_bad_row == OnBadRow::Skip {
+        return Ok((skip(rows, demands, target), None));
+    }
+    let now = first(rows, AT_ONCE);
+    find(&rows[..now], demands, target).map_or(Ok(()), Err)?;
+    Ok((Vec::new(), (now < rows.len()).then(|| in_background(rows, now, demands, target))))
+}
+
+/// How many rows have `bytes` of text, one at least.
+fn first(rows: &[Example], bytes: usize) -> usize {
+    let mut sum = 0_usize;
+    let beyond = |row: &Example| {
+        let before = sum;
+        sum += row.text_len();
+        before >= bytes
+    };
+    rows.iter().position(beyond).unwrap_or(rows.len())
+}
+
+/// What is wrong with the first bad row.
+fn find(rows: &[Example], demands: &Demands<'_>, target: bool) -> Option<Error> {
+    rows.par_iter().find_map_first(|row| row.check(demands, target).err())
+}
+
+fn skip(rows: &mut Arc<Vec<Example>>, demands: &Demands<'_>, target: bool) -> Vec<usize> {
+    let good: Vec<bool> = rows.par_iter().map(|row| row.check(demands, target).is_ok()).collect();
+    let (mut good, mut skipped) = (good.into_iter(), Vec::new());
+    Arc::make_mut(rows).retain(|row| {
+        let good = good.next().unwrap_or(true);
+        if !good {
+            skipped.extend(row.row.as_ref().map(|row| row.line));
+        }
+        good
+    });
+    skipped
+}
+
+fn in_background(rows: &Arc<Vec<Example>>, from: usize, demands: &Demands<'_>, target: bool) -> Finding {
+    let finding = Finding::default();
+    let (rows, tokenizer, told) = (Arc::clone(rows), demands.tokenizer.clone(), Arc::clone(&finding));
+    let Demands { vocab_size, max_prompt_length, on_bad_row, purpose, .. } = *demands;
+    std::thread::spawn(move || {
+        let demands = Demands { tokenizer: &tokenizer, vocab_size, max_prompt_length, on_bad_row, purpose };
+        // One after the other: the threads are for those who train.
+        if let Some(error) = rows[from..].iter().find_map(|row| row.check(&demands, target).err()) {
+            let _ = told.set(format!("{error:#}"));
+        }
+    });
+    finding
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Row;
+    use super::*;
+
+    fn row(line: usize, prompt: &str) -> Example {
+        let row = Some(Row { file: "rows.jsonl".into(), line });
+        Example { prompt: prompt.into(), answer: "1".into(), solution: None, columns: "{}".into(), row }
+    }
+
+    fn demands(tokenizer: &Tokenizer, on_bad_row: OnBadRow) -> Demands<'_> {
+        Demands { tokenizer, vocab_size: 15, max_prompt_length: 4, on_bad_row, purpose: Purpose::Training }
+    }
+
+    #[test]
+    fn the_first_bad_row_is_told_with_its_place() {
+        let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
+        let error = |rows: Vec<Example>, change: fn(&mut Demands<'_>), target| {
+            let mut demands = demands(&tokenizer, OnBadRow::Error);
+            change(&mut demands);
+            format!("{:#}", check(&mut Arc::new(rows), &demands, target).unwrap_err())
+        };
+        let bad = vec![row(1, "1+1="), row(3, "1+é="), row(4, "11111")];
+        assert_eq!(
+            error(bad, |_| (), false),
+            "bad row at line 3 of `rows.jsonl` (mend it, or set `data.on_bad_row` to `skip`): cannot encode `1+é=`: the tokenizer has no id for `é`"
+        );
+        assert!(error(vec![row(4, "11111")], |_| (), false).contains("a prompt has 5 tokens"));
+        assert!(error(vec![row(4, "1")], |demands| demands.vocab_size = 3, false).contains("token id 3 is outside"));
+        let target = Example { solution: Some("x".into()), ..row(7, "1") };
+        assert!(error(vec![target.clone()], |_| (), true).contains("line 7 of `rows.jsonl`"));
+        let demands = demands(&tokenizer, OnBadRow::Error);
+        assert!(check(&mut Arc::new(vec![target]), &demands, false).is_ok(), "nobody reads the target");
+        let long = error(vec![row(1, &"x".repeat(1000))], |_| (), false);
+        assert!(long.contains(&format!("`{}…`", "x".repeat(60))) && long.len() < 300, "{long}");
+    }
+
+    #[test]
+    fn bad_rows_are_left_out() {
+        let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
+        let mut rows = Arc::new(vec![row(1, "1"), row(2, "x"), row(3, "2"), row(9, "11111")]);
+        let (skipped, finding) = check(&mut rows, &demands(&tokenizer, OnBadRow::Skip), false).unwrap();
+        assert_eq!((skipped, finding.is_none()), (vec![2, 9], true));
+        assert_eq!(rows.iter().map(|row| row.prompt.as_str()).collect::<Vec<_>>(), ["1", "2"]);
+    }
+
+    #[test]
+    fn what_is_too_much_to_wait_for_is_checked_beside_the_training() {
+        let rows = [row(1, "1"), row(2, "1"), row(3, "1")];
+        assert_eq!([first(&rows, 1), first(&rows, 3), first(&rows, 4), first(&rows, 100)], [1, 2, 2, 3]);
+        let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
+        let rows = Arc::new(vec![row(1, "x"), row(2, "1"), row(3, "x")]);
+        let finding = in_background(&rows, 1, &demands(&tokenizer, OnBadRow::Error), false);
+        assert!(finding.wait().contains("line 3 of `rows.jsonl`"), "{finding:?}");
+    }
+}

@@ -1,0 +1,135 @@
+//! How large a model is, compared with its files and with the memory there is before anything is allocated.
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{DType, Device};
+use capo_loader::memory;
+
+use super::config::{CONFIG_FILE, Config};
+use super::files::ModelFiles;
+
+/// Bytes of a weight in memory.
+const BYTES: u128 = 4;
+/// Bytes of a weight in a file, at least: bf16 and f16 take two.
+const LEAST_BYTES: u128 = 2;
+
+/// Number of weights of `config`, and of the largest matrix among them.
+///
+/// Every factor is below 2^31, so that no product here leaves 128 bits.
+fn weights(config: &Config) -> (u128, u128) {
+    let wide = |size: usize| size as u128;
+    let (vocab, hidden, inner) = (wide(config.vocab_size), wide(config.hidden_size), wide(config.intermediate_size));
+    let queries = wide(config.num_attention_heads) * wide(config.head_dim());
+    let keys = wide(config.num_key_value_heads) * wide(config.head_dim());
+    let attention = 2 * hidden * queries + queries + 2 * (hidden * keys + keys);
+    let layer = attention + 3 * hidden * inner + 2 * hidden;
+    let embeddings = if config.tie_word_embeddings { 1 } else { 2 };
+    let all = wide(config.num_hidden_layers) * layer + embeddings * vocab * hidden + hidden;
+    (all, hidden * vocab.max(inner).max(queries))
+}
+
+/// Refuses a configuration that is larger than the weights in the files `names`, or than the memory there is beside them.
+///
+/// # Errors
+///
+/// Both sizes.
+pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) -> Result<()> {
+    let mut bytes = 0_u128;
+    for name in names {
+        bytes += u128::from(files.size(name)?);
+    }
+    let (count, _) = weights(config);
+    let place =
+        if names.len() == 1 { files.describe(&names[0]) } else { format!("the {} files of weights", names.len()) };
+    ensure!(
+        count.saturating_mul(LEAST_BYTES) <= bytes,
+        "{} describes a model of {count} weights, which need {} or more, but {place} has {} (fetch it again; weights and `config.json` must be of one model)",
+        files.describe(CONFIG_FILE),
+        memory::text(count.saturating_mul(LEAST_BYTES)),
+        memory::text(bytes)
+    );
+    Ok(())
+}
+
+/// Refuses fresh weights that do not fit into the memory there is; on a GPU one matrix at a time goes through it.
+///
+/// # Errors
+///
+/// Both sizes.
+pub(super) fn fits_memory(config: &Config, device: &Device) -> Result<()> {
+    let (count, largest) = weights(config);
+    let needed = BYTES.saturating_mul(if device.is_cpu() { count } else { largest });
+    if let Some(free) = memory::available() {
+        ensure!(
+            needed <= u128::from(free),
+            "a model of {count} weights takes {} of memory, and {} are free (make the sizes in `config.json` smaller, or use a larger machine)",
+            memory::text(needed),
+            memory::text(free.into())
+        );
+    }
+    // A device's memory is its own; what does not even have a number is refused here.
+    u64::try_from(BYTES.saturating_mul(count))
+        .with_context(|| format!("a model of {count} weights fits no machine"))?;
+    Ok(())
+}
+
+/// Refuses `rows` completions of `tokens` tokens whose keys and values do not fit into the memory there is. A GPU's is its own.
+///
+/// # Errors
+///
+/// Both sizes.
+pub(super) fn fits_cache(config: &Config, rows: usize, tokens: usize, dtype: DType, device: &Device) -> Result<()> {
+    let sizes =
+        [config.num_hidden_layers, config.num_key_value_heads, config.head_dim(), tokens, dtype.size_in_bytes()];
+    let needed = sizes.iter().fold(2 * rows as u128, |product, size| product.saturating_mul(*size as u128));
+    let free = memory::available().filter(|_| device.is_cpu());
+    if let Some(free) = free.filter(|free| needed > u128::from(*free)) {
+        bail!(
+            "keys and values of {rows} completions of {tokens} tokens take {} of memory, and {} are free (lower one of the numbers, or use a larger machine)",
+            memory::text(needed),
+            memory::text(free.into())
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::params::shapes;
+    use super::*;
+
+    fn config(change: &str) -> Config {
+        let base = r#"{"model_type": "qwen2", "vocab_size": 15, "hidden_size": 8, "intermediate_size": 24,
+            "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}"#;
+        let mut json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(base).unwrap();
+        json.extend(serde_json::from_str::<serde_json::Map<_, _>>(change).unwrap());
+        serde_json::from_value(serde_json::Value::Object(json)).unwrap()
+    }
+
+    #[test]
+    fn the_count_is_that_of_the_shapes() {
+        for change in ["{}", r#"{"tie_word_embeddings": true}"#, r#"{"head_dim": 6, "intermediate_size": 3}"#] {
+            let config = config(change);
+            let counts: Vec<u128> =
+                shapes(&config).values().map(|shape| shape.iter().product::<usize>() as u128).collect();
+            assert_eq!(weights(&config), (counts.iter().sum(), counts.into_iter().max().unwrap()), "{change}");
+        }
+    }
+
+    #[test]
+    fn caches_that_no_machine_has_are_told() {
+        let fits = |rows, tokens| fits_cache(&config("{}"), rows, tokens, DType::F32, &Device::Cpu);
+        fits(8, 64).unwrap();
+        let error = fits(1 << 20, 1 << 24).unwrap_err().to_string();
+        assert!(error.starts_with("keys and values of 1048576 completions of 16777216 tokens take "), "{error}");
+    }
+
+    #[test]
+    fn sizes_that_no_machine_has_are_told() {
+        for change in
+            [r#"{"vocab_size": 2147483647, "hidden_size": 2147483644}"#, r#"{"num_hidden_layers": 1000000000}"#]
+        {
+            let error = fits_memory(&config(change), &Device::Cpu).unwrap_err().to_string();
+            assert!(error.starts_with("a model of ") && error.contains(" takes "), "{error}");
+        }
+    }
+}

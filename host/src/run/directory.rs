@@ -1,0 +1,124 @@
+//! A run's directory: made whole, locked, and cleaned of what an interruption left.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use capo_loader::files;
+use capo_loader::folders::{self, NewFolder};
+use capo_loader::{PluginRecord, batch_file};
+
+use super::lock::Lock;
+use super::{CONFIG_FILE, METRICS_FILE, checkpoint, provenance};
+
+/// Where runs go that are given no folder.
+const RUNS: &str = "runs";
+
+/// Refuses a folder for a new run that exists, or that names nothing.
+///
+/// # Errors
+///
+/// As said.
+pub fn check_free(dir: &Path) -> Result<()> {
+    if dir.as_os_str().is_empty() {
+        bail!("`train.output_dir` is empty (name a folder, or leave it out: the run goes to `{RUNS}/`)");
+    }
+    ensure!(dir.symlink_metadata().is_err(), exists_already(dir));
+    folders::split(dir).context("`train.output_dir` cannot be used (name a folder that does not exist yet)")?;
+    Ok(())
+}
+
+fn exists_already(dir: &Path) -> String {
+    let dir = dir.display();
+    format!("`train.output_dir` `{dir}` exists already (choose another, or go on with `--resume {dir}`)")
+}
+
+/// Makes the directory of a new run, `dir` or else `runs/NAME`, `runs/NAME-2` and so on, with its settings and the plugins that it
+/// starts with. It appears whole, and locked by this process.
+///
+/// # Errors
+///
+/// When something has the name, or the disk refuses; nothing is left then.
+pub fn make(dir: Option<&Path>, name: &str, settings: &str, plugins: Vec<PluginRecord>) -> Result<(PathBuf, Lock)> {
+    let (parent, given) = dir.map_or_else(|| Ok((RUNS.into(), name.into())), folders::split)?;
+    let cannot = |dir: &Path| format!("cannot make the run directory `{}`", dir.display());
+    let first = || cannot(dir.unwrap_or(&parent.join(&given)));
+    let new = NewFolder::in_folder(&parent).with_context(first)?;
+    let lock = fill(new.path(), settings, plugins).with_context(first)?;
+    for number in 1_u32.. {
+        let name = if number == 1 { given.clone() } else { format!("{name}-{number}").into() };
+        let target = dir.map_or_else(|| parent.join(&name), Path::to_owned);
+        match new.appear_as(&name) {
+            Ok(()) => return Ok((target, lock)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                ensure!(dir.is_none(), exists_already(&target));
+            }
+            Err(error) => return Err(error).with_context(|| cannot(&target)),
+        }
+    }
+    unreachable!("there are more numbers than directories")
+}
+
+fn fill(dir: &Path, settings: &str, plugins: Vec<PluginRecord>) -> Result<Lock> {
+    let lock = Lock::take(dir)?;
+    files::write_atomic(&dir.join(CONFIG_FILE), settings.as_bytes())?;
+    files::write_atomic(&dir.join(METRICS_FILE), b"")?;
+    provenance::start(dir, plugins, settings.to_owned())?;
+    Ok(lock)
+}
+
+/// Locks the directory of a run that is to go on, and removes what an interruption left in it.
+///
+/// # Errors
+///
+/// When it is no run's, another process works in it, or the disk refuses.
+pub fn reopen(dir: &Path) -> Result<Lock> {
+    if !dir.join(CONFIG_FILE).is_file() {
+        bail!(
+            "`{}` is not a run directory: it has no `{CONFIG_FILE}` (give the folder that `host train` printed)",
+            dir.display()
+        );
+    }
+    let lock = Lock::take(dir)?;
+    let checkpoints = dir.join(checkpoint::FOLDER);
+    if let Some(parent) = dir.canonicalize()?.parent() {
+        folders::sweep(parent);
+    }
+    folders::clean(dir)?;
+    if checkpoints.is_dir() {
+        folders::clean(&checkpoints)?;
+    }
+    Ok(lock)
+}
+
+/// Refuses a folder for the batches of a new run that holds anything.
+///
+/// # Errors
+///
+/// As said.
+pub fn check_unused(dir: &Path) -> Result<()> {
+    let used = fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+    ensure!(!used, "`--dump-batches {}` is not empty (choose another folder)", dir.display());
+    Ok(())
+}
+
+/// Makes the folder `dir` ready for the batches of a run from `step` on: those of coming steps will be written again, and what an
+/// interrupted process left of them goes.
+///
+/// # Errors
+///
+/// When the disk refuses.
+pub fn ready_for_batches(dir: &Path, step: u64) -> Result<()> {
+    let shown = dir.display();
+    fs::create_dir_all(dir).with_context(|| format!("cannot make the folder `{shown}`"))?;
+    folders::clean(dir)?;
+    for entry in fs::read_dir(dir).with_context(|| format!("cannot list `{shown}`"))? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.and_then(batch_file::step).is_some_and(|found| found >= step) {
+            fs::remove_file(&path).with_context(|| format!("cannot remove `{}`", path.display()))?;
+        }
+    }
+    Ok(())
+}

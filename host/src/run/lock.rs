@@ -1,0 +1,60 @@
+//! The lock of a run's directory: one process at a time works in it.
+//!
+//! It is the kernel's, through the standard library, so that it ends with the process however that ends; the file's text is only for
+//! whoever comes second. A file and not the directory is locked, because network file systems lock nothing else.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use capo_loader::terminal;
+
+/// The lock's file, in the directory.
+const FILE: &str = "lock";
+
+/// Held while a process works in a run's directory.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "held until it is dropped")] File);
+
+impl Lock {
+    /// Takes the lock of the run that will be or is in `dir`.
+    ///
+    /// # Errors
+    ///
+    /// When another process holds it: which one, and where it runs.
+    pub fn take(dir: &Path) -> Result<Self> {
+        let path = dir.join(FILE);
+        let open = || OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let mut file = open().with_context(|| format!("cannot lock the run directory `{}`", dir.display()))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let holder = std::fs::read_to_string(&path).unwrap_or_default();
+                let holder = if holder.is_empty() { "another process" } else { holder.trim_end() };
+                bail!("`{}` is in use by {holder} (wait until it has ended, or stop it)", dir.display());
+            }
+            Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
+                terminal::warn(&format!(
+                    "the file system of `{}` has no locks: see to it that no other process works in it",
+                    dir.display()
+                ));
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock the run directory `{}`", dir.display()));
+            }
+        }
+        let mut sign = || {
+            file.set_len(0)?;
+            file.write_all(format!("process {} on {}\n", std::process::id(), machine()).as_bytes())
+        };
+        sign().with_context(|| format!("cannot write `{}`", path.display()))?;
+        Ok(Self(file))
+    }
+}
+
+/// This machine's name.
+fn machine() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "this machine".to_owned() } else { name.trim().to_owned() }
+}

@@ -1,0 +1,52 @@
+//! The last moment between two rollouts: what a run that breaks in the next one can still save.
+//!
+//! Until the optimizer's step the weights are those of that moment. Components are not: each of their calls may have moved their state. So
+//! their states are kept while they are small, and else such a moment lasts until the first of these calls.
+
+use super::records::Marks;
+use super::states::States;
+use super::{Progress, Run};
+
+/// Largest states, of all components together, that are kept at every rollout, bytes.
+const SMALL: usize = 1 << 20;
+
+/// A moment between two rollouts. It is over once the weights change.
+pub struct Moment {
+    /// How far the run had come.
+    pub progress: Progress,
+    /// How far its records had.
+    pub marks: Marks,
+    /// How many calls of components had begun.
+    pub calls: u64,
+    /// What the components saved, if they were asked.
+    pub states: Option<States>,
+}
+
+impl Moment {
+    /// The present one, without states.
+    #[must_use]
+    pub fn of(run: &Run) -> Self {
+        let progress = Progress { num_tokens: run.metrics.num_tokens(), ..run.progress.clone() };
+        let marks = Marks { metrics: run.metrics.mark(), completions: run.completions.mark() };
+        Self { progress, marks, calls: run.watchdog.calls(), states: None }
+    }
+
+    /// Whether states of so many bytes are kept.
+    #[must_use]
+    pub fn is_small(bytes: usize) -> bool {
+        bytes <= SMALL
+    }
+}
+
+/// Remembers the present moment, unless it is saved or the run's beginning: there a resume finds it anyway.
+pub fn remember(run: &mut Run) {
+    run.moment = None;
+    if run.watchdog.place().is_saved() {
+        return;
+    }
+    // A component that cannot save its state now may never be asked for it.
+    let states =
+        if run.remembers { States::save(run).ok().filter(|states| Moment::is_small(states.bytes())) } else { None };
+    run.remembers = states.is_some();
+    run.moment = Some(Moment { states, ..Moment::of(run) });
+}

@@ -1,0 +1,66 @@
+//! Which settings of a run have changed: `train.learning_rate: 0.0001 -> 0.0002`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result};
+use toml::{Table, Value};
+
+/// What differs between two texts of settings, key by key.
+///
+/// # Errors
+///
+/// When one of them is not TOML.
+pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
+    let (before, now) = (keys(before)?, keys(now)?);
+    let all: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let shown =
+        |values: &BTreeMap<String, String>, key: &str| values.get(key).cloned().unwrap_or_else(|| "not set".to_owned());
+    let changed = all.into_iter().filter(|key| before.get(*key) != now.get(*key));
+    Ok(changed.map(|key| format!("`{key}`: {} -> {}", shown(&before, key), shown(&now, key))).collect())
+}
+
+/// Every value by its dotted key, as `--set` takes it.
+fn keys(text: &str) -> Result<BTreeMap<String, String>> {
+    let mut keys = BTreeMap::new();
+    collect(String::new(), &Value::Table(text.parse::<Table>().context("settings are not TOML")?), &mut keys);
+    Ok(keys)
+}
+
+fn collect(key: String, value: &Value, keys: &mut BTreeMap<String, String>) {
+    let under = |part: &str| if key.is_empty() { part.to_owned() } else { format!("{key}.{part}") };
+    match value {
+        Value::Table(table) => table.iter().for_each(|(part, value)| collect(under(part), value, keys)),
+        Value::Array(values) if values.iter().any(Value::is_table) => {
+            values.iter().enumerate().for_each(|(i, value)| collect(under(&i.to_string()), value, keys));
+        }
+        _ => {
+            keys.insert(key, value.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_told_key_by_key() {
+        let before = "[train]\nseed = 1\nlr = 1e-4\n[[mask]]\nuse = \"a\"\n[[mask]]\nuse = \"b\"\nrange = [0, 1]\n";
+        let now = "[train]\nlr = 0.0001\nseed = 2\n[[mask]]\nuse = \"a\"\nstrict = true\n";
+        assert_eq!(changes(before, before).unwrap(), Vec::<String>::new());
+        let expected = [
+            "`mask.0.strict`: not set -> true",
+            "`mask.1.range`: [0, 1] -> not set",
+            "`mask.1.use`: \"b\" -> not set",
+            "`train.seed`: 1 -> 2",
+        ];
+        assert_eq!(changes(before, now).unwrap(), expected);
+    }
+
+    #[test]
+    fn numbers_that_look_alike_are_told_apart() {
+        assert_eq!(changes("a = inf", "a = nan").unwrap(), ["`a`: inf -> nan"]);
+        assert_eq!(changes("a = 1", "a = 1.0").unwrap(), ["`a`: 1 -> 1.0"]);
+        assert!(changes("a = 0.1", "a = 0.10").unwrap().is_empty());
+    }
+}

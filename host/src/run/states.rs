@@ -1,0 +1,120 @@
+//! The states of a run's components, as a checkpoint holds them: `component-N.bin` in the order advantage, objective, masks, and
+//! `reward-N.bin` in the order of the rewards.
+
+use std::path::Path;
+
+use anyhow::{Result, bail, ensure};
+use capo_loader::files;
+use capo_loader::manifest::SealedFolder;
+use capo_loader::registry::Components;
+use capo_plugin::{Mask, PluginError};
+
+use super::Run;
+
+/// What the components of a run saved, each with its id.
+pub struct States {
+    /// Advantage, objective, masks.
+    pub components: Vec<(String, Vec<u8>)>,
+    /// Rewards.
+    pub rewards: Vec<(String, Vec<u8>)>,
+}
+
+impl States {
+    /// Asks every component for its state.
+    ///
+    /// # Errors
+    ///
+    /// When a component cannot save it, or it is larger than `train.component_state_limit`.
+    pub fn save(run: &Run) -> Result<Self> {
+        let Components { advantage, objective, masks } = &run.components;
+        let mut components =
+            vec![state(run, advantage.id(), || advantage.save())?, state(run, objective.id(), || objective.save())?];
+        for mask in masks {
+            components.push(state(run, mask.id(), || mask.save())?);
+        }
+        let rewards = run.rewards.components().map(|reward| state(run, reward.id(), || reward.save()));
+        Ok(Self { components, rewards: rewards.collect::<Result<_>>()? })
+    }
+
+    /// Their size.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.components.iter().chain(&self.rewards).map(|(_, state)| state.len()).sum()
+    }
+
+    /// Writes them into the folder `dir`.
+    ///
+    /// # Errors
+    ///
+    /// When the disk refuses.
+    pub fn write(&self, dir: &Path) -> Result<()> {
+        let numbered = |states: &[(String, Vec<u8>)], file: fn(usize) -> String| {
+            states.iter().enumerate().try_for_each(|(i, (_, state))| files::write_atomic(&dir.join(file(i)), state))
+        };
+        numbered(&self.components, component_file)?;
+        numbered(&self.rewards, reward_file)
+    }
+}
+
+fn component_file(number: usize) -> String {
+    format!("component-{number}.bin")
+}
+
+fn reward_file(number: usize) -> String {
+    format!("reward-{number}.bin")
+}
+
+fn state(run: &Run, id: &str, save: impl FnOnce() -> Result<Vec<u8>, PluginError>) -> Result<(String, Vec<u8>)> {
+    let state = run.watchdog.watch(id, "save", save)?;
+    check_size(id, state.len() as u64, run.config.train.component_state_limit)?;
+    Ok((id.to_owned(), state))
+}
+
+/// Refuses a state of more than `limit` MiB; 0 is no limit.
+fn check_size(id: &str, bytes: u64, limit: u64) -> Result<()> {
+    let mebibytes = bytes.div_ceil(1 << 20);
+    ensure!(
+        limit == 0 || mebibytes <= limit,
+        "component `{id}`: its state takes {mebibytes} MiB, `train.component_state_limit` is {limit} MiB (raise it, or set it to 0, where the component is meant to keep so much)"
+    );
+    Ok(())
+}
+
+/// Gives the components of a run the states that a checkpoint holds; `components` and `rewards` are the ids that it names. Returns the
+/// size of all.
+///
+/// # Errors
+///
+/// When the checkpoint belongs to other components or is damaged, or a component refuses its state.
+pub fn load(run: &mut Run, checkpoint: &SealedFolder, components: &[String], rewards: &[String]) -> Result<usize> {
+    let Components { advantage, objective, masks } = &mut run.components;
+    let mut ids = vec![advantage.id(), objective.id()];
+    ids.extend(masks.iter().map(Mask::id));
+    ensure_same(components, &ids)?;
+    ensure_same(rewards, &run.rewards.ids())?;
+    let (watchdog, mut bytes) = (&run.watchdog, 0);
+    let mut state = |file: String| checkpoint.read(&file).inspect(|state| bytes += state.len());
+    let (first, second) = (state(component_file(0))?, state(component_file(1))?);
+    watchdog.watch(&components[0], "load", || advantage.load(&first))?;
+    watchdog.watch(&components[1], "load", || objective.load(&second))?;
+    for (mask, number) in masks.iter_mut().zip(2..) {
+        let state = state(component_file(number))?;
+        watchdog.watch(&components[number], "load", || mask.load(&state))?;
+    }
+    for (number, reward) in run.rewards.components_mut().enumerate() {
+        let state = state(reward_file(number))?;
+        watchdog.watch(&rewards[number], "load", || reward.load(&state))?;
+    }
+    Ok(bytes)
+}
+
+fn ensure_same(saved: &[String], ids: &[&str]) -> Result<()> {
+    if ids != saved {
+        bail!(
+            "it holds the state of `{}`, the run has `{}` (resume with the plugins and the `config.toml` that the run began with)",
+            saved.join("`, `"),
+            ids.join("`, `")
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+"""Where the program works, and one case of one part."""
+
+import collections
+import os
+import random
+import shutil
+from pathlib import Path
+
+from . import process, verdict
+from .settings import Failure
+from .verdict import Finding
+
+# Files up to this size are copied, larger ones linked: `host` replaces them and never writes into them.
+COPIED = 1 << 16
+
+
+class Bench:
+    """The `host` under test, the seed of every choice, and the folders."""
+
+    def __init__(self, host, seed, scratch):
+        self.host, self.seed, self.scratch = Path(host).resolve(), seed, Path(scratch).resolve()
+        if not os.access(self.host, os.X_OK):
+            raise Failure(f"`{host}` cannot be run (build it with `cargo build --release`, or name one with `--host`)")
+        self.originals, self.work, self.found = (self.scratch / name for name in ("originals", "work", "found"))
+        self.environment = {name: value for name, value in os.environ.items() if name != "CAPO_PLUGIN_PATH"}
+        self.environment |= {"RUST_BACKTRACE": "0"}
+
+    def library(self, name):
+        """A plugin beside `host`."""
+        path = self.host.parent / name
+        if not path.exists():
+            raise Failure(f"`{path}` is missing (`cargo build` makes it beside `host`)")
+        return path
+
+    def start(self, arguments, folder, stdout=None):
+        """Starts `host`."""
+        return process.Process([str(self.host), *map(str, arguments)], folder, self.environment, stdout)
+
+    def must(self, *arguments, folder):
+        """Runs `host` on what is in order; its outcome."""
+        outcome = self.start(arguments, folder).outcome()
+        wrong = [*verdict.faults(outcome)]
+        if outcome.code != 0 or wrong:
+            wrong = wrong or [f"exit code {outcome.code}"]
+            raise Failure(f"an input that is in order: {wrong[0]}\n{verdict.command_line(outcome)}\n{verdict.said(outcome)}")
+        return outcome
+
+    def fresh(self, name):
+        """An empty folder for originals."""
+        folder = self.originals / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+
+class Case:
+    """One case: its folder, its random choices, what was seen and what was found."""
+
+    def __init__(self, bench, part, number):
+        self.bench, self.number, self.name = bench, number, f"{part}:{bench.seed}:{number}"
+        self.rng = random.Random(self.name)
+        self.folder = bench.work / self.name.replace(":", "-")
+        self.kind, self.findings, self.tally = "", [], collections.Counter()
+        self.peak, self.seconds, self.log = 0, 0.0, []
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+
+    def call(self, *arguments, limit=None, stdout=None):
+        """Runs `host` in the case's folder and finds what no command may do."""
+        before = verdict.snapshot(self.folder)
+        outcome = self.bench.start(arguments, self.folder, stdout).outcome(limit)
+        self.judge(outcome)
+        for what in verdict.traces(outcome, before, verdict.snapshot(self.folder)):
+            self.find(what, outcome)
+        return outcome
+
+    def judge(self, outcome):
+        """Finds what is wrong with the outcome by itself."""
+        self.log.append(outcome)
+        self.peak, self.seconds = max(self.peak, outcome.peak), max(self.seconds, outcome.seconds)
+        self.tally["killed" if outcome.killed else f"exit {outcome.code}"] += 1
+        for what in verdict.faults(outcome):
+            self.find(what, outcome)
+
+    def find(self, what, outcome):
+        """Notes that something is not as it must be."""
+        what = f"{self.kind}: {what}" if self.kind else what
+        self.findings.append(Finding(self.name, what, verdict.command_line(outcome), verdict.said(outcome)))
+
+    def close(self, keep=False):
+        """Removes the folder, or puts it where it can be looked at."""
+        if self.findings or keep:
+            kept = self.bench.found / self.folder.name
+            shutil.rmtree(kept, ignore_errors=True)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.rename(kept)
+            for finding in self.findings:
+                finding.command = finding.command.replace(str(self.folder), str(kept))
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def copy(source, target):
+    """A folder as it is: small files copied, large ones linked."""
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in os.scandir(source):
+        if entry.is_dir(follow_symlinks=False):
+            copy(entry.path, target / entry.name)
+        elif entry.stat(follow_symlinks=False).st_size <= COPIED:
+            shutil.copy2(entry.path, target / entry.name, follow_symlinks=False)
+        else:
+            os.link(entry.path, target / entry.name)
+    return target
+
+
+def put(path, data):
+    """Writes a file anew: what else is linked to the old one stays as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+    return path

@@ -1,0 +1,96 @@
+"""One digit or byte changed, in every file of a run directory: a resume refuses, or ends as the undisturbed run."""
+
+import random
+import re
+
+from . import runs
+from .bench import copy, put
+
+TRIED = "one digit or byte of a run directory's files, then `--resume` and `host eval --model CHECKPOINT`"
+# Besides every digit, so many bytes of each file.
+RANDOM = 100
+# What `host eval` reads of a checkpoint.
+READ = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+# Records, of which a resume may say that they are damaged and go on.
+RECORDS = ("metrics.jsonl", "completions.jsonl", "plugins.json")
+
+
+class Part:
+    def __init__(self, bench):
+        self.bench = bench
+        self.reference = runs.reference(bench, "reference")
+        self.half = runs.half(bench, "half")
+        self.checkpoint = runs.checkpoint(self.half).relative_to(self.half)
+        self.places = list(alternating(places(self.half, bench.seed)))
+        answers = self.answers(bench.originals, self.half / self.checkpoint)
+        self.expected = bench.must(*answers, folder=bench.originals).out, (bench.originals / "answers").read_bytes()
+
+    def answers(self, folder, checkpoint):
+        (folder / "answers").unlink(missing_ok=True)
+        return ["eval", "--model", checkpoint, "--num-prompts", 2, "--output", "answers"]
+
+    def run(self, case):
+        path, offset = self.places[case.number % len(self.places)]
+        copy(self.half, case.folder)
+        file = case.folder / path
+        put(file, flipped(file.read_bytes(), offset, case.rng))
+        case.kind = path.name
+        damaged = {name: (case.folder / runs.RUN / name).read_bytes() for name in RECORDS}
+        if path.is_relative_to(self.checkpoint):
+            self.measure(case, path.name)
+        outcome = case.call(*runs.resume())
+        case.tally["went on" if outcome.code == 0 else "refused"] += 1
+        if outcome.code == 0:
+            self.compare(case, outcome, damaged)
+
+    def measure(self, case, name):
+        outcome = case.call(*self.answers(case.folder, self.checkpoint))
+        if outcome.code == 0 and name in READ:
+            case.find("`host eval` reads a damaged checkpoint", outcome)
+        elif outcome.code == 0 and (outcome.out, (case.folder / "answers").read_bytes()) != self.expected:
+            case.find("`host eval` finds something else", outcome)
+
+    def compare(self, case, outcome, damaged):
+        """What is not as in the undisturbed run, though the resume ended well."""
+        silent = "" if outcome.err.strip() else ", in silence"
+        here, there = runs.checkpoint(case.folder), runs.checkpoint(self.reference)
+        for file in sorted(there.iterdir()):
+            if not (here / file.name).exists() or runs.contents(here / file.name) != runs.contents(file):
+                return case.find(f"resumes to another `{file.name}`{silent}", outcome)
+        for name, before in damaged.items():
+            whole = (self.half / runs.RUN / name).read_bytes()
+            if silent and before != whole:
+                return case.find("a damaged record is taken without a word", outcome)
+            if silent and runs.contents(case.folder / runs.RUN / name) != runs.contents(self.reference / runs.RUN / name):
+                return case.find(f"`{name}` differs, in silence", outcome)
+        return None
+
+
+def places(folder, seed):
+    """For every file of the run its offsets in random order: all digits of a text, and some bytes of any file."""
+    for file in sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 0):
+        path, data = file.relative_to(folder), file.read_bytes()
+        draw = random.Random(f"places:{seed}:{path}")
+        digits = [] if file.suffix in (".safetensors", ".bin") else [match.start() for match in re.finditer(rb"\d", data)]
+        offsets = digits + [draw.randrange(len(data)) for _ in range(RANDOM)]
+        draw.shuffle(offsets)
+        yield [(path, offset) for offset in offsets]
+
+
+def alternating(lists):
+    """One of each list in turn, so that any number of cases reaches all files."""
+    lists = [iter(items) for items in lists]
+    while lists:
+        left = []
+        for items in lists:
+            if (item := next(items, None)) is not None:
+                left.append(items)
+                yield item
+        lists = left
+
+
+def flipped(data, offset, draw):
+    """The data with another digit for a digit, or one bit of another byte turned."""
+    old = data[offset : offset + 1]
+    new = str((int(old) + draw.randint(1, 9)) % 10).encode() if old.isdigit() else bytes([old[0] ^ 1 << draw.randrange(8)])
+    return data[:offset] + new + data[offset + 1 :]

@@ -1,0 +1,102 @@
+"""SIGKILL at any moment of a run, or a full disk, several times in a row; in the end it must be the run that nobody disturbed."""
+
+import os
+import shutil
+import time
+
+from . import process, runs, settings, verdict
+
+TRIED = "SIGKILL during start, checkpoint and prune, or a full disk, up to four times on one run, then `--resume` to the end"
+# Most bytes of a file where the disk is full: enough for what is printed, at most too little for the optimizer's state.
+FULL = (4096, 1_000_000)
+WITH_LIMIT = ("sh", "-c", 'trap "" XFSZ; ulimit -f "$0"; exec "$@"')
+BATCHES_EVERY = 4
+
+
+class Part:
+    def __init__(self, bench):
+        self.bench = bench
+        self.references = {
+            batches: runs.reference(bench, f"reference{'-batches' * batches}", batches) for batches in (False, True)
+        }
+        # How long an undisturbed run takes, and how often something appears, changes its name or goes meanwhile.
+        folder = bench.fresh("measured")
+        started = bench.start(runs.train(), folder)
+        self.changes = max(4, watch(started, folder, changes=None))
+        self.seconds = started.outcome().seconds
+        shutil.rmtree(folder)
+
+    def run(self, case):
+        batches = case.number % BATCHES_EVERY == 0
+        for _ in range(case.rng.randint(1, 4)):
+            disturbed = fill if case.rng.random() < 0.1 else launch
+            if not disturbed(self, case, batches):
+                break
+        outcome = case.call(*runs.next_launch(case.folder, batches))
+        if outcome.code != 0:
+            case.find("a run that was killed cannot go on", outcome)
+            return
+        for what in runs.differences(case.folder, self.references[batches]):
+            case.find(what, outcome)
+
+
+def launch(part, case, batches):
+    """One launch that is killed, after a time or after a change among its files; whether it did not end before."""
+    at_change, delay = case.rng.random() < 0.7, case.rng.random()
+    started = part.bench.start(runs.next_launch(case.folder, batches), case.folder)
+    if at_change:
+        watch(started, case.folder, 1 + int(part.changes * case.rng.random() ** 2))
+        started.ended(delay * 0.002)
+    else:
+        started.ended(delay * part.seconds)
+    started.kill()
+    outcome = started.outcome()
+    if outcome.killed:
+        case.tally[f"killed {moment(case.folder)}"] += 1
+    elif outcome.code != 0:
+        case.find("a run that was killed cannot go on", outcome)
+    case.judge(outcome)
+    return outcome.killed
+
+
+def fill(part, case, batches):
+    """One launch on a disk on which no file grows beyond a size; whether that stopped it."""
+    size = int(FULL[0] * (FULL[1] / FULL[0]) ** case.rng.random())
+    command = [*WITH_LIMIT, str(size // 512), part.bench.host, *runs.next_launch(case.folder, batches)]
+    outcome = process.Process([str(word) for word in command], case.folder, part.bench.environment).outcome()
+    case.tally["stopped by a full disk"] += outcome.code != 0
+    case.judge(outcome)
+    return outcome.code != 0
+
+
+def watch(started, folder, changes):
+    """Looks at the names under the folder until they changed so often, or the process ended; how often they did."""
+    seen, before = 0, None
+    while not started.ended(0) and time.monotonic() < started.began + settings.HANG:
+        now = [path for path, _ in verdict.walk(folder)]
+        if before is not None and now != before:
+            seen += 1
+            if seen == changes:
+                break
+        before = now
+    return seen
+
+
+def moment(folder):
+    """What the killed process was at, by what lies there."""
+    run = folder / runs.RUN
+    if not run.exists():
+        return "before the run directory"
+    found = sorted(os.listdir(run / "checkpoints")) if (run / "checkpoints").exists() else []
+    if any(name.startswith((".deleted", ".old", ".gone")) for name in found) or torn(run, found):
+        return "deleting a checkpoint"
+    if any(name.startswith(".") for name in found):
+        return "writing a checkpoint"
+    return "between checkpoints" if found else "before the first checkpoint"
+
+
+def torn(run, found):
+    """Whether a checkpoint under its final name lacks files that another one has."""
+    whole = [name for name in found if not name.startswith(".")]
+    sizes = {len(os.listdir(run / "checkpoints" / name)) for name in whole}
+    return len(sizes) > 1

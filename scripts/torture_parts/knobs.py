@@ -1,0 +1,101 @@
+"""`--set` with every key of configs/README.md and of the components, with values and products that make no sense."""
+
+import re
+
+from . import nasty, runs
+from .settings import ROOT, Failure
+
+TRIED = "`--set` of every documented key, alone and several at once, with absurd values and products that wrap"
+
+# Keys that count something, several of which are multiplied somewhere.
+COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations")
+COUNTS += ("num_generations", "max_completion_length", "max_prompt_length", "last_layer_top_k", "top_k", "num_prompts")
+COUNTS += ("max_steps", "save_steps", "eval_steps")
+# What lies in the folder where the command runs.
+OWN = {
+    "config.toml": "mine\n",
+    "plugins.json": "mine\n",
+    "metrics.jsonl": "mine\n",
+    "checkpoints/step-000009/progress.json": "mine\n",
+}
+
+
+class Part:
+    def __init__(self, bench):
+        self.bench = bench
+        self.keys = [key for key in documented((ROOT / "configs/README.md").read_text()) if key != "train.output_dir"]
+        self.keys += components(bench.must("plugins", "--plugin", bench.library("libcapo.so"), folder=bench.scratch).out.decode())
+        self.counts = [key for key in self.keys if key.rpartition(".")[2] in COUNTS]
+        if len(self.keys) < 30 or len(self.counts) < 10:
+            raise Failure("configs/README.md and `host plugins` list too few keys (did their form change?)")
+
+    def run(self, case):
+        for name, text in OWN.items():
+            path = case.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        outcome = case.call(*self.command(case.rng))
+        for name, text in OWN.items():
+            if not (case.folder / name).exists() or (case.folder / name).read_text() != text:
+                case.find("a file that was there is replaced", outcome)
+
+    def command(self, draw):
+        sets, kind = [], draw.random()
+        if kind < 0.1:
+            return [*training(), "--set", f"train.output_dir={draw.choice(nasty.FOLDERS)}"]
+        if kind < 0.2:
+            sets = [f"{draw.choice(nasty.KEYS)}={value(draw)}"]
+        elif kind < 0.5:
+            for key in draw.sample(self.counts, draw.choice((2, 2, 3, 4))):
+                sets.append(f"{key}={draw.choice(nasty.SIZES if draw.random() < 0.7 else nasty.SMALL)}")
+        else:
+            sets = [f"{key}={value(draw)}" for key in draw.sample(self.keys, draw.choice((1, 1, 1, 2)))]
+        sets = [word for one in sets for word in ("--set", one)]
+        masks = [one for one in sets if one.startswith("mask.")]
+        if masks and draw.random() < 0.5:
+            batch = ROOT / "tests/data/replay/paper-token-adam/batch-0000.safetensors"
+            return ["replay", "--plugin", "libcapo.so", *sets, "--out", "out", batch]
+        trained = [*training(), *sets, "--output-dir", "out"]
+        return draw.choice((trained, trained, evaluating(sets), teaching(sets)))
+
+
+def training():
+    small = runs.TINY | {"train.max_steps": 1, "train.save_steps": 0, "eval.num_prompts": 0}
+    return [*runs.train(small)[:-2], "--stop-after", "1"]
+
+
+def evaluating(sets):
+    return ["eval", "--plugin", "libcapo.so", "--set", "eval.num_prompts=1", *sets]
+
+
+def teaching(sets):
+    """Here the number of steps comes last: there is no `--stop-after`, and a large one is in order."""
+    small = ("--set", "eval.num_prompts=1", "--set", "train.per_device_train_batch_size=2")
+    return ["sft", *small, *sets, "--set", "train.max_steps=1", "--output-dir", "out"]
+
+
+def value(draw):
+    return str(draw.choice(draw.choice((nasty.SIZES, nasty.SIZES, nasty.SMALL, nasty.REALS, nasty.TEXTS, nasty.SHAPES))))
+
+
+def documented(text):
+    """The keys in the tables of configs/README.md, with their sections."""
+    section = None
+    for line in text.splitlines():
+        if line.startswith("## "):
+            heading = re.fullmatch(r"## `\[(\w+)\]`", line)
+            section = f"{heading[1]}." if heading else "" if line.startswith("## `[") else None
+        elif section is not None and line.startswith("| `"):
+            yield from (section + key for key in re.findall(r"`([\w.]+)`", line.split("|")[1]))
+
+
+def components(text):
+    """The keys of the components that a run with the plugin has, as `--set` takes them."""
+    places, place, using = {"reward": "reward.0", "advantage": "advantage", "objective": "objective", "mask": "mask.0"}, None, ""
+    for line in text.splitlines():
+        if line and not line.startswith(" "):
+            place = places.get(line.strip())
+        elif named := re.match(r"  (\S+)", line):
+            using = named[1] if line[2] != " " else using
+        if place and using.startswith(("capo.", "exact_match")) and (keys := re.match(r"\s+keys: (.*)", line)):
+            yield from (f"{place}.{key}" for key in re.findall(r"[\w]+", keys[1]))

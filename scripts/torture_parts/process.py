@@ -1,0 +1,94 @@
+"""One command: started, watched, and what became of it."""
+
+import dataclasses
+import os
+import resource
+import select
+import signal
+import subprocess
+import time
+
+from . import settings
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of a command. `code` is negative where a signal ended it."""
+
+    command: list
+    folder: object
+    code: int
+    hung: bool
+    killed: bool
+    out: bytes
+    err: bytes
+    seconds: float
+    peak: int
+
+
+class Process:
+    """A command that runs. Its output goes to memory, so that nothing of it lies in its folder."""
+
+    def __init__(self, command, folder, environment, stdout=None):
+        self.command, self.folder, self.killed = command, folder, False
+        self.out, self.err = os.memfd_create("out"), os.memfd_create("err")
+        self.began = time.monotonic()
+        self.popen = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self.out if stdout is None else stdout,
+            stderr=self.err,
+            start_new_session=True,
+        )
+        self.handle = os.pidfd_open(self.popen.pid)
+
+    @property
+    def pid(self):
+        return self.popen.pid
+
+    def ended(self, seconds):
+        """Whether it ends within this time."""
+        poll = select.poll()
+        poll.register(self.handle, select.POLLIN)
+        return bool(poll.poll(max(0, seconds) * 1000))
+
+    def kill(self):
+        """Ends it now, unless it has ended by itself."""
+        if not self.ended(0):
+            self.killed = True
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def outcome(self, limit=None):
+        """Waits for its end, `limit` seconds at most, from its start."""
+        limit = settings.HANG if limit is None else limit
+        hung = not self.ended(self.began + limit - time.monotonic())
+        if hung:
+            os.killpg(self.pid, signal.SIGKILL)
+        _, status, usage = os.wait4(self.pid, 0)
+        self.popen.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.monotonic() - self.began
+        out, err = taken(self.out), taken(self.err)
+        os.close(self.handle)
+        killed = self.killed and self.popen.returncode == -signal.SIGKILL
+        code, peak = self.popen.returncode, usage.ru_maxrss * 1024
+        return Outcome(self.command, self.folder, code, hung, killed, out, err, seconds, peak)
+
+
+def taken(descriptor):
+    """What was written there, as far as anybody looks at it."""
+    data = os.pread(descriptor, settings.OUTPUT, 0)
+    os.close(descriptor)
+    return data
+
+
+def limit_children():
+    """From now on what this process starts can take neither the machine's memory nor its disk."""
+    for what, most in (
+        (resource.RLIMIT_AS, settings.ADDRESSES),
+        (resource.RLIMIT_FSIZE, settings.FILE_SIZE),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        hard = resource.getrlimit(what)[1]
+        resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

@@ -1,0 +1,116 @@
+"""A tiny run, and what two runs that ought to be the same differ in."""
+
+import json
+import os
+
+from . import mutate, settings, verdict
+from .bench import copy
+from .settings import Failure
+
+STEPS = 6
+# A checkpoint after every step, of which two stay; every step has a gradient, and evaluations leave numbers too.
+TINY = {
+    "train.max_steps": STEPS,
+    "train.save_steps": 1,
+    "train.save_total_limit": 2,
+    "train.per_device_train_batch_size": 8,
+    "train.learning_rate": 1e-3,
+    "train.warmup_ratio": 0.0,
+    "rollout.num_generations": 4,
+    "rollout.temperature": 1.2,
+    "eval.num_prompts": 2,
+    "eval.eval_steps": 3,
+    "logging.log_completions": "true",
+}
+RUN, BATCHES = "run", "batches"
+TIMES = ("step_time", "timing_s/")
+
+
+def train(plan=TINY, batches=False):
+    """The command that starts the run in the folder `run`."""
+    sets = [word for key, value in plan.items() for word in ("--set", f"{key}={value}")]
+    return ["train", "--plugin", "libcapo.so", *sets, "--output-dir", RUN, *dump(batches)]
+
+
+def resume(batches=False):
+    """The command that goes on with it."""
+    return ["train", "--resume", RUN, *dump(batches)]
+
+
+def dump(batches):
+    return ["--dump-batches", BATCHES] if batches else []
+
+
+def next_launch(folder, batches=False):
+    """What a user does who finds the folder as it is: goes on where there is a run, else starts it."""
+    return resume(batches) if (folder / RUN).exists() else train(batches=batches)
+
+
+def reference(bench, name, batches=False):
+    """The folder of a run that nobody disturbed. Two of them must be the same, or nothing can be compared with them."""
+    folders = [bench.fresh(name), bench.fresh(f"{name}-again")]
+    for folder in folders:
+        bench.must(*train(batches=batches), folder=folder)
+    if differing := [*differences(folders[1], folders[0])]:
+        raise Failure(f"two undisturbed runs are not the same: {differing[0]}")
+    return folders[0]
+
+
+def half(bench, name, steps=STEPS // 2):
+    """The folder of a run that was stopped in the middle, of which what is left to do leads to the reference."""
+    folder = bench.fresh(name)
+    bench.must(*train(), "--stop-after", steps, folder=folder)
+    again = copy(folder, bench.fresh(f"{name}-again"))
+    bench.must(*resume(), folder=again)
+    if differing := [*differences(again, bench.originals / "reference")]:
+        raise Failure(f"a run that was stopped and resumed is not the undisturbed one: {differing[0]}")
+    return folder
+
+
+def differences(folder, expected):
+    """How a folder with a finished run differs from that of another, as sentences."""
+    here, there = names(folder), names(expected)
+    for name in sorted({verdict.general(name) for name in here - there}):
+        yield f"`{name}` is left behind"
+    for name in sorted(there - here):
+        yield f"`{name}` is missing"
+    for name in sorted(here & there):
+        one, other = folder / name, expected / name
+        if one.is_file() and other.is_file() and contents(one) != contents(other):
+            yield f"`{name}` is not that of an undisturbed run"
+
+
+def names(folder):
+    paths = {path for path, _ in verdict.walk(folder)}
+    return {path for path in paths if not any(lock in path.rsplit("/")[-1] for lock in settings.LOCKS)}
+
+
+def contents(path):
+    """What must be the same of a file: all bytes, but of metrics what is no time; of a manifest, which may have a digest of them, how
+    far the run has come; of a batch its header and data, since metadata have no order."""
+    data = path.read_bytes()
+    if path.parent.name == BATCHES:
+        return mutate.unpack(data)
+    if path.suffix == ".json" and (progress := progress_of(data)):
+        return progress
+    return [timeless(line) for line in data.split(b"\n")] if path.name == "metrics.jsonl" else data
+
+
+def progress_of(data):
+    """How far a run has come, where this is a manifest that says so."""
+    try:
+        return json.loads(data).get("progress")
+    except (ValueError, AttributeError):
+        return None
+
+
+def timeless(line):
+    try:
+        return {name: value for name, value in json.loads(line).items() if not name.startswith(TIMES)}
+    except (ValueError, AttributeError):
+        return line
+
+
+def checkpoint(folder):
+    """The newest checkpoint of the run in `folder`."""
+    return folder / RUN / "checkpoints" / max(os.listdir(folder / RUN / "checkpoints"))

@@ -1,0 +1,108 @@
+"""What no command may do, whatever it is given."""
+
+import dataclasses
+import os
+import re
+import shlex
+import signal
+from pathlib import Path
+
+from . import settings
+
+PANIC = re.compile(rb"panicked at ([^\s:]+:\d+)")
+# Everything below the space but newline and tab, DEL, and the controls above ASCII as UTF-8 writes them.
+CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
+
+
+@dataclasses.dataclass
+class Finding:
+    """Something that must not be. Those with the same `what` are of one kind."""
+
+    case: str
+    what: str
+    command: str
+    said: str
+
+
+def faults(outcome):
+    """What is wrong with a command's end by itself, as sentences."""
+    if outcome.killed:
+        return
+    panic = PANIC.search(outcome.err)
+    if outcome.hung:
+        yield "it hangs"
+    elif panic:
+        yield f"panic at {place(panic[1].decode(errors='replace'))}"
+    elif outcome.code < 0:
+        yield f"ended by {signal.Signals(-outcome.code).name}"
+    elif outcome.code not in (0, 1, 2):
+        yield f"exit code {outcome.code}"
+    if outcome.code > 0 and not outcome.err.strip():
+        yield f"exit code {outcome.code} without a sentence"
+    for name, text in (("stdout", outcome.out), ("stderr", outcome.err)):
+        if CONTROL.search(text):
+            yield f"a raw control byte on {name}"
+    if outcome.peak > settings.MEMORY:
+        yield "it takes more than 2 GB of memory"
+
+
+def place(path):
+    """Where a panic was, without the machine's folders."""
+    return re.sub("^.*/registry/src/[^/]*/|^.*/library/", "", path)
+
+
+def snapshot(folder):
+    """Every file under a folder, with what changes when it is written or replaced."""
+    found = {}
+    for path, status in walk(folder):
+        if not any(lock in Path(path).name for lock in settings.LOCKS):
+            is_folder = status.st_mode & 0o170000 == 0o040000
+            found[path] = (status.st_ino,) if is_folder else (status.st_ino, status.st_size, status.st_mtime_ns)
+    return found
+
+
+def walk(folder, below=""):
+    """Paths relative to the folder, with their status; what disappears meanwhile is left out."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        name = f"{below}{entry.name}"
+        try:
+            yield name, entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from walk(entry.path, f"{name}/")
+
+
+def traces(outcome, before, after):
+    """What a command left behind that it must not have, as sentences. Bad input leaves everything as it was."""
+    if outcome.code == 2 and before != after:
+        changed = sorted(path for path in {**before, **after} if before.get(path) != after.get(path))
+        yield f"exit code 2, but {general(changed[0])} is not as before"
+    for path in after:
+        if path not in before and Path(path).name.startswith(settings.UNFINISHED):
+            yield f"left behind: {general(path)}"
+
+
+def general(name):
+    """A path up to the first folder with a random name, without what is random in it."""
+    parts = name.split("/")
+    for number, part in enumerate(parts):
+        if unfinished := [kind for kind in settings.UNFINISHED if part.startswith(kind)]:
+            return "/".join([*parts[:number], f"{unfinished[0]}*"])
+    return name
+
+
+def command_line(outcome):
+    """What to type to see it again."""
+    return f"cd {shlex.quote(str(outcome.folder))} && {shlex.join(map(str, outcome.command))}"
+
+
+def said(outcome, most=600):
+    """The end of what it said on stderr, safe to print."""
+    text = outcome.err.decode(errors="replace").strip()
+    text = "".join(letter if letter == "\n" or letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"

@@ -1,0 +1,199 @@
+//! Files of a run that were changed behind its back: state and settings are refused, records are told of.
+
+use std::fs;
+
+use insta::assert_snapshot;
+use tests::{Folder, Outcome, RunDir};
+
+use crate::ONE_STEP;
+
+const FIVE_STEPS: &str = "--set train.save_steps=0 --set train.max_steps=5 --set eval.num_prompts=0";
+
+/// A run that stopped after two of five steps.
+fn stopped(args: &str) -> (Folder, RunDir) {
+    let folder = Folder::new();
+    let run = folder.train("run", &format!("{FIVE_STEPS} {args} --stop-after 2"));
+    (folder, run)
+}
+
+/// Changes the text of a file of the run, which must hold `from`.
+fn edit(folder: &Folder, file: &str, from: &str, to: &str) {
+    let path = folder.path().join(file);
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{text}");
+    fs::write(&path, text.replacen(from, to, 1)).unwrap();
+}
+
+/// Inverts a bit in the middle of a file, or puts something into an empty one; gives what `host ARGS` says of it, and takes it back.
+fn with_a_flip(folder: &Folder, file: &str, args: &str) -> String {
+    let path = folder.path().join(file);
+    let whole = fs::read(&path).unwrap();
+    let mut bytes = whole.clone();
+    let middle = bytes.len() / 2;
+    match bytes.get_mut(middle) {
+        Some(byte) => *byte ^= 1,
+        None => bytes.push(0),
+    }
+    fs::write(&path, bytes).unwrap();
+    let sentence = folder.host(args).refused();
+    fs::write(&path, whole).unwrap();
+    sentence
+}
+
+#[test]
+fn no_file_of_a_checkpoint_can_change() {
+    let (folder, run) = stopped("--plugin libcapo.so");
+    let checkpoint = "run/checkpoints/step-000002";
+    let (_, files) = run.files();
+    assert_eq!(files.len(), 11, "{files:?}");
+    for file in files.keys() {
+        let sentence = with_a_flip(&folder, &format!("{checkpoint}/{file}"), "train --resume run");
+        let expected = format!("checkpoint `{checkpoint}` cannot be used: `{checkpoint}/{file}` ");
+        assert!(sentence.starts_with(&expected) && sentence.contains("SHA-256"), "{sentence}");
+    }
+    assert_snapshot!(with_a_flip(&folder, &format!("{checkpoint}/model.safetensors"), "train --resume run"), @"");
+    for (from, to) in [("\"step\": 2", "\"step\": 3"), ("\"prompts\": ", "\"prompts\": 1")] {
+        let path = run.last_checkpoint().join("progress.json");
+        let whole = fs::read(&path).unwrap();
+        edit(&folder, &format!("{checkpoint}/progress.json"), from, to);
+        assert!(folder.host("train --resume run").refused().contains("progress.json` is damaged"));
+        fs::write(&path, whole).unwrap();
+    }
+    let _ = folder.resume("run");
+}
+
+#[test]
+fn a_checkpoint_under_another_steps_name() {
+    let (folder, run) = stopped("");
+    fs::rename(run.last_checkpoint(), run.path().join("checkpoints/step-000003")).unwrap();
+    assert_snapshot!(folder.host("train --resume run --allow-changed-config").refused(), @"checkpoint `run/checkpoints/step-000003` cannot be used: it is of step 2, not 3 (give the folder its name back: `step-000002`)");
+    fs::remove_file(run.last_checkpoint().join("capo-manifest.json")).unwrap();
+    assert_snapshot!(folder.host("train --resume run").refused(), @"");
+}
+
+#[test]
+fn whatever_reads_a_checkpoint_compares_it() {
+    let (folder, _) = stopped("");
+    let checkpoint = "run/checkpoints/step-000002";
+    let readers = [
+        format!("eval --num-prompts 4 --model {checkpoint}"),
+        format!("train {ONE_STEP} --set model.model_name_or_path={checkpoint}"),
+        format!(
+            "sft --output-dir base --set model={{model_name_or_path=\"{checkpoint}\"}} --set train.max_steps=1 --set eval.num_prompts=0"
+        ),
+    ];
+    for args in &readers {
+        for file in ["model.safetensors", "config.json", "tokenizer.json", "capo-manifest.json"] {
+            let sentence = with_a_flip(&folder, &format!("{checkpoint}/{file}"), args);
+            assert!(sentence.contains(&format!("{checkpoint}/{file}` ")) && sentence.contains("SHA-256"), "{sentence}");
+        }
+        let _ = folder.host(args).succeeded();
+    }
+    // A model's folder without a manifest is read as it is, and may be made of a checkpoint.
+    fs::remove_file(folder.path().join(checkpoint).join("capo-manifest.json")).unwrap();
+    let _ = folder.host(&readers[0]).succeeded();
+}
+
+#[test]
+fn changed_settings_are_told_and_taken_when_meant() {
+    let (folder, run) = stopped("--plugin libcapo.so");
+    edit(&folder, "run/config.toml", "learning_rate = 0.0001", "learning_rate = 0.0002");
+    edit(&folder, "run/config.toml", "[[mask]]", "[[mask]]\nquantile_of_nothing = 1");
+    assert!(folder.host("train --resume run").refused().contains("quantile_of_nothing"));
+    edit(&folder, "run/config.toml", "quantile_of_nothing = 1", "threads = 1");
+    assert_snapshot!(folder.host("train --resume run").refused(), @"");
+    let outcome = folder.host("train --resume run --allow-changed-config --stop-after 3").succeeded();
+    assert_snapshot!(outcome.stdout.lines().find(|line| line.starts_with("changed")).unwrap(), @"");
+    // They are known from then on, and with an older checkpoint they are not.
+    let _ = folder.host("train --resume run --stop-after 4").succeeded();
+    for step in [3, 4] {
+        fs::remove_dir_all(run.path().join(format!("checkpoints/step-00000{step}"))).unwrap();
+    }
+    assert!(folder.host("train --resume run").refused().contains("its checkpoint of step 2 was made with"));
+    let refused = folder.host("train --allow-changed-config").refused();
+    assert!(refused.contains("--resume <DIR>"), "{refused}");
+}
+
+#[test]
+fn changed_settings_before_the_first_checkpoint() {
+    let (folder, run) = stopped("");
+    fs::remove_dir_all(run.path().join("checkpoints")).unwrap();
+    edit(&folder, "run/config.toml", "seed = 42", "seed = 43");
+    assert_snapshot!(folder.host("train --resume run").refused(), @"");
+    let changed = folder.host("train --resume run --allow-changed-config").succeeded();
+    assert!(changed.stdout.contains("changed    `train.seed`: 42 -> 43\n"), "{}", changed.stdout);
+    let other = folder.train("other", &format!("{FIVE_STEPS} --set train.seed=43"));
+    run.assert_same_files(&other);
+}
+
+#[test]
+fn what_a_run_was_made_with_cannot_change() {
+    let (folder, _) = stopped("--plugin libcapo.so");
+    let sentence = with_a_flip(&folder, "run/provenance.json", "train --resume run");
+    assert!(sentence.starts_with("`run/provenance.json` is damaged: SHA-256"), "{sentence}");
+}
+
+/// Goes on with the run and gives its warnings, and what the summary says of the file.
+fn told(folder: &Folder, file: &str) -> String {
+    let Outcome { stdout, stderr, .. } = folder.host("train --resume run").succeeded();
+    let summary: Vec<&str> = stdout.lines().filter(|line| line.starts_with(file)).collect();
+    format!("{stderr}{}", summary.join("\n"))
+}
+
+#[test]
+fn damaged_metrics() {
+    type Damage = fn(&str) -> Option<String>;
+    let clean = stopped("").0;
+    let whole = clean.resume("run");
+    let cases: [(&str, Damage); 4] = [
+        ("hole", |text| Some(text.lines().skip(1).map(|line| format!("{line}\n")).collect())),
+        ("cut", |text| Some(text[..text.len() / 2].to_owned())),
+        ("missing", |_| None),
+        ("altered", |text| {
+            Some(text.replacen("\"step_time\":0", "\"step_time\":1", 1).replacen("\"reward\":0", "\"reward\":1", 1))
+        }),
+    ];
+    let mut all = String::new();
+    for (name, damage) in cases {
+        let (folder, run) = stopped("");
+        let path = run.path().join("metrics.jsonl");
+        let text = fs::read_to_string(&path).unwrap();
+        assert_ne!(damage(&text).as_ref(), Some(&text), "{name}");
+        fs::remove_file(&path).unwrap();
+        damage(&text).iter().for_each(|text| fs::write(&path, text).unwrap());
+        all += &format!("{name}: {}\n", told(&folder, "metrics.jsonl"));
+        assert_eq!(run.weights(), whole.weights(), "{name}: metrics are no state");
+        assert_eq!(run.metrics().last().unwrap()["step"], 5);
+        // The gap stays marked.
+        let again = folder.host("train --resume run").succeeded();
+        assert_eq!(again.stderr, "", "{name}: told once");
+    }
+    assert_snapshot!(all, @"");
+}
+
+#[test]
+fn damaged_completions() {
+    let (folder, run) = stopped("--set logging.log_completions=true");
+    let path = run.path().join("completions.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(
+        &path,
+        text.lines().filter(|line| !line.contains("\"step\":1")).map(|line| format!("{line}\n")).collect::<String>(),
+    )
+    .unwrap();
+    assert_snapshot!(told(&folder, "completions.jsonl"), @"");
+    assert_eq!(
+        fs::read_to_string(run.path().join("completions.jsonl.damaged-1")).unwrap().lines().count(),
+        text.lines().count() / 2
+    );
+}
+
+#[test]
+fn damaged_records() {
+    let (folder, run) = stopped("");
+    edit(&folder, "run/records.json", "\"bytes\": ", "\"bytes\": 1");
+    let told = told(&folder, "metrics.jsonl");
+    assert!(told.starts_with("warning: `run/records.json` is damaged: SHA-256 "), "{told}");
+    assert!(told.ends_with("what has changed in metrics and completions cannot be told; the run goes on\n"), "{told}");
+    assert_eq!(run.metrics().len(), 5);
+}

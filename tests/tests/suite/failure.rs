@@ -1,0 +1,69 @@
+//! A run that ends by an error: what is saved, and where the sentence says that it goes on.
+
+use insta::assert_snapshot;
+use tests::{Folder, RunDir};
+
+const FOUR_STEPS: &str = "--set train.max_steps=4 --set train.save_steps=0 --set eval.num_prompts=4";
+
+/// The settings of a run without checkpoints before its end, with these masks.
+fn masks(masks: &str) -> String {
+    format!("--plugin libmisbehave.so --set mask=[{masks}] {FOUR_STEPS}")
+}
+
+fn sinner(sin: &str) -> String {
+    format!("{{use=\"misbehave.mask\",sin=\"{sin}\",at_step=2}}")
+}
+
+/// The sentence of a run that fails in its third step; goes on without the sin, to where a run without it ends.
+fn failed(args: &str) -> (String, Vec<u64>) {
+    let folder = Folder::new();
+    let sentence = folder.host(&format!("train --output-dir run {args}")).failed();
+    let saved = folder.run_dir("run").checkpoints();
+    let folder = folder.env("MISBEHAVE_OFF", "1");
+    let clean: RunDir = folder.train("clean", args);
+    folder.resume("run").assert_same_files(&clean);
+    (sentence, saved)
+}
+
+#[test]
+fn a_component_that_fails_before_the_weights_change() {
+    let (sentence, saved) = failed(&masks(&sinner("panic")));
+    assert_snapshot!(sentence, @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: panicked in `mask`: mask panics at step 2");
+    assert_eq!(saved, [2]);
+}
+
+#[test]
+fn states_are_those_of_the_last_whole_step() {
+    // The first mask counts its calls, and has counted one of the step that fails.
+    let stateful = "{use=\"misbehave.mask\",sin=\"stateful\"}";
+    let (_, saved) = failed(&masks(&format!("{stateful},{}", sinner("error"))));
+    assert_eq!(saved, [2]);
+}
+
+#[test]
+fn a_component_that_fails_after_the_weights_changed() {
+    let (sentence, saved) = failed(&masks(&sinner("error_in_step_end")));
+    assert_snapshot!(sentence, @"");
+    assert_eq!(saved, [0; 0]);
+}
+
+#[test]
+fn large_states_that_have_moved_are_not_saved() {
+    let growing = "{use=\"misbehave.mask\",sin=\"growing\"}";
+    let folder = Folder::new();
+    let args = masks(&format!("{growing},{}", sinner("error")));
+    assert_snapshot!(folder.host(&format!("train --output-dir run {args}")).failed(), @"");
+    assert!(folder.run_dir("run").checkpoints().is_empty());
+}
+
+#[test]
+fn large_states_that_no_call_has_moved_are_saved() {
+    let growing = "{use=\"misbehave.mask\",sin=\"growing\"}";
+    let folder = Folder::new();
+    // Weights without a finite logit: the next rollout breaks before any component is called.
+    let args = format!("{} --set train.learning_rate=1e30", masks(&format!("{growing},{growing}")));
+    let sentence = folder.host(&format!("train --output-dir run {args}")).failed();
+    assert_snapshot!(sentence, @"");
+    assert_eq!(folder.run_dir("run").checkpoints(), [1]);
+    assert_eq!(folder.host("train --resume run").failed(), sentence);
+}

@@ -1,0 +1,30 @@
+//! What `metrics.jsonl` holds.
+
+use tests::Folder;
+
+#[test]
+fn the_accuracy_before_training_stands_before_the_first_step() {
+    let folder = Folder::new();
+    let run = folder.train("run", "--set train.max_steps=2 --set eval.num_prompts=8");
+    let steps: Vec<_> = run.lines().iter().map(|line| line["step"].clone()).collect();
+    assert_eq!(steps, [0, 1, 2]);
+    let before = run.lines()[0]["eval_accuracy"].as_f64().unwrap();
+    let progress = std::fs::read_to_string(run.last_checkpoint().join("progress.json")).unwrap();
+    assert!(progress.contains(&format!("\"accuracy_before\": {before:?},")), "{progress}");
+    let without = folder.train("without", "--set train.max_steps=1 --set eval.num_prompts=0");
+    assert_eq!(without.lines().len(), 1);
+}
+
+#[test]
+fn a_rollouts_metrics_stand_in_the_line_of_every_step_that_uses_it() {
+    let folder = Folder::new();
+    let args =
+        "--set train.num_iterations=2 --set train.max_steps=4 --set eval.num_prompts=0 --set logging.logging_steps=1";
+    let outcome = folder.host(&format!("train --output-dir run {args}")).succeeded();
+    assert!(!outcome.stdout.contains("reward -"), "{}", outcome.stdout);
+    for name in ["reward", "rewards/exact_match/mean", "completions/mean_length"] {
+        let values = folder.run_dir("run").metric(name);
+        assert_eq!(values.len(), 4, "{name}");
+        assert_eq!((values[0], values[2]), (values[1], values[3]), "{name}");
+    }
+}

@@ -1,0 +1,187 @@
+//! A run's directory: it appears whole, one process works in it, and nothing is left over.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+use insta::assert_snapshot;
+use tests::run_dir::tensors;
+use tests::{Folder, Outcome};
+
+use crate::ONE_STEP;
+
+const THREE_STEPS: &str = "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=1";
+
+fn names(dir: &Path) -> BTreeSet<String> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// Makes what a start leaves that was killed before its directory appeared.
+fn half_a_start(folder: &Folder, name: &str) {
+    folder.write(&format!("{name}/lock"), "");
+    folder.write(&format!("{name}/whole/config.toml"), "[model]");
+}
+
+#[test]
+fn what_a_dead_start_left_is_removed_and_a_living_one_is_not() {
+    let folder = Folder::new();
+    half_a_start(&folder, ".partial-capo-dead");
+    half_a_start(&folder, ".partial-capo-alive");
+    half_a_start(&folder, ".partial-of-another-program");
+    let alive = fs::File::open(folder.path().join(".partial-capo-alive/lock")).unwrap();
+    alive.lock().unwrap();
+    let _ = folder.train("run", ONE_STEP);
+    let left = [".partial-capo-alive", ".partial-of-another-program", "run"].map(str::to_owned);
+    assert_eq!(names(folder.path()), BTreeSet::from(left));
+}
+
+#[test]
+fn killed_as_soon_as_its_directory_appears() {
+    let folder = Folder::new();
+    let whole = folder.train("whole", THREE_STEPS);
+    for _ in 0..3 {
+        let mut child =
+            folder.command(&format!("train --output-dir run {THREE_STEPS}")).stdout(Stdio::null()).spawn().unwrap();
+        while !folder.path().join("run").exists() {
+            assert_eq!(child.try_wait().unwrap(), None, "the run ended too early");
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        folder.resume("run").assert_same_files(&whole);
+        fs::remove_dir_all(folder.path().join("run")).unwrap();
+    }
+    let _ = folder.train("last", ONE_STEP);
+    assert_eq!(names(folder.path()), BTreeSet::from(["last", "whole"].map(str::to_owned)));
+}
+
+/// Runs `host ARGS` where no file may grow beyond `blocks` of 512 bytes, which is what a full disk looks like.
+fn on_a_full_disk(folder: &Folder, blocks: u32, args: &str) -> Outcome {
+    let host = folder.command(args);
+    let words = [host.get_program()].into_iter().chain(host.get_args()).map(|word| word.to_str().unwrap());
+    let line = words.collect::<Vec<_>>().join(" ");
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &format!("trap '' XFSZ; ulimit -f {blocks}; exec {line}")]).current_dir(folder.path());
+    folder.outcome(shell.output().unwrap())
+}
+
+#[test]
+fn a_full_disk_at_the_start_leaves_nothing() {
+    let folder = Folder::new();
+    let outcome = on_a_full_disk(&folder, 0, &format!("train --output-dir run {ONE_STEP}"));
+    let sentence = outcome.refused();
+    assert!(sentence.starts_with("cannot make the run directory `run`: cannot write `FOLDER/"), "{sentence}");
+    assert!(sentence.ends_with("lock`: File too large (os error 27)"), "{sentence}");
+    assert_eq!(names(folder.path()), BTreeSet::new());
+    let _ = folder.train("run", ONE_STEP);
+}
+
+#[test]
+fn a_full_disk_later_leaves_a_run_that_goes_on() {
+    let folder = Folder::new();
+    let whole = folder.train("whole", THREE_STEPS);
+    let sentence = on_a_full_disk(&folder, 64, &format!("train --output-dir run {THREE_STEPS}")).failed();
+    let told =
+        "the run stopped after step 1, without a checkpoint (`host train --resume run` begins again at step 1): ";
+    assert!(sentence.starts_with(told), "{sentence}");
+    assert_eq!(names(&folder.path().join("run/checkpoints")), BTreeSet::new());
+    folder.resume("run").assert_same_files(&whole);
+}
+
+#[test]
+fn a_start_replaces_nothing() {
+    let folder = Folder::new();
+    folder.write("config.toml", "mine");
+    folder.write("file", "mine");
+    fs::create_dir(folder.path().join("empty")).unwrap();
+    std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
+    let before = names(folder.path());
+    let refused = |set: &str| folder.host(&format!("train {ONE_STEP} --set train.output_dir={set}")).refused();
+    assert_snapshot!(refused("\"\""), @"`train.output_dir` is empty (name a folder, or leave it out: the run goes to `runs/`)");
+    assert_snapshot!(refused("absent/.."), @"`train.output_dir` cannot be used (name a folder that does not exist yet): `absent/..` names no folder");
+    for name in [".", "file", "empty", "link"] {
+        let expected =
+            format!("`train.output_dir` `{name}` exists already (choose another, or go on with `--resume {name}`)");
+        assert_eq!(refused(name), expected);
+        assert_eq!(folder.host(&format!("train {ONE_STEP} --output-dir {name}")).refused(), expected);
+        assert!(folder.host(&format!("sft --output-dir {name}")).refused().contains("exists already"));
+    }
+    assert_snapshot!(folder.host("sft --output-dir absent/..").refused(), @"`--output-dir` cannot be used: `absent/..` names no folder");
+    for name in ["empty", "link"] {
+        let outcome = folder.host(&format!("eval --num-prompts 1 --output {name}"));
+        assert!(outcome.refused().ends_with("exists and is not a plain file (choose another name)"), "{outcome:?}");
+    }
+    assert_eq!(names(folder.path()), before);
+    assert_eq!(fs::read(folder.path().join("config.toml")).unwrap(), b"mine");
+}
+
+#[test]
+fn of_two_starts_in_one_directory_one_is_refused() {
+    let folder = Folder::new();
+    let whole = folder.train("whole", ONE_STEP);
+    let start = || {
+        let mut command = folder.command(&format!("train --output-dir run {ONE_STEP}"));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let both = [start(), start()].map(|child| folder.outcome(child.wait_with_output().unwrap()));
+    let (won, lost) = if both[0].code == Some(0) { (&both[0], &both[1]) } else { (&both[1], &both[0]) };
+    assert_eq!(won.code, Some(0), "{both:?}");
+    assert_snapshot!(lost.refused(), @"`train.output_dir` `run` exists already (choose another, or go on with `--resume run`)");
+    folder.run_dir("run").assert_same_files(&whole);
+    assert_eq!(names(folder.path()), BTreeSet::from(["run", "whole"].map(str::to_owned)));
+}
+
+#[test]
+fn one_process_works_in_a_run() {
+    let folder = Folder::new();
+    let steps = "--set train.max_steps=100000 --set eval.num_prompts=0";
+    let mut child = folder.command(&format!("train --output-dir run {steps}")).stdout(Stdio::null()).spawn().unwrap();
+    while !folder.path().join("run").exists() {
+        assert_eq!(child.try_wait().unwrap(), None, "the run ended too early");
+        std::thread::yield_now();
+    }
+    let sentence = folder.host("train --resume run").refused();
+    let expected = format!("`run` is in use by process {} on ", child.id());
+    assert!(sentence.starts_with(&expected), "{sentence}");
+    assert!(sentence.ends_with(" (wait until it has ended, or stop it)"), "{sentence}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let _ = folder.host("train --resume run --stop-after 1").succeeded();
+}
+
+#[test]
+fn leftovers_of_an_interruption_are_removed() {
+    let folder = Folder::new();
+    let run = folder.train("run", &format!("{THREE_STEPS} --set train.save_total_limit=1 --stop-after 2"));
+    for left in
+        [".partial-x", "checkpoints/.partial-x/model.safetensors", "checkpoints/.deleted-capo-x/whole/config.json"]
+    {
+        folder.write(&format!("run/{left}"), "half");
+    }
+    let _ = folder.resume("run");
+    assert_eq!(run.checkpoints(), [3]);
+    assert_eq!(names(&run.path().join("checkpoints")), BTreeSet::from(["step-000003".to_owned()]));
+    let files = ["checkpoints", "config.toml", "lock", "metrics.jsonl", "provenance.json", "records.json"];
+    assert_eq!(names(run.path()), BTreeSet::from(files.map(str::to_owned)));
+}
+
+#[test]
+fn batches_of_a_resumed_run() {
+    let folder = Folder::new();
+    let _ = folder.train("whole", &format!("{THREE_STEPS} --dump-batches whole-batches"));
+    let _ = folder.train("run", &format!("{THREE_STEPS} --dump-batches batches --stop-after 2"));
+    // As if it had been killed before its first checkpoint, once while it wrote a batch.
+    fs::remove_dir_all(folder.path().join("run/checkpoints")).unwrap();
+    folder.write("batches/.partial-x", "half");
+    folder.write("batches/batch-000007.safetensors", "of a step that will not come");
+    folder.write("batches/notes.txt", "mine");
+    let _ = folder.host("train --resume run --dump-batches batches").succeeded();
+    let steps = (0..3).map(|step| format!("batch-{step:06}.safetensors"));
+    assert_eq!(names(&folder.path().join("batches")), steps.clone().chain(["notes.txt".into()]).collect());
+    let read = |dir: &str, name: &str| tensors(&folder.path().join(dir).join(name));
+    assert!(steps.into_iter().all(|name| read("batches", &name) == read("whole-batches", &name)));
+    // A new run that is refused leaves nothing.
+    let _ = folder.host(&format!("train --output-dir other {ONE_STEP} --dump-batches batches")).refused();
+    assert!(!folder.path().join("other").exists());
+}

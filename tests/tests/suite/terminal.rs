@@ -1,0 +1,98 @@
+//! Files that are none, and what is written to the terminal.
+
+use std::process::{Command, Stdio};
+
+use insta::assert_snapshot;
+use tests::Folder;
+
+use crate::models::with_model;
+
+/// A folder with a pipe that nobody writes to.
+fn with_pipe() -> Folder {
+    let folder = Folder::new();
+    assert!(Command::new("mkfifo").arg(folder.path().join("pipe")).status().unwrap().success());
+    folder
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused_without_waiting() {
+    let folder = with_pipe();
+    std::fs::create_dir(folder.path().join("folder")).unwrap();
+    let refused = |args: &str| folder.host(args).refused();
+    assert_snapshot!(refused("train --config pipe"), @"config `pipe` cannot be read: it is a named pipe, not a regular file (give a file)");
+    assert_snapshot!(refused("train --config folder"), @"config `folder` cannot be read: it is a directory, not a regular file (give a file)");
+    assert_snapshot!(refused("train --config /dev/zero"), @"config `/dev/zero` cannot be read: it is a device, not a regular file (give a file)");
+    assert_snapshot!(refused("train --set data.dataset_name=pipe"), @"cannot read `FOLDER/pipe`: it is a named pipe, not a regular file (give a file)");
+    assert_snapshot!(refused("train --set data.dataset_name=/dev/zero"), @"cannot read `/dev/zero`: it is a device, not a regular file (give a file)");
+    assert_snapshot!(refused("train --set model.model_name_or_path=pipe"), @"no model `FOLDER/pipe`: neither an embedded one nor a directory (embedded: `embedded:tiny-arithmetic`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)");
+    assert_snapshot!(refused("sft --output-dir out --config pipe"), @"config `pipe` cannot be read: it is a named pipe, not a regular file (give a file)");
+    assert_snapshot!(refused("check --rows pipe"), @"cannot read `pipe`: it is a named pipe, not a regular file (give a file)");
+    assert_snapshot!(refused("replay --plugin libcapo.so --out out pipe"), @"cannot read `pipe`: it is a named pipe, not a regular file (give a file)");
+}
+
+#[test]
+fn no_file_of_a_model_is_a_pipe() {
+    let folder = with_model();
+    for file in
+        ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+    {
+        let path = folder.path().join("model").join(file);
+        let kept = std::fs::read(&path).ok();
+        let _ = std::fs::remove_file(&path);
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert_eq!(
+            folder.host("train --set model.model_name_or_path=model").refused(),
+            format!(
+                "cannot read `FOLDER/model/{file}`: it is a named pipe, not a regular file (give a file) (give a Hugging Face model directory)"
+            )
+        );
+        std::fs::remove_file(&path).unwrap();
+        kept.map_or(Ok(()), |bytes| std::fs::write(&path, bytes)).unwrap();
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let folder = Folder::new();
+    for args in [
+        "--help",
+        "--version",
+        "plugins",
+        "check --list",
+        "eval --num-prompts 4",
+        "train --set train.max_steps=1 --output-dir run",
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = folder.command(args).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        let outcome = folder.outcome(output);
+        assert_eq!(
+            outcome.failed(),
+            "standard output cannot be written: No space left on device (os error 28) (some of what was said is lost)",
+            "{args}"
+        );
+    }
+    // The work goes on.
+    assert_eq!(folder.run_dir("run").checkpoints(), [1]);
+}
+
+#[test]
+fn errors_that_cannot_be_written_are_no_panic() {
+    let folder = Folder::new();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let status = folder.command("train --set train.max_steps=0").stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(2));
+}
+
+#[test]
+fn control_characters_are_shown() {
+    let folder = Folder::new();
+    folder.write("run.toml", "[\"\\u001b[31mred\\u0007\"]\nx = 1\n");
+    let key = folder.host("train --config run.toml").refused();
+    assert!(key.starts_with(r"`run.toml`: unknown key `\u001b[31mred\u0007`"), "{key}");
+    folder.write("rows.jsonl", r#"{"prompt": "1\u001b]0;title\u0007\u202e=", "answer": 1}"#);
+    assert_snapshot!(folder.host("train --set data.dataset_name=rows.jsonl --set eval.num_prompts=0").refused(), @r"bad row at line 1 of `FOLDER/rows.jsonl` (mend it, or set `data.on_bad_row` to `skip`): cannot encode `1\u001b]0;title\u0007\u202e=`: the tokenizer has no id for `\u001b`");
+    folder.write("model/config.json", r#"{"model_type": "\u009b31mllama"}"#);
+    assert_snapshot!(folder.host("train --set model.model_name_or_path=model").refused(), @r"cannot use `FOLDER/model/config.json`: `model_type` is `\u009b31mllama`, only `qwen2` is supported (use a Qwen2 or Qwen2.5 checkpoint)");
+    let output = folder.command("train").arg("--\u{1b}[31m").output().unwrap();
+    assert!(!output.stderr.contains(&0x1b), "{output:?}");
+}
