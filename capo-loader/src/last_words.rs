@@ -75,16 +75,14 @@ pub(crate) fn tell(happened: &[&str]) -> bool {
     if TOLD.swap(true, Ordering::SeqCst) {
         return false;
     }
-    let mut line = Line { bytes: [0; 4096], len: 0 };
-    line.text("error: ");
-    if read(&PLACE).is_some_and(|place| place.tell(&mut line)) {
-        line.text(": ");
+    Stderr.text("error: ");
+    if read(&PLACE).is_some_and(|place| place.tell(&mut Stderr)) {
+        Stderr.text(": ");
     }
-    line.text(call);
-    line.text(" ");
-    happened.iter().for_each(|part| line.text(part));
-    line.text("\n");
-    line.write();
+    Stderr.text(call);
+    Stderr.text(" ");
+    happened.iter().for_each(|part| Stderr.text(part));
+    Stderr.text("\n");
     true
 }
 
@@ -116,15 +114,20 @@ fn exchange(signal: c_int, new: &libc::sigaction) -> Option<libc::sigaction> {
 extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     let Some(index) = SIGNALS.iter().position(|(known, _)| *known == signal) else { return };
     tell(&["was running when the process was ended by ", SIGNALS[index].1]);
-    if let Some(before) = BEFORE[index].get() {
-        exchange(signal, before);
-    }
     // SAFETY: the system gives a whole structure to a handler that is set with `SA_SIGINFO`.
-    let sent = unsafe { (*info).si_code } <= 0;
-    if sent {
-        // It waits until this handler is done. A fault needs no sending: it happens again.
-        // SAFETY: a signal is sent to the own thread.
-        unsafe { libc::raise(signal) };
+    let is_fault = unsafe { (*info).si_code } > 0;
+    match BEFORE[index].get() {
+        // It happens again as soon as this handler is done, before the eyes of who looked at it before.
+        Some(before) if is_fault => drop(exchange(signal, before)),
+        // Somebody has sent it, as `abort` does: it ends the process.
+        _ => {
+            let mut default = action();
+            default.sa_sigaction = libc::SIG_DFL;
+            default.sa_flags = 0;
+            exchange(signal, &default);
+            // SAFETY: a signal is sent to the own thread, and waits until this handler is done.
+            unsafe { libc::raise(signal) };
+        }
     }
 }
 
@@ -136,51 +139,12 @@ extern "C" fn at_exit() {
     }
 }
 
-/// A line that is made without allocating.
-struct Line {
-    bytes: [u8; 4096],
-    len: usize,
-}
+/// Standard error, without a lock or a buffer: the stack on which a handler runs is small.
+struct Stderr;
 
-impl Words for Line {
-    /// Appends as much as there is room for.
+impl Words for Stderr {
     fn text(&mut self, text: &str) {
-        for byte in text.bytes().take(self.bytes.len() - self.len) {
-            self.bytes[self.len] = byte;
-            self.len += 1;
-        }
-    }
-
-    fn number(&mut self, number: u64) {
-        if number > 9 {
-            self.number(number / 10);
-        }
-        let digits = "0123456789";
-        let digit = (number % 10) as usize;
-        self.text(&digits[digit..=digit]);
-    }
-}
-
-impl Line {
-    /// To standard error.
-    fn write(&self) {
         // SAFETY: the bytes are there. What cannot be written is lost.
-        let _ = unsafe { libc::write(libc::STDERR_FILENO, self.bytes.as_ptr().cast(), self.len) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_holds_what_there_is_room_for() {
-        let mut line = Line { bytes: [0; 4096], len: 0 };
-        line.number(0);
-        line.text(" ");
-        line.number(1_203_456);
-        assert_eq!(&line.bytes[..line.len], b"0 1203456");
-        line.text(&"x".repeat(5000));
-        assert_eq!(line.len, 4096);
+        let _ = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     }
 }

@@ -68,16 +68,20 @@ impl Place {
 /// Where a sentence is put together.
 pub(crate) trait Words {
     fn text(&mut self, text: &str);
-    fn number(&mut self, number: u64);
+
+    /// Digit by digit, so that nothing is allocated.
+    fn number(&mut self, number: u64) {
+        if number > 9 {
+            self.number(number / 10);
+        }
+        let digit = (number % 10) as usize;
+        self.text(&"0123456789"[digit..=digit]);
+    }
 }
 
 impl Words for String {
     fn text(&mut self, text: &str) {
         self.push_str(text);
-    }
-
-    fn number(&mut self, number: u64) {
-        self.push_str(&number.to_string());
     }
 }
 

@@ -52,7 +52,7 @@ pub fn panic_strategy(loaded: &Loaded) -> Verdict {
         Some(path) => {
             let bytes = capo_loader::files::bytes(path)
                 .map_err(|error| PluginError::state(format!("cannot read it: {error}")))?;
-            memmem(&bytes, UNWINDING) || !memmem(&bytes, PANICKING)
+            holds(&bytes, UNWINDING) || !holds(&bytes, PANICKING)
         }
     };
     Ok(match unwinds {
@@ -63,7 +63,7 @@ pub fn panic_strategy(loaded: &Loaded) -> Verdict {
     })
 }
 
-fn memmem(bytes: &[u8], wanted: &[u8]) -> bool {
+fn holds(bytes: &[u8], wanted: &[u8]) -> bool {
     bytes.windows(wanted.len()).any(|window| window == wanted)
 }
 

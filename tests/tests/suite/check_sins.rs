@@ -67,8 +67,8 @@ fn advantages_and_objectives_that_break_a_rule() {
     unknown_reduction: known-inputs failed component `misbehave.objective` asks for reduction 9, which this host does not know (it knows 0 to 2; use a newer host)
     none: gradients success finite differences of the losses agree with it at 40 tokens
     coupled: gradients success finite differences of the losses agree with it at 40 tokens
-    uncoupled: gradients failed XXX
-    wrong_sign: gradients failed XXX
+    uncoupled: gradients failed `dloss_dlogp` is -0.1726 at completion 0, token 0, where the sum of that completion's losses changes by -0.8631 per nat (return the derivative of that sum, and losses that it is the derivative of)
+    wrong_sign: gradients failed `dloss_dlogp` is 0.8632 at completion 0, token 0, where the sum of that completion's losses changes by -0.8632 per nat (return the derivative of that sum, and losses that it is the derivative of)
     ");
 }
 
