@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use capo_plugin::PluginError;
 use capo_plugin::testing::Fixture;
+use capo_plugin::{Inputs, PluginError};
 
 use super::outcome::{Outcome, Verdict};
 use super::subject::Subject;
@@ -18,9 +18,37 @@ const ROUNDING: f64 = 16.0 * f32::EPSILON as f64;
 /// After so long no more tokens are tried.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What a nudge of a log-probability does to its ratio to the policy that sampled.
+#[derive(Clone, Copy, PartialEq)]
+enum Ratio {
+    /// It moves, as in a clipped surrogate.
+    Moves,
+    /// It stays: the method holds weights made of it constant, as a policy gradient with truncated importance weights does.
+    Stays,
+}
+
 /// `dloss_dlogp` is the derivative, by a token's log-probability, of the sum of all losses of its completion, whatever couples its tokens.
 pub fn gradients(subject: &Subject<'_>) -> Verdict {
     let start = Instant::now();
+    let refused = match disagreement(subject, Ratio::Moves, start)? {
+        Ok(tokens) => {
+            return Ok(Outcome::success(format!("finite differences of the losses agree with it at {tokens} tokens")));
+        }
+        Err(sentence) => sentence,
+    };
+    if !subject.create()?.inputs().contains(Inputs::OLD_LOGPS) {
+        return Ok(Outcome::failed(refused));
+    }
+    Ok(match disagreement(subject, Ratio::Stays, start)? {
+        Ok(tokens) => Outcome::success(format!(
+            "finite differences of the losses, ratios held constant, agree with it at {tokens} tokens"
+        )),
+        Err(_) => Outcome::failed(refused),
+    })
+}
+
+/// The number of tokens at which differences agree, or a sentence about the first at which they do not.
+fn disagreement(subject: &Subject<'_>, ratio: Ratio, start: Instant) -> Result<Result<usize, String>, PluginError> {
     let mut tokens = 0;
     for probe in [Probe::new(subject, false), Probe::new(subject, true)] {
         let slopes = probe.slopes()?;
@@ -29,9 +57,9 @@ pub fn gradients(subject: &Subject<'_>) -> Verdict {
                 if start.elapsed() > PATIENCE {
                     break;
                 }
-                let differences = probe.differences(b, i)?;
+                let differences = probe.differences(b, i, ratio)?;
                 if !differences.agree(slopes[i]) {
-                    return Ok(Outcome::failed(format!(
+                    return Ok(Err(format!(
                         "`dloss_dlogp` is {:.4} at completion {b}, token {}, where the sum of that completion's losses changes by {:.4} per nat (return the derivative of that sum, and losses that it is the derivative of)",
                         slopes[i],
                         i - probe.row(b).start,
@@ -42,7 +70,7 @@ pub fn gradients(subject: &Subject<'_>) -> Verdict {
             }
         }
     }
-    Ok(Outcome::success(format!("finite differences of the losses agree with it at {tokens} tokens")))
+    Ok(Ok(tokens))
 }
 
 /// One batch on which the derivative is looked at.
@@ -50,6 +78,7 @@ struct Probe<'a> {
     subject: &'a Subject<'a>,
     lengths: [usize; 6],
     logps: Vec<f32>,
+    old_logps: Vec<f32>,
     batch: Fixture,
     /// A step that comes before, for objectives that keep state.
     before: Option<Fixture>,
@@ -68,7 +97,7 @@ impl<'a> Probe<'a> {
         let advantages: Vec<f32> = (0..logps.len()).map(advantage).collect();
         let batch = fixture.logps(&logps).old_logps(&old_logps).advantages(&advantages).lengths(&lengths);
         let logps = batch.batch().logps.to_vec();
-        Self { subject, lengths, logps, before: later.then(|| batch.clone().step(0)), batch }
+        Self { subject, lengths, logps, old_logps, before: later.then(|| batch.clone().step(0)), batch }
     }
 
     /// The real tokens of completion `b`.
@@ -78,26 +107,31 @@ impl<'a> Probe<'a> {
     }
 
     /// Losses and derivatives, by an instance made for this alone, so that neither its state nor what it draws differs.
-    fn evaluate(&self, logps: &[f32]) -> Result<[Vec<f32>; 2], PluginError> {
+    fn evaluate(&self, logps: &[f32], old_logps: &[f32]) -> Result<[Vec<f32>; 2], PluginError> {
         let mut instance = self.subject.create()?;
         if let Some(before) = &self.before {
             instance.step(&before.clone().into())?;
         }
-        let mut outputs = instance.step(&self.batch.clone().logps(logps).into())?.outputs.into_iter().map(|(_, of)| of);
+        let mut outputs = instance
+            .step(&self.batch.clone().logps(logps).old_logps(old_logps).into())?
+            .outputs
+            .into_iter()
+            .map(|(_, of)| of);
         Ok([outputs.next().unwrap_or_default(), outputs.next().unwrap_or_default()])
     }
 
     fn slopes(&self) -> Result<Vec<f64>, PluginError> {
-        let [_, slopes] = self.evaluate(&self.logps)?;
+        let [_, slopes] = self.evaluate(&self.logps, &self.old_logps)?;
         Ok(slopes.into_iter().map(f64::from).collect())
     }
 
     /// How the losses of completion `b` change when token `i` becomes a little less and a little more likely.
-    fn differences(&self, b: usize, i: usize) -> Result<Differences, PluginError> {
+    fn differences(&self, b: usize, i: usize, ratio: Ratio) -> Result<Differences, PluginError> {
         let at = |nudge: f32| -> Result<Point, PluginError> {
-            let mut logps = self.logps.clone();
+            let (mut logps, mut old_logps) = (self.logps.clone(), self.old_logps.clone());
             logps[i] += nudge;
-            let [losses, _] = self.evaluate(&logps)?;
+            old_logps[i] += if ratio == Ratio::Stays { nudge } else { 0.0 };
+            let [losses, _] = self.evaluate(&logps, &old_logps)?;
             let losses = || losses[self.row(b)].iter().copied().map(f64::from);
             Ok(Point { logp: f64::from(logps[i]), sum: losses().sum(), size: losses().map(f64::abs).sum() })
         };

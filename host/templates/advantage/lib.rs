@@ -46,6 +46,14 @@ impl AdvantageEstimator for LeaveOneOut {
         );
         Ok(())
     }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        if self.max_advantage > 0.0 {
+            return Ok(());
+        }
+        let limit = self.max_advantage;
+        Err(format!("`max_advantage` is {limit} (it must be above 0)").into())
+    }
 }
 
 register!(

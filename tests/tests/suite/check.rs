@@ -220,7 +220,9 @@ fn a_reward_that_reads_columns_of_its_own() {
     let folder = Folder::new();
     let row = |i: u32| format!("{{\"prompt\": \"{i}+1=\", \"answer\": {}, \"grade\": {}}}\n", i + 1, i % 3);
     folder.write("rows.jsonl", (0..7).map(row).collect::<String>());
-    let checked = |args: &str| folder.host(&format!("check libmisbehave.so --set misbehave.reward.sin=grade {args}"));
+    let others = ["advantage", "objective", "mask"].map(|point| format!("--set misbehave.{point}.sin=none")).join(" ");
+    let command = format!("check libmisbehave.so --set misbehave.reward.sin=grade {others}");
+    let checked = |args: &str| folder.host(&format!("{command} {args}"));
     let reward = |outcome: Outcome| {
         let (_, reward) = outcome.stdout.split_once("reward misbehave.reward\n").unwrap();
         redacted(reward.split_once("\n\n").unwrap().0)
@@ -337,6 +339,6 @@ fn a_word_that_toml_takes_for_a_number() {
 #[test]
 fn the_checks_are_listed() {
     let listed = Folder::new().host("check --list").succeeded().stdout;
-    assert_eq!(listed.lines().count(), 35);
+    assert_eq!(listed.lines().count(), 36);
     assert!(listed.lines().all(|line| line.split_whitespace().count() > 3), "{listed}");
 }

@@ -247,9 +247,10 @@ fn a_run_that_somebody_else_made() {
     let (folder, _) = with("libcapo.so");
     let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.save_steps=1";
     let run = folder.train("run", &format!("--plugin libmine.so {two} --stop-after 1"));
-    let open = |mode: u32| fs::set_permissions(run.path().join("plugins.json"), Permissions::from_mode(mode)).unwrap();
+    let open =
+        |mode: u32| fs::set_permissions(run.path().join("provenance.json"), Permissions::from_mode(mode)).unwrap();
     open(0o666);
-    assert_snapshot!(folder.host("train --resume run").refused(), @"the run is not yours alone: `run/plugins.json` may be changed by any user, and a resume would load `FOLDER/libmine.so`, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
+    assert_snapshot!(folder.host("train --resume run").refused(), @"the run is not yours alone: `run/provenance.json` may be changed by any user, and a resume would load `FOLDER/libmine.so`, which the run names (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
     let _ = folder.host("train --resume run --trust-run --stop-after 1").succeeded();
     let _ = folder.host("train --resume run --plugin libmine.so --stop-after 1").succeeded();
     open(0o644);
