@@ -51,7 +51,7 @@ fn no_file_of_a_checkpoint_can_change() {
         let expected = format!("checkpoint `{checkpoint}` cannot be used: `{checkpoint}/{file}` ");
         assert!(sentence.starts_with(&expected) && sentence.contains("SHA-256"), "{sentence}");
     }
-    assert_snapshot!(with_a_flip(&folder, &format!("{checkpoint}/model.safetensors"), "train --resume run"), @"");
+    assert_snapshot!(with_a_flip(&folder, &format!("{checkpoint}/model.safetensors"), "train --resume run"), @"checkpoint `run/checkpoints/step-000002` cannot be used: `run/checkpoints/step-000002/model.safetensors` is damaged (use another checkpoint; a run whose newest is deleted goes on from the one before it, or from the start): SHA-256 HASH expected HASH");
     for (from, to) in [("\"step\": 2", "\"step\": 3"), ("\"prompts\": ", "\"prompts\": 1")] {
         let path = run.last_checkpoint().join("progress.json");
         let whole = fs::read(&path).unwrap();
@@ -68,7 +68,7 @@ fn a_checkpoint_under_another_steps_name() {
     fs::rename(run.last_checkpoint(), run.path().join("checkpoints/step-000003")).unwrap();
     assert_snapshot!(folder.host("train --resume run --allow-changed-config").refused(), @"checkpoint `run/checkpoints/step-000003` cannot be used: it is of step 2, not 3 (give the folder its name back: `step-000002`)");
     fs::remove_file(run.last_checkpoint().join("capo-manifest.json")).unwrap();
-    assert_snapshot!(folder.host("train --resume run").refused(), @"");
+    assert_snapshot!(folder.host("train --resume run").refused(), @"checkpoint `run/checkpoints/step-000003` cannot be used: `run/checkpoints/step-000003/capo-manifest.json` is missing or damaged (use another checkpoint; a run whose newest is deleted goes on from the one before it, or from the start): cannot read `run/checkpoints/step-000003/capo-manifest.json`: No such file or directory (os error 2)");
 }
 
 #[test]
@@ -101,9 +101,9 @@ fn changed_settings_are_told_and_taken_when_meant() {
     edit(&folder, "run/config.toml", "[[mask]]", "[[mask]]\nquantile_of_nothing = 1");
     assert!(folder.host("train --resume run").refused().contains("quantile_of_nothing"));
     edit(&folder, "run/config.toml", "quantile_of_nothing = 1", "threads = 1");
-    assert_snapshot!(folder.host("train --resume run").refused(), @"");
+    assert_snapshot!(folder.host("train --resume run").refused(), @"the settings of `run/config.toml` are not those that its checkpoint of step 2 was made with: `mask.0.threads`: not set -> 1, `train.learning_rate`: 0.0001 -> 0.0002 (put them back, or take them with `--allow-changed-config`)");
     let outcome = folder.host("train --resume run --allow-changed-config --stop-after 3").succeeded();
-    assert_snapshot!(outcome.stdout.lines().find(|line| line.starts_with("changed")).unwrap(), @"");
+    assert_snapshot!(outcome.stdout.lines().find(|line| line.starts_with("changed")).unwrap(), @"changed    `mask.0.threads`: not set -> 1, `train.learning_rate`: 0.0001 -> 0.0002");
     // They are known from then on, and with an older checkpoint they are not.
     let _ = folder.host("train --resume run --stop-after 4").succeeded();
     for step in [3, 4] {
@@ -119,7 +119,7 @@ fn changed_settings_before_the_first_checkpoint() {
     let (folder, run) = stopped("");
     fs::remove_dir_all(run.path().join("checkpoints")).unwrap();
     edit(&folder, "run/config.toml", "seed = 42", "seed = 43");
-    assert_snapshot!(folder.host("train --resume run").refused(), @"");
+    assert_snapshot!(folder.host("train --resume run").refused(), @"the settings of `run/config.toml` are not those that the run began with: `train.seed`: 42 -> 43 (put them back, or take them with `--allow-changed-config`)");
     let changed = folder.host("train --resume run --allow-changed-config").succeeded();
     assert!(changed.stdout.contains("changed    `train.seed`: 42 -> 43\n"), "{}", changed.stdout);
     let other = folder.train("other", &format!("{FIVE_STEPS} --set train.seed=43"));
@@ -147,7 +147,7 @@ fn damaged_metrics() {
     let whole = clean.resume("run");
     let cases: [(&str, Damage); 4] = [
         ("hole", |text| Some(text.lines().skip(1).map(|line| format!("{line}\n")).collect())),
-        ("cut", |text| Some(text[..text.len() / 2].to_owned())),
+        ("cut", |text| Some(text[..text.len() - 9].to_owned())),
         ("missing", |_| None),
         ("altered", |text| {
             Some(text.replacen("\"step_time\":0", "\"step_time\":1", 1).replacen("\"reward\":0", "\"reward\":1", 1))
@@ -168,7 +168,16 @@ fn damaged_metrics() {
         let again = folder.host("train --resume run").succeeded();
         assert_eq!(again.stderr, "", "{name}: told once");
     }
-    assert_snapshot!(all, @"");
+    assert_snapshot!(all, @"
+    hole: warning: `run/metrics.jsonl`: lines up to step 2 are not those that the run wrote: no line of step 1 (`metrics.jsonl.damaged-1` is what was found); the run goes on
+    metrics.jsonl      lines up to step 2 are not those that the run wrote: no line of step 1 (`metrics.jsonl.damaged-1` is what was found)
+    cut: warning: `run/metrics.jsonl`: lines up to step 2 are not those that the run wrote: no line of step 2 (`metrics.jsonl.damaged-1` is what was found); the run goes on
+    metrics.jsonl      lines up to step 2 are not those that the run wrote: no line of step 2 (`metrics.jsonl.damaged-1` is what was found)
+    missing: warning: `run/metrics.jsonl`: lines up to step 2 are not those that the run wrote: the file was missing; the run goes on
+    metrics.jsonl      lines up to step 2 are not those that the run wrote: the file was missing
+    altered: warning: `run/metrics.jsonl`: lines up to step 2 are not those that the run wrote: lines were changed (`metrics.jsonl.damaged-1` is what was found); the run goes on
+    metrics.jsonl      lines up to step 2 are not those that the run wrote: lines were changed (`metrics.jsonl.damaged-1` is what was found)
+    ");
 }
 
 #[test]
@@ -181,7 +190,10 @@ fn damaged_completions() {
         text.lines().filter(|line| !line.contains("\"step\":1")).map(|line| format!("{line}\n")).collect::<String>(),
     )
     .unwrap();
-    assert_snapshot!(told(&folder, "completions.jsonl"), @"");
+    assert_snapshot!(told(&folder, "completions.jsonl"), @"
+    warning: `run/completions.jsonl`: lines up to step 2 are not those that the run wrote: no line of step 1 (`completions.jsonl.damaged-1` is what was found); the run goes on
+    completions.jsonl  lines up to step 2 are not those that the run wrote: no line of step 1 (`completions.jsonl.damaged-1` is what was found)
+    ");
     assert_eq!(
         fs::read_to_string(run.path().join("completions.jsonl.damaged-1")).unwrap().lines().count(),
         text.lines().count() / 2

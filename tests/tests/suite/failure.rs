@@ -43,7 +43,7 @@ fn states_are_those_of_the_last_whole_step() {
 #[test]
 fn a_component_that_fails_after_the_weights_changed() {
     let (sentence, saved) = failed(&masks(&sinner("error_in_step_end")));
-    assert_snapshot!(sentence, @"");
+    assert_snapshot!(sentence, @"the run stopped after step 2, without a checkpoint (`host train --resume run` begins again at step 1): component `misbehave.mask`: step_end gives up (as it was told to)");
     assert_eq!(saved, [0; 0]);
 }
 
@@ -52,7 +52,7 @@ fn large_states_that_have_moved_are_not_saved() {
     let growing = "{use=\"misbehave.mask\",sin=\"growing\"}";
     let folder = Folder::new();
     let args = masks(&format!("{growing},{}", sinner("error")));
-    assert_snapshot!(folder.host(&format!("train --output-dir run {args}")).failed(), @"");
+    assert_snapshot!(folder.host(&format!("train --output-dir run {args}")).failed(), @"the run stopped after step 2, without a checkpoint (`host train --resume run` begins again at step 1): component `misbehave.mask#2`: mask gives up (as it was told to)");
     assert!(folder.run_dir("run").checkpoints().is_empty());
 }
 
@@ -63,7 +63,7 @@ fn large_states_that_no_call_has_moved_are_saved() {
     // Weights without a finite logit: the next rollout breaks before any component is called.
     let args = format!("{} --set train.learning_rate=1e30", masks(&format!("{growing},{growing}")));
     let sentence = folder.host(&format!("train --output-dir run {args}")).failed();
-    assert_snapshot!(sentence, @"");
-    assert_eq!(folder.run_dir("run").checkpoints(), [1]);
+    assert_snapshot!(sentence, @"the run stopped after step 2 (go on with `host train --resume run`): cannot sample token 1 of completion 0: the model produced a logit that is not finite (lower the learning rate)");
+    assert_eq!(folder.run_dir("run").checkpoints(), [2]);
     assert_eq!(folder.host("train --resume run").failed(), sentence);
 }
