@@ -112,23 +112,27 @@ fn exchange(signal: c_int, new: &libc::sigaction) -> Option<libc::sigaction> {
 
 /// Calls only what a handler may: atomics, `write`, `sigaction`, `raise`.
 extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
-    let Some(index) = SIGNALS.iter().position(|(known, _)| *known == signal) else { return };
-    tell(&["was running when the process was ended by ", SIGNALS[index].1]);
-    // SAFETY: the system gives a whole structure to a handler that is set with `SA_SIGINFO`.
-    let is_fault = unsafe { (*info).si_code } > 0;
-    match BEFORE[index].get() {
-        // It happens again as soon as this handler is done, before the eyes of who looked at it before.
-        Some(before) if is_fault => drop(exchange(signal, before)),
-        // Somebody has sent it, as `abort` does: it ends the process.
-        _ => {
-            let mut default = action();
-            default.sa_sigaction = libc::SIG_DFL;
-            default.sa_flags = 0;
-            exchange(signal, &default);
-            // SAFETY: a signal is sent to the own thread, and waits until this handler is done.
-            unsafe { libc::raise(signal) };
+    let words = SIGNALS.iter().find(|(known, _)| *known == signal).map_or("a signal", |(_, words)| words);
+    tell(&["was running when the process was ended by ", words]);
+    // From here on a crash is for those who listened before: a second handler would not fit on the small stack of the first.
+    for ((signal, _), before) in SIGNALS.iter().zip(&BEFORE) {
+        if let Some(before) = before.get() {
+            exchange(*signal, before);
         }
     }
+    // SAFETY: the system gives a whole structure to a handler that is set with `SA_SIGINFO`.
+    let is_fault = unsafe { (*info).si_code } > 0;
+    if is_fault {
+        // It happens again as soon as this handler is done.
+        return;
+    }
+    // Somebody has sent it, as `abort` does: it ends the process.
+    let mut default = action();
+    default.sa_sigaction = libc::SIG_DFL;
+    default.sa_flags = 0;
+    exchange(signal, &default);
+    // SAFETY: a signal is sent to the own thread, and waits until this handler is done.
+    unsafe { libc::raise(signal) };
 }
 
 /// A component that calls `exit` ends the process, but not in silence and not as if all were well.
