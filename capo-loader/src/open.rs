@@ -72,6 +72,7 @@ pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
     }
     offered += image.recipes().map_err(|differences| refused(RECIPE_POINT, differences))?.len();
     offered += image.recipes_with_settings().map_err(|differences| refused(RECIPE_POINT_2, differences))?.len();
+    image.key_docs(Point::Mask, "").map_err(|differences| refused(KEYS_POINT, differences))?;
     if offered == 0 {
         bail!("`{shown}` is a plugin that offers nothing (call `register!` or `recipe!` in it)");
     }

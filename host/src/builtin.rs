@@ -10,14 +10,23 @@ use crate::reward::ExactMatch;
 /// The recipe of a run that names none and loads no plugin with one.
 pub const DEFAULT_RECIPE: &str = "grpo";
 
-register!(Reward, ExactMatch, "exact_match", "1 where a completion ends with the dataset's answer, else 0");
+register!(Reward, ExactMatch, "exact_match", "1 where a completion ends with the dataset's answer, else 0", {
+    answer_separator = "=" => "the answer is the text after the last one of these; empty compares whole texts"
+});
 
-register!(AdvantageEstimator, GroupNormalized, "grpo.advantage", "(reward - group mean) / (group std + epsilon)");
+register!(
+    AdvantageEstimator,
+    GroupNormalized,
+    "grpo.advantage",
+    "(reward - group mean) / (group std + epsilon)",
+    GroupNormalized::KEYS
+);
 register!(
     Objective,
     ClippedSurrogate<ByCompletion>,
     "grpo.objective",
-    "clipped surrogate, mean over completions of their means"
+    "clipped surrogate, mean over completions of their means",
+    ClippedSurrogate::<ByCompletion>::KEYS
 );
 recipe!(
     "grpo",
@@ -30,7 +39,8 @@ register!(
     Objective,
     ClippedSurrogate<ByFixedLength>,
     "dr_grpo.objective",
-    "clipped surrogate, sum over a fixed length"
+    "clipped surrogate, sum over a fixed length",
+    ClippedSurrogate::<ByFixedLength>::KEYS
 );
 recipe!(
     "dr_grpo",
@@ -39,7 +49,13 @@ recipe!(
 );
 
 register!(AdvantageEstimator, RewardAsAdvantage, "reinforce.advantage", "the reward itself");
-register!(Objective, PolicyGradient, "reinforce.objective", "policy gradient, mean over completions of their means");
+register!(
+    Objective,
+    PolicyGradient,
+    "reinforce.objective",
+    "policy gradient, mean over completions of their means",
+    PolicyGradient::KEYS
+);
 recipe!(
     "reinforce",
     "reward as advantage, policy gradient, no mask",
