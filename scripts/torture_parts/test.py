@@ -115,6 +115,7 @@ class Sins(unittest.TestCase):
         with unittest.mock.patch.object(special, "LIMIT", 1):
             self.finds("special", "reads-anything", "a FIFO as data.toml: it hangs", (0,))
         self.finds("special", "full", "`plugins` to /dev/full: exit code 0, not 1", [len(cases) - 27])
+        self.finds("special", "replaces-output", "a socket as answers: it is replaced", [len(cases) - 1])
 
     def test_swaps(self):
         self.finds("swaps", "second-look", "another library than the pinned one is loaded", range(20))
