@@ -58,7 +58,7 @@ THINGS = {
 class Part:
     def __init__(self, bench):
         self.bench = bench
-        reference = runs.reference(bench, "reference")
+        reference = runs.reference(bench)
         half, data, model, batch = runs.half(bench, "half"), originals.data(bench), originals.model(bench), originals.batch(bench)
         self.cases = [*inputs(reference, half, data, model, batch), *outputs(bench, data, batch)]
 
@@ -93,8 +93,8 @@ def inputs(reference, half, data, model, batch):
     for file in sorted((half / newest).iterdir()):
         # The checkpoint's only companion that a model can do without, and components without a state.
         places.append((half, str(newest / file.name), runs.resume(), file.stat().st_size > 0))
-    for name in ("config.toml", "plugins.json", "metrics.jsonl", "completions.jsonl"):
-        places.append((half, f"{runs.RUN}/{name}", runs.resume(), not name.endswith("l") or name == "config.toml"))
+    for name in runs.files(half):
+        places.append((half, f"{runs.RUN}/{name}", runs.resume(), name == "config.toml"))
     for source, name, command, must_refuse in places:
         for thing, make in THINGS.items():
             if os.geteuid() != 0 or not spared(thing, command):
