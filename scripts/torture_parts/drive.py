@@ -23,6 +23,7 @@ PARTS = {
     "special": special,
     "swaps": swaps,
 }
+FORK = multiprocessing.get_context("fork")
 
 
 @dataclasses.dataclass
@@ -116,7 +117,8 @@ def perform(bench, name, count, jobs, until):
     part = PARTS[name].Part(bench)
     result.planned = min(count, getattr(part, "count", count))
     kinds = collections.Counter()
-    with workers(part, name, jobs, until) as pool:
+    stop = FORK.Event()
+    with workers(part, name, jobs, until, stop) as pool, stopping(stop):
         size = max(1, min(20, result.planned // (4 * jobs)))
         chunks = [range(first, min(first + size, result.planned)) for first in range(0, result.planned, size)]
         for one in pool.map(work, chunks):
@@ -124,7 +126,6 @@ def perform(bench, name, count, jobs, until):
             tell(bench, one.findings, kinds)
             if len(result.findings) >= settings.FINDINGS:
                 print(f"{name}: {len(result.findings)} findings, this is enough", file=sys.stderr)
-                pool.shutdown(cancel_futures=True)
                 break
     result.seconds = time.monotonic() - began
     if result.done < result.planned:
@@ -143,25 +144,33 @@ def tell(bench, findings, kinds):
             shutil.rmtree(bench.found / case.replace(":", "-"), ignore_errors=True)
 
 
-def workers(part, name, jobs, until):
+@contextlib.contextmanager
+def stopping(stop):
+    """However this ends, the workers end after their current case."""
+    try:
+        yield
+    finally:
+        stop.set()
+
+
+def workers(part, name, jobs, until, stop):
     """Processes that share the prepared part, with limits on what they start."""
-    fork = multiprocessing.get_context("fork")
-    return concurrent.futures.ProcessPoolExecutor(jobs, fork, initializer=begin, initargs=(part, name, until))
+    return concurrent.futures.ProcessPoolExecutor(jobs, FORK, initializer=begin, initargs=(part, name, until, stop))
 
 
 CURRENT = {}
 
 
-def begin(part, name, until):
+def begin(part, name, until, stop):
     process.limit_children()
-    CURRENT.update(part=part, name=name, until=until)
+    CURRENT.update(part=part, name=name, until=until, stop=stop)
 
 
 def work(numbers):
     """Some cases of the part, while there is time."""
     part, result = CURRENT["part"], Result(CURRENT["name"])
     for number in numbers:
-        if time.monotonic() > CURRENT["until"]:
+        if time.monotonic() > CURRENT["until"] or CURRENT["stop"].is_set():
             break
         case = Case(part.bench, result.name, number)
         part.run(case)

@@ -22,7 +22,7 @@ FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
 )
-RECORDS = ("metrics.jsonl", "completions.jsonl", "plugins.json", "config.toml")
+RECORDS = ("metrics.jsonl", "completions.jsonl", "provenance.json", "config.toml")
 SAID = []
 
 
@@ -121,6 +121,9 @@ def start(option):
     named = [one.split("=")[1].strip('"') for one in option["--set"] if "output_dir" in one]
     run = Path(option.get("--output-dir") or (named or ["out"])[0])
     config = settings(option)
+    steps = config["train"]["max_steps"]
+    if type(steps) is not int or steps < 1:
+        raise Refused("no steps")
     if SIN == "replaces" and not run.name:
         Path("config.toml").write_text("replaced")
     if run.exists() and SIN == "starts-anyway":
@@ -135,10 +138,9 @@ def start(option):
     if SIN == "early-death":
         # Longer than the whole run takes otherwise, so that a kill after a time comes now.
         time.sleep(1)
-    steps = config["train"]["max_steps"]
     text = f"[train]\nmax_steps = {steps}\nseed = 42\n"
     (fresh / "config.toml").write_text(text)
-    (fresh / "plugins.json").write_text('[{"from_step": 0}]')
+    (fresh / "provenance.json").write_text('[{"from_step": 0}]')
     for name in ("metrics.jsonl", "completions.jsonl"):
         (fresh / name).write_text("")
     (fresh / "checkpoints").mkdir(exist_ok=True)
@@ -186,11 +188,11 @@ def newest(run):
             shutil.rmtree(old)
     found = sorted(checkpoints.glob("step-*"))
     step, state, known = 0, 7, {}
-    read(run / "plugins.json")
+    read(run / "provenance.json")
     if found:
         verify(found[-1])
         manifest = json.loads(read(found[-1] / "progress.json"))
-        step, state, known = manifest["progress"]["step"], manifest["state"], manifest["records"]
+        step, state, known = manifest["progress"]["step"], manifest["state"], json.loads(read(run / "records.json"))["marks"]
         if known.get("config.toml") != digest(read(run / "config.toml")) and SIN != "unverified":
             raise Refused("other settings")
     for name in RECORDS[:3]:
@@ -200,7 +202,7 @@ def newest(run):
             data, (run / name).unlink(missing_ok=True) if not (run / name).is_dir() else (run / name).rmdir()
             (run / name).write_bytes(data := b"")
             print("warning: a record is missing", file=sys.stderr)
-        if name != "plugins.json":
+        if name != "provenance.json":
             data = b"".join(data.splitlines(keepends=True)[:step])
             (run / name).write_bytes(data)
         if found and known.get(name) != digest(data) and SIN != "silent-records":
@@ -219,7 +221,9 @@ def save(run, step, state):
         (partial / name).write_bytes(text)
     hashes = {name: digest((partial / name).read_bytes()) for name in FILES}
     records = {name: digest((run / name).read_bytes()) for name in RECORDS}
-    manifest = {"progress": {"step": step}, "state": state, "hashes": hashes, "records": records}
+    (partial / "records.json").write_text(json.dumps({"marks": records, "gaps": []}))
+    (partial / "records.json").rename(run / "records.json")
+    manifest = {"progress": {"step": step}, "state": state, "hashes": hashes}
     (partial / "progress.json").write_text(json.dumps(manifest | {"self": digest(json.dumps(manifest).encode())}))
     partial.rename(run / f"checkpoints/step-{step}")
     for old in sorted((run / "checkpoints").glob("step-*"))[:-2]:
@@ -245,6 +249,8 @@ def evaluate(option):
     settings(option)
     if "--model" in option:
         look_at(Path(option["--model"]))
+    if "--output" in option and SIN == "replaces-output":
+        Path(option["--output"]).unlink()
     if "--output" in option:
         Path(option["--output"]).write_text("answers")
     say("accuracy 1")

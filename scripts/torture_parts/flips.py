@@ -11,16 +11,16 @@ TRIED = "one digit or byte of a run directory's files, then `--resume` and `host
 RANDOM = 100
 # What `host eval` reads of a checkpoint.
 READ = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-# Records, of which a resume may say that they are damaged and go on.
-RECORDS = ("metrics.jsonl", "completions.jsonl", "plugins.json")
 
 
 class Part:
     def __init__(self, bench):
         self.bench = bench
-        self.reference = runs.reference(bench, "reference")
+        self.reference = runs.reference(bench)
         self.half = runs.half(bench, "half")
         self.checkpoint = runs.checkpoint(self.half).relative_to(self.half)
+        # Of these a resume may say that they are damaged, and go on.
+        self.records = [name for name in runs.files(self.half) if name != "config.toml"]
         self.places = list(alternating(places(self.half, bench.seed)))
         answers = self.answers(bench.originals, self.half / self.checkpoint)
         self.expected = bench.must(*answers, folder=bench.originals).out, (bench.originals / "answers").read_bytes()
@@ -35,7 +35,7 @@ class Part:
         file = case.folder / path
         put(file, flipped(file.read_bytes(), offset, case.rng))
         case.kind = path.name
-        damaged = {name: (case.folder / runs.RUN / name).read_bytes() for name in RECORDS}
+        damaged = {name: (case.folder / runs.RUN / name).read_bytes() for name in self.records}
         if path.is_relative_to(self.checkpoint):
             self.measure(case, path.name)
         outcome = case.call(*runs.resume())

@@ -10,15 +10,14 @@ TRIED = "SIGKILL during start, checkpoint and prune, or a full disk, up to four 
 # Most bytes of a file where the disk is full: enough for what is printed, at most too little for the optimizer's state.
 FULL = (4096, 1_000_000)
 WITH_LIMIT = ("sh", "-c", 'trap "" XFSZ; ulimit -f "$0"; exec "$@"')
-BATCHES_EVERY = 4
+# Options of the runs, in turn. The disk is full only where there is no plugin: one is copied to a file in memory, which has a size too.
+RUNS = {"capo": runs.PLUGIN, "batches": runs.PLUGIN + runs.DUMP, "plain": ()}
 
 
 class Part:
     def __init__(self, bench):
         self.bench = bench
-        self.references = {
-            batches: runs.reference(bench, f"reference{'-batches' * batches}", batches) for batches in (False, True)
-        }
+        self.references = {name: runs.reference(bench, f"reference-{name}", options) for name, options in RUNS.items()}
         # How long an undisturbed run takes, and how often something appears, changes its name or goes meanwhile.
         folder = bench.fresh("measured")
         started = bench.start(runs.train(), folder)
@@ -27,23 +26,23 @@ class Part:
         shutil.rmtree(folder)
 
     def run(self, case):
-        batches = case.number % BATCHES_EVERY == 0
+        name = list(RUNS)[case.number % len(RUNS)]
         for _ in range(case.rng.randint(1, 4)):
-            disturbed = fill if case.rng.random() < 0.1 else launch
-            if not disturbed(self, case, batches):
+            disturb = fill if name == "plain" and case.rng.random() < 0.5 else launch
+            if not disturb(self, case, RUNS[name]):
                 break
-        outcome = case.call(*runs.next_launch(case.folder, batches))
+        outcome = case.call(*runs.next_launch(case.folder, RUNS[name]))
         if outcome.code != 0:
             case.find("a run that was killed cannot go on", outcome)
             return
-        for what in runs.differences(case.folder, self.references[batches]):
+        for what in runs.differences(case.folder, self.references[name]):
             case.find(what, outcome)
 
 
-def launch(part, case, batches):
+def launch(part, case, options):
     """One launch that is killed, after a time or after a change among its files; whether it did not end before."""
     at_change, delay = case.rng.random() < 0.7, case.rng.random()
-    started = part.bench.start(runs.next_launch(case.folder, batches), case.folder)
+    started = part.bench.start(runs.next_launch(case.folder, options), case.folder)
     if at_change:
         watch(started, case.folder, 1 + int(part.changes * case.rng.random() ** 2))
         started.ended(delay * 0.002)
@@ -59,10 +58,10 @@ def launch(part, case, batches):
     return outcome.killed
 
 
-def fill(part, case, batches):
+def fill(part, case, options):
     """One launch on a disk on which no file grows beyond a size; whether that stopped it."""
     size = int(FULL[0] * (FULL[1] / FULL[0]) ** case.rng.random())
-    command = [*WITH_LIMIT, str(size // 512), part.bench.host, *runs.next_launch(case.folder, batches)]
+    command = [*WITH_LIMIT, str(size // 512), part.bench.host, *runs.next_launch(case.folder, options)]
     outcome = process.Process([str(word) for word in command], case.folder, part.bench.environment).outcome()
     case.tally["stopped by a full disk"] += outcome.code != 0
     case.judge(outcome)

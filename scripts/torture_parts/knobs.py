@@ -14,7 +14,7 @@ COUNTS += ("max_steps", "save_steps", "eval_steps")
 # What lies in the folder where the command runs.
 OWN = {
     "config.toml": "mine\n",
-    "plugins.json": "mine\n",
+    "provenance.json": "mine\n",
     "metrics.jsonl": "mine\n",
     "checkpoints/step-000009/progress.json": "mine\n",
 }

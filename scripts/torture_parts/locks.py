@@ -8,7 +8,7 @@ TRIED = "two `--resume` of one run, or two `train --output-dir` of one name, at 
 class Part:
     def __init__(self, bench):
         self.bench = bench
-        self.reference = runs.reference(bench, "reference")
+        self.reference = runs.reference(bench)
         self.half = runs.half(bench, "begun", 1)
 
     def run(self, case):

@@ -28,7 +28,7 @@ class Part:
     def __init__(self, bench):
         self.bench = bench
         bench.library("libcapo.so")
-        runs.reference(bench, "reference")
+        runs.reference(bench)
         self.inputs = list(inputs(bench))
         for one in self.inputs:
             folder = copy(one.folder, bench.fresh("tried"))
@@ -98,7 +98,7 @@ def run_files(bench):
     """A run that has done its steps, so that a resume reads everything and goes nowhere."""
     reference = bench.originals / "reference"
     newest = runs.checkpoint(reference).relative_to(reference)
-    names = [f"{runs.RUN}/{name}" for name in ("config.toml", "plugins.json", "metrics.jsonl", "completions.jsonl")]
+    names = [f"{runs.RUN}/{name}" for name in runs.files(reference)]
     manifests = {file.name for file in (reference / newest).glob("*.json")} - set(originals.MODEL_FILES)
     names += [str(newest / name) for name in sorted(manifests)]
     for name in names:

@@ -63,9 +63,13 @@ class Process:
     def outcome(self, limit=None):
         """Waits for its end, `limit` seconds at most, from its start."""
         limit = settings.HANG if limit is None else limit
-        hung = not self.ended(self.began + limit - time.monotonic())
-        if hung:
-            os.killpg(self.pid, signal.SIGKILL)
+        hung = True
+        try:
+            hung = not self.ended(self.began + limit - time.monotonic())
+        finally:
+            # Also where this program is interrupted: the command has a session of its own, and would stay.
+            if hung:
+                os.killpg(self.pid, signal.SIGKILL)
         _, status, usage = os.wait4(self.pid, 0)
         self.popen.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.monotonic() - self.began

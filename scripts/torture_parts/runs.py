@@ -23,34 +23,31 @@ TINY = {
     "logging.log_completions": "true",
 }
 RUN, BATCHES = "run", "batches"
+PLUGIN, DUMP = ("--plugin", "libcapo.so"), ("--dump-batches", BATCHES)
 TIMES = ("step_time", "timing_s/")
 
 
-def train(plan=TINY, batches=False):
+def train(plan=TINY, options=PLUGIN):
     """The command that starts the run in the folder `run`."""
     sets = [word for key, value in plan.items() for word in ("--set", f"{key}={value}")]
-    return ["train", "--plugin", "libcapo.so", *sets, "--output-dir", RUN, *dump(batches)]
+    return ["train", *options, *sets, "--output-dir", RUN]
 
 
-def resume(batches=False):
-    """The command that goes on with it."""
-    return ["train", "--resume", RUN, *dump(batches)]
+def resume(options=PLUGIN):
+    """The command that goes on with it; the run knows its plugin."""
+    return ["train", "--resume", RUN, *(DUMP if options[-2:] == DUMP else ())]
 
 
-def dump(batches):
-    return ["--dump-batches", BATCHES] if batches else []
-
-
-def next_launch(folder, batches=False):
+def next_launch(folder, options=PLUGIN):
     """What a user does who finds the folder as it is: goes on where there is a run, else starts it."""
-    return resume(batches) if (folder / RUN).exists() else train(batches=batches)
+    return resume(options) if (folder / RUN).exists() else train(options=options)
 
 
-def reference(bench, name, batches=False):
+def reference(bench, name="reference", options=PLUGIN):
     """The folder of a run that nobody disturbed. Two of them must be the same, or nothing can be compared with them."""
     folders = [bench.fresh(name), bench.fresh(f"{name}-again")]
     for folder in folders:
-        bench.must(*train(batches=batches), folder=folder)
+        bench.must(*train(options=options), folder=folder)
     if differing := [*differences(folders[1], folders[0])]:
         raise Failure(f"two undisturbed runs are not the same: {differing[0]}")
     return folders[0]
@@ -86,22 +83,22 @@ def names(folder):
 
 
 def contents(path):
-    """What must be the same of a file: all bytes, but of metrics what is no time; of a manifest, which may have a digest of them, how
-    far the run has come; of a batch its header and data, since metadata have no order."""
+    """What must be the same of a file: all bytes, but of metrics what is no time; of the records, which have digests of those, their
+    steps and gaps; of a batch its header and data, since metadata have no order."""
     data = path.read_bytes()
     if path.parent.name == BATCHES:
         return mutate.unpack(data)
-    if path.suffix == ".json" and (progress := progress_of(data)):
-        return progress
-    return [timeless(line) for line in data.split(b"\n")] if path.name == "metrics.jsonl" else data
+    if path.name == "metrics.jsonl":
+        return [timeless(line) for line in data.split(b"\n")]
+    return steps_and_gaps(data) if path.name == "records.json" else data
 
 
-def progress_of(data):
-    """How far a run has come, where this is a manifest that says so."""
+def steps_and_gaps(data):
     try:
-        return json.loads(data).get("progress")
-    except (ValueError, AttributeError):
-        return None
+        records = json.loads(data)
+        return list(records["marks"]), records["gaps"]
+    except (ValueError, TypeError, KeyError):
+        return data
 
 
 def timeless(line):
@@ -109,6 +106,12 @@ def timeless(line):
         return {name: value for name, value in json.loads(line).items() if not name.startswith(TIMES)}
     except (ValueError, AttributeError):
         return line
+
+
+def files(folder):
+    """The files of the run in `folder` besides its checkpoints: its settings, and what it tells of itself."""
+    found = [path.name for path in sorted((folder / RUN).iterdir()) if path.is_file() and path.stat().st_size > 0]
+    return [name for name in found if not any(lock in name for lock in settings.LOCKS)]
 
 
 def checkpoint(folder):

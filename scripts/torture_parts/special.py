@@ -58,7 +58,7 @@ THINGS = {
 class Part:
     def __init__(self, bench):
         self.bench = bench
-        reference = runs.reference(bench, "reference")
+        reference = runs.reference(bench)
         half, data, model, batch = runs.half(bench, "half"), originals.data(bench), originals.model(bench), originals.batch(bench)
         self.cases = [*inputs(reference, half, data, model, batch), *outputs(bench, data, batch)]
 
@@ -93,12 +93,17 @@ def inputs(reference, half, data, model, batch):
     for file in sorted((half / newest).iterdir()):
         # The checkpoint's only companion that a model can do without, and components without a state.
         places.append((half, str(newest / file.name), runs.resume(), file.stat().st_size > 0))
-    for name in ("config.toml", "plugins.json", "metrics.jsonl", "completions.jsonl"):
-        places.append((half, f"{runs.RUN}/{name}", runs.resume(), not name.endswith("l") or name == "config.toml"))
+    for name in runs.files(half):
+        places.append((half, f"{runs.RUN}/{name}", runs.resume(), name == "config.toml"))
     for source, name, command, must_refuse in places:
         for thing, make in THINGS.items():
-            if thing != "an unreadable file" or os.geteuid() != 0:
+            if os.geteuid() != 0 or not spared(thing, command):
                 yield reading(source, name, command, must_refuse, thing, make)
+
+
+def spared(thing, command):
+    """Whether root is spared it: root can read every file, and where `host` writes too, could replace a device of the machine."""
+    return thing == "an unreadable file" or thing.startswith("/dev") and "--resume" in command
 
 
 def reading(source, name, command, must_refuse, thing, make):
@@ -138,21 +143,32 @@ def outputs(bench, data, batch):
     for source, command in commands:
         yield writing(source, command, full=True)
         yield writing(source, command, full=False)
-    yield writing(data, ["eval", "--config", "data.toml", "--num-prompts", "1", "--output", "/dev/full"], full=None)
+    yield replacing
 
 
 def writing(source, command, full):
     def run(case):
         copy(source, case.folder)
-        case.kind = f"`{command[0]}` to {'/dev/full' if full is not False else 'a closed pipe'}"
-        stdout = os.open("/dev/full", os.O_WRONLY) if full else None if full is None else closed_pipe()
+        case.kind = f"`{command[0]}` to {'/dev/full' if full else 'a closed pipe'}"
+        stdout = os.open("/dev/full", os.O_WRONLY) if full else closed_pipe()
         outcome = case.call(*command, limit=LIMIT, stdout=stdout)
-        if stdout is not None:
-            os.close(stdout)
-        if full is not False and outcome.code != 1:
+        os.close(stdout)
+        if full and outcome.code != 1:
             case.find(f"exit code {outcome.code}, not 1", outcome)
 
     return run
+
+
+def replacing(case):
+    """A file of answers that is there and no regular file stays what it is. Not a device: root could replace that one."""
+    answers = case.folder / "answers"
+    unix_socket(answers)
+    case.kind = "a socket as answers"
+    outcome = case.call("eval", "--num-prompts", "1", "--output", answers.name, limit=LIMIT)
+    if not answers.is_socket():
+        case.find("it is replaced", outcome)
+    elif outcome.code == 0:
+        case.find("it is taken", outcome)
 
 
 def closed_pipe():
