@@ -67,14 +67,19 @@ def half(bench, name, steps=STEPS // 2):
 def differences(folder, expected):
     """How a folder with a finished run differs from that of another, as sentences."""
     here, there = names(folder), names(expected)
-    for name in sorted({verdict.general(name) for name in here - there}):
+    for name in sorted({verdict.general(name) for name in topmost(here - there)}):
         yield f"`{name}` is left behind"
-    for name in sorted(there - here):
+    for name in sorted(topmost(there - here)):
         yield f"`{name}` is missing"
     for name in sorted(here & there):
         one, other = folder / name, expected / name
         if one.is_file() and other.is_file() and contents(one) != contents(other):
             yield f"`{name}` is not that of an undisturbed run"
+
+
+def topmost(paths):
+    """Those of the paths that do not lie in another one."""
+    return {path for path in paths if path.rpartition("/")[0] not in paths}
 
 
 def names(folder):

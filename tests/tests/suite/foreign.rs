@@ -19,7 +19,7 @@ fn foreign(make: impl Fn(&Path)) -> String {
 #[test]
 fn files_that_are_no_plugins() {
     let write = |bytes: &'static [u8]| foreign(move |path| std::fs::write(path, bytes).unwrap());
-    assert_snapshot!(write(b"just text, and not much of it\n"), @"`FOLDER/libforeign.so` is not a shared library: it has no ELF header (give the `.so` that `cargo build` made)");
+    assert_snapshot!(write(b"just text, and not much of it\n"), @r#"`FOLDER/libforeign.so` is not a shared library: it has no ELF header (a plugin is a crate with `crate-type = ["cdylib"]`; give the `.so` in its `target/release`)"#);
     assert_snapshot!(write(b""), @"`FOLDER/libforeign.so` is empty (build or copy it again)");
     // The header of a 32-bit library, and nothing behind it.
     let mut header = [0_u8; 52];

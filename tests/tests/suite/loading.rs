@@ -112,7 +112,7 @@ fn a_plugin_of_which_nothing_is_used() {
         said.lines().filter(|line| line.starts_with("plugin ")).collect::<Vec<_>>().join("\n")
     };
     assert_snapshot!(header("--plugin libmisbehave.so"), @r#"plugin     libmisbehave.so: loaded, none of its components is used (add [[mask]] use = "misbehave.mask")"#);
-    assert_snapshot!(header("--plugin librewarding.so"), @r#"plugin     librewarding.so: loaded, none of its components is used (add [[reward]] use = "rewarding.levelled")"#);
+    assert_snapshot!(header("--plugin librewarding.so"), @r#"plugin     librewarding.so: loaded, none of its components is used (add [[reward]] use = "rewarding.parity")"#);
     assert_snapshot!(header("--plugin libcapo.so --set recipe=grpo"), @r#"plugin     libcapo.so: loaded, none of its components is used (add recipe = "capo")"#);
     for used in [
         "--plugin libcapo.so",
