@@ -86,7 +86,7 @@ fn a_recipe_sets_what_the_user_did_not() {
     recipe     tuned (libtuned.so): advantage, objective, train.learning_rate = 0.0002, train.warmup_ratio = 0.0, train.lr_scheduler_type = "constant", rollout.temperature = 0.8, reward
     "#);
     assert_eq!(config["train"]["learning_rate"].as_float(), Some(2e-4));
-    assert_eq!(config["rollout"]["temperature"].as_float(), Some(f64::from(0.8_f32)));
+    assert_eq!(config["rollout"]["temperature"].as_float(), Some(0.8));
     assert_eq!(config["reward"][0]["weight"].as_float(), Some(2.0));
     // What the default config sets and the recipe does not stays.
     assert_eq!(config["train"]["per_device_train_batch_size"].as_integer(), Some(48));
