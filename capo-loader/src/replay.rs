@@ -64,7 +64,6 @@ pub fn replay(
     if let Some(twice) = (1..targets.len()).find(|&i| targets[..i].contains(&targets[i])) {
         bail!("two batch files would be written to `{}` (give each its own name)", targets[twice].display());
     }
-    std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
     let mut warned = BTreeSet::new();
     for (path, target) in batches.iter().zip(targets) {
         let batch = batch_file::read(path)?;
@@ -73,6 +72,8 @@ pub fn replay(
         let (tokens, rejected) = (batch.completion_tokens(), batch.completion_tokens() - keep.tokens);
         let rate = 100.0 * rejected as f64 / tokens.max(1) as f64;
         let outcome = Outcome { keep: keep.keep, ..sink.outcome };
+        // Not before there is something to write: a file that is no batch leaves nothing.
+        std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
         batch_file::write_outcome(&target, batch.scalars.dims, &outcome)?;
         say(&format!(
             "step {:>4}  rejected {rejected} of {tokens} ({rate:.2}%)  {}",

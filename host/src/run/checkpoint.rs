@@ -152,8 +152,11 @@ pub fn load(run: &mut Run, step: u64) -> Result<()> {
     if step == 0 {
         return Ok(());
     }
-    let dir = run.dir.join(FOLDER).join(name(step));
-    read(run, &dir, step).with_context(|| format!("checkpoint `{}` cannot be used", dir.display()))
+    let folder = run.dir.join(FOLDER);
+    let dir = folder.join(name(step));
+    read(run, &dir, step).with_context(|| format!("checkpoint `{}` cannot be used", dir.display()))?;
+    // A process that was killed before it pruned left one too many.
+    prune(&folder, &steps(&folder)?, run.config.train.save_total_limit)
 }
 
 fn read(run: &mut Run, dir: &Path, step: u64) -> Result<()> {

@@ -180,6 +180,7 @@ fn what_cannot_be_replayed() {
     assert_snapshot!(refused("--out . batch.safetensors"), @"`batch.safetensors` would be overwritten by its own result (choose another `--out`)");
     assert_snapshot!(refused("--out out batch.safetensors ./batch.safetensors"), @"two batch files would be written to `out/batch.safetensors` (give each its own name)");
     assert_snapshot!(refused("--out out --config none.toml batch.safetensors"), @"there is no mask to replay (name one under `[[mask]]`)");
+    assert!(!folder.path().join("out").exists(), "a replay that is refused leaves nothing");
 }
 
 /// A safetensors file with one tensor, its bytes zeros.

@@ -118,6 +118,17 @@ fn a_start_replaces_nothing() {
 }
 
 #[test]
+fn a_checkpoint_that_was_to_be_pruned_is_pruned_by_the_resume() {
+    let folder = Folder::new();
+    let run = folder.train("run", &format!("{ONE_STEP} --set train.save_total_limit=1"));
+    let surplus = run.path().join("checkpoints/step-000000");
+    fs::create_dir(&surplus).unwrap();
+    let _ = folder.host("train --resume run").succeeded();
+    assert!(!surplus.exists());
+    assert_eq!(names(&run.path().join("checkpoints")), BTreeSet::from(["step-000001".to_owned()]));
+}
+
+#[test]
 fn of_two_starts_in_one_directory_one_is_refused() {
     let folder = Folder::new();
     let whole = folder.train("whole", ONE_STEP);
