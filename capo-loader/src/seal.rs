@@ -21,7 +21,7 @@ pub fn write(path: &Path, value: &impl Serialize) -> Result<()> {
     files::write_atomic(path, seal(value)?.as_bytes())
 }
 
-/// Reads what [`write`] wrote.
+/// Reads what [`write()`] wrote.
 ///
 /// # Errors
 ///

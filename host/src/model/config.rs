@@ -11,6 +11,8 @@ pub const CONFIG_FILE: &str = "config.json";
 
 /// No size is larger: kernels and token ids count in 32 bits, and products of four sizes stay within 128.
 const LARGEST: usize = i32::MAX as usize;
+/// Most layers: each is made one after another, and no model has a tenth of these.
+const MOST_LAYERS: usize = 4096;
 
 /// A Qwen2 configuration; keys that the model does not need are kept and written back unchanged.
 ///
@@ -147,6 +149,11 @@ impl Config {
             ensure!(value > 0, "`{key}` is 0, expected at least 1 (correct `config.json`)");
             ensure!(value <= LARGEST, "`{key}` is {value}, expected at most {LARGEST} (correct `config.json`)");
         }
+        let layers = self.num_hidden_layers;
+        ensure!(
+            layers <= MOST_LAYERS,
+            "`num_hidden_layers` is {layers}, expected at most {MOST_LAYERS} (correct `config.json`)"
+        );
         let numbers = [
             ("rope_theta", self.rope_theta, f64::MIN_POSITIVE),
             ("rms_norm_eps", self.rms_norm_eps, 0.0),
