@@ -57,7 +57,8 @@ def main(args):
     with scratch(bench):
         end, results = time.monotonic() + limit, []
         for number, name in enumerate(names):
-            until = time.monotonic() + max(0, end - time.monotonic()) / (len(names) - number)
+            costs = [counts[left] * settings.COST[left] for left in names[number:]]
+            until = time.monotonic() + max(0, end - time.monotonic()) * costs[0] / max(1, sum(costs))
             results.append(perform(bench, name, counts[name], args.jobs, until))
     text = table.table(results, args)
     print(text, end="")

@@ -21,7 +21,7 @@ class Part:
         # How long an undisturbed run takes, and how often something appears, changes its name or goes meanwhile.
         folder = bench.fresh("measured")
         started = bench.start(runs.train(), folder)
-        self.changes = max(4, watch(started, folder, changes=None))
+        self.changes = max(4, watch(started, folder))
         self.seconds = started.outcome().seconds
         shutil.rmtree(folder)
 
@@ -40,10 +40,13 @@ class Part:
 
 
 def launch(part, case, options):
-    """One launch that is killed, after a time or after a change among its files; whether it did not end before."""
-    at_change, delay = case.rng.random() < 0.7, case.rng.random()
+    """One launch that is killed: after a time, after a change among its files, or when it is at something; whether it did not end before."""
+    how, delay = case.rng.random(), case.rng.random()
     started = part.bench.start(runs.next_launch(case.folder, options), case.folder)
-    if at_change:
+    if how < 0.2:
+        watch(started, case.folder, sight=case.rng.choice((".partial", ".deleted", ".deleted")))
+        started.ended(delay * 0.0005)
+    elif how < 0.7:
         watch(started, case.folder, 1 + int(part.changes * case.rng.random() ** 2))
         started.ended(delay * 0.002)
     else:
@@ -68,14 +71,15 @@ def fill(part, case, options):
     return outcome.code != 0
 
 
-def watch(started, folder, changes):
-    """Looks at the names under the folder until they changed so often, or the process ended; how often they did."""
+def watch(started, folder, changes=None, sight=None):
+    """Looks at the names under the folder until they changed so often, or one begins like this, or the process ended; how often they
+    changed."""
     seen, before = 0, None
     while not started.ended(0) and time.monotonic() < started.began + settings.HANG:
         now = [path for path, _ in verdict.walk(folder)]
         if before is not None and now != before:
             seen += 1
-            if seen == changes:
+            if seen == changes or sight and any(f"/{sight}" in f"/{path}" for path in now):
                 break
         before = now
     return seen

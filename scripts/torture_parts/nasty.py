@@ -1,5 +1,6 @@
 """Values that make no sense, or little: as bytes for mutations, as text for `--set`."""
 
+# Absurd or tiny, never in between: what is merely large may rightly take long.
 NUMBERS = [
     b"0",
     b"-1",
@@ -17,9 +18,7 @@ NUMBERS = [
     b"inf",
     b"-inf",
 ]
-NUMBERS += [
-    str(n).encode() for n in (255, 65536, -(2**31), 2**31, 2**32 - 1, 2**32, 2**40, 2**53 + 1, 2**61 + 1, 2**62, 3 * 2**62)
-]
+NUMBERS += [str(n).encode() for n in (255, -(2**31), 2**31, 2**32 - 1, 2**32, 2**40, 2**53 + 1, 2**61 + 1, 2**62, 3 * 2**62)]
 NUMBERS += [str(n).encode() for n in (2**63 - 1, -(2**63), 2**63, 2**64 - 1, 2**64, 10**30)] + [b"9" * 400]
 STRINGS = [b'""', b'"\x00"', b'"\\u0000"', b'"\x1b[31mred"', b'"\\u001b[2J"', b'"\\ud800"', b'"\xff\xfe"', b'"a\\nb\\rc"']
 STRINGS += ['"ünï—\u202e"'.encode(), '"\u009b31m"'.encode(), b'"' + b"a" * 70_000 + b'"', b"'%s%n'"]
@@ -39,7 +38,7 @@ FLOATS = (
     b"\x01\x00\x00\x00",
 )
 
-# Absurd or tiny, never in between: what is merely large may rightly take long.
+# Of the same kind.
 SIZES = [2**31 - 1, 2**31, 2**32, 2**32 + 8, 2**40, 2**53 + 1, 2**60, 2**61 + 1, 2**62, 2**62 + 4, 2**63 - 1, 2**63, 2**64 - 1]
 SIZES += [2**64, 10**30]
 SMALL = [0, 1, 2, 3, -1, -8]

@@ -89,19 +89,18 @@ def names(folder):
 
 def contents(path):
     """What must be the same of a file: all bytes, but of metrics what is no time; of the records, which have digests of those, their
-    steps and gaps; of a batch its header and data, since metadata have no order."""
+    gaps; of a batch its header and data, since metadata have no order."""
     data = path.read_bytes()
     if path.parent.name == BATCHES:
         return mutate.unpack(data)
     if path.name == "metrics.jsonl":
         return [timeless(line) for line in data.split(b"\n")]
-    return steps_and_gaps(data) if path.name == "records.json" else data
+    return gaps(data) if path.name == "records.json" else data
 
 
-def steps_and_gaps(data):
+def gaps(data):
     try:
-        records = json.loads(data)
-        return list(records["marks"]), records["gaps"]
+        return json.loads(data)["gaps"]
     except (ValueError, TypeError, KeyError):
         return data
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
@@ -25,7 +25,15 @@ pub fn check_free(dir: &Path) -> Result<()> {
         bail!("`train.output_dir` is empty (name a folder, or leave it out: the run goes to `{RUNS}/`)");
     }
     ensure!(dir.symlink_metadata().is_err(), exists_already(dir));
-    folders::split(dir).context("`train.output_dir` cannot be used (name a folder that does not exist yet)")?;
+    let (parent, _) =
+        folders::split(dir).context("`train.output_dir` cannot be used (name a folder that does not exist yet)")?;
+    // What is made on the way to `..` would be left there.
+    let climbs = parent.components().any(|part| part == Component::ParentDir);
+    ensure!(
+        !climbs || parent.is_dir(),
+        "`train.output_dir` `{}` goes through folders that do not exist and out of them again by `..` (write it without)",
+        dir.display()
+    );
     Ok(())
 }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use capo_loader::registry::{Components, Registry};
-use capo_loader::terminal;
 use capo_loader::watchdog::Watchdog;
+use capo_loader::{files, terminal};
 
 use super::lock::Lock;
 use super::records::{Marks, Records};
@@ -170,6 +170,16 @@ impl Run {
             dump: None,
         })
     }
+}
+
+/// Refuses records that are no files, before anything is changed.
+fn check_records(dir: &Path) -> Result<()> {
+    for path in [METRICS_FILE, COMPLETIONS_FILE].map(|name| dir.join(name)) {
+        if path.symlink_metadata().is_ok() {
+            files::size(&path).with_context(|| format!("cannot take `{}` up again", path.display()))?;
+        }
+    }
+    Ok(())
 }
 
 fn open_policy(config: &Config, files: &ModelFiles) -> Result<Policy> {

@@ -100,6 +100,7 @@ fn a_start_replaces_nothing() {
     let refused = |set: &str| folder.host(&format!("train {ONE_STEP} --set train.output_dir={set}")).refused();
     assert_snapshot!(refused("\"\""), @"`train.output_dir` is empty (name a folder, or leave it out: the run goes to `runs/`)");
     assert_snapshot!(refused("absent/.."), @"`train.output_dir` cannot be used (name a folder that does not exist yet): `absent/..` names no folder");
+    assert_snapshot!(refused("absent/../run"), @"`train.output_dir` `absent/../run` goes through folders that do not exist and out of them again by `..` (write it without)");
     for name in [".", "file", "empty", "link"] {
         let expected =
             format!("`train.output_dir` `{name}` exists already (choose another, or go on with `--resume {name}`)");
