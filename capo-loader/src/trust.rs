@@ -1,7 +1,7 @@
 //! Which files may be loaded as plugins: pins, permissions, and what a resumed run was made with.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -85,6 +85,10 @@ impl Trust {
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).with_context(unreadable)?;
+        // A file that is written anew in place may be read half old, half new.
+        let mut again = Vec::with_capacity(bytes.len());
+        file.rewind().and_then(|()| file.read_to_end(&mut again)).with_context(unreadable)?;
+        ensure!(bytes == again, "plugin `{}` changed while it was read (run again when it is whole)", path.display());
         Ok(bytes)
     }
 }

@@ -65,6 +65,7 @@ impl Run {
                 changed.join(", ")
             );
         }
+        check_records(dir)?;
         let mut run = Self::open(config, registry)?;
         run.changed = changed;
         run.settle(dir, lock);

@@ -132,8 +132,8 @@ fn sizes_that_no_machine_has() {
     a model of 384000027072 weights takes 1.4 TiB of memory
     ");
     assert_snapshot!(said("num_hidden_layers", "1000000000"), @r"
-    `FOLDER/model/config.json` describes a model of 61696000001984 weights, which need 112.3 TiB or more, but `FOLDER/model/model.safetensors` has 492.5 KiB (fetch it again; weights and `config.json` must be of one model)
-    a model of 61696000001984 weights takes 224.5 TiB of memory
+    cannot use `FOLDER/model/config.json`: `num_hidden_layers` is 1000000000, expected at most 4096 (correct `config.json`)
+    cannot use `FOLDER/model/config.json`: `num_hidden_layers` is 1000000000, expected at most 4096 (correct `config.json`)
     ");
     assert_snapshot!(said("head_dim", "2147483646"), @r"
     `FOLDER/model/config.json` describes a model of 3332894719136 weights, which need 6.1 TiB or more, but `FOLDER/model/model.safetensors` has 492.5 KiB (fetch it again; weights and `config.json` must be of one model)
