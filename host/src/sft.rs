@@ -4,6 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use capo_loader::files;
+use capo_loader::folders::{self, NewFolder};
+use capo_loader::registry::Registry;
+use capo_loader::watchdog::Watchdog;
 use serde::Deserialize;
 
 use crate::config::{DataConfig, Draft, check};
@@ -16,10 +20,6 @@ use crate::model::{ModelFiles, Policy, Wants};
 use crate::optim::{AdamW, AdamWConfig, Schedule, ScheduleKind};
 use crate::reward::{RewardConfig, Rewards};
 use crate::stages::rollout::{encode, join};
-use capo_loader::files;
-use capo_loader::folders::{self, NewFolder};
-use capo_loader::registry::Registry;
-use capo_loader::watchdog::Watchdog;
 
 /// The settings of `host sft` when no `--config` is given: how the embedded model was made.
 pub const DEFAULT: &str = include_str!("../../configs/tiny/sft.toml");

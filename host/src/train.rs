@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
+use capo_loader::batch_file;
 use capo_plugin::Point;
 
 use crate::eval;
@@ -15,7 +16,6 @@ use crate::run::{checkpoint, moment};
 use crate::stages::batch::StepBatch;
 use crate::stages::rollout::{self, Sampler};
 use crate::stages::{advantage, backward, mask, objective, score, step};
-use capo_loader::batch_file;
 
 /// Trains until the last step, or until `stop` is set or `stop_after` steps are done, at the end of a rollout.
 ///

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor, Var};
+use capo_loader::files::write_atomic;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Deserialize;
@@ -13,7 +14,6 @@ use serde::Deserialize;
 use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;
 use super::size;
-use capo_loader::files::write_atomic;
 
 /// The name of the weight file of an unsharded model.
 pub const WEIGHTS_FILE: &str = "model.safetensors";

@@ -7,6 +7,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use capo_loader::mask::Keep;
 use capo_plugin::Point;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -21,7 +22,6 @@ use terminal::{grouped, say};
 
 use crate::run::Run;
 use crate::stages::rollout::Rollout;
-use capo_loader::mask::Keep;
 use rejections::Rejections;
 
 /// Progress on the terminal.

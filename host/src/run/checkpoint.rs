@@ -8,6 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use capo_loader::files;
+use capo_loader::folders::{self, NewFolder};
+use capo_loader::manifest::SealedFolder;
 use serde::{Deserialize, Serialize};
 
 use super::moment::Moment;
@@ -15,9 +18,6 @@ use super::states::{self, States};
 use super::{Progress, Run};
 use crate::data::Tokenizer;
 use crate::model::{CONFIG_FILE, ModelFiles, Params};
-use capo_loader::files;
-use capo_loader::folders::{self, NewFolder};
-use capo_loader::manifest::SealedFolder;
 
 /// The folder of checkpoints, in a run's directory.
 pub const FOLDER: &str = "checkpoints";

@@ -1,12 +1,12 @@
 //! Stage 5: the gradient of the reduced loss, over the kept tokens, one micro-batch after another.
 
 use anyhow::{Context, Result, bail, ensure};
+use capo_loader::mask::Keep;
 use capo_plugin::{Denominator, ObjectiveFn, Reduction};
 
 use crate::model::{Forward, Gradients, Policy};
 use crate::stages::batch::{StepBatch, StepInfo, TokenLoss};
 use crate::stages::score::Work;
-use capo_loader::mask::Keep;
 
 /// A reduced loss.
 #[derive(Debug)]

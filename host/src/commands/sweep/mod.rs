@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use capo_plugin::Mask;
-
-use crate::metrics::sink::WarningSink;
-use crate::report::terminal::{grouped, percent};
 use capo_loader::registry::Registry;
 use capo_loader::replay::{check_any, replay_step};
 use capo_loader::upload::Device;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{ComponentConfig, RecordedBatch, batch_file, mask_names};
+use capo_plugin::Mask;
+
+use crate::metrics::sink::WarningSink;
+use crate::report::terminal::{grouped, percent};
 
 pub use range::Range;
 pub use target::{Found, Target, search};
