@@ -1,6 +1,8 @@
 //! Opening a run, from a config or from a run directory.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -173,11 +175,12 @@ impl Run {
     }
 }
 
-/// Refuses records that are no files, before anything is changed.
+/// Refuses records that cannot be read, before anything is changed.
 fn check_records(dir: &Path) -> Result<()> {
     for path in [METRICS_FILE, COMPLETIONS_FILE].map(|name| dir.join(name)) {
         if path.symlink_metadata().is_ok() {
-            files::size(&path).with_context(|| format!("cannot take `{}` up again", path.display()))?;
+            let readable = files::size(&path).and_then(|_| File::open(&path)?.read(&mut [0]));
+            readable.with_context(|| format!("cannot take `{}` up again", path.display()))?;
         }
     }
     Ok(())
