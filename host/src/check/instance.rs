@@ -2,7 +2,7 @@
 //! the points.
 
 use capo_plugin::testing::{Fixture, Records};
-use capo_plugin::{Advantage, Batch, ErrorKind, Inputs, Mask, ObjectiveFn, PluginError, RewardFn};
+use capo_plugin::{Advantage, ErrorKind, Inputs, Mask, ObjectiveFn, PluginError, RewardFn};
 
 use super::input::Input;
 use crate::stages::backward::check_reduction;
@@ -107,7 +107,7 @@ impl Instance {
     }
 
     fn step_on(&mut self, batch: &Fixture, inputs: Inputs) -> Result<Answer, PluginError> {
-        let mut batch = with_inputs(batch.batch(), inputs);
+        let mut batch = batch.batch().with_only(inputs);
         let (n, mut records) = (batch.dims.len(), Records::default());
         let (mut first, mut second) = (vec![0.0; n], vec![0.0; n]);
         let zeros = vec![0.0; n];
@@ -137,17 +137,6 @@ impl Instance {
 
 fn mismatch() -> PluginError {
     PluginError::unsupported("a reward sees rollouts, the others see batches")
-}
-
-/// `batch` without the optional inputs that `inputs` does not name.
-fn with_inputs(mut batch: Batch<'_>, inputs: Inputs) -> Batch<'_> {
-    let has = |input| inputs.contains(input);
-    batch.old_logps = batch.old_logps.filter(|_| has(Inputs::OLD_LOGPS));
-    batch.ref_logps = batch.ref_logps.filter(|_| has(Inputs::REF_LOGPS));
-    batch.entropy = batch.entropy.filter(|_| has(Inputs::ENTROPY));
-    batch.last_layer = batch.last_layer.filter(|_| has(Inputs::LAST_LAYER));
-    batch.optimizer_state = batch.optimizer_state.filter(|_| has(Inputs::OPTIMIZER_STATE));
-    batch
 }
 
 impl Answer {
