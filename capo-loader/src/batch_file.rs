@@ -267,18 +267,20 @@ impl<'a> File<'a> {
     }
 }
 
-/// What the masks of a replay did to one batch.
+/// What the masks and weights of a replay did to one batch.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// `[B, T]`.
     pub keep: Vec<u8>,
+    /// `[B, T]`: the product of all weights, where there are any.
+    pub weights: Option<Vec<f32>>,
     /// `component-id/name`: one number per token, `[B, T]`.
     pub tokens: BTreeMap<String, Vec<f32>>,
     /// `component-id/name`: one number.
     pub numbers: BTreeMap<String, f64>,
 }
 
-/// Writes what masks did: `keep`, per-token arrays as tensors, numbers in the metadata.
+/// Writes what they did: `keep`, `weights`, per-token arrays as tensors, numbers in the metadata.
 ///
 /// # Errors
 ///
@@ -286,6 +288,7 @@ pub struct Outcome {
 pub fn write_outcome(path: &Path, dims: Dims, outcome: &Outcome) -> Result<()> {
     let shape = [dims.completions as usize, dims.tokens as usize];
     let mut arrays = BTreeMap::from([("keep", Array::new(&outcome.keep, &shape))]);
+    arrays.extend(outcome.weights.as_ref().map(|weights| ("weights", Array::new(weights, &shape))));
     arrays.extend(outcome.tokens.iter().map(|(name, values)| (name.as_str(), Array::new(values, &shape))));
     let numbers = outcome.numbers.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
     files::write_atomic(path, &safetensors::serialize(arrays, Some(numbers))?)

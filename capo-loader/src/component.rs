@@ -14,13 +14,28 @@ pub struct ComponentConfig {
     pub table: Table,
 }
 
-/// What each mask is called in reports: its id, and `ID#2` where one is used again, so that no report hides another.
+/// What each component of a list, such as a run's masks, is called in reports: its id, and `ID#2` where one is used again, so that no
+/// report hides another.
 #[must_use]
-pub fn mask_names(masks: &[ComponentConfig]) -> Vec<String> {
-    let name =
-        |(index, mask): (usize, &ComponentConfig)| match masks[..index].iter().filter(|m| m.id == mask.id).count() {
-            0 => mask.id.clone(),
-            before => format!("{}#{}", mask.id, before + 1),
-        };
-    masks.iter().enumerate().map(name).collect()
+pub fn component_names(list: &[ComponentConfig]) -> Vec<String> {
+    let name = |(index, one): (usize, &ComponentConfig)| match list[..index].iter().filter(|c| c.id == one.id).count() {
+        0 => one.id.clone(),
+        before => format!("{}#{}", one.id, before + 1),
+    };
+    list.iter().enumerate().map(name).collect()
+}
+
+/// The components of a run besides its rewards, as its settings name them.
+#[derive(Debug, Clone, Copy)]
+pub struct Choice<'a> {
+    /// `[advantage]`
+    pub advantage: &'a ComponentConfig,
+    /// `[objective]`
+    pub objective: &'a ComponentConfig,
+    /// `[[mask]]`, in order.
+    pub masks: &'a [ComponentConfig],
+    /// `[[weight]]`, in order.
+    pub weights: &'a [ComponentConfig],
+    /// `[[step_control]]`, in order.
+    pub step_controls: &'a [ComponentConfig],
 }

@@ -31,7 +31,8 @@ pub mod trust;
 pub mod upload;
 pub mod warning;
 pub mod watchdog;
+pub mod weight;
 
-pub use component::{ComponentConfig, mask_names};
+pub use component::{Choice, ComponentConfig, component_names};
 pub use recorded::{RecordedBatch, RecordedLayer, RecordedState};
 pub use trust::PluginRecord;

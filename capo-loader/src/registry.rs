@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
+use capo_plugin::PluginError;
 use capo_plugin::abi_keys::KeyInfo;
-use capo_plugin::{Advantage, Image, Inputs, Mask, ObjectiveFn, Point, RewardFn, nearest};
+use capo_plugin::{Advantage, Image, Inputs, Mask, ObjectiveFn, Point, RewardFn, StepControlFn, Weight, nearest};
 
-use crate::component::{ComponentConfig, mask_names};
+use crate::component::{Choice, ComponentConfig, component_names};
 use crate::open;
 use crate::trust::{PluginRecord, Trust};
 use crate::watchdog::Watchdog;
@@ -91,6 +92,10 @@ pub struct Components {
     pub objective: ObjectiveFn,
     /// The masks, in order.
     pub masks: Vec<Mask>,
+    /// The weights, in order.
+    pub weights: Vec<Weight>,
+    /// The step controls, in order.
+    pub step_controls: Vec<StepControlFn>,
 }
 
 impl Registry {
@@ -174,6 +179,8 @@ impl Registry {
             Point::Advantage => image.advantage(&offer.id, "{}").ok().map(|component| component.inputs()),
             Point::Objective => image.objective(&offer.id, "{}").ok().map(|component| component.inputs()),
             Point::Mask => image.mask(&offer.id, "{}").ok().map(|component| component.inputs()),
+            Point::Weight => image.weight(&offer.id, "{}").ok().map(|component| component.inputs()),
+            Point::StepControl => image.step_control(&offer.id, "{}").ok().map(|component| component.inputs()),
         }
     }
 
@@ -276,16 +283,16 @@ impl Registry {
     /// # Errors
     ///
     /// When an id is unknown or at the wrong point, or a component refuses its table.
-    pub fn build(
-        &self,
-        advantage: &ComponentConfig,
-        objective: &ComponentConfig,
-        masks: &[ComponentConfig],
-        watchdog: &Watchdog,
-    ) -> Result<Components> {
-        let advantage = self.one("[advantage]", Point::Advantage, advantage, watchdog, Image::advantage)?;
-        let objective = self.one("[objective]", Point::Objective, objective, watchdog, Image::objective)?;
-        Ok(Components { advantage, objective, masks: self.masks(masks, watchdog)? })
+    pub fn build(&self, choice: Choice<'_>, watchdog: &Watchdog) -> Result<Components> {
+        Ok(Components {
+            advantage: self.one(Point::Advantage, choice.advantage, watchdog, Image::advantage)?,
+            objective: self.one(Point::Objective, choice.objective, watchdog, Image::objective)?,
+            masks: self.masks(choice.masks, watchdog)?,
+            weights: self.weights(choice.weights, watchdog)?,
+            step_controls: self.list(Point::StepControl, choice.step_controls, watchdog, |image, id, json, name| {
+                Ok(image.step_control(id, json)?.renamed(name))
+            })?,
+        })
     }
 
     /// Builds masks alone, each under its name in reports.
@@ -294,11 +301,16 @@ impl Registry {
     ///
     /// As [`Registry::build`].
     pub fn masks(&self, configs: &[ComponentConfig], watchdog: &Watchdog) -> Result<Vec<Mask>> {
-        let build = |(config, name): (&ComponentConfig, String)| {
-            let mask = self.one("[[mask]]", Point::Mask, config, watchdog, Image::mask)?;
-            Ok(mask.renamed(&name))
-        };
-        configs.iter().zip(mask_names(configs)).map(build).collect()
+        self.list(Point::Mask, configs, watchdog, |image, id, json, name| Ok(image.mask(id, json)?.renamed(name)))
+    }
+
+    /// Builds weights alone, each under its name in reports.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::build`].
+    pub fn weights(&self, configs: &[ComponentConfig], watchdog: &Watchdog) -> Result<Vec<Weight>> {
+        self.list(Point::Weight, configs, watchdog, |image, id, json, name| Ok(image.weight(id, json)?.renamed(name)))
     }
 
     /// Builds one reward.
@@ -307,18 +319,32 @@ impl Registry {
     ///
     /// As [`Registry::build`].
     pub fn reward(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<RewardFn> {
-        self.one("[[reward]]", Point::Reward, config, watchdog, Image::reward)
+        self.one(Point::Reward, config, watchdog, Image::reward)
+    }
+
+    /// Builds components of which there can be several, each under its name in reports: `build` gets image, id, table and name.
+    fn list<C>(
+        &self,
+        point: Point,
+        configs: &[ComponentConfig],
+        watchdog: &Watchdog,
+        build: impl Fn(&Image, &str, &str, &str) -> Result<C, PluginError>,
+    ) -> Result<Vec<C>> {
+        let one = |(config, name): (&ComponentConfig, String)| {
+            self.one(point, config, watchdog, |image, id, json| build(image, id, json, &name))
+        };
+        configs.iter().zip(component_names(configs)).map(one).collect()
     }
 
     fn one<C>(
         &self,
-        section: &str,
         point: Point,
         config: &ComponentConfig,
         watchdog: &Watchdog,
-        build: impl Fn(&Image, &str, &str) -> Result<C, capo_plugin::PluginError>,
+        build: impl Fn(&Image, &str, &str) -> Result<C, PluginError>,
     ) -> Result<C> {
-        let offer = self.offer(section, point, &config.id)?;
+        let section = section(point);
+        let offer = self.offer(&section, point, &config.id)?;
         let table = serde_json::to_string(&config.table)?;
         watchdog
             .watch(&offer.id, "create", || build(&self.images[offer.image], &offer.id, &table))
@@ -331,23 +357,28 @@ impl Registry {
             let known = here().collect::<Vec<_>>().join("`, `");
             let hint = match nearest(id, here()) {
                 Some(near) => format!("did you mean `{near}`?"),
-                None if known.is_empty() => format!("no {} is built in: load a plugin with `--plugin`", point.name()),
+                None if known.is_empty() => format!("no {} is built in: load a plugin with `--plugin`", words(point)),
                 None => format!("known here: `{known}`; a plugin's components need its `--plugin`"),
             };
             bail!("`{section}` names `{id}`, which no loaded image offers ({hint})");
         };
         if offer.point != point {
-            let (name, right) = (offer.point.name(), self::section(offer.point));
+            let (name, right) = (words(offer.point), self::section(offer.point));
             bail!("`{section}` names `{id}`, which is offered at the {name} point (move it to `{right}`)");
         }
         Ok(offer)
     }
 }
 
+/// The point's name in a sentence.
+fn words(point: Point) -> String {
+    point.name().replace('_', " ")
+}
+
 /// The section of a config that names components of `point`.
 fn section(point: Point) -> String {
     match point {
-        Point::Reward | Point::Mask => format!("[[{}]]", point.name()),
+        Point::Reward | Point::Mask | Point::Weight | Point::StepControl => format!("[[{}]]", point.name()),
         Point::Advantage | Point::Objective => format!("[{}]", point.name()),
     }
 }

@@ -1,10 +1,10 @@
-//! Masks over recorded batches: how thresholds are tried out without training.
+//! Masks and weights over recorded batches: how thresholds are tried out without training.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_plugin::{Batch, Inputs, Mask, Sink};
+use capo_plugin::{Batch, Inputs, Mask, Sink, Weight};
 
 use crate::batch_file::{self, Outcome};
 use crate::mask::{self, Keep};
@@ -12,8 +12,17 @@ use crate::recorded::RecordedBatch;
 use crate::upload::Device;
 use crate::warning;
 use crate::watchdog::Watchdog;
+use crate::weight::{self, Weighed};
 
-/// Keeps what masks report of one batch.
+/// What decides over tokens, built.
+pub struct Deciders {
+    /// The masks, in order.
+    pub masks: Vec<Mask>,
+    /// The weights, in order.
+    pub weights: Vec<Weight>,
+}
+
+/// Keeps what masks and weights report of one batch.
 struct Collector<'a> {
     outcome: Outcome,
     /// Sentences already shown.
@@ -44,22 +53,23 @@ impl Sink for Collector<'_> {
     }
 }
 
-/// Runs `masks` over the batch files in order, with their state, and writes one file per batch, named like it, to `out`.
+/// Runs masks and weights over the batch files in order, with their state, and writes one file per batch, named like it, to `out`.
 ///
-/// Advantages and losses are those that the files hold. With a device, masks find the large arrays in its memory.
+/// Advantages and losses are those that the files hold. With a device, they find the large arrays in its memory.
 ///
 /// # Errors
 ///
-/// A file that is not a batch or lacks what a mask asks for, two files of one name, a mask's own sentence, a device that fails.
+/// A file that is not a batch or lacks what a component asks for, two files of one name, a component's own sentence, a device that
+/// fails.
 pub fn replay(
-    masks: &mut [Mask],
+    deciders: &mut Deciders,
     watchdog: &Watchdog,
     batches: &[PathBuf],
     device: Option<&Device>,
     out: &Path,
     say: &dyn Fn(&str),
 ) -> Result<()> {
-    check_any(masks)?;
+    check_any(deciders)?;
     let targets = batches.iter().map(|path| target(path, out)).collect::<Result<Vec<_>>>()?;
     if let Some(twice) = (1..targets.len()).find(|&i| targets[..i].contains(&targets[i])) {
         bail!("two batch files would be written to `{}` (give each its own name)", targets[twice].display());
@@ -68,15 +78,17 @@ pub fn replay(
     for (path, target) in batches.iter().zip(targets) {
         let batch = batch_file::read(path)?;
         let mut sink = Collector { outcome: Outcome::default(), warned: &mut warned, watchdog };
-        let keep = replay_step(masks, &mut sink, path, device, &batch)?;
+        let (keep, weighed) = replay_step(deciders, &mut sink, path, device, &batch)?;
         let (tokens, rejected) = (batch.completion_tokens(), batch.completion_tokens() - keep.tokens);
         let rate = 100.0 * rejected as f64 / tokens.max(1) as f64;
-        let outcome = Outcome { keep: keep.keep, ..sink.outcome };
+        let weights = (!deciders.weights.is_empty()).then_some(weighed.weights);
+        let mean = weights.as_deref().map_or_else(String::new, |weights| mean_weight(weights, tokens));
+        let outcome = Outcome { keep: keep.keep, weights, ..sink.outcome };
         // Not before there is something to write: a file that is no batch leaves nothing.
         std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
         batch_file::write_outcome(&target, batch.scalars.dims, &outcome)?;
         say(&format!(
-            "step {:>4}  rejected {rejected} of {tokens} ({rate:.2}%)  {}",
+            "step {:>4}  rejected {rejected} of {tokens} ({rate:.2}%){mean}  {}",
             batch.scalars.step,
             target.display()
         ));
@@ -88,32 +100,41 @@ pub fn replay(
 ///
 /// # Errors
 ///
-/// When there is no mask.
-pub fn check_any(masks: &[Mask]) -> Result<()> {
-    ensure!(!masks.is_empty(), "there is no mask to replay (name one under `[[mask]]`)");
+/// When there is neither mask nor weight.
+pub fn check_any(deciders: &Deciders) -> Result<()> {
+    ensure!(
+        !deciders.masks.is_empty() || !deciders.weights.is_empty(),
+        "there is no mask to replay (name one under `[[mask]]`, or a weight under `[[weight]]`)"
+    );
     Ok(())
 }
 
-/// Runs `masks` over one batch of the file `path`, with its large arrays on `device` if there is one. The step counts as taken
+/// Runs masks and weights over one batch of the file `path`, with its large arrays on `device` if there is one. The step counts as taken
 /// where a token is left.
 ///
 /// # Errors
 ///
-/// Where the batch lacks what a mask asks for; a mask's own sentence; a device that fails.
+/// Where the batch lacks what a component asks for; a component's own sentence; a device that fails.
 pub fn replay_step(
-    masks: &mut [Mask],
+    deciders: &mut Deciders,
     sink: &mut dyn Sink,
     path: &Path,
     device: Option<&Device>,
     batch: &RecordedBatch,
-) -> Result<Keep> {
+) -> Result<(Keep, Weighed)> {
     let view = batch.view();
-    check_inputs(masks, &view).with_context(|| format!("batch file `{}`", path.display()))?;
+    let Deciders { masks, weights } = deciders;
+    let asked = masks.iter().map(|mask| (mask.id(), mask.inputs()));
+    check_inputs(asked.chain(weights.iter().map(|weight| (weight.id(), weight.inputs()))), &view)
+        .with_context(|| format!("batch file `{}`", path.display()))?;
     let upload = device.map(|device| device.upload(&view)).transpose()?;
     let view = upload.as_ref().map_or(view, |upload| upload.view(view));
-    let keep = mask::apply(masks, sink, &view)?;
-    mask::step_end(masks, sink, &view, &keep, keep.tokens > 0)?;
-    Ok(keep)
+    let mut keep = mask::apply(masks, sink, &view)?;
+    let weighed = weight::apply(weights, sink, &view, &mut keep)?;
+    let taken = keep.tokens > 0;
+    mask::step_end(masks, sink, &view, &keep, taken)?;
+    weight::step_end(weights, sink, &view, &weighed, taken)?;
+    Ok((keep, weighed))
 }
 
 fn target(path: &Path, out: &Path) -> Result<PathBuf> {
@@ -127,7 +148,13 @@ fn target(path: &Path, out: &Path) -> Result<PathBuf> {
     Ok(target)
 }
 
-fn check_inputs(masks: &[Mask], batch: &Batch<'_>) -> Result<()> {
+/// A part of a line: the mean weight of all completion tokens, dropped ones as 0.
+fn mean_weight(weights: &[f32], tokens: u64) -> String {
+    format!("  mean weight {:.3}", weights.iter().map(|&weight| f64::from(weight)).sum::<f64>() / tokens.max(1) as f64)
+}
+
+/// Refuses a batch that lacks what a component, by its id, asked for.
+fn check_inputs<'a>(asked: impl Iterator<Item = (&'a str, Inputs)>, batch: &Batch<'_>) -> Result<()> {
     let held = [
         (Inputs::OLD_LOGPS, "old_logps", batch.old_logps.is_some()),
         (Inputs::REF_LOGPS, "ref_logps", batch.ref_logps.is_some()),
@@ -135,11 +162,10 @@ fn check_inputs(masks: &[Mask], batch: &Batch<'_>) -> Result<()> {
         (Inputs::LAST_LAYER, "hidden", batch.last_layer.is_some()),
         (Inputs::OPTIMIZER_STATE, "exp_avg", batch.optimizer_state.is_some()),
     ];
-    for mask in masks {
-        if let Some((_, name, _)) = held.iter().find(|(input, _, there)| mask.inputs().contains(*input) && !there) {
+    for (id, inputs) in asked {
+        if let Some((_, name, _)) = held.iter().find(|(input, _, there)| inputs.contains(*input) && !there) {
             bail!(
-                "component `{}` asks for `{name}`, which it does not hold (record batches in a run with this component)",
-                mask.id()
+                "component `{id}` asks for `{name}`, which it does not hold (record batches in a run with this component)"
             );
         }
     }

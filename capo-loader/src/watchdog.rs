@@ -14,7 +14,8 @@ use crate::place::Place;
 pub use crate::last_words::exit;
 
 /// The methods that are watched.
-const METHODS: [&str; 8] = ["create", "score", "estimate", "evaluate", "mask", "step_end", "save", "load"];
+const METHODS: [&str; 10] =
+    ["create", "score", "estimate", "evaluate", "mask", "weigh", "control", "step_end", "save", "load"];
 
 /// Counts the seconds of the current call. The thread behind it ends when this is dropped.
 #[derive(Debug)]
@@ -156,7 +157,7 @@ mod tests {
         dog.watch("c.d", "step_end", || assert_eq!(current(), 2));
         dog.watch("c.d", "step_end", || assert_eq!(current(), 3, "another call of the same method is another call"));
         dog.watch("e.f", "mask", || assert_eq!(current(), 0, "nobody knows it"));
-        assert_eq!(*dog.0.names[1].1[5], "component `c.d`: `step_end`");
+        assert_eq!(*dog.0.names[1].1[7], "component `c.d`: `step_end`");
     }
 
     #[test]

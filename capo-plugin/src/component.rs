@@ -4,6 +4,7 @@ use abi_stable::std_types::{RSlice, RSliceMut};
 
 use crate::abi::{AdvantageBox, MaskBox, ObjectiveBox, WireBatch};
 use crate::abi_reward::{RewardBox, WireCompletion};
+use crate::abi_weight::WeightBox;
 use crate::batch::{Batch, Dims, Inputs, Reduction};
 use crate::error::PluginError;
 use crate::rollout::Rollout;
@@ -63,6 +64,8 @@ macro_rules! handle_basics {
         }
     };
 }
+
+pub(crate) use handle_basics;
 
 macro_rules! handle_inputs {
     ($name:ident, $wire:ty) => {
@@ -276,6 +279,83 @@ fn check_cleared_only(before: &[u8], after: &[u8], dims: Dims) -> Result<(), Plu
                 format!("wrote {after} into `keep` at completion {completion}, token {token} (entries are 0 or 1)")
             };
             return Err(contract(sentence));
+        }
+    }
+    Ok(())
+}
+
+/// A live [`crate::TokenWeight`].
+pub struct Weight {
+    id: String,
+    inputs: Inputs,
+    wire: WeightBox,
+}
+
+handle_basics!(Weight);
+handle_inputs!(Weight, WeightBox);
+
+impl Weight {
+    /// The same weight under another id in reports and sentences: for a host that runs a component more than once.
+    #[must_use]
+    pub fn renamed(self, id: &str) -> Self {
+        Self { id: id.to_owned(), ..self }
+    }
+
+    /// Calls `weigh` on `weights`, `[B, T]`, which becomes `keep`, zeros and ones, before.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke: a weight that is negative or not finite, or not 0 where `keep` is.
+    pub fn weigh(
+        &mut self,
+        sink: &mut dyn Sink,
+        batch: &Batch<'_>,
+        keep: &[u8],
+        weights: &mut [f32],
+    ) -> Result<(), PluginError> {
+        assert!(keep.len() == batch.dims.len() && weights.len() == keep.len(), "`keep` and `weights` are [B, T]");
+        weights.iter_mut().zip(keep).for_each(|(weight, keep)| *weight = f32::from(*keep));
+        let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
+        let outcome = listen((&self.id, "weigh"), per_token(batch.dims), sink, |host| {
+            wire.weigh(host, &seen, RSlice::from_slice(keep), RSliceMut::from_mut_slice(weights)).into_result()
+        });
+        outcome.and_then(|()| check_weights(keep, weights, batch.dims)).map_err(|error| self.named(error))
+    }
+
+    /// Calls `step_end` with the product of all weights.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub fn step_end(
+        &mut self,
+        sink: &mut dyn Sink,
+        batch: &Batch<'_>,
+        weights: &[f32],
+        taken: bool,
+    ) -> Result<(), PluginError> {
+        assert_eq!(weights.len(), batch.dims.len(), "`weights` is [B, T]");
+        let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
+        let outcome = listen((&self.id, "step_end"), per_token(batch.dims), sink, |host| {
+            wire.step_end(host, &seen, RSlice::from_slice(weights), taken).into_result()
+        });
+        outcome.map_err(|error| self.named(error))
+    }
+}
+
+fn check_weights(keep: &[u8], weights: &[f32], dims: Dims) -> Result<(), PluginError> {
+    let tokens = dims.tokens.max(1) as usize;
+    for (i, (keep, weight)) in keep.iter().zip(weights).enumerate() {
+        let (completion, token) = (i / tokens, i % tokens);
+        if !(weight.is_finite() && *weight >= 0.0) {
+            return Err(contract(format!(
+                "the weight is {weight} at completion {completion}, token {token} (it must be finite, 0 or more)"
+            )));
+        }
+        if *keep == 0 && *weight != 0.0 {
+            return Err(contract(format!(
+                "the weight is {weight} at completion {completion}, token {token}, which is padding or was dropped (leave it at 0)"
+            )));
         }
     }
     Ok(())

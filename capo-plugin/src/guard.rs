@@ -14,18 +14,21 @@ use crate::abi::{
     ObjectiveWire, ObjectiveWire_TO, WireBatch, WireError,
 };
 use crate::abi_reward::{RewardBox, RewardWire, RewardWire_TO, WireRollout};
+use crate::abi_step_control::{MeasureRef, StepControlBox, StepControlWire, StepControlWire_TO, WireGroup};
+use crate::abi_weight::{WeightBox, WeightWire, WeightWire_TO};
 use crate::batch::{Inputs, Reduction};
 use crate::config;
 use crate::ctx::Ctx;
 use crate::error::{ErrorKind, PluginError};
-use crate::points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask, Reward};
+use crate::points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask, Reward, StepControl, TokenWeight};
+use crate::step_control::{ParameterGroup, Update};
 
 /// Builds an advantage estimator from its table and puts it behind the wire.
 pub(crate) fn advantage<T>(json: &str) -> Result<AdvantageBox, PluginError>
 where
     T: AdvantageEstimator + DeserializeOwned + 'static,
 {
-    let guarded = create(json, T::validate, |component| (component.inputs(), Reduction::COMPLETION_MEAN))?;
+    let guarded = create(json, T::validate, |component| Answers { inputs: component.inputs(), ..Answers::NONE })?;
     Ok(AdvantageWire_TO::from_value(guarded, TD_Opaque))
 }
 
@@ -34,7 +37,8 @@ pub(crate) fn objective<T>(json: &str) -> Result<ObjectiveBox, PluginError>
 where
     T: Objective + DeserializeOwned + 'static,
 {
-    let guarded = create(json, T::validate, |component| (component.inputs(), component.reduction()))?;
+    let ask = |component: &T| Answers { inputs: component.inputs(), reduction: component.reduction(), ..Answers::NONE };
+    let guarded = create(json, T::validate, ask)?;
     Ok(ObjectiveWire_TO::from_value(guarded, TD_Opaque))
 }
 
@@ -43,7 +47,7 @@ pub(crate) fn mask<T>(json: &str) -> Result<MaskBox, PluginError>
 where
     T: PreBackwardMask + DeserializeOwned + 'static,
 {
-    let guarded = create(json, T::validate, |component| (component.inputs(), Reduction::COMPLETION_MEAN))?;
+    let guarded = create(json, T::validate, |component| Answers { inputs: component.inputs(), ..Answers::NONE })?;
     Ok(MaskWire_TO::from_value(guarded, TD_Opaque))
 }
 
@@ -52,23 +56,54 @@ pub(crate) fn reward<T>(json: &str) -> Result<RewardBox, PluginError>
 where
     T: Reward + DeserializeOwned + 'static,
 {
-    let guarded = create(json, T::validate, |_| (Inputs::NONE, Reduction::COMPLETION_MEAN))?;
+    let guarded = create(json, T::validate, |_| Answers::NONE)?;
     Ok(RewardWire_TO::from_value(guarded, TD_Opaque))
+}
+
+/// Builds a token weight from its table and puts it behind the wire.
+pub(crate) fn weight<T>(json: &str) -> Result<WeightBox, PluginError>
+where
+    T: TokenWeight + DeserializeOwned + 'static,
+{
+    let guarded = create(json, T::validate, |component| Answers { inputs: component.inputs(), ..Answers::NONE })?;
+    Ok(WeightWire_TO::from_value(guarded, TD_Opaque))
+}
+
+/// Builds a step control from its table and puts it behind the wire.
+pub(crate) fn step_control<T>(json: &str) -> Result<StepControlBox, PluginError>
+where
+    T: StepControl + DeserializeOwned + 'static,
+{
+    let ask = |component: &T| {
+        let (inputs, restores_moments) = (component.inputs(), component.restores_moments());
+        Answers { inputs, restores_moments, ..Answers::NONE }
+    };
+    Ok(StepControlWire_TO::from_value(create(json, T::validate, ask)?, TD_Opaque))
+}
+
+/// What a component answers once, at creation: on the wire these cannot fail.
+#[derive(Clone, Copy)]
+struct Answers {
+    inputs: Inputs,
+    reduction: Reduction,
+    restores_moments: bool,
+}
+
+impl Answers {
+    const NONE: Self = Self { inputs: Inputs::NONE, reduction: Reduction::COMPLETION_MEAN, restores_moments: false };
 }
 
 /// An author's component behind the wire.
 struct Guarded<T> {
     component: ManuallyDrop<T>,
-    /// Asked once, at creation: on the wire these cannot fail.
-    inputs: Inputs,
-    reduction: Reduction,
+    answers: Answers,
     retired: bool,
 }
 
 fn create<T: DeserializeOwned>(
     json: &str,
     validate: fn(&T) -> Result<(), PluginError>,
-    ask: impl FnOnce(&T) -> (Inputs, Reduction),
+    ask: impl FnOnce(&T) -> Answers,
 ) -> Result<Guarded<T>, PluginError> {
     let build = || {
         // Not dropped where a question panics: a second panic, in its `drop`, would abort.
@@ -77,8 +112,8 @@ fn create<T: DeserializeOwned>(
             drop(ManuallyDrop::into_inner(component));
             return Err(PluginError::config(error.message()));
         }
-        let (inputs, reduction) = ask(&component);
-        Ok(Guarded { component, inputs, reduction, retired: false })
+        let answers = ask(&component);
+        Ok(Guarded { component, answers, retired: false })
     };
     catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|payload| Err(panicked("while it was created", payload)))
 }
@@ -138,7 +173,7 @@ fn panicked(place: &str, payload: Box<dyn Any + Send>) -> PluginError {
 
 impl<T: AdvantageEstimator> AdvantageWire for Guarded<T> {
     fn inputs(&self) -> Inputs {
-        self.inputs
+        self.answers.inputs
     }
 
     fn estimate(
@@ -163,11 +198,11 @@ impl<T: AdvantageEstimator> AdvantageWire for Guarded<T> {
 
 impl<T: Objective> ObjectiveWire for Guarded<T> {
     fn inputs(&self) -> Inputs {
-        self.inputs
+        self.answers.inputs
     }
 
     fn reduction(&self) -> Reduction {
-        self.reduction
+        self.answers.reduction
     }
 
     fn evaluate(
@@ -192,7 +227,7 @@ impl<T: Objective> ObjectiveWire for Guarded<T> {
 
 impl<T: PreBackwardMask> MaskWire for Guarded<T> {
     fn inputs(&self) -> Inputs {
-        self.inputs
+        self.answers.inputs
     }
 
     fn mask(
@@ -233,6 +268,78 @@ impl<T: Reward> RewardWire for Guarded<T> {
         rewards: RSliceMut<'_, f32>,
     ) -> RResult<(), WireError> {
         self.call("score", |component| component.score(&mut Ctx::new(host), &rollout.into(), rewards.into_mut_slice()))
+    }
+
+    fn save(&self) -> RResult<RVec<u8>, WireError> {
+        self.call_shared("save", |component| component.save().map(RVec::from))
+    }
+
+    fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError> {
+        self.call("load", |component| component.load(state.as_slice()))
+    }
+}
+
+impl<T: TokenWeight> WeightWire for Guarded<T> {
+    fn inputs(&self) -> Inputs {
+        self.answers.inputs
+    }
+
+    fn weigh(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        keep: RSlice<'_, u8>,
+        weights: RSliceMut<'_, f32>,
+    ) -> RResult<(), WireError> {
+        self.call("weigh", |component| {
+            component.weigh(&mut Ctx::new(host), &batch.into(), keep.as_slice(), weights.into_mut_slice())
+        })
+    }
+
+    fn step_end(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        weights: RSlice<'_, f32>,
+        taken: bool,
+    ) -> RResult<(), WireError> {
+        self.call("step_end", |component| {
+            component.step_end(&mut Ctx::new(host), &batch.into(), weights.as_slice(), taken)
+        })
+    }
+
+    fn save(&self) -> RResult<RVec<u8>, WireError> {
+        self.call_shared("save", |component| component.save().map(RVec::from))
+    }
+
+    fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError> {
+        self.call("load", |component| component.load(state.as_slice()))
+    }
+}
+
+impl<T: StepControl> StepControlWire for Guarded<T> {
+    fn inputs(&self) -> Inputs {
+        self.answers.inputs
+    }
+
+    fn restores_moments(&self) -> bool {
+        self.answers.restores_moments
+    }
+
+    fn control(
+        &mut self,
+        host: &mut HostRef<'_>,
+        measure: &mut MeasureRef<'_>,
+        batch: &WireBatch<'_>,
+        weights: RSlice<'_, f32>,
+        groups: RSlice<'_, WireGroup<'_>>,
+        scales: RSliceMut<'_, f64>,
+    ) -> RResult<(), WireError> {
+        self.call("control", |component| {
+            let groups: Vec<ParameterGroup<'_>> = groups.iter().map(ParameterGroup::from).collect();
+            let mut update = Update::new(measure, &groups, weights.as_slice(), scales.into_mut_slice());
+            component.control(&mut Ctx::new(host), &batch.into(), &mut update)
+        })
     }
 
     fn save(&self) -> RResult<RVec<u8>, WireError> {

@@ -10,7 +10,10 @@ use crate::abi::{
 use crate::abi_keys::{KEYS_POINT, KeyInfo, KeysPoint};
 use crate::abi_recipe::{RECIPE_POINT_2, RecipePoint2};
 use crate::abi_reward::{REWARD_POINT, RewardBox, RewardPoint};
-use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn};
+use crate::abi_step_control::{STEP_CONTROL_POINT, StepControlBox, StepControlPoint};
+use crate::abi_weight::{WEIGHT_POINT, WeightBox, WeightPoint};
+use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
+use crate::controller::StepControlFn;
 use crate::error::PluginError;
 use crate::extension::Extension;
 use crate::keys;
@@ -28,13 +31,18 @@ pub enum Point {
     Objective,
     /// [`crate::PreBackwardMask`].
     Mask,
+    /// [`crate::TokenWeight`].
+    Weight,
+    /// [`crate::StepControl`].
+    StepControl,
 }
 
 impl Point {
     /// All points, in the order of the loop.
-    pub const ALL: [Self; 4] = [Self::Reward, Self::Advantage, Self::Objective, Self::Mask];
+    pub const ALL: [Self; 6] =
+        [Self::Reward, Self::Advantage, Self::Objective, Self::Mask, Self::Weight, Self::StepControl];
 
-    /// What a config calls it: `reward`, `advantage`, `objective`, `mask`.
+    /// What a config calls it: `reward`, `advantage`, `objective`, `mask`, `weight`, `step_control`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -42,6 +50,8 @@ impl Point {
             Self::Advantage => "advantage",
             Self::Objective => "objective",
             Self::Mask => "mask",
+            Self::Weight => "weight",
+            Self::StepControl => "step_control",
         }
     }
 
@@ -53,6 +63,8 @@ impl Point {
             Self::Advantage => ADVANTAGE_POINT,
             Self::Objective => OBJECTIVE_POINT,
             Self::Mask => MASK_POINT,
+            Self::Weight => WEIGHT_POINT,
+            Self::StepControl => STEP_CONTROL_POINT,
         }
     }
 }
@@ -106,6 +118,8 @@ impl Image {
             Point::Advantage => self.extension::<AdvantagePoint>(id)?.map(|point| (point.components)()),
             Point::Objective => self.extension::<ObjectivePoint>(id)?.map(|point| (point.components)()),
             Point::Mask => self.extension::<MaskPoint>(id)?.map(|point| (point.components)()),
+            Point::Weight => self.extension::<WeightPoint>(id)?.map(|point| (point.components)()),
+            Point::StepControl => self.extension::<StepControlPoint>(id)?.map(|point| (point.components)()),
         };
         Ok(list.map(RVec::into_vec).unwrap_or_default())
     }
@@ -197,6 +211,28 @@ impl Image {
         wire.map(|wire| Mask::new(id, wire)).map_err(PluginError::from)
     }
 
+    /// Builds weight `id` from its table, written as JSON text.
+    ///
+    /// # Errors
+    ///
+    /// When the image has no such component, or the component refuses its table.
+    pub fn weight(&self, id: &str, json: &str) -> Result<Weight, PluginError> {
+        let point = self.point::<WeightPoint>(Point::Weight)?;
+        let wire = (point.create)(RStr::from_str(id), RStr::from_str(json)).into_result();
+        wire.map(|wire| Weight::new(id, wire)).map_err(PluginError::from)
+    }
+
+    /// Builds step control `id` from its table, written as JSON text.
+    ///
+    /// # Errors
+    ///
+    /// When the image has no such component, or the component refuses its table.
+    pub fn step_control(&self, id: &str, json: &str) -> Result<StepControlFn, PluginError> {
+        let point = self.point::<StepControlPoint>(Point::StepControl)?;
+        let wire = (point.create)(RStr::from_str(id), RStr::from_str(json)).into_result();
+        wire.map(|wire| StepControlFn::new(id, wire)).map_err(PluginError::from)
+    }
+
     fn point<T: abi_stable::StableAbi>(&self, point: Point) -> Result<&'static T, PluginError> {
         let id = point.extension_id();
         self.extension::<T>(id)?.ok_or_else(|| PluginError::unsupported(format!("the image has no extension `{id}`")))
@@ -213,6 +249,8 @@ extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
     static ADVANTAGE: AdvantagePoint = AdvantagePoint { components: advantages, create: create_advantage };
     static OBJECTIVE: ObjectivePoint = ObjectivePoint { components: objectives, create: create_objective };
     static MASK: MaskPoint = MaskPoint { components: masks, create: create_mask };
+    static WEIGHT: WeightPoint = WeightPoint { components: weights, create: create_weight };
+    static STEP_CONTROL: StepControlPoint = StepControlPoint { components: step_controls, create: create_step_control };
     static RECIPE: RecipePoint = RecipePoint { recipes };
     static KEYS: KeysPoint = KeysPoint { describe };
     static RECIPE_2: RecipePoint2 = RecipePoint2 { recipes: recipes_with_settings };
@@ -221,6 +259,8 @@ extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
         ADVANTAGE_POINT => ROption::RSome(Extension::of(&ADVANTAGE)),
         OBJECTIVE_POINT => ROption::RSome(Extension::of(&OBJECTIVE)),
         MASK_POINT => ROption::RSome(Extension::of(&MASK)),
+        WEIGHT_POINT => ROption::RSome(Extension::of(&WEIGHT)),
+        STEP_CONTROL_POINT => ROption::RSome(Extension::of(&STEP_CONTROL)),
         RECIPE_POINT => ROption::RSome(Extension::of(&RECIPE)),
         KEYS_POINT => ROption::RSome(Extension::of(&KEYS)),
         RECIPE_POINT_2 => ROption::RSome(Extension::of(&RECIPE_2)),
@@ -275,6 +315,14 @@ extern "C" fn masks() -> RVec<ComponentInfo> {
     infos(Point::Mask)
 }
 
+extern "C" fn weights() -> RVec<ComponentInfo> {
+    infos(Point::Weight)
+}
+
+extern "C" fn step_controls() -> RVec<ComponentInfo> {
+    infos(Point::StepControl)
+}
+
 /// Builds a component from its table, written as JSON text.
 type Build<B> = fn(&str) -> Result<B, PluginError>;
 
@@ -302,6 +350,14 @@ extern "C" fn create_objective(id: RStr<'_>, config: RStr<'_>) -> RResult<Object
 
 extern "C" fn create_mask(id: RStr<'_>, config: RStr<'_>) -> RResult<MaskBox, WireError> {
     create(id, config, |make| if let Make::Mask(make) = make { Some(make) } else { None })
+}
+
+extern "C" fn create_weight(id: RStr<'_>, config: RStr<'_>) -> RResult<WeightBox, WireError> {
+    create(id, config, |make| if let Make::Weight(make) = make { Some(make) } else { None })
+}
+
+extern "C" fn create_step_control(id: RStr<'_>, config: RStr<'_>) -> RResult<StepControlBox, WireError> {
+    create(id, config, |make| if let Make::StepControl(make) = make { Some(make) } else { None })
 }
 
 #[cfg(test)]

@@ -112,9 +112,12 @@ pub mod abi;
 pub mod abi_keys;
 pub mod abi_recipe;
 pub mod abi_reward;
+pub mod abi_step_control;
+pub mod abi_weight;
 mod batch;
 mod component;
 mod config;
+mod controller;
 mod ctx;
 mod error;
 mod extension;
@@ -126,21 +129,24 @@ mod recipe;
 mod register;
 mod rollout;
 mod sink;
+mod step_control;
 mod tensor;
 pub mod testing;
 mod wire;
 
 pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
-pub use component::{Advantage, Mask, ObjectiveFn, RewardFn};
+pub use component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
 pub use config::{known_keys, nearest, unknown_key};
+pub use controller::{Measurements, StepControlFn};
 pub use ctx::Ctx;
 pub use error::{ErrorKind, PluginError};
 pub use extension::Extension;
 pub use image::{Image, Point};
 pub use keys::KeyDocs;
-pub use points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask, Reward};
+pub use points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask, Reward, StepControl, TokenWeight};
 pub use rollout::{Completion, Purpose, Rollout};
 pub use sink::Sink;
+pub use step_control::{ParameterGroup, Update};
 pub use tensor::{DType, DeviceKind, Tensor};
 
 /// The page on the registry does what it says.
@@ -152,7 +158,7 @@ struct Readme;
 pub mod prelude {
     pub use crate::{
         AdvantageEstimator, Batch, Ctx, Inputs, Objective, PerToken, PluginError, PreBackwardMask, Purpose, Reduction,
-        Reward, Rollout, recipe, register,
+        Reward, Rollout, StepControl, TokenWeight, Update, recipe, register,
     };
     pub use serde::Deserialize;
 }

@@ -4,12 +4,14 @@ use serde::de::DeserializeOwned;
 
 use crate::abi::{AdvantageBox, MaskBox, ObjectiveBox};
 use crate::abi_reward::RewardBox;
+use crate::abi_step_control::StepControlBox;
+use crate::abi_weight::WeightBox;
 use crate::config::known_keys;
 use crate::error::PluginError;
 use crate::guard;
 use crate::image::Point;
 use crate::keys::KeyDocs;
-use crate::points::{AdvantageEstimator, Objective, PreBackwardMask, Reward};
+use crate::points::{AdvantageEstimator, Objective, PreBackwardMask, Reward, StepControl, TokenWeight};
 
 /// One registered component of this image.
 #[doc(hidden)]
@@ -30,6 +32,8 @@ pub(crate) enum Make {
     Advantage(fn(&str) -> Result<AdvantageBox, PluginError>),
     Objective(fn(&str) -> Result<ObjectiveBox, PluginError>),
     Mask(fn(&str) -> Result<MaskBox, PluginError>),
+    Weight(fn(&str) -> Result<WeightBox, PluginError>),
+    StepControl(fn(&str) -> Result<StepControlBox, PluginError>),
 }
 
 impl Make {
@@ -39,6 +43,8 @@ impl Make {
             Self::Advantage(_) => Point::Advantage,
             Self::Objective(_) => Point::Objective,
             Self::Mask(_) => Point::Mask,
+            Self::Weight(_) => Point::Weight,
+            Self::StepControl(_) => Point::StepControl,
         }
     }
 }
@@ -81,6 +87,18 @@ impl Entry {
     ) -> Self {
         Self::new(Make::Mask(guard::mask::<T>), names, known_keys::<T>, docs)
     }
+
+    /// An entry at the weight point.
+    #[must_use]
+    pub const fn token_weight<T: TokenWeight + DeserializeOwned + 'static>(names: Names, docs: KeyDocs) -> Self {
+        Self::new(Make::Weight(guard::weight::<T>), names, known_keys::<T>, docs)
+    }
+
+    /// An entry at the step-control point.
+    #[must_use]
+    pub const fn step_control<T: StepControl + DeserializeOwned + 'static>(names: Names, docs: KeyDocs) -> Self {
+        Self::new(Make::StepControl(guard::step_control::<T>), names, known_keys::<T>, docs)
+    }
 }
 
 /// One registered recipe of this image.
@@ -98,8 +116,8 @@ inventory::collect!(Recipe);
 /// Offers a component: `register!(PreBackwardMask, Type, "vendor.kebab-name", "what it does")`.
 ///
 /// The first word is the trait that `Type` implements: [`Reward`](crate::Reward),
-/// [`AdvantageEstimator`](crate::AdvantageEstimator), [`Objective`](crate::Objective) or
-/// [`PreBackwardMask`](crate::PreBackwardMask). `Type` also implements `serde::Deserialize`: its table in a config becomes
+/// [`AdvantageEstimator`](crate::AdvantageEstimator), [`Objective`](crate::Objective),
+/// [`PreBackwardMask`](crate::PreBackwardMask), [`TokenWeight`](crate::TokenWeight) or [`StepControl`](crate::StepControl). `Type` also implements `serde::Deserialize`: its table in a config becomes
 /// the component.
 ///
 /// A last argument says what the keys of that table mean, for `host plugins --verbose`: a list as [`keys!`](crate::keys) takes it, in
@@ -144,6 +162,12 @@ macro_rules! register {
     (PreBackwardMask, $type:ty, $id:expr, $about:expr $(, $($keys:tt)*)?) => {
         $crate::__register!(pre_backward_mask, $type, $id, $about, $($($keys)*)?);
     };
+    (TokenWeight, $type:ty, $id:expr, $about:expr $(, $($keys:tt)*)?) => {
+        $crate::__register!(token_weight, $type, $id, $about, $($($keys)*)?);
+    };
+    (StepControl, $type:ty, $id:expr, $about:expr $(, $($keys:tt)*)?) => {
+        $crate::__register!(step_control, $type, $id, $about, $($($keys)*)?);
+    };
 }
 
 #[doc(hidden)]
@@ -167,7 +191,7 @@ macro_rules! __register {
 
 /// Offers a recipe: `recipe!("name", "what it is", include_str!("recipe.toml"))`, so that `--plugin` alone selects it.
 ///
-/// The text holds `[advantage]`, `[objective]` and any number of `[[mask]]`, as a config would. It may also hold `[train]`, `[rollout]`
+/// The text holds `[advantage]`, `[objective]` and any number of `[[mask]]`, `[[weight]]` and `[[step_control]]`, as a config would. It may also hold `[train]`, `[rollout]`
 /// and `[[reward]]`: values for keys that the run's user did not set, which hosts before `capo.recipe/2` do not list.
 #[macro_export]
 macro_rules! recipe {

@@ -11,6 +11,8 @@ use capo_plugin::abi::{
 use capo_plugin::abi_keys::{KeyInfo, KeysPoint};
 use capo_plugin::abi_recipe::RecipePoint2;
 use capo_plugin::abi_reward::{RewardBox, RewardPoint, WireCompletion, WireRollout};
+use capo_plugin::abi_step_control::{MeasureRef, StepControlBox, StepControlPoint, WireGroup};
+use capo_plugin::abi_weight::{WeightBox, WeightPoint};
 use capo_plugin::{
     DType, Denominator, DeviceKind, Dims, ErrorKind, Extension, Inputs, OptimizerInfo, OptimizerKind, Purpose,
     Reduction, Tensor,
@@ -66,6 +68,12 @@ fn sizes_and_alignments() {
         ErrorKind => 4 / 4,
         KeysPoint => 8 / 8,
         KeyInfo => 104 / 8,
+        WeightPoint => 16 / 8,
+        WeightBox => 24 / 8,
+        StepControlPoint => 16 / 8,
+        StepControlBox => 24 / 8,
+        MeasureRef<'static> => 16 / 8,
+        WireGroup<'static> => 24 / 8,
     }
 }
 
@@ -95,6 +103,9 @@ fn offsets_of_public_fields() {
         completions 48);
     offsets!(KeysPoint: describe 0);
     offsets!(KeyInfo: name 0, about 32, default 64);
+    offsets!(WeightPoint: components 0, create 8);
+    offsets!(StepControlPoint: components 0, create 8);
+    offsets!(WireGroup<'static>: name 0, parameters 16);
 }
 
 /// The names that `source` gives to types of the wire: structs with a checked layout, and objects.
@@ -127,5 +138,5 @@ fn every_type_of_the_wire_is_in_the_table() {
             count += 1;
         }
     }
-    assert_eq!(count, 34, "types of the wire");
+    assert_eq!(count, 40, "types of the wire");
 }

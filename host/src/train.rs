@@ -1,4 +1,4 @@
-//! The loop: rollout → advantage → objective → mask → backward → step, whatever the algorithm.
+//! The loop: rollout → advantage → objective → mask and weight → backward → step, whatever the algorithm.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,7 +15,7 @@ use crate::run::Run;
 use crate::run::{checkpoint, moment};
 use crate::stages::batch::StepBatch;
 use crate::stages::rollout::{self, Sampler};
-use crate::stages::{advantage, backward, mask, objective, score, step};
+use crate::stages::{advantage, backward, mask, objective, score, step, weight};
 
 /// Trains until the last step, or until `stop` is set or `stop_after` steps are done, at the end of a rollout.
 ///
@@ -116,11 +116,13 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
 
     sink.point = Point::Mask;
     let timer = sink.metrics.timer("mask");
-    let keep = mask::apply(&mut components.masks, &mut sink, &batch.view(&info))?;
+    let mut keep = mask::apply(&mut components.masks, &mut sink, &batch.view(&info))?;
+    sink.point = Point::Weight;
+    let weighed = weight::apply(&mut components.weights, &mut sink, &batch.view(&info), &mut keep)?;
     drop(timer);
 
     let timer = sink.metrics.timer("backward");
-    let reduced = backward::reduce(&batch, &info, &keep)?;
+    let reduced = backward::reduce(&batch, &info, &keep, &weighed)?;
     let gradients = match keep.tokens {
         0 => None,
         _ => Some(backward::accumulate(policy, forward, &batch, &reduced.seed, work)?),
@@ -136,10 +138,13 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
 
     let taken = outcome.is_some_and(|outcome| outcome.taken);
     let timer = sink.metrics.timer("mask");
+    sink.point = Point::Mask;
     mask::step_end(&mut components.masks, &mut sink, &batch.view(&info), &keep, taken)?;
+    sink.point = Point::Weight;
+    weight::step_end(&mut components.weights, &mut sink, &batch.view(&info), &weighed, taken)?;
     drop(timer);
 
-    crate::report::record_step(run, &batch, &keep, &reduced, outcome);
+    crate::report::record_step(run, &batch, (&keep, &weighed), &reduced, outcome);
     run.progress.step += 1;
     run.watchdog.place().at(run.progress.step);
     if eval::is_due(run) {

@@ -1,8 +1,10 @@
 //! Components run on a fixture, as a host would run them.
 
 use super::{Fixture, Records};
-use crate::component::{Advantage, Mask, ObjectiveFn};
+use crate::component::{Advantage, Mask, ObjectiveFn, Weight};
+use crate::controller::{Measurements, StepControlFn};
 use crate::error::PluginError;
+use crate::step_control::ParameterGroup;
 
 /// What a mask did to a fixture.
 #[derive(Debug)]
@@ -11,6 +13,72 @@ pub struct Masked {
     pub keep: Vec<u8>,
     /// What it reported.
     pub records: Records,
+}
+
+/// What a weight did to a fixture.
+#[derive(Debug)]
+pub struct Weighed {
+    /// `[B, T]`.
+    pub weights: Vec<f32>,
+    /// What it reported.
+    pub records: Records,
+}
+
+/// What a step control did to a [`Measured`] update.
+#[derive(Debug)]
+pub struct Controlled {
+    /// One per group of [`Measured::GROUPS`].
+    pub scales: [f64; 3],
+    /// What it reported.
+    pub records: Records,
+}
+
+/// A proposed update of a model of three groups, by what a host would measure of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured {
+    /// Norms of the groups' parts.
+    pub norms: [f64; 3],
+    /// `½ Σ Δ² v̂`.
+    pub fisher: f64,
+    /// KL divergence by the last layer alone, nats.
+    pub last_layer_kl: f64,
+    /// KL divergence, nats, on whatever part of the batch.
+    pub kl: f64,
+}
+
+impl Measured {
+    /// The groups of the model.
+    pub const GROUPS: [ParameterGroup<'static>; 3] = [
+        ParameterGroup { name: "embedding", parameters: 1000 },
+        ParameterGroup { name: "block.0", parameters: 4000 },
+        ParameterGroup { name: "last_layer", parameters: 1000 },
+    ];
+}
+
+impl Default for Measured {
+    /// A step that is somewhat too long for most limits.
+    fn default() -> Self {
+        Self { norms: [0.03, 0.12, 0.04], fisher: 2e-3, last_layer_kl: 1e-6, kl: 4e-3 }
+    }
+}
+
+impl Measurements for Measured {
+    fn norms(&mut self, norms: &mut [f64]) -> Result<(), PluginError> {
+        norms.copy_from_slice(&self.norms);
+        Ok(())
+    }
+
+    fn fisher(&mut self) -> Result<f64, PluginError> {
+        Ok(self.fisher)
+    }
+
+    fn last_layer_kl(&mut self) -> Result<f64, PluginError> {
+        Ok(self.last_layer_kl)
+    }
+
+    fn measure_kl(&mut self, _fraction: f64) -> Result<f64, PluginError> {
+        Ok(self.kl)
+    }
 }
 
 impl Fixture {
@@ -100,6 +168,39 @@ impl Fixture {
         let mut records = Records::default();
         component.mask(&mut records, &self.batch(), &mut keep)?;
         Ok(Masked { keep, records })
+    }
+
+    /// Runs a weight on what [`keep`](Self::keep) left of the completion mask.
+    ///
+    /// # Errors
+    ///
+    /// What a host would show.
+    pub fn weigh(&self, component: &mut Weight) -> Result<Weighed, PluginError> {
+        let keep: Vec<u8> = self.mask.iter().zip(&self.keep).map(|(mask, keep)| mask & keep).collect();
+        let (mut weights, mut records) = (vec![0.0; keep.len()], Records::default());
+        component.weigh(&mut records, &self.batch(), &keep, &mut weights)?;
+        Ok(Weighed { weights, records })
+    }
+
+    /// Ends the step of a weight with the product of all `weights`, as a host does after the optimizer step.
+    ///
+    /// # Errors
+    ///
+    /// What a host would show.
+    pub fn weighed_step_end(&self, component: &mut Weight, weights: &[f32], taken: bool) -> Result<(), PluginError> {
+        component.step_end(&mut Records::default(), &self.batch(), weights, taken)
+    }
+
+    /// Runs a step control on an update, all of whose kept tokens weigh 1.
+    ///
+    /// # Errors
+    ///
+    /// What a host would show.
+    pub fn control(&self, component: &mut StepControlFn, mut update: Measured) -> Result<Controlled, PluginError> {
+        let weights: Vec<f32> = self.mask.iter().zip(&self.keep).map(|(mask, keep)| f32::from(mask & keep)).collect();
+        let (mut scales, mut records) = ([1.0; 3], Records::default());
+        component.control(&mut records, &self.batch(), &weights, &Measured::GROUPS, &mut update, &mut scales)?;
+        Ok(Controlled { scales, records })
     }
 
     /// Ends the step with `keep`, as a host does after the optimizer step.

@@ -35,7 +35,7 @@ mod shapes;
 mod snapshot;
 mod variants;
 
-pub use calls::Masked;
+pub use calls::{Controlled, Masked, Measured, Weighed};
 pub use fixture::Fixture;
 pub use rollout::{RolloutFixture, Scored};
 pub use shapes::{batches, rollouts};
@@ -43,11 +43,12 @@ pub use snapshot::{Observed, Sheet, Snapshot, snapshot};
 
 use serde::de::DeserializeOwned;
 
-use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn};
+use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
+use crate::controller::StepControlFn;
 use crate::error::PluginError;
 use crate::guard;
 use crate::image::{Image, Point};
-use crate::points::{AdvantageEstimator, Objective, PreBackwardMask, Reward};
+use crate::points::{AdvantageEstimator, Objective, PreBackwardMask, Reward, StepControl, TokenWeight};
 use crate::sink::Sink;
 
 /// Builds a reward from its table, written as `key = value` lines, behind the real wire.
@@ -84,6 +85,24 @@ pub fn objective<T: Objective + DeserializeOwned + 'static>(table: &str) -> Resu
 /// What a host would show.
 pub fn mask<T: PreBackwardMask + DeserializeOwned + 'static>(table: &str) -> Result<Mask, PluginError> {
     guard::mask::<T>(&json(table)?).map(|wire| Mask::new("test.mask", wire))
+}
+
+/// Builds a weight from its table, written as `key = value` lines, behind the real wire.
+///
+/// # Errors
+///
+/// What a host would show.
+pub fn weight<T: TokenWeight + DeserializeOwned + 'static>(table: &str) -> Result<Weight, PluginError> {
+    guard::weight::<T>(&json(table)?).map(|wire| Weight::new("test.weight", wire))
+}
+
+/// Builds a step control from its table, written as `key = value` lines, behind the real wire.
+///
+/// # Errors
+///
+/// What a host would show.
+pub fn step_control<T: StepControl + DeserializeOwned + 'static>(table: &str) -> Result<StepControlFn, PluginError> {
+    guard::step_control::<T>(&json(table)?).map(|wire| StepControlFn::new("test.step-control", wire))
 }
 
 /// Whether the descriptions of keys that this image's `register!`s give are of exactly the keys that their types read: one test for

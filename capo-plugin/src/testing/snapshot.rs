@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
-use super::{Records, batches, rollouts};
+use super::{Measured, Records, batches, rollouts};
 use crate::batch::{Batch, Dims};
-use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn};
+use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
+use crate::controller::StepControlFn;
 use crate::error::PluginError;
 
 /// Renders what `component` does, to four significant digits, for a snapshot test.
@@ -57,7 +58,7 @@ impl Snapshot {
         Self { digits: digits.max(1), ..self }
     }
 
-    /// Renders these results and records alone: `reward`, `advantage`, `loss`, `dloss_dlogp`, `keep`, or a recorded name.
+    /// Renders these results and records alone: `reward`, `advantage`, `loss`, `dloss_dlogp`, `keep`, `weight`, or a recorded name.
     #[must_use]
     pub fn only(self, names: &[&str]) -> Self {
         Self { only: Some(names.iter().map(|name| (*name).to_owned()).collect()), ..self }
@@ -72,7 +73,7 @@ impl Snapshot {
     }
 }
 
-/// A component that can be rendered: [`RewardFn`], [`Advantage`], [`ObjectiveFn`], [`Mask`].
+/// A component that can be rendered: [`RewardFn`], [`Advantage`], [`ObjectiveFn`], [`Mask`], [`Weight`], [`StepControlFn`].
 pub trait Observed {
     #[doc(hidden)]
     fn observe(&mut self, sheet: &mut Sheet<'_>);
@@ -143,6 +144,40 @@ impl Observed for Mask {
             if sheet.outcome(outcome).is_some() {
                 sheet.keep(&keep, &batch);
                 sheet.records(records, batch.completion_mask, rows(batch.dims));
+            }
+        }
+    }
+}
+
+impl Observed for Weight {
+    /// Every token is kept, every step is taken.
+    fn observe(&mut self, sheet: &mut Sheet<'_>) {
+        for (name, fixture) in batches() {
+            let batch = fixture.batch();
+            sheet.heading(name, &batch);
+            let (mut weights, mut records) = (vec![0.0; batch.dims.len()], Records::default());
+            let weighed = self.weigh(&mut records, &batch, batch.completion_mask, &mut weights);
+            let outcome = weighed.and_then(|()| self.step_end(&mut records, &batch, &weights, true));
+            if sheet.outcome(outcome).is_some() {
+                sheet.tokens("weight", &weights, &batch);
+                sheet.records(records, batch.completion_mask, rows(batch.dims));
+            }
+        }
+    }
+}
+
+impl Observed for StepControlFn {
+    /// Every update is [`Measured::default`].
+    fn observe(&mut self, sheet: &mut Sheet<'_>) {
+        for (name, fixture) in batches() {
+            let batch = fixture.batch();
+            sheet.heading(name, &batch);
+            if let Some(controlled) = sheet.outcome(fixture.control(self, Measured::default())) {
+                for (group, scale) in Measured::GROUPS.iter().zip(controlled.scales) {
+                    let scale = sheet.number(scale);
+                    sheet.line(2, &format!("scale of {} = {scale}", group.name));
+                }
+                sheet.records(controlled.records, batch.completion_mask, rows(batch.dims));
             }
         }
     }

@@ -108,6 +108,23 @@ pub fn mask_clears_only(subject: &Subject<'_>) -> Verdict {
     Ok(Outcome::success("what another mask has cleared stays cleared"))
 }
 
+/// A weight after a mask that has dropped some tokens.
+pub fn weight_of_dropped(subject: &Subject<'_>) -> Verdict {
+    for input in subject.ordinary().into_iter().chain([without_tokens()]) {
+        let Input::Batch(batch) = input else { continue };
+        let mut instance = subject.create()?;
+        let Instance::Weight(weight) = &mut instance else { return Ok(Outcome::skipped("it is no weight")) };
+        let batch = batch.batch().with_only(weight.inputs());
+        let mut keep = batch.completion_mask.to_vec();
+        keep.iter_mut().step_by(2).for_each(|keep| *keep = 0);
+        let mut weights = vec![0.0; keep.len()];
+        // The handle refuses a weight that is not 0 where a token was dropped.
+        weight.weigh(&mut Records::default(), &batch, &keep, &mut weights)?;
+        weight.step_end(&mut Records::default(), &batch, &weights, keep.contains(&1))?;
+    }
+    Ok(Outcome::success("tokens that a mask has dropped weigh nothing"))
+}
+
 /// Completions without a character.
 pub fn empty_completion(subject: &Subject<'_>) -> Verdict {
     let Input::Rollout(rollout) = subject.groups_of_one() else { return Ok(Outcome::skipped("it is no reward")) };

@@ -65,7 +65,8 @@ const fn component(name: &'static str, about: &'static str, run: fn(&Subject<'_>
 }
 
 const fn on_tokens(name: &'static str, about: &'static str, run: fn(&Subject<'_>) -> Verdict) -> ComponentCheck {
-    at(&[Point::Advantage, Point::Objective, Point::Mask], name, about, run)
+    const POINTS: [Point; 5] = [Point::Advantage, Point::Objective, Point::Mask, Point::Weight, Point::StepControl];
+    at(&POINTS, name, about, run)
 }
 
 const fn on_text(name: &'static str, about: &'static str, run: fn(&Subject<'_>) -> Verdict) -> ComponentCheck {
@@ -86,7 +87,7 @@ pub const LIBRARY: [LibraryCheck; 5] = [
 ];
 
 /// The checks of a component, in order.
-pub const COMPONENT: [ComponentCheck; 29] = [
+pub const COMPONENT: [ComponentCheck; 30] = [
     of_table(CREATION, "it can be built from the table given", table::creation),
     of_table("empty-config", "an empty table gives a component or a sentence", table::empty_config),
     of_table("unknown-key", "an unknown key is refused", table::unknown_key),
@@ -107,6 +108,12 @@ pub const COMPONENT: [ComponentCheck; 29] = [
         "gradients",
         "`dloss_dlogp` is the derivative of a completion's losses",
         gradient::gradients,
+    ),
+    at(
+        &[Point::Weight],
+        "weight-of-dropped",
+        "tokens that a mask has dropped weigh nothing",
+        batches::weight_of_dropped,
     ),
     at(&[Point::Mask], "mask-clears-only", "what another mask has cleared stays cleared", batches::mask_clears_only),
     component("deterministic", "two fresh instances give the same bits and states", invariance::deterministic),

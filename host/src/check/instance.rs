@@ -1,8 +1,10 @@
 //! A live component under test, the same whatever its point: here, in `input` and in `subject`, and only there, checks depend on
 //! the points.
 
-use capo_plugin::testing::{Fixture, Records};
-use capo_plugin::{Advantage, ErrorKind, Inputs, Mask, ObjectiveFn, PluginError, RewardFn};
+use capo_plugin::testing::{Fixture, Measured, Records};
+use capo_plugin::{
+    Advantage, Batch, ErrorKind, Inputs, Mask, ObjectiveFn, PluginError, RewardFn, StepControlFn, Weight,
+};
 
 use super::input::Input;
 use crate::stages::backward::check_reduction;
@@ -17,6 +19,10 @@ pub enum Instance {
     Objective(ObjectiveFn),
     /// At the mask point.
     Mask(Mask),
+    /// At the weight point.
+    Weight(Weight),
+    /// At the step-control point.
+    StepControl(StepControlFn),
 }
 
 /// What a component answered to one input.
@@ -40,6 +46,8 @@ impl Instance {
             Self::Advantage(component) => component.inputs(),
             Self::Objective(component) => component.inputs(),
             Self::Mask(component) => component.inputs(),
+            Self::Weight(component) => component.inputs(),
+            Self::StepControl(component) => component.inputs(),
         }
     }
 
@@ -63,6 +71,8 @@ impl Instance {
             Self::Advantage(component) => component.save(),
             Self::Objective(component) => component.save(),
             Self::Mask(component) => component.save(),
+            Self::Weight(component) => component.save(),
+            Self::StepControl(component) => component.save(),
         }
     }
 
@@ -77,6 +87,8 @@ impl Instance {
             Self::Advantage(component) => component.load(state),
             Self::Objective(component) => component.load(state),
             Self::Mask(component) => component.load(state),
+            Self::Weight(component) => component.load(state),
+            Self::StepControl(component) => component.load(state),
         }
     }
 
@@ -129,9 +141,40 @@ impl Instance {
                 component.step_end(&mut records, &batch, &keep, keep.contains(&1))?;
                 vec![("keep", keep.into_iter().map(f32::from).collect())]
             }
+            Self::Weight(component) => {
+                component.weigh(&mut records, &batch, batch.completion_mask, &mut first)?;
+                let taken = first.iter().any(|&weight| weight > 0.0);
+                component.step_end(&mut records, &batch, &first, taken)?;
+                vec![("weight", first)]
+            }
+            Self::StepControl(component) => {
+                let ones: Vec<f32> = batch.completion_mask.iter().map(|&mask| f32::from(mask)).collect();
+                let (mut update, mut scales) = (update_of(&batch), [1.0; Measured::GROUPS.len()]);
+                component.control(&mut records, &batch, &ones, &Measured::GROUPS, &mut update, &mut scales)?;
+                // A number per group, in no completion: it stands for each of them, so that no order of groups changes it.
+                let of_group =
+                    |(name, scale): (&'static str, f64)| (name, vec![scale as f32; batch.dims.completions as usize]);
+                ["scale of group 0", "scale of group 1", "scale of group 2"]
+                    .into_iter()
+                    .zip(scales)
+                    .map(of_group)
+                    .collect()
+            }
         };
         let (completions, mask) = (batch.dims.completions as usize, batch.completion_mask.to_vec());
         Ok(Answer { outputs, records, completions, mask })
+    }
+}
+
+/// The update that a batch proposes: a longer one at every third step.
+fn update_of(batch: &Batch<'_>) -> Measured {
+    let factor = [0.1, 1.0, 10.0][batch.step as usize % 3];
+    let Measured { norms, fisher, last_layer_kl, kl } = Measured::default();
+    Measured {
+        norms: norms.map(|norm| factor * norm),
+        fisher: factor * factor * fisher,
+        last_layer_kl: factor * factor * last_layer_kl,
+        kl: factor * factor * kl,
     }
 }
 

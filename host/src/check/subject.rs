@@ -55,6 +55,8 @@ impl Subject<'_> {
             Point::Advantage => self.image.advantage(self.id, json).map(Instance::Advantage),
             Point::Objective => self.image.objective(self.id, json).map(Instance::Objective),
             Point::Mask => self.image.mask(self.id, json).map(Instance::Mask),
+            Point::Weight => self.image.weight(self.id, json).map(Instance::Weight),
+            Point::StepControl => self.image.step_control(self.id, json).map(Instance::StepControl),
         }
     }
 }

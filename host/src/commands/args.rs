@@ -11,7 +11,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::check::CheckArgs;
-use crate::config::{self, Draft, Resolved};
+use crate::config::{self, Appended, Draft, Resolved};
 
 /// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
@@ -42,9 +42,9 @@ pub(super) enum Command {
     ///
     /// Without a config it makes the embedded base model again, in less than a minute. The result is a Hugging Face directory.
     Sft(SftArgs),
-    /// Run masks over recorded batches, to try thresholds without training.
+    /// Run masks and weights over recorded batches, to try thresholds without training.
     ///
-    /// The masks keep their state from file to file, as in training. `host train --dump-batches DIR` records batches.
+    /// They keep their state from file to file, as in training. `host train --dump-batches DIR` records batches.
     ///
     /// `host replay --plugin libcapo.so --sweep mask.0.fisher_threshold=1e-6..1e-2 --target-rate 2% batches/*` prints what each
     /// of nine thresholds rejects, and the threshold that comes nearest to one token in fifty.
@@ -70,7 +70,7 @@ pub(super) struct ConfigArgs {
     /// Settings as TOML; without it, the embedded arithmetic task. One that holds components alone is laid over that task.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// Overrides one setting; masks and rewards by id or by number, as in `mask.capo.curvature.fisher_threshold=1e-3` or
+    /// Overrides one setting; masks, weights, step controls and rewards by id or by number, as in `mask.capo.curvature.fisher_threshold=1e-3` or
     /// `mask.0.fisher_threshold=1e-3`. Repeatable.
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub(super) set: Vec<String>,
@@ -81,6 +81,16 @@ pub(super) struct MaskArgs {
     /// Appends a mask to those of the config or the recipe; `--set mask.ID.KEY=VALUE` gives it its keys. Repeatable.
     #[arg(long, value_name = "ID")]
     pub(super) mask: Vec<String>,
+    /// Appends a weight to those of the config or the recipe; `--set weight.ID.KEY=VALUE` gives it its keys. Repeatable.
+    #[arg(long, value_name = "ID")]
+    pub(super) weight: Vec<String>,
+}
+
+#[derive(Args)]
+pub(super) struct StepControlArgs {
+    /// Appends a step control to those of the config or the recipe; `--set step_control.ID.KEY=VALUE` gives it its keys. Repeatable.
+    #[arg(long, value_name = "ID")]
+    pub(super) step_control: Vec<String>,
 }
 
 #[derive(Args)]
@@ -95,10 +105,24 @@ pub(super) struct PluginArgs {
 }
 
 impl ConfigArgs {
-    /// The settings, with what a recipe fills in and the masks that are appended.
-    pub(super) fn resolve(&self, registry: &Registry, masks: &[String]) -> Result<Resolved> {
+    /// The settings, with what a recipe fills in and the components that are appended.
+    pub(super) fn resolve(&self, registry: &Registry, appended: Appended) -> Result<Resolved> {
         let draft = Draft::read(self.config.as_deref(), config::DEFAULT, &self.set)?;
-        config::resolve(registry, draft.with_masks(masks))
+        config::resolve(registry, draft.with_appended(appended))
+    }
+}
+
+impl MaskArgs {
+    /// What is appended.
+    pub(super) fn appended(&self) -> Appended {
+        Appended { masks: self.mask.clone(), weights: self.weight.clone(), step_controls: Vec::new() }
+    }
+}
+
+impl TrainArgs {
+    /// What is appended.
+    pub(super) fn appended(&self) -> Appended {
+        Appended { step_controls: self.step_controls.step_control.clone(), ..self.masks.appended() }
     }
 }
 
@@ -135,6 +159,8 @@ pub(super) struct TrainArgs {
     #[command(flatten)]
     pub(super) masks: MaskArgs,
     #[command(flatten)]
+    pub(super) step_controls: StepControlArgs,
+    #[command(flatten)]
     pub(super) plugins: PluginArgs,
     /// Where the policy computes: `cpu`, or `cuda:N` in a host built with CUDA. [default: the config's `train.device`]
     #[arg(long, value_name = "DEVICE")]
@@ -143,7 +169,7 @@ pub(super) struct TrainArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) output_dir: Option<PathBuf>,
     /// Goes on with the run in DIR, with its own settings and plugins.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "set", "mask", "device", "output_dir"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "set", "mask", "weight", "step_control", "device", "output_dir"])]
     pub(super) resume: Option<PathBuf>,
     /// Goes on with plugins that are not the files that the run used so far.
     #[arg(long, requires = "resume")]
@@ -200,7 +226,7 @@ pub(super) struct SftArgs {
 
 #[derive(Args)]
 pub(super) struct ReplayArgs {
-    /// Settings as TOML, of which the `[[mask]]` tables count; without it, the mask of the plugin's recipe.
+    /// Settings as TOML, of which the `[[mask]]` and `[[weight]]` tables count; without it, those of the plugin's recipe.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// Overrides one setting, as in `mask.0.fisher_threshold=1e-3`. Repeatable.
@@ -217,7 +243,7 @@ pub(super) struct ReplayArgs {
     /// What features are rounded to on a CUDA device.
     #[arg(long, value_name = "DTYPE", value_parser = PossibleValuesParser::new(Dtype::NAMES.map(|(name, _)| name)), default_value = "f32")]
     pub(super) dtype: String,
-    /// Where the results go: one file per batch, named like it, with `keep` and every per-token array.
+    /// Where the results go: one file per batch, named like it, with `keep`, `weights` where there are any, and every per-token array.
     #[arg(long, value_name = "DIR", required_unless_present = "sweep")]
     pub(super) out: Option<PathBuf>,
     /// Prints what the masks reject at each of POINTS values of one setting, the others as configured; KEY as for `--set`.
@@ -238,7 +264,7 @@ pub(super) struct NewPluginArgs {
     /// The crate's name: lowercase letters, digits, `-` and `_`.
     pub(super) name: String,
     /// The extension point of its component.
-    #[arg(long, value_name = "POINT", value_parser = PossibleValuesParser::new(Point::ALL.map(Point::name)), default_value = "mask")]
+    #[arg(long, value_name = "POINT", value_parser = PossibleValuesParser::new(Point::ALL.map(flag_name)), default_value = flag_name(Point::Mask))]
     pub(super) point: String,
     /// `capo-plugin`: its folder, a version to take from the registry, or the URL of a git repository. [default: a copy in the new
     /// crate's folder `vendor`]
@@ -247,4 +273,12 @@ pub(super) struct NewPluginArgs {
     /// Where the crate's folder goes.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(super) dir: PathBuf,
+}
+
+/// What the command line calls a point: its name with `-`.
+pub(super) fn flag_name(point: Point) -> &'static str {
+    match point {
+        Point::StepControl => "step-control",
+        other => other.name(),
+    }
 }

@@ -8,6 +8,7 @@ use capo_loader::watchdog::Watchdog;
 
 use super::Failure;
 use super::args::EvalArgs;
+use crate::config::Appended;
 use crate::data::{Purpose, Tokenizer};
 use crate::eval::{self, Exam, Grader};
 use crate::metrics::sink::WarningSink;
@@ -22,7 +23,7 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
             files::check_replaceable(path)?;
         }
         let registry = args.plugins.open()?;
-        let config = args.config.resolve(&registry, &[])?.config;
+        let config = args.config.resolve(&registry, Appended::default())?.config;
         ensure!(
             args.model.is_some() || !config.model.fresh_weights,
             "`model.fresh_weights` is true: there is no model to measure (name one with `--model`)"

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
 use capo_plugin::Point;
 
-use super::args::NewPluginArgs;
+use super::args::{NewPluginArgs, flag_name};
 use super::vendor;
 use crate::report::terminal::say;
 
@@ -65,11 +65,12 @@ const TAKEN: [&str; 46] = [
 
 /// Makes the crate, and says what comes next.
 pub(super) fn run(args: &NewPluginArgs) -> Result<()> {
-    let point = Point::ALL.into_iter().find(|point| point.name() == args.point).unwrap_or(Point::Mask);
+    let point = Point::ALL.into_iter().find(|point| flag_name(*point) == args.point).unwrap_or(Point::Mask);
     let new = NewPlugin { name: &args.name, point, capo_plugin: args.capo_plugin.as_deref(), dir: &args.dir };
     let folder = create(&new)?;
     let (name, library, setting) = (&args.name, library(&args.name), setting(&args.name, point));
-    say(&format!("made `{}` with the {} `{name}.{}`; next:", folder.display(), point.name(), point.name()));
+    let (kind, id) = (point.name().replace('_', " "), flag_name(point));
+    say(&format!("made `{}` with the {kind} `{name}.{id}`; next:", folder.display()));
     say(&format!("  cd {}\n  cargo test\n  cargo build --release", folder.display()));
     say(&format!("  host train --plugin target/release/{library} {setting}"));
     Ok(())
@@ -124,6 +125,7 @@ fn create(new: &NewPlugin<'_>) -> Result<PathBuf> {
 fn setting(name: &str, point: Point) -> String {
     let point_name = point.name();
     match point {
+        Point::Weight | Point::StepControl => format!("--{0} {name}.{0}", flag_name(point)),
         Point::Reward | Point::Mask => format!("--set '{point_name}=[{{use=\"{name}.{point_name}\"}}]'"),
         Point::Advantage | Point::Objective => format!("--set {point_name}.use={name}.{point_name}"),
     }
@@ -147,6 +149,12 @@ fn templates(point: Point) -> [(&'static str, &'static str); 5] {
             (include_str!("../../templates/objective/lib.rs"), include_str!("../../templates/objective/tests.rs"))
         }
         Point::Mask => (include_str!("../../templates/mask/lib.rs"), include_str!("../../templates/mask/tests.rs")),
+        Point::Weight => {
+            (include_str!("../../templates/weight/lib.rs"), include_str!("../../templates/weight/tests.rs"))
+        }
+        Point::StepControl => {
+            (include_str!("../../templates/step_control/lib.rs"), include_str!("../../templates/step_control/tests.rs"))
+        }
     };
     [
         (".gitignore", include_str!("../../templates/gitignore")),
@@ -161,7 +169,7 @@ fn fill(template: &str, new: &NewPlugin<'_>, source: &str) -> String {
     template
         .replace("plugin-source", source)
         .replace("plugin-setting", &setting(new.name, new.point))
-        .replace("plugin-point", new.point.name())
+        .replace("plugin-point", flag_name(new.point))
         .replace("libplugin_name.so", &library(new.name))
         .replace("plugin-name", new.name)
 }

@@ -50,7 +50,7 @@ fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
     }
     args.dump_batches.as_deref().map_or(Ok(()), directory::check_unused)?;
     let registry = args.plugins.open()?;
-    let resolved = args.config.resolve(&registry, &args.masks.mask)?;
+    let resolved = args.config.resolve(&registry, args.appended())?;
     let sources = sources(&resolved, &registry);
     let mut config = resolved.config;
     if let Some(dir) = &args.output_dir {

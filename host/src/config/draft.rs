@@ -14,7 +14,7 @@ use super::{Config, Sizes};
 use crate::reward::RewardConfig;
 
 /// The sections that recipes fill in and that belong to components.
-pub(super) const COMPONENT_SECTIONS: [&str; 3] = ["advantage", "objective", "mask"];
+pub(super) const COMPONENT_SECTIONS: [&str; 5] = ["advantage", "objective", "mask", "weight", "step_control"];
 
 /// A config before its components are chosen.
 #[derive(Debug)]
@@ -24,8 +24,29 @@ pub struct Draft {
     pub(super) given: BTreeSet<String>,
     origin: String,
     sets: Vec<(String, Value)>,
-    /// Masks to append, by their ids.
-    masks: Vec<String>,
+    appended: Appended,
+}
+
+/// Components to append to those of a config or recipe, by their ids.
+#[derive(Debug, Clone, Default)]
+pub struct Appended {
+    /// To `[[mask]]`.
+    pub masks: Vec<String>,
+    /// To `[[weight]]`.
+    pub weights: Vec<String>,
+    /// To `[[step_control]]`.
+    pub step_controls: Vec<String>,
+}
+
+impl Appended {
+    /// With the section and the flag that names it.
+    fn lists(&self) -> [(&'static str, &'static str, &[String]); 3] {
+        [
+            ("mask", "--mask", &self.masks),
+            ("weight", "--weight", &self.weights),
+            ("step_control", "--step-control", &self.step_controls),
+        ]
+    }
 }
 
 impl Draft {
@@ -55,7 +76,7 @@ impl Draft {
         table.extend(file);
         let origin = if sets.is_empty() { origin } else { format!("{origin} and `--set`") };
         let sets = sets.iter().map(|set| parse_set(set)).collect::<Result<_>>()?;
-        let mut draft = Self { table, given, origin, sets, masks: Vec::new() };
+        let mut draft = Self { table, given, origin, sets, appended: Appended::default() };
         draft.apply_sets(Phase::BeforeRecipe)?;
         Ok(draft)
     }
@@ -66,21 +87,21 @@ impl Draft {
         &self.origin
     }
 
-    /// Appends masks to those of the config or the recipe, by their ids.
+    /// Appends components to those of the config or the recipe.
     #[must_use]
-    pub fn with_masks(mut self, ids: &[String]) -> Self {
-        self.masks.extend_from_slice(ids);
-        self
+    pub fn with_appended(self, appended: Appended) -> Self {
+        Self { appended, ..self }
     }
 
-    /// Where the settings came from, in words: the file, the paths of overrides, masks that were appended.
+    /// Where the settings came from, in words: the file, the paths of overrides, components that were appended.
     #[must_use]
     pub fn sources(&self) -> String {
         let paths = self.sets.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>().join(", ");
         let file = self.origin.trim_end_matches(" and `--set`").replace('`', "");
         let sets = if paths.is_empty() { String::new() } else { format!("; --set {paths}") };
-        let masks = if self.masks.is_empty() { String::new() } else { format!("; --mask {}", self.masks.join(", ")) };
-        file + &sets + &masks
+        let lists = self.appended.lists().into_iter().filter(|(_, _, ids)| !ids.is_empty());
+        let appended: String = lists.map(|(_, flag, ids)| format!("; {flag} {}", ids.join(", "))).collect();
+        file + &sets + &appended
     }
 
     /// The recipe that the config names.
@@ -121,6 +142,8 @@ impl Draft {
             "advantage",
             "objective",
             "mask",
+            "weight",
+            "step_control",
             "reward",
         ])?;
         let mut config = Config {
@@ -133,11 +156,9 @@ impl Draft {
             logging: self.section("logging")?,
             advantage: self.component("advantage")?,
             objective: self.component("objective")?,
-            mask: self
-                .list("mask")?
-                .into_iter()
-                .map(|value| to_component("[[mask]]", value, &self.origin))
-                .collect::<Result<_>>()?,
+            mask: self.components("mask")?,
+            weight: self.components("weight")?,
+            step_control: self.components("step_control")?,
             reward: self
                 .list("reward")?
                 .into_iter()
@@ -150,14 +171,14 @@ impl Draft {
         Ok(config)
     }
 
-    /// The `[[mask]]` tables alone, for a replay; other sections may stand beside them.
+    /// The `[[mask]]` and `[[weight]]` tables alone, for a replay; other sections may stand beside them.
     ///
     /// # Errors
     ///
     /// A table without `use`, an override of something that is not there.
-    pub fn masks(mut self) -> Result<Vec<ComponentConfig>> {
+    pub fn masks_and_weights(mut self) -> Result<(Vec<ComponentConfig>, Vec<ComponentConfig>)> {
         self.apply_components()?;
-        self.list("mask")?.into_iter().map(|value| to_component("[[mask]]", value, &self.origin)).collect()
+        Ok((self.components("mask")?, self.components("weight")?))
     }
 
     /// Refuses sections other than `known`.
@@ -173,13 +194,13 @@ impl Draft {
         }
     }
 
-    /// Appends masks, then overrides what belongs to components.
+    /// Appends components, then overrides what belongs to components.
     fn apply_components(&mut self) -> Result<()> {
-        let mut masks = self.list("mask")?;
         let table = |id: &String| Value::Table(Table::from_iter([("use".to_owned(), Value::String(id.clone()))]));
-        masks.extend(self.masks.iter().map(table));
-        if !self.masks.is_empty() {
-            self.table.insert("mask".into(), Value::Array(masks));
+        for (section, _, ids) in self.appended.clone().lists().into_iter().filter(|(_, _, ids)| !ids.is_empty()) {
+            let mut list = self.list(section)?;
+            list.extend(ids.iter().map(table));
+            self.table.insert(section.into(), Value::Array(list));
         }
         self.apply_sets(Phase::AfterRecipe)
     }
@@ -192,7 +213,7 @@ impl Draft {
                 _ => self.given.extend([format!("{section}.{}", key.split('.').next().unwrap_or_default())]),
             }
             self.given.insert(section.to_owned());
-            let by_name = ["mask", "reward"].contains(&section);
+            let by_name = ["mask", "weight", "step_control", "reward"].contains(&section);
             let path = if by_name { numbered(&self.table, section, path)? } else { path.clone() };
             set(&mut self.table, &path, value.clone())?;
         }
@@ -215,6 +236,11 @@ impl Draft {
             Some(Value::Array(values)) => Ok(values.clone()),
             Some(_) => bail!("`[{name}]` in {} is one table (write `[[{name}]]`: there can be several)", self.origin),
         }
+    }
+
+    fn components(&self, section: &str) -> Result<Vec<ComponentConfig>> {
+        let component = |value| to_component(&format!("[[{section}]]"), value, &self.origin);
+        self.list(section)?.into_iter().map(component).collect()
     }
 
     fn component(&self, section: &str) -> Result<ComponentConfig> {

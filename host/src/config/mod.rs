@@ -9,7 +9,7 @@ mod sizes;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use capo_loader::{ComponentConfig, mask_names};
+use capo_loader::{Choice, ComponentConfig, component_names};
 use serde::{Deserialize, Serialize};
 
 use crate::data::{Columns, Dataset, Demands, OnBadRow, Purpose, Tokenizer};
@@ -18,7 +18,7 @@ use crate::model::device::{self, Dtype};
 use crate::optim::ScheduleKind;
 use crate::reward::RewardConfig;
 
-pub use draft::Draft;
+pub use draft::{Appended, Draft};
 pub use recipe::{Resolved, resolve};
 pub(crate) use sets::{parse_set, set};
 pub use sizes::Sizes;
@@ -50,6 +50,12 @@ pub struct Config {
     pub objective: ComponentConfig,
     /// `[[mask]]`, in order
     pub mask: Vec<ComponentConfig>,
+    /// `[[weight]]`, in order
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub weight: Vec<ComponentConfig>,
+    /// `[[step_control]]`, in order
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub step_control: Vec<ComponentConfig>,
     /// `[[reward]]`; rewards are summed
     pub reward: Vec<RewardConfig>,
     /// What follows from the settings; computed when they are checked.
@@ -278,12 +284,25 @@ impl Default for LoggingConfig {
 }
 
 impl Config {
-    /// The ids of the run's components: rewards, advantage, objective, masks.
+    /// The names in reports of the run's components: rewards, advantage, objective, masks, weights, step controls.
     #[must_use]
     pub fn component_ids(&self) -> Vec<String> {
         let rewards = self.reward.iter().map(|reward| reward.id.clone());
         let others = [&self.advantage, &self.objective].map(|component| component.id.clone());
-        rewards.chain(others).chain(mask_names(&self.mask)).collect()
+        let lists = [&self.mask, &self.weight, &self.step_control].into_iter().flat_map(|list| component_names(list));
+        rewards.chain(others).chain(lists).collect()
+    }
+
+    /// The run's components besides its rewards.
+    #[must_use]
+    pub fn choice(&self) -> Choice<'_> {
+        Choice {
+            advantage: &self.advantage,
+            objective: &self.objective,
+            masks: &self.mask,
+            weights: &self.weight,
+            step_controls: &self.step_control,
+        }
     }
 
     /// Makes the paths of model and data absolute, so that the run can be resumed from any directory.

@@ -148,7 +148,10 @@ mod tests {
     #[test]
     fn the_first_revision_holds_components_alone() {
         let error = draft(&[]).merge_recipe("old", TUNED, false).unwrap_err().to_string();
-        assert_eq!(error, "recipe `old` has a section `train` (it may hold `advantage`, `objective`, `mask`)");
+        assert_eq!(
+            error,
+            "recipe `old` has a section `train` (it may hold `advantage`, `objective`, `mask`, `weight`, `step_control`)"
+        );
     }
 
     #[test]

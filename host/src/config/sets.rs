@@ -1,7 +1,7 @@
 //! `--set section.key=value`: reading it, and putting the value where its path says.
 
 use anyhow::{Result, bail};
-use capo_loader::{ComponentConfig, mask_names};
+use capo_loader::{ComponentConfig, component_names};
 use toml::{Table, Value};
 
 /// Most parts of a dotted key: what is nested without end cannot even be dropped.
@@ -76,8 +76,12 @@ pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<Strin
         Some(_) => return Ok(path.to_owned()),
     };
     if entries.is_empty() {
-        let advice = if section == "mask" { "add one with `--mask ID`" } else { "name one in a config" };
-        bail!("`--set {path}=...`: this run has no {section} ({advice}; `host plugins` lists those on offer)");
+        let advice = match section {
+            "reward" => "name one in a config".to_owned(),
+            _ => format!("add one with `--{} ID`", section.replace('_', "-")),
+        };
+        let what = section.replace('_', " ");
+        bail!("`--set {path}=...`: this run has no {what} ({advice}; `host plugins` lists those on offer)");
     }
     if rest.starts_with(|c: char| c.is_ascii_digit()) {
         return Ok(path.to_owned());
@@ -95,7 +99,8 @@ pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<Strin
     match by_vendor[..] {
         [found] => Ok(number(found)),
         [] => bail!(
-            "`--set {path}=...`: no {section} is called so (there are {}; write `--set {section}.{}.KEY=VALUE` or `--set {section}.0.KEY=VALUE`)",
+            "`--set {path}=...`: no {} is called so (there are {}; write `--set {section}.{}.KEY=VALUE` or `--set {section}.0.KEY=VALUE`)",
+            section.replace('_', " "),
             listed(&names.iter().map(String::as_str).collect::<Vec<_>>()),
             names[0]
         ),
@@ -117,7 +122,7 @@ fn names(entries: &[Value]) -> Vec<String> {
         let id = entry.get("use").and_then(Value::as_str).unwrap_or_default().to_owned();
         ComponentConfig { id, table: Table::new() }
     };
-    mask_names(&entries.iter().map(component).collect::<Vec<_>>())
+    component_names(&entries.iter().map(component).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

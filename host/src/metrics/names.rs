@@ -23,9 +23,21 @@ const HOST: [&str; 12] = [
     "step_time",
 ];
 /// The beginnings of the host's other names.
-const FAMILIES: [&str; 4] = ["completions/", "mask/", "rewards/", "timing_s/"];
+const FAMILIES: [&str; 6] = ["completions/", "mask/", "rewards/", "step_control/", "timing_s/", "weight/"];
 /// What the host says about each mask.
 const OF_MASKS: [&str; 2] = [REJECTION_RATE, REJECTED_GRADIENT];
+/// The mean of the weights of the tokens that reached it, beside the names that a weight records itself.
+pub const MEAN_WEIGHT: &str = "mean";
+/// The share of these tokens whose weight is below 1.
+pub const BELOW_ONE: &str = "below_one";
+/// The share of the gradient that was weighted away.
+pub const WEIGHTED_AWAY: &str = "weighted_away_gradient_share";
+/// The share of the update's length that a step control left.
+pub const APPLIED: &str = "applied";
+/// What the host says about each weight.
+const OF_WEIGHTS: [&str; 3] = [MEAN_WEIGHT, BELOW_ONE, WEIGHTED_AWAY];
+/// What the host says about each step control.
+const OF_STEP_CONTROLS: [&str; 1] = [APPLIED];
 /// What the host says about each reward.
 const OF_REWARDS: [&str; 2] = ["mean", "std"];
 
@@ -35,7 +47,7 @@ pub fn metric_name(point: Point, component: &str, name: &str) -> String {
     match point {
         Point::Reward => format!("rewards/{component}/{name}"),
         Point::Advantage | Point::Objective => name.to_owned(),
-        Point::Mask => format!("{component}/{name}"),
+        Point::Mask | Point::Weight | Point::StepControl => format!("{component}/{name}"),
     }
 }
 
@@ -51,10 +63,16 @@ pub fn is_reserved(point: Point, name: &str) -> bool {
     match point {
         Point::Reward => OF_REWARDS.contains(&name),
         Point::Advantage | Point::Objective => {
-            let of_a_mask = name.rsplit_once('/').is_some_and(|(_, last)| OF_MASKS.contains(&last));
-            of_a_mask || HOST.contains(&name) || FAMILIES.iter().any(|family| name.starts_with(family))
+            let of_another = |(_, last): (&str, &str)| {
+                [&OF_MASKS[..], &OF_WEIGHTS[1..], &OF_STEP_CONTROLS].iter().any(|names| names.contains(&last))
+            };
+            name.rsplit_once('/').is_some_and(of_another)
+                || HOST.contains(&name)
+                || FAMILIES.iter().any(|family| name.starts_with(family))
         }
         Point::Mask => OF_MASKS.contains(&name),
+        Point::Weight => OF_WEIGHTS.contains(&name),
+        Point::StepControl => OF_STEP_CONTROLS.contains(&name),
     }
 }
 

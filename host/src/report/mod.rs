@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use capo_loader::mask::Keep;
+use capo_loader::weight::Weighed;
 use capo_plugin::Point;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::metrics;
-use crate::metrics::names::{REJECTED_GRADIENT, REJECTION_RATE, metric_name};
+use crate::metrics::names::{BELOW_ONE, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, metric_name};
 use crate::model::device::{self, Dtype};
 use crate::optim::StepOutcome;
 use crate::run::checkpoint;
@@ -68,6 +69,11 @@ impl Report {
             run.components.advantage.id(),
             run.components.objective.id(),
         ));
+        let weights: Vec<&str> = run.components.weights.iter().map(capo_plugin::Weight::id).collect();
+        let controls: Vec<&str> = run.components.step_controls.iter().map(capo_plugin::StepControlFn::id).collect();
+        for (title, list) in [("weights", weights), ("step", controls)].iter().filter(|(_, list)| !list.is_empty()) {
+            self.say(&format!("{title:<10} {}", list.join(", ")));
+        }
         sources.iter().for_each(|line| self.say(line));
         if config.train.device != device::CPU || config.train.dtype != Dtype::F32 {
             let dtype = candle_core::DType::from(config.train.dtype);
@@ -231,7 +237,13 @@ pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
 }
 
 /// Records what a step did.
-pub fn record_step(run: &mut Run, batch: &StepBatch, keep: &Keep, reduced: &Reduced, outcome: Option<StepOutcome>) {
+pub fn record_step(
+    run: &mut Run,
+    batch: &StepBatch,
+    (keep, weighed): (&Keep, &Weighed),
+    reduced: &Reduced,
+    outcome: Option<StepOutcome>,
+) {
     let tokens = batch.completion_tokens();
     let rejected = tokens - keep.tokens;
     let learning_rate = run.schedule.learning_rate(run.progress.step);
@@ -253,6 +265,14 @@ pub fn record_step(run: &mut Run, batch: &StepBatch, keep: &Keep, reduced: &Redu
         let name = |name: &str| metric_name(Point::Mask, &by_mask.mask, name);
         metrics.record(&name(REJECTION_RATE), share(by_mask.tokens.len() as u64));
         metrics.record(&name(REJECTED_GRADIENT), *gradient);
+    }
+    for (given, away) in weighed.given.iter().zip(&reduced.weighted_away) {
+        let name = |name: &str| metric_name(Point::Weight, &given.weight, name);
+        let weights = || given.weights.iter().zip(&given.reached).filter(|(_, reached)| **reached == 1);
+        let (count, below) = (weights().count().max(1) as f64, weights().filter(|(weight, _)| **weight < 1.0).count());
+        metrics.record(&name(MEAN_WEIGHT), weights().map(|(weight, _)| f64::from(*weight)).sum::<f64>() / count);
+        metrics.record(&name(BELOW_ONE), below as f64 / count);
+        metrics.record(&name(WEIGHTED_AWAY), *away);
     }
     if let Some(entropy) = &batch.entropy {
         let real = entropy.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);

@@ -6,12 +6,17 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use capo_loader::terminal;
 
 /// The lock's file, in the directory.
 const FILE: &str = "lock";
+
+/// How often the lock's file is looked at before its holder has written who it is, and the pause between two looks.
+const LOOKS: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Held while a process works in a run's directory.
 #[derive(Debug)]
@@ -30,7 +35,7 @@ impl Lock {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let holder = std::fs::read_to_string(&path).unwrap_or_default();
+                let holder = holder(&path);
                 let holder = if holder.is_empty() { "another process" } else { holder.trim_end() };
                 bail!("`{}` is in use by {holder} (wait until it has ended, or stop it)", dir.display());
             }
@@ -51,6 +56,18 @@ impl Lock {
         sign().with_context(|| format!("cannot write `{}`", path.display()))?;
         Ok(Self(file))
     }
+}
+
+/// What the process that has the lock wrote into its file at `path`: nothing where it has not come to that within a moment.
+fn holder(path: &Path) -> String {
+    for _ in 0..LOOKS {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        if text.ends_with('\n') {
+            return text;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    String::new()
 }
 
 /// This machine's name.

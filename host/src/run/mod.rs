@@ -83,7 +83,7 @@ pub struct Run {
     pub held_out: Vec<Example>,
     /// What completions earn.
     pub rewards: Rewards,
-    /// Advantage estimator, objective and masks.
+    /// Advantage estimator, objective, masks, weights and step controls.
     pub components: Components,
     /// What they asked for.
     pub needs: Needs,

@@ -117,7 +117,7 @@ impl Run {
     /// Opens everything but the directory.
     fn open(config: Config, registry: &Registry) -> Result<Self> {
         let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
-        let components = registry.build(&config.advantage, &config.objective, &config.mask, &watchdog)?;
+        let components = registry.build(config.choice(), &watchdog)?;
         check_reduction(&components.objective)?;
         let model_files = embedded::model_files(&config.model.model_name_or_path)?;
         let policy = open_policy(&config, &model_files)?;
@@ -199,9 +199,11 @@ fn open_policy(config: &Config, files: &ModelFiles) -> Result<Policy> {
 
 /// What the components asked for, checked against what there is.
 fn needs(components: &Components, config: &Config, policy: &Policy) -> Result<Needs> {
-    let Components { advantage, objective, masks } = components;
+    let Components { advantage, objective, masks, weights, step_controls } = components;
     let mut asked = vec![(advantage.id(), advantage.inputs()), (objective.id(), objective.inputs())];
     asked.extend(masks.iter().map(|mask| (mask.id(), mask.inputs())));
+    asked.extend(weights.iter().map(|weight| (weight.id(), weight.inputs())));
+    asked.extend(step_controls.iter().map(|control| (control.id(), control.inputs())));
     let k = match (config.train.last_layer_top_k, config.rollout.top_k) {
         (0, 0) => 50,
         (0, top_k) => top_k,

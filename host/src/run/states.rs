@@ -1,5 +1,5 @@
-//! The states of a run's components, as a checkpoint holds them: `component-N.bin` in the order advantage, objective, masks, and
-//! `reward-N.bin` in the order of the rewards.
+//! The states of a run's components, as a checkpoint holds them: `component-N.bin` in the order advantage, objective, masks,
+//! weights, step controls, and `reward-N.bin` in the order of the rewards.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use anyhow::{Result, bail, ensure};
 use capo_loader::files;
 use capo_loader::manifest::SealedFolder;
 use capo_loader::registry::Components;
-use capo_plugin::{Mask, PluginError};
+use capo_plugin::{Mask, PluginError, StepControlFn, Weight};
 
 use super::Run;
 
 /// What the components of a run saved, each with its id.
 pub struct States {
-    /// Advantage, objective, masks.
+    /// Advantage, objective, masks, weights, step controls.
     pub components: Vec<(String, Vec<u8>)>,
     /// Rewards.
     pub rewards: Vec<(String, Vec<u8>)>,
@@ -26,11 +26,17 @@ impl States {
     ///
     /// When a component cannot save it, or it is larger than `train.component_state_limit`.
     pub fn save(run: &Run) -> Result<Self> {
-        let Components { advantage, objective, masks } = &run.components;
+        let Components { advantage, objective, masks, weights, step_controls } = &run.components;
         let mut components =
             vec![state(run, advantage.id(), || advantage.save())?, state(run, objective.id(), || objective.save())?];
         for mask in masks {
             components.push(state(run, mask.id(), || mask.save())?);
+        }
+        for weight in weights {
+            components.push(state(run, weight.id(), || weight.save())?);
+        }
+        for control in step_controls {
+            components.push(state(run, control.id(), || control.save())?);
         }
         let rewards = run.rewards.components().map(|reward| state(run, reward.id(), || reward.save()));
         Ok(Self { components, rewards: rewards.collect::<Result<_>>()? })
@@ -87,19 +93,30 @@ fn check_size(id: &str, bytes: u64, limit: u64) -> Result<()> {
 ///
 /// When the checkpoint belongs to other components or is damaged, or a component refuses its state.
 pub fn load(run: &mut Run, checkpoint: &SealedFolder, components: &[String], rewards: &[String]) -> Result<usize> {
-    let Components { advantage, objective, masks } = &mut run.components;
+    let Components { advantage, objective, masks, weights, step_controls } = &mut run.components;
     let mut ids = vec![advantage.id(), objective.id()];
     ids.extend(masks.iter().map(Mask::id));
+    ids.extend(weights.iter().map(Weight::id));
+    ids.extend(step_controls.iter().map(StepControlFn::id));
     ensure_same(components, &ids)?;
     ensure_same(rewards, &run.rewards.ids())?;
     let (watchdog, mut bytes) = (&run.watchdog, 0);
     let mut state = |file: String| checkpoint.read(&file).inspect(|state| bytes += state.len());
-    let (first, second) = (state(component_file(0))?, state(component_file(1))?);
-    watchdog.watch(&components[0], "load", || advantage.load(&first))?;
-    watchdog.watch(&components[1], "load", || objective.load(&second))?;
-    for (mask, number) in masks.iter_mut().zip(2..) {
+    let mut load = |number: usize, load: &mut dyn FnMut(&[u8]) -> Result<(), PluginError>| -> Result<()> {
         let state = state(component_file(number))?;
-        watchdog.watch(&components[number], "load", || mask.load(&state))?;
+        Ok(watchdog.watch(&components[number], "load", || load(&state))?)
+    };
+    load(0, &mut |state| advantage.load(state))?;
+    load(1, &mut |state| objective.load(state))?;
+    let (first_weight, first_control) = (2 + masks.len(), 2 + masks.len() + weights.len());
+    for (mask, number) in masks.iter_mut().zip(2..) {
+        load(number, &mut |state| mask.load(state))?;
+    }
+    for (weight, number) in weights.iter_mut().zip(first_weight..) {
+        load(number, &mut |state| weight.load(state))?;
+    }
+    for (control, number) in step_controls.iter_mut().zip(first_control..) {
+        load(number, &mut |state| control.load(state))?;
     }
     for (number, reward) in run.rewards.components_mut().enumerate() {
         let state = state(reward_file(number))?;

@@ -9,3 +9,4 @@ pub mod objective;
 pub mod rollout;
 pub mod score;
 pub mod step;
+pub mod weight;

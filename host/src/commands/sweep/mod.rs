@@ -1,21 +1,19 @@
-//! Masks over recorded batches again and again, one setting at another value each time: what every value would reject.
+//! Masks and weights over recorded batches again and again, one setting at another value each time: what every value would reject.
 
 mod range;
 mod target;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-
-use anyhow::{Result, ensure};
-use capo_loader::registry::Registry;
-use capo_loader::replay::{check_any, replay_step};
-use capo_loader::upload::Device;
-use capo_loader::watchdog::Watchdog;
-use capo_loader::{ComponentConfig, RecordedBatch, batch_file, mask_names};
-use capo_plugin::Mask;
 
 use crate::metrics::sink::WarningSink;
 use crate::report::terminal::{grouped, percent};
+use anyhow::{Result, ensure};
+use capo_loader::registry::Registry;
+use capo_loader::replay::{Deciders, check_any, replay_step};
+use capo_loader::upload::Device;
+use capo_loader::watchdog::Watchdog;
+use capo_loader::{ComponentConfig, RecordedBatch, batch_file, component_names};
 
 pub use range::Range;
 pub use target::{Found, Target, search};
@@ -45,15 +43,46 @@ struct Counts {
     all: Count,
     /// Of each mask, in order; each sees what those before it left.
     by_mask: Vec<Count>,
+    /// Of all tokens, dropped ones as 0; none without weights.
+    mean_weight: Option<f64>,
 }
 
-/// The masks of a configuration with one override, `KEY=VALUE`.
-type Masks<'a> = &'a dyn Fn(Option<String>) -> Result<Vec<ComponentConfig>>;
+/// The masks and weights of a configuration.
+#[derive(serde::Serialize)]
+pub struct Chosen {
+    /// `[[mask]]`
+    #[serde(rename = "mask", skip_serializing_if = "Vec::is_empty")]
+    pub masks: Vec<ComponentConfig>,
+    /// `[[weight]]`
+    #[serde(rename = "weight", skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<ComponentConfig>,
+}
+
+impl Chosen {
+    /// What they are called in reports.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        [&self.masks, &self.weights].into_iter().flat_map(|list| component_names(list)).collect()
+    }
+
+    /// Builds them.
+    ///
+    /// # Errors
+    ///
+    /// When an id is unknown or at the wrong point, or a component refuses its table.
+    pub fn build(&self, registry: &Registry, watchdog: &Watchdog) -> Result<Deciders> {
+        let (masks, weights) = (registry.masks(&self.masks, watchdog)?, registry.weights(&self.weights, watchdog)?);
+        Ok(Deciders { masks, weights })
+    }
+}
+
+/// What a configuration with one override, `KEY=VALUE`, chooses.
+type Choose<'a> = &'a dyn Fn(Option<String>) -> Result<Chosen>;
 
 /// Replays of the same batches at different settings.
 pub struct Sweep<'a> {
     registry: &'a Registry,
-    masks: Masks<'a>,
+    choose: Choose<'a>,
     paths: &'a [PathBuf],
     /// Where masks find a batch's large arrays, if not in host memory.
     device: Option<&'a Device>,
@@ -64,20 +93,20 @@ pub struct Sweep<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    /// Makes sure that the masks can be built at the ends of every range, and reads the batches.
+    /// Makes sure that all can be built at the ends of every range, and reads the batches.
     ///
     /// # Errors
     ///
-    /// A mask's own sentence about its keys, no mask at all, a file that is not a batch.
+    /// A component's own sentence about its keys, no mask or weight at all, a file that is not a batch.
     pub fn open(
         registry: &'a Registry,
-        masks: Masks<'a>,
+        choose: Choose<'a>,
         paths: &'a [PathBuf],
         device: Option<&'a Device>,
         ranges: &[Range],
     ) -> Result<Self> {
-        let (warned, watchdog) = (BTreeSet::new(), Watchdog::start(0, mask_names(&masks(None)?)));
-        let mut sweep = Self { registry, masks, paths, device, held: None, warned, watchdog };
+        let (warned, watchdog) = (BTreeSet::new(), Watchdog::start(0, choose(None)?.names()));
+        let mut sweep = Self { registry, choose, paths, device, held: None, warned, watchdog };
         for range in ranges {
             let values = range.values();
             for &value in [values.first(), values.last()].into_iter().flatten() {
@@ -116,7 +145,7 @@ impl<'a> Sweep<'a> {
         let texts = range.column(&values);
         let name = range.key.rsplit('.').next().unwrap_or_default();
         let width = texts.iter().map(String::len).max().unwrap_or_default().max(name.len());
-        let ids: Vec<String> = self.build(range, values[0])?.iter().map(|mask| mask.id().to_owned()).collect();
+        let ids: Vec<String> = self.build(range, values[0])?.masks.iter().map(|mask| mask.id().to_owned()).collect();
         for (value, text) in values.into_iter().zip(&texts) {
             let found = self.replay(range, value)?;
             ensure!(found.all.tokens > 0, "the batches hold no completion token (record others)");
@@ -124,10 +153,20 @@ impl<'a> Sweep<'a> {
                 let (batches, tokens) = (self.paths.len(), grouped(found.all.tokens));
                 let plural = if batches == 1 { "" } else { "es" };
                 say(&format!("`{}` over {batches} batch{plural}, {tokens} tokens\n", range.key));
-                say(&format!("  {name:>width$}  {:>10}  {:>7}{}", "rejected", "rate", heads(&ids)));
+                say(&format!(
+                    "  {name:>width$}  {:>10}  {:>7}{}{}",
+                    "rejected",
+                    "rate",
+                    heads(&ids),
+                    weight_head(&found)
+                ));
             }
             let (rejected, rate) = (grouped(found.all.rejected), percent(found.all.rate()));
-            say(&format!("  {text:>width$}  {rejected:>10}  {rate:>7}{}", cells(&ids, &found.by_mask)));
+            say(&format!(
+                "  {text:>width$}  {rejected:>10}  {rate:>7}{}{}",
+                cells(&ids, &found.by_mask),
+                weight_cell(&found)
+            ));
             counts.push((value, found.all));
         }
         Ok(counts)
@@ -148,31 +187,32 @@ impl<'a> Sweep<'a> {
         let (rate, rejected, tokens) = (percent(count.rate()), grouped(count.rejected), grouped(count.tokens));
         say(&format!("target {target}: {text} rejects {rate} ({rejected} of {tokens}){replays}\n"));
         say(&format!("  --set {key}={text}\n"));
-        let masks = (self.masks)(Some(format!("{key}={text}")))?;
+        let chosen = (self.choose)(Some(format!("{key}={text}")))?;
         let name = key.rsplit('.').next().unwrap_or_default();
         // The serializer writes small numbers out in full.
         let (long, short) = (format!("{name} = {}", toml::Value::Float(value)), format!("{name} = {text}"));
-        for line in toml::to_string(&BTreeMap::from([("mask", masks)]))?.lines() {
+        for line in toml::to_string(&chosen)?.lines() {
             say(format!("  {}", if line == long { &short } else { line }).trim_end());
         }
         Ok(())
     }
 
-    fn build(&self, range: &Range, value: f64) -> Result<Vec<Mask>> {
-        let masks = (self.masks)(Some(format!("{}={}", range.key, range.text(value))))?;
-        self.registry.masks(&masks, &self.watchdog)
+    fn build(&self, range: &Range, value: f64) -> Result<Deciders> {
+        (self.choose)(Some(format!("{}={}", range.key, range.text(value))))?.build(self.registry, &self.watchdog)
     }
 
-    /// Runs fresh masks over all batches, in order.
+    /// Runs fresh masks and weights over all batches, in order.
     fn replay(&mut self, range: &Range, value: f64) -> Result<Counts> {
-        let mut masks = self.build(range, value)?;
+        let mut deciders = self.build(range, value)?;
         let mut all = Count { rejected: 0, tokens: 0 };
-        let mut by_mask = vec![all; masks.len()];
+        let mut by_mask = vec![all; deciders.masks.len()];
+        let mut weight = 0.0;
         let mut sink = WarningSink { warned: &mut self.warned, watchdog: &self.watchdog };
         let mut step = |path: &Path, batch: &RecordedBatch| -> Result<()> {
-            let keep = replay_step(&mut masks, &mut sink, path, self.device, batch)?;
+            let (keep, weighed) = replay_step(&mut deciders, &mut sink, path, self.device, batch)?;
             let tokens = batch.completion_tokens();
             let rejected = keep.rejected.iter().map(|rejected| rejected.tokens.len() as u64);
+            weight += weighed.weights.iter().map(|&weight| f64::from(weight)).sum::<f64>();
             let own = by_mask.iter_mut().zip(rejected);
             let total = (&mut all, tokens - keep.tokens);
             own.chain([total]).for_each(|(count, rejected)| {
@@ -185,8 +225,18 @@ impl<'a> Sweep<'a> {
             Some(held) => self.paths.iter().zip(held).try_for_each(|(path, batch)| step(path, batch))?,
             None => self.paths.iter().try_for_each(|path| step(path, &batch_file::read(path)?))?,
         }
-        Ok(Counts { all, by_mask })
+        let mean_weight = (!deciders.weights.is_empty()).then(|| weight / all.tokens.max(1) as f64);
+        Ok(Counts { all, by_mask, mean_weight })
     }
+}
+
+/// Heading and cell of the mean weight, where there are weights.
+fn weight_head(counts: &Counts) -> &'static str {
+    counts.mean_weight.map_or("", |_| "  mean weight")
+}
+
+fn weight_cell(counts: &Counts) -> String {
+    counts.mean_weight.map_or_else(String::new, |mean| format!("  {mean:>11.3}"))
 }
 
 /// Headings of the masks' own rates; a single mask's is the rate of all.

@@ -1,0 +1,73 @@
+//! Weights, one after another: how much each token that the masks left counts in the gradient.
+
+use anyhow::Result;
+use capo_plugin::{Batch, Sink, Weight};
+
+use crate::mask::Keep;
+
+/// What the weights made of the tokens that the masks left.
+#[derive(Debug)]
+pub struct Weighed {
+    /// `[B, T]`: the product of all weights; 0 for dropped tokens and padding.
+    pub weights: Vec<f32>,
+    /// What each weight gave, in the weights' order.
+    pub given: Vec<Given>,
+}
+
+/// What one weight gave the tokens that were left to it.
+#[derive(Debug)]
+pub struct Given {
+    /// The weight's name in reports.
+    pub weight: String,
+    /// `[B, T]`.
+    pub weights: Vec<f32>,
+    /// `[B, T]`: 1 for the tokens that reached it.
+    pub reached: Vec<u8>,
+}
+
+/// Applies the weights in order and multiplies them; a token of weight 0 leaves `keep` as if a mask had dropped it.
+///
+/// # Errors
+///
+/// A weight's own sentence, or the rule that it broke; a product that is too large.
+pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, keep: &mut Keep) -> Result<Weighed> {
+    let mut product: Vec<f32> = keep.keep.iter().map(|&keep| f32::from(keep)).collect();
+    let mut given = Vec::with_capacity(weights.len());
+    for weight in weights {
+        let (mut own, reached) = (vec![0.0; product.len()], keep.keep.clone());
+        weight.weigh(sink, batch, &keep.keep, &mut own)?;
+        for ((product, own), keep) in product.iter_mut().zip(&own).zip(&mut keep.keep) {
+            *product *= own;
+            *keep &= u8::from(*product != 0.0);
+        }
+        given.push(Given { weight: weight.id().to_owned(), weights: own, reached });
+    }
+    if let Some(at) = product.iter().position(|weight| !weight.is_finite()) {
+        let tokens = batch.dims.tokens.max(1) as usize;
+        let (completion, token) = (at / tokens, at % tokens);
+        anyhow::bail!(
+            "the weights of completion {completion}, token {token} multiply to more than {:e} (lower one of them)",
+            f32::MAX
+        );
+    }
+    keep.tokens = keep.keep.iter().map(|&keep| u64::from(keep)).sum();
+    Ok(Weighed { weights: product, given })
+}
+
+/// Tells every weight how the step ended.
+///
+/// # Errors
+///
+/// A weight's own sentence.
+pub fn step_end(
+    weights: &mut [Weight],
+    sink: &mut dyn Sink,
+    batch: &Batch<'_>,
+    weighed: &Weighed,
+    taken: bool,
+) -> Result<()> {
+    for weight in weights {
+        weight.step_end(sink, batch, &weighed.weights, taken)?;
+    }
+    Ok(())
+}
