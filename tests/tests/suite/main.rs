@@ -38,6 +38,7 @@ mod terminal;
 mod trajectory;
 mod trust;
 mod tutorial;
+mod weights;
 
 /// One quick step without evaluation.
 const ONE_STEP: &str = "--set train.max_steps=1 --set eval.num_prompts=0";
