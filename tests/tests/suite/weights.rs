@@ -1,6 +1,6 @@
 //! Weights in a run: 1 is no weight, 0 is a mask, several multiply, and the rest is theirs as it is a mask's.
 
-use tests::{Folder, RunDir};
+use tests::{Folder, RunDir, artifacts};
 
 use crate::FOUR_STEPS;
 
@@ -69,6 +69,15 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
         let _ = train(&folder, &name, &["stateful", "half"], &["stateful"], &format!("--stop-after {step}"));
         folder.resume(&name).assert_same(&whole);
     }
+}
+
+#[test]
+fn the_example_weighs() {
+    let library = artifacts::example("surprise-weight", "dev");
+    let keys = "--weight example.surprise-weight --set weight.example.surprise-weight.max_nats=0.5";
+    let run = Folder::new().train("run", &format!("--plugin {} {keys} {FOUR_STEPS}", library.display()));
+    let means = run.metric("example.surprise-weight/mean");
+    assert!(means.iter().all(|mean| (0.5..1.0).contains(mean)), "{means:?}");
 }
 
 #[test]
