@@ -4,7 +4,8 @@ use candle_core::{DType, Device, Tensor};
 
 use super::ops::tests::{distance, generic};
 use super::*;
-use crate::optim::{AdamW, AdamWConfig, global_norm};
+use crate::adamw::AdamWConfig;
+use crate::optim::{Optimizer, OptimizerConfig, global_norm};
 use crate::rng::{fill_standard_normal, stream};
 
 const TEMPERATURE: f64 = 0.8;
@@ -182,11 +183,11 @@ fn completions_in_bf16_are_scored_as_they_were_drawn() {
 fn optimize(dtype: DType) -> Vec<(String, Tensor)> {
     let policy = policy(false).with_dtype(dtype);
     let config = AdamWConfig { weight_decay: 0.1, ..AdamWConfig::default() };
-    let mut optimizer = AdamW::new(policy.params(), config).unwrap();
+    let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(config)).unwrap();
     for _ in 0..3 {
         let gradients = policy.forward(&rows(), TEMPERATURE).unwrap().backward(&seed()).unwrap();
         let norm = global_norm(&gradients).unwrap();
-        let outcome = optimizer.step(policy.params(), &gradients, 1e-2, 0.5 * norm).unwrap();
+        let outcome = optimizer.step(policy.params(), &gradients, None, 1e-2, 0.5 * norm).unwrap();
         assert!(outcome.taken);
     }
     let weights = policy.params().iter().map(|(name, var)| (name.to_owned(), var.as_detached_tensor()));
