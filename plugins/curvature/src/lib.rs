@@ -20,7 +20,7 @@ mod table;
 
 use std::marker::PhantomData;
 
-use capo_core::{CurvatureModel, Loss, Policy, Step};
+use capo_core::{CurvatureModel, Loss, Policy, SecondMoment, Step};
 use capo_plugin::prelude::*;
 use capo_plugin::{Denominator, LastLayer};
 
@@ -135,7 +135,12 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
         if !taken && !rejected_whole {
             return Ok(());
         }
-        let prepared = self.model.prepare(&self.step(batch)?, keep).map_err(failed)?;
+        let step = self.step(batch)?;
+        let seen = match step.optimizer.second_moment {
+            SecondMoment::Kept => keep,
+            SecondMoment::KeptAndRejected => batch.completion_mask,
+        };
+        let prepared = self.model.prepare(&step, seen).map_err(failed)?;
         self.model.commit(&prepared, keep).map_err(failed)
     }
 
@@ -159,6 +164,7 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
 mod tests {
     use super::*;
     use capo_plugin::testing::{self, Fixture};
+    use capo_plugin::{OptimizerInfo, OptimizerKind};
 
     struct Wide;
 
@@ -294,6 +300,22 @@ mod tests {
             fixture.step_end(&mut mask, &none, false).unwrap();
             assert_eq!(mask.save().unwrap() != before, counts);
         }
+    }
+
+    /// The trainer's second moment remembers what was rejected, and the mask's model with it; a table that names Adam does not.
+    #[test]
+    fn rejected_tokens_enter_the_second_moment_where_they_enter_the_trainers() {
+        let keep: Vec<u8> = (0..24).map(|at| at % 2).collect();
+        let state = |kind: OptimizerKind, table: &str| {
+            let optimizer = OptimizerInfo { kind, ..Fixture::new(4, 6).batch().optimizer };
+            let fixture = Fixture::new(4, 6).optimizer(optimizer);
+            let mut mask = testing::mask::<CurvatureMask<Wide>>(table).unwrap();
+            fixture.step_end(&mut mask, &keep, true).unwrap();
+            mask.save().unwrap()
+        };
+        let plain = state(OptimizerKind::ADAMW, "");
+        assert_ne!(state(OptimizerKind::ADAMW_KEPT_AND_REJECTED, ""), plain);
+        assert_eq!(state(OptimizerKind::ADAMW_KEPT_AND_REJECTED, "optimizer = \"adamw\""), plain);
     }
 
     #[test]
