@@ -54,7 +54,8 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
     }
 
     fn step_end(&mut self, _ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<(), PluginError> {
-        self.predictor.step_end(batch, keep, taken)
+        let weights: Vec<f32> = keep.iter().map(|&keep| f32::from(keep)).collect();
+        self.predictor.step_end(batch, &weights, taken)
     }
 
     fn inputs(&self) -> Inputs {
@@ -74,6 +75,7 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
 mod tests {
     use super::*;
     use capo_plugin::testing::{self, Fixture};
+    use capo_plugin::{OptimizerInfo, OptimizerKind};
 
     struct Wide;
 
@@ -209,6 +211,22 @@ mod tests {
             fixture.step_end(&mut mask, &none, false).unwrap();
             assert_eq!(mask.save().unwrap() != before, counts);
         }
+    }
+
+    /// The trainer's second moment remembers what was rejected, and the mask's model with it; a table that names Adam does not.
+    #[test]
+    fn rejected_tokens_enter_the_second_moment_where_they_enter_the_trainers() {
+        let keep: Vec<u8> = (0..24).map(|at| at % 2).collect();
+        let state = |kind: OptimizerKind, table: &str| {
+            let optimizer = OptimizerInfo { kind, ..Fixture::new(4, 6).batch().optimizer };
+            let fixture = Fixture::new(4, 6).optimizer(optimizer);
+            let mut mask = testing::mask::<CurvatureMask<Wide>>(table).unwrap();
+            fixture.step_end(&mut mask, &keep, true).unwrap();
+            mask.save().unwrap()
+        };
+        let plain = state(OptimizerKind::ADAMW, "");
+        assert_ne!(state(OptimizerKind::ADAMW_KEPT_AND_REJECTED, ""), plain);
+        assert_eq!(state(OptimizerKind::ADAMW_KEPT_AND_REJECTED, "optimizer = \"adamw\""), plain);
     }
 
     #[test]

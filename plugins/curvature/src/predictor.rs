@@ -1,6 +1,6 @@
 //! The curvature model over the batches of a trainer: what mask and weight have in common.
 
-use capo_core::{Assessment, CurvatureModel, Loss, Policy, Step};
+use capo_core::{Assessment, CurvatureModel, Loss, Policy, SecondMoment, Step};
 use capo_plugin::prelude::*;
 use capo_plugin::{Denominator, LastLayer};
 
@@ -61,15 +61,21 @@ impl Predictor {
         (vec![1.0; count], vec![-1.0; count])
     }
 
-    /// Takes the optimizer's step into the model's own moments.
-    pub fn step_end(&mut self, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<(), PluginError> {
+    /// Takes the optimizer's step, in which each token weighed `weights[b * T + t]`, into the model's own moments.
+    pub fn step_end(&mut self, batch: &Batch<'_>, weights: &[f32], taken: bool) -> Result<(), PluginError> {
         // A batch rejected whole may count as a step; one whose gradient was not finite has not happened.
-        let rejected_whole = keep.iter().all(|&keep| keep == 0);
+        let rejected_whole = weights.iter().all(|&weight| weight == 0.0);
         if !taken && !rejected_whole {
             return Ok(());
         }
-        let prepared = self.model.prepare(&self.step(batch)?, keep).map_err(failed)?;
-        self.model.commit(&prepared, keep).map_err(failed)
+        let step = self.step(batch)?;
+        let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
+        let seen = match step.optimizer.second_moment {
+            SecondMoment::Kept => &keep,
+            SecondMoment::KeptAndRejected => batch.completion_mask,
+        };
+        let prepared = self.model.prepare(&step, seen).map_err(failed)?;
+        self.model.commit_weighted(&prepared, weights).map_err(failed)
     }
 
     pub fn inputs(&self) -> Inputs {

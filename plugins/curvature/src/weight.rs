@@ -50,8 +50,7 @@ impl TokenWeight for CurvatureWeight {
         weights: &[f32],
         taken: bool,
     ) -> Result<(), PluginError> {
-        let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight != 0.0)).collect();
-        self.predictor.step_end(batch, &keep, taken)
+        self.predictor.step_end(batch, weights, taken)
     }
 
     fn inputs(&self) -> Inputs {

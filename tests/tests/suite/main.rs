@@ -25,6 +25,7 @@ mod metrics;
 mod misbehaviour;
 mod models;
 mod new_plugin;
+mod optimizers;
 mod recipes;
 mod replay;
 mod resume;
