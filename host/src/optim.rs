@@ -80,6 +80,21 @@ impl AdamW {
         Ok((self.exp_avg.get(name).with_context(unknown)?, self.exp_avg_sq.get(name).with_context(unknown)?))
     }
 
+    /// The mean of squared gradients of the weight `name`, and what it is to be divided by to be free of its start at 0; none for an
+    /// optimizer that keeps none.
+    pub fn second_moment(&self, name: &str) -> Result<Option<(&Tensor, f64)>> {
+        let (_, exp_avg_sq) = self.moments(name)?;
+        Ok(Some((exp_avg_sq, 1.0 - self.config.beta2.powf(self.steps_taken as f64))))
+    }
+
+    /// A copy, where the moments lie, that shares no storage with the original.
+    pub fn deep_copy(&self) -> Result<Self> {
+        let copy = |moments: &BTreeMap<String, Tensor>| -> Result<BTreeMap<String, Tensor>> {
+            moments.iter().map(|(name, moment)| Ok((name.clone(), moment.copy()?))).collect()
+        };
+        Ok(Self { exp_avg: copy(&self.exp_avg)?, exp_avg_sq: copy(&self.exp_avg_sq)?, ..*self })
+    }
+
     /// Clips `grads` to `max_grad_norm` (0: no clipping) and updates `params` in place.
     ///
     /// A gradient norm that is not finite changes nothing. Clipping: `torch.nn.utils.clip_grad_norm_`.
