@@ -17,6 +17,7 @@ mod keys;
 mod optimizer;
 mod records;
 mod table;
+mod trainer;
 
 use std::marker::PhantomData;
 
@@ -26,6 +27,7 @@ use capo_plugin::{Denominator, LastLayer};
 
 use optimizer::{Moments, Optimizer};
 use table::Table;
+pub use trainer::trainer_step;
 
 /// The thresholds of a method: what its id stands for when a table does not say.
 pub trait Thresholds: Send {

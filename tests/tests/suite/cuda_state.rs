@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use capo_loader::replay::replay_step;
+use capo_loader::replay::{Deciders, replay_step};
 use capo_loader::upload::{Device, Dtype};
 use capo_loader::{batch_file, open};
-use capo_plugin::Mask;
 use capo_plugin::testing::Records;
 use tests::{artifacts, device};
 
@@ -15,17 +14,17 @@ use crate::replay::{batches, case};
 const TOLERANCE: f32 = 1e-6;
 
 /// A mask of the shared library, as the case `paper-token-adam` has it.
-fn mask() -> Mask {
+fn mask() -> Deciders {
     let image = open::load(&artifacts::file("libcapo.so")).unwrap();
     let keys = r#"{"optimizer": "adam", "fisher_threshold": 1e-3, "hessian_threshold": 0.1}"#;
-    image.mask("capo.curvature", keys).unwrap()
+    Deciders { masks: vec![image.mask("capo.curvature", keys).unwrap()], weights: Vec::new() }
 }
 
 /// Takes `mask` through a batch; its shifts, m_F before m_H.
-fn step(mask: &mut Mask, path: &Path, device: Option<&Device>) -> Vec<f32> {
+fn step(mask: &mut Deciders, path: &Path, device: Option<&Device>) -> Vec<f32> {
     let batch = batch_file::read(path).unwrap();
     let mut records = Records::default();
-    let keep = replay_step(std::slice::from_mut(mask), &mut records, path, device, &batch).unwrap();
+    let (keep, _) = replay_step(mask, &mut records, path, device, &batch).unwrap();
     assert!(keep.tokens > 0);
     let named = |wanted: &str| records.tokens.iter().find(|(name, _)| name == wanted).unwrap().1.clone();
     [named("m_f"), named("m_h")].concat()
@@ -61,20 +60,46 @@ fn crosses_between_cpu_and_device() {
     for path in &batches[..3] {
         assert_close(&step(&mut on_cuda, path, Some(&cuda)), &step(&mut on_cpu, path, None));
     }
-    let (cpu, device) = (on_cpu.save().unwrap(), on_cuda.save().unwrap());
+    let (cpu, device) = (on_cpu.masks[0].save().unwrap(), on_cuda.masks[0].save().unwrap());
     let ((cpu_head, [cpu_first, cpu_second]), (head, [first, second])) = (parts(&cpu), parts(&device));
     assert_eq!(head, cpu_head, "steps, rows and when they were written");
     assert_close(&first, &cpu_first);
     assert_close(&second, &cpu_second);
 
     let expected = step(&mut on_cpu, &batches[3], None);
-    let after = parts(&on_cpu.save().unwrap()).1;
+    let after = parts(&on_cpu.masks[0].save().unwrap()).1;
     for (state, device) in [(&cpu, Some(&cuda)), (&device, None), (&device, Some(&cuda))] {
         let mut resumed = mask();
-        resumed.load(state).unwrap();
+        resumed.masks[0].load(state).unwrap();
         assert_close(&step(&mut resumed, &batches[3], device), &expected);
-        for (found, expected) in parts(&resumed.save().unwrap()).1.iter().zip(&after) {
+        for (found, expected) in parts(&resumed.masks[0].save().unwrap()).1.iter().zip(&after) {
             assert_close(found, expected);
+        }
+    }
+}
+
+/// The curvature weight of the shared library, at the advantages `signal`.
+fn weight(signal: &str) -> Deciders {
+    let image = open::load(&artifacts::file("libcapo.so")).unwrap();
+    let keys = format!(r#"{{"optimizer": "adam", "fisher_threshold": 1e-5, "signal": "{signal}"}}"#);
+    Deciders { masks: Vec::new(), weights: vec![image.weight("capo.curvature-weight", &keys).unwrap()] }
+}
+
+#[test]
+fn weights_are_the_same_on_a_device() {
+    if !device::is_real() && device::emulator().is_none() {
+        return;
+    }
+    let cuda = Device::open("cuda:0", Dtype::F32).unwrap().unwrap();
+    for signal in ["unit", "advantage"] {
+        let (mut on_cpu, mut on_cuda) = (weight(signal), weight(signal));
+        for path in &batches(&case("paper-token-adam"))[..2] {
+            let batch = batch_file::read(path).unwrap();
+            let [expected, found] = [(&mut on_cpu, None), (&mut on_cuda, Some(&cuda))].map(|(weight, device)| {
+                replay_step(weight, &mut Records::default(), path, device, &batch).unwrap().1.weights
+            });
+            assert!(expected.iter().any(|weight| *weight > 0.0 && *weight < 0.9), "{signal}: {expected:?}");
+            assert_close(&found, &expected);
         }
     }
 }
