@@ -54,7 +54,7 @@ fn parts() {
         });
         let ids = (0..batch * (prompt + tokens)).map(|i| (i * i % 31) as u32).collect();
         let rows = Sequences { ids, starts: vec![0; batch], prompt_len: prompt, completion_len: tokens };
-        let wants = Wants { entropy: true, last_layer_k: None };
+        let wants = Wants { entropy: true, ..Wants::default() };
         let scoring = least(|| _ = policy.forward_detached(&rows, 1.0).unwrap().scores(&wants).unwrap());
         let seed = vec![0.01; batch * tokens];
         let training = least(|| {

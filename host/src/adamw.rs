@@ -61,6 +61,12 @@ impl AdamW {
         Ok(Self { config, exp_avg: zeros("exp_avg")?, exp_avg_sq: zeros("exp_avg_sq")? })
     }
 
+    /// A copy that shares no storage with the original.
+    pub fn deep_copy(&self) -> Result<Self> {
+        let (exp_avg, exp_avg_sq) = (self.exp_avg.deep_copy()?, self.exp_avg_sq.deep_copy()?);
+        Ok(Self { config: self.config, exp_avg, exp_avg_sq })
+    }
+
     /// The constants.
     pub fn config(&self) -> &AdamWConfig {
         &self.config

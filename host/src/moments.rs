@@ -66,6 +66,12 @@ impl Moments {
         self.tensors.get_mut(name).with_context(|| unknown(name))
     }
 
+    /// A copy, where these lie, that shares no storage with them.
+    pub fn deep_copy(&self) -> Result<Self> {
+        let copy = self.tensors.iter().map(|(name, moment)| Ok((name.clone(), moment.copy()?)));
+        Ok(Self { kind: self.kind, tensors: copy.collect::<Result<_>>()? })
+    }
+
     /// Adds a copy in host memory to `state`.
     pub fn save(&self, state: &mut State) -> Result<()> {
         for (name, moment) in &self.tensors {

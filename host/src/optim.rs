@@ -102,6 +102,23 @@ impl Optimizer {
         }
     }
 
+    /// The mean of squared gradients of the weight `name`, and what it is to be divided by to be free of its start at 0; none for an
+    /// optimizer that keeps none.
+    pub fn second_moment(&self, name: &str) -> Result<Option<(&Tensor, f64)>> {
+        let Rule::AdamW(adamw) = &self.rule else { return Ok(None) };
+        let correction = 1.0 - adamw.config().beta2.powf(self.steps_taken as f64);
+        Ok(Some((adamw.moments(name)?.1, correction)))
+    }
+
+    /// A copy, where the moments lie, that shares no storage with the original.
+    pub fn deep_copy(&self) -> Result<Self> {
+        let rule = match &self.rule {
+            Rule::AdamW(adamw) => Rule::AdamW(adamw.deep_copy()?),
+            Rule::Sgd(sgd) => Rule::Sgd(sgd.deep_copy()?),
+        };
+        Ok(Self { rule, ..*self })
+    }
+
     /// Clips the gradients to `max_grad_norm` (0: no clipping) and updates `params` in place.
     ///
     /// `grads` are those of what was kept, `rejected` those of what was held back. One factor clips both, by the norm of their sum; the step

@@ -33,6 +33,11 @@ impl Sgd {
         Ok(Self { config, sums: (config.momentum != 0.0).then(sums).transpose()? })
     }
 
+    /// A copy that shares no storage with the original.
+    pub fn deep_copy(&self) -> Result<Self> {
+        Ok(Self { config: self.config, sums: self.sums.as_ref().map(Moments::deep_copy).transpose()? })
+    }
+
     /// The constants.
     pub fn config(&self) -> &SgdConfig {
         &self.config

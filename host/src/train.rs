@@ -1,4 +1,4 @@
-//! The loop: rollout → advantage → objective → mask and weight → backward → step, whatever the algorithm.
+//! The loop: rollout → advantage → objective → mask and weight → backward → step and its control, whatever the algorithm.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,7 @@ use crate::run::{checkpoint, moment};
 use crate::stages::backward::StepGradients;
 use crate::stages::batch::StepBatch;
 use crate::stages::rollout::{self, Sampler};
-use crate::stages::{advantage, backward, mask, objective, score, step, weight};
+use crate::stages::{advantage, backward, control, effect, mask, objective, score, step, weight};
 
 /// Trains until the last step, or until `stop` is set or `stop_after` steps are done, at the end of a rollout.
 ///
@@ -94,12 +94,14 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
 /// Stages 2 to 6 on one optimizer-step batch.
 fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration: u64) -> Result<()> {
     let (info, work) = (run.step_info(iteration), run.work());
+    let measured = effect::is_due(info.step, run.config.train.measure_step);
     let Run { policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, moment, .. } = run;
     let completion_mask = batch.completion_mask.clone();
     let mut sink = StepSink::new(metrics, &completion_mask, Point::Advantage, warned, watchdog);
 
     let timer = sink.metrics.timer("score");
-    let forward = score::fill(policy, reference.as_ref(), optimizer, &mut batch, needs, work)?;
+    let needs = control::needs(*needs, &components.step_controls, measured);
+    let forward = score::fill(policy, reference.as_ref(), optimizer, &mut batch, &needs, work)?;
     end(timer, policy)?;
 
     let timer = sink.metrics.timer("advantage");
@@ -136,9 +138,14 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     // The weights are about to change.
     *moment = None;
     let timer = sink.metrics.timer("step");
+    let before = control::remember(policy, optimizer, &components.step_controls, measured)?;
     let (rate, limit) = (info.optimizer.learning_rate, info.optimizer.max_grad_norm);
     let outcome = gradients.map(|gradients| step::apply(optimizer, policy, &gradients, rate, limit)).transpose()?;
     end(timer, policy)?;
+
+    let step =
+        control::Taken { policy, optimizer, batch: &batch, info: &info, weights: &weighed.weights, work, measured };
+    let outcome = control::apply(&mut components.step_controls, &mut sink, before, outcome, step)?;
 
     let taken = outcome.is_some_and(|outcome| outcome.taken);
     let timer = sink.metrics.timer("mask");

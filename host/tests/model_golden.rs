@@ -139,7 +139,7 @@ fn the_last_layer_data_rebuild_the_scores() {
     let (policy, rows) = (policy("untied"), sequences(&golden, 4));
     let (temperature, k) = (0.7, 5);
     let forward = policy.forward_detached(&rows, temperature).unwrap();
-    let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(k) }).unwrap();
+    let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(k), ..Wants::default() }).unwrap();
     let last_layer = scores.last_layer.unwrap();
     let (data, logits) = (last_layer.to_host().unwrap(), logits(&policy, &forward));
     assert_eq!((data.k, data.width, data.vocab_size), (5, 32, 48));
@@ -158,6 +158,6 @@ fn the_last_layer_data_rebuild_the_scores() {
         let top: Vec<f32> = order[..k].iter().map(|id| row[*id as usize]).collect();
         assert_eq!(data.topk_logits[n * k..][..k], top);
     }
-    let all = forward.scores(&Wants { entropy: false, last_layer_k: Some(1000) }).unwrap();
+    let all = forward.scores(&Wants { last_layer_k: Some(1000), ..Wants::default() }).unwrap();
     assert_eq!(all.last_layer.unwrap().extents(), (32, 48));
 }

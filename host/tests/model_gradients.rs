@@ -145,7 +145,7 @@ fn tokens_in_the_padding_change_nothing() {
 #[test]
 fn the_graph_and_the_detached_pass_agree_and_only_one_has_gradients() {
     let policy = policy(false);
-    let wants = Wants { entropy: true, last_layer_k: Some(3) };
+    let wants = Wants { entropy: true, last_layer_k: Some(3), ..Wants::default() };
     let (graph, detached) =
         (policy.forward(&rows(), TEMPERATURE).unwrap(), policy.forward_detached(&rows(), TEMPERATURE).unwrap());
     let scores = [&graph, &detached].map(|forward| {

@@ -45,7 +45,7 @@ fn child() {
 
     let mut digest = Digest(0xcbf2_9ce4_8422_2325);
     let forward = policy.forward(&batch, 0.9).unwrap();
-    let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(20) }).unwrap();
+    let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(20), ..Wants::default() }).unwrap();
     digest.floats(&scores.logps);
     digest.floats(&scores.entropy.unwrap());
     digest.floats(&scores.last_layer.unwrap().to_host().unwrap().hidden);

@@ -216,6 +216,9 @@ pub struct TrainConfig {
     pub mask_denominator: Denominator,
     /// K of the last-layer inputs; 0 takes the sampler's `top_k`, or 50 where that is off.
     pub last_layer_top_k: usize,
+    /// What every so many-th optimizer step does to the policy is measured and recorded as `step/...`; 0 is off.
+    #[serde(skip_serializing_if = "is_default")]
+    pub measure_step: u64,
     /// Checkpoint interval in optimizer steps; 0 writes one at the end only.
     pub save_steps: u64,
     /// Older checkpoints are deleted; 0 keeps all.
@@ -269,6 +272,7 @@ impl Default for TrainConfig {
             loss_temperature: 1.0,
             mask_denominator: Denominator::Kept,
             last_layer_top_k: 0,
+            measure_step: 0,
             save_steps: 0,
             save_total_limit: 0,
             component_timeout: 600,

@@ -14,6 +14,8 @@ use super::parallel::side_by_side;
 pub struct Wants {
     /// The entropy of each token's distribution.
     pub entropy: bool,
+    /// The features of each token.
+    pub hidden: bool,
     /// The data of the last layer with this many top tokens (at most the whole vocabulary is returned).
     pub last_layer_k: Option<usize>,
 }
@@ -25,6 +27,8 @@ pub struct Scores {
     pub logps: Vec<f32>,
     /// Entropy of `softmax(logits / loss_temperature)`, `[B, T]`, nats.
     pub entropy: Option<Vec<f32>>,
+    /// The features that produced each token's logits, `[B * T, D]`, where the policy computes and in its dtype.
+    pub hidden: Option<Tensor>,
     /// Inputs of curvature models.
     pub last_layer: Option<LastLayer>,
 }
@@ -178,7 +182,8 @@ impl Forward {
             other => other.map(LastLayer::Device),
         };
         let entropy = if wants.entropy { Some(host(&column(2)?)?) } else { None };
-        Ok(Scores { logps: host(&column(0)?)?, entropy, last_layer })
+        let hidden = wants.hidden.then(|| self.hidden()).transpose()?;
+        Ok(Scores { logps: host(&column(0)?)?, entropy, hidden, last_layer })
     }
 }
 

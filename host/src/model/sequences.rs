@@ -50,6 +50,14 @@ impl Sequences {
         Self { ids, starts: self.starts[rows].to_vec(), ..*self }
     }
 
+    /// The rows `rows`, in their order.
+    #[must_use]
+    pub fn select(&self, rows: &[usize]) -> Self {
+        let length = self.prompt_len + self.completion_len;
+        let ids = rows.iter().flat_map(|row| self.ids[row * length..(row + 1) * length].iter().copied()).collect();
+        Self { ids, starts: rows.iter().map(|&row| self.starts[row]).collect(), ..*self }
+    }
+
     /// The columns `from..to` of all rows.
     pub(super) fn columns(&self, from: usize, to: usize) -> Vec<u32> {
         let length = self.prompt_len + self.completion_len;

@@ -46,7 +46,7 @@ fn seed() -> Vec<f32> {
 /// Scores and gradients, as named tensors; `topk_ids` come as numbers.
 fn pass(policy: &Policy) -> Vec<(String, Tensor)> {
     let forward = policy.forward(&rows(), TEMPERATURE).unwrap();
-    let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(7) }).unwrap();
+    let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(7), ..Wants::default() }).unwrap();
     let data = scores.last_layer.unwrap().to_host().unwrap().into_owned();
     let ids = data.topk_ids.iter().map(|id| *id as f32).collect();
     let columns = [
@@ -113,7 +113,7 @@ fn parts_of_the_last_layer_join_wherever_they_lie() {
     let policy = policy(false);
     let last_layer = |range: std::ops::Range<usize>| {
         let forward = policy.forward_detached(&rows().slice(range), TEMPERATURE).unwrap();
-        forward.scores(&Wants { entropy: false, last_layer_k: Some(7) }).unwrap().last_layer.unwrap()
+        forward.scores(&Wants { last_layer_k: Some(7), ..Wants::default() }).unwrap().last_layer.unwrap()
     };
     // Another device's tensors, as far as their owner can tell.
     let elsewhere = |data: LastLayer| {

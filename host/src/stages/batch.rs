@@ -91,6 +91,8 @@ pub struct StepBatch {
     pub ref_logps: Option<Vec<f32>>,
     /// `[B, T]`, nats.
     pub entropy: Option<Vec<f32>>,
+    /// `[B * T, D]`: the features behind each token's logits, for what is measured of the step.
+    pub hidden: Option<candle_core::Tensor>,
     last_layer: Option<LastLayer>,
     lent: Option<LentLayer>,
     /// The head and the optimizer's moments of it.
@@ -150,6 +152,7 @@ impl StepBatch {
             old_logps: None,
             ref_logps: None,
             entropy: None,
+            hidden: None,
             last_layer: None,
             lent: None,
             head_state: None,
@@ -177,6 +180,7 @@ impl StepBatch {
             old_logps: cut(&self.old_logps),
             ref_logps: cut(&self.ref_logps),
             entropy: None,
+            hidden: None,
             last_layer: None,
             lent: None,
             head_state: None,

@@ -3,8 +3,11 @@
 pub mod advantage;
 pub mod backward;
 pub mod batch;
+pub mod control;
+pub mod effect;
 pub mod lend;
 pub mod mask;
+pub mod measure;
 pub mod objective;
 pub mod rollout;
 pub mod score;

@@ -1,6 +1,7 @@
 //! Before the components: what the current policy says about the sampled tokens.
 
 use anyhow::{Result, bail, ensure};
+use candle_core::Tensor;
 use capo_plugin::Inputs;
 
 use crate::model::{Config, Forward, HEAD, LastLayer, Policy, Scores, Wants};
@@ -13,6 +14,8 @@ use crate::stages::lend::HeadState;
 pub struct Needs {
     inputs: Inputs,
     last_layer_k: usize,
+    /// Whether the features are kept, for what is measured of a step.
+    hidden: bool,
 }
 
 /// How the work is split, and at which temperature.
@@ -55,13 +58,19 @@ impl Needs {
             }
             inputs = inputs | *wanted;
         }
-        Ok(Self { inputs, last_layer_k })
+        Ok(Self { inputs, last_layer_k, hidden: false })
     }
 
     /// The same and `more`.
     #[must_use]
     pub fn with(self, more: Inputs) -> Self {
         Self { inputs: self.inputs | more, ..self }
+    }
+
+    /// The same and the features of every token, where `hidden`.
+    #[must_use]
+    pub fn with_hidden(self, hidden: bool) -> Self {
+        Self { hidden, ..self }
     }
 
     /// Whether a reference model is needed.
@@ -86,8 +95,8 @@ pub fn fill(
     needs: &Needs,
     work: Work,
 ) -> Result<Option<Forward>> {
-    let wants =
-        Wants { entropy: true, last_layer_k: needs.inputs.contains(Inputs::LAST_LAYER).then_some(needs.last_layer_k) };
+    let last_layer_k = needs.inputs.contains(Inputs::LAST_LAYER).then_some(needs.last_layer_k);
+    let wants = Wants { entropy: true, hidden: needs.hidden, last_layer_k };
     let whole = work.micro_batch >= batch.dims.completions as usize;
     let (scores, forward) = if whole {
         let forward = policy.forward(&batch.sequences, work.loss_temperature)?;
@@ -99,6 +108,7 @@ pub fn fill(
     batch.old_logps.get_or_insert_with(|| scores.logps.clone());
     batch.logps = scores.logps;
     batch.entropy = scores.entropy;
+    batch.hidden = scores.hidden;
     if let Some(last) = scores.last_layer {
         batch.set_last_layer(last)?;
     }
@@ -122,8 +132,8 @@ pub fn logps(policy: &Policy, batch: &StepBatch, work: Work) -> Result<Vec<f32>>
 
 fn in_parts(policy: &Policy, batch: &StepBatch, wants: &Wants, work: Work) -> Result<Scores> {
     let completions = batch.dims.completions as usize;
-    let mut all = Scores { logps: Vec::new(), entropy: None, last_layer: None };
-    let mut last_layers = Vec::new();
+    let mut all = Scores { logps: Vec::new(), entropy: None, hidden: None, last_layer: None };
+    let (mut hidden, mut last_layers) = (Vec::new(), Vec::new());
     for start in (0..completions).step_by(work.micro_batch) {
         let rows = batch.sequences.slice(start..(start + work.micro_batch).min(completions));
         let part = policy.forward_detached(&rows, work.loss_temperature)?.scores(wants)?;
@@ -131,7 +141,11 @@ fn in_parts(policy: &Policy, batch: &StepBatch, wants: &Wants, work: Work) -> Re
         if let Some(entropy) = part.entropy {
             all.entropy.get_or_insert_default().extend(entropy);
         }
+        hidden.extend(part.hidden);
         last_layers.extend(part.last_layer);
+    }
+    if !hidden.is_empty() {
+        all.hidden = Some(Tensor::cat(&hidden, 0)?);
     }
     if !last_layers.is_empty() {
         all.last_layer = Some(LastLayer::join(last_layers)?);

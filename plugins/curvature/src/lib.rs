@@ -19,6 +19,7 @@ mod optimizer;
 mod predictor;
 mod records;
 mod table;
+mod trainer;
 mod weight;
 
 use std::marker::PhantomData;
@@ -27,6 +28,7 @@ use capo_plugin::prelude::*;
 
 use predictor::Predictor;
 use table::MaskTable;
+pub use trainer::trainer_step;
 pub use weight::CurvatureWeight;
 
 /// The thresholds of a method: what its id stands for when a table does not say.

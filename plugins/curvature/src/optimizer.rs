@@ -49,6 +49,12 @@ pub(crate) enum Moments {
 }
 
 impl Optimizer {
+    /// The trainer's own, with its constants.
+    pub fn of_trainer() -> Self {
+        let adam = Adam { beta1: None, beta2: None, eps: None };
+        Self { choice: OptimizerChoice::Host, adam, moments: Moments::Own }
+    }
+
     /// What the core models.
     pub fn model(&self, batch: &Batch<'_>) -> Result<OptimizerModel, PluginError> {
         let host = batch.optimizer;

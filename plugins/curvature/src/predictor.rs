@@ -108,7 +108,7 @@ impl Predictor {
 }
 
 /// The trainer's loss, as the batch describes it.
-fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
+pub(crate) fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
     let reduction = match batch.reduction {
         Reduction::COMPLETION_MEAN => capo_core::Reduction::CompletionMean,
         Reduction::FIXED_LENGTH => capo_core::Reduction::FixedLength,
@@ -129,13 +129,13 @@ fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
 }
 
 /// The sampling distribution, as the batch describes it.
-fn policy(batch: &Batch<'_>) -> Policy {
+pub(crate) fn policy(batch: &Batch<'_>) -> Policy {
     let top_k = batch.sampling_top_k as usize;
     Policy { temperature: batch.sampling_temperature, top_k: (top_k > 0).then_some(top_k) }
 }
 
 /// The core's view of the last layer.
-fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_core::LastLayer<'a>, PluginError> {
+pub(crate) fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_core::LastLayer<'a>, PluginError> {
     let (hidden, topk) = (last.hidden.shape(), last.topk_ids.shape());
     let ([_, _, width], [_, _, k]) = (hidden, topk) else {
         return Err(PluginError::failed(format!(

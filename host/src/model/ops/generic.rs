@@ -162,3 +162,19 @@ pub(super) fn logit_gradient(logits: &Tensor, targets: &Tensor, seed: &Tensor, t
     let d_logits = exps.broadcast_mul(&(weight.neg()? / sum)?)?;
     d_logits.scatter_add(&targets.unsqueeze(1)?, &weight, 1)
 }
+
+/// In f64, as `e^x - 1 - x` needs: below a tenth its series, beyond itself.
+pub(super) fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<Tensor> {
+    let (logits, change) =
+        ((logits.to_dtype(DType::F64)? / temperature)?, (change.to_dtype(DType::F64)? / temperature)?);
+    let Rows { exps, sum, .. } = Rows::new(&logits, 1.0)?;
+    let weights = exps.broadcast_div(&sum)?;
+    let x = change.broadcast_sub(&(&weights * &change)?.sum_keepdim(1)?)?;
+    let mut series = x.affine(1.0 / 40_320.0, 1.0 / 5_040.0)?;
+    for factor in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 1.0 / 2.0] {
+        series = ((series * &x)? + factor)?;
+    }
+    let far = ((x.exp()? - 1.0)? - &x)?;
+    let terms = x.abs()?.lt(0.1)?.where_cond(&(series * x.sqr()?)?, &far)?;
+    ((weights * terms)?.sum(1)? + 1.0)?.log()
+}

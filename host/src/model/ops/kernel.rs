@@ -1,5 +1,7 @@
 //! What the CPU kernels share: element types, slices of storages, rows in parallel, reductions in a fixed order.
 
+use std::ops::Range;
+
 use candle_core::{CpuStorage, Error, FloatDType, Layout, Result};
 use rayon::prelude::*;
 
@@ -175,12 +177,17 @@ fn total<T: Real>(l: [T; LANES]) -> T {
 
 /// The sum of squares in f64, in a fixed order.
 pub fn sum_squares(values: &[f32]) -> f64 {
+    sum_blocks(values.len(), |block| values[block].iter().map(|value| f64::from(*value).powi(2)).sum())
+}
+
+/// The sum of what `f` makes of consecutive blocks of `0..len`, in a fixed order.
+pub fn sum_blocks(len: usize, f: impl Fn(Range<usize>) -> f64 + Sync) -> f64 {
     const BLOCK: usize = 1 << 14;
-    let square = |block: &[f32]| block.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
-    if values.len() <= BLOCK {
-        return square(values);
+    if len <= BLOCK {
+        return f(0..len);
     }
-    let partial: Vec<f64> = values.par_chunks(BLOCK).map(square).collect();
+    let block = |at: usize| f(at * BLOCK..((at + 1) * BLOCK).min(len));
+    let partial: Vec<f64> = (0..len.div_ceil(BLOCK)).into_par_iter().map(block).collect();
     partial.iter().sum()
 }
 

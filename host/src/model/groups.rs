@@ -1,0 +1,41 @@
+//! The parts of a model that can be moved on their own: the embedding, each block, the last layer.
+
+use super::params::{EMBEDDING, Params};
+
+/// Weights that belong together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// `embedding`, `block.0`, ..., `last_layer`.
+    pub name: String,
+    /// Number of weights, scalars counted one by one.
+    pub parameters: u64,
+    /// Names of the tensors, in order.
+    pub tensors: Vec<String>,
+}
+
+/// All weights by group, in the order of the forward pass. A head that is tied to the embedding counts there.
+pub fn groups(params: &Params) -> Vec<Group> {
+    let mut placed: Vec<(usize, Group)> = Vec::new();
+    for (tensor, var) in params.iter() {
+        let (place, name) = place(tensor);
+        let at = placed.iter().position(|(other, _)| *other == place).unwrap_or_else(|| {
+            placed.push((place, Group { name, parameters: 0, tensors: Vec::new() }));
+            placed.len() - 1
+        });
+        let (_, group) = &mut placed[at];
+        group.parameters += var.elem_count() as u64;
+        group.tensors.push(tensor.to_owned());
+    }
+    placed.sort_by_key(|(place, _)| *place);
+    placed.into_iter().map(|(_, group)| group).collect()
+}
+
+/// The place and the name of the group that holds `tensor`.
+fn place(tensor: &str) -> (usize, String) {
+    let block = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+    match block {
+        _ if tensor == EMBEDDING => (0, "embedding".to_owned()),
+        Some(block) => (1 + block, format!("block.{block}")),
+        None => (usize::MAX, "last_layer".to_owned()),
+    }
+}

@@ -1,0 +1,204 @@
+//! How far a change of logits moves their distribution, however small the change.
+
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+
+use super::kernel::{Real, dot, for_rows_costing, layout_error, maximum, slice, sum};
+use super::{fused, generic};
+
+/// Logits that are worked on at a time.
+const BLOCK: usize = 256;
+/// Below this `f32` exponentials are no longer exact to a few units in the last place.
+const DEEP: f32 = -80.0;
+/// Changes up to this size go through the series.
+const SMALL: f64 = 0.25;
+/// Changes from this size on overflow when they are raised to a power.
+const HUGE: f64 = 600.0;
+
+/// `KL(softmax(logits / temperature) || softmax((logits + change) / temperature))` of every row of two f32 tensors `[N, V]`, nats, as
+/// `[N]` f64; NaN for a row that holds a number which is not finite.
+///
+/// With `p` the first distribution and `x` the scaled change less its mean under `p`, it is `ln(1 + Σ p (e^x - 1 - x))`: no term is
+/// negative, so nothing cancels, and a change of 1e-6 is measured as exactly as one of 10.
+pub fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<Tensor> {
+    if !fused(logits) {
+        return generic::divergence(logits, change, temperature);
+    }
+    logits.contiguous()?.apply_op2_no_bwd(&change.contiguous()?, &Divergence { temperature })
+}
+
+struct Divergence {
+    temperature: f64,
+}
+
+impl Divergence {
+    fn row(&self, logits: &[f32], change: &[f32]) -> f64 {
+        let (largest, inverse) = (maximum(logits), 1.0 / self.temperature);
+        // What each token weighs, not yet divided by the sum.
+        let mut weights = vec![0.0_f64; logits.len()];
+        let (mut total, mut mean) = (0.0, 0.0);
+        for (at, weights) in weights.chunks_mut(BLOCK).enumerate() {
+            let block = at * BLOCK..at * BLOCK + weights.len();
+            exponentials(&logits[block.clone()], largest, inverse, weights);
+            total += sum(weights);
+            mean += dot(weights, &wide(&change[block])[..weights.len()]);
+        }
+        mean /= total;
+        let mut moved = 0.0;
+        for (at, weights) in weights.chunks(BLOCK).enumerate() {
+            let mut x = wide(&change[at * BLOCK..][..weights.len()]);
+            let x = &mut x[..weights.len()];
+            x.iter_mut().for_each(|x| *x = (*x - mean) * inverse);
+            let size = x.iter().fold(0.0, |size: f64, x| if x.abs() <= size { size } else { x.abs() });
+            if size <= SMALL {
+                x.iter_mut().for_each(|x| *x = series(*x));
+            } else if size < HUGE {
+                x.iter_mut().for_each(|x| *x = beyond_first_order(*x));
+            } else {
+                return self.row_of_huge_change(logits, change, mean);
+            }
+            moved += dot(weights, x);
+        }
+        (moved / total).ln_1p()
+    }
+
+    /// The same for changes that overflow: `ln Σ e^(z + x) - ln Σ e^z`, where nothing small is left to lose.
+    fn row_of_huge_change(&self, logits: &[f32], change: &[f32], mean: f64) -> f64 {
+        let scaled = |x: f64| x / self.temperature;
+        let before = logits.iter().map(|logit| scaled(f64::from(*logit)));
+        let after = logits.iter().zip(change).map(|(z, d)| scaled(f64::from(*z) + f64::from(*d) - mean));
+        logsumexp(after) - logsumexp(before)
+    }
+}
+
+/// `e^((logit - largest) * inverse)`.
+fn exponentials(logits: &[f32], largest: f32, inverse: f64, out: &mut [f64]) {
+    let narrow = inverse as f32;
+    if logits.iter().all(|logit| (*logit - largest) * narrow > DEEP) {
+        let mut exps = [0.0_f32; BLOCK];
+        let exps = &mut exps[..logits.len()];
+        exps.iter_mut().zip(logits).for_each(|(exp, logit)| *exp = Real::exp((*logit - largest) * narrow));
+        out.iter_mut().zip(exps).for_each(|(out, exp)| *out = f64::from(*exp));
+    } else {
+        let exact = |logit: f32| (f64::from(logit - largest) * inverse).exp();
+        out.iter_mut().zip(logits).for_each(|(out, logit)| *out = exact(*logit));
+    }
+}
+
+fn wide(values: &[f32]) -> [f64; BLOCK] {
+    let mut out = [0.0; BLOCK];
+    out.iter_mut().zip(values).for_each(|(out, value)| *out = f64::from(*value));
+    out
+}
+
+/// `e^x - 1 - x` for `|x| <= SMALL`, to f64's precision.
+#[inline(always)]
+fn series(x: f64) -> f64 {
+    const INVERSE_FACTORIALS: [f64; 10] = [
+        1.0 / 39_916_800.0,
+        1.0 / 3_628_800.0,
+        1.0 / 362_880.0,
+        1.0 / 40_320.0,
+        1.0 / 5_040.0,
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        1.0 / 2.0,
+    ];
+    x * x * INVERSE_FACTORIALS.iter().fold(0.0, |sum, factor| sum * x + factor)
+}
+
+/// `e^x - 1 - x`.
+fn beyond_first_order(x: f64) -> f64 {
+    if x.abs() <= SMALL { series(x) } else { x.exp_m1() - x }
+}
+
+fn logsumexp(values: impl Iterator<Item = f64> + Clone) -> f64 {
+    let largest = values.clone().fold(f64::NEG_INFINITY, f64::max);
+    largest + values.map(|value| (value - largest).exp()).sum::<f64>().ln()
+}
+
+impl CustomOp2 for Divergence {
+    fn name(&self) -> &'static str {
+        "divergence"
+    }
+
+    fn cpu_fwd(&self, z: &CpuStorage, zl: &Layout, d: &CpuStorage, dl: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (rows, vocab) = zl.shape().dims2()?;
+        if zl.shape() != dl.shape() || vocab == 0 {
+            return layout_error(self.name(), format!("logits {:?} and changes {:?} differ", zl.dims(), dl.dims()));
+        }
+        let (logits, change) = (slice::<f32>(z, zl, self.name())?, slice::<f32>(d, dl, self.name())?);
+        let mut out = vec![0.0_f64; rows];
+        for_rows_costing(&mut out, 1, 4 * vocab, |row, out| {
+            let row = row * vocab..(row + 1) * vocab;
+            out[0] = self.row(&logits[row.clone()], &change[row]);
+        });
+        Ok((CpuStorage::F64(out), rows.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::super::tests::generic;
+    use super::*;
+
+    const VOCAB: usize = 600;
+    const TEMPERATURE: f64 = 0.8;
+
+    fn wave(len: usize, scale: f64, phase: f64) -> Vec<f32> {
+        (0..len).map(|i| (scale * (1.7 * i as f64 + phase).sin()) as f32).collect()
+    }
+
+    /// From two softmaxes, in f64.
+    fn dense(logits: &[f32], change: &[f32]) -> f64 {
+        let z: Vec<f64> = logits.iter().map(|z| f64::from(*z) / TEMPERATURE).collect();
+        let moved: Vec<f64> = z.iter().zip(change).map(|(z, d)| z + f64::from(*d) / TEMPERATURE).collect();
+        let (before, after) = (logsumexp(z.iter().copied()), logsumexp(moved.iter().copied()));
+        z.iter().zip(&moved).map(|(z, m)| (z - before).exp() * ((z - before) - (m - after))).sum()
+    }
+
+    fn measured(logits: &[f32], change: &[f32]) -> Vec<f64> {
+        let tensor = |values: &[f32]| Tensor::from_slice(values, (values.len() / VOCAB, VOCAB), &Device::Cpu).unwrap();
+        divergence(&tensor(logits), &tensor(change), TEMPERATURE).unwrap().to_vec1().unwrap()
+    }
+
+    #[test]
+    fn changes_of_every_size_are_measured() {
+        for (scale, reach) in [(1e-3, 6.0), (0.02, 6.0), (0.3, 20.0), (4.0, 6.0), (60.0, 120.0), (2e3, 6.0)] {
+            let (logits, change) = (wave(3 * VOCAB, reach, 0.1), wave(3 * VOCAB, scale, 1.9));
+            let rows = logits.chunks(VOCAB).zip(change.chunks(VOCAB));
+            let expected: Vec<f64> = rows.map(|(logits, change)| dense(logits, change)).collect();
+            for (actual, expected) in measured(&logits, &change).iter().zip(&expected) {
+                assert!((actual - expected).abs() < 1e-6 * expected, "scale {scale}: {actual} {expected}");
+            }
+            if scale < 600.0 {
+                for (actual, expected) in generic(|| measured(&logits, &change)).iter().zip(&expected) {
+                    assert!((actual - expected).abs() < 2e-6 * expected, "generic, scale {scale}: {actual} {expected}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_too_small_for_two_softmaxes_is_measured_by_its_square() {
+        let (logits, change) = (wave(VOCAB, 6.0, 0.1), wave(VOCAB, 1e-3, 1.9));
+        let tiny: Vec<f32> = change.iter().map(|d| d * 2.0_f32.powi(-20)).collect();
+        let ratio = measured(&logits, &change)[0] / measured(&logits, &tiny)[0];
+        assert!((ratio / 2.0_f64.powi(40) - 1.0).abs() < 1e-3, "{ratio}");
+    }
+
+    #[test]
+    fn a_shift_of_all_logits_moves_nothing_and_nan_is_told() {
+        let logits = wave(VOCAB, 6.0, 0.1);
+        assert!(measured(&logits, &vec![3.0; VOCAB])[0].abs() < 1e-15);
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut change = vec![0.0; VOCAB];
+            change[7] = bad;
+            assert!(measured(&logits, &change)[0].is_nan());
+            assert!(measured(&change, &logits)[0].is_nan());
+        }
+    }
+}

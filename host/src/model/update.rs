@@ -1,0 +1,120 @@
+//! The step from one set of weights to another: how long it is, and how much of it is taken.
+
+use anyhow::Result;
+use candle_core::{CpuStorage, D, DType, Device, InplaceOp2, Layout, Storage, Tensor, Var};
+
+use super::groups::Group;
+use super::ops::{fused, layout_error, sum_blocks, update2};
+use super::params::Params;
+
+/// What a tensor's squared change is multiplied by, element by element.
+pub type Factor<'a> = dyn Fn(&str) -> Result<Tensor> + 'a;
+
+/// `Σ (after - before)² factor` over each group's weights, in f64 and in a fixed order; without a factor it is 1.
+///
+/// # Errors
+///
+/// When the device fails, or `factor` has none for a tensor.
+pub fn squares(before: &Params, after: &Params, groups: &[Group], factor: Option<&Factor<'_>>) -> Result<Vec<f64>> {
+    let mut sums = Vec::new();
+    for tensor in groups.iter().flat_map(|group| &group.tensors) {
+        let factor = factor.map(|factor| factor(tensor)).transpose()?;
+        sums.push(square(before.get(tensor)?, after.get(tensor)?, factor.as_ref())?);
+    }
+    // Elsewhere the sums cross over together.
+    let mut sums = Tensor::stack(&sums, 0)?.to_vec1::<f64>()?.into_iter();
+    Ok(groups.iter().map(|group| sums.by_ref().take(group.tensors.len()).sum()).collect())
+}
+
+/// The sum of one tensor, as a scalar where the tensor lies.
+fn square(before: &Tensor, after: &Tensor, factor: Option<&Tensor>) -> Result<Tensor> {
+    if !fused(after) {
+        let square = (after - before)?.sqr()?;
+        let square = factor.map_or(Ok(square.clone()), |factor| square * factor)?;
+        return Ok(square.sum(D::Minus1)?.flatten_all()?.to_dtype(DType::F64)?.sum_all()?);
+    }
+    let (before, after) = (before.contiguous()?, after.contiguous()?);
+    let (before, after) = (before.storage_and_layout(), after.storage_and_layout());
+    let (before, after) = (values(&before.0, before.1)?, values(&after.0, after.1)?);
+    let change = |at: usize| f64::from(after[at]) - f64::from(before[at]);
+    let sum = match factor {
+        None => sum_blocks(after.len(), |block| block.map(|at| change(at).powi(2)).sum()),
+        Some(factor) => {
+            let factor = factor.contiguous()?;
+            let factor = factor.storage_and_layout();
+            let factor = values(&factor.0, factor.1)?;
+            sum_blocks(after.len(), |block| block.map(|at| change(at).powi(2) * f64::from(factor[at])).sum())
+        }
+    };
+    Ok(Tensor::new(sum, &Device::Cpu)?)
+}
+
+fn values<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
+    match (storage, layout.contiguous_offsets()) {
+        (Storage::Cpu(CpuStorage::F32(values)), Some((from, to))) => Ok(&values[from..to]),
+        _ => anyhow::bail!("weights must be contiguous f32 in host memory"),
+    }
+}
+
+/// Takes `scales`, one per group, of the step from `before`: 1 leaves a group as it is, 0 gives it the bits of `before`.
+///
+/// # Errors
+///
+/// When the device fails.
+pub fn scale(before: &Params, after: &Params, groups: &[Group], scales: &[f64]) -> Result<()> {
+    for (group, &scale) in groups.iter().zip(scales).filter(|(_, scale)| **scale != 1.0) {
+        for tensor in &group.tensors {
+            scale_tensor(before.get(tensor)?, after.get(tensor)?, scale)?;
+        }
+    }
+    Ok(())
+}
+
+fn scale_tensor(before: &Tensor, after: &Var, scale: f64) -> Result<()> {
+    if scale == 0.0 {
+        after.set(before)?;
+    } else if fused(after) {
+        after.as_tensor().inplace_op2(&before.contiguous()?, &Shorten { scale })?;
+    } else {
+        let change = (after.as_detached_tensor() - before)?;
+        after.set(&(before + (change * scale)?)?)?;
+    }
+    Ok(())
+}
+
+/// `w = w0 + scale (w - w0)`, in place.
+struct Shorten {
+    scale: f64,
+}
+
+impl InplaceOp2 for Shorten {
+    fn name(&self) -> &'static str {
+        "shorten"
+    }
+
+    fn cpu_fwd(&self, w: &mut CpuStorage, wl: &Layout, w0: &CpuStorage, l0: &Layout) -> candle_core::Result<()> {
+        let (CpuStorage::F32(w), CpuStorage::F32(w0)) = (w, w0) else {
+            return layout_error(self.name(), "weights must be f32".to_owned());
+        };
+        match (wl.contiguous_offsets(), l0.contiguous_offsets()) {
+            (Some((from, to)), Some((from0, to0))) if to - from == to0 - from0 => {
+                let scale = self.scale as f32;
+                update2(&mut w[from..to], &w0[from0..to0], |w, w0| *w = w0 + scale * (*w - w0));
+                Ok(())
+            }
+            _ => layout_error(self.name(), format!("{wl:?} and {l0:?} differ")),
+        }
+    }
+}
+
+/// Euclidean norm of the change of those rows of a matrix `[V, D]` whose `used` entry is false.
+///
+/// # Errors
+///
+/// When the device fails.
+pub fn unused_rows_norm(before: &Tensor, after: &Tensor, used: &[bool]) -> Result<f64> {
+    let unused: Vec<f32> = used.iter().map(|used| f32::from(u8::from(!used))).collect();
+    let unused = Tensor::from_vec(unused, used.len(), after.device())?;
+    let rows = (after - before)?.sqr()?.sum(D::Minus1)?;
+    Ok((rows * unused)?.to_dtype(DType::F64)?.sum_all()?.to_scalar::<f64>()?.sqrt())
+}

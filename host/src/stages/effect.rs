@@ -1,0 +1,58 @@
+//! What a step did, in numbers: the metrics `step/...`, every `train.measure_step` steps.
+
+use anyhow::{Context, Result};
+use candle_core::DType;
+
+use super::batch::StepBatch;
+use super::measure::Proposal;
+use crate::metrics::Metrics;
+use crate::model::LastLayer;
+
+/// The share of the batch on which the KL divergence is measured.
+const FRACTION: f64 = 0.25;
+
+/// Whether the step after `steps` steps is measured, where every `every`-th is; 0 is none.
+#[must_use]
+pub fn is_due(steps: u64, every: u64) -> bool {
+    every > 0 && (steps + 1).is_multiple_of(every)
+}
+
+/// Records what `step` does, as it is applied; `weights` `[B, T]` is what each token weighed in the gradient.
+///
+/// # Errors
+///
+/// When the device fails.
+pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch, weights: &[f32]) -> Result<()> {
+    metrics.record("step/kl", step.kl(FRACTION)?);
+    metrics.record("step/last_layer_kl", step.kl_by_head()?);
+    metrics.record("step/update_norm", step.norm()?);
+    metrics.record("step/unused_head_update", step.unused_head_norm()?);
+    let tail = tail_mass(batch, step.temperature())?;
+    metrics.record("step/tail_mass", tail);
+    let kept = || batch.advantages.iter().zip(weights).filter(|(_, weight)| **weight > 0.0);
+    let count = kept().count();
+    if count > 0 {
+        metrics.record("step/kept_advantage", kept().map(|(a, _)| f64::from(*a)).sum::<f64>() / count as f64);
+    }
+    Ok(())
+}
+
+/// Probability outside the top K, mean over completion tokens, under the old policy.
+fn tail_mass(batch: &StepBatch, temperature: f64) -> Result<f64> {
+    let inside = match batch.last_layer().context("the last layer's data was not kept")? {
+        LastLayer::Host(data) => {
+            let of_token = |(logits, lse): (&[f32], &f32)| {
+                logits.iter().map(|z| (f64::from(*z) / temperature - f64::from(*lse)).exp()).sum::<f64>()
+            };
+            data.topk_logits.chunks(data.k.max(1)).zip(&data.logsumexp).map(of_token).collect::<Vec<_>>()
+        }
+        LastLayer::Device(data) => {
+            let logits = (data.topk_logits.to_dtype(DType::F64)? / temperature)?;
+            logits.broadcast_sub(&data.logsumexp.to_dtype(DType::F64)?.unsqueeze(1)?)?.exp()?.sum(1)?.to_vec1()?
+        }
+    };
+    let real = || inside.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
+    // What is left of rounding may lie below 0.
+    let outside = real().map(|(inside, _)| (1.0 - inside).max(0.0)).sum::<f64>();
+    Ok(outside / real().count().max(1) as f64)
+}

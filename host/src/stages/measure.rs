@@ -1,0 +1,222 @@
+//! What an optimizer step does to the policy: measured between gradient and new weights, each number when it is first asked for.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::Tensor;
+use capo_plugin::{Measurements, PluginError};
+
+use super::batch::StepBatch;
+use super::score::Work;
+use crate::model::{Group, Heads, Params, Policy, head_name, update};
+use crate::optim::Optimizer;
+use crate::rng;
+
+/// The step from the weights `before` to those that the policy has now.
+pub struct Proposal<'a> {
+    policy: &'a Policy,
+    before: &'a Params,
+    optimizer: &'a Optimizer,
+    groups: &'a [Group],
+    batch: &'a StepBatch,
+    /// Completions in the order in which measurements draw them.
+    order: Vec<usize>,
+    work: Work,
+    known: Known,
+}
+
+/// What has been measured of the step as it stands.
+#[derive(Default)]
+struct Known {
+    norms: Option<Vec<f64>>,
+    fisher: Option<f64>,
+    last_layer_kl: Option<f64>,
+    /// By number of completions.
+    kl: BTreeMap<usize, f64>,
+}
+
+impl<'a> Proposal<'a> {
+    /// The step that `optimizer` proposed; `(seed, step)` decide on which completions it is measured.
+    #[must_use]
+    pub fn new(
+        (policy, before): (&'a Policy, &'a Params),
+        optimizer: &'a Optimizer,
+        groups: &'a [Group],
+        batch: &'a StepBatch,
+        (seed, step): (u64, u64),
+        work: Work,
+    ) -> Self {
+        let order = rng::permutation(&mut rng::stream(seed, "step.measure", &[step]), batch.dims.completions as usize);
+        Self { policy, before, optimizer, groups, batch, order, work, known: Known::default() }
+    }
+
+    /// Takes `scales`, one per group, of the step; the share of its length that is left.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn scale(&mut self, scales: &[f64]) -> Result<f64> {
+        let applied = self.share(scales)?;
+        if scales.iter().any(|scale| *scale != 1.0) {
+            update::scale(self.before, self.policy.params(), self.groups, scales)?;
+            self.known = Known::default();
+        }
+        Ok(applied)
+    }
+
+    /// The share of the step's length that `scales` leave; norms are computed only where they differ.
+    fn share(&mut self, scales: &[f64]) -> Result<f64> {
+        if scales.iter().all(|scale| *scale == scales[0]) {
+            return Ok(scales[0]);
+        }
+        let squares = |norms: &mut dyn Iterator<Item = f64>| norms.map(|norm| norm * norm).sum::<f64>();
+        let norms = self.group_norms()?;
+        let left = squares(&mut norms.iter().zip(scales).map(|(norm, scale)| norm * scale));
+        let whole = squares(&mut norms.iter().copied());
+        Ok(if whole > 0.0 { (left / whole).sqrt() } else { 1.0 })
+    }
+
+    fn group_norms(&mut self) -> Result<&[f64]> {
+        if self.known.norms.is_none() {
+            let squares = update::squares(self.before, self.policy.params(), self.groups, None)?;
+            self.known.norms = Some(squares.into_iter().map(f64::sqrt).collect());
+        }
+        Ok(self.known.norms.as_deref().unwrap_or_default())
+    }
+
+    /// Euclidean norm of the step.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn norm(&mut self) -> Result<f64> {
+        Ok(self.group_norms()?.iter().map(|norm| norm * norm).sum::<f64>().sqrt())
+    }
+
+    /// Euclidean norm of what the step does to those rows of the head whose token occurs in no completion of the batch.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn unused_head_norm(&self) -> Result<f64> {
+        let config = self.policy.config();
+        let mut used = vec![false; config.vocab_size];
+        let ids = self.batch.completion_ids.iter().zip(&self.batch.completion_mask);
+        ids.filter(|(_, mask)| **mask == 1).for_each(|(id, _)| used[*id as usize] = true);
+        let head = head_name(config);
+        update::unused_rows_norm(self.before.get(head)?, self.policy.params().get(head)?, &used)
+    }
+
+    /// What logits are divided by.
+    #[must_use]
+    pub fn temperature(&self) -> f64 {
+        self.work.loss_temperature
+    }
+
+    /// `½ Σ Δ² v̂`.
+    fn adams_fisher(&mut self) -> Result<f64> {
+        if let Some(fisher) = self.known.fisher {
+            return Ok(fisher);
+        }
+        let second = |tensor: &str| Ok(self.second_moment(tensor)?.0.clone());
+        let (_, correction) = self.second_moment(&self.groups[0].tensors[0])?;
+        let sum: f64 = update::squares(self.before, self.policy.params(), self.groups, Some(&second))?.iter().sum();
+        Ok(*self.known.fisher.insert(0.5 * sum / correction))
+    }
+
+    fn second_moment(&self, tensor: &str) -> Result<(&Tensor, f64)> {
+        self.optimizer.second_moment(tensor)?.context(
+            "the optimizer keeps no second moment (measure the KL itself, or train with `train.optimizer = \"adamw\"`)",
+        )
+    }
+
+    /// The features of the old policy, `[B * T, D]`.
+    fn features(&self) -> Result<&Tensor> {
+        self.batch.hidden.as_ref().context("the features of the old policy were not kept")
+    }
+
+    /// Mean KL divergence over all completion tokens that the head's change alone causes, nats.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn kl_by_head(&mut self) -> Result<f64> {
+        if let Some(kl) = self.known.last_layer_kl {
+            return Ok(kl);
+        }
+        let tokens = places(&self.batch.completion_mask);
+        let hidden = select(self.features()?, &tokens)?;
+        let sum = Heads::new(self.policy, self.before, self.work.loss_temperature)?.divergence_by_head(&hidden)?;
+        Ok(*self.known.last_layer_kl.insert(sum / tokens.len().max(1) as f64))
+    }
+
+    /// Mean KL divergence over the completion tokens of `fraction` of the completions, at least one, nats.
+    ///
+    /// # Errors
+    ///
+    /// When `fraction` is not above 0 and at most 1, or the device fails.
+    pub fn kl(&mut self, fraction: f64) -> Result<f64> {
+        ensure!(
+            fraction > 0.0 && fraction <= 1.0,
+            "asked for the KL on {fraction} of the batch (it must be above 0 and at most 1)"
+        );
+        let count = ((fraction * self.order.len() as f64).ceil() as usize).clamp(1, self.order.len());
+        if let Some(kl) = self.known.kl.get(&count) {
+            return Ok(*kl);
+        }
+        let mut completions = self.order[..count].to_vec();
+        completions.sort_unstable();
+        let heads = Heads::new(self.policy, self.before, self.work.loss_temperature)?;
+        let (mut sum, mut tokens) = (0.0, 0);
+        for completions in completions.chunks(self.work.micro_batch.max(1)) {
+            let mask: Vec<u8> = completions
+                .iter()
+                .flat_map(|&b| &self.batch.completion_mask[self.batch.dims.row(b)])
+                .copied()
+                .collect();
+            let of_all: Vec<u32> = (completions.iter())
+                .flat_map(|&b| self.batch.dims.row(b).filter(|&i| self.batch.completion_mask[i] == 1))
+                .map(|i| i as u32)
+                .collect();
+            let rows = self.batch.sequences.select(completions);
+            let new = self.policy.forward_detached(&rows, self.work.loss_temperature)?.hidden()?;
+            sum += heads.divergence(&select(self.features()?, &of_all)?, &select(&new, &places(&mask))?)?;
+            tokens += of_all.len();
+        }
+        let kl = sum / tokens.max(1) as f64;
+        self.known.kl.insert(count, kl);
+        Ok(kl)
+    }
+}
+
+/// Where `mask` is 1.
+fn places(mask: &[u8]) -> Vec<u32> {
+    (0..mask.len()).filter(|&i| mask[i] == 1).map(|i| i as u32).collect()
+}
+
+fn select(rows: &Tensor, places: &[u32]) -> Result<Tensor> {
+    Ok(rows.index_select(&Tensor::from_slice(places, places.len(), rows.device())?, 0)?)
+}
+
+fn failed(error: anyhow::Error) -> PluginError {
+    PluginError::failed(format!("{error:#}"))
+}
+
+impl Measurements for Proposal<'_> {
+    fn norms(&mut self, norms: &mut [f64]) -> Result<(), PluginError> {
+        norms.copy_from_slice(self.group_norms().map_err(failed)?);
+        Ok(())
+    }
+
+    fn fisher(&mut self) -> Result<f64, PluginError> {
+        self.adams_fisher().map_err(failed)
+    }
+
+    fn last_layer_kl(&mut self) -> Result<f64, PluginError> {
+        self.kl_by_head().map_err(failed)
+    }
+
+    fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError> {
+        self.kl(fraction).map_err(failed)
+    }
+}

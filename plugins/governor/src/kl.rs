@@ -1,0 +1,242 @@
+//! The governor by the measured KL divergence.
+
+use capo_plugin::prelude::*;
+
+use crate::{check_target, scale};
+
+pub(crate) const TARGET: f64 = 3e-5;
+pub(crate) const FRACTION: f64 = 0.125;
+pub(crate) const EVERY: u64 = 1;
+
+/// How much of the calibration a new measurement replaces.
+const NEW: f64 = 0.3;
+/// The beginning of a saved state.
+const STATE: &str = "governor.kl/1 ";
+
+/// Scales a step so that the KL divergence between the policy before and after it comes to at most `target`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Kl {
+    /// Largest KL divergence of a step, nats per completion token.
+    #[serde(default = "target")]
+    target: f64,
+    /// Share of the completions on which it is measured.
+    #[serde(default = "fraction")]
+    fraction: f64,
+    /// It is measured every so many steps.
+    #[serde(default = "every")]
+    every: u64,
+    /// ln(KL / ½ Σ Δ² v̂), a running mean over measured steps; none before the first.
+    #[serde(skip)]
+    rho: Option<f64>,
+}
+
+fn target() -> f64 {
+    TARGET
+}
+
+fn fraction() -> f64 {
+    FRACTION
+}
+
+fn every() -> u64 {
+    EVERY
+}
+
+impl Kl {
+    /// The KL divergence of the step: measured, or told from Adam's second moment.
+    fn kl(&mut self, ctx: &mut Ctx, step: u64, update: &mut Update) -> Result<f64, PluginError> {
+        if self.every == 1 {
+            let kl = update.measure_kl(self.fraction)?;
+            ctx.record("kl", kl);
+            return Ok(kl);
+        }
+        let fisher = update
+            .fisher()
+            .map_err(|error| error.context("`every` is above 1, which needs Adam's second moment (set `every = 1`)"))?;
+        let predicted = self.rho.map(|rho| rho.exp() * fisher);
+        if let Some(predicted) = predicted {
+            ctx.record("predicted_kl", predicted);
+        }
+        let kl = match predicted {
+            Some(predicted) if !step.is_multiple_of(self.every) => predicted,
+            _ => {
+                let kl = update.measure_kl(self.fraction)?;
+                ctx.record("kl", kl);
+                self.calibrate(kl / fisher);
+                kl
+            }
+        };
+        if let Some(rho) = self.rho {
+            ctx.record("rho", rho);
+        }
+        Ok(kl)
+    }
+
+    /// Takes in `ratio`, measured over estimated; a step that moved nothing says nothing.
+    fn calibrate(&mut self, ratio: f64) {
+        let new = ratio.ln();
+        if new.is_finite() {
+            self.rho = Some(self.rho.map_or(new, |old| old + NEW * (new - old)));
+        }
+    }
+}
+
+impl StepControl for Kl {
+    fn control(&mut self, ctx: &mut Ctx, batch: &Batch, update: &mut Update) -> Result<(), PluginError> {
+        let kl = self.kl(ctx, batch.step, update)?;
+        let scale = scale(self.target, kl);
+        ctx.record("scale", scale);
+        update.scale(scale);
+        Ok(())
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        check_target(self.target)?;
+        if !(self.fraction > 0.0 && self.fraction <= 1.0) {
+            return Err(format!("`fraction` is {} (it must be above 0 and at most 1)", self.fraction).into());
+        }
+        if self.every == 0 {
+            return Err("`every` is 0 (use 1 to measure every step)".into());
+        }
+        Ok(())
+    }
+
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        let rho = self.rho.map_or("none".to_owned(), |rho| format!("{:016x}", rho.to_bits()));
+        Ok(format!("{STATE}{rho}").into_bytes())
+    }
+
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        let text = std::str::from_utf8(state).ok().and_then(|text| text.strip_prefix(STATE));
+        let rho = match text {
+            Some("none") => Some(None),
+            Some(bits) if bits.len() == 16 => {
+                u64::from_str_radix(bits, 16).ok().map(f64::from_bits).filter(|rho| rho.is_finite()).map(Some)
+            }
+            _ => None,
+        };
+        self.rho = rho.ok_or_else(|| {
+            PluginError::state(format!(
+                "{} bytes are no state of `{}` (resume with the plugin that wrote them)",
+                state.len(),
+                STATE.trim_end()
+            ))
+        })?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use capo_plugin::StepControlFn;
+    use capo_plugin::testing::{self, Controlled, Fixture, Measured, snapshot};
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    fn governor(table: &str) -> StepControlFn {
+        testing::step_control::<Kl>(table).unwrap()
+    }
+
+    fn at(step: u64, governor: &mut StepControlFn, kl: f64, fisher: f64) -> Controlled {
+        let update = Measured { kl, fisher, ..Measured::default() };
+        Fixture::new(2, 3).step(step).control(governor, update).unwrap()
+    }
+
+    #[test]
+    fn a_step_comes_to_the_target() {
+        let mut every = governor("target = 1e-4");
+        for (kl, scale) in [(4e-4, 0.5), (1e-4, 1.0), (0.0, 1.0), (f64::NAN, 0.0), (f64::INFINITY, 0.0)] {
+            assert_eq!(at(0, &mut every, kl, 1.0).scales, [scale; 3]);
+        }
+    }
+
+    #[test]
+    fn between_measurements_the_second_moment_says_it() {
+        let mut third = governor("target = 1e-4\nevery = 3");
+        let number = |controlled: &Controlled, name: &str| controlled.records.number(name);
+        // Whatever the step, the first one is measured.
+        let first = at(4, &mut third, 4e-4, 2e-4);
+        assert_eq!((first.scales, number(&first, "kl"), number(&first, "predicted_kl")), ([0.5; 3], Some(4e-4), None));
+        assert!((number(&first, "rho").unwrap() - 2.0_f64.ln()).abs() < 1e-12);
+        let second = at(5, &mut third, f64::NAN, 8e-4);
+        assert_eq!(number(&second, "kl"), None);
+        assert!((number(&second, "predicted_kl").unwrap() - 16e-4).abs() < 1e-15);
+        assert!((second.scales[0] - 0.25).abs() < 1e-12);
+        let third_step = at(6, &mut third, 4e-4, 1e-4);
+        let expected = 0.7 * 2.0_f64.ln() + 0.3 * 4.0_f64.ln();
+        assert!((number(&third_step, "rho").unwrap() - expected).abs() < 1e-12);
+        // Steps that move nothing, or too much to say, leave it as it is.
+        for kl in [0.0, f64::NAN] {
+            assert_eq!(number(&at(9, &mut third, kl, 1e-4), "rho"), number(&third_step, "rho"));
+        }
+    }
+
+    #[test]
+    fn state_goes_on_where_it_was_saved() {
+        let mut first = governor("every = 2");
+        assert_eq!(first.save().unwrap(), b"governor.kl/1 none");
+        at(0, &mut first, 4e-4, 1e-4);
+        let mut second = governor("every = 2");
+        second.load(&first.save().unwrap()).unwrap();
+        assert_eq!(at(1, &mut first, 1.0, 3e-3).scales, at(1, &mut second, 1.0, 3e-3).scales);
+        for foreign in [&b""[..], b"governor.kl/2 none", b"governor.kl/1 7ff8000000000000", b"\xff"] {
+            assert!(second.load(foreign).unwrap_err().to_string().contains("no state of `governor.kl/1`"));
+        }
+    }
+
+    #[test]
+    fn values_out_of_bounds_are_refused() {
+        let say = |table: &str| testing::step_control::<Kl>(table).err().unwrap().to_string();
+        assert_snapshot!(say("target = 0"), @"`target` is 0 (it must be finite and above 0; 1e-5 to 1e-4 nats is usual)");
+        assert_snapshot!(say("target = inf"), @"`target` is inf (it must be finite and above 0; 1e-5 to 1e-4 nats is usual)");
+        assert_snapshot!(say("fraction = 0"), @"`fraction` is 0 (it must be above 0 and at most 1)");
+        assert_snapshot!(say("fraction = 1.5"), @"`fraction` is 1.5 (it must be above 0 and at most 1)");
+        assert_snapshot!(say("every = 0"), @"`every` is 0 (use 1 to measure every step)");
+        assert_snapshot!(say("evry = 1"), @"unknown key `evry` (did you mean `every`?)");
+    }
+
+    #[test]
+    fn does_what_it_did() {
+        assert_snapshot!(snapshot(&mut governor("target = 1e-3\nevery = 2")), @r"
+        ragged: B 4, T 5, G 2
+          scale of embedding = 5.000e-1
+          scale of block.0 = 5.000e-1
+          scale of last_layer = 5.000e-1
+          kl = 4.000e-3
+          rho = 6.931e-1
+          scale = 5.000e-1
+        stale: B 3, T 4, G 3
+          scale of embedding = 5.000e-1
+          scale of block.0 = 5.000e-1
+          scale of last_layer = 5.000e-1
+          predicted_kl = 4.000e-3
+          rho = 6.931e-1
+          scale = 5.000e-1
+        one token: B 2, T 1, G 2
+          scale of embedding = 5.000e-1
+          scale of block.0 = 5.000e-1
+          scale of last_layer = 5.000e-1
+          kl = 4.000e-3
+          predicted_kl = 4.000e-3
+          rho = 6.931e-1
+          scale = 5.000e-1
+        without tokens: B 3, T 3, G 3
+          scale of embedding = 5.000e-1
+          scale of block.0 = 5.000e-1
+          scale of last_layer = 5.000e-1
+          predicted_kl = 4.000e-3
+          rho = 6.931e-1
+          scale = 5.000e-1
+        far: B 2, T 3, G 2
+          scale of embedding = 5.000e-1
+          scale of block.0 = 5.000e-1
+          scale of last_layer = 5.000e-1
+          kl = 4.000e-3
+          predicted_kl = 4.000e-3
+          rho = 6.931e-1
+          scale = 5.000e-1
+        ");
+    }
+}

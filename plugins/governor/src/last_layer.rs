@@ -1,0 +1,179 @@
+//! The governor by the curvature model of the last layer: CAPO's idea, applied to the step instead of to tokens.
+
+use capo_core::{Acceptance, CurvatureModel, Granularity, SecondMoment, Semantics};
+use capo_curvature::trainer_step;
+use capo_plugin::prelude::*;
+
+use crate::{check_target, scale};
+
+pub(crate) const TARGET: f64 = 1e-8;
+
+/// Scales a step so that the policy shift that the model of the last layer predicts comes to at most `target`.
+#[derive(Deserialize)]
+#[serde(try_from = "Table")]
+pub(crate) struct LastLayerGovernor {
+    target: f64,
+    model: CurvatureModel,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default = "target")]
+    target: f64,
+}
+
+fn target() -> f64 {
+    TARGET
+}
+
+impl TryFrom<Table> for LastLayerGovernor {
+    type Error = String;
+
+    fn try_from(Table { target }: Table) -> Result<Self, String> {
+        // It is never asked to accept or reject.
+        let all = Acceptance { fisher_threshold: None, hessian_range: None, low_end_kept: false };
+        let model =
+            CurvatureModel::new(all, Granularity::Batch, Semantics::EXACT).map_err(|error| error.to_string())?;
+        Ok(Self { target, model })
+    }
+}
+
+fn failed(error: capo_core::Error) -> PluginError {
+    PluginError::failed(error.to_string())
+}
+
+impl StepControl for LastLayerGovernor {
+    fn control(&mut self, ctx: &mut Ctx, batch: &Batch, update: &mut Update) -> Result<(), PluginError> {
+        let keep: Vec<u8> = update.weights().iter().map(|&weight| u8::from(weight > 0.0)).collect();
+        // What a token weighs is a factor of its part of the gradient.
+        let weighed =
+            |values: &[f32]| values.iter().zip(update.weights()).map(|(value, weight)| value * weight).collect();
+        let (advantages, slopes): (Vec<f32>, Option<Vec<f32>>) =
+            (weighed(batch.advantages), batch.dloss_dlogp.map(weighed));
+        let step = trainer_step(batch, &advantages, slopes.as_deref())?;
+        let prepared = self.model.prepare(&step, &keep).map_err(failed)?;
+        let predicted = self.model.batch_shift(&prepared, &keep).map_err(failed)?.m_f;
+        let step = trainer_step(batch, batch.advantages, batch.dloss_dlogp)?;
+        let seen = match step.optimizer.second_moment {
+            SecondMoment::Kept => &keep,
+            SecondMoment::KeptAndRejected => batch.completion_mask,
+        };
+        let prepared = self.model.prepare(&step, seen).map_err(failed)?;
+        self.model.commit_weighted(&prepared, update.weights()).map_err(failed)?;
+        let scale = scale(self.target, predicted);
+        ctx.record("predicted_kl", predicted);
+        ctx.record("scale", scale);
+        update.scale(scale);
+        Ok(())
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs::LAST_LAYER
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        check_target(self.target)
+    }
+
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        self.model.save().map_err(|error| PluginError::state(error.to_string()))
+    }
+
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        self.model.load(state).map_err(|error| PluginError::state(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use capo_plugin::StepControlFn;
+    use capo_plugin::testing::{self, Fixture, Measured, Snapshot};
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    fn governor(table: &str) -> StepControlFn {
+        testing::step_control::<LastLayerGovernor>(table).unwrap()
+    }
+
+    fn predicted(governor: &mut StepControlFn, fixture: &Fixture) -> f64 {
+        fixture.control(governor, Measured::default()).unwrap().records.number("predicted_kl").unwrap()
+    }
+
+    #[test]
+    fn a_step_comes_to_the_target() {
+        let fixture = Fixture::new(4, 6).lengths(&[6, 3, 0, 5]);
+        let kl = predicted(&mut governor("target = 1e9"), &fixture);
+        assert!(kl > 0.0);
+        let scales = |target: f64| {
+            fixture.control(&mut governor(&format!("target = {target}")), Measured::default()).unwrap().scales
+        };
+        assert_eq!(scales(2.0 * kl), [1.0; 3]);
+        let half = scales(kl / 4.0)[0];
+        assert!((half - 0.5).abs() < 1e-12, "{half}");
+    }
+
+    #[test]
+    fn dropped_tokens_move_nothing() {
+        let all = Fixture::new(4, 6);
+        let none = Fixture::new(4, 6).keep(&[0; 24]);
+        assert_eq!(predicted(&mut governor(""), &none), 0.0);
+        assert!(predicted(&mut governor(""), &all) > 0.0);
+    }
+
+    #[test]
+    fn state_goes_on_where_it_was_saved() {
+        let fixture = Fixture::new(4, 6);
+        let mut first = governor("");
+        let fresh = predicted(&mut first, &fixture);
+        let mut second = governor("");
+        second.load(&first.save().unwrap()).unwrap();
+        let later = predicted(&mut first, &fixture);
+        assert_ne!(fresh, later, "it keeps moments");
+        assert_eq!(later, predicted(&mut second, &fixture));
+        assert!(second.load(b"nonsense").is_err());
+    }
+
+    #[test]
+    fn values_out_of_bounds_are_refused() {
+        let say = testing::step_control::<LastLayerGovernor>("target = -1").err().unwrap().to_string();
+        assert_snapshot!(say, @"`target` is -1 (it must be finite and above 0; 1e-5 to 1e-4 nats is usual)");
+    }
+
+    #[test]
+    fn does_what_it_did() {
+        assert_snapshot!(Snapshot::default().digits(3).of(&mut governor("target = 1e-6")), @r"
+        ragged: B 4, T 5, G 2
+          scale of embedding = 6.71e-1
+          scale of block.0 = 6.71e-1
+          scale of last_layer = 6.71e-1
+          predicted_kl = 2.22e-6
+          scale = 6.71e-1
+        stale: B 3, T 4, G 3
+          scale of embedding = 7.41e-1
+          scale of block.0 = 7.41e-1
+          scale of last_layer = 7.41e-1
+          predicted_kl = 1.82e-6
+          scale = 7.41e-1
+        one token: B 2, T 1, G 2
+          scale of embedding = 8.88e-1
+          scale of block.0 = 8.88e-1
+          scale of last_layer = 8.88e-1
+          predicted_kl = 1.27e-6
+          scale = 8.88e-1
+        without tokens: B 3, T 3, G 3
+          scale of embedding = 1.00e0
+          scale of block.0 = 1.00e0
+          scale of last_layer = 1.00e0
+          predicted_kl = 9.33e-7
+          scale = 1.00e0
+        far: B 2, T 3, G 2
+          scale of embedding = 1.00e0
+          scale of block.0 = 1.00e0
+          scale of last_layer = 1.00e0
+          predicted_kl = 4.53e-7
+          scale = 1.00e0
+        ");
+    }
+}
