@@ -161,6 +161,7 @@ fn check_inputs<'a>(asked: impl Iterator<Item = (&'a str, Inputs)>, batch: &Batc
         (Inputs::ENTROPY, "entropy", batch.entropy.is_some()),
         (Inputs::LAST_LAYER, "hidden", batch.last_layer.is_some()),
         (Inputs::OPTIMIZER_STATE, "exp_avg", batch.optimizer_state.is_some()),
+        (Inputs::ROLLOUT_CONTEXT, "rollout_context", false),
     ];
     for (id, inputs) in asked {
         if let Some((_, name, _)) = held.iter().find(|(input, _, there)| inputs.contains(*input) && !there) {

@@ -67,8 +67,11 @@ impl Inputs {
     pub const LAST_LAYER: Self = Self(1 << 3);
     /// [`Batch::optimizer_state`]: the last layer's weight and the optimizer's moments of it.
     pub const OPTIMIZER_STATE: Self = Self(1 << 4);
+    /// [`Ctx::rollout_context`](crate::Ctx::rollout_context): prompts, texts, rewards per function, the sampler's own
+    /// log-probabilities.
+    pub const ROLLOUT_CONTEXT: Self = Self(1 << 5);
     /// All flags that this revision names.
-    pub const KNOWN: Self = Self((1 << 5) - 1);
+    pub const KNOWN: Self = Self((1 << 6) - 1);
 
     /// Whether every flag of `other` is set.
     #[must_use]

@@ -114,7 +114,7 @@ impl RewardFn {
         let completions = rollout.completions.iter().map(WireCompletion::from).collect::<Vec<_>>();
         let wire = &mut self.wire;
         let length = (count, "completions (at this point one per completion)");
-        let outcome = listen((&self.id, "score"), length, sink, |host| {
+        let outcome = listen((&self.id, "score", Inputs::NONE), length, sink, |host| {
             wire.score(host, &rollout.to_wire(&completions), RSliceMut::from_mut_slice(rewards)).into_result()
         });
         outcome.and_then(|()| check_rewards(rewards)).map_err(|error| self.named(error))
@@ -155,7 +155,7 @@ impl Advantage {
         assert_eq!(advantages.len(), batch.dims.len(), "`advantages` is [B, T]");
         advantages.fill(0.0);
         let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
-        let outcome = listen((&self.id, "estimate"), per_token(batch.dims), sink, |host| {
+        let outcome = listen((&self.id, "estimate", self.inputs), per_token(batch.dims), sink, |host| {
             wire.estimate(host, &seen, RSliceMut::from_mut_slice(advantages)).into_result()
         });
         outcome.and_then(|()| check_per_token("the advantage", advantages, batch)).map_err(|error| self.named(error))
@@ -198,7 +198,7 @@ impl ObjectiveFn {
         loss.fill(0.0);
         dloss_dlogp.fill(0.0);
         let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
-        let outcome = listen((&self.id, "evaluate"), per_token(batch.dims), sink, |host| {
+        let outcome = listen((&self.id, "evaluate", self.inputs), per_token(batch.dims), sink, |host| {
             let (loss, slope) = (RSliceMut::from_mut_slice(loss), RSliceMut::from_mut_slice(dloss_dlogp));
             wire.evaluate(host, &seen, loss, slope).into_result()
         });
@@ -235,7 +235,7 @@ impl Mask {
         assert_eq!(keep.len(), batch.dims.len(), "`keep` is [B, T]");
         let before = keep.to_vec();
         let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
-        let outcome = listen((&self.id, "mask"), per_token(batch.dims), sink, |host| {
+        let outcome = listen((&self.id, "mask", self.inputs), per_token(batch.dims), sink, |host| {
             wire.mask(host, &seen, RSliceMut::from_mut_slice(keep)).into_result()
         });
         outcome.and_then(|()| check_cleared_only(&before, keep, batch.dims)).map_err(|error| self.named(error))
@@ -255,7 +255,7 @@ impl Mask {
     ) -> Result<(), PluginError> {
         assert_eq!(keep.len(), batch.dims.len(), "`keep` is [B, T]");
         let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
-        let outcome = listen((&self.id, "step_end"), per_token(batch.dims), sink, |host| {
+        let outcome = listen((&self.id, "step_end", self.inputs), per_token(batch.dims), sink, |host| {
             wire.step_end(host, &seen, RSlice::from_slice(keep), taken).into_result()
         });
         outcome.map_err(|error| self.named(error))
@@ -316,7 +316,7 @@ impl Weight {
         assert!(keep.len() == batch.dims.len() && weights.len() == keep.len(), "`keep` and `weights` are [B, T]");
         weights.iter_mut().zip(keep).for_each(|(weight, keep)| *weight = f32::from(*keep));
         let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
-        let outcome = listen((&self.id, "weigh"), per_token(batch.dims), sink, |host| {
+        let outcome = listen((&self.id, "weigh", self.inputs), per_token(batch.dims), sink, |host| {
             wire.weigh(host, &seen, RSlice::from_slice(keep), RSliceMut::from_mut_slice(weights)).into_result()
         });
         outcome.and_then(|()| check_weights(keep, weights, batch.dims)).map_err(|error| self.named(error))
@@ -336,7 +336,7 @@ impl Weight {
     ) -> Result<(), PluginError> {
         assert_eq!(weights.len(), batch.dims.len(), "`weights` is [B, T]");
         let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
-        let outcome = listen((&self.id, "step_end"), per_token(batch.dims), sink, |host| {
+        let outcome = listen((&self.id, "step_end", self.inputs), per_token(batch.dims), sink, |host| {
             wire.step_end(host, &seen, RSlice::from_slice(weights), taken).into_result()
         });
         outcome.map_err(|error| self.named(error))

@@ -119,7 +119,7 @@ impl StepControlFn {
             .collect();
         let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
         let mut meter = Meter(measurements);
-        let outcome = listen((&self.id, "control"), per_token(batch.dims), sink, |host| {
+        let outcome = listen((&self.id, "control", self.inputs), per_token(batch.dims), sink, |host| {
             let mut measure = MeasureWire_TO::from_ptr(RMut::new(&mut meter), TD_Opaque);
             let (weights, groups) = (RSlice::from_slice(weights), RSlice::from_slice(&wire_groups));
             wire.control(host, &mut measure, &seen, weights, groups, RSliceMut::from_mut_slice(scales)).into_result()

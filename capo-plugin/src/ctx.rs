@@ -4,7 +4,8 @@ use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RSlice, RStr};
 
 use crate::abi::HostRef;
-use crate::error::PluginError;
+use crate::abi_context::{ROLLOUT_CONTEXT, RolloutContext};
+use crate::error::{ErrorKind, PluginError};
 use crate::extension::Extension;
 
 /// The host's ear during one call.
@@ -63,6 +64,21 @@ impl<'a> Ctx<'a> {
     /// Shows a sentence to the person at the terminal.
     pub fn warn(&mut self, text: &str) {
         self.host.warn(text);
+    }
+
+    /// What the rollout knows of its completions besides the batch: prompts, texts, rewards per function, the sampler's own
+    /// log-probabilities. Asked for with [`Inputs::ROLLOUT_CONTEXT`](crate::Inputs::ROLLOUT_CONTEXT).
+    ///
+    /// # Errors
+    ///
+    /// When the component did not ask for it, or the batch was recorded without it.
+    pub fn rollout_context(&mut self) -> Result<&RolloutContext, PluginError> {
+        self.extension(ROLLOUT_CONTEXT)?.ok_or_else(|| {
+            PluginError::new(
+                ErrorKind::MISSING_INPUT,
+                "the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`; recorded batches have none)",
+            )
+        })
     }
 
     /// The host's extension `id` as a `T`, or none where the host has no such extension.

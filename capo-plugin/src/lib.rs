@@ -109,6 +109,7 @@
 #![deny(missing_docs)]
 
 pub mod abi;
+pub mod abi_context;
 pub mod abi_keys;
 pub mod abi_recipe;
 pub mod abi_reward;
@@ -117,6 +118,7 @@ pub mod abi_weight;
 mod batch;
 mod component;
 mod config;
+mod context;
 mod controller;
 mod ctx;
 mod error;
@@ -134,9 +136,11 @@ mod tensor;
 pub mod testing;
 mod wire;
 
+pub use abi_context::RolloutContext;
 pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
 pub use component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
 pub use config::{known_keys, nearest, unknown_key};
+pub use context::{CompletionContext, ContextData, Lending, PromptContext};
 pub use controller::{Measurements, StepControlFn};
 pub use ctx::Ctx;
 pub use error::{ErrorKind, PluginError};

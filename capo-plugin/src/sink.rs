@@ -7,7 +7,8 @@ use abi_stable::sabi_types::RMut;
 use abi_stable::std_types::{ROption, RSlice, RStr};
 
 use crate::abi::{HostRef, HostWire, HostWire_TO, WireError};
-use crate::batch::Dims;
+use crate::abi_context::ROLLOUT_CONTEXT;
+use crate::batch::{Dims, Inputs};
 use crate::error::{ErrorKind, PluginError};
 use crate::extension::Extension;
 
@@ -46,6 +47,7 @@ struct Ear<'a> {
     component: &'a str,
     /// Length of an array that it may record, and what that counts.
     length: (usize, &'static str),
+    inputs: Inputs,
     sink: &'a mut dyn Sink,
     names: BTreeSet<String>,
     broken: Option<String>,
@@ -102,7 +104,8 @@ impl HostWire for Ear<'_> {
     }
 
     fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>> {
-        self.sink.extension(id.as_str()).into()
+        let withheld = id.as_str() == ROLLOUT_CONTEXT && !self.inputs.contains(Inputs::ROLLOUT_CONTEXT);
+        if withheld { ROption::RNone } else { self.sink.extension(id.as_str()).into() }
     }
 }
 
@@ -111,15 +114,15 @@ pub(crate) fn per_token(dims: Dims) -> (usize, &'static str) {
     (dims.len(), "tokens (B · T, padding included)")
 }
 
-/// Runs one call of `method` with an ear, then answers for the rules that the component broke through it.
+/// Runs one call of `method` of a component that asked for `inputs`, with an ear, then answers for the rules that it broke through it.
 pub(crate) fn listen(
-    (component, method): (&str, &'static str),
+    (component, method, inputs): (&str, &'static str, Inputs),
     length: (usize, &'static str),
     sink: &mut dyn Sink,
     call: impl FnOnce(&mut HostRef<'_>) -> Result<(), WireError>,
 ) -> Result<(), PluginError> {
     sink.enter(component, method);
-    let mut ear = Ear { component, length, sink, names: BTreeSet::new(), broken: None };
+    let mut ear = Ear { component, length, inputs, sink, names: BTreeSet::new(), broken: None };
     let outcome = {
         let mut host = HostWire_TO::from_ptr(RMut::new(&mut ear), TD_Opaque);
         call(&mut host)

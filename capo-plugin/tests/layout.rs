@@ -8,6 +8,7 @@ use capo_plugin::abi::{
     AdvantageBox, AdvantagePoint, ComponentInfo, HostRef, MaskBox, MaskPoint, ObjectiveBox, ObjectivePoint, PluginRoot,
     PluginRoot_Ref, RecipeInfo, RecipePoint, WireBatch, WireError, WireLastLayer, WireOptimizerState,
 };
+use capo_plugin::abi_context::{Lent, RolloutContext};
 use capo_plugin::abi_keys::{KeyInfo, KeysPoint};
 use capo_plugin::abi_recipe::RecipePoint2;
 use capo_plugin::abi_reward::{RewardBox, RewardPoint, WireCompletion, WireRollout};
@@ -74,6 +75,8 @@ fn sizes_and_alignments() {
         StepControlBox => 24 / 8,
         MeasureRef<'static> => 16 / 8,
         WireGroup<'static> => 24 / 8,
+        Lent<u8> => 16 / 8,
+        RolloutContext => 200 / 8,
     }
 }
 
@@ -133,10 +136,14 @@ fn every_type_of_the_wire_is_in_the_table() {
         let path = entry.unwrap().path();
         let Ok(text) = std::fs::read_to_string(&path) else { continue };
         for name in wire_types(&text) {
-            let rows = [format!("        {name} => "), format!("        {name}<'static> => ")];
+            let rows = [
+                format!("        {name} => "),
+                format!("        {name}<'static> => "),
+                format!("        {name}<u8> => "),
+            ];
             assert!(rows.iter().any(|row| table.contains(row)), "`{name}` of `{}` has no row", path.display());
             count += 1;
         }
     }
-    assert_eq!(count, 40, "types of the wire");
+    assert_eq!(count, 42, "types of the wire");
 }

@@ -42,6 +42,7 @@ pub fn grade(
         max_completion_length: exam.max_completion_length,
         eos_ids: tokenizer.eos_ids().to_vec(),
         logps: false,
+        sampler_logps: false,
     };
     let mut graded = Vec::with_capacity(examples.len());
     for chunk in examples.chunks(CHUNK) {

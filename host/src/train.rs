@@ -65,7 +65,7 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
 /// Stage 1, and the log-probabilities under the policy that sampled.
 fn sample(run: &mut Run) -> Result<rollout::Rollout> {
     let work = run.work();
-    let Run { config, policy, dataset, progress, metrics, tokenizer, rewards, warned, watchdog, .. } = run;
+    let Run { config, policy, dataset, progress, metrics, tokenizer, rewards, needs, warned, watchdog, .. } = run;
     let timer = metrics.timer("rollout");
     let completions = vec![1; config.sizes.rollout];
     let mut sink = StepSink::new(metrics, &completions, Point::Reward, warned, watchdog);
@@ -76,6 +76,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
         step: progress.step,
         max_steps: config.train.max_steps,
         completions: config.sizes.rollout,
+        context: needs.context(),
         tokenizer,
         rewards,
         sink: &mut sink,
@@ -97,7 +98,9 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     let measured = effect::is_due(info.step, run.config.train.measure_step);
     let Run { policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, moment, .. } = run;
     let completion_mask = batch.completion_mask.clone();
+    let context = batch.context.take();
     let mut sink = StepSink::new(metrics, &completion_mask, Point::Advantage, warned, watchdog);
+    sink.context = context.as_ref().map(|context| context.lend(info.step - batch.sampled_at));
 
     let timer = sink.metrics.timer("score");
     let needs = control::needs(*needs, &components.step_controls, measured);

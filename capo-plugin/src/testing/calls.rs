@@ -1,6 +1,6 @@
 //! Components run on a fixture, as a host would run them.
 
-use super::{Fixture, Records};
+use super::{Fixture, Listener, Records};
 use crate::component::{Advantage, Mask, ObjectiveFn, Weight};
 use crate::controller::{Measurements, StepControlFn};
 use crate::error::PluginError;
@@ -89,7 +89,7 @@ impl Fixture {
     /// What a host would show.
     pub fn estimate(&self, component: &mut Advantage) -> Result<Vec<f32>, PluginError> {
         let mut advantages = vec![0.0; self.dims.len()];
-        component.estimate(&mut Records::default(), &self.batch(), &mut advantages)?;
+        component.estimate(&mut Listener::new(&self.context()), &self.batch(), &mut advantages)?;
         Ok(advantages)
     }
 
@@ -100,7 +100,7 @@ impl Fixture {
     /// What a host would show.
     pub fn evaluate(&self, component: &mut ObjectiveFn) -> Result<(Vec<f32>, Vec<f32>), PluginError> {
         let (mut loss, mut slope) = (vec![0.0; self.dims.len()], vec![0.0; self.dims.len()]);
-        component.evaluate(&mut Records::default(), &self.batch(), &mut loss, &mut slope)?;
+        component.evaluate(&mut Listener::new(&self.context()), &self.batch(), &mut loss, &mut slope)?;
         Ok((loss, slope))
     }
 
@@ -165,9 +165,10 @@ impl Fixture {
     /// What a host would show.
     pub fn mask(&self, component: &mut Mask) -> Result<Masked, PluginError> {
         let mut keep: Vec<u8> = self.mask.iter().zip(&self.keep).map(|(mask, keep)| mask & keep).collect();
-        let mut records = Records::default();
-        component.mask(&mut records, &self.batch(), &mut keep)?;
-        Ok(Masked { keep, records })
+        let context = self.context();
+        let mut listener = Listener::new(&context);
+        component.mask(&mut listener, &self.batch(), &mut keep)?;
+        Ok(Masked { keep, records: listener.records })
     }
 
     /// Runs a weight on what [`keep`](Self::keep) left of the completion mask.
@@ -177,9 +178,10 @@ impl Fixture {
     /// What a host would show.
     pub fn weigh(&self, component: &mut Weight) -> Result<Weighed, PluginError> {
         let keep: Vec<u8> = self.mask.iter().zip(&self.keep).map(|(mask, keep)| mask & keep).collect();
-        let (mut weights, mut records) = (vec![0.0; keep.len()], Records::default());
-        component.weigh(&mut records, &self.batch(), &keep, &mut weights)?;
-        Ok(Weighed { weights, records })
+        let (mut weights, context) = (vec![0.0; keep.len()], self.context());
+        let mut listener = Listener::new(&context);
+        component.weigh(&mut listener, &self.batch(), &keep, &mut weights)?;
+        Ok(Weighed { weights, records: listener.records })
     }
 
     /// Ends the step of a weight with the product of all `weights`, as a host does after the optimizer step.
@@ -188,7 +190,7 @@ impl Fixture {
     ///
     /// What a host would show.
     pub fn weighed_step_end(&self, component: &mut Weight, weights: &[f32], taken: bool) -> Result<(), PluginError> {
-        component.step_end(&mut Records::default(), &self.batch(), weights, taken)
+        component.step_end(&mut Listener::new(&self.context()), &self.batch(), weights, taken)
     }
 
     /// Runs a step control on an update, all of whose kept tokens weigh 1.
@@ -198,9 +200,10 @@ impl Fixture {
     /// What a host would show.
     pub fn control(&self, component: &mut StepControlFn, mut update: Measured) -> Result<Controlled, PluginError> {
         let weights: Vec<f32> = self.mask.iter().zip(&self.keep).map(|(mask, keep)| f32::from(mask & keep)).collect();
-        let (mut scales, mut records) = ([1.0; 3], Records::default());
-        component.control(&mut records, &self.batch(), &weights, &Measured::GROUPS, &mut update, &mut scales)?;
-        Ok(Controlled { scales, records })
+        let (mut scales, context) = ([1.0; 3], self.context());
+        let mut listener = Listener::new(&context);
+        component.control(&mut listener, &self.batch(), &weights, &Measured::GROUPS, &mut update, &mut scales)?;
+        Ok(Controlled { scales, records: listener.records })
     }
 
     /// Ends the step with `keep`, as a host does after the optimizer step.
@@ -209,7 +212,7 @@ impl Fixture {
     ///
     /// What a host would show.
     pub fn step_end(&self, component: &mut Mask, keep: &[u8], taken: bool) -> Result<(), PluginError> {
-        component.step_end(&mut Records::default(), &self.batch(), keep, taken)
+        component.step_end(&mut Listener::new(&self.context()), &self.batch(), keep, taken)
     }
 }
 

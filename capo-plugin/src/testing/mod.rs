@@ -29,6 +29,7 @@
 mod calls;
 mod fixture;
 mod layer;
+mod listener;
 mod random;
 mod rollout;
 mod shapes;
@@ -37,6 +38,7 @@ mod variants;
 
 pub use calls::{Controlled, Masked, Measured, Weighed};
 pub use fixture::Fixture;
+pub use listener::Listener;
 pub use rollout::{RolloutFixture, Scored};
 pub use shapes::{batches, rollouts};
 pub use snapshot::{Observed, Sheet, Snapshot, snapshot};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Measured, Records, batches, rollouts};
+use super::{Listener, Measured, Records, batches, rollouts};
 use crate::batch::{Batch, Dims};
 use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
 use crate::controller::StepControlFn;
@@ -105,11 +105,12 @@ impl Observed for Advantage {
         for (name, fixture) in batches() {
             let batch = fixture.batch();
             sheet.heading(name, &batch);
-            let (mut advantages, mut records) = (vec![0.0; batch.dims.len()], Records::default());
-            let outcome = self.estimate(&mut records, &batch, &mut advantages);
+            let (mut advantages, context) = (vec![0.0; batch.dims.len()], fixture.context());
+            let mut listener = Listener::new(&context);
+            let outcome = self.estimate(&mut listener, &batch, &mut advantages);
             if sheet.outcome(outcome).is_some() {
                 sheet.tokens("advantage", &advantages, &batch);
-                sheet.records(records, batch.completion_mask, rows(batch.dims));
+                sheet.records(listener.records, batch.completion_mask, rows(batch.dims));
             }
         }
     }
@@ -121,12 +122,13 @@ impl Observed for ObjectiveFn {
             let batch = fixture.batch();
             sheet.heading(name, &batch);
             let (mut loss, mut slope) = (vec![0.0; batch.dims.len()], vec![0.0; batch.dims.len()]);
-            let mut records = Records::default();
-            let outcome = self.evaluate(&mut records, &batch, &mut loss, &mut slope);
+            let context = fixture.context();
+            let mut listener = Listener::new(&context);
+            let outcome = self.evaluate(&mut listener, &batch, &mut loss, &mut slope);
             if sheet.outcome(outcome).is_some() {
                 sheet.tokens("loss", &loss, &batch);
                 sheet.tokens("dloss_dlogp", &slope, &batch);
-                sheet.records(records, batch.completion_mask, rows(batch.dims));
+                sheet.records(listener.records, batch.completion_mask, rows(batch.dims));
             }
         }
     }
@@ -138,12 +140,13 @@ impl Observed for Mask {
         for (name, fixture) in batches() {
             let batch = fixture.batch();
             sheet.heading(name, &batch);
-            let (mut keep, mut records) = (batch.completion_mask.to_vec(), Records::default());
-            let masked = self.mask(&mut records, &batch, &mut keep);
-            let outcome = masked.and_then(|()| self.step_end(&mut records, &batch, &keep, true));
+            let (mut keep, context) = (batch.completion_mask.to_vec(), fixture.context());
+            let mut listener = Listener::new(&context);
+            let masked = self.mask(&mut listener, &batch, &mut keep);
+            let outcome = masked.and_then(|()| self.step_end(&mut listener, &batch, &keep, true));
             if sheet.outcome(outcome).is_some() {
                 sheet.keep(&keep, &batch);
-                sheet.records(records, batch.completion_mask, rows(batch.dims));
+                sheet.records(listener.records, batch.completion_mask, rows(batch.dims));
             }
         }
     }
@@ -155,12 +158,13 @@ impl Observed for Weight {
         for (name, fixture) in batches() {
             let batch = fixture.batch();
             sheet.heading(name, &batch);
-            let (mut weights, mut records) = (vec![0.0; batch.dims.len()], Records::default());
-            let weighed = self.weigh(&mut records, &batch, batch.completion_mask, &mut weights);
-            let outcome = weighed.and_then(|()| self.step_end(&mut records, &batch, &weights, true));
+            let (mut weights, context) = (vec![0.0; batch.dims.len()], fixture.context());
+            let mut listener = Listener::new(&context);
+            let weighed = self.weigh(&mut listener, &batch, batch.completion_mask, &mut weights);
+            let outcome = weighed.and_then(|()| self.step_end(&mut listener, &batch, &weights, true));
             if sheet.outcome(outcome).is_some() {
                 sheet.tokens("weight", &weights, &batch);
-                sheet.records(records, batch.completion_mask, rows(batch.dims));
+                sheet.records(listener.records, batch.completion_mask, rows(batch.dims));
             }
         }
     }

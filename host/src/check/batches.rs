@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use capo_plugin::testing::{Fixture, Records, RolloutFixture, rollouts};
+use capo_plugin::testing::{Fixture, Listener, Records, RolloutFixture, rollouts};
 use capo_plugin::{Inputs, Point};
 
 use super::input::Input;
@@ -98,12 +98,13 @@ pub fn mask_clears_only(subject: &Subject<'_>) -> Verdict {
         let Input::Batch(batch) = input else { continue };
         let mut instance = subject.create()?;
         let Instance::Mask(mask) = &mut instance else { return Ok(Outcome::skipped("it is no mask")) };
-        let batch = batch.batch();
+        let context = batch.context();
+        let (batch, mut listener) = (batch.batch(), Listener::new(&context));
         let mut keep = batch.completion_mask.to_vec();
         keep.iter_mut().step_by(2).for_each(|keep| *keep = 0);
         // The handle refuses a mask that sets what was cleared.
-        mask.mask(&mut Records::default(), &batch, &mut keep)?;
-        mask.step_end(&mut Records::default(), &batch, &keep, keep.contains(&1))?;
+        mask.mask(&mut listener, &batch, &mut keep)?;
+        mask.step_end(&mut listener, &batch, &keep, keep.contains(&1))?;
     }
     Ok(Outcome::success("what another mask has cleared stays cleared"))
 }
@@ -114,13 +115,14 @@ pub fn weight_of_dropped(subject: &Subject<'_>) -> Verdict {
         let Input::Batch(batch) = input else { continue };
         let mut instance = subject.create()?;
         let Instance::Weight(weight) = &mut instance else { return Ok(Outcome::skipped("it is no weight")) };
-        let batch = batch.batch().with_only(weight.inputs());
+        let context = batch.context();
+        let (batch, mut listener) = (batch.batch(), Listener::new(&context));
         let mut keep = batch.completion_mask.to_vec();
         keep.iter_mut().step_by(2).for_each(|keep| *keep = 0);
         let mut weights = vec![0.0; keep.len()];
         // The handle refuses a weight that is not 0 where a token was dropped.
-        weight.weigh(&mut Records::default(), &batch, &keep, &mut weights)?;
-        weight.step_end(&mut Records::default(), &batch, &weights, keep.contains(&1))?;
+        weight.weigh(&mut listener, &batch, &keep, &mut weights)?;
+        weight.step_end(&mut listener, &batch, &weights, keep.contains(&1))?;
     }
     Ok(Outcome::success("tokens that a mask has dropped weigh nothing"))
 }

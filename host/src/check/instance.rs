@@ -1,7 +1,7 @@
 //! A live component under test, the same whatever its point: here, in `input` and in `subject`, and only there, checks depend on
 //! the points.
 
-use capo_plugin::testing::{Fixture, Measured, Records};
+use capo_plugin::testing::{Fixture, Listener, Measured, Records};
 use capo_plugin::{
     Advantage, Batch, ErrorKind, Inputs, Mask, ObjectiveFn, PluginError, RewardFn, StepControlFn, Weight,
 };
@@ -119,38 +119,39 @@ impl Instance {
     }
 
     fn step_on(&mut self, batch: &Fixture, inputs: Inputs) -> Result<Answer, PluginError> {
+        let context = batch.context();
         let mut batch = batch.batch().with_only(inputs);
-        let (n, mut records) = (batch.dims.len(), Records::default());
+        let (n, mut listener) = (batch.dims.len(), Listener::new(&context));
         let (mut first, mut second) = (vec![0.0; n], vec![0.0; n]);
         let zeros = vec![0.0; n];
         let outputs = match self {
             Self::Reward(_) => return Err(mismatch()),
             Self::Advantage(component) => {
                 (batch.advantages, batch.losses, batch.dloss_dlogp) = (&zeros, None, None);
-                component.estimate(&mut records, &batch, &mut first)?;
+                component.estimate(&mut listener, &batch, &mut first)?;
                 vec![("advantage", first)]
             }
             Self::Objective(component) => {
                 (batch.losses, batch.dloss_dlogp) = (None, None);
-                component.evaluate(&mut records, &batch, &mut first, &mut second)?;
+                component.evaluate(&mut listener, &batch, &mut first, &mut second)?;
                 vec![("loss", first), ("derivative", second)]
             }
             Self::Mask(component) => {
                 let mut keep = batch.completion_mask.to_vec();
-                component.mask(&mut records, &batch, &mut keep)?;
-                component.step_end(&mut records, &batch, &keep, keep.contains(&1))?;
+                component.mask(&mut listener, &batch, &mut keep)?;
+                component.step_end(&mut listener, &batch, &keep, keep.contains(&1))?;
                 vec![("keep", keep.into_iter().map(f32::from).collect())]
             }
             Self::Weight(component) => {
-                component.weigh(&mut records, &batch, batch.completion_mask, &mut first)?;
+                component.weigh(&mut listener, &batch, batch.completion_mask, &mut first)?;
                 let taken = first.iter().any(|&weight| weight > 0.0);
-                component.step_end(&mut records, &batch, &first, taken)?;
+                component.step_end(&mut listener, &batch, &first, taken)?;
                 vec![("weight", first)]
             }
             Self::StepControl(component) => {
                 let ones: Vec<f32> = batch.completion_mask.iter().map(|&mask| f32::from(mask)).collect();
                 let (mut update, mut scales) = (update_of(&batch), [1.0; Measured::GROUPS.len()]);
-                component.control(&mut records, &batch, &ones, &Measured::GROUPS, &mut update, &mut scales)?;
+                component.control(&mut listener, &batch, &ones, &Measured::GROUPS, &mut update, &mut scales)?;
                 // A number per group, in no completion: it stands for each of them, so that no order of groups changes it.
                 let of_group =
                     |(name, scale): (&'static str, f64)| (name, vec![scale as f32; batch.dims.completions as usize]);
@@ -162,7 +163,7 @@ impl Instance {
             }
         };
         let (completions, mask) = (batch.dims.completions as usize, batch.completion_mask.to_vec());
-        Ok(Answer { outputs, records, completions, mask })
+        Ok(Answer { outputs, records: listener.records, completions, mask })
     }
 }
 

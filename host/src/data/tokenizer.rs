@@ -119,6 +119,33 @@ impl Tokenizer {
             .map_err(|error| anyhow!("cannot decode {} tokens: {error}", ids.len()))
     }
 
+    /// Bytes of `text`, the text of completion `ids`, that each id stands for. A character that several tokens make belongs to the last of
+    /// them.
+    pub fn spans(&self, ids: &[u32], text: &str) -> Result<Vec<[u32; 2]>> {
+        let pieces = || -> Result<Vec<Option<String>>, tokenizers::Error> {
+            let mut stream = self.inner.decode_stream(true);
+            ids.iter().map(|&id| stream.step(id)).collect()
+        };
+        let pieces = contain(pieces).context(UNUSABLE)?.unwrap_or_default();
+        if pieces.len() == ids.len() && text.starts_with(&pieces.iter().flatten().cloned().collect::<String>()) {
+            let mut end = 0;
+            let span = |piece: &Option<String>| {
+                let start = end;
+                end += piece.as_ref().map_or(0, String::len) as u32;
+                [start, end]
+            };
+            return Ok(pieces.iter().map(span).collect());
+        }
+        // A decoder whose words depend on what follows: as much as the text of the ids so far has in common with the whole.
+        let mut end = 0;
+        let span = |count: usize| {
+            let start = end;
+            end = common(&self.decode(&ids[..count])?, text).max(start);
+            Ok([start, end])
+        };
+        (1..=ids.len()).map(span).collect()
+    }
+
     /// The ids that end a completion, at least one; the first is the one to append to a training target.
     pub fn eos_ids(&self) -> &[u32] {
         &self.eos
@@ -133,6 +160,11 @@ impl Tokenizer {
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
+}
+
+/// Bytes that two texts have in common at their beginning.
+fn common(a: &str, b: &str) -> u32 {
+    a.chars().zip(b.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8() as u32).sum()
 }
 
 /// The beginning of a text on one line, for a sentence.

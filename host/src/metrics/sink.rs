@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use capo_loader::warning;
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::{Point, Sink};
+use capo_plugin::abi_context::ROLLOUT_CONTEXT;
+use capo_plugin::{Extension, Lending, Point, Sink};
 
 use super::names::{self, metric_name};
 use crate::metrics::Metrics;
@@ -25,6 +26,8 @@ pub struct StepSink<'a> {
     pub warned: &'a mut BTreeSet<String>,
     /// Told of every call.
     pub watchdog: &'a Watchdog,
+    /// What the rollout knows besides its batch, for the components that asked.
+    pub context: Option<Lending<'a>>,
     /// What is wrong with a name of the current call.
     objection: Option<String>,
 }
@@ -38,7 +41,7 @@ impl<'a> StepSink<'a> {
         warned: &'a mut BTreeSet<String>,
         watchdog: &'a Watchdog,
     ) -> Self {
-        Self { metrics, completion_mask, point, warned, watchdog, objection: None }
+        Self { metrics, completion_mask, point, warned, watchdog, context: None, objection: None }
     }
 
     fn add(&mut self, component: &str, name: &str, value: f64) {
@@ -82,6 +85,10 @@ impl Sink for StepSink<'_> {
 
     fn leave(&mut self) {
         self.watchdog.leave();
+    }
+
+    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
+        self.context.as_deref().filter(|_| id == ROLLOUT_CONTEXT).map(Extension::of)
     }
 
     fn objection(&mut self) -> Option<String> {

@@ -32,6 +32,8 @@ pub struct Generation {
     pub eos_ids: Vec<u32>,
     /// Whether to return the log-probabilities of the drawn tokens.
     pub logps: bool,
+    /// Whether to return the log-probabilities with which they were drawn.
+    pub sampler_logps: bool,
 }
 
 /// One sampled completion.
@@ -44,6 +46,9 @@ pub struct Completion {
     /// Log-probabilities of the ids under `logits / temperature` (1 when greedy) before top-k and top-p, nats; empty
     /// unless asked for.
     pub logps: Vec<f32>,
+    /// Log-probabilities of the ids under the distribution that they were drawn from, top-k and top-p included, nats; empty unless
+    /// asked for.
+    pub sampler_logps: Vec<f32>,
 }
 
 /// Prompts padded on the left, each distinct one once.
@@ -241,17 +246,22 @@ impl<'a, R: Rng> Batch<'a, R> {
     fn draw(&mut self, sampling: &Sampling, logits: &Tensor) -> Result<Vec<Option<u32>>> {
         let number = |row: &usize| if sampling.temperature == 0.0 { 0.0 } else { uniform(&mut self.rngs[*row]) };
         let numbers: Vec<f64> = self.active.iter().map(number).collect();
-        if !self.generation.logps && sampling.can_draw_rows(logits)? {
+        let Generation { logps, sampler_logps, .. } = *self.generation;
+        if !logps && !sampler_logps && sampling.can_draw_rows(logits)? {
             return sampling.draw_rows(logits, &numbers, &mut self.scratch);
         }
         let (vocab, logits) = (logits.dim(1)?, host(logits)?);
         let mut ids = Vec::with_capacity(numbers.len());
         for ((row, number), logits) in self.active.iter().zip(numbers).zip(logits.chunks_exact(vocab)) {
-            let id = sampling.draw(logits, number, &mut self.scratch);
-            if let (true, Some(id)) = (self.generation.logps, id) {
-                self.completions[*row].logps.push(logp(logits, id, sampling.temperature));
+            let drawn = sampling.draw(logits, number, &mut self.scratch);
+            let completion = &mut self.completions[*row];
+            if let (true, Some(drawn)) = (logps, drawn) {
+                completion.logps.push(logp(logits, drawn.id, sampling.temperature));
             }
-            ids.push(id);
+            if let (true, Some(drawn)) = (sampler_logps, drawn) {
+                completion.sampler_logps.push(drawn.logp(&self.scratch));
+            }
+            ids.push(drawn.map(|drawn| drawn.id));
         }
         Ok(ids)
     }

@@ -37,21 +37,23 @@ impl Sampling {
 
     /// A token id from `logits` `[V]` and a `uniform` number in [0, 1), which greedy sampling does not use; none where the
     /// largest logit is NaN or infinite.
-    pub(super) fn draw(&self, logits: &[f32], uniform: f64, scratch: &mut Scratch) -> Option<u32> {
+    pub(super) fn draw(&self, logits: &[f32], uniform: f64, scratch: &mut Scratch) -> Option<Drawn> {
         let best = argmax(logits);
         let largest = Some(f64::from(logits[best as usize])).filter(|largest| largest.is_finite())?;
         if self.temperature == 0.0 {
-            return Some(best);
+            return Some(Drawn { id: best, place: 0, kept: 0 });
         }
         if self.is_unlimited(logits.len()) && self.top_p == 1.0 {
             scratch.weights.clear();
             scratch.weights.extend(logits.iter().map(|logit| self.weight(*logit, largest)));
-            return Some(pick(&scratch.weights, uniform) as u32);
+            let place = pick(&scratch.weights, uniform);
+            return Some(Drawn { id: place as u32, place, kept: logits.len() });
         }
         let k = if self.is_unlimited(logits.len()) { logits.len() } else { self.top_k };
         let ids = top_k(logits, k, &mut scratch.order);
         let tops = ids.iter().map(|id| logits[*id as usize]);
-        Some(self.among(ids, tops, largest, uniform, &mut scratch.weights))
+        let (place, kept) = self.among(tops, largest, uniform, &mut scratch.weights);
+        Some(Drawn { id: ids[place], place, kept })
     }
 
     /// Whether `draw_rows` can draw from `logits` on their device: top-p without top-k sorts them all.
@@ -78,7 +80,7 @@ impl Sampling {
         let draw = |((ids, tops), uniform): ((&Vec<u32>, &Vec<f32>), &f64)| {
             let largest = Some(f64::from(tops[0])).filter(|largest| largest.is_finite())?;
             let tops = tops.iter().copied();
-            Some(if greedy { ids[0] } else { self.among(ids, tops, largest, *uniform, &mut scratch.weights) })
+            Some(if greedy { ids[0] } else { ids[self.among(tops, largest, *uniform, &mut scratch.weights).0] })
         };
         Ok(ids.iter().zip(&tops).zip(uniform).map(draw).collect())
     }
@@ -91,19 +93,18 @@ impl Sampling {
         ((f64::from(logit) - largest) / self.temperature).exp()
     }
 
-    /// One of the `ids`, whose descending logits are `tops`.
+    /// The place of one among the descending logits `tops`, and how many of them could have been drawn.
     fn among(
         &self,
-        ids: &[u32],
         tops: impl Iterator<Item = f32>,
         largest: f64,
         uniform: f64,
         weights: &mut Vec<f64>,
-    ) -> u32 {
+    ) -> (usize, usize) {
         weights.clear();
         weights.extend(tops.map(|logit| self.weight(logit, largest)));
         let kept = nucleus(weights, self.top_p);
-        ids[pick(&weights[..kept], uniform)]
+        (pick(&weights[..kept], uniform), kept)
     }
 }
 
@@ -112,6 +113,27 @@ impl Sampling {
 pub(super) struct Scratch {
     order: Vec<u32>,
     weights: Vec<f64>,
+}
+
+/// A token that was drawn.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Drawn {
+    pub id: u32,
+    /// Its place among the weights that it was drawn from.
+    place: usize,
+    /// How many of them could have been drawn; 0 where nothing was left to chance.
+    kept: usize,
+}
+
+impl Drawn {
+    /// The log-probability with which it was drawn, nats, from the weights that `draw` left in `scratch`.
+    pub fn logp(&self, scratch: &Scratch) -> f32 {
+        if self.kept == 0 {
+            return 0.0;
+        }
+        let weights = &scratch.weights[..self.kept];
+        (weights[self.place] / weights.iter().sum::<f64>()).ln() as f32
+    }
 }
 
 /// How many of the descending `weights` reach the share `top_p` of their sum; at least one.
@@ -142,6 +164,32 @@ mod tests {
         assert_eq!(nucleus(&weights, 0.51), 2);
         assert_eq!(nucleus(&weights, 0.8), 2);
         assert_eq!(nucleus(&weights, 1.0), 4);
+    }
+
+    #[test]
+    fn a_drawn_token_knows_how_probable_it_was() {
+        let logits = [0.0_f32, 2.0, 1.0, -1.0];
+        let share = |kept: &[usize], id: usize, temperature: f64| {
+            let weight = |id: usize| (f64::from(logits[id]) / temperature).exp();
+            (weight(id) / kept.iter().map(|&id| weight(id)).sum::<f64>()).ln()
+        };
+        let cases: [(Sampling, &[usize]); 4] = [
+            (Sampling { temperature: 0.7, top_k: 0, top_p: 1.0 }, &[0, 1, 2, 3]),
+            (Sampling { temperature: 0.7, top_k: 3, top_p: 1.0 }, &[1, 2, 0]),
+            (Sampling { temperature: 1.0, top_k: 0, top_p: 0.8 }, &[1, 2]),
+            (Sampling { temperature: 1.0, top_k: 2, top_p: 0.5 }, &[1]),
+        ];
+        for (sampling, kept) in cases {
+            for uniform in [0.0, 0.3, 0.6, 0.75, 0.9, 0.999] {
+                let mut scratch = Scratch::default();
+                let drawn = sampling.draw(&logits, uniform, &mut scratch).unwrap();
+                assert!(kept.contains(&(drawn.id as usize)));
+                let expected = share(kept, drawn.id as usize, sampling.temperature);
+                assert!((f64::from(drawn.logp(&scratch)) - expected).abs() < 1e-6, "{sampling:?} {uniform}");
+            }
+        }
+        let mut scratch = Scratch::default();
+        assert_eq!(Sampling::GREEDY.draw(&logits, 0.5, &mut scratch).unwrap().logp(&scratch), 0.0);
     }
 
     #[test]

@@ -141,7 +141,8 @@ fn parts_of_the_last_layer_join_wherever_they_lie() {
 
 fn generate(policy: &Policy, sampling: Sampling, logps: bool) -> Vec<Completion> {
     let prompts = vec![vec![5, 9, 2, 14], vec![3], vec![5, 9, 2, 14], vec![28, 7, 11], vec![4, 4, 4, 4, 4, 4]];
-    let generation = Generation { sampling, max_completion_length: 12, eos_ids: (0..30).collect(), logps };
+    let generation =
+        Generation { sampling, max_completion_length: 12, eos_ids: (0..30).collect(), logps, sampler_logps: false };
     let mut rngs: Vec<_> = (0..prompts.len() as u64).map(|row| stream(11, "sample", &[row])).collect();
     policy.generate(&prompts, &generation, &mut rngs).unwrap()
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use anyhow::Result;
-use capo_plugin::{Batch, Denominator, Dims, OptimizerInfo, Reduction, Tensor};
+use capo_plugin::{Batch, ContextData, Denominator, Dims, OptimizerInfo, Reduction, Tensor};
 
 use super::lend::{HeadState, LentLayer};
 use crate::config::{self, Config};
@@ -87,6 +87,10 @@ pub struct StepBatch {
     pub token_loss: Option<TokenLoss>,
     /// `[B, T]`, nats, under the policy that sampled; none until the first scoring.
     pub old_logps: Option<Vec<f32>>,
+    /// Optimizer steps done when the completions were sampled.
+    pub sampled_at: u64,
+    /// What the rollout knows besides; none unless a component asks.
+    pub context: Option<ContextData>,
     /// `[B, T]`, nats, under the reference model.
     pub ref_logps: Option<Vec<f32>>,
     /// `[B, T]`, nats.
@@ -150,6 +154,8 @@ impl StepBatch {
             logps: Vec::new(),
             token_loss: None,
             old_logps: None,
+            sampled_at: 0,
+            context: None,
             ref_logps: None,
             entropy: None,
             hidden: None,
@@ -173,11 +179,13 @@ impl StepBatch {
             completion_ids: self.completion_ids[tokens.clone()].to_vec(),
             completion_mask: self.completion_mask[tokens.clone()].to_vec(),
             truncated: self.truncated[rows.clone()].to_vec(),
-            rewards: self.rewards[rows].to_vec(),
+            rewards: self.rewards[rows.clone()].to_vec(),
             advantages: vec![0.0; dims.len()],
             logps: Vec::new(),
             token_loss: None,
             old_logps: cut(&self.old_logps),
+            sampled_at: self.sampled_at,
+            context: self.context.as_ref().map(|context| context.part(rows.clone())),
             ref_logps: cut(&self.ref_logps),
             entropy: None,
             hidden: None,

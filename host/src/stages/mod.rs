@@ -3,6 +3,7 @@
 pub mod advantage;
 pub mod backward;
 pub mod batch;
+pub mod context;
 pub mod control;
 pub mod effect;
 pub mod lend;

@@ -11,6 +11,7 @@ use crate::model::{Completion, Generation, Policy, Sampling, Sequences};
 use crate::reward::{Rewards, Scored};
 use crate::rng;
 use crate::stages::batch::StepBatch;
+use crate::stages::context::{self, Sampled};
 
 /// What sampling needs besides the policy.
 pub struct Sampler<'a> {
@@ -26,6 +27,8 @@ pub struct Sampler<'a> {
     pub max_steps: u64,
     /// Completions of one rollout, a multiple of `num_generations`.
     pub completions: usize,
+    /// Whether a component asks for what the rollout knows besides its batch.
+    pub context: bool,
     /// Text to ids and back.
     pub tokenizer: &'a Tokenizer,
     /// What completions earn.
@@ -84,12 +87,14 @@ pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, sampler: Samp
         max_completion_length: sampler.config.max_completion_length,
         eos_ids: sampler.tokenizer.eos_ids().to_vec(),
         logps: false,
+        sampler_logps: sampler.context,
     };
     let completions = policy.generate(&prompt_ids, &generation, &mut rngs)?;
-    score(prompt_ids, completions, &examples, sampler)
+    score(cursor, prompt_ids, completions, &examples, sampler)
 }
 
 fn score(
+    cursor: u64,
     prompt_ids: Vec<Vec<u32>>,
     completions: Vec<Completion>,
     examples: &[&Example],
@@ -107,7 +112,13 @@ fn score(
     let tokens =
         prompt_ids.iter().chain(completions.iter().map(|completion| &completion.ids)).map(|ids| ids.len() as u64).sum();
     let pad = sampler.tokenizer.pad_id();
-    let batch = StepBatch::new(
+    let context = sampler.context.then(|| {
+        let group = sampler.config.num_generations;
+        let (first, prompt_ids, completions, texts) = (cursor, &prompt_ids[..], &completions[..], &texts[..]);
+        let sampled = Sampled { group, first, prompt_ids, examples, completions, texts, rewards: &rewards };
+        context::gather(&sampled, sampler.tokenizer)
+    });
+    let mut batch = StepBatch::new(
         join(&prompt_ids, &ids, pad),
         &ids,
         completions.iter().map(|completion| u8::from(completion.truncated)).collect(),
@@ -115,6 +126,8 @@ fn score(
         sampler.config.num_generations,
         pad,
     );
+    batch.sampled_at = sampler.step;
+    batch.context = context.transpose()?;
     Ok(Rollout { batch, rewards, texts, tokens })
 }
 

@@ -73,6 +73,12 @@ impl Needs {
         Self { hidden, ..self }
     }
 
+    /// Whether what the rollout knows besides its batch is needed.
+    #[must_use]
+    pub fn context(&self) -> bool {
+        self.inputs.contains(Inputs::ROLLOUT_CONTEXT)
+    }
+
     /// Whether a reference model is needed.
     #[must_use]
     pub fn reference(&self) -> bool {

@@ -1,0 +1,52 @@
+//! The wire of what a rollout knows besides the batch, frozen at revision 1: an extension of the host's that came after the
+//! points, under an id of its own. The rules of [`crate::abi`] hold here too.
+
+use abi_stable::StableAbi;
+
+/// Extension id of [`RolloutContext`], which a host answers during the calls of components that asked for
+/// [`Inputs::ROLLOUT_CONTEXT`](crate::Inputs::ROLLOUT_CONTEXT).
+pub const ROLLOUT_CONTEXT: &str = "capo.rollout-context/1";
+
+/// Memory of the host's that a call may read.
+///
+/// It carries no lifetime, so that nobody can name a longer one: whoever holds a reference to it holds one to what it was made of.
+#[repr(C)]
+#[derive(StableAbi, Debug)]
+pub struct Lent<T> {
+    data: *const T,
+    len: u64,
+}
+
+impl<T> Lent<T> {
+    /// Of `values`, which must outlive it; its maker sees to that.
+    pub(crate) fn new(values: &[T]) -> Self {
+        Self { data: values.as_ptr(), len: values.len() as u64 }
+    }
+
+    /// The values.
+    pub(crate) fn get(&self) -> &[T] {
+        // SAFETY: `new` took both from a slice. Only `ContextData::lend` makes these, in a `RolloutContext` that cannot be copied and
+        // is reached through a borrow of the data alone, so the slice lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.data, self.len as usize) }
+    }
+}
+
+/// What a rollout knows of its completions besides the batch: see [`Ctx::rollout_context`](crate::Ctx::rollout_context).
+#[repr(C)]
+#[derive(StableAbi, Debug)]
+pub struct RolloutContext {
+    pub(crate) group_size: u64,
+    pub(crate) tokens: u64,
+    pub(crate) age: u64,
+    pub(crate) prompt_ids: Lent<u32>,
+    pub(crate) prompt_ends: Lent<u64>,
+    pub(crate) prompt_numbers: Lent<u64>,
+    pub(crate) lines: Lent<u64>,
+    pub(crate) texts: Lent<u8>,
+    pub(crate) text_ends: Lent<u64>,
+    pub(crate) spans: Lent<u32>,
+    pub(crate) reward_names: Lent<u8>,
+    pub(crate) reward_name_ends: Lent<u64>,
+    pub(crate) rewards: Lent<f32>,
+    pub(crate) sampler_logps: Lent<f32>,
+}

@@ -1,0 +1,280 @@
+//! What a rollout knows of its completions besides the batch: what components read, and what a host fills in.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, Range};
+
+use crate::abi_context::{Lent, RolloutContext};
+
+/// Part `index` of `values` that lie one behind another and end at `ends`.
+fn part<'a, T>(values: &'a [T], ends: &[u64], index: usize) -> &'a [T] {
+    let start = if index == 0 { 0 } else { ends[index - 1] };
+    &values[start as usize..ends[index] as usize]
+}
+
+fn text(bytes: &[u8]) -> &str {
+    // A host fills these with whole texts.
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+/// Indices as in [`Batch`](crate::Batch): completion b of B, token t of T, group g of B ÷ G. An index out of range panics.
+impl RolloutContext {
+    /// Token ids of the prompt of completion `b`, without padding.
+    #[must_use]
+    pub fn prompt_ids(&self, b: usize) -> &[u32] {
+        part(self.prompt_ids.get(), self.prompt_ends.get(), self.group(b))
+    }
+
+    /// The prompt's number in the run's order of prompts, from 0: the same prompt comes again under another number.
+    #[must_use]
+    pub fn prompt_number(&self, b: usize) -> u64 {
+        self.prompt_numbers.get()[self.group(b)]
+    }
+
+    /// The line of the dataset's file that the prompt came from, from 1; none where prompts are made, not read.
+    #[must_use]
+    pub fn line(&self, b: usize) -> Option<u64> {
+        Some(self.lines.get()[self.group(b)]).filter(|&line| line > 0)
+    }
+
+    /// Text of completion `b`, special tokens left out.
+    #[must_use]
+    pub fn text(&self, b: usize) -> &str {
+        text(part(self.texts.get(), self.text_ends.get(), b))
+    }
+
+    /// Bytes of [`text`](Self::text) that token `t` of completion `b` stands for: empty for special tokens, padding and parts of a
+    /// character, which belongs to the last of its tokens.
+    #[must_use]
+    pub fn span(&self, b: usize, t: usize) -> Range<usize> {
+        let at = 2 * (b * self.tokens as usize + t);
+        let spans = self.spans.get();
+        spans[at] as usize..spans[at + 1] as usize
+    }
+
+    /// Names of the run's reward functions, in their order.
+    pub fn reward_names(&self) -> impl Iterator<Item = &str> {
+        let ends = self.reward_name_ends.get();
+        (0..ends.len()).map(move |index| text(part(self.reward_names.get(), ends, index)))
+    }
+
+    /// What reward function `index` gave, `[B]`, before its weight.
+    #[must_use]
+    pub fn rewards(&self, index: usize) -> &[f32] {
+        let count = self.text_ends.get().len();
+        &self.rewards.get()[index * count..(index + 1) * count]
+    }
+
+    /// `[B, T]`, nats: the log-probability with which each token was drawn: under the sampler's own distribution, temperature and
+    /// truncation included, in the sampler's own precision. What vLLM's are to TRL and verl. 0 on padding.
+    ///
+    /// What the trainer computes for the same policy is [`Batch::old_logps`](crate::Batch::old_logps).
+    #[must_use]
+    pub fn sampler_logps(&self) -> &[f32] {
+        self.sampler_logps.get()
+    }
+
+    /// Optimizer steps since these completions were sampled.
+    #[must_use]
+    pub fn age(&self) -> u64 {
+        self.age
+    }
+
+    fn group(&self, b: usize) -> usize {
+        b / self.group_size.max(1) as usize
+    }
+}
+
+/// One completion, as a host hands it over.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CompletionContext<'a> {
+    /// Its text.
+    pub text: &'a str,
+    /// Bytes of the text that each of its tokens stands for.
+    pub spans: &'a [[u32; 2]],
+    /// Log-probability with which each of its tokens was drawn, nats.
+    pub sampler_logps: &'a [f32],
+}
+
+/// A prompt, as a host hands it over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptContext<'a> {
+    /// Its token ids.
+    pub ids: &'a [u32],
+    /// Its number in the run's order of prompts, from 0.
+    pub number: u64,
+    /// Its line in the dataset's file, from 1; none where it was made.
+    pub line: Option<u64>,
+}
+
+/// What a host lends as [`RolloutContext`]; it owns the arrays.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ContextData {
+    group_size: u64,
+    tokens: u64,
+    prompt_ids: Vec<u32>,
+    prompt_ends: Vec<u64>,
+    prompt_numbers: Vec<u64>,
+    lines: Vec<u64>,
+    texts: Vec<u8>,
+    text_ends: Vec<u64>,
+    spans: Vec<u32>,
+    reward_names: Vec<u8>,
+    reward_name_ends: Vec<u64>,
+    rewards: Vec<f32>,
+    sampler_logps: Vec<f32>,
+}
+
+impl ContextData {
+    /// Of completions of at most `tokens` tokens, the same number for each prompt.
+    #[must_use]
+    pub fn new<'a>(
+        tokens: usize,
+        prompts: impl Iterator<Item = PromptContext<'a>>,
+        completions: impl Iterator<Item = CompletionContext<'a>>,
+    ) -> Self {
+        let mut data = Self { tokens: tokens as u64, ..Self::default() };
+        for prompt in prompts {
+            data.prompt_ids.extend(prompt.ids);
+            data.prompt_ends.push(data.prompt_ids.len() as u64);
+            data.prompt_numbers.push(prompt.number);
+            data.lines.push(prompt.line.unwrap_or(0));
+        }
+        for completion in completions {
+            data.texts.extend(completion.text.as_bytes());
+            data.text_ends.push(data.texts.len() as u64);
+            let end = completion.text.len() as u32;
+            let padding = tokens.saturating_sub(completion.spans.len());
+            data.spans.extend(completion.spans.iter().take(tokens).flatten());
+            data.spans.extend(std::iter::repeat_n(end, 2 * padding));
+            data.sampler_logps.extend(completion.sampler_logps.iter().take(tokens));
+            data.sampler_logps.resize(data.text_ends.len() * tokens, 0.0);
+        }
+        data.group_size = (data.text_ends.len() / data.prompt_ends.len().max(1)) as u64;
+        data
+    }
+
+    /// Adds what the reward function `name` gave, `[B]`.
+    ///
+    /// # Panics
+    ///
+    /// When there is not one number per completion.
+    pub fn add_reward(&mut self, name: &str, rewards: &[f32]) {
+        assert_eq!(rewards.len(), self.text_ends.len(), "`rewards` is [B]");
+        self.reward_names.extend(name.as_bytes());
+        self.reward_name_ends.push(self.reward_names.len() as u64);
+        self.rewards.extend(rewards);
+    }
+
+    /// The part of completions `rows`, a whole number of groups.
+    #[must_use]
+    pub fn part(&self, rows: Range<usize>) -> Self {
+        let (context, count) = (self.lend(0), self.text_ends.len());
+        let groups = rows.clone().step_by(self.group_size.max(1) as usize);
+        let prompts = groups.map(|b| PromptContext {
+            ids: context.prompt_ids(b),
+            number: context.prompt_number(b),
+            line: context.line(b),
+        });
+        let tokens = self.tokens as usize;
+        let spans: Vec<[u32; 2]> = self.spans.chunks_exact(2).map(|span| [span[0], span[1]]).collect();
+        let completions = rows.clone().map(|b| CompletionContext {
+            text: context.text(b),
+            spans: &spans[b * tokens..(b + 1) * tokens],
+            sampler_logps: &self.sampler_logps[b * tokens..(b + 1) * tokens],
+        });
+        let mut part = Self::new(tokens, prompts, completions);
+        for (name, rewards) in context.reward_names().zip(self.rewards.chunks(count.max(1))) {
+            part.add_reward(name, &rewards[rows.clone()]);
+        }
+        part
+    }
+
+    /// Lends it to a call, `age` optimizer steps after the completions were sampled.
+    #[must_use]
+    pub fn lend(&self, age: u64) -> Lending<'_> {
+        let context = RolloutContext {
+            group_size: self.group_size,
+            tokens: self.tokens,
+            age,
+            prompt_ids: Lent::new(&self.prompt_ids),
+            prompt_ends: Lent::new(&self.prompt_ends),
+            prompt_numbers: Lent::new(&self.prompt_numbers),
+            lines: Lent::new(&self.lines),
+            texts: Lent::new(&self.texts),
+            text_ends: Lent::new(&self.text_ends),
+            spans: Lent::new(&self.spans),
+            reward_names: Lent::new(&self.reward_names),
+            reward_name_ends: Lent::new(&self.reward_name_ends),
+            rewards: Lent::new(&self.rewards),
+            sampler_logps: Lent::new(&self.sampler_logps),
+        };
+        Lending { context, data: PhantomData }
+    }
+}
+
+/// A [`RolloutContext`] that is good for as long as its data are borrowed.
+#[derive(Debug)]
+pub struct Lending<'a> {
+    context: RolloutContext,
+    data: PhantomData<&'a ContextData>,
+}
+
+impl Deref for Lending<'_> {
+    type Target = RolloutContext;
+
+    fn deref(&self) -> &RolloutContext {
+        &self.context
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data() -> ContextData {
+        let prompt = |ids, number, line| PromptContext { ids, number, line };
+        let prompts = [prompt(&[1, 2][..], 7, Some(3)), prompt(&[4][..], 8, None)];
+        let completion = |text, spans, sampler_logps| CompletionContext { text, spans, sampler_logps };
+        let completions = [
+            completion("ab", &[[0, 1], [1, 2]][..], &[-0.5, -1.0][..]),
+            completion("", &[], &[]),
+            completion("\u{e9}", &[[0, 0], [0, 2], [2, 2]], &[-0.1, -0.2, -0.3]),
+            completion("xyz", &[[0, 3]], &[-2.0]),
+        ];
+        let mut data = ContextData::new(3, prompts.into_iter(), completions.into_iter());
+        data.add_reward("exact_match", &[1.0, 0.0, 0.5, 0.0]);
+        data.add_reward("length", &[0.1, 0.2, 0.3, 0.4]);
+        data
+    }
+
+    #[test]
+    fn what_goes_in_comes_out() {
+        let data = data();
+        let context = data.lend(5);
+        assert_eq!([0, 1, 2, 3].map(|b| context.prompt_ids(b)), [&[1, 2][..], &[1, 2], &[4], &[4]]);
+        assert_eq!([0, 3].map(|b| (context.prompt_number(b), context.line(b))), [(7, Some(3)), (8, None)]);
+        assert_eq!([0, 1, 2, 3].map(|b| context.text(b)), ["ab", "", "\u{e9}", "xyz"]);
+        assert_eq!(
+            (context.span(0, 1), context.span(0, 2), context.span(2, 1), context.span(1, 0)),
+            (1..2, 2..2, 0..2, 0..0)
+        );
+        assert_eq!(context.reward_names().collect::<Vec<_>>(), ["exact_match", "length"]);
+        assert_eq!((context.rewards(0)[2], context.rewards(1)[3]), (0.5, 0.4));
+        assert_eq!(context.sampler_logps(), [-0.5, -1.0, 0.0, 0.0, 0.0, 0.0, -0.1, -0.2, -0.3, -2.0, 0.0, 0.0]);
+        assert_eq!(context.age(), 5);
+    }
+
+    #[test]
+    fn a_part_is_what_its_rows_were() {
+        let (data, part) = (data(), data().part(2..4));
+        let (all, context) = (data.lend(0), part.lend(7));
+        for b in 0..2 {
+            assert_eq!((context.prompt_ids(b), context.line(b)), (all.prompt_ids(b + 2), all.line(b + 2)));
+            assert_eq!(context.text(b), all.text(b + 2));
+            assert!((0..3).all(|t| context.span(b, t) == all.span(b + 2, t)));
+        }
+        assert_eq!((context.rewards(1), context.age()), (&[0.3, 0.4][..], 7));
+        assert_eq!(context.sampler_logps(), &all.sampler_logps()[6..]);
+        assert_eq!(data.part(0..4), data);
+    }
+}

@@ -1,0 +1,118 @@
+//! The ear of a host during a fixture's calls: what is recorded, and the rollout's context.
+
+use super::{Fixture, Records};
+use crate::abi_context::ROLLOUT_CONTEXT;
+use crate::context::{CompletionContext, ContextData, Lending, PromptContext};
+use crate::extension::Extension;
+use crate::sink::Sink;
+
+/// A sink that keeps what it hears and lends a [`ContextData`].
+#[derive(Debug)]
+pub struct Listener<'a> {
+    /// What was recorded.
+    pub records: Records,
+    context: Lending<'a>,
+}
+
+impl<'a> Listener<'a> {
+    /// One that has heard nothing, on a batch with this context, as of [`Fixture::context`].
+    #[must_use]
+    pub fn new(context: &'a ContextData) -> Self {
+        Self { records: Records::default(), context: context.lend(0) }
+    }
+}
+
+impl Sink for Listener<'_> {
+    fn record(&mut self, component: &str, name: &str, value: f64) {
+        self.records.record(component, name, value);
+    }
+
+    fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
+        self.records.record_tokens(component, name, values);
+    }
+
+    fn warn(&mut self, component: &str, text: &str) {
+        self.records.warn(component, text);
+    }
+
+    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
+        (id == ROLLOUT_CONTEXT).then(|| Extension::of(&*self.context))
+    }
+}
+
+impl Fixture {
+    /// A context that fits the batch: a letter per token as the text, prompts of three tokens, the rewards under one name, the
+    /// sampler's log-probabilities a little off the trainer's `old_logps`.
+    #[must_use]
+    pub fn context(&self) -> ContextData {
+        let rows: Vec<_> = (0..self.dims.completions as usize).map(|b| self.dims.row(b)).collect();
+        let length = |b: usize| rows[b].clone().filter(|&i| self.mask[i] == 1).count();
+        let texts: Vec<String> = (0..rows.len())
+            .map(|b| rows[b].clone().take(length(b)).map(|i| char::from(b'a' + (self.ids[i] % 26) as u8)).collect())
+            .collect();
+        let spans: Vec<[u32; 2]> = (0..self.dims.tokens as u32).map(|t| [t, t + 1]).collect();
+        let off = |&logp: &f32| logp * 1.01;
+        let sampled: Vec<Vec<f32>> =
+            rows.iter().map(|row| self.old_logps[row.clone()].iter().map(off).collect()).collect();
+        let prompts: Vec<[u32; 3]> = self
+            .dims
+            .groups()
+            .map(|group| [1, self.ids.get(rows[group.start].start).map_or(2, |id| id + 2), 3])
+            .collect();
+        let prompts = prompts.iter().zip(0..).map(|(ids, number)| PromptContext { ids, number, line: None });
+        let completions = (0..rows.len()).map(|b| CompletionContext {
+            text: &texts[b],
+            spans: &spans[..length(b)],
+            sampler_logps: &sampled[b][..length(b)],
+        });
+        let mut context = ContextData::new(self.dims.tokens as usize, prompts, completions);
+        context.add_reward("test.reward", &self.rewards);
+        context
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::error::ErrorKind;
+    use crate::prelude::*;
+    use crate::testing::{self, Fixture};
+
+    /// Reports what the context says, where it was asked for.
+    #[derive(Deserialize)]
+    struct Reader {
+        asks: bool,
+    }
+
+    impl PreBackwardMask for Reader {
+        fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, _: &mut [u8]) -> Result<(), PluginError> {
+            let context = ctx.rollout_context()?;
+            let letters = (0..batch.dims.completions as usize).map(|b| context.text(b).len()).sum::<usize>();
+            let off: f32 = context.sampler_logps().iter().sum();
+            let (prompt, reward) = (context.prompt_ids(2).len(), context.rewards(0)[1]);
+            ctx.record("letters", letters as f64);
+            ctx.record("sampled", f64::from(off));
+            ctx.record("prompt", prompt as f64);
+            ctx.record("reward", f64::from(reward));
+            Ok(())
+        }
+
+        fn inputs(&self) -> Inputs {
+            if self.asks { Inputs::ROLLOUT_CONTEXT } else { Inputs::NONE }
+        }
+    }
+
+    #[test]
+    fn the_context_reaches_who_asked_for_it_and_nobody_else() {
+        let fixture = Fixture::new(4, 3).groups_of(2).lengths(&[3, 1, 0, 2]);
+        let records = fixture.mask(&mut testing::mask::<Reader>("asks = true").unwrap()).unwrap().records;
+        assert_eq!(["letters", "prompt", "reward"].map(|name| records.number(name)), [Some(6.0), Some(3.0), Some(1.0)]);
+        let logps: f32 = fixture.batch().old_logps.unwrap().iter().sum();
+        assert!((records.number("sampled").unwrap() - 1.01 * f64::from(logps)).abs() < 1e-5);
+        let error = fixture.mask(&mut testing::mask::<Reader>("asks = false").unwrap()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::MISSING_INPUT);
+        assert!(
+            error.to_string().contains("the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT`"),
+            "{error}"
+        );
+    }
+}

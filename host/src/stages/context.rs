@@ -1,0 +1,55 @@
+//! What a rollout knows besides its batch, for the components that ask: prompts, texts, rewards per function, how likely each token
+//! was when it was drawn.
+
+use anyhow::Result;
+use capo_plugin::{CompletionContext, ContextData, PromptContext};
+
+use crate::data::{Example, Tokenizer};
+use crate::model::Completion;
+use crate::reward::Scored;
+use crate::stages::rollout::Sample;
+
+/// The completions of one rollout, `[B]` each, of `group` completions per prompt.
+pub struct Sampled<'a> {
+    /// Completions of each prompt.
+    pub group: usize,
+    /// The number of the first prompt in the run's order.
+    pub first: u64,
+    /// Token ids of the prompts.
+    pub prompt_ids: &'a [Vec<u32>],
+    /// The prompts' rows.
+    pub examples: &'a [&'a Example],
+    /// What was sampled, with the sampler's log-probabilities.
+    pub completions: &'a [Completion],
+    /// The same as text.
+    pub texts: &'a [Sample],
+    /// What they earned.
+    pub rewards: &'a Scored,
+}
+
+/// Brings it together.
+///
+/// # Errors
+///
+/// When a completion cannot be decoded.
+pub fn gather(sampled: &Sampled<'_>, tokenizer: &Tokenizer) -> Result<ContextData> {
+    let Sampled { group, first, prompt_ids, examples, completions, texts, rewards } = *sampled;
+    let spans =
+        completions.iter().zip(texts).map(|(completion, text)| tokenizer.spans(&completion.ids, &text.completion));
+    let spans = spans.collect::<Result<Vec<_>>>()?;
+    let longest = completions.iter().map(|completion| completion.ids.len()).max().unwrap_or(0);
+    let prompts = (0..completions.len()).step_by(group.max(1)).zip(first..).map(|(b, number)| {
+        let line = examples[b].row.as_ref().map(|row| row.line as u64);
+        PromptContext { ids: &prompt_ids[b], number, line }
+    });
+    let each = completions.iter().zip(texts).zip(&spans).map(|((completion, text), spans)| CompletionContext {
+        text: &text.completion,
+        spans,
+        sampler_logps: &completion.sampler_logps,
+    });
+    let mut data = ContextData::new(longest, prompts, each);
+    for (name, values) in &rewards.per_reward {
+        data.add_reward(name, values);
+    }
+    Ok(data)
+}
