@@ -93,12 +93,8 @@ impl Optimizer {
         (0..gradient.len()).map(entry).collect()
     }
 
-    pub fn step(&mut self, gradient: &[f64]) {
-        self.step_beside(gradient, gradient);
-    }
-
-    /// The same where `everything` is the gradient with nothing rejected: its rest enters the second moment, where that remembers it.
-    pub fn step_beside(&mut self, gradient: &[f64], everything: &[f64]) {
+    /// Takes in `gradient`; `everything` is that with nothing rejected, whose rest enters the second moment where that remembers it.
+    pub fn step(&mut self, gradient: &[f64], everything: &[f64]) {
         let OptimizerModel { beta1, beta2, second_moment, .. } = self.model;
         let remembers = second_moment == SecondMoment::KeptAndRejected;
         for (i, (g, all)) in gradient.iter().zip(everything).enumerate() {
@@ -147,7 +143,7 @@ impl Optimizer {
     pub fn commit(&mut self, batch: &Batch, policy: &Policy, keep: &[u8]) {
         if let Some((_, gradient)) = mean_gradient(batch, policy, keep) {
             let (_, everything) = mean_gradient(batch, policy, &batch.mask).unwrap();
-            self.step_beside(&gradient, &everything);
+            self.step(&gradient, &everything);
         }
     }
 }

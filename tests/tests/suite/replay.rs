@@ -139,9 +139,15 @@ fn authors_batch_adam() {
 
 #[test]
 fn a_replay_repeats_the_run() {
+    for second_moment in ["kept", "kept_and_rejected"] {
+        a_replay_repeats_a_run_with(&format!("--set train.second_moment={second_moment}"));
+    }
+}
+
+fn a_replay_repeats_a_run_with(optimizer: &str) {
     let folder = Folder::new();
     let limits = "--set mask.0.fisher_threshold=1e-6 --set mask.0.hessian_threshold=1e-3";
-    let steps = "--set train.max_steps=4 --set eval.num_prompts=0 --set train.save_steps=0";
+    let steps = format!("--set train.max_steps=4 --set eval.num_prompts=0 --set train.save_steps=0 {optimizer}");
     let run = folder.train("run", &format!("--plugin libcapo.so {steps} {limits} --dump-batches dump"));
     let batches: Vec<PathBuf> = (0..4).map(|i| folder.path().join(format!("dump/batch-{i:06}.safetensors"))).collect();
     replay(&folder, "", &run.path().join("config.toml"), &batches, "out");

@@ -1,0 +1,91 @@
+//! What a reduction gives to the backward passes.
+
+use capo_loader::mask::Keep;
+use capo_plugin::{Denominator, OptimizerInfo, OptimizerKind, Reduction};
+use host::model::Sequences;
+use host::stages::backward::{Reduced, reduce};
+use host::stages::batch::{StepBatch, StepInfo, TokenLoss};
+
+/// Three completions of up to four tokens.
+const LENGTHS: [usize; 3] = [4, 2, 3];
+const PLACES: usize = 12;
+
+fn batch() -> StepBatch {
+    let completions: Vec<Vec<u32>> = LENGTHS.iter().map(|&length| vec![7; length]).collect();
+    let completions: Vec<&[u32]> = completions.iter().map(Vec::as_slice).collect();
+    let sequences = Sequences { ids: vec![7; 3 * 5], starts: vec![0; 3], prompt_len: 1, completion_len: 4 };
+    let mut batch = StepBatch::new(sequences, &completions, vec![0; 3], vec![0.0; 3], 3, 0);
+    batch.logps = vec![-0.5; PLACES];
+    let wave = |at: usize| (at as f32 * 0.7).sin() + 0.1;
+    let (loss, dloss_dlogp) = (0..PLACES).map(|at| (wave(at), wave(at + 20))).unzip();
+    batch.token_loss = Some(TokenLoss { loss, dloss_dlogp });
+    batch
+}
+
+fn keep(batch: &StepBatch, rejected: &[usize]) -> Keep {
+    let mut keep = batch.completion_mask.clone();
+    rejected.iter().for_each(|&at| keep[at] = 0);
+    let tokens = keep.iter().map(|&keep| u64::from(keep)).sum();
+    Keep { keep, rejected: Vec::new(), tokens }
+}
+
+fn reduced(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, rejected: &[usize]) -> Reduced {
+    let optimizer = OptimizerInfo {
+        kind,
+        learning_rate: 1e-3,
+        beta1: 0.9,
+        beta2: 0.999,
+        eps: 1e-8,
+        weight_decay: 0.0,
+        max_grad_norm: 1.0,
+        steps_taken: 0,
+    };
+    let info = StepInfo {
+        step: 0,
+        max_steps: 1,
+        iteration: 0,
+        seed: 0,
+        sampling_temperature: 1.0,
+        sampling_top_k: 0,
+        sampling_top_p: 1.0,
+        loss_temperature: 1.0,
+        max_completion_length: 6,
+        reduction,
+        denominator,
+        optimizer,
+    };
+    let batch = batch();
+    reduce(&batch, &info, &keep(&batch, rejected)).unwrap()
+}
+
+const BOTH: OptimizerKind = OptimizerKind::ADAMW_KEPT_AND_REJECTED;
+
+#[test]
+fn seed_and_rest_are_the_seed_with_nothing_rejected() {
+    for reduction in [Reduction::COMPLETION_MEAN, Reduction::FIXED_LENGTH, Reduction::TOKEN_MEAN] {
+        for denominator in [Denominator::KEPT, Denominator::ORIGINAL] {
+            let some = reduced(BOTH, reduction, denominator, &[1, 2, 8]);
+            let rest = some.rest.as_ref().expect("tokens are rejected");
+            let whole = reduced(BOTH, reduction, denominator, &[]);
+            assert!(whole.rest.is_none() && whole.completions_with_rest(&batch().dims) == 0);
+            for (at, expected) in whole.seed.iter().enumerate() {
+                assert!(
+                    (some.seed[at] + rest[at] - expected).abs() < 1e-7,
+                    "{reduction:?} {denominator:?}, token {at}"
+                );
+            }
+            // Survivors weigh more where the kept ones are counted, and that is a difference too: of their own completion or of all.
+            let kept_by_its_completion = denominator == Denominator::KEPT && reduction != Reduction::FIXED_LENGTH;
+            assert_eq!(rest[0] != 0.0, kept_by_its_completion);
+            let everywhere = denominator == Denominator::KEPT && reduction == Reduction::TOKEN_MEAN;
+            assert_eq!(some.completions_with_rest(&batch().dims), if everywhere { 3 } else { 2 });
+        }
+    }
+}
+
+#[test]
+fn no_rest_is_computed_that_the_optimizer_does_not_ask_for() {
+    for kind in [OptimizerKind::SGD, OptimizerKind::ADAMW] {
+        assert!(reduced(kind, Reduction::COMPLETION_MEAN, Denominator::KEPT, &[1, 2, 8]).rest.is_none());
+    }
+}
