@@ -33,6 +33,7 @@ mod rows;
 mod run_directory;
 mod semantics;
 mod snapshots;
+mod step_controls;
 mod sweep;
 mod terminal;
 mod trajectory;
