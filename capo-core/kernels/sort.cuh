@@ -97,13 +97,14 @@ extern "C" __global__ void weigh_tokens(
     coefficients[index] = rows[index] == NONE ? 0.0 : weights[n] * (slope * signals[n] * u[index]);
 }
 
-// The same with 1 over the pairs of its row as the weight.
+// The same with 1 over the pairs of its row as the weight, times that of its token where `weights` are given.
 extern "C" __global__ void weigh_rows(
-    u32 pairs, const u32* values, const u32* segments, const u32* starts, u32 stride, const double* signals, double slope,
-    const double* u, double* coefficients) {
+    u32 pairs, const u32* values, const u32* segments, const u32* starts, u32 stride, const double* weights, const double* signals,
+    double slope, const double* u, double* coefficients) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= pairs) return;
     u32 index = values[at], segment = segments[at];
-    double weight = 1.0 / (double)(starts[segment + 1] - starts[segment]);
-    coefficients[index] = weight * (slope * signals[index / stride] * u[index]);
+    u32 n = index / stride;
+    double weight = (weights ? weights[n] : 1.0) / (double)(starts[segment + 1] - starts[segment]);
+    coefficients[index] = weight * (slope * signals[n] * u[index]);
 }

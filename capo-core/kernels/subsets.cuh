@@ -136,15 +136,24 @@ __device__ inline float round_to_bf16(float x) {
     return __uint_as_float((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
 }
 
-// Takes the segment's gradient into the moments of its row.
+// Takes the segment's gradient into the moments of its row. Where `everything` has the coefficients with nothing rejected, what that
+// gradient has beyond this one enters the second moment by its own square.
 template <u32 WARPS, class H>
 __device__ inline void update_segment(
     u32 segment, const u32* values, const u32* starts, const Row* rows, const H* hidden, const u32* features, u32 width, int vector,
-    u32 stride, const double* coefficients, int in_bf16) {
-    __shared__ double tile[WARPS][TILE];
-    u32 lane = threadIdx.x % WARP, base = blockIdx.y * TILE;
+    u32 stride, const double* coefficients, const double* everything, int in_bf16) {
+    __shared__ double tile[WARPS][TILE], all[TILE];
+    u32 lane = threadIdx.x % WARP, base = blockIdx.y * TILE, column = base + lane * PER_LANE;
     Span span = own_span<WARPS>(starts[segment], starts[segment + 1]);
-    sum_gradient<WARPS>(span, values, hidden, features, base + lane * PER_LANE, width, vector, stride, coefficients, tile);
+    // One loop, so that the sum is in the code once.
+#pragma unroll 1
+    for (bool first = everything;; first = false) {
+        const double* of = first ? everything : coefficients;
+        sum_gradient<WARPS>(span, values, hidden, features, column, width, vector, stride, of, tile);
+        if (!first) break;
+        for (u32 own = threadIdx.x; own < TILE; own += WARPS * WARP) all[own] = tile[0][own];
+        __syncthreads();
+    }
     Row row = rows[segment];
     // What a new row's memory holds is not read.
     bool fresh = row.old1 == 0.0 && row.old2 == 0.0;
@@ -152,6 +161,7 @@ __device__ inline void update_segment(
         float *m = row.exp_avg + base + own, *v = row.exp_avg_sq + base + own;
         double g = tile[0][own], mean = row.new1 * g, square = row.new2 * g * g;
         if (!fresh) mean = row.old1 * (double)*m + mean, square = row.old2 * (double)*v + square;
+        if (everything) square = row.new2 * (all[own] - g) * (all[own] - g) + square;
         *m = in_bf16 ? round_to_bf16(saturate(mean)) : saturate(mean);
         *v = in_bf16 ? round_to_bf16(saturate(square)) : saturate(square);
     }
@@ -176,16 +186,17 @@ __device__ inline void update_segment(
     }                                                                                                                   \
     extern "C" __global__ void __launch_bounds__(WARP) update_short_##SUFFIX(                                           \
         const u32* values, const u32* starts, const Row* rows, const H* hidden, const u32* features, u32 width,         \
-        int vector, u32 stride, const double* coefficients, int in_bf16) {                                              \
+        int vector, u32 stride, const double* coefficients, const double* everything, int in_bf16) {                    \
         u32 segment = blockIdx.x;                                                                                       \
         if (starts[segment + 1] - starts[segment] > LONG) return;                                                       \
-        update_segment<1>(segment, values, starts, rows, hidden, features, width, vector, stride, coefficients, in_bf16); \
+        update_segment<1>(segment, values, starts, rows, hidden, features, width, vector, stride, coefficients,         \
+                          everything, in_bf16);                                                                         \
     }                                                                                                                   \
     extern "C" __global__ void __launch_bounds__(LONG_WARPS * WARP) update_long_##SUFFIX(                               \
         const u32* list, const u32* values, const u32* starts, const Row* rows, const H* hidden, const u32* features,   \
-        u32 width, int vector, u32 stride, const double* coefficients, int in_bf16) {                                   \
+        u32 width, int vector, u32 stride, const double* coefficients, const double* everything, int in_bf16) {         \
         update_segment<LONG_WARPS>(list[blockIdx.x], values, starts, rows, hidden, features, width, vector, stride,     \
-                                   coefficients, in_bf16);                                                              \
+                                   coefficients, everything, in_bf16);                                                  \
     }
 SEGMENT_KERNELS(f32, float)
 SEGMENT_KERNELS(f16, f16)

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::intake::{Intake, Taken};
 use crate::semantics::Weights;
 use crate::subset::Subsets;
 use crate::support::{HostPairs, Supports};
@@ -40,6 +41,8 @@ pub(crate) struct Gradients {
     pub pairs: Vec<Pair>,
     /// What each pair's feature is multiplied with: `weight A u`, in the order of `pairs`.
     pub coefficients: Vec<f64>,
+    /// The same with nothing rejected, where the second moment takes in what was.
+    pub everything: Option<Vec<f64>>,
 }
 
 impl Gradients {
@@ -56,6 +59,14 @@ impl Gradients {
         Self::weighed(pairs, weights, supports, own)
     }
 
+    /// Of what a step takes in: the pairs are those of `everything`, where it is there, and else those of `kept`.
+    pub fn taken_in(supports: &Supports, own: &HostPairs, taken: &Taken) -> Self {
+        let &Taken { kept, everything, kind } = taken;
+        let pairs = by_row(own, &everything.unwrap_or(kept).subset);
+        let everything = everything.map(|everything| coefficients(&pairs, everything, kind, supports, own));
+        Self { coefficients: coefficients(&pairs, kept, kind, supports, own), pairs, everything }
+    }
+
     /// Of single tokens, sorted by row and token, as if they were one subset: rows are worked on together.
     pub fn of_tokens(supports: &Supports, own: &HostPairs, tokens: Range<usize>, weights: &[f64]) -> Self {
         let mut pairs: Vec<Pair> = tokens.flat_map(|token| Pair::of(own, token, 0)).collect();
@@ -70,15 +81,39 @@ impl Gradients {
         for (coefficient, pair) in coefficients.iter_mut().zip(&pairs) {
             *coefficient *= supports.slope * supports.signals[pair.token as usize] * own.u[pair.index as usize];
         }
-        Self { pairs, coefficients }
+        Self { pairs, coefficients, everything: None }
     }
 
-    /// Leaves out the pairs that add nothing.
+    /// Leaves out the pairs that add nothing, even where nothing is rejected.
     pub fn retain_nonzero(&mut self) {
-        let mut kept = self.coefficients.iter().map(|&coefficient| coefficient != 0.0);
-        self.pairs.retain(|_| kept.next() == Some(true));
-        self.coefficients.retain(|&coefficient| coefficient != 0.0);
+        let adds: Vec<bool> =
+            self.everything.as_ref().unwrap_or(&self.coefficients).iter().map(|&c| c != 0.0).collect();
+        retain(&mut self.pairs, &adds);
+        retain(&mut self.coefficients, &adds);
+        if let Some(everything) = &mut self.everything {
+            retain(everything, &adds);
+        }
     }
+}
+
+fn retain<T>(values: &mut Vec<T>, kept: &[bool]) {
+    let mut kept = kept.iter();
+    values.retain(|_| kept.next() == Some(&true));
+}
+
+/// What each of the `pairs`, sorted by row, is multiplied with in the gradient that `intake` is; 0 for tokens that are not in it.
+fn coefficients(pairs: &[Pair], intake: &Intake, kind: Weights, supports: &Supports, own: &HostPairs) -> Vec<f64> {
+    let holds = |pair: &&Pair| intake.subset.holds(pair.token as usize);
+    let mut coefficients = Vec::with_capacity(pairs.len());
+    for run in pairs.chunk_by(Pair::shares_row) {
+        let tokens = if kind == Weights::RowMean { run.iter().filter(holds).count().max(1) } else { 1 };
+        coefficients.extend(run.iter().map(|pair| {
+            let token = pair.token as usize;
+            let weight = intake.weights[token] / tokens as f64;
+            weight * (supports.slope * supports.signals[token] * own.u[pair.index as usize])
+        }));
+    }
+    coefficients
 }
 
 /// The pairs of all tokens that are in a subset, sorted by subset, row and token.

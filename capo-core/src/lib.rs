@@ -25,7 +25,7 @@
 //!
 //! ```
 //! use capo_core::{Acceptance, Arrays, CurvatureModel, Granularity, HostArrays, LastLayer, Loss, Semantics, Step};
-//! use capo_core::{OptimizerKind, OptimizerModel, Policy};
+//! use capo_core::{OptimizerKind, OptimizerModel, Policy, SecondMoment};
 //!
 //! let batch = LastLayer {
 //!     completions: 1, tokens: 2, group_size: 1, k: 2, width: 2, vocab_size: 4,
@@ -39,7 +39,9 @@
 //!     }),
 //! };
 //! let policy = Policy { temperature: 1.0, top_k: None };
-//! let optimizer = OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
+//! let optimizer = OptimizerModel {
+//!     kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.999, eps: 1e-8, second_moment: SecondMoment::Kept, weight_decay: 0.0,
+//! };
 //! let (advantages, loss) = (&[1.0, 1.0], Loss::completion_mean(2));
 //! let step = Step { batch, advantages, policy, loss, optimizer, learning_rate: 0.01, moments: None };
 //!
@@ -68,6 +70,7 @@ pub mod cuda;
 mod effect;
 mod error;
 mod gradient;
+mod intake;
 mod last_layer;
 mod model;
 mod moments;
@@ -89,7 +92,7 @@ pub use certificate::Certificate;
 pub use error::Error;
 pub use last_layer::{Arrays, HostArrays, LastLayer};
 pub use model::{BatchShift, CurvatureModel, Prepared};
-pub use optimizer::{OptimizerKind, OptimizerModel};
+pub use optimizer::{OptimizerKind, OptimizerModel, SecondMoment};
 pub use policy::Policy;
 pub use semantics::{
     CurvatureAverage, EmptyState, Feature, MomentUpdate, ObjectiveShift, OutsideAction, PolicyShift, Probabilities,

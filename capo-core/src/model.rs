@@ -4,8 +4,9 @@ use crate::accept::Assessment;
 use crate::backend::cpu;
 use crate::certificate::Certificate;
 use crate::gradient::Gradients;
+use crate::intake::{Intake, Taken};
 use crate::moments::Moments;
-use crate::optimizer::Adam;
+use crate::optimizer::{Adam, SecondMoment};
 use crate::proposal::Proposer;
 use crate::semantics::{MomentUpdate, Probabilities, RejectedBatch, Semantics, Temperature, UntouchedRows};
 use crate::shift::Shift;
@@ -133,9 +134,28 @@ impl CurvatureModel {
     /// To be called after an optimizer step. With SGD nothing changes, nor when the step brings the trainer's moments. When no
     /// token is left (those with non-finite data are skipped), [`RejectedBatch`] says whether a step is counted. Errors as for
     /// `batch_shift`, with the state untouched.
+    ///
+    /// With [`SecondMoment::KeptAndRejected`] what was prepared and is not kept counts as rejected, so all tokens that the trainer's loss
+    /// is made of are to be prepared. Their gradient is averaged as that of the kept ones: with [`Weights::RowMean`](crate::Weights) over
+    /// the prepared tokens of each row. A step that is counted without a kept token takes it in too.
     pub fn commit(&mut self, prepared: &Prepared, keep: &[u8]) -> Result<(), Error> {
+        prepared.step.batch.check_per_token("keep", keep.len())?;
+        let weights: Vec<f32> = keep.iter().map(|&keep| f32::from(u8::from(keep != 0))).collect();
+        self.commit_weighted(prepared, &weights)
+    }
+
+    /// The same where each token's gradient is multiplied with `weights[b, t]`, at least 0 and finite; those with 0 are not kept.
+    ///
+    /// What the tokens weigh besides does not depend on `weights`, only on which of them are 0; what is weighted away counts as rejected.
+    pub fn commit_weighted(&mut self, prepared: &Prepared, weights: &[f32]) -> Result<(), Error> {
         let Prepared { step, supports, .. } = prepared;
-        let subset = prepared.kept(keep)?;
+        step.batch.check_per_token("weights", weights.len())?;
+        if let Some(at) = weights.iter().position(|weight| !(weight.is_finite() && *weight >= 0.0)) {
+            let weight = weights[at];
+            return Err(Error::new(format!("`weights` has {weight} at {at}, expected finite numbers of at least 0")));
+        }
+        let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
+        let subset = prepared.kept(&keep)?;
         let Semantics { untouched_rows, moment_input, moment_update, rejected_batch, .. } = self.semantics;
         let Some(adam) = step.optimizer.adam(self.moments.steps(), untouched_rows) else { return Ok(()) };
         let idle = moment_update == MomentUpdate::WithThresholds && !self.acceptance.tests();
@@ -146,12 +166,16 @@ impl CurvatureModel {
         if let Some(moved) = self.moments.moved_to(&step.batch)? {
             self.moments = moved;
         }
-        let weights = subset.gradient_weights(step, supports, moment_input);
-        let update = Update { prepared, subset: &subset, weights: &weights, adam: &adam, semantics: &self.semantics };
+        let factor = |n: usize| f64::from(weights[supports.tokens[n]]);
+        let kept = Intake::new(subset, step, supports, moment_input, factor);
+        let everything = (step.optimizer.second_moment == SecondMoment::KeptAndRejected)
+            .then(|| Intake::everything(step, supports, moment_input));
+        let taken = Taken { kept: &kept, everything: everything.as_ref(), kind: moment_input };
+        let update = Update { prepared, taken, adam: &adam, semantics: &self.semantics };
         match (&mut self.moments, &supports.pairs) {
             (Store::Host(moments), Pairs::Host(pairs)) => update.on_host(moments, pairs, self.threads),
             (Store::Cuda(moments), Pairs::Cuda(pairs)) => {
-                moments.update(pairs, &subset, &weights, &adam, &self.semantics, supports.slope)
+                moments.update(pairs, &update.taken, &adam, &self.semantics, supports.slope)
             }
             _ => unreachable!("moments were moved to where the batch lies"),
         }
@@ -205,8 +229,7 @@ impl CurvatureModel {
 /// The step that the moments take.
 struct Update<'a> {
     prepared: &'a Prepared<'a>,
-    subset: &'a Subsets,
-    weights: &'a [f64],
+    taken: Taken<'a>,
     adam: &'a Adam,
     semantics: &'a Semantics,
 }
@@ -215,8 +238,8 @@ impl Update<'_> {
     fn on_host(&self, moments: &mut Moments, pairs: &HostPairs, threads: usize) -> Result<(), Error> {
         let Prepared { step, supports, .. } = self.prepared;
         let Arrays::Host(arrays) = &step.batch.arrays else { unreachable!("host pairs come from host arrays") };
-        let Semantics { moment_input, untouched_rows, state_dtype, .. } = *self.semantics;
-        let mut gradients = Gradients::of(supports, pairs, self.subset, moment_input, self.weights);
+        let Semantics { untouched_rows, state_dtype, .. } = *self.semantics;
+        let mut gradients = Gradients::taken_in(supports, pairs, &self.taken);
         if untouched_rows == UntouchedRows::Decay {
             // A zero gradient only decays a row, and decay is made up for whenever the row is next read.
             gradients.retain_nonzero();

@@ -13,6 +13,16 @@ pub enum OptimizerKind {
     Adam,
 }
 
+/// Which gradients Adam's second moment takes in when a step is committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SecondMoment {
+    /// That of the kept tokens, as the first moment.
+    #[default]
+    Kept,
+    /// `g_k² + g_r²`: of the kept tokens, and of what was rejected, which is the gradient of all prepared tokens less `g_k`.
+    KeptAndRejected,
+}
+
 /// The rule and its constants. A step is `learning_rate` times the direction (paper, section "Modeling the Step").
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerModel {
@@ -27,6 +37,8 @@ pub struct OptimizerModel {
     /// Moments are `f32`, so the second one is 0 for gradients below about 1e-20: an `eps` as small as that makes their
     /// directions meaningless.
     pub eps: f64,
+    /// What the second moment takes in; read for Adam only.
+    pub second_moment: SecondMoment,
     /// Decoupled weight decay, at least 0: the direction loses this times the weight, so that a raw logit loses this times
     /// itself. Read for Adam only.
     pub weight_decay: f64,
@@ -162,5 +174,10 @@ impl RowRule {
     /// Entries of both moments with the gradient taken in.
     pub fn moments(&self, m: f64, v: f64, g: f64) -> (f64, f64) {
         (self.old1 * m + self.new1 * g, self.old2 * v + self.new2 * g * g)
+    }
+
+    /// What the entry of the rejected gradient adds to that of the second moment.
+    pub fn rejected(&self, g: f64) -> f64 {
+        self.new2 * g * g
     }
 }

@@ -59,6 +59,11 @@ impl Subsets {
         Self { of, count: 1, completions: batch.completions, single: false }
     }
 
+    /// All tokens as one subset.
+    pub fn all(supports: &Supports, batch: &LastLayer) -> Self {
+        Self { of: vec![0; supports.len()], count: 1, completions: batch.completions, single: false }
+    }
+
     /// Whether token n is in a subset.
     pub fn holds(&self, n: usize) -> bool {
         self.of[n] != Self::NONE

@@ -30,8 +30,12 @@ struct Optimizer {
     steps_taken: u64,
 }
 
-const OPTIMIZERS: [(&str, OptimizerKind); 3] =
-    [("sgd", OptimizerKind::SGD), ("adam", OptimizerKind::ADAM), ("adamw", OptimizerKind::ADAMW)];
+const OPTIMIZERS: [(&str, OptimizerKind); 4] = [
+    ("sgd", OptimizerKind::SGD),
+    ("adam", OptimizerKind::ADAM),
+    ("adamw", OptimizerKind::ADAMW),
+    ("adamw_kept_and_rejected", OptimizerKind::ADAMW_KEPT_AND_REJECTED),
+];
 
 /// The name of step `step`'s file.
 #[must_use]

@@ -257,13 +257,22 @@ impl Registry {
         })
     }
 
-    /// The one recipe that a plugin carries, else the built-in one called `built_in`.
+    /// The one recipe that a plugin carries, else the built-in one called `built_in`. `NAME-...` beside `NAME` in one plugin is a
+    /// variant of it, which a config has to name.
     ///
     /// # Errors
     ///
     /// When several plugins carry a recipe.
     pub fn default_recipe(&self, built_in: &str) -> Result<&OfferedRecipe> {
-        let loaded = self.recipes.iter().filter(|recipe| recipe.origin != Origin::BuiltIn).collect::<Vec<_>>();
+        let is_variant = |recipe: &OfferedRecipe| {
+            let of = |base: &OfferedRecipe| {
+                let rest = recipe.name.strip_prefix(&base.name).filter(|rest| rest.starts_with('-'));
+                base.origin == recipe.origin && rest.is_some()
+            };
+            self.recipes.iter().any(of)
+        };
+        let chosen = |recipe: &&OfferedRecipe| recipe.origin != Origin::BuiltIn && !is_variant(recipe);
+        let loaded = self.recipes.iter().filter(chosen).collect::<Vec<_>>();
         match loaded[..] {
             [] => self.recipe(built_in),
             [one] => Ok(one),

@@ -9,7 +9,7 @@ use crate::abi::RecipeInfo;
 pub const RECIPE_POINT_2: &str = "capo.recipe/2";
 
 /// Behind [`RECIPE_POINT_2`]. The text of these recipes also holds `[train]`, `[rollout]` and any number of `[[reward]]`: values for keys
-/// that the run's user did not set.
+/// that the run's user did not set; and any number of `[[weight]]` and `[[step_control]]`.
 ///
 /// A recipe stands here or behind [`RECIPE_POINT`](crate::abi::RECIPE_POINT), never in both.
 #[repr(C)]

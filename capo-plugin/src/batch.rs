@@ -122,6 +122,9 @@ impl OptimizerKind {
     pub const ADAM: Self = Self(1);
     /// Adam with decoupled weight decay.
     pub const ADAMW: Self = Self(2);
+    /// The same with a second moment that takes in `g_k² + g_r²`: `g_k` is the gradient of what the masks kept, which alone enters the
+    /// first moment, `g_r` that of what they held back. One factor, from the norm of `g_k + g_r`, clips both.
+    pub const ADAMW_KEPT_AND_REJECTED: Self = Self(3);
 }
 
 /// The host's optimizer at the coming step.

@@ -1,13 +1,12 @@
-//! The two lists of this image's recipes: those of components alone, which the first hosts read too, and those that also set
-//! defaults.
+//! The two lists of this image's recipes: those that the first hosts read too, of advantage, objective and masks alone, and the others.
 
 use abi_stable::std_types::RVec;
 
 use crate::abi::RecipeInfo;
 use crate::register::Recipe;
 
-/// The sections of a config for which a recipe may set defaults.
-const SETTINGS: [&str; 3] = ["train", "rollout", "reward"];
+/// What the first hosts refuse in a recipe: sections for which it sets defaults, and points that came later.
+const SETTINGS: [&str; 5] = ["train", "rollout", "reward", "weight", "step_control"];
 
 /// Behind `capo.recipe/1`.
 pub(crate) extern "C" fn recipes() -> RVec<RecipeInfo> {
@@ -58,6 +57,8 @@ mod tests {
             "[[reward]]\nuse = \"exact_match\"\n",
             "[train.more]\n",
             "[\"train\"]\n",
+            "[[weight]]\nuse = \"a.b\"\n",
+            "[[step_control]]\nuse = \"a.b\"\n",
         ] {
             assert!(has_settings(settings) && has_settings(&format!("{mask}{settings}")), "{settings}");
         }

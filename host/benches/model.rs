@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use candle_core::Device;
+use host::adamw::AdamWConfig;
 use host::model::{Config, Generation, Policy, Sampling, Sequences, Wants};
-use host::optim::{AdamW, AdamWConfig};
+use host::optim::{Optimizer, OptimizerConfig};
 use host::rng::{fill_standard_normal, stream};
 
 #[global_allocator]
@@ -62,8 +63,8 @@ fn parts() {
             forward.backward(&seed).unwrap();
         });
         let gradients = policy.forward(&rows, 1.0).unwrap().backward(&seed).unwrap();
-        let mut optimizer = AdamW::new(policy.params(), AdamWConfig::default()).unwrap();
-        let stepping = least(|| _ = optimizer.step(policy.params(), &gradients, 1e-6, 1.0).unwrap());
+        let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(AdamWConfig::default())).unwrap();
+        let stepping = least(|| _ = optimizer.step(policy.params(), &gradients, None, 1e-6, 1.0).unwrap());
         println!(
             "D {hidden}, {layers} layers, {batch} x ({prompt} + {tokens}): generate {:.1} ms ({:.0} tokens/s), \
              score {:.1} ms, forward + backward {:.1} ms, optimizer {:.2} ms",

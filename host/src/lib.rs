@@ -5,6 +5,7 @@
 //! [`data`] and [`reward`] are what it learns from. [`commands`] is the command line, [`check`] its largest command. What knows
 //! plugins is a crate of its own, `capo-loader`.
 
+pub mod adamw;
 pub mod builtin;
 pub mod check;
 pub mod commands;
@@ -13,11 +14,14 @@ pub mod data;
 pub mod eval;
 pub mod metrics;
 pub mod model;
+pub mod moments;
 pub mod optim;
 pub mod report;
 pub mod reward;
 pub mod rng;
 pub mod run;
+pub mod schedule;
 pub mod sft;
+pub mod sgd;
 pub mod stages;
 pub mod train;

@@ -10,6 +10,7 @@ use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use serde::Deserialize;
 
+use crate::adamw::AdamWConfig;
 use crate::config::{DataConfig, Draft, check};
 use crate::data::{Dataset, Example, Purpose, Tokenizer};
 use crate::eval::{self, Exam, Grader};
@@ -17,8 +18,9 @@ use crate::metrics::sink::WarningSink;
 use crate::model::device::{self, Dtype};
 use crate::model::embedded;
 use crate::model::{ModelFiles, Policy, Wants};
-use crate::optim::{AdamW, AdamWConfig, Schedule, ScheduleKind};
+use crate::optim::{Optimizer, OptimizerConfig};
 use crate::reward::{RewardConfig, Rewards};
+use crate::schedule::{Schedule, ScheduleKind};
 use crate::stages::rollout::{encode, join};
 
 /// The settings of `host sft` when no `--config` is given: how the embedded model was made.
@@ -135,7 +137,7 @@ pub struct Sft {
     files: ModelFiles,
     dataset: Dataset,
     held_out: Vec<Example>,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     schedule: Schedule,
     output: PathBuf,
 }
@@ -177,8 +179,8 @@ impl Sft {
         )?;
         let held_out =
             if settings.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(settings.eval.num_prompts)? };
-        let optimizer =
-            AdamW::new(policy.params(), AdamWConfig { weight_decay: train.weight_decay, ..AdamWConfig::default() })?;
+        let adamw = AdamWConfig { weight_decay: train.weight_decay, ..AdamWConfig::default() };
+        let optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(adamw))?;
         let schedule =
             Schedule::new(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.max_steps)?;
         let output = output.to_owned();
@@ -234,7 +236,7 @@ impl Sft {
         }
         ensure!(loss.is_finite(), "the loss is {loss} at step {step} (lower `train.learning_rate`)");
         let (rate, limit) = (self.schedule.learning_rate(step), self.settings.train.max_grad_norm);
-        self.optimizer.step(self.policy.params(), &forward.backward(&seed)?, rate, limit)?;
+        self.optimizer.step(self.policy.params(), &forward.backward(&seed)?, None, rate, limit)?;
         Ok(loss)
     }
 

@@ -13,6 +13,7 @@ use crate::model::Policy;
 use crate::report::Report;
 use crate::run::Run;
 use crate::run::{checkpoint, moment};
+use crate::stages::backward::StepGradients;
 use crate::stages::batch::StepBatch;
 use crate::stages::rollout::{self, Sampler};
 use crate::stages::{advantage, backward, control, effect, mask, objective, score, step, weight};
@@ -127,8 +128,11 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     let reduced = backward::reduce(&batch, &info, &keep, &weighed)?;
     let gradients = match keep.tokens {
         0 => None,
-        _ => Some(backward::accumulate(policy, forward, &batch, &reduced.seed, work)?),
+        _ => Some(backward::accumulate(policy, forward, &batch, &reduced, work)?),
     };
+    if let Some(StepGradients { rejected: Some(_), second_pass, .. }) = &gradients {
+        sink.metrics.record("timing_s/second_moment", second_pass.as_secs_f64());
+    }
     end(timer, policy)?;
 
     // The weights are about to change.

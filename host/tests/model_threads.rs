@@ -3,8 +3,9 @@
 use std::process::Command;
 
 use candle_core::{Device, Tensor};
+use host::adamw::AdamWConfig;
 use host::model::{Config, Generation, Policy, Sampling, Sequences, Wants};
-use host::optim::{AdamW, AdamWConfig};
+use host::optim::{Optimizer, OptimizerConfig};
 use host::rng::{fill_standard_normal, stream};
 
 /// FNV-1a over the bits of all numbers.
@@ -51,8 +52,8 @@ fn child() {
     let seed: Vec<f32> = (0..rows * completion_len).map(|i| (i as f32 * 0.37).sin()).collect();
     let gradients = forward.backward(&seed).unwrap();
     gradients.iter().for_each(|(_, gradient)| digest.tensor(gradient));
-    let mut optimizer = AdamW::new(policy.params(), AdamWConfig::default()).unwrap();
-    let outcome = optimizer.step(policy.params(), &gradients, 1e-3, 1.0).unwrap();
+    let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(AdamWConfig::default())).unwrap();
+    let outcome = optimizer.step(policy.params(), &gradients, None, 1e-3, 1.0).unwrap();
     digest.add([outcome.grad_norm.to_bits() as u32, (outcome.grad_norm.to_bits() >> 32) as u32]);
     policy.params().iter().for_each(|(_, var)| digest.tensor(&var.as_detached_tensor()));
 

@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 
 use candle_core::{Device, Tensor};
+use host::adamw::{AdamWConfig, SecondMoment};
 use host::model::{Gradients, ModelFiles, Policy};
-use host::optim::{AdamW, AdamWConfig, Schedule, ScheduleKind};
+use host::optim::{Optimizer, OptimizerConfig};
+use host::schedule::{Schedule, ScheduleKind};
 use serde_json::Value;
 
-const CONFIG: AdamWConfig = AdamWConfig { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+const CONFIG: AdamWConfig =
+    AdamWConfig { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, second_moment: SecondMoment::Kept };
 const MAX_GRAD_NORM: f64 = 0.5;
 
 fn data() -> PathBuf {
@@ -48,11 +51,12 @@ fn difference(tensor: &Tensor, expected: &Value) -> f64 {
 #[test]
 fn five_steps_match_torch() {
     let (golden, policy) = (&golden()["adamw"], policy());
-    let mut optimizer = AdamW::new(policy.params(), CONFIG).unwrap();
+    let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
     let schedule = Schedule { kind: ScheduleKind::Linear, peak: 1e-2, warmup_steps: 2, max_steps: 5 };
     for step in 0..5 {
         let rate = schedule.learning_rate(step);
-        let outcome = optimizer.step(policy.params(), &gradients(&policy, step as usize), rate, MAX_GRAD_NORM).unwrap();
+        let outcome =
+            optimizer.step(policy.params(), &gradients(&policy, step as usize), None, rate, MAX_GRAD_NORM).unwrap();
         let norm = golden["norms"][step as usize].as_f64().unwrap();
         assert!(outcome.taken && (outcome.grad_norm / norm - 1.0).abs() < 1e-6, "{outcome:?}, expected norm {norm}");
     }
@@ -83,8 +87,8 @@ fn decay_spares_what_transformers_spares() {
         .iter()
         .map(|(name, var)| (name.to_owned(), var.as_detached_tensor().zeros_like().unwrap()))
         .collect();
-    let mut optimizer = AdamW::new(policy.params(), CONFIG).unwrap();
-    optimizer.step(policy.params(), &zeros, 0.1, 0.0).unwrap();
+    let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
+    optimizer.step(policy.params(), &zeros, None, 0.1, 0.0).unwrap();
     let decayed: Vec<String> = serde_json::from_value(golden()["adamw"]["decayed"].clone()).unwrap();
     for ((name, var), before) in policy.params().iter().zip(before) {
         let factor = if decayed.contains(&name.to_owned()) { 1.0 - 0.1 * 0.1 } else { 1.0 };
@@ -96,7 +100,7 @@ fn decay_spares_what_transformers_spares() {
 #[test]
 fn a_norm_that_is_not_finite_changes_nothing() {
     let policy = policy();
-    let mut optimizer = AdamW::new(policy.params(), CONFIG).unwrap();
+    let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
     let weights = || policy.params().iter().map(|(_, var)| values(var)).collect::<Vec<_>>();
     for bad in [f64::NAN, f64::INFINITY] {
         let broken: Gradients = gradients(&policy, 0)
@@ -106,7 +110,7 @@ fn a_norm_that_is_not_finite_changes_nothing() {
             })
             .collect();
         let before = weights();
-        let outcome = optimizer.step(policy.params(), &broken, 0.1, 1.0).unwrap();
+        let outcome = optimizer.step(policy.params(), &broken, None, 0.1, 1.0).unwrap();
         assert!(!outcome.taken && !outcome.grad_norm.is_finite());
         assert_eq!((weights(), optimizer.steps_taken()), (before, 0));
     }
@@ -116,8 +120,8 @@ fn a_norm_that_is_not_finite_changes_nothing() {
 fn clipping_is_off_at_0_and_inactive_below_the_limit() {
     let run = |max_grad_norm: f64| {
         let policy = policy();
-        let mut optimizer = AdamW::new(policy.params(), CONFIG).unwrap();
-        optimizer.step(policy.params(), &gradients(&policy, 0), 0.1, max_grad_norm).unwrap();
+        let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
+        optimizer.step(policy.params(), &gradients(&policy, 0), None, 0.1, max_grad_norm).unwrap();
         values(optimizer.moments("model.norm.weight").unwrap().0)
     };
     assert_eq!(run(0.0), run(1e6));
@@ -128,19 +132,19 @@ fn clipping_is_off_at_0_and_inactive_below_the_limit() {
 fn a_restored_optimizer_continues_bit_for_bit() {
     let run = |interrupted: bool| {
         let policy = policy();
-        let mut optimizer = AdamW::new(policy.params(), CONFIG).unwrap();
+        let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
         for step in 0..4 {
             if interrupted && step == 2 {
                 let state = optimizer.state().unwrap();
-                let mut fresh = AdamW::new(policy.params(), CONFIG).unwrap();
+                let mut fresh = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
                 fresh.load_state(&state).unwrap();
                 // A step of the old optimizer (at a learning rate of 0) must reach neither the state nor the new one.
                 let before = values(&state["exp_avg/model.norm.weight"]);
-                optimizer.step(policy.params(), &gradients(&policy, 9), 0.0, 0.0).unwrap();
+                optimizer.step(policy.params(), &gradients(&policy, 9), None, 0.0, 0.0).unwrap();
                 assert_eq!(values(&state["exp_avg/model.norm.weight"]), before);
                 optimizer = fresh;
             }
-            optimizer.step(policy.params(), &gradients(&policy, step), 0.01, MAX_GRAD_NORM).unwrap();
+            optimizer.step(policy.params(), &gradients(&policy, step), None, 0.01, MAX_GRAD_NORM).unwrap();
         }
         let state = optimizer.state().unwrap();
         assert_eq!(state["steps_taken"].to_vec1::<i64>().unwrap(), [4]);
@@ -152,7 +156,7 @@ fn a_restored_optimizer_continues_bit_for_bit() {
 #[test]
 fn a_foreign_state_is_refused() {
     let policy = policy();
-    let mut optimizer = AdamW::new(policy.params(), CONFIG).unwrap();
+    let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
     let mut state = optimizer.state().unwrap();
     let moment = state.remove("exp_avg/model.norm.weight").unwrap();
     assert!(optimizer.load_state(&state).unwrap_err().to_string().contains("tensors, expected"));

@@ -11,7 +11,7 @@ mod data;
 
 use std::hint::black_box;
 
-use capo_core::{Granularity, OptimizerKind, OptimizerModel};
+use capo_core::{Granularity, OptimizerKind, OptimizerModel, SecondMoment};
 use divan::counter::ItemsCount;
 use divan::{AllocProfiler, Bencher};
 
@@ -49,8 +49,14 @@ const SHAPES: [Shape; 6] = [
     Shape(24, 1024, 50, 448, 2),
 ];
 
-const ADAM: OptimizerModel =
-    OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
+const ADAM: OptimizerModel = OptimizerModel {
+    kind: OptimizerKind::Adam,
+    beta1: 0.9,
+    beta2: 0.999,
+    eps: 1e-8,
+    second_moment: SecondMoment::Kept,
+    weight_decay: 0.0,
+};
 
 /// Proposal, shifts and decision of every token under Adam: what stands between the loss and the backward pass.
 #[divan::bench(args = SHAPES, sample_count = 7, sample_size = 1)]

@@ -137,7 +137,7 @@ impl NullaryFnOnce for TokenProjections<'_> {
 
     #[inline(always)]
     fn call(self) -> Vec<Projection> {
-        let Self { features, gradients: Gradients { pairs, coefficients }, source, adam } = self;
+        let Self { features, gradients: Gradients { pairs, coefficients, .. }, source, adam } = self;
         let mut projections = Vec::with_capacity(pairs.len());
         let mut coefficients = coefficients.iter();
         for (pairs, row, rule) in runs(pairs, source, adam, features.width) {
@@ -239,7 +239,8 @@ fn runs<'a>(pairs: &'a [Pair], source: &HostSource<'a>, adam: &Adam, width: usiz
     pairs.chunk_by(Pair::shares_row).map(run).collect()
 }
 
-/// Takes the gradient, the sum of `coefficient h` over each row's pairs, into the moments of its rows.
+/// Takes the gradient, the sum of `coefficient h` over each row's pairs, into the moments of its rows; where the gradients know that of
+/// everything, what it has beyond them enters the second moment by its own square.
 ///
 /// `slots` are the rows' own, in the order of the pairs; `steps` counts the steps before this one.
 pub(crate) fn update_moments(
@@ -250,14 +251,14 @@ pub(crate) fn update_moments(
     adam: &Adam,
     dtype: StateDtype,
 ) {
-    let mut coefficients = &gradients.coefficients[..];
-    let mut updates = Vec::with_capacity(slots.len());
+    let (mut updates, mut start) = (Vec::with_capacity(slots.len()), 0);
     for (pairs, slot) in gradients.pairs.chunk_by(Pair::shares_row).zip(slots) {
-        let own;
-        (own, coefficients) = coefficients.split_at(pairs.len());
+        let own = start..start + pairs.len();
+        start = own.end;
         let rule = adam.update(steps - slot.written);
         slot.written = steps + 1;
-        updates.push(Update { pairs, coefficients: own, slot, rule });
+        let everything = gradients.everything.as_ref().map(|everything| &everything[own.clone()]);
+        updates.push(Update { pairs, coefficients: &gradients.coefficients[own], everything, slot, rule });
     }
     let (threads, arch) = (features.threads_for(gradients.pairs.len()), Arch::new());
     let groups = grouped(updates, gradients.pairs.len().div_ceil(2 * threads));
@@ -268,6 +269,7 @@ pub(crate) fn update_moments(
 struct Update<'a> {
     pairs: &'a [Pair],
     coefficients: &'a [f64],
+    everything: Option<&'a [f64]>,
     slot: &'a mut Slot,
     rule: RowRule,
 }
@@ -302,10 +304,15 @@ impl NullaryFnOnce for UpdateMoments<'_> {
         let mut packed = Packed::new(updates.iter().flat_map(|update| update.pairs));
         for tile in tiles(features.width) {
             packed.fill(features, &tile);
-            for Update { pairs, coefficients, slot, rule } in &mut updates {
+            for Update { pairs, coefficients, everything, slot, rule } in &mut updates {
                 let gradient = packed.weighed_sum(pairs, coefficients);
-                let (exp_avg, exp_avg_sq) = (&mut slot.exp_avg[tile.clone()], &mut slot.exp_avg_sq[tile.clone()]);
-                update(exp_avg, exp_avg_sq, &gradient, rule, dtype);
+                let mut rejected = [0.0; TILE];
+                if let Some(everything) = everything {
+                    rejected = packed.weighed_sum(pairs, everything);
+                    rejected.iter_mut().zip(&gradient).for_each(|(rejected, kept)| *rejected -= kept);
+                }
+                let moments = (&mut slot.exp_avg[tile.clone()], &mut slot.exp_avg_sq[tile.clone()]);
+                update(moments, &gradient, &rejected, rule, dtype);
             }
         }
     }
@@ -315,7 +322,7 @@ impl NullaryFnOnce for UpdateMoments<'_> {
 mod tests {
     use super::*;
     use crate::moments::Moments;
-    use crate::optimizer::{OptimizerKind, OptimizerModel};
+    use crate::optimizer::{OptimizerKind, OptimizerModel, SecondMoment};
     use crate::semantics::UntouchedRows;
 
     const WIDTH: usize = 203;
@@ -331,7 +338,7 @@ mod tests {
         let pair = |index: u32| Pair { subset: 0, row: index / TOKENS, token: index % TOKENS, index };
         let pairs: Vec<Pair> = (0..ROWS * TOKENS).map(pair).collect();
         let coefficients = (0..pairs.len()).map(|at| f64::from(wave(3 * at))).collect();
-        Gradients { pairs, coefficients }
+        Gradients { pairs, coefficients, everything: None }
     }
 
     /// What all three operations give, each called through `run`.
@@ -341,18 +348,27 @@ mod tests {
             let positions: Vec<usize> = (0..TOKENS as usize).collect();
             let features = Features { hidden: &hidden, width: WIDTH, positions: &positions, threads: 1 };
             let gradients = gradients();
-            let model =
-                OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0 };
+            let model = OptimizerModel {
+                kind: OptimizerKind::Adam,
+                beta1: 0.9,
+                beta2: 0.99,
+                eps: 1e-8,
+                second_moment: SecondMoment::KeptAndRejected,
+                weight_decay: 0.0,
+            };
             let adam = model.adam(3, UntouchedRows::Decay).unwrap();
             // The last row has no moments yet.
             let mut moments = Moments::new(ROWS as usize, WIDTH, 3, Vec::new()).unwrap();
             let update = |moments: &mut Moments, rows: u32| {
                 let runs = gradients.pairs.chunk_by(Pair::shares_row).take(rows as usize);
                 let slots = moments.rows_mut(0..rows).into_iter();
-                let coefficients = &gradients.coefficients[..TOKENS as usize];
+                let (coefficients, everything) =
+                    gradients.coefficients[..2 * TOKENS as usize].split_at(TOKENS as usize);
+                let everything = Some(everything);
+                let rule = adam.update(1);
                 let updates = runs
                     .zip(slots)
-                    .map(|(pairs, slot)| Update { pairs, coefficients, rule: adam.update(1), slot })
+                    .map(|(pairs, slot)| Update { pairs, coefficients, everything, rule, slot })
                     .collect();
                 $run(UpdateMoments { features, updates, dtype: StateDtype::F32 });
             };
@@ -360,7 +376,7 @@ mod tests {
             let source = HostSource::Own(&moments);
             let tokens = $run(TokenProjections { features, gradients: &gradients, source: &source, adam: &adam });
             let mut subsets = vec![Projection::default(); gradients.pairs.len()];
-            let Gradients { pairs, coefficients } = &gradients;
+            let Gradients { pairs, coefficients, .. } = &gradients;
             let task = Task { pairs, coefficients, projections: &mut subsets };
             $run(SubsetProjections { features, source: &source, adam: Some(&adam), task });
             update(&mut moments, ROWS);

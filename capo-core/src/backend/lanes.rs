@@ -147,12 +147,18 @@ pub(crate) fn propose(gradient: &mut [f64], row: Option<&MomentRow>, rule: &RowR
     }
 }
 
-/// Takes one row of a gradient into its moments.
+/// Takes one row of a gradient into its moments, and of a rejected one into the second.
 #[inline(always)]
-pub(crate) fn update(exp_avg: &mut [f32], exp_avg_sq: &mut [f32], gradient: &[f64], rule: &RowRule, dtype: StateDtype) {
-    for ((m, v), &g) in exp_avg.iter_mut().zip(&mut *exp_avg_sq).zip(gradient) {
+pub(crate) fn update(
+    (exp_avg, exp_avg_sq): (&mut [f32], &mut [f32]),
+    gradient: &[f64],
+    rejected: &[f64],
+    rule: &RowRule,
+    dtype: StateDtype,
+) {
+    for (((m, v), &g), &r) in exp_avg.iter_mut().zip(&mut *exp_avg_sq).zip(gradient).zip(rejected) {
         let (mean, square) = rule.moments(f64::from(*m), f64::from(*v), g);
-        (*m, *v) = (saturate(mean), saturate(square));
+        (*m, *v) = (saturate(mean), saturate(square + rule.rejected(r)));
     }
     if dtype == StateDtype::Bf16 {
         exp_avg.iter_mut().chain(exp_avg_sq).for_each(|x| *x = to_bf16(*x));

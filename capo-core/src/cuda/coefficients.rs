@@ -32,11 +32,17 @@ impl Pairs {
         Ok(coefficients)
     }
 
-    /// The same with 1 over the pairs of its row as the weight.
-    pub(super) fn row_means(&self, segments: &Segments, slope: f64) -> Result<Buffer<f64>, Error> {
+    /// The same with 1 over the pairs of its row as the weight, times that of its token in `weights`, `[N]`, where they are given.
+    pub(super) fn row_means(
+        &self,
+        segments: &Segments,
+        weights: Option<&[f64]>,
+        slope: f64,
+    ) -> Result<Buffer<f64>, Error> {
         let queue = &self.queue;
+        let weights = weights.map(|weights| queue.upload(weights)).transpose()?;
         let coefficients = queue.filled(self.rows.len(), 0)?;
-        // SAFETY: values are `[P]`, indices into `[N, S]`; starts are `[R + 1]`.
+        // SAFETY: values are `[P]`, indices into `[N, S]`; starts are `[R + 1]`, weights `[N]` or absent.
         unsafe {
             launch!(
                 queue,
@@ -48,6 +54,7 @@ impl Pairs {
                 segments.of_pair.address(),
                 segments.starts.address(),
                 self.stride,
+                weights.as_ref().map_or(0, Buffer::address),
                 self.signals.address(),
                 slope,
                 self.u.address(),

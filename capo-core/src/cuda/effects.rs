@@ -59,7 +59,7 @@ pub(crate) fn effects(
             let segments =
                 Segments::of(pairs, Choice { subset_of: &subset_of, subsets: subsets.count, nonzero: None })?;
             let coefficients = if kind == Weights::RowMean {
-                pairs.row_means(&segments, proposer.supports.slope)?
+                pairs.row_means(&segments, None, proposer.supports.slope)?
             } else {
                 pairs.coefficients(weights, proposer.supports.slope)?
             };

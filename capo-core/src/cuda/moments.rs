@@ -6,10 +6,10 @@ use super::driver::{Argument, Buffer, Device, Queue};
 use super::rows::{AdamArgument, Row, Rows};
 use super::segments::{Choice, Segments, scan};
 use super::{Arrays, LONG_WARPS, Pairs, THREADS, TILE, WARP, blocks, launch};
+use crate::intake::{Intake, Taken};
 use crate::moments::{self, Slot};
 use crate::optimizer::Adam;
 use crate::semantics::{Semantics, StateDtype, UntouchedRows, Weights};
-use crate::subset::Subsets;
 use crate::{Error, cuda};
 
 /// Rows of a slab, as the kernels have it.
@@ -53,6 +53,26 @@ struct SlotsArgument {
 }
 
 impl Argument for SlotsArgument {}
+
+/// A gradient that moments take in, on the device.
+struct Coefficients {
+    /// 0 for each token in it, `[N]`, as [`Choice`] has it.
+    subset_of: Buffer<u32>,
+    /// What each pair's feature is multiplied with, `[N, S]`; 0 for tokens that are not in it.
+    values: Buffer<f64>,
+}
+
+impl Coefficients {
+    fn of(pairs: &Pairs, intake: &Intake, kind: Weights, slope: f64) -> Result<Self, Error> {
+        let subset_of = pairs.queue.upload(&intake.subset.of)?;
+        let choice = Choice { subset_of: &subset_of, subsets: 1, nonzero: None };
+        let values = match kind {
+            Weights::RowMean => pairs.row_means(&Segments::of(pairs, choice)?, Some(&intake.weights), slope)?,
+            Weights::TokenMean | Weights::Loss => pairs.coefficients(&intake.weights, slope)?,
+        };
+        Ok(Self { subset_of, values })
+    }
+}
 
 impl Moments {
     /// A copy of moments in host memory, on the device of `arrays`; `dims` are V and D of the batch, for moments without any.
@@ -124,28 +144,23 @@ impl Moments {
         self.device.ordinal()
     }
 
-    /// Takes one step, with the gradient of the tokens in `subset`, which weigh as `weights` say.
+    /// Takes one step, with what `taken` says of the tokens.
     pub fn update(
         &mut self,
         pairs: &Pairs,
-        subset: &Subsets,
-        weights: &[f64],
+        taken: &Taken,
         adam: &Adam,
         semantics: &Semantics,
         slope: f64,
     ) -> Result<(), Error> {
         let queue = &pairs.queue;
         queue.enter()?;
-        let subset_of = queue.upload(&subset.of)?;
-        let choice = Choice { subset_of: &subset_of, subsets: 1, nonzero: None };
-        let coefficients = if semantics.moment_input == Weights::RowMean {
-            pairs.row_means(&Segments::of(pairs, choice)?, slope)?
-        } else {
-            pairs.coefficients(weights, slope)?
-        };
+        let kept = Coefficients::of(pairs, taken.kept, taken.kind, slope)?;
+        let everything = taken.everything.map(|all| Coefficients::of(pairs, all, taken.kind, slope)).transpose()?;
+        let widest = everything.as_ref().unwrap_or(&kept);
         // A zero gradient only decays a row, and decay is made up for whenever the row is next read.
-        let nonzero = (semantics.untouched_rows == UntouchedRows::Decay).then_some(&coefficients);
-        let segments = Segments::of(pairs, Choice { nonzero, ..choice })?;
+        let nonzero = (semantics.untouched_rows == UntouchedRows::Decay).then_some(&widest.values);
+        let segments = Segments::of(pairs, Choice { subset_of: &widest.subset_of, subsets: 1, nonzero })?;
         let (long, (marks, new)) = (segments.long(queue)?, self.new_rows(pairs, &segments)?);
         let rows = queue.buffer(segments.count as usize)?;
         self.make_room(queue, new)?;
@@ -154,7 +169,7 @@ impl Moments {
         let adam = AdamArgument::update(adam, self.steps);
         let rows = self.rows_of(rows, pairs, &segments, true, adam)?;
         let in_bf16 = i32::from(semantics.state_dtype == StateDtype::Bf16);
-        self.add(pairs, &segments, &long, &rows, &coefficients, in_bf16)?;
+        self.add(pairs, &segments, &long, &rows, [Some(&kept), everything.as_ref()], in_bf16)?;
         queue.synchronize()?;
         self.rows += new;
         self.steps += 1;
@@ -252,22 +267,23 @@ impl Moments {
         Ok(Rows(rows))
     }
 
-    /// Adds the segments' gradients to their rows.
+    /// Adds the segments' gradients to their rows: that of what was kept, and beside it, where it is given, that of everything.
     fn add(
         &self,
         pairs: &Pairs,
         segments: &Segments,
         (list, long): &(Buffer<u32>, u32),
         rows: &Rows,
-        coefficients: &Buffer<f64>,
+        coefficients: [Option<&Coefficients>; 2],
         in_bf16: i32,
     ) -> Result<(), Error> {
         let (queue, hidden, Segments { values, starts, count, .. }) = (&pairs.queue, pairs.hidden, segments);
+        let [kept, everything] = coefficients.map(|own| own.map_or(0, |own| own.values.address()));
         let tiles = (hidden.width as usize).div_ceil(TILE) as u32;
         let short_kernel = hidden.of_dtype(["update_short_f32", "update_short_f16", "update_short_bf16"]);
         let long_kernel = hidden.of_dtype(["update_long_f32", "update_long_f16", "update_long_bf16"]);
         // SAFETY: values are `[P]`, starts `[R + 1]`, rows `[R]`, with moments of the width of the features, features `[N]`,
-        // coefficients `[N, S]`; no two segments share a row.
+        // coefficients `[N, S]`, those of everything may be absent; no two segments share a row.
         unsafe {
             launch!(
                 queue,
@@ -282,7 +298,8 @@ impl Moments {
                 hidden.width,
                 hidden.vector,
                 pairs.stride,
-                coefficients.address(),
+                kept,
+                everything,
                 in_bf16,
             )?;
             launch!(
@@ -299,7 +316,8 @@ impl Moments {
                 hidden.width,
                 hidden.vector,
                 pairs.stride,
-                coefficients.address(),
+                kept,
+                everything,
                 in_bf16,
             )
         }

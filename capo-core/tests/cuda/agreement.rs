@@ -9,7 +9,7 @@ use capo_core::{
 };
 
 use super::suite::device::{emulator, uploaded};
-use super::suite::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
+use super::suite::fixture::{ADAM, ADAM_OF_BOTH, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
 use super::suite::scene::Scene;
 
 const ADAMW: OptimizerModel = OptimizerModel { weight_decay: 0.1, ..ADAM };
@@ -123,8 +123,9 @@ pub fn side_by_side(scenes: &[Scene], case: &Case) {
         for (got, expected) in fields(&got).into_iter().zip(fields(&expected)) {
             assert!((got - expected).abs() <= SHIFTS * expected.abs().max(1e-12), "{what}: {got:e} {expected:e}");
         }
-        host.commit(&one, mask).unwrap();
-        device.commit(&other, mask).unwrap();
+        let weights: Vec<f32> = mask.iter().map(|&mask| f32::from(mask) * [0.0, 0.3, 1.0][rng.below(3)]).collect();
+        host.commit_weighted(&one, &weights).unwrap();
+        device.commit_weighted(&other, &weights).unwrap();
     }
     let (expected, got) = (host.save().unwrap(), device.save().unwrap());
     compare_states(&what, &got, &expected);
@@ -223,7 +224,9 @@ fn all_semantics_granularities_optimizers_and_dtypes_agree() {
     let mut dtypes = DTYPES.into_iter().cycle();
     for semantics in all_semantics() {
         for granularity in GRANULARITIES {
-            for (optimizer, trainers) in [(SGD, false), (ADAM, false), (ADAMW, false), (ADAMW, true)] {
+            for (optimizer, trainers) in
+                [(SGD, false), (ADAM, false), (ADAM_OF_BOTH, false), (ADAMW, false), (ADAMW, true)]
+            {
                 let group = granularity == Granularity::Group && semantics == Semantics::AUTHORS;
                 let decay = optimizer.weight_decay > 0.0 && semantics.feature == Feature::Next;
                 if group || decay {
@@ -257,6 +260,7 @@ fn shapes_of_all_kinds_agree() {
             (Granularity::Token, ADAM),
             (Granularity::Token, SGD),
             (Granularity::Completion, ADAM),
+            (Granularity::Completion, ADAM_OF_BOTH),
             (Granularity::Batch, SGD),
         ] {
             println!("{dims:?}");

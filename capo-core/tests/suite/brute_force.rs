@@ -3,7 +3,9 @@
 use capo_core::{OptimizerModel, Policy};
 
 use super::dense::{self, Optimizer};
-use super::fixture::{ADAM, Batch, Dims, GRANULARITIES, POLICY, Rng, SGD, assert_close, open_model, open_model_of};
+use super::fixture::{
+    ADAM, ADAM_OF_BOTH, Batch, Dims, GRANULARITIES, POLICY, Rng, SGD, assert_close, open_model, open_model_of,
+};
 
 const SHAPES: [Dims; 6] = [
     Dims(3, 4, 3, 5, 7),
@@ -61,6 +63,13 @@ fn adam_is_the_explicit_model() {
 }
 
 #[test]
+fn adam_that_remembers_rejected_tokens_is_the_explicit_model() {
+    for dims in SHAPES {
+        side_by_side(ADAM_OF_BOTH, POLICY, dims, 6, 3e-6);
+    }
+}
+
+#[test]
 fn adam_without_momentum_and_with_a_tiny_eps() {
     let adam = OptimizerModel { beta1: 0.0, beta2: 0.0, eps: 1e-3, ..ADAM };
     side_by_side(adam, POLICY, SHAPES[0], 4, 3e-6);
@@ -71,6 +80,7 @@ fn adam_without_momentum_and_with_a_tiny_eps() {
 #[test]
 fn rows_touched_irregularly_decay_as_in_dense_adam() {
     side_by_side(ADAM, POLICY, Dims(1, 2, 2, 3, 40), 120, 3e-6);
+    side_by_side(ADAM_OF_BOTH, POLICY, Dims(1, 2, 2, 3, 40), 120, 3e-6);
 }
 
 #[test]

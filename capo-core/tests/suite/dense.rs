@@ -1,6 +1,6 @@
 //! The model written out in `f64` over the whole `[V, D]` matrix, with every curvature matrix formed explicitly.
 
-use capo_core::{OptimizerKind, OptimizerModel, Policy};
+use capo_core::{OptimizerKind, OptimizerModel, Policy, SecondMoment};
 
 use super::fixture::{Batch, Dims};
 
@@ -94,10 +94,17 @@ impl Optimizer {
     }
 
     pub fn step(&mut self, gradient: &[f64]) {
-        let OptimizerModel { beta1, beta2, .. } = self.model;
-        for (i, g) in gradient.iter().enumerate() {
+        self.step_beside(gradient, gradient);
+    }
+
+    /// The same where `everything` is the gradient with nothing rejected: its rest enters the second moment, where that remembers it.
+    pub fn step_beside(&mut self, gradient: &[f64], everything: &[f64]) {
+        let OptimizerModel { beta1, beta2, second_moment, .. } = self.model;
+        let remembers = second_moment == SecondMoment::KeptAndRejected;
+        for (i, (g, all)) in gradient.iter().zip(everything).enumerate() {
+            let rejected = if remembers { all - g } else { 0.0 };
             self.m[i] = beta1 * self.m[i] + (1.0 - beta1) * g;
-            self.v[i] = beta2 * self.v[i] + (1.0 - beta2) * g * g;
+            self.v[i] = beta2 * self.v[i] + (1.0 - beta2) * (g * g + rejected * rejected);
         }
         self.steps += 1;
     }
@@ -139,7 +146,8 @@ impl Optimizer {
 
     pub fn commit(&mut self, batch: &Batch, policy: &Policy, keep: &[u8]) {
         if let Some((_, gradient)) = mean_gradient(batch, policy, keep) {
-            self.step(&gradient);
+            let (_, everything) = mean_gradient(batch, policy, &batch.mask).unwrap();
+            self.step_beside(&gradient, &everything);
         }
     }
 }

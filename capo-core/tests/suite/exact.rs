@@ -7,7 +7,7 @@ use capo_core::{
 };
 
 use super::dense::Optimizer;
-use super::fixture::{ADAM, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
+use super::fixture::{ADAM, ADAM_OF_BOTH, Dims, GRANULARITIES, OPEN, Rng, SGD, assert_close};
 use super::scene::Scene;
 use super::whole::{Shifts, Whole, has_outside_actions};
 
@@ -69,7 +69,7 @@ const REDUCTIONS: [Reduction; 3] = [Reduction::CompletionMean, Reduction::FixedL
 fn the_exact_preset_is_the_dense_model() {
     for (shape, temperature) in SHAPES.into_iter().flat_map(|x| [(x, 1.0), (x, 0.7)]) {
         for (index, reduction) in REDUCTIONS.into_iter().enumerate() {
-            for optimizer in [SGD, ADAM, ADAMW] {
+            for optimizer in [SGD, ADAM, ADAMW, ADAM_OF_BOTH] {
                 let scene = |rng: &mut Rng| Scene { reduction, ..Scene::random(rng, shape, temperature) };
                 side_by_side(EXACT, optimizer, 50 + index as u64, &scene);
             }
@@ -79,7 +79,7 @@ fn the_exact_preset_is_the_dense_model() {
 
 #[test]
 fn the_exact_preset_weighs_with_the_counted_tokens() {
-    for (reduction, optimizer) in REDUCTIONS.into_iter().flat_map(|x| [(x, SGD), (x, ADAM)]) {
+    for (reduction, optimizer) in REDUCTIONS.into_iter().flat_map(|x| [(x, SGD), (x, ADAM), (x, ADAM_OF_BOTH)]) {
         let scene = |rng: &mut Rng| {
             let mut scene = Scene { reduction, ..Scene::random(rng, SHAPES[1], 0.7) };
             // All that were sampled, of which the mask has already lost some.
@@ -108,7 +108,7 @@ fn each_switch_alone_is_the_dense_model() {
         Semantics { outside_action: OutsideAction::LeaveOut, ..PAPER },
         PAPER,
     ];
-    for (semantics, optimizer) in switched.into_iter().flat_map(|x| [(x, SGD), (x, ADAM), (x, ADAMW)]) {
+    for (semantics, optimizer) in switched.into_iter().flat_map(|x| [SGD, ADAM, ADAMW, ADAM_OF_BOTH].map(|y| (x, y))) {
         println!("{semantics:?}");
         side_by_side(semantics, optimizer, 70, &|rng| {
             let scene = Scene::random(rng, SHAPES[1], 0.7);
@@ -128,7 +128,7 @@ fn tokens_without_a_gradient_are_kept_and_not_counted() {
     // The advantages say nothing.
     scene.batch.advantages.fill(0.0);
     let reject_all = Acceptance { fisher_threshold: Some(1e-300), ..OPEN };
-    for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| [(x, SGD), (x, ADAM)]) {
+    for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| [(x, SGD), (x, ADAM), (x, ADAM_OF_BOTH)]) {
         let step = scene.step(&optimizer, 0.1);
         let mut model = CurvatureModel::new(reject_all, granularity, EXACT).unwrap();
         let before = model.prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask).unwrap();

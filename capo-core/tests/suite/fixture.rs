@@ -2,7 +2,7 @@
 
 use capo_core::{
     Acceptance, Assessment, BatchShift, CurvatureModel, Granularity, LastLayer, Loss, OptimizerKind, OptimizerModel,
-    Policy, Semantics, Step,
+    Policy, SecondMoment, Semantics, Step,
 };
 
 use super::device;
@@ -12,8 +12,16 @@ pub const OPEN: Acceptance = Acceptance { fisher_threshold: None, hessian_range:
 pub const GRANULARITIES: [Granularity; 4] =
     [Granularity::Token, Granularity::Completion, Granularity::Group, Granularity::Batch];
 pub const POLICY: Policy = Policy { temperature: 1.0, top_k: None };
-pub const ADAM: OptimizerModel =
-    OptimizerModel { kind: OptimizerKind::Adam, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0 };
+pub const ADAM: OptimizerModel = OptimizerModel {
+    kind: OptimizerKind::Adam,
+    beta1: 0.9,
+    beta2: 0.99,
+    eps: 1e-8,
+    second_moment: SecondMoment::Kept,
+    weight_decay: 0.0,
+};
+/// Adam that remembers what was rejected.
+pub const ADAM_OF_BOTH: OptimizerModel = OptimizerModel { second_moment: SecondMoment::KeptAndRejected, ..ADAM };
 pub const SGD: OptimizerModel = OptimizerModel { kind: OptimizerKind::Sgd, beta1: 0.0, beta2: 0.0, eps: 0.0, ..ADAM };
 
 /// A linear congruential generator with its high bits mixed down; good enough to make test data.
@@ -167,7 +175,9 @@ impl Batch {
     }
 
     pub fn commit(&self, model: &mut CurvatureModel, policy: &Policy, optimizer: &OptimizerModel, keep: &[u8]) {
-        let prepared = model.prepare(&self.step(policy, optimizer, 0.0), keep).unwrap();
+        let remembers = optimizer.second_moment == SecondMoment::KeptAndRejected;
+        let prepared =
+            model.prepare(&self.step(policy, optimizer, 0.0), if remembers { &self.mask } else { keep }).unwrap();
         model.commit(&prepared, keep).unwrap();
     }
 }

@@ -13,6 +13,7 @@ mod invariance;
 mod outputs;
 mod replay;
 pub mod scene;
+mod second_moment;
 mod semantics;
 mod state;
 mod subset;

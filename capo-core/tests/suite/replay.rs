@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use capo_core::{Acceptance, CurvatureModel, Granularity, OptimizerKind, OptimizerModel, Policy, Semantics};
+use capo_core::{
+    Acceptance, CurvatureModel, Granularity, OptimizerKind, OptimizerModel, Policy, SecondMoment, Semantics,
+};
 use safetensors::{SafeTensors, tensor::Metadata};
 
 use super::fixture::{Batch, Dims, assert_close};
@@ -72,6 +74,7 @@ fn steps(name: &str, kind: OptimizerKind) -> Vec<Recorded> {
                 beta1: setting("beta1"),
                 beta2: setting("beta2"),
                 eps: setting("eps"),
+                second_moment: SecondMoment::Kept,
                 weight_decay: 0.0,
             },
             learning_rate: setting("learning_rate"),

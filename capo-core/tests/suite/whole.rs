@@ -198,12 +198,35 @@ impl Whole {
     }
 
     pub fn commit(&mut self, scene: &Scene, keep: &[u8]) {
-        let all = subsets(scene, Granularity::Batch, keep);
-        if all[0].tokens.is_empty() {
+        self.commit_weighted(scene, &keep.iter().map(|&keep| f32::from(keep)).collect::<Vec<_>>());
+    }
+
+    pub fn commit_weighted(&mut self, scene: &Scene, factors: &[f32]) {
+        if factors.iter().all(|&factor| factor == 0.0) {
             return;
         }
-        let gradient = self.gradient(scene, &all[0], self.semantics.moment_input == Weights::Loss);
-        self.optimizer.step(&gradient);
+        let everything: Vec<f32> = scene.batch.mask.iter().map(|&mask| f32::from(mask)).collect();
+        let (gradient, everything) = (self.intake(scene, factors), self.intake(scene, &everything));
+        self.optimizer.step_beside(&gradient, &everything);
+    }
+
+    /// Gradient of the tokens with a factor, each times its own, as moments take it in, `[V, D]`.
+    fn intake(&self, scene: &Scene, factors: &[f32]) -> Vec<f64> {
+        let keep: Vec<u8> = factors.iter().map(|&factor| u8::from(factor > 0.0)).collect();
+        let (subset, kind) = (&subsets(scene, Granularity::Batch, &keep)[0], self.semantics.moment_input);
+        let tokens: Vec<Token> = subset.tokens.iter().map(|&at| self.token(scene, at)).collect();
+        let touching = |r: usize| tokens.iter().filter(|token| token.support[r]).count() as f64;
+        let Dims(_, _, _, width, vocab) = scene.batch.dims;
+        let mut gradient = vec![0.0; vocab * width];
+        let weights = self.weights(scene, subset, kind == Weights::Loss);
+        for ((token, &at), weight) in tokens.iter().zip(&subset.tokens).zip(weights) {
+            for (r, row) in gradient.chunks_mut(width).enumerate().filter(|(r, _)| token.support[*r]) {
+                let weight = if kind == Weights::RowMean { 1.0 / touching(r) } else { weight };
+                let coefficient = weight * f64::from(factors[at]) * token.signal * token.slope * token.u[r];
+                row.iter_mut().zip(&token.h).for_each(|(g, h)| *g += coefficient * h);
+            }
+        }
+        gradient
     }
 }
 

@@ -2,9 +2,11 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Config, DataConfig, Sizes};
+use super::{Config, DataConfig, Sizes, TrainConfig};
+use crate::adamw::SecondMoment;
 use crate::data::Arithmetic;
-use crate::optim::ScheduleKind;
+use crate::optim::OptimizerName;
+use crate::schedule::ScheduleKind;
 
 /// Longest prompt and completion, tokens: no model comes near.
 const LONGEST: usize = 1 << 24;
@@ -53,8 +55,10 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     from_zero(&[
         ("train.adam_beta1", train.adam_beta1, 1.0 - f64::EPSILON),
         ("train.adam_beta2", train.adam_beta2, 1.0 - f64::EPSILON),
+        ("train.sgd_momentum", train.sgd_momentum, 1.0 - f64::EPSILON),
         ("train.max_grad_norm", train.max_grad_norm, f64::MAX),
     ])?;
+    optimizer(train)?;
     // Weights are f32: a smaller number is 0 to them, and 0 / 0 is what a weight without gradients would become.
     ensure!(
         train.adam_epsilon >= f64::from(f32::MIN_POSITIVE) && train.adam_epsilon <= f64::from(f32::MAX),
@@ -132,6 +136,26 @@ pub(crate) fn schedule(kind: ScheduleKind, learning_rate: f64, warmup_ratio: f64
         kind != ScheduleKind::Constant || warmup_ratio == 0.0,
         "`train.warmup_ratio` is {warmup_ratio}, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)"
     );
+    Ok(())
+}
+
+/// Refuses settings of the optimizer that the chosen one does not read.
+///
+/// # Errors
+///
+/// The first one.
+fn optimizer(train: &TrainConfig) -> Result<()> {
+    match train.optimizer {
+        OptimizerName::AdamW => ensure!(
+            train.sgd_momentum == 0.0,
+            "`train.sgd_momentum` is {}, but `train.optimizer` is `adamw`, whose momentum is `train.adam_beta1` (set `train.optimizer` to `sgd`, or remove it)",
+            train.sgd_momentum
+        ),
+        OptimizerName::Sgd => ensure!(
+            train.second_moment == SecondMoment::Kept,
+            "`train.second_moment` is `kept_and_rejected`, but `train.optimizer` is `sgd`, which has no second moment (set `train.optimizer` to `adamw`, or remove it)"
+        ),
+    }
     Ok(())
 }
 

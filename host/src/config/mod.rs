@@ -12,11 +12,13 @@ use anyhow::Result;
 use capo_loader::{Choice, ComponentConfig, component_names};
 use serde::{Deserialize, Serialize};
 
+use crate::adamw::SecondMoment;
 use crate::data::{Columns, Dataset, Demands, OnBadRow, Purpose, Tokenizer};
 use crate::model::Policy;
 use crate::model::device::{self, Dtype};
-use crate::optim::ScheduleKind;
+use crate::optim::OptimizerName;
 use crate::reward::RewardConfig;
+use crate::schedule::ScheduleKind;
 
 pub use draft::{Appended, Draft};
 pub use recipe::{Resolved, resolve};
@@ -187,14 +189,25 @@ pub struct TrainConfig {
     pub lr_scheduler_type: ScheduleKind,
     /// Share of `max_steps` over which the learning rate rises from 0.
     pub warmup_ratio: f64,
-    /// Decoupled weight decay.
+    /// Decoupled weight decay of matrices.
     pub weight_decay: f64,
+    /// What turns gradients into steps: `adamw`, or `sgd`, where a mask shortens the step by itself.
+    #[serde(skip_serializing_if = "is_default")]
+    pub optimizer: OptimizerName,
+    /// What is left of SGD's sum of gradients from one step to the next, as in `torch.optim.SGD`; its weight decay is decoupled all the
+    /// same, and of matrices only, as AdamW's.
+    #[serde(skip_serializing_if = "is_default")]
+    pub sgd_momentum: f64,
     /// Decay of Adam's first moment.
     pub adam_beta1: f64,
     /// Decay of Adam's second moment.
     pub adam_beta2: f64,
     /// Added to the root of Adam's second moment.
     pub adam_epsilon: f64,
+    /// Which gradients Adam's second moment takes in: those `kept` by the masks, or `kept_and_rejected` ones, so that a mask shortens the
+    /// step.
+    #[serde(skip_serializing_if = "is_default")]
+    pub second_moment: SecondMoment,
     /// Largest global gradient norm; 0 is off.
     pub max_grad_norm: f64,
     /// Divides the logits in the loss.
@@ -204,7 +217,7 @@ pub struct TrainConfig {
     /// K of the last-layer inputs; 0 takes the sampler's `top_k`, or 50 where that is off.
     pub last_layer_top_k: usize,
     /// What every so many-th optimizer step does to the policy is measured and recorded as `step/...`; 0 is off.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub measure_step: u64,
     /// Checkpoint interval in optimizer steps; 0 writes one at the end only.
     pub save_steps: u64,
@@ -229,8 +242,9 @@ pub enum Denominator {
     Original,
 }
 
-fn is_zero(number: &u64) -> bool {
-    *number == 0
+/// Settings that came later than others stand in a run's file only where they are used, so that older runs can go on.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Default for TrainConfig {
@@ -248,9 +262,12 @@ impl Default for TrainConfig {
             lr_scheduler_type: ScheduleKind::Linear,
             warmup_ratio: 0.0,
             weight_decay: 0.0,
+            optimizer: OptimizerName::AdamW,
+            sgd_momentum: 0.0,
             adam_beta1: 0.9,
             adam_beta2: 0.999,
             adam_epsilon: 1e-8,
+            second_moment: SecondMoment::Kept,
             max_grad_norm: 1.0,
             loss_temperature: 1.0,
             mask_denominator: Denominator::Kept,

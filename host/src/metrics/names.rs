@@ -7,17 +7,27 @@ pub const REJECTION_RATE: &str = "rejection_rate";
 /// The share of the gradient that these tokens carried.
 pub const REJECTED_GRADIENT: &str = "rejected_gradient_share";
 
+/// The norm of the gradient of what was held back.
+pub const REJECTED_GRAD_NORM: &str = "rejected_grad_norm";
+/// The norm of the gradient with nothing held back.
+pub const GRAD_NORM_UNMASKED: &str = "grad_norm_unmasked";
+/// How many completions had something held back, and so a second backward pass.
+pub const SECOND_PASS_COMPLETIONS: &str = "second_pass_completions";
+
 /// The host's names that stand alone.
-const HOST: [&str; 12] = [
+const HOST: [&str; 15] = [
     "entropy",
     "eval_accuracy",
     "frac_reward_zero_std",
     "grad_norm",
+    GRAD_NORM_UNMASKED,
     "learning_rate",
     "loss",
     "num_tokens",
+    REJECTED_GRAD_NORM,
     "reward",
     "reward_std",
+    SECOND_PASS_COMPLETIONS,
     "step",
     "step_skipped",
     "step_time",

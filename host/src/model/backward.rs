@@ -4,6 +4,7 @@
 //! in a thread pool that spins. What it computes is checked against transformers and against finite differences.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::Result;
 use candle_core::Tensor;
@@ -15,7 +16,7 @@ use super::qwen2::{Heads, Layer, Linear, Qwen2, Saved};
 
 /// What a forward pass kept.
 pub(super) struct Tape {
-    pub(super) model: Qwen2,
+    pub(super) model: Arc<Qwen2>,
     /// `[B, S]`.
     pub(super) ids: Tensor,
     pub(super) rope: Rope,
@@ -51,6 +52,19 @@ impl LayerGradients<'_> {
 }
 
 impl Tape {
+    /// The same of the `rows` alone, `[R]` u32; the activations are copied.
+    pub(super) fn of(&self, rows: &Tensor) -> Result<Self> {
+        let own = |tensor: &Tensor| tensor.index_select(rows, 0);
+        Ok(Self {
+            model: self.model.clone(),
+            ids: own(&self.ids)?,
+            rope: self.rope.of(&rows.to_vec1()?),
+            layers: self.layers.iter().map(|layer| layer.map(own)).collect::<candle_core::Result<_>>()?,
+            last: own(&self.last)?,
+            tied: self.tied,
+        })
+    }
+
     /// The gradients of all weights from those of the features `[B * T, D]` and of the head `[V, D]`.
     pub(super) fn backward(&self, d_hidden: &Tensor, d_head: Tensor) -> Result<Gradients> {
         let mut tensors = BTreeMap::new();

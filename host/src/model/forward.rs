@@ -1,6 +1,7 @@
 //! One forward pass over whole sequences, and the gradients that follow from it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
@@ -84,7 +85,14 @@ impl Part {
             head: model.head.clone(),
             targets: Tensor::from_vec(rows.columns(prompt, prompt + tokens), count, device)?,
             loss_temperature,
-            tape: keep.then(|| Tape { model, ids, rope, layers, last, tied: config.tie_word_embeddings }),
+            tape: keep.then(|| Tape {
+                model: Arc::new(model),
+                ids,
+                rope,
+                layers,
+                last,
+                tied: config.tie_word_embeddings,
+            }),
         })
     }
 
@@ -95,6 +103,22 @@ impl Part {
         let (d_hidden, d_head) =
             ops::token_logps_vjp(&hidden, &self.head, &self.targets, &seed, self.loss_temperature)?;
         tape.backward(&d_hidden, d_head)
+    }
+
+    /// [`Self::backward`] over those rows alone that have a seed, where `tokens` is T.
+    fn backward_of_seeded(&self, seed: &[f32], tokens: usize) -> Result<Gradients> {
+        let (rows, seeds) = seeded_rows(seed, tokens);
+        if rows.len() * tokens == seed.len() {
+            return self.backward(seed);
+        }
+        let rows = Tensor::from_vec(rows, seeds.len() / tokens, self.hidden.device())?;
+        let own = |tensor: &Tensor| -> Result<Tensor> {
+            let by_row = tensor.reshape((tensor.dim(0)? / tokens, ()))?.index_select(&rows, 0)?;
+            Ok(by_row.reshape([&[seeds.len()], &tensor.dims()[1..]].concat())?)
+        };
+        let tape = self.tape.as_ref().map(|tape| tape.of(&rows)).transpose()?;
+        let (hidden, targets) = (own(&self.hidden)?, own(&self.targets)?);
+        Self { hidden, targets, tape, head: self.head.clone(), ..*self }.backward(&seeds)
     }
 }
 
@@ -122,6 +146,21 @@ impl Forward {
     ///
     /// A detached forward pass, or a seed of another size, is an error.
     pub fn backward(&self, seed: &[f32]) -> Result<Gradients> {
+        let gradients = side_by_side(self.with_seeds(seed)?, |(part, seed)| part.backward(seed))?;
+        sum(gradients)?.context("a forward pass has at least one part")
+    }
+
+    /// The same where most rows may have seeds of nothing but 0: only the others are passed back through; none where there are no others.
+    ///
+    /// Activations of the rows with seeds are copied where others lie among them.
+    pub fn backward_of_seeded(&self, seed: &[f32]) -> Result<Option<Gradients>> {
+        let mut parts = self.with_seeds(seed)?;
+        parts.retain(|(_, seed)| seed.iter().any(|&seed| seed != 0.0));
+        sum(side_by_side(parts, |(part, seed)| part.backward_of_seeded(seed, self.tokens))?)
+    }
+
+    /// Each part with its own seeds of `seed`, `[B, T]`.
+    fn with_seeds<'a>(&'a self, seed: &'a [f32]) -> Result<Vec<(&'a Part, &'a [f32])>> {
         let count = self.count();
         ensure!(seed.len() == count, "the seed has {} numbers, expected {count}", seed.len());
         let mut rest = seed;
@@ -131,12 +170,23 @@ impl Forward {
             seeded.push((part, own));
             rest = others;
         }
-        let gradients = side_by_side(seeded, |(part, seed)| part.backward(seed))?;
-        let mut gradients = gradients.into_iter();
-        let mut sum = gradients.next().context("a forward pass has at least one part")?;
-        gradients.try_for_each(|part| sum.accumulate(&part))?;
-        Ok(sum)
+        Ok(seeded)
     }
+}
+
+/// The rows of `tokens` seeds that are not all 0, and their seeds.
+fn seeded_rows(seed: &[f32], tokens: usize) -> (Vec<u32>, Vec<f32>) {
+    let rows = seed.chunks(tokens).enumerate().filter(|(_, seed)| seed.iter().any(|&seed| seed != 0.0));
+    let (rows, seeds): (Vec<u32>, Vec<&[f32]>) = rows.map(|(row, seed)| (row as u32, seed)).unzip();
+    (rows, seeds.concat())
+}
+
+/// The sum of the gradients of all parts, in their order; none of none.
+fn sum(parts: Vec<Gradients>) -> Result<Option<Gradients>> {
+    let mut parts = parts.into_iter();
+    let Some(mut sum) = parts.next() else { return Ok(None) };
+    parts.try_for_each(|part| sum.accumulate(&part))?;
+    Ok(Some(sum))
 }
 
 /// The values of a tensor on the host, row-major, as f32.

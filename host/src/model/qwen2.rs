@@ -77,6 +77,22 @@ pub(super) struct Gated {
     pub(super) inner: Tensor,
 }
 
+impl Saved {
+    /// What `f` makes of each tensor; all of them have the rows of the batch first.
+    pub(super) fn map(&self, f: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> candle_core::Result<Self> {
+        let Heads { queries, keys, values } = &self.heads;
+        let Gated { x, normed, gate, up, inner } = &self.gated;
+        Ok(Self {
+            x: f(&self.x)?,
+            normed: f(&self.normed)?,
+            heads: Heads { queries: f(queries)?, keys: f(keys)?, values: f(values)? },
+            weights: f(&self.weights)?,
+            mixed: f(&self.mixed)?,
+            gated: Gated { x: f(x)?, normed: f(normed)?, gate: f(gate)?, up: f(up)?, inner: f(inner)? },
+        })
+    }
+}
+
 /// `x W^T + b`, with `W` `[out, in]`.
 pub(super) struct Linear {
     pub(super) weight: Tensor,

@@ -4,8 +4,10 @@ use candle_core::{DType, Device, Tensor};
 
 use super::ops::tests::{distance, generic};
 use super::*;
-use crate::optim::{AdamW, AdamWConfig, global_norm};
+use crate::adamw::AdamWConfig;
+use crate::optim::{Optimizer, OptimizerConfig, global_norm};
 use crate::rng::{fill_standard_normal, stream};
+use crate::sgd::SgdConfig;
 
 const TEMPERATURE: f64 = 0.8;
 
@@ -178,15 +180,45 @@ fn completions_in_bf16_are_scored_as_they_were_drawn() {
     }
 }
 
+/// The gradients of some rows' seeds alone, one way and the other.
+fn of_some_rows(dtype: DType) -> [Vec<(String, Tensor)>; 2] {
+    let policy = policy(true).with_dtype(dtype);
+    let forward = policy.forward(&rows(), TEMPERATURE).unwrap();
+    let tokens = forward.dims().1;
+    let mut seed = seed();
+    seed[tokens..2 * tokens].fill(0.0);
+    let named = |gradients: Gradients| {
+        gradients.iter().map(|(name, tensor)| (name.to_owned(), tensor.to_dtype(DType::F32).unwrap())).collect()
+    };
+    let some = forward.backward_of_seeded(&seed).unwrap().expect("some rows have seeds");
+    assert!(forward.backward_of_seeded(&vec![0.0; seed.len()]).unwrap().is_none());
+    [named(some), named(forward.backward(&seed).unwrap())]
+}
+
+#[test]
+fn rows_without_a_seed_can_be_left_out_of_the_backward_pass() {
+    let [some, all] = of_some_rows(DType::F32);
+    compare(&some, &all, 1e-5);
+    let [some, all] = generic(|| of_some_rows(DType::F32));
+    compare(&some, &all, 1e-5);
+    let [some, all] = of_some_rows(DType::BF16);
+    compare(&some, &all, 0.02);
+}
+
 /// The weights and moments after three steps.
-fn optimize(dtype: DType) -> Vec<(String, Tensor)> {
+fn optimize(config: OptimizerConfig, dtype: DType) -> Vec<(String, Tensor)> {
     let policy = policy(false).with_dtype(dtype);
-    let config = AdamWConfig { weight_decay: 0.1, ..AdamWConfig::default() };
-    let mut optimizer = AdamW::new(policy.params(), config).unwrap();
-    for _ in 0..3 {
-        let gradients = policy.forward(&rows(), TEMPERATURE).unwrap().backward(&seed()).unwrap();
+    let mut optimizer = Optimizer::new(policy.params(), config).unwrap();
+    for step in 0..3 {
+        let forward = policy.forward(&rows(), TEMPERATURE).unwrap();
+        let gradients = forward.backward(&seed()).unwrap();
+        let mut other = seed();
+        other.rotate_left(3);
+        // Only Adam asks for what was rejected, and not in every step is there any.
+        let rejected = matches!(config, OptimizerConfig::AdamW(_)) && step > 0;
+        let rejected = rejected.then(|| forward.backward(&other).unwrap());
         let norm = global_norm(&gradients).unwrap();
-        let outcome = optimizer.step(policy.params(), &gradients, 1e-2, 0.5 * norm).unwrap();
+        let outcome = optimizer.step(policy.params(), &gradients, rejected.as_ref(), 1e-2, 0.5 * norm).unwrap();
         assert!(outcome.taken);
     }
     let weights = policy.params().iter().map(|(name, var)| (name.to_owned(), var.as_detached_tensor()));
@@ -194,8 +226,15 @@ fn optimize(dtype: DType) -> Vec<(String, Tensor)> {
 }
 
 #[test]
-fn the_optimizer_does_not_need_the_fused_kernels() {
-    let expected = optimize(DType::F32);
-    compare(&generic(|| optimize(DType::F32)), &expected, 1e-4);
-    assert!(optimize(DType::BF16).iter().all(|(name, tensor)| name == "steps_taken" || tensor.dtype() == DType::F32));
+fn the_optimizers_do_not_need_the_fused_kernels() {
+    for config in [
+        OptimizerConfig::AdamW(AdamWConfig { weight_decay: 0.1, ..AdamWConfig::default() }),
+        OptimizerConfig::Sgd(SgdConfig { momentum: 0.9, weight_decay: 0.1 }),
+        OptimizerConfig::Sgd(SgdConfig::default()),
+    ] {
+        let expected = optimize(config, DType::F32);
+        compare(&generic(|| optimize(config, DType::F32)), &expected, 1e-4);
+        let in_bf16 = optimize(config, DType::BF16);
+        assert!(in_bf16.iter().all(|(name, tensor)| name == "steps_taken" || tensor.dtype() == DType::F32));
+    }
 }

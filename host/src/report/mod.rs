@@ -12,10 +12,15 @@ use capo_loader::weight::Weighed;
 use capo_plugin::Point;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::adamw::SecondMoment;
+use crate::config::TrainConfig;
 use crate::metrics;
-use crate::metrics::names::{BELOW_ONE, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, metric_name};
+use crate::metrics::names::{
+    BELOW_ONE, GRAD_NORM_UNMASKED, MEAN_WEIGHT, REJECTED_GRAD_NORM, REJECTED_GRADIENT, REJECTION_RATE,
+    SECOND_PASS_COMPLETIONS, WEIGHTED_AWAY, metric_name,
+};
 use crate::model::device::{self, Dtype};
-use crate::optim::StepOutcome;
+use crate::optim::{OptimizerName, StepOutcome};
 use crate::run::checkpoint;
 use crate::stages::backward::Reduced;
 use crate::stages::batch::StepBatch;
@@ -78,6 +83,9 @@ impl Report {
         if config.train.device != device::CPU || config.train.dtype != Dtype::F32 {
             let dtype = candle_core::DType::from(config.train.dtype);
             self.say(&format!("device     {}, {}", config.train.device, dtype.as_str()));
+        }
+        if let Some(optimizer) = describe_optimizer(&config.train) {
+            self.say(&format!("optimizer  {optimizer}"));
         }
         self.say(&format!(
             "run        {} ({} steps of {} completions, seed {})",
@@ -208,6 +216,17 @@ impl Report {
     }
 }
 
+/// The optimizer in words, where it is not plain AdamW.
+fn describe_optimizer(train: &TrainConfig) -> Option<String> {
+    match (train.optimizer, train.second_moment) {
+        (OptimizerName::AdamW, SecondMoment::Kept) => None,
+        (OptimizerName::AdamW, SecondMoment::KeptAndRejected) => {
+            Some("adamw, its second moment of kept and rejected gradients".to_owned())
+        }
+        (OptimizerName::Sgd, _) => Some(format!("sgd, momentum {}", train.sgd_momentum)),
+    }
+}
+
 /// Records what a rollout says about itself, and its completions where the config asks for them.
 ///
 /// # Errors
@@ -260,6 +279,11 @@ pub fn record_step(
     metrics.record("step_skipped", f64::from(u8::from(!taken)));
     if let Some(outcome) = outcome {
         metrics.record("grad_norm", outcome.grad_norm);
+    }
+    if let (Some(outcome), SecondMoment::KeptAndRejected) = (outcome, run.config.train.second_moment) {
+        metrics.record(REJECTED_GRAD_NORM, outcome.rejected_grad_norm);
+        metrics.record(GRAD_NORM_UNMASKED, outcome.grad_norm_unmasked);
+        metrics.record(SECOND_PASS_COMPLETIONS, reduced.completions_with_rest(&batch.dims) as f64);
     }
     for (by_mask, gradient) in keep.rejected.iter().zip(&reduced.rejected) {
         let name = |name: &str| metric_name(Point::Mask, &by_mask.mask, name);

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use capo_loader::registry::Components;
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::{Inputs, OptimizerInfo, OptimizerKind};
+use capo_plugin::Inputs;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
@@ -24,8 +24,9 @@ use crate::data::{Dataset, Example, Tokenizer};
 use crate::metrics::Metrics;
 use crate::metrics::journal::Journal;
 use crate::model::{ModelFiles, Policy};
-use crate::optim::{AdamW, AdamWConfig, Schedule};
+use crate::optim::Optimizer;
 use crate::reward::Rewards;
+use crate::schedule::Schedule;
 use crate::stages::batch::StepInfo;
 use crate::stages::score::{Needs, Work};
 use lock::Lock;
@@ -88,7 +89,7 @@ pub struct Run {
     /// What they asked for.
     pub needs: Needs,
     /// The optimizer.
-    pub optimizer: AdamW,
+    pub optimizer: Optimizer,
     /// Its learning rate over time.
     pub schedule: Schedule,
     /// The current step's numbers.
@@ -131,17 +132,8 @@ impl Run {
     /// The settings of the coming step, on a rollout that has been used `iteration` times before.
     #[must_use]
     pub fn step_info(&self, iteration: u64) -> StepInfo {
-        let AdamWConfig { beta1, beta2, eps, weight_decay } = *self.optimizer.config();
-        let optimizer = OptimizerInfo {
-            kind: OptimizerKind::ADAMW,
-            learning_rate: self.schedule.learning_rate(self.progress.step),
-            beta1,
-            beta2,
-            eps,
-            weight_decay,
-            max_grad_norm: self.config.train.max_grad_norm,
-            steps_taken: self.optimizer.steps_taken(),
-        };
+        let learning_rate = self.schedule.learning_rate(self.progress.step);
+        let optimizer = self.optimizer.info(learning_rate, self.config.train.max_grad_norm);
         StepInfo::new(&self.config, self.progress.step, iteration, self.components.objective.reduction(), optimizer)
     }
 

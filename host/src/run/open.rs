@@ -13,13 +13,16 @@ use capo_loader::{files, terminal};
 use super::lock::Lock;
 use super::records::{Marks, Records};
 use super::{COMPLETIONS_FILE, CONFIG_FILE, METRICS_FILE, Progress, Run, checkpoint, directory, provenance, settings};
-use crate::config::Config;
+use crate::adamw::AdamWConfig;
+use crate::config::{Config, TrainConfig};
 use crate::data::{Purpose, Tokenizer};
 use crate::metrics::Metrics;
 use crate::metrics::journal::{Expected, Journal, Mark};
 use crate::model::{ModelFiles, Policy, device, embedded};
-use crate::optim::{AdamW, AdamWConfig, Schedule};
+use crate::optim::{Optimizer, OptimizerConfig, OptimizerName};
 use crate::reward::Rewards;
+use crate::schedule::Schedule;
+use crate::sgd::SgdConfig;
 use crate::stages::backward::check_reduction;
 use crate::stages::score::Needs;
 
@@ -133,15 +136,7 @@ impl Run {
         let rewards = Rewards::build(registry, &config.reward, &watchdog)?;
         let needs = needs(&components, &config, &policy)?;
         let train = &config.train;
-        let optimizer = AdamW::new(
-            policy.params(),
-            AdamWConfig {
-                beta1: train.adam_beta1,
-                beta2: train.adam_beta2,
-                eps: train.adam_epsilon,
-                weight_decay: train.weight_decay,
-            },
-        )?;
+        let optimizer = Optimizer::new(policy.params(), optimizer_config(train))?;
         let schedule =
             Schedule::new(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.max_steps)?;
         let reference = if needs.reference() { Some(policy.reference()?) } else { None };
@@ -197,6 +192,22 @@ fn open_policy(config: &Config, files: &ModelFiles) -> Result<Policy> {
     Ok(policy.with_dtype(train.dtype.into()))
 }
 
+/// The optimizer that the settings name.
+fn optimizer_config(train: &TrainConfig) -> OptimizerConfig {
+    match train.optimizer {
+        OptimizerName::AdamW => OptimizerConfig::AdamW(AdamWConfig {
+            beta1: train.adam_beta1,
+            beta2: train.adam_beta2,
+            eps: train.adam_epsilon,
+            weight_decay: train.weight_decay,
+            second_moment: train.second_moment,
+        }),
+        OptimizerName::Sgd => {
+            OptimizerConfig::Sgd(SgdConfig { momentum: train.sgd_momentum, weight_decay: train.weight_decay })
+        }
+    }
+}
+
 /// What the components asked for, checked against what there is.
 fn needs(components: &Components, config: &Config, policy: &Policy) -> Result<Needs> {
     let Components { advantage, objective, masks, weights, step_controls } = components;
@@ -209,5 +220,5 @@ fn needs(components: &Components, config: &Config, policy: &Policy) -> Result<Ne
         (0, top_k) => top_k,
         (k, _) => k,
     };
-    Needs::new(&asked, policy.config(), k)
+    Needs::new(&asked, policy.config(), config.train.optimizer, k)
 }

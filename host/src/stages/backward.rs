@@ -1,9 +1,11 @@
 //! Stage 5: the gradient of the reduced loss, over the kept tokens, one micro-batch after another.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::mask::{Keep, Rejected};
 use capo_loader::weight::{Given, Weighed};
-use capo_plugin::{Denominator, ObjectiveFn, Reduction};
+use capo_plugin::{Denominator, Dims, ObjectiveFn, OptimizerKind, Reduction};
 
 use crate::model::{Forward, Gradients, Policy};
 use crate::stages::batch::{StepBatch, StepInfo, TokenLoss};
@@ -16,11 +18,25 @@ pub struct Reduced {
     pub loss: f64,
     /// `[B, T]`: its derivative by each token's log-probability; zero for rejected tokens.
     pub seed: Vec<f32>,
+    /// `[B, T]`: the same of the loss with nothing rejected, less `seed`; none where the optimizer does not ask for it or nothing was
+    /// rejected.
+    pub rest: Option<Vec<f32>>,
     /// The share of the gradient's squares that each mask rejected, in the masks' order: squares of each token's derivative of the
     /// unmasked loss by its own logit, `weight · dloss_dlogp · (1 − p)`. What tokens have in common, and the layers below, are left out.
     pub rejected: Vec<f64>,
     /// The same share for each weight: what it took from the tokens that reached it; below 0 where it adds to them.
     pub weighted_away: Vec<f64>,
+}
+
+/// The gradients of one optimizer step.
+#[derive(Debug)]
+pub struct StepGradients {
+    /// Of the reduced loss: what was kept.
+    pub kept: Gradients,
+    /// Of what was held back, [`Reduced::rest`]; none where nothing was, or the optimizer does not ask.
+    pub rejected: Option<Gradients>,
+    /// How long the backward passes of `rejected` took.
+    pub second_pass: Duration,
 }
 
 /// Whether this host can reduce as `objective` asks.
@@ -67,7 +83,32 @@ pub fn reduce(batch: &StepBatch, info: &StepInfo, keep: &Keep, weighed: &Weighed
     };
     let rejected = keep.rejected.iter().map(of_mask).collect();
     let weighted_away = weighed.given.iter().map(of_weight).collect();
-    Ok(Reduced { loss, seed, rejected, weighted_away })
+    let rest = rest(batch, info, &seed, dloss_dlogp)?;
+    Ok(Reduced { loss, seed, rest, rejected, weighted_away })
+}
+
+/// [`Reduced::rest`].
+fn rest(batch: &StepBatch, info: &StepInfo, seed: &[f32], dloss_dlogp: &[f32]) -> Result<Option<Vec<f32>>> {
+    if info.optimizer.kind != OptimizerKind::ADAMW_KEPT_AND_REJECTED {
+        return Ok(None);
+    }
+    let mut rest = vec![0.0; batch.dims.len()];
+    for (b, weight) in weights(batch, info, &batch.completion_mask)?.into_iter().enumerate() {
+        for i in batch.dims.row(b).filter(|&i| batch.completion_mask[i] == 1) {
+            rest[i] = (weight * f64::from(dloss_dlogp[i])) as f32 - seed[i];
+        }
+    }
+    Ok(rest.iter().any(|&rest| rest != 0.0).then_some(rest))
+}
+
+impl Reduced {
+    /// How many completions have something in `rest`.
+    #[must_use]
+    pub fn completions_with_rest(&self, dims: &Dims) -> usize {
+        let has_rest = |rest: &[f32], b| rest[dims.row(b)].iter().any(|&rest| rest != 0.0);
+        let count = |rest: &Vec<f32>| (0..dims.completions as usize).filter(|&b| has_rest(rest, b)).count();
+        self.rest.as_ref().map_or(0, count)
+    }
 }
 
 /// What each completion's tokens weigh in the reduced loss, `[B]`, where `counted` tokens are counted.
@@ -96,7 +137,8 @@ fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Ve
     Ok((0..batch.dims.len()).map(square).collect())
 }
 
-/// The gradient of the reduced loss. `forward` is the scoring pass where one micro-batch held the whole batch.
+/// The gradient of the reduced loss, and that of what was held back. `forward` is the scoring pass where one micro-batch held the whole
+/// batch; no forward pass runs twice.
 ///
 /// # Errors
 ///
@@ -105,22 +147,49 @@ pub fn accumulate(
     policy: &Policy,
     forward: Option<Forward>,
     batch: &StepBatch,
-    seed: &[f32],
+    reduced: &Reduced,
     work: Work,
-) -> Result<Gradients> {
+) -> Result<StepGradients> {
     if let Some(forward) = forward {
-        return forward.backward(seed);
+        return StepGradients::of(policy, &forward, &reduced.seed, reduced.rest.as_deref());
     }
     let (completions, tokens) = (batch.dims.completions as usize, batch.dims.tokens as usize);
-    let mut total: Option<Gradients> = None;
+    let mut total: Option<StepGradients> = None;
     for start in (0..completions).step_by(work.micro_batch) {
         let rows = start..(start + work.micro_batch).min(completions);
-        let seed = &seed[rows.start * tokens..rows.end * tokens];
-        let gradients = policy.forward(&batch.sequences.slice(rows), work.loss_temperature)?.backward(seed)?;
+        let own = rows.start * tokens..rows.end * tokens;
+        let rest = reduced.rest.as_ref().map(|rest| &rest[own.clone()]);
+        let forward = policy.forward(&batch.sequences.slice(rows), work.loss_temperature)?;
+        let gradients = StepGradients::of(policy, &forward, &reduced.seed[own], rest)?;
         match &mut total {
             None => total = Some(gradients),
-            Some(total) => total.accumulate(&gradients)?,
+            Some(total) => total.add(gradients)?,
         }
     }
     total.context("the batch holds no completion")
+}
+
+impl StepGradients {
+    /// Those of one forward pass: the second backward pass is over the rows that have a rest.
+    fn of(policy: &Policy, forward: &Forward, seed: &[f32], rest: Option<&[f32]>) -> Result<Self> {
+        let kept = forward.backward(seed)?;
+        let Some(rest) = rest else { return Ok(Self { kept, rejected: None, second_pass: Duration::ZERO }) };
+        policy.device().synchronize()?;
+        let started = Instant::now();
+        let rejected = forward.backward_of_seeded(rest)?;
+        policy.device().synchronize()?;
+        Ok(Self { kept, rejected, second_pass: started.elapsed() })
+    }
+
+    /// Adds those of another micro-batch.
+    fn add(&mut self, other: Self) -> Result<()> {
+        self.kept.accumulate(&other.kept)?;
+        match (&mut self.rejected, other.rejected) {
+            (Some(sum), Some(other)) => sum.accumulate(&other)?,
+            (sum @ None, other) => *sum = other,
+            (Some(_), None) => {}
+        }
+        self.second_pass += other.second_pass;
+        Ok(())
+    }
 }

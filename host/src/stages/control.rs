@@ -11,13 +11,13 @@ use super::score::{Needs, Work};
 use crate::metrics::names::{APPLIED, metric_name};
 use crate::metrics::sink::StepSink;
 use crate::model::{Params, Policy, groups};
-use crate::optim::{AdamW, StepOutcome};
+use crate::optim::{Optimizer, StepOutcome};
 
 /// What a step can be taken back to: kept only where somebody looks at the step.
 pub struct Before {
     weights: Params,
     /// Where a control gives the moments back.
-    optimizer: Option<AdamW>,
+    optimizer: Option<Optimizer>,
 }
 
 /// The step that was taken, with what it followed from.
@@ -25,7 +25,7 @@ pub struct Taken<'a> {
     /// With the new weights.
     pub policy: &'a Policy,
     /// With the new moments.
-    pub optimizer: &'a mut AdamW,
+    pub optimizer: &'a mut Optimizer,
     /// The batch behind the gradient.
     pub batch: &'a StepBatch,
     /// Its step's settings.
@@ -52,7 +52,7 @@ pub fn needs(needs: Needs, controls: &[StepControlFn], measured: bool) -> Needs 
 /// When the device fails.
 pub fn remember(
     policy: &Policy,
-    optimizer: &AdamW,
+    optimizer: &Optimizer,
     controls: &[StepControlFn],
     measured: bool,
 ) -> Result<Option<Before>> {

@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use capo_plugin::Inputs;
 
 use crate::model::{Config, Forward, HEAD, LastLayer, Policy, Scores, Wants};
-use crate::optim::AdamW;
+use crate::optim::{Optimizer, OptimizerName};
 use crate::stages::batch::StepBatch;
 use crate::stages::lend::HeadState;
 
@@ -32,8 +32,13 @@ impl Needs {
     ///
     /// # Errors
     ///
-    /// When a component asks for something that this host or this model cannot give.
-    pub fn new(asked: &[(&str, Inputs)], model: &Config, last_layer_k: usize) -> Result<Self> {
+    /// When a component asks for something that this host, this model or this optimizer cannot give.
+    pub fn new(
+        asked: &[(&str, Inputs)],
+        model: &Config,
+        optimizer: OptimizerName,
+        last_layer_k: usize,
+    ) -> Result<Self> {
         let mut inputs = Inputs::NONE;
         for (id, wanted) in asked {
             let unknown = wanted.0 & !Inputs::KNOWN.0;
@@ -41,6 +46,11 @@ impl Needs {
                 unknown == 0,
                 "component `{id}` asks for inputs {unknown:#x}, which this host does not know (use a newer host, or an older plugin)"
             );
+            if wanted.contains(Inputs::OPTIMIZER_STATE) && optimizer == OptimizerName::Sgd {
+                bail!(
+                    "component `{id}` asks for the optimizer's state of the last layer, which is Adam's, but `train.optimizer` is `sgd` (set it to `adamw`, or use the component's own moments)"
+                );
+            }
             if wanted.contains(Inputs::OPTIMIZER_STATE) && model.tie_word_embeddings {
                 bail!(
                     "component `{id}` asks for the optimizer's state of the last layer, but the model ties it to the embedding, whose state mixes both (use a model with `tie_word_embeddings = false`, or the component's own moments)"
@@ -80,7 +90,7 @@ impl Needs {
 pub fn fill(
     policy: &Policy,
     reference: Option<&Policy>,
-    optimizer: &AdamW,
+    optimizer: &Optimizer,
     batch: &mut StepBatch,
     needs: &Needs,
     work: Work,
@@ -143,7 +153,7 @@ fn in_parts(policy: &Policy, batch: &StepBatch, wants: &Wants, work: Work) -> Re
     Ok(all)
 }
 
-fn head_state(policy: &Policy, optimizer: &AdamW) -> Result<HeadState> {
+fn head_state(policy: &Policy, optimizer: &Optimizer) -> Result<HeadState> {
     let (exp_avg, exp_avg_sq) = optimizer.moments(HEAD)?;
     HeadState::new(policy.params().get(HEAD)?.as_tensor(), exp_avg, exp_avg_sq)
 }

@@ -2,20 +2,22 @@
 
 use anyhow::Result;
 
-use crate::model::{Gradients, Policy};
-use crate::optim::{AdamW, StepOutcome};
+use crate::model::Policy;
+use crate::optim::{Optimizer, StepOutcome};
+use crate::stages::backward::StepGradients;
 
-/// Clips and applies the gradient; a gradient that is not finite changes nothing and is reported by `taken`.
+/// Clips and applies the gradients; one that is not finite changes nothing and is reported by `taken`.
 ///
 /// # Errors
 ///
 /// When the device fails.
 pub fn apply(
-    optimizer: &mut AdamW,
+    optimizer: &mut Optimizer,
     policy: &Policy,
-    gradients: &Gradients,
+    gradients: &StepGradients,
     learning_rate: f64,
     max_grad_norm: f64,
 ) -> Result<StepOutcome> {
-    optimizer.step(policy.params(), gradients, learning_rate, max_grad_norm)
+    let StepGradients { kept, rejected, .. } = gradients;
+    optimizer.step(policy.params(), kept, rejected.as_ref(), learning_rate, max_grad_norm)
 }

@@ -22,7 +22,7 @@ fn max_nats() -> f32 {
 impl TokenWeight for SurpriseWeight {
     fn weigh(&mut self, _: &mut Ctx, batch: &Batch, keep: &[u8], weights: &mut [f32]) -> Result<(), PluginError> {
         for (i, weight) in weights.iter_mut().enumerate().filter(|(i, _)| keep[*i] == 1) {
-            *weight = (self.max_nats / -batch.logps[i]).min(1.0);
+            *weight = (self.max_nats / batch.logps[i].abs()).min(1.0);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use capo_baselines::{ByCompletion, ClippedSurrogate, GroupNormalized};
-use capo_curvature::{CurvatureMask, Thresholds};
+use capo_curvature::{CurvatureMask, CurvatureWeight, Thresholds};
 use capo_plugin::{recipe, register};
 
 /// The paper's thresholds for CAPO.
@@ -35,7 +35,15 @@ register!(
     "drops tokens whose predicted step moves objective or policy too far",
     CurvatureMask::<Capo>::KEYS
 );
+register!(
+    TokenWeight,
+    CurvatureWeight,
+    "capo.curvature-weight",
+    "lets tokens whose predicted step moves the policy too far count less",
+    CurvatureWeight::KEYS
+);
 recipe!("capo", "GRPO with the curvature mask", include_str!("../recipe.toml"));
+recipe!("capo-soft", "GRPO with curvature weights, remembered by the optimizer", include_str!("../soft.toml"));
 
 #[cfg(test)]
 mod tests {

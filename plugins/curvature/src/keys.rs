@@ -1,4 +1,4 @@
-//! What the mask's keys mean.
+//! What the keys of mask and weight mean.
 
 use capo_core::{
     CurvatureAverage, EmptyState, Feature, MomentUpdate, ObjectiveShift, OutsideAction, PolicyShift, Probabilities,
@@ -6,44 +6,62 @@ use capo_core::{
 };
 use capo_plugin::{KeyDocs, keys};
 
-use crate::{CurvatureMask, Thresholds};
+use crate::{CurvatureMask, CurvatureWeight, Thresholds};
 
 /// A switch that `semantics` sets where it is not given.
 const BY_SEMANTICS: Option<&str> = None;
 
+/// Descriptions of a component's own keys, and of those that mask and weight share.
+macro_rules! documented {
+    (signal: $signal:literal, own: { $($own:tt)* }) => {
+        keys! {
+            $($own)*
+            granularity = "token" => "what is accepted or rejected as a whole: `token`, `completion`, `group`, `batch`",
+            signal = $signal => "the advantage at which a token's step is predicted: its own, `advantage`, or `unit`, 1",
+            assign = "own" => "for comparisons: who gets the decisions: the tokens they were found for, `own`; `random` ones; the `least_probable`",
+            optimizer = "host" => "whose step is proposed: the trainer's own, `host`, or `sgd`, `adam`, `adamw`",
+            adam_beta1 = None::<f64> => "Adam's decay of the first moment in the model; the trainer's when absent",
+            adam_beta2 = None::<f64> => "Adam's decay of the second moment in the model; the trainer's when absent",
+            adam_epsilon = None::<f64> => "Adam's epsilon in the model; the trainer's when absent",
+            moments = "own" => "where Adam's moments come from: the mask's `own` of the rows it has seen; the trainer's, `host`",
+            batch_shifts = true => "whether the shifts of one step on the whole batch are reported",
+            threads = None::<usize> => "most threads that work at a time; as many as the machine runs at once when absent",
+            semantics = "paper" => "the switches below: as in the `paper`, as its `authors` released it, or `exact`",
+            feature = BY_SEMANTICS => &named::<Feature>("the feature behind a token's gradient"),
+            probabilities = BY_SEMANTICS => &named::<Probabilities>("the softmax over the sampler's top tokens, or over all"),
+            temperature = BY_SEMANTICS => &named::<Temperature>("what logits are divided by"),
+            outside_action = BY_SEMANTICS => &named::<OutsideAction>("a sampled token outside of the top ones"),
+            token_gradient = BY_SEMANTICS => &named::<TokenGradient>("what scales a token's gradient"),
+            subset_weights = BY_SEMANTICS => &named::<Weights>("how tokens weigh in the gradient of a subset"),
+            curvature_average = BY_SEMANTICS => &named::<CurvatureAverage>("how tokens weigh in the curvature of a subset"),
+            moment_input = BY_SEMANTICS => &named::<Weights>("how tokens weigh in the gradient that own moments take in"),
+            moment_update = BY_SEMANTICS => &named::<MomentUpdate>("when own moments advance"),
+            untouched_rows = BY_SEMANTICS => &named::<UntouchedRows>("moments of a row without a gradient"),
+            empty_state = BY_SEMANTICS => &named::<EmptyState>("what Adam's first step starts from"),
+            rejected_batch = BY_SEMANTICS => &named::<RejectedBatch>("whether a batch rejected whole counts as a step"),
+            state_dtype = BY_SEMANTICS => &named::<StateDtype>("how own moments are stored"),
+            policy_shift = BY_SEMANTICS => &named::<PolicyShift>("what m_F is"),
+            objective_shift = BY_SEMANTICS => &named::<ObjectiveShift>("what m_H is"),
+            zero_advantage = BY_SEMANTICS => &named::<ZeroAdvantage>("tokens without a gradient"),
+        }
+    };
+}
+
 impl<T: Thresholds> CurvatureMask<T> {
     /// What its keys mean, for `register!`.
-    pub const KEYS: KeyDocs = keys! {
+    pub const KEYS: KeyDocs = documented!(signal: "advantage", own: {
         fisher_threshold = T::FISHER => "accept m_F below this; `false` switches the test off",
         hessian_threshold = T::HESSIAN => "accept m_H below this, and above what `hessian_interval` says; `false` switches the test off",
         hessian_interval = "symmetric" => "accept m_H above minus `hessian_threshold`; or from 0 on: `one_sided`",
         hessian_range = None::<[f64; 2]> => "accept m_H strictly inside `[low, high]`; instead of `hessian_threshold`",
-        granularity = "token" => "what is accepted or rejected as a whole: `token`, `completion`, `group`, `batch`",
-        optimizer = "host" => "whose step is proposed: the trainer's own, `host`, or `sgd`, `adam`, `adamw`",
-        adam_beta1 = None::<f64> => "Adam's decay of the first moment in the model; the trainer's when absent",
-        adam_beta2 = None::<f64> => "Adam's decay of the second moment in the model; the trainer's when absent",
-        adam_epsilon = None::<f64> => "Adam's epsilon in the model; the trainer's when absent",
-        moments = "own" => "where Adam's moments come from: the mask's `own` of the rows it has seen; the trainer's, `host`",
-        batch_shifts = true => "whether the shifts of one step on the whole batch are reported",
-        threads = None::<usize> => "most threads that work at a time; as many as the machine runs at once when absent",
-        semantics = "paper" => "the switches below: as in the `paper`, as its `authors` released it, or `exact`",
-        feature = BY_SEMANTICS => &named::<Feature>("the feature behind a token's gradient"),
-        probabilities = BY_SEMANTICS => &named::<Probabilities>("the softmax over the sampler's top tokens, or over all"),
-        temperature = BY_SEMANTICS => &named::<Temperature>("what logits are divided by"),
-        outside_action = BY_SEMANTICS => &named::<OutsideAction>("a sampled token outside of the top ones"),
-        token_gradient = BY_SEMANTICS => &named::<TokenGradient>("what scales a token's gradient"),
-        subset_weights = BY_SEMANTICS => &named::<Weights>("how tokens weigh in the gradient of a subset"),
-        curvature_average = BY_SEMANTICS => &named::<CurvatureAverage>("how tokens weigh in the curvature of a subset"),
-        moment_input = BY_SEMANTICS => &named::<Weights>("how tokens weigh in the gradient that own moments take in"),
-        moment_update = BY_SEMANTICS => &named::<MomentUpdate>("when own moments advance"),
-        untouched_rows = BY_SEMANTICS => &named::<UntouchedRows>("moments of a row without a gradient"),
-        empty_state = BY_SEMANTICS => &named::<EmptyState>("what Adam's first step starts from"),
-        rejected_batch = BY_SEMANTICS => &named::<RejectedBatch>("whether a batch rejected whole counts as a step"),
-        state_dtype = BY_SEMANTICS => &named::<StateDtype>("how own moments are stored"),
-        policy_shift = BY_SEMANTICS => &named::<PolicyShift>("what m_F is"),
-        objective_shift = BY_SEMANTICS => &named::<ObjectiveShift>("what m_H is"),
-        zero_advantage = BY_SEMANTICS => &named::<ZeroAdvantage>("tokens without a gradient"),
-    };
+    });
+}
+
+impl CurvatureWeight {
+    /// What its keys mean, for `register!`.
+    pub const KEYS: KeyDocs = documented!(signal: "unit", own: {
+        fisher_threshold = Self::FISHER => "m_F up to which a token counts in full; above, it counts the square root of this over m_F",
+    });
 }
 
 /// `about`, with the names that the switch's values have.

@@ -1,4 +1,4 @@
-//! The curvature mask: [`capo_core`] as a pre-backward mask.
+//! The curvature mask: [`capo_core`] as a pre-backward mask; and the curvature weight, its smooth form.
 //!
 //! Before the backward pass it predicts, for every subset of tokens (a token, a completion, a group or the batch), how
 //! far the optimizer's step on that subset alone would move the objective (`m_H`) and the policy (`m_F`), and clears the
@@ -12,22 +12,24 @@
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
 
+mod assign;
 mod device;
 mod keys;
 mod optimizer;
+mod predictor;
 mod records;
 mod table;
 mod trainer;
+mod weight;
 
 use std::marker::PhantomData;
 
-use capo_core::{CurvatureModel, Loss, Policy, Step};
 use capo_plugin::prelude::*;
-use capo_plugin::{Denominator, LastLayer};
 
-use optimizer::{Moments, Optimizer};
-use table::Table;
+use predictor::Predictor;
+use table::MaskTable;
 pub use trainer::trainer_step;
+pub use weight::CurvatureWeight;
 
 /// The thresholds of a method: what its id stands for when a table does not say.
 pub trait Thresholds: Send {
@@ -39,121 +41,35 @@ pub trait Thresholds: Send {
 
 /// Drops the subsets of tokens whose predicted step would move the objective or the policy too far (paper, algorithm 1).
 #[derive(Deserialize)]
-#[serde(try_from = "Table", bound = "T: Thresholds")]
+#[serde(try_from = "MaskTable", bound = "T: Thresholds")]
 pub struct CurvatureMask<T> {
-    model: CurvatureModel,
-    optimizer: Optimizer,
-    /// Whether the shifts of one step on the whole batch are reported too.
-    batch_shifts: bool,
+    predictor: Predictor,
     thresholds: PhantomData<T>,
-}
-
-impl<T> CurvatureMask<T> {
-    /// The core's view of the step; nothing is copied.
-    fn step<'a>(&self, batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
-        Ok(Step {
-            batch: layer(batch, batch.last_layer()?)?,
-            advantages: batch.advantages,
-            policy: policy(batch),
-            loss: loss(batch)?,
-            optimizer: self.optimizer.model(batch)?,
-            learning_rate: batch.optimizer.learning_rate,
-            moments: self.optimizer.moments(batch)?,
-        })
-    }
-}
-
-/// The trainer's loss, as the batch describes it.
-fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
-    let reduction = match batch.reduction {
-        Reduction::COMPLETION_MEAN => capo_core::Reduction::CompletionMean,
-        Reduction::FIXED_LENGTH => capo_core::Reduction::FixedLength,
-        Reduction::TOKEN_MEAN => capo_core::Reduction::TokenMean,
-        Reduction(other) => {
-            return Err(PluginError::unsupported(format!(
-                "the trainer's reduction is {other}, which this mask does not know (it knows 0 to 2; use a newer plugin)"
-            )));
-        }
-    };
-    Ok(Loss {
-        temperature: batch.loss_temperature,
-        reduction,
-        max_completion_length: batch.max_completion_length,
-        counted: (batch.denominator == Denominator::ORIGINAL).then_some(batch.completion_mask),
-        derivatives: batch.dloss_dlogp,
-    })
-}
-
-/// The sampling distribution, as the batch describes it.
-fn policy(batch: &Batch<'_>) -> Policy {
-    let top_k = batch.sampling_top_k as usize;
-    Policy { temperature: batch.sampling_temperature, top_k: (top_k > 0).then_some(top_k) }
-}
-
-/// The core's view of the last layer.
-fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_core::LastLayer<'a>, PluginError> {
-    let (hidden, topk) = (last.hidden.shape(), last.topk_ids.shape());
-    let ([_, _, width], [_, _, k]) = (hidden, topk) else {
-        return Err(PluginError::failed(format!(
-            "the last layer has shapes {hidden:?} and {topk:?}, expected [B, T, D] and [B, T, K]"
-        )));
-    };
-    Ok(capo_core::LastLayer {
-        completions: batch.dims.completions as usize,
-        tokens: batch.dims.tokens as usize,
-        group_size: batch.dims.group_size as usize,
-        k: *k as usize,
-        width: *width as usize,
-        vocab_size: last.vocab_size,
-        action_ids: batch.completion_ids,
-        arrays: device::arrays(&last)?,
-    })
-}
-
-fn failed(error: capo_core::Error) -> PluginError {
-    PluginError::failed(error.to_string())
 }
 
 impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
     fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
-        let step = self.step(batch)?;
-        let prepared = self.model.prepare(&step, keep).map_err(failed)?;
-        let assessment = self.model.assess(&prepared).map_err(failed)?;
-        if self.batch_shifts {
-            let shift = |keep: &[u8]| self.model.batch_shift(&prepared, keep).map_err(failed);
-            let before = shift(keep)?;
-            let after = if assessment.keep == *keep { before } else { shift(&assessment.keep)? };
-            records::batch_shifts(ctx, &before, &after);
-        }
-        records::assessment(ctx, &assessment);
-        ctx.record("rows", self.model.rows() as f64);
+        let mut assessment = self.predictor.assess(ctx, batch, keep)?;
+        self.predictor.assign.rejections(batch, keep, &mut assessment.keep);
         keep.copy_from_slice(&assessment.keep);
         Ok(())
     }
 
     fn step_end(&mut self, _ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<(), PluginError> {
-        // A batch rejected whole may count as a step; one whose gradient was not finite has not happened.
-        let rejected_whole = keep.iter().all(|&keep| keep == 0);
-        if !taken && !rejected_whole {
-            return Ok(());
-        }
-        let prepared = self.model.prepare(&self.step(batch)?, keep).map_err(failed)?;
-        self.model.commit(&prepared, keep).map_err(failed)
+        let weights: Vec<f32> = keep.iter().map(|&keep| f32::from(keep)).collect();
+        self.predictor.step_end(batch, &weights, taken)
     }
 
     fn inputs(&self) -> Inputs {
-        match self.optimizer.moments {
-            Moments::Own => Inputs::LAST_LAYER,
-            Moments::Host => Inputs::LAST_LAYER | Inputs::OPTIMIZER_STATE,
-        }
+        self.predictor.inputs()
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
-        self.model.save().map_err(|error| PluginError::state(error.to_string()))
+        self.predictor.save()
     }
 
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-        self.model.load(state).map_err(|error| PluginError::state(error.to_string()))
+        self.predictor.load(state)
     }
 }
 
@@ -161,6 +77,7 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
 mod tests {
     use super::*;
     use capo_plugin::testing::{self, Fixture};
+    use capo_plugin::{OptimizerInfo, OptimizerKind};
 
     struct Wide;
 
@@ -296,6 +213,22 @@ mod tests {
             fixture.step_end(&mut mask, &none, false).unwrap();
             assert_eq!(mask.save().unwrap() != before, counts);
         }
+    }
+
+    /// The trainer's second moment remembers what was rejected, and the mask's model with it; a table that names Adam does not.
+    #[test]
+    fn rejected_tokens_enter_the_second_moment_where_they_enter_the_trainers() {
+        let keep: Vec<u8> = (0..24).map(|at| at % 2).collect();
+        let state = |kind: OptimizerKind, table: &str| {
+            let optimizer = OptimizerInfo { kind, ..Fixture::new(4, 6).batch().optimizer };
+            let fixture = Fixture::new(4, 6).optimizer(optimizer);
+            let mut mask = testing::mask::<CurvatureMask<Wide>>(table).unwrap();
+            fixture.step_end(&mut mask, &keep, true).unwrap();
+            mask.save().unwrap()
+        };
+        let plain = state(OptimizerKind::ADAMW, "");
+        assert_ne!(state(OptimizerKind::ADAMW_KEPT_AND_REJECTED, ""), plain);
+        assert_eq!(state(OptimizerKind::ADAMW_KEPT_AND_REJECTED, "optimizer = \"adamw\""), plain);
     }
 
     #[test]

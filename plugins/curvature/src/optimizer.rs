@@ -1,6 +1,6 @@
 //! Which optimizer the proposed step models, and whose moments it starts from.
 
-use capo_core::{HostMoments, OptimizerModel};
+use capo_core::{HostMoments, OptimizerModel, SecondMoment};
 use capo_plugin::OptimizerKind;
 use capo_plugin::prelude::*;
 
@@ -18,7 +18,7 @@ pub(crate) struct Optimizer {
 #[derive(Deserialize, Default, Clone, Copy)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum OptimizerChoice {
-    /// The trainer's own, decay of weights included.
+    /// The trainer's own, decay of weights and memory of rejected gradients included.
     #[default]
     Host,
     /// Plain gradient steps.
@@ -58,15 +58,19 @@ impl Optimizer {
     /// What the core models.
     pub fn model(&self, batch: &Batch<'_>) -> Result<OptimizerModel, PluginError> {
         let host = batch.optimizer;
-        let (kind, weight_decay) = match (self.choice, host.kind) {
+        let kept = SecondMoment::Kept;
+        let (kind, second_moment, weight_decay) = match (self.choice, host.kind) {
             (OptimizerChoice::Sgd, _) | (OptimizerChoice::Host, OptimizerKind::SGD) => {
-                (capo_core::OptimizerKind::Sgd, 0.0)
+                (capo_core::OptimizerKind::Sgd, kept, 0.0)
             }
             (OptimizerChoice::Adam, _) | (OptimizerChoice::Host, OptimizerKind::ADAM) => {
-                (capo_core::OptimizerKind::Adam, 0.0)
+                (capo_core::OptimizerKind::Adam, kept, 0.0)
             }
             (OptimizerChoice::AdamW, _) | (OptimizerChoice::Host, OptimizerKind::ADAMW) => {
-                (capo_core::OptimizerKind::Adam, host.weight_decay)
+                (capo_core::OptimizerKind::Adam, kept, host.weight_decay)
+            }
+            (OptimizerChoice::Host, OptimizerKind::ADAMW_KEPT_AND_REJECTED) => {
+                (capo_core::OptimizerKind::Adam, SecondMoment::KeptAndRejected, host.weight_decay)
             }
             (OptimizerChoice::Host, OptimizerKind(other)) => {
                 return Err(PluginError::unsupported(format!(
@@ -76,7 +80,7 @@ impl Optimizer {
         };
         let Adam { beta1, beta2, eps } = self.adam;
         let [beta1, beta2, eps] = [beta1.unwrap_or(host.beta1), beta2.unwrap_or(host.beta2), eps.unwrap_or(host.eps)];
-        Ok(OptimizerModel { kind, beta1, beta2, eps, weight_decay })
+        Ok(OptimizerModel { kind, beta1, beta2, eps, second_moment, weight_decay })
     }
 
     /// The trainer's moments, where they are wanted.

@@ -1,4 +1,4 @@
-//! The mask's keys.
+//! The keys of mask and weight.
 
 use std::marker::PhantomData;
 
@@ -10,58 +10,144 @@ use capo_core::{
 use capo_plugin::prelude::*;
 use serde::de::{Deserializer, Error};
 
+use crate::assign::Assign;
 use crate::optimizer::{Adam, Moments, Optimizer, OptimizerChoice};
+use crate::predictor::{Predictor, Signal};
+use crate::weight::CurvatureWeight;
 use crate::{CurvatureMask, Thresholds};
 
-/// The mask's keys.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Table {
-    /// What is computed where paper, released code and the exact model differ; the switches at the end change it one by one.
-    #[serde(default)]
-    semantics: Preset,
-    /// What is accepted or rejected as a whole.
-    #[serde(default, with = "GranularityKey")]
-    granularity: Granularity,
-    /// Which optimizer the proposed step models.
-    #[serde(default)]
-    optimizer: OptimizerChoice,
-    /// Adam's constants, the trainer's where not given.
-    adam_beta1: Option<f64>,
-    adam_beta2: Option<f64>,
-    adam_epsilon: Option<f64>,
-    /// Whose moments a proposal starts from.
-    #[serde(default)]
-    moments: Moments,
-    /// Most threads that work at a time; by default as many as the machine runs at once.
-    threads: Option<usize>,
-    /// Whether the shifts of one step on the whole batch are reported too.
-    #[serde(default = "yes")]
-    batch_shifts: bool,
-    /// Accept `m_F` below this; `false` switches the test off.
-    fisher_threshold: Option<Limit>,
-    /// Accept `m_H` below this, and above minus this or from 0 on, as `hessian_interval` says; `false` switches the test off.
-    hessian_threshold: Option<Limit>,
-    #[serde(default)]
-    hessian_interval: Interval,
-    /// Accept `m_H` strictly inside this interval; instead of `hessian_threshold`.
-    hessian_range: Option<[f64; 2]>,
-    feature: Option<Named<Feature>>,
-    probabilities: Option<Named<Probabilities>>,
-    temperature: Option<Named<Temperature>>,
-    outside_action: Option<Named<OutsideAction>>,
-    token_gradient: Option<Named<TokenGradient>>,
-    subset_weights: Option<Named<Weights>>,
-    curvature_average: Option<Named<CurvatureAverage>>,
-    moment_input: Option<Named<Weights>>,
-    moment_update: Option<Named<MomentUpdate>>,
-    untouched_rows: Option<Named<UntouchedRows>>,
-    empty_state: Option<Named<EmptyState>>,
-    rejected_batch: Option<Named<RejectedBatch>>,
-    state_dtype: Option<Named<StateDtype>>,
-    policy_shift: Option<Named<PolicyShift>>,
-    objective_shift: Option<Named<ObjectiveShift>>,
-    zero_advantage: Option<Named<ZeroAdvantage>>,
+/// Keys of a table: those that masks and weights share, and `own` ones between them.
+macro_rules! table {
+    ($(#[$about:meta])* $name:ident, signal: $signal:literal, own: { $($own:tt)* }) => {
+        $(#[$about])*
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $name {
+            /// What is computed where paper, released code and the exact model differ; the switches at the end change it one by one.
+            #[serde(default)]
+            semantics: Preset,
+            /// Whose step is predicted as a whole.
+            #[serde(default, with = "GranularityKey")]
+            granularity: Granularity,
+            /// Which advantage a token's step is predicted at.
+            #[serde(default = $signal)]
+            signal: Signal,
+            /// Whose tokens get the decisions.
+            #[serde(default)]
+            assign: Assign,
+            /// Which optimizer the proposed step models.
+            #[serde(default)]
+            optimizer: OptimizerChoice,
+            /// Adam's constants, the trainer's where not given.
+            adam_beta1: Option<f64>,
+            adam_beta2: Option<f64>,
+            adam_epsilon: Option<f64>,
+            /// Whose moments a proposal starts from.
+            #[serde(default)]
+            moments: Moments,
+            /// Most threads that work at a time; by default as many as the machine runs at once.
+            threads: Option<usize>,
+            /// Whether the shifts of one step on the whole batch are reported too.
+            #[serde(default = "yes")]
+            batch_shifts: bool,
+            $($own)*
+            feature: Option<Named<Feature>>,
+            probabilities: Option<Named<Probabilities>>,
+            temperature: Option<Named<Temperature>>,
+            outside_action: Option<Named<OutsideAction>>,
+            token_gradient: Option<Named<TokenGradient>>,
+            subset_weights: Option<Named<Weights>>,
+            curvature_average: Option<Named<CurvatureAverage>>,
+            moment_input: Option<Named<Weights>>,
+            moment_update: Option<Named<MomentUpdate>>,
+            untouched_rows: Option<Named<UntouchedRows>>,
+            empty_state: Option<Named<EmptyState>>,
+            rejected_batch: Option<Named<RejectedBatch>>,
+            state_dtype: Option<Named<StateDtype>>,
+            policy_shift: Option<Named<PolicyShift>>,
+            objective_shift: Option<Named<ObjectiveShift>>,
+            zero_advantage: Option<Named<ZeroAdvantage>>,
+        }
+
+        impl $name {
+            /// The preset, with the switches that are given changed.
+            fn semantics(&self) -> Semantics {
+                fn set<S: Switch>(value: &mut S, given: Option<Named<S>>) {
+                    *value = given.map_or(*value, |Named(given)| given);
+                }
+                let mut semantics = match self.semantics {
+                    Preset::Paper => Semantics::PAPER,
+                    Preset::Authors => Semantics::AUTHORS,
+                    Preset::Exact => Semantics::EXACT,
+                };
+                set(&mut semantics.feature, self.feature);
+                set(&mut semantics.probabilities, self.probabilities);
+                set(&mut semantics.temperature, self.temperature);
+                set(&mut semantics.outside_action, self.outside_action);
+                set(&mut semantics.token_gradient, self.token_gradient);
+                set(&mut semantics.subset_weights, self.subset_weights);
+                set(&mut semantics.curvature_average, self.curvature_average);
+                set(&mut semantics.moment_input, self.moment_input);
+                set(&mut semantics.moment_update, self.moment_update);
+                set(&mut semantics.untouched_rows, self.untouched_rows);
+                set(&mut semantics.empty_state, self.empty_state);
+                set(&mut semantics.rejected_batch, self.rejected_batch);
+                set(&mut semantics.state_dtype, self.state_dtype);
+                set(&mut semantics.policy_shift, self.policy_shift);
+                set(&mut semantics.objective_shift, self.objective_shift);
+                set(&mut semantics.zero_advantage, self.zero_advantage);
+                semantics
+            }
+
+            /// The model that these keys describe, with this acceptance.
+            fn predictor(&self, acceptance: Acceptance) -> Result<Predictor, String> {
+                let adam = Adam { beta1: self.adam_beta1, beta2: self.adam_beta2, eps: self.adam_epsilon };
+                let optimizer = Optimizer { choice: self.optimizer, adam, moments: self.moments };
+                let mut model = CurvatureModel::new(acceptance, self.granularity, self.semantics())
+                    .map_err(|error| error.to_string())?;
+                match self.threads {
+                    Some(0) => {
+                        return Err(
+                            "`threads` is 0, expected at least 1 (leave it out for as many as the machine has)".into()
+                        );
+                    }
+                    Some(threads) => model = model.with_threads(threads),
+                    None => {}
+                }
+                Ok(Predictor { model, optimizer, signal: self.signal, assign: self.assign, batch_shifts: self.batch_shifts })
+            }
+        }
+    };
+}
+
+table! {
+    /// The mask's keys.
+    MaskTable, signal: "advantage", own: {
+        /// Accept `m_F` below this; `false` switches the test off.
+        fisher_threshold: Option<Limit>,
+        /// Accept `m_H` below this, and above minus this or from 0 on, as `hessian_interval` says; `false` switches the test off.
+        hessian_threshold: Option<Limit>,
+        #[serde(default)]
+        hessian_interval: Interval,
+        /// Accept `m_H` strictly inside this interval; instead of `hessian_threshold`.
+        hessian_range: Option<[f64; 2]>,
+    }
+}
+
+table! {
+    /// The weight's keys.
+    WeightTable, signal: "unit", own: {
+        /// The policy shift at which weights begin to fall below 1.
+        fisher_threshold: Option<f64>,
+    }
+}
+
+fn advantage() -> Signal {
+    Signal::Advantage
+}
+
+fn unit() -> Signal {
+    Signal::Unit
 }
 
 fn yes() -> bool {
@@ -111,7 +197,7 @@ enum GranularityKey {
 }
 
 /// A threshold, or `false`.
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone, Copy)]
 #[serde(untagged)]
 enum Limit {
     At(f64),
@@ -128,42 +214,8 @@ impl Limit {
     }
 }
 
-impl Table {
-    /// The preset, with the switches that are given changed.
-    fn semantics(&self) -> Semantics {
-        fn set<S: Switch>(value: &mut S, given: Option<Named<S>>) {
-            *value = given.map_or(*value, |Named(given)| given);
-        }
-        let mut semantics = match self.semantics {
-            Preset::Paper => Semantics::PAPER,
-            Preset::Authors => Semantics::AUTHORS,
-            Preset::Exact => Semantics::EXACT,
-        };
-        set(&mut semantics.feature, self.feature);
-        set(&mut semantics.probabilities, self.probabilities);
-        set(&mut semantics.temperature, self.temperature);
-        set(&mut semantics.outside_action, self.outside_action);
-        set(&mut semantics.token_gradient, self.token_gradient);
-        set(&mut semantics.subset_weights, self.subset_weights);
-        set(&mut semantics.curvature_average, self.curvature_average);
-        set(&mut semantics.moment_input, self.moment_input);
-        set(&mut semantics.moment_update, self.moment_update);
-        set(&mut semantics.untouched_rows, self.untouched_rows);
-        set(&mut semantics.empty_state, self.empty_state);
-        set(&mut semantics.rejected_batch, self.rejected_batch);
-        set(&mut semantics.state_dtype, self.state_dtype);
-        set(&mut semantics.policy_shift, self.policy_shift);
-        set(&mut semantics.objective_shift, self.objective_shift);
-        set(&mut semantics.zero_advantage, self.zero_advantage);
-        semantics
-    }
-
-    fn optimizer(&self) -> Optimizer {
-        let adam = Adam { beta1: self.adam_beta1, beta2: self.adam_beta2, eps: self.adam_epsilon };
-        Optimizer { choice: self.optimizer, adam, moments: self.moments }
-    }
-
-    fn acceptance<T: Thresholds>(self) -> Result<Acceptance, String> {
+impl MaskTable {
+    fn acceptance<T: Thresholds>(&self) -> Result<Acceptance, String> {
         let fisher_threshold = self.fisher_threshold.unwrap_or(Limit::At(T::FISHER)).value("fisher_threshold")?;
         let one_sided = self.hessian_interval == Interval::OneSided;
         match (self.hessian_range, self.hessian_threshold) {
@@ -182,20 +234,23 @@ impl Table {
     }
 }
 
-impl<T: Thresholds> TryFrom<Table> for CurvatureMask<T> {
+impl<T: Thresholds> TryFrom<MaskTable> for CurvatureMask<T> {
     type Error = String;
 
-    fn try_from(table: Table) -> Result<Self, String> {
-        let (semantics, granularity, optimizer) = (table.semantics(), table.granularity, table.optimizer());
-        let (threads, batch_shifts) = (table.threads, table.batch_shifts);
+    fn try_from(table: MaskTable) -> Result<Self, String> {
         let acceptance = table.acceptance::<T>()?;
-        let mut model = CurvatureModel::new(acceptance, granularity, semantics).map_err(|error| error.to_string())?;
-        if let Some(threads) = threads {
-            if threads == 0 {
-                return Err("`threads` is 0, expected at least 1 (leave it out for as many as the machine has)".into());
-            }
-            model = model.with_threads(threads);
+        Ok(Self { predictor: table.predictor(acceptance)?, thresholds: PhantomData })
+    }
+}
+
+impl TryFrom<WeightTable> for CurvatureWeight {
+    type Error = String;
+
+    fn try_from(table: WeightTable) -> Result<Self, String> {
+        let threshold = table.fisher_threshold.unwrap_or(CurvatureWeight::FISHER);
+        if !(threshold.is_finite() && threshold > 0.0) {
+            return Err(format!("`fisher_threshold` is {threshold} (it must be finite and above 0)"));
         }
-        Ok(Self { model, optimizer, batch_shifts, thresholds: PhantomData })
+        Ok(Self { predictor: table.predictor(Acceptance::default())?, threshold })
     }
 }

@@ -4,7 +4,7 @@ use capo_core::{Loss, Step};
 use capo_plugin::prelude::*;
 
 use crate::optimizer::Optimizer;
-use crate::{layer, loss, policy};
+use crate::predictor::{layer, loss, policy};
 
 /// The core's view of the step that the trainer's optimizer takes on `batch`, with `advantages` `[B, T]` and the loss's `derivatives`
 /// `[B, T]` by each token's log-probability in place of the batch's.

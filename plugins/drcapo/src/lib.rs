@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use capo_baselines::{ByFixedLength, ClippedSurrogate, GroupCentered};
-use capo_curvature::{CurvatureMask, Thresholds};
+use capo_curvature::{CurvatureMask, CurvatureWeight, Thresholds};
 use capo_plugin::{recipe, register};
 
 /// The paper's thresholds for Dr.CAPO.
@@ -29,7 +29,15 @@ register!(
     "drops tokens whose predicted step moves objective or policy too far",
     CurvatureMask::<DrCapo>::KEYS
 );
+register!(
+    TokenWeight,
+    CurvatureWeight,
+    "drcapo.curvature-weight",
+    "lets tokens whose predicted step moves the policy too far count less",
+    CurvatureWeight::KEYS
+);
 recipe!("drcapo", "Dr.GRPO with the curvature mask", include_str!("../recipe.toml"));
+recipe!("drcapo-soft", "Dr.GRPO with curvature weights, remembered by the optimizer", include_str!("../soft.toml"));
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! The governor by the curvature model of the last layer: CAPO's idea, applied to the step instead of to tokens.
 
-use capo_core::{Acceptance, CurvatureModel, Granularity, Semantics};
+use capo_core::{Acceptance, CurvatureModel, Granularity, SecondMoment, Semantics};
 use capo_curvature::trainer_step;
 use capo_plugin::prelude::*;
 
@@ -54,7 +54,13 @@ impl StepControl for LastLayerGovernor {
         let step = trainer_step(batch, &advantages, slopes.as_deref())?;
         let prepared = self.model.prepare(&step, &keep).map_err(failed)?;
         let predicted = self.model.batch_shift(&prepared, &keep).map_err(failed)?.m_f;
-        self.model.commit(&prepared, &keep).map_err(failed)?;
+        let step = trainer_step(batch, batch.advantages, batch.dloss_dlogp)?;
+        let seen = match step.optimizer.second_moment {
+            SecondMoment::Kept => &keep,
+            SecondMoment::KeptAndRejected => batch.completion_mask,
+        };
+        let prepared = self.model.prepare(&step, seen).map_err(failed)?;
+        self.model.commit_weighted(&prepared, update.weights()).map_err(failed)?;
         let scale = scale(self.target, predicted);
         ctx.record("predicted_kl", predicted);
         ctx.record("scale", scale);

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use capo_baselines::{PolicyGradient, RewardAsAdvantage};
-use capo_curvature::{CurvatureMask, Thresholds};
+use capo_curvature::{CurvatureMask, CurvatureWeight, Thresholds};
 use capo_plugin::{recipe, register};
 
 /// The paper's thresholds for ReinCAPO.
@@ -29,7 +29,15 @@ register!(
     "drops tokens whose predicted step moves objective or policy too far",
     CurvatureMask::<ReinCapo>::KEYS
 );
+register!(
+    TokenWeight,
+    CurvatureWeight,
+    "reincapo.curvature-weight",
+    "lets tokens whose predicted step moves the policy too far count less",
+    CurvatureWeight::KEYS
+);
 recipe!("reincapo", "REINFORCE with the curvature mask", include_str!("../recipe.toml"));
+recipe!("reincapo-soft", "REINFORCE with curvature weights, remembered by the optimizer", include_str!("../soft.toml"));
 
 #[cfg(test)]
 mod tests {

@@ -27,7 +27,7 @@ fn help() {
       train       Train a policy on verifiable rewards
       eval        Measure held-out accuracy, greedily
       sft         Train a base model on worked solutions
-      replay      Run masks over recorded batches, to try thresholds without training
+      replay      Run masks and weights over recorded batches, to try thresholds without training
       plugins     List every component and recipe: its point, what it does, where it came from
       check       Check that plugins keep the rules of their extension points
       new-plugin  Make the crate of a plugin, which builds and passes its tests as it is
@@ -131,21 +131,35 @@ fn listing_of_the_shipped_plugins() {
 
     mask
       capo.curvature           drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, batch_shifts, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
+                               keys: semantics, granularity, signal, assign, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, batch_shifts, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
                                from capo 0.1.0, `BUILD/libcapo.so`
       drcapo.curvature         drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, batch_shifts, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
+                               keys: semantics, granularity, signal, assign, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, batch_shifts, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
                                from drcapo 0.1.0, `BUILD/libdrcapo.so`
       reincapo.curvature       drops tokens whose predicted step moves objective or policy too far
-                               keys: semantics, granularity, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, batch_shifts, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
+                               keys: semantics, granularity, signal, assign, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, batch_shifts, fisher_threshold, hessian_threshold, hessian_interval, hessian_range, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
+                               from reincapo 0.1.0, `BUILD/libreincapo.so`
+
+    weight
+      capo.curvature-weight    lets tokens whose predicted step moves the policy too far count less
+                               keys: semantics, granularity, signal, assign, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, batch_shifts, fisher_threshold, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
+                               from capo 0.1.0, `BUILD/libcapo.so`
+      drcapo.curvature-weight  lets tokens whose predicted step moves the policy too far count less
+                               keys: semantics, granularity, signal, assign, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, batch_shifts, fisher_threshold, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
+                               from drcapo 0.1.0, `BUILD/libdrcapo.so`
+      reincapo.curvature-weight lets tokens whose predicted step moves the policy too far count less
+                               keys: semantics, granularity, signal, assign, optimizer, adam_beta1, adam_beta2, adam_epsilon, moments, threads, batch_shifts, fisher_threshold, feature, probabilities, temperature, outside_action, token_gradient, subset_weights, curvature_average, moment_input, moment_update, untouched_rows, empty_state, rejected_batch, state_dtype, policy_shift, objective_shift, zero_advantage
                                from reincapo 0.1.0, `BUILD/libreincapo.so`
 
     recipe
       capo                     GRPO with the curvature mask (`BUILD/libcapo.so`)
+      capo-soft                GRPO with curvature weights, remembered by the optimizer (`BUILD/libcapo.so`)
       dr_grpo                  centred advantage, fixed-length reduction, no mask (built in)
       drcapo                   Dr.GRPO with the curvature mask (`BUILD/libdrcapo.so`)
+      drcapo-soft              Dr.GRPO with curvature weights, remembered by the optimizer (`BUILD/libdrcapo.so`)
       grpo                     group-normalised advantage, clipped surrogate, no mask (built in)
       reincapo                 REINFORCE with the curvature mask (`BUILD/libreincapo.so`)
+      reincapo-soft            REINFORCE with curvature weights, remembered by the optimizer (`BUILD/libreincapo.so`)
       reinforce                reward as advantage, policy gradient, no mask (built in)
     ");
 }

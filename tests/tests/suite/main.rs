@@ -25,6 +25,7 @@ mod metrics;
 mod misbehaviour;
 mod models;
 mod new_plugin;
+mod optimizers;
 mod recipes;
 mod replay;
 mod resume;
@@ -39,6 +40,7 @@ mod terminal;
 mod trajectory;
 mod trust;
 mod tutorial;
+mod weights;
 
 /// One quick step without evaluation.
 const ONE_STEP: &str = "--set train.max_steps=1 --set eval.num_prompts=0";

@@ -16,6 +16,7 @@ enum Point {
     Advantage,
     Objective,
     Mask,
+    Weight,
 }
 
 /// The settings of a run whose component at `point` commits `sin` in its third step.
@@ -26,13 +27,14 @@ fn settings(point: Point, sin: &str) -> String {
         Point::Advantage => format!("advantage={}", table("advantage")),
         Point::Objective => format!("objective={}", table("objective")),
         Point::Mask => format!("mask=[{}]", table("mask")),
+        Point::Weight => format!("weight=[{}]", table("weight")),
     };
     format!("--plugin libmisbehave.so --set {set} --set train.save_steps=1 {FOUR_STEPS}")
 }
 
 /// A whole run of the same component without the sin, and its folder.
 fn clean(point: Point) -> &'static RunDir {
-    static CLEAN: [OnceLock<(Folder, RunDir)>; 4] = [const { OnceLock::new() }; 4];
+    static CLEAN: [OnceLock<(Folder, RunDir)>; 5] = [const { OnceLock::new() }; 5];
     let make = || {
         let folder = Folder::new();
         let run = folder.train("clean", &settings(point, "none"));
@@ -143,6 +145,40 @@ fn masks_that_cannot_be_created() {
     assert_snapshot!(refused(Point::Mask, "panic_in_inputs"), @r#"`[[mask]]` with `use = "misbehave.mask"`: panicked while it was created: inputs panics"#);
     assert_snapshot!(refused(Point::Mask, "error_on_creation"), @r#"`[[mask]]` with `use = "misbehave.mask"`: `sin` is not to its taste (choose another)"#);
     assert_snapshot!(refused(Point::Mask, "unknown_input"), @"component `misbehave.mask` asks for inputs 0x10000000000, which this host does not know (use a newer host, or an older plugin)");
+}
+
+#[test]
+fn weights() {
+    let sins = [
+        "panic",
+        "panic_in_step_end",
+        "panic_in_save",
+        "error",
+        "error_in_step_end",
+        "negative",
+        "nan",
+        "revive",
+        "reserved_name",
+        "short_tokens",
+    ];
+    assert_snapshot!(all_committed(Point::Weight, &sins), @r#"
+    panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.weight`: panicked in `weigh`: weigh panics at step 2
+    panic_in_step_end: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.weight`: panicked in `step_end`: step_end panics at step 2
+    panic_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.weight`: panicked in `save`: save panics
+    error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.weight`: weigh gives up (as it was told to)
+    error_in_step_end: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.weight`: step_end gives up (as it was told to)
+    negative: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.weight`: the weight is -0.5 at completion 0, token 0 (it must be finite, 0 or more)
+    nan: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.weight`: the weight is NaN at completion 0, token 0 (it must be finite, 0 or more)
+    revive: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.weight`: the weight is 0.5 at completion 0, token 12, which is padding or was dropped (leave it at 0)
+    reserved_name: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.weight`: recorded `below_one`, which is the host's own number here (give it another name)
+    short_tokens: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.weight`: `record_tokens("short")` got 671 values for a batch of 672 tokens (B · T, padding included)
+    "#);
+    assert_snapshot!(refused(Point::Weight, "unknown_input"), @"component `misbehave.weight` asks for inputs 0x10000000000, which this host does not know (use a newer host, or an older plugin)");
+    // Where several multiply to more than a number can be, the sentence is the host's.
+    let huge = "{use=\"misbehave.weight\",sin=\"huge\"}";
+    let outcome = Folder::new()
+        .host(&format!("train --output-dir run --plugin libmisbehave.so --set weight=[{huge},{huge}] {FOUR_STEPS}"));
+    assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"the weights of completion 0, token 0 multiply to more than 3.4028235e38 (lower one of them)");
 }
 
 #[test]
@@ -270,13 +306,16 @@ fn a_name_belongs_to_one_component() {
 #[test]
 fn all_that_the_host_records_is_reserved() {
     let reserved = |name: &String| {
-        let (plain, [mask, reward]) =
-            (name, ["misbehave.mask/", "rewards/exact_match/"].map(|id| name.strip_prefix(id)));
+        let of = ["misbehave.mask/", "misbehave.weight/", "rewards/exact_match/"];
+        let (plain, [mask, weight, reward]) = (name, of.map(|id| name.strip_prefix(id)));
         is_reserved(capo_plugin::Point::Advantage, plain)
             || mask.is_some_and(|name| is_reserved(capo_plugin::Point::Mask, name))
+            || weight.is_some_and(|name| is_reserved(capo_plugin::Point::Weight, name))
             || reward.is_some_and(|name| is_reserved(capo_plugin::Point::Reward, name))
     };
-    let text = std::fs::read_to_string(clean(Point::Mask).path().join("metrics.jsonl")).unwrap();
+    let text = [Point::Mask, Point::Weight]
+        .map(|point| std::fs::read_to_string(clean(point).path().join("metrics.jsonl")).unwrap())
+        .concat();
     let lines = text.lines().map(|line| serde_json::from_str::<tests::run_dir::Line>(line).unwrap());
     // What an objective records is its own.
     let own = lines.flat_map(|line| line.into_keys()).filter(|name| !name.starts_with("clip_ratio/") && name != "kl");

@@ -135,6 +135,12 @@ fn a_mask() {
 }
 
 #[test]
+fn a_weight() {
+    let means = made("weight").run_dir("run").metric("my-weight.weight/mean");
+    assert!(means.iter().all(|mean| (0.5..1.0).contains(mean)), "{means:?}");
+}
+
+#[test]
 fn an_advantage() {
     assert_eq!(made("advantage").run_dir("run").metric("advantage_limited"), [0.0]);
 }

@@ -149,7 +149,7 @@ fn ranges_and_targets_are_checked() {
     assert_snapshot!(refused(&format!("--sweep {KEY}=1e-2..1e-3")), @"`--sweep mask.0.fisher_threshold=1e-2..1e-3` begins at 0.01 and ends at 0.001 (the first end must be the lower one)");
     assert_snapshot!(refused(&format!("--sweep {KEY}=1..1")), @"`--sweep mask.0.fisher_threshold=1..1` begins at 1.0 and ends at 1.0 (the first end must be the lower one)");
     assert_snapshot!(refused(&format!("--sweep {KEY}=1e-3..1e-2:1")), @"`--sweep mask.0.fisher_threshold=1e-3..1e-2:1` has 1 points (give 2 to 1000)");
-    assert_snapshot!(refused("--sweep train.learning_rate=1e-3..1e-2"), @"`--sweep train.learning_rate=1e-3..1e-2`: `train.learning_rate` is no mask's setting, and a replay runs masks only (write `mask.0.KEY=...`)");
+    assert_snapshot!(refused("--sweep train.learning_rate=1e-3..1e-2"), @"`--sweep train.learning_rate=1e-3..1e-2`: `train.learning_rate` is no mask's or weight's setting, and a replay runs nothing else (write `mask.0.KEY=...`)");
     assert_snapshot!(refused("--sweep mask.0.fisher_treshold=1e-3..1e-2"), @r#"`[[mask]]` with `use = "capo.curvature"`: unknown key `fisher_treshold` (did you mean `fisher_threshold`?)"#);
     assert_snapshot!(refused("--sweep mask.0.granularity=1e-3..1e-2"), @r#"`[[mask]]` with `use = "capo.curvature"`: invalid type: floating point `0.001`, expected string or map"#);
     assert_snapshot!(refused("--sweep mask.2.fisher_threshold=1e-3..1e-2"), @"`--set mask.2.fisher_threshold=...`: `mask` has entries 0 to 0 (write `--set mask.0.key=value`)");

@@ -30,7 +30,7 @@ impl FromStr for Range {
     ///
     /// # Errors
     ///
-    /// Another form, a key that is no mask's, ends that are not in order, a number of points out of bounds.
+    /// Another form, a key that is no mask's or weight's, ends that are not in order, a number of points out of bounds.
     fn from_str(text: &str) -> Result<Self> {
         let range = Self::parse(text).ok_or_else(|| {
             anyhow!(
@@ -39,8 +39,8 @@ impl FromStr for Range {
         })?;
         let Self { key, low, high, points, .. } = &range;
         ensure!(
-            key.starts_with("mask."),
-            "`--sweep {text}`: `{key}` is no mask's setting, and a replay runs masks only (write `mask.0.KEY=...`)"
+            key.starts_with("mask.") || key.starts_with("weight."),
+            "`--sweep {text}`: `{key}` is no mask's or weight's setting, and a replay runs nothing else (write `mask.0.KEY=...`)"
         );
         ensure!(
             low < high,

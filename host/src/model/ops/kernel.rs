@@ -71,6 +71,28 @@ pub fn slice<'a, T: Real>(storage: &'a CpuStorage, layout: &Layout, op: &'static
     }
 }
 
+/// The elements of a contiguous f32 tensor.
+pub fn whole<'a>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<&'a [f32]> {
+    match (storage, layout.contiguous_offsets()) {
+        (CpuStorage::F32(values), Some((from, to))) => Ok(&values[from..to]),
+        _ => layout_error(op, "tensors must be contiguous f32".to_owned()),
+    }
+}
+
+/// The same for writing, as many as `like` has.
+pub fn whole_mut<'a>(
+    storage: &'a mut CpuStorage,
+    layout: &Layout,
+    like: &Layout,
+    op: &'static str,
+) -> Result<&'a mut [f32]> {
+    let len = like.shape().elem_count();
+    match (storage, layout.contiguous_offsets()) {
+        (CpuStorage::F32(values), Some((from, to))) if to - from == len => Ok(&mut values[from..to]),
+        _ => layout_error(op, format!("a weight is not {len} contiguous f32")),
+    }
+}
+
 /// The error for a storage of another dtype than f32 or f64.
 pub fn dtype_error<T>(storage: &CpuStorage, op: &'static str) -> Result<T> {
     use candle_core::backend::BackendStorage;

@@ -56,6 +56,12 @@ impl Rope {
         Self { table, starts, first_index, angles: Arc::default() }
     }
 
+    /// That of some rows of the batch.
+    pub(crate) fn of(&self, rows: &[u32]) -> Self {
+        let starts = rows.iter().map(|&row| self.starts[row as usize]).collect();
+        Self::new(self.table.clone(), starts, self.first_index)
+    }
+
     /// Rotates `x` `[B, S, H * width]` and lays the heads out first: `[B, H, S, width]`.
     pub fn apply(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
         if !has_kernel(x) {

@@ -9,14 +9,14 @@ use capo_plugin::{Measurements, PluginError};
 use super::batch::StepBatch;
 use super::score::Work;
 use crate::model::{Group, Heads, Params, Policy, head_name, update};
-use crate::optim::AdamW;
+use crate::optim::Optimizer;
 use crate::rng;
 
 /// The step from the weights `before` to those that the policy has now.
 pub struct Proposal<'a> {
     policy: &'a Policy,
     before: &'a Params,
-    optimizer: &'a AdamW,
+    optimizer: &'a Optimizer,
     groups: &'a [Group],
     batch: &'a StepBatch,
     /// Completions in the order in which measurements draw them.
@@ -40,7 +40,7 @@ impl<'a> Proposal<'a> {
     #[must_use]
     pub fn new(
         (policy, before): (&'a Policy, &'a Params),
-        optimizer: &'a AdamW,
+        optimizer: &'a Optimizer,
         groups: &'a [Group],
         batch: &'a StepBatch,
         (seed, step): (u64, u64),

@@ -3,8 +3,9 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::*;
+use crate::adamw::AdamWConfig;
 use crate::model::{Config, Sequences, groups};
-use crate::optim::{AdamW, AdamWConfig};
+use crate::optim::{Optimizer, OptimizerConfig};
 
 const TEMPERATURE: f64 = 0.8;
 const ROWS: usize = 5;
@@ -47,14 +48,14 @@ struct Case {
     before: Params,
     batch: StepBatch,
     groups: Vec<Group>,
-    optimizer: AdamW,
+    optimizer: Optimizer,
 }
 
 impl Case {
     fn new(tied: bool) -> Self {
         let policy = policy(tied);
         let (batch, before) = (batch(&policy), policy.params().deep_copy(DType::F32).unwrap());
-        let optimizer = AdamW::new(policy.params(), AdamWConfig::default()).unwrap();
+        let optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(AdamWConfig::default())).unwrap();
         Self { groups: groups(policy.params()), before, batch, optimizer, policy }
     }
 
@@ -137,7 +138,7 @@ fn norms_and_adams_fisher_are_sums_over_weights() {
     let seed: Vec<f32> = (0..ROWS * 6).map(|i| (i as f32 * 0.9).sin()).collect();
     for _ in 0..2 {
         let gradients = case.policy.forward(&case.batch.sequences, TEMPERATURE).unwrap().backward(&seed).unwrap();
-        case.optimizer.step(case.policy.params(), &gradients, 1e-3, 1.0).unwrap();
+        case.optimizer.step(case.policy.params(), &gradients, None, 1e-3, 1.0).unwrap();
     }
     let values = |tensor: &Tensor| -> Vec<f32> { tensor.flatten_all().unwrap().to_vec1().unwrap() };
     let (mut fisher, mut squares) = (0.0, vec![0.0; case.groups.len()]);

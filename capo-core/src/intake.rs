@@ -1,0 +1,51 @@
+//! What a step takes into the moments.
+
+use crate::semantics::Weights;
+use crate::step::Step;
+use crate::subset::Subsets;
+use crate::support::Supports;
+
+/// A gradient that moments take in: its tokens, and what each weighs.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    /// The tokens.
+    pub subset: Subsets,
+    /// What each token's gradient is multiplied with, `[N]`, 0 where it is not in the subset; with [`Weights::RowMean`] it is divided by
+    /// the number of the subset's tokens in each row besides.
+    pub weights: Vec<f64>,
+}
+
+/// What one step takes in.
+pub(crate) struct Taken<'a> {
+    /// The gradient of what was kept.
+    pub kept: &'a Intake,
+    /// That with nothing rejected, where the second moment takes in what was.
+    pub everything: Option<&'a Intake>,
+    /// How tokens and rows weigh in both.
+    pub kind: Weights,
+}
+
+impl Intake {
+    /// The tokens of `subset`, which weigh what `kind` says times `factor(n)`.
+    pub fn new(
+        subset: Subsets,
+        step: &Step,
+        supports: &Supports,
+        kind: Weights,
+        factor: impl Fn(usize) -> f64,
+    ) -> Self {
+        let base = match kind {
+            Weights::RowMean => vec![1.0; supports.len()],
+            Weights::TokenMean | Weights::Loss => subset.gradient_weights(step, supports, kind),
+        };
+        let weight = |(n, base): (usize, f64)| if subset.holds(n) { base * factor(n) } else { 0.0 };
+        let weights = base.into_iter().enumerate().map(weight).collect();
+        Self { subset, weights }
+    }
+
+    /// All tokens, as if nothing had been rejected.
+    pub fn everything(step: &Step, supports: &Supports, kind: Weights) -> Self {
+        let subset = Subsets::all(supports, &step.batch);
+        Self::new(subset, step, supports, kind, |_| 1.0)
+    }
+}

@@ -1,0 +1,162 @@
+//! A second moment that remembers what was rejected, and tokens that weigh less than others.
+
+use capo_core::{CurvatureModel, Granularity, OptimizerModel, Reduction, SecondMoment, Semantics, Weights};
+
+use super::dense::Optimizer;
+use super::fixture::{ADAM, ADAM_OF_BOTH, Dims, OPEN, Rng, assert_close};
+use super::scene::Scene;
+use super::whole::Whole;
+
+const DIMS: Dims = Dims(4, 3, 3, 9, 7);
+const ADAMW_OF_BOTH: OptimizerModel = OptimizerModel { weight_decay: 0.1, ..ADAM_OF_BOTH };
+
+fn model(semantics: Semantics) -> CurvatureModel {
+    CurvatureModel::new(OPEN, Granularity::Token, semantics).unwrap()
+}
+
+/// A factor for each token of the mask: 0, 1 or between.
+fn factors(rng: &mut Rng, mask: &[u8]) -> Vec<f32> {
+    mask.iter().map(|&mask| f32::from(mask) * [0.0, 0.25, 0.7, 1.0][rng.below(4)]).collect()
+}
+
+/// Commits random weights to both models, and compares what they then say of the next batch.
+fn side_by_side(semantics: Semantics, optimizer: OptimizerModel, seed: u64, scene: &dyn Fn(&mut Rng) -> Scene) {
+    let mut rng = Rng(seed);
+    let mut model = model(semantics);
+    let mut whole = Whole { semantics, optimizer: Optimizer::new(optimizer, DIMS) };
+    for index in 0..5 {
+        let scene = scene(&mut rng);
+        let prepared = model.prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask).unwrap();
+        let expected: Vec<f64> = whole.assess(&scene, 0.1, Granularity::Token).iter().map(|x| x.m_f).collect();
+        let got = model.assess(&prepared).unwrap().m_f;
+        assert_close(&format!("step {index} {semantics:?} {optimizer:?}"), &got, &expected, 3e-6);
+        let factors = factors(&mut rng, &scene.batch.mask);
+        model.commit_weighted(&prepared, &factors).unwrap();
+        whole.commit_weighted(&scene, &factors);
+    }
+}
+
+#[test]
+fn weighted_steps_of_both_kinds_are_the_dense_model() {
+    let mut seed = 900;
+    for moment_input in [Weights::TokenMean, Weights::Loss, Weights::RowMean] {
+        for semantics in
+            [Semantics { moment_input, ..Semantics::PAPER }, Semantics { moment_input, ..Semantics::EXACT }]
+        {
+            for reduction in [Reduction::CompletionMean, Reduction::FixedLength, Reduction::TokenMean] {
+                for (optimizer, counts_all) in [(ADAM, false), (ADAM_OF_BOTH, false), (ADAMW_OF_BOTH, true)] {
+                    seed += 1;
+                    side_by_side(semantics, optimizer, seed, &|rng| {
+                        let mut scene = Scene { reduction, ..Scene::random(rng, DIMS, 0.7) };
+                        scene.counted = counts_all.then(|| scene.batch.mask.clone());
+                        scene
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Rows, first and second moments as saved.
+type Rows = Vec<(u32, Vec<f64>, Vec<f64>)>;
+
+fn rows(model: &CurvatureModel) -> Rows {
+    let bytes = model.save().unwrap();
+    let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let (width, rows, header) = (number(20), number(36), 8 + 4 + 4 * 8 + 10);
+    let floats = |half: usize, row: usize| {
+        let start = header + rows * 12 + (half * rows + row) * width * 4;
+        let own = bytes[start..start + width * 4].chunks(4);
+        own.map(|x| f64::from(f32::from_le_bytes(x.try_into().unwrap()))).collect()
+    };
+    let id = |row: usize| u32::from_le_bytes(bytes[header + row * 4..][..4].try_into().unwrap());
+    (0..rows).map(|row| (id(row), floats(0, row), floats(1, row))).collect()
+}
+
+/// What `rows` has of `row`, 0 where there is nothing.
+fn moments(rows: &Rows, row: u32, width: usize) -> (Vec<f64>, Vec<f64>) {
+    let found = rows.iter().find(|(own, ..)| *own == row);
+    found.map_or_else(|| (vec![0.0; width], vec![0.0; width]), |(_, m, v)| (m.clone(), v.clone()))
+}
+
+/// In the first step every preset's moments follow from those of two plain steps: of what was kept, and of everything.
+#[test]
+fn the_squares_of_kept_and_rejected_are_added_in_every_preset() {
+    let mut rng = Rng(970);
+    for semantics in [Semantics::PAPER, Semantics::AUTHORS, Semantics::EXACT] {
+        let acceptance = capo_core::Acceptance { fisher_threshold: Some(1.0), ..OPEN };
+        let scene = Scene::full(&mut rng, DIMS, 1.0);
+        let keep: Vec<u8> = scene.batch.mask.iter().map(|&mask| mask * rng.below(2) as u8).collect();
+        let commit = |optimizer: &OptimizerModel, keep: &[u8]| {
+            let mut model = CurvatureModel::new(acceptance, Granularity::Token, semantics).unwrap();
+            model.commit(&model.prepare(&scene.step(optimizer, 0.1), &scene.batch.mask).unwrap(), keep).unwrap();
+            rows(&model)
+        };
+        let (kept, everything) = (commit(&ADAM, &keep), commit(&ADAM, &scene.batch.mask));
+        let both = commit(&ADAM_OF_BOTH, &keep);
+        assert_eq!(both.len(), everything.len(), "rows that only rejected tokens touch have moments too");
+        let (mut got, mut expected) = (Vec::new(), Vec::new());
+        for (row, m, v) in &both {
+            let ((m_kept, _), (m_all, _)) = (moments(&kept, *row, m.len()), moments(&everything, *row, m.len()));
+            assert_eq!(m, &m_kept, "the first moment takes in what was kept");
+            for ((v, k), all) in v.iter().zip(&m_kept).zip(&m_all) {
+                let (k, all) = (k / (1.0 - ADAM.beta1), all / (1.0 - ADAM.beta1));
+                got.push(*v as f32);
+                expected.push((1.0 - ADAM.beta2) * (k * k + (all - k) * (all - k)));
+            }
+        }
+        assert_close(&format!("{semantics:?}"), &got, &expected, 1e-6);
+    }
+}
+
+#[test]
+fn where_nothing_is_rejected_every_bit_is_plain_adams() {
+    for semantics in [Semantics::PAPER, Semantics::AUTHORS, Semantics::EXACT] {
+        let mut rng = Rng(980);
+        let [mut plain, mut both] = [model(semantics), model(semantics)];
+        for _ in 0..3 {
+            let scene = Scene::random(&mut rng, DIMS, 1.0);
+            for (model, optimizer) in [(&mut plain, ADAM), (&mut both, ADAM_OF_BOTH)] {
+                let prepared = model.prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask).unwrap();
+                model.commit(&prepared, &scene.batch.mask).unwrap();
+            }
+        }
+        assert!(plain.save().unwrap() == both.save().unwrap(), "{semantics:?}");
+    }
+}
+
+#[test]
+fn weights_of_0_and_1_are_a_mask() {
+    let mut rng = Rng(990);
+    for second_moment in [SecondMoment::Kept, SecondMoment::KeptAndRejected] {
+        let optimizer = OptimizerModel { second_moment, ..ADAM };
+        let scene = Scene::full(&mut rng, DIMS, 1.0);
+        let keep: Vec<u8> = scene.batch.mask.iter().map(|_| rng.below(2) as u8).collect();
+        let [mut masked, mut weighted] = [model(Semantics::PAPER), model(Semantics::PAPER)];
+        let prepared = masked.prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask).unwrap();
+        masked.commit(&prepared, &keep).unwrap();
+        let weights: Vec<f32> = keep.iter().map(|&keep| f32::from(keep)).collect();
+        weighted.commit_weighted(&prepared, &weights).unwrap();
+        assert!(masked.save().unwrap() == weighted.save().unwrap());
+    }
+}
+
+#[test]
+fn weights_that_are_none_are_refused() {
+    let scene = Scene::full(&mut Rng(995), DIMS, 1.0);
+    let mut model = model(Semantics::PAPER);
+    let prepared = model.prepare(&scene.step(&ADAM, 0.1), &scene.batch.mask).unwrap();
+    let before = model.save().unwrap();
+    let mut refused = |weights: &[f32]| model.commit_weighted(&prepared, weights).unwrap_err().to_string();
+    let mut weights = vec![1.0; 12];
+    assert_eq!(
+        refused(&weights[1..]),
+        "`weights` has 11 entries, expected 4 x 3 for `[B, T]` (check the batch's dimensions)"
+    );
+    for (weight, shown) in [(-0.5, "-0.5"), (f32::NAN, "NaN"), (f32::INFINITY, "inf")] {
+        weights[5] = weight;
+        let expected = format!("`weights` has {shown} at 5, expected finite numbers of at least 0");
+        assert_eq!(refused(&weights), expected);
+    }
+    assert!(model.save().unwrap() == before);
+}

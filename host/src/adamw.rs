@@ -1,0 +1,250 @@
+//! AdamW: a step is the mean of gradients over the root of the mean of their squares.
+
+use anyhow::Result;
+use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::model::Params;
+use crate::model::ops::{fused, update2, update3, whole, whole_mut};
+use crate::moments::{Moments, State, WeightStep};
+
+/// Constants of AdamW.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamWConfig {
+    /// Decay of the mean of gradients.
+    pub beta1: f64,
+    /// Decay of the mean of squared gradients.
+    pub beta2: f64,
+    /// Added to the root of the corrected second moment.
+    pub eps: f64,
+    /// Decoupled weight decay of matrices; biases and norm weights have none.
+    pub weight_decay: f64,
+    /// What the second moment takes in.
+    pub second_moment: SecondMoment,
+}
+
+impl Default for AdamWConfig {
+    /// The defaults of Hugging Face's `TrainingArguments`.
+    fn default() -> Self {
+        Self { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, second_moment: SecondMoment::Kept }
+    }
+}
+
+/// Which gradients Adam's second moment takes in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SecondMoment {
+    /// That of the kept tokens, as the first moment.
+    #[default]
+    Kept,
+    /// The squares of both: `g_k² + g_r²`, of the kept tokens and of what was held back. Never `(g_k + g_r)²`: where the two cancel it
+    /// is nothing, and the step has no bound.
+    KeptAndRejected,
+}
+
+/// AdamW over all weights of a model.
+///
+/// `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
+/// `w = w (1 - lr decay) - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)`. Source: `torch.optim.AdamW`. With a rejected gradient `r`,
+/// `v = b2 v + (1 - b2) (g^2 + r^2)`.
+#[derive(Debug)]
+pub struct AdamW {
+    config: AdamWConfig,
+    exp_avg: Moments,
+    exp_avg_sq: Moments,
+}
+
+impl AdamW {
+    /// An optimizer that has taken no step; both moments of every weight are 0.
+    pub fn new(params: &Params, config: AdamWConfig) -> Result<Self> {
+        let zeros = |kind| Moments::zeros(kind, params);
+        Ok(Self { config, exp_avg: zeros("exp_avg")?, exp_avg_sq: zeros("exp_avg_sq")? })
+    }
+
+    /// A copy that shares no storage with the original.
+    pub fn deep_copy(&self) -> Result<Self> {
+        let (exp_avg, exp_avg_sq) = (self.exp_avg.deep_copy()?, self.exp_avg_sq.deep_copy()?);
+        Ok(Self { config: self.config, exp_avg, exp_avg_sq })
+    }
+
+    /// The constants.
+    pub fn config(&self) -> &AdamWConfig {
+        &self.config
+    }
+
+    /// `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape; an unknown name is an error.
+    pub fn moments(&self, name: &str) -> Result<(&Tensor, &Tensor)> {
+        Ok((self.exp_avg.get(name)?, self.exp_avg_sq.get(name)?))
+    }
+
+    /// How many tensors [`Self::save`] adds.
+    pub fn count(&self) -> usize {
+        self.exp_avg.count() + self.exp_avg_sq.count()
+    }
+
+    /// Adds `exp_avg/NAME` and `exp_avg_sq/NAME` to `state`.
+    pub fn save(&self, state: &mut State) -> Result<()> {
+        self.exp_avg.save(state)?;
+        self.exp_avg_sq.save(state)
+    }
+
+    /// Restores what `save` added; on an error nothing has changed.
+    pub fn load(&mut self, state: &State) -> Result<()> {
+        (self.exp_avg, self.exp_avg_sq) = (self.exp_avg.restored(state)?, self.exp_avg_sq.restored(state)?);
+        Ok(())
+    }
+
+    /// Updates one weight: in place by the fused CPU kernels, on other devices by candle's operations.
+    pub fn update(&mut self, weight: &WeightStep<'_>) -> Result<()> {
+        let AdamWConfig { beta1, beta2, eps, weight_decay, .. } = self.config;
+        let &WeightStep { name, var, scale, learning_rate, .. } = weight;
+        let unbias = |beta: f64| 1.0 - beta.powf(weight.number as f64);
+        let (mean, square) = (Mean { beta: beta1, scale }, MeanSquare { beta: beta2, scale });
+        let update = Update {
+            keep: weight.keep(weight_decay),
+            rate: learning_rate / unbias(beta1),
+            root: unbias(beta2).sqrt(),
+            eps,
+        };
+        let (grad, rejected) = (&weight.grad, weight.rejected.as_ref());
+        let (exp_avg, exp_avg_sq) = (self.exp_avg.get_mut(name)?, self.exp_avg_sq.get_mut(name)?);
+        if fused(var) {
+            exp_avg.inplace_op2(grad, &mean)?;
+            match rejected {
+                None => exp_avg_sq.inplace_op2(grad, &square)?,
+                Some(rejected) => exp_avg_sq.inplace_op3(grad, rejected, &square)?,
+            }
+            var.as_tensor().inplace_op3(exp_avg, exp_avg_sq, &update)?;
+        } else {
+            *exp_avg = mean.of(exp_avg, grad)?;
+            *exp_avg_sq = square.of(exp_avg_sq, grad, rejected)?;
+            var.set(&update.of(&var.as_detached_tensor(), exp_avg, exp_avg_sq)?)?;
+        }
+        Ok(())
+    }
+}
+
+const OP: &str = "adamw";
+
+/// `m = beta m + (1 - beta) scale g`, in place.
+struct Mean {
+    beta: f64,
+    scale: f64,
+}
+
+impl Mean {
+    /// The new mean, as the kernel below computes it in place.
+    fn of(&self, m: &Tensor, grad: &Tensor) -> candle_core::Result<Tensor> {
+        m + (((grad * self.scale)? - m)? * (1.0 - self.beta))?
+    }
+}
+
+impl InplaceOp2 for Mean {
+    fn name(&self) -> &'static str {
+        "adamw-mean"
+    }
+
+    fn cpu_fwd(&self, m: &mut CpuStorage, ml: &Layout, g: &CpuStorage, gl: &Layout) -> candle_core::Result<()> {
+        let (m, g) = (whole_mut(m, ml, gl, OP)?, whole(g, gl, OP)?);
+        let (rest, scale) = ((1.0 - self.beta) as f32, self.scale as f32);
+        update2(m, g, |m, g| *m += rest * (scale * g - *m));
+        Ok(())
+    }
+}
+
+/// `v = beta v + (1 - beta) (scale g)^2`, in place; with a rejected gradient `r`, `v = beta v + (1 - beta) ((scale g)^2 + (scale r)^2)`.
+struct MeanSquare {
+    beta: f64,
+    scale: f64,
+}
+
+impl MeanSquare {
+    /// The new mean, as the kernels below compute it in place.
+    fn of(&self, v: &Tensor, grad: &Tensor, rejected: Option<&Tensor>) -> candle_core::Result<Tensor> {
+        let square = |grad: &Tensor| (grad * self.scale)?.sqr();
+        let squares = match rejected {
+            None => square(grad)?,
+            Some(rejected) => (square(grad)? + square(rejected)?)?,
+        };
+        (v * self.beta)? + (squares * (1.0 - self.beta))?
+    }
+
+    /// Beta, what is left of 1, and the scale.
+    fn constants(&self) -> (f32, f32, f32) {
+        (self.beta as f32, (1.0 - self.beta) as f32, self.scale as f32)
+    }
+}
+
+impl InplaceOp2 for MeanSquare {
+    fn name(&self) -> &'static str {
+        "adamw-mean-square"
+    }
+
+    fn cpu_fwd(&self, v: &mut CpuStorage, vl: &Layout, g: &CpuStorage, gl: &Layout) -> candle_core::Result<()> {
+        let (v, g) = (whole_mut(v, vl, gl, OP)?, whole(g, gl, OP)?);
+        let (beta, rest, scale) = self.constants();
+        update2(v, g, |v, g| *v = beta * *v + rest * (scale * g) * (scale * g));
+        Ok(())
+    }
+}
+
+impl InplaceOp3 for MeanSquare {
+    fn name(&self) -> &'static str {
+        "adamw-mean-squares"
+    }
+
+    fn cpu_fwd(
+        &self,
+        v: &mut CpuStorage,
+        vl: &Layout,
+        g: &CpuStorage,
+        gl: &Layout,
+        r: &CpuStorage,
+        rl: &Layout,
+    ) -> candle_core::Result<()> {
+        let (v, g, r) = (whole_mut(v, vl, gl, OP)?, whole(g, gl, OP)?, whole(r, rl, OP)?);
+        let (beta, rest, scale) = self.constants();
+        update3(v, g, r, |v, g, r| {
+            let (g, r) = (scale * g, scale * r);
+            *v = beta * *v + rest * (g * g + r * r);
+        });
+        Ok(())
+    }
+}
+
+/// `w = keep w - rate m / (sqrt(v) / root + eps)`, in place.
+struct Update {
+    keep: f64,
+    rate: f64,
+    root: f64,
+    eps: f64,
+}
+
+impl Update {
+    /// The new weight, as the kernel below computes it in place.
+    fn of(&self, w: &Tensor, m: &Tensor, v: &Tensor) -> candle_core::Result<Tensor> {
+        let root = ((v.sqrt()? / self.root)? + self.eps)?;
+        (w * self.keep)? - ((m / root)? * self.rate)?
+    }
+}
+
+impl InplaceOp3 for Update {
+    fn name(&self) -> &'static str {
+        "adamw-update"
+    }
+
+    fn cpu_fwd(
+        &self,
+        w: &mut CpuStorage,
+        wl: &Layout,
+        m: &CpuStorage,
+        ml: &Layout,
+        v: &CpuStorage,
+        vl: &Layout,
+    ) -> candle_core::Result<()> {
+        let (w, m, v) = (whole_mut(w, wl, ml, OP)?, whole(m, ml, OP)?, whole(v, vl, OP)?);
+        let (keep, rate, root, eps) = (self.keep as f32, self.rate as f32, self.root as f32, self.eps as f32);
+        update3(w, m, v, |w, m, v| *w = *w * keep - rate * (m / (v.sqrt() / root + eps)));
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! What optimizers share: their memory of gradients, and one weight's part of a step.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{DType, Device, Tensor, Var};
+
+use crate::model::Params;
+
+/// One weight's part of an optimizer step.
+pub struct WeightStep<'a> {
+    /// The weight's name.
+    pub name: &'a str,
+    /// The weight.
+    pub var: &'a Var,
+    /// Its gradient, contiguous f32, not yet clipped.
+    pub grad: Tensor,
+    /// The gradient of what was held back, where there is any, like `grad`.
+    pub rejected: Option<Tensor>,
+    /// What clips both: they are multiplied by it.
+    pub scale: f64,
+    /// The learning rate.
+    pub learning_rate: f64,
+    /// Which step it is, counted from 1.
+    pub number: u64,
+}
+
+impl WeightStep<'_> {
+    /// What decoupled weight decay leaves of the weight: matrices decay, biases and norm weights do not. Source:
+    /// `transformers.Trainer.get_decay_parameter_names`.
+    pub fn keep(&self, weight_decay: f64) -> f64 {
+        let decay = if self.var.rank() >= 2 { weight_decay } else { 0.0 };
+        1.0 - self.learning_rate * decay
+    }
+}
+
+/// An optimizer's state, by name: moments are `KIND/NAME`.
+pub type State = BTreeMap<String, Tensor>;
+
+/// A running mean of gradients, or of their squares, for every weight, f32, in its shape.
+#[derive(Debug)]
+pub struct Moments {
+    kind: &'static str,
+    tensors: BTreeMap<String, Tensor>,
+}
+
+impl Moments {
+    /// Zeros for every weight; `kind` names them in a state.
+    pub fn zeros(kind: &'static str, params: &Params) -> Result<Self> {
+        let zeros = params.iter().map(|(name, var)| Ok((name.to_owned(), var.as_detached_tensor().zeros_like()?)));
+        Ok(Self { kind, tensors: zeros.collect::<Result<_>>()? })
+    }
+
+    /// How many weights there are.
+    pub fn count(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Those of the weight `name`; an unknown name is an error.
+    pub fn get(&self, name: &str) -> Result<&Tensor> {
+        self.tensors.get(name).with_context(|| unknown(name))
+    }
+
+    /// Those of the weight `name`, for writing; an unknown name is an error.
+    pub fn get_mut(&mut self, name: &str) -> Result<&mut Tensor> {
+        self.tensors.get_mut(name).with_context(|| unknown(name))
+    }
+
+    /// A copy, where these lie, that shares no storage with them.
+    pub fn deep_copy(&self) -> Result<Self> {
+        let copy = self.tensors.iter().map(|(name, moment)| Ok((name.clone(), moment.copy()?)));
+        Ok(Self { kind: self.kind, tensors: copy.collect::<Result<_>>()? })
+    }
+
+    /// Adds a copy in host memory to `state`.
+    pub fn save(&self, state: &mut State) -> Result<()> {
+        for (name, moment) in &self.tensors {
+            let copy = if moment.device().is_cpu() { moment.copy()? } else { moment.to_device(&Device::Cpu)? };
+            state.insert(format!("{}/{name}", self.kind), copy);
+        }
+        Ok(())
+    }
+
+    /// A copy of what `save` added to `state`, where these are; a missing or wrongly shaped tensor is an error.
+    pub fn restored(&self, state: &State) -> Result<Self> {
+        let mut tensors = BTreeMap::new();
+        for (name, like) in &self.tensors {
+            let full = format!("{}/{name}", self.kind);
+            let Some(moment) = state.get(&full) else {
+                bail!("the optimizer state has no `{full}` (use a checkpoint of this model and optimizer)");
+            };
+            ensure!(
+                moment.dims() == like.dims() && moment.dtype() == DType::F32,
+                "`{full}` in the optimizer state has shape {:?}, expected {:?} (use a checkpoint of this model)",
+                moment.dims(),
+                like.dims()
+            );
+            tensors.insert(name.clone(), moment.to_device(like.device())?.copy()?);
+        }
+        Ok(Self { kind: self.kind, tensors })
+    }
+}
+
+fn unknown(name: &str) -> String {
+    format!("the optimizer has no weight `{name}`")
+}

@@ -1,0 +1,67 @@
+//! Learning rates as functions of the optimizer step.
+
+use std::f64::consts::PI;
+
+use anyhow::{Result, ensure};
+
+/// The shape of a learning-rate schedule, by its Hugging Face name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduleKind {
+    /// Warm-up, then a straight line to 0 at the last step.
+    Linear,
+    /// Warm-up, then half a cosine to 0 at the last step.
+    Cosine,
+    /// The peak from the first step on; warm-up is ignored.
+    Constant,
+    /// Warm-up, then the peak.
+    ConstantWithWarmup,
+}
+
+/// A learning rate as a function of the optimizer step. Source: `transformers.get_scheduler`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Schedule {
+    /// The shape.
+    pub kind: ScheduleKind,
+    /// The learning rate at the end of the warm-up.
+    pub peak: f64,
+    /// Length of the warm-up, steps.
+    pub warmup_steps: u64,
+    /// Length of the whole run, steps.
+    pub max_steps: u64,
+}
+
+impl Schedule {
+    /// A schedule whose warm-up is the share `warmup_ratio` of `max_steps`, rounded up; a ratio outside 0 to 1 is an error.
+    pub fn new(kind: ScheduleKind, peak: f64, warmup_ratio: f64, max_steps: u64) -> Result<Self> {
+        ensure!(
+            (0.0..=1.0).contains(&warmup_ratio),
+            "`warmup_ratio` is {warmup_ratio}, expected 0 to 1 (it is a share of `max_steps`)"
+        );
+        let warmup_steps = (warmup_ratio * max_steps as f64).ceil() as u64;
+        Ok(Self { kind, peak, warmup_steps, max_steps })
+    }
+
+    /// The learning rate of the update after `step` updates: 0 for the first one when there is a warm-up.
+    pub fn learning_rate(&self, step: u64) -> f64 {
+        self.peak * self.factor(step)
+    }
+
+    fn factor(&self, step: u64) -> f64 {
+        if self.kind == ScheduleKind::Constant {
+            return 1.0;
+        }
+        if step < self.warmup_steps {
+            return step as f64 / self.warmup_steps.max(1) as f64;
+        }
+        let length = self.max_steps.saturating_sub(self.warmup_steps).max(1) as f64;
+        match self.kind {
+            ScheduleKind::Linear => self.max_steps.saturating_sub(step) as f64 / length,
+            ScheduleKind::Cosine => {
+                let progress = (step - self.warmup_steps) as f64 / length;
+                (0.5 * (1.0 + (PI * progress).cos())).max(0.0)
+            }
+            ScheduleKind::Constant | ScheduleKind::ConstantWithWarmup => 1.0,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! SGD: a step is the gradient, or with momentum a sum of gradients in which older ones fade.
+
+use anyhow::Result;
+use candle_core::{CpuStorage, InplaceOp2, Layout, Tensor, Var};
+
+use crate::model::Params;
+use crate::model::ops::{fused, update2, whole, whole_mut};
+use crate::moments::{Moments, State, WeightStep};
+
+/// Constants of SGD.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SgdConfig {
+    /// What is left of the sum of gradients from one step to the next; 0 is plain SGD.
+    pub momentum: f64,
+    /// Decoupled weight decay of matrices, as AdamW's and unlike torch's; biases and norm weights have none.
+    pub weight_decay: f64,
+}
+
+/// SGD over all weights of a model.
+///
+/// `sum = momentum sum + g`, `w = w (1 - lr decay) - lr sum`. Source: `torch.optim.SGD`, whose sum is the first gradient after the first
+/// step too; without momentum there is no sum to remember.
+#[derive(Debug)]
+pub struct Sgd {
+    config: SgdConfig,
+    sums: Option<Moments>,
+}
+
+impl Sgd {
+    /// An optimizer that has taken no step.
+    pub fn new(params: &Params, config: SgdConfig) -> Result<Self> {
+        let sums = || Moments::zeros("momentum_buffer", params);
+        Ok(Self { config, sums: (config.momentum != 0.0).then(sums).transpose()? })
+    }
+
+    /// A copy that shares no storage with the original.
+    pub fn deep_copy(&self) -> Result<Self> {
+        Ok(Self { config: self.config, sums: self.sums.as_ref().map(Moments::deep_copy).transpose()? })
+    }
+
+    /// The constants.
+    pub fn config(&self) -> &SgdConfig {
+        &self.config
+    }
+
+    /// How many tensors [`Self::save`] adds.
+    pub fn count(&self) -> usize {
+        self.sums.as_ref().map_or(0, Moments::count)
+    }
+
+    /// Adds `momentum_buffer/NAME` to `state`, where there is momentum.
+    pub fn save(&self, state: &mut State) -> Result<()> {
+        self.sums.as_ref().map_or(Ok(()), |sums| sums.save(state))
+    }
+
+    /// Restores what `save` added; on an error nothing has changed.
+    pub fn load(&mut self, state: &State) -> Result<()> {
+        self.sums = self.sums.as_ref().map(|sums| sums.restored(state)).transpose()?;
+        Ok(())
+    }
+
+    /// Updates one weight: in place by the fused CPU kernel, on other devices by candle's operations.
+    pub fn update(&mut self, weight: &WeightStep<'_>) -> Result<()> {
+        let &WeightStep { name, var, scale, learning_rate, .. } = weight;
+        let keep = weight.keep(self.config.weight_decay);
+        let Some(sums) = &mut self.sums else {
+            return descend(var, &weight.grad, &Blend { old: keep, new: -learning_rate * scale });
+        };
+        let (sum, grow) = (sums.get_mut(name)?, Blend { old: self.config.momentum, new: scale });
+        if fused(sum) {
+            sum.inplace_op2(&weight.grad, &grow)?;
+        } else {
+            *sum = grow.of(sum, &weight.grad)?;
+        }
+        descend(var, sum, &Blend { old: keep, new: -learning_rate })
+    }
+}
+
+fn descend(var: &Var, direction: &Tensor, blend: &Blend) -> Result<()> {
+    if fused(var) {
+        return Ok(var.as_tensor().inplace_op2(direction, blend)?);
+    }
+    Ok(var.set(&blend.of(&var.as_detached_tensor(), direction)?)?)
+}
+
+/// `a = old a + new b`, in place.
+struct Blend {
+    old: f64,
+    new: f64,
+}
+
+impl Blend {
+    /// The new `a`, as the kernel below computes it in place.
+    fn of(&self, a: &Tensor, b: &Tensor) -> candle_core::Result<Tensor> {
+        (a * self.old)? + (b * self.new)?
+    }
+}
+
+impl InplaceOp2 for Blend {
+    fn name(&self) -> &'static str {
+        "sgd-blend"
+    }
+
+    fn cpu_fwd(&self, a: &mut CpuStorage, al: &Layout, b: &CpuStorage, bl: &Layout) -> candle_core::Result<()> {
+        let (a, b) = (whole_mut(a, al, bl, "sgd")?, whole(b, bl, "sgd")?);
+        let (old, new) = (self.old as f32, self.new as f32);
+        update2(a, b, |a, b| *a = old * *a + new * b);
+        Ok(())
+    }
+}

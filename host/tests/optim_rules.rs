@@ -1,0 +1,222 @@
+//! The optimizers' rules against the same written out in f64.
+
+use std::collections::BTreeMap;
+
+use candle_core::{Device, Tensor, Var};
+use host::adamw::{AdamWConfig, SecondMoment};
+use host::model::{Gradients, ModelFiles, Policy};
+use host::optim::{Optimizer, OptimizerConfig};
+use host::sgd::SgdConfig;
+
+const BOTH: AdamWConfig =
+    AdamWConfig { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, second_moment: SecondMoment::KeptAndRejected };
+const MAX_GRAD_NORM: f64 = 0.5;
+const RATE: f64 = 1e-2;
+
+fn policy() -> Policy {
+    let data = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/qwen2-golden/tied");
+    Policy::load(&ModelFiles::Directory(data), &Device::Cpu).unwrap()
+}
+
+type Values = BTreeMap<String, Vec<f64>>;
+
+fn values(policy: &Policy) -> Values {
+    let values = |var: &Var| var.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f64::from).collect();
+    policy.params().iter().map(|(name, var)| (name.to_owned(), values(var))).collect()
+}
+
+/// A made-up gradient that repeats nowhere.
+fn wave(policy: &Policy, phase: f64) -> Values {
+    let wave = |(number, (name, var)): (usize, (&str, &Var))| {
+        let value = |i: usize| f64::from((0.01 * (0.1 * i as f64 + phase + number as f64).sin()) as f32);
+        (name.to_owned(), (0..var.elem_count()).map(value).collect())
+    };
+    policy.params().iter().enumerate().map(wave).collect()
+}
+
+fn gradients(policy: &Policy, values: &Values) -> Gradients {
+    let tensor = |(name, var): (&str, &Var)| {
+        let values: Vec<f32> = values[name].iter().map(|&value| value as f32).collect();
+        (name.to_owned(), Tensor::from_vec(values, var.shape(), &Device::Cpu).unwrap())
+    };
+    policy.params().iter().map(tensor).collect()
+}
+
+fn sum(a: &Values, b: &Values) -> Values {
+    a.iter().map(|(name, a)| (name.clone(), a.iter().zip(&b[name]).map(|(a, b)| a + b).collect())).collect()
+}
+
+fn norm(values: &Values) -> f64 {
+    values.values().flatten().map(|x| x * x).sum::<f64>().sqrt()
+}
+
+fn clip(norm: f64) -> f64 {
+    (MAX_GRAD_NORM / (norm + 1e-6)).min(1.0)
+}
+
+/// What is left of a weight after its decay.
+fn keep(policy: &Policy, name: &str, decay: f64) -> f64 {
+    if policy.params().get(name).unwrap().rank() >= 2 { 1.0 - RATE * decay } else { 1.0 }
+}
+
+fn assert_close(got: &Values, expected: &Values) {
+    for (name, got) in got {
+        let largest = expected[name].iter().fold(0.0, |max: f64, x| max.max(x.abs()));
+        let apart = got.iter().zip(&expected[name]).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(apart <= 1e-6 * largest, "{name}: {apart:e} apart, the largest is {largest:e}");
+    }
+}
+
+#[test]
+fn the_second_moment_takes_in_both_squares() {
+    let policy = policy();
+    let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(BOTH)).unwrap();
+    let zeros: Values = values(&policy).into_iter().map(|(name, w)| (name, vec![0.0; w.len()])).collect();
+    let (mut w, mut m, mut v) = (values(&policy), zeros.clone(), zeros);
+    for step in 1..=4 {
+        let (kept, rejected) = (wave(&policy, f64::from(step)), wave(&policy, 2.0 + 3.0 * f64::from(step)));
+        let unmasked = norm(&sum(&kept, &rejected));
+        let outcome = optimizer
+            .step(
+                policy.params(),
+                &gradients(&policy, &kept),
+                Some(&gradients(&policy, &rejected)),
+                RATE,
+                MAX_GRAD_NORM,
+            )
+            .unwrap();
+        let norms = [outcome.grad_norm, outcome.rejected_grad_norm, outcome.grad_norm_unmasked];
+        for (got, expected) in norms.into_iter().zip([norm(&kept), norm(&rejected), unmasked]) {
+            assert!((got / expected - 1.0).abs() < 1e-6, "{got} {expected}");
+        }
+        let scale = clip(unmasked);
+        assert!(scale < 1.0 && outcome.taken);
+        let unbias = |beta: f64| 1.0 - beta.powi(step);
+        for (name, w) in &mut w {
+            let (m, v) = (m.get_mut(name).unwrap(), v.get_mut(name).unwrap());
+            for i in 0..w.len() {
+                let (g, r) = (scale * kept[name][i], scale * rejected[name][i]);
+                m[i] = BOTH.beta1 * m[i] + (1.0 - BOTH.beta1) * g;
+                v[i] = BOTH.beta2 * v[i] + (1.0 - BOTH.beta2) * (g * g + r * r);
+                let root = (v[i] / unbias(BOTH.beta2)).sqrt() + BOTH.eps;
+                w[i] = w[i] * keep(&policy, name, BOTH.weight_decay) - RATE * m[i] / unbias(BOTH.beta1) / root;
+            }
+        }
+    }
+    assert_close(&values(&policy), &w);
+    assert_eq!(optimizer.steps_taken(), 4);
+}
+
+/// Where what was rejected all but cancels what was kept, the square of their sum is next to nothing and a step by its root has no
+/// bound; the sum of their squares bounds it by the learning rate.
+#[test]
+fn gradients_that_cancel_do_not_blow_up_the_step() {
+    let policy = policy();
+    let config = AdamWConfig { weight_decay: 0.0, ..BOTH };
+    let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(config)).unwrap();
+    let kept = wave(&policy, 1.0);
+    let rejected: Values =
+        kept.iter().map(|(name, g)| (name.clone(), g.iter().map(|g| -0.999 * g).collect())).collect();
+    let before = values(&policy);
+    for _ in 0..5 {
+        let (kept, rejected) = (gradients(&policy, &kept), gradients(&policy, &rejected));
+        optimizer.step(policy.params(), &kept, Some(&rejected), RATE, 0.0).unwrap();
+    }
+    let after = values(&policy);
+    let moved = |name: &String, i: usize| (after[name][i] - before[name][i]).abs() / 5.0;
+    let largest = |rejected: f64| RATE / (1.0 + rejected * rejected).sqrt();
+    for (name, g) in kept.iter().filter(|(_, g)| g.len() > 1) {
+        let most = (0..g.len()).map(|i| moved(name, i)).fold(0.0, f64::max);
+        assert!(most <= 1.01 * largest(0.999), "{name}: a step of {most:e} at a rate of {RATE:e}");
+    }
+    // A step of g / |g + r| would be this long.
+    assert!(RATE / (1.0f64 - 0.999) > 900.0 * largest(0.999));
+}
+
+#[test]
+fn one_factor_clips_both_by_the_norm_of_their_sum() {
+    let moments = |rejected: f64, limit: f64| {
+        let policy = policy();
+        let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(BOTH)).unwrap();
+        let kept = wave(&policy, 1.0);
+        let rejected: Values =
+            kept.iter().map(|(name, g)| (name.clone(), g.iter().map(|g| rejected * g).collect())).collect();
+        let (kept, rejected) = (gradients(&policy, &kept), gradients(&policy, &rejected));
+        optimizer.step(policy.params(), &kept, Some(&rejected), RATE, limit).unwrap();
+        let exp_avg = optimizer.moments("model.norm.weight").unwrap().0;
+        exp_avg.sqr().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap().sqrt()
+    };
+    // The sum is shorter than the limit: nothing is clipped, though either gradient alone would be.
+    assert_eq!(moments(-1.0, 1e-3), moments(-1.0, 0.0));
+    // It is three times as long as what was kept: that is clipped to a third of the limit.
+    let ratio = moments(2.0, 1e-3) / moments(0.0, 1e-3);
+    assert!((ratio - 1.0 / 3.0).abs() < 1e-3, "{ratio}");
+}
+
+#[test]
+fn a_rejected_gradient_that_is_not_finite_changes_nothing() {
+    let policy = policy();
+    let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(BOTH)).unwrap();
+    let kept = gradients(&policy, &wave(&policy, 1.0));
+    let mut rejected = wave(&policy, 2.0);
+    rejected.get_mut("model.norm.weight").unwrap()[3] = f64::NAN;
+    let before = values(&policy);
+    let rejected = gradients(&policy, &rejected);
+    let outcome = optimizer.step(policy.params(), &kept, Some(&rejected), RATE, MAX_GRAD_NORM).unwrap();
+    assert!(!outcome.taken && outcome.grad_norm.is_finite() && outcome.rejected_grad_norm.is_nan());
+    assert_eq!((values(&policy), optimizer.steps_taken()), (before, 0));
+}
+
+#[test]
+fn sgd_with_and_without_momentum() {
+    for momentum in [0.0, 0.9] {
+        let policy = policy();
+        let config = SgdConfig { momentum, weight_decay: 0.1 };
+        let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::Sgd(config)).unwrap();
+        let (mut w, mut sums): (Values, Option<Values>) = (values(&policy), None);
+        for step in 1..=4 {
+            let g = wave(&policy, f64::from(step));
+            let outcome = optimizer.step(policy.params(), &gradients(&policy, &g), None, RATE, MAX_GRAD_NORM).unwrap();
+            assert_eq!(outcome.grad_norm, outcome.grad_norm_unmasked);
+            let scale = clip(norm(&g));
+            // As in torch, the first sum is the first gradient.
+            let scaled: Values =
+                g.into_iter().map(|(name, g)| (name, g.into_iter().map(|g| scale * g).collect())).collect();
+            let faded = |sums: Values| -> Values {
+                sums.into_iter()
+                    .map(|(name, sum)| (name, sum.into_iter().map(|sum| momentum * sum).collect()))
+                    .collect()
+            };
+            let new = sums.take().map_or_else(|| scaled.clone(), |sums| sum(&faded(sums), &scaled));
+            for (name, w) in &mut w {
+                let keep = keep(&policy, name, config.weight_decay);
+                w.iter_mut().zip(&new[name]).for_each(|(w, sum)| *w = *w * keep - RATE * sum);
+            }
+            sums = Some(new);
+        }
+        assert_close(&values(&policy), &w);
+    }
+}
+
+#[test]
+fn a_restored_sgd_continues_bit_for_bit() {
+    let policies = [policy(), policy()];
+    let config = OptimizerConfig::Sgd(SgdConfig { momentum: 0.9, weight_decay: 0.1 });
+    let new = |policy: &Policy| Optimizer::new(policy.params(), config).unwrap();
+    let mut optimizers = [new(&policies[0]), new(&policies[1])];
+    for step in 0..4 {
+        for (policy, optimizer) in policies.iter().zip(&mut optimizers) {
+            let g = gradients(policy, &wave(policy, f64::from(step)));
+            optimizer.step(policy.params(), &g, None, RATE, MAX_GRAD_NORM).unwrap();
+        }
+        let state = optimizers[1].state().unwrap();
+        optimizers[1] = new(&policies[1]);
+        optimizers[1].load_state(&state).unwrap();
+    }
+    assert_eq!(values(&policies[0]), values(&policies[1]));
+    assert_eq!(optimizers[1].steps_taken(), 4);
+    let mut adamw = Optimizer::new(policies[0].params(), OptimizerConfig::AdamW(BOTH)).unwrap();
+    let error = adamw.load_state(&optimizers[1].state().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("(use a checkpoint of this model and this optimizer)"), "{error}");
+    assert!(optimizers[1].moments("model.norm.weight").is_err());
+}

@@ -1,0 +1,115 @@
+//! Comparisons: the same decisions on other tokens.
+
+use capo_plugin::prelude::*;
+
+/// Whose tokens get the decisions that the model found. All but the first are for comparisons: what does the model know that
+/// chance, or the tokens' probability, does not?
+#[derive(Deserialize, Default, Clone, Copy, PartialEq, Debug)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Assign {
+    /// Their own.
+    #[default]
+    Own,
+    /// Random ones, drawn anew in every step from the run's seed.
+    Random,
+    /// The worst to the least probable tokens.
+    LeastProbable,
+}
+
+impl Assign {
+    /// Rejects as many of the tokens that are 1 in `before` as `keep` does, others in their place.
+    pub fn rejections(self, batch: &Batch<'_>, before: &[u8], keep: &mut [u8]) {
+        if self == Self::Own {
+            return;
+        }
+        let places = places(before);
+        let rejected = places.iter().filter(|&&at| keep[at] == 0).count();
+        keep.copy_from_slice(before);
+        self.order(batch, places).into_iter().take(rejected).for_each(|at| keep[at] = 0);
+    }
+
+    /// Gives the weights of the tokens that are 1 in `keep` to others of them.
+    pub fn weights(self, batch: &Batch<'_>, keep: &[u8], weights: &mut [f32]) {
+        if self == Self::Own {
+            return;
+        }
+        let places = places(keep);
+        let mut values: Vec<f32> = places.iter().map(|&at| weights[at]).collect();
+        values.sort_by(f32::total_cmp);
+        self.order(batch, places).into_iter().zip(values).for_each(|(at, value)| weights[at] = value);
+    }
+
+    /// The tokens, those first that fare worst.
+    fn order(self, batch: &Batch<'_>, mut places: Vec<usize>) -> Vec<usize> {
+        match self {
+            Self::Own => {}
+            Self::LeastProbable => places.sort_by(|&a, &b| batch.logps[a].total_cmp(&batch.logps[b])),
+            Self::Random => shuffle(&mut places, batch.seed, batch.step),
+        }
+        places
+    }
+}
+
+/// Where `mask` is 1.
+fn places(mask: &[u8]) -> Vec<usize> {
+    (0..mask.len()).filter(|&at| mask[at] == 1).collect()
+}
+
+/// Fisher and Yates, on Steele's SplitMix64.
+fn shuffle(places: &mut [usize], seed: u64, step: u64) {
+    let mut state = seed ^ step.wrapping_mul(0xD1B5_4A32_D192_ED03);
+    for last in (1..places.len()).rev() {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        // The bias is below 2^-32 for any batch.
+        let pick = ((u128::from(mixed ^ (mixed >> 31)) * (last as u128 + 1)) >> 64) as usize;
+        places.swap(last, pick);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use capo_plugin::testing::Fixture;
+
+    #[test]
+    fn others_get_the_same_decisions() {
+        let fixture = Fixture::new(2, 3).lengths(&[3, 2]).logps(&[-3.0, -1.0, -4.0, -1.0, -5.0, 0.0]);
+        let batch = fixture.batch();
+        let before = batch.completion_mask.to_vec();
+        let found = [0, 1, 1, 0, 1, 0];
+        let rejections = |assign: Assign| {
+            let mut keep = found;
+            assign.rejections(&batch, &before, &mut keep);
+            keep
+        };
+        assert_eq!(rejections(Assign::Own), found);
+        assert_eq!(rejections(Assign::LeastProbable), [1, 1, 0, 1, 0, 0]);
+        assert_eq!(rejections(Assign::Random).iter().sum::<u8>(), 3);
+        assert_eq!(rejections(Assign::Random)[5], 0, "padding stays out");
+        let weights = |assign: Assign| {
+            let mut weights = [0.1, 1.0, 0.5, 0.2, 1.0, 0.0];
+            assign.weights(&batch, &before, &mut weights);
+            weights
+        };
+        assert_eq!(weights(Assign::LeastProbable), [0.5, 1.0, 0.2, 1.0, 0.1, 0.0]);
+        let mut random = weights(Assign::Random);
+        random.sort_by(f32::total_cmp);
+        assert_eq!(random, [0.0, 0.1, 0.2, 0.5, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn every_step_draws_anew_and_the_same_again() {
+        let drawn = |seed, step| {
+            let mut places: Vec<usize> = (0..100).collect();
+            shuffle(&mut places, seed, step);
+            places
+        };
+        assert_eq!(drawn(1, 2), drawn(1, 2));
+        assert!(drawn(1, 2) != drawn(1, 3) && drawn(1, 2) != drawn(2, 2));
+        // Each place is equally likely: over many draws the mean of the first is near the middle.
+        let mean = (0..2000).map(|step| drawn(7, step)[0]).sum::<usize>() as f64 / 2000.0;
+        assert!((mean - 49.5).abs() < 3.0, "{mean}");
+    }
+}

@@ -1,0 +1,159 @@
+//! The curvature model over the batches of a trainer: what mask and weight have in common.
+
+use capo_core::{Assessment, CurvatureModel, Loss, Policy, SecondMoment, Step};
+use capo_plugin::prelude::*;
+use capo_plugin::{Denominator, LastLayer};
+
+use crate::assign::Assign;
+use crate::optimizer::{Moments, Optimizer};
+use crate::{device, records};
+
+/// The model, and what it is asked.
+pub(crate) struct Predictor {
+    pub model: CurvatureModel,
+    pub optimizer: Optimizer,
+    pub signal: Signal,
+    pub assign: Assign,
+    /// Whether the shifts of one step on the whole batch are reported too.
+    pub batch_shifts: bool,
+}
+
+/// Which advantage a token's step is predicted at.
+#[derive(Deserialize, Clone, Copy, PartialEq, Debug)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Signal {
+    /// Its own, as in the paper: what is decided of a token depends on how good its completion was.
+    Advantage,
+    /// 1: what is decided depends on how far a token can move the policy, and the gradient keeps its direction in reward.
+    Unit,
+}
+
+impl Predictor {
+    /// The shifts of the tokens with `keep[b * T + t] != 0`, and what the thresholds make of them; all of it is recorded.
+    pub fn assess(&self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8]) -> Result<Assessment, PluginError> {
+        let (ones, minus_ones) = self.unit(batch);
+        let step = self.step(batch)?;
+        let seen = match self.signal {
+            Signal::Advantage => step,
+            // The loss's derivative is that of what is minimised.
+            Signal::Unit => {
+                Step { advantages: &ones, loss: Loss { derivatives: Some(&minus_ones), ..step.loss }, ..step }
+            }
+        };
+        let prepared = self.model.prepare(&seen, keep).map_err(failed)?;
+        let assessment = self.model.assess(&prepared).map_err(failed)?;
+        if self.batch_shifts {
+            let own =
+                if self.signal == Signal::Unit { &self.model.prepare(&step, keep).map_err(failed)? } else { &prepared };
+            let shift = |keep: &[u8]| self.model.batch_shift(own, keep).map_err(failed);
+            let before = shift(keep)?;
+            let after = if assessment.keep == *keep { before } else { shift(&assessment.keep)? };
+            records::batch_shifts(ctx, &before, &after);
+        }
+        records::assessment(ctx, &assessment);
+        ctx.record("rows", self.model.rows() as f64);
+        Ok(assessment)
+    }
+
+    /// Arrays of 1 and of -1, `[B, T]`; empty where no one reads them.
+    fn unit(&self, batch: &Batch<'_>) -> (Vec<f32>, Vec<f32>) {
+        let count = if self.signal == Signal::Unit { batch.dims.len() } else { 0 };
+        (vec![1.0; count], vec![-1.0; count])
+    }
+
+    /// Takes the optimizer's step, in which each token weighed `weights[b * T + t]`, into the model's own moments.
+    pub fn step_end(&mut self, batch: &Batch<'_>, weights: &[f32], taken: bool) -> Result<(), PluginError> {
+        // A batch rejected whole may count as a step; one whose gradient was not finite has not happened.
+        let rejected_whole = weights.iter().all(|&weight| weight == 0.0);
+        if !taken && !rejected_whole {
+            return Ok(());
+        }
+        let step = self.step(batch)?;
+        let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
+        let seen = match step.optimizer.second_moment {
+            SecondMoment::Kept => &keep,
+            SecondMoment::KeptAndRejected => batch.completion_mask,
+        };
+        let prepared = self.model.prepare(&step, seen).map_err(failed)?;
+        self.model.commit_weighted(&prepared, weights).map_err(failed)
+    }
+
+    pub fn inputs(&self) -> Inputs {
+        match self.optimizer.moments {
+            Moments::Own => Inputs::LAST_LAYER,
+            Moments::Host => Inputs::LAST_LAYER | Inputs::OPTIMIZER_STATE,
+        }
+    }
+
+    pub fn save(&self) -> Result<Vec<u8>, PluginError> {
+        self.model.save().map_err(|error| PluginError::state(error.to_string()))
+    }
+
+    pub fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        self.model.load(state).map_err(|error| PluginError::state(error.to_string()))
+    }
+
+    /// The core's view of the step; nothing is copied.
+    fn step<'a>(&self, batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
+        Ok(Step {
+            batch: layer(batch, batch.last_layer()?)?,
+            advantages: batch.advantages,
+            policy: policy(batch),
+            loss: loss(batch)?,
+            optimizer: self.optimizer.model(batch)?,
+            learning_rate: batch.optimizer.learning_rate,
+            moments: self.optimizer.moments(batch)?,
+        })
+    }
+}
+
+/// The trainer's loss, as the batch describes it.
+pub(crate) fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
+    let reduction = match batch.reduction {
+        Reduction::COMPLETION_MEAN => capo_core::Reduction::CompletionMean,
+        Reduction::FIXED_LENGTH => capo_core::Reduction::FixedLength,
+        Reduction::TOKEN_MEAN => capo_core::Reduction::TokenMean,
+        Reduction(other) => {
+            return Err(PluginError::unsupported(format!(
+                "the trainer's reduction is {other}, which this mask does not know (it knows 0 to 2; use a newer plugin)"
+            )));
+        }
+    };
+    Ok(Loss {
+        temperature: batch.loss_temperature,
+        reduction,
+        max_completion_length: batch.max_completion_length,
+        counted: (batch.denominator == Denominator::ORIGINAL).then_some(batch.completion_mask),
+        derivatives: batch.dloss_dlogp,
+    })
+}
+
+/// The sampling distribution, as the batch describes it.
+pub(crate) fn policy(batch: &Batch<'_>) -> Policy {
+    let top_k = batch.sampling_top_k as usize;
+    Policy { temperature: batch.sampling_temperature, top_k: (top_k > 0).then_some(top_k) }
+}
+
+/// The core's view of the last layer.
+pub(crate) fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_core::LastLayer<'a>, PluginError> {
+    let (hidden, topk) = (last.hidden.shape(), last.topk_ids.shape());
+    let ([_, _, width], [_, _, k]) = (hidden, topk) else {
+        return Err(PluginError::failed(format!(
+            "the last layer has shapes {hidden:?} and {topk:?}, expected [B, T, D] and [B, T, K]"
+        )));
+    };
+    Ok(capo_core::LastLayer {
+        completions: batch.dims.completions as usize,
+        tokens: batch.dims.tokens as usize,
+        group_size: batch.dims.group_size as usize,
+        k: *k as usize,
+        width: *width as usize,
+        vocab_size: last.vocab_size,
+        action_ids: batch.completion_ids,
+        arrays: device::arrays(&last)?,
+    })
+}
+
+fn failed(error: capo_core::Error) -> PluginError {
+    PluginError::failed(error.to_string())
+}

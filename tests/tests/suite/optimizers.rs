@@ -1,0 +1,134 @@
+//! SGD, and a second moment that remembers what masks reject.
+
+use insta::assert_snapshot;
+use tests::{Folder, RunDir};
+
+use crate::{FOUR_STEPS, ONE_STEP};
+
+const CAPO: &str = "--plugin libcapo.so";
+/// A limit that rejects some tokens of some completions.
+const STRICT: &str = "--set mask.0.fisher_threshold=1e-6";
+const NO_LIMITS: &str = "--set mask.0.fisher_threshold=false --set mask.0.hessian_threshold=false";
+const BOTH: &str = "--set train.second_moment=kept_and_rejected";
+const SGD: &str = "--set train.optimizer=sgd --set train.sgd_momentum=0.9 --set train.learning_rate=0.05";
+
+/// The metrics that come with the second moment of both.
+const ADDED: [&str; 3] = ["rejected_grad_norm", "grad_norm_unmasked", "second_pass_completions"];
+
+/// The largest difference between two weights after the same steps.
+fn largest_difference(a: &RunDir, b: &RunDir) -> f32 {
+    let (a, b) = (a.tensors("model.safetensors"), b.tensors("model.safetensors"));
+    a.values().flatten().zip(b.values().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn where_nothing_is_rejected_every_bit_is_plain_adamws() {
+    let folder = Folder::new();
+    let args = format!("{CAPO} {NO_LIMITS} {FOUR_STEPS}");
+    let (plain, both) = (folder.train("plain", &args), folder.train("both", &format!("{args} {BOTH}")));
+    // Model, optimizer, and the mask's own moments.
+    assert_eq!(plain.files(), both.files());
+    assert_eq!(both.metric("rejected_grad_norm"), [0.0; 4]);
+    assert_eq!(both.metric("second_pass_completions"), [0.0; 4]);
+    assert_eq!(both.metric("grad_norm_unmasked"), plain.metric("grad_norm"));
+    let mut metrics = both.metrics();
+    metrics.iter_mut().for_each(|line| line.retain(|name, _| !ADDED.contains(&name.as_str())));
+    assert_eq!(metrics, plain.metrics());
+}
+
+#[test]
+fn what_is_rejected_is_remembered_and_shortens_the_step() {
+    let folder = Folder::new();
+    // One step on the same batch, at a rate above 0: at 0 no token moves anything.
+    let rate = "--set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
+    let args = format!("{CAPO} {STRICT} {rate} {ONE_STEP}");
+    let (plain, both) = (folder.train("plain", &args), folder.train("both", &format!("{args} {BOTH}")));
+    for name in ["loss", "grad_norm", "mask/rejection_rate"] {
+        assert_eq!(plain.metric(name), both.metric(name), "{name}");
+    }
+    let positive = |name: &str| assert!(both.metric(name).iter().all(|&value| value > 0.0), "{name}");
+    ["rejected_grad_norm", "grad_norm_unmasked"].map(positive);
+    assert!(both.metric("second_pass_completions").iter().all(|&count| count > 0.0 && count <= 48.0));
+    let start = folder.train("start", &format!("{ONE_STEP} --set train.learning_rate=0"));
+    let moved = |run: &RunDir| -> f64 {
+        let (from, to) = (start.tensors("model.safetensors"), run.tensors("model.safetensors"));
+        let squares = from.values().flatten().zip(to.values().flatten()).map(|(a, b)| f64::from(a - b).powi(2));
+        squares.sum::<f64>().sqrt()
+    };
+    let (plain, both) = (moved(&plain), moved(&both));
+    assert!(both > 0.0 && both < 0.9 * plain, "a step of {both:e} against {plain:e}");
+}
+
+#[test]
+fn a_split_batch_is_the_whole_batch() {
+    let folder = Folder::new();
+    let args = format!("{CAPO} {STRICT} {BOTH} {FOUR_STEPS}");
+    let whole = folder.train("whole", &args);
+    for (micro, steps) in [(16, 3), (8, 6)] {
+        let split =
+            format!("--set train.per_device_train_batch_size={micro} --set train.gradient_accumulation_steps={steps}");
+        let split = folder.train(&format!("split{micro}"), &format!("{args} {split}"));
+        for name in ["second_pass_completions", "mask/rejection_rate"] {
+            assert_eq!(whole.metric(name), split.metric(name), "{name}");
+        }
+        for (a, b) in whole.metric("rejected_grad_norm").iter().zip(split.metric("rejected_grad_norm")) {
+            assert!((a - b).abs() <= 1e-3 * b, "{a} {b}");
+        }
+        let difference = largest_difference(&whole, &split);
+        assert!(difference < 1e-6, "{difference:e}");
+    }
+}
+
+#[test]
+fn resumed_runs_are_the_uninterrupted_ones() {
+    let steps = "--set train.save_steps=0 --set train.max_steps=5 --set eval.num_prompts=0";
+    for optimizer in [BOTH, SGD, "--set train.optimizer=sgd"] {
+        let folder = Folder::new();
+        let args = format!("{CAPO} {STRICT} {optimizer} {steps}");
+        let whole = folder.train("whole", &args);
+        let _ = folder.train("resumed", &format!("{args} --stop-after 2"));
+        folder.resume("resumed").assert_same_files(&whole);
+    }
+}
+
+#[test]
+fn in_bf16() {
+    for optimizer in [BOTH, SGD] {
+        let run = Folder::new();
+        let run = run.train("run", &format!("{CAPO} {STRICT} {optimizer} {FOUR_STEPS} --set train.dtype=bf16"));
+        assert_eq!(run.metric("step_skipped"), [0.0; 4]);
+        assert!(run.metrics().iter().flat_map(|line| line.values()).all(|value| !value.is_null()));
+    }
+}
+
+#[test]
+fn the_header_names_the_optimizer() {
+    let folder = Folder::new();
+    let header = |args: &str, name: &str| {
+        let args = format!("train --set train.max_steps=1 --set eval.num_prompts=0 --output-dir {name} {args}");
+        let outcome = folder.host(&args).succeeded();
+        outcome.stdout.lines().find(|line| line.starts_with("optimizer")).unwrap_or("none").to_owned()
+    };
+    assert_snapshot!(header("", "plain"), @"none");
+    assert_snapshot!(header(BOTH, "both"), @"optimizer  adamw, its second moment of kept and rejected gradients");
+    assert_snapshot!(header(SGD, "sgd"), @"optimizer  sgd, momentum 0.9");
+}
+
+#[test]
+fn inputs_that_an_optimizer_lacks_are_refused() {
+    let folder = Folder::new();
+    let args = format!("train {CAPO} --set mask.0.moments=host --set train.optimizer=sgd");
+    assert_snapshot!(folder.host(&args).refused(), @"component `capo.curvature` asks for the optimizer's state of the last layer, which is Adam's, but `train.optimizer` is `sgd` (set it to `adamw`, or use the component's own moments)");
+}
+
+#[test]
+fn a_checkpoint_of_another_optimizer_is_refused() {
+    let folder = Folder::new();
+    let _ = folder.train("run", &format!("{FOUR_STEPS} --stop-after 2"));
+    let config = folder.path().join("run/config.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    assert!(!text.contains("optimizer") && !text.contains("second_moment"), "runs of older hosts go on: {text}");
+    std::fs::write(&config, text.replace("[train]\n", "[train]\noptimizer = \"sgd\"\n")).unwrap();
+    let sentence = folder.host("train --resume run --allow-changed-config").refused();
+    assert!(sentence.ends_with("(use a checkpoint of this model and this optimizer)"), "{sentence}");
+}

@@ -1,0 +1,123 @@
+//! Weights in a run: 1 is no weight, 0 is a mask, several multiply, and the rest is theirs as it is a mask's.
+
+use tests::{Folder, RunDir, artifacts};
+
+use crate::FOUR_STEPS;
+
+/// A run with these `[[weight]]` tables and masks of the plugin that does what it is told.
+fn train(folder: &Folder, name: &str, weights: &[&str], masks: &[&str], extra: &str) -> RunDir {
+    let list = |section: &str, sins: &[&str]| {
+        let tables: Vec<String> =
+            sins.iter().map(|sin| format!("{{use=\"misbehave.{section}\",sin=\"{sin}\"}}")).collect();
+        format!("--set {section}=[{}]", tables.join(","))
+    };
+    let lists = format!("{} {}", list("weight", weights), list("mask", masks));
+    folder.train(name, &format!("--plugin libmisbehave.so {lists} --set train.save_steps=1 {FOUR_STEPS} {extra}"))
+}
+
+/// A run with curvature weights and no mask.
+const CURVATURE: &str = "--plugin libcapo.so --set mask=[] --weight capo.curvature-weight";
+
+#[test]
+fn weight_one_is_no_weight() {
+    let folder = Folder::new();
+    let plain = train(&folder, "plain", &[], &["none"], "");
+    let ones = train(&folder, "ones", &["none", "none"], &["none"], "");
+    assert_eq!(plain.weights(), ones.weights());
+    assert_eq!(plain.metric("loss"), ones.metric("loss"));
+    assert_eq!(ones.metric("misbehave.weight/mean"), [1.0; 4]);
+    assert_eq!(ones.metric("misbehave.weight#2/below_one"), [0.0; 4]);
+    assert_eq!(ones.metric("misbehave.weight/weighted_away_gradient_share"), [0.0; 4]);
+}
+
+#[test]
+fn weight_zero_is_a_mask_whatever_is_counted() {
+    for denominator in ["kept", "original"] {
+        let folder = Folder::new();
+        let extra = format!("--set train.mask_denominator={denominator}");
+        let masked = train(&folder, "masked", &[], &["reject_half"], &extra);
+        let weighed = train(&folder, "weighed", &["zero_half"], &[], &extra);
+        assert_eq!(masked.weights(), weighed.weights(), "{denominator}");
+        assert_eq!(masked.metric("mask/rejection_rate"), weighed.metric("mask/rejection_rate"));
+        let away = weighed.metric("misbehave.weight/weighted_away_gradient_share");
+        assert_eq!(masked.metric("misbehave.mask/rejected_gradient_share"), away);
+    }
+}
+
+#[test]
+fn several_multiply_and_scale_the_loss_but_not_what_is_counted() {
+    let folder = Folder::new();
+    let plain = train(&folder, "plain", &[], &[], "");
+    let one = train(&folder, "one", &["half", "double"], &[], "");
+    assert_eq!(plain.weights(), one.weights());
+    let half = train(&folder, "half", &["half"], &[], "--stop-after 1");
+    assert_eq!(half.metric("loss")[0], 0.5 * plain.metric("loss")[0]);
+    assert_eq!(half.metric("grad_norm")[0], 0.5 * plain.metric("grad_norm")[0]);
+    assert_eq!(half.metric("misbehave.weight/mean"), [0.5]);
+    assert_eq!(half.metric("misbehave.weight/below_one"), [1.0]);
+    let away = half.metric("misbehave.weight/weighted_away_gradient_share")[0];
+    assert!((away - 0.75).abs() < 1e-12, "{away}");
+}
+
+#[test]
+fn a_resumed_run_goes_on_with_the_same_bits() {
+    let folder = Folder::new();
+    let whole = train(&folder, "whole", &["stateful", "half"], &["stateful"], "");
+    assert_eq!(whole.metric("misbehave.weight/calls"), [1.0, 2.0, 3.0, 4.0]);
+    for step in 1..4 {
+        let name = format!("stopped-{step}");
+        let _ = train(&folder, &name, &["stateful", "half"], &["stateful"], &format!("--stop-after {step}"));
+        folder.resume(&name).assert_same(&whole);
+    }
+}
+
+#[test]
+fn the_example_weighs() {
+    let library = artifacts::example("surprise-weight", "dev");
+    let keys = "--weight example.surprise-weight --set weight.example.surprise-weight.max_nats=0.5";
+    let run = Folder::new().train("run", &format!("--plugin {} {keys} {FOUR_STEPS}", library.display()));
+    let means = run.metric("example.surprise-weight/mean");
+    assert!(means.iter().all(|mean| (0.5..1.0).contains(mean)), "{means:?}");
+}
+
+#[test]
+fn curvature_weights_move_no_token_further_than_their_bound() {
+    let folder = Folder::new();
+    let soft = CURVATURE;
+    // Without a warm-up, whose first step moves nothing.
+    let rate = "--set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
+    let run = folder.train("run", &format!("{soft} {rate} {FOUR_STEPS} --dump-batches batches"));
+    let means = run.metric("capo.curvature-weight/mean");
+    assert!(means.iter().all(|mean| (0.0..1.0).contains(mean)), "{means:?}");
+    assert_eq!(run.metric("mask/rejection_rate"), [0.0; 4]);
+    // In a replay the same weights come out, and each is what its token's shift says.
+    let batches = "batches/batch-000000.safetensors batches/batch-000001.safetensors";
+    let outcome = folder.host(&format!("replay {soft} --out replayed {batches}")).succeeded();
+    assert!(outcome.stdout.contains("mean weight 0."), "{}", outcome.stdout);
+    let tensors = tests::run_dir::tensors(&folder.path().join("replayed/batch-000000.safetensors"));
+    let (weights, m_f, keep) = (&tensors["weights"], &tensors["capo.curvature-weight/m_f"], &tensors["keep"]);
+    for ((weight, m_f), keep) in weights.iter().zip(m_f).zip(keep) {
+        let expected = if *keep == 0.0 { 0.0 } else { (1e-6_f64 / f64::from(*m_f)).sqrt().min(1.0) as f32 };
+        assert_eq!(*weight, expected, "{m_f}");
+    }
+    let sum: f64 = weights.iter().map(|&weight| f64::from(weight)).sum();
+    let mean = sum / keep.iter().map(|&keep| f64::from(keep)).sum::<f64>();
+    assert!((mean - means[0]).abs() < 1e-9, "{mean} {}", means[0]);
+}
+
+#[test]
+fn thresholds_of_weights_are_swept_like_those_of_masks() {
+    let folder = Folder::new();
+    let soft = CURVATURE;
+    let _ = folder.train("run", &format!("{soft} {FOUR_STEPS} --dump-batches batches"));
+    let sweep = "--sweep weight.0.fisher_threshold=1e-8..1e-2:3 batches/batch-000000.safetensors";
+    let outcome = folder.host(&format!("replay {soft} {sweep}")).succeeded();
+    insta::assert_snapshot!(outcome.stdout.trim_end(), @"
+    `weight.0.fisher_threshold` over 1 batch, 552 tokens
+
+      fisher_threshold    rejected     rate  mean weight
+                  1e-8           0    0.00%        1.000
+                  1e-5           0    0.00%        1.000
+                  1e-2           0    0.00%        1.000
+    ");
+}
