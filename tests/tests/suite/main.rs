@@ -34,6 +34,7 @@ mod rows;
 mod run_directory;
 mod semantics;
 mod snapshots;
+mod step_controls;
 mod sweep;
 mod terminal;
 mod trajectory;

@@ -32,10 +32,11 @@ fn made(point: &str) -> Folder {
     assert_no_checkout(&crate_folder);
     run(&["test", "--offline", "--quiet"]).unwrap();
     run(&["build", "--offline", "--quiet"]).unwrap();
-    let library = target.join("debug").join(format!("libmy_{point}.so"));
+    let file = format!("libmy_{}.so", point.replace('-', "_"));
+    let library = target.join("debug").join(&file);
     let checked = folder.host(&format!("check {}", library.display())).succeeded().stdout;
     assert!(checked.trim_end().ends_with("0 skipped, 0 warning, 0 failed, 0 crashed"), "{checked}");
-    let (_, setting) = said.trim_end().split_once(&format!("libmy_{point}.so ")).expect("it says how to use it");
+    let (_, setting) = said.trim_end().split_once(&format!("{file} ")).expect("it says how to use it");
     let readme = std::fs::read_to_string(crate_folder.join("README.md")).unwrap();
     assert!(readme.contains(setting), "{readme}");
     assert!(!readme.contains("plugin-") && !readme.contains("plugin_name"), "{readme}");
@@ -156,6 +157,14 @@ fn a_reward() {
     let (right, mean) =
         (run.metric("rewards/my-reward.reward/right")[0], run.metric("rewards/my-reward.reward/mean")[0]);
     assert!(0.5 < right && mean < right && right - mean < 0.2, "{right} {mean}");
+}
+
+#[test]
+fn a_step_control() {
+    let run = made("step-control").run_dir("run");
+    // The first step of a warm-up moves nothing.
+    assert_eq!(run.metric("my-step-control.step-control/applied"), [1.0]);
+    assert_eq!(run.metric("my-step-control.step-control/kl"), [0.0]);
 }
 
 #[test]

@@ -220,3 +220,6 @@ impl Measurements for Proposal<'_> {
         self.kl(fraction).map_err(failed)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! Step controls in a run: 1 is no control, 0 leaves every weight, groups move alone, several multiply, and the rest is theirs as it
+//! is a mask's; and what `train.measure_step` says of a step.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use insta::assert_snapshot;
+use tests::{Folder, RunDir, artifacts};
+
+/// Four steps at a rate that moves the policy, the first one included.
+const FOUR_STEPS: &str = "--set train.max_steps=4 --set eval.num_prompts=0 --set train.save_steps=1 \
+    --set train.lr_scheduler_type=constant --set train.warmup_ratio=0 --set train.learning_rate=1e-3";
+const FIRST_STEP: &str = "--stop-after 1";
+
+/// The arguments of a run with these step controls of the plugin that does what it is told.
+fn told(controls: &[&str], extra: &str) -> String {
+    let tables: Vec<String> = controls.iter().map(|keys| format!("{{use=\"misbehave.control\",{keys}}}")).collect();
+    format!("--plugin libmisbehave.so --set step_control=[{}] {FOUR_STEPS} {extra}", tables.join(","))
+}
+
+fn weights(run: &RunDir) -> BTreeMap<String, Vec<f32>> {
+    run.tensors("model.safetensors")
+}
+
+/// The weights that the embedded model starts from.
+fn fresh() -> BTreeMap<String, Vec<f32>> {
+    tests::run_dir::tensors(&artifacts::workspace().join("host/assets/tiny-arithmetic/model.safetensors"))
+}
+
+/// The names of the tensors that differ by a bit.
+fn moved<'a>(a: &'a BTreeMap<String, Vec<f32>>, b: &BTreeMap<String, Vec<f32>>) -> Vec<&'a str> {
+    a.iter().filter(|(name, values)| b[*name] != **values).map(|(name, _)| name.as_str()).collect()
+}
+
+fn assert_near(found: f64, expected: f64, tolerance: f64) {
+    assert!((found - expected).abs() <= tolerance * expected.abs(), "{found}, expected {expected}");
+}
+
+#[test]
+fn scale_one_is_no_control() {
+    let folder = Folder::new();
+    let plain = folder.train("plain", &told(&[], ""));
+    let ones = folder.train("ones", &told(&["sin=\"none\"", "sin=\"measures\""], ""));
+    assert_eq!(plain.weights(), ones.weights());
+    for name in ["loss", "reward", "entropy", "grad_norm"] {
+        assert_eq!(plain.metric(name), ones.metric(name), "{name}");
+    }
+    for name in ["misbehave.control/applied", "misbehave.control#2/applied", "step_control/applied"] {
+        assert_eq!(ones.metric(name), [1.0; 4], "{name}");
+    }
+}
+
+#[test]
+fn scale_zero_leaves_every_weight() {
+    let folder = Folder::new();
+    let still = folder.train("still", &told(&["sin=\"none\",scale=0.0"], ""));
+    assert_eq!(moved(&weights(&still), &fresh()), [""; 0]);
+    assert_eq!(still.metric("step_control/applied"), [0.0; 4]);
+    assert_eq!(still.metric("step_skipped"), [0.0; 4]);
+    let moments = still.tensors("optimizer.safetensors");
+    assert_eq!(moments["steps_taken"], [4.0], "the moments stay as the steps made them");
+    assert!(moments["exp_avg/lm_head.weight"].iter().any(|moment| *moment != 0.0));
+}
+
+#[test]
+fn moments_go_back_where_a_control_says_so() {
+    let folder = Folder::new();
+    let none = "sin=\"none\",scale=0.0";
+    let back = folder.train("back", &told(&["sin=\"none\",restores_moments=true", none], ""));
+    assert_eq!(moved(&weights(&back), &fresh()), [""; 0]);
+    let moments = back.tensors("optimizer.safetensors");
+    assert!(moments.values().flatten().all(|moment| *moment == 0.0), "steps taken included");
+    assert_eq!(back.metric("step_skipped"), [1.0; 4]);
+    // A step of which something is left is a step.
+    let half = folder.train("half", &told(&["sin=\"none\",restores_moments=true,scale=0.5"], ""));
+    let other = folder.train("other", &told(&["sin=\"none\",scale=0.5"], ""));
+    assert_eq!(half.weights(), other.weights());
+}
+
+#[test]
+fn a_group_is_scaled_alone() {
+    let folder = Folder::new();
+    let (before, plain) = (fresh(), weights(&folder.train("plain", &told(&[], FIRST_STEP))));
+    let of_group = |group: &str, tensor: &str| match group.strip_prefix("block.") {
+        Some(block) => tensor.starts_with(&format!("model.layers.{block}.")),
+        None if group == "embedding" => tensor == "model.embed_tokens.weight",
+        None => ["lm_head.weight", "model.norm.weight"].contains(&tensor),
+    };
+    for group in ["embedding", "block.0", "block.1", "last_layer"] {
+        let run = folder.train(group, &told(&[&format!("sin=\"none\",scale=0.25,group=\"{group}\"")], FIRST_STEP));
+        let scaled = weights(&run);
+        for (tensor, values) in &scaled {
+            for ((w, w0), w1) in values.iter().zip(&before[tensor]).zip(&plain[tensor]) {
+                let expected = if of_group(group, tensor) { w0 + 0.25 * (w1 - w0) } else { *w1 };
+                assert_eq!(*w, expected, "{group}: {tensor}");
+            }
+        }
+        let applied = run.metric("step_control/applied")[0];
+        assert!(0.3 < applied && applied < 1.0, "{group}: {applied}");
+    }
+    let sentence = folder.host(&format!("train {}", told(&["sin=\"none\",group=\"head\""], ""))).failed();
+    assert!(sentence.ends_with("component `misbehave.control`: there is no group `head`"), "{sentence}");
+}
+
+#[test]
+fn several_multiply_and_see_what_those_before_left() {
+    let folder = Folder::new();
+    let plain = folder.train("plain", &told(&["sin=\"measures\""], FIRST_STEP));
+    let both = folder.train("both", &told(&["sin=\"none\",scale=0.5", "sin=\"measures\",scale=0.5"], FIRST_STEP));
+    assert_eq!(both.metric("misbehave.control/applied"), [0.5]);
+    assert_eq!(both.metric("misbehave.control#2/applied"), [0.5]);
+    assert_eq!(both.metric("step_control/applied"), [0.25]);
+    let number = |run: &RunDir, name: &str| run.metric(name)[0];
+    for (name, power) in [("norm", 1), ("fisher", 2), ("norm/block.1", 1)] {
+        let (whole, half) = (format!("misbehave.control/{name}"), format!("misbehave.control#2/{name}"));
+        assert_near(number(&both, &half), 0.5_f64.powi(power) * number(&plain, &whole), 1e-4);
+    }
+    let (before, whole, quarter) = (fresh(), weights(&plain), weights(&both));
+    for (tensor, values) in &quarter {
+        for ((w, w0), w1) in values.iter().zip(&before[tensor]).zip(&whole[tensor]) {
+            assert!((w - (w0 + 0.25 * (w1 - w0))).abs() <= 3e-7 * w0.abs().max(1e-3), "{tensor}");
+        }
+    }
+}
+
+#[test]
+fn what_is_measured_fits_together() {
+    let folder = Folder::new();
+    let whole = folder.train("whole", &told(&["sin=\"measures\""], FIRST_STEP));
+    let number = |run: &RunDir, name: &str| run.metric(&format!("misbehave.control/{name}"))[0];
+    let groups = ["embedding", "block.0", "block.1", "last_layer"];
+    let norm = groups.map(|group| number(&whole, &format!("norm/{group}")).powi(2)).iter().sum::<f64>().sqrt();
+    assert_near(number(&whole, "norm"), norm, 1e-12);
+    let count: f64 = groups.map(|group| number(&whole, &format!("parameters/{group}"))).iter().sum();
+    assert_eq!(count, fresh().values().map(Vec::len).sum::<usize>() as f64);
+    // Adam's first step is as long in every weight whose gradient is not tiny.
+    assert!(norm < 1e-3 * count.sqrt() && norm > 0.5e-3 * count.sqrt(), "{norm}");
+    let (kl, head) = (number(&whole, "kl"), number(&whole, "last_layer_kl"));
+    assert!(kl > 1e-3 && head > 0.0 && head < 0.1 * kl, "{kl} {head}");
+    assert_ne!(number(&whole, "kl_of_one"), number(&whole, "kl_of_quarter"));
+    // Split otherwise, sums are added in another order.
+    for split in [24, 16, 6] {
+        let args = format!(
+            "--set train.per_device_train_batch_size={split} --set train.gradient_accumulation_steps={}",
+            48 / split
+        );
+        let parts = folder.train(&split.to_string(), &told(&["sin=\"measures\""], &format!("{args} {FIRST_STEP}")));
+        for name in ["norm", "fisher", "last_layer_kl", "kl_of_one", "kl_of_quarter", "kl"] {
+            assert_near(number(&parts, name), number(&whole, name), 1e-3);
+        }
+    }
+}
+
+#[test]
+fn threads_change_no_bit() {
+    let governed =
+        format!("--plugin libgovernor.so --set step_control.0.every=2 {FOUR_STEPS} --set train.measure_step=1");
+    let one = Folder::new().env("RAYON_NUM_THREADS", "1").env("CANDLE_NUM_THREADS", "1");
+    let many = Folder::new().env("RAYON_NUM_THREADS", "3").env("CANDLE_NUM_THREADS", "3");
+    one.train("run", &governed).assert_same_files(&many.train("run", &governed));
+}
+
+#[test]
+fn a_resumed_run_goes_on_with_the_same_bits() {
+    let governor = "--plugin libgovernor.so --set step_control.0.every=3 --step-control governor.last-layer";
+    let stateful = told(&["sin=\"stateful\""], "");
+    for args in [format!("{governor} {FOUR_STEPS} --set train.max_steps=7 --set train.measure_step=2"), stateful] {
+        let folder = Folder::new();
+        let whole = folder.train("whole", &args);
+        for step in 1..whole.metrics().len() {
+            let name = format!("stopped-{step}");
+            let _ = folder.train(&name, &format!("{args} --stop-after {step}"));
+            folder.resume(&name).assert_same_files(&whole);
+        }
+    }
+}
+
+/// Runs into `sin` in the third step, then goes on without it, as if it had not been; the sentence.
+fn committed(sin: &str, whole: &RunDir) -> String {
+    let folder = Folder::new();
+    let args = told(&[&format!("sin=\"{sin}\",at_step=2")], "");
+    let sentence = folder.host(&format!("train --output-dir run {args}")).failed();
+    assert_eq!(folder.run_dir("run").checkpoints().last(), Some(&2), "{sin}");
+    let folder = folder.env("MISBEHAVE_OFF", "1");
+    folder.resume("run").assert_same(whole);
+    sentence
+}
+
+#[test]
+fn what_breaks_a_rule_is_told() {
+    let folder = Folder::new();
+    let whole = folder.train("whole", &told(&["sin=\"none\""], ""));
+    let sins = ["panic", "panic_in_save", "error", "longer", "negative", "nan", "reserved_name", "asks_too_much"];
+    let sentences = sins.iter().fold(String::new(), |mut text, sin| {
+        writeln!(text, "{sin}: {}", committed(sin, &whole)).unwrap();
+        text
+    });
+    assert_snapshot!(sentences, @r"
+    panic: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.control`: panicked in `control`: control panics at step 2
+    panic_in_save: the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.control`: panicked in `save`: save panics
+    error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.control`: control gives up (as it was told to)
+    longer: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.control`: the scale of `embedding` is 1.5 (it must be between 0 and 1)
+    negative: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.control`: the scale of `block.0` is -0.5 (it must be between 0 and 1)
+    nan: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.control`: the scale of `embedding` is NaN (it must be between 0 and 1)
+    reserved_name: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.control`: recorded `applied`, which is the host's own number here (give it another name)
+    asks_too_much: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.control`: asked for the KL on 1.5 of the batch (it must be above 0 and at most 1)
+    ");
+    let refused = folder.host(&format!("train --output-dir refused {}", told(&["sin=\"unknown_input\""], "")));
+    assert_snapshot!(refused.refused(), @"component `misbehave.control` asks for inputs 0x10000000000, which this host does not know (use a newer host, or an older plugin)");
+    // Measuring computes the last layer's data; a control that did not ask does not see it.
+    let _ = folder.train("peek", &told(&["sin=\"peek\""], "--set train.measure_step=1"));
+}
+
+#[test]
+fn governed_steps_keep_to_their_target() {
+    let folder = Folder::new();
+    let run = folder.train("run", &format!("--plugin libgovernor.so {FOUR_STEPS} --set train.measure_step=1"));
+    let config = std::fs::read_to_string(run.path().join("config.toml")).unwrap();
+    assert!(config.contains("recipe = \"governed-grpo\"") && config.contains("use = \"governor.kl\""), "{config}");
+    assert!(run.metric("governor.kl/kl").iter().all(|&kl| kl > 1e-4), "ungoverned steps are too long");
+    for kl in run.metric("step/kl") {
+        assert!(3e-6 < kl && kl < 3e-4, "{kl}: measured on other completions, it is near 3e-5");
+    }
+    let forward_free = "--set step_control.0.every=10 --set step_control.0.target=1e-4";
+    let run = folder.train("free", &format!("--plugin libgovernor.so {FOUR_STEPS} {forward_free}"));
+    assert_eq!(run.metric("governor.kl/kl").len(), 1, "measured once");
+    assert_eq!(run.metric("governor.kl/predicted_kl").len(), 3);
+}
+
+#[test]
+fn a_step_can_be_measured_without_changing_it() {
+    let folder = Folder::new();
+    let plain = folder.train("plain", &told(&[], ""));
+    let measured = folder.train("measured", &told(&[], "--set train.measure_step=2"));
+    assert_eq!(plain.weights(), measured.weights());
+    let names = ["kl", "last_layer_kl", "update_norm", "unused_head_update", "tail_mass", "kept_advantage"];
+    let lines = measured.metrics();
+    for name in names.map(|name| format!("step/{name}")) {
+        let there: Vec<bool> = lines.iter().map(|line| line.contains_key(&name)).collect();
+        assert_eq!(there, [false, true, false, true], "{name}");
+        assert!(measured.metric(&name).iter().all(|value| value.is_finite()), "{name}");
+    }
+    let number = |name: &str| measured.metric(&format!("step/{name}"))[0];
+    assert!(number("last_layer_kl") < number("kl"));
+    assert!(number("unused_head_update") > 0.0 && number("unused_head_update") < number("update_norm"));
+    // The whole vocabulary is in the top.
+    assert!(number("tail_mass") < 1e-5);
+    let narrow = folder.train("narrow", &told(&[], "--set train.measure_step=2 --set train.last_layer_top_k=1"));
+    let tail = narrow.metric("step/tail_mass")[0];
+    assert!(0.001 < tail && tail < 0.5, "{tail}");
+}
