@@ -1,6 +1,7 @@
 //! What a reduction gives to the backward passes.
 
 use capo_loader::mask::Keep;
+use capo_loader::weight::Weighed;
 use capo_plugin::{Denominator, OptimizerInfo, OptimizerKind, Reduction};
 use host::model::Sequences;
 use host::stages::backward::{Reduced, reduce};
@@ -55,7 +56,9 @@ fn reduced(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, 
         optimizer,
     };
     let batch = batch();
-    reduce(&batch, &info, &keep(&batch, rejected)).unwrap()
+    let keep = keep(&batch, rejected);
+    let weights = keep.keep.iter().map(|&keep| f32::from(keep)).collect();
+    reduce(&batch, &info, &keep, &Weighed { weights, given: Vec::new() }).unwrap()
 }
 
 const BOTH: OptimizerKind = OptimizerKind::ADAMW_KEPT_AND_REJECTED;

@@ -8,6 +8,7 @@ mod check_sins;
 mod cli;
 mod composition;
 mod config;
+mod context;
 mod cuda;
 mod cuda_state;
 mod damage;
