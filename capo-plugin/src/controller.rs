@@ -27,7 +27,7 @@ pub trait Measurements {
     ///
     /// When there is no second moment, or the device fails.
     fn fisher(&mut self) -> Result<f64, PluginError>;
-    /// Mean KL divergence that the last layer's part alone would cause, nats.
+    /// Mean KL divergence that the output matrix's part alone would cause, nats.
     ///
     /// # Errors
     ///

@@ -108,8 +108,8 @@ impl<'a> Update<'a> {
         self.measure.fisher()
     }
 
-    /// KL divergence in nats, old policy to new, that the last layer's part of Δ alone would cause: exact over the vocabulary, mean
-    /// over the batch's completion tokens. No forward pass but the last layer's.
+    /// KL divergence in nats, old policy to new, that Δ of the output matrix alone would cause: exact over the vocabulary, mean over
+    /// the batch's completion tokens. No forward pass but the last layer's.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! What a step did, in numbers: the metrics `step/...`, every `train.measure_step` steps.
 
 use anyhow::{Context, Result};
-use candle_core::DType;
+use candle_core::{DType, Tensor};
 
 use super::batch::StepBatch;
 use super::measure::Proposal;
@@ -39,20 +39,22 @@ pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch,
 
 /// Probability outside the top K, mean over completion tokens, under the old policy.
 fn tail_mass(batch: &StepBatch, temperature: f64) -> Result<f64> {
-    let inside = match batch.last_layer().context("the last layer's data was not kept")? {
+    // What is left of rounding may lie below 0.
+    let outside: f64 = match batch.last_layer().context("the last layer's data was not kept")? {
         LastLayer::Host(data) => {
+            let tokens = data.topk_logits.chunks(data.k.max(1)).zip(&data.logsumexp).zip(&batch.completion_mask);
             let of_token = |(logits, lse): (&[f32], &f32)| {
                 logits.iter().map(|z| (f64::from(*z) / temperature - f64::from(*lse)).exp()).sum::<f64>()
             };
-            data.topk_logits.chunks(data.k.max(1)).zip(&data.logsumexp).map(of_token).collect::<Vec<_>>()
+            tokens.filter(|(_, mask)| **mask == 1).map(|(token, _)| (1.0 - of_token(token)).max(0.0)).sum()
         }
         LastLayer::Device(data) => {
             let logits = (data.topk_logits.to_dtype(DType::F64)? / temperature)?;
-            logits.broadcast_sub(&data.logsumexp.to_dtype(DType::F64)?.unsqueeze(1)?)?.exp()?.sum(1)?.to_vec1()?
+            let logps = logits.broadcast_sub(&data.logsumexp.to_dtype(DType::F64)?.unsqueeze(1)?)?;
+            let outside = logps.exp()?.sum(1)?.affine(-1.0, 1.0)?.relu()?;
+            let mask = Tensor::from_slice(&batch.completion_mask, batch.completion_mask.len(), outside.device())?;
+            (outside * mask.to_dtype(DType::F64)?)?.sum_all()?.to_scalar()?
         }
     };
-    let real = || inside.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
-    // What is left of rounding may lie below 0.
-    let outside = real().map(|(inside, _)| (1.0 - inside).max(0.0)).sum::<f64>();
-    Ok(outside / real().count().max(1) as f64)
+    Ok(outside / batch.completion_tokens().max(1) as f64)
 }

@@ -20,16 +20,25 @@ fn target() -> f64 {
 }
 
 impl StepControl for KlLimit {
-    fn control(&mut self, ctx: &mut Ctx, _: &Batch, update: &mut Update) -> Result<(), PluginError> {
+    fn control(
+        &mut self,
+        ctx: &mut Ctx,
+        _: &Batch,
+        update: &mut Update,
+    ) -> Result<(), PluginError> {
         let kl = update.measure_kl(0.125)?;
         ctx.record("kl", kl);
         // The KL grows with the square of the step's length.
-        update.scale(if kl.is_finite() { (self.target / kl).sqrt().min(1.0) } else { 0.0 });
+        let scale = (self.target / kl).sqrt().min(1.0);
+        update.scale(if kl.is_finite() { scale } else { 0.0 });
         Ok(())
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        if self.target > 0.0 { Ok(()) } else { Err("`target` must be above 0".into()) }
+        if self.target > 0.0 {
+            return Ok(());
+        }
+        Err("`target` must be above 0".into())
     }
 }
 

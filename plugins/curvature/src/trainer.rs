@@ -1,27 +1,22 @@
 //! The step of the trainer's own optimizer, for components that are no mask.
 
-use capo_core::{Loss, Step};
+use capo_core::Step;
 use capo_plugin::prelude::*;
 
 use crate::optimizer::Optimizer;
 use crate::predictor::{layer, loss, policy};
 
-/// The core's view of the step that the trainer's optimizer takes on `batch`, with `advantages` `[B, T]` and the loss's `derivatives`
-/// `[B, T]` by each token's log-probability in place of the batch's.
+/// The core's view of the step that the trainer's optimizer takes on `batch`; nothing is copied.
 ///
 /// # Errors
 ///
 /// When the batch lacks the last layer's data, or the core does not model the trainer's reduction or optimizer.
-pub fn trainer_step<'a>(
-    batch: &Batch<'a>,
-    advantages: &'a [f32],
-    derivatives: Option<&'a [f32]>,
-) -> Result<Step<'a>, PluginError> {
+pub fn trainer_step<'a>(batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
     Ok(Step {
         batch: layer(batch, batch.last_layer()?)?,
-        advantages,
+        advantages: batch.advantages,
         policy: policy(batch),
-        loss: Loss { derivatives, ..loss(batch)? },
+        loss: loss(batch)?,
         optimizer: Optimizer::of_trainer().model(batch)?,
         learning_rate: batch.optimizer.learning_rate,
         moments: None,

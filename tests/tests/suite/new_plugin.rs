@@ -161,7 +161,8 @@ fn a_reward() {
 
 #[test]
 fn a_step_control() {
-    let run = made("step-control").run_dir("run");
+    let folder = made("step-control");
+    let run = folder.run_dir("run");
     // The first step of a warm-up moves nothing.
     assert_eq!(run.metric("my-step-control.step-control/applied"), [1.0]);
     assert_eq!(run.metric("my-step-control.step-control/kl"), [0.0]);

@@ -113,7 +113,7 @@ fn the_kl_divergence_is_that_of_a_dense_computation_for_steps_of_every_size() {
                 // Features of fewer rows at a time are added up in another order: some 1e-7 of them, a share of a step as small.
                 for micro_batch in [1, 2, 3] {
                     let parts = case.proposal(micro_batch).kl(fraction).unwrap();
-                    assert_near(parts, found, 1e-8 / size + 1e-6, &format!("{micro_batch} at a time"));
+                    assert_near(parts, found, 3e-8 / size + 1e-6, &format!("{micro_batch} at a time"));
                 }
             }
             // By the head alone the features stay.
