@@ -65,3 +65,73 @@ impl TokenWeight for CurvatureWeight {
         self.predictor.load(state)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use capo_plugin::testing::{self, Fixture};
+    use capo_plugin::{OptimizerInfo, OptimizerKind};
+
+    fn weighed(table: &str, fixture: &Fixture) -> testing::Weighed {
+        fixture.weigh(&mut testing::weight::<CurvatureWeight>(table).unwrap()).unwrap()
+    }
+
+    fn fixture() -> Fixture {
+        Fixture::new(4, 6).lengths(&[6, 3, 0, 5])
+    }
+
+    /// The shifts themselves are proved by brute force in `capo-core`; at unit advantage they are those of a batch whose advantages are
+    /// all 1, and whose loss has the derivative of such a one.
+    #[test]
+    fn unit_advantage_is_what_a_batch_of_ones_has() {
+        for semantics in ["paper", "exact", "authors"] {
+            let table =
+                |signal: &str| format!("semantics = \"{semantics}\"\nsignal = \"{signal}\"\nbatch_shifts = false");
+            let ones = fixture().advantages(&[1.0; 24]).losses(&[-1.0; 24], &[-1.0; 24]).lengths(&[6, 3, 0, 5]);
+            let (unit, own) = (weighed(&table("unit"), &fixture()), weighed(&table("advantage"), &ones));
+            assert_eq!((&unit.weights, &unit.records.tokens), (&own.weights, &own.records.tokens), "{semantics}");
+            let other = weighed(&table("advantage"), &fixture());
+            assert_ne!(unit.weights, other.weights, "{semantics}");
+        }
+    }
+
+    #[test]
+    fn a_weight_is_the_share_of_a_step_that_stays_within_the_bound() {
+        let open = weighed("fisher_threshold = 1e9", &fixture());
+        assert_eq!(
+            open.weights,
+            fixture().batch().completion_mask.iter().map(|&mask| f32::from(mask)).collect::<Vec<_>>()
+        );
+        let m_f = &open.records.tokens.iter().find(|(name, _)| name == "m_f").unwrap().1;
+        let worst = m_f.iter().copied().fold(0.0, f32::max);
+        let narrow = weighed(&format!("fisher_threshold = {}", worst / 4.0), &fixture());
+        let least = narrow.weights.iter().copied().filter(|&weight| weight > 0.0).fold(1.0, f32::min);
+        assert!((least - 0.5).abs() < 1e-6, "{least}");
+        assert_eq!(narrow.records.number("rejected_not_finite"), Some(0.0));
+    }
+
+    #[test]
+    fn own_moments_take_in_what_the_weights_left_of_the_gradient() {
+        let state = |weight: f32, kind: OptimizerKind| {
+            let optimizer = OptimizerInfo { kind, ..fixture().batch().optimizer };
+            let (fixture, mut component) =
+                (fixture().optimizer(optimizer), testing::weight::<CurvatureWeight>("").unwrap());
+            let weights: Vec<f32> =
+                fixture.batch().completion_mask.iter().map(|&mask| weight * f32::from(mask)).collect();
+            fixture.weighed_step_end(&mut component, &weights, true).unwrap();
+            component.save().unwrap()
+        };
+        let [plain, both] = [OptimizerKind::ADAMW, OptimizerKind::ADAMW_KEPT_AND_REJECTED];
+        assert_ne!(state(0.5, plain), state(1.0, plain));
+        assert_eq!(state(1.0, both), state(1.0, plain), "nothing is weighted away");
+        assert_ne!(state(0.5, both), state(0.5, plain));
+    }
+
+    #[test]
+    fn bounds_that_are_none_are_refused() {
+        let say = |table: &str| testing::weight::<CurvatureWeight>(table).err().unwrap().to_string();
+        assert_eq!(say("fisher_threshold = 0"), "`fisher_threshold` is 0 (it must be finite and above 0)");
+        assert!(say("hessian_threshold = 1").starts_with("unknown key `hessian_threshold`"));
+        assert!(say("signal = \"two\"").contains("unknown variant `two`, expected `advantage` or `unit`"));
+    }
+}
