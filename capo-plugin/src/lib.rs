@@ -1,10 +1,10 @@
-//! Write rewards, advantage estimators, objectives and gradient masks for reinforcement learning of language models, as shared
-//! libraries that a trainer loads at run time. The library keeps loading in trainers that are built later.
+//! Write rewards, advantage estimators, objectives, gradient masks, token weights and step controls for reinforcement learning of
+//! language models, as shared libraries that a trainer loads at run time. The library keeps loading in trainers that are built later.
 //!
 //! # A mask in ten minutes
 //!
-//! A training step runs **rollout → advantage → objective → mask → backward → step**. A *component* takes the place of one
-//! of the three in the middle, or scores the completions at the end of the rollout:
+//! A training step runs **rollout → advantage → objective → mask → backward → step**. A *component* takes part at one of six
+//! points of it:
 //!
 //! | point | trait | what it does |
 //! |---|---|---|
@@ -12,6 +12,8 @@
 //! | `[advantage]` | [`AdvantageEstimator`] | rewards `[B]` to advantages `[B, T]` |
 //! | `[objective]` | [`Objective`] | advantages and log-probabilities to a loss per token and its derivative |
 //! | `[[mask]]` | [`PreBackwardMask`] | clears the tokens that must not reach the backward pass |
+//! | `[[weight]]` | [`TokenWeight`] | a factor for each token that the masks left, on its loss and derivative |
+//! | `[[step_control]]` | [`StepControl`] | how much of the step that the optimizer proposes is taken |
 //!
 //! `host new-plugin NAME` makes a crate with all of the following. By hand: make a library crate, and depend on this one and
 //! on serde:
@@ -73,6 +75,31 @@
 //! where the trainer runs on a GPU, these tensors lie there ([`Tensor::device`]). A reward sees a [`Rollout`]
 //! instead: prompt and completion as text, and what the dataset's row says, as in `completion.column::<u32>("level")`.
 //!
+//! With `Inputs::ROLLOUT_CONTEXT`, [`Ctx::rollout_context`] lends what the rollout knows besides: prompt ids, the completions' text and
+//! each token's part of it, what every reward function gave, the log-probabilities under the sampler's own distribution, and how
+//! many steps old all of it is. It is the host's memory, good until the call returns:
+//!
+//! ```
+//! # use capo_plugin::prelude::*;
+//! # struct Drift { max_nats: f32 }
+//! impl PreBackwardMask for Drift {
+//!     fn inputs(&self) -> Inputs {
+//!         Inputs::OLD_LOGPS | Inputs::ROLLOUT_CONTEXT
+//!     }
+//!
+//!     fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+//!         let context = ctx.rollout_context()?;
+//!         for (i, old) in batch.old_logps()?.iter().enumerate() {
+//!             keep[i] &= u8::from((old - context.sampler_logps()[i]).abs() <= self.max_nats);
+//!         }
+//!         Ok(())
+//!     }
+//! }
+//! ```
+//!
+//! A step control also gets the proposed [`Update`]: norms by group of parameters, Adam's estimate of what it costs, and KL
+//! divergences of the policy before and after, each computed when it is asked for.
+//!
 //! # Keys
 //!
 //! serde reads them and refuses unknown ones; `validate` refuses values that are out of range or do not go together. [`register!`] takes
@@ -93,7 +120,8 @@
 //! # Recipes
 //!
 //! [`recipe!`] attaches a default choice of components, so that `--plugin` alone selects a method; it may also set defaults of
-//! `[train]`, `[rollout]` and `[[reward]]`.
+//! `[train]`, `[rollout]` and `[[reward]]`. Of several recipes in one plugin, `NAME-...` beside `NAME` are variants: `--plugin` alone takes
+//! `NAME`, `--set recipe=NAME-...` another.
 //!
 //! # Tests
 //!
@@ -103,7 +131,7 @@
 //!
 //! # What stays stable
 //!
-//! The types of [`abi`] never change; new capabilities arrive under new extension ids. A plugin built with one compiler,
+//! The types of [`abi`] and its siblings never change; new capabilities arrive under new extension ids. A plugin built with one compiler,
 //! profile or 1.x version of this crate loads in a host built with another.
 
 #![deny(missing_docs)]
