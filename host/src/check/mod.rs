@@ -107,7 +107,8 @@ impl Session<'_> {
             Ok(Reply::Refused(sentence)) => bail!("{sentence}"),
             Ok(Reply::Components(components)) => {
                 let count = |point: &str| components.iter().filter(|component| component.point == point).count();
-                let counts = Point::ALL.map(|point| format!("{} {}", count(point.name()), point.name()));
+                let counts =
+                    Point::ALL.map(|point| format!("{} {}", count(point.name()), point.name().replace('_', " ")));
                 Ok((Outcome::success(format!("it loads and offers {}", counts.join(", "))), components, seconds))
             }
             Ok(other) => bail!("unexpected answer {other:?}"),

@@ -101,7 +101,7 @@ fn a_whole_report() {
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
     assert_snapshot!(redacted(&outcome.stdout), @"
     library BUILD/libmisbehave.so
-      entry-point         success  it loads and offers 1 reward, 1 advantage, 1 objective, 1 mask
+      entry-point         success  it loads and offers 1 reward, 1 advantage, 1 objective, 1 mask, 1 weight, 1 step control
       load-time           success  loading it is N ms of work
       panic-strategy      success  panics unwind, and end no process
       unknown-extensions  success  ids that do not exist are answered with none
@@ -213,9 +213,62 @@ fn a_whole_report() {
       stdout-quiet        failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       call-time           failed   the batch has no entry 0
 
-    not checked, for want of what the lines above ask for: misbehave.objective, misbehave.reward
+    weight misbehave.weight
+      creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.weight.KEY=VALUE`)
+      empty-config        success  it says what is missing: missing field `sin`
+      unknown-key         success  it is refused with a sentence
+      key-docs            success  no key is described (`register!` takes a list, for `host plugins --verbose`)
+      wrong-type          success  it is refused with a sentence, under each key
+      malformed-config    success  text that is no table is refused with a sentence
+      known-inputs        skipped  the component could not be built
+      group-of-one        skipped  the component could not be built
+      one-token           skipped  the component could not be built
+      one-completion      skipped  the component could not be built
+      rows-of-padding     skipped  the component could not be built
+      outputs-finite      skipped  the component could not be built
+      record-names        skipped  the component could not be built
+      weight-of-dropped   skipped  the component could not be built
+      deterministic       skipped  the component could not be built
+      permutation         skipped  the component could not be built
+      padding-content     skipped  the component could not be built
+      save-load           skipped  the component could not be built
+      foreign-state       skipped  the component could not be built
+      state-growth        skipped  the component could not be built
+      key-values          skipped  the component could not be built
+      panics-contained    skipped  the component could not be built
+      threads             skipped  the component could not be built
+      stdout-quiet        skipped  the component could not be built
+      call-time           skipped  the component could not be built
 
-    checks: 48 success, 38 skipped, 0 warning, 17 failed, 0 crashed
+    step_control misbehave.control
+      creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.control.KEY=VALUE`)
+      empty-config        success  it says what is missing: missing field `sin`
+      unknown-key         success  it is refused with a sentence
+      key-docs            success  no key is described (`register!` takes a list, for `host plugins --verbose`)
+      wrong-type          success  it is refused with a sentence, under each key
+      malformed-config    success  text that is no table is refused with a sentence
+      known-inputs        skipped  the component could not be built
+      group-of-one        skipped  the component could not be built
+      one-token           skipped  the component could not be built
+      one-completion      skipped  the component could not be built
+      rows-of-padding     skipped  the component could not be built
+      outputs-finite      skipped  the component could not be built
+      record-names        skipped  the component could not be built
+      deterministic       skipped  the component could not be built
+      permutation         skipped  the component could not be built
+      padding-content     skipped  the component could not be built
+      save-load           skipped  the component could not be built
+      foreign-state       skipped  the component could not be built
+      state-growth        skipped  the component could not be built
+      key-values          skipped  the component could not be built
+      panics-contained    skipped  the component could not be built
+      threads             skipped  the component could not be built
+      stdout-quiet        skipped  the component could not be built
+      call-time           skipped  the component could not be built
+
+    not checked, for want of what the lines above ask for: misbehave.control, misbehave.objective, misbehave.reward, misbehave.weight
+
+    checks: 58 success, 77 skipped, 0 warning, 17 failed, 0 crashed
     ");
 }
 
@@ -274,7 +327,7 @@ fn recipes_are_checked() {
     assert_snapshot!(outcome.stdout, @"
     library BUILD/libbad_recipes.so
       component-ids       warning  it offers no component (call `register!`)
-      recipes             failed   recipe `meddling` has a section `model` (it may hold `advantage`, `objective`, `mask`)
+      recipes             failed   recipe `meddling` has a section `model` (it may hold `advantage`, `objective`, `mask`, `weight`, `step_control`)
 
     checks: 0 success, 0 skipped, 1 warning, 1 failed, 0 crashed
     ");
@@ -300,9 +353,14 @@ fn random_batches_and_one_of_them_again() {
     assert_snapshot!(last_line(&outcome), @"  fuzz                crashed  its process was ended by signal 6 (SIGABRT) (run it alone with `--reproduce misbehave.mask@7.113`)");
 }
 
-/// The last line about a check.
+/// The last line about a check that was done.
 fn last_line(outcome: &Outcome) -> String {
-    outcome.stdout.lines().rfind(|line| line.starts_with("  ")).unwrap_or_else(|| panic!("{outcome:#?}")).to_owned()
+    outcome
+        .stdout
+        .lines()
+        .rfind(|line| line.starts_with("  ") && !line.contains("skipped"))
+        .unwrap_or_else(|| panic!("{outcome:#?}"))
+        .to_owned()
 }
 
 #[test]
@@ -313,7 +371,7 @@ fn as_json() {
     let [first, last] = [checks.first().unwrap(), checks.last().unwrap()];
     assert_eq!(first["check"], "entry-point");
     assert_eq!((&first["component"], &first["point"]), (&Value::Null, &Value::Null));
-    assert_eq!((&last["component"], &last["point"]), (&"capo.curvature".into(), &"mask".into()));
+    assert_eq!((&last["component"], &last["point"]), (&"capo.curvature-weight".into(), &"weight".into()));
     assert_eq!(last["status"], "success");
     assert!(last["sentence"].is_string() && last["seconds"].is_f64());
     assert_eq!(report["summary"]["failed"], 0);
@@ -325,7 +383,7 @@ fn as_json() {
 fn what_cannot_be_asked() {
     let folder = Folder::new();
     assert_snapshot!(folder.host("check libcapo.so --only permutations").refused(), @"there is no check `permutations` (did you mean `permutation`?)");
-    assert_snapshot!(folder.host("check libcapo.so --set capo.curvatur.fisher_threshold=1").refused(), @"`--set capo.curvatur.fisher_threshold=1` names no component (write `--set COMPONENT.KEY=VALUE` with one of `capo.advantage`, `capo.objective`, `capo.curvature`)");
+    assert_snapshot!(folder.host("check libcapo.so --set capo.curvatur.fisher_threshold=1").refused(), @"`--set capo.curvatur.fisher_threshold=1` names no component (write `--set COMPONENT.KEY=VALUE` with one of `capo.advantage`, `capo.objective`, `capo.curvature`, `capo.curvature-weight`)");
     assert_snapshot!(folder.host("check libcapo.so --reproduce capo.curvature").refused(), @"`--reproduce capo.curvature` is no case (write `COMPONENT@SEED.CASE`, as `--fuzz` printed it)");
     assert_snapshot!(folder.host("check libcapo.so --reproduce capo.curvatur@1.2").refused(), @"`--reproduce` names `capo.curvatur`, which the library does not offer (did you mean `capo.curvature`?)");
     assert_snapshot!(folder.host("check libnone.so").refused().split(';').next().unwrap(), @"plugin `libnone.so` was not found");
@@ -334,7 +392,8 @@ fn what_cannot_be_asked() {
 #[test]
 fn a_word_that_toml_takes_for_a_number() {
     let folder = Folder::new();
-    let others = "--set misbehave.reward.sin=none --set misbehave.objective.sin=none --set misbehave.mask.sin=none";
+    let others = "--set misbehave.reward.sin=none --set misbehave.objective.sin=none --set misbehave.mask.sin=none \
+        --set misbehave.weight.sin=none --set misbehave.control.sin=none";
     let checked = |sin: &str| {
         let args = format!("check libmisbehave.so {others} --set misbehave.advantage.sin={sin} --only creation");
         folder.host(&args).succeeded().stdout
@@ -345,6 +404,6 @@ fn a_word_that_toml_takes_for_a_number() {
 #[test]
 fn the_checks_are_listed() {
     let listed = Folder::new().host("check --list").succeeded().stdout;
-    assert_eq!(listed.lines().count(), 36);
+    assert_eq!(listed.lines().count(), 37);
     assert!(listed.lines().all(|line| line.split_whitespace().count() > 3), "{listed}");
 }

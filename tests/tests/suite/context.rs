@@ -26,7 +26,7 @@ fn the_samplers_log_probabilities_are_its_own() {
     for extra in ["--set train.loss_temperature=0.9 --set rollout.top_k=3", "--set train.loss_temperature=1.0"] {
         let (_folder, other) = train(extra);
         let farthest = other.metric("misbehave.mask/farthest");
-        assert!(farthest.iter().all(|far| *far > 1e-2), "{extra}: {farthest:?}");
+        assert!(farthest.iter().all(|far| *far > 1e-3), "{extra}: {farthest:?}");
     }
     // Asking changes nothing of the run.
     let plain = folder.train("plain", &settings("none", "--set train.loss_temperature=0.9"));
@@ -51,8 +51,8 @@ fn it_knows_how_old_it_is_and_which_prompts_it_is_of() {
 fn who_has_not_asked_gets_nothing_and_a_replay_has_none() {
     let folder = Folder::new();
     let outcome = folder.host(&format!("train --output-dir run {}", settings("peek_context", "")));
-    assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"");
+    assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"component `misbehave.mask`: the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`; recorded batches have none)");
     let _ = folder.train("dumped", &settings("context", "--dump-batches batches"));
     let mask = "--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\",sin=\"context\"}]";
-    assert_snapshot!(folder.host(&format!("replay {mask} --out out batches/batch-000000.safetensors")).refused(), @"");
+    assert_snapshot!(folder.host(&format!("replay {mask} --out out batches/batch-000000.safetensors")).refused(), @"batch file `batches/batch-000000.safetensors`: component `misbehave.mask` asks for `rollout_context`, which it does not hold (record batches in a run with this component)");
 }
