@@ -1,6 +1,6 @@
 //! `host plugins --json`; docs/distribution.md says what each field means.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use capo_loader::find;
 use capo_loader::registry::{Offer, OfferedRecipe, Origin, Registry};
@@ -19,7 +19,7 @@ pub(super) fn listing(registry: &Registry) -> Value {
         "plugins": plugins.collect::<Vec<_>>(),
         "components": registry.offers().into_iter().map(|offer| component(registry, offer)).collect::<Vec<_>>(),
         "recipes": registry.recipes().into_iter().map(|offered| recipe(registry, offered)).collect::<Vec<_>>(),
-        "installed": find::installed().iter().map(installed).collect::<Vec<_>>(),
+        "installed": find::installed().iter().map(|path| installed(path)).collect::<Vec<_>>(),
     })
 }
 
@@ -68,6 +68,6 @@ fn origin(registry: &Registry, origin: &Origin) -> Value {
     json!({ "path": path.to_string_lossy(), "sha256": sha256 })
 }
 
-fn installed(path: &PathBuf) -> Value {
+fn installed(path: &Path) -> Value {
     json!({ "name": path.file_name().map(|name| name.to_string_lossy()), "path": path.to_string_lossy() })
 }
