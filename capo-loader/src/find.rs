@@ -1,21 +1,69 @@
-//! Finding the file that a plugin's name means.
+//! Finding the file that a plugin's name means, and the files that are installed.
 
+use std::env;
+use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// Where to look for a plugin, in this order: as given, `./`, each folder of `$CAPO_PLUGIN_PATH`, beside the executable.
+use crate::terminal::warn;
+
+/// Where to look for a plugin, in this order: as given, `./`, each folder of `$CAPO_PLUGIN_PATH`, beside the executable, where
+/// plugins are installed.
+///
+/// What the user names goes first. What is installed goes last, so that it never takes the place of a plugin that came with the
+/// executable.
 fn candidates(name: &Path) -> Vec<PathBuf> {
     // `dlopen` searches the system's folders for a bare name, not the working directory; so a bare name is never given
     // to it.
     if name.components().count() > 1 {
         return vec![name.to_owned()];
     }
-    let listed = std::env::var_os("CAPO_PLUGIN_PATH").unwrap_or_default();
-    let beside = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
-    let folders = std::iter::once(PathBuf::from(".")).chain(std::env::split_paths(&listed)).chain(beside);
-    folders.filter(|folder| !folder.as_os_str().is_empty()).map(|folder| folder.join(name)).collect()
+    let beside = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
+    let folders = std::iter::once(PathBuf::from(".")).chain(listed_folders()).chain(beside).chain(data_folder());
+    folders.map(|folder| folder.join(name)).collect()
+}
+
+/// The folders of `$CAPO_PLUGIN_PATH`.
+fn listed_folders() -> Vec<PathBuf> {
+    let listed = env::var_os("CAPO_PLUGIN_PATH").unwrap_or_default();
+    env::split_paths(&listed).filter(|folder| !folder.as_os_str().is_empty()).collect()
+}
+
+/// The user's folder of installed plugins; none without a home.
+fn data_folder() -> Option<PathBuf> {
+    data_folder_of(env::var_os("XDG_DATA_HOME"), env::var_os("HOME"))
+}
+
+/// The same for these values of `$XDG_DATA_HOME` and `$HOME`, of which relative ones do not count.
+fn data_folder_of(data: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let absolute = |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
+    let data = absolute(data).or_else(|| Some(absolute(home)?.join(".local/share")));
+    Some(data?.join("capo/plugins"))
+}
+
+/// The libraries that lie in the folders of `$CAPO_PLUGIN_PATH` and in the user's folder, by folder and name. None of them is opened.
+#[must_use]
+pub fn installed() -> Vec<PathBuf> {
+    listed_folders().into_iter().chain(data_folder()).flat_map(|folder| libraries(&folder)).collect()
+}
+
+/// The files in `folder` that are called like libraries, by name; none, and a warning, where it cannot be read.
+fn libraries(folder: &Path) -> Vec<PathBuf> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => return Vec::new(),
+        Err(error) => {
+            warn(&format!("folder `{}` of plugins cannot be read: {error}", folder.display()));
+            return Vec::new();
+        }
+    };
+    let is_library =
+        |path: &PathBuf| path.extension().is_some_and(|end| end == env::consts::DLL_EXTENSION) && path.is_file();
+    let mut found: Vec<_> = entries.flatten().map(|entry| entry.path()).filter(is_library).collect();
+    found.sort();
+    found
 }
 
 /// The file that `--plugin name` means, absolute.
@@ -43,4 +91,34 @@ pub fn find(name: &Path) -> Result<PathBuf> {
         "plugin `{}` was not found; tried {tried} (give its path, or name its folder in `CAPO_PLUGIN_PATH`)",
         name.display()
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_plugins_are_installed() {
+        let folder =
+            |data: Option<&str>, home: Option<&str>| data_folder_of(data.map(Into::into), home.map(Into::into));
+        let at = |path: &str| Some(PathBuf::from(path));
+        assert_eq!(folder(Some("/data"), Some("/home/a")), at("/data/capo/plugins"));
+        assert_eq!(folder(Some("/data"), None), at("/data/capo/plugins"));
+        for unset in [None, Some(""), Some("data")] {
+            assert_eq!(folder(unset, Some("/home/a")), at("/home/a/.local/share/capo/plugins"), "{unset:?}");
+            assert_eq!(folder(unset, unset), None, "{unset:?}");
+        }
+    }
+
+    #[test]
+    fn libraries_are_listed_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let library = |name: &str| folder.path().join(name).with_extension(env::consts::DLL_EXTENSION);
+        for file in [library("libb"), library("liba"), folder.path().join("README.md")] {
+            std::fs::write(file, "").unwrap();
+        }
+        std::fs::create_dir(library("folder")).unwrap();
+        assert_eq!(libraries(folder.path()), [library("liba"), library("libb")]);
+        assert!(libraries(&folder.path().join("absent")).is_empty());
+    }
 }

@@ -9,6 +9,17 @@ use tempfile::TempDir;
 use crate::artifacts;
 use crate::run_dir::RunDir;
 
+/// Variables that would change what `host` finds or does; without a home, no plugin is installed.
+const NOT_INHERITED: [&str; 7] = [
+    "LD_LIBRARY_PATH",
+    "CAPO_PLUGIN_PATH",
+    "XDG_DATA_HOME",
+    "HOME",
+    "MISBEHAVE_OFF",
+    "RAYON_NUM_THREADS",
+    "CANDLE_NUM_THREADS",
+];
+
 /// A fresh folder; deleted when dropped.
 pub struct Folder {
     path: PathBuf,
@@ -76,8 +87,7 @@ impl Folder {
     pub fn command(&self, args: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.args(args.split_whitespace()).current_dir(&self.path).stdin(Stdio::null());
-        for name in ["LD_LIBRARY_PATH", "CAPO_PLUGIN_PATH", "MISBEHAVE_OFF", "RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"]
-        {
+        for name in NOT_INHERITED {
             command.env_remove(name);
         }
         command.env("RUST_BACKTRACE", "0").envs(self.env.iter().map(|(name, value)| (name, value)));

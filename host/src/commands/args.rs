@@ -95,8 +95,9 @@ pub(super) struct StepControlArgs {
 
 #[derive(Args)]
 pub(super) struct PluginArgs {
-    /// A plugin: a path, or a name looked up in `./`, the folders of `CAPO_PLUGIN_PATH` and beside `host`. Repeatable. A plugin
-    /// is native code with your rights. `LIB@sha256:HEX` accepts no other file than the one with this hash.
+    /// A plugin: a path, or a name looked up in `./`, the folders of `CAPO_PLUGIN_PATH`, beside `host` and in
+    /// `~/.local/share/capo/plugins`. Repeatable. A plugin is native code with your rights. `LIB@sha256:HEX` accepts no other file
+    /// than the one with this hash.
     #[arg(long, value_name = "LIB")]
     pub(super) plugin: Vec<PathBuf>,
     /// Accepts plugins that other users of this machine may change or replace.
@@ -150,6 +151,9 @@ pub(super) struct ListArgs {
     /// Prints each plugin's path and SHA-256, as `--plugin` takes them, with its package and version.
     #[arg(long, requires = "plugin")]
     pub(super) hash: bool,
+    /// Prints one JSON object instead of lines: all that `--verbose` shows, and the plugins that are installed.
+    #[arg(long, conflicts_with = "hash")]
+    pub(super) json: bool,
 }
 
 #[derive(Args)]

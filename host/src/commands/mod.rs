@@ -2,8 +2,10 @@
 
 mod args;
 mod eval;
+mod input_names;
 mod new_plugin;
 mod plugins;
+mod plugins_json;
 mod replay;
 mod sweep;
 mod train;

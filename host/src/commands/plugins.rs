@@ -7,18 +7,24 @@ use capo_plugin::abi_keys::KeyInfo;
 use capo_plugin::{Inputs, Point};
 
 use super::args::ListArgs;
+use super::input_names::input_names;
+use super::plugins_json;
 use crate::report::terminal::say;
 
 /// Where the second column begins.
 const INDENT: usize = 27;
 
-/// Lists components and recipes, or pins.
+/// Lists components and recipes, as lines or as JSON, or pins.
 pub(super) fn run(args: &ListArgs, verbose: bool) -> Result<()> {
     let registry = args.plugins.open()?;
     if args.hash {
         for plugin in registry.plugins() {
             say(&format!("{}{PIN}{}  {}", plugin.path.display(), plugin.sha256, plugin.packages.join(", ")));
         }
+        return Ok(());
+    }
+    if args.json {
+        say(&plugins_json::listing(&registry).to_string());
         return Ok(());
     }
     let mut point = None;
@@ -53,7 +59,7 @@ fn in_one_line(offer: &Offer) -> String {
 fn in_full(registry: &Registry, offer: &Offer) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(inputs) = registry.inputs(offer).filter(|inputs| *inputs != Inputs::NONE) {
-        lines.push(format!("asks for {}", names(inputs)));
+        lines.push(format!("asks for {}", input_names(inputs).join(", ")));
     }
     lines.push(if offer.keys.is_empty() { "no keys" } else { "keys:" }.to_owned());
     lines.extend(key_lines(&registry.key_docs(offer), &offer.keys));
@@ -74,18 +80,4 @@ fn key_lines(docs: &[KeyInfo], keys: &[String]) -> Vec<String> {
         }
     };
     keys.iter().map(line).collect()
-}
-
-/// The inputs by the names that the fields of a batch have.
-fn names(inputs: Inputs) -> String {
-    let named = [
-        (Inputs::OLD_LOGPS, "old_logps"),
-        (Inputs::REF_LOGPS, "ref_logps"),
-        (Inputs::ENTROPY, "entropy"),
-        (Inputs::LAST_LAYER, "last_layer"),
-        (Inputs::OPTIMIZER_STATE, "optimizer_state"),
-    ];
-    let known = named.iter().filter(|(flag, _)| inputs.contains(*flag)).map(|(_, name)| *name);
-    let unknown = (inputs.0 & !Inputs::KNOWN.0 != 0).then_some("something that this host does not know");
-    known.chain(unknown).collect::<Vec<_>>().join(", ")
 }

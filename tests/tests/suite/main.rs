@@ -13,6 +13,7 @@ mod cuda;
 mod cuda_state;
 mod damage;
 mod device;
+mod distribution;
 mod equivalence;
 mod evolution;
 mod examples;

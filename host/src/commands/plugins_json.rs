@@ -1,0 +1,73 @@
+//! `host plugins --json`; docs/distribution.md says what each field means.
+
+use std::path::Path;
+
+use capo_loader::find;
+use capo_loader::registry::{Offer, OfferedRecipe, Origin, Registry};
+use capo_plugin::abi_keys::KeyInfo;
+use serde_json::{Value, json};
+
+use super::input_names::input_names;
+
+/// All that `host plugins` lists, and the libraries that are installed.
+pub(super) fn listing(registry: &Registry) -> Value {
+    let plugins = registry.plugins().into_iter().map(
+        |plugin| json!({ "path": plugin.path.to_string_lossy(), "sha256": plugin.sha256, "packages": plugin.packages }),
+    );
+    json!({
+        "host": env!("CARGO_PKG_VERSION"),
+        "plugins": plugins.collect::<Vec<_>>(),
+        "components": registry.offers().into_iter().map(|offer| component(registry, offer)).collect::<Vec<_>>(),
+        "recipes": registry.recipes().into_iter().map(|offered| recipe(registry, offered)).collect::<Vec<_>>(),
+        "installed": find::installed().iter().map(|path| installed(path)).collect::<Vec<_>>(),
+    })
+}
+
+fn component(registry: &Registry, offer: &Offer) -> Value {
+    let docs = registry.key_docs(offer);
+    let doc = |key: &String| docs.iter().find(|doc| doc.name.as_str() == key);
+    let (package, version) = offer.package.rsplit_once(' ').unwrap_or((&offer.package, ""));
+    json!({
+        "point": offer.point.name(),
+        "id": offer.id,
+        "about": offer.about,
+        "package": package,
+        "version": version,
+        "inputs": registry.inputs(offer).map(input_names),
+        "keys": offer.keys.iter().map(|name| key(name, doc(name))).collect::<Vec<_>>(),
+        "origin": origin(registry, &offer.origin),
+    })
+}
+
+/// A key, and what its author says of it: nothing is `null`.
+fn key(name: &str, doc: Option<&KeyInfo>) -> Value {
+    let default = doc.and_then(KeyInfo::default);
+    json!({
+        "name": name,
+        "about": doc.map(|doc| doc.about.as_str()),
+        "required": doc.map(|_| default.is_none()),
+        // Another author's text may not be JSON.
+        "default": default.map(|text| serde_json::from_str(text).unwrap_or_else(|_| json!(text))),
+    })
+}
+
+fn recipe(registry: &Registry, recipe: &OfferedRecipe) -> Value {
+    json!({
+        "name": recipe.name,
+        "about": recipe.about,
+        "toml": recipe.toml,
+        "sets_defaults": recipe.settings,
+        "origin": origin(registry, &recipe.origin),
+    })
+}
+
+/// File and hash; `null` for what is built in.
+fn origin(registry: &Registry, origin: &Origin) -> Value {
+    let Origin::File(path) = origin else { return Value::Null };
+    let sha256 = registry.plugins().into_iter().find(|plugin| plugin.path == *path).map(|plugin| plugin.sha256);
+    json!({ "path": path.to_string_lossy(), "sha256": sha256 })
+}
+
+fn installed(path: &Path) -> Value {
+    json!({ "name": path.file_name().map(|name| name.to_string_lossy()), "path": path.to_string_lossy() })
+}
