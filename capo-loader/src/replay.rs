@@ -161,9 +161,13 @@ fn check_inputs<'a>(asked: impl Iterator<Item = (&'a str, Inputs)>, batch: &Batc
         (Inputs::ENTROPY, "entropy", batch.entropy.is_some()),
         (Inputs::LAST_LAYER, "hidden", batch.last_layer.is_some()),
         (Inputs::OPTIMIZER_STATE, "exp_avg", batch.optimizer_state.is_some()),
-        (Inputs::ROLLOUT_CONTEXT, "rollout_context", false),
     ];
     for (id, inputs) in asked {
+        if inputs.contains(Inputs::ROLLOUT_CONTEXT) {
+            bail!(
+                "component `{id}` asks for the rollout's context, which no recorded batch holds (it runs in training alone)"
+            );
+        }
         if let Some((_, name, _)) = held.iter().find(|(input, _, there)| inputs.contains(*input) && !there) {
             bail!(
                 "component `{id}` asks for `{name}`, which it does not hold (record batches in a run with this component)"
