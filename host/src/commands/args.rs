@@ -95,9 +95,9 @@ pub(super) struct StepControlArgs {
 
 #[derive(Args)]
 pub(super) struct PluginArgs {
-    /// A plugin: a path, or a name looked up in `./`, the folders of `CAPO_PLUGIN_PATH`, beside `host` and in
-    /// `~/.local/share/capo/plugins`. Repeatable. A plugin is native code with your rights. `LIB@sha256:HEX` accepts no other file
-    /// than the one with this hash.
+    /// A plugin, which is native code with your rights: a path, or a name looked up in `./`, the folders of `CAPO_PLUGIN_PATH`,
+    /// beside `host` and in `~/.local/share/capo/plugins`. Repeatable. `LIB@sha256:HEX` accepts no other file than the one with this
+    /// hash.
     #[arg(long, value_name = "LIB")]
     pub(super) plugin: Vec<PathBuf>,
     /// Accepts plugins that other users of this machine may change or replace.

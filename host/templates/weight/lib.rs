@@ -20,15 +20,23 @@ fn max_nats() -> f32 {
 }
 
 impl TokenWeight for SurpriseWeight {
-    fn weigh(&mut self, _: &mut Ctx, batch: &Batch, keep: &[u8], weights: &mut [f32]) -> Result<(), PluginError> {
-        for (i, weight) in weights.iter_mut().enumerate().filter(|(i, _)| keep[*i] == 1) {
-            *weight = (self.max_nats / batch.logps[i].abs()).min(1.0);
+    fn weigh(
+        &mut self,
+        _: &mut Ctx,
+        batch: &Batch,
+        _: &[u8],
+        weights: &mut [f32],
+    ) -> Result<(), PluginError> {
+        // 1 for a kept token before, 0 for a dropped one.
+        for (weight, logp) in weights.iter_mut().zip(batch.logps) {
+            *weight *= (self.max_nats / logp.abs()).min(1.0);
         }
         Ok(())
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        if self.max_nats > 0.0 { Ok(()) } else { Err("`max_nats` must be above 0".into()) }
+        let is_limit = (self.max_nats > 0.0).then_some(());
+        is_limit.ok_or("`max_nats` must be above 0".into())
     }
 }
 

@@ -7,7 +7,10 @@ use super::*;
 fn what_is_above_the_limit_counts_less() {
     let fixture = Fixture::new(2, 3).logps(&[-0.5, -2.0, -4.0, -8.0, -1.0, -0.0]);
     let mut weight = testing::weight::<SurpriseWeight>("max_nats = 2.0").unwrap();
-    assert_eq!(fixture.weigh(&mut weight).unwrap().weights, [1.0, 1.0, 0.5, 0.25, 1.0, 1.0]);
+    assert_eq!(
+        fixture.weigh(&mut weight).unwrap().weights,
+        [1.0, 1.0, 0.5, 0.25, 1.0, 1.0]
+    );
 }
 
 /// Behind the real ABI, as in a trainer: an error would be a broken rule. The state is saved and
@@ -17,7 +20,9 @@ fn keeps_the_rules_on_every_batch() {
     let mut weight = testing::weight::<SurpriseWeight>("").unwrap();
     for (name, fixture) in testing::batches() {
         let weighed = fixture.weigh(&mut weight).expect(name);
-        fixture.weighed_step_end(&mut weight, &weighed.weights, true).expect(name);
+        fixture
+            .weighed_step_end(&mut weight, &weighed.weights, true)
+            .expect(name);
         let state = weight.save().expect(name);
         weight = testing::weight::<SurpriseWeight>("").unwrap();
         weight.load(&state).expect(name);

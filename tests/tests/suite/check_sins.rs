@@ -11,7 +11,8 @@ use crate::evolution::aborting;
 /// The lines of `component` about `check` when it commits `sin`, and the others none.
 fn line(component: &str, sin: &str, check: &str) -> String {
     let folder = Folder::new();
-    let none = ["reward", "advantage", "objective", "mask"].map(|point| format!("--set misbehave.{point}.sin=none"));
+    let none = ["reward", "advantage", "objective", "mask", "weight", "control"]
+        .map(|point| format!("--set misbehave.{point}.sin=none"));
     // Long enough for a process on a busy machine; a call that hangs takes all of it.
     let args =
         format!("check libmisbehave.so --timeout 10 {} --set {component}.sin={sin} --only {check}", none.join(" "));

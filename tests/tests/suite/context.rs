@@ -54,5 +54,5 @@ fn who_has_not_asked_gets_nothing_and_a_replay_has_none() {
     assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"component `misbehave.mask`: the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`; recorded batches have none)");
     let _ = folder.train("dumped", &settings("context", "--dump-batches batches"));
     let mask = "--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\",sin=\"context\"}]";
-    assert_snapshot!(folder.host(&format!("replay {mask} --out out batches/batch-000000.safetensors")).refused(), @"batch file `batches/batch-000000.safetensors`: component `misbehave.mask` asks for `rollout_context`, which it does not hold (record batches in a run with this component)");
+    assert_snapshot!(folder.host(&format!("replay {mask} --out out batches/batch-000000.safetensors")).refused(), @"batch file `batches/batch-000000.safetensors`: component `misbehave.mask` asks for the rollout's context, which no recorded batch holds (it runs in training alone)");
 }

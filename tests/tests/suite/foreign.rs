@@ -69,9 +69,15 @@ fn a_library_that_misbehaves_while_it_is_loaded() {
     mask misbehave.mask
       creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.mask.KEY=VALUE`)
 
-    not checked, for want of what the lines above ask for: misbehave.advantage, misbehave.mask, misbehave.reward
+    weight misbehave.weight
+      creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.weight.KEY=VALUE`)
 
-    checks: 1 success, 3 skipped, 0 warning, 1 failed, 0 crashed
+    step_control misbehave.control
+      creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.control.KEY=VALUE`)
+
+    not checked, for want of what the lines above ask for: misbehave.advantage, misbehave.control, misbehave.mask, misbehave.reward, misbehave.weight
+
+    checks: 1 success, 5 skipped, 0 warning, 1 failed, 0 crashed
     ");
     assert_snapshot!(with("abort").1, @"
     library BUILD/libmisbehave.so

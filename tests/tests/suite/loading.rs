@@ -111,7 +111,7 @@ fn a_plugin_of_which_nothing_is_used() {
         let said = folder.host(&format!("train {args} {ONE_STEP}")).succeeded().stdout;
         said.lines().filter(|line| line.starts_with("plugin ")).collect::<Vec<_>>().join("\n")
     };
-    assert_snapshot!(header("--plugin libmisbehave.so"), @r#"plugin     libmisbehave.so: loaded, none of its components is used (add [[mask]] use = "misbehave.mask")"#);
+    assert_snapshot!(header("--plugin libmisbehave.so"), @r#"plugin     libmisbehave.so: loaded, none of its components is used (add [[step_control]] use = "misbehave.control")"#);
     assert_snapshot!(header("--plugin librewarding.so"), @r#"plugin     librewarding.so: loaded, none of its components is used (add [[reward]] use = "rewarding.parity")"#);
     assert_snapshot!(header("--plugin libcapo.so --set recipe=grpo"), @r#"plugin     libcapo.so: loaded, none of its components is used (add recipe = "capo")"#);
     for used in [

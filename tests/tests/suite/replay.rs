@@ -185,7 +185,7 @@ fn what_cannot_be_replayed() {
     assert_snapshot!(refused("--out out missing.safetensors"), @"cannot read `missing.safetensors`: No such file or directory (os error 2)");
     assert_snapshot!(refused("--out . batch.safetensors"), @"`batch.safetensors` would be overwritten by its own result (choose another `--out`)");
     assert_snapshot!(refused("--out out batch.safetensors ./batch.safetensors"), @"two batch files would be written to `out/batch.safetensors` (give each its own name)");
-    assert_snapshot!(refused("--out out --config none.toml batch.safetensors"), @"there is no mask to replay (name one under `[[mask]]`)");
+    assert_snapshot!(refused("--out out --config none.toml batch.safetensors"), @"there is no mask to replay (name one under `[[mask]]`, or a weight under `[[weight]]`)");
     assert!(!folder.path().join("out").exists(), "a replay that is refused leaves nothing");
 }
 

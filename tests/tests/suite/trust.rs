@@ -94,7 +94,7 @@ fn a_run_records_what_made_it() {
     let (folder, hash) = with("libcapo.so");
     let args = "--plugin libmine.so --plugin libmisbehave.so --set recipe=capo";
     let run = folder.train("run", &format!("{args} {ONE_STEP}"));
-    assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"},{"components":["misbehave.reward","misbehave.advantage","misbehave.objective","misbehave.mask"],"packages":["misbehave 0.1.0"],"path":"libmisbehave.so","sha256":"HASH"}]}]"#);
+    assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"},{"components":["misbehave.reward","misbehave.advantage","misbehave.objective","misbehave.mask","misbehave.weight","misbehave.control"],"packages":["misbehave 0.1.0"],"path":"libmisbehave.so","sha256":"HASH"}]}]"#);
     assert!(fs::read_to_string(run.path().join("provenance.json")).unwrap().contains(&hash));
     assert_eq!(provenance(folder.train("bare", ONE_STEP).path()), r#"[{"from_step":0,"plugins":[]}]"#);
 }
@@ -114,7 +114,7 @@ fn a_resume_takes_the_same_file_alone() {
     fs::rename(folder.path().join("libmoved.so"), folder.path().join("libmine.so")).unwrap();
     let _ = folder.host("train --resume run --plugin libmine.so --stop-after 5").succeeded();
     let before = provenance(run.path());
-    assert_snapshot!(before, @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]},{"from_step":2,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature"],"packages":["capo 0.1.0"],"path":"libmoved.so","sha256":"HASH"}]},{"from_step":4,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]}]"#);
+    assert_snapshot!(before, @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]},{"from_step":2,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmoved.so","sha256":"HASH"}]},{"from_step":4,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]}]"#);
     replace(&folder);
     assert_snapshot!(folder.host("train --resume run").refused(), @"plugin `FOLDER/libmine.so` has changed since the run used it: it was capo 0.1.0 with SHA-256 HASH and now has SHA-256 HASH (put the old file back; `--allow-changed-plugins` goes on with this file)");
     assert_snapshot!(folder.host("train --resume run --plugin libdrcapo.so").refused(), @"plugin `BUILD/libdrcapo.so` with SHA-256 HASH is none of those that the run used (give their files; `--allow-changed-plugins` goes on with this file)");
@@ -134,7 +134,7 @@ fn a_changed_plugin_that_is_meant() {
     assert!(folder.host("train --resume run").refused().contains("has changed since the run used it"));
     let _ = folder.host("train --resume run --allow-changed-plugins").succeeded();
     assert_eq!(run.metrics().len(), 2);
-    assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]},{"from_step":1,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]}]"#);
+    assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]},{"from_step":1,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]}]"#);
     // From now on this is the file.
     let _ = folder.host("train --resume run").succeeded();
     let refused = folder.host("train --allow-changed-plugins").refused();

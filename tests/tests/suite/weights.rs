@@ -75,7 +75,8 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
 fn the_example_weighs() {
     let library = artifacts::example("surprise-weight", "dev");
     let keys = "--weight example.surprise-weight --set weight.example.surprise-weight.max_nats=0.5";
-    let run = Folder::new().train("run", &format!("--plugin {} {keys} {FOUR_STEPS}", library.display()));
+    let folder = Folder::new();
+    let run = folder.train("run", &format!("--plugin {} {keys} {FOUR_STEPS}", library.display()));
     let means = run.metric("example.surprise-weight/mean");
     assert!(means.iter().all(|mean| (0.5..1.0).contains(mean)), "{means:?}");
 }
