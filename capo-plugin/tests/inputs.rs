@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use capo_plugin::prelude::*;
-use capo_plugin::testing::{self, Fixture, Records};
+use capo_plugin::testing::{self, Fixture, Listener};
 
 /// Records a set of flags: the optional inputs that it finds in its batch, whether it asked for them or not.
 #[derive(Deserialize)]
@@ -23,6 +23,7 @@ impl Peek {
             (Inputs::ENTROPY, batch.entropy.is_some() && batch.entropy().is_ok()),
             (Inputs::LAST_LAYER, batch.last_layer.is_some() && batch.last_layer().is_ok()),
             (Inputs::OPTIMIZER_STATE, batch.optimizer_state.is_some() && batch.optimizer_state().is_ok()),
+            (Inputs::ROLLOUT_CONTEXT, ctx.rollout_context().is_ok()),
         ];
         let seen = found.iter().filter(|(_, found)| *found).fold(0, |seen, (input, _)| seen | input.0);
         ctx.record("seen", seen as f64);
@@ -77,20 +78,21 @@ impl PreBackwardMask for Peek {
 fn a_component_sees_what_it_asked_for_and_no_more() {
     // A batch that holds every optional input.
     let fixture = Fixture::new(2, 3);
-    let (batch, mut arrays) = (fixture.batch(), [vec![0.0; 6], vec![0.0; 6]]);
+    let (batch, context, mut arrays) = (fixture.batch(), fixture.context(), [vec![0.0; 6], vec![0.0; 6]]);
     for asks in 0..=Inputs::KNOWN.0 {
         let table = format!("asks = {asks}");
-        let mut records = Records::default();
+        let mut listener = Listener::new(&context);
         let mut advantage = testing::advantage::<Peek>(&table).unwrap();
-        advantage.estimate(&mut records, &batch, &mut arrays[0]).unwrap();
+        advantage.estimate(&mut listener, &batch, &mut arrays[0]).unwrap();
         let mut objective = testing::objective::<Peek>(&table).unwrap();
         let [loss, slope] = &mut arrays;
-        objective.evaluate(&mut records, &batch, loss, slope).unwrap();
+        objective.evaluate(&mut listener, &batch, loss, slope).unwrap();
         let mut mask = testing::mask::<Peek>(&table).unwrap();
-        mask.mask(&mut records, &batch, &mut [1; 6]).unwrap();
-        mask.step_end(&mut records, &batch, &[1; 6], true).unwrap();
-        let numbers =
-            |wanted| records.numbers.iter().filter(move |(name, _)| name == wanted).map(|(_, value)| *value as u64);
+        mask.mask(&mut listener, &batch, &mut [1; 6]).unwrap();
+        mask.step_end(&mut listener, &batch, &[1; 6], true).unwrap();
+        let numbers = |wanted| {
+            listener.records.numbers.iter().filter(move |(name, _)| name == wanted).map(|(_, value)| *value as u64)
+        };
         assert_eq!(numbers("seen").collect::<Vec<_>>(), [asks; 4]);
         assert_eq!(numbers("asked").collect::<Vec<_>>(), [1; 4]);
         assert_eq!([advantage.inputs(), objective.inputs(), mask.inputs()], [Inputs(asks); 3]);
