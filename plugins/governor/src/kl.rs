@@ -92,7 +92,7 @@ impl StepControl for Kl {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        check_target(self.target)?;
+        check_target(self.target, "1e-5 to 1e-4")?;
         if !(self.fraction > 0.0 && self.fraction <= 1.0) {
             return Err(format!("`fraction` is {} (it must be above 0 and at most 1)", self.fraction).into());
         }

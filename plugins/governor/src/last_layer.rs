@@ -86,7 +86,7 @@ impl StepControl for LastLayerGovernor {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        check_target(self.target)
+        check_target(self.target, "1e-9 to 1e-8")
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn values_out_of_bounds_are_refused() {
         let say = testing::step_control::<LastLayerGovernor>("target = -1").err().unwrap().to_string();
-        assert_snapshot!(say, @"`target` is -1 (it must be finite and above 0; 1e-5 to 1e-4 nats is usual)");
+        assert_snapshot!(say, @"`target` is -1 (it must be finite and above 0; 1e-9 to 1e-8 nats is usual)");
     }
 
     #[test]

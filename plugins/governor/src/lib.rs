@@ -37,12 +37,12 @@ fn scale(target: f64, kl: f64) -> f64 {
     }
 }
 
-/// Whether `target` can be kept to.
-fn check_target(target: f64) -> Result<(), capo_plugin::PluginError> {
+/// Whether `target` can be kept to; `usual` says what is.
+fn check_target(target: f64, usual: &str) -> Result<(), capo_plugin::PluginError> {
     if target > 0.0 && target.is_finite() {
         return Ok(());
     }
-    Err(format!("`target` is {target} (it must be finite and above 0; 1e-5 to 1e-4 nats is usual)").into())
+    Err(format!("`target` is {target} (it must be finite and above 0; {usual} nats is usual)").into())
 }
 
 #[cfg(test)]
