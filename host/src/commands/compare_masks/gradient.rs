@@ -109,14 +109,21 @@ mod tests {
     #[test]
     fn a_seed_is_the_derivative_times_what_the_reduction_gives_a_token() {
         layered(|batch| {
-            let of = |reduction| seeds(&Batch { reduction, max_completion_length: 10, ..*batch }).unwrap();
-            assert_eq!(of(Reduction::COMPLETION_MEAN), [-1.0, 0.0, 0.25, -1.0]);
-            assert_eq!(of(Reduction::FIXED_LENGTH), [-0.1, 0.0, 0.05, -0.2]);
+            let mut batch = *batch;
+            batch.max_completion_length = 10;
+            let mut of = |reduction| {
+                batch.reduction = reduction;
+                seeds(&batch)
+            };
+            let mut values = |reduction| of(reduction).unwrap();
+            assert_eq!(values(Reduction::COMPLETION_MEAN), [-1.0, 0.0, 0.25, -1.0]);
+            assert_eq!(values(Reduction::FIXED_LENGTH), [-0.1, 0.0, 0.05, -0.2]);
             let third = 1.0 / 3.0;
-            assert_eq!(of(Reduction::TOKEN_MEAN), [-2.0 * third, 0.0, third, -4.0 * third]);
-            assert_eq!(seeds(&Batch { dloss_dlogp: None, ..*batch }).unwrap()[2], 0.25, "minus the advantage");
-            let error = seeds(&Batch { reduction: Reduction(9), ..*batch }).unwrap_err().to_string();
+            assert_eq!(values(Reduction::TOKEN_MEAN), [-2.0 * third, 0.0, third, -4.0 * third]);
+            let error = of(Reduction(9)).unwrap_err().to_string();
             assert!(error.contains("reduction 9"), "{error}");
+            (batch.reduction, batch.dloss_dlogp) = (Reduction::COMPLETION_MEAN, None);
+            assert_eq!(seeds(&batch).unwrap()[2], 0.25, "minus the advantage");
         });
     }
 
@@ -140,7 +147,8 @@ mod tests {
     #[test]
     fn logits_are_divided_by_the_temperature() {
         layered(|batch| {
-            let warm = Batch { loss_temperature: 2.0, ..*batch };
+            let mut warm = *batch;
+            warm.loss_temperature = 2.0;
             let layer = Layer::new(&warm, &warm.last_layer.unwrap()).unwrap();
             // The other kept token has the root of 1/4.
             let expected = (0.25 + 0.25) * 25.0 / 4.0;

@@ -41,9 +41,9 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
     let registry = args.plugins.open()?;
     let mut lineup = Lineup::choose(args, &registry, target.is_some())?;
     let watchdog = Watchdog::start(0, lineup.names());
+    lineup.keep_buildable(&registry, &watchdog)?;
     let mut batches = Batches::new(&args.batches);
     batches.hold()?;
-    lineup.keep_buildable(&registry, &watchdog)?;
     let tokens = Tokens::read(&batches, &mut |path, batch| lineup.keep_supplied(path, batch))?;
     let Lineup { contenders, left_out, .. } = lineup;
     if contenders.is_empty() {
@@ -72,9 +72,12 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
     }
 }
 
-/// What the file's name says that it holds.
+/// What the file's name says that it holds. What cannot be written is refused before the work is done.
 fn format(path: &Path) -> Result<Format> {
     files::check_replaceable(path)?;
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+        bail!("`--out {}`: there is no folder `{}` (make it first)", path.display(), folder.display());
+    }
     match path.extension().and_then(|ending| ending.to_str()) {
         Some("json") => Ok(Format::Json),
         Some("html") => Ok(Format::Page),

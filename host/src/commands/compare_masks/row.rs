@@ -82,13 +82,18 @@ mod tests {
 
     use super::*;
 
+    fn without_layer(mut batch: Batch<'_>) -> Batch<'_> {
+        batch.last_layer = None;
+        batch
+    }
+
     fn row(rejected: [bool; 5]) -> Row {
         let fixture = Fixture::new(3, 3)
             .logps(&[-1.0, -3.0, 0.0, -2.0, 0.0, 0.0, -0.5, -4.0, 0.0])
             .advantages(&[1.0, 1.0, 0.0, -2.0, 0.0, 0.0, 0.5, 0.5, 0.0])
             .lengths(&[2, 1, 2]);
         // Without the last layer: (w (1 - p))², w = -A ÷ 3 ÷ length.
-        let tokens = Tokens::of(&Batch { last_layer: None, ..fixture.batch() }).unwrap();
+        let tokens = Tokens::of(&without_layer(fixture.batch())).unwrap();
         Row::new(&tokens, &Rejected { tokens: rejected.to_vec(), time: Duration::from_millis(8) }, 2)
     }
 
@@ -121,8 +126,8 @@ mod tests {
     #[test]
     fn gradients_are_those_of_the_last_layer_where_a_batch_holds_it() {
         let fixture = Fixture::new(1, 3);
-        let [full, bare] =
-            [fixture.batch(), Batch { last_layer: None, ..fixture.batch() }].map(|batch| Tokens::of(&batch).unwrap());
+        let batches = [fixture.batch(), without_layer(fixture.batch())];
+        let [full, bare] = batches.map(|batch| Tokens::of(&batch).unwrap());
         assert!(full.last_layer && !bare.last_layer && full.squares != bare.squares);
     }
 

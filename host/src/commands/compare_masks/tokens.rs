@@ -54,8 +54,8 @@ impl Tokens {
                 let of_logit = (weights[i] * gradient::unlikeliness(batch.logps[i])).powi(2);
                 let of_layer = layer.as_ref().map_or(0.0, |layer| weights[i].powi(2) * layer.squared_norm(i));
                 ensure!(
-                    of_logit.is_finite() && of_layer.is_finite(),
-                    "the gradient of completion {b}, token {t}, is not finite (record the batch again)"
+                    of_logit.is_finite() && of_layer.is_finite() && batch.advantages[i].is_finite(),
+                    "advantage or gradient of completion {b}, token {t}, is not finite (record the batch again)"
                 );
                 by_logit.push(of_logit);
                 self.squares.push(of_layer);

@@ -8,7 +8,7 @@ use super::escape;
 use crate::report::terminal::{grouped, percent};
 
 /// From this share on, a cell's colour is too dark for dark text.
-const DARK: f64 = 0.55;
+const DARK: f64 = 0.8;
 
 /// A row per mask.
 pub fn masks(comparison: &Comparison) -> String {
