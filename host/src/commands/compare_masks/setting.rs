@@ -2,9 +2,12 @@
 
 use anyhow::Result;
 
-use super::super::sweep::{Range, Target, search};
+use super::super::sweep::{Count, Range, Target, search};
 use super::alone::Replays;
 use super::contender::Contender;
+
+/// How often a range is looked at closer.
+const LOOKS: usize = 4;
 
 /// Where the value of a mask's key comes from.
 pub enum Setting {
@@ -50,10 +53,71 @@ pub fn decide(
     let range = Range::from(&key);
     let at = |value: f64| contender.with(&key.key, range.toml(value));
     let mut count = |value: f64| replays.run(&at(value)).map(|rejected| rejected.count());
-    let counts = range.values().into_iter().map(|value| Ok((value, count(value)?))).collect::<Result<Vec<_>>>()?;
-    let found = search(&range, &counts, target, &mut count)?;
-    let least = counts.iter().min_by_key(|(_, count)| count.rejected);
-    let value = found.best.or(least.copied()).map_or(key.low, |(value, _)| value);
-    let setting = Setting::Found { key: key.key.to_string(), value: range.text(value), remark: found.remark };
-    Ok((at(value), setting))
+    let (value, remark) = nearest(&range, target, &mut count)?;
+    Ok((at(value), Setting::Found { key: key.key.to_string(), value: range.text(value), remark }))
+}
+
+/// The value that rejects most without exceeding the target, else the one that rejects least, and why there may be a better one.
+///
+/// A rate that does not move one way over the whole range, as that of a mask whose state follows its decisions, is looked at closer
+/// where it crosses the target.
+fn nearest(
+    range: &Range,
+    target: &Target,
+    count: &mut dyn FnMut(f64) -> Result<Count>,
+) -> Result<(f64, Option<String>)> {
+    let (mut range, mut remark, mut best) = (range.clone(), None, f64::NAN);
+    for _ in 0..LOOKS {
+        let counts = range.values().into_iter().map(|value| Ok((value, count(value)?))).collect::<Result<Vec<_>>>()?;
+        let found = search(&range, &counts, target, count)?;
+        let is_open = found.remark.is_some();
+        remark = remark.or(found.remark);
+        let Some((value, _)) = found.best else {
+            let least = counts.iter().min_by_key(|(_, count)| count.rejected);
+            return Ok((least.map_or(best, |(value, _)| *value), remark));
+        };
+        best = value;
+        let Some(worse) = beside(&counts, best, target).filter(|_| is_open && counts.len() > 2) else { break };
+        range = range.between_values(best, worse);
+    }
+    Ok((best, remark))
+}
+
+/// The value next to `best` that exceeds the target, if one does.
+fn beside(counts: &[(f64, Count)], best: f64, target: &Target) -> Option<f64> {
+    let place = counts.iter().position(|(value, _)| *value == best)?;
+    let beside = [place.checked_sub(1), place.checked_add(1)].into_iter().flatten().filter_map(|at| counts.get(at));
+    beside.into_iter().find(|(_, count)| count.rate() > target.rate).map(|(value, _)| *value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found where the rate at a value is `rate(value)`.
+    fn found(range: &str, target: &str, rate: impl Fn(f64) -> f64) -> (f64, Option<String>) {
+        let mut count = |value| Ok(Count { rejected: (1e6 * rate(value)) as u64, tokens: 1_000_000 });
+        nearest(&range.parse().unwrap(), &target.parse().unwrap(), &mut count).unwrap()
+    }
+
+    #[test]
+    fn a_steady_rate_is_met_from_below() {
+        let (value, remark) = found("mask.0.a=1e-6..1e-2", "2%", |x| (1e-5 / x).min(1.0));
+        assert!((5e-4..5.02e-4).contains(&value) && remark.is_none(), "{value} {remark:?}");
+    }
+
+    #[test]
+    fn a_rate_that_turns_far_from_the_target_is_met_too_and_said() {
+        // It falls but for a bump at the low end.
+        let (value, remark) = found("mask.0.a=1e-6..1e-2", "2%", |x| (1e-5 / x).min(if x < 2e-6 { 0.9 } else { 1.0 }));
+        assert!((5e-4..5.02e-4).contains(&value), "{value}");
+        assert!(remark.unwrap().starts_with("the rate does not move one way"));
+    }
+
+    #[test]
+    fn where_all_exceed_it_the_least_is_taken() {
+        let (value, remark) = found("mask.0.a=1..5", "2%", |x| 0.1 + (x - 3.0).abs() / 100.0);
+        assert_eq!(value, 3.0);
+        assert!(remark.unwrap().ends_with("none of which rejects that little"));
+    }
 }

@@ -100,6 +100,12 @@ impl Range {
         }
     }
 
+    /// The same key between two of the values.
+    #[must_use]
+    pub fn between_values(&self, a: f64, b: f64) -> Self {
+        Self { low: a.min(b), high: a.max(b), ..self.clone() }
+    }
+
     /// The value as a config holds it.
     #[must_use]
     pub fn toml(&self, value: f64) -> toml::Value {
