@@ -13,7 +13,7 @@ SOURCES holds the sources as their projects publish them, each in a folder of it
 
 Functions are read out of their files and run as they are, without the packages around them, so that neither GPUs nor engines are
 needed; what they decide is taken from their own variables when they return. Nothing of them is written here: the file that comes out
-holds the batches and the decisions alone. `clip_cov` draws with torch, so its cases say which tokens may go and how many.
+holds the batches, the decisions and the derivatives alone. `clip_cov` draws with torch, so its cases say which tokens may go and how many.
 """
 
 import ast
@@ -23,6 +23,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
+from unittest.mock import MagicMock
 
 import torch
 
@@ -110,12 +111,17 @@ correction = functions(
 )
 losses = functions(
     "verl-0.9.1/verl/trainer/ppo/core_algos.py",
-    *(f"compute_policy_loss_{name}" for name in ("dppo_tv", "dppo_kl", "clip_cov", "kl_cov")),
+    *(f"compute_policy_loss_{name}" for name in ("dppo_tv", "dppo_kl", "clip_cov", "kl_cov", "vanilla")),
     "agg_loss",
     verl_F=verl_F,
     AlgoConfig=type(None),
 )
-trl = functions("trl-1.16.0/trl/trainer/grpo_trainer.py", "get_off_policy_mask", "get_high_entropy_mask")
+trl = functions(
+    "trl-1.16.0/trl/trainer/grpo_trainer.py",
+    *("get_off_policy_mask", "get_high_entropy_mask", "_compute_loss"),
+    nanmin=lambda values: values,
+    nanmax=lambda values: values,
+)
 trl_ratio = importance_sampling()
 prime = functions(
     "prime-rl/src/prime_rl/trainer/rl/loss.py",
@@ -292,6 +298,51 @@ def m2po(threshold):
     return lambda batch: areal._apply_m2po_masking(batch.sampler_logps, batch.old_logps, batch.mask.bool(), threshold)
 
 
+def slope(loss):
+    """The derivative of a source's reduced loss by each token's log-probability."""
+
+    def run(batch):
+        moving = SimpleNamespace(**vars(batch) | {"logps": batch.logps.clone().requires_grad_()})
+        loss(moving).backward()
+        return moving.logps.grad
+
+    return run
+
+
+def verl_loss(name, old_logps, mode, weights=None):
+    def run(batch):
+        # The dual clip is no part of the published recipe.
+        limit = {"clip_ratio_c": 1e9} if name == "vanilla" else {}
+        config = Config(clip_ratio=0.2, clip_ratio_low=0.2, clip_ratio_high=0.2, global_batch_info={}, **limit)
+        old = getattr(batch, old_logps)
+        weigh = {"rollout_is_weights": weights(batch)} if weights else {}
+        function = getattr(losses, f"compute_policy_loss_{name}")
+        return function(old, batch.logps, batch.advantages, batch.mask, mode, config, **weigh)[0]
+
+    return run
+
+
+def prime_rl_loss(batch):
+    """Without its penalty on the distance to the sampler, which is no part of the mask."""
+    config = SimpleNamespace(ipo_threshold=0.1, adv_tau=1.0, kl_tau=0.0)
+    inputs = {"trainer_logprobs": batch.logps, "inference_logprobs": batch.sampler_logps, "advantages": batch.advantages}
+    inputs = SimpleNamespace(**inputs, loss_mask=batch.mask.bool(), loss_weights=None)
+    return prime.ipo_loss_fn(inputs, config).loss / batch.mask.sum()
+
+
+def trl_loss(batch):
+    off = {"aux_loss_enabled": False, "beta": 0.0, "use_vllm": False, "_entropy_bonus_enabled": False, "top_entropy_quantile": 1.0}
+    settings = {"loss_type": "grpo", "importance_sampling_level": "token", "epsilon_low": 0.2, "epsilon_high": 0.2}
+    trainer = MagicMock(**off, **settings, off_policy_mask_threshold=0.5, current_gradient_accumulation_steps=1)
+    trainer.args.delta = None
+    trainer._get_per_token_logps_and_entropies = lambda *_, **__: (batch.logps, batch.entropy, None)
+    trainer.get_off_policy_mask = trl.get_off_policy_mask
+    ids = torch.zeros(COMPLETIONS, TOKENS, dtype=torch.long)
+    inputs = {"prompt_ids": ids, "prompt_mask": batch.mask, "completion_ids": ids, "completion_mask": batch.mask}
+    logps = {"old_per_token_logps": batch.old_logps, "sampling_per_token_logps": batch.sampler_logps}
+    return trl._compute_loss(trainer, None, inputs | logps | {"advantages": batch.advantages[:, 0]})
+
+
 PRIME_DPPO = SimpleNamespace(dppo_mask_low=0.1, dppo_mask_high=0.05, adv_tau=1.0, kl_tau=1e-3)
 PRIME_IPO = SimpleNamespace(ipo_threshold=0.1, adv_tau=1.0, kl_tau=1e-3)
 MASKS = [
@@ -340,6 +391,13 @@ WEIGHTS = [
     ("masks.low-probability", {}, "AR-Lopti", reweighting(0.3)),
     ("masks.low-probability", {"alpha": 1.0}, "AR-Lopti", reweighting(1.0)),
 ]
+RECIPES = [
+    ("dppo", "verl dppo_tv", slope(verl_loss("dppo_tv", "sampler_logps", "token-mean"))),
+    ("dppo-kl", "verl dppo_kl", slope(verl_loss("dppo_kl", "sampler_logps", "token-mean"))),
+    ("ipo", "prime-rl ipo", slope(prime_rl_loss)),
+    ("icepop", "verl, rollout_is_threshold 0.5_5.0", slope(verl_loss("vanilla", "old_logps", "seq-mean-token-mean", correction_weights("token", "0.5_5.0")))),
+    ("deepseek-v3.2", "TRL, off_policy_mask_threshold 0.5", slope(trl_loss)),
+]
 
 
 def main():
@@ -357,6 +415,7 @@ def main():
         "batches": arrays,
         "masks": [{"id": i, "table": t, "source": s, "keep": keeps(run)} for i, t, s, run in MASKS],
         "weights": [{"id": i, "table": t, "source": s, "weights": weights(run)} for i, t, s, run in WEIGHTS],
+        "recipes": [{"recipe": name, "source": s, "slopes": weights(run)} for name, s, run in RECIPES],
     }
     lines = lambda items: "[\n" + ",\n".join(json.dumps(item) for item in items) + "\n]"
     parts = [f"{json.dumps(key)}: {lines(value) if isinstance(value, list) else value}" for key, value in golden.items()]

@@ -56,7 +56,7 @@ fn a_machine_without_a_driver() {
 
 #[test]
 fn no_library_of_a_plugin_is_of_a_driver_or_toolkit() {
-    for name in ["libcapo.so", "libdrcapo.so", "libreincapo.so"] {
+    for name in ["libcapo.so", "libdrcapo.so", "libreincapo.so", "libgovernor.so", "libmasks.so"] {
         let Ok(output) = Command::new("readelf").arg("-d").arg(artifacts::file(name)).output() else {
             eprintln!("SKIPPED: `readelf` is missing");
             return;

@@ -23,6 +23,7 @@ mod frozen;
 mod interruption;
 mod limits;
 mod loading;
+mod masks;
 mod metrics;
 mod misbehaviour;
 mod models;
