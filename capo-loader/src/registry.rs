@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 use capo_plugin::PluginError;
 use capo_plugin::abi_keys::KeyInfo;
+use capo_plugin::abi_sweep::SweepRange;
 use capo_plugin::{Advantage, Image, Inputs, Mask, ObjectiveFn, Point, RewardFn, StepControlFn, Weight, nearest};
 
 use crate::component::{Choice, ComponentConfig, component_names};
@@ -189,6 +190,13 @@ impl Registry {
     pub fn key_docs(&self, offer: &Offer) -> Vec<KeyInfo> {
         // Another layout was refused when the image was opened.
         self.images[offer.image].key_docs(offer.point, &offer.id).unwrap_or_default()
+    }
+
+    /// Keys of a component for which a search makes sense, in the order of its author; none where nothing was said.
+    #[must_use]
+    pub fn sweeps(&self, offer: &Offer) -> Vec<SweepRange> {
+        // Another layout was refused when the image was opened.
+        self.images[offer.image].sweeps(offer.point, &offer.id).unwrap_or_default()
     }
 
     /// All recipes, in the order of their names.

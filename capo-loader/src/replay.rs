@@ -153,6 +153,16 @@ fn mean_weight(weights: &[f32], tokens: u64) -> String {
     format!("  mean weight {:.3}", weights.iter().map(|&weight| f64::from(weight)).sum::<f64>() / tokens.max(1) as f64)
 }
 
+/// Whether the batch of the file `path` holds what `mask` asks for.
+///
+/// # Errors
+///
+/// What it lacks.
+pub fn check_held(mask: &Mask, path: &Path, batch: &RecordedBatch) -> Result<()> {
+    check_inputs([(mask.id(), mask.inputs())].into_iter(), &batch.view())
+        .with_context(|| format!("batch file `{}`", path.display()))
+}
+
 /// Refuses a batch that lacks what a component, by its id, asked for.
 fn check_inputs<'a>(asked: impl Iterator<Item = (&'a str, Inputs)>, batch: &Batch<'_>) -> Result<()> {
     let held = [

@@ -1,7 +1,7 @@
 //! The host's view of an image: its components and recipes, asked for through one function pointer. A plugin's root and
 //! the executable's own answer alike, so that a host has one registry with two doors.
 
-use abi_stable::std_types::{ROption, RResult, RStr, RString, RVec};
+use abi_stable::std_types::{ROption, RResult, RStr, RVec};
 
 use crate::abi::{
     ADVANTAGE_POINT, AdvantageBox, AdvantagePoint, ComponentInfo, MASK_POINT, MaskBox, MaskPoint, OBJECTIVE_POINT,
@@ -11,9 +11,11 @@ use crate::abi_keys::{KEYS_POINT, KeyInfo, KeysPoint};
 use crate::abi_recipe::{RECIPE_POINT_2, RecipePoint2};
 use crate::abi_reward::{REWARD_POINT, RewardBox, RewardPoint};
 use crate::abi_step_control::{STEP_CONTROL_POINT, StepControlBox, StepControlPoint};
+use crate::abi_sweep::{SWEEP_POINT, SweepPoint, SweepRange};
 use crate::abi_weight::{WEIGHT_POINT, WeightBox, WeightPoint};
 use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
 use crate::controller::StepControlFn;
+use crate::described::{describe, keys_of, ranges};
 use crate::error::PluginError;
 use crate::extension::Extension;
 use crate::keys;
@@ -135,17 +137,29 @@ impl Image {
         Ok(self.extension::<KeysPoint>(KEYS_POINT)?.map(describe).map(RVec::into_vec).unwrap_or_default())
     }
 
-    /// Whether the descriptions of the keys of component `id` at `point`, where there are any, are of exactly the keys that it
-    /// reads.
+    /// The keys of component `id` at `point` for which a search makes sense, in the order of its author; empty where nothing was said,
+    /// or the image was built before that could be.
     ///
     /// # Errors
     ///
-    /// The first key that is described and not read, read and not described, described twice or without words.
+    /// When the image compiled another layout under [`SWEEP_POINT`].
+    pub fn sweeps(&self, point: Point, id: &str) -> Result<Vec<SweepRange>, String> {
+        let ranges = |sweep: &SweepPoint| (sweep.ranges)(RStr::from_str(point.extension_id()), RStr::from_str(id));
+        Ok(self.extension::<SweepPoint>(SWEEP_POINT)?.map(ranges).map(RVec::into_vec).unwrap_or_default())
+    }
+
+    /// Whether the descriptions of the keys of component `id` at `point`, where there are any, are of exactly the keys that it
+    /// reads, and their ranges of numbers.
+    ///
+    /// # Errors
+    ///
+    /// The first key that is described and not read, read and not described, described twice or without words, or whose range is none.
     pub fn check_key_docs(&self, point: Point, id: &str) -> Result<(), String> {
         let docs = self.key_docs(point, id)?;
         let components = self.components(point)?;
         let read = components.iter().filter(|component| component.id == id).flat_map(|component| &component.keys);
-        keys::check(&docs, &read.map(|key| key.as_str()).collect::<Vec<_>>())
+        keys::check(&docs, &read.map(|key| key.as_str()).collect::<Vec<_>>())?;
+        keys::check_ranges(&docs, &self.sweeps(point, id)?)
     }
 
     /// The recipes of components alone that it carries.
@@ -253,6 +267,7 @@ extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
     static STEP_CONTROL: StepControlPoint = StepControlPoint { components: step_controls, create: create_step_control };
     static RECIPE: RecipePoint = RecipePoint { recipes };
     static KEYS: KeysPoint = KeysPoint { describe };
+    static SWEEP: SweepPoint = SweepPoint { ranges };
     static RECIPE_2: RecipePoint2 = RecipePoint2 { recipes: recipes_with_settings };
     match id.as_str() {
         REWARD_POINT => ROption::RSome(Extension::of(&REWARD)),
@@ -263,6 +278,7 @@ extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
         STEP_CONTROL_POINT => ROption::RSome(Extension::of(&STEP_CONTROL)),
         RECIPE_POINT => ROption::RSome(Extension::of(&RECIPE)),
         KEYS_POINT => ROption::RSome(Extension::of(&KEYS)),
+        SWEEP_POINT => ROption::RSome(Extension::of(&SWEEP)),
         RECIPE_POINT_2 => ROption::RSome(Extension::of(&RECIPE_2)),
         _ => ROption::RNone,
     }
@@ -279,24 +295,6 @@ fn infos(point: Point) -> RVec<ComponentInfo> {
             keys: keys_of(entry),
         })
         .collect()
-}
-
-/// The keys of `entry`: those that its type reads, or, where its type does not say, those that its author describes. None where
-/// asking the type panics, which must not cross the ABI.
-fn keys_of(entry: &Entry) -> RVec<RString> {
-    match std::panic::catch_unwind(entry.keys) {
-        Ok(Some(keys)) => keys.iter().map(|key| (*key).into()).collect(),
-        Ok(None) => entry.docs.list().into_iter().map(|key| key.name).collect(),
-        Err(payload) => {
-            std::mem::forget(payload);
-            RVec::new()
-        }
-    }
-}
-
-extern "C" fn describe(point: RStr<'_>, id: RStr<'_>) -> RVec<KeyInfo> {
-    let asked = |entry: &&Entry| entry.make.point().extension_id() == point.as_str() && entry.id == id.as_str();
-    inventory::iter::<Entry>.into_iter().find(asked).map(|entry| entry.docs.list().into()).unwrap_or_default()
 }
 
 extern "C" fn rewards() -> RVec<ComponentInfo> {
@@ -366,21 +364,25 @@ mod tests {
 
     /// An image from before keys could be described.
     extern "C" fn older(id: RStr<'_>) -> ROption<Extension<'static>> {
-        if id.as_str() == KEYS_POINT { ROption::RNone } else { own_extension(id) }
+        if [KEYS_POINT, SWEEP_POINT].contains(&id.as_str()) { ROption::RNone } else { own_extension(id) }
     }
 
-    /// An image whose owner compiled something else under the id.
+    /// An image whose owner compiled something else under the ids.
     extern "C" fn another(id: RStr<'_>) -> ROption<Extension<'static>> {
         static RECIPE: RecipePoint = RecipePoint { recipes };
-        if id.as_str() == KEYS_POINT { ROption::RSome(Extension::of(&RECIPE)) } else { own_extension(id) }
+        let changed = [KEYS_POINT, SWEEP_POINT].contains(&id.as_str());
+        if changed { ROption::RSome(Extension::of(&RECIPE)) } else { own_extension(id) }
     }
 
     #[test]
     fn an_image_may_know_nothing_of_descriptions_but_not_something_else() {
-        let ask = |extension| Image::from_root(leak_root(extension)).key_docs(Point::Mask, "test.mask");
-        assert_eq!(ask(older), Ok(Vec::new()));
-        let differences = ask(another).unwrap_err();
+        let ask = |extension| Image::from_root(leak_root(extension));
+        assert_eq!(ask(older).key_docs(Point::Mask, "test.mask"), Ok(Vec::new()));
+        assert_eq!(ask(older).sweeps(Point::Mask, "test.mask"), Ok(Vec::new()));
+        let differences = ask(another).key_docs(Point::Mask, "test.mask").unwrap_err();
         assert!(differences.contains("describe"), "{differences}");
+        let differences = ask(another).sweeps(Point::Mask, "test.mask").unwrap_err();
+        assert!(differences.contains("ranges"), "{differences}");
     }
 
     #[test]

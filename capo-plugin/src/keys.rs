@@ -1,15 +1,63 @@
 //! What a component's keys mean: `keys!` in a plugin, the check that the descriptions are of the keys that there are.
 
+use std::ops::Range;
+
 use abi_stable::std_types::ROption;
 use serde::Serialize;
 
 use crate::abi_keys::KeyInfo;
+use crate::abi_sweep::SweepRange;
 use crate::config::nearest;
 
 /// Descriptions of a component's keys, made by [`keys!`](crate::keys).
 #[derive(Clone, Copy)]
 pub struct KeyDocs {
-    list: fn() -> Vec<KeyInfo>,
+    list: fn() -> Vec<Key>,
+}
+
+/// What an author says of one key.
+#[doc(hidden)]
+#[derive(Debug, Clone, PartialEq)]
+pub struct Key {
+    pub(crate) info: KeyInfo,
+    pub(crate) range: Option<SweepRange>,
+}
+
+impl From<KeyInfo> for Key {
+    fn from(info: KeyInfo) -> Self {
+        Self { info, range: None }
+    }
+}
+
+impl Key {
+    /// The same with a range in which a search makes sense.
+    #[must_use]
+    pub fn searched(self, range: impl Into<Ends>) -> Self {
+        let Ends { low, high, whole } = range.into();
+        let range = SweepRange { key: self.info.name.clone(), low, high, whole };
+        Self { range: Some(range), ..self }
+    }
+}
+
+/// The ends of a key's range: numbers, or whole numbers.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct Ends {
+    low: f64,
+    high: f64,
+    whole: bool,
+}
+
+impl From<Range<f64>> for Ends {
+    fn from(range: Range<f64>) -> Self {
+        Self { low: range.start, high: range.end, whole: false }
+    }
+}
+
+impl From<Range<i32>> for Ends {
+    fn from(range: Range<i32>) -> Self {
+        Self { low: range.start.into(), high: range.end.into(), whole: true }
+    }
 }
 
 impl KeyDocs {
@@ -18,12 +66,12 @@ impl KeyDocs {
 
     #[doc(hidden)]
     #[must_use]
-    pub const fn new(list: fn() -> Vec<KeyInfo>) -> Self {
+    pub const fn new(list: fn() -> Vec<Key>) -> Self {
         Self { list }
     }
 
     /// The descriptions; none where a default panics, which must not cross the ABI.
-    pub(crate) fn list(self) -> Vec<KeyInfo> {
+    pub(crate) fn list(self) -> Vec<Key> {
         std::panic::catch_unwind(self.list).unwrap_or_else(|payload| {
             std::mem::forget(payload);
             Vec::new()
@@ -56,6 +104,10 @@ impl KeyInfo {
 /// Describes a component's keys: `name => "what it means"` for one that a table must have, `name = default => "..."` for one that
 /// it may leave out, `name = None::<T> => "..."` where absence means something of its own.
 ///
+/// `; LOW..HIGH` after a description says between which values a search for a good one makes sense: `1e-3..50.0`, or `1..100` for a key
+/// that takes whole numbers. The first key with a range is the one that `host compare-masks --target-rate` turns. Both ends must be values
+/// that the component takes.
+///
 /// It goes to [`register!`](crate::register) as a constant where several ids share a type; for one id, `register!` takes the same
 /// list in braces.
 ///
@@ -66,7 +118,7 @@ impl KeyInfo {
 ///
 /// impl SurpriseCap {
 ///     const KEYS: KeyDocs = keys! {
-///         max_nats => "largest `-logp` kept, nats",
+///         max_nats => "largest `-logp` kept, nats"; 1e-3..50.0,
 ///         warm_up = 10 => "steps that keep all",
 ///         share = None::<f32> => "largest share of tokens dropped; no limit when absent",
 ///     };
@@ -74,8 +126,10 @@ impl KeyInfo {
 /// ```
 #[macro_export]
 macro_rules! keys {
-    ($($name:ident $(= $default:expr)? => $about:expr),* $(,)?) => {
-        $crate::KeyDocs::new(|| ::std::vec![$($crate::__key!($name, $about $(, $default)?)),*])
+    ($($name:ident $(= $default:expr)? => $about:expr $(; $range:expr)?),* $(,)?) => {
+        $crate::KeyDocs::new(|| ::std::vec![
+            $($crate::__private::Key::from($crate::__key!($name, $about $(, $default)?))$(.searched($range))?),*
+        ])
     };
 }
 
@@ -115,17 +169,41 @@ pub(crate) fn check(docs: &[KeyInfo], read: &[&str]) -> Result<(), String> {
     }
 }
 
+/// Refuses ranges of keys that are not described or hold no numbers, and ends that are not in order.
+pub(crate) fn check_ranges(docs: &[KeyInfo], ranges: &[SweepRange]) -> Result<(), String> {
+    for SweepRange { key, low, high, .. } in ranges {
+        let Some(doc) = docs.iter().find(|doc| doc.name == *key) else {
+            return Err(format!("key `{key}` has a range, but is not described (say what it means)"));
+        };
+        let default = doc.default().and_then(|text| serde_json::from_str(text).ok());
+        if default.is_some_and(|default: serde_json::Value| !default.is_number() && !default.is_null()) {
+            let default = doc.default().unwrap_or_default();
+            return Err(format!(
+                "key `{key}` has a range, but is {default} where a table leaves it out (ranges are for numbers)"
+            ));
+        }
+        if !(low.is_finite() && high.is_finite() && low < high) {
+            return Err(format!(
+                "the range of key `{key}` is {low:?}..{high:?} (both ends must be numbers, the first the lower one)"
+            ));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn descriptions_are_of_the_keys_that_there_are() {
-        let say = |docs: KeyDocs, read: &[&str]| check(&docs.list(), read).unwrap_err();
+        let infos = |docs: KeyDocs| docs.list().into_iter().map(|key| key.info).collect::<Vec<_>>();
+        let check = |docs: KeyDocs, read: &[&str]| check(&infos(docs), read);
+        let say = |docs: KeyDocs, read: &[&str]| check(docs, read).unwrap_err();
         let both = ["max_nats", "warm_up"];
         let docs = keys! { warm_up = 10 => "steps that keep all", max_nats => "largest surprise kept" };
-        assert_eq!(check(&docs.list(), &both), Ok(()));
-        assert_eq!(check(&KeyDocs::NONE.list(), &both), Ok(()), "nothing has to be said");
+        assert_eq!(check(docs, &both), Ok(()));
+        assert_eq!(check(KeyDocs::NONE, &both), Ok(()), "nothing has to be said");
         assert_eq!(say(docs, &["max_nat"]), "key `warm_up` is described, but nothing reads it (leave it out)");
         assert_eq!(
             say(keys! { max_nat => "largest" }, &both),
@@ -152,8 +230,49 @@ mod tests {
             e = f32::INFINITY => "e",
             f => "f",
         };
-        let defaults = docs.list().iter().map(|key| key.default().map(str::to_owned)).collect::<Vec<_>>();
+        let defaults = docs.list().iter().map(|key| key.info.default().map(str::to_owned)).collect::<Vec<_>>();
         let expected = [Some("0.2"), Some("\"x\""), Some("[1,2]"), Some("null"), Some("null"), None];
         assert_eq!(defaults, expected.map(|default| default.map(str::to_owned)));
+    }
+
+    #[test]
+    fn ranges_are_of_described_numbers() {
+        let check = |docs: KeyDocs| {
+            let (infos, ranges): (Vec<_>, Vec<_>) = docs.list().into_iter().map(|key| (key.info, key.range)).unzip();
+            check_ranges(&infos, &ranges.into_iter().flatten().collect::<Vec<_>>())
+        };
+        let good = keys! {
+            a => "a"; 1e-3..50.0,
+            b = 3 => "b"; 1..100,
+            c = None::<f32> => "c"; -1.0..1.0,
+            d = f32::INFINITY => "d"; 0.0..f64::from(1.5_f32),
+            e = "x" => "e",
+        };
+        assert_eq!(check(good), Ok(()));
+        let keys = good.list();
+        let ranges: Vec<_> =
+            keys.iter().map(|key| key.range.as_ref().map(|range| (range.low, range.high, range.whole))).collect();
+        let expected = [
+            Some((1e-3, 50.0, false)),
+            Some((1.0, 100.0, true)),
+            Some((-1.0, 1.0, false)),
+            Some((0.0, 1.5, false)),
+            None,
+        ];
+        assert_eq!(ranges, expected);
+        assert_eq!(
+            check(keys! { mode = "hard" => "how"; 0.0..1.0 }),
+            Err("key `mode` has a range, but is \"hard\" where a table leaves it out (ranges are for numbers)".into())
+        );
+        let order = "(both ends must be numbers, the first the lower one)";
+        assert_eq!(check(keys! { a => "a"; 50.0..1e-3 }), Err(format!("the range of key `a` is 50.0..0.001 {order}")));
+        assert_eq!(check(keys! { a => "a"; 2..2 }), Err(format!("the range of key `a` is 2.0..2.0 {order}")));
+        assert_eq!(
+            check(keys! { a => "a"; 0.0..f64::INFINITY }),
+            Err(format!("the range of key `a` is 0.0..inf {order}"))
+        );
+        let stray = keys! { a => "a"; 0.0..1.0 }.list().remove(0).range.unwrap();
+        let sentence = "key `a` has a range, but is not described (say what it means)";
+        assert_eq!(check_ranges(&[], &[stray]), Err(sentence.into()));
     }
 }

@@ -103,7 +103,7 @@
 //! # Keys
 //!
 //! serde reads them and refuses unknown ones; `validate` refuses values that are out of range or do not go together. [`register!`] takes
-//! what each key means, and its default.
+//! what each key means, its default, and between which values a search for a good one makes sense ([`keys!`]).
 //!
 //! # State
 //!
@@ -142,6 +142,7 @@ pub mod abi_keys;
 pub mod abi_recipe;
 pub mod abi_reward;
 pub mod abi_step_control;
+pub mod abi_sweep;
 pub mod abi_weight;
 mod batch;
 mod component;
@@ -149,6 +150,7 @@ mod config;
 mod context;
 mod controller;
 mod ctx;
+mod described;
 mod draws;
 mod error;
 mod extension;
@@ -199,6 +201,7 @@ pub mod prelude {
 
 #[doc(hidden)]
 pub mod __private {
+    pub use crate::keys::Key;
     pub use crate::register::{Entry, Recipe};
     pub use inventory;
 }

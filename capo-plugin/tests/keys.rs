@@ -37,7 +37,7 @@ fn broken() -> u64 {
 const SHARED: KeyDocs = keys! { max_nats => "largest surprise kept, nats" };
 
 register!(PreBackwardMask, Described, "test.described", "has descriptions", {
-    max_nats => "largest surprise kept, nats",
+    max_nats => "largest surprise kept, nats"; 1e-3..50.0,
     warm_up = warm_up() => "steps that keep all",
     share = None::<f32> => "largest share of tokens dropped; no limit when absent",
 });
@@ -70,6 +70,18 @@ fn keys_are_described_in_the_order_of_their_author() {
     for (point, id) in silent.into_iter().chain([(Point::Reward, "test.described"), (Point::Mask, "test.none")]) {
         assert_eq!(docs(point, id), [], "{id}");
     }
+}
+
+#[test]
+fn ranges_are_told_apart_from_descriptions() {
+    let ranges = |id: &str| Image::own().sweeps(Point::Mask, id).unwrap();
+    let told: Vec<_> =
+        ranges("test.described").iter().map(|range| (range.key.to_string(), range.low, range.high)).collect();
+    assert_eq!(told, [("max_nats".to_owned(), 1e-3, 50.0)]);
+    for id in ["test.plain", "test.shared", "test.broken", "test.none"] {
+        assert_eq!(ranges(id), [], "{id}");
+    }
+    assert_eq!(Image::own().sweeps(Point::Reward, "test.described"), Ok(Vec::new()));
 }
 
 #[test]

@@ -13,6 +13,7 @@ use capo_plugin::abi_keys::{KeyInfo, KeysPoint};
 use capo_plugin::abi_recipe::RecipePoint2;
 use capo_plugin::abi_reward::{RewardBox, RewardPoint, WireCompletion, WireRollout};
 use capo_plugin::abi_step_control::{MeasureRef, StepControlBox, StepControlPoint, WireGroup};
+use capo_plugin::abi_sweep::{SweepPoint, SweepRange};
 use capo_plugin::abi_weight::{WeightBox, WeightPoint};
 use capo_plugin::{
     DType, Denominator, DeviceKind, Dims, ErrorKind, Extension, Inputs, OptimizerInfo, OptimizerKind, Purpose,
@@ -77,6 +78,8 @@ fn sizes_and_alignments() {
         WireGroup<'static> => 24 / 8,
         Lent<u8> => 16 / 8,
         RolloutContext => 200 / 8,
+        SweepPoint => 8 / 8,
+        SweepRange => 56 / 8,
     }
 }
 
@@ -109,6 +112,8 @@ fn offsets_of_public_fields() {
     offsets!(WeightPoint: components 0, create 8);
     offsets!(StepControlPoint: components 0, create 8);
     offsets!(WireGroup<'static>: name 0, parameters 16);
+    offsets!(SweepPoint: ranges 0);
+    offsets!(SweepRange: key 0, low 32, high 40, whole 48);
 }
 
 /// The names that `source` gives to types of the wire: structs with a checked layout, and objects.
@@ -145,5 +150,5 @@ fn every_type_of_the_wire_is_in_the_table() {
             count += 1;
         }
     }
-    assert_eq!(count, 42, "types of the wire");
+    assert_eq!(count, 44, "types of the wire");
 }

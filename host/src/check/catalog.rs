@@ -91,7 +91,11 @@ pub const COMPONENT: [ComponentCheck; 30] = [
     of_table(CREATION, "it can be built from the table given", table::creation),
     of_table("empty-config", "an empty table gives a component or a sentence", table::empty_config),
     of_table("unknown-key", "an unknown key is refused", table::unknown_key),
-    of_table("key-docs", "the descriptions of its keys, if any, are of the keys that it reads", table::key_docs),
+    of_table(
+        "key-docs",
+        "the descriptions of its keys, if any, are of the keys that it reads, ranges of values that it takes",
+        table::key_docs,
+    ),
     of_table("wrong-type", "a value of the wrong type is refused, under each key", table::wrong_type),
     of_table("malformed-config", "text that is no table is refused", table::malformed_config),
     on_tokens("known-inputs", "it asks for nothing that this host does not know", batches::known_inputs),

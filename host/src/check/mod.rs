@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use capo_plugin::Point;
 
+pub use conduct::cpu_time;
 pub use settings::CheckArgs;
 use task::perform;
 

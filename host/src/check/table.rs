@@ -1,5 +1,6 @@
 //! Checks of how a component takes its table.
 
+use capo_plugin::abi_sweep::SweepRange;
 use capo_plugin::{ErrorKind, PluginError};
 use serde_json::json;
 
@@ -56,12 +57,27 @@ pub fn key_docs(subject: &Subject<'_>) -> Verdict {
     if let Err(sentence) = subject.image.check_key_docs(subject.point, subject.id) {
         return Ok(Outcome::failed(sentence));
     }
+    if let Some(sentence) = refused_end(subject) {
+        return Ok(Outcome::failed(sentence));
+    }
     let said = !subject.image.key_docs(subject.point, subject.id)?.is_empty();
     Ok(Outcome::success(if said || subject.keys.is_empty() {
         "every key is described"
     } else {
         "no key is described (`register!` takes a list, for `host plugins --verbose`)"
     }))
+}
+
+/// What is wrong with a key's range: an end that the component does not take, though it takes its table.
+fn refused_end(subject: &Subject<'_>) -> Option<String> {
+    subject.create().ok()?;
+    let ranges = subject.image.sweeps(subject.point, subject.id).ok()?;
+    let ends = ranges.iter().flat_map(|range| [(range, range.low), (range, range.high)]);
+    ends.into_iter().find_map(|(SweepRange { key, whole, .. }, end)| {
+        let value = if *whole { json!(end as i64) } else { json!(end) };
+        let error = subject.create_from(&subject.table_with(key, value.clone())).err()?;
+        Some(format!("the range of key `{key}` ends at {value}, which it does not take: {error} (narrow the range)"))
+    })
 }
 
 /// A value of a type that no key has, for each key.

@@ -49,6 +49,14 @@ pub(super) enum Command {
     /// `host replay --plugin libcapo.so --sweep mask.0.fisher_threshold=1e-6..1e-2 --target-rate 2% batches/*` prints what each
     /// of nine thresholds rejects, and the threshold that comes nearest to one token in fifty.
     Replay(ReplayArgs),
+    /// Compare masks on recorded batches: what each rejects when it runs alone.
+    ///
+    /// Prints a row per mask and how much every two of them have in common. Without `[[mask]]` tables and `--mask`, all masks of the
+    /// plugins that the batches have the inputs for.
+    ///
+    /// `host compare-masks --plugin libmasks.so --target-rate 2% --out masks.html batches/*` finds for each mask the threshold that
+    /// rejects one token in fifty, and writes a page that shows which.
+    CompareMasks(CompareArgs),
     /// List every component and recipe: its point, what it does, where it came from.
     ///
     /// `--verbose` shows a line per key, and what each component asks the trainer for.
@@ -258,6 +266,31 @@ pub(super) struct ReplayArgs {
     /// With `--sweep`: suggests the value that rejects most without exceeding this share of the tokens, `0.02` or `2%`.
     #[arg(long, value_name = "R", requires = "sweep", allow_hyphen_values = true)]
     pub(super) target_rate: Option<String>,
+    /// Batch files, in order.
+    #[arg(required = true, value_name = "BATCH")]
+    pub(super) batches: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+pub(super) struct CompareArgs {
+    /// Settings as TOML, of which the `[[mask]]` tables count.
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Overrides one setting of a mask, as in `mask.capo.curvature.fisher_threshold=1e-3`. Repeatable.
+    #[arg(long, value_name = "mask.ID.KEY=VALUE")]
+    pub(super) set: Vec<String>,
+    /// Compares this mask, after those of the config. Repeatable; one that is named twice is `ID` and `ID#2`.
+    #[arg(long, value_name = "ID")]
+    pub(super) mask: Vec<String>,
+    #[command(flatten)]
+    pub(super) plugins: PluginArgs,
+    /// For each mask, searches the value of its threshold that rejects most without exceeding this share of the tokens, `0.02` or `2%`,
+    /// within the range that its author gives. A threshold that is set stays.
+    #[arg(long, value_name = "R", allow_hyphen_values = true)]
+    pub(super) target_rate: Option<String>,
+    /// Where the comparison goes too: a page to look at, or all numbers as JSON.
+    #[arg(long, value_name = "FILE.html|FILE.json")]
+    pub(super) out: Option<PathBuf>,
     /// Batch files, in order.
     #[arg(required = true, value_name = "BATCH")]
     pub(super) batches: Vec<PathBuf>,

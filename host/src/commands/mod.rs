@@ -1,6 +1,8 @@
 //! The command line: what each subcommand does, a file each.
 
 mod args;
+mod batches;
+mod compare_masks;
 mod eval;
 mod input_names;
 mod new_plugin;
@@ -42,6 +44,7 @@ pub fn main(started: Instant) -> ExitCode {
         Command::Eval(args) => eval::run(args),
         Command::Sft(args) => run_sft(args),
         Command::Replay(args) => replay::run(args).map_err(Failure::Input),
+        Command::CompareMasks(args) => compare_masks::run(args).map_err(Failure::Input),
         Command::Plugins(args) => plugins::run(args, cli.verbose).map_err(Failure::Input),
         Command::Check(args) => match check::run(args, cli.verbose) {
             Ok(true) => Ok(()),

@@ -4,6 +4,7 @@ use anyhow::Result;
 use capo_loader::registry::{Offer, Registry};
 use capo_loader::trust::PIN;
 use capo_plugin::abi_keys::KeyInfo;
+use capo_plugin::abi_sweep::SweepRange;
 use capo_plugin::{Inputs, Point};
 
 use super::args::ListArgs;
@@ -62,12 +63,17 @@ fn in_full(registry: &Registry, offer: &Offer) -> Vec<String> {
         lines.push(format!("asks for {}", input_names(inputs).join(", ")));
     }
     lines.push(if offer.keys.is_empty() { "no keys" } else { "keys:" }.to_owned());
-    lines.extend(key_lines(&registry.key_docs(offer), &offer.keys));
+    lines.extend(key_lines(&registry.key_docs(offer), &registry.sweeps(offer), &offer.keys));
     lines
 }
 
-/// A line per key, with its default and what it means where its author says so.
-fn key_lines(docs: &[KeyInfo], keys: &[String]) -> Vec<String> {
+/// A line per key, with its default, what it means and between which values to search, where its author says so.
+fn key_lines(docs: &[KeyInfo], sweeps: &[SweepRange], keys: &[String]) -> Vec<String> {
+    let range = |key: &String| {
+        let range = sweeps.iter().find(|range| range.key.as_str() == key)?;
+        let end = |end: f64| if range.whole { format!("{end}") } else { format!("{end:?}") };
+        Some(format!("; search {}..{}", end(range.low), end(range.high)))
+    };
     let line = |key: &String| match docs.iter().find(|doc| doc.name.as_str() == key) {
         None => format!("  {key}"),
         Some(doc) => {
@@ -76,7 +82,7 @@ fn key_lines(docs: &[KeyInfo], keys: &[String]) -> Vec<String> {
                 Some("null") => String::new(),
                 Some(value) => format!(" = {value}"),
             };
-            format!("  {key}{default}  # {}", doc.about)
+            format!("  {key}{default}  # {}{}", doc.about, range(key).unwrap_or_default())
         }
     };
     keys.iter().map(line).collect()

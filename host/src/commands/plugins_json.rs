@@ -5,6 +5,7 @@ use std::path::Path;
 use capo_loader::find;
 use capo_loader::registry::{Offer, OfferedRecipe, Origin, Registry};
 use capo_plugin::abi_keys::KeyInfo;
+use capo_plugin::abi_sweep::SweepRange;
 use serde_json::{Value, json};
 
 use super::input_names::input_names;
@@ -24,8 +25,9 @@ pub(super) fn listing(registry: &Registry) -> Value {
 }
 
 fn component(registry: &Registry, offer: &Offer) -> Value {
-    let docs = registry.key_docs(offer);
+    let (docs, sweeps) = (registry.key_docs(offer), registry.sweeps(offer));
     let doc = |key: &String| docs.iter().find(|doc| doc.name.as_str() == key);
+    let range = |key: &String| sweeps.iter().find(|range| range.key.as_str() == key);
     let (package, version) = offer.package.rsplit_once(' ').unwrap_or((&offer.package, ""));
     json!({
         "point": offer.point.name(),
@@ -34,13 +36,13 @@ fn component(registry: &Registry, offer: &Offer) -> Value {
         "package": package,
         "version": version,
         "inputs": registry.inputs(offer).map(input_names),
-        "keys": offer.keys.iter().map(|name| key(name, doc(name))).collect::<Vec<_>>(),
+        "keys": offer.keys.iter().map(|name| key(name, doc(name), range(name))).collect::<Vec<_>>(),
         "origin": origin(registry, &offer.origin),
     })
 }
 
 /// A key, and what its author says of it: nothing is `null`.
-fn key(name: &str, doc: Option<&KeyInfo>) -> Value {
+fn key(name: &str, doc: Option<&KeyInfo>, range: Option<&SweepRange>) -> Value {
     let default = doc.and_then(KeyInfo::default);
     json!({
         "name": name,
@@ -48,6 +50,7 @@ fn key(name: &str, doc: Option<&KeyInfo>) -> Value {
         "required": doc.map(|_| default.is_none()),
         // Another author's text may not be JSON.
         "default": default.map(|text| serde_json::from_str(text).unwrap_or_else(|_| json!(text))),
+        "search": range.map(|range| json!({ "low": range.low, "high": range.high, "whole": range.whole })),
     })
 }
 

@@ -111,19 +111,32 @@ impl Reduced {
     }
 }
 
-/// What each completion's tokens weigh in the reduced loss, `[B]`, where `counted` tokens are counted.
 fn weights(batch: &StepBatch, info: &StepInfo, counted: &[u8]) -> Result<Vec<f64>> {
+    token_weights(batch.dims, info.reduction, info.max_completion_length, counted)
+}
+
+/// What each completion's tokens weigh in the reduced loss, `[B]`, where `counted` tokens, `[B, T]`, are counted.
+///
+/// # Errors
+///
+/// A reduction that this host does not know.
+pub fn token_weights(
+    dims: Dims,
+    reduction: Reduction,
+    max_completion_length: usize,
+    counted: &[u8],
+) -> Result<Vec<f64>> {
     let count = |tokens: &[u8]| tokens.iter().map(|&token| u64::from(token)).sum::<u64>().max(1) as f64;
-    let (completions, all) = (batch.dims.completions as f64, count(counted));
-    let weight = |b: usize| match info.reduction {
-        Reduction::COMPLETION_MEAN => Ok(1.0 / (completions * count(&counted[batch.dims.row(b)]))),
-        Reduction::FIXED_LENGTH => Ok(1.0 / (completions * info.max_completion_length as f64)),
+    let (completions, all) = (dims.completions as f64, count(counted));
+    let weight = |b: usize| match reduction {
+        Reduction::COMPLETION_MEAN => Ok(1.0 / (completions * count(&counted[dims.row(b)]))),
+        Reduction::FIXED_LENGTH => Ok(1.0 / (completions * max_completion_length as f64)),
         Reduction::TOKEN_MEAN => Ok(1.0 / all),
         Reduction(other) => {
             bail!("the objective asks for reduction {other}, which this host does not know (it knows 0 to 2)")
         }
     };
-    (0..batch.dims.completions as usize).map(weight).collect()
+    (0..dims.completions as usize).map(weight).collect()
 }
 
 /// `[B, T]`: the squares behind [`Reduced::rejected`]; 0 on padding.

@@ -35,7 +35,7 @@ register!(
     SurpriseLimit,
     "plugin-name.mask",
     "drops tokens above a surprise limit",
-    { max_nats = max_nats() => "largest surprise kept, nats" }
+    { max_nats = max_nats() => "largest surprise kept, nats"; 1e-3..50.0 }
 );
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ macro_rules! documented {
 impl<T: Thresholds> CurvatureMask<T> {
     /// What its keys mean, for `register!`.
     pub const KEYS: KeyDocs = documented!(signal: "advantage", own: {
-        fisher_threshold = T::FISHER => "accept m_F below this; `false` switches the test off",
+        fisher_threshold = T::FISHER => "accept m_F below this; `false` switches the test off"; 1e-10..1e2,
         hessian_threshold = T::HESSIAN => "accept m_H below this, and above what `hessian_interval` says; `false` switches the test off",
         hessian_interval = "symmetric" => "accept m_H above minus `hessian_threshold`; or from 0 on: `one_sided`",
         hessian_range = None::<[f64; 2]> => "accept m_H strictly inside `[low, high]`; instead of `hessian_threshold`",
@@ -60,7 +60,7 @@ impl<T: Thresholds> CurvatureMask<T> {
 impl CurvatureWeight {
     /// What its keys mean, for `register!`.
     pub const KEYS: KeyDocs = documented!(signal: "unit", own: {
-        fisher_threshold = Self::FISHER => "m_F up to which a token counts in full; above, it counts the square root of this over m_F",
+        fisher_threshold = Self::FISHER => "m_F up to which a token counts in full; above, it counts the square root of this over m_F"; 1e-10..1e2,
     });
 }
 

@@ -88,7 +88,7 @@ impl PreBackwardMask for ClipCov {
 const STREAM: u64 = 0xC11F_C0F5;
 
 register!(PreBackwardMask, ClipCov, "masks.clip-cov", "drops a few tokens whose log-probability and advantage go together", {
-    clip_cov_ratio = ratio() => "share of all tokens that goes, at least one token",
+    clip_cov_ratio = ratio() => "share of all tokens that goes, at least one token"; 1e-5..1.0,
     clip_cov_lb = lower() => "candidates have a larger covariance",
     clip_cov_ub = upper() => "candidates have a smaller covariance",
     clip_ratio_low = clip() => "PPO's lower clip: what it clips is no candidate",

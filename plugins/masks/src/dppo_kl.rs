@@ -15,12 +15,13 @@ use crate::{checks, tokens};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DppoKl {
-    /// Largest divergence of a token that has fallen.
+    /// Both bounds, where the next two do not say otherwise.
     #[serde(default = "bound")]
-    clip_ratio_low: f32,
-    /// Largest divergence of a token that has risen.
-    #[serde(default = "bound")]
-    clip_ratio_high: f32,
+    clip_ratio: f32,
+    /// For tokens that have fallen.
+    clip_ratio_low: Option<f32>,
+    /// For tokens that have risen.
+    clip_ratio_high: Option<f32>,
     /// Whose probabilities.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
@@ -40,7 +41,8 @@ fn binary_kl((p, q): (f32, f32), log_p: f32, log_q: f32) -> f32 {
 impl PreBackwardMask for DppoKl {
     fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
         let compared = self.policies.compare(ctx, batch)?;
-        let limit = |advantage: f32| if advantage > 0.0 { self.clip_ratio_high } else { self.clip_ratio_low };
+        let side = |advantage: f32| if advantage > 0.0 { self.clip_ratio_high } else { self.clip_ratio_low };
+        let limit = |advantage| side(advantage).unwrap_or(self.clip_ratio);
         tokens::drop_where(keep, |i| {
             let advantage = batch.advantages[i];
             let divergence = binary_kl(compared.probabilities(i), compared.of[i], compared.against[i]);
@@ -54,13 +56,15 @@ impl PreBackwardMask for DppoKl {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::bound("clip_ratio_low", self.clip_ratio_low)?;
-        checks::bound("clip_ratio_high", self.clip_ratio_high)
+        checks::bound("clip_ratio", self.clip_ratio)?;
+        checks::bound("clip_ratio_low", self.clip_ratio_low.unwrap_or_default())?;
+        checks::bound("clip_ratio_high", self.clip_ratio_high.unwrap_or_default())
     }
 }
 
 register!(PreBackwardMask, DppoKl, "masks.dppo-kl", "drops tokens that diverge too much and would go further", {
-    clip_ratio_low = bound() => "largest divergence of a token that has fallen, nats",
-    clip_ratio_high = bound() => "largest divergence of a token that has risen, nats",
+    clip_ratio = bound() => "largest divergence of a token, nats"; 1e-9..10.0,
+    clip_ratio_low = None::<f32> => "the same for tokens that have fallen; `clip_ratio` when absent",
+    clip_ratio_high = None::<f32> => "the same for tokens that have risen; `clip_ratio` when absent",
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

@@ -16,12 +16,13 @@ use crate::{checks, tokens};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DppoTv {
-    /// How far a token may have fallen.
+    /// Both bounds, where the next two do not say otherwise.
     #[serde(default = "bound")]
-    clip_ratio_low: f32,
-    /// How far a token may have risen.
-    #[serde(default = "bound")]
-    clip_ratio_high: f32,
+    clip_ratio: f32,
+    /// For tokens that have fallen.
+    clip_ratio_low: Option<f32>,
+    /// For tokens that have risen.
+    clip_ratio_high: Option<f32>,
     /// Whose probabilities.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
@@ -34,7 +35,8 @@ fn bound() -> f32 {
 impl PreBackwardMask for DppoTv {
     fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
         let compared = self.policies.compare(ctx, batch)?;
-        let limit = |advantage: f32| if advantage > 0.0 { self.clip_ratio_high } else { self.clip_ratio_low };
+        let side = |advantage: f32| if advantage > 0.0 { self.clip_ratio_high } else { self.clip_ratio_low };
+        let limit = |advantage| side(advantage).unwrap_or(self.clip_ratio);
         tokens::drop_where(keep, |i| {
             let ((p, q), advantage) = (compared.probabilities(i), batch.advantages[i]);
             compared.goes_further(i, advantage) && (p - q).abs() > limit(advantage)
@@ -47,13 +49,15 @@ impl PreBackwardMask for DppoTv {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::bound("clip_ratio_low", self.clip_ratio_low)?;
-        checks::bound("clip_ratio_high", self.clip_ratio_high)
+        checks::bound("clip_ratio", self.clip_ratio)?;
+        checks::bound("clip_ratio_low", self.clip_ratio_low.unwrap_or_default())?;
+        checks::bound("clip_ratio_high", self.clip_ratio_high.unwrap_or_default())
     }
 }
 
 register!(PreBackwardMask, DppoTv, "masks.dppo-tv", "drops tokens that have moved too far and would go further", {
-    clip_ratio_low = bound() => "how far a token's probability may have fallen",
-    clip_ratio_high = bound() => "how far it may have risen",
+    clip_ratio = bound() => "how far a token's probability may move"; 1e-6..1.0,
+    clip_ratio_low = None::<f32> => "the same for tokens that have fallen; `clip_ratio` when absent",
+    clip_ratio_high = None::<f32> => "the same for tokens that have risen; `clip_ratio` when absent",
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

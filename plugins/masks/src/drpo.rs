@@ -48,6 +48,6 @@ impl TokenWeight for Drpo {
 }
 
 register!(TokenWeight, Drpo, "masks.drpo", "lets tokens count the less the further they have moved", {
-    delta = delta() => "change of a token's probability at which it counts for nothing",
+    delta = delta() => "change of a token's probability at which it counts for nothing"; 1e-4..1.0,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

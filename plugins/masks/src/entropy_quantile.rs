@@ -48,5 +48,5 @@ impl PreBackwardMask for EntropyQuantile {
 }
 
 register!(PreBackwardMask, EntropyQuantile, "masks.entropy-quantile", "keeps the tokens of highest entropy", {
-    top_entropy_quantile = one_fifth() => "share of tokens kept; ties at the limit are kept",
+    top_entropy_quantile = one_fifth() => "share of tokens kept; ties at the limit are kept"; 0.01..1.0,
 });

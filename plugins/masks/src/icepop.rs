@@ -54,6 +54,6 @@ impl PreBackwardMask for IcePop {
 
 register!(PreBackwardMask, IcePop, "masks.icepop", "drops tokens on which trainer and sampler disagree", {
     alpha = alpha() => "smallest ratio kept",
-    beta = beta() => "largest ratio kept",
+    beta = beta() => "largest ratio kept"; 1.00001..1000.0,
     policies = Policies::OldSampler => policies::ABOUT,
 });

@@ -45,6 +45,6 @@ impl PreBackwardMask for Ipo {
 }
 
 register!(PreBackwardMask, Ipo, "masks.ipo", "drops tokens whose probability has moved too far, either way", {
-    ipo_threshold = threshold() => "how far a token's probability may have moved",
+    ipo_threshold = threshold() => "how far a token's probability may have moved"; 1e-6..1.0,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

@@ -39,5 +39,5 @@ impl PreBackwardMask for KlCov {
 }
 
 register!(PreBackwardMask, KlCov, "masks.kl-cov", "drops the tokens whose log-probability and advantage go together most", {
-    kl_cov_ratio = ratio() => "share of the tokens that goes, at least one token",
+    kl_cov_ratio = ratio() => "share of the tokens that goes, at least one token"; 1e-5..1.0,
 });

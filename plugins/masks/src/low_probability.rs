@@ -41,5 +41,5 @@ impl TokenWeight for LowProbability {
 }
 
 register!(TokenWeight, LowProbability, "masks.low-probability", "lets improbable tokens count less", {
-    alpha = alpha() => "0: not at all less; 1: in proportion to their probability",
+    alpha = alpha() => "0: not at all less; 1: in proportion to their probability"; 0.0..1.0,
 });

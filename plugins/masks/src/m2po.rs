@@ -52,6 +52,6 @@ impl PreBackwardMask for M2po {
 }
 
 register!(PreBackwardMask, M2po, "masks.m2po", "drops the tokens on which trainer and sampler differ most", {
-    m2_threshold = threshold() => "the mean square of `ln q - ln p` of what stays is below it, nats²",
+    m2_threshold = threshold() => "the mean square of `ln q - ln p` of what stays is below it, nats²"; 1e-9..10.0,
     policies = Policies::OldSampler => policies::ABOUT,
 });

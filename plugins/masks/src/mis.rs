@@ -66,7 +66,7 @@ impl PreBackwardMask for Mis {
 register!(PreBackwardMask, Mis, "masks.mis", "drops tokens or completions by their importance ratio", {
     level = Level::Sequence => sequence::ABOUT,
     clip_min = 0.0 => "smallest ratio kept",
-    clip_max = clip_max() => "largest ratio kept",
+    clip_max = clip_max() => "largest ratio kept"; 1.00001..1000.0,
     veto_threshold = None::<f32> => "smallest ratio of any token of a completion that is kept; no limit when absent",
     policies = Policies::OldSampler => policies::ABOUT,
 });

@@ -50,6 +50,6 @@ impl PreBackwardMask for OffPolicySequence {
 }
 
 register!(PreBackwardMask, OffPolicySequence, "masks.off-policy-sequence", "drops what went wrong in completions that the policy has left", {
-    off_policy_mask_threshold = threshold() => "largest mean of `ln q - ln p` of a completion that is kept whole, nats",
+    off_policy_mask_threshold = threshold() => "largest mean of `ln q - ln p` of a completion that is kept whole, nats"; 1e-6..10.0,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

@@ -29,5 +29,5 @@ impl PreBackwardMask for ProbabilityFloor {
 }
 
 register!(PreBackwardMask, ProbabilityFloor, "masks.probability-floor", "drops tokens below a probability", {
-    min_probability = floor() => "smallest probability kept",
+    min_probability = floor() => "smallest probability kept"; 1e-9..0.9,
 });

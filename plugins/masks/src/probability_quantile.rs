@@ -32,5 +32,5 @@ impl PreBackwardMask for ProbabilityQuantile {
 }
 
 register!(PreBackwardMask, ProbabilityQuantile, "masks.probability-quantile", "drops the least probable tokens", {
-    share = share() => "share of the tokens that goes",
+    share = share() => "share of the tokens that goes"; 1e-4..1.0,
 });

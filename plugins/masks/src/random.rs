@@ -36,5 +36,5 @@ impl PreBackwardMask for Random {
 const STREAM: u64 = 0x4A4D_0311;
 
 register!(PreBackwardMask, Random, "masks.random", "drops random tokens, drawn from the run's seed and the step", {
-    share = share() => "share of the tokens that goes",
+    share = share() => "share of the tokens that goes"; 1e-4..1.0,
 });

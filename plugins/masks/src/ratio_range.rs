@@ -47,6 +47,6 @@ impl PreBackwardMask for RatioRange {
 
 register!(PreBackwardMask, RatioRange, "masks.ratio-range", "drops tokens whose ratio lies outside a range", {
     low = low() => "smallest ratio kept",
-    high = high() => "largest ratio kept",
+    high = high() => "largest ratio kept"; 1.00001..100.0,
     policies = Policies::TrainerOld => policies::ABOUT,
 });

@@ -87,7 +87,7 @@ impl TokenWeight for Tis {
 
 register!(TokenWeight, Tis, "masks.tis", "weighs tokens by the ratio of trainer to sampler, within limits", {
     rollout_is = Level::Token => sequence::ABOUT,
-    rollout_is_threshold = threshold() => "largest weight",
+    rollout_is_threshold = threshold() => "largest weight"; 1.0..100.0,
     rollout_is_threshold_lower = None::<f32> => "ratios below it, and above the other, weigh nothing; no such limit when absent",
     rollout_is_batch_normalize = false => "whether weights are divided by their mean",
     policies = Policies::OldSampler => policies::ABOUT,

@@ -89,7 +89,7 @@ impl PreBackwardMask for Trm {
 
 register!(PreBackwardMask, Trm, "masks.trm", "drops completions that diverge too far from the sampler", {
     rollout_rs = Statistic::default() => "`token`, `seq_sum`, `seq_mean` or `seq_max`, then `_k1`, `_k2` or `_k3`",
-    rollout_rs_threshold = threshold() => "largest divergence kept, nats; of k1 the largest ratio",
+    rollout_rs_threshold = threshold() => "largest divergence kept, nats; of k1 the largest ratio"; 1e-9..100.0,
     rollout_rs_threshold_lower = None::<f32> => "smallest ratio kept, of k1 alone; one by the largest when absent",
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

@@ -6,6 +6,7 @@ mod target;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::batches::Batches;
 use crate::metrics::sink::WarningSink;
 use crate::report::terminal::{grouped, percent};
 use anyhow::{Result, ensure};
@@ -13,13 +14,10 @@ use capo_loader::registry::Registry;
 use capo_loader::replay::{Deciders, check_any, replay_step};
 use capo_loader::upload::Device;
 use capo_loader::watchdog::Watchdog;
-use capo_loader::{ComponentConfig, RecordedBatch, batch_file, component_names};
+use capo_loader::{ComponentConfig, RecordedBatch, component_names};
 
 pub use range::Range;
 pub use target::{Found, Target, search};
-
-/// Batch files up to this size, all together, are held in memory.
-const HELD_BYTES: u64 = 1 << 30;
 
 /// Tokens that were rejected, of all there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,11 +81,9 @@ type Choose<'a> = &'a dyn Fn(Option<String>) -> Result<Chosen>;
 pub struct Sweep<'a> {
     registry: &'a Registry,
     choose: Choose<'a>,
-    paths: &'a [PathBuf],
+    batches: Batches<'a>,
     /// Where masks find a batch's large arrays, if not in host memory.
     device: Option<&'a Device>,
-    /// The batches, where they are small enough to be read only once.
-    held: Option<Vec<RecordedBatch>>,
     warned: BTreeSet<String>,
     watchdog: Watchdog,
 }
@@ -106,16 +102,15 @@ impl<'a> Sweep<'a> {
         ranges: &[Range],
     ) -> Result<Self> {
         let (warned, watchdog) = (BTreeSet::new(), Watchdog::start(0, choose(None)?.names()));
-        let mut sweep = Self { registry, choose, paths, device, held: None, warned, watchdog };
+        let mut sweep = Self { registry, choose, batches: Batches::new(paths), device, warned, watchdog };
         for range in ranges {
             let values = range.values();
             for &value in [values.first(), values.last()].into_iter().flatten() {
                 check_any(&sweep.build(range, value)?)?;
             }
         }
-        let bytes: u64 = paths.iter().filter_map(|path| path.metadata().ok()).map(|file| file.len()).sum();
-        if !ranges.is_empty() && bytes <= HELD_BYTES {
-            sweep.held = Some(paths.iter().map(|path| batch_file::read(path)).collect::<Result<_>>()?);
+        if !ranges.is_empty() {
+            sweep.batches.hold()?;
         }
         Ok(sweep)
     }
@@ -150,7 +145,7 @@ impl<'a> Sweep<'a> {
             let found = self.replay(range, value)?;
             ensure!(found.all.tokens > 0, "the batches hold no completion token (record others)");
             if counts.is_empty() {
-                let (batches, tokens) = (self.paths.len(), grouped(found.all.tokens));
+                let (batches, tokens) = (self.batches.paths().len(), grouped(found.all.tokens));
                 let plural = if batches == 1 { "" } else { "es" };
                 say(&format!("`{}` over {batches} batch{plural}, {tokens} tokens\n", range.key));
                 say(&format!(
@@ -208,7 +203,7 @@ impl<'a> Sweep<'a> {
         let mut by_mask = vec![all; deciders.masks.len()];
         let mut weight = 0.0;
         let mut sink = WarningSink { warned: &mut self.warned, watchdog: &self.watchdog };
-        let mut step = |path: &Path, batch: &RecordedBatch| -> Result<()> {
+        let step = |path: &Path, batch: &RecordedBatch| -> Result<()> {
             let (keep, weighed) = replay_step(&mut deciders, &mut sink, path, self.device, batch)?;
             let tokens = batch.completion_tokens();
             let rejected = keep.rejected.iter().map(|rejected| rejected.tokens.len() as u64);
@@ -221,10 +216,7 @@ impl<'a> Sweep<'a> {
             });
             Ok(())
         };
-        match &self.held {
-            Some(held) => self.paths.iter().zip(held).try_for_each(|(path, batch)| step(path, batch))?,
-            None => self.paths.iter().try_for_each(|path| step(path, &batch_file::read(path)?))?,
-        }
+        self.batches.each(step)?;
         let mean_weight = (!deciders.weights.is_empty()).then(|| weight / all.tokens.max(1) as f64);
         Ok(Counts { all, by_mask, mean_weight })
     }

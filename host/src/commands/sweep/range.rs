@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use anyhow::{Error, Result, anyhow, ensure};
+use capo_plugin::abi_sweep::SweepRange;
 
 /// Values of a sweep that does not say how many.
 const POINTS: usize = 9;
@@ -51,6 +52,13 @@ impl FromStr for Range {
     }
 }
 
+impl From<&SweepRange> for Range {
+    /// The range that a component's author gave one of its keys.
+    fn from(SweepRange { key, low, high, whole }: &SweepRange) -> Self {
+        Self { key: key.to_string(), low: *low, high: *high, points: POINTS, whole: *whole }
+    }
+}
+
 impl Range {
     fn parse(text: &str) -> Option<Self> {
         let (key, range) = text.split_once('=')?;
@@ -90,6 +98,12 @@ impl Range {
             (_, true) => format!("{value:e}"),
             (_, false) => format!("{value:?}"),
         }
+    }
+
+    /// The value as a config holds it.
+    #[must_use]
+    pub fn toml(&self, value: f64) -> toml::Value {
+        if self.whole { toml::Value::Integer(value as i64) } else { toml::Value::Float(value) }
     }
 
     /// The values of a column, with as many digits as the longest needs.

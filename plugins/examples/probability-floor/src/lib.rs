@@ -29,7 +29,7 @@ impl PreBackwardMask for ProbabilityFloor {
 }
 
 register!(PreBackwardMask, ProbabilityFloor, "example.probability-floor", "drops tokens below a probability", {
-    min_probability => "smallest probability kept, 0 to 1",
+    min_probability => "smallest probability kept, 0 to 1"; 1e-6..1.0,
 });
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ impl PreBackwardMask for RatioRange {
 
 register!(PreBackwardMask, RatioRange, "example.ratio-range", "drops tokens whose ratio lies outside a range", {
     low = 0.0 => "smallest ratio kept",
-    high = unlimited() => "largest ratio kept; no limit when absent",
+    high = unlimited() => "largest ratio kept; no limit when absent"; 1.0..100.0,
     off_policy_mask_threshold = None::<f32> => "largest mean of `old_logp - logp` of a completion, nats; no limit when absent",
 });
 

@@ -27,7 +27,7 @@ impl PreBackwardMask for SurpriseCap {
 }
 
 register!(PreBackwardMask, SurpriseCap, "example.surprise-cap", "drops tokens above a surprise limit", {
-    max_nats => "largest surprise kept, nats",
+    max_nats => "largest surprise kept, nats"; 1e-3..50.0,
 });
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ impl TokenWeight for SurpriseWeight {
 }
 
 register!(TokenWeight, SurpriseWeight, "example.surprise-weight", "lets tokens above a surprise limit count less", {
-    max_nats => "largest surprise that counts in full, nats",
+    max_nats => "largest surprise that counts in full, nats"; 1e-3..50.0,
 });
 
 #[cfg(test)]

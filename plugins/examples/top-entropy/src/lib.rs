@@ -52,7 +52,7 @@ fn quantile(mut values: Vec<f32>, share: f32) -> f32 {
 }
 
 register!(PreBackwardMask, TopEntropy, "example.top-entropy", "keeps the tokens of highest entropy", {
-    top_entropy_quantile = one_fifth() => "share of tokens kept, above 0 and at most 1",
+    top_entropy_quantile = one_fifth() => "share of tokens kept, above 0 and at most 1"; 0.01..1.0,
 });
 
 #[cfg(test)]

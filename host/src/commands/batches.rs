@@ -1,0 +1,55 @@
+//! Recorded batches that are gone through again and again.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use capo_loader::{RecordedBatch, batch_file};
+
+/// Batch files up to this size, all together, are held in memory.
+const HELD_BYTES: u64 = 1 << 30;
+
+/// Batch files, in order.
+pub struct Batches<'a> {
+    paths: &'a [PathBuf],
+    /// The batches, where they are small enough to be read only once.
+    held: Option<Vec<RecordedBatch>>,
+}
+
+impl<'a> Batches<'a> {
+    /// Those of `paths`, read when they are gone through.
+    #[must_use]
+    pub fn new(paths: &'a [PathBuf]) -> Self {
+        Self { paths, held: None }
+    }
+
+    /// Reads them now, where they are small enough to be held in memory.
+    ///
+    /// # Errors
+    ///
+    /// A file that is not a batch.
+    pub fn hold(&mut self) -> Result<()> {
+        let bytes: u64 = self.paths.iter().filter_map(|path| path.metadata().ok()).map(|file| file.len()).sum();
+        if bytes <= HELD_BYTES {
+            self.held = Some(self.paths.iter().map(|path| batch_file::read(path)).collect::<Result<_>>()?);
+        }
+        Ok(())
+    }
+
+    /// Their files.
+    #[must_use]
+    pub fn paths(&self) -> &'a [PathBuf] {
+        self.paths
+    }
+
+    /// Takes every batch, in order.
+    ///
+    /// # Errors
+    ///
+    /// The first of `take`; a file that is not a batch.
+    pub fn each(&self, mut take: impl FnMut(&Path, &RecordedBatch) -> Result<()>) -> Result<()> {
+        match &self.held {
+            Some(held) => self.paths.iter().zip(held).try_for_each(|(path, batch)| take(path, batch)),
+            None => self.paths.iter().try_for_each(|path| take(path, &batch_file::read(path)?)),
+        }
+    }
+}

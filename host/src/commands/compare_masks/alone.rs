@@ -1,0 +1,107 @@
+//! One mask, alone, over all batches in order.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use capo_loader::registry::Registry;
+use capo_loader::replay::{Deciders, replay_step};
+use capo_loader::watchdog::Watchdog;
+use capo_plugin::{Extension, Sink};
+
+use super::super::batches::Batches;
+use super::super::sweep::Count;
+use super::contender::Contender;
+use crate::check::cpu_time;
+use crate::metrics::sink::WarningSink;
+
+/// What a mask rejected of the completion tokens of all batches.
+pub struct Rejected {
+    /// Of every completion token, in order, whether it was rejected.
+    pub tokens: Vec<bool>,
+    /// The time that this process worked during the mask's calls, all its threads together.
+    pub time: Duration,
+}
+
+impl Rejected {
+    /// How many were rejected.
+    #[must_use]
+    pub fn count(&self) -> Count {
+        let rejected = self.tokens.iter().filter(|rejected| **rejected).count() as u64;
+        Count { rejected, tokens: self.tokens.len() as u64 }
+    }
+}
+
+/// Replays of single masks over the same batches.
+pub struct Replays<'a> {
+    registry: &'a Registry,
+    batches: &'a Batches<'a>,
+    watchdog: &'a Watchdog,
+    warned: BTreeSet<String>,
+}
+
+impl<'a> Replays<'a> {
+    /// Over these batches.
+    #[must_use]
+    pub fn new(registry: &'a Registry, batches: &'a Batches<'a>, watchdog: &'a Watchdog) -> Self {
+        Self { registry, batches, watchdog, warned: BTreeSet::new() }
+    }
+
+    /// Runs a fresh mask; every batch begins with all of its completion tokens.
+    ///
+    /// # Errors
+    ///
+    /// Those of a replay, with the mask's name.
+    pub fn run(&mut self, contender: &Contender) -> Result<Rejected> {
+        let name = || format!("mask `{}`", contender.name);
+        let mask = contender.build(self.registry, self.watchdog).with_context(name)?;
+        let mut deciders = Deciders { masks: vec![mask], weights: Vec::new() };
+        let inner = WarningSink { warned: &mut self.warned, watchdog: self.watchdog };
+        let mut sink = TimedSink { inner, entered: Duration::ZERO, time: Duration::ZERO };
+        let mut tokens = Vec::new();
+        self.batches
+            .each(|path, batch| {
+                let (keep, _) = replay_step(&mut deciders, &mut sink, path, None, batch)?;
+                let completion = keep.keep.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
+                tokens.extend(completion.map(|(keep, _)| *keep == 0));
+                Ok(())
+            })
+            .with_context(name)?;
+        Ok(Rejected { tokens, time: sink.time })
+    }
+}
+
+/// Adds up the time of calls.
+struct TimedSink<'a> {
+    inner: WarningSink<'a>,
+    entered: Duration,
+    time: Duration,
+}
+
+impl Sink for TimedSink<'_> {
+    fn record(&mut self, component: &str, name: &str, value: f64) {
+        self.inner.record(component, name, value);
+    }
+
+    fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
+        self.inner.record_tokens(component, name, values);
+    }
+
+    fn warn(&mut self, component: &str, text: &str) {
+        self.inner.warn(component, text);
+    }
+
+    fn enter(&mut self, component: &str, method: &'static str) {
+        self.inner.enter(component, method);
+        self.entered = cpu_time();
+    }
+
+    fn leave(&mut self) {
+        self.time += cpu_time().saturating_sub(self.entered);
+        self.inner.leave();
+    }
+
+    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
+        self.inner.extension(id)
+    }
+}

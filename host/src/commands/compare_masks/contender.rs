@@ -1,0 +1,153 @@
+//! The masks that are compared: which they are, and which are left out.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use capo_loader::registry::Registry;
+use capo_loader::replay::check_held;
+use capo_loader::watchdog::Watchdog;
+use capo_loader::{ComponentConfig, RecordedBatch, component_names};
+use capo_plugin::abi_sweep::SweepRange;
+use capo_plugin::{Mask, Point};
+
+use super::super::args::CompareArgs;
+use super::super::sweep::Range;
+use crate::config::{self, Appended, Draft};
+
+/// A mask that is compared.
+#[derive(Clone)]
+pub struct Contender {
+    /// What reports call it.
+    pub name: String,
+    /// Its table.
+    pub config: ComponentConfig,
+    /// The key that decides how much it rejects, where its author says which.
+    pub key: Option<SweepRange>,
+}
+
+impl Contender {
+    /// The same with `value` under `key`.
+    #[must_use]
+    pub fn with(&self, key: &str, value: toml::Value) -> Self {
+        let mut changed = self.clone();
+        changed.config.table.insert(key.to_owned(), value);
+        changed
+    }
+
+    /// The key that a search turns: none where its author names none, or its table has a value already.
+    #[must_use]
+    pub fn open_key(&self) -> Option<&SweepRange> {
+        self.key.as_ref().filter(|range| !self.config.table.contains_key(range.key.as_str()))
+    }
+
+    /// Builds it, without a state.
+    ///
+    /// # Errors
+    ///
+    /// When its id is unknown or at another point, or it refuses its table.
+    pub fn build(&self, registry: &Registry, watchdog: &Watchdog) -> Result<Mask> {
+        let built = registry.masks(std::slice::from_ref(&self.config), watchdog)?;
+        Ok(built.into_iter().next().expect("one table makes one mask").renamed(&self.name))
+    }
+}
+
+/// The masks that are compared.
+pub struct Lineup {
+    /// In the order of the report.
+    pub contenders: Vec<Contender>,
+    /// A sentence about each mask that was not named and cannot run.
+    pub left_out: Vec<String>,
+    /// Whether the user named them: then one that cannot run is an error.
+    named: bool,
+    /// Whether open keys are searched, so that they need no value.
+    searched: bool,
+    /// Those of `contenders`, once they are built, for what they ask of a batch.
+    built: Vec<Mask>,
+}
+
+impl Lineup {
+    /// Those of the config and of `--mask`; with neither, all on offer.
+    ///
+    /// # Errors
+    ///
+    /// A config or an override that cannot be read; no mask at all.
+    pub fn choose(args: &CompareArgs, registry: &Registry, searched: bool) -> Result<Self> {
+        let masks = |sets: &[String], masks: Vec<String>| {
+            let draft = Draft::read(args.config.as_deref(), config::DEFAULT, sets)?;
+            Ok::<_, anyhow::Error>(
+                draft.with_appended(Appended { masks, ..Appended::default() }).masks_and_weights()?.0,
+            )
+        };
+        let offers = registry.offers();
+        let offered = || offers.iter().filter(|offer| offer.point == Point::Mask);
+        let named = !masks(&[], args.mask.clone())?.is_empty();
+        let ids = if named { args.mask.clone() } else { offered().map(|offer| offer.id.clone()).collect() };
+        ensure!(
+            named || !ids.is_empty(),
+            "there is no mask to compare (load a plugin that offers some with `--plugin`)"
+        );
+        let configs = masks(&args.set, ids)?;
+        let key = |id: &str| {
+            let offer = offered().find(|offer| offer.id == id)?;
+            registry.sweeps(offer).into_iter().next()
+        };
+        let contender = |(config, name): (ComponentConfig, String)| Contender { name, key: key(&config.id), config };
+        let names = component_names(&configs);
+        let contenders = configs.into_iter().zip(names).map(contender).collect();
+        Ok(Self { contenders, left_out: Vec::new(), named, searched, built: Vec::new() })
+    }
+
+    /// What they are called in reports.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.contenders.iter().map(|contender| contender.name.clone()).collect()
+    }
+
+    /// Builds every one; a key that is searched is tried at both ends of its range.
+    ///
+    /// # Errors
+    ///
+    /// The first that was named and cannot be built.
+    pub fn keep_buildable(&mut self, registry: &Registry, watchdog: &Watchdog) -> Result<()> {
+        let searched = self.searched;
+        let build = |contender: &Contender| match contender.open_key().filter(|_| searched) {
+            None => contender.build(registry, watchdog),
+            Some(key) => {
+                let range = Range::from(key);
+                let end = |end: f64| contender.with(&key.key, range.toml(end)).build(registry, watchdog);
+                end(key.low).and_then(|_| end(key.high))
+            }
+        };
+        let mut built = Vec::new();
+        self.keep(&mut |contender, _| Ok(built.push(build(contender)?)))?;
+        self.built = built;
+        Ok(())
+    }
+
+    /// Looks whether the batch of the file `path` holds what each asks for.
+    ///
+    /// # Errors
+    ///
+    /// The first that was named and asks for something else.
+    pub fn keep_supplied(&mut self, path: &Path, batch: &RecordedBatch) -> Result<()> {
+        let built = std::mem::take(&mut self.built);
+        let supplied: Vec<bool> = built.iter().map(|mask| check_held(mask, path, batch).is_ok()).collect();
+        self.keep(&mut |_, index| check_held(&built[index], path, batch))?;
+        self.built = built.into_iter().zip(supplied).filter_map(|(mask, supplied)| supplied.then_some(mask)).collect();
+        Ok(())
+    }
+
+    /// Leaves out those that `check`, which gets each with its number, refuses.
+    fn keep(&mut self, check: &mut dyn FnMut(&Contender, usize) -> Result<()>) -> Result<()> {
+        let mut kept = Vec::with_capacity(self.contenders.len());
+        for (index, contender) in std::mem::take(&mut self.contenders).into_iter().enumerate() {
+            match check(&contender, index) {
+                Ok(()) => kept.push(contender),
+                Err(error) if self.named => return Err(error),
+                Err(error) => self.left_out.push(format!("left out `{}`: {error:#}", contender.name)),
+            }
+        }
+        self.contenders = kept;
+        Ok(())
+    }
+}

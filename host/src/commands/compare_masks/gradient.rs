@@ -1,0 +1,150 @@
+//! How large each token's part of the gradient is, from what a batch file holds.
+//!
+//! A token's gradient by the last layer's weight W is `w (e_a − p) ⊗ h ÷ τ`: w its seed, p the policy's probabilities at temperature τ, a
+//! the sampled token, h the feature that the logits came from. Its squared norm is `w² ‖e_a − p‖² ‖h‖² ÷ τ²`.
+
+use anyhow::Result;
+use capo_plugin::{Batch, LastLayer};
+
+use crate::stages::backward::token_weights;
+
+/// `[B, T]`: w, the derivative of the reduced loss by each token's log-probability with nothing rejected; minus the advantage stands for
+/// the objective's derivative where a batch was recorded without.
+///
+/// # Errors
+///
+/// A reduction that this host does not know.
+pub fn seeds(batch: &Batch<'_>) -> Result<Vec<f64>> {
+    let weights = token_weights(batch.dims, batch.reduction, batch.max_completion_length, batch.completion_mask)?;
+    let slope = |i: usize| batch.dloss_dlogp.map_or(-batch.advantages[i], |slopes| slopes[i]);
+    let seed = |i: usize| weights[i / batch.dims.tokens.max(1) as usize] * f64::from(slope(i));
+    Ok((0..batch.dims.len()).map(seed).collect())
+}
+
+/// `1 − p` of a token with this log-probability, without cancellation.
+#[must_use]
+pub fn unlikeliness(logp: f32) -> f64 {
+    -f64::from(logp).exp_m1()
+}
+
+/// The last layer of a batch in host memory.
+pub struct Layer<'a> {
+    batch: Batch<'a>,
+    hidden: &'a [f32],
+    ids: &'a [u32],
+    logits: &'a [f32],
+    logsumexp: &'a [f32],
+    /// D and K.
+    width: usize,
+    k: usize,
+}
+
+impl<'a> Layer<'a> {
+    /// Of this batch.
+    ///
+    /// # Errors
+    ///
+    /// Arrays that do not lie in host memory.
+    pub fn new(batch: &Batch<'a>, layer: &LastLayer<'a>) -> Result<Self> {
+        let last = |shape: &[i64]| shape.last().map_or(0, |&extent| extent as usize);
+        Ok(Self {
+            batch: *batch,
+            hidden: layer.hidden.as_f32()?,
+            ids: layer.topk_ids.as_u32()?,
+            logits: layer.topk_logits.as_f32()?,
+            logsumexp: layer.logsumexp.as_f32()?,
+            width: last(layer.hidden.shape()),
+            k: last(layer.topk_ids.shape()),
+        })
+    }
+
+    /// `‖e_a − p‖² ‖h‖² ÷ τ²` of token i of `[B, T]`. Of p the sampled token and the K most probable ones count; the squares of the
+    /// others, at most their probability times that of the least of the K, are left out.
+    #[must_use]
+    pub fn squared_norm(&self, i: usize) -> f64 {
+        let temperature = f64::from(self.batch.loss_temperature);
+        let probability =
+            |j: usize| (f64::from(self.logits[j]) / temperature - f64::from(self.logsumexp[i])).min(0.0).exp();
+        let top = i * self.k..(i + 1) * self.k;
+        let others = top.filter(|&j| self.ids[j] != self.batch.completion_ids[i]);
+        let spread = unlikeliness(self.batch.logps[i]).powi(2) + others.map(|j| probability(j).powi(2)).sum::<f64>();
+        let feature = &self.hidden[i * self.width..][..self.width];
+        let length: f64 = feature.iter().map(|&h| f64::from(h).powi(2)).sum();
+        spread * length / temperature.powi(2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use capo_plugin::testing::Fixture;
+    use capo_plugin::{Reduction, Tensor};
+
+    use super::*;
+
+    /// Two completions of one and two tokens; features of two columns, a vocabulary of four, two of which are kept.
+    fn layered(check: impl FnOnce(&Batch<'_>)) {
+        let logps = [0.5_f32.ln(), 0.0, 0.25_f32.ln(), 0.125_f32.ln()];
+        let hidden = [3.0, 4.0, 0.0, 0.0, 1.0, 0.0, 0.0, 2.0];
+        let ids = [1, 2, 0, 1, 3, 0, 0, 1];
+        // ln p of the kept tokens, as a logsumexp of 0 makes logits.
+        let logits = [0.5, 0.25, 1.0, 1.0, 0.5, 0.25, 0.5, 0.25].map(f32::ln);
+        let (zeros, b_t) = ([0.0; 4], [2, 2]);
+        let layer = LastLayer::new(
+            Tensor::from_f32(&hidden, &[2, 2, 2]),
+            Tensor::from_u32(&ids, &[2, 2, 2]),
+            Tensor::from_f32(&logits, &[2, 2, 2]),
+            Tensor::from_f32(&zeros, &b_t),
+            Tensor::from_f32(&zeros, &b_t),
+            4,
+        );
+        let fixture = Fixture::new(2, 2)
+            .completion_ids(&[1, 0, 0, 2])
+            .logps(&logps)
+            .advantages(&[2.0, 0.0, -1.0, 4.0])
+            .last_layer(layer)
+            .lengths(&[1, 2]);
+        check(&fixture.batch());
+    }
+
+    #[test]
+    fn a_seed_is_the_derivative_times_what_the_reduction_gives_a_token() {
+        layered(|batch| {
+            let of = |reduction| seeds(&Batch { reduction, max_completion_length: 10, ..*batch }).unwrap();
+            assert_eq!(of(Reduction::COMPLETION_MEAN), [-1.0, 0.0, 0.25, -1.0]);
+            assert_eq!(of(Reduction::FIXED_LENGTH), [-0.1, 0.0, 0.05, -0.2]);
+            let third = 1.0 / 3.0;
+            assert_eq!(of(Reduction::TOKEN_MEAN), [-2.0 * third, 0.0, third, -4.0 * third]);
+            assert_eq!(seeds(&Batch { dloss_dlogp: None, ..*batch }).unwrap()[2], 0.25, "minus the advantage");
+            let error = seeds(&Batch { reduction: Reduction(9), ..*batch }).unwrap_err().to_string();
+            assert!(error.contains("reduction 9"), "{error}");
+        });
+    }
+
+    #[test]
+    fn a_norm_is_that_of_the_difference_to_the_policy_times_that_of_the_feature() {
+        layered(|batch| {
+            let layer = Layer::new(batch, &batch.last_layer.unwrap()).unwrap();
+            let close = |i: usize, expected: f64| {
+                let norm = layer.squared_norm(i);
+                assert!((norm - expected).abs() < 1e-6 * expected, "{i}: {norm}, expected {expected}");
+            };
+            // The sampled token, 1/2, is among the two kept: (1 - 1/2)² + (1/4)².
+            close(0, (0.25 + 0.0625) * 25.0);
+            // 1/4 of token 0 is kept, and 1/2 of another.
+            close(2, (0.5625 + 0.25) * 1.0);
+            // The sampled token, 1/8, is none of the kept ones.
+            close(3, (0.875_f64.powi(2) + 0.25 + 0.0625) * 4.0);
+        });
+    }
+
+    #[test]
+    fn logits_are_divided_by_the_temperature() {
+        layered(|batch| {
+            let warm = Batch { loss_temperature: 2.0, ..*batch };
+            let layer = Layer::new(&warm, &warm.last_layer.unwrap()).unwrap();
+            // The other kept token has the root of 1/4.
+            let expected = (0.25 + 0.25) * 25.0 / 4.0;
+            assert!((layer.squared_norm(0) - expected).abs() < 1e-6, "{}", layer.squared_norm(0));
+        });
+    }
+}

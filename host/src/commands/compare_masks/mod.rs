@@ -1,0 +1,86 @@
+//! `host compare-masks`: masks over the same recorded batches, each alone, and what they rejected beside each other.
+
+mod alone;
+mod comparison;
+mod contender;
+mod gradient;
+mod json;
+mod page;
+mod row;
+mod setting;
+mod table;
+mod tokens;
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use capo_loader::files;
+use capo_loader::watchdog::Watchdog;
+
+use super::args::CompareArgs;
+use super::batches::Batches;
+use crate::report::terminal::say;
+
+use alone::Replays;
+use comparison::{Compared, Comparison};
+use contender::Lineup;
+use row::Row;
+use tokens::Tokens;
+
+/// What a comparison is written as.
+#[derive(Clone, Copy)]
+enum Format {
+    Json,
+    Page,
+}
+
+/// Compares masks over recorded batches.
+pub(super) fn run(args: &CompareArgs) -> Result<()> {
+    let out = args.out.as_deref().map(|path| Ok::<_, anyhow::Error>((path, format(path)?))).transpose()?;
+    let target = args.target_rate.as_deref().map(str::parse).transpose()?;
+    let registry = args.plugins.open()?;
+    let mut lineup = Lineup::choose(args, &registry, target.is_some())?;
+    let watchdog = Watchdog::start(0, lineup.names());
+    let mut batches = Batches::new(&args.batches);
+    batches.hold()?;
+    lineup.keep_buildable(&registry, &watchdog)?;
+    let tokens = Tokens::read(&batches, &mut |path, batch| lineup.keep_supplied(path, batch))?;
+    let Lineup { contenders, left_out, .. } = lineup;
+    if contenders.is_empty() {
+        bail!("no mask can be compared on these batches: {}", left_out.join("; "));
+    }
+    let mut replays = Replays::new(&registry, &batches, &watchdog);
+    let compare = |contender| {
+        let (contender, setting) = setting::decide(contender, target.as_ref(), &mut replays)?;
+        let rejected = replays.run(&contender)?;
+        Ok(Compared {
+            row: Row::new(&tokens, &rejected, args.batches.len()),
+            contender,
+            setting,
+            rejected: rejected.tokens,
+        })
+    };
+    let masks = contenders.into_iter().map(compare).collect::<Result<Vec<_>>>()?;
+    let comparison = Comparison::new(&args.batches, target, &tokens, masks, left_out);
+    table::lines(&comparison).iter().for_each(|line| say(line));
+    match out {
+        None => Ok(()),
+        Some((path, Format::Json)) => {
+            files::write_atomic(path, format!("{:#}\n", json::document(&comparison)).as_bytes())
+        }
+        Some((path, Format::Page)) => files::write_atomic(path, page::html(&comparison, &tokens, &batches)?.as_bytes()),
+    }
+}
+
+/// What the file's name says that it holds.
+fn format(path: &Path) -> Result<Format> {
+    files::check_replaceable(path)?;
+    match path.extension().and_then(|ending| ending.to_str()) {
+        Some("json") => Ok(Format::Json),
+        Some("html") => Ok(Format::Page),
+        _ => bail!(
+            "`--out {}` ends neither in `.html` nor in `.json` (choose one: a page, or all numbers)",
+            path.display()
+        ),
+    }
+}

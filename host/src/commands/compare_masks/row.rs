@@ -1,0 +1,121 @@
+//! What one mask did, in numbers.
+
+use std::time::Duration;
+
+use super::alone::Rejected;
+use super::tokens::Tokens;
+use crate::commands::sweep::Count;
+
+/// What one mask did.
+pub struct Row {
+    /// Tokens that it rejected.
+    pub count: Count,
+    /// Completions of which it rejected a token.
+    pub touched: u64,
+    /// Completions of which it rejected every token.
+    pub whole: u64,
+    /// Completions.
+    pub completions: u64,
+    /// The rejected tokens' share of the sum of all tokens' squared gradient norms; none where that is 0.
+    pub gradient_share: Option<f64>,
+    /// Of the n rejected tokens, the share that is among the n least probable tokens; none where n is 0.
+    pub least_probable: Option<f64>,
+    /// Mean advantage of the tokens that it kept, reward units; none where it kept none.
+    pub kept_advantage: Option<f64>,
+    /// Time of its calls per batch.
+    pub time: Duration,
+}
+
+impl Row {
+    /// Of a mask that rejected these of the tokens, in `batches` batches.
+    #[must_use]
+    pub fn new(tokens: &Tokens, rejected: &Rejected, batches: usize) -> Self {
+        let (count, at) = (rejected.count(), &rejected.tokens);
+        let places = || (0..at.len()).filter(|&i| at[i]);
+        let completions = |all: bool| {
+            let hit = tokens.completions.iter().map(|range| &at[range.clone()]);
+            hit.filter(|tokens| if all { tokens.iter().all(|at| *at) } else { tokens.contains(&true) }).count() as u64
+        };
+        let (removed, all): (f64, f64) = (places().map(|i| tokens.squares[i]).sum(), tokens.squares.iter().sum());
+        let least = places().filter(|&i| u64::from(tokens.ranks[i]) < count.rejected).count();
+        Self {
+            count,
+            touched: completions(false),
+            whole: completions(true),
+            completions: tokens.completions.len() as u64,
+            gradient_share: (all > 0.0).then(|| removed / all),
+            least_probable: (count.rejected > 0).then(|| least as f64 / count.rejected as f64),
+            kept_advantage: tokens.mean_advantage(|i| !at[i]),
+            time: rejected.time / batches.max(1) as u32,
+        }
+    }
+}
+
+/// The tokens that two masks both rejected, over those that either did; none where neither rejected any.
+#[must_use]
+pub fn overlap(a: &[bool], b: &[bool]) -> Option<f64> {
+    let count = |of: fn(bool, bool) -> bool| a.iter().zip(b).filter(|(a, b)| of(**a, **b)).count();
+    let either = count(|a, b| a || b);
+    (either > 0).then(|| count(|a, b| a && b) as f64 / either as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use capo_plugin::Batch;
+    use capo_plugin::testing::Fixture;
+
+    use super::*;
+
+    fn row(rejected: [bool; 5]) -> Row {
+        let fixture = Fixture::new(3, 3)
+            .logps(&[-1.0, -3.0, 0.0, -2.0, 0.0, 0.0, -0.5, -4.0, 0.0])
+            .advantages(&[1.0, 1.0, 0.0, -2.0, 0.0, 0.0, 0.5, 0.5, 0.0])
+            .lengths(&[2, 1, 2]);
+        // Without the last layer: (w (1 - p))², w = -A ÷ 3 ÷ length.
+        let tokens = Tokens::of(&Batch { last_layer: None, ..fixture.batch() }).unwrap();
+        Row::new(&tokens, &Rejected { tokens: rejected.to_vec(), time: Duration::from_millis(8) }, 2)
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_rejected_tokens() {
+        let Row { count, touched, whole, completions, gradient_share, least_probable, kept_advantage, time } =
+            row([false, true, true, true, false]);
+        assert_eq!((count.rejected, count.tokens, touched, whole, completions), (3, 5, 3, 1, 3));
+        let square = |advantage: f64, length: f64, logp: f64| (advantage / 3.0 / length * (1.0 - logp.exp())).powi(2);
+        let removed = square(1.0, 2.0, -3.0) + square(-2.0, 1.0, -2.0) + square(0.5, 2.0, -0.5);
+        let kept = square(1.0, 2.0, -1.0) + square(0.5, 2.0, -4.0);
+        assert!((gradient_share.unwrap() - removed / (removed + kept)).abs() < 1e-12);
+        // The three least probable ones are at -4, -3 and -2; two of them were rejected.
+        assert_eq!(least_probable, Some(2.0 / 3.0));
+        assert_eq!(kept_advantage, Some(0.75));
+        assert_eq!(time, Duration::from_millis(4));
+    }
+
+    #[test]
+    fn nothing_and_everything_have_no_share_to_tell() {
+        let none = row([false; 5]);
+        assert_eq!((none.touched, none.whole, none.gradient_share, none.least_probable), (0, 0, Some(0.0), None));
+        let all = row([true; 5]);
+        assert_eq!(
+            (all.whole, all.gradient_share, all.least_probable, all.kept_advantage),
+            (3, Some(1.0), Some(1.0), None)
+        );
+    }
+
+    #[test]
+    fn gradients_are_those_of_the_last_layer_where_a_batch_holds_it() {
+        let fixture = Fixture::new(1, 3);
+        let [full, bare] =
+            [fixture.batch(), Batch { last_layer: None, ..fixture.batch() }].map(|batch| Tokens::of(&batch).unwrap());
+        assert!(full.last_layer && !bare.last_layer && full.squares != bare.squares);
+    }
+
+    #[test]
+    fn overlap_is_of_the_union() {
+        let (a, b) = ([true, true, false, false], [false, true, true, false]);
+        assert_eq!(overlap(&a, &b), Some(1.0 / 3.0));
+        assert_eq!(overlap(&a, &a), Some(1.0));
+        assert_eq!(overlap(&a, &[false; 4]), Some(0.0));
+        assert_eq!(overlap(&[false; 4], &[false; 4]), None);
+    }
+}

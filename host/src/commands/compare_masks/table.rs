@@ -1,0 +1,150 @@
+//! A comparison on the terminal: a table with a row per mask, a matrix of overlaps, what was searched.
+
+use super::comparison::{Compared, Comparison};
+use super::setting::Setting;
+use crate::report::terminal::{grouped, percent};
+
+/// What stands where there is no number.
+const NONE: &str = "-";
+
+/// All lines.
+#[must_use]
+pub fn lines(comparison: &Comparison) -> Vec<String> {
+    let mut lines = head(comparison);
+    lines.extend(rows(comparison));
+    if comparison.masks.len() > 1 {
+        lines.push(String::new());
+        lines.extend(matrix(comparison));
+    }
+    let remarks = remarks(comparison);
+    if !remarks.is_empty() {
+        lines.push(String::new());
+        lines.extend(remarks);
+    }
+    lines
+}
+
+fn head(comparison: &Comparison) -> Vec<String> {
+    let Comparison { batches, tokens, completions, mean_advantage, .. } = comparison;
+    let plural = if batches.len() == 1 { "" } else { "es" };
+    let (tokens, completions) = (grouped(*tokens), grouped(*completions));
+    vec![
+        format!(
+            "{} batch{plural}, {tokens} tokens in {completions} completions, mean advantage {mean_advantage:.4}",
+            batches.len()
+        ),
+        format!("each mask alone; squared gradient norms by {}", comparison.measure()),
+        String::new(),
+    ]
+}
+
+/// Cells of one line, from the left.
+type Cells = Vec<String>;
+
+fn rows(comparison: &Comparison) -> Vec<String> {
+    let heads =
+        ["#", "mask", "setting", "rejected", "", "touched", "", "whole", "", "norm²", "least p", "kept adv.", "ms"];
+    let mut table: Vec<Cells> = vec![heads.map(str::to_owned).to_vec()];
+    table.extend(comparison.masks.iter().zip(1..).map(|(mask, number)| row(mask, number)));
+    if comparison.target.is_none() {
+        table.iter_mut().for_each(|cells| drop(cells.remove(2)));
+    }
+    let width = |column: usize| table.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..table[0].len()).map(width).collect();
+    let line = |cells: &Cells| {
+        let cell = |(index, cell): (usize, &String)| {
+            // A percentage stands close to its count.
+            let gap = if index > 0 && table[0][index].is_empty() { " " } else { "  " };
+            let fill = " ".repeat(widths[index] - cell.chars().count());
+            if index == 1 { format!("{gap}{cell}{fill}") } else { format!("{gap}{fill}{cell}") }
+        };
+        cells.iter().enumerate().map(cell).collect::<String>().trim_end().to_owned()
+    };
+    table.iter().map(line).collect()
+}
+
+fn row(mask: &Compared, number: usize) -> Cells {
+    let row = &mask.row;
+    let share = |share: Option<f64>| share.map_or_else(|| NONE.to_owned(), percent);
+    let of_completions = |count: u64| percent(count as f64 / row.completions.max(1) as f64);
+    vec![
+        number.to_string(),
+        mask.contender.name.clone(),
+        setting(&mask.setting),
+        grouped(row.count.rejected),
+        percent(row.count.rate()),
+        grouped(row.touched),
+        of_completions(row.touched),
+        grouped(row.whole),
+        of_completions(row.whole),
+        share(row.gradient_share),
+        share(row.least_probable),
+        row.kept_advantage.map_or_else(|| NONE.to_owned(), |mean| format!("{mean:.4}")),
+        format!("{:.2}", 1e3 * row.time.as_secs_f64()),
+    ]
+}
+
+fn setting(setting: &Setting) -> String {
+    match setting {
+        Setting::Own => String::new(),
+        Setting::NoKey => "no key".to_owned(),
+        Setting::Given { value, .. } => format!("given {value}"),
+        Setting::Found { value, remark: None, .. } => value.clone(),
+        Setting::Found { value, remark: Some(_), .. } => format!("{value}*"),
+    }
+}
+
+/// In whole per cent, so that twenty masks fit into 120 columns.
+fn matrix(comparison: &Comparison) -> Vec<String> {
+    let numbers = 1..=comparison.masks.len();
+    let mut lines = vec!["overlap, %: tokens that both reject, of those that either does".to_owned()];
+    lines.push(format!("{:4}{}", "", numbers.map(|number| format!("{number:>4}")).collect::<String>()));
+    for (row, number) in comparison.overlap.iter().zip(1..) {
+        let cell = |share: &Option<f64>| format!("{:>4}", share.map_or_else(|| NONE.to_owned(), whole_percent));
+        lines.push(format!("{number:>4}{}", row.iter().map(cell).collect::<String>()));
+    }
+    lines
+}
+
+/// 0 and 100 are exact.
+pub(super) fn whole_percent(share: f64) -> String {
+    match 100.0 * share {
+        percent if percent > 0.0 && percent < 0.5 => "<1".to_owned(),
+        percent if percent < 100.0 && percent >= 99.5 => "99".to_owned(),
+        percent => format!("{percent:.0}"),
+    }
+}
+
+/// What was searched, given or left out.
+fn remarks(comparison: &Comparison) -> Vec<String> {
+    let (mut sets, mut remarks) = (Vec::new(), Vec::new());
+    for Compared { contender, setting, .. } in &comparison.masks {
+        let name = &contender.name;
+        match setting {
+            Setting::Own => {}
+            Setting::NoKey => remarks.push(format!("`{name}` has no key to search: it ran as it is")),
+            Setting::Given { key, value } => {
+                remarks.push(format!("`{name}` ran with `{key} = {value}`, which was given"));
+            }
+            Setting::Found { key, value, remark } => {
+                sets.push(format!("  --set mask.{name}.{key}={value}"));
+                remarks.extend(remark.iter().map(|remark| format!("* `{name}`: {remark}")));
+            }
+        }
+    }
+    if let (Some(target), false) = (&comparison.target, sets.is_empty()) {
+        sets.insert(0, format!("for the target {target}:"));
+    }
+    sets.into_iter().chain(remarks).chain(comparison.left_out.iter().cloned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole_percent;
+
+    #[test]
+    fn nothing_and_all_are_exact() {
+        let shares = [0.0, 0.001, 0.004, 0.006, 0.5, 0.994, 0.996, 0.9999, 1.0];
+        assert_eq!(shares.map(whole_percent), ["0", "<1", "<1", "1", "50", "99", "99", "99", "100"]);
+    }
+}

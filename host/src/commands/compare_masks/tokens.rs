@@ -1,0 +1,100 @@
+//! What is known of every completion token of the batches.
+
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use capo_loader::RecordedBatch;
+use capo_plugin::Batch;
+
+use super::super::batches::Batches;
+use super::gradient;
+
+/// The completion tokens of all batches, one completion after another.
+#[derive(Default)]
+pub struct Tokens {
+    /// Log-probability of each under the current policy, nats.
+    pub logps: Vec<f32>,
+    /// Advantage of each, reward units.
+    pub advantages: Vec<f32>,
+    /// Squared norm of each one's gradient, by the last layer's weight where `last_layer`, else by its own logit.
+    pub squares: Vec<f64>,
+    /// Whether every batch holds the features and logits of the last layer.
+    pub last_layer: bool,
+    /// The tokens of each completion that has some.
+    pub completions: Vec<Range<usize>>,
+    /// Of each token, how many are less probable; of equally probable ones the first comes first.
+    pub ranks: Vec<u32>,
+}
+
+impl Tokens {
+    /// Goes through the batches; `look` sees each of them first.
+    ///
+    /// # Errors
+    ///
+    /// Those of `look`; a batch with a gradient that is not finite; batches without a token.
+    pub fn read(batches: &Batches<'_>, look: &mut dyn FnMut(&Path, &RecordedBatch) -> Result<()>) -> Result<Self> {
+        let mut tokens = Self { last_layer: true, ..Self::default() };
+        let mut by_logit = Vec::new();
+        batches.each(|path, batch| {
+            look(path, batch)?;
+            tokens.add(&batch.view(), &mut by_logit).with_context(|| format!("batch file `{}`", path.display()))
+        })?;
+        ensure!(!tokens.logps.is_empty(), "the batches hold no completion token (record others)");
+        Ok(tokens.ranked(by_logit))
+    }
+
+    fn add(&mut self, batch: &Batch<'_>, by_logit: &mut Vec<f64>) -> Result<()> {
+        let weights = gradient::seeds(batch)?;
+        let layer = batch.last_layer.as_ref().map(|layer| gradient::Layer::new(batch, layer)).transpose()?;
+        self.last_layer &= layer.is_some();
+        for b in 0..batch.dims.completions as usize {
+            let start = self.logps.len();
+            for (t, i) in batch.dims.row(b).enumerate().filter(|(_, i)| batch.completion_mask[*i] == 1) {
+                let of_logit = (weights[i] * gradient::unlikeliness(batch.logps[i])).powi(2);
+                let of_layer = layer.as_ref().map_or(0.0, |layer| weights[i].powi(2) * layer.squared_norm(i));
+                ensure!(
+                    of_logit.is_finite() && of_layer.is_finite(),
+                    "the gradient of completion {b}, token {t}, is not finite (record the batch again)"
+                );
+                by_logit.push(of_logit);
+                self.squares.push(of_layer);
+                self.logps.push(batch.logps[i]);
+                self.advantages.push(batch.advantages[i]);
+            }
+            if self.logps.len() > start {
+                self.completions.push(start..self.logps.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// With the one measure of gradients that all batches allow, and with `ranks`.
+    fn ranked(mut self, by_logit: Vec<f64>) -> Self {
+        if !self.last_layer {
+            self.squares = by_logit;
+        }
+        let mut order: Vec<u32> = (0..self.logps.len() as u32).collect();
+        order.sort_by(|a, b| self.logps[*a as usize].total_cmp(&self.logps[*b as usize]));
+        self.ranks = vec![0; order.len()];
+        order.iter().zip(0..).for_each(|(token, rank)| self.ranks[*token as usize] = rank);
+        self
+    }
+
+    /// The mean advantage of the tokens that `keep` takes, by their places; none where it takes none.
+    pub fn mean_advantage(&self, keep: impl Fn(usize) -> bool) -> Option<f64> {
+        let kept: Vec<f64> =
+            (0..self.advantages.len()).filter(|i| keep(*i)).map(|i| self.advantages[i].into()).collect();
+        (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / kept.len() as f64)
+    }
+}
+
+#[cfg(test)]
+impl Tokens {
+    /// Those of one batch.
+    pub fn of(batch: &Batch<'_>) -> Result<Self> {
+        let (mut tokens, mut by_logit) = (Self { last_layer: true, ..Self::default() }, Vec::new());
+        tokens.add(batch, &mut by_logit)?;
+        Ok(tokens.ranked(by_logit))
+    }
+}
