@@ -6,6 +6,7 @@
 mod check;
 mod check_sins;
 mod cli;
+mod compare_masks;
 mod composition;
 mod config;
 mod context;

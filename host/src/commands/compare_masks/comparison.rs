@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::contender::Contender;
-use super::row::{Row, overlap};
+use super::row::{Overlap, Row};
 use super::setting::Setting;
 use super::tokens::Tokens;
 use crate::commands::sweep::Target;
@@ -36,8 +36,8 @@ pub struct Comparison {
     pub last_layer: bool,
     /// The masks, in order.
     pub masks: Vec<Compared>,
-    /// What every two of them share, as [`overlap`] says.
-    pub overlap: Vec<Vec<Option<f64>>>,
+    /// What every two of them have in common.
+    pub overlap: Vec<Vec<Overlap>>,
     /// A sentence about each mask that was left out.
     pub left_out: Vec<String>,
 }
@@ -52,7 +52,7 @@ impl Comparison {
         masks: Vec<Compared>,
         left_out: Vec<String>,
     ) -> Self {
-        let shared = |a: &Compared| masks.iter().map(|b| overlap(&a.rejected, &b.rejected)).collect();
+        let shared = |a: &Compared| masks.iter().map(|b| Overlap::of(&a.rejected, &b.rejected)).collect();
         Self {
             batches: batches.to_vec(),
             target,

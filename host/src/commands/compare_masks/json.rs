@@ -19,7 +19,7 @@ pub fn document(comparison: &Comparison) -> Value {
         "mean_advantage": mean_advantage,
         "gradient": if *last_layer { "last_layer" } else { "logit" },
         "masks": masks.iter().map(mask).collect::<Vec<_>>(),
-        "overlap": overlap,
+        "overlap": overlap.iter().map(|row| row.iter().map(|two| two.share()).collect::<Vec<_>>()).collect::<Vec<_>>(),
         "left_out": left_out,
     })
 }

@@ -51,12 +51,28 @@ impl Row {
     }
 }
 
-/// The tokens that two masks both rejected, over those that either did; none where neither rejected any.
-#[must_use]
-pub fn overlap(a: &[bool], b: &[bool]) -> Option<f64> {
-    let count = |of: fn(bool, bool) -> bool| a.iter().zip(b).filter(|(a, b)| of(**a, **b)).count();
-    let either = count(|a, b| a || b);
-    (either > 0).then(|| count(|a, b| a && b) as f64 / either as f64)
+/// What two masks have in common, tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overlap {
+    /// Rejected by both.
+    pub both: u64,
+    /// Rejected by one of them at least.
+    pub either: u64,
+}
+
+impl Overlap {
+    /// Of two masks that rejected these of the same tokens.
+    #[must_use]
+    pub fn of(a: &[bool], b: &[bool]) -> Self {
+        let count = |of: fn(bool, bool) -> bool| a.iter().zip(b).filter(|(a, b)| of(**a, **b)).count() as u64;
+        Self { both: count(|a, b| a && b), either: count(|a, b| a || b) }
+    }
+
+    /// The Jaccard index; none where neither rejected a token.
+    #[must_use]
+    pub fn share(self) -> Option<f64> {
+        (self.either > 0).then(|| self.both as f64 / self.either as f64)
+    }
 }
 
 #[cfg(test)]
@@ -112,6 +128,7 @@ mod tests {
 
     #[test]
     fn overlap_is_of_the_union() {
+        let overlap = |a: &[bool], b: &[bool]| Overlap::of(a, b).share();
         let (a, b) = ([true, true, false, false], [false, true, true, false]);
         assert_eq!(overlap(&a, &b), Some(1.0 / 3.0));
         assert_eq!(overlap(&a, &a), Some(1.0));

@@ -1,11 +1,12 @@
 //! A comparison on the terminal: a table with a row per mask, a matrix of overlaps, what was searched.
 
 use super::comparison::{Compared, Comparison};
+use super::row::Overlap;
 use super::setting::Setting;
 use crate::report::terminal::{grouped, percent};
 
 /// What stands where there is no number.
-const NONE: &str = "-";
+pub(super) const NONE: &str = "-";
 
 /// All lines.
 #[must_use]
@@ -84,7 +85,8 @@ fn row(mask: &Compared, number: usize) -> Cells {
     ]
 }
 
-fn setting(setting: &Setting) -> String {
+/// Where the value of a mask's key comes from, in a cell.
+pub(super) fn setting(setting: &Setting) -> String {
     match setting {
         Setting::Own => String::new(),
         Setting::NoKey => "no key".to_owned(),
@@ -100,13 +102,13 @@ fn matrix(comparison: &Comparison) -> Vec<String> {
     let mut lines = vec!["overlap, %: tokens that both reject, of those that either does".to_owned()];
     lines.push(format!("{:4}{}", "", numbers.map(|number| format!("{number:>4}")).collect::<String>()));
     for (row, number) in comparison.overlap.iter().zip(1..) {
-        let cell = |share: &Option<f64>| format!("{:>4}", share.map_or_else(|| NONE.to_owned(), whole_percent));
+        let cell = |two: &Overlap| format!("{:>4}", two.share().map_or_else(|| NONE.to_owned(), whole_percent));
         lines.push(format!("{number:>4}{}", row.iter().map(cell).collect::<String>()));
     }
     lines
 }
 
-/// 0 and 100 are exact.
+/// A share in whole per cent; 0 and 100 are exact.
 pub(super) fn whole_percent(share: f64) -> String {
     match 100.0 * share {
         percent if percent > 0.0 && percent < 0.5 => "<1".to_owned(),

@@ -1,0 +1,125 @@
+//! Completions with what each mask rejected of them: those that the masks disagree about most.
+
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::Result;
+use capo_loader::RecordedBatch;
+use serde_json::{Value, json};
+
+use super::super::comparison::Comparison;
+use super::super::tokens::Tokens;
+use crate::commands::batches::Batches;
+
+/// Most completions that a page shows.
+const MOST: usize = 60;
+
+/// The completions that are shown, each with its tokens and with the places that every mask rejected.
+///
+/// # Errors
+///
+/// A batch that cannot be read again.
+pub fn data(comparison: &Comparison, tokens: &Tokens, batches: &Batches<'_>) -> Result<Value> {
+    let chosen = chosen(comparison, &tokens.completions);
+    let (mut shown, mut at) = (vec![Value::Null; chosen.len()], 0);
+    batches.each(|path, batch| {
+        let dims = batch.scalars.dims;
+        let has_tokens = |b: &usize| batch.completion_mask[dims.row(*b)].contains(&1);
+        for b in (0..dims.completions as usize).filter(has_tokens) {
+            if let Some(place) = chosen.iter().position(|&index| index == at) {
+                shown[place] = completion(comparison, &tokens.completions[at], path, batch, b);
+            }
+            at += 1;
+        }
+        Ok(())
+    })?;
+    let names: Vec<_> = comparison.masks.iter().map(|mask| &mask.contender.name).collect();
+    Ok(json!({ "masks": names, "completions": shown }))
+}
+
+/// Indices of completions of which something was rejected, those first about which most pairs of masks disagree, token by token.
+fn chosen(comparison: &Comparison, completions: &[Range<usize>]) -> Vec<usize> {
+    let masks = &comparison.masks;
+    let scored = |(index, range): (usize, &Range<usize>)| {
+        let rejecting = |token| masks.iter().filter(|mask| mask.rejected[token]).count();
+        let counts = range.clone().map(rejecting);
+        let (pairs, all) =
+            counts.fold((0, 0), |(pairs, all), count| (pairs + count * (masks.len() - count), all + count));
+        (all > 0).then_some(((pairs, all), index))
+    };
+    let mut scores: Vec<_> = completions.iter().enumerate().filter_map(scored).collect();
+    scores.sort_by(|(a, _), (b, _)| b.cmp(a));
+    scores.into_iter().take(MOST).map(|(_, index)| index).collect()
+}
+
+/// One completion, whose tokens have the places `range` among all.
+fn completion(comparison: &Comparison, range: &Range<usize>, path: &Path, batch: &RecordedBatch, b: usize) -> Value {
+    let places: Vec<usize> = batch.scalars.dims.row(b).filter(|&i| batch.completion_mask[i] == 1).collect();
+    let start = batch.scalars.dims.row(b).start;
+    let token = |&i: &usize| {
+        json!([text(batch, b, i - start), batch.completion_ids[i], short(batch.advantages[i]), short(batch.logps[i])])
+    };
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    json!({
+        "batch": name,
+        "completion": b,
+        "reward": short(batch.rewards[b]),
+        "truncated": batch.truncated[b] == 1,
+        "tokens": places.iter().map(token).collect::<Vec<_>>(),
+        "rejected": comparison.masks.iter().map(|mask| runs(&mask.rejected[range.clone()])).collect::<Vec<_>>(),
+    })
+}
+
+/// The text that token t of completion b stands for, where the batch was recorded with it.
+fn text(_: &RecordedBatch, _: usize, _: usize) -> Option<String> {
+    None
+}
+
+/// Four digits after the point.
+fn short(value: f32) -> Value {
+    json!((f64::from(value) * 1e4).round() / 1e4)
+}
+
+/// First place and length of every stretch of rejected tokens.
+fn runs(rejected: &[bool]) -> Vec<[usize; 2]> {
+    let mut runs: Vec<[usize; 2]> = Vec::new();
+    for place in (0..rejected.len()).filter(|&place| rejected[place]) {
+        match runs.last_mut() {
+            Some([start, length]) if *start + *length == place => *length += 1,
+            _ => runs.push([place, 1]),
+        }
+    }
+    runs
+}
+
+/// The data in the page, and where they are shown.
+pub fn section(data: &Value) -> String {
+    // Within a script, nothing may look like its end.
+    let data = data.to_string().replace('<', "\\u003c");
+    format!(
+        "<h2>Completions</h2>\n<p>Those that the masks disagree about most. Rejected tokens are struck out; point at a token for \
+         its advantage and log-probability.</p>\n<div id=\"completions\"><noscript>Completions are shown by a script, which is \
+         switched off.</noscript></div>\n<script type=\"application/json\" id=\"data\">{data}</script>\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_stretches() {
+        assert_eq!(runs(&[true, true, false, true]), [[0, 2], [3, 1]]);
+        assert_eq!(runs(&[false, false]), Vec::<[usize; 2]>::new());
+    }
+
+    #[test]
+    fn a_text_cannot_end_the_script_that_holds_it() {
+        let text = "</script><script>alert(1)</script><!--";
+        let section = section(&json!({ "tokens": [text] }));
+        let (_, rest) = section.split_once("id=\"data\">").unwrap();
+        let (held, _) = rest.split_once("</script>").unwrap();
+        assert_eq!(serde_json::from_str::<Value>(held).unwrap(), json!({ "tokens": [text] }));
+        assert!(!held.contains('<'), "{held}");
+    }
+}
