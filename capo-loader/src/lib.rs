@@ -18,6 +18,7 @@ mod last_words;
 pub mod manifest;
 pub mod mask;
 pub mod memory;
+pub mod offer;
 pub mod open;
 pub mod owner;
 pub mod place;

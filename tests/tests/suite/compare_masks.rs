@@ -49,7 +49,8 @@ fn without_names_every_mask_that_can_run_does() {
 fn a_target_is_searched_for_all_masks_at_once() {
     let folder = Folder::new();
     let (masks, batches) = (plugins(&["surprise-cap", "truncated", "probability-floor"]), batches("paper-token-adam"));
-    let set = "--set mask.capo.curvature.hessian_threshold=false --set mask.example.probability-floor.min_probability=0.05";
+    let set =
+        "--set mask.capo.curvature.hessian_threshold=false --set mask.example.probability-floor.min_probability=0.05";
     let compare = format!("compare-masks {masks} {set} --target-rate 10% --out all.json{batches}");
     let said = without_times(folder.host(&compare));
     assert_snapshot!(portable(&said), @"");
@@ -93,7 +94,8 @@ fn a_component_may_stand_twice_and_what_is_set_stays() {
 fn a_mask_alone_rejects_what_it_did_in_the_run_that_recorded_the_batches() {
     let folder = Folder::new();
     let steps = "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=0";
-    let run = folder.train("run", &format!("--plugin libcapo.so {steps} --dump-batches dump --set mask.0.fisher_threshold=1e-5"));
+    let run = folder
+        .train("run", &format!("--plugin libcapo.so {steps} --dump-batches dump --set mask.0.fisher_threshold=1e-5"));
     let batches = "dump/batch-000000.safetensors dump/batch-000001.safetensors dump/batch-000002.safetensors";
     let compare = format!("compare-masks --plugin libcapo.so --config run/config.toml --out all.json {batches}");
     let _ = folder.host(&compare).succeeded();
