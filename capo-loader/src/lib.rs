@@ -10,11 +10,13 @@
 mod arrays;
 pub mod batch_file;
 mod component;
+mod context;
 mod elf;
 pub mod files;
 pub mod find;
 pub mod folders;
 mod last_words;
+mod lend;
 pub mod manifest;
 pub mod mask;
 pub mod memory;
@@ -27,6 +29,7 @@ pub mod registry;
 pub mod replay;
 pub mod seal;
 mod sealed;
+mod tensor_file;
 pub mod terminal;
 pub mod trust;
 pub mod upload;
@@ -35,5 +38,6 @@ pub mod watchdog;
 pub mod weight;
 
 pub use component::{Choice, ComponentConfig, component_names};
+pub use context::RecordedContext;
 pub use recorded::{RecordedBatch, RecordedLayer, RecordedState};
 pub use trust::PluginRecord;

@@ -117,7 +117,11 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     drop(timer);
 
     if let Some(dir) = dump {
-        batch_file::write(&dir.join(batch_file::name(info.step)), &batch.to_host()?.view(&info))?;
+        batch_file::write(
+            &dir.join(batch_file::name(info.step)),
+            &batch.to_host()?.view(&info),
+            sink.context.as_deref(),
+        )?;
     }
 
     sink.point = Point::Mask;

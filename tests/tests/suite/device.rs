@@ -76,7 +76,7 @@ fn a_plugin_that_reads_host_memory_only() {
     let folder = Folder::new().env("LD_LIBRARY_PATH", emulator.folder()).env("CUDA_EMULATOR_STRICT", "1");
     let mut batch = batch_file::read(&case("paper-token-sgd").join("batch-0000.safetensors")).unwrap();
     batch.entropy = Some(vec![0.5; batch.logps.len()]);
-    batch_file::write(&folder.path().join("batch.safetensors"), &batch.view()).unwrap();
+    batch_file::write(&folder.path().join("batch.safetensors"), &batch.view(), None).unwrap();
     folder.write("mask.toml", "[[mask]]\nuse = \"frozen.mask\"\nfactor = 4\n");
     let replay = format!("replay --plugin {} --config mask.toml --out out batch.safetensors", frozen().display());
     let _ = folder.host(&replay).succeeded();
