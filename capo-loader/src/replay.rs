@@ -161,7 +161,7 @@ fn mean_weight(weights: &[f32], tokens: u64) -> String {
 ///
 /// What it lacks.
 pub fn check_held(mask: &Mask, path: &Path, batch: &RecordedBatch) -> Result<()> {
-    check_inputs([(mask.id(), mask.inputs())].into_iter(), &batch.view())
+    check_inputs([(mask.id(), mask.inputs())].into_iter(), batch)
         .with_context(|| format!("batch file `{}`", path.display()))
 }
 
