@@ -36,6 +36,7 @@ mod resume;
 mod rewards;
 mod rows;
 mod run_directory;
+mod sampler;
 mod semantics;
 mod snapshots;
 mod step_controls;
