@@ -23,6 +23,11 @@ impl Number for u32 {
     const DTYPE: Dtype = Dtype::U32;
 }
 
+/// As I64, which every reader of such files knows.
+impl Number for u64 {
+    const DTYPE: Dtype = Dtype::I64;
+}
+
 impl Number for u8 {
     const DTYPE: Dtype = Dtype::U8;
 }
@@ -95,6 +100,17 @@ pub(crate) fn ids(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u32>> {
         Dtype::I64 => pod_collect_to_vec::<u8, i64>(data).into_iter().map(id).collect(),
         Dtype::U8 => Ok(data.iter().map(|&value| value.into()).collect()),
         other => bail!("`{name}` holds {other:?} (its ids must be U32, I64, I32 or U8)"),
+    }
+}
+
+/// The values of a tensor of any integer type, as counts.
+pub(crate) fn counts(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u64>> {
+    let count =
+        |value: i64| u64::try_from(value).ok().with_context(|| format!("`{name}` holds {value} (counts are from 0)"));
+    match tensor.dtype() {
+        Dtype::I64 => pod_collect_to_vec::<u8, i64>(tensor.data()).into_iter().map(count).collect(),
+        Dtype::U64 => Ok(pod_collect_to_vec(tensor.data())),
+        _ => Ok(ids(name, tensor)?.into_iter().map(u64::from).collect()),
     }
 }
 

@@ -1,19 +1,20 @@
 //! Batch files: the batch of one optimizer step as safetensors, for replay, tests and bug reports.
 //!
-//! Tensors have the names and shapes of [`Batch`]; scalars are in the string metadata, `optimizer` as JSON.
+//! Tensors have the names and shapes of [`Batch`]; scalars are in the string metadata, `optimizer` as JSON. What the rollout knows besides
+//! lies under `context/`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use capo_plugin::{Batch, Denominator, Dims, OptimizerInfo, OptimizerKind, Reduction};
-use safetensors::SafeTensors;
-use safetensors::tensor::TensorView;
+use anyhow::{Context, Result, bail, ensure};
+use capo_plugin::{Batch, Denominator, Dims, OptimizerInfo, OptimizerKind, Reduction, RolloutContext};
 use serde::{Deserialize, Serialize};
 
-use crate::arrays::{Array, bytes, floats, ids};
+use crate::arrays::{Array, ids};
+use crate::context::{self, Columns};
 use crate::files;
 use crate::recorded::{RecordedBatch, RecordedLayer, RecordedState};
+use crate::tensor_file::TensorFile;
 
 /// The optimizer in the metadata.
 #[derive(Serialize, Deserialize)]
@@ -50,12 +51,13 @@ pub fn step(file: &str) -> Option<u64> {
     (name(step) == file).then_some(step)
 }
 
-/// Writes a batch whose arrays lie in host memory, whole or not at all.
+/// Writes a batch whose arrays lie in host memory, and its rollout's context where that is known, whole or not at all.
 ///
 /// # Errors
 ///
 /// An array on a device; a disk that refuses.
-pub fn write(path: &Path, batch: &Batch<'_>) -> Result<()> {
+pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&RolloutContext>) -> Result<()> {
+    let columns = context.map(|context| Columns::of(context, batch.dims));
     let (b, t) = (batch.dims.completions as usize, batch.dims.tokens as usize);
     let mut arrays = BTreeMap::from([
         ("rewards", Array::new(batch.rewards, &[b])),
@@ -85,7 +87,12 @@ pub fn write(path: &Path, batch: &Batch<'_>) -> Result<()> {
         arrays.insert("exp_avg", Array::of(&state.exp_avg)?);
         arrays.insert("exp_avg_sq", Array::of(&state.exp_avg_sq)?);
     }
-    files::write_atomic(path, &safetensors::serialize(arrays, Some(metadata(batch)?))?)
+    let mut metadata = metadata(batch)?;
+    if let Some(columns) = &columns {
+        arrays.extend(columns.arrays(batch.dims));
+        metadata.extend(columns.metadata()?);
+    }
+    files::write_atomic(path, &safetensors::serialize(arrays, Some(metadata))?)
 }
 
 fn metadata(batch: &Batch<'_>) -> Result<HashMap<String, String>> {
@@ -113,7 +120,7 @@ fn metadata(batch: &Batch<'_>) -> Result<HashMap<String, String>> {
     Ok(scalars.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// Reads a batch; prompts are not part of the file.
+/// Reads a batch.
 ///
 /// # Errors
 ///
@@ -124,9 +131,7 @@ pub fn read(path: &Path) -> Result<RecordedBatch> {
 }
 
 fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
-    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| anyhow!("{error}"))?;
-    let tensors = SafeTensors::deserialize(bytes).map_err(|error| anyhow!("{error}"))?;
-    let file = File { tensors, scalars: header.metadata().clone().unwrap_or_default() };
+    let file = TensorFile::parse(bytes)?;
     let [b, t] = file.shape("completion_mask")?[..] else { bail!("`completion_mask` is not [B, T]") };
     ensure!(b > 0 && t > 0, "it has {b} completions of {t} tokens (a step has at least one of each)");
     let group_size: u64 = file.scalar("group_size")?;
@@ -140,7 +145,7 @@ fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
     let (losses, dloss_dlogp) = (file.optional("losses", bt)?, file.optional("dloss_dlogp", bt)?);
     let (losses, dloss_dlogp) = losses.zip(dloss_dlogp).unzip();
     let batch = RecordedBatch {
-        scalars: file.scalars(dims)?,
+        scalars: scalars(&file, dims)?,
         completion_ids: ids("completion_ids", &file.shaped("completion_ids", bt)?)?,
         completion_mask: file.bits("completion_mask", bt)?,
         truncated,
@@ -152,123 +157,71 @@ fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
         old_logps: file.optional("old_logps", bt)?,
         ref_logps: file.optional("ref_logps", bt)?,
         entropy: file.optional("entropy", bt)?,
-        last_layer: if file.has("hidden") { Some(file.last_layer(b, t)?) } else { None },
-        optimizer_state: file.optimizer_state()?,
+        last_layer: if file.has("hidden") { Some(last_layer(&file, b, t)?) } else { None },
+        optimizer_state: optimizer_state(&file)?,
+        context: context::read(&file, dims)?,
     };
     batch.check()?;
     Ok(batch)
 }
 
-struct File<'a> {
-    tensors: SafeTensors<'a>,
-    scalars: HashMap<String, String>,
+fn last_layer(file: &TensorFile<'_>, b: usize, t: usize) -> Result<RecordedLayer> {
+    let last = |name: &str| -> Result<usize> {
+        file.shape(name)?.last().copied().with_context(|| format!("`{name}` is a scalar"))
+    };
+    let (width, k) = (last("hidden")?, last("topk_ids")?);
+    ensure!(width > 0 && k > 0, "`hidden` has {width} columns and `topk_ids` {k} (both have at least one)");
+    let shape = |extent: usize| [b as i64, t as i64, extent as i64];
+    Ok(RecordedLayer {
+        hidden: file.floats("hidden", &[b, t, width])?,
+        topk_ids: ids("topk_ids", &file.shaped("topk_ids", &[b, t, k])?)?,
+        topk_logits: file.floats("topk_logits", &[b, t, k])?,
+        logsumexp: file.floats("logsumexp", &[b, t])?,
+        action_logits: file.floats("action_logits", &[b, t])?,
+        vocab_size: file.scalar("vocab_size")?,
+        hidden_shape: shape(width),
+        topk_shape: shape(k),
+        token_shape: [b as i64, t as i64],
+    })
 }
 
-impl<'a> File<'a> {
-    fn has(&self, name: &str) -> bool {
-        self.tensors.tensor(name).is_ok()
+fn optimizer_state(file: &TensorFile<'_>) -> Result<Option<RecordedState>> {
+    if !file.has("weight") {
+        return Ok(None);
     }
+    let [v, d] = file.shape("weight")?[..] else { bail!("`weight` is not [V, D]") };
+    Ok(Some(RecordedState {
+        weight: file.floats("weight", &[v, d])?,
+        exp_avg: file.floats("exp_avg", &[v, d])?,
+        exp_avg_sq: file.floats("exp_avg_sq", &[v, d])?,
+        shape: [v as i64, d as i64],
+    }))
+}
 
-    fn tensor(&self, name: &str) -> Result<TensorView<'a>> {
-        self.tensors.tensor(name).map_err(|_| anyhow!("it has no tensor `{name}`"))
-    }
+fn scalars(file: &TensorFile<'_>, dims: Dims) -> Result<Batch<'static>> {
+    let mut batch = Batch::new(dims, optimizer(file)?);
+    batch.step = file.scalar("step")?;
+    batch.max_steps = file.scalar_or("max_steps", 1)?;
+    batch.iteration = file.scalar_or("iteration", 0)?;
+    batch.seed = file.scalar("seed")?;
+    batch.sampling_temperature = file.scalar("sampling_temperature")?;
+    batch.sampling_top_k = file.scalar_or("sampling_top_k", 0)?;
+    batch.sampling_top_p = file.scalar_or("sampling_top_p", 1.0)?;
+    batch.loss_temperature = file.scalar("loss_temperature")?;
+    batch.max_completion_length = file.scalar("max_completion_length")?;
+    batch.reduction = Reduction(file.scalar_or("reduction", Reduction::COMPLETION_MEAN.0)?);
+    batch.denominator = Denominator(file.scalar_or("denominator", Denominator::KEPT.0)?);
+    Ok(batch)
+}
 
-    fn shape(&self, name: &str) -> Result<Vec<usize>> {
-        Ok(self.tensor(name)?.shape().to_vec())
-    }
-
-    fn shaped(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>> {
-        let tensor = self.tensor(name)?;
-        ensure!(tensor.shape() == shape, "`{name}` has shape {:?}, expected {shape:?}", tensor.shape());
-        Ok(tensor)
-    }
-
-    /// Values as f32, whatever float type the file holds.
-    fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
-        floats(name, &self.shaped(name, shape)?)
-    }
-
-    fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>> {
-        if self.has(name) { self.floats(name, shape).map(Some) } else { Ok(None) }
-    }
-
-    /// Zeros and ones.
-    fn bits(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
-        let values = bytes(name, &self.shaped(name, shape)?)?;
-        match values.iter().find(|&&value| value > 1) {
-            Some(value) => bail!("`{name}` holds {value} (entries are 0 or 1)"),
-            None => Ok(values),
-        }
-    }
-
-    fn last_layer(&self, b: usize, t: usize) -> Result<RecordedLayer> {
-        let last = |name: &str| -> Result<usize> {
-            self.shape(name)?.last().copied().with_context(|| format!("`{name}` is a scalar"))
-        };
-        let (width, k) = (last("hidden")?, last("topk_ids")?);
-        ensure!(width > 0 && k > 0, "`hidden` has {width} columns and `topk_ids` {k} (both have at least one)");
-        let shape = |extent: usize| [b as i64, t as i64, extent as i64];
-        Ok(RecordedLayer {
-            hidden: self.floats("hidden", &[b, t, width])?,
-            topk_ids: ids("topk_ids", &self.shaped("topk_ids", &[b, t, k])?)?,
-            topk_logits: self.floats("topk_logits", &[b, t, k])?,
-            logsumexp: self.floats("logsumexp", &[b, t])?,
-            action_logits: self.floats("action_logits", &[b, t])?,
-            vocab_size: self.scalar("vocab_size")?,
-            hidden_shape: shape(width),
-            topk_shape: shape(k),
-            token_shape: [b as i64, t as i64],
-        })
-    }
-
-    fn optimizer_state(&self) -> Result<Option<RecordedState>> {
-        if !self.has("weight") {
-            return Ok(None);
-        }
-        let [v, d] = self.shape("weight")?[..] else { bail!("`weight` is not [V, D]") };
-        Ok(Some(RecordedState {
-            weight: self.floats("weight", &[v, d])?,
-            exp_avg: self.floats("exp_avg", &[v, d])?,
-            exp_avg_sq: self.floats("exp_avg_sq", &[v, d])?,
-            shape: [v as i64, d as i64],
-        }))
-    }
-
-    fn scalar<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
-        let text = self.scalars.get(name).with_context(|| format!("its metadata has no `{name}`"))?;
-        text.parse().map_err(|_| anyhow!("`{name}` in its metadata is `{text}` (it must be a number)"))
-    }
-
-    /// A scalar that older files leave out.
-    fn scalar_or<T: std::str::FromStr>(&self, name: &str, default: T) -> Result<T> {
-        if self.scalars.contains_key(name) { self.scalar(name) } else { Ok(default) }
-    }
-
-    fn scalars(&self, dims: Dims) -> Result<Batch<'static>> {
-        let mut batch = Batch::new(dims, self.optimizer()?);
-        batch.step = self.scalar("step")?;
-        batch.max_steps = self.scalar_or("max_steps", 1)?;
-        batch.iteration = self.scalar_or("iteration", 0)?;
-        batch.seed = self.scalar("seed")?;
-        batch.sampling_temperature = self.scalar("sampling_temperature")?;
-        batch.sampling_top_k = self.scalar_or("sampling_top_k", 0)?;
-        batch.sampling_top_p = self.scalar_or("sampling_top_p", 1.0)?;
-        batch.loss_temperature = self.scalar("loss_temperature")?;
-        batch.max_completion_length = self.scalar("max_completion_length")?;
-        batch.reduction = Reduction(self.scalar_or("reduction", Reduction::COMPLETION_MEAN.0)?);
-        batch.denominator = Denominator(self.scalar_or("denominator", Denominator::KEPT.0)?);
-        Ok(batch)
-    }
-
-    fn optimizer(&self) -> Result<OptimizerInfo> {
-        let text = self.scalars.get("optimizer").context("its metadata has no `optimizer`")?;
-        let optimizer: Optimizer = serde_json::from_str(text).context("`optimizer` in its metadata cannot be read")?;
-        let Some(&(_, kind)) = OPTIMIZERS.iter().find(|(name, _)| *name == optimizer.kind) else {
-            bail!("its optimizer is `{}` (known: `sgd`, `adam`, `adamw`)", optimizer.kind);
-        };
-        let Optimizer { learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken, .. } = optimizer;
-        Ok(OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken })
-    }
+fn optimizer(file: &TensorFile<'_>) -> Result<OptimizerInfo> {
+    let text = file.text("optimizer")?;
+    let optimizer: Optimizer = serde_json::from_str(text).context("`optimizer` in its metadata cannot be read")?;
+    let Some(&(_, kind)) = OPTIMIZERS.iter().find(|(name, _)| *name == optimizer.kind) else {
+        bail!("its optimizer is `{}` (known: `sgd`, `adam`, `adamw`)", optimizer.kind);
+    };
+    let Optimizer { learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken, .. } = optimizer;
+    Ok(OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken })
 }
 
 /// What the masks and weights of a replay did to one batch.

@@ -3,6 +3,8 @@
 use anyhow::{Result, bail, ensure};
 use capo_plugin::{Batch, LastLayer, OptimizerState, Tensor};
 
+use crate::context::{PROMPT_IDS, RecordedContext};
+
 /// The batch of one optimizer step, in host memory.
 #[derive(Debug, Clone)]
 pub struct RecordedBatch {
@@ -34,6 +36,8 @@ pub struct RecordedBatch {
     pub last_layer: Option<RecordedLayer>,
     /// The last layer's weight and the optimizer's moments of it.
     pub optimizer_state: Option<RecordedState>,
+    /// What the rollout knows besides.
+    pub context: Option<RecordedContext>,
 }
 
 /// The last layer's features and logits; names and shapes as in [`LastLayer`].
@@ -102,7 +106,9 @@ impl RecordedBatch {
         let (vocab, width, k) = (last.vocab_size, last.hidden_shape[2], last.topk_shape[2]);
         ensure!(vocab > 0 && u32::try_from(vocab).is_ok(), "`vocab_size` is {vocab} (token ids have 32 bits)");
         ensure!(k as u64 <= vocab as u64, "`topk_ids` has {k} ids per token, `vocab_size` is {vocab}");
-        for (name, ids) in [("completion_ids", &self.completion_ids), ("topk_ids", &last.topk_ids)] {
+        let prompt_ids = self.context.as_ref().map_or_else(Vec::new, |context| context.prompt_ids(dims));
+        let ids = [("completion_ids", &self.completion_ids), ("topk_ids", &last.topk_ids), (PROMPT_IDS, &prompt_ids)];
+        for (name, ids) in ids {
             if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
                 bail!("`{name}` holds {id}, `vocab_size` is {vocab}");
             }
@@ -216,6 +222,7 @@ mod tests {
                 token_shape: [1, 1],
             }),
             optimizer_state: None,
+            context: None,
         }
     }
 

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_plugin::{Batch, Inputs, Mask, Sink, Weight};
+use capo_plugin::{Inputs, Mask, Sink, Weight};
 
 use crate::batch_file::{self, Outcome};
+use crate::lend::Lender;
 use crate::mask::{self, Keep};
 use crate::recorded::RecordedBatch;
 use crate::upload::Device;
@@ -109,8 +110,8 @@ pub fn check_any(deciders: &Deciders) -> Result<()> {
     Ok(())
 }
 
-/// Runs masks and weights over one batch of the file `path`, with its large arrays on `device` if there is one. The step counts as taken
-/// where a token is left.
+/// Runs masks and weights over one batch of the file `path`, with its large arrays on `device` if there is one; during their calls they
+/// are lent the context that it was recorded with. The step counts as taken where a token is left.
 ///
 /// # Errors
 ///
@@ -125,15 +126,16 @@ pub fn replay_step(
     let view = batch.view();
     let Deciders { masks, weights } = deciders;
     let asked = masks.iter().map(|mask| (mask.id(), mask.inputs()));
-    check_inputs(asked.chain(weights.iter().map(|weight| (weight.id(), weight.inputs()))), &view)
+    check_inputs(asked.chain(weights.iter().map(|weight| (weight.id(), weight.inputs()))), batch)
         .with_context(|| format!("batch file `{}`", path.display()))?;
     let upload = device.map(|device| device.upload(&view)).transpose()?;
     let view = upload.as_ref().map_or(view, |upload| upload.view(view));
-    let mut keep = mask::apply(masks, sink, &view)?;
-    let weighed = weight::apply(weights, sink, &view, &mut keep)?;
+    let mut sink = Lender { sink, context: batch.context.as_ref().map(|context| context.data.lend(context.age)) };
+    let mut keep = mask::apply(masks, &mut sink, &view)?;
+    let weighed = weight::apply(weights, &mut sink, &view, &mut keep)?;
     let taken = keep.tokens > 0;
-    mask::step_end(masks, sink, &view, &keep, taken)?;
-    weight::step_end(weights, sink, &view, &weighed, taken)?;
+    mask::step_end(masks, &mut sink, &view, &keep, taken)?;
+    weight::step_end(weights, &mut sink, &view, &weighed, taken)?;
     Ok((keep, weighed))
 }
 
@@ -159,28 +161,24 @@ fn mean_weight(weights: &[f32], tokens: u64) -> String {
 ///
 /// What it lacks.
 pub fn check_held(mask: &Mask, path: &Path, batch: &RecordedBatch) -> Result<()> {
-    check_inputs([(mask.id(), mask.inputs())].into_iter(), &batch.view())
+    check_inputs([(mask.id(), mask.inputs())].into_iter(), batch)
         .with_context(|| format!("batch file `{}`", path.display()))
 }
 
 /// Refuses a batch that lacks what a component, by its id, asked for.
-fn check_inputs<'a>(asked: impl Iterator<Item = (&'a str, Inputs)>, batch: &Batch<'_>) -> Result<()> {
+fn check_inputs<'a>(asked: impl Iterator<Item = (&'a str, Inputs)>, batch: &RecordedBatch) -> Result<()> {
     let held = [
-        (Inputs::OLD_LOGPS, "old_logps", batch.old_logps.is_some()),
-        (Inputs::REF_LOGPS, "ref_logps", batch.ref_logps.is_some()),
-        (Inputs::ENTROPY, "entropy", batch.entropy.is_some()),
-        (Inputs::LAST_LAYER, "hidden", batch.last_layer.is_some()),
-        (Inputs::OPTIMIZER_STATE, "exp_avg", batch.optimizer_state.is_some()),
+        (Inputs::OLD_LOGPS, "`old_logps`", batch.old_logps.is_some()),
+        (Inputs::REF_LOGPS, "`ref_logps`", batch.ref_logps.is_some()),
+        (Inputs::ENTROPY, "`entropy`", batch.entropy.is_some()),
+        (Inputs::LAST_LAYER, "`hidden`", batch.last_layer.is_some()),
+        (Inputs::OPTIMIZER_STATE, "`exp_avg`", batch.optimizer_state.is_some()),
+        (Inputs::ROLLOUT_CONTEXT, "the rollout's context", batch.context.is_some()),
     ];
     for (id, inputs) in asked {
-        if inputs.contains(Inputs::ROLLOUT_CONTEXT) {
-            bail!(
-                "component `{id}` asks for the rollout's context, which no recorded batch holds (it runs in training alone)"
-            );
-        }
         if let Some((_, name, _)) = held.iter().find(|(input, _, there)| inputs.contains(*input) && !there) {
             bail!(
-                "component `{id}` asks for `{name}`, which it does not hold (record batches in a run with this component)"
+                "component `{id}` asks for {name}, which it does not hold (record batches in a run with this component)"
             );
         }
     }

@@ -1,6 +1,6 @@
 //! Weights, one after another: how much each token that the masks left counts in the gradient.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use capo_plugin::{Batch, Sink, Weight};
 
 use crate::mask::Keep;
@@ -45,7 +45,7 @@ pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, kee
     if let Some(at) = product.iter().position(|weight| !weight.is_finite()) {
         let tokens = batch.dims.tokens.max(1) as usize;
         let (completion, token) = (at / tokens, at % tokens);
-        anyhow::bail!(
+        bail!(
             "the weights of completion {completion}, token {token} multiply to more than {:e} (lower one of them)",
             f32::MAX
         );

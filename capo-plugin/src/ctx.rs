@@ -71,12 +71,12 @@ impl<'a> Ctx<'a> {
     ///
     /// # Errors
     ///
-    /// When the component did not ask for it, or the batch was recorded without it.
+    /// When the component did not ask for it.
     pub fn rollout_context(&mut self) -> Result<&RolloutContext, PluginError> {
         self.extension(ROLLOUT_CONTEXT)?.ok_or_else(|| {
             PluginError::new(
                 ErrorKind::MISSING_INPUT,
-                "the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`; recorded batches have none)",
+                "the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)",
             )
         })
     }

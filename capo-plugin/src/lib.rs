@@ -108,7 +108,7 @@
 //! # State
 //!
 //! A component may keep state between steps. `save` and `load` carry it through checkpoints; a resumed run continues bit
-//! for bit. Draw random numbers from `batch.seed` and `batch.step`, never from the clock.
+//! for bit. Draw random numbers from `batch.seed` and `batch.step` ([`Draws`]), never from the clock.
 //!
 //! # Errors
 //!
@@ -151,6 +151,7 @@ mod context;
 mod controller;
 mod ctx;
 mod described;
+mod draws;
 mod error;
 mod extension;
 mod guard;
@@ -173,6 +174,7 @@ pub use config::{known_keys, nearest, unknown_key};
 pub use context::{CompletionContext, ContextData, Lending, PromptContext};
 pub use controller::{Measurements, StepControlFn};
 pub use ctx::Ctx;
+pub use draws::Draws;
 pub use error::{ErrorKind, PluginError};
 pub use extension::Extension;
 pub use image::{Image, Point};

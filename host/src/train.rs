@@ -77,11 +77,13 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
         max_steps: config.train.max_steps,
         completions: config.sizes.rollout,
         context: needs.context(),
+        sampler_logps: config.sampler_differs(),
         tokenizer,
         rewards,
         sink: &mut sink,
     };
-    let mut rollout = rollout::sample(policy, dataset, progress.prompts, sampler)?;
+    let drawn_by = policy.share().with_dtype(config.sampler_dtype().into());
+    let mut rollout = rollout::sample(&drawn_by, dataset, progress.prompts, sampler)?;
     progress.prompts += config.sizes.prompts as u64;
     if config.sizes.steps_per_rollout > 1 {
         rollout.batch.old_logps = Some(score::logps(policy, &rollout.batch, work)?);
@@ -117,7 +119,11 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     drop(timer);
 
     if let Some(dir) = dump {
-        batch_file::write(&dir.join(batch_file::name(info.step)), &batch.to_host()?.view(&info))?;
+        batch_file::write(
+            &dir.join(batch_file::name(info.step)),
+            &batch.to_host()?.view(&info),
+            sink.context.as_deref(),
+        )?;
     }
 
     sink.point = Point::Mask;

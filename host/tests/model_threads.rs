@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use host::adamw::AdamWConfig;
 use host::model::{Config, Generation, Policy, Sampling, Sequences, Wants};
 use host::optim::{Optimizer, OptimizerConfig};
@@ -61,10 +61,12 @@ fn child() {
     let generation =
         Generation { sampling, max_completion_length: 40, eos_ids: vec![3, 4, 5], logps: true, sampler_logps: false };
     let prompts: Vec<Vec<u32>> = (0..48).map(|row| (0..1 + row % 9).map(|i| row + i).collect()).collect();
-    let mut rngs: Vec<_> = (0..48).map(|row| stream(5, "sample", &[row])).collect();
-    for completion in policy.generate(&prompts, &generation, &mut rngs).unwrap() {
-        digest.floats(&completion.logps);
-        digest.add(completion.ids);
+    for dtype in [DType::F32, DType::BF16] {
+        let mut rngs: Vec<_> = (0..48).map(|row| stream(5, "sample", &[row])).collect();
+        for completion in policy.share().with_dtype(dtype).generate(&prompts, &generation, &mut rngs).unwrap() {
+            digest.floats(&completion.logps);
+            digest.add(completion.ids);
+        }
     }
     println!("digest {:016x}", digest.0);
 }

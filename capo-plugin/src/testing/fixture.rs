@@ -26,6 +26,8 @@ pub struct Fixture {
     /// The same: its derivative.
     pub(super) slopes: Vec<f32>,
     pub(super) old_logps: Vec<f32>,
+    /// None: a little off `old_logps`.
+    pub(super) sampler_logps: Option<Vec<f32>>,
     pub(super) ref_logps: Vec<f32>,
     pub(super) entropy: Vec<f32>,
     pub(super) layer: LayerData,
@@ -68,6 +70,7 @@ impl Fixture {
             losses: fill(3, -2.0, 1.0),
             slopes: fill(3, -2.0, 1.0),
             old_logps: logps.clone(),
+            sampler_logps: None,
             ref_logps: fill(4, -3.0, -0.01),
             entropy: fill(5, 2.0, 0.0),
             logps,
@@ -157,6 +160,15 @@ impl Fixture {
     #[must_use]
     pub fn old_logps(mut self, old_logps: &[f32]) -> Self {
         replace(&mut self.old_logps, old_logps);
+        self
+    }
+
+    /// Sets the sampler's own log-probabilities, `[B, T]`, nats, for
+    /// [`RolloutContext::sampler_logps`](crate::RolloutContext::sampler_logps); 1% off `old_logps` without it.
+    #[must_use]
+    pub fn sampler_logps(mut self, sampler_logps: &[f32]) -> Self {
+        assert_eq!(sampler_logps.len(), self.dims.len(), "`sampler_logps` is [B, T]");
+        self.sampler_logps = Some(sampler_logps.to_vec());
         self
     }
 

@@ -51,9 +51,8 @@ impl Fixture {
             .map(|b| rows[b].clone().take(length(b)).map(|i| char::from(b'a' + (self.ids[i] % 26) as u8)).collect())
             .collect();
         let spans: Vec<[u32; 2]> = (0..self.dims.tokens as u32).map(|t| [t, t + 1]).collect();
-        let off = |&logp: &f32| logp * 1.01;
-        let sampled: Vec<Vec<f32>> =
-            rows.iter().map(|row| self.old_logps[row.clone()].iter().map(off).collect()).collect();
+        let off = || self.old_logps.iter().map(|logp| logp * 1.01).collect();
+        let sampled = self.sampler_logps.clone().unwrap_or_else(off);
         let prompts: Vec<[u32; 3]> = self
             .dims
             .groups()
@@ -63,7 +62,7 @@ impl Fixture {
         let completions = (0..rows.len()).map(|b| CompletionContext {
             text: &texts[b],
             spans: &spans[..length(b)],
-            sampler_logps: &sampled[b][..length(b)],
+            sampler_logps: &sampled[rows[b].clone()][..length(b)],
         });
         let mut context = ContextData::new(self.dims.tokens as usize, prompts, completions);
         context.add_reward("test.reward", &self.rewards);

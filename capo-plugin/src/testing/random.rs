@@ -3,6 +3,7 @@
 use super::layer::LayerData;
 use super::{Fixture, RolloutFixture};
 use crate::batch::OptimizerKind;
+use crate::draws::Draws;
 use crate::rollout::Purpose;
 
 impl Fixture {
@@ -10,7 +11,7 @@ impl Fixture {
     /// array among them. Log-probabilities are at most 0, and what the trainer guarantees about padding holds.
     #[must_use]
     pub fn random(seed: u64) -> Self {
-        let mut draw = Draw(seed);
+        let mut draw = Draws::new(seed, 0);
         let group = 1 + draw.below(4);
         let (completions, tokens) = (group * (1 + draw.below(4)), 1 + draw.below(12));
         let vocab_size = 2 + draw.below(30);
@@ -26,12 +27,12 @@ impl Fixture {
         batch.lengths(&lengths)
     }
 
-    fn draw_values(&mut self, draw: &mut Draw) {
+    fn draw_values(&mut self, draw: &mut Draws) {
         let scale = if draw.below(2) == 0 { 1e-30 } else { 1e30 };
         // One array at a time: products of two extremes say nothing about a component.
         let extreme = draw.below(8);
         let scale_of = |array: usize| if array == extreme { scale } else { 1.0 };
-        let fill = |draw: &mut Draw, array: &mut [f32], low: f32, high: f32, scale: f32| {
+        let fill = |draw: &mut Draws, array: &mut [f32], low: f32, high: f32, scale: f32| {
             array.iter_mut().for_each(|value| *value = (low + draw.unit() * (high - low)) * scale);
         };
         fill(draw, &mut self.rewards, -1.0, 1.0, scale_of(0));
@@ -40,7 +41,7 @@ impl Fixture {
         fill(draw, &mut self.layer.hidden.0, -1.0, 1.0, scale_of(3));
         self.losses = self.advantages.iter().map(|advantage| -advantage).collect();
         self.slopes = self.losses.clone();
-        let nearby = |draw: &mut Draw, logp: &f32| (logp + (draw.unit() - 0.5) * 0.2).min(0.0);
+        let nearby = |draw: &mut Draws, logp: &f32| (logp + (draw.unit() - 0.5) * 0.2).min(0.0);
         self.old_logps = self.logps.iter().map(|logp| nearby(draw, logp)).collect();
         self.ref_logps = self.logps.iter().map(|logp| nearby(draw, logp)).collect();
         let layer = &mut self.layer;
@@ -59,7 +60,7 @@ impl RolloutFixture {
     /// ASCII, or right.
     #[must_use]
     pub fn random(seed: u64) -> Self {
-        let mut draw = Draw(seed);
+        let mut draw = Draws::new(seed, 0);
         let (group, groups) = (1 + draw.below(4), 1 + draw.below(4));
         let questions: Vec<_> = (0..groups).map(|_| Question::draw(&mut draw)).collect();
         let questions: Vec<_> = questions.iter().flat_map(|question| std::iter::repeat_n(question, group)).collect();
@@ -85,18 +86,18 @@ struct Question {
 }
 
 impl Question {
-    fn draw(draw: &mut Draw) -> Self {
+    fn draw(draw: &mut Draws) -> Self {
         let (a, b) = (draw.below(1000), draw.below(1000));
         let values =
             ["4", "-1.5e300", "\"\"", "\"vier — 四\"", "null", "true", "[]", "[1, [\"x\", null]]", "{\"a\": {}}"];
-        let column = |draw: &mut Draw, name: &str| format!("{name:?}: {}", values[draw.below(values.len())]);
+        let column = |draw: &mut Draws, name: &str| format!("{name:?}: {}", values[draw.below(values.len())]);
         let columns = ["answer", "level", "tests", "", "名"].map(|name| column(draw, name));
         let columns = columns[..draw.below(columns.len() + 1)].join(", ");
         Self { prompt: format!("{a}+{b}="), answer: (a + b).to_string(), columns: format!("{{{columns}}}") }
     }
 }
 
-fn text(draw: &mut Draw, answer: &str) -> String {
+fn text(draw: &mut Draws, answer: &str) -> String {
     match draw.below(8) {
         0 => String::new(),
         1 => " \n\t ".into(),
@@ -105,28 +106,6 @@ fn text(draw: &mut Draw, answer: &str) -> String {
         4 => (0..draw.below(40)).filter_map(|_| char::from_u32(draw.below(0x11_0000) as u32)).collect(),
         5 => ["NaN", "inf", "-0", "1e999", "0x10", "٤"][draw.below(6)].into(),
         _ => format!("1+1={answer}"),
-    }
-}
-
-/// A stream of draws (splitmix64).
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// In `[0, bound)`.
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    /// In `[0, 1)`.
-    fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1u64 << 24) as f32
     }
 }
 

@@ -21,6 +21,9 @@ impl Fixture {
         reorder(&rows, &mut other.layer.topk_ids);
         other.float_arrays().into_iter().for_each(|array| reorder(&rows, array));
         reorder(&rows, &mut other.rewards);
+        if let Some(array) = &mut other.sampler_logps {
+            reorder(&rows, array);
+        }
         other
     }
 

@@ -192,7 +192,8 @@ pub(super) struct TrainArgs {
     /// Goes on with the plugins that the run in DIR names, though other users may have written them there.
     #[arg(long, requires = "resume")]
     pub(super) trust_run: bool,
-    /// Writes the batch of every optimizer step to this folder, for `host replay`.
+    /// Writes the batch of every optimizer step to this folder, for `host replay`: with the last layer and the rollout's context, whatever
+    /// the run's own components ask for.
     #[arg(long, value_name = "DIR")]
     pub(super) dump_batches: Option<PathBuf>,
     /// Stops once this many steps are done, at the end of a rollout, with a checkpoint.

@@ -1,7 +1,8 @@
 //! `host plugins`.
 
 use anyhow::Result;
-use capo_loader::registry::{Offer, Registry};
+use capo_loader::offer::Offer;
+use capo_loader::registry::Registry;
 use capo_loader::trust::PIN;
 use capo_plugin::abi_keys::KeyInfo;
 use capo_plugin::abi_sweep::SweepRange;

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use capo_loader::find;
-use capo_loader::registry::{Offer, OfferedRecipe, Origin, Registry};
+use capo_loader::offer::{Offer, OfferedRecipe, Origin};
+use capo_loader::registry::Registry;
 use capo_plugin::abi_keys::KeyInfo;
 use capo_plugin::abi_sweep::SweepRange;
 use serde_json::{Value, json};

@@ -155,11 +155,14 @@ pub struct RolloutConfig {
     pub top_k: usize,
     /// Sample among the most likely tokens of this total probability; 1 is off.
     pub top_p: f32,
+    /// What the sampler computes in: `f32` or `bf16`; `train.dtype` where it is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<Dtype>,
 }
 
 impl Default for RolloutConfig {
     fn default() -> Self {
-        Self { num_generations: 8, max_completion_length: 256, temperature: 1.0, top_k: 0, top_p: 1.0 }
+        Self { num_generations: 8, max_completion_length: 256, temperature: 1.0, top_k: 0, top_p: 1.0, dtype: None }
     }
 }
 
@@ -316,6 +319,22 @@ impl Config {
         let others = [&self.advantage, &self.objective].map(|component| component.id.clone());
         let lists = [&self.mask, &self.weight, &self.step_control].into_iter().flat_map(|list| component_names(list));
         rewards.chain(others).chain(lists).collect()
+    }
+
+    /// What the sampler computes in.
+    #[must_use]
+    pub fn sampler_dtype(&self) -> Dtype {
+        self.rollout.dtype.unwrap_or(self.train.dtype)
+    }
+
+    /// Whether completions are drawn from another distribution than the one that the loss sees.
+    #[must_use]
+    pub fn sampler_differs(&self) -> bool {
+        let RolloutConfig { temperature, top_k, top_p, .. } = self.rollout;
+        self.sampler_dtype() != self.train.dtype
+            || top_k > 0
+            || top_p < 1.0
+            || temperature != self.train.loss_temperature as f32
     }
 
     /// The run's components besides its rewards.

@@ -2,11 +2,13 @@
 
 pub mod journal;
 mod log;
+mod mismatch;
 pub mod names;
 mod rollout;
 pub mod sink;
 mod timer;
 
+pub use mismatch::mismatch;
 pub use rollout::{lengths, rewards};
 pub use timer::Timer;
 

@@ -33,7 +33,17 @@ const HOST: [&str; 15] = [
     "step_time",
 ];
 /// The beginnings of the host's other names.
-const FAMILIES: [&str; 7] = ["completions/", "mask/", "rewards/", "step/", "step_control/", "timing_s/", "weight/"];
+const FAMILIES: [&str; 9] = [
+    "completions/",
+    "mask/",
+    "rewards/",
+    "rollout_corr/",
+    "sampling/",
+    "step/",
+    "step_control/",
+    "timing_s/",
+    "weight/",
+];
 /// What the host says about each mask.
 const OF_MASKS: [&str; 2] = [REJECTION_RATE, REJECTED_GRADIENT];
 /// The mean of the weights of the tokens that reached it, beside the names that a weight records itself.

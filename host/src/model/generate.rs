@@ -247,8 +247,12 @@ impl<'a, R: Rng> Batch<'a, R> {
         let number = |row: &usize| if sampling.temperature == 0.0 { 0.0 } else { uniform(&mut self.rngs[*row]) };
         let numbers: Vec<f64> = self.active.iter().map(number).collect();
         let Generation { logps, sampler_logps, .. } = *self.generation;
-        if !logps && !sampler_logps && sampling.can_draw_rows(logits)? {
-            return sampling.draw_rows(logits, &numbers, &mut self.scratch);
+        if !logps && sampling.can_draw_rows(logits)? {
+            let (ids, logps) = sampling.draw_rows(logits, &numbers, sampler_logps, &mut self.scratch)?;
+            for (row, logp) in self.active.iter().zip(logps) {
+                self.completions[*row].sampler_logps.push(logp);
+            }
+            return Ok(ids);
         }
         let (vocab, logits) = (logits.dim(1)?, host(logits)?);
         let mut ids = Vec::with_capacity(numbers.len());

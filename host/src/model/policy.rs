@@ -50,6 +50,13 @@ impl Policy {
         Self { dtype, ..self }
     }
 
+    /// The same weights: what updates one updates the other.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        let Self { config, params, device, dtype } = self;
+        Self { config: config.clone(), params: params.clone(), device: device.clone(), dtype: *dtype }
+    }
+
     /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config

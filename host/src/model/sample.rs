@@ -62,27 +62,47 @@ impl Sampling {
         Ok(!fused(logits) && !sorts)
     }
 
-    /// `draw` for every row of `logits` `[A, V]`, of which only what it takes comes to the host.
+    /// `draw` for every row of `logits` `[A, V]`, of which only what it takes comes to the host; the log-probabilities too where `asked`.
+    /// After a row without an id they are of no use.
     pub(super) fn draw_rows(
         &self,
         logits: &Tensor,
         uniform: &[f64],
+        asked: bool,
         scratch: &mut Scratch,
-    ) -> Result<Vec<Option<u32>>> {
+    ) -> Result<(Vec<Option<u32>>, Vec<f32>)> {
         let greedy = self.temperature == 0.0;
         if self.is_unlimited(logits.dim(1)?) && !greedy {
             let uniform = Tensor::from_slice(uniform, uniform.len(), logits.device())?;
-            let ids = ops::draw(logits, &uniform, self.temperature)?.to_vec1()?;
-            return Ok(ids.into_iter().map(|id| Some(id).filter(|id| *id != NOT_FINITE)).collect());
+            let ids: Vec<u32> = ops::draw(logits, &uniform, self.temperature)?.to_vec1()?;
+            let logps = if asked { self.logps_of(logits, &ids)? } else { Vec::new() };
+            return Ok((ids.into_iter().map(|id| Some(id).filter(|id| *id != NOT_FINITE)).collect(), logps));
         }
         let ids = top_ids(logits, if greedy { 1 } else { self.top_k })?;
         let (ids, tops) = (ids.to_vec2::<u32>()?, logits.gather(&ids, 1)?.to_vec2::<f32>()?);
+        let mut logps = Vec::new();
         let draw = |((ids, tops), uniform): ((&Vec<u32>, &Vec<f32>), &f64)| {
             let largest = Some(f64::from(tops[0])).filter(|largest| largest.is_finite())?;
             let tops = tops.iter().copied();
-            Some(if greedy { ids[0] } else { ids[self.among(tops, largest, *uniform, &mut scratch.weights).0] })
+            let (place, kept) = if greedy { (0, 0) } else { self.among(tops, largest, *uniform, &mut scratch.weights) };
+            let drawn = Drawn { id: ids[place], place, kept };
+            if asked {
+                logps.push(drawn.logp(scratch));
+            }
+            Some(drawn.id)
         };
-        Ok(ids.iter().zip(&tops).zip(uniform).map(draw).collect())
+        let drawn = ids.iter().zip(&tops).zip(uniform).map(draw).collect();
+        Ok((drawn, logps))
+    }
+
+    /// `log_softmax(logits / temperature)` at `ids`, one for each row of `logits` `[A, V]`, computed where they lie.
+    fn logps_of(&self, logits: &Tensor, ids: &[u32]) -> Result<Vec<f32>> {
+        // A row without an id has one outside the vocabulary.
+        let last = logits.dim(1)? as u32 - 1;
+        let ids: Vec<u32> = ids.iter().map(|id| (*id).min(last)).collect();
+        let ids = Tensor::from_vec(ids, (logits.dim(0)?, 1), logits.device())?;
+        let scaled = (logits / self.temperature)?;
+        Ok((scaled.gather(&ids, 1)?.squeeze(1)? - scaled.log_sum_exp(1)?)?.to_vec1()?)
     }
 
     fn is_unlimited(&self, vocab: usize) -> bool {

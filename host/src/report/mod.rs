@@ -84,6 +84,10 @@ impl Report {
             let dtype = candle_core::DType::from(config.train.dtype);
             self.say(&format!("device     {}, {}", config.train.device, dtype.as_str()));
         }
+        if config.sampler_dtype() != config.train.dtype {
+            let dtype = candle_core::DType::from(config.sampler_dtype());
+            self.say(&format!("sampler    {}", dtype.as_str()));
+        }
         if let Some(optimizer) = describe_optimizer(&config.train) {
             self.say(&format!("optimizer  {optimizer}"));
         }
@@ -301,5 +305,8 @@ pub fn record_step(
     if let Some(entropy) = &batch.entropy {
         let real = entropy.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
         metrics.record("entropy", real.map(|(entropy, _)| f64::from(*entropy)).sum::<f64>() / tokens.max(1) as f64);
+    }
+    if let (Some(training), Some(sampler)) = (&batch.old_logps, &batch.sampler_logps) {
+        metrics.extend(metrics::mismatch(training, sampler, &batch.completion_mask, batch.dims));
     }
 }

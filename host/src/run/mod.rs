@@ -115,7 +115,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// From now on writes the batch of every step to `dir`, the last layer included.
+    /// From now on writes the batch of every step to `dir`, last layer and rollout's context included.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl Run {
     pub fn dump_batches(&mut self, dir: Option<&Path>) -> Result<()> {
         if let Some(dir) = dir {
             directory::ready_for_batches(dir, self.progress.step)?;
-            self.needs = self.needs.with(Inputs::LAST_LAYER);
+            self.needs = self.needs.with(Inputs::LAST_LAYER | Inputs::ROLLOUT_CONTEXT);
             self.dump = Some(dir.to_owned());
         }
         Ok(())

@@ -18,7 +18,8 @@ use crate::config::{Config, TrainConfig};
 use crate::data::{Purpose, Tokenizer};
 use crate::metrics::Metrics;
 use crate::metrics::journal::{Expected, Journal, Mark};
-use crate::model::{ModelFiles, Policy, device, embedded};
+use crate::model::device::{self, Dtype};
+use crate::model::{ModelFiles, Policy, embedded};
 use crate::optim::{Optimizer, OptimizerConfig, OptimizerName};
 use crate::reward::Rewards;
 use crate::schedule::Schedule;
@@ -125,7 +126,7 @@ impl Run {
         let model_files = embedded::model_files(&config.model.model_name_or_path)?;
         let policy = open_policy(&config, &model_files)?;
         let tokenizer = Tokenizer::open(&model_files)?;
-        policy.check_lengths(
+        policy.share().with_dtype(config.sampler_dtype().into()).check_lengths(
             config.data.max_prompt_length,
             ("rollout", config.rollout.max_completion_length),
             config.sizes.rollout,
@@ -183,7 +184,9 @@ fn check_records(dir: &Path) -> Result<()> {
 
 fn open_policy(config: &Config, files: &ModelFiles) -> Result<Policy> {
     let train = &config.train;
-    let device = device::open(&train.device, train.dtype)?;
+    // Products in f32 are rounded only where nothing but bf16 goes into them.
+    let widest = if config.sampler_dtype() == Dtype::F32 { Dtype::F32 } else { train.dtype };
+    let device = device::open(&train.device, widest)?;
     let policy = if config.model.fresh_weights {
         Policy::fresh(files, train.seed, &device)?
     } else {

@@ -89,6 +89,8 @@ pub struct StepBatch {
     pub old_logps: Option<Vec<f32>>,
     /// Optimizer steps done when the completions were sampled.
     pub sampled_at: u64,
+    /// `[B, T]`, nats: with what the sampler drew the tokens, 0 on padding; none unless someone asks.
+    pub sampler_logps: Option<Vec<f32>>,
     /// What the rollout knows besides; none unless a component asks.
     pub context: Option<ContextData>,
     /// `[B, T]`, nats, under the reference model.
@@ -155,6 +157,7 @@ impl StepBatch {
             token_loss: None,
             old_logps: None,
             sampled_at: 0,
+            sampler_logps: None,
             context: None,
             ref_logps: None,
             entropy: None,
@@ -185,6 +188,7 @@ impl StepBatch {
             token_loss: None,
             old_logps: cut(&self.old_logps),
             sampled_at: self.sampled_at,
+            sampler_logps: cut(&self.sampler_logps),
             context: self.context.as_ref().map(|context| context.part(rows.clone())),
             ref_logps: cut(&self.ref_logps),
             entropy: None,

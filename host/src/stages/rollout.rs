@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result};
-use capo_plugin::Sink;
+use capo_plugin::{Dims, Sink};
 
 use crate::config::RolloutConfig;
 use crate::data::{Dataset, Example, Tokenizer};
@@ -29,6 +29,8 @@ pub struct Sampler<'a> {
     pub completions: usize,
     /// Whether a component asks for what the rollout knows besides its batch.
     pub context: bool,
+    /// Whether the log-probabilities with which tokens were drawn are kept in any case.
+    pub sampler_logps: bool,
     /// Text to ids and back.
     pub tokenizer: &'a Tokenizer,
     /// What completions earn.
@@ -87,7 +89,7 @@ pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, sampler: Samp
         max_completion_length: sampler.config.max_completion_length,
         eos_ids: sampler.tokenizer.eos_ids().to_vec(),
         logps: false,
-        sampler_logps: sampler.context,
+        sampler_logps: sampler.context || sampler.sampler_logps,
     };
     let completions = policy.generate(&prompt_ids, &generation, &mut rngs)?;
     score(cursor, prompt_ids, completions, &examples, sampler)
@@ -128,7 +130,18 @@ fn score(
     );
     batch.sampled_at = sampler.step;
     batch.context = context.transpose()?;
+    batch.sampler_logps = padded(&completions, batch.dims);
     Ok(Rollout { batch, rewards, texts, tokens })
+}
+
+/// `[B, T]`: the log-probabilities with which tokens were drawn, 0 on padding; none where they were not asked for.
+fn padded(completions: &[Completion], dims: Dims) -> Option<Vec<f32>> {
+    let asked = completions.iter().all(|completion| completion.sampler_logps.len() == completion.ids.len());
+    let mut padded = vec![0.0; dims.len()];
+    for (b, Completion { sampler_logps, .. }) in completions.iter().enumerate() {
+        padded[dims.row(b)][..sampler_logps.len()].copy_from_slice(sampler_logps);
+    }
+    asked.then_some(padded)
 }
 
 /// Prompt ids; a prompt beyond `limit` tokens is an error.

@@ -1,5 +1,6 @@
 //! Comparisons: the same decisions on other tokens.
 
+use capo_plugin::Draws;
 use capo_plugin::prelude::*;
 
 /// Whose tokens get the decisions that the model found. All but the first are for comparisons: what does the model know that
@@ -44,7 +45,7 @@ impl Assign {
         match self {
             Self::Own => {}
             Self::LeastProbable => places.sort_by(|&a, &b| batch.logps[a].total_cmp(&batch.logps[b])),
-            Self::Random => shuffle(&mut places, batch.seed, batch.step),
+            Self::Random => Draws::new(batch.seed, batch.step).shuffle(&mut places),
         }
         places
     }
@@ -53,19 +54,6 @@ impl Assign {
 /// Where `mask` is 1.
 fn places(mask: &[u8]) -> Vec<usize> {
     (0..mask.len()).filter(|&at| mask[at] == 1).collect()
-}
-
-/// Fisher and Yates, on Steele's SplitMix64.
-fn shuffle(places: &mut [usize], seed: u64, step: u64) {
-    let mut state = seed ^ step.wrapping_mul(0xD1B5_4A32_D192_ED03);
-    for last in (1..places.len()).rev() {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        // The bias is below 2^-32 for any batch.
-        let pick = ((u128::from(mixed ^ (mixed >> 31)) * (last as u128 + 1)) >> 64) as usize;
-        places.swap(last, pick);
-    }
 }
 
 #[cfg(test)]
@@ -97,19 +85,5 @@ mod tests {
         let mut random = weights(Assign::Random);
         random.sort_by(f32::total_cmp);
         assert_eq!(random, [0.0, 0.1, 0.2, 0.5, 1.0, 1.0]);
-    }
-
-    #[test]
-    fn every_step_draws_anew_and_the_same_again() {
-        let drawn = |seed, step| {
-            let mut places: Vec<usize> = (0..100).collect();
-            shuffle(&mut places, seed, step);
-            places
-        };
-        assert_eq!(drawn(1, 2), drawn(1, 2));
-        assert!(drawn(1, 2) != drawn(1, 3) && drawn(1, 2) != drawn(2, 2));
-        // Each place is equally likely: over many draws the mean of the first is near the middle.
-        let mean = (0..2000).map(|step| drawn(7, step)[0]).sum::<usize>() as f64 / 2000.0;
-        assert!((mean - 49.5).abs() < 3.0, "{mean}");
     }
 }

@@ -22,10 +22,20 @@ fn green(args: &str) -> String {
 
 #[test]
 fn the_shipped_plugins_are_green() {
-    for plugin in ["libcapo.so", "libdrcapo.so", "libreincapo.so"] {
+    for plugin in ["libcapo.so", "libdrcapo.so", "libreincapo.so", "libgovernor.so"] {
         let report = green(plugin);
         assert!(!report.contains("refuses its table"), "{report}");
     }
+}
+
+#[test]
+fn the_published_masks_are_green_and_two_draw_at_random() {
+    let report = Folder::new().host("check libmasks.so").succeeded().stdout;
+    let warnings: Vec<&str> = report.lines().filter(|line| line.contains("  warning  ")).collect();
+    let draws =
+        |line: &&str| line.starts_with("  permutation") && line.ends_with("(fine only where it draws at random)");
+    assert!(warnings.len() == 2 && warnings.iter().all(draws), "{report}");
+    assert!(!report.contains("refuses its table"), "{report}");
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! What a rollout knows besides its batch reaches the components that ask for it.
 
+use capo_loader::batch_file;
 use insta::assert_snapshot;
+use safetensors::SafeTensors;
+use tests::run_dir::tensors;
 use tests::{Folder, RunDir};
 
 use crate::FOUR_STEPS;
@@ -48,11 +51,66 @@ fn it_knows_how_old_it_is_and_which_prompts_it_is_of() {
 }
 
 #[test]
-fn who_has_not_asked_gets_nothing_and_a_replay_has_none() {
+fn who_has_not_asked_gets_nothing() {
     let folder = Folder::new();
     let outcome = folder.host(&format!("train --output-dir run {}", settings("peek_context", "")));
-    assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"component `misbehave.mask`: the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`; recorded batches have none)");
-    let _ = folder.train("dumped", &settings("context", "--dump-batches batches"));
-    let mask = "--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\",sin=\"context\"}]";
-    assert_snapshot!(folder.host(&format!("replay {mask} --out out batches/batch-000000.safetensors")).refused(), @"batch file `batches/batch-000000.safetensors`: component `misbehave.mask` asks for the rollout's context, which no recorded batch holds (it runs in training alone)");
+    assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"component `misbehave.mask`: the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)");
+    let _ = folder.train("dumped", &settings("none", "--dump-batches batches"));
+    let replayed = folder.host(&replay("peek_context", "batches/batch-000000.safetensors"));
+    assert_snapshot!(replayed.refused(), @"component `misbehave.mask`: the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)");
+}
+
+fn replay(sin: &str, batches: &str) -> String {
+    format!("replay --plugin libmisbehave.so --set mask=[{{use=\"misbehave.mask\",sin=\"{sin}\"}}] --out out {batches}")
+}
+
+fn batches() -> Vec<String> {
+    (0..4).map(|step| format!("batches/{}", batch_file::name(step))).collect()
+}
+
+#[test]
+fn a_replay_lends_what_training_lent() {
+    let folder = Folder::new();
+    let run = folder.train("run", &settings("context", "--set train.num_iterations=2 --dump-batches batches"));
+    let _ = folder.host(&replay("context", &batches().join(" "))).succeeded();
+    for (step, line) in run.metrics().iter().enumerate() {
+        let file = std::fs::read(folder.path().join(format!("out/{}", batch_file::name(step as u64)))).unwrap();
+        let (_, header) = SafeTensors::read_metadata(&file).unwrap();
+        for name in ["misbehave.mask/age", "misbehave.mask/first_prompt", "misbehave.mask/farthest"] {
+            let replayed: f64 = header.metadata().as_ref().unwrap()[name].parse().unwrap();
+            assert_eq!(Some(replayed), line[name].as_f64(), "step {step}, {name}");
+        }
+    }
+}
+
+#[test]
+fn a_replay_drops_what_training_dropped() {
+    let folder = Folder::new();
+    // Another temperature than the loss's, half of the rollout for each step.
+    let parts =
+        "--set train.per_device_train_batch_size=24 --set train.steps_per_generation=2 --set rollout.temperature=1.3";
+    let run = folder.train("run", &settings("mismatch", &format!("{parts} --dump-batches batches")));
+    let rates = run.metric("mask/rejection_rate");
+    assert!(rates.iter().all(|rate| (0.01..0.9).contains(rate)), "{rates:?}");
+    let _ = folder.host(&replay("mismatch", &batches().join(" "))).succeeded();
+    for (file, rate) in batches().iter().zip(rates) {
+        let count = |dir: &str, name: &str| {
+            let values = &tensors(&folder.path().join(file.replace("batches", dir)))[name];
+            f64::from(values.iter().sum::<f32>())
+        };
+        let rejected = 1.0 - count("out", "keep") / count("batches", "completion_mask");
+        assert!((rejected - rate).abs() < 1e-12, "{file}: {rejected} against {rate}");
+    }
+}
+
+#[test]
+fn batches_hold_the_context_whoever_asked() {
+    let folder = Folder::new();
+    let _ = folder.train("run", &format!("{FOUR_STEPS} --dump-batches batches"));
+    let _ = folder.host(&replay("context", &batches().join(" "))).succeeded();
+    // As such files were before.
+    let batch = batch_file::read(&folder.path().join(&batches()[0])).unwrap();
+    batch_file::write(&folder.path().join("old.safetensors"), &batch.view(), None).unwrap();
+    let _ = folder.host(&replay("none", "old.safetensors")).succeeded();
+    assert_snapshot!(folder.host(&replay("context", "old.safetensors")).refused(), @"batch file `old.safetensors`: component `misbehave.mask` asks for the rollout's context, which it does not hold (record batches in a run with this component)");
 }

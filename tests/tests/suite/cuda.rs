@@ -111,7 +111,7 @@ fn round(path: &Path, to: &Path) -> PathBuf {
     let mut batch = batch_file::read(path).unwrap();
     batch.last_layer.as_mut().unwrap().hidden.iter_mut().for_each(|x| *x = to_bf16(*x));
     let target = to.join(path.file_name().unwrap());
-    batch_file::write(&target, &batch.view()).unwrap();
+    batch_file::write(&target, &batch.view(), None).unwrap();
     target
 }
 

@@ -56,7 +56,7 @@ fn a_machine_without_a_driver() {
 
 #[test]
 fn no_library_of_a_plugin_is_of_a_driver_or_toolkit() {
-    for name in ["libcapo.so", "libdrcapo.so", "libreincapo.so"] {
+    for name in ["libcapo.so", "libdrcapo.so", "libreincapo.so", "libgovernor.so", "libmasks.so"] {
         let Ok(output) = Command::new("readelf").arg("-d").arg(artifacts::file(name)).output() else {
             eprintln!("SKIPPED: `readelf` is missing");
             return;
@@ -76,7 +76,7 @@ fn a_plugin_that_reads_host_memory_only() {
     let folder = Folder::new().env("LD_LIBRARY_PATH", emulator.folder()).env("CUDA_EMULATOR_STRICT", "1");
     let mut batch = batch_file::read(&case("paper-token-sgd").join("batch-0000.safetensors")).unwrap();
     batch.entropy = Some(vec![0.5; batch.logps.len()]);
-    batch_file::write(&folder.path().join("batch.safetensors"), &batch.view()).unwrap();
+    batch_file::write(&folder.path().join("batch.safetensors"), &batch.view(), None).unwrap();
     folder.write("mask.toml", "[[mask]]\nuse = \"frozen.mask\"\nfactor = 4\n");
     let replay = format!("replay --plugin {} --config mask.toml --out out batch.safetensors", frozen().display());
     let _ = folder.host(&replay).succeeded();

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use tests::{Folder, artifacts};
 
 /// All plugins that come with `host`.
-const ALL: &str = "--plugin libcapo.so --plugin libdrcapo.so --plugin libreincapo.so --plugin libgovernor.so";
+const ALL: &str = "--plugin libcapo.so --plugin libdrcapo.so --plugin libreincapo.so --plugin libgovernor.so \
+                   --plugin libmasks.so";
 
 /// A home in which `place` holds the plugin of ReinCAPO.
 fn home(place: &str) -> Folder {

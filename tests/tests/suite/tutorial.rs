@@ -1,5 +1,5 @@
-//! docs/plugins.md does what it says: every shell block is run, in order, every Rust block is in the crate that comes of it, and
-//! every line of a text block stands in what the shell block before it printed.
+//! docs/plugins.md does what it says: every shell block is run, in order, every Rust block is in the crate that comes of it, or in the file that
+//! it names, and every line of a text block stands in what the shell block before it printed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -77,7 +77,7 @@ fn every_block_of_the_page() {
     }
     std::fs::create_dir_all(&root).unwrap();
     let mut shell = Shell { here: root.clone(), target: artifacts::target().join("examples"), root };
-    let (mut said, mut count) = (String::new(), [0; 3]);
+    let (mut said, mut count) = (String::new(), [0; 4]);
     for Block { info, text } in blocks("docs/plugins.md") {
         match info.split(' ').collect::<Vec<_>>()[..] {
             ["sh"] => {
@@ -90,6 +90,17 @@ fn every_block_of_the_page() {
                 assert!(whole.contains(&text), "`{file}` does not hold:\n{text}\nit is:\n{whole}");
                 count[1] += 1;
             }
+            ["rust", "of", file] => {
+                let whole = std::fs::read_to_string(artifacts::workspace().join(file)).unwrap();
+                // An example on a page of documentation is compiled too.
+                let lines = whole
+                    .lines()
+                    .map(|line| line.strip_prefix("//!").map_or(line, |line| line.strip_prefix(' ').unwrap_or(line)));
+                let lines: Vec<&str> = lines.map(str::trim).collect();
+                let wanted: Vec<&str> = text.lines().map(str::trim).collect();
+                assert!(lines.windows(wanted.len()).any(|part| part == wanted), "`{file}` does not hold:\n{text}");
+                count[3] += 1;
+            }
             ["rust", file] => {
                 std::fs::write(shell.root.join("calm").join(file), text).unwrap();
                 count[2] += 1;
@@ -98,5 +109,5 @@ fn every_block_of_the_page() {
             _ => panic!("a block of `{info}`, which nothing checks"),
         }
     }
-    assert_eq!(count, [11, 3, 2], "blocks of each kind");
+    assert_eq!(count, [11, 3, 2, 3], "blocks of each kind");
 }

@@ -1,0 +1,353 @@
+//! What a rollout knows besides its batch, in a batch file: tensors under `context/`, names and age in the metadata.
+//!
+//! Lists of different lengths lie one behind another; where each ends is in a tensor of its own. Letters as in [`Batch`](capo_plugin::Batch);
+//! P = B ÷ G prompts, R reward functions.
+
+use std::ops::Range;
+
+use anyhow::{Context, Result, ensure};
+use capo_plugin::{CompletionContext, ContextData, Dims, PromptContext, RolloutContext};
+
+use crate::arrays::{Array, counts, ids};
+use crate::tensor_file::TensorFile;
+
+pub(crate) const PROMPT_IDS: &str = "context/prompt_ids";
+const PROMPT_ENDS: &str = "context/prompt_ends";
+const PROMPT_NUMBERS: &str = "context/prompt_numbers";
+const LINES: &str = "context/lines";
+const TEXTS: &str = "context/texts";
+const TEXT_ENDS: &str = "context/text_ends";
+const SPANS: &str = "context/spans";
+const REWARDS: &str = "context/rewards";
+const SAMPLER_LOGPS: &str = "context/sampler_logps";
+const REWARD_NAMES: &str = "context/reward_names";
+const AGE: &str = "context/age";
+
+/// The rollout's context of a recorded batch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordedContext {
+    /// What components are lent.
+    pub data: ContextData,
+    /// Optimizer steps from the sampling to the batch's step.
+    pub age: u64,
+}
+
+impl RecordedContext {
+    /// Those of every prompt, one behind another.
+    pub(crate) fn prompt_ids(&self, dims: Dims) -> Vec<u32> {
+        let context = self.data.lend(self.age);
+        dims.groups().flat_map(|group| context.prompt_ids(group.start).to_vec()).collect()
+    }
+}
+
+/// A context as a file has it.
+#[derive(Default)]
+pub(crate) struct Columns {
+    /// Ids of all prompts.
+    prompt_ids: Vec<u32>,
+    /// `[P]`, like the next two.
+    prompt_ends: Vec<u64>,
+    prompt_numbers: Vec<u64>,
+    /// From 1; 0 is none.
+    lines: Vec<u64>,
+    /// UTF-8 of all completions.
+    texts: Vec<u8>,
+    /// `[B]`.
+    text_ends: Vec<u64>,
+    /// `[B, T, 2]`.
+    spans: Vec<u32>,
+    reward_names: Vec<String>,
+    /// `[R, B]`.
+    rewards: Vec<f32>,
+    /// `[B, T]`.
+    sampler_logps: Vec<f32>,
+    age: u64,
+}
+
+impl Columns {
+    /// Those of `context`, which belongs to a batch of `dims`.
+    pub(crate) fn of(context: &RolloutContext, dims: Dims) -> Self {
+        let mut columns =
+            Self { sampler_logps: context.sampler_logps().to_vec(), age: context.age(), ..Self::default() };
+        for group in dims.groups() {
+            columns.prompt_ids.extend(context.prompt_ids(group.start));
+            columns.prompt_ends.push(columns.prompt_ids.len() as u64);
+            columns.prompt_numbers.push(context.prompt_number(group.start));
+            columns.lines.push(context.line(group.start).unwrap_or(0));
+        }
+        for b in 0..dims.completions as usize {
+            columns.texts.extend(context.text(b).as_bytes());
+            columns.text_ends.push(columns.texts.len() as u64);
+            let spans = (0..dims.tokens as usize).map(|t| context.span(b, t));
+            columns.spans.extend(spans.flat_map(|span| [span.start as u32, span.end as u32]));
+        }
+        for (index, name) in context.reward_names().enumerate() {
+            columns.reward_names.push(name.to_owned());
+            columns.rewards.extend(context.rewards(index));
+        }
+        columns
+    }
+
+    pub(crate) fn arrays(&self, dims: Dims) -> [(&'static str, Array<'_>); 9] {
+        let (b, t) = (dims.completions as usize, dims.tokens as usize);
+        [
+            (PROMPT_IDS, Array::new(&self.prompt_ids, &[self.prompt_ids.len()])),
+            (PROMPT_ENDS, Array::new(&self.prompt_ends, &[self.prompt_ends.len()])),
+            (PROMPT_NUMBERS, Array::new(&self.prompt_numbers, &[self.prompt_numbers.len()])),
+            (LINES, Array::new(&self.lines, &[self.lines.len()])),
+            (TEXTS, Array::new(&self.texts, &[self.texts.len()])),
+            (TEXT_ENDS, Array::new(&self.text_ends, &[b])),
+            (SPANS, Array::new(&self.spans, &[b, t, 2])),
+            (REWARDS, Array::new(&self.rewards, &[self.reward_names.len(), b])),
+            (SAMPLER_LOGPS, Array::new(&self.sampler_logps, &[b, t])),
+        ]
+    }
+
+    pub(crate) fn metadata(&self) -> Result<[(String, String); 2]> {
+        let names = serde_json::to_string(&self.reward_names)?;
+        Ok([(REWARD_NAMES.to_owned(), names), (AGE.to_owned(), self.age.to_string())])
+    }
+
+    fn data(&self, dims: Dims) -> Result<ContextData> {
+        let prompts = parts((PROMPT_ENDS, &self.prompt_ends), (PROMPT_IDS, self.prompt_ids.len()))?;
+        let texts = self.texts()?;
+        let spans: Vec<[u32; 2]> = self.spans.chunks_exact(2).map(|span| [span[0], span[1]]).collect();
+        let tokens = dims.tokens as usize;
+        let prompts = prompts.into_iter().enumerate().map(|(p, part)| PromptContext {
+            ids: &self.prompt_ids[part],
+            number: self.prompt_numbers[p],
+            line: Some(self.lines[p]).filter(|&line| line > 0),
+        });
+        let completions = texts.iter().enumerate().map(|(b, &text)| CompletionContext {
+            text,
+            spans: &spans[dims.row(b)],
+            sampler_logps: &self.sampler_logps[dims.row(b)],
+        });
+        let mut data = ContextData::new(tokens, prompts, completions);
+        for (name, rewards) in self.reward_names.iter().zip(self.rewards.chunks_exact(texts.len())) {
+            data.add_reward(name, rewards);
+        }
+        check_spans(&texts, &spans, tokens)?;
+        Ok(data)
+    }
+
+    /// The text of every completion.
+    fn texts(&self) -> Result<Vec<&str>> {
+        let parts = parts((TEXT_ENDS, &self.text_ends), (TEXTS, self.texts.len()))?;
+        let text = |(b, part): (usize, Range<usize>)| {
+            std::str::from_utf8(&self.texts[part])
+                .map_err(|_| anyhow::anyhow!("`{TEXTS}` of completion {b} is not UTF-8"))
+        };
+        parts.into_iter().enumerate().map(text).collect()
+    }
+}
+
+/// The context in `file`, whose batch has `dims`; none where it was recorded without.
+///
+/// # Errors
+///
+/// A part that is missing, has another size than the batch or does not fit the other parts.
+pub(crate) fn read(file: &TensorFile<'_>, dims: Dims) -> Result<Option<RecordedContext>> {
+    if !file.has(SAMPLER_LOGPS) {
+        return Ok(None);
+    }
+    let (b, t) = (dims.completions as usize, dims.tokens as usize);
+    let prompts = b / dims.group_size as usize;
+    let counted = |name: &str, shape: &[usize]| counts(name, &file.shaped(name, shape)?);
+    let list = |name: &str| file.shaped(name, &[file.shape(name)?.iter().product()]);
+    let names = serde_json::from_str::<Vec<String>>(file.text(REWARD_NAMES)?)
+        .with_context(|| format!("`{REWARD_NAMES}` in its metadata is not a list of names"))?;
+    let columns = Columns {
+        prompt_ids: ids(PROMPT_IDS, &list(PROMPT_IDS)?)?,
+        prompt_ends: counted(PROMPT_ENDS, &[prompts])?,
+        prompt_numbers: counted(PROMPT_NUMBERS, &[prompts])?,
+        lines: counted(LINES, &[prompts])?,
+        texts: crate::arrays::bytes(TEXTS, &list(TEXTS)?)?,
+        text_ends: counted(TEXT_ENDS, &[b])?,
+        spans: ids(SPANS, &file.shaped(SPANS, &[b, t, 2])?)?,
+        rewards: file.floats(REWARDS, &[names.len(), b])?,
+        reward_names: names,
+        sampler_logps: file.floats(SAMPLER_LOGPS, &[b, t])?,
+        age: file.scalar(AGE)?,
+    };
+    Ok(Some(RecordedContext { data: columns.data(dims)?, age: columns.age }))
+}
+
+/// The parts of a list of `len` entries that end at `ends`.
+fn parts((name, ends): (&str, &[u64]), (list, len): (&str, usize)) -> Result<Vec<Range<usize>>> {
+    let ascending = ends.windows(2).all(|pair| pair[0] <= pair[1]);
+    ensure!(
+        ascending && ends.last() == Some(&(len as u64)),
+        "`{name}` does not cut the {len} entries of `{list}` into parts (its numbers ascend, and the last is {len})"
+    );
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    Ok(starts.zip(ends).map(|(start, &end)| start as usize..end as usize).collect())
+}
+
+/// Refuses spans that are no part of their completion's text.
+fn check_spans(texts: &[&str], spans: &[[u32; 2]], tokens: usize) -> Result<()> {
+    for (i, [start, end]) in spans.iter().enumerate() {
+        let (b, t) = (i / tokens, i % tokens);
+        ensure!(
+            texts[b].get(*start as usize..*end as usize).is_some(),
+            "`{SPANS}` of completion {b}, token {t} is {start}..{end}, which is no part of its text of {} bytes",
+            texts[b].len()
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use capo_plugin::testing::Fixture;
+    use safetensors::{Dtype, SafeTensors, View, tensor::TensorView};
+
+    use super::*;
+    use crate::batch_file;
+
+    /// Four completions of three tokens to two prompts: empty text, a character of two bytes, a prompt without a line.
+    fn data() -> ContextData {
+        let prompt = |ids, number, line| PromptContext { ids, number, line };
+        let prompts = [prompt(&[1, 2][..], 7, Some(3)), prompt(&[4][..], 8, None)];
+        let completion = |text, spans, sampler_logps| CompletionContext { text, spans, sampler_logps };
+        let completions = [
+            completion("ab", &[[0, 1], [1, 2]][..], &[-0.5, -1.0][..]),
+            completion("", &[], &[]),
+            completion("\u{e9}", &[[0, 0], [0, 2], [2, 2]], &[-0.1, -0.2, -0.3]),
+            completion("xyz", &[[0, 3]], &[-2.0]),
+        ];
+        let mut data = ContextData::new(3, prompts.into_iter(), completions.into_iter());
+        data.add_reward("exact_match", &[1.0, 0.0, 0.5, 0.0]);
+        data.add_reward("length", &[0.1, 0.2, 0.3, 0.4]);
+        data
+    }
+
+    fn written(data: &ContextData, age: u64) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("batch.safetensors");
+        let fixture = Fixture::new(4, 3).groups_of(2);
+        batch_file::write(&path, &fixture.batch(), Some(&data.lend(age))).unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (_folder, path) = written(&data(), 5);
+        let read = batch_file::read(&path).unwrap();
+        assert_eq!(read.context, Some(RecordedContext { data: data(), age: 5 }));
+        // Nothing of it where it is not known.
+        batch_file::write(&path, &read.view(), None).unwrap();
+        assert!(batch_file::read(&path).unwrap().context.is_none());
+        assert!(!std::fs::read(&path).unwrap().windows(8).any(|bytes| bytes == b"context/"));
+    }
+
+    #[test]
+    fn completions_without_any_text_or_reward() {
+        let nothing = CompletionContext { text: "", spans: &[], sampler_logps: &[] };
+        let prompts = std::iter::repeat_n(PromptContext { ids: &[], number: 0, line: None }, 2);
+        let data = ContextData::new(3, prompts, std::iter::repeat_n(nothing, 4));
+        let (_folder, path) = written(&data, 0);
+        assert_eq!(batch_file::read(&path).unwrap().context, Some(RecordedContext { data, age: 0 }));
+    }
+
+    /// A tensor of a file on its way to being another.
+    #[derive(Clone)]
+    struct Loose(Dtype, Vec<usize>, Vec<u8>);
+
+    impl View for Loose {
+        fn dtype(&self) -> Dtype {
+            self.0
+        }
+
+        fn shape(&self) -> &[usize] {
+            &self.1
+        }
+
+        fn data(&self) -> std::borrow::Cow<'_, [u8]> {
+            self.2.as_slice().into()
+        }
+
+        fn data_len(&self) -> usize {
+            self.2.len()
+        }
+    }
+
+    type Metadata = std::collections::HashMap<String, String>;
+
+    /// What is said of the file once `damage` has been at it.
+    fn said(damage: impl FnOnce(&mut BTreeMap<String, Loose>, &mut Metadata)) -> String {
+        let (_folder, path) = written(&data(), 5);
+        let bytes = std::fs::read(&path).unwrap();
+        let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+        let mut metadata = header.metadata().clone().unwrap();
+        let loose = |view: TensorView<'_>| Loose(view.dtype(), view.shape().to_vec(), view.data().to_vec());
+        let mut tensors: BTreeMap<String, Loose> =
+            SafeTensors::deserialize(&bytes).unwrap().tensors().into_iter().map(|(n, v)| (n, loose(v))).collect();
+        damage(&mut tensors, &mut metadata);
+        std::fs::write(&path, safetensors::serialize(tensors, Some(metadata)).unwrap()).unwrap();
+        let error = format!("{:#}", batch_file::read(&path).unwrap_err());
+        error.split_once("is not a batch file: ").unwrap().1.to_owned()
+    }
+
+    /// The file with the numbers of `name` replaced.
+    fn with<T: crate::arrays::Number>(name: &str, values: &[T]) -> String {
+        said(|tensors, _| {
+            let tensor = tensors.get_mut(name).unwrap();
+            (tensor.0, tensor.2) = (T::DTYPE, bytemuck::cast_slice(values).to_vec());
+            if tensor.1.len() == 1 {
+                tensor.1 = vec![values.len()];
+            }
+        })
+    }
+
+    #[test]
+    fn parts_that_do_not_fit() {
+        assert_eq!(said(|tensors, _| drop(tensors.remove(SPANS))), "it has no tensor `context/spans`");
+        assert_eq!(said(|_, metadata| drop(metadata.remove(AGE))), "its metadata has no `context/age`");
+        let text = |name: &str, text: &str| said(|_, metadata| drop(metadata.insert(name.into(), text.into())));
+        assert_eq!(text(AGE, "old"), "`context/age` in its metadata is `old` (it must be a number)");
+        assert!(
+            text(REWARD_NAMES, "{}").starts_with("`context/reward_names` in its metadata is not a list of names: ")
+        );
+        assert_eq!(text(REWARD_NAMES, "[\"one\"]"), "`context/rewards` has shape [2, 4], expected [1, 4]");
+        assert_eq!(
+            with(SAMPLER_LOGPS, &[0_u32; 12]),
+            "`context/sampler_logps` holds U32 (its numbers must be F32, F64, F16 or BF16)"
+        );
+        assert_eq!(with(PROMPT_ENDS, &[3_u64]), "`context/prompt_ends` has shape [1], expected [2]");
+        assert_eq!(with(LINES, &[u64::MAX, 0]), "`context/lines` holds -1 (counts are from 0)");
+        let parts = |name: &str, list: &str, len: usize| {
+            format!(
+                "`{name}` does not cut the {len} entries of `{list}` into parts (its numbers ascend, and the last is {len})"
+            )
+        };
+        for ends in [[2_u64, 4], [3, 2], [5, 3], [1 << 62, 3]] {
+            assert_eq!(with(PROMPT_ENDS, &ends), parts(PROMPT_ENDS, PROMPT_IDS, 3));
+        }
+        assert_eq!(with(TEXT_ENDS, &[2_u64, 2, 4, 9]), parts(TEXT_ENDS, TEXTS, 7));
+        assert_eq!(with(TEXT_ENDS, &[2_u64, 3, 4, 7]), "`context/texts` of completion 1 is not UTF-8");
+        assert_eq!(with(TEXTS, &[255_u8; 7]), "`context/texts` of completion 0 is not UTF-8");
+        assert_eq!(with(PROMPT_IDS, &[1_u32, 2, 16]), "`context/prompt_ids` holds 16, `vocab_size` is 16");
+    }
+
+    #[test]
+    fn spans_that_are_no_part_of_the_text() {
+        let span = |at: usize, span: [u32; 2]| {
+            let mut spans = vec![0_u32; 24];
+            spans[2 * at..2 * at + 2].copy_from_slice(&span);
+            with(SPANS, &spans)
+        };
+        let expected = |b: usize, t: usize, span: &str, len: usize| {
+            format!(
+                "`context/spans` of completion {b}, token {t} is {span}, which is no part of its text of {len} bytes"
+            )
+        };
+        assert_eq!(span(0, [0, 3]), expected(0, 0, "0..3", 2));
+        assert_eq!(span(1, [2, 1]), expected(0, 1, "2..1", 2));
+        assert_eq!(span(8, [0, 1]), expected(2, 2, "0..1", 2));
+        assert_eq!(span(11, [u32::MAX, u32::MAX]), expected(3, 2, "4294967295..4294967295", 3));
+    }
+}

@@ -1,0 +1,79 @@
+//! A safetensors file as it is read: tensors by name and shape, scalars by name, with a sentence about what is missing or wrong.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+
+use crate::arrays::{bytes, floats};
+
+/// The tensors of a file and the strings of its metadata.
+pub(crate) struct TensorFile<'a> {
+    tensors: SafeTensors<'a>,
+    scalars: HashMap<String, String>,
+}
+
+impl<'a> TensorFile<'a> {
+    /// The file that `bytes` are.
+    ///
+    /// # Errors
+    ///
+    /// When they are none.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self> {
+        let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| anyhow!("{error}"))?;
+        let tensors = SafeTensors::deserialize(bytes).map_err(|error| anyhow!("{error}"))?;
+        Ok(Self { tensors, scalars: header.metadata().clone().unwrap_or_default() })
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tensors.tensor(name).is_ok()
+    }
+
+    pub(crate) fn tensor(&self, name: &str) -> Result<TensorView<'a>> {
+        self.tensors.tensor(name).map_err(|_| anyhow!("it has no tensor `{name}`"))
+    }
+
+    pub(crate) fn shape(&self, name: &str) -> Result<Vec<usize>> {
+        Ok(self.tensor(name)?.shape().to_vec())
+    }
+
+    pub(crate) fn shaped(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>> {
+        let tensor = self.tensor(name)?;
+        ensure!(tensor.shape() == shape, "`{name}` has shape {:?}, expected {shape:?}", tensor.shape());
+        Ok(tensor)
+    }
+
+    /// Values as f32, whatever float type the file holds.
+    pub(crate) fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        floats(name, &self.shaped(name, shape)?)
+    }
+
+    pub(crate) fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>> {
+        if self.has(name) { self.floats(name, shape).map(Some) } else { Ok(None) }
+    }
+
+    /// Zeros and ones.
+    pub(crate) fn bits(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
+        let values = bytes(name, &self.shaped(name, shape)?)?;
+        match values.iter().find(|&&value| value > 1) {
+            Some(value) => bail!("`{name}` holds {value} (entries are 0 or 1)"),
+            None => Ok(values),
+        }
+    }
+
+    /// A string of the metadata.
+    pub(crate) fn text(&self, name: &str) -> Result<&str> {
+        self.scalars.get(name).map(String::as_str).with_context(|| format!("its metadata has no `{name}`"))
+    }
+
+    pub(crate) fn scalar<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
+        let text = self.text(name)?;
+        text.parse().map_err(|_| anyhow!("`{name}` in its metadata is `{text}` (it must be a number)"))
+    }
+
+    /// A scalar that older files leave out.
+    pub(crate) fn scalar_or<T: std::str::FromStr>(&self, name: &str, default: T) -> Result<T> {
+        if self.scalars.contains_key(name) { self.scalar(name) } else { Ok(default) }
+    }
+}

@@ -1,0 +1,34 @@
+//! Sentences about keys out of range.
+
+use capo_plugin::prelude::*;
+
+/// A bound must be a number of at least 0.
+pub(crate) fn bound(name: &str, value: f32) -> Result<(), PluginError> {
+    if value >= 0.0 { Ok(()) } else { Err(PluginError::config(format!("`{name}` is {value} (it must be 0 or more)"))) }
+}
+
+/// A divisor must be a finite number above 0.
+pub(crate) fn positive(name: &str, value: f32) -> Result<(), PluginError> {
+    if value > 0.0 && value.is_finite() {
+        return Ok(());
+    }
+    Err(PluginError::config(format!("`{name}` is {value} (it must be finite and above 0)")))
+}
+
+/// A share lies between 0 and 1.
+pub(crate) fn share(name: &str, value: f64) -> Result<(), PluginError> {
+    if (0.0..=1.0).contains(&value) {
+        Ok(())
+    } else {
+        Err(PluginError::config(format!("`{name}` is {value} (use 0 to 1)")))
+    }
+}
+
+/// The lower end of a range must not lie above the upper.
+pub(crate) fn range(low: (&str, f32), high: (&str, f32)) -> Result<(), PluginError> {
+    if low.1 <= high.1 {
+        return Ok(());
+    }
+    let ((low_name, low), (high_name, high)) = (low, high);
+    Err(PluginError::config(format!("`{low_name}` is {low}, above `{high_name}`, {high} (no token would be kept)")))
+}

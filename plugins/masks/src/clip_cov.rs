@@ -1,0 +1,96 @@
+//! Clip-Cov: drops a few random tokens among those whose log-probability and advantage go together most.
+//!
+//! Candidates have a covariance between `clip_cov_lb` and `clip_cov_ub` and are not clipped by PPO's ratio (`clip_ratio_low`,
+//! `clip_ratio_high`) anyway; of them `clip_cov_ratio` of all tokens that are left, at least one, are drawn from the run's seed and the step.
+//!
+//! Cui et al., *The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models*, arXiv 2505.22617; verl,
+//! `core_algos.py`, loss mode `clip_cov`.
+
+use capo_plugin::Draws;
+use capo_plugin::prelude::*;
+
+use crate::covariance::covariances;
+use crate::{checks, tokens};
+
+/// A range of covariances, and how many of its tokens go.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClipCov {
+    /// Share of all tokens that goes.
+    #[serde(default = "ratio")]
+    clip_cov_ratio: f64,
+    /// Candidates lie above it.
+    #[serde(default = "lower")]
+    clip_cov_lb: f32,
+    /// Candidates lie below it.
+    #[serde(default = "upper")]
+    clip_cov_ub: f32,
+    /// PPO's lower clip.
+    #[serde(default = "clip")]
+    clip_ratio_low: f32,
+    /// PPO's upper clip.
+    #[serde(default = "clip")]
+    clip_ratio_high: f32,
+}
+
+fn ratio() -> f64 {
+    0.0002
+}
+
+fn lower() -> f32 {
+    1.0
+}
+
+fn upper() -> f32 {
+    5.0
+}
+
+fn clip() -> f32 {
+    0.2
+}
+
+impl ClipCov {
+    /// Whether PPO's loss is the clipped one, which has no gradient.
+    fn clipped(&self, log_ratio: f32, advantage: f32) -> bool {
+        let ratio = log_ratio.exp();
+        let inside = ratio.clamp(1.0 - self.clip_ratio_low, 1.0 + self.clip_ratio_high);
+        -advantage * inside > -advantage * ratio
+    }
+}
+
+impl PreBackwardMask for ClipCov {
+    fn mask(&mut self, _: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+        let (left, old) = (tokens::left(keep), batch.old_logps()?);
+        let inside = |covariance: f32| covariance > self.clip_cov_lb && covariance < self.clip_cov_ub;
+        let candidates = left.iter().zip(covariances(batch, &left)).filter(|(i, covariance)| {
+            inside(*covariance) && !self.clipped(batch.logps[**i] - old[**i], batch.advantages[**i])
+        });
+        let mut candidates: Vec<usize> = candidates.map(|(i, _)| *i).collect();
+        Draws::new(batch.seed ^ STREAM, batch.step).shuffle(&mut candidates);
+        let count = ((self.clip_cov_ratio * left.len() as f64) as usize).max(1);
+        candidates.into_iter().take(count).for_each(|i| keep[i] = 0);
+        Ok(())
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs::OLD_LOGPS
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        checks::share("clip_cov_ratio", self.clip_cov_ratio)?;
+        checks::bound("clip_ratio_low", self.clip_ratio_low)?;
+        checks::bound("clip_ratio_high", self.clip_ratio_high)?;
+        checks::range(("clip_cov_lb", self.clip_cov_lb), ("clip_cov_ub", self.clip_cov_ub))
+    }
+}
+
+/// Keeps its draws apart from those of other components.
+const STREAM: u64 = 0xC11F_C0F5;
+
+register!(PreBackwardMask, ClipCov, "masks.clip-cov", "drops a few tokens whose log-probability and advantage go together", {
+    clip_cov_ratio = ratio() => "share of all tokens that goes, at least one token"; 1e-5..1.0,
+    clip_cov_lb = lower() => "candidates have a larger covariance",
+    clip_cov_ub = upper() => "candidates have a smaller covariance",
+    clip_ratio_low = clip() => "PPO's lower clip: what it clips is no candidate",
+    clip_ratio_high = clip() => "PPO's upper clip",
+});

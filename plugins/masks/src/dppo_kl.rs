@@ -1,0 +1,70 @@
+//! DPPO-Binary-KL: as [`crate::dppo_tv`], with a KL divergence for the distance.
+//!
+//! With p the trainer's probability of the token and q the other policy's, D = q ln(q/p) + (1 − q) ln((1 − q)/(1 − p)). Dropped where
+//! A > 0, p > q and D > `clip_ratio_high`, or A ≤ 0, p < q and D > `clip_ratio_low`.
+//!
+//! Qi et al., arXiv 2602.04879; verl, `core_algos.py`, loss mode `dppo_kl` (there against `old`, which is the sampler's in its bypass
+//! mode).
+
+use capo_plugin::prelude::*;
+
+use crate::policies::{self, Policies};
+use crate::{checks, tokens};
+
+/// Bounds in nats.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DppoKl {
+    /// Both bounds, where the next two do not say otherwise.
+    #[serde(default = "bound")]
+    clip_ratio: f32,
+    /// For tokens that have fallen.
+    clip_ratio_low: Option<f32>,
+    /// For tokens that have risen.
+    clip_ratio_high: Option<f32>,
+    /// Whose probabilities.
+    #[serde(default = "Policies::trainer_sampler")]
+    policies: Policies,
+}
+
+fn bound() -> f32 {
+    0.2
+}
+
+/// D above; `log_p` and `log_q` are the logarithms of `p` and `q`.
+fn binary_kl((p, q): (f32, f32), log_p: f32, log_q: f32) -> f32 {
+    // verl's: keeps the logarithm finite at certain tokens.
+    let rest = |p: f32| 1.0 - p + 1e-8;
+    q * (log_q - log_p) + (1.0 - q) * (rest(q) / rest(p)).ln()
+}
+
+impl PreBackwardMask for DppoKl {
+    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+        let compared = self.policies.compare(ctx, batch)?;
+        let side = |advantage: f32| if advantage > 0.0 { self.clip_ratio_high } else { self.clip_ratio_low };
+        let limit = |advantage| side(advantage).unwrap_or(self.clip_ratio);
+        tokens::drop_where(keep, |i| {
+            let advantage = batch.advantages[i];
+            let divergence = binary_kl(compared.probabilities(i), compared.of[i], compared.against[i]);
+            compared.goes_further(i, advantage) && divergence > limit(advantage)
+        });
+        Ok(())
+    }
+
+    fn inputs(&self) -> Inputs {
+        self.policies.inputs()
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        checks::bound("clip_ratio", self.clip_ratio)?;
+        checks::bound("clip_ratio_low", self.clip_ratio_low.unwrap_or_default())?;
+        checks::bound("clip_ratio_high", self.clip_ratio_high.unwrap_or_default())
+    }
+}
+
+register!(PreBackwardMask, DppoKl, "masks.dppo-kl", "drops tokens that diverge too much and would go further", {
+    clip_ratio = bound() => "largest divergence of a token, nats"; 1e-9..10.0,
+    clip_ratio_low = None::<f32> => "the same for tokens that have fallen; `clip_ratio` when absent",
+    clip_ratio_high = None::<f32> => "the same for tokens that have risen; `clip_ratio` when absent",
+    policies = Policies::TrainerSampler => policies::ABOUT,
+});

@@ -1,0 +1,52 @@
+//! The published masks and token weights, each the same numbers as its source, a file each.
+//!
+//! `policies` says whose probabilities a mask compares, `sequence` and `statistic` how tokens become completions, `tokens` which are left
+//! and which go. Facts about a completion are taken over all its tokens, whatever other masks dropped; shares and quantiles over the
+//! tokens that are left.
+
+#![forbid(unsafe_code)]
+
+mod checks;
+mod clip_cov;
+mod covariance;
+mod dppo_kl;
+mod dppo_tv;
+mod drpo;
+mod entropy_quantile;
+mod icepop;
+mod ipo;
+mod kl_cov;
+mod low_probability;
+mod m2po;
+mod mis;
+mod off_policy_sequence;
+mod policies;
+mod probability_floor;
+mod probability_quantile;
+mod random;
+mod ratio_range;
+mod sequence;
+mod statistic;
+mod tis;
+mod tokens;
+mod trm;
+mod truncated;
+
+use capo_plugin::recipe;
+
+recipe!("dppo", "policy gradient by the ratio to the sampler, DPPO-Binary-TV", include_str!("../recipes/dppo.toml"));
+recipe!(
+    "dppo-kl",
+    "policy gradient by the ratio to the sampler, DPPO-Binary-KL",
+    include_str!("../recipes/dppo-kl.toml")
+);
+recipe!("ipo", "policy gradient by the ratio to the sampler, IPO", include_str!("../recipes/ipo.toml"));
+recipe!("icepop", "GRPO with IcePop's weights", include_str!("../recipes/icepop.toml"));
+recipe!(
+    "deepseek-v3.2",
+    "GRPO with centred advantages and off-policy sequence masking",
+    include_str!("../recipes/deepseek-v3.2.toml")
+);
+
+#[cfg(test)]
+mod tests;

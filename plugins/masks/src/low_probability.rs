@@ -1,0 +1,45 @@
+//! Lets improbable tokens count less: their gradients are large and drown out the others'.
+//!
+//! With p the probability of the token when it was sampled, as the trainer computes it, the weight is `alpha` p + 1 − `alpha`.
+//!
+//! Yang et al., *Do Not Let Low-Probability Tokens Over-Dominate in RL for LLMs*, arXiv 2505.12929, advantage reweighting; AR-Lopti,
+//! `compute_reweight_advantage` (`both_linear`, `reweight_k = alpha`, `reweight_tau = 1 - alpha`).
+
+use capo_plugin::prelude::*;
+
+use crate::checks;
+
+/// How much less.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LowProbability {
+    /// 0: not at all; 1: in proportion to the probability.
+    #[serde(default = "alpha")]
+    alpha: f64,
+}
+
+fn alpha() -> f64 {
+    0.3
+}
+
+impl TokenWeight for LowProbability {
+    fn weigh(&mut self, _: &mut Ctx, batch: &Batch, keep: &[u8], weights: &mut [f32]) -> Result<(), PluginError> {
+        let old = batch.old_logps()?;
+        for (i, weight) in weights.iter_mut().enumerate().filter(|(i, _)| keep[*i] == 1) {
+            *weight = (self.alpha * f64::from(old[i]).exp() + 1.0 - self.alpha) as f32;
+        }
+        Ok(())
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs::OLD_LOGPS
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        checks::share("alpha", self.alpha)
+    }
+}
+
+register!(TokenWeight, LowProbability, "masks.low-probability", "lets improbable tokens count less", {
+    alpha = alpha() => "0: not at all less; 1: in proportion to their probability"; 0.0..1.0,
+});

@@ -1,0 +1,57 @@
+//! M2PO: drops the tokens on which trainer and sampler differ most, until the rest have a small second moment.
+//!
+//! With d = ln q − ln p: the tokens of largest d² go, one by one, until the mean of d² over the rest is below `m2_threshold`; one token
+//! always stays.
+//!
+//! Zheng et al., *Prosperity before Collapse*, arXiv 2510.01161; AReaL, `trainer/ppo/actor.py`, `m2_threshold`.
+
+use capo_plugin::prelude::*;
+
+use crate::policies::{self, Policies};
+use crate::{checks, tokens};
+
+/// A bound on the batch.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct M2po {
+    /// The mean of d² of what stays is below it.
+    #[serde(default = "threshold")]
+    m2_threshold: f64,
+    /// Whose probabilities.
+    #[serde(default = "Policies::old_sampler")]
+    policies: Policies,
+}
+
+fn threshold() -> f64 {
+    0.04
+}
+
+impl PreBackwardMask for M2po {
+    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+        let log_ratios = self.policies.compare(ctx, batch)?.log_ratios();
+        let square = |i: usize| f64::from(log_ratios[i]) * f64::from(log_ratios[i]);
+        let mut ranked = tokens::left(keep);
+        ranked.sort_by(|&a, &b| square(a).total_cmp(&square(b)));
+        let mut sum: f64 = ranked.iter().map(|&i| square(i)).sum();
+        while ranked.len() > 1 && sum >= self.m2_threshold * ranked.len() as f64 {
+            let Some(i) = ranked.pop() else { break };
+            sum -= square(i);
+            keep[i] = 0;
+        }
+        ctx.record("second_moment", sum / ranked.len().max(1) as f64);
+        Ok(())
+    }
+
+    fn inputs(&self) -> Inputs {
+        self.policies.inputs()
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        checks::positive("m2_threshold", self.m2_threshold as f32)
+    }
+}
+
+register!(PreBackwardMask, M2po, "masks.m2po", "drops the tokens on which trainer and sampler differ most", {
+    m2_threshold = threshold() => "the mean square of `ln q - ln p` of what stays is below it, nats²"; 1e-9..10.0,
+    policies = Policies::OldSampler => policies::ABOUT,
+});

@@ -1,0 +1,74 @@
+//! From tokens to completions and back.
+
+use std::ops::Range;
+
+use capo_plugin::prelude::*;
+use serde::Serialize;
+
+use crate::policies::safe;
+
+/// What the key `level` means, for `register!`.
+pub(crate) const ABOUT: &str =
+    "`token`: each token's own ratio, `sequence`: their product, `geometric`: its root of their number";
+
+/// Over what a ratio is taken.
+#[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Level {
+    /// Each token's own.
+    Token,
+    /// The product over the completion.
+    Sequence,
+    /// The geometric mean over the completion, which does not grow with its length.
+    Geometric,
+}
+
+impl Level {
+    /// For `#[serde(default = "...")]`.
+    pub(crate) fn token() -> Self {
+        Self::Token
+    }
+
+    /// For `#[serde(default = "...")]`.
+    pub(crate) fn sequence() -> Self {
+        Self::Sequence
+    }
+
+    /// `[B, T]`: the ratio that counts for each token, of its own `log_ratios`.
+    pub(crate) fn ratios(self, batch: &Batch, log_ratios: &[f32]) -> Vec<f32> {
+        let reduce = match self {
+            Self::Token => return log_ratios.iter().map(|&log_ratio| safe(log_ratio).exp()).collect(),
+            Self::Sequence => sum,
+            Self::Geometric => mean,
+        };
+        let mut ratios = vec![1.0; log_ratios.len()];
+        for (row, value) in by_completion(batch, log_ratios, reduce) {
+            ratios[row].fill(safe(value as f32).exp());
+        }
+        ratios
+    }
+}
+
+/// Each completion's place in `[B, T]` arrays, and `reduce` of what `values` are at its tokens.
+pub(crate) fn by_completion<R>(batch: &Batch, values: &[f32], reduce: impl Fn(&[f32]) -> R) -> Vec<(Range<usize>, R)> {
+    let rows = (0..batch.dims.completions as usize).map(|b| batch.dims.row(b));
+    let real = |row: &Range<usize>| -> Vec<f32> {
+        row.clone().filter(|&i| batch.completion_mask[i] == 1).map(|i| values[i]).collect()
+    };
+    rows.map(|row| (row.clone(), reduce(&real(&row)))).collect()
+}
+
+/// 0 where there is nothing.
+pub(crate) fn sum(values: &[f32]) -> f64 {
+    values.iter().map(|&value| f64::from(value)).sum()
+}
+
+/// 0 where there is nothing.
+pub(crate) fn mean(values: &[f32]) -> f64 {
+    sum(values) / values.len().max(1) as f64
+}
+
+/// 0 where there is nothing.
+pub(crate) fn max(values: &[f32]) -> f64 {
+    values.iter().copied().reduce(f32::max).map_or(0.0, f64::from)
+}

@@ -1,0 +1,91 @@
+//! Names of divergence statistics, as verl's `rollout_rs` has them: `seq_mean_k3`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use capo_plugin::prelude::*;
+use serde::Serialize;
+
+/// What is bounded: an estimate of the divergence, of a token or over a completion.
+#[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Statistic {
+    pub(crate) over: Over,
+    pub(crate) estimate: Estimate,
+}
+
+/// Over what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Over {
+    Token,
+    Sum,
+    Mean,
+    Max,
+}
+
+/// Of the divergence of one token, by its ratio r.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Estimate {
+    /// −ln r.
+    K1,
+    /// (ln r)² / 2.
+    K2,
+    /// r − 1 − ln r.
+    K3,
+}
+
+const OVER: [(&str, Over); 4] =
+    [("token", Over::Token), ("seq_sum", Over::Sum), ("seq_mean", Over::Mean), ("seq_max", Over::Max)];
+const ESTIMATES: [(&str, Estimate); 3] = [("k1", Estimate::K1), ("k2", Estimate::K2), ("k3", Estimate::K3)];
+
+impl Default for Statistic {
+    fn default() -> Self {
+        Self { over: Over::Mean, estimate: Estimate::K3 }
+    }
+}
+
+impl FromStr for Statistic {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let all = OVER.iter().flat_map(|over| ESTIMATES.iter().map(move |estimate| (over, estimate)));
+        // The largest of a signed number says nothing of its size.
+        let known = all.filter(|((_, over), (_, estimate))| (*over, *estimate) != (Over::Max, Estimate::K1));
+        let mut named = known.filter(|((over, _), (estimate, _))| format!("{over}_{estimate}") == name);
+        let found = named.next().map(|((_, over), (_, estimate))| Self { over: *over, estimate: *estimate });
+        found.ok_or_else(|| format!("`rollout_rs` is `{name}` (use `token`, `seq_sum`, `seq_mean` or `seq_max`, then `_k1`, `_k2` or `_k3`; there is no `seq_max_k1`)"))
+    }
+}
+
+impl fmt::Display for Statistic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let over = OVER.iter().find(|(_, over)| *over == self.over).map_or("", |(name, _)| name);
+        let estimate = ESTIMATES.iter().find(|(_, estimate)| *estimate == self.estimate).map_or("", |(name, _)| name);
+        write!(f, "{over}_{estimate}")
+    }
+}
+
+impl TryFrom<String> for Statistic {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        name.parse()
+    }
+}
+
+impl From<Statistic> for String {
+    fn from(statistic: Statistic) -> Self {
+        statistic.to_string()
+    }
+}
+
+impl Estimate {
+    /// Of one token, nats.
+    pub(crate) fn of(self, log_ratio: f32) -> f32 {
+        match self {
+            Self::K1 => -log_ratio,
+            Self::K2 => 0.5 * log_ratio * log_ratio,
+            Self::K3 => log_ratio.exp() - 1.0 - log_ratio,
+        }
+    }
+}

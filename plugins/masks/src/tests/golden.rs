@@ -1,0 +1,113 @@
+//! What the public implementations decide on the same batches: `golden/make.py` has run them.
+
+use capo_plugin::testing::Fixture;
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Deserialize)]
+struct Golden {
+    completions: usize,
+    tokens: usize,
+    group_size: usize,
+    batches: Vec<Arrays>,
+    masks: Vec<MaskCase>,
+    weights: Vec<WeightCase>,
+}
+
+#[derive(Deserialize)]
+struct Arrays {
+    lengths: Vec<usize>,
+    logps: Vec<f32>,
+    old_logps: Vec<f32>,
+    sampler_logps: Vec<f32>,
+    advantages: Vec<f32>,
+    entropy: Vec<f32>,
+}
+
+/// One `keep` per batch, as a text of zeros and ones.
+#[derive(Deserialize)]
+struct MaskCase {
+    id: String,
+    table: Value,
+    source: String,
+    keep: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct WeightCase {
+    id: String,
+    table: Value,
+    source: String,
+    weights: Vec<Vec<f32>>,
+}
+
+fn golden() -> Golden {
+    serde_json::from_str(include_str!("../../golden/golden.json")).unwrap()
+}
+
+impl Golden {
+    fn fixtures(&self) -> Vec<Fixture> {
+        let fixture = |arrays: &Arrays| {
+            Fixture::new(self.completions, self.tokens)
+                .groups_of(self.group_size)
+                .logps(&arrays.logps)
+                .old_logps(&arrays.old_logps)
+                .sampler_logps(&arrays.sampler_logps)
+                .advantages(&arrays.advantages)
+                .entropy(&arrays.entropy)
+                .lengths(&arrays.lengths)
+        };
+        self.batches.iter().map(fixture).collect()
+    }
+}
+
+fn text(keep: &[u8]) -> String {
+    keep.iter().map(|keep| char::from(b'0' + keep)).collect()
+}
+
+#[test]
+fn masks_decide_as_their_sources() {
+    let golden = golden();
+    for case in &golden.masks {
+        let mut mask = super::mask(&case.id, &case.table.to_string());
+        for (number, (fixture, keep)) in golden.fixtures().iter().zip(&case.keep).enumerate() {
+            let name = format!("{} {} against {}, batch {number}", case.id, case.table, case.source);
+            assert_eq!(text(&fixture.mask(&mut mask).unwrap().keep), *keep, "{name}");
+        }
+    }
+}
+
+#[test]
+fn weights_are_those_of_their_sources() {
+    let golden = golden();
+    for case in &golden.weights {
+        let mut weight = super::weight(&case.id, &case.table.to_string());
+        for (number, (fixture, expected)) in golden.fixtures().iter().zip(&case.weights).enumerate() {
+            let name = format!("{} {} against {}, batch {number}", case.id, case.table, case.source);
+            for (i, (weight, expected)) in fixture.weigh(&mut weight).unwrap().weights.iter().zip(expected).enumerate()
+            {
+                let limit = 1e-6 * expected.abs().max(1.0);
+                assert!((weight - expected).abs() <= limit, "{name}, token {i}: {weight}, expected {expected}");
+            }
+        }
+    }
+}
+
+/// The draws are torch's there: which tokens may go is compared above, how many and whether the run decides it here.
+#[test]
+fn clip_cov_drops_a_share_of_its_candidates() {
+    let golden = golden();
+    let candidates = golden.masks.iter().find(|case| case.id == "masks.clip-cov").unwrap();
+    let mut few = super::mask("masks.clip-cov", r#"{"clip_cov_ratio": 0.1, "clip_cov_lb": 0.2}"#);
+    for (fixture, all) in golden.fixtures().iter().zip(&candidates.keep) {
+        let mut drawn = |step| text(&fixture.clone().step(step).mask(&mut few).unwrap().keep);
+        let [first, again, other] = [drawn(3), drawn(3), drawn(4)];
+        let dropped = |keep: &str| {
+            keep.matches('0').count() - fixture.batch().completion_mask.iter().filter(|m| **m == 0).count()
+        };
+        let tokens = fixture.batch().completion_mask.iter().filter(|mask| **mask == 1).count();
+        assert_eq!(dropped(&first), tokens / 10, "verl: int(ratio * tokens)");
+        assert!(first.bytes().zip(all.bytes()).all(|(few, all)| few >= all), "only candidates go");
+        assert!(first == again && first != other, "every step draws anew, and the same again");
+    }
+}

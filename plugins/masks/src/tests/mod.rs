@@ -1,0 +1,17 @@
+//! Every id: against the public implementation that it names, and on the batches that every component should get along with.
+
+mod golden;
+mod keys;
+mod snapshots;
+
+use capo_plugin::{Image, Mask, Weight};
+
+/// The mask `id` with the keys of a JSON object.
+fn mask(id: &str, json: &str) -> Mask {
+    Image::own().mask(id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
+}
+
+/// The same for a weight.
+fn weight(id: &str, json: &str) -> Weight {
+    Image::own().weight(id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
+}

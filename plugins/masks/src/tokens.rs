@@ -1,0 +1,18 @@
+//! The tokens that are left when a mask is called, and those that it drops.
+
+/// Drops the tokens that `drops` names.
+pub(crate) fn drop_where(keep: &mut [u8], drops: impl Fn(usize) -> bool) {
+    for (i, keep) in keep.iter_mut().enumerate() {
+        *keep &= u8::from(!drops(i));
+    }
+}
+
+/// Places of the tokens that are left.
+pub(crate) fn left(keep: &[u8]) -> Vec<usize> {
+    (0..keep.len()).filter(|&i| keep[i] == 1).collect()
+}
+
+/// The whole number next to a share of `count` tokens.
+pub(crate) fn share_of(count: usize, share: f64) -> usize {
+    (share * count as f64).round() as usize
+}

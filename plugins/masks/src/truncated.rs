@@ -1,0 +1,21 @@
+//! Drops completions that the length limit cut off: their reward says nothing about what would have come.
+//!
+//! TRL, `mask_truncated_completions`; DAPO's overlong filtering, arXiv 2503.14476.
+
+use capo_plugin::prelude::*;
+
+/// No keys.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Truncated {}
+
+impl PreBackwardMask for Truncated {
+    fn mask(&mut self, _: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+        for (b, _) in batch.truncated.iter().enumerate().filter(|(_, truncated)| **truncated == 1) {
+            keep[batch.dims.row(b)].fill(0);
+        }
+        Ok(())
+    }
+}
+
+register!(PreBackwardMask, Truncated, "masks.truncated", "drops completions that the length limit cut off");

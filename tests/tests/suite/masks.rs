@@ -1,0 +1,129 @@
+//! libmasks' recipes, through the trainer's own stages, against the losses of the implementations that they name:
+//! `plugins/masks/golden/make.py` has differentiated those on the same batches.
+
+use capo_loader::registry::Registry;
+use capo_loader::watchdog::Watchdog;
+use capo_plugin::testing::Listener;
+use capo_plugin::{CompletionContext, ContextData, OptimizerInfo, OptimizerKind, PromptContext};
+use host::config::{self, Draft};
+use host::model::Sequences;
+use host::stages::batch::{StepBatch, StepInfo};
+use host::stages::{backward, mask, objective, weight};
+use serde::Deserialize;
+use tests::{Folder, artifacts};
+
+#[derive(Deserialize)]
+struct Golden {
+    tokens: usize,
+    group_size: usize,
+    batches: Vec<Arrays>,
+    recipes: Vec<Recipe>,
+}
+
+#[derive(Deserialize)]
+struct Arrays {
+    lengths: Vec<usize>,
+    logps: Vec<f32>,
+    old_logps: Vec<f32>,
+    sampler_logps: Vec<f32>,
+    advantages: Vec<f32>,
+}
+
+/// One list of derivatives per batch.
+#[derive(Deserialize)]
+struct Recipe {
+    recipe: String,
+    source: String,
+    slopes: Vec<Vec<f32>>,
+}
+
+const OPTIMIZER: OptimizerInfo = OptimizerInfo {
+    kind: OptimizerKind::ADAMW,
+    learning_rate: 1e-4,
+    beta1: 0.9,
+    beta2: 0.999,
+    eps: 1e-8,
+    weight_decay: 0.0,
+    max_grad_norm: 1.0,
+    steps_taken: 0,
+};
+
+impl Arrays {
+    /// The batch as the stages before the objective leave it.
+    fn batch(&self, golden: &Golden) -> StepBatch {
+        let (rows, tokens) = (self.lengths.len(), golden.tokens);
+        let ids: Vec<Vec<u32>> = self.lengths.iter().map(|&length| vec![5; length]).collect();
+        let ids: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
+        let sequences = Sequences {
+            ids: vec![5; rows * (tokens + 1)],
+            starts: vec![0; rows],
+            prompt_len: 1,
+            completion_len: tokens,
+        };
+        let mut batch = StepBatch::new(sequences, &ids, vec![0; rows], vec![0.0; rows], golden.group_size, 0);
+        batch.logps.clone_from(&self.logps);
+        batch.old_logps = Some(self.old_logps.clone());
+        batch.advantages.clone_from(&self.advantages);
+        batch.context = Some(self.context(golden));
+        batch
+    }
+
+    fn context(&self, golden: &Golden) -> ContextData {
+        let prompts =
+            (0..self.lengths.len() / golden.group_size).map(|_| PromptContext { ids: &[1], number: 0, line: None });
+        let completions = self.lengths.iter().enumerate().map(|(b, &length)| {
+            let sampler_logps = &self.sampler_logps[b * golden.tokens..][..length];
+            CompletionContext { text: "", spans: &[], sampler_logps }
+        });
+        ContextData::new(golden.tokens, prompts, completions)
+    }
+}
+
+/// The derivative of the recipe's reduced loss by each token's log-probability, as the backward pass is seeded with it.
+fn seed(registry: &Registry, recipe: &str, mut batch: StepBatch) -> Vec<f32> {
+    let draft = Draft::read(None, config::DEFAULT, &[format!("recipe={recipe}")]).unwrap();
+    let config = config::resolve(registry, draft).unwrap().config;
+    let watchdog = Watchdog::start(0, config.component_ids());
+    let mut components = registry.build(config.choice(), &watchdog).unwrap();
+    let info = StepInfo::new(&config, 0, 0, components.objective.reduction(), OPTIMIZER);
+    let context = batch.context.take().unwrap();
+    let mut sink = Listener::new(&context);
+    objective::evaluate(&mut components.objective, &mut sink, &mut batch, &info).unwrap();
+    let view = batch.view(&info);
+    let mut keep = mask::apply(&mut components.masks, &mut sink, &view).unwrap();
+    let weighed = weight::apply(&mut components.weights, &mut sink, &view, &mut keep).unwrap();
+    backward::reduce(&batch, &info, &keep, &weighed).unwrap().seed
+}
+
+#[test]
+fn recipes_have_the_gradients_of_their_sources() {
+    let registry = Registry::open(&[artifacts::file("libmasks.so")]).unwrap();
+    let text = std::fs::read_to_string(artifacts::workspace().join("plugins/masks/golden/golden.json")).unwrap();
+    let golden: Golden = serde_json::from_str(&text).unwrap();
+    for case in &golden.recipes {
+        for (number, (arrays, slopes)) in golden.batches.iter().zip(&case.slopes).enumerate() {
+            let largest = slopes.iter().fold(0.0_f32, |largest, slope| largest.max(slope.abs()));
+            for (i, (own, slope)) in seed(&registry, &case.recipe, arrays.batch(&golden)).iter().zip(slopes).enumerate()
+            {
+                let name = format!("{} against {}, batch {number}, token {i}", case.recipe, case.source);
+                assert!((own - slope).abs() <= 1e-6 * largest, "{name}: {own}, expected {slope}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_recipe_trains_and_resumes_to_the_same_bits() {
+    let folder = Folder::new();
+    for recipe in ["dppo", "dppo-kl", "ipo", "icepop", "deepseek-v3.2"] {
+        let off_policy =
+            "--set train.steps_per_generation=2 --set rollout.top_p=0.9 --set train.per_device_train_batch_size=8";
+        let args = format!(
+            "--plugin libmasks.so --set recipe={recipe} {off_policy} --set train.save_steps=2 {}",
+            crate::FOUR_STEPS
+        );
+        let whole = folder.train(&format!("{recipe}-whole"), &args);
+        folder.host(&format!("train {args} --output-dir {recipe}-cut --stop-after 2")).succeeded();
+        whole.assert_same(&folder.resume(&format!("{recipe}-cut")));
+    }
+}
