@@ -219,3 +219,11 @@ fn a_mask_that_never_comes_back_is_not_waited_for_again_and_again() {
     let outcome = folder.host("check libmisbehave.so --timeout 10 --set misbehave.mask.sin=hang_on_creation");
     assert_eq!(outcome.stdout.matches("it did not come back within 10 s").count(), 1, "{}", outcome.stdout);
 }
+
+#[test]
+fn a_range_with_an_end_that_is_refused() {
+    let outcome = Folder::new().host("check libimpostor.so --only key-docs");
+    let line = outcome.stdout.lines().find(|line| line.contains("key-docs")).unwrap().trim();
+    assert_snapshot!(line, @"key-docs            failed   the range of key `limit` ends at 2.0, which it does not take: `limit` is 2 (use 0 to 1) (narrow the range)");
+    assert_eq!(outcome.code, Some(1));
+}

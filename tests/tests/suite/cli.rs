@@ -24,14 +24,15 @@ fn help() {
     Usage: host [OPTIONS] <COMMAND>
 
     Commands:
-      train       Train a policy on verifiable rewards
-      eval        Measure held-out accuracy, greedily
-      sft         Train a base model on worked solutions
-      replay      Run masks and weights over recorded batches, to try thresholds without training
-      plugins     List every component and recipe: its point, what it does, where it came from
-      check       Check that plugins keep the rules of their extension points
-      new-plugin  Make the crate of a plugin, which builds and passes its tests as it is
-      help        Print this message or the help of the given subcommand(s)
+      train          Train a policy on verifiable rewards
+      eval           Measure held-out accuracy, greedily
+      sft            Train a base model on worked solutions
+      replay         Run masks and weights over recorded batches, to try thresholds without training
+      compare-masks  Compare masks on recorded batches: what each rejects when it runs alone
+      plugins        List every component and recipe: its point, what it does, where it came from
+      check          Check that plugins keep the rules of their extension points
+      new-plugin     Make the crate of a plugin, which builds and passes its tests as it is
+      help           Print this message or the help of the given subcommand(s)
 
     Options:
           --verbose  Show the whole chain of causes of an error
@@ -65,6 +66,8 @@ fn help() {
         "check",
         &["--json", "--only", "--set", "--fuzz", "--seed", "--reproduce", "--timeout", "--list", "built in"],
     );
+    let compare = ["--config", "--set", "--mask", "--plugin", "--target-rate", "--out", "one token in fifty"];
+    help_mentions("compare-masks", &compare);
     help_mentions("plugins", &["--plugin", "CAPO_PLUGIN_PATH", "component", "recipe"]);
 }
 

@@ -126,9 +126,13 @@ fn the_json_says_what_keys_mean_what_is_asked_for_and_what_was_loaded() {
         }
         for key in list(one, "keys") {
             assert_eq!(key["required"].as_bool(), Some(false), "{key}");
+            let search = &key["search"];
+            let about = match search["low"].as_f64().zip(search["high"].as_f64()) {
+                Some((low, high)) => format!("  # {}; search {low:?}..{high:?}", text(key, "about")),
+                None => format!("  # {}", text(key, "about")),
+            };
             let line = |line: &&str| {
-                line.trim_start().starts_with(&format!("{} ", text(key, "name")))
-                    && line.ends_with(&format!("  # {}", text(key, "about")))
+                line.trim_start().starts_with(&format!("{} ", text(key, "name"))) && line.ends_with(&about)
             };
             let defaults = verbose.lines().filter(line).map(|line| match line.split_once(" = ") {
                 Some((_, rest)) => serde_json::from_str(rest.split("  # ").next().unwrap()).unwrap(),
@@ -137,6 +141,8 @@ fn the_json_says_what_keys_mean_what_is_asked_for_and_what_was_loaded() {
             assert!(defaults.into_iter().any(|default: Value| default == key["default"]), "{key}");
         }
     }
+    let searched = |one: &Value| list(one, "keys").iter().any(|key| key["search"]["whole"] == false);
+    assert!(list(&all, "components").iter().any(searched), "no key says where to search");
     let hashes = folder.command(&format!("plugins --hash {ALL}")).output().unwrap();
     let pins: String = list(&all, "plugins").iter().fold(String::new(), |out, plugin| {
         out + &format!(
