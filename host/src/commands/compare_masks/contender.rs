@@ -119,7 +119,10 @@ impl Lineup {
             }
         };
         let mut built = Vec::new();
-        self.keep(&mut |contender, _| Ok(built.push(build(contender)?)))?;
+        self.keep(&mut |contender, _| {
+            built.push(build(contender)?);
+            Ok(())
+        })?;
         self.built = built;
         Ok(())
     }

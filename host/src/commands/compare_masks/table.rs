@@ -55,7 +55,11 @@ fn rows(comparison: &Comparison) -> Vec<String> {
     let line = |cells: &Cells| {
         let cell = |(index, cell): (usize, &String)| {
             // A percentage stands close to its count.
-            let gap = if index > 0 && table[0][index].is_empty() { " " } else { "  " };
+            let gap = match index {
+                0 => "",
+                _ if table[0][index].is_empty() => " ",
+                _ => "  ",
+            };
             let fill = " ".repeat(widths[index] - cell.chars().count());
             if index == 1 { format!("{gap}{cell}{fill}") } else { format!("{gap}{fill}{cell}") }
         };
@@ -112,7 +116,7 @@ fn matrix(comparison: &Comparison) -> Vec<String> {
 pub(super) fn whole_percent(share: f64) -> String {
     match 100.0 * share {
         percent if percent > 0.0 && percent < 0.5 => "<1".to_owned(),
-        percent if percent < 100.0 && percent >= 99.5 => "99".to_owned(),
+        percent if (99.5..100.0).contains(&percent) => "99".to_owned(),
         percent => format!("{percent:.0}"),
     }
 }
@@ -142,7 +146,54 @@ fn remarks(comparison: &Comparison) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::whole_percent;
+    use std::time::Duration;
+
+    use super::super::contender::Contender;
+    use super::super::row::{Overlap, Row};
+    use super::*;
+    use crate::commands::sweep::Count;
+
+    /// A mask with a long name that rejected a tenth of many tokens.
+    fn mask() -> Compared {
+        let config =
+            capo_loader::ComponentConfig { id: "masks.probability-quantile".into(), table: toml::Table::new() };
+        let row = Row {
+            count: Count { rejected: 12_345, tokens: 123_450 },
+            touched: 1234,
+            whole: 123,
+            completions: 12_345,
+            gradient_share: Some(0.9876),
+            least_probable: Some(1.0),
+            kept_advantage: Some(-0.1234),
+            time: Duration::from_millis(23),
+        };
+        let setting = Setting::Found { key: "share".into(), value: "9.97e-2".into(), remark: Some("too few".into()) };
+        Compared {
+            contender: Contender { name: config.id.clone(), config, key: None },
+            setting,
+            row,
+            rejected: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn twenty_masks_fit_into_a_terminal() {
+        let comparison = Comparison {
+            batches: vec!["batch-000000.safetensors".into()],
+            target: Some("10%".parse().unwrap()),
+            tokens: 123_450,
+            completions: 12_345,
+            mean_advantage: -0.1234,
+            last_layer: true,
+            overlap: vec![vec![Overlap { both: 1, either: 1 }; 20]; 20],
+            masks: (0..20).map(|_| mask()).collect(),
+            left_out: Vec::new(),
+        };
+        let tables = [rows(&comparison), matrix(&comparison)].concat();
+        let widest = tables.iter().max_by_key(|line| line.chars().count()).unwrap();
+        assert!(widest.chars().count() <= 120, "{widest}");
+        assert_eq!(tables.iter().filter(|line| line.contains("masks.probability-quantile")).count(), 20);
+    }
 
     #[test]
     fn nothing_and_all_are_exact() {
