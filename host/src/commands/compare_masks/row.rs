@@ -36,7 +36,9 @@ impl Row {
             let hit = tokens.completions.iter().map(|range| &at[range.clone()]);
             hit.filter(|tokens| if all { tokens.iter().all(|at| *at) } else { tokens.contains(&true) }).count() as u64
         };
-        let (removed, all): (f64, f64) = (places().map(|i| tokens.squares[i]).sum(), tokens.squares.iter().sum());
+        // A sum of nothing is -0.0.
+        let removed = places().map(|i| tokens.squares[i]).fold(0.0, |sum, square| sum + square);
+        let all: f64 = tokens.squares.iter().sum();
         let least = places().filter(|&i| u64::from(tokens.ranks[i]) < count.rejected).count();
         Self {
             count,
