@@ -55,9 +55,10 @@ fn chosen(comparison: &Comparison, completions: &[Range<usize>]) -> Vec<usize> {
 /// One completion, whose tokens have the places `range` among all.
 fn completion(comparison: &Comparison, range: &Range<usize>, path: &Path, batch: &RecordedBatch, b: usize) -> Value {
     let places: Vec<usize> = batch.scalars.dims.row(b).filter(|&i| batch.completion_mask[i] == 1).collect();
+    let texts = texts(batch, b);
     let start = batch.scalars.dims.row(b).start;
     let token = |&i: &usize| {
-        json!([text(batch, b, i - start), batch.completion_ids[i], short(batch.advantages[i]), short(batch.logps[i])])
+        json!([texts[i - start], batch.completion_ids[i], short(batch.advantages[i]), short(batch.logps[i])])
     };
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     json!({
@@ -70,9 +71,14 @@ fn completion(comparison: &Comparison, range: &Range<usize>, path: &Path, batch:
     })
 }
 
-/// The text that token t of completion b stands for, where the batch was recorded with it.
-fn text(_: &RecordedBatch, _: usize, _: usize) -> Option<String> {
-    None
+/// The text that each token of completion b stands for, `[T]`: none for special tokens, padding and parts of a character, and where
+/// the batch was recorded without it.
+fn texts(batch: &RecordedBatch, b: usize) -> Vec<Option<String>> {
+    let tokens = batch.scalars.dims.tokens as usize;
+    let Some(context) = &batch.context else { return vec![None; tokens] };
+    let lent = context.data.lend(context.age);
+    let text = |t: usize| lent.text(b).get(lent.span(b, t)).filter(|text| !text.is_empty()).map(str::to_owned);
+    (0..tokens).map(text).collect()
 }
 
 /// Four digits after the point.

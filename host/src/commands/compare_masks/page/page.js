@@ -10,9 +10,10 @@ function element(name, text, parent) {
   return made;
 }
 
-// Blanks that would not be seen when they are struck out.
-function visible([text, id]) {
-  return text === null ? `${id} ` : text.replace(/\n/g, "↵\n").replace(/\t/g, "⇥");
+// Ids where there is no text; line ends and tabs that would not be seen when they are struck out.
+function visible([text, id], someText) {
+  if (text === null) return someText ? `⟨${id}⟩` : `${id} `;
+  return text.replace(/\n/g, "↵\n").replace(/\t/g, "⇥");
 }
 
 function line(completion, mask, figure) {
@@ -20,13 +21,14 @@ function line(completion, mask, figure) {
   row.className = "mask";
   element("b", `${mask + 1} ${masks[mask]}`, row);
   const text = element("div", "", row);
+  const someText = completion.tokens.some(([text]) => text !== null);
   const out = new Set();
   for (const [start, length] of completion.rejected[mask]) {
     for (let at = start; at < start + length; at++) out.add(at);
   }
   completion.tokens.forEach((token, at) => {
     const [, id, advantage, logp] = token;
-    const shown = element(out.has(at) ? "s" : "i", visible(token), text);
+    const shown = element(out.has(at) ? "s" : "i", visible(token, someText), text);
     shown.title = `token ${at}, id ${id}: advantage ${advantage}, log-probability ${logp}`;
     shown.dataset.at = at;
   });
