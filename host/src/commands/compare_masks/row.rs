@@ -36,7 +36,7 @@ impl Row {
             let hit = tokens.completions.iter().map(|range| &at[range.clone()]);
             hit.filter(|tokens| if all { tokens.iter().all(|at| *at) } else { tokens.contains(&true) }).count() as u64
         };
-        // A sum of nothing is -0.0.
+        // Not `sum`, which makes -0 of nothing.
         let removed = places().map(|i| tokens.squares[i]).fold(0.0, |sum, square| sum + square);
         let all: f64 = tokens.squares.iter().sum();
         let least = places().filter(|&i| u64::from(tokens.ranks[i]) < count.rejected).count();
@@ -118,6 +118,7 @@ mod tests {
     fn nothing_and_everything_have_no_share_to_tell() {
         let none = row([false; 5]);
         assert_eq!((none.touched, none.whole, none.gradient_share, none.least_probable), (0, 0, Some(0.0), None));
+        assert!(none.gradient_share.unwrap().is_sign_positive());
         let all = row([true; 5]);
         assert_eq!(
             (all.whole, all.gradient_share, all.least_probable, all.kept_advantage),

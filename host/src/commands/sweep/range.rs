@@ -22,6 +22,8 @@ pub struct Range {
     high: f64,
     points: usize,
     whole: bool,
+    /// What helps where no value reaches a target.
+    pub advice: &'static str,
 }
 
 impl FromStr for Range {
@@ -55,7 +57,8 @@ impl FromStr for Range {
 impl From<&SweepRange> for Range {
     /// The range that a component's author gave one of its keys.
     fn from(SweepRange { key, low, high, whole }: &SweepRange) -> Self {
-        Self { key: key.to_string(), low: *low, high: *high, points: POINTS, whole: *whole }
+        let advice = "the range is the author's: `host replay --sweep` takes others";
+        Self { key: key.to_string(), low: *low, high: *high, points: POINTS, whole: *whole, advice }
     }
 }
 
@@ -70,7 +73,8 @@ impl Range {
         let (low, high) = (low.trim(), high.trim());
         let whole = low.parse::<i32>().is_ok() && high.parse::<i32>().is_ok();
         let finite = |number: &str| number.parse().ok().filter(|number: &f64| number.is_finite());
-        Some(Self { key: key.trim().to_owned(), low: finite(low)?, high: finite(high)?, points, whole })
+        let (key, advice) = (key.trim().to_owned(), "widen the range");
+        Some(Self { key, low: finite(low)?, high: finite(high)?, points, whole, advice })
     }
 
     /// The values, ascending; both ends are among them.

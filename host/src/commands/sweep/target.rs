@@ -108,14 +108,14 @@ fn outside(range: &Range, counts: &[(f64, Count)], target: &Target) -> Option<St
     let (key, low, high) = (&range.key, range.text(first.0), range.text(last.0));
     let at = |(value, count): &(f64, Count)| format!("{}, at {}", percent(count.rate()), range.text(*value));
     if most.1.rate() <= target.rate {
-        let hint = if least.1 == most.1 { "it makes no difference here" } else { "widen the range" };
+        let hint = if least.1 == most.1 { "it makes no difference here" } else { range.advice };
         return Some(format!("no value of `{key}` from {low} to {high} rejects more than {} ({hint})", at(most)));
     }
     if least.1.rate() <= target.rate {
         return None;
     }
     let floor = counts.iter().filter(|(_, count)| *count == least.1).count();
-    let hint = if floor > 1 { "other limits reject that much: loosen those" } else { "widen the range" };
+    let hint = if floor > 1 { "other limits reject that much: loosen those" } else { range.advice };
     Some(format!("no value of `{key}` from {low} to {high} rejects less than {} ({hint})", at(least)))
 }
 
