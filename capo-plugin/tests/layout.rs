@@ -13,6 +13,7 @@ use capo_plugin::abi_keys::{KeyInfo, KeysPoint};
 use capo_plugin::abi_recipe::RecipePoint2;
 use capo_plugin::abi_reward::{RewardBox, RewardPoint, WireCompletion, WireRollout};
 use capo_plugin::abi_step_control::{MeasureRef, StepControlBox, StepControlPoint, WireGroup};
+use capo_plugin::abi_top_k::SamplerTopK;
 use capo_plugin::abi_weight::{WeightBox, WeightPoint};
 use capo_plugin::{
     DType, Denominator, DeviceKind, Dims, ErrorKind, Extension, Inputs, OptimizerInfo, OptimizerKind, Purpose,
@@ -77,6 +78,7 @@ fn sizes_and_alignments() {
         WireGroup<'static> => 24 / 8,
         Lent<u8> => 16 / 8,
         RolloutContext => 200 / 8,
+        SamplerTopK => 48 / 8,
     }
 }
 
@@ -145,5 +147,5 @@ fn every_type_of_the_wire_is_in_the_table() {
             count += 1;
         }
     }
-    assert_eq!(count, 42, "types of the wire");
+    assert_eq!(count, 43, "types of the wire");
 }
