@@ -42,7 +42,26 @@ fn without_names_every_mask_that_can_run_does() {
     let masks = plugins(&["surprise-cap", "truncated", "top-entropy", "ratio-range", "probability-floor"]);
     let set = "--set mask.example.probability-floor.min_probability=0.05";
     let said = without_times(folder.host(&format!("compare-masks {masks} {set}{}", batches("paper-token-adam"))));
-    assert_snapshot!(portable(&said), @"");
+    assert_snapshot!(portable(&said), @r#"
+    4 batches, 231 tokens in 32 completions, mean advantage -0.0136
+    each mask alone; squared gradient norms by the last layer's weight
+
+      #  mask                       rejected         touched         whole          norm²  least p  kept adv.
+      1  capo.curvature                  183 79.22%       29 90.62%      8 25.00%  98.06%   93.44%     0.0805
+      2  example.probability-floor        32 13.85%       20 62.50%      0  0.00%  27.62%  100.00%     0.0069
+      3  example.ratio-range               0  0.00%        0  0.00%      0  0.00%   0.00%        -    -0.0136
+      4  example.truncated                 0  0.00%        0  0.00%      0  0.00%   0.00%        -    -0.0136
+
+    overlap, %: tokens that both reject, of those that either does
+           1   2   3   4
+       1 100  16   0   0
+       2  16 100   0   0
+       3   0   0   -   -
+       4   0   0   -   -
+
+    left out `example.surprise-cap`: `[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`
+    left out `example.top-entropy`: batch file `tests/data/replay/paper-token-adam/batch-0000.safetensors`: component `example.top-entropy` asks for `entropy`, which it does not hold (record batches in a run with this component)
+    "#);
 }
 
 #[test]
@@ -53,7 +72,30 @@ fn a_target_is_searched_for_all_masks_at_once() {
         "--set mask.capo.curvature.hessian_threshold=false --set mask.example.probability-floor.min_probability=0.05";
     let compare = format!("compare-masks {masks} {set} --target-rate 10% --out all.json{batches}");
     let said = without_times(folder.host(&compare));
-    assert_snapshot!(portable(&said), @"");
+    assert_snapshot!(portable(&said), @r"
+    4 batches, 231 tokens in 32 completions, mean advantage -0.0136
+    each mask alone; squared gradient norms by the last layer's weight
+
+      #  mask                          setting  rejected         touched         whole         norm²  least p  kept adv.
+      1  capo.curvature               3.05e-3*        23  9.96%       10 31.25%      0 0.00%  26.46%   34.78%    -0.0253
+      2  example.probability-floor  given 0.05        32 13.85%       20 62.50%      0 0.00%  27.62%  100.00%     0.0069
+      3  example.surprise-cap             3.48        23  9.96%       16 50.00%      0 0.00%  22.90%  100.00%    -0.0024
+      4  example.truncated              no key         0  0.00%        0  0.00%      0 0.00%   0.00%        -    -0.0136
+
+    overlap, %: tokens that both reject, of those that either does
+           1   2   3   4
+       1 100  20  21   0
+       2  20 100  72   0
+       3  21  72 100   0
+       4   0   0   0   -
+
+    for the target 10%:
+      --set mask.capo.curvature.fisher_threshold=3.05e-3
+      --set mask.example.surprise-cap.max_nats=3.48
+    * `capo.curvature`: the rate does not move one way with `fisher_threshold`: there may be better values between these
+    `example.probability-floor` ran with `min_probability = 0.05`, which was given
+    `example.truncated` has no key to search: it ran as it is
+    ");
     // The value that is told is one that a replay rejects as much with.
     let all = json(&folder, "all.json");
     let found: Vec<&str> = said.lines().filter_map(|line| line.trim().strip_prefix("--set ")).collect();
@@ -86,7 +128,24 @@ fn a_component_may_stand_twice_and_what_is_set_stays() {
     let args = format!("--plugin libcapo.so --config {config} --set mask.0.hessian_threshold=false --target-rate 20%");
     let compare = format!("compare-masks {args}{}", batches("paper-token-sgd"));
     let said = without_times(folder.host(&compare));
-    assert_snapshot!(said, @"");
+    assert_snapshot!(said, @r"
+    4 batches, 244 tokens in 32 completions, mean advantage -0.0072
+    each mask alone; squared gradient norms by the last layer's weight
+
+      #  mask                  setting  rejected         touched         whole          norm²  least p  kept adv.
+      1  capo.curvature        1.4e-3*        48 19.67%       21 65.62%      1  3.12%  67.33%   39.58%    -0.0108
+      2  capo.curvature#2  given 0.001       153 62.70%       24 75.00%      8 25.00%  99.39%   73.20%    -0.0685
+
+    overlap, %: tokens that both reject, of those that either does
+           1   2
+       1 100  31
+       2  31 100
+
+    for the target 20%:
+      --set mask.capo.curvature.fisher_threshold=1.4e-3
+    * `capo.curvature`: the rate does not move one way with `fisher_threshold`: there may be better values between these
+    `capo.curvature#2` ran with `fisher_threshold = 0.001`, which was given
+    ");
     assert_eq!(without_times(folder.host(&compare)), said, "the same inputs, the same words");
 }
 
@@ -142,19 +201,22 @@ fn what_is_wrong_is_a_sentence() {
     let batches = batches("paper-token-sgd");
     let refused = |args: &str| portable(&folder.host(&format!("compare-masks {args}{batches}")).refused());
     let examples = plugins(&["top-entropy", "surprise-cap"]);
-    assert_snapshot!(refused(""), @"");
-    assert_snapshot!(refused("--mask capo.curvature"), @"");
-    assert_snapshot!(refused(&format!("{examples} --mask capo.curvatur")), @"");
-    assert_snapshot!(refused(&format!("{examples} --mask example.top-entropy")), @"");
-    assert_snapshot!(refused(&format!("{examples} --mask example.surprise-cap")), @"");
-    assert_snapshot!(refused("--plugin libcapo.so --set mask.capo.curvature.fisher_treshold=1"), @"");
-    assert_snapshot!(refused("--plugin libcapo.so --out table.txt"), @"");
-    assert_snapshot!(refused("--plugin libcapo.so --out ."), @"");
-    assert_snapshot!(refused("--plugin libcapo.so --out none/page.html"), @"");
-    assert_snapshot!(refused("--plugin libcapo.so --target-rate 2"), @"");
-    assert_snapshot!(refused("--plugin libcapo.so missing.safetensors"), @"");
+    assert_snapshot!(refused(""), @"there is no mask to compare (load a plugin that offers some with `--plugin`)");
+    assert_snapshot!(refused("--mask capo.curvature"), @"`[[mask]]` names `capo.curvature`, which no loaded image offers (no mask is built in: load a plugin with `--plugin`)");
+    assert_snapshot!(refused(&format!("{examples} --mask capo.curvatur")), @"`[[mask]]` names `capo.curvatur`, which no loaded image offers (did you mean `capo.curvature`?)");
+    assert_snapshot!(refused(&format!("{examples} --mask example.top-entropy")), @"batch file `tests/data/replay/paper-token-sgd/batch-0000.safetensors`: component `example.top-entropy` asks for `entropy`, which it does not hold (record batches in a run with this component)");
+    assert_snapshot!(refused(&format!("{examples} --mask example.surprise-cap")), @r#"`[[mask]]` with `use = "example.surprise-cap"`: missing field `max_nats`"#);
+    assert_snapshot!(refused("--plugin libcapo.so --set mask.capo.curvature.fisher_treshold=1"), @r#"`[[mask]]` with `use = "capo.curvature"`: unknown key `fisher_treshold` (did you mean `fisher_threshold`?)"#);
+    assert_snapshot!(refused("--plugin libcapo.so --out table.txt"), @"`--out table.txt` ends neither in `.html` nor in `.json` (choose one: a page, or all numbers)");
+    assert_snapshot!(refused("--plugin libcapo.so --out ."), @"`.` exists and is not a plain file (choose another name)");
+    assert_snapshot!(refused("--plugin libcapo.so --out none/page.html"), @"`--out none/page.html`: there is no folder `none` (make it first)");
+    assert_snapshot!(refused("--plugin libcapo.so --target-rate 2"), @"`--target-rate 2` is no share between 0 and 1 (write `0.02` or `2%` to reject one token in fifty)");
+    assert_snapshot!(refused("--plugin libcapo.so missing.safetensors"), @"cannot read `missing.safetensors`: No such file or directory (os error 2)");
     let alone = plugins(&["top-entropy"]).replace("--plugin libcapo.so ", "");
-    assert_snapshot!(refused(&alone), @"");
+    assert_snapshot!(refused(&alone), @"no mask can be compared on these batches: left out `example.top-entropy`: batch file `tests/data/replay/paper-token-sgd/batch-0000.safetensors`: component `example.top-entropy` asks for `entropy`, which it does not hold (record batches in a run with this component)");
     let first = |said: String| said.lines().take(2).collect::<Vec<_>>().join("\n");
-    assert_snapshot!(first(folder.host("compare-masks --plugin libcapo.so").refused()), @"");
+    assert_snapshot!(first(folder.host("compare-masks --plugin libcapo.so").refused()), @r"
+    the following required arguments were not provided:
+      <BATCH>...
+    ");
 }

@@ -143,7 +143,8 @@ impl Lineup {
         for (index, contender) in std::mem::take(&mut self.contenders).into_iter().enumerate() {
             match check(&contender, index) {
                 Ok(()) => kept.push(contender),
-                Err(error) if self.named => return Err(error),
+                // One that has keys was named too.
+                Err(error) if self.named || !contender.config.table.is_empty() => return Err(error),
                 Err(error) => self.left_out.push(format!("left out `{}`: {error:#}", contender.name)),
             }
         }
