@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_plugin::{Batch, Denominator, Dims, OptimizerInfo, OptimizerKind, Reduction, RolloutContext};
+use capo_plugin::{Batch, Denominator, Dims, Lending, OptimizerInfo, OptimizerKind, Reduction};
 use serde::{Deserialize, Serialize};
 
 use crate::arrays::{Array, ids};
@@ -56,7 +56,7 @@ pub fn step(file: &str) -> Option<u64> {
 /// # Errors
 ///
 /// An array on a device; a disk that refuses.
-pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&RolloutContext>) -> Result<()> {
+pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&Lending<'_>>) -> Result<()> {
     let columns = context.map(|context| Columns::of(context, batch.dims));
     let (b, t) = (batch.dims.completions as usize, batch.dims.tokens as usize);
     let mut arrays = BTreeMap::from([

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
-use capo_plugin::{CompletionContext, ContextData, Dims, PromptContext, RolloutContext};
+use capo_plugin::{CompletionContext, ContextData, Dims, Lending, PromptContext};
 
 use crate::arrays::{Array, counts, ids};
 use crate::tensor_file::TensorFile;
@@ -20,6 +20,8 @@ const TEXT_ENDS: &str = "context/text_ends";
 const SPANS: &str = "context/spans";
 const REWARDS: &str = "context/rewards";
 const SAMPLER_LOGPS: &str = "context/sampler_logps";
+pub(crate) const TOP_IDS: &str = "context/top_ids";
+const TOP_LOGPS: &str = "context/top_logps";
 const REWARD_NAMES: &str = "context/reward_names";
 const AGE: &str = "context/age";
 
@@ -33,6 +35,18 @@ pub struct RecordedContext {
 }
 
 impl RecordedContext {
+    /// Whether the sampler's most likely tokens are known.
+    pub(crate) fn has_top_k(&self) -> bool {
+        self.data.lend(self.age).top_k().is_some()
+    }
+
+    /// The ids of the sampler's most likely tokens at all places, one behind another.
+    pub(crate) fn top_ids(&self, dims: Dims) -> Vec<u32> {
+        let (context, t) = (self.data.lend(self.age), dims.tokens as usize);
+        let at = |i: usize| context.top_k().map_or(&[][..], |top_k| top_k.ids(i / t, i % t));
+        (0..dims.len()).flat_map(at).copied().collect()
+    }
+
     /// Those of every prompt, one behind another.
     pub(crate) fn prompt_ids(&self, dims: Dims) -> Vec<u32> {
         let context = self.data.lend(self.age);
@@ -61,12 +75,16 @@ pub(crate) struct Columns {
     rewards: Vec<f32>,
     /// `[B, T]`.
     sampler_logps: Vec<f32>,
+    /// `[B, T, K]`, like the next; K is 0 where they are not known.
+    top_ids: Vec<u32>,
+    top_logps: Vec<f32>,
+    top_k: usize,
     age: u64,
 }
 
 impl Columns {
     /// Those of `context`, which belongs to a batch of `dims`.
-    pub(crate) fn of(context: &RolloutContext, dims: Dims) -> Self {
+    pub(crate) fn of(context: &Lending<'_>, dims: Dims) -> Self {
         let mut columns =
             Self { sampler_logps: context.sampler_logps().to_vec(), age: context.age(), ..Self::default() };
         for group in dims.groups() {
@@ -85,12 +103,18 @@ impl Columns {
             columns.reward_names.push(name.to_owned());
             columns.rewards.extend(context.rewards(index));
         }
+        if let Some(top_k) = context.top_k() {
+            columns.top_k = top_k.k();
+            let places = || (0..dims.len()).map(|i| (i / dims.tokens as usize, i % dims.tokens as usize));
+            columns.top_ids = places().flat_map(|(b, t)| top_k.ids(b, t)).copied().collect();
+            columns.top_logps = places().flat_map(|(b, t)| top_k.logps(b, t)).copied().collect();
+        }
         columns
     }
 
-    pub(crate) fn arrays(&self, dims: Dims) -> [(&'static str, Array<'_>); 9] {
+    pub(crate) fn arrays(&self, dims: Dims) -> Vec<(&'static str, Array<'_>)> {
         let (b, t) = (dims.completions as usize, dims.tokens as usize);
-        [
+        let mut arrays = vec![
             (PROMPT_IDS, Array::new(&self.prompt_ids, &[self.prompt_ids.len()])),
             (PROMPT_ENDS, Array::new(&self.prompt_ends, &[self.prompt_ends.len()])),
             (PROMPT_NUMBERS, Array::new(&self.prompt_numbers, &[self.prompt_numbers.len()])),
@@ -100,7 +124,12 @@ impl Columns {
             (SPANS, Array::new(&self.spans, &[b, t, 2])),
             (REWARDS, Array::new(&self.rewards, &[self.reward_names.len(), b])),
             (SAMPLER_LOGPS, Array::new(&self.sampler_logps, &[b, t])),
-        ]
+        ];
+        if self.top_k > 0 {
+            arrays.push((TOP_IDS, Array::new(&self.top_ids, &[b, t, self.top_k])));
+            arrays.push((TOP_LOGPS, Array::new(&self.top_logps, &[b, t, self.top_k])));
+        }
+        arrays
     }
 
     pub(crate) fn metadata(&self) -> Result<[(String, String); 2]> {
@@ -127,6 +156,7 @@ impl Columns {
         for (name, rewards) in self.reward_names.iter().zip(self.rewards.chunks_exact(texts.len())) {
             data.add_reward(name, rewards);
         }
+        data.set_top_k(self.top_k, self.top_ids.clone(), self.top_logps.clone());
         check_spans(&texts, &spans, tokens)?;
         Ok(data)
     }
@@ -157,7 +187,15 @@ pub(crate) fn read(file: &TensorFile<'_>, dims: Dims) -> Result<Option<RecordedC
     let list = |name: &str| file.shaped(name, &[file.shape(name)?.iter().product()]);
     let names = serde_json::from_str::<Vec<String>>(file.text(REWARD_NAMES)?)
         .with_context(|| format!("`{REWARD_NAMES}` in its metadata is not a list of names"))?;
+    let top_k = if file.has(TOP_IDS) { file.shape(TOP_IDS)?.last().copied().unwrap_or(0) } else { 0 };
+    let (top_ids, top_logps) = match top_k {
+        0 => (Vec::new(), Vec::new()),
+        k => (ids(TOP_IDS, &file.shaped(TOP_IDS, &[b, t, k])?)?, file.floats(TOP_LOGPS, &[b, t, k])?),
+    };
     let columns = Columns {
+        top_ids,
+        top_logps,
+        top_k,
         prompt_ids: ids(PROMPT_IDS, &list(PROMPT_IDS)?)?,
         prompt_ends: counted(PROMPT_ENDS, &[prompts])?,
         prompt_numbers: counted(PROMPT_NUMBERS, &[prompts])?,
@@ -222,6 +260,8 @@ mod tests {
         let mut data = ContextData::new(3, prompts.into_iter(), completions.into_iter());
         data.add_reward("exact_match", &[1.0, 0.0, 0.5, 0.0]);
         data.add_reward("length", &[0.1, 0.2, 0.3, 0.4]);
+        let logps = (0..24).map(|i| if i % 2 == 0 { -0.25 } else { f32::NEG_INFINITY }).collect();
+        data.set_top_k(2, (0..24).map(|i| i % 16).collect(), logps);
         data
     }
 
@@ -330,6 +370,10 @@ mod tests {
         assert_eq!(with(TEXT_ENDS, &[2_u64, 2, 4, 9]), parts(TEXT_ENDS, TEXTS, 7));
         assert_eq!(with(TEXT_ENDS, &[2_u64, 3, 4, 7]), "`context/texts` of completion 1 is not UTF-8");
         assert_eq!(with(TEXTS, &[255_u8; 7]), "`context/texts` of completion 0 is not UTF-8");
+        assert_eq!(with(TOP_IDS, &[16_u32; 24]), "`context/top_ids` holds 16, `vocab_size` is 16");
+        assert_eq!(said(|tensors, _| drop(tensors.remove(TOP_LOGPS))), "it has no tensor `context/top_logps`");
+        let narrow = said(|tensors, _| tensors.get_mut(TOP_IDS).unwrap().1 = vec![4, 6, 1]);
+        assert_eq!(narrow, "`context/top_ids` has shape [4, 6, 1], expected [4, 3, 1]");
         assert_eq!(with(PROMPT_IDS, &[1_u32, 2, 16]), "`context/prompt_ids` holds 16, `vocab_size` is 16");
     }
 

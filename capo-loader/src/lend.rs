@@ -1,6 +1,5 @@
 //! Lending to components what a batch does not hold.
 
-use capo_plugin::abi_context::ROLLOUT_CONTEXT;
 use capo_plugin::{Extension, Lending, Sink};
 
 /// A sink that lends a rollout's context as well.
@@ -23,8 +22,8 @@ impl Sink for Lender<'_> {
     }
 
     fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        match self.context.as_deref().filter(|_| id == ROLLOUT_CONTEXT) {
-            Some(context) => Some(Extension::of(context)),
+        match self.context.as_ref().and_then(|context| context.extension(id)) {
+            Some(lent) => Some(lent),
             None => self.sink.extension(id),
         }
     }

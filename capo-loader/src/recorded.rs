@@ -3,7 +3,7 @@
 use anyhow::{Result, bail, ensure};
 use capo_plugin::{Batch, LastLayer, OptimizerState, Tensor};
 
-use crate::context::{PROMPT_IDS, RecordedContext};
+use crate::context::{PROMPT_IDS, RecordedContext, TOP_IDS};
 
 /// The batch of one optimizer step, in host memory.
 #[derive(Debug, Clone)]
@@ -106,8 +106,15 @@ impl RecordedBatch {
         let (vocab, width, k) = (last.vocab_size, last.hidden_shape[2], last.topk_shape[2]);
         ensure!(vocab > 0 && u32::try_from(vocab).is_ok(), "`vocab_size` is {vocab} (token ids have 32 bits)");
         ensure!(k as u64 <= vocab as u64, "`topk_ids` has {k} ids per token, `vocab_size` is {vocab}");
-        let prompt_ids = self.context.as_ref().map_or_else(Vec::new, |context| context.prompt_ids(dims));
-        let ids = [("completion_ids", &self.completion_ids), ("topk_ids", &last.topk_ids), (PROMPT_IDS, &prompt_ids)];
+        let context = self.context.as_ref();
+        let prompt_ids = context.map_or_else(Vec::new, |context| context.prompt_ids(dims));
+        let top_ids = context.map_or_else(Vec::new, |context| context.top_ids(dims));
+        let ids = [
+            ("completion_ids", &self.completion_ids),
+            ("topk_ids", &last.topk_ids),
+            (PROMPT_IDS, &prompt_ids),
+            (TOP_IDS, &top_ids),
+        ];
         for (name, ids) in ids {
             if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
                 bail!("`{name}` holds {id}, `vocab_size` is {vocab}");

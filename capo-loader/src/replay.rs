@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use capo_plugin::{Inputs, Mask, Sink, Weight};
 
 use crate::batch_file::{self, Outcome};
+use crate::context::RecordedContext;
 use crate::lend::Lender;
 use crate::mask::{self, Keep};
 use crate::recorded::RecordedBatch;
@@ -174,6 +175,11 @@ fn check_inputs<'a>(asked: impl Iterator<Item = (&'a str, Inputs)>, batch: &Reco
         (Inputs::LAST_LAYER, "`hidden`", batch.last_layer.is_some()),
         (Inputs::OPTIMIZER_STATE, "`exp_avg`", batch.optimizer_state.is_some()),
         (Inputs::ROLLOUT_CONTEXT, "the rollout's context", batch.context.is_some()),
+        (
+            Inputs::SAMPLER_TOP_K,
+            "the sampler's top tokens",
+            batch.context.as_ref().is_some_and(RecordedContext::has_top_k),
+        ),
     ];
     for (id, inputs) in asked {
         if let Some((_, name, _)) = held.iter().find(|(input, _, there)| inputs.contains(*input) && !there) {

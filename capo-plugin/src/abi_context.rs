@@ -25,8 +25,8 @@ impl<T> Lent<T> {
 
     /// The values.
     pub(crate) fn get(&self) -> &[T] {
-        // SAFETY: `new` took both from a slice. Only `ContextData::lend` makes these, in a `RolloutContext` that cannot be copied and
-        // is reached through a borrow of the data alone, so the slice lives as long as `self`.
+        // SAFETY: `new` took both from a slice. Only `ContextData::lend` makes these, in structs that cannot be copied and are
+        // reached through a borrow of the data alone, so the slice lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.data, self.len as usize) }
     }
 }

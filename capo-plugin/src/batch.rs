@@ -70,8 +70,10 @@ impl Inputs {
     /// [`Ctx::rollout_context`](crate::Ctx::rollout_context): prompts, texts, rewards per function, the sampler's own
     /// log-probabilities.
     pub const ROLLOUT_CONTEXT: Self = Self(1 << 5);
+    /// [`Ctx::sampler_top_k`](crate::Ctx::sampler_top_k): the sampler's most likely tokens and their log-probabilities.
+    pub const SAMPLER_TOP_K: Self = Self(1 << 6);
     /// All flags that this revision names.
-    pub const KNOWN: Self = Self((1 << 6) - 1);
+    pub const KNOWN: Self = Self((1 << 7) - 1);
 
     /// Whether every flag of `other` is set.
     #[must_use]

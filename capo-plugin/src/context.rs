@@ -3,7 +3,9 @@
 use std::marker::PhantomData;
 use std::ops::{Deref, Range};
 
-use crate::abi_context::{Lent, RolloutContext};
+use crate::abi_context::{Lent, ROLLOUT_CONTEXT, RolloutContext};
+use crate::abi_top_k::{SAMPLER_TOP_K, SamplerTopK};
+use crate::extension::Extension;
 
 /// Part `index` of `values` that lie one behind another and end at `ends`.
 fn part<'a, T>(values: &'a [T], ends: &[u64], index: usize) -> &'a [T] {
@@ -84,6 +86,33 @@ impl RolloutContext {
     }
 }
 
+/// Indices as in [`Batch`](crate::Batch). An index out of range panics.
+impl SamplerTopK {
+    /// K: how many tokens there are at each place.
+    #[must_use]
+    pub fn k(&self) -> usize {
+        self.k as usize
+    }
+
+    /// `[K]`: the ids of the most likely tokens at place `t` of completion `b`, most likely first; of equals the lower id.
+    #[must_use]
+    pub fn ids(&self, b: usize, t: usize) -> &[u32] {
+        &self.ids.get()[self.place(b, t)]
+    }
+
+    /// `[K]`, nats: their log-probabilities in the distribution that the token was drawn from, temperature and truncation included:
+    /// minus infinity for a token that the truncation left out. 0 on padding.
+    #[must_use]
+    pub fn logps(&self, b: usize, t: usize) -> &[f32] {
+        &self.logps.get()[self.place(b, t)]
+    }
+
+    fn place(&self, b: usize, t: usize) -> Range<usize> {
+        let (at, k) = (b * self.tokens as usize + t, self.k());
+        at * k..(at + 1) * k
+    }
+}
+
 /// One completion, as a host hands it over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompletionContext<'a> {
@@ -122,6 +151,10 @@ pub struct ContextData {
     reward_name_ends: Vec<u64>,
     rewards: Vec<f32>,
     sampler_logps: Vec<f32>,
+    /// K; 0 where the most likely tokens are not known.
+    top_k: u64,
+    top_ids: Vec<u32>,
+    top_logps: Vec<f32>,
 }
 
 impl ContextData {
@@ -165,6 +198,17 @@ impl ContextData {
         self.rewards.extend(rewards);
     }
 
+    /// Adds the sampler's `k` most likely tokens at each place and their log-probabilities, `[B, T, K]` each, as [`SamplerTopK`] has them.
+    ///
+    /// # Panics
+    ///
+    /// When there are not as many numbers.
+    pub fn set_top_k(&mut self, k: usize, ids: Vec<u32>, logps: Vec<f32>) {
+        let expected = self.sampler_logps.len() * k;
+        assert_eq!((ids.len(), logps.len()), (expected, expected), "ids and log-probabilities are [B, T, K]");
+        (self.top_k, self.top_ids, self.top_logps) = (k as u64, ids, logps);
+    }
+
     /// The part of completions `rows`, a whole number of groups.
     #[must_use]
     pub fn part(&self, rows: Range<usize>) -> Self {
@@ -186,6 +230,8 @@ impl ContextData {
         for (name, rewards) in context.reward_names().zip(self.rewards.chunks(count.max(1))) {
             part.add_reward(name, &rewards[rows.clone()]);
         }
+        let tops = rows.start * tokens * self.top_k as usize..rows.end * tokens * self.top_k as usize;
+        part.set_top_k(self.top_k as usize, self.top_ids[tops.clone()].to_vec(), self.top_logps[tops].to_vec());
         part
     }
 
@@ -208,7 +254,13 @@ impl ContextData {
             rewards: Lent::new(&self.rewards),
             sampler_logps: Lent::new(&self.sampler_logps),
         };
-        Lending { context, data: PhantomData }
+        let top_k = (self.top_k > 0).then(|| SamplerTopK {
+            tokens: self.tokens,
+            k: self.top_k,
+            ids: Lent::new(&self.top_ids),
+            logps: Lent::new(&self.top_logps),
+        });
+        Lending { context, top_k, data: PhantomData }
     }
 }
 
@@ -216,7 +268,26 @@ impl ContextData {
 #[derive(Debug)]
 pub struct Lending<'a> {
     context: RolloutContext,
+    top_k: Option<SamplerTopK>,
     data: PhantomData<&'a ContextData>,
+}
+
+impl Lending<'_> {
+    /// The sampler's most likely tokens, where they are known.
+    #[must_use]
+    pub fn top_k(&self) -> Option<&SamplerTopK> {
+        self.top_k.as_ref()
+    }
+
+    /// What a host answers to a component that asks for its extension `id`; none where it is another's.
+    #[must_use]
+    pub fn extension(&self, id: &str) -> Option<Extension<'_>> {
+        match id {
+            ROLLOUT_CONTEXT => Some(Extension::of(&self.context)),
+            SAMPLER_TOP_K => self.top_k().map(Extension::of),
+            _ => None,
+        }
+    }
 }
 
 impl Deref for Lending<'_> {
@@ -244,6 +315,8 @@ mod tests {
         let mut data = ContextData::new(3, prompts.into_iter(), completions.into_iter());
         data.add_reward("exact_match", &[1.0, 0.0, 0.5, 0.0]);
         data.add_reward("length", &[0.1, 0.2, 0.3, 0.4]);
+        let logps = (0..24).map(|i| if i % 2 == 0 { -0.25 } else { f32::NEG_INFINITY }).collect();
+        data.set_top_k(2, (0..24).collect(), logps);
         data
     }
 
@@ -262,6 +335,10 @@ mod tests {
         assert_eq!((context.rewards(0)[2], context.rewards(1)[3]), (0.5, 0.4));
         assert_eq!(context.sampler_logps(), [-0.5, -1.0, 0.0, 0.0, 0.0, 0.0, -0.1, -0.2, -0.3, -2.0, 0.0, 0.0]);
         assert_eq!(context.age(), 5);
+        let top_k = context.top_k().unwrap();
+        assert_eq!((top_k.k(), top_k.ids(1, 2)), (2, &[10, 11][..]));
+        assert_eq!(top_k.logps(3, 0), [-0.25, f32::NEG_INFINITY]);
+        assert!(ContextData::default().lend(0).top_k().is_none());
     }
 
     #[test]
@@ -275,6 +352,7 @@ mod tests {
         }
         assert_eq!((context.rewards(1), context.age()), (&[0.3, 0.4][..], 7));
         assert_eq!(context.sampler_logps(), &all.sampler_logps()[6..]);
+        assert_eq!(context.top_k().unwrap().ids(1, 2), all.top_k().unwrap().ids(3, 2));
         assert_eq!(data.part(0..4), data);
     }
 }

@@ -5,6 +5,7 @@ use abi_stable::std_types::{ROption, RSlice, RStr};
 
 use crate::abi::HostRef;
 use crate::abi_context::{ROLLOUT_CONTEXT, RolloutContext};
+use crate::abi_top_k::{SAMPLER_TOP_K, SamplerTopK};
 use crate::error::{ErrorKind, PluginError};
 use crate::extension::Extension;
 
@@ -73,12 +74,19 @@ impl<'a> Ctx<'a> {
     ///
     /// When the component did not ask for it.
     pub fn rollout_context(&mut self) -> Result<&RolloutContext, PluginError> {
-        self.extension(ROLLOUT_CONTEXT)?.ok_or_else(|| {
-            PluginError::new(
-                ErrorKind::MISSING_INPUT,
-                "the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)",
-            )
-        })
+        let sentence = "the rollout's context is not there (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)";
+        self.extension(ROLLOUT_CONTEXT)?.ok_or_else(|| PluginError::new(ErrorKind::MISSING_INPUT, sentence))
+    }
+
+    /// The tokens that the sampler found most likely at each place, with their log-probabilities in its own distribution. Asked for with
+    /// [`Inputs::SAMPLER_TOP_K`](crate::Inputs::SAMPLER_TOP_K).
+    ///
+    /// # Errors
+    ///
+    /// When the component did not ask for it.
+    pub fn sampler_top_k(&mut self) -> Result<&SamplerTopK, PluginError> {
+        let sentence = "the sampler's top tokens are not there (return `Inputs::SAMPLER_TOP_K` from `inputs`)";
+        self.extension(SAMPLER_TOP_K)?.ok_or_else(|| PluginError::new(ErrorKind::MISSING_INPUT, sentence))
     }
 
     /// The host's extension `id` as a `T`, or none where the host has no such extension.

@@ -97,6 +97,8 @@
 //! }
 //! ```
 //!
+//! With `Inputs::SAMPLER_TOP_K`, [`Ctx::sampler_top_k`] lends the tokens that the sampler found most likely at each place, drawn or not.
+//!
 //! A step control also gets the proposed [`Update`]: norms by group of parameters, Adam's estimate of what it costs, and KL
 //! divergences of the policy before and after, each computed when it is asked for.
 //!
@@ -143,6 +145,7 @@ pub mod abi_recipe;
 pub mod abi_reward;
 pub mod abi_step_control;
 pub mod abi_sweep;
+pub mod abi_top_k;
 pub mod abi_weight;
 mod batch;
 mod component;
@@ -168,6 +171,7 @@ pub mod testing;
 mod wire;
 
 pub use abi_context::RolloutContext;
+pub use abi_top_k::SamplerTopK;
 pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
 pub use component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
 pub use config::{known_keys, nearest, unknown_key};

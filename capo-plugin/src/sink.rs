@@ -8,6 +8,7 @@ use abi_stable::std_types::{ROption, RSlice, RStr};
 
 use crate::abi::{HostRef, HostWire, HostWire_TO, WireError};
 use crate::abi_context::ROLLOUT_CONTEXT;
+use crate::abi_top_k::SAMPLER_TOP_K;
 use crate::batch::{Dims, Inputs};
 use crate::error::{ErrorKind, PluginError};
 use crate::extension::Extension;
@@ -104,7 +105,8 @@ impl HostWire for Ear<'_> {
     }
 
     fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>> {
-        let withheld = id.as_str() == ROLLOUT_CONTEXT && !self.inputs.contains(Inputs::ROLLOUT_CONTEXT);
+        let on_request = [(ROLLOUT_CONTEXT, Inputs::ROLLOUT_CONTEXT), (SAMPLER_TOP_K, Inputs::SAMPLER_TOP_K)];
+        let withheld = on_request.iter().any(|(known, flag)| id.as_str() == *known && !self.inputs.contains(*flag));
         if withheld { ROption::RNone } else { self.sink.extension(id.as_str()).into() }
     }
 }

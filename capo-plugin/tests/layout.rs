@@ -14,6 +14,7 @@ use capo_plugin::abi_recipe::RecipePoint2;
 use capo_plugin::abi_reward::{RewardBox, RewardPoint, WireCompletion, WireRollout};
 use capo_plugin::abi_step_control::{MeasureRef, StepControlBox, StepControlPoint, WireGroup};
 use capo_plugin::abi_sweep::{SweepPoint, SweepRange};
+use capo_plugin::abi_top_k::SamplerTopK;
 use capo_plugin::abi_weight::{WeightBox, WeightPoint};
 use capo_plugin::{
     DType, Denominator, DeviceKind, Dims, ErrorKind, Extension, Inputs, OptimizerInfo, OptimizerKind, Purpose,
@@ -80,6 +81,7 @@ fn sizes_and_alignments() {
         RolloutContext => 200 / 8,
         SweepPoint => 8 / 8,
         SweepRange => 56 / 8,
+        SamplerTopK => 48 / 8,
     }
 }
 
@@ -150,5 +152,5 @@ fn every_type_of_the_wire_is_in_the_table() {
             count += 1;
         }
     }
-    assert_eq!(count, 44, "types of the wire");
+    assert_eq!(count, 45, "types of the wire");
 }

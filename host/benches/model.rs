@@ -47,8 +47,14 @@ fn parts() {
         let policy = policy(hidden, layers, 32);
         let prompts: Vec<Vec<u32>> = (0..batch).map(|row| vec![(row / 8) as u32 % 32; prompt]).collect();
         let sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0 };
-        let generation =
-            Generation { sampling, max_completion_length: tokens, eos_ids: vec![], logps: false, sampler_logps: false };
+        let generation = Generation {
+            sampling,
+            max_completion_length: tokens,
+            eos_ids: vec![],
+            logps: false,
+            sampler_logps: false,
+            top_k: 0,
+        };
         let generating = least(|| {
             let mut rngs: Vec<_> = (0..batch as u64).map(|row| stream(5, "sample", &[row])).collect();
             policy.generate(&prompts, &generation, &mut rngs).unwrap();

@@ -43,6 +43,7 @@ pub fn grade(
         eos_ids: tokenizer.eos_ids().to_vec(),
         logps: false,
         sampler_logps: false,
+        top_k: 0,
     };
     let mut graded = Vec::with_capacity(examples.len());
     for chunk in examples.chunks(CHUNK) {

@@ -78,6 +78,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
         completions: config.sizes.rollout,
         context: needs.context(),
         sampler_logps: config.sampler_differs(),
+        top_k: needs.sampler_top_k(),
         tokenizer,
         rewards,
         sink: &mut sink,
@@ -122,7 +123,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
         batch_file::write(
             &dir.join(batch_file::name(info.step)),
             &batch.to_host()?.view(&info),
-            sink.context.as_deref(),
+            sink.context.as_ref(),
         )?;
     }
 

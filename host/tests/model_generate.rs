@@ -31,7 +31,7 @@ fn rngs(rows: impl Iterator<Item = u64>) -> Vec<ChaCha12Rng> {
 
 fn sampling(temperature: f64, top_k: usize, top_p: f64) -> Generation {
     let sampling = Sampling { temperature, top_k, top_p };
-    Generation { sampling, max_completion_length: 12, eos_ids: vec![], logps: true, sampler_logps: false }
+    Generation { sampling, max_completion_length: 12, eos_ids: vec![], logps: true, sampler_logps: false, top_k: 0 }
 }
 
 fn generate(policy: &Policy, prompts: &[Vec<u32>], generation: &Generation) -> Vec<Completion> {

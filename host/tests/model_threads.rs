@@ -58,8 +58,14 @@ fn child() {
     policy.params().iter().for_each(|(_, var)| digest.tensor(&var.as_detached_tensor()));
 
     let sampling = Sampling { temperature: 1.0, top_k: 50, top_p: 0.95 };
-    let generation =
-        Generation { sampling, max_completion_length: 40, eos_ids: vec![3, 4, 5], logps: true, sampler_logps: false };
+    let generation = Generation {
+        sampling,
+        max_completion_length: 40,
+        eos_ids: vec![3, 4, 5],
+        logps: true,
+        sampler_logps: false,
+        top_k: 0,
+    };
     let prompts: Vec<Vec<u32>> = (0..48).map(|row| (0..1 + row % 9).map(|i| row + i).collect()).collect();
     for dtype in [DType::F32, DType::BF16] {
         let mut rngs: Vec<_> = (0..48).map(|row| stream(5, "sample", &[row])).collect();

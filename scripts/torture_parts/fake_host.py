@@ -76,7 +76,7 @@ def settings(option):
                 rows(name)
     for one in option["--set"]:
         key, equals, value = one.partition("=")
-        if not equals or not re.fullmatch(r"[a-z_]+\.[a-z0-9_.]+", key):
+        if not equals or not re.fullmatch(r"recipe|[a-z_]+\.[a-z0-9_.-]+", key):
             raise Refused("no such key")
         if SIN == "panics-on-sizes" and value == str(2**62):
             panic()

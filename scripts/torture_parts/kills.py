@@ -11,7 +11,7 @@ TRIED = "SIGKILL during start, checkpoint and prune, or a full disk, up to four 
 FULL = (4096, 1_000_000)
 WITH_LIMIT = ("sh", "-c", 'trap "" XFSZ; ulimit -f "$0"; exec "$@"')
 # Options of the runs, in turn. The disk is full only where there is no plugin: one is copied to a file in memory, which has a size too.
-RUNS = {"capo": runs.PLUGIN, "batches": runs.PLUGIN + runs.DUMP, "plain": ()}
+RUNS = {"capo": runs.PLUGIN, "batches": runs.PLUGIN + runs.DUMP, "governed": runs.GOVERNED, "plain": ()}
 
 
 class Part:

@@ -24,6 +24,9 @@ TINY = {
 }
 RUN, BATCHES = "run", "batches"
 PLUGIN, DUMP = ("--plugin", "libcapo.so"), ("--dump-batches", BATCHES)
+# A weight, an optimizer that remembers what was rejected, a step control with a state, and measured steps.
+GOVERNED = (*PLUGIN, "--plugin", "libgovernor.so", "--set", "recipe=capo-soft", "--step-control", "governor.kl")
+GOVERNED += ("--set", "step_control.governor.kl.every=2", "--set", "train.measure_step=2")
 TIMES = ("step_time", "timing_s/")
 
 

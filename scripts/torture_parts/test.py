@@ -33,7 +33,7 @@ def make_host(folder):
     host = folder / "host"
     host.write_text(f"#!{sys.executable} -SI\n{(HERE / 'fake_host.py').read_text()}")
     host.chmod(0o755)
-    for name in ("capo", "drcapo"):
+    for name in ("capo", "drcapo", "governor"):
         (folder / f"lib{name}.so").write_text(name)
 
 

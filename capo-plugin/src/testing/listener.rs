@@ -1,7 +1,6 @@
 //! The ear of a host during a fixture's calls: what is recorded, and the rollout's context.
 
 use super::{Fixture, Records};
-use crate::abi_context::ROLLOUT_CONTEXT;
 use crate::context::{CompletionContext, ContextData, Lending, PromptContext};
 use crate::extension::Extension;
 use crate::sink::Sink;
@@ -36,13 +35,14 @@ impl Sink for Listener<'_> {
     }
 
     fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        (id == ROLLOUT_CONTEXT).then(|| Extension::of(&*self.context))
+        self.context.extension(id)
     }
 }
 
 impl Fixture {
     /// A context that fits the batch: a letter per token as the text, prompts of three tokens, the rewards under one name, the
-    /// sampler's log-probabilities a little off the trainer's `old_logps`.
+    /// sampler's log-probabilities a little off the trainer's `old_logps`, and as its two most likely tokens the one that was drawn and the next
+    /// id, which has all of the rest.
     #[must_use]
     pub fn context(&self) -> ContextData {
         let rows: Vec<_> = (0..self.dims.completions as usize).map(|b| self.dims.row(b)).collect();
@@ -66,7 +66,19 @@ impl Fixture {
         });
         let mut context = ContextData::new(self.dims.tokens as usize, prompts, completions);
         context.add_reward("test.reward", &self.rewards);
+        let (ids, logps): (Vec<_>, Vec<_>) = (0..self.dims.len()).flat_map(|i| self.top_two(i)).unzip();
+        context.set_top_k(2, ids, logps);
         context
+    }
+
+    /// Ids and log-probabilities of the sampler's two most likely tokens at place `i` of `[B, T]`.
+    fn top_two(&self, i: usize) -> [(u32, f32); 2] {
+        if self.mask[i] == 0 {
+            return [(0, 0.0); 2];
+        }
+        let (id, logp) = (self.ids[i], self.old_logps[i] * 1.01);
+        let other = ((id + 1) % self.layer.vocab_size.max(1) as u32, (-logp.exp()).ln_1p());
+        if logp >= other.1 { [(id, logp), other] } else { [other, (id, logp)] }
     }
 }
 

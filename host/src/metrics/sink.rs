@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use capo_loader::warning;
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::abi_context::ROLLOUT_CONTEXT;
 use capo_plugin::{Extension, Lending, Point, Sink};
 
 use super::names::{self, metric_name};
@@ -88,7 +87,7 @@ impl Sink for StepSink<'_> {
     }
 
     fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        self.context.as_deref().filter(|_| id == ROLLOUT_CONTEXT).map(Extension::of)
+        self.context.as_ref()?.extension(id)
     }
 
     fn objection(&mut self) -> Option<String> {

@@ -13,7 +13,7 @@ use super::ops;
 use super::parallel::side_by_side;
 use super::policy::Policy;
 use super::qwen2::{Qwen2, rope};
-use super::sample::{Sampling, Scratch};
+use super::sample::{Drawn, Sampling, Scratch};
 use crate::rng::uniform;
 
 /// What is wrong when no token can be drawn.
@@ -34,6 +34,8 @@ pub struct Generation {
     pub logps: bool,
     /// Whether to return the log-probabilities with which they were drawn.
     pub sampler_logps: bool,
+    /// How many of the most likely tokens to return at each place, at most the vocabulary; 0 is none. They need `sampler_logps`.
+    pub top_k: usize,
 }
 
 /// One sampled completion.
@@ -49,6 +51,10 @@ pub struct Completion {
     /// Log-probabilities of the ids under the distribution that they were drawn from, top-k and top-p included, nats; empty unless
     /// asked for.
     pub sampler_logps: Vec<f32>,
+    /// `[tokens, top_k]`: the ids of the most likely tokens at each place, most likely first; empty unless asked for.
+    pub top_ids: Vec<u32>,
+    /// Their log-probabilities under the distribution that the token was drawn from, nats: minus infinity for those left out.
+    pub top_logps: Vec<f32>,
 }
 
 /// Prompts padded on the left, each distinct one once.
@@ -242,32 +248,44 @@ impl<'a, R: Rng> Batch<'a, R> {
         Ok(self.active.is_empty())
     }
 
-    /// A token for every active row, with its log-probability where that is asked for.
+    /// A token for every active row, with what is asked for besides.
     fn draw(&mut self, sampling: &Sampling, logits: &Tensor) -> Result<Vec<Option<u32>>> {
         let number = |row: &usize| if sampling.temperature == 0.0 { 0.0 } else { uniform(&mut self.rngs[*row]) };
         let numbers: Vec<f64> = self.active.iter().map(number).collect();
+        let Generation { logps, sampler_logps, top_k, .. } = *self.generation;
+        let drawn = if !logps && sampling.can_draw_rows(logits)? {
+            sampling.draw_rows(logits, &numbers, sampler_logps, &mut self.scratch)?
+        } else {
+            self.draw_each(sampling, logits, &numbers)?
+        };
+        if sampler_logps {
+            for (row, drawn) in self.active.iter().zip(&drawn) {
+                self.completions[*row].sampler_logps.extend(drawn.map(|drawn| drawn.logp));
+            }
+        }
+        if let (1.., Some(drawn)) = (top_k, drawn.iter().copied().collect::<Option<Vec<_>>>()) {
+            let tops = sampling.tops(logits, top_k, &drawn)?;
+            for (row, (ids, logps)) in self.active.iter().zip(tops) {
+                self.completions[*row].top_ids.extend(ids);
+                self.completions[*row].top_logps.extend(logps);
+            }
+        }
+        Ok(drawn.into_iter().map(|drawn| drawn.map(|drawn| drawn.id)).collect())
+    }
+
+    /// A token for every active row, drawn from the logits on the host.
+    fn draw_each(&mut self, sampling: &Sampling, logits: &Tensor, numbers: &[f64]) -> Result<Vec<Option<Drawn>>> {
         let Generation { logps, sampler_logps, .. } = *self.generation;
-        if !logps && sampling.can_draw_rows(logits)? {
-            let (ids, logps) = sampling.draw_rows(logits, &numbers, sampler_logps, &mut self.scratch)?;
-            for (row, logp) in self.active.iter().zip(logps) {
-                self.completions[*row].sampler_logps.push(logp);
-            }
-            return Ok(ids);
-        }
         let (vocab, logits) = (logits.dim(1)?, host(logits)?);
-        let mut ids = Vec::with_capacity(numbers.len());
+        let mut all = Vec::with_capacity(numbers.len());
         for ((row, number), logits) in self.active.iter().zip(numbers).zip(logits.chunks_exact(vocab)) {
-            let drawn = sampling.draw(logits, number, &mut self.scratch);
-            let completion = &mut self.completions[*row];
+            let drawn = sampling.draw(logits, *number, sampler_logps, &mut self.scratch);
             if let (true, Some(drawn)) = (logps, drawn) {
-                completion.logps.push(logp(logits, drawn.id, sampling.temperature));
+                self.completions[*row].logps.push(logp(logits, drawn.id, sampling.temperature));
             }
-            if let (true, Some(drawn)) = (sampler_logps, drawn) {
-                completion.sampler_logps.push(drawn.logp(&self.scratch));
-            }
-            ids.push(drawn.map(|drawn| drawn.id));
+            all.push(drawn);
         }
-        Ok(ids)
+        Ok(all)
     }
 }
 

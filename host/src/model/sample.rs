@@ -35,25 +35,24 @@ impl Sampling {
         Ok(())
     }
 
-    /// A token id from `logits` `[V]` and a `uniform` number in [0, 1), which greedy sampling does not use; none where the
-    /// largest logit is NaN or infinite.
-    pub(super) fn draw(&self, logits: &[f32], uniform: f64, scratch: &mut Scratch) -> Option<Drawn> {
+    /// A token from `logits` `[V]` and a `uniform` number in [0, 1), which greedy sampling does not use, with its log-probability where
+    /// `asked`; none where the largest logit is NaN or infinite.
+    pub(super) fn draw(&self, logits: &[f32], uniform: f64, asked: bool, scratch: &mut Scratch) -> Option<Drawn> {
         let best = argmax(logits);
         let largest = Some(f64::from(logits[best as usize])).filter(|largest| largest.is_finite())?;
         if self.temperature == 0.0 {
-            return Some(Drawn { id: best, place: 0, kept: 0 });
+            return Some(Drawn::certain(best));
         }
         if self.is_unlimited(logits.len()) && self.top_p == 1.0 {
             scratch.weights.clear();
             scratch.weights.extend(logits.iter().map(|logit| self.weight(*logit, largest)));
             let place = pick(&scratch.weights, uniform);
-            return Some(Drawn { id: place as u32, place, kept: logits.len() });
+            return Some(Drawn::new(place as u32, place, &scratch.weights, asked));
         }
         let k = if self.is_unlimited(logits.len()) { logits.len() } else { self.top_k };
         let ids = top_k(logits, k, &mut scratch.order);
         let tops = ids.iter().map(|id| logits[*id as usize]);
-        let (place, kept) = self.among(tops, largest, uniform, &mut scratch.weights);
-        Some(Drawn { id: ids[place], place, kept })
+        Some(self.among(ids, tops, largest, (uniform, asked), &mut scratch.weights))
     }
 
     /// Whether `draw_rows` can draw from `logits` on their device: top-p without top-k sorts them all.
@@ -62,37 +61,52 @@ impl Sampling {
         Ok(!fused(logits) && !sorts)
     }
 
-    /// `draw` for every row of `logits` `[A, V]`, of which only what it takes comes to the host; the log-probabilities too where `asked`.
-    /// After a row without an id they are of no use.
+    /// `draw` for every row of `logits` `[A, V]`, of which only what it takes comes to the host.
     pub(super) fn draw_rows(
         &self,
         logits: &Tensor,
         uniform: &[f64],
         asked: bool,
         scratch: &mut Scratch,
-    ) -> Result<(Vec<Option<u32>>, Vec<f32>)> {
-        let greedy = self.temperature == 0.0;
-        if self.is_unlimited(logits.dim(1)?) && !greedy {
+    ) -> Result<Vec<Option<Drawn>>> {
+        let (vocab, greedy) = (logits.dim(1)?, self.temperature == 0.0);
+        if self.is_unlimited(vocab) && !greedy {
             let uniform = Tensor::from_slice(uniform, uniform.len(), logits.device())?;
             let ids: Vec<u32> = ops::draw(logits, &uniform, self.temperature)?.to_vec1()?;
-            let logps = if asked { self.logps_of(logits, &ids)? } else { Vec::new() };
-            return Ok((ids.into_iter().map(|id| Some(id).filter(|id| *id != NOT_FINITE)).collect(), logps));
+            let logps = if asked { self.logps_of(logits, &ids)? } else { vec![0.0; ids.len()] };
+            let drawn = |(id, logp)| Some(Drawn { id, kept: vocab, logp }).filter(|drawn| drawn.id != NOT_FINITE);
+            return Ok(ids.into_iter().zip(logps).map(drawn).collect());
         }
         let ids = top_ids(logits, if greedy { 1 } else { self.top_k })?;
         let (ids, tops) = (ids.to_vec2::<u32>()?, logits.gather(&ids, 1)?.to_vec2::<f32>()?);
-        let mut logps = Vec::new();
         let draw = |((ids, tops), uniform): ((&Vec<u32>, &Vec<f32>), &f64)| {
             let largest = Some(f64::from(tops[0])).filter(|largest| largest.is_finite())?;
             let tops = tops.iter().copied();
-            let (place, kept) = if greedy { (0, 0) } else { self.among(tops, largest, *uniform, &mut scratch.weights) };
-            let drawn = Drawn { id: ids[place], place, kept };
-            if asked {
-                logps.push(drawn.logp(scratch));
-            }
-            Some(drawn.id)
+            Some(match greedy {
+                true => Drawn::certain(ids[0]),
+                false => self.among(ids, tops, largest, (*uniform, asked), &mut scratch.weights),
+            })
         };
-        let drawn = ids.iter().zip(&tops).zip(uniform).map(draw).collect();
-        Ok((drawn, logps))
+        Ok(ids.iter().zip(&tops).zip(uniform).map(draw).collect())
+    }
+
+    /// The `k` most likely tokens of every row of `logits` `[A, V]` and their log-probabilities, given what was `drawn` from it with its own:
+    /// minus infinity for those that could not be drawn.
+    pub(super) fn tops(&self, logits: &Tensor, k: usize, drawn: &[Drawn]) -> Result<Vec<(Vec<u32>, Vec<f32>)>> {
+        let temperature = if self.temperature == 0.0 { 1.0 } else { self.temperature };
+        let ids = top_ids(logits, k.min(logits.dim(1)?))?;
+        let own: Vec<u32> = drawn.iter().map(|drawn| drawn.id).collect();
+        let own = logits.gather(&Tensor::from_vec(own, (drawn.len(), 1), logits.device())?, 1)?.to_vec2::<f32>()?;
+        let tops = logits.gather(&ids, 1)?.to_vec2::<f32>()?;
+        let logps = |((tops, own), drawn): ((&Vec<f32>, &Vec<f32>), &Drawn)| {
+            let logp = |(place, logit): (usize, &f32)| {
+                let above = (f64::from(*logit) - f64::from(own[0])) / temperature;
+                if place < drawn.kept { (f64::from(drawn.logp) + above) as f32 } else { f32::NEG_INFINITY }
+            };
+            tops.iter().enumerate().map(logp).collect::<Vec<_>>()
+        };
+        let logps = tops.iter().zip(&own).zip(drawn).map(logps);
+        Ok(ids.to_vec2::<u32>()?.into_iter().zip(logps).collect())
     }
 
     /// `log_softmax(logits / temperature)` at `ids`, one for each row of `logits` `[A, V]`, computed where they lie.
@@ -113,18 +127,20 @@ impl Sampling {
         ((f64::from(logit) - largest) / self.temperature).exp()
     }
 
-    /// The place of one among the descending logits `tops`, and how many of them could have been drawn.
+    /// One of `ids`, whose descending logits are `tops`.
     fn among(
         &self,
+        ids: &[u32],
         tops: impl Iterator<Item = f32>,
         largest: f64,
-        uniform: f64,
+        (uniform, asked): (f64, bool),
         weights: &mut Vec<f64>,
-    ) -> (usize, usize) {
+    ) -> Drawn {
         weights.clear();
         weights.extend(tops.map(|logit| self.weight(logit, largest)));
-        let kept = nucleus(weights, self.top_p);
-        (pick(&weights[..kept], uniform), kept)
+        weights.truncate(nucleus(weights, self.top_p));
+        let place = pick(weights, uniform);
+        Drawn::new(ids[place], place, weights, asked)
     }
 }
 
@@ -139,20 +155,22 @@ pub(super) struct Scratch {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Drawn {
     pub id: u32,
-    /// Its place among the weights that it was drawn from.
-    place: usize,
-    /// How many of them could have been drawn; 0 where nothing was left to chance.
+    /// How many tokens could have been drawn: the most likely ones.
     kept: usize,
+    /// The log-probability with which it was drawn, nats; 0 unless asked for.
+    pub logp: f32,
 }
 
 impl Drawn {
-    /// The log-probability with which it was drawn, nats, from the weights that `draw` left in `scratch`.
-    pub fn logp(&self, scratch: &Scratch) -> f32 {
-        if self.kept == 0 {
-            return 0.0;
-        }
-        let weights = &scratch.weights[..self.kept];
-        (weights[self.place] / weights.iter().sum::<f64>()).ln() as f32
+    /// The token `id`, which lies at `place` of the `weights` that it was drawn from.
+    fn new(id: u32, place: usize, weights: &[f64], asked: bool) -> Self {
+        let logp = if asked { (weights[place] / weights.iter().sum::<f64>()).ln() as f32 } else { 0.0 };
+        Self { id, kept: weights.len(), logp }
+    }
+
+    /// A token where nothing is left to chance.
+    fn certain(id: u32) -> Self {
+        Self { id, kept: 1, logp: 0.0 }
     }
 }
 
@@ -202,14 +220,24 @@ mod tests {
         for (sampling, kept) in cases {
             for uniform in [0.0, 0.3, 0.6, 0.75, 0.9, 0.999] {
                 let mut scratch = Scratch::default();
-                let drawn = sampling.draw(&logits, uniform, &mut scratch).unwrap();
+                let drawn = sampling.draw(&logits, uniform, true, &mut scratch).unwrap();
                 assert!(kept.contains(&(drawn.id as usize)));
-                let expected = share(kept, drawn.id as usize, sampling.temperature);
-                assert!((f64::from(drawn.logp(&scratch)) - expected).abs() < 1e-6, "{sampling:?} {uniform}");
+                let close =
+                    |logp: f32, id: usize| (f64::from(logp) - share(kept, id, sampling.temperature)).abs() < 1e-6;
+                assert!(close(drawn.logp, drawn.id as usize), "{sampling:?} {uniform}");
+                // What might have been drawn instead.
+                let row = Tensor::new(&[logits], &candle_core::Device::Cpu).unwrap();
+                let (ids, logps) = sampling.tops(&row, 9, &[drawn]).unwrap().remove(0);
+                assert_eq!(ids, [1, 2, 0, 3]);
+                for (id, logp) in ids.into_iter().map(|id| id as usize).zip(logps) {
+                    let left_out = logp == f32::NEG_INFINITY;
+                    assert!(if kept.contains(&id) { close(logp, id) } else { left_out }, "{sampling:?} {id} {logp}");
+                }
             }
         }
         let mut scratch = Scratch::default();
-        assert_eq!(Sampling::GREEDY.draw(&logits, 0.5, &mut scratch).unwrap().logp(&scratch), 0.0);
+        let greedy = Sampling::GREEDY.draw(&logits, 0.5, true, &mut scratch).unwrap();
+        assert_eq!((greedy.id, greedy.logp), (1, 0.0));
     }
 
     #[test]

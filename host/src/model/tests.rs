@@ -141,8 +141,14 @@ fn parts_of_the_last_layer_join_wherever_they_lie() {
 
 fn generate(policy: &Policy, sampling: Sampling, logps: bool) -> Vec<Completion> {
     let prompts = vec![vec![5, 9, 2, 14], vec![3], vec![5, 9, 2, 14], vec![28, 7, 11], vec![4, 4, 4, 4, 4, 4]];
-    let generation =
-        Generation { sampling, max_completion_length: 12, eos_ids: (0..30).collect(), logps, sampler_logps: true };
+    let generation = Generation {
+        sampling,
+        max_completion_length: 12,
+        eos_ids: (0..30).collect(),
+        logps,
+        sampler_logps: true,
+        top_k: 40,
+    };
     let mut rngs: Vec<_> = (0..prompts.len() as u64).map(|row| stream(11, "sample", &[row])).collect();
     policy.generate(&prompts, &generation, &mut rngs).unwrap()
 }
@@ -165,6 +171,8 @@ fn completions_do_not_need_the_fused_kernels() {
         for (actual, expected) in drawn_there.iter().zip(&expected) {
             assert_eq!(actual.sampler_logps.len(), expected.ids.len());
             assert!(actual.sampler_logps.iter().zip(&expected.sampler_logps).all(|(a, b)| (a - b).abs() < 1e-4));
+            assert_eq!((actual.top_ids.len(), &actual.top_ids), (expected.ids.len() * 40, &expected.top_ids));
+            assert!(actual.top_logps.iter().zip(&expected.top_logps).all(|(a, b)| a == b || (a - b).abs() < 1e-4));
         }
     }
     assert_eq!(truncated, [true; 2], "some completions end by themselves and some at the limit");

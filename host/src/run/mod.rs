@@ -123,7 +123,7 @@ impl Run {
     pub fn dump_batches(&mut self, dir: Option<&Path>) -> Result<()> {
         if let Some(dir) = dir {
             directory::ready_for_batches(dir, self.progress.step)?;
-            self.needs = self.needs.with(Inputs::LAST_LAYER | Inputs::ROLLOUT_CONTEXT);
+            self.needs = self.needs.with(Inputs::LAST_LAYER | Inputs::ROLLOUT_CONTEXT | Inputs::SAMPLER_TOP_K);
             self.dump = Some(dir.to_owned());
         }
         Ok(())

@@ -51,5 +51,21 @@ pub fn gather(sampled: &Sampled<'_>, tokenizer: &Tokenizer) -> Result<ContextDat
     for (name, values) in &rewards.per_reward {
         data.add_reward(name, values);
     }
+    let k = completions.iter().map(|completion| completion.top_ids.len() / completion.ids.len().max(1)).max();
+    if let Some(k) = k.filter(|&k| k > 0) {
+        let ids = padded(completions.iter().map(|completion| completion.top_ids.as_slice()), longest * k, 0);
+        let logps = padded(completions.iter().map(|completion| completion.top_logps.as_slice()), longest * k, 0.0);
+        data.set_top_k(k, ids, logps);
+    }
     Ok(data)
+}
+
+/// All of `rows` at the same length.
+fn padded<'a, T: Clone + 'a>(rows: impl Iterator<Item = &'a [T]>, length: usize, padding: T) -> Vec<T> {
+    let mut all = Vec::new();
+    for (number, row) in rows.enumerate() {
+        all.extend_from_slice(row);
+        all.resize((number + 1) * length, padding.clone());
+    }
+    all
 }

@@ -31,6 +31,8 @@ pub struct Sampler<'a> {
     pub context: bool,
     /// Whether the log-probabilities with which tokens were drawn are kept in any case.
     pub sampler_logps: bool,
+    /// How many of the most likely tokens are kept at each place, in the context; 0 is none.
+    pub top_k: usize,
     /// Text to ids and back.
     pub tokenizer: &'a Tokenizer,
     /// What completions earn.
@@ -90,6 +92,7 @@ pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, sampler: Samp
         eos_ids: sampler.tokenizer.eos_ids().to_vec(),
         logps: false,
         sampler_logps: sampler.context || sampler.sampler_logps,
+        top_k: sampler.top_k,
     };
     let completions = policy.generate(&prompt_ids, &generation, &mut rngs)?;
     score(cursor, prompt_ids, completions, &examples, sampler)

@@ -76,7 +76,13 @@ impl Needs {
     /// Whether what the rollout knows besides its batch is needed.
     #[must_use]
     pub fn context(&self) -> bool {
-        self.inputs.contains(Inputs::ROLLOUT_CONTEXT)
+        self.inputs.contains(Inputs::ROLLOUT_CONTEXT) || self.sampler_top_k() > 0
+    }
+
+    /// How many of the sampler's most likely tokens are needed.
+    #[must_use]
+    pub fn sampler_top_k(&self) -> usize {
+        if self.inputs.contains(Inputs::SAMPLER_TOP_K) { self.last_layer_k } else { 0 }
     }
 
     /// Whether a reference model is needed.

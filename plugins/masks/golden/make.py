@@ -9,6 +9,7 @@ SOURCES holds the sources as their projects publish them, each in a folder of it
     slime        624b824a8              github.com/THUDM/slime
     RL           7ea279abf              github.com/NVIDIA-NeMo/RL
     AReaL        4aef98d8d              github.com/inclusionAI/AReaL
+    Stable-RL    c6af1d119              github.com/sail-sg/Stable-RL
     AR-Lopti     cbeb33337              github.com/zhyang2226/AR-Lopti
 
 Functions are read out of their files and run as they are, without the packages around them, so that neither GPUs nor engines are
@@ -31,6 +32,7 @@ HERE = Path(__file__).parent
 SOURCES = Path(sys.argv[1])
 VERL = SOURCES / "verl-0.9.1/verl"
 COMPLETIONS, TOKENS, GROUP = 6, 10, 2
+VOCABULARY, TOP = 5, 2
 
 
 class Bare(ast.NodeTransformer):
@@ -139,6 +141,8 @@ mis = functions(
     *("masked_sum", "masked_mean", "masked_min", "masked_max", "metrics_append", "calculate_veto_mask"),
     *("truncate", "clip", "mask", "add_ppl_metrics", "compute_mis_weights"),
 )
+stable = functions("Stable-RL/verl/workers/actor/utils.py", "compute_topk_kl")
+stable_masks = functions("Stable-RL/verl/trainer/ppo/core_algos.py", "_compute_token_mask_for_policy_loss")
 areal = functions("AReaL/areal/trainer/ppo/actor.py", "_get_m2po_loss_mask", "_apply_m2po_masking")
 lopti = functions("AR-Lopti/verl/trainer/ppo/ray_trainer.py", "compute_reweight_advantage")
 
@@ -168,7 +172,13 @@ def batch(seed):
     arrays = {"logps": logps, "old_logps": old, "sampler_logps": sampler, "advantages": advantages, "entropy": uniform() * 3}
     # Padding is 0, as a trainer leaves it; four digits, so that the file is small.
     rounded = {name: (array * 1e4).round() / 1e4 * mask for name, array in arrays.items()}
-    return SimpleNamespace(**rounded, mask=mask, lengths=lengths.tolist())
+    logits = torch.randn((*shape, VOCABULARY), generator=draw) * 2
+    # Another policy's most likely tokens, as an engine returns them.
+    other = torch.where(uniform()[..., None] < 0.5, logits, logits + torch.randn(logits.shape, generator=draw))
+    top_logps, top_ids = other.log_softmax(-1).topk(TOP)
+    digits = lambda array: (array * 1e4).round() / 1e4 * mask[..., None]
+    layer = {"logits": digits(logits), "top_ids": top_ids * mask[..., None], "top_logps": digits(top_logps)}
+    return SimpleNamespace(**rounded, **layer, mask=mask, lengths=lengths.tolist())
 
 
 def rows(batch, array):
@@ -181,6 +191,17 @@ def dppo(kind, low, high, against):
         function = getattr(losses, f"compute_policy_loss_{kind}")
         arguments = (getattr(batch, against), batch.logps, batch.advantages, batch.mask)
         return variables(function, *arguments, config=config)["valid_mask"]
+
+    return run
+
+
+def dppo_top_k(kind, low, high):
+    def run(batch):
+        kl, tv = stable.compute_topk_kl(batch.logits, batch.top_ids.long(), batch.top_logps)
+        config = Config(clip_ratio=0.2, clip_ratio_low=low, clip_ratio_high=high)
+        logps = {"rollout_log_prob": batch.sampler_logps, "old_log_prob": batch.old_logps, "log_prob": batch.logps}
+        arrays = logps | {"advantages": batch.advantages, "response_mask": batch.mask, "topk_kl": kl, "topk_tv": tv}
+        return stable_masks._compute_token_mask_for_policy_loss(**arrays, config=config, loss_mode=kind)
 
     return run
 
@@ -351,6 +372,8 @@ MASKS = [
     ("masks.dppo-tv", {"clip_ratio_low": 0.1, "clip_ratio_high": 0.05}, "prime-rl default", prime_rl("default_loss_fn", PRIME_DPPO)),
     ("masks.dppo-kl", {"policies": "trainer/old"}, "verl dppo_kl", dppo("dppo_kl", 0.2, 0.2, "old_logps")),
     ("masks.dppo-kl", {"clip_ratio_low": 0.002, "clip_ratio_high": 0.05}, "verl dppo_kl", dppo("dppo_kl", 0.002, 0.05, "sampler_logps")),
+    ("masks.dppo-topk-tv", {"clip_ratio": 0.05}, "Stable-RL dppo_topk_tv", dppo_top_k("dppo_topk_tv", 0.05, 0.05)),
+    ("masks.dppo-topk-kl", {"clip_ratio_low": 0.001, "clip_ratio_high": 0.1}, "Stable-RL dppo_topk_kl", dppo_top_k("dppo_topk_kl", 0.001, 0.1)),
     ("masks.ipo", {}, "prime-rl ipo", prime_rl("ipo_loss_fn", PRIME_IPO)),
     ("masks.icepop", {}, "slime icepop", lambda batch: icepop(0.5, 5.0)(batch) > 0),
     ("masks.icepop", {"alpha": 0.9, "beta": 1.1}, "slime icepop", lambda batch: icepop(0.9, 1.1)(batch) > 0),
@@ -403,8 +426,8 @@ RECIPES = [
 def main():
     torch.set_num_threads(1)
     batches = [batch(seed) for seed in (1, 2, 3)]
-    tidy = lambda array: [round(value, 4) for value in array.flatten().tolist()]
-    names = ("logps", "old_logps", "sampler_logps", "advantages", "entropy")
+    tidy = lambda array: [round(value, 4) or 0 for value in array.flatten().tolist()]
+    names = ("logps", "old_logps", "sampler_logps", "advantages", "entropy", "logits", "top_ids", "top_logps")
     arrays = [{"lengths": each.lengths} | {name: tidy(getattr(each, name)) for name in names} for each in batches]
     keeps = lambda run: ["".join(str(int(k)) for k in (run(each).float() * each.mask).flatten().tolist()) for each in batches]
     weights = lambda run: [[float(f"{w:.8g}") for w in (run(each) * each.mask).flatten().tolist()] for each in batches]
@@ -412,6 +435,7 @@ def main():
         "completions": COMPLETIONS,
         "tokens": TOKENS,
         "group_size": GROUP,
+        "top": TOP,
         "batches": arrays,
         "masks": [{"id": i, "table": t, "source": s, "keep": keeps(run)} for i, t, s, run in MASKS],
         "weights": [{"id": i, "table": t, "source": s, "weights": weights(run)} for i, t, s, run in WEIGHTS],

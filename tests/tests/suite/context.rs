@@ -74,13 +74,50 @@ fn a_replay_lends_what_training_lent() {
     let run = folder.train("run", &settings("context", "--set train.num_iterations=2 --dump-batches batches"));
     let _ = folder.host(&replay("context", &batches().join(" "))).succeeded();
     for (step, line) in run.metrics().iter().enumerate() {
-        let file = std::fs::read(folder.path().join(format!("out/{}", batch_file::name(step as u64)))).unwrap();
-        let (_, header) = SafeTensors::read_metadata(&file).unwrap();
-        for name in ["misbehave.mask/age", "misbehave.mask/first_prompt", "misbehave.mask/farthest"] {
-            let replayed: f64 = header.metadata().as_ref().unwrap()[name].parse().unwrap();
-            assert_eq!(Some(replayed), line[name].as_f64(), "step {step}, {name}");
+        for name in ["age", "first_prompt", "farthest"] {
+            let trained = line[&format!("misbehave.mask/{name}")].as_f64();
+            assert_eq!(Some(recorded(&folder, step as u64, name)), trained, "step {step}, {name}");
         }
     }
+}
+
+#[test]
+fn the_samplers_top_tokens() {
+    let folder = Folder::new();
+    let number = |run: &RunDir, name: &str| run.metric(&format!("misbehave.mask/{name}"))[3];
+    // All of the vocabulary, then less than there is.
+    let whole = folder.train("whole", &settings("top_k", ""));
+    assert!((number(&whole, "least") - 1.0).abs() < 1e-5);
+    assert_eq!((number(&whole, "k"), number(&whole, "found")), (15.0, tokens(&whole)));
+    let two = folder.train("two", &settings("top_k", "--set train.last_layer_top_k=2 --dump-batches batches"));
+    assert_eq!(number(&two, "k"), 2.0);
+    assert!((0.2..0.999).contains(&number(&two, "least")) && number(&two, "found") < tokens(&two));
+    assert_eq!(two.weights(), whole.weights());
+    // What truncation left has all of the probability.
+    let truncated = "--set rollout.top_k=3 --set train.last_layer_top_k=6 --set rollout.dtype=bf16";
+    let truncated = folder.train("truncated", &settings("top_k", truncated));
+    assert!((number(&truncated, "least") - 1.0).abs() < 1e-5);
+    assert_eq!((number(&truncated, "k"), number(&truncated, "found")), (6.0, tokens(&truncated)));
+    let _ = folder.host(&replay("top_k", &batches().join(" "))).succeeded();
+    assert_eq!(recorded(&folder, 3, "least"), number(&two, "least"));
+    // A context alone, as it was recorded before.
+    let batch = batch_file::read(&folder.path().join(&batches()[0])).unwrap();
+    let mut context = batch.context.clone().unwrap();
+    context.data.set_top_k(0, Vec::new(), Vec::new());
+    batch_file::write(&folder.path().join("old.safetensors"), &batch.view(), Some(&context.data.lend(0))).unwrap();
+    assert_snapshot!(folder.host(&replay("top_k", "old.safetensors")).refused(), @"batch file `old.safetensors`: component `misbehave.mask` asks for the sampler's top tokens, which it does not hold (record batches in a run with this component)");
+}
+
+/// Completion tokens of the last step, one rollout each.
+fn tokens(run: &RunDir) -> f64 {
+    48.0 * run.metric("completions/mean_length")[3]
+}
+
+/// What the mask recorded in the replay of step `step`.
+fn recorded(folder: &Folder, step: u64, name: &str) -> f64 {
+    let file = std::fs::read(folder.path().join(format!("out/{}", batch_file::name(step)))).unwrap();
+    let (_, header) = SafeTensors::read_metadata(&file).unwrap();
+    header.metadata().as_ref().unwrap()[&format!("misbehave.mask/{name}")].parse().unwrap()
 }
 
 #[test]

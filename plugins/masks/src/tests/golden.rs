@@ -1,6 +1,7 @@
 //! What the public implementations decide on the same batches: `golden/make.py` has run them.
 
-use capo_plugin::testing::Fixture;
+use capo_plugin::testing::{Fixture, Listener};
+use capo_plugin::{ContextData, LastLayer, Tensor};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -9,6 +10,7 @@ struct Golden {
     completions: usize,
     tokens: usize,
     group_size: usize,
+    top: usize,
     batches: Vec<Arrays>,
     masks: Vec<MaskCase>,
     weights: Vec<WeightCase>,
@@ -22,6 +24,37 @@ struct Arrays {
     sampler_logps: Vec<f32>,
     advantages: Vec<f32>,
     entropy: Vec<f32>,
+    /// `[B, T, V]`: the trainer's.
+    logits: Vec<f32>,
+    /// `[B, T, top]`: the sampler's.
+    top_ids: Vec<u32>,
+    top_logps: Vec<f32>,
+}
+
+impl Arrays {
+    /// The last layer whose top logits are all there are.
+    fn with_layer(&self, fixture: Fixture) -> Fixture {
+        let (dims, n) = (fixture.batch().dims, fixture.batch().dims.len());
+        let vocab_size = self.logits.len() / n;
+        let (mut ids, mut tops, mut logsumexp) = (Vec::new(), Vec::new(), Vec::new());
+        for logits in self.logits.chunks(vocab_size) {
+            let mut ranked: Vec<u32> = (0..vocab_size as u32).collect();
+            ranked.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+            tops.extend(ranked.iter().map(|&id| logits[id as usize]));
+            ids.extend(ranked);
+            logsumexp.push(logits.iter().map(|logit| f64::from(*logit).exp()).sum::<f64>().ln() as f32);
+        }
+        let (b, t, v) = (dims.completions as i64, dims.tokens as i64, vocab_size as i64);
+        let (wide, flat, zeros) = ([b, t, v], [b, t], vec![0.0; n]);
+        fixture.last_layer(LastLayer::new(
+            Tensor::from_f32(&zeros, &[b, t, 1]),
+            Tensor::from_u32(&ids, &wide),
+            Tensor::from_f32(&tops, &wide),
+            Tensor::from_f32(&logsumexp, &flat),
+            Tensor::from_f32(&zeros, &flat),
+            vocab_size,
+        ))
+    }
 }
 
 /// One `keep` per batch, as a text of zeros and ones.
@@ -57,7 +90,17 @@ impl Golden {
                 .entropy(&arrays.entropy)
                 .lengths(&arrays.lengths)
         };
-        self.batches.iter().map(fixture).collect()
+        self.batches.iter().map(|arrays| arrays.with_layer(fixture(arrays))).collect()
+    }
+
+    /// What the rollout of each batch knows besides.
+    fn contexts(&self) -> Vec<ContextData> {
+        let context = |(fixture, arrays): (&Fixture, &Arrays)| {
+            let mut context = fixture.context();
+            context.set_top_k(self.top, arrays.top_ids.clone(), arrays.top_logps.clone());
+            context
+        };
+        self.fixtures().iter().zip(&self.batches).map(context).collect()
     }
 }
 
@@ -70,9 +113,13 @@ fn masks_decide_as_their_sources() {
     let golden = golden();
     for case in &golden.masks {
         let mut mask = super::mask(&case.id, &case.table.to_string());
-        for (number, (fixture, keep)) in golden.fixtures().iter().zip(&case.keep).enumerate() {
+        let batches = golden.fixtures().into_iter().zip(golden.contexts());
+        for (number, ((fixture, context), expected)) in batches.zip(&case.keep).enumerate() {
+            let (batch, mut sink) = (fixture.batch(), Listener::new(&context));
+            let mut keep = batch.completion_mask.to_vec();
+            mask.mask(&mut sink, &batch, &mut keep).unwrap();
             let name = format!("{} {} against {}, batch {number}", case.id, case.table, case.source);
-            assert_eq!(text(&fixture.mask(&mut mask).unwrap().keep), *keep, "{name}");
+            assert_eq!(text(&keep), *expected, "{name}");
         }
     }
 }

@@ -1,0 +1,127 @@
+//! DPPO-Top-K: as [`crate::dppo_tv`] and [`crate::dppo_kl`], with the divergence over the sampler's K most likely tokens and one that stands
+//! for all others.
+//!
+//! With q and p the sampler's and the trainer's distribution over those: ½ Σ abs(q − p), or Σ q ln(q/p). Dropped where A > 0, the drawn
+//! token has risen and the divergence exceeds `clip_ratio_high`, or A ≤ 0, it has fallen and the divergence exceeds `clip_ratio_low`.
+//! The trainer's probabilities come from its own top logits (`train.last_layer_top_k`): a token of the sampler's that is not among them counts
+//! with the others on both sides.
+//!
+//! Qi et al., arXiv 2602.04879; Stable-RL, `core_algos.py`, loss modes `dppo_topk_tv` and `dppo_topk_kl`, `utils.py`, `compute_topk_kl`.
+
+use std::marker::PhantomData;
+
+use capo_plugin::prelude::*;
+use capo_plugin::{KeyDocs, keys};
+
+use crate::policies::Policies;
+use crate::{checks, tokens};
+
+/// How far two distributions are apart.
+trait Divergence: Send {
+    /// The part of a token, or of all others together: `q` the sampler's probability, `p` the trainer's.
+    fn part(q: f64, p: f64) -> f64;
+}
+
+struct TotalVariation;
+struct Kl;
+
+impl Divergence for TotalVariation {
+    fn part(q: f64, p: f64) -> f64 {
+        0.5 * (q - p).abs()
+    }
+}
+
+impl Divergence for Kl {
+    fn part(q: f64, p: f64) -> f64 {
+        if q > 0.0 { q * (q / p).ln() } else { 0.0 }
+    }
+}
+
+/// Bounds on the divergence.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, bound = "")]
+struct DppoTopK<D> {
+    /// Both bounds, where the next two do not say otherwise.
+    #[serde(default = "bound")]
+    clip_ratio: f32,
+    /// For tokens that have fallen.
+    clip_ratio_low: Option<f32>,
+    /// For tokens that have risen.
+    clip_ratio_high: Option<f32>,
+    #[serde(skip)]
+    divergence: PhantomData<D>,
+}
+
+fn bound() -> f32 {
+    0.2
+}
+
+impl<D> DppoTopK<D> {
+    const KEYS: KeyDocs = keys! {
+        clip_ratio = bound() => "largest divergence at a token that would go further"; 1e-9..10.0,
+        clip_ratio_low = None::<f32> => "the same for tokens that have fallen; `clip_ratio` when absent",
+        clip_ratio_high = None::<f32> => "the same for tokens that have risen; `clip_ratio` when absent",
+    };
+}
+
+/// The sampler's and the trainer's probability of each token that both know, and of all others together. Stable-RL's smallest rest.
+fn known(sampler: (&[u32], &[f32]), trainer: (&[u32], &[f32]), logsumexp: f32, temperature: f32) -> Vec<(f64, f64)> {
+    let (mut rest, mut pairs) = ((1.0, 1.0), Vec::with_capacity(sampler.0.len() + 1));
+    for (id, logp) in sampler.0.iter().zip(sampler.1) {
+        let Some(at) = trainer.0.iter().position(|other| other == id) else { continue };
+        let q = f64::from(*logp).exp();
+        let p = f64::from(trainer.1[at] / temperature - logsumexp).exp();
+        rest = (rest.0 - q, rest.1 - p);
+        pairs.push((q, p));
+    }
+    pairs.push((rest.0.max(1e-12), rest.1.max(1e-12)));
+    pairs
+}
+
+impl<D: Divergence> PreBackwardMask for DppoTopK<D> {
+    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+        let compared = Policies::TrainerSampler.compare(ctx, batch)?;
+        let (layer, sampler) = (batch.last_layer()?, ctx.sampler_top_k()?);
+        let (ids, logits, logsumexp) =
+            (layer.topk_ids.as_u32()?, layer.topk_logits.as_f32()?, layer.logsumexp.as_f32()?);
+        let (k, width) = (ids.len() / batch.dims.len().max(1), batch.dims.tokens as usize);
+        let divergence = |i: usize| {
+            let (b, t, own) = (i / width, i % width, i * k..(i + 1) * k);
+            let theirs = (sampler.ids(b, t), sampler.logps(b, t));
+            let pairs = known(theirs, (&ids[own.clone()], &logits[own]), logsumexp[i], batch.loss_temperature);
+            pairs.into_iter().map(|(q, p)| D::part(q, p)).sum::<f64>()
+        };
+        let side = |advantage: f32| if advantage > 0.0 { self.clip_ratio_high } else { self.clip_ratio_low };
+        let limit = |advantage| f64::from(side(advantage).unwrap_or(self.clip_ratio));
+        tokens::drop_where(keep, |i| {
+            let advantage = batch.advantages[i];
+            compared.goes_further(i, advantage) && divergence(i) > limit(advantage)
+        });
+        Ok(())
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs::LAST_LAYER | Inputs::SAMPLER_TOP_K | Policies::TrainerSampler.inputs()
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        checks::bound("clip_ratio", self.clip_ratio)?;
+        checks::bound("clip_ratio_low", self.clip_ratio_low.unwrap_or_default())?;
+        checks::bound("clip_ratio_high", self.clip_ratio_high.unwrap_or_default())
+    }
+}
+
+register!(
+    PreBackwardMask,
+    DppoTopK<TotalVariation>,
+    "masks.dppo-topk-tv",
+    "as dppo-tv, over the sampler's most likely tokens",
+    DppoTopK::<TotalVariation>::KEYS
+);
+register!(
+    PreBackwardMask,
+    DppoTopK<Kl>,
+    "masks.dppo-topk-kl",
+    "as dppo-kl, over the sampler's most likely tokens",
+    DppoTopK::<Kl>::KEYS
+);
