@@ -46,11 +46,11 @@ fn without_names_every_mask_that_can_run_does() {
     4 batches, 231 tokens in 32 completions, mean advantage -0.0136
     each mask alone; squared gradient norms by the last layer's weight
 
-    #  mask                       rejected         touched         whole          norm²  least p  kept adv.
-    1  capo.curvature                  183 79.22%       29 90.62%      8 25.00%  98.06%   93.44%     0.0805
-    2  example.probability-floor        32 13.85%       20 62.50%      0  0.00%  27.62%  100.00%     0.0069
-    3  example.ratio-range               0  0.00%        0  0.00%      0  0.00%   0.00%        -    -0.0136
-    4  example.truncated                 0  0.00%        0  0.00%      0  0.00%   0.00%        -    -0.0136
+    #  mask                       rejected         touched         whole          norm²  least p   kept A
+    1  capo.curvature                  183 79.22%       29 90.62%      8 25.00%  98.06%   93.44%   0.0805
+    2  example.probability-floor        32 13.85%       20 62.50%      0  0.00%  27.62%  100.00%   0.0069
+    3  example.ratio-range               0  0.00%        0  0.00%      0  0.00%   0.00%        -  -0.0136
+    4  example.truncated                 0  0.00%        0  0.00%      0  0.00%   0.00%        -  -0.0136
 
     overlap, %: tokens that both reject, of those that either does
            1   2   3   4
@@ -76,11 +76,11 @@ fn a_target_is_searched_for_all_masks_at_once() {
     4 batches, 231 tokens in 32 completions, mean advantage -0.0136
     each mask alone; squared gradient norms by the last layer's weight
 
-    #  mask                          setting  rejected         touched         whole         norm²  least p  kept adv.
-    1  capo.curvature               3.05e-3*        23  9.96%       10 31.25%      0 0.00%  26.46%   34.78%    -0.0253
-    2  example.probability-floor  given 0.05        32 13.85%       20 62.50%      0 0.00%  27.62%  100.00%     0.0069
-    3  example.surprise-cap             3.48        23  9.96%       16 50.00%      0 0.00%  22.90%  100.00%    -0.0024
-    4  example.truncated              no key         0  0.00%        0  0.00%      0 0.00%   0.00%        -    -0.0136
+    #  mask                          setting  rejected         touched         whole         norm²  least p   kept A
+    1  capo.curvature               3.05e-3*        23  9.96%       10 31.25%      0 0.00%  26.46%   34.78%  -0.0253
+    2  example.probability-floor  given 0.05        32 13.85%       20 62.50%      0 0.00%  27.62%  100.00%   0.0069
+    3  example.surprise-cap             3.48        23  9.96%       16 50.00%      0 0.00%  22.90%  100.00%  -0.0024
+    4  example.truncated              no key         0  0.00%        0  0.00%      0 0.00%   0.00%        -  -0.0136
 
     overlap, %: tokens that both reject, of those that either does
            1   2   3   4
@@ -139,9 +139,9 @@ fn a_component_may_stand_twice_and_what_is_set_stays() {
     4 batches, 244 tokens in 32 completions, mean advantage -0.0072
     each mask alone; squared gradient norms by the last layer's weight
 
-    #  mask                  setting  rejected         touched         whole          norm²  least p  kept adv.
-    1  capo.curvature        1.4e-3*        48 19.67%       21 65.62%      1  3.12%  67.33%   39.58%    -0.0108
-    2  capo.curvature#2  given 0.001       153 62.70%       24 75.00%      8 25.00%  99.39%   73.20%    -0.0685
+    #  mask                  setting  rejected         touched         whole          norm²  least p   kept A
+    1  capo.curvature        1.4e-3*        48 19.67%       21 65.62%      1  3.12%  67.33%   39.58%  -0.0108
+    2  capo.curvature#2  given 0.001       153 62.70%       24 75.00%      8 25.00%  99.39%   73.20%  -0.0685
 
     overlap, %: tokens that both reject, of those that either does
            1   2

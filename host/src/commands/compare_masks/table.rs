@@ -44,7 +44,7 @@ type Cells = Vec<String>;
 
 fn rows(comparison: &Comparison) -> Vec<String> {
     let heads =
-        ["#", "mask", "setting", "rejected", "", "touched", "", "whole", "", "norm²", "least p", "kept adv.", "ms"];
+        ["#", "mask", "setting", "rejected", "", "touched", "", "whole", "", "norm²", "least p", "kept A", "ms"];
     let mut table: Vec<Cells> = vec![heads.map(str::to_owned).to_vec()];
     table.extend(comparison.masks.iter().zip(1..).map(|(mask, number)| row(mask, number)));
     if comparison.target.is_none() {

@@ -25,7 +25,7 @@ pub fn masks(comparison: &Comparison) -> String {
         ("whole", "Completions that lost every token, and their share of all."),
         ("norm²", &norm),
         ("least p", "Of the n rejected tokens, the share that is among the n least probable ones."),
-        ("kept adv.", "Mean advantage of the tokens that were kept."),
+        ("kept A", "Mean advantage of the tokens that were kept."),
         ("ms", "Time of the mask's calls per batch, all threads together."),
     ];
     let heads: String =
