@@ -124,6 +124,12 @@ class Batch:
         """Which optional inputs it holds, by the names of ``Mask.inputs``."""
         return frozenset(self._native.inputs)
 
+    @property
+    def copies(self) -> dict[str, int]:
+        """Which of the arrays that were given were copied, and how many bytes each took; the others are read where they lie."""
+        given = {name for name, value in self._fields.items() if value is not None}
+        return {name: copied for name, _, copied in self._native.slots() if copied and name in given}
+
     def replace(self, **changes: Any) -> "Batch":
         """Another batch with these arguments in place of its own."""
         return Batch(**{**self._fields, **changes})

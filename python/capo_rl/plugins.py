@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Iterable, Union
+from typing import Any, Iterable, Union
 
 from . import _native
 
@@ -24,6 +25,18 @@ class Plugins:
 
     def __init__(self, *paths: PathLike, allow_unsafe_path: bool = False) -> None:
         self._native = _native.Registry([os.fspath(path) for path in paths], allow_unsafe_path)
+
+    def lines(self, verbose: bool = False) -> list[str]:
+        """What is on offer, as lines for a person: what ``host plugins`` prints."""
+        return self._native.lines(verbose)
+
+    def pins(self) -> list[str]:
+        """A line per plugin: its file as ``LIB@sha256:HEX``, and what is in it."""
+        return self._native.pins()
+
+    def describe(self) -> dict[str, Any]:
+        """What is on offer: what ``host plugins --json`` prints; docs/distribution.md says what each field means."""
+        return json.loads(self._native.json())
 
 
 Source = Union[None, PathLike, Iterable[PathLike], Plugins]

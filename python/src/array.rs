@@ -42,6 +42,19 @@ impl<T> Array<T> {
     }
 }
 
+/// Where an array lies, and how many bytes were copied to bring it there.
+pub(crate) struct Slot {
+    pub(crate) address: usize,
+    pub(crate) copied: usize,
+}
+
+impl<T> Array<T> {
+    pub(crate) fn slot(&self) -> Slot {
+        let copied = !matches!(self, Self::Lent(lent) if !lent.fetched());
+        Slot { address: self.get().as_ptr() as usize, copied: if copied { size_of_val(self.get()) } else { 0 } }
+    }
+}
+
 /// `lent` as it is, where a slice of `T` can be made of it; elements are `T`'s bits, as the caller has made sure.
 fn lent_as<T>(lent: Lent) -> Result<Array<T>, Lent> {
     let aligned = lent.address().is_multiple_of(align_of::<T>());
@@ -180,6 +193,13 @@ impl<T> Large<T> {
         match self {
             Self::Host(..) => Place::Host,
             Self::Device(lent, ..) => lent.place(),
+        }
+    }
+
+    pub(crate) fn slot(&self) -> Slot {
+        match self {
+            Self::Host(values, _) => values.slot(),
+            Self::Device(lent, ..) => Slot { address: lent.address(), copied: 0 },
         }
     }
 

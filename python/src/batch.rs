@@ -4,11 +4,11 @@
 
 use std::path::PathBuf;
 
-use capo_loader::batch_file::{self, OPTIMIZERS};
+use capo_loader::batch_file;
 use capo_loader::{RecordedContext, sound};
 use capo_plugin::{
-    Batch as View, CompletionContext, ContextData, Dims, Inputs, LastLayer, Lending, OptimizerInfo, OptimizerKind,
-    OptimizerState, PromptContext, Tensor,
+    Batch as View, CompletionContext, ContextData, Dims, Inputs, Lending, OptimizerInfo, OptimizerKind, OptimizerState,
+    PromptContext,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -17,8 +17,9 @@ use pyo3::types::PyDict;
 use crate::array::{Array, Large};
 use crate::dlpack::Place;
 use crate::error::{failed, refused};
+use crate::export::{floats, to_fields};
 use crate::fields::{DENOMINATORS, Fields, REDUCTIONS};
-use crate::numpy;
+use crate::layer::Layer;
 
 /// What a batch says of an optimizer that it was not told of; components that read it are refused before.
 const NO_OPTIMIZER: OptimizerInfo = OptimizerInfo {
@@ -61,51 +62,6 @@ unsafe impl<T> Send for Unborrowed<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Unborrowed<T> {}
 
-struct Layer {
-    hidden: Large<f32>,
-    topk_ids: Large<u32>,
-    topk_logits: Large<f32>,
-    logsumexp: Large<f32>,
-    action_logits: Large<f32>,
-    vocab_size: usize,
-}
-
-impl Layer {
-    fn view(&self) -> LastLayer<'_> {
-        LastLayer::new(
-            self.hidden.tensor(),
-            self.topk_ids.tensor(),
-            self.topk_logits.tensor(),
-            self.logsumexp.tensor(),
-            self.action_logits.tensor(),
-            self.vocab_size,
-        )
-    }
-
-    fn read(fields: &Fields<'_, '_>, [b, t]: [i64; 2], stream: u64) -> PyResult<Self> {
-        let topk_ids = fields.large_ids("topk_ids", &[b, t, -1], stream)?;
-        let k = topk_ids.shape()[2];
-        Ok(Self {
-            hidden: fields.large("hidden", &[b, t, -1], stream)?,
-            topk_logits: fields.large("topk_logits", &[b, t, k], stream)?,
-            topk_ids,
-            logsumexp: fields.large("logsumexp", &[b, t], stream)?,
-            action_logits: fields.large("action_logits", &[b, t], stream)?,
-            vocab_size: fields.number("vocab_size", 0)?,
-        })
-    }
-
-    fn places(&self) -> [(&'static str, Place); 5] {
-        [
-            ("hidden", self.hidden.place()),
-            ("topk_ids", self.topk_ids.place()),
-            ("topk_logits", self.topk_logits.place()),
-            ("logsumexp", self.logsumexp.place()),
-            ("action_logits", self.action_logits.place()),
-        ]
-    }
-}
-
 #[pymethods]
 impl Batch {
     #[new]
@@ -123,6 +79,28 @@ impl Batch {
     #[getter]
     fn inputs(&self) -> Vec<&'static str> {
         input_names(self.held())
+    }
+
+    /// Address of every array, and how many bytes were copied to bring it there.
+    fn slots(&self) -> Vec<(&'static str, usize, usize)> {
+        let arrays = [
+            ("completion_mask", self.completion_mask.slot()),
+            ("truncated", self.truncated.slot()),
+            ("completion_ids", self.completion_ids.slot()),
+            ("rewards", self.rewards.slot()),
+            ("advantages", self.advantages.slot()),
+            ("logps", self.logps.slot()),
+        ];
+        let optional =
+            [("old_logps", &self.old_logps), ("ref_logps", &self.ref_logps), ("entropy", &self.entropy)].into_iter();
+        let optional = optional.filter_map(|(name, array)| Some((name, array.as_ref()?.slot())));
+        let losses = self.losses.iter().flat_map(|pair| ["losses", "dloss_dlogp"].into_iter().zip(pair));
+        let losses = losses.map(|(name, array)| (name, array.slot()));
+        let layer = self.last_layer.iter().flat_map(Layer::slots);
+        let state = self.optimizer_state.iter().flat_map(|state| STATE.into_iter().zip(state));
+        let state = state.map(|(name, array)| (name, array.slot()));
+        let all = arrays.into_iter().chain(optional).chain(losses).chain(layer).chain(state);
+        all.map(|(name, slot)| (name, slot.address, slot.copied)).collect()
     }
 
     /// Reads a batch file: its arguments by name, and the batch.
@@ -210,7 +188,7 @@ impl Batch {
             )));
         }
         if let Some([weight, moments @ ..]) = &self.optimizer_state {
-            for (name, moment) in ["exp_avg", "exp_avg_sq"].iter().zip(moments) {
+            for (name, moment) in STATE[1..].iter().zip(moments) {
                 if moment.shape() != weight.shape() {
                     let (have, want) = (moment.shape(), weight.shape());
                     return Err(PyValueError::new_err(format!(
@@ -225,8 +203,7 @@ impl Batch {
     /// The large arrays that there are, with where they lie.
     fn places(&self) -> Vec<(&'static str, Place)> {
         let layer = self.last_layer.iter().flat_map(Layer::places);
-        let state =
-            self.optimizer_state.iter().flat_map(|state| ["weight", "exp_avg", "exp_avg_sq"].into_iter().zip(state));
+        let state = self.optimizer_state.iter().flat_map(|state| STATE.into_iter().zip(state));
         layer.chain(state.map(|(name, values)| (name, values.place()))).collect()
     }
 
@@ -300,6 +277,9 @@ impl Batch {
     }
 }
 
+/// Names of the optimizer's state.
+const STATE: [&str; 3] = ["weight", "exp_avg", "exp_avg_sq"];
+
 /// The optional inputs: name, and the arguments that bring them.
 const INPUTS: [(Inputs, &str, &str); 6] = [
     (Inputs::OLD_LOGPS, "OLD_LOGPS", "`old_logps`"),
@@ -348,81 +328,4 @@ fn sampled(fields: &Fields<'_, '_>, dims: Dims) -> PyResult<Option<RecordedConte
     });
     let data = ContextData::new(dims.tokens as usize, prompts, completions);
     Ok(Some(RecordedContext { data, age: fields.number("age", 0)? }))
-}
-
-fn floats<'py>(py: Python<'py>, dims: Dims, values: &[f32]) -> PyResult<Bound<'py, PyAny>> {
-    numpy::array(py, &[dims.completions as usize, dims.tokens as usize], values)
-}
-
-/// A batch in host memory as the arguments that make it.
-fn to_fields<'py>(py: Python<'py>, view: &View<'_>) -> PyResult<Bound<'py, PyDict>> {
-    let (fields, dims) = (PyDict::new(py), view.dims);
-    let (b, t) = (dims.completions as usize, dims.tokens as usize);
-    fields.set_item("completion_ids", numpy::array(py, &[b, t], view.completion_ids)?)?;
-    fields.set_item("completion_mask", numpy::array(py, &[b, t], view.completion_mask)?)?;
-    fields.set_item("truncated", numpy::array(py, &[b], view.truncated)?)?;
-    fields.set_item("rewards", numpy::array(py, &[b], view.rewards)?)?;
-    let per_token = [
-        ("logps", Some(view.logps)),
-        ("advantages", Some(view.advantages)),
-        ("losses", view.losses),
-        ("dloss_dlogp", view.dloss_dlogp),
-        ("old_logps", view.old_logps),
-        ("ref_logps", view.ref_logps),
-        ("entropy", view.entropy),
-    ];
-    for (name, values) in per_token {
-        if let Some(values) = values {
-            fields.set_item(name, floats(py, dims, values)?)?;
-        }
-    }
-    let large = |name: &str, tensor: &Tensor<'_>| {
-        let shape: Vec<usize> = tensor.shape().iter().map(|&extent| extent as usize).collect();
-        let refused = |error: capo_plugin::PluginError| failed(&error.into());
-        let array = match tensor.as_u32() {
-            Ok(ids) => numpy::array(py, &shape, ids)?,
-            Err(_) => numpy::array(py, &shape, tensor.as_f32().map_err(refused)?)?,
-        };
-        fields.set_item(name, array)
-    };
-    if let Some(last) = &view.last_layer {
-        large("hidden", &last.hidden)?;
-        large("topk_ids", &last.topk_ids)?;
-        large("topk_logits", &last.topk_logits)?;
-        large("logsumexp", &last.logsumexp)?;
-        large("action_logits", &last.action_logits)?;
-        fields.set_item("vocab_size", last.vocab_size)?;
-    }
-    if let Some(state) = &view.optimizer_state {
-        large("weight", &state.weight)?;
-        large("exp_avg", &state.exp_avg)?;
-        large("exp_avg_sq", &state.exp_avg_sq)?;
-    }
-    fields.set_item("group_size", dims.group_size)?;
-    fields.set_item("step", view.step)?;
-    fields.set_item("max_steps", view.max_steps)?;
-    fields.set_item("iteration", view.iteration)?;
-    fields.set_item("seed", view.seed)?;
-    fields.set_item("sampling_temperature", view.sampling_temperature)?;
-    fields.set_item("sampling_top_k", view.sampling_top_k)?;
-    fields.set_item("sampling_top_p", view.sampling_top_p)?;
-    fields.set_item("loss_temperature", view.loss_temperature)?;
-    fields.set_item("max_completion_length", view.max_completion_length)?;
-    fields.set_item("reduction", REDUCTIONS.iter().find(|(_, r)| *r == view.reduction).map(|(name, _)| *name))?;
-    fields.set_item("denominator", DENOMINATORS.iter().find(|(_, d)| *d == view.denominator).map(|(name, _)| *name))?;
-    fields.set_item("optimizer", optimizer(py, &view.optimizer)?)?;
-    Ok(fields)
-}
-
-fn optimizer<'py>(py: Python<'py>, info: &OptimizerInfo) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("kind", OPTIMIZERS.iter().find(|(_, kind)| *kind == info.kind).map(|(name, _)| *name))?;
-    dict.set_item("learning_rate", info.learning_rate)?;
-    dict.set_item("beta1", info.beta1)?;
-    dict.set_item("beta2", info.beta2)?;
-    dict.set_item("eps", info.eps)?;
-    dict.set_item("weight_decay", info.weight_decay)?;
-    dict.set_item("max_grad_norm", info.max_grad_norm)?;
-    dict.set_item("steps_taken", info.steps_taken)?;
-    Ok(dict)
 }

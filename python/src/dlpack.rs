@@ -72,6 +72,8 @@ pub(crate) struct Lent {
     shape: Vec<i64>,
     /// In elements; none where the elements lie one behind another in the order of the shape.
     strides: Option<Vec<i64>>,
+    /// Whether it was brought here from a device.
+    fetched: bool,
 }
 
 impl Lent {
@@ -103,12 +105,14 @@ impl Lent {
         // torch's and cupy's own ways; what else there is follows the standard.
         for method in ["cpu", "get"] {
             if object.hasattr(method)? {
-                return Self::new(name, &object.call_method0(method)?, 0);
+                let fetched = Self::new(name, &object.call_method0(method)?, 0)?;
+                return Ok(Self { fetched: true, ..fetched });
             }
         }
         let arguments = PyDict::new(object.py());
         arguments.set_item("dl_device", (CPU, 0))?;
-        Self::of(name, &capsule(name, object, &arguments)?, Place::Host)
+        let fetched = Self::of(name, &capsule(name, object, &arguments)?, Place::Host)?;
+        Ok(Self { fetched: true, ..fetched })
     }
 
     fn of(name: &str, object: &Bound<'_, PyAny>, place: Place) -> PyResult<Self> {
@@ -140,7 +144,15 @@ impl Lent {
         };
         let strides = strides.filter(|strides| !is_compact(&shape, strides));
         let address = tensor.data as usize + tensor.byte_offset as usize;
-        Ok(Self { _capsule: object.clone().unbind(), address, place, dtype: tensor.dtype, shape, strides })
+        Ok(Self {
+            _capsule: object.clone().unbind(),
+            address,
+            place,
+            dtype: tensor.dtype,
+            shape,
+            strides,
+            fetched: false,
+        })
     }
 
     pub(crate) fn address(&self) -> usize {
@@ -162,6 +174,11 @@ impl Lent {
     /// In elements; none where the elements lie one behind another in the order of the shape.
     pub(crate) fn strides(&self) -> Option<&[i64]> {
         self.strides.as_deref()
+    }
+
+    /// Whether it was brought here from a device.
+    pub(crate) fn fetched(&self) -> bool {
+        self.fetched
     }
 
     /// Number of elements.

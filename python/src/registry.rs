@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, ensure};
+use capo_loader::listing;
 use capo_loader::registry;
+use capo_loader::terminal::escape;
 use capo_loader::trust::Trust;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{ComponentConfig, find};
@@ -31,6 +33,21 @@ impl Registry {
     fn new(py: Python<'_>, names: Vec<PathBuf>, unsafe_path: bool) -> PyResult<Self> {
         let trust = Trust { unsafe_path, known: None };
         py.detach(|| open(names, &trust)).map(Self).map_err(|error| failed(&error))
+    }
+
+    /// What is on offer, as lines for a person.
+    fn lines(&self, verbose: bool) -> Vec<String> {
+        listing::lines(self.registry(), verbose).iter().map(|line| escape(line).into_owned()).collect()
+    }
+
+    /// A line per plugin: its file with its hash.
+    fn pins(&self) -> Vec<String> {
+        listing::pins(self.registry()).iter().map(|line| escape(line).into_owned()).collect()
+    }
+
+    /// What is on offer, as JSON.
+    fn json(&self) -> String {
+        escape(&listing::json(self.registry(), "capo_rl", env!("CARGO_PKG_VERSION")).to_string()).into_owned()
     }
 
     /// A component of the point `point`, by its id, with its keys as JSON.
