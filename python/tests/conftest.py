@@ -26,16 +26,24 @@ def batches(case: str) -> list[Path]:
     return sorted((REPLAY / case).glob("batch-*.safetensors"))
 
 
-def tensors(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a safetensors file."""
+def header(path: Path) -> tuple[dict, bytes]:
+    """What a safetensors file says of its tensors, and their bytes."""
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
-    found = {}
-    for name, tensor in json.loads(data[8:start]).items():
-        if name != "__metadata__":
-            first, last = tensor["data_offsets"]
-            found[name] = np.frombuffer(data[start + first : start + last], DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
-    return found
+    return json.loads(data[8:start]), data[start:]
+
+
+def metadata(path: Path) -> dict[str, str]:
+    """The strings of a safetensors file."""
+    return header(path)[0]["__metadata__"]
+
+
+def tensors(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a safetensors file."""
+    said, data = header(path)
+    said.pop("__metadata__", None)
+    values = {name: data[slice(*tensor["data_offsets"])] for name, tensor in said.items()}
+    return {name: np.frombuffer(values[name], DTYPES[one["dtype"]]).reshape(one["shape"]) for name, one in said.items()}
 
 
 def table(case: str) -> dict:

@@ -66,7 +66,7 @@ def test_what_masks_before_left_stays_dropped():
 
 
 def test_a_weight_weighs():
-    weight = capo_rl.Weight("capo.curvature-weight", optimizer="sgd", fisher_threshold=1e-4, hessian_threshold=1e-3)
+    weight = capo_rl.Weight("capo.curvature-weight", optimizer="sgd", fisher_threshold=1e-4)
     batch = small(**layer())
     weights, records = weight(batch)
     assert weights.dtype == np.float32 and weights.shape == (2, 3) and weights[1, 2] == 0
@@ -169,7 +169,8 @@ def test_python_goes_on_while_a_mask_works(third_party, tmp_path):
 
 def test_the_command_line(tmp_path):
     def run(*arguments, **settings):
-        return subprocess.run([sys.executable, "-m", "capo_rl", *map(str, arguments)], capture_output=True, text=True, **settings)
+        command = [sys.executable, "-m", "capo_rl", *map(str, arguments)]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, **settings)
 
     listed = run("plugins", "--plugin", "libcapo.so")
     assert listed.returncode == 0 and "capo.curvature" in listed.stdout and "recipe" in listed.stdout
@@ -183,10 +184,11 @@ def test_the_command_line(tmp_path):
     assert unchecked.returncode == 2 and "no `host` of capo was found on `PATH`" in unchecked.stderr
 
 
-def test_check_runs_host(host):
+def test_check_runs_host(host, tmp_path):
     path = f"{host.parent}{os.pathsep}{os.environ['PATH']}"
     checked = subprocess.run(
         [sys.executable, "-m", "capo_rl", "check", "--list"],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         env={**os.environ, "PATH": path},
