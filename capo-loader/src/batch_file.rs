@@ -31,7 +31,8 @@ struct Optimizer {
     steps_taken: u64,
 }
 
-const OPTIMIZERS: [(&str, OptimizerKind); 4] = [
+/// What files and settings call the update rules.
+pub const OPTIMIZERS: [(&str, OptimizerKind); 4] = [
     ("sgd", OptimizerKind::SGD),
     ("adam", OptimizerKind::ADAM),
     ("adamw", OptimizerKind::ADAMW),

@@ -4,13 +4,29 @@ use std::env;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 
 use crate::terminal::warn;
 
-/// Where to look for a plugin, in this order: as given, `./`, each folder of `$CAPO_PLUGIN_PATH`, beside the executable, where
-/// plugins are installed.
+/// The folder of the plugins that came with this program, where it is no executable that they lie beside.
+static CARRIED: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says where the plugins that came with this program lie, for one that is loaded by another, as a Python module is. The first folder
+/// that is named counts.
+pub fn carried_in(folder: PathBuf) {
+    CARRIED.get_or_init(|| folder);
+}
+
+/// The libraries in that folder, by name; none where none was named. None of them is opened.
+#[must_use]
+pub fn carried() -> Vec<PathBuf> {
+    CARRIED.get().map(|folder| libraries(folder)).unwrap_or_default()
+}
+
+/// Where to look for a plugin, in this order: as given, `./`, each folder of `$CAPO_PLUGIN_PATH`, beside the executable, in the folder
+/// of those that came with the program, where plugins are installed.
 ///
 /// What the user names goes first. What is installed goes last, so that it never takes the place of a plugin that came with the
 /// executable.
@@ -21,7 +37,8 @@ fn candidates(name: &Path) -> Vec<PathBuf> {
         return vec![name.to_owned()];
     }
     let beside = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
-    let folders = std::iter::once(PathBuf::from(".")).chain(listed_folders()).chain(beside).chain(data_folder());
+    let came_along = beside.into_iter().chain(CARRIED.get().cloned());
+    let folders = std::iter::once(PathBuf::from(".")).chain(listed_folders()).chain(came_along).chain(data_folder());
     folders.map(|folder| folder.join(name)).collect()
 }
 

@@ -3,9 +3,11 @@
 use capo_plugin::{Extension, Lending, Sink};
 
 /// A sink that lends a rollout's context as well.
-pub(crate) struct Lender<'a> {
-    pub(crate) sink: &'a mut dyn Sink,
-    pub(crate) context: Option<Lending<'a>>,
+pub struct Lender<'a> {
+    /// Where reports go.
+    pub sink: &'a mut dyn Sink,
+    /// What is lent, where it is known.
+    pub context: Option<Lending<'a>>,
 }
 
 impl Sink for Lender<'_> {

@@ -1,9 +1,10 @@
 //! A batch that owns its arrays, as one read from a file does.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::Result;
 use capo_plugin::{Batch, LastLayer, OptimizerState, Tensor};
 
 use crate::context::{PROMPT_IDS, RecordedContext, TOP_IDS};
+use crate::sound;
 
 /// The batch of one optimizer step, in host memory.
 #[derive(Debug, Clone)]
@@ -95,66 +96,10 @@ impl RecordedBatch {
 
     /// Refuses what no run records: scalars out of range, ids outside the vocabulary, parts that do not fit together.
     pub(crate) fn check(&self) -> Result<()> {
-        let Batch { dims, max_completion_length, .. } = self.scalars;
-        ensure!(
-            max_completion_length as u64 >= dims.tokens,
-            "`max_completion_length` is {max_completion_length}, but completions have up to {} tokens",
-            dims.tokens
-        );
-        self.check_scalars()?;
-        let Some(last) = &self.last_layer else { return Ok(()) };
-        let (vocab, width, k) = (last.vocab_size, last.hidden_shape[2], last.topk_shape[2]);
-        ensure!(vocab > 0 && u32::try_from(vocab).is_ok(), "`vocab_size` is {vocab} (token ids have 32 bits)");
-        ensure!(k as u64 <= vocab as u64, "`topk_ids` has {k} ids per token, `vocab_size` is {vocab}");
-        let context = self.context.as_ref();
+        let (dims, context) = (self.scalars.dims, self.context.as_ref());
         let prompt_ids = context.map_or_else(Vec::new, |context| context.prompt_ids(dims));
         let top_ids = context.map_or_else(Vec::new, |context| context.top_ids(dims));
-        let ids = [
-            ("completion_ids", &self.completion_ids),
-            ("topk_ids", &last.topk_ids),
-            (PROMPT_IDS, &prompt_ids),
-            (TOP_IDS, &top_ids),
-        ];
-        for (name, ids) in ids {
-            if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
-                bail!("`{name}` holds {id}, `vocab_size` is {vocab}");
-            }
-        }
-        if let Some(state) = &self.optimizer_state {
-            let expected = [vocab as i64, width];
-            ensure!(state.shape == expected, "`weight` has shape {:?}, expected {expected:?}", state.shape);
-        }
-        Ok(())
-    }
-
-    fn check_scalars(&self) -> Result<()> {
-        let batch = &self.scalars;
-        let positive = [
-            ("sampling_temperature", f64::from(batch.sampling_temperature), f64::MAX),
-            ("loss_temperature", f64::from(batch.loss_temperature), f64::MAX),
-            ("sampling_top_p", f64::from(batch.sampling_top_p), 1.0),
-        ];
-        for (name, value, high) in positive {
-            let limit = if high == 1.0 { "at most 1" } else { "finite" };
-            ensure!(value > 0.0 && value <= high, "`{name}` is {value} (it must be above 0 and {limit})");
-        }
-        let optimizer = &batch.optimizer;
-        let from_zero = [
-            ("learning_rate", optimizer.learning_rate, f64::MAX),
-            ("beta1", optimizer.beta1, 1.0 - f64::EPSILON),
-            ("beta2", optimizer.beta2, 1.0 - f64::EPSILON),
-            ("eps", optimizer.eps, f64::MAX),
-            ("weight_decay", optimizer.weight_decay, f64::MAX),
-            ("max_grad_norm", optimizer.max_grad_norm, f64::MAX),
-        ];
-        for (name, value, high) in from_zero {
-            let limit = if high < 1.0 { "less than 1" } else { "finite" };
-            ensure!(
-                value >= 0.0 && value <= high,
-                "`{name}` of its optimizer is {value} (it must be 0 or more and {limit})"
-            );
-        }
-        Ok(())
+        sound::check(&self.view(), &[(PROMPT_IDS, &prompt_ids), (TOP_IDS, &top_ids)])
     }
 
     /// Number of completion tokens.
@@ -256,7 +201,10 @@ mod tests {
             refused(|batch| batch.scalars.optimizer.learning_rate = f64::INFINITY),
             refused(|batch| last(batch).vocab_size = 0),
             refused(|batch| last(batch).vocab_size = 1 << 40),
-            refused(|batch| last(batch).topk_shape[2] = 4),
+            refused(|batch| {
+                let last = last(batch);
+                (last.topk_ids, last.topk_logits, last.topk_shape[2]) = (vec![2; 4], vec![0.5; 4], 4);
+            }),
             refused(|batch| last(batch).topk_ids[0] = 3),
             refused(|batch| batch.completion_ids[0] = u32::MAX),
             refused(|batch| {

@@ -241,8 +241,8 @@ impl Registry {
     /// When an id is unknown or at the wrong point, or a component refuses its table.
     pub fn build(&self, choice: Choice<'_>, watchdog: &Watchdog) -> Result<Components> {
         Ok(Components {
-            advantage: self.one(Point::Advantage, choice.advantage, watchdog, Image::advantage)?,
-            objective: self.one(Point::Objective, choice.objective, watchdog, Image::objective)?,
+            advantage: self.advantage(choice.advantage, watchdog)?,
+            objective: self.objective(choice.objective, watchdog)?,
             masks: self.masks(choice.masks, watchdog)?,
             weights: self.weights(choice.weights, watchdog)?,
             step_controls: self.list(Point::StepControl, choice.step_controls, watchdog, |image, id, json, name| {
@@ -267,6 +267,24 @@ impl Registry {
     /// As [`Registry::build`].
     pub fn weights(&self, configs: &[ComponentConfig], watchdog: &Watchdog) -> Result<Vec<Weight>> {
         self.list(Point::Weight, configs, watchdog, |image, id, json, name| Ok(image.weight(id, json)?.renamed(name)))
+    }
+
+    /// Builds one advantage estimator.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::build`].
+    pub fn advantage(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<Advantage> {
+        self.one(Point::Advantage, config, watchdog, Image::advantage)
+    }
+
+    /// Builds one objective.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::build`].
+    pub fn objective(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<ObjectiveFn> {
+        self.one(Point::Objective, config, watchdog, Image::objective)
     }
 
     /// Builds one reward.

@@ -55,7 +55,31 @@ impl Sink for Collector<'_> {
     }
 }
 
-/// Runs masks and weights over the batch files in order, with their state, and writes one file per batch, named like it, to `out`.
+/// One batch of a replay. Its text is a line for a person.
+pub struct Replayed<'a> {
+    /// Its file.
+    pub path: &'a Path,
+    /// Where the result was written, if it was.
+    pub target: Option<&'a Path>,
+    /// What was recorded.
+    pub batch: &'a RecordedBatch,
+    /// What masks and weights did.
+    pub outcome: Outcome,
+}
+
+impl std::fmt::Display for Replayed<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (tokens, kept) = (self.batch.completion_tokens(), self.outcome.keep.iter().map(|&keep| u64::from(keep)));
+        let rejected = tokens - kept.sum::<u64>();
+        let rate = 100.0 * rejected as f64 / tokens.max(1) as f64;
+        let mean = self.outcome.weights.as_deref().map_or_else(String::new, |weights| mean_weight(weights, tokens));
+        let (step, file) = (self.batch.scalars.step, self.target.unwrap_or(self.path).display());
+        write!(f, "step {step:>4}  rejected {rejected} of {tokens} ({rate:.2}%){mean}  {file}")
+    }
+}
+
+/// Runs masks and weights over the batch files in order, with their state, and tells `each` what became of every one. With `out`, a
+/// file per batch, named like it, is written there.
 ///
 /// Advantages and losses are those that the files hold. With a device, they find the large arrays in its memory.
 ///
@@ -68,32 +92,30 @@ pub fn replay(
     watchdog: &Watchdog,
     batches: &[PathBuf],
     device: Option<&Device>,
-    out: &Path,
-    say: &dyn Fn(&str),
+    out: Option<&Path>,
+    each: &mut dyn FnMut(Replayed<'_>),
 ) -> Result<()> {
     check_any(deciders)?;
-    let targets = batches.iter().map(|path| target(path, out)).collect::<Result<Vec<_>>>()?;
-    if let Some(twice) = (1..targets.len()).find(|&i| targets[..i].contains(&targets[i])) {
-        bail!("two batch files would be written to `{}` (give each its own name)", targets[twice].display());
+    let targets = match out {
+        Some(out) => batches.iter().map(|path| target(path, out).map(Some)).collect::<Result<Vec<_>>>()?,
+        None => vec![None; batches.len()],
+    };
+    if let Some(Some(twice)) = (1..targets.len()).find(|&i| targets[..i].contains(&targets[i])).map(|i| &targets[i]) {
+        bail!("two batch files would be written to `{}` (give each its own name)", twice.display());
     }
     let mut warned = BTreeSet::new();
-    for (path, target) in batches.iter().zip(targets) {
+    for (path, target) in batches.iter().zip(&targets) {
         let batch = batch_file::read(path)?;
         let mut sink = Collector { outcome: Outcome::default(), warned: &mut warned, watchdog };
         let (keep, weighed) = replay_step(deciders, &mut sink, path, device, &batch)?;
-        let (tokens, rejected) = (batch.completion_tokens(), batch.completion_tokens() - keep.tokens);
-        let rate = 100.0 * rejected as f64 / tokens.max(1) as f64;
         let weights = (!deciders.weights.is_empty()).then_some(weighed.weights);
-        let mean = weights.as_deref().map_or_else(String::new, |weights| mean_weight(weights, tokens));
         let outcome = Outcome { keep: keep.keep, weights, ..sink.outcome };
-        // Not before there is something to write: a file that is no batch leaves nothing.
-        std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
-        batch_file::write_outcome(&target, batch.scalars.dims, &outcome)?;
-        say(&format!(
-            "step {:>4}  rejected {rejected} of {tokens} ({rate:.2}%){mean}  {}",
-            batch.scalars.step,
-            target.display()
-        ));
+        if let (Some(target), Some(out)) = (target, out) {
+            // Not before there is something to write: a file that is no batch leaves nothing.
+            std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
+            batch_file::write_outcome(target, batch.scalars.dims, &outcome)?;
+        }
+        each(Replayed { path, target: target.as_deref(), batch: &batch, outcome });
     }
     Ok(())
 }

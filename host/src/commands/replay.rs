@@ -1,7 +1,7 @@
 //! `host replay`.
 
 use anyhow::Result;
-use capo_loader::replay::replay;
+use capo_loader::replay::{Replayed, replay};
 use capo_loader::upload;
 use capo_loader::watchdog::Watchdog;
 
@@ -32,7 +32,8 @@ pub(super) fn run(args: &ReplayArgs) -> Result<()> {
         let chosen = chosen(None)?;
         let watchdog = Watchdog::start(0, chosen.names());
         let mut deciders = chosen.build(&registry, &watchdog)?;
-        replay(&mut deciders, &watchdog, &args.batches, device.as_ref(), out, &say)?;
+        let mut tell = |replayed: Replayed<'_>| say(&replayed.to_string());
+        replay(&mut deciders, &watchdog, &args.batches, device.as_ref(), Some(out), &mut tell)?;
     }
     Sweep::open(&registry, &chosen, &args.batches, device.as_ref(), &ranges)?.run(&ranges, target.as_ref(), &say)
 }

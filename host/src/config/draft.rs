@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use capo_loader::{ComponentConfig, files};
+use capo_loader::{ComponentConfig, files, tables};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
@@ -63,12 +63,12 @@ impl Draft {
             Some(path) => {
                 let origin = format!("`{}`", path.display());
                 let text = files::text(path).with_context(|| format!("config {origin} cannot be read"))?;
-                (parse_table(&text, &origin)?, origin)
+                (tables::parse(&text, &origin)?, origin)
             }
         };
-        let mut table = if path.is_none() { parse_table(default, DEFAULT)? } else { Table::new() };
+        let mut table = if path.is_none() { tables::parse(default, DEFAULT)? } else { Table::new() };
         if path.is_some() && holds_components_alone(&file) {
-            table = parse_table(default, DEFAULT)?;
+            table = tables::parse(default, DEFAULT)?;
             origin = format!("{origin} over {DEFAULT}");
         }
         let tables = file.iter().filter_map(|(name, value)| Some((name, value.as_table()?)));
@@ -231,16 +231,11 @@ impl Draft {
     }
 
     fn list(&self, name: &str) -> Result<Vec<Value>> {
-        match self.table.get(name) {
-            None => Ok(Vec::new()),
-            Some(Value::Array(values)) => Ok(values.clone()),
-            Some(_) => bail!("`[{name}]` in {} is one table (write `[[{name}]]`: there can be several)", self.origin),
-        }
+        tables::list(&self.table, name, &self.origin)
     }
 
     fn components(&self, section: &str) -> Result<Vec<ComponentConfig>> {
-        let component = |value| to_component(&format!("[[{section}]]"), value, &self.origin);
-        self.list(section)?.into_iter().map(component).collect()
+        tables::components(&self.table, section, &self.origin)
     }
 
     fn component(&self, section: &str) -> Result<ComponentConfig> {
@@ -249,7 +244,7 @@ impl Draft {
                 "`[{section}]` is missing from {}, and no recipe fills it in (name a component with `use = \"...\"`, or take a whole recipe with `recipe = \"grpo\"`)",
                 self.origin
             ),
-            Some(value) => to_component(&format!("[{section}]"), value.clone(), &self.origin),
+            Some(value) => tables::component(&format!("[{section}]"), value.clone(), &self.origin),
         }
     }
 }
@@ -293,15 +288,8 @@ pub(super) fn read_section<T: DeserializeOwned>(name: &str, value: Value, origin
     })
 }
 
-pub(super) fn parse_table(text: &str, origin: &str) -> Result<Table> {
-    text.parse().map_err(|error: toml::de::Error| {
-        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-        anyhow::anyhow!("{origin} is not TOML: line {line}: {}", error.message())
-    })
-}
-
 pub(super) fn to_reward(value: Value, origin: &str) -> Result<RewardConfig> {
-    let ComponentConfig { id, mut table } = to_component("[[reward]]", value, origin)?;
+    let ComponentConfig { id, mut table } = tables::component("[[reward]]", value, origin)?;
     let weight = match table.remove("weight") {
         None => 1.0,
         Some(Value::Float(weight)) => weight,
@@ -309,17 +297,4 @@ pub(super) fn to_reward(value: Value, origin: &str) -> Result<RewardConfig> {
         Some(other) => bail!("`weight` of reward `{id}` in {} is {other} (give a number)", origin),
     };
     Ok(RewardConfig { id, weight, table })
-}
-
-fn to_component(section: &str, value: Value, origin: &str) -> Result<ComponentConfig> {
-    let Value::Table(mut table) = value else { bail!("`{section}` in {} is not a table", origin) };
-    match table.remove("use") {
-        Some(Value::String(id)) => Ok(ComponentConfig { id, table }),
-        Some(other) => {
-            bail!("`use` of `{section}` in {} is {other} (give a component's id as a string)", origin)
-        }
-        None => {
-            bail!("`{section}` in {} has no `use` (give a component's id; `host plugins` lists them)", origin)
-        }
-    }
 }

@@ -2,9 +2,10 @@
 
 use anyhow::{Result, bail};
 use capo_loader::registry::Registry;
+use capo_loader::tables;
 use toml::{Table, Value};
 
-use super::draft::{COMPONENT_SECTIONS, parse_table, read_section, to_reward};
+use super::draft::{COMPONENT_SECTIONS, read_section, to_reward};
 use super::{Config, Draft, RolloutConfig, TrainConfig};
 use crate::builtin::DEFAULT_RECIPE;
 
@@ -56,7 +57,7 @@ impl Draft {
         let origin = format!("recipe `{name}`");
         let defaults: &[&str] = if with_settings { &DEFAULT_SECTIONS } else { &[] };
         let (mut components, mut settings) = (Vec::new(), Vec::new());
-        for (section, value) in parse_table(text, &origin)? {
+        for (section, value) in tables::parse(text, &origin)? {
             if COMPONENT_SECTIONS.contains(&section.as_str()) {
                 if !self.table.contains_key(&section) {
                     components.push(section.clone());

@@ -3,7 +3,7 @@
 use capo_plugin::Inputs;
 
 /// The inputs by the names that the fields of a batch have.
-pub(super) fn input_names(inputs: Inputs) -> Vec<&'static str> {
+pub(crate) fn input_names(inputs: Inputs) -> Vec<&'static str> {
     let named = [
         (Inputs::OLD_LOGPS, "old_logps"),
         (Inputs::REF_LOGPS, "ref_logps"),

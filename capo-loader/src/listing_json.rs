@@ -1,23 +1,24 @@
-//! `host plugins --json`; docs/distribution.md says what each field means.
+//! What a registry offers as JSON; docs/distribution.md says what each field means.
 
 use std::path::Path;
 
-use capo_loader::find;
-use capo_loader::offer::{Offer, OfferedRecipe, Origin};
-use capo_loader::registry::Registry;
 use capo_plugin::abi_keys::KeyInfo;
 use capo_plugin::abi_sweep::SweepRange;
 use serde_json::{Value, json};
 
-use super::input_names::input_names;
+use crate::find;
+use crate::input_names::input_names;
+use crate::offer::{Offer, OfferedRecipe, Origin};
+use crate::registry::Registry;
 
-/// All that `host plugins` lists, and the libraries that are installed.
-pub(super) fn listing(registry: &Registry) -> Value {
+/// All that [`lines`](super::listing::lines) says, and the libraries that are installed. `program`, of `version`, is who asks.
+#[must_use]
+pub fn json(registry: &Registry, program: &str, version: &str) -> Value {
     let plugins = registry.plugins().into_iter().map(
         |plugin| json!({ "path": plugin.path.to_string_lossy(), "sha256": plugin.sha256, "packages": plugin.packages }),
     );
     json!({
-        "host": env!("CARGO_PKG_VERSION"),
+        program: version,
         "plugins": plugins.collect::<Vec<_>>(),
         "components": registry.offers().into_iter().map(|offer| component(registry, offer)).collect::<Vec<_>>(),
         "recipes": registry.recipes().into_iter().map(|offered| recipe(registry, offered)).collect::<Vec<_>>(),

@@ -1,0 +1,86 @@
+//! All that a registry offers, as lines for a person; for programs it is in [`json`].
+
+use capo_plugin::abi_keys::KeyInfo;
+use capo_plugin::abi_sweep::SweepRange;
+use capo_plugin::{Inputs, Point};
+
+use crate::input_names::input_names;
+use crate::offer::Offer;
+use crate::registry::Registry;
+use crate::trust::PIN;
+
+pub use crate::listing_json::json;
+
+/// Where the second column begins.
+const INDENT: usize = 27;
+
+/// Components and recipes; with `verbose`, a line per key, what components ask for and the text of recipes.
+#[must_use]
+pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
+    let (mut lines, mut point) = (Vec::new(), None);
+    for offer in registry.offers() {
+        if point.replace(offer.point) != Some(offer.point) {
+            let gap = if offer.point == Point::ALL[0] { "" } else { "\n" };
+            lines.push(format!("{gap}{}", offer.point.name()));
+        }
+        lines.push(format!("  {:<24} {}", offer.id, offer.about));
+        let detail = if verbose { in_full(registry, offer) } else { vec![in_one_line(offer)] };
+        lines.extend(detail.into_iter().map(|line| format!("{:INDENT$}{line}", "")));
+        lines.push(format!("{:INDENT$}from {}, {}", "", offer.package, offer.origin));
+    }
+    lines.push("\nrecipe".to_owned());
+    for recipe in registry.recipes() {
+        lines.push(format!("  {:<24} {} ({})", recipe.name, recipe.about, recipe.origin));
+        if verbose {
+            let text = recipe.toml.trim().lines();
+            lines.extend(text.map(|line| format!("{:INDENT$}{line}", "").trim_end().to_owned()));
+        }
+    }
+    lines
+}
+
+/// A line per plugin that was loaded: its file with its hash, as a pin.
+#[must_use]
+pub fn pins(registry: &Registry) -> Vec<String> {
+    let plugins = registry.plugins().into_iter();
+    plugins
+        .map(|plugin| format!("{}{PIN}{}  {}", plugin.path.display(), plugin.sha256, plugin.packages.join(", ")))
+        .collect()
+}
+
+/// The names of a component's keys.
+fn in_one_line(offer: &Offer) -> String {
+    if offer.keys.is_empty() { "no keys".to_owned() } else { format!("keys: {}", offer.keys.join(", ")) }
+}
+
+/// What a component asks the trainer for, and a line per key.
+fn in_full(registry: &Registry, offer: &Offer) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(inputs) = registry.inputs(offer).filter(|inputs| *inputs != Inputs::NONE) {
+        lines.push(format!("asks for {}", input_names(inputs).join(", ")));
+    }
+    lines.push(if offer.keys.is_empty() { "no keys" } else { "keys:" }.to_owned());
+    lines.extend(key_lines(&registry.key_docs(offer), &registry.sweeps(offer), &offer.keys));
+    lines
+}
+
+/// A line per key, with its default, what it means and between which values to search, where its author says so.
+fn key_lines(docs: &[KeyInfo], sweeps: &[SweepRange], keys: &[String]) -> Vec<String> {
+    let range = |key: &String| {
+        let range = sweeps.iter().find(|range| range.key.as_str() == key)?;
+        let end = |end: f64| if range.whole { format!("{end}") } else { format!("{end:?}") };
+        Some(format!("; search {}..{}", end(range.low), end(range.high)))
+    };
+    let line = |key: &String| match docs.iter().find(|doc| doc.name.as_str() == key) {
+        None => format!("  {key}"),
+        Some(doc) => {
+            let default = match doc.default() {
+                None => " (required)".to_owned(),
+                Some("null") => String::new(),
+                Some(value) => format!(" = {value}"),
+            };
+            format!("  {key}{default}  # {}{}", doc.about, range(key).unwrap_or_default())
+        }
+    };
+    keys.iter().map(line).collect()
+}

@@ -1,0 +1,69 @@
+//! Whether a batch is one that a run could have: scalars within their ranges, ids of the vocabulary, parts that fit together.
+
+use anyhow::{Result, bail, ensure};
+use capo_plugin::{Batch, DeviceKind, Tensor};
+
+/// Refuses what no run has. `context` are token ids of the rollout's context, with what they are called; ids that lie on a device are not
+/// looked at.
+///
+/// # Errors
+///
+/// What is wrong, with its value and its limit.
+pub fn check(batch: &Batch<'_>, context: &[(&str, &[u32])]) -> Result<()> {
+    let &Batch { dims, max_completion_length, .. } = batch;
+    ensure!(
+        max_completion_length as u64 >= dims.tokens,
+        "`max_completion_length` is {max_completion_length}, but completions have up to {} tokens",
+        dims.tokens
+    );
+    check_scalars(batch)?;
+    let Some(last) = &batch.last_layer else { return Ok(()) };
+    let vocab = last.vocab_size;
+    let extent = |tensor: &Tensor<'_>| tensor.shape().last().copied().unwrap_or_default();
+    let (width, k) = (extent(&last.hidden), extent(&last.topk_ids));
+    ensure!(vocab > 0 && u32::try_from(vocab).is_ok(), "`vocab_size` is {vocab} (token ids have 32 bits)");
+    ensure!(k as u64 <= vocab as u64, "`topk_ids` has {k} ids per token, `vocab_size` is {vocab}");
+    let on_host = last.topk_ids.device().0 == DeviceKind::CPU;
+    let topk_ids = if on_host { last.topk_ids.as_u32()? } else { &[] };
+    let own = [("completion_ids", batch.completion_ids), ("topk_ids", topk_ids)];
+    for (name, ids) in own.iter().chain(context) {
+        if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
+            bail!("`{name}` holds {id}, `vocab_size` is {vocab}");
+        }
+    }
+    if let Some(state) = &batch.optimizer_state {
+        let expected = [vocab as i64, width];
+        let shape = state.weight.shape();
+        ensure!(shape == expected, "`weight` has shape {shape:?}, expected {expected:?}");
+    }
+    Ok(())
+}
+
+fn check_scalars(batch: &Batch<'_>) -> Result<()> {
+    let positive = [
+        ("sampling_temperature", f64::from(batch.sampling_temperature), f64::MAX),
+        ("loss_temperature", f64::from(batch.loss_temperature), f64::MAX),
+        ("sampling_top_p", f64::from(batch.sampling_top_p), 1.0),
+    ];
+    for (name, value, high) in positive {
+        let limit = if high == 1.0 { "at most 1" } else { "finite" };
+        ensure!(value > 0.0 && value <= high, "`{name}` is {value} (it must be above 0 and {limit})");
+    }
+    let optimizer = &batch.optimizer;
+    let from_zero = [
+        ("learning_rate", optimizer.learning_rate, f64::MAX),
+        ("beta1", optimizer.beta1, 1.0 - f64::EPSILON),
+        ("beta2", optimizer.beta2, 1.0 - f64::EPSILON),
+        ("eps", optimizer.eps, f64::MAX),
+        ("weight_decay", optimizer.weight_decay, f64::MAX),
+        ("max_grad_norm", optimizer.max_grad_norm, f64::MAX),
+    ];
+    for (name, value, high) in from_zero {
+        let limit = if high < 1.0 { "less than 1" } else { "finite" };
+        ensure!(
+            value >= 0.0 && value <= high,
+            "`{name}` of its optimizer is {value} (it must be 0 or more and {limit})"
+        );
+    }
+    Ok(())
+}

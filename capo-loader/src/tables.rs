@@ -1,0 +1,59 @@
+//! Components' tables in a TOML text.
+
+use anyhow::{Result, bail};
+use toml::{Table, Value};
+
+use crate::component::ComponentConfig;
+
+/// Reads a TOML text; `origin` says in sentences where it came from.
+///
+/// # Errors
+///
+/// The line that is not TOML.
+pub fn parse(text: &str, origin: &str) -> Result<Table> {
+    text.parse().map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+        anyhow::anyhow!("{origin} is not TOML: line {line}: {}", error.message())
+    })
+}
+
+/// The entries of the list `section`; none where it is absent.
+///
+/// # Errors
+///
+/// One table in place of a list.
+pub fn list(table: &Table, section: &str, origin: &str) -> Result<Vec<Value>> {
+    match table.get(section) {
+        None => Ok(Vec::new()),
+        Some(Value::Array(values)) => Ok(values.clone()),
+        Some(_) => bail!("`[{section}]` in {origin} is one table (write `[[{section}]]`: there can be several)"),
+    }
+}
+
+/// The components of the list `section`, such as `mask`.
+///
+/// # Errors
+///
+/// As [`list`] and [`component`].
+pub fn components(table: &Table, section: &str, origin: &str) -> Result<Vec<ComponentConfig>> {
+    let one = |value| component(&format!("[[{section}]]"), value, origin);
+    list(table, section, origin)?.into_iter().map(one).collect()
+}
+
+/// A component's table; `section` as sentences name it, such as `[[mask]]`.
+///
+/// # Errors
+///
+/// What is no table, or one without `use`.
+pub fn component(section: &str, value: Value, origin: &str) -> Result<ComponentConfig> {
+    let Value::Table(mut table) = value else { bail!("`{section}` in {} is not a table", origin) };
+    match table.remove("use") {
+        Some(Value::String(id)) => Ok(ComponentConfig { id, table }),
+        Some(other) => {
+            bail!("`use` of `{section}` in {} is {other} (give a component's id as a string)", origin)
+        }
+        None => {
+            bail!("`{section}` in {} has no `use` (give a component's id; `host plugins` lists them)", origin)
+        }
+    }
+}

@@ -1,0 +1,32 @@
+"""Plugins of capo inside trainers that are written in Python.
+
+``Mask`` and its siblings are components of plugins, ``Batch`` is what they read: the whole batch of one optimizer step. ``replay`` runs masks over
+recorded batches. Arrays come from torch, numpy, cupy or jax, and numpy arrays come back.
+"""
+
+from pathlib import Path as _Path
+
+from . import _native
+from ._native import CapoError, CapoWarning
+
+_native.carried_in(_Path(__file__).parent / "plugins")
+
+from .batch import Batch, load_batch, save_batch  # noqa: E402
+from .components import Advantage, Mask, Objective, Reward, Weight  # noqa: E402
+from .plugins import Plugins  # noqa: E402
+from .recorded import replay  # noqa: E402
+
+__all__ = [
+    "Advantage",
+    "Batch",
+    "CapoError",
+    "CapoWarning",
+    "Mask",
+    "Objective",
+    "Plugins",
+    "Reward",
+    "Weight",
+    "load_batch",
+    "replay",
+    "save_batch",
+]

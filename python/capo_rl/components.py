@@ -1,0 +1,174 @@
+"""Components of plugins: masks, weights, advantages, objectives, rewards."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Mapping, Optional, Sequence, Union
+
+import numpy as np
+
+from . import _native
+from .batch import Array, Batch
+from .plugins import Source, opened
+
+#: What a component reported in a call, under ``id/name``: a number, or an array with one number per token ``[B, T]``.
+Records = dict[str, Union[float, np.ndarray]]
+
+
+class Component:
+    """What the components of all points have in common.
+
+    ``id`` names the component, ``plugin`` the libraries that may offer it: a path, a list of paths or ``Plugins``; without it, those that this package
+    carries. ``keys`` are the component's own, as in its table in a config; one that is ``None`` is left out.
+
+    Raises ``CapoError`` for an unknown id, and for keys that the component refuses.
+    """
+
+    _point: str
+
+    def __init__(self, id: str, /, plugin: Source = None, **keys: Any) -> None:
+        self.id = id
+        self.keys = {name: value for name, value in keys.items() if value is not None}
+        try:
+            table = json.dumps(self.keys, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"the keys of `{id}` are no table of TOML: {error}") from None
+        self._native = opened(plugin)._native.component(self._point, id, table)
+
+    @property
+    def inputs(self) -> frozenset[str]:
+        """What it reads beyond the arrays that every batch has: any of ``OLD_LOGPS``, ``REF_LOGPS``, ``ENTROPY``, ``LAST_LAYER``, ``OPTIMIZER_STATE``,
+        ``ROLLOUT_CONTEXT``."""
+        return frozenset(self._native.inputs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state for a checkpoint: ``{"component": id, "state": bytes}``."""
+        return {"component": self.id, "state": self._native.save()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up what ``state_dict`` gave; a resumed run goes on bit for bit.
+
+        Raises ``ValueError`` for the state of another component, ``CapoError`` where the component refuses it; it stays as it was.
+        """
+        if state["component"] != self.id:
+            raise ValueError(f"this is the state of `{state['component']}` (it must be that of `{self.id}`)")
+        self._native.load(state["state"])
+
+    def __repr__(self) -> str:
+        keys = "".join(f", {name}={value!r}" for name, value in self.keys.items())
+        return f"{type(self).__name__}({self.id!r}{keys})"
+
+
+class Mask(Component):
+    """Decides which tokens reach the backward pass.
+
+    One instance sees every optimizer step of a run: it may keep a model of the optimizer, which ``step_end`` moves on. A call does not hold
+    Python's lock; calls of one instance wait for each other.
+    """
+
+    _point = "mask"
+
+    def __call__(self, batch: Batch, keep: Optional[Array] = None) -> tuple[np.ndarray, Records]:
+        """``keep``, uint8 ``[B, T]``, 0 for each token to drop, and what was reported.
+
+        The argument ``keep`` is what the masks before this one left; without it, all tokens of the completions. It is not changed.
+
+        Raises ``ValueError`` where the batch lacks what the mask reads, ``CapoError`` with the mask's own sentence.
+        """
+        return self._native.mask(batch._native, keep)
+
+    def step_end(self, batch: Batch, keep: Array, taken: bool = True) -> Records:
+        """Tells it, once after the optimizer's step, the final ``keep`` of all masks; ``taken`` is false where the step was skipped."""
+        return self._native.step_end(batch._native, keep, taken)
+
+
+class Weight(Component):
+    """Says how much each token that the masks left counts in the gradient; otherwise as ``Mask``."""
+
+    _point = "weight"
+
+    def __call__(self, batch: Batch, keep: Optional[Array] = None) -> tuple[np.ndarray, Records]:
+        """Weights, float32 ``[B, T]``, 0 where ``keep`` is, and what was reported. ``keep`` as for ``Mask``."""
+        return self._native.weigh(batch._native, keep)
+
+    def step_end(self, batch: Batch, weights: Array, taken: bool = True) -> Records:
+        """Tells it, once after the optimizer's step, the product of all weights, 0 for dropped tokens."""
+        return self._native.step_end(batch._native, weights, taken)
+
+
+class Advantage(Component):
+    """Makes advantages of rewards."""
+
+    _point = "advantage"
+
+    def __call__(self, batch: Batch) -> tuple[np.ndarray, Records]:
+        """Advantages, float32 ``[B, T]``, 0 on padding, and what was reported. The batch's own advantages are not read."""
+        return self._native.estimate(batch._native)
+
+
+class Objective(Component):
+    """Makes a loss per token of advantages and log-probabilities."""
+
+    _point = "objective"
+
+    @property
+    def reduction(self) -> Optional[str]:
+        """How its losses become one number: ``completion_mean``, ``fixed_length`` or ``token_mean``."""
+        return self._native.reduction
+
+    def __call__(self, batch: Batch) -> tuple[np.ndarray, np.ndarray, Records]:
+        """Losses and their derivatives by ``logps``, float32 ``[B, T]`` each, and what was reported.
+
+        The derivative is that of the sum of a completion's losses. Seed the backward pass with it, reduced over the tokens that the masks keep.
+        """
+        return self._native.evaluate(batch._native)
+
+
+class Reward(Component):
+    """Scores completions as text."""
+
+    _point = "reward"
+
+    def __call__(
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        *,
+        answers: Optional[Sequence[str]] = None,
+        columns: Optional[Sequence[Mapping[str, Any]]] = None,
+        completion_ids: Optional[Sequence[Sequence[int]]] = None,
+        truncated: Optional[Sequence[bool]] = None,
+        group_size: int = 1,
+        evaluation: bool = False,
+        step: int = 0,
+        max_steps: int = 1,
+        seed: int = 0,
+        max_completion_length: Optional[int] = None,
+    ) -> tuple[np.ndarray, Records]:
+        """Rewards, float32 ``[B]``, and what was reported; arrays in it are ``[B]`` too.
+
+        ``columns`` are the rows of the dataset, one mapping per completion. ``evaluation`` scores without moving the component's state.
+        """
+        count = len(completions)
+        ids = [[int(token) for token in row] for row in completion_ids] if completion_ids is not None else [[]] * count
+        longest = max(map(len, ids), default=0)
+        rollout = {
+            "prompts": list(prompts),
+            "completions": list(completions),
+            "answers": list(answers) if answers is not None else [""] * count,
+            "columns": [json.dumps(dict(row)) for row in columns] if columns is not None else ["{}"] * count,
+            "completion_ids": ids,
+            "truncated": [bool(cut) for cut in truncated] if truncated is not None else [False] * count,
+        }
+        for name, values in rollout.items():
+            if len(values) != count:
+                raise ValueError(f"`{name}` has {len(values)} entries (it must be {count}, as `completions` is)")
+        settings = {
+            "group_size": group_size,
+            "evaluation": evaluation,
+            "step": step,
+            "max_steps": max_steps,
+            "seed": seed,
+            "max_completion_length": longest if max_completion_length is None else max_completion_length,
+        }
+        return self._native.score({**rollout, **settings})

@@ -1,0 +1,269 @@
+//! One array of a batch as components read it: where it lies, or a copy in the type that the ABI has.
+
+#![allow(unsafe_code, reason = "elements are read at the addresses that DLPack gives")]
+
+use std::fmt::Display;
+use std::ptr::null_mut;
+
+use capo_plugin::{DType, Tensor};
+use half::{bf16, f16};
+use pyo3::PyResult;
+use pyo3::exceptions::PyValueError;
+
+use crate::dlpack::{Lent, Place, device};
+
+const F64: DType = DType { bits: 64, ..DType::F32 };
+const U8: DType = DType { bits: 8, ..DType::U32 };
+const U16: DType = DType { bits: 16, ..DType::U32 };
+const U64: DType = DType { bits: 64, ..DType::U32 };
+const I8: DType = DType { code: 0, ..U8 };
+const I16: DType = DType { code: 0, ..U16 };
+const I32: DType = DType { code: 0, ..DType::U32 };
+const I64: DType = DType { code: 0, ..U64 };
+const BOOL: DType = DType { code: 6, ..U8 };
+
+/// Values in host memory.
+pub(crate) enum Array<T> {
+    /// Where they were made: compact, aligned, of this type.
+    Lent(Lent),
+    /// A copy.
+    Own(Vec<T>),
+}
+
+impl<T> Array<T> {
+    pub(crate) fn get(&self) -> &[T] {
+        match self {
+            Self::Own(values) => values,
+            Self::Lent(lent) if lent.len() == 0 => &[],
+            // SAFETY: only `lent_as` makes this, of a compact, aligned array in host memory whose elements have `T`'s bits. The
+            // capsule keeps it, and whoever calls a component leaves its arrays alone until the call is back.
+            Self::Lent(lent) => unsafe { std::slice::from_raw_parts(lent.address() as *const T, lent.len()) },
+        }
+    }
+}
+
+/// Where an array lies, and how many bytes were copied to bring it there.
+pub(crate) struct Slot {
+    pub(crate) address: usize,
+    pub(crate) copied: usize,
+}
+
+impl<T> Array<T> {
+    pub(crate) fn slot(&self) -> Slot {
+        let copied = !matches!(self, Self::Lent(lent) if !lent.fetched());
+        Slot { address: self.get().as_ptr() as usize, copied: if copied { size_of_val(self.get()) } else { 0 } }
+    }
+}
+
+/// `lent` as it is, where a slice of `T` can be made of it; elements are `T`'s bits, as the caller has made sure.
+fn lent_as<T>(lent: Lent) -> Result<Array<T>, Lent> {
+    let aligned = lent.address().is_multiple_of(align_of::<T>());
+    if lent.strides().is_none() && aligned && lent.place() == Place::Host { Ok(Array::Lent(lent)) } else { Err(lent) }
+}
+
+/// Values as f32: f32 where they lie, f64, f16 and bf16 as copies.
+///
+/// # Errors
+///
+/// Another type.
+pub(crate) fn floats(name: &str, lent: Lent) -> PyResult<Array<f32>> {
+    match lent.dtype() {
+        DType::F32 => Ok(lent_as(lent).unwrap_or_else(|lent| Array::Own(copied::<f32, _>(&lent, |value| value)))),
+        F64 => Ok(Array::Own(copied::<f64, _>(&lent, |value| value as f32))),
+        DType::F16 => Ok(Array::Own(copied::<f16, _>(&lent, f16::to_f32))),
+        DType::BF16 => Ok(Array::Own(copied::<bf16, _>(&lent, bf16::to_f32))),
+        other => Err(wrong_type(name, other, "f32, f64, f16 or bf16")),
+    }
+}
+
+/// Values as token ids: u32 and i32 where they lie, other integers as copies.
+///
+/// # Errors
+///
+/// Another type; a number that is no id.
+pub(crate) fn ids(name: &str, lent: Lent) -> PyResult<Array<u32>> {
+    // An i32 that is not negative has the bits of its u32.
+    let signed = lent.dtype() == I32;
+    let found = whole::<u32>(name, lent, "token id", |lent| {
+        if signed || lent.dtype() == DType::U32 { lent_as(lent) } else { Err(lent) }
+    })?;
+    match found.get().iter().find(|id| signed && **id > i32::MAX as u32) {
+        Some(id) => Err(not_a(name, id.cast_signed(), "token id")),
+        None => Ok(found),
+    }
+}
+
+/// Values as zeros and ones: bytes and booleans where they lie, other integers as copies.
+///
+/// # Errors
+///
+/// Another type; a number that is neither.
+pub(crate) fn bits(name: &str, lent: Lent) -> PyResult<Array<u8>> {
+    let found = whole::<u8>(name, lent, "0 or 1", |lent| {
+        if [U8, I8, BOOL].contains(&lent.dtype()) { lent_as(lent) } else { Err(lent) }
+    })?;
+    match found.get().iter().find(|bit| **bit > 1) {
+        Some(bit) => Err(PyValueError::new_err(format!("`{name}` holds {bit} (entries are 0 or 1)"))),
+        None => Ok(found),
+    }
+}
+
+/// Whole numbers as `T`: as they lie where `as_is` takes them, else copied.
+fn whole<T: TryFrom<i64>>(
+    name: &str,
+    lent: Lent,
+    kind: &str,
+    as_is: impl FnOnce(Lent) -> Result<Array<T>, Lent>,
+) -> PyResult<Array<T>> {
+    let lent = match as_is(lent) {
+        Ok(array) => return Ok(array),
+        Err(lent) => lent,
+    };
+    let values: Vec<i64> = match lent.dtype() {
+        U8 | BOOL => copied::<u8, _>(&lent, Into::into),
+        U16 => copied::<u16, _>(&lent, Into::into),
+        DType::U32 => copied::<u32, _>(&lent, Into::into),
+        // One above the largest i64 comes out negative, and is refused as such.
+        U64 => copied::<u64, _>(&lent, u64::cast_signed),
+        I8 => copied::<i8, _>(&lent, Into::into),
+        I16 => copied::<i16, _>(&lent, Into::into),
+        I32 => copied::<i32, _>(&lent, Into::into),
+        I64 => copied::<i64, _>(&lent, Into::into),
+        other => return Err(wrong_type(name, other, "integers or booleans")),
+    };
+    let one = |value: i64| T::try_from(value).map_err(|_| not_a(name, value, kind));
+    Ok(Array::Own(values.into_iter().map(one).collect::<PyResult<_>>()?))
+}
+
+fn not_a(name: &str, value: impl Display, kind: &str) -> pyo3::PyErr {
+    PyValueError::new_err(format!("`{name}` holds {value}, which is no {kind}"))
+}
+
+fn wrong_type(name: &str, dtype: DType, right: &str) -> pyo3::PyErr {
+    PyValueError::new_err(format!("`{name}` is of type {} (it must be {right})", spelled(dtype)))
+}
+
+fn spelled(dtype: DType) -> String {
+    if dtype == BOOL { "bool".to_owned() } else { dtype.to_string() }
+}
+
+/// The elements, of type `S`, in the order of the shape.
+fn copied<S: Copy, T>(lent: &Lent, convert: impl Fn(S) -> T) -> Vec<T> {
+    let mut values = Vec::with_capacity(lent.len());
+    let base = lent.address() as *const S;
+    let mut take = |offset: i64| {
+        // SAFETY: the element at this offset is part of the array, by DLPack's shape and strides, and of type `S`.
+        values.push(convert(unsafe { base.offset(offset as isize).read_unaligned() }));
+    };
+    match lent.strides() {
+        None => (0..lent.len() as i64).for_each(take),
+        Some(strides) => walk(lent.shape(), strides, 0, &mut take),
+    }
+    values
+}
+
+/// Visits the offset of every element.
+fn walk(shape: &[i64], strides: &[i64], start: i64, visit: &mut impl FnMut(i64)) {
+    match (shape, strides) {
+        ([extent], [stride, ..]) => (0..*extent).for_each(|i| visit(start + i * stride)),
+        ([extent, shape @ ..], [stride, strides @ ..]) => {
+            (0..*extent).for_each(|i| walk(shape, strides, start + i * stride, visit));
+        }
+        _ => visit(start),
+    }
+}
+
+/// A large array: lent to components where it lies, which may be a device's memory.
+pub(crate) enum Large<T> {
+    /// In host memory.
+    Host(Array<T>, Vec<i64>),
+    /// In a device's memory, ready once the work queued on this stream is done.
+    Device(Lent, DType, u64),
+}
+
+impl<T> Large<T> {
+    pub(crate) fn shape(&self) -> &[i64] {
+        match self {
+            Self::Host(_, shape) => shape,
+            Self::Device(lent, ..) => lent.shape(),
+        }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        match self {
+            Self::Host(..) => Place::Host,
+            Self::Device(lent, ..) => lent.place(),
+        }
+    }
+
+    pub(crate) fn slot(&self) -> Slot {
+        match self {
+            Self::Host(values, _) => values.slot(),
+            Self::Device(lent, ..) => Slot { address: lent.address(), copied: 0 },
+        }
+    }
+
+    /// What components see; `dtype` is that of `T`.
+    fn view(&self, dtype: DType) -> Tensor<'_> {
+        let ((kind, number), shape) = (device(self.place()), self.shape());
+        let (data, dtype, stream) = match self {
+            Self::Host(values, _) => (values.get().as_ptr().cast(), dtype, null_mut()),
+            Self::Device(lent, dtype, stream) => (lent.address() as *const _, *dtype, *stream as *mut _),
+        };
+        // SAFETY: at the address are the compact elements of this shape and type, which `self` keeps; a lender's stream is the one
+        // that it was asked to make them ready on.
+        unsafe { Tensor::from_raw(data, kind, number, dtype, shape, &[], 0, stream) }
+    }
+}
+
+impl Large<f32> {
+    /// f32 in host memory, and f32, f16 or bf16 on a device, where they lie; other floats in host memory as copies.
+    pub(crate) fn floats(name: &str, lent: Lent, stream: u64) -> PyResult<Self> {
+        let shape = lent.shape().to_vec();
+        match lent.place() {
+            Place::Host => Ok(Self::Host(floats(name, lent)?, shape)),
+            Place::Cuda(_) => {
+                let dtype = on_device(name, &lent, &[DType::F32, DType::F16, DType::BF16], "f32, f16 or bf16")?;
+                Ok(Self::Device(lent, dtype, stream))
+            }
+        }
+    }
+
+    pub(crate) fn tensor(&self) -> Tensor<'_> {
+        self.view(DType::F32)
+    }
+}
+
+impl Large<u32> {
+    /// u32 and i32 where they lie; other integers in host memory as copies.
+    pub(crate) fn ids(name: &str, lent: Lent, stream: u64) -> PyResult<Self> {
+        let shape = lent.shape().to_vec();
+        match lent.place() {
+            Place::Host => Ok(Self::Host(ids(name, lent)?, shape)),
+            Place::Cuda(_) => {
+                on_device(name, &lent, &[DType::U32, I32], "u32 or i32 there; `.int()` of torch makes it so")?;
+                Ok(Self::Device(lent, DType::U32, stream))
+            }
+        }
+    }
+
+    pub(crate) fn tensor(&self) -> Tensor<'_> {
+        self.view(DType::U32)
+    }
+}
+
+/// The type of an array on a device, which nobody copies here.
+fn on_device(name: &str, lent: &Lent, known: &[DType], right: &str) -> PyResult<DType> {
+    if !known.contains(&lent.dtype()) {
+        let (place, dtype) = (lent.place(), spelled(lent.dtype()));
+        return Err(PyValueError::new_err(format!("`{name}` on `{place}` is of type {dtype} (it must be {right})")));
+    }
+    if let Some(strides) = lent.strides() {
+        return Err(PyValueError::new_err(format!(
+            "`{name}` on `{}` has strides {strides:?} for shape {:?} (it must be contiguous there; `.contiguous()` makes it so)",
+            lent.place(),
+            lent.shape()
+        )));
+    }
+    Ok(lent.dtype())
+}

@@ -1,0 +1,331 @@
+//! The batch of one optimizer step, as Python hands it over.
+
+#![allow(unsafe_code, reason = "what is only read may be read by any thread")]
+
+use std::path::PathBuf;
+
+use capo_loader::batch_file;
+use capo_loader::{RecordedContext, sound};
+use capo_plugin::{
+    Batch as View, CompletionContext, ContextData, Dims, Inputs, Lending, OptimizerInfo, OptimizerKind, OptimizerState,
+    PromptContext,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::array::{Array, Large};
+use crate::dlpack::Place;
+use crate::error::{failed, refused};
+use crate::export::{floats, to_fields};
+use crate::fields::{DENOMINATORS, Fields, REDUCTIONS};
+use crate::layer::Layer;
+
+/// What a batch says of an optimizer that it was not told of; components that read it are refused before.
+const NO_OPTIMIZER: OptimizerInfo = OptimizerInfo {
+    kind: OptimizerKind::SGD,
+    learning_rate: 0.0,
+    beta1: 0.0,
+    beta2: 0.0,
+    eps: 0.0,
+    weight_decay: 0.0,
+    max_grad_norm: 0.0,
+    steps_taken: 0,
+};
+
+/// The arrays and scalars; `capo_rl.Batch` is the class that people use.
+#[pyclass(frozen, module = "capo_rl._native")]
+pub(crate) struct Batch {
+    scalars: Unborrowed<View<'static>>,
+    completion_ids: Array<u32>,
+    completion_mask: Array<u8>,
+    truncated: Array<u8>,
+    rewards: Array<f32>,
+    advantages: Array<f32>,
+    logps: Array<f32>,
+    losses: Option<[Array<f32>; 2]>,
+    old_logps: Option<Array<f32>>,
+    ref_logps: Option<Array<f32>>,
+    entropy: Option<Array<f32>>,
+    last_layer: Option<Layer>,
+    /// Weight and both moments.
+    optimizer_state: Option<[Large<f32>; 3]>,
+    context: Option<RecordedContext>,
+    knows_optimizer: bool,
+}
+
+/// A batch that borrows nothing: its arrays are empty, or its own and in host memory.
+struct Unborrowed<T>(T);
+
+// SAFETY: what keeps a batch from being shared are the addresses of its tensors, and this has none.
+unsafe impl<T> Send for Unborrowed<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Unborrowed<T> {}
+
+#[pymethods]
+impl Batch {
+    #[new]
+    fn new(fields: &Bound<'_, PyDict>) -> PyResult<Self> {
+        Self::from_fields(&Fields(fields), None)
+    }
+
+    /// B and T.
+    #[getter]
+    fn shape(&self) -> [u64; 2] {
+        [self.scalars.0.dims.completions, self.scalars.0.dims.tokens]
+    }
+
+    /// Names of the optional inputs that it holds.
+    #[getter]
+    fn inputs(&self) -> Vec<&'static str> {
+        input_names(self.held())
+    }
+
+    /// Address of every array, and how many bytes were copied to bring it there.
+    fn slots(&self) -> Vec<(&'static str, usize, usize)> {
+        let arrays = [
+            ("completion_mask", self.completion_mask.slot()),
+            ("truncated", self.truncated.slot()),
+            ("completion_ids", self.completion_ids.slot()),
+            ("rewards", self.rewards.slot()),
+            ("advantages", self.advantages.slot()),
+            ("logps", self.logps.slot()),
+        ];
+        let optional =
+            [("old_logps", &self.old_logps), ("ref_logps", &self.ref_logps), ("entropy", &self.entropy)].into_iter();
+        let optional = optional.filter_map(|(name, array)| Some((name, array.as_ref()?.slot())));
+        let losses = self.losses.iter().flat_map(|pair| ["losses", "dloss_dlogp"].into_iter().zip(pair));
+        let losses = losses.map(|(name, array)| (name, array.slot()));
+        let layer = self.last_layer.iter().flat_map(Layer::slots);
+        let state = self.optimizer_state.iter().flat_map(|state| STATE.into_iter().zip(state));
+        let state = state.map(|(name, array)| (name, array.slot()));
+        let all = arrays.into_iter().chain(optional).chain(losses).chain(layer).chain(state);
+        all.map(|(name, slot)| (name, slot.address, slot.copied)).collect()
+    }
+
+    /// Reads a batch file: its arguments by name, and the batch.
+    #[staticmethod]
+    fn read<'py>(py: Python<'py>, path: PathBuf) -> PyResult<(Self, Bound<'py, PyDict>)> {
+        let read = py.detach(|| batch_file::read(&path).map(Unborrowed));
+        let Unborrowed(recorded) = read.map_err(|error| failed(&error))?;
+        let fields = to_fields(py, &recorded.view())?;
+        if let Some(context) = &recorded.context {
+            let dims = recorded.scalars.dims;
+            fields.set_item("sampler_logps", floats(py, dims, context.data.lend(0).sampler_logps())?)?;
+            fields.set_item("age", context.age)?;
+        }
+        Ok((Self::from_fields(&Fields(&fields), recorded.context)?, fields))
+    }
+
+    /// Writes a batch file.
+    fn write(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.must_know_optimizer("a batch file")?;
+        if let Some((name, place)) = self.places().into_iter().find(|(_, place)| *place != Place::Host) {
+            return Err(PyValueError::new_err(format!(
+                "`{name}` lies on `{place}`, and a batch file is written from host memory (give the batch arrays on the CPU)"
+            )));
+        }
+        let written = py.detach(|| batch_file::write(&path, &self.view(), self.lend().as_ref()));
+        written.map_err(|error| failed(&error))
+    }
+}
+
+impl Batch {
+    fn from_fields(fields: &Fields<'_, '_>, context: Option<RecordedContext>) -> PyResult<Self> {
+        let shape @ [b, t] = fields.extents("completion_ids")?;
+        let dims = Dims { completions: b as u64, tokens: t as u64, group_size: fields.number("group_size", 1)? };
+        if dims.group_size == 0 || !dims.completions.is_multiple_of(dims.group_size) {
+            let group_size = dims.group_size;
+            return Err(PyValueError::new_err(format!(
+                "`group_size` {group_size} does not divide the {b} completions"
+            )));
+        }
+        let stream = fields.number("stream", 0)?;
+        let must =
+            |name: &str| PyValueError::new_err(format!("`{name}` is missing (it is an array of shape [{b}, {t}])"));
+        let zeros = |len: i64| Array::Own(vec![0.0; len as usize]);
+        let completion_mask = fields.bits("completion_mask", &shape)?.ok_or_else(|| must("completion_mask"))?;
+        let optimizer = fields.optimizer("optimizer")?;
+        let losses = fields.floats("losses", &shape)?.zip(fields.floats("dloss_dlogp", &shape)?);
+        if losses.is_none() && (fields.has("losses")? || fields.has("dloss_dlogp")?) {
+            return Err(PyValueError::new_err("`losses` and `dloss_dlogp` belong together (give both, or neither)"));
+        }
+        let matrix = |name: &str| fields.large(name, &[-1, -1], stream);
+        let batch = Self {
+            scalars: Unborrowed(scalars(fields, dims, optimizer.unwrap_or(NO_OPTIMIZER))?),
+            completion_ids: fields.ids("completion_ids", &shape)?.ok_or_else(|| must("completion_ids"))?,
+            truncated: fields.bits("truncated", &[b])?.unwrap_or_else(|| Array::Own(vec![0; b as usize])),
+            rewards: fields.floats("rewards", &[b])?.unwrap_or_else(|| zeros(b)),
+            advantages: fields.spread("advantages", shape, completion_mask.get())?.unwrap_or_else(|| zeros(b * t)),
+            completion_mask,
+            logps: fields.floats("logps", &shape)?.ok_or_else(|| must("logps"))?,
+            losses: losses.map(<[_; 2]>::from),
+            old_logps: fields.floats("old_logps", &shape)?,
+            ref_logps: fields.floats("ref_logps", &shape)?,
+            entropy: fields.floats("entropy", &shape)?,
+            last_layer: fields.has("hidden")?.then(|| Layer::read(fields, shape, stream)).transpose()?,
+            optimizer_state: match fields.has("exp_avg")? {
+                true => Some([matrix("weight")?, matrix("exp_avg")?, matrix("exp_avg_sq")?]),
+                false => None,
+            },
+            context: match context {
+                Some(context) => Some(context),
+                None => sampled(fields, dims)?,
+            },
+            knows_optimizer: optimizer.is_some(),
+        };
+        batch.check()?;
+        Ok(batch)
+    }
+
+    fn check(&self) -> PyResult<()> {
+        let places = self.places();
+        if let Some(((first, at), (other, elsewhere))) =
+            places.first().and_then(|first| Some((*first, *places.iter().find(|(_, place)| *place != first.1)?)))
+        {
+            return Err(PyValueError::new_err(format!(
+                "`{first}` lies on `{at}` and `{other}` on `{elsewhere}` (a batch's large arrays lie on one device)"
+            )));
+        }
+        if let Some([weight, moments @ ..]) = &self.optimizer_state {
+            for (name, moment) in STATE[1..].iter().zip(moments) {
+                if moment.shape() != weight.shape() {
+                    let (have, want) = (moment.shape(), weight.shape());
+                    return Err(PyValueError::new_err(format!(
+                        "`{name}` has shape {have:?} (it must be {want:?}, as `weight` is)"
+                    )));
+                }
+            }
+        }
+        sound::check(&self.view(), &[]).map_err(|error| refused(&error))
+    }
+
+    /// The large arrays that there are, with where they lie.
+    fn places(&self) -> Vec<(&'static str, Place)> {
+        let layer = self.last_layer.iter().flat_map(Layer::places);
+        let state = self.optimizer_state.iter().flat_map(|state| STATE.into_iter().zip(state));
+        layer.chain(state.map(|(name, values)| (name, values.place()))).collect()
+    }
+
+    pub(crate) fn dims(&self) -> Dims {
+        self.scalars.0.dims
+    }
+
+    /// `[B, T]`
+    pub(crate) fn completion_mask(&self) -> &[u8] {
+        self.completion_mask.get()
+    }
+
+    /// What components see.
+    pub(crate) fn view(&self) -> View<'_> {
+        let mut view: View<'_> = self.scalars.0;
+        view.completion_ids = self.completion_ids.get();
+        view.completion_mask = self.completion_mask.get();
+        view.truncated = self.truncated.get();
+        view.rewards = self.rewards.get();
+        view.advantages = self.advantages.get();
+        view.logps = self.logps.get();
+        view.losses = self.losses.as_ref().map(|[losses, _]| losses.get());
+        view.dloss_dlogp = self.losses.as_ref().map(|[_, slopes]| slopes.get());
+        view.old_logps = self.old_logps.as_ref().map(Array::get);
+        view.ref_logps = self.ref_logps.as_ref().map(Array::get);
+        view.entropy = self.entropy.as_ref().map(Array::get);
+        view.last_layer = self.last_layer.as_ref().map(Layer::view);
+        view.optimizer_state = self
+            .optimizer_state
+            .as_ref()
+            .map(|[weight, first, second]| OptimizerState::new(weight.tensor(), first.tensor(), second.tensor()));
+        view
+    }
+
+    /// The rollout's context, where it is known.
+    pub(crate) fn lend(&self) -> Option<Lending<'_>> {
+        self.context.as_ref().map(|context| context.data.lend(context.age))
+    }
+
+    fn held(&self) -> Inputs {
+        let there = [
+            (Inputs::OLD_LOGPS, self.old_logps.is_some()),
+            (Inputs::REF_LOGPS, self.ref_logps.is_some()),
+            (Inputs::ENTROPY, self.entropy.is_some()),
+            (Inputs::LAST_LAYER, self.last_layer.is_some()),
+            (Inputs::OPTIMIZER_STATE, self.optimizer_state.is_some()),
+            (Inputs::ROLLOUT_CONTEXT, self.context.is_some()),
+        ];
+        there.into_iter().filter(|(_, there)| *there).fold(Inputs::NONE, |held, (input, _)| held | input)
+    }
+
+    /// Refuses what lacks an input that the component `id` asks for.
+    pub(crate) fn must_hold(&self, id: &str, inputs: Inputs) -> PyResult<()> {
+        let missing = INPUTS.iter().find(|(input, ..)| inputs.contains(*input) && !self.held().contains(*input));
+        match missing {
+            None => Ok(()),
+            Some((_, name, arguments)) => Err(PyValueError::new_err(format!(
+                "component `{id}` asks for {name}, which the batch does not hold (give {arguments} to `Batch`)"
+            ))),
+        }
+    }
+
+    /// Refuses a batch without an optimizer for `what`, which reads it.
+    pub(crate) fn must_know_optimizer(&self, what: &str) -> PyResult<()> {
+        if self.knows_optimizer {
+            return Ok(());
+        }
+        Err(PyValueError::new_err(format!(
+            "{what} needs to know the optimizer (give `optimizer=dict(kind=\"adamw\", learning_rate=...)` to `Batch`)"
+        )))
+    }
+}
+
+/// Names of the optimizer's state.
+const STATE: [&str; 3] = ["weight", "exp_avg", "exp_avg_sq"];
+
+/// The optional inputs: name, and the arguments that bring them.
+const INPUTS: [(Inputs, &str, &str); 6] = [
+    (Inputs::OLD_LOGPS, "OLD_LOGPS", "`old_logps`"),
+    (Inputs::REF_LOGPS, "REF_LOGPS", "`ref_logps`"),
+    (Inputs::ENTROPY, "ENTROPY", "`entropy`"),
+    (
+        Inputs::LAST_LAYER,
+        "LAST_LAYER",
+        "`hidden`, `topk_ids`, `topk_logits`, `logsumexp`, `action_logits` and `vocab_size`",
+    ),
+    (Inputs::OPTIMIZER_STATE, "OPTIMIZER_STATE", "`weight`, `exp_avg` and `exp_avg_sq`"),
+    (Inputs::ROLLOUT_CONTEXT, "ROLLOUT_CONTEXT", "`sampler_logps`"),
+];
+
+/// The names of `inputs`.
+pub(crate) fn input_names(inputs: Inputs) -> Vec<&'static str> {
+    INPUTS.iter().filter(|(input, ..)| inputs.contains(*input)).map(|(_, name, _)| *name).collect()
+}
+
+fn scalars(fields: &Fields<'_, '_>, dims: Dims, optimizer: OptimizerInfo) -> PyResult<View<'static>> {
+    let mut view = View::new(dims, optimizer);
+    view.step = fields.number("step", view.step)?;
+    view.max_steps = fields.number("max_steps", view.max_steps)?;
+    view.iteration = fields.number("iteration", view.iteration)?;
+    view.seed = fields.number("seed", view.seed)?;
+    view.sampling_temperature = fields.number("sampling_temperature", view.sampling_temperature)?;
+    view.sampling_top_k = fields.number("sampling_top_k", view.sampling_top_k)?;
+    view.sampling_top_p = fields.number("sampling_top_p", view.sampling_top_p)?;
+    view.loss_temperature = fields.number("loss_temperature", view.loss_temperature)?;
+    view.reduction = fields.named("reduction", &REDUCTIONS, view.reduction)?;
+    view.denominator = fields.named("denominator", &DENOMINATORS, view.denominator)?;
+    view.max_completion_length = fields.number("max_completion_length", view.max_completion_length)?;
+    Ok(view)
+}
+
+/// A context of what a sampler knows: the log-probabilities that it drew with. Prompts and texts are empty.
+fn sampled(fields: &Fields<'_, '_>, dims: Dims) -> PyResult<Option<RecordedContext>> {
+    let shape = [dims.completions as i64, dims.tokens as i64];
+    let Some(logps) = fields.floats("sampler_logps", &shape)? else { return Ok(None) };
+    let prompts =
+        dims.groups().enumerate().map(|(number, _)| PromptContext { ids: &[], number: number as u64, line: None });
+    let completions = (0..dims.completions as usize).map(|b| CompletionContext {
+        text: "",
+        spans: &[],
+        sampler_logps: &logps.get()[dims.row(b)],
+    });
+    let data = ContextData::new(dims.tokens as usize, prompts, completions);
+    Ok(Some(RecordedContext { data, age: fields.number("age", 0)? }))
+}

@@ -1,0 +1,294 @@
+//! A component that is built: the calls of every point, with Python's lock released while it works.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use capo_loader::lend::Lender;
+use capo_plugin::{
+    Advantage, Completion, Dims, Inputs, Mask, ObjectiveFn, PluginError, Purpose, RewardFn, Rollout, Sink, Weight,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::array;
+use crate::batch::{Batch, input_names};
+use crate::dlpack::Lent;
+use crate::error::broken;
+use crate::fields::REDUCTIONS;
+use crate::numpy;
+use crate::records::Records;
+
+/// A component of any point.
+pub(crate) enum Handle {
+    Reward(RewardFn),
+    Advantage(Advantage),
+    Objective(ObjectiveFn),
+    Mask(Mask),
+    Weight(Weight),
+}
+
+impl Handle {
+    fn inputs(&self) -> Inputs {
+        match self {
+            Self::Reward(_) => Inputs::NONE,
+            Self::Advantage(advantage) => advantage.inputs(),
+            Self::Objective(objective) => objective.inputs(),
+            Self::Mask(mask) => mask.inputs(),
+            Self::Weight(weight) => weight.inputs(),
+        }
+    }
+
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        match self {
+            Self::Reward(reward) => reward.save(),
+            Self::Advantage(advantage) => advantage.save(),
+            Self::Objective(objective) => objective.save(),
+            Self::Mask(mask) => mask.save(),
+            Self::Weight(weight) => weight.save(),
+        }
+    }
+
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        match self {
+            Self::Reward(reward) => reward.load(state),
+            Self::Advantage(advantage) => advantage.load(state),
+            Self::Objective(objective) => objective.load(state),
+            Self::Mask(mask) => mask.load(state),
+            Self::Weight(weight) => weight.load(state),
+        }
+    }
+}
+
+/// One component; `capo_rl.Mask` and its siblings are the classes that people use.
+#[pyclass(frozen, module = "capo_rl._native")]
+pub(crate) struct Component {
+    id: String,
+    inputs: Inputs,
+    weighs: bool,
+    handle: Mutex<Handle>,
+}
+
+/// An array that comes back, and what was reported.
+type Answer<'py> = (Bound<'py, PyAny>, Bound<'py, PyDict>);
+
+#[pymethods]
+impl Component {
+    /// Names of the optional inputs that it asks for.
+    #[getter]
+    fn inputs(&self) -> Vec<&'static str> {
+        input_names(self.inputs)
+    }
+
+    /// How an objective's losses become one number; none where this revision has no name for it, or at another point.
+    #[getter]
+    fn reduction(&self, py: Python<'_>) -> Option<&'static str> {
+        let reduction = py.detach(|| match &*self.lock() {
+            Handle::Objective(objective) => Some(objective.reduction()),
+            _ => None,
+        })?;
+        REDUCTIONS.iter().find(|(_, known)| *known == reduction).map(|(name, _)| *name)
+    }
+
+    /// `keep`, thinned, and what was reported.
+    fn mask<'py>(&self, py: Python<'py>, batch: &Batch, keep: Option<&Bound<'py, PyAny>>) -> PyResult<Answer<'py>> {
+        self.check(batch, true)?;
+        let mut keep = self.left(batch, keep)?;
+        let records = self.call(py, batch, |handle, sink| match handle {
+            Handle::Mask(mask) => mask.mask(sink, &batch.view(), &mut keep),
+            _ => Ok(()),
+        })?;
+        Ok((numpy::array(py, &extents(batch.dims()), &keep)?, records))
+    }
+
+    /// Weights of the tokens that `keep` leaves, and what was reported.
+    fn weigh<'py>(&self, py: Python<'py>, batch: &Batch, keep: Option<&Bound<'py, PyAny>>) -> PyResult<Answer<'py>> {
+        self.check(batch, true)?;
+        let keep = self.left(batch, keep)?;
+        let mut weights = vec![0.0; keep.len()];
+        let records = self.call(py, batch, |handle, sink| match handle {
+            Handle::Weight(weight) => weight.weigh(sink, &batch.view(), &keep, &mut weights),
+            _ => Ok(()),
+        })?;
+        Ok((numpy::array(py, &extents(batch.dims()), &weights)?, records))
+    }
+
+    /// Tells a mask the final `keep`, or a weight the product of all weights; what was reported.
+    fn step_end<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Batch,
+        values: &Bound<'py, PyAny>,
+        taken: bool,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        self.check(batch, true)?;
+        if self.weighs {
+            let weights = array::floats("weights", self.per_token("weights", batch, values)?)?;
+            return self.call(py, batch, |handle, sink| match handle {
+                Handle::Weight(weight) => weight.step_end(sink, &batch.view(), weights.get(), taken),
+                _ => Ok(()),
+            });
+        }
+        let keep = array::bits("keep", self.per_token("keep", batch, values)?)?;
+        self.call(py, batch, |handle, sink| match handle {
+            Handle::Mask(mask) => mask.step_end(sink, &batch.view(), keep.get(), taken),
+            _ => Ok(()),
+        })
+    }
+
+    /// Advantages, and what was reported.
+    fn estimate<'py>(&self, py: Python<'py>, batch: &Batch) -> PyResult<Answer<'py>> {
+        self.check(batch, false)?;
+        let mut advantages = vec![0.0; batch.dims().len()];
+        let records = self.call(py, batch, |handle, sink| match handle {
+            Handle::Advantage(advantage) => advantage.estimate(sink, &batch.view(), &mut advantages),
+            _ => Ok(()),
+        })?;
+        Ok((numpy::array(py, &extents(batch.dims()), &advantages)?, records))
+    }
+
+    /// Losses, their derivatives, and what was reported.
+    fn evaluate<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Batch,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyDict>)> {
+        self.check(batch, false)?;
+        let (mut losses, mut slopes) = (vec![0.0; batch.dims().len()], vec![0.0; batch.dims().len()]);
+        let records = self.call(py, batch, |handle, sink| match handle {
+            Handle::Objective(objective) => objective.evaluate(sink, &batch.view(), &mut losses, &mut slopes),
+            _ => Ok(()),
+        })?;
+        let array = |values: &[f32]| numpy::array(py, &extents(batch.dims()), values);
+        Ok((array(&losses)?, array(&slopes)?, records))
+    }
+
+    /// Rewards, and what was reported.
+    fn score<'py>(&self, py: Python<'py>, rollout: RolloutArguments) -> PyResult<Answer<'py>> {
+        let mut rewards = vec![0.0; rollout.completions.len()];
+        let mut records = Records::default();
+        let outcome = py.detach(|| match &mut *self.lock() {
+            Handle::Reward(reward) => reward.score(&mut records, &rollout.view(), &mut rewards),
+            _ => Ok(()),
+        });
+        let shape = [rewards.len()];
+        let records = records.to_dict(py, &shape)?;
+        outcome.map_err(|error| broken(&error))?;
+        Ok((numpy::array(py, &shape, &rewards)?, records))
+    }
+
+    /// State for a checkpoint.
+    fn save<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let state = py.detach(|| self.lock().save()).map_err(|error| broken(&error))?;
+        Ok(PyBytes::new(py, &state))
+    }
+
+    /// Takes up a saved state.
+    fn load(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
+        py.detach(|| self.lock().load(state)).map_err(|error| broken(&error))
+    }
+}
+
+impl Component {
+    pub(crate) fn new(id: &str, handle: Handle) -> Self {
+        let (inputs, weighs) = (handle.inputs(), matches!(handle, Handle::Weight(_)));
+        Self { id: id.to_owned(), inputs, weighs, handle: Mutex::new(handle) }
+    }
+
+    /// Waits for the call that is running: never with Python's lock held, which that call may want.
+    fn lock(&self) -> MutexGuard<'_, Handle> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, batch: &Batch, reads_optimizer: bool) -> PyResult<()> {
+        batch.must_hold(&self.id, self.inputs)?;
+        if reads_optimizer { batch.must_know_optimizer(&format!("component `{}`", self.id)) } else { Ok(()) }
+    }
+
+    /// Runs one call, lent the context of the batch's rollout; what was reported.
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Batch,
+        call: impl FnOnce(&mut Handle, &mut dyn Sink) -> Result<(), PluginError> + Send,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let mut records = Records::default();
+        let outcome = py.detach(|| {
+            let mut sink = Lender { sink: &mut records, context: batch.lend() };
+            call(&mut self.lock(), &mut sink)
+        });
+        let records = records.to_dict(py, &extents(batch.dims()))?;
+        outcome.map_err(|error| broken(&error))?;
+        Ok(records)
+    }
+
+    /// The tokens that are left: `keep`, or all of the completions.
+    fn left(&self, batch: &Batch, keep: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<u8>> {
+        let Some(keep) = keep else { return Ok(batch.completion_mask().to_vec()) };
+        let keep = array::bits("keep", self.per_token("keep", batch, keep)?)?;
+        let outside = keep.get().iter().zip(batch.completion_mask()).position(|(keep, mask)| keep > mask);
+        if let Some(at) = outside {
+            let tokens = batch.dims().tokens as usize;
+            let (completion, token) = (at / tokens, at % tokens);
+            return Err(PyValueError::new_err(format!(
+                "`keep` is 1 at completion {completion}, token {token}, which is padding (leave padding at 0)"
+            )));
+        }
+        Ok(keep.get().to_vec())
+    }
+
+    fn per_token(&self, name: &str, batch: &Batch, values: &Bound<'_, PyAny>) -> PyResult<Lent> {
+        let (lent, dims) = (Lent::on_host(name, values)?, batch.dims());
+        let expected = [dims.completions as i64, dims.tokens as i64];
+        if lent.shape() != expected {
+            let shape = lent.shape();
+            return Err(PyValueError::new_err(format!(
+                "`{name}` has shape {shape:?} (it must be {expected:?}, as the batch is)"
+            )));
+        }
+        Ok(lent)
+    }
+}
+
+fn extents(dims: Dims) -> [usize; 2] {
+    [dims.completions as usize, dims.tokens as usize]
+}
+
+/// What a reward scores, by the names of `capo_rl.Reward`'s arguments.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct RolloutArguments {
+    prompts: Vec<String>,
+    completions: Vec<String>,
+    answers: Vec<String>,
+    /// A JSON object each.
+    columns: Vec<String>,
+    completion_ids: Vec<Vec<u32>>,
+    truncated: Vec<bool>,
+    group_size: usize,
+    evaluation: bool,
+    step: u64,
+    max_steps: u64,
+    seed: u64,
+    max_completion_length: usize,
+}
+
+impl RolloutArguments {
+    fn view(&self) -> Rollout<'_> {
+        let completions = (0..self.completions.len()).map(|b| {
+            let mut completion = Completion::new(&self.prompts[b], &self.completions[b]);
+            completion.ids = &self.completion_ids[b];
+            completion.truncated = self.truncated[b];
+            completion.answer = &self.answers[b];
+            completion.columns = &self.columns[b];
+            completion
+        });
+        let mut rollout = Rollout::new(completions.collect());
+        rollout.purpose = if self.evaluation { Purpose::EVALUATION } else { Purpose::TRAINING };
+        rollout.step = self.step;
+        rollout.max_steps = self.max_steps;
+        rollout.seed = self.seed;
+        rollout.group_size = self.group_size;
+        rollout.max_completion_length = self.max_completion_length;
+        rollout
+    }
+}

@@ -1,0 +1,244 @@
+//! Arrays of other libraries, lent through DLPack: used where they lie for as long as the capsule that brings them is held.
+
+#![allow(unsafe_code, reason = "DLPack hands over addresses; its protocol says what lies there")]
+
+use std::ffi::{CStr, c_void};
+
+use capo_plugin::{DType, DeviceKind};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+
+/// DLPack's `DLTensor`.
+#[repr(C)]
+struct DlTensor {
+    data: *mut c_void,
+    device: i32,
+    device_id: i32,
+    ndim: i32,
+    dtype: DType,
+    shape: *const i64,
+    strides: *const i64,
+    byte_offset: u64,
+}
+
+/// DLPack's `DLManagedTensorVersioned`, as far as it is read here.
+#[repr(C)]
+struct Versioned {
+    version: [u32; 2],
+    manager: *mut c_void,
+    deleter: *mut c_void,
+    flags: u64,
+    tensor: DlTensor,
+}
+
+/// The names of capsules that nobody has taken yet. None is taken here: one that keeps its name frees what it holds when it goes.
+const PLAIN: &CStr = c"dltensor";
+const VERSIONED: &CStr = c"dltensor_versioned";
+
+/// The newest version that is understood.
+const VERSION: (u32, u32) = (1, 0);
+
+/// Kinds of devices, by DLPack's numbers.
+const CPU: i32 = 1;
+const CUDA: i32 = 2;
+const CUDA_HOST: i32 = 3;
+const CUDA_MANAGED: i32 = 13;
+
+/// Where an array lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// In host memory.
+    Host,
+    /// In the memory of this CUDA device.
+    Cuda(i32),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Host => f.write_str("cpu"),
+            Self::Cuda(number) => write!(f, "cuda:{number}"),
+        }
+    }
+}
+
+/// An array that its capsule keeps.
+pub(crate) struct Lent {
+    _capsule: Py<PyAny>,
+    address: usize,
+    place: Place,
+    dtype: DType,
+    shape: Vec<i64>,
+    /// In elements; none where the elements lie one behind another in the order of the shape.
+    strides: Option<Vec<i64>>,
+    /// Whether it was brought here from a device.
+    fetched: bool,
+}
+
+impl Lent {
+    /// Borrows the array `object`, which sentences call `name`. What lies on a CUDA device is ready once the work queued on `stream` is
+    /// done; 0 is the device's default stream.
+    ///
+    /// # Errors
+    ///
+    /// `TypeError` for what is no array, `ValueError` for one that its library does not lend or that lies nowhere known.
+    pub(crate) fn new(name: &str, object: &Bound<'_, PyAny>, stream: u64) -> PyResult<Self> {
+        let place = place(name, object)?;
+        let arguments = PyDict::new(object.py());
+        if place != Place::Host {
+            // DLPack's number for the default stream is 1, for 0 is ambiguous.
+            arguments.set_item("stream", stream.max(1))?;
+        }
+        Self::of(name, &capsule(name, object, &arguments)?, place)
+    }
+
+    /// Borrows the array `object` in host memory, or a copy there of one that lies on a device.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lent::new`].
+    pub(crate) fn on_host(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if place(name, object)? == Place::Host {
+            return Self::new(name, object, 0);
+        }
+        // torch's and cupy's own ways; what else there is follows the standard.
+        for method in ["cpu", "get"] {
+            if object.hasattr(method)? {
+                let fetched = Self::new(name, &object.call_method0(method)?, 0)?;
+                return Ok(Self { fetched: true, ..fetched });
+            }
+        }
+        let arguments = PyDict::new(object.py());
+        arguments.set_item("dl_device", (CPU, 0))?;
+        let fetched = Self::of(name, &capsule(name, object, &arguments)?, Place::Host)?;
+        Ok(Self { fetched: true, ..fetched })
+    }
+
+    fn of(name: &str, object: &Bound<'_, PyAny>, place: Place) -> PyResult<Self> {
+        let refused =
+            |what: &str| PyValueError::new_err(format!("`{name}` {what} (give a torch, numpy, cupy or jax array)"));
+        let capsule = object.cast::<PyCapsule>().map_err(|_| refused("has a `__dlpack__` that gives no capsule"))?;
+        let tensor: *const DlTensor = if capsule.is_valid_checked(Some(VERSIONED)) {
+            let versioned = capsule.pointer_checked(Some(VERSIONED))?.cast::<Versioned>().as_ptr();
+            // SAFETY: a capsule of this name holds such a structure, whose first members are the same in all versions.
+            if unsafe { (*versioned).version[0] } > VERSION.0 {
+                return Err(refused("speaks a newer DLPack than 1"));
+            }
+            // SAFETY: the version is one that has this layout.
+            unsafe { &raw const (*versioned).tensor }
+        } else {
+            let pointer = capsule
+                .pointer_checked(Some(PLAIN))
+                .map_err(|_| refused("has a capsule of another name than DLPack's"))?;
+            pointer.cast::<DlTensor>().as_ptr()
+        };
+        // SAFETY: the capsule, which is held from here on, keeps the structure and the arrays that it points to.
+        let (tensor, shape, strides) = unsafe {
+            let tensor = &*tensor;
+            let ndim = usize::try_from(tensor.ndim).unwrap_or_default();
+            let list = |values: *const i64| {
+                (ndim > 0 && !values.is_null()).then(|| std::slice::from_raw_parts(values, ndim).to_vec())
+            };
+            (tensor, list(tensor.shape).unwrap_or_default(), list(tensor.strides))
+        };
+        let strides = strides.filter(|strides| !is_compact(&shape, strides));
+        let address = tensor.data as usize + tensor.byte_offset as usize;
+        Ok(Self {
+            _capsule: object.clone().unbind(),
+            address,
+            place,
+            dtype: tensor.dtype,
+            shape,
+            strides,
+            fetched: false,
+        })
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.address
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub(crate) fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
+    /// In elements; none where the elements lie one behind another in the order of the shape.
+    pub(crate) fn strides(&self) -> Option<&[i64]> {
+        self.strides.as_deref()
+    }
+
+    /// Whether it was brought here from a device.
+    pub(crate) fn fetched(&self) -> bool {
+        self.fetched
+    }
+
+    /// Number of elements.
+    pub(crate) fn len(&self) -> usize {
+        self.shape.iter().product::<i64>() as usize
+    }
+}
+
+/// Where `object` lies.
+fn place(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Place> {
+    if !object.hasattr("__dlpack__")? || !object.hasattr("__dlpack_device__")? {
+        let kind = object.get_type().name()?;
+        return Err(PyTypeError::new_err(format!(
+            "`{name}` is of type `{kind}`, which has no `__dlpack__` (give a torch, numpy, cupy or jax array)"
+        )));
+    }
+    let (kind, number): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
+    match kind {
+        CPU | CUDA_HOST => Ok(Place::Host),
+        CUDA | CUDA_MANAGED => Ok(Place::Cuda(number)),
+        other => Err(PyValueError::new_err(format!(
+            "`{name}` lies on a device of DLPack's kind {other} (it must lie in host memory or on a CUDA device)"
+        ))),
+    }
+}
+
+/// What `object.__dlpack__` gives, of the newest version that both sides know.
+fn capsule<'py>(name: &str, object: &Bound<'py, PyAny>, arguments: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    let newest = arguments.copy()?;
+    newest.set_item("max_version", VERSION)?;
+    let lent = object.call_method("__dlpack__", (), Some(&newest)).or_else(|error| {
+        // Libraries older than DLPack 1 do not know the argument.
+        if error.is_instance_of::<PyTypeError>(py) {
+            object.call_method("__dlpack__", (), Some(arguments))
+        } else {
+            Err(error)
+        }
+    });
+    lent.map_err(|error| {
+        let refused = PyValueError::new_err(format!("`{name}` cannot be lent: {}", error.value(py)));
+        refused.set_cause(py, Some(error));
+        refused
+    })
+}
+
+/// Whether elements of these strides lie one behind another in the order of the shape.
+fn is_compact(shape: &[i64], strides: &[i64]) -> bool {
+    let mut expected = 1;
+    shape.iter().zip(strides).rev().all(|(&extent, &stride)| {
+        let fits = extent == 1 || stride == expected;
+        expected *= extent;
+        fits
+    }) || shape.contains(&0)
+}
+
+/// DLPack's kind of the device that a tensor of a batch lies on, with its number.
+pub(crate) fn device(place: Place) -> (DeviceKind, i32) {
+    match place {
+        Place::Host => (DeviceKind::CPU, 0),
+        Place::Cuda(number) => (DeviceKind::CUDA, number),
+    }
+}

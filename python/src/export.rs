@@ -1,0 +1,88 @@
+//! A recorded batch as numpy arrays and numbers: the arguments that make it again.
+
+use capo_loader::batch_file::OPTIMIZERS;
+use capo_plugin::{Batch as View, Dims, OptimizerInfo, Tensor};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error::failed;
+use crate::fields::{DENOMINATORS, REDUCTIONS};
+use crate::numpy;
+
+/// Numbers per token.
+pub(crate) fn floats<'py>(py: Python<'py>, dims: Dims, values: &[f32]) -> PyResult<Bound<'py, PyAny>> {
+    numpy::array(py, &[dims.completions as usize, dims.tokens as usize], values)
+}
+
+/// A batch in host memory as the arguments that make it.
+pub(crate) fn to_fields<'py>(py: Python<'py>, view: &View<'_>) -> PyResult<Bound<'py, PyDict>> {
+    let (fields, dims) = (PyDict::new(py), view.dims);
+    let (b, t) = (dims.completions as usize, dims.tokens as usize);
+    fields.set_item("completion_ids", numpy::array(py, &[b, t], view.completion_ids)?)?;
+    fields.set_item("completion_mask", numpy::array(py, &[b, t], view.completion_mask)?)?;
+    fields.set_item("truncated", numpy::array(py, &[b], view.truncated)?)?;
+    fields.set_item("rewards", numpy::array(py, &[b], view.rewards)?)?;
+    let per_token = [
+        ("logps", Some(view.logps)),
+        ("advantages", Some(view.advantages)),
+        ("losses", view.losses),
+        ("dloss_dlogp", view.dloss_dlogp),
+        ("old_logps", view.old_logps),
+        ("ref_logps", view.ref_logps),
+        ("entropy", view.entropy),
+    ];
+    for (name, values) in per_token {
+        if let Some(values) = values {
+            fields.set_item(name, floats(py, dims, values)?)?;
+        }
+    }
+    let large = |name: &str, tensor: &Tensor<'_>| {
+        let shape: Vec<usize> = tensor.shape().iter().map(|&extent| extent as usize).collect();
+        let refused = |error: capo_plugin::PluginError| failed(&error.into());
+        let array = match tensor.as_u32() {
+            Ok(ids) => numpy::array(py, &shape, ids)?,
+            Err(_) => numpy::array(py, &shape, tensor.as_f32().map_err(refused)?)?,
+        };
+        fields.set_item(name, array)
+    };
+    if let Some(last) = &view.last_layer {
+        large("hidden", &last.hidden)?;
+        large("topk_ids", &last.topk_ids)?;
+        large("topk_logits", &last.topk_logits)?;
+        large("logsumexp", &last.logsumexp)?;
+        large("action_logits", &last.action_logits)?;
+        fields.set_item("vocab_size", last.vocab_size)?;
+    }
+    if let Some(state) = &view.optimizer_state {
+        large("weight", &state.weight)?;
+        large("exp_avg", &state.exp_avg)?;
+        large("exp_avg_sq", &state.exp_avg_sq)?;
+    }
+    fields.set_item("group_size", dims.group_size)?;
+    fields.set_item("step", view.step)?;
+    fields.set_item("max_steps", view.max_steps)?;
+    fields.set_item("iteration", view.iteration)?;
+    fields.set_item("seed", view.seed)?;
+    fields.set_item("sampling_temperature", view.sampling_temperature)?;
+    fields.set_item("sampling_top_k", view.sampling_top_k)?;
+    fields.set_item("sampling_top_p", view.sampling_top_p)?;
+    fields.set_item("loss_temperature", view.loss_temperature)?;
+    fields.set_item("max_completion_length", view.max_completion_length)?;
+    fields.set_item("reduction", REDUCTIONS.iter().find(|(_, r)| *r == view.reduction).map(|(name, _)| *name))?;
+    fields.set_item("denominator", DENOMINATORS.iter().find(|(_, d)| *d == view.denominator).map(|(name, _)| *name))?;
+    fields.set_item("optimizer", optimizer(py, &view.optimizer)?)?;
+    Ok(fields)
+}
+
+fn optimizer<'py>(py: Python<'py>, info: &OptimizerInfo) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("kind", OPTIMIZERS.iter().find(|(_, kind)| *kind == info.kind).map(|(name, _)| *name))?;
+    dict.set_item("learning_rate", info.learning_rate)?;
+    dict.set_item("beta1", info.beta1)?;
+    dict.set_item("beta2", info.beta2)?;
+    dict.set_item("eps", info.eps)?;
+    dict.set_item("weight_decay", info.weight_decay)?;
+    dict.set_item("max_grad_norm", info.max_grad_norm)?;
+    dict.set_item("steps_taken", info.steps_taken)?;
+    Ok(dict)
+}

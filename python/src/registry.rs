@@ -1,0 +1,103 @@
+//! Plugins that are open, and what they offer.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Result, ensure};
+use capo_loader::listing;
+use capo_loader::registry;
+use capo_loader::terminal::escape;
+use capo_loader::trust::Trust;
+use capo_loader::watchdog::Watchdog;
+use capo_loader::{ComponentConfig, find};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::component::{Component, Handle};
+use crate::error::failed;
+
+/// Libraries of which each set is opened once in a process: what is loaded stays.
+static OPEN: Mutex<Vec<Arc<Open>>> = Mutex::new(Vec::new());
+
+/// Open plugins.
+pub(crate) struct Open(registry::Registry);
+
+/// Plugins by their files; `capo_rl.Plugins` is the class that people use.
+#[pyclass(frozen, module = "capo_rl._native")]
+pub(crate) struct Registry(Arc<Open>);
+
+#[pymethods]
+impl Registry {
+    /// Those of `names`; without any, those that came with this package.
+    #[new]
+    fn new(py: Python<'_>, names: Vec<PathBuf>, unsafe_path: bool) -> PyResult<Self> {
+        let trust = Trust { unsafe_path, known: None };
+        py.detach(|| open(names, &trust)).map(Self).map_err(|error| failed(&error))
+    }
+
+    /// What is on offer, as lines for a person.
+    fn lines(&self, verbose: bool) -> Vec<String> {
+        listing::lines(self.registry(), verbose).iter().map(|line| escape(line).into_owned()).collect()
+    }
+
+    /// A line per plugin: its file with its hash.
+    fn pins(&self) -> Vec<String> {
+        listing::pins(self.registry()).iter().map(|line| escape(line).into_owned()).collect()
+    }
+
+    /// What is on offer, as JSON.
+    fn json(&self) -> String {
+        escape(&listing::json(self.registry(), "capo_rl", env!("CARGO_PKG_VERSION")).to_string()).into_owned()
+    }
+
+    /// A component of the point `point`, by its id, with its keys as JSON.
+    fn component(&self, py: Python<'_>, point: &str, id: &str, keys: &str) -> PyResult<Component> {
+        let table = serde_json::from_str(keys)
+            .map_err(|error| PyValueError::new_err(format!("the keys of `{id}` are no table of TOML: {error}")))?;
+        let config = ComponentConfig { id: id.to_owned(), table };
+        let handle = py.detach(|| self.0.build(point, config)).map_err(|error| failed(&error))?;
+        Ok(Component::new(id, handle))
+    }
+}
+
+impl Registry {
+    pub(crate) fn registry(&self) -> &registry::Registry {
+        &self.0.0
+    }
+}
+
+impl Open {
+    fn build(&self, point: &str, config: ComponentConfig) -> Result<Handle> {
+        let (registry, watchdog, one) = (&self.0, Watchdog::off(), std::slice::from_ref(&config));
+        let first = "one table makes one component";
+        Ok(match point {
+            "reward" => Handle::Reward(registry.reward(&config, &watchdog)?),
+            "advantage" => Handle::Advantage(registry.advantage(&config, &watchdog)?),
+            "objective" => Handle::Objective(registry.objective(&config, &watchdog)?),
+            "weight" => Handle::Weight(registry.weights(one, &watchdog)?.pop().expect(first)),
+            _ => Handle::Mask(registry.masks(one, &watchdog)?.pop().expect(first)),
+        })
+    }
+}
+
+/// The plugins `names`, or those that came with this package; the same files as before are not opened again.
+fn open(names: Vec<PathBuf>, trust: &Trust) -> Result<Arc<Open>> {
+    let names = if names.is_empty() { find::carried() } else { names };
+    ensure!(
+        !names.is_empty(),
+        "this installation of `capo_rl` carries no plugins (install its wheel, or name a `plugin`)"
+    );
+    let files = names.iter().map(|name| trust.check(name)).collect::<Result<Vec<_>>>()?;
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let same = |known: &&Arc<Open>| {
+        let plugins = known.0.plugins();
+        plugins.len() == files.len()
+            && plugins.iter().zip(&files).all(|(one, file)| one.path == file.path && one.sha256 == file.sha256)
+    };
+    if let Some(known) = open.iter().find(same) {
+        return Ok(Arc::clone(known));
+    }
+    let new = Arc::new(Open(registry::Registry::open_with(&names, trust)?));
+    open.push(Arc::clone(&new));
+    Ok(new)
+}

@@ -1,0 +1,83 @@
+//! Masks and weights over recorded batches: what `host replay` does, as numpy arrays.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use capo_loader::batch_file::Outcome;
+use capo_loader::replay::{Deciders, Replayed, replay as replay_files};
+use capo_loader::upload::{Device, Dtype};
+use capo_loader::watchdog::Watchdog;
+use capo_loader::{files, tables};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error::failed;
+use crate::numpy;
+use crate::records::add;
+use crate::registry::Registry;
+
+/// Where batches are replayed, and where results go.
+struct Settings {
+    config: Option<PathBuf>,
+    device: String,
+    dtype: Dtype,
+    out: Option<PathBuf>,
+}
+
+/// One batch: its shape, what became of it, and a line for a person.
+type Step = ([usize; 2], Outcome, String);
+
+/// Runs the masks and weights of a config, or of the one recipe that `registry` offers, over batch files: a dict of arrays for each.
+#[pyfunction]
+pub(crate) fn replay<'py>(
+    py: Python<'py>,
+    registry: &Registry,
+    batches: Vec<PathBuf>,
+    config: Option<PathBuf>,
+    device: String,
+    dtype: &str,
+    out: Option<PathBuf>,
+) -> PyResult<Vec<(Bound<'py, PyDict>, String)>> {
+    let Some((_, dtype)) = Dtype::NAMES.into_iter().find(|(name, _)| *name == dtype) else {
+        let known = Dtype::NAMES.map(|(name, _)| name).join("`, `");
+        return Err(PyValueError::new_err(format!("`dtype` is `{dtype}` (known: `{known}`)")));
+    };
+    let settings = Settings { config, device, dtype, out };
+    let steps = py.detach(|| run(registry, &batches, &settings)).map_err(|error| failed(&error))?;
+    steps.into_iter().map(|(shape, outcome, line)| Ok((to_dict(py, &shape, &outcome)?, line))).collect()
+}
+
+fn run(registry: &Registry, batches: &[PathBuf], settings: &Settings) -> Result<Vec<Step>> {
+    let (registry, watchdog) = (registry.registry(), Watchdog::off());
+    let (text, origin) = match &settings.config {
+        Some(path) => (files::text(path)?, format!("`{}`", path.display())),
+        None => {
+            let recipe = registry.default_recipe("")?;
+            (recipe.toml.clone(), format!("recipe `{}`", recipe.name))
+        }
+    };
+    let table = tables::parse(&text, &origin)?;
+    let masks = registry.masks(&tables::components(&table, "mask", &origin)?, &watchdog)?;
+    let weights = registry.weights(&tables::components(&table, "weight", &origin)?, &watchdog)?;
+    let device = Device::open(&settings.device, settings.dtype)?;
+    let mut steps = Vec::with_capacity(batches.len());
+    let mut take = |replayed: Replayed<'_>| {
+        let (dims, line) = (replayed.batch.scalars.dims, replayed.to_string());
+        steps.push(([dims.completions as usize, dims.tokens as usize], replayed.outcome, line));
+    };
+    let mut deciders = Deciders { masks, weights };
+    replay_files(&mut deciders, &watchdog, batches, device.as_ref(), settings.out.as_deref(), &mut take)?;
+    Ok(steps)
+}
+
+/// By the names of the file that `host replay` writes.
+fn to_dict<'py>(py: Python<'py>, shape: &[usize], outcome: &Outcome) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("keep", numpy::array(py, shape, &outcome.keep)?)?;
+    if let Some(weights) = &outcome.weights {
+        dict.set_item("weights", numpy::array(py, shape, weights)?)?;
+    }
+    add(&dict, shape, outcome)?;
+    Ok(dict)
+}

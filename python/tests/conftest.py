@@ -1,0 +1,138 @@
+"""What the tests share: the repository's files, recorded cases, the built ``host``, arrays of numpy and of torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import capo_rl
+
+ROOT = Path(__file__).parents[2]
+REPLAY = ROOT / "tests/data/replay"
+CASES = sorted(path.name for path in REPLAY.iterdir())
+TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
+PLUGINS = Path(capo_rl.__file__).parent / "plugins"
+DTYPES = {"F32": np.float32, "U8": np.uint8, "U32": np.uint32, "I64": np.int64, "F64": np.float64}
+
+
+def batches(case: str) -> list[Path]:
+    """The four batch files of a case."""
+    return sorted((REPLAY / case).glob("batch-*.safetensors"))
+
+
+def header(path: Path) -> tuple[dict, bytes]:
+    """What a safetensors file says of its tensors, and their bytes."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    return json.loads(data[8:start]), data[start:]
+
+
+def metadata(path: Path) -> dict[str, str]:
+    """The strings of a safetensors file."""
+    return header(path)[0]["__metadata__"]
+
+
+def tensors(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a safetensors file."""
+    said, data = header(path)
+    said.pop("__metadata__", None)
+    values = {name: data[slice(*tensor["data_offsets"])] for name, tensor in said.items()}
+    return {name: np.frombuffer(values[name], DTYPES[one["dtype"]]).reshape(one["shape"]) for name, one in said.items()}
+
+
+def table(case: str) -> dict:
+    """The keys of a case's one mask: lines of ``key = value`` whose values are JSON too."""
+    lines = [line.split(" = ") for line in (REPLAY / case / "mask.toml").read_text().splitlines() if " = " in line]
+    return {key: json.loads(value) for key, value in lines}
+
+
+def mask_of(case: str) -> capo_rl.Mask:
+    """The mask of a case, as its ``mask.toml`` has it."""
+    keys = table(case)
+    return capo_rl.Mask(keys.pop("use"), **keys)
+
+
+def as_numpy(batch: capo_rl.Batch) -> capo_rl.Batch:
+    """The batch made anew of numpy arrays."""
+    return batch.replace()
+
+
+def as_torch(batch: capo_rl.Batch) -> capo_rl.Batch:
+    """The batch made of torch tensors: ids as int64, masks as booleans."""
+    torch = pytest.importorskip("torch", reason="torch is not installed here")
+    changes = {}
+    for name, value in batch._fields.items():
+        if isinstance(value, np.ndarray):
+            tensor = torch.from_numpy(value.astype(np.int64)) if value.dtype == np.uint32 else torch.from_numpy(value)
+            changes[name] = tensor.bool() if value.dtype == np.uint8 else tensor
+    return batch.replace(**changes)
+
+
+MAKERS = {"numpy": as_numpy, "torch": as_torch}
+
+
+@pytest.fixture(params=list(MAKERS))
+def made_of(request):
+    """Makes a recorded batch anew, of the arrays of one library."""
+    return MAKERS[request.param]
+
+
+@pytest.fixture(scope="session")
+def host() -> Path:
+    """The ``host`` that the repository's tests have built."""
+    path = TARGET / "debug/host"
+    if not path.exists():
+        pytest.skip(f"there is no `{path}` (cargo build -p host)")
+    return path
+
+
+@pytest.fixture(scope="session")
+def third_party(host: Path, tmp_path_factory) -> Path:
+    """A library of a crate that ``host new-plugin`` has made, with one more mask that waits for a file."""
+    if shutil.which("cargo") is None:
+        pytest.skip("there is no cargo to build a plugin with")
+    folder = tmp_path_factory.mktemp("third-party")
+    subprocess.run([host, "new-plugin", "third", "--dir", folder], check=True, stdout=subprocess.DEVNULL)
+    crate = folder / "third"
+    # The versions that this repository is tested with, so that nothing is fetched.
+    shutil.copy(ROOT / "Cargo.lock", crate / "Cargo.lock")
+    waits = (Path(__file__).parent / "waits.rs").read_text()
+    source = crate / "src/lib.rs"
+    source.write_text(source.read_text().replace("#[cfg(test)]", waits + "\n#[cfg(test)]"))
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(TARGET / "examples")}
+    subprocess.run(["cargo", "build", "--quiet", "--offline"], cwd=crate, env=environment, check=True)
+    return TARGET / "examples/debug/libthird.so"
+
+
+def small(**changes) -> capo_rl.Batch:
+    """Two completions of three tokens, the second with one token of padding, under plain gradient steps."""
+    arrays = {
+        "completion_ids": np.array([[1, 2, 3], [3, 2, 0]], np.uint32),
+        "completion_mask": np.array([[1, 1, 1], [1, 1, 0]], np.uint8),
+        "logps": np.array([[-0.5, -1.0, -8.0], [-2.0, -9.0, 0.0]], np.float32),
+        "advantages": np.array([[1, 1, 1], [-1, -1, 0]], np.float32),
+        "rewards": np.array([1, 0], np.float32),
+        "group_size": 2,
+        "optimizer": {"kind": "sgd", "learning_rate": 0.1},
+    }
+    return capo_rl.Batch(**{**arrays, **changes})
+
+
+def layer(**changes) -> dict:
+    """The last layer of that batch: width 4, 2 of 5 logits."""
+    random = np.random.default_rng(0)
+    arrays = {
+        "hidden": random.normal(size=(2, 3, 4)).astype(np.float32),
+        "topk_ids": np.array([[[1, 2]] * 3] * 2, np.uint32),
+        "topk_logits": np.array([[[2.0, 1.0]] * 3] * 2, np.float32),
+        "logsumexp": np.full((2, 3), 2.5, np.float32),
+        "action_logits": np.full((2, 3), 1.0, np.float32),
+        "vocab_size": 5,
+    }
+    return {**arrays, **changes}

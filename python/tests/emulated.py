@@ -1,0 +1,139 @@
+"""Arrays in the memory of a CUDA device, through its driver alone: the emulator's where ``LD_LIBRARY_PATH`` names it, else a real one.
+
+Run as a program, it replays a case with its large arrays there and compares decisions with those in host memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import capo_rl
+
+CUDA = ctypes.CDLL("libcuda.so.1")
+
+
+class DlTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+def call(name: str, *arguments) -> None:
+    code = getattr(CUDA, name)(*arguments)
+    assert code == 0, f"{name} gave {code}"
+
+
+def start() -> None:
+    """Enters the primary context of the first device."""
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    call("cuInit", 0)
+    call("cuDeviceGet", ctypes.byref(device), 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    call("cuCtxSetCurrent", context)
+
+
+class DeviceArray:
+    """A copy of a numpy array on the first CUDA device, as torch's tensors there are lent."""
+
+    CODES = {"f": 2, "u": 1, "i": 0}
+
+    def __init__(self, values: np.ndarray, code: int | None = None) -> None:
+        self.values = np.ascontiguousarray(values)
+        self.streams: list[int] = []
+        address = ctypes.c_uint64()
+        call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(self.values.nbytes))
+        call("cuMemcpyHtoD_v2", address, self.values.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(self.values.nbytes))
+        self.shape = (ctypes.c_int64 * values.ndim)(*values.shape)
+        code = self.CODES[values.dtype.kind] if code is None else code
+        self.tensor = DlTensor(address.value, 2, 0, values.ndim, code, 8 * values.itemsize, 1, self.shape)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, *, stream: int, max_version: tuple[int, int]):
+        self.streams.append(stream)
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+
+    def cpu(self) -> np.ndarray:
+        return self.values
+
+
+LARGE = ["hidden", "topk_ids", "topk_logits", "logsumexp", "action_logits"]
+
+
+def on_device(batch: capo_rl.Batch, names=LARGE) -> capo_rl.Batch:
+    """The batch with these arrays on the device."""
+    return batch.replace(**{name: DeviceArray(getattr(batch, name)) for name in names})
+
+
+def main(folder: Path) -> None:
+    start()
+    keys = {}
+    for line in (folder / "mask.toml").read_text().splitlines():
+        if " = " in line:
+            key, value = line.split(" = ")
+            keys[key] = eval(value)
+    use = keys.pop("use")
+    here, there = capo_rl.Mask(use, **keys), capo_rl.Mask(use, **keys)
+    for path in sorted(folder.glob("batch-*.safetensors")):
+        batch = capo_rl.load_batch(path)
+        lent = on_device(batch, [*LARGE, "logps", "completion_mask"])
+        assert lent.copies == {"logps": lent.logps.values.nbytes, "completion_mask": lent.completion_mask.values.nbytes}
+        addresses = {name: address for name, address, _ in lent._native.slots()}
+        for name in LARGE:
+            assert addresses[name] == getattr(lent, name).tensor.data, name
+            assert set(getattr(lent, name).streams) == {1}, "the default stream"
+        keep, expected = here(batch)
+        found, records = there(lent)
+        assert np.array_equal(found, keep), path
+        for name in ("m_f", "m_h"):
+            one, other = records[f"{use}/{name}"], expected[f"{use}/{name}"]
+            assert np.abs(one - other).max() <= 1e-5 * np.abs(other).max(), name
+        here.step_end(batch, keep, True)
+        there.step_end(lent, found, True)
+    refusals(batch)
+
+
+def refusals(batch: capo_rl.Batch) -> None:
+    """What is told of arrays that no component can use where they lie."""
+
+    def refused(**changes) -> str:
+        try:
+            batch.replace(**changes)
+        except ValueError as error:
+            return str(error)
+        raise AssertionError(f"{changes} were taken")
+
+    hidden, ids = batch.hidden, batch.topk_ids
+    assert refused(hidden=DeviceArray(hidden)).startswith("`hidden` lies on `cuda:0` and `topk_ids` on `cpu` (")
+    all_but = {name: DeviceArray(getattr(batch, name)) for name in LARGE}
+    wide = refused(**{**all_but, "topk_ids": DeviceArray(ids.astype(np.int64))})
+    assert wide == "`topk_ids` on `cuda:0` is of type i64 (it must be u32 or i32 there; `.int()` of torch makes it so)"
+    doubled = refused(**{**all_but, "hidden": DeviceArray(hidden.astype(np.float64))})
+    assert doubled == "`hidden` on `cuda:0` is of type f64 (it must be f32, f16 or bf16)"
+    try:
+        capo_rl.save_batch("never.safetensors", on_device(batch))
+    except ValueError as error:
+        assert str(error).startswith("`hidden` lies on `cuda:0`, and a batch file is written from host memory (")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    print("the same on the device")

@@ -1,0 +1,138 @@
+"""What a batch takes: arrays where they lie, copies where the ABI has another type, sentences where neither will do."""
+
+import numpy as np
+import pytest
+from conftest import layer, small
+
+import capo_rl
+
+
+def addresses(batch):
+    return {name: address for name, address, _ in batch._native.slots()}
+
+
+def test_numpy_arrays_are_used_where_they_lie():
+    batch = small(**layer(), old_logps=np.zeros((2, 3), np.float32))
+    assert batch.copies == {}
+    for name, address in addresses(batch).items():
+        if isinstance(getattr(batch, name), np.ndarray):
+            assert address == getattr(batch, name).ctypes.data, name
+    assert batch.shape == (2, 3) and batch.inputs == {"LAST_LAYER", "OLD_LOGPS"}
+
+
+def test_torch_tensors_are_used_where_they_lie():
+    torch = pytest.importorskip("torch", reason="torch is not installed here")
+    ids = torch.tensor([[1, 2, 3], [3, 2, 0]], dtype=torch.int32)
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]], dtype=torch.bool)
+    hidden = torch.randn(2, 3, 4)
+    topk_ids = torch.tensor([[[1, 2]] * 3] * 2, dtype=torch.int32)
+    batch = small(**layer(hidden=hidden, topk_ids=topk_ids), completion_ids=ids, completion_mask=mask)
+    assert batch.copies == {}
+    for name, tensor in [("completion_ids", ids), ("completion_mask", mask), ("hidden", hidden), ("topk_ids", topk_ids)]:
+        assert addresses(batch)[name] == tensor.data_ptr(), name
+
+
+def test_what_is_read_is_what_is_there_when_a_component_is_called(made_of):
+    batch = made_of(small())
+    mask = capo_rl.Mask("masks.probability-floor", min_probability=0.2)
+    assert mask(batch)[0].tolist() == [[1, 1, 0], [0, 0, 0]]
+    batch.logps[0, 0] = -3.0
+    assert mask(batch)[0].tolist() == [[0, 1, 0], [0, 0, 0]]
+
+
+def test_what_is_copied_is_told():
+    wide = np.zeros((2, 3, 8), np.float32)[:, :, ::2]
+    batch = small(
+        **layer(hidden=wide),
+        completion_ids=np.array([[1, 2, 3], [3, 2, 0]], np.int64),
+        completion_mask=np.array([[1, 1, 1], [1, 1, 0]], np.int64),
+        logps=np.zeros((2, 3)),
+        advantages=np.array([1, -1], np.float32),
+    )
+    assert batch.copies == {"completion_ids": 24, "completion_mask": 6, "logps": 24, "advantages": 24, "hidden": 96}
+
+
+def test_bfloat16_in_host_memory_becomes_float32():
+    torch = pytest.importorskip("torch", reason="torch is not installed here")
+    arrays, mask = layer(), capo_rl.Mask("capo.curvature", optimizer="sgd", fisher_threshold=1e-3, hessian_threshold=1e-2)
+    for dtype in (torch.bfloat16, torch.float16):
+        rounded = torch.from_numpy(arrays["hidden"]).to(dtype)
+        batch = small(**{**arrays, "hidden": rounded})
+        assert batch.copies == {"hidden": 96}
+        keep, records = mask(batch)
+        again, expected = mask(small(**{**arrays, "hidden": rounded.float()}))
+        assert np.array_equal(keep, again)
+        assert records["capo.curvature/m_f"].tobytes() == expected["capo.curvature/m_f"].tobytes()
+
+
+def test_strides_are_followed():
+    arrays = layer()
+    turned = np.asfortranarray(arrays["hidden"])
+    mask = capo_rl.Mask("capo.curvature", optimizer="sgd", fisher_threshold=1e-3, hessian_threshold=1e-2)
+    _, expected = mask(small(**arrays))
+    _, found = mask(small(**{**arrays, "hidden": turned, "logsumexp": np.broadcast_to(np.float32(2.5), (2, 3))}))
+    assert found["capo.curvature/m_h"].tobytes() == expected["capo.curvature/m_h"].tobytes()
+
+
+def test_advantages_per_completion_are_given_to_its_tokens(tmp_path):
+    batch = small(advantages=np.array([0.5, -2], np.float32))
+    capo_rl.save_batch(tmp_path / "batch.safetensors", batch)
+    spread = capo_rl.load_batch(tmp_path / "batch.safetensors").advantages
+    assert spread.tolist() == [[0.5, 0.5, 0.5], [-2, -2, 0]]
+
+
+def test_arguments_are_attributes():
+    batch = small(step=3)
+    assert (batch.step, batch.group_size, batch.entropy, batch.optimizer["kind"]) == (3, 2, None, "sgd")
+    assert repr(batch) == "Batch(2 completions of 3 tokens, step 3)"
+    with pytest.raises(AttributeError, match="`Batch` has no `stepp`"):
+        _ = batch.stepp
+
+
+REFUSED = [
+    ({"logps": [[0.0]]}, TypeError, "`logps` is of type `list`, which has no `__dlpack__` (give a torch, numpy, cupy or jax array)"),
+    ({"logps": None}, ValueError, "`logps` is missing (it is an array of shape [2, 3])"),
+    ({"logps": np.zeros((2, 4), np.float32)}, ValueError, "`logps` has shape [2, 4] (it must be [2, 3])"),
+    ({"logps": np.zeros((2, 3), np.int64)}, ValueError, "`logps` is of type i64 (it must be f32, f64, f16 or bf16)"),
+    ({"completion_ids": np.zeros(3, np.uint32)}, ValueError, "`completion_ids` has shape [3] (it must be [B, T]: completions and tokens, at least one of each)"),
+    ({"completion_ids": np.zeros((2, 3), np.float32)}, ValueError, "`completion_ids` is of type f32 (it must be integers or booleans)"),
+    ({"completion_ids": np.full((2, 3), -100, np.int64)}, ValueError, "`completion_ids` holds -100, which is no token id"),
+    ({"completion_ids": np.full((2, 3), -1, np.int32)}, ValueError, "`completion_ids` holds -1, which is no token id"),
+    ({"completion_mask": np.full((2, 3), 2, np.uint8)}, ValueError, "`completion_mask` holds 2 (entries are 0 or 1)"),
+    ({"advantages": np.zeros(3, np.float32)}, ValueError, "`advantages` has shape [3] (it must be [2, 3])"),
+    ({"rewards": np.zeros(3, np.float32)}, ValueError, "`rewards` has shape [3] (it must be [2])"),
+    ({"group_size": 3}, ValueError, "`group_size` 3 does not divide the 2 completions"),
+    ({"group_size": "2"}, TypeError, "`group_size` is 2: 'str' object cannot be interpreted as an integer"),
+    ({"losses": np.zeros((2, 3), np.float32)}, ValueError, "`losses` and `dloss_dlogp` belong together (give both, or neither)"),
+    ({"reduction": "token_men"}, ValueError, "`reduction` is `token_men` (did you mean `token_mean`?)"),
+    ({"optimizer": 3}, TypeError, '`optimizer` is 3 (give a dict, as in `dict(kind="adamw", learning_rate=1e-6)`)'),
+    ({"optimizer": {"kind": "sgd"}}, ValueError, "`optimizer` has no `learning_rate` (give that of the coming step)"),
+    ({"optimizer": {"lr": 1.0, "learning_rate": 1.0}}, ValueError, "`optimizer`: unknown key `lr` (known: "),
+    ({"optimizer": {"kind": "lion", "learning_rate": 1.0}}, ValueError, "`kind` is `lion` (known: `sgd`, `adam`, `adamw`, `adamw_kept_and_rejected`)"),
+    ({"optimizer": {"learning_rate": float("nan")}}, ValueError, "`learning_rate` of its optimizer is NaN (it must be 0 or more and finite)"),
+    ({"loss_temperature": 0.0}, ValueError, "`loss_temperature` is 0 (it must be above 0 and finite)"),
+    ({"max_completion_length": 2}, ValueError, "`max_completion_length` is 2, but completions have up to 3 tokens"),
+    (layer(hidden=np.zeros((2, 4, 4), np.float32)), ValueError, "`hidden` has shape [2, 4, 4] (it must be [2, 3, any])"),
+    (layer(topk_logits=np.zeros((2, 3, 3), np.float32)), ValueError, "`topk_logits` has shape [2, 3, 3] (it must be [2, 3, 2])"),
+    (layer(topk_logits=None), TypeError, "`topk_logits` is missing (it is an array)"),
+    (layer(topk_ids=np.full((2, 3, 2), 5, np.uint32)), ValueError, "`topk_ids` holds 5, `vocab_size` is 5"),
+    (layer(vocab_size=None), TypeError, "`vocab_size` is missing (it is the number of tokens that the model knows)"),
+    (
+        {**layer(), "weight": np.zeros((5, 4), np.float32), "exp_avg": np.zeros((5, 4), np.float32), "exp_avg_sq": np.zeros((5, 3), np.float32)},
+        ValueError,
+        "`exp_avg_sq` has shape [5, 3] (it must be [5, 4], as `weight` is)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "kind", "sentence"), REFUSED)
+def test_what_is_no_batch(changes, kind, sentence):
+    with pytest.raises(kind) as refused:
+        small(**changes)
+    assert str(refused.value).startswith(sentence)
+
+
+def test_tensors_with_a_graph_are_refused():
+    torch = pytest.importorskip("torch", reason="torch is not installed here")
+    with pytest.raises(ValueError, match="`logps` cannot be lent: Can't export tensors that require gradient, use tensor.detach()"):
+        small(logps=torch.zeros(2, 3, requires_grad=True))

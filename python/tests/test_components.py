@@ -1,0 +1,198 @@
+"""Components of every point: calls, state, what they are refused for."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from conftest import TARGET, batches, layer, mask_of, small
+
+import capo_rl
+
+
+def test_state_goes_on_bit_for_bit():
+    files = batches("paper-token-adam")
+    whole = mask_of("paper-token-adam")
+    results, states = [], []
+    for path in files:
+        batch = capo_rl.load_batch(path)
+        keep, records = whole(batch)
+        whole.step_end(batch, keep, True)
+        results.append((keep, records))
+        states.append(whole.state_dict())
+    resumed = mask_of("paper-token-adam")
+    resumed.load_state_dict(states[1])
+    for path, (keep, records), state in zip(files[2:], results[2:], states[2:], strict=True):
+        batch = capo_rl.load_batch(path)
+        again, reports = resumed(batch)
+        resumed.step_end(batch, again, True)
+        assert np.array_equal(again, keep)
+        assert reports["capo.curvature/m_f"].tobytes() == records["capo.curvature/m_f"].tobytes()
+        assert resumed.state_dict() == state
+    assert states[0] != states[1], "the state moves"
+
+
+def test_state_of_another_component(tmp_path):
+    mask = mask_of("paper-token-adam")
+    with pytest.raises(ValueError, match="this is the state of `other` \\(it must be that of `capo.curvature`\\)"):
+        mask.load_state_dict({"component": "other", "state": b""})
+    with pytest.raises(capo_rl.CapoError, match="component `capo.curvature`: "):
+        mask.load_state_dict({"component": "capo.curvature", "state": b"no state"})
+
+
+def test_state_travels_in_torch_checkpoints(tmp_path):
+    torch = pytest.importorskip("torch", reason="torch is not installed here")
+    mask, batch = mask_of("paper-token-adam"), capo_rl.load_batch(batches("paper-token-adam")[0])
+    keep, _ = mask(batch)
+    mask.step_end(batch, keep, True)
+    torch.save({"mask": mask.state_dict()}, tmp_path / "checkpoint.pt")
+    loaded = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert loaded["mask"] == mask.state_dict()
+
+
+def test_what_masks_before_left_stays_dropped():
+    mask = capo_rl.Mask("capo.curvature", optimizer="sgd", fisher_threshold=1e9, hessian_threshold=1e9)
+    batch = small(**layer())
+    before = np.array([[0, 1, 1], [1, 0, 0]], np.int64)
+    keep, _ = mask(batch, before)
+    assert keep.tolist() == before.tolist() and keep.dtype == np.uint8
+    with pytest.raises(ValueError, match="`keep` is 1 at completion 1, token 2, which is padding"):
+        mask(batch, np.ones((2, 3), bool))
+    with pytest.raises(ValueError, match="`keep` has shape \\[3\\] \\(it must be \\[2, 3\\], as the batch is\\)"):
+        mask.step_end(batch, np.ones(3, np.uint8), True)
+
+
+def test_a_weight_weighs():
+    weight = capo_rl.Weight("capo.curvature-weight", optimizer="sgd", fisher_threshold=1e-4)
+    batch = small(**layer())
+    weights, records = weight(batch)
+    assert weights.dtype == np.float32 and weights.shape == (2, 3) and weights[1, 2] == 0
+    assert ((weights > 0) & (weights < 1)).any(), weights
+    assert weight.step_end(batch, weights, True) == {} or records
+
+
+def test_rewards_to_losses():
+    batch = small(advantages=None)
+    advantages, _ = capo_rl.Advantage("capo.advantage")(batch)
+    assert advantages[0, 0] > 0 > advantages[1, 0] and advantages[1, 2] == 0
+    objective = capo_rl.Objective("capo.objective")
+    batch = batch.replace(advantages=advantages, old_logps=batch.logps)
+    losses, slopes, _ = objective(batch)
+    assert objective.reduction == "completion_mean"
+    assert np.array_equal(slopes, -advantages), "on policy the slope is the advantage"
+    assert np.array_equal(losses, -advantages)
+
+
+def test_a_reward_scores_text():
+    library = TARGET / "debug/librewarding.so"
+    if not library.exists():
+        pytest.skip(f"there is no `{library}` (cargo build --workspace)")
+    offered = [component for component in capo_rl.Plugins(library).describe()["components"] if component["point"] == "reward"]
+    reward = capo_rl.Reward(offered[0]["id"], plugin=library)
+    rewards, _ = reward(["1+1=", "1+2="], ["2", "4"], answers=["2", "3"], columns=[{"a": 1}, {"a": 2}])
+    assert rewards.shape == (2,) and rewards.dtype == np.float32
+    with pytest.raises(ValueError, match="`prompts` has 1 entries \\(it must be 2, as `completions` is\\)"):
+        reward(["1+1="], ["2", "4"])
+
+
+def test_inputs_and_what_lacks_them():
+    mask = mask_of("paper-token-sgd")
+    assert mask.inputs == {"LAST_LAYER"}
+    with pytest.raises(ValueError, match="component `capo.curvature` asks for LAST_LAYER, which the batch does not hold \\(give `hidden`, .* to `Batch`\\)"):
+        mask(small())
+    with pytest.raises(ValueError, match="component `capo.curvature` needs to know the optimizer"):
+        mask(small(**layer(), optimizer=None))
+
+
+def test_a_mask_reads_what_the_sampler_drew_with():
+    mask = capo_rl.Mask("masks.ratio-range", policies="trainer/sampler", low=0.5, high=2.0)
+    assert mask.inputs == {"ROLLOUT_CONTEXT"}
+    with pytest.raises(ValueError, match="asks for ROLLOUT_CONTEXT, which the batch does not hold \\(give `sampler_logps` to `Batch`\\)"):
+        mask(small())
+    drawn = np.array([[-0.5, -1.5, -8.5], [-4.0, -8.8, 0.0]], np.float32)
+    keep, _ = mask(small(sampler_logps=drawn))
+    assert keep.tolist() == [[1, 1, 1], [0, 1, 0]]
+
+
+def test_unknown_ids_and_keys():
+    with pytest.raises(capo_rl.CapoError, match="names `capo.curvatur`, which no loaded image offers \\(did you mean `capo.curvature`\\?\\)"):
+        capo_rl.Mask("capo.curvatur")
+    with pytest.raises(capo_rl.CapoError, match="unknown key `fisher` \\(did you mean `fisher_threshold`\\?\\)"):
+        capo_rl.Mask("capo.curvature", fisher=1.0)
+    with pytest.raises(TypeError, match="the keys of `capo.curvature` are no table of TOML: "):
+        capo_rl.Mask("capo.curvature", fisher_threshold=object())
+    with pytest.raises(capo_rl.CapoError, match="plugin `libmissing.so` was not found; tried `./libmissing.so`"):
+        capo_rl.Mask("a.b", plugin="libmissing.so")
+
+
+def test_plugins_are_found_and_opened_once():
+    by_name, by_path = capo_rl.Plugins("libcapo.so"), capo_rl.Plugins(capo_rl.__path__[0] + "/plugins/libcapo.so")
+    assert by_name.pins() == by_path.pins() and by_name.pins()[0].split("@sha256:")[0].endswith("capo_rl/plugins/libcapo.so")
+    before = mapped()
+    for plugin in (by_name, by_path, "libcapo.so", ["libcapo.so"]):
+        capo_rl.Mask("capo.curvature", plugin=plugin)
+    assert mapped() == before
+    packages = {component["package"] for component in capo_rl.Plugins().describe()["components"]}
+    assert packages == {"capo", "drcapo", "governor", "masks", "reincapo"}
+
+
+def mapped() -> int:
+    """How many libraries of plugins this process has mapped."""
+    with open("/proc/self/maps") as maps:
+        return len({line.split()[-1] for line in maps if "memfd:lib" in line})
+
+
+def test_a_mask_made_by_new_plugin(third_party):
+    mask = capo_rl.Mask("third.mask", plugin=third_party, max_nats=5.0)
+    assert mask.inputs == frozenset() and repr(mask) == "Mask('third.mask', max_nats=5.0)"
+    keep, records = mask(small())
+    assert keep.tolist() == [[1, 1, 0], [1, 0, 0]]
+    assert records["third.mask/surprise"].tolist() == [[0.5, 1, 8], [2, 9, 0]]
+
+
+def test_python_goes_on_while_a_mask_works(third_party, tmp_path):
+    mask = capo_rl.Mask("third.waits", plugin=third_party, folder=str(tmp_path))
+    results = []
+    thread = threading.Thread(target=lambda: results.append(mask(small())))
+    thread.start()
+    # Were Python's lock held by the call, this line would not be reached before the file is there.
+    while not (tmp_path / "started").exists():
+        os.sched_yield()
+    assert not results
+    (tmp_path / "go").touch()
+    thread.join()
+    assert results[0][0].tolist() == [[1, 1, 1], [1, 1, 0]]
+
+
+def test_the_command_line(tmp_path):
+    def run(*arguments, **settings):
+        command = [sys.executable, "-m", "capo_rl", *map(str, arguments)]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, **settings)
+
+    listed = run("plugins", "--plugin", "libcapo.so")
+    assert listed.returncode == 0 and "capo.curvature" in listed.stdout and "recipe" in listed.stdout
+    described = json.loads(run("plugins", "--json").stdout)
+    assert described["capo_rl"] and {"drcapo.curvature", "governor.kl"} <= {one["id"] for one in described["components"]}
+    replayed = run("replay", "--plugin", "libcapo.so", "--out", tmp_path / "out", *batches("paper-token-sgd"))
+    assert replayed.stdout.count("rejected") == 4 and len(list((tmp_path / "out").iterdir())) == 4
+    refused = run("replay", "--plugin", "libcapo.so", "--out", tmp_path / "out", tmp_path / "missing")
+    assert refused.returncode == 2 and refused.stderr.startswith("error: cannot read ")
+    unchecked = run("check", "libcapo.so", env={**os.environ, "PATH": str(tmp_path)})
+    assert unchecked.returncode == 2 and "no `host` of capo was found on `PATH`" in unchecked.stderr
+
+
+def test_check_runs_host(host, tmp_path):
+    path = f"{host.parent}{os.pathsep}{os.environ['PATH']}"
+    checked = subprocess.run(
+        [sys.executable, "-m", "capo_rl", "check", "--list"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path},
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    listed = subprocess.run([host, "check", "--list"], capture_output=True, text=True, check=True)
+    assert checked.stdout == listed.stdout

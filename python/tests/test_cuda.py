@@ -1,0 +1,54 @@
+"""Arrays on a CUDA device: read there by the emulator of the driver, and by a GPU where there is one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import CASES, REPLAY, TARGET, batches, mask_of
+
+import capo_rl
+
+EMULATED = ["paper-token-sgd", "paper-token-adam", "authors-completion-adam"]
+
+
+def emulator() -> Path:
+    """The folder of the newest emulator that the repository's tests have compiled."""
+    found = sorted(TARGET.glob("debug/deps/cuda-emulator/*/libcuda.so.1"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        pytest.skip("the emulator of CUDA's driver is not compiled (cargo test --workspace --test suite -- cuda)")
+    return found[-1].parent
+
+
+@pytest.mark.parametrize("case", EMULATED)
+def test_arrays_on_an_emulated_device(case):
+    # Host code that reads the device's memory ends the process.
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(emulator()), "CUDA_EMULATOR_STRICT": "1"}
+    program = Path(__file__).with_name("emulated.py")
+    run = subprocess.run([sys.executable, program, REPLAY / case], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0 and "the same on the device" in run.stdout, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_torch_tensors_on_a_gpu(case):
+    torch = pytest.importorskip("torch", reason="torch is not installed here")
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device for torch here")
+    here, there = mask_of(case), mask_of(case)
+    for path in batches(case):
+        batch = capo_rl.load_batch(path)
+        arrays = {name: value for name, value in batch._fields.items() if isinstance(value, np.ndarray)}
+        signed = {name: value.view(np.int32) if value.dtype == np.uint32 else value for name, value in arrays.items()}
+        moved = {name: torch.from_numpy(value).cuda() for name, value in signed.items()}
+        lent = batch.replace(**moved, stream=torch.cuda.current_stream().cuda_stream)
+        assert "hidden" not in lent.copies
+        keep, expected = here(batch)
+        found, records = there(lent)
+        assert np.array_equal(found, keep)
+        for name in ("m_f", "m_h"):
+            one, other = records[f"capo.curvature/{name}"], expected[f"capo.curvature/{name}"]
+            assert np.abs(one - other).max() <= 1e-5 * np.abs(other).max(), name
+        here.step_end(batch, keep, bool(keep.any()))
+        there.step_end(lent, moved["completion_mask"] * torch.from_numpy(found).cuda(), bool(keep.any()))

@@ -1,0 +1,90 @@
+"""Recorded batches through the package: the same bits as ``host replay`` gives, of arrays of any library."""
+
+import subprocess
+
+import numpy as np
+import pytest
+from conftest import CASES, PLUGINS, REPLAY, batches, mask_of, metadata, tensors
+
+import capo_rl
+
+
+def through_host(host, case, out):
+    """What ``host replay`` writes of a case, with the library that the package carries."""
+    arguments = ["--plugin", PLUGINS / "libcapo.so", "--config", REPLAY / case / "mask.toml", "--out", out]
+    subprocess.run([host, "replay", *arguments, *batches(case)], check=True, stdout=subprocess.DEVNULL)
+    return [tensors(out / path.name) for path in batches(case)]
+
+
+def assert_same(found, expected):
+    """Equal bits of every array; ``found`` may hold numbers besides."""
+    arrays = {name for name, value in found.items() if isinstance(value, np.ndarray)}
+    assert arrays == expected.keys()
+    for name, values in expected.items():
+        assert found[name].dtype == values.dtype and found[name].shape == values.shape, name
+        assert found[name].tobytes() == values.tobytes(), name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_replay_is_that_of_host(host, case, tmp_path):
+    expected = through_host(host, case, tmp_path / "host")
+    config = REPLAY / case / "mask.toml"
+    found = capo_rl.replay(batches(case), config=config, plugin="libcapo.so", out=tmp_path / "package")
+    for path, one, other in zip(batches(case), found, expected, strict=True):
+        assert_same(one, other)
+        assert_same(tensors(tmp_path / "package" / path.name), other)
+        assert metadata(tmp_path / "package" / path.name) == metadata(tmp_path / "host" / path.name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_mask_decides_as_host_does(host, case, made_of, tmp_path):
+    mask = mask_of(case)
+    for path, expected in zip(batches(case), through_host(host, case, tmp_path / "host"), strict=True):
+        batch = made_of(capo_rl.load_batch(path))
+        keep, records = mask(batch)
+        assert_same({"keep": keep, **records}, expected)
+        mask.step_end(batch, keep, bool(keep.any()))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_decisions_are_the_reference(case, made_of):
+    mask = mask_of(case)
+    for path in batches(case):
+        batch = made_of(capo_rl.load_batch(path))
+        keep, records = mask(batch)
+        expected = tensors(path.with_name(path.name.replace("batch", "expected")))
+        assert np.array_equal(keep, expected["keep"])
+        for name in ("m_f", "m_h"):
+            found, wanted = records[f"capo.curvature/{name}"], expected[name]
+            assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max(), name
+        mask.step_end(batch, keep, bool(keep.any()))
+
+
+def test_without_a_config_the_plugin_s_recipe_decides():
+    [found] = capo_rl.replay(batches("paper-token-sgd")[0], plugin="libcapo.so")
+    assert found["keep"].shape == (8, 12) and "capo.curvature/m_f" in found
+    with pytest.raises(capo_rl.CapoError, match="the plugins carry . recipes"):
+        capo_rl.replay(batches("paper-token-sgd")[0])
+
+
+def test_a_batch_is_written_as_it_was_read(tmp_path):
+    for path in batches("paper-token-adam"):
+        batch = capo_rl.load_batch(path)
+        capo_rl.save_batch(tmp_path / "again.safetensors", batch.replace())
+        again = capo_rl.load_batch(tmp_path / "again.safetensors")
+        for name, value in batch._fields.items():
+            same = np.array_equal if isinstance(value, np.ndarray) else lambda a, b: a == b
+            assert same(getattr(again, name), value), name
+
+
+def test_files_that_cannot_be_replayed(tmp_path):
+    with pytest.raises(FileNotFoundError, match="cannot read `.*missing.safetensors`"):
+        capo_rl.load_batch(tmp_path / "missing.safetensors")
+    (tmp_path / "text.safetensors").write_text("no batch")
+    with pytest.raises(capo_rl.CapoError, match="`.*text.safetensors` is not a batch file: "):
+        capo_rl.load_batch(tmp_path / "text.safetensors")
+    (tmp_path / "none.toml").write_text("")
+    with pytest.raises(capo_rl.CapoError, match="there is no mask to replay"):
+        capo_rl.replay(batches("paper-token-sgd"), config=tmp_path / "none.toml", plugin="libcapo.so")
+    with pytest.raises(ValueError, match="`dtype` is `f8` \\(known: `f32`, `bf16`, `f16`\\)"):
+        capo_rl.replay(batches("paper-token-sgd"), plugin="libcapo.so", dtype="f8")

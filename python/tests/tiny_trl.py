@@ -1,0 +1,130 @@
+"""A few steps of `CapoGRPOTrainer` on a tiny random model, with completions that follow from the prompt's place in the rollout alone.
+
+    python tiny_trl.py OUT [KEY=VALUE ...]      torchrun --nproc_per_node 2 tiny_trl.py OUT ...
+
+What it writes to OUT.RANK: weights, each step's numbers, and the masks' states.
+"""
+
+import hashlib
+import json
+import os
+import sys
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from trl import GRPOConfig
+
+import capo_rl
+from capo_rl.trl import CapoGRPOTrainer
+
+VOCABULARY, EOS = 32, 1
+MASK = {"fisher_threshold": 7e-4, "hessian_threshold": False, "threads": 1}
+
+
+def options(words):
+    chosen = {"steps": 4, "rows": 8, "accumulate": 1, "generations": 4, "per_rollout": 0, "loss": "grpo", "denominator": "", "masks": "capo"}
+    chosen |= {"weights": "", "lr": 1e-3, "resume": "", "save": 0, "folder": "run", "reject": 0, "lora": 0}
+    for word in words:
+        name, _, value = word.partition("=")
+        chosen[name] = type(chosen[name])(value)
+    return chosen
+
+
+def tokenizer():
+    words = {"<pad>": 0, "<eos>": EOS, "<unk>": 2} | {f"w{i}": i for i in range(3, VOCABULARY)}
+    whole = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    whole.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=whole, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+
+
+def policy():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    special = {"pad_token_id": 0, "eos_token_id": EOS, "bos_token_id": None}
+    return Qwen2ForCausalLM(Qwen2Config(vocab_size=VOCABULARY, max_position_embeddings=64, tie_word_embeddings=False, **sizes, **special))
+
+
+def reward(completions, **_):
+    return [sum(word in ("w3", "w4", "w5") for word in text.split()) / 4 for text in completions]
+
+
+def rollouts(prompts, trainer):
+    first, texts = trainer.accelerator.process_index * len(prompts), trainer.processing_class
+    found = {"prompt_ids": [], "completion_ids": [], "logprobs": None}
+    for place, prompt in enumerate(prompts, first):
+        digest = hashlib.sha256(f"{prompt} {place} {trainer.state.global_step}".encode()).digest()
+        found["prompt_ids"].append(texts(prompt)["input_ids"])
+        found["completion_ids"].append([3 + digest[1 + i] % (4 if digest[30] % 2 else 29) for i in range(3 + digest[0] % 8)] + [EOS])
+    return found
+
+
+def main():
+    out, chosen = sys.argv[1], options(sys.argv[2:])
+    torch.set_num_threads(1)
+    ranks = int(os.environ.get("WORLD_SIZE", 1))
+    config = GRPOConfig(
+        output_dir=chosen["folder"],
+        per_device_train_batch_size=chosen["rows"] // chosen["accumulate"] // ranks,
+        gradient_accumulation_steps=chosen["accumulate"],
+        steps_per_generation=chosen["per_rollout"] * chosen["accumulate"] or None,
+        num_generations=chosen["generations"],
+        max_completion_length=12,
+        learning_rate=chosen["lr"],
+        max_steps=chosen["steps"],
+        loss_type=chosen["loss"],
+        save_strategy="steps" if chosen["save"] else "no",
+        save_steps=chosen["save"] or 500,
+        logging_steps=1,
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        lr_scheduler_type="constant",
+        beta=0.0,
+        seed=1,
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+        ddp_backend="gloo" if ranks > 1 else None,
+    )
+    prompts = [f"w{3 + i % 20} w{(7 * i) % 25 + 4}" for i in range(24)]
+    masks = {
+        "": [],
+        "capo": [capo_rl.Mask("capo.curvature", **MASK)],
+        "several": [capo_rl.Mask("masks.entropy-quantile", top_entropy_quantile=0.8), capo_rl.Mask("capo.curvature", **MASK), "masks.icepop"],
+        "all": [capo_rl.Mask("masks.probability-floor", min_probability=1.0)],
+    }[chosen["masks"]]
+    weights = {"": [], "capo": ["capo.curvature-weight"], "tis": ["masks.tis"]}[chosen["weights"]]
+    more = {}
+    if chosen["lora"]:
+        from peft import LoraConfig
+
+        more["peft_config"] = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+    trainer = CapoGRPOTrainer(
+        model=policy(),
+        reward_funcs=reward,
+        args=config,
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
+        processing_class=tokenizer(),
+        rollout_func=rollouts,
+        masks=masks,
+        weights=weights,
+        mask_denominator=chosen["denominator"] or None,
+        **more,
+    )
+    trainer.train(resume_from_checkpoint=chosen["resume"] or None)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    numbers = [{name: value for name, value in line.items() if name.startswith("capo/") and name != "capo/seconds"} for line in trainer.state.log_history]
+    saved = {
+        "weights": {name: value.detach().clone() for name, value in model.state_dict().items()},
+        "numbers": json.dumps(numbers),
+        "states": [each.state_dict()["state"] for each in (*trainer.capo_masks, *trainer.capo_weights)],
+        "losses": [line.get("loss") for line in trainer.state.log_history],
+    }
+    torch.save(saved, f"{out}.{trainer.accelerator.process_index}")
+
+
+main()

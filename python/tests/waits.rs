@@ -1,0 +1,20 @@
+/// A mask that does not come back before somebody else has made the file `go` in its folder.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Waits {
+    /// Where `started` is made and `go` is waited for.
+    folder: String,
+}
+
+impl PreBackwardMask for Waits {
+    fn mask(&mut self, _: &mut Ctx, _: &Batch, _: &mut [u8]) -> Result<(), PluginError> {
+        let file = |name: &str| std::path::Path::new(&self.folder).join(name);
+        std::fs::write(file("started"), "").map_err(|error| PluginError::failed(error.to_string()))?;
+        while !file("go").exists() {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+register!(PreBackwardMask, Waits, "third.waits", "waits for a file");
