@@ -1,8 +1,8 @@
 //! All that a registry offers, as lines for a person; for programs it is in [`json`].
 
+use capo_plugin::Inputs;
 use capo_plugin::abi_keys::KeyInfo;
 use capo_plugin::abi_sweep::SweepRange;
-use capo_plugin::{Inputs, Point};
 
 use crate::input_names::input_names;
 use crate::offer::Offer;
@@ -20,7 +20,7 @@ pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
     let (mut lines, mut point) = (Vec::new(), None);
     for offer in registry.offers() {
         if point.replace(offer.point) != Some(offer.point) {
-            let gap = if offer.point == Point::ALL[0] { "" } else { "\n" };
+            let gap = if lines.is_empty() { "" } else { "\n" };
             lines.push(format!("{gap}{}", offer.point.name()));
         }
         lines.push(format!("  {:<24} {}", offer.id, offer.about));

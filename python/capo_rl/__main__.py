@@ -19,11 +19,12 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     add_plugins(commands)
     add_replay(commands)
-    check = commands.add_parser("check", help="whether plugins keep the rules; needs `host`", add_help=False)
-    check.add_argument("arguments", nargs=argparse.REMAINDER, help="what `host check` takes")
+    commands.add_parser("check", help="whether plugins keep the rules: runs `host check`, from `PATH`", add_help=False)
+    if sys.argv[1:2] == ["check"]:
+        return run_check(sys.argv[2:])
     arguments = parser.parse_args()
     try:
-        return arguments.run(arguments) if hasattr(arguments, "run") else run_check(arguments.arguments)
+        return arguments.run(arguments)
     except (CapoError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -31,7 +32,7 @@ def main() -> int:
 
 def with_plugins(command: argparse.ArgumentParser) -> None:
     """The arguments that name plugins."""
-    command.add_argument("--plugin", action="append", default=[], metavar="LIB", help="a path or a name; without one, those of this package; repeatable")
+    command.add_argument("--plugin", action="append", default=[], metavar="LIB", help="a path or a name; repeatable; without one, those of this package")
     command.add_argument("--allow-unsafe-plugin-path", action="store_true", help="accepts files that other users may change")
 
 

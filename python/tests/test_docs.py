@@ -1,0 +1,36 @@
+"""What docs/python.md and the example say, run as they stand there."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_a_block_of_the_docs(number, tmp_path, monkeypatch):
+    if "import torch" in BLOCKS[number]:
+        pytest.importorskip("torch", reason="torch is not installed here")
+    monkeypatch.chdir(ROOT)
+    program = tmp_path / "block.py"
+    program.write_text(BLOCKS[number])
+    run = subprocess.run([sys.executable, program], capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": "error::UserWarning"})
+    assert run.returncode == 0, run.stderr
+    expected = re.search(r"print\(keep\) *# (.*)", BLOCKS[number])
+    if expected:
+        assert " ".join(run.stdout.split()) == expected[1]
+
+
+def test_there_are_blocks():
+    assert len(BLOCKS) >= 3
+
+
+def test_the_example():
+    run = subprocess.run([sys.executable, ROOT / "python/examples/decide.py"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("tokens rejected") == 4
+    assert " 0 of " not in run.stdout, run.stdout
