@@ -357,10 +357,10 @@ fn random_batches_and_one_of_them_again() {
     let again = folder.host(&format!("check libmisbehave.so {sin} --reproduce {name}"));
     assert_eq!((again.code, last_line(&again)), (Some(1), found.clone()));
     // A crash names its case too, from the grave.
-    let sin = "--set misbehave.mask.sin=abort --set misbehave.mask.at_step=120";
+    let sin = "--set misbehave.mask.sin=abort --set misbehave.mask.at_step=130";
     let outcome = folder.host(&format!("check libmisbehave.so {sin} --only fuzz --fuzz 200 --seed 7"));
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
-    assert_snapshot!(last_line(&outcome), @"  fuzz                crashed  its process was ended by signal 6 (SIGABRT) (run it alone with `--reproduce misbehave.mask@7.113`)");
+    assert_snapshot!(last_line(&outcome), @"  fuzz                crashed  its process was ended by signal 6 (SIGABRT) (run it alone with `--reproduce misbehave.mask@7.63`)");
 }
 
 /// The last line about a check that was done.
