@@ -8,9 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 from . import CapoError, Plugins
 from .recorded import steps
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def main() -> int:
@@ -24,7 +28,8 @@ def main() -> int:
         return run_check(sys.argv[2:])
     arguments = parser.parse_args()
     try:
-        return arguments.run(arguments)
+        code: int = arguments.run(arguments)
+        return code
     except (CapoError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -36,7 +41,7 @@ def with_plugins(command: argparse.ArgumentParser) -> None:
     command.add_argument("--allow-unsafe-plugin-path", action="store_true", help="accepts files that other users may change")
 
 
-def add_plugins(commands) -> None:
+def add_plugins(commands: "Commands") -> None:
     command = commands.add_parser("plugins", help="lists components and recipes")
     with_plugins(command)
     command.add_argument("--verbose", action="store_true", help="a line per key, and what each component asks for")
@@ -55,7 +60,7 @@ def run_plugins(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def add_replay(commands) -> None:
+def add_replay(commands: "Commands") -> None:
     command = commands.add_parser("replay", help="runs masks and weights over recorded batches")
     with_plugins(command)
     command.add_argument("--config", metavar="FILE", help="settings as TOML, of which `[[mask]]` and `[[weight]]` count; without it, the plugin's recipe")

@@ -152,7 +152,7 @@ class Reward(Component):
         count = len(completions)
         ids = [[int(token) for token in row] for row in completion_ids] if completion_ids is not None else [[]] * count
         longest = max(map(len, ids), default=0)
-        rollout = {
+        rollout: dict[str, list[Any]] = {
             "prompts": list(prompts),
             "completions": list(completions),
             "answers": list(answers) if answers is not None else [""] * count,

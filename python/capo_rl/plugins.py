@@ -36,7 +36,8 @@ class Plugins:
 
     def describe(self) -> dict[str, Any]:
         """What is on offer: what ``host plugins --json`` prints; docs/distribution.md says what each field means."""
-        return json.loads(self._native.json())
+        described: dict[str, Any] = json.loads(self._native.json())
+        return described
 
 
 Source = Union[None, PathLike, Iterable[PathLike], Plugins]
