@@ -44,6 +44,7 @@ class Batch:
     entropy: ``[B, T]``, nats: of the current policy.
     losses, dloss_dlogp: ``[B, T]``: the objective's loss per token before reduction, and its derivative by ``logps``.
     sampler_logps: ``[B, T]``, nats: what the sampler itself drew with, such as vLLM's; ``age``: optimizer steps since then.
+    sampler_topk_ids, sampler_topk_logps: ``[B, T, K]``: the sampler's most likely tokens, most likely first, and their log-probabilities.
     hidden: ``[B, T, D]``: the feature that made the logits from which the token was drawn.
     topk_ids, topk_logits: ``[B, T, K]``: the K largest raw logits, largest first, with their ids.
     logsumexp: ``[B, T]``: over the full vocabulary, of logits divided by ``loss_temperature``.
@@ -85,6 +86,8 @@ class Batch:
         losses: Optional[Array] = None,
         dloss_dlogp: Optional[Array] = None,
         sampler_logps: Optional[Array] = None,
+        sampler_topk_ids: Optional[Array] = None,
+        sampler_topk_logps: Optional[Array] = None,
         age: Optional[int] = None,
         hidden: Optional[Array] = None,
         topk_ids: Optional[Array] = None,

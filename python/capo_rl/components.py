@@ -38,7 +38,7 @@ class Component:
     @property
     def inputs(self) -> frozenset[str]:
         """What it reads beyond the arrays that every batch has: any of ``OLD_LOGPS``, ``REF_LOGPS``, ``ENTROPY``, ``LAST_LAYER``, ``OPTIMIZER_STATE``,
-        ``ROLLOUT_CONTEXT``."""
+        ``ROLLOUT_CONTEXT``, ``SAMPLER_TOP_K``."""
         return frozenset(self._native.inputs)
 
     def state_dict(self) -> dict[str, Any]:

@@ -251,6 +251,7 @@ impl Batch {
             (Inputs::LAST_LAYER, self.last_layer.is_some()),
             (Inputs::OPTIMIZER_STATE, self.optimizer_state.is_some()),
             (Inputs::ROLLOUT_CONTEXT, self.context.is_some()),
+            (Inputs::SAMPLER_TOP_K, self.lend().is_some_and(|lent| lent.top_k().is_some())),
         ];
         there.into_iter().filter(|(_, there)| *there).fold(Inputs::NONE, |held, (input, _)| held | input)
     }
@@ -281,7 +282,7 @@ impl Batch {
 const STATE: [&str; 3] = ["weight", "exp_avg", "exp_avg_sq"];
 
 /// The optional inputs: name, and the arguments that bring them.
-const INPUTS: [(Inputs, &str, &str); 6] = [
+const INPUTS: [(Inputs, &str, &str); 7] = [
     (Inputs::OLD_LOGPS, "OLD_LOGPS", "`old_logps`"),
     (Inputs::REF_LOGPS, "REF_LOGPS", "`ref_logps`"),
     (Inputs::ENTROPY, "ENTROPY", "`entropy`"),
@@ -292,6 +293,7 @@ const INPUTS: [(Inputs, &str, &str); 6] = [
     ),
     (Inputs::OPTIMIZER_STATE, "OPTIMIZER_STATE", "`weight`, `exp_avg` and `exp_avg_sq`"),
     (Inputs::ROLLOUT_CONTEXT, "ROLLOUT_CONTEXT", "`sampler_logps`"),
+    (Inputs::SAMPLER_TOP_K, "SAMPLER_TOP_K", "`sampler_logps`, `sampler_topk_ids` and `sampler_topk_logps`"),
 ];
 
 /// The names of `inputs`.
@@ -326,6 +328,13 @@ fn sampled(fields: &Fields<'_, '_>, dims: Dims) -> PyResult<Option<RecordedConte
         spans: &[],
         sampler_logps: &logps.get()[dims.row(b)],
     });
-    let data = ContextData::new(dims.tokens as usize, prompts, completions);
+    let mut data = ContextData::new(dims.tokens as usize, prompts, completions);
+    if let Some(ids) = fields.ids("sampler_topk_ids", &[shape[0], shape[1], -1])? {
+        let k = ids.get().len() / dims.len();
+        let Some(logps) = fields.floats("sampler_topk_logps", &[shape[0], shape[1], k as i64])? else {
+            return Err(PyValueError::new_err("`sampler_topk_ids` is there without `sampler_topk_logps` (give both)"));
+        };
+        data.set_top_k(k, ids.get().to_vec(), logps.get().to_vec());
+    }
     Ok(Some(RecordedContext { data, age: fields.number("age", 0)? }))
 }

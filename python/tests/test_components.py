@@ -196,3 +196,23 @@ def test_check_runs_host(host, tmp_path):
     assert checked.returncode == 0, checked.stdout + checked.stderr
     listed = subprocess.run([host, "check", "--list"], capture_output=True, text=True, check=True)
     assert checked.stdout == listed.stdout
+
+
+def test_the_samplers_most_likely_tokens():
+    logits = np.array([[[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]]], np.float32)
+    logps = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    ids = np.array([[[0, 1, 2], [0, 1, 2]]], np.int32)
+    # At the first token the sampler thought as the trainer does; at the second it was sure of another one.
+    sampler = np.stack([logps[:, 0, :2], np.log([[0.05, 0.9]])], 1).astype(np.float32)
+    batch = capo_rl.Batch(
+        np.array([[0, 0]]), np.ones((1, 2), bool), logps[..., 0], np.ones(1, np.float32),
+        sampler_logps=np.array([[logps[0, 0, 0] - 0.01, np.log(0.05)]]),
+        sampler_topk_ids=np.array([[[0, 1], [0, 1]]]), sampler_topk_logps=sampler,
+        hidden=np.zeros((1, 2, 1), np.float32), topk_ids=ids, topk_logits=logits, vocab_size=3,
+        logsumexp=np.log(np.exp(logits).sum(-1)), action_logits=logits[..., 0], optimizer=dict(kind="adamw", learning_rate=1e-6),
+    )
+    assert "SAMPLER_TOP_K" in batch.inputs
+    keep, _ = capo_rl.Mask("masks.dppo-topk-tv", clip_ratio=0.2)(batch)
+    assert keep.tolist() == [[1, 0]]
+    with pytest.raises(ValueError, match="asks for SAMPLER_TOP_K, which the batch does not hold"):
+        capo_rl.Mask("masks.dppo-topk-tv")(batch.replace(sampler_topk_ids=None, sampler_topk_logps=None))
