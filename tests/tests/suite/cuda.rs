@@ -66,6 +66,20 @@ fn two_plugins_on_one_device() {
 }
 
 #[test]
+fn weights_on_a_device() {
+    let Some(folder) = device::folder() else { return };
+    let case = case("paper-token-adam");
+    folder.write("weights.toml", "[[weight]]\nuse = \"capo.curvature-weight\"\nfisher_threshold = 1e-7\n");
+    let weights = folder.path().join("weights.toml");
+    for (out, device) in [("cpu", ""), ("cuda", ON_DEVICE)] {
+        replay(&folder, device, &weights, &batches(&case), out);
+    }
+    assert_same_replay(&folder, "cuda", "cpu");
+    let given = &tensors(&folder.path().join("cuda/batch-0003.safetensors"))["weights"];
+    assert!(given.iter().any(|weight| *weight > 0.0 && *weight < 1.0), "{given:?}");
+}
+
+#[test]
 fn the_trainers_own_moments() {
     let Some(folder) = device::folder() else { return };
     let limits = "--set mask.0.fisher_threshold=1e-6 --set mask.0.hessian_threshold=1e-3 --set mask.0.moments=host";
