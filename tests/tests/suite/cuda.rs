@@ -80,6 +80,27 @@ fn weights_on_a_device() {
 }
 
 #[test]
+fn published_masks_on_a_device() {
+    let Some(folder) = device::folder() else { return };
+    let steps = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.save_steps=0";
+    let _ = folder.train("run", &format!("--plugin libcapo.so {steps} --dump-batches dump"));
+    let dumped: Vec<PathBuf> = (0..2).map(|i| folder.path().join(format!("dump/{}", batch_file::name(i)))).collect();
+    let masks = ["ipo", "mis", "trm", "m2po", "kl-cov", "entropy-quantile", "probability-quantile", "random"];
+    let table = masks.map(|name| format!("[[mask]]\nuse = \"masks.{name}\"\n")).concat();
+    folder.write("masks.toml", table);
+    for (out, device) in [("cpu", ""), ("cuda", ON_DEVICE)] {
+        let flags = format!("--plugin libmasks.so {device}");
+        replay(&folder, &flags, &folder.path().join("masks.toml"), &dumped, out);
+    }
+    assert_same_replay(&folder, "cuda", "cpu");
+    let top_k = format!(
+        "replay --plugin libmasks.so --set recipe=grpo --mask masks.dppo-topk-tv {ON_DEVICE} --out top {}",
+        dumped[0].display()
+    );
+    assert_snapshot!(folder.host(&top_k).refused(), @"component `masks.dppo-topk-tv`: a tensor lies in device memory and this component reads host memory only (run with `--device cpu`)");
+}
+
+#[test]
 fn the_trainers_own_moments() {
     let Some(folder) = device::folder() else { return };
     let limits = "--set mask.0.fisher_threshold=1e-6 --set mask.0.hessian_threshold=1e-3 --set mask.0.moments=host";
