@@ -9,14 +9,15 @@
 use capo_plugin::prelude::*;
 
 use crate::policies::{self, Policies};
-use crate::{checks, tokens};
+use crate::sides::{self, Sides};
+use crate::tokens;
 
 /// Bounds in nats.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DppoKl {
     /// Both bounds, where the next two do not say otherwise.
-    #[serde(default = "bound")]
+    #[serde(default = "sides::bound")]
     clip_ratio: f32,
     /// For tokens that have fallen.
     clip_ratio_low: Option<f32>,
@@ -27,10 +28,6 @@ struct DppoKl {
     policies: Policies,
 }
 
-fn bound() -> f32 {
-    0.2
-}
-
 /// D above; `log_p` and `log_q` are the logarithms of `p` and `q`.
 fn binary_kl((p, q): (f32, f32), log_p: f32, log_q: f32) -> f32 {
     // verl's: keeps the logarithm finite at certain tokens.
@@ -38,15 +35,20 @@ fn binary_kl((p, q): (f32, f32), log_p: f32, log_q: f32) -> f32 {
     q * (log_q - log_p) + (1.0 - q) * (rest(q) / rest(p)).ln()
 }
 
+impl DppoKl {
+    fn sides(&self) -> Sides {
+        Sides { both: self.clip_ratio, low: self.clip_ratio_low, high: self.clip_ratio_high }
+    }
+}
+
 impl PreBackwardMask for DppoKl {
     fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
         let compared = self.policies.compare(ctx, batch)?;
-        let side = |advantage: f32| if advantage > 0.0 { self.clip_ratio_high } else { self.clip_ratio_low };
-        let limit = |advantage| side(advantage).unwrap_or(self.clip_ratio);
+        let sides = self.sides();
         tokens::drop_where(keep, |i| {
             let advantage = batch.advantages[i];
             let divergence = binary_kl(compared.probabilities(i), compared.of[i], compared.against[i]);
-            compared.goes_further(i, advantage) && divergence > limit(advantage)
+            compared.goes_further(i, advantage) && divergence > sides.limit(advantage)
         });
         Ok(())
     }
@@ -56,15 +58,13 @@ impl PreBackwardMask for DppoKl {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::bound("clip_ratio", self.clip_ratio)?;
-        checks::bound("clip_ratio_low", self.clip_ratio_low.unwrap_or_default())?;
-        checks::bound("clip_ratio_high", self.clip_ratio_high.unwrap_or_default())
+        self.sides().check()
     }
 }
 
 register!(PreBackwardMask, DppoKl, "masks.dppo-kl", "drops tokens that diverge too much and would go further", {
-    clip_ratio = bound() => "largest divergence of a token, nats"; 1e-9..10.0,
-    clip_ratio_low = None::<f32> => "the same for tokens that have fallen; `clip_ratio` when absent",
-    clip_ratio_high = None::<f32> => "the same for tokens that have risen; `clip_ratio` when absent",
+    clip_ratio = sides::bound() => "largest divergence of a token, nats"; 1e-9..10.0,
+    clip_ratio_low = None::<f32> => sides::LOW,
+    clip_ratio_high = None::<f32> => sides::HIGH,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

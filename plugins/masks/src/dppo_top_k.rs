@@ -14,7 +14,8 @@ use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
 use crate::policies::Policies;
-use crate::{checks, tokens};
+use crate::sides::{self, Sides};
+use crate::tokens;
 
 /// How far two distributions are apart.
 trait Divergence: Send {
@@ -42,7 +43,7 @@ impl Divergence for Kl {
 #[serde(deny_unknown_fields, bound = "")]
 struct DppoTopK<D> {
     /// Both bounds, where the next two do not say otherwise.
-    #[serde(default = "bound")]
+    #[serde(default = "sides::bound")]
     clip_ratio: f32,
     /// For tokens that have fallen.
     clip_ratio_low: Option<f32>,
@@ -52,15 +53,15 @@ struct DppoTopK<D> {
     divergence: PhantomData<D>,
 }
 
-fn bound() -> f32 {
-    0.2
-}
-
 impl<D> DppoTopK<D> {
+    fn sides(&self) -> Sides {
+        Sides { both: self.clip_ratio, low: self.clip_ratio_low, high: self.clip_ratio_high }
+    }
+
     const KEYS: KeyDocs = keys! {
-        clip_ratio = bound() => "largest divergence at a token that would go further"; 1e-9..10.0,
-        clip_ratio_low = None::<f32> => "the same for tokens that have fallen; `clip_ratio` when absent",
-        clip_ratio_high = None::<f32> => "the same for tokens that have risen; `clip_ratio` when absent",
+        clip_ratio = sides::bound() => "largest divergence at a token that would go further"; 1e-9..10.0,
+        clip_ratio_low = None::<f32> => sides::LOW,
+        clip_ratio_high = None::<f32> => sides::HIGH,
     };
 }
 
@@ -91,11 +92,10 @@ impl<D: Divergence> PreBackwardMask for DppoTopK<D> {
             let pairs = known(theirs, (&ids[own.clone()], &logits[own]), logsumexp[i], batch.loss_temperature);
             pairs.into_iter().map(|(q, p)| D::part(q, p)).sum::<f64>()
         };
-        let side = |advantage: f32| if advantage > 0.0 { self.clip_ratio_high } else { self.clip_ratio_low };
-        let limit = |advantage| f64::from(side(advantage).unwrap_or(self.clip_ratio));
+        let sides = self.sides();
         tokens::drop_where(keep, |i| {
             let advantage = batch.advantages[i];
-            compared.goes_further(i, advantage) && divergence(i) > limit(advantage)
+            compared.goes_further(i, advantage) && divergence(i) > f64::from(sides.limit(advantage))
         });
         Ok(())
     }
@@ -105,9 +105,7 @@ impl<D: Divergence> PreBackwardMask for DppoTopK<D> {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::bound("clip_ratio", self.clip_ratio)?;
-        checks::bound("clip_ratio_low", self.clip_ratio_low.unwrap_or_default())?;
-        checks::bound("clip_ratio_high", self.clip_ratio_high.unwrap_or_default())
+        self.sides().check()
     }
 }
 

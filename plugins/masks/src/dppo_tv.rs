@@ -10,14 +10,15 @@
 use capo_plugin::prelude::*;
 
 use crate::policies::{self, Policies};
-use crate::{checks, tokens};
+use crate::sides::{self, Sides};
+use crate::tokens;
 
 /// Bounds on the probability itself, not on the ratio.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DppoTv {
     /// Both bounds, where the next two do not say otherwise.
-    #[serde(default = "bound")]
+    #[serde(default = "sides::bound")]
     clip_ratio: f32,
     /// For tokens that have fallen.
     clip_ratio_low: Option<f32>,
@@ -28,18 +29,19 @@ struct DppoTv {
     policies: Policies,
 }
 
-fn bound() -> f32 {
-    0.2
+impl DppoTv {
+    fn sides(&self) -> Sides {
+        Sides { both: self.clip_ratio, low: self.clip_ratio_low, high: self.clip_ratio_high }
+    }
 }
 
 impl PreBackwardMask for DppoTv {
     fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
         let compared = self.policies.compare(ctx, batch)?;
-        let side = |advantage: f32| if advantage > 0.0 { self.clip_ratio_high } else { self.clip_ratio_low };
-        let limit = |advantage| side(advantage).unwrap_or(self.clip_ratio);
+        let sides = self.sides();
         tokens::drop_where(keep, |i| {
             let ((p, q), advantage) = (compared.probabilities(i), batch.advantages[i]);
-            compared.goes_further(i, advantage) && (p - q).abs() > limit(advantage)
+            compared.goes_further(i, advantage) && (p - q).abs() > sides.limit(advantage)
         });
         Ok(())
     }
@@ -49,15 +51,13 @@ impl PreBackwardMask for DppoTv {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::bound("clip_ratio", self.clip_ratio)?;
-        checks::bound("clip_ratio_low", self.clip_ratio_low.unwrap_or_default())?;
-        checks::bound("clip_ratio_high", self.clip_ratio_high.unwrap_or_default())
+        self.sides().check()
     }
 }
 
 register!(PreBackwardMask, DppoTv, "masks.dppo-tv", "drops tokens that have moved too far and would go further", {
-    clip_ratio = bound() => "how far a token's probability may move"; 1e-6..1.0,
-    clip_ratio_low = None::<f32> => "the same for tokens that have fallen; `clip_ratio` when absent",
-    clip_ratio_high = None::<f32> => "the same for tokens that have risen; `clip_ratio` when absent",
+    clip_ratio = sides::bound() => "how far a token's probability may move"; 1e-6..1.0,
+    clip_ratio_low = None::<f32> => sides::LOW,
+    clip_ratio_high = None::<f32> => sides::HIGH,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

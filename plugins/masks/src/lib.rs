@@ -27,6 +27,7 @@ mod probability_quantile;
 mod random;
 mod ratio_range;
 mod sequence;
+mod sides;
 mod statistic;
 mod tis;
 mod tokens;
