@@ -1,9 +1,10 @@
 // Attention: softmax over the keys of whole sequences, and one new token per row over a key-value cache.
-// softmax(scale * scores) over the keys starts[b] <= j <= i of query i, 0 elsewhere. scores, out: [B, H, S, S]; one block per
-// query. Mirrors `CausalSoftmax` of model/ops/softmax.rs.
+// softmax(scale * scores) over the keys starts[b] <= j <= i of query i, 0 elsewhere. scores, out: [B, H, Q, S],
+// the last Q of S queries; one block per query. Mirrors `CausalSoftmax` of model/ops/softmax.rs.
 template <class T>
-__device__ void causal_softmax(const T* scores, const unsigned* starts, T* out, unsigned heads, unsigned tokens, float scale) {
-    const unsigned query = blockIdx.x % tokens, start = starts[blockIdx.x / tokens / heads];
+__device__ void causal_softmax(const T* scores, const unsigned* starts, T* out, unsigned heads, unsigned queries,
+                               unsigned tokens, float scale) {
+    const unsigned query = blockIdx.x % queries + tokens - queries, start = starts[blockIdx.x / queries / heads];
     const T* line = scores + static_cast<unsigned long long>(blockIdx.x) * tokens;
     T* result = out + static_cast<unsigned long long>(blockIdx.x) * tokens;
     float largest = negative_infinity();
@@ -21,8 +22,8 @@ __device__ void causal_softmax(const T* scores, const unsigned* starts, T* out, 
 // The gradient by the scores: scale * p * (g - p.g), 0 where the key is not valid. Mirrors `CausalSoftmaxBackward`.
 template <class T>
 __device__ void causal_softmax_backward(const T* weights, const T* grad, const unsigned* starts, T* out, unsigned heads,
-                                        unsigned tokens, float scale) {
-    const unsigned query = blockIdx.x % tokens, start = starts[blockIdx.x / tokens / heads];
+                                        unsigned queries, unsigned tokens, float scale) {
+    const unsigned query = blockIdx.x % queries + tokens - queries, start = starts[blockIdx.x / queries / heads];
     const unsigned long long first = static_cast<unsigned long long>(blockIdx.x) * tokens;
     float mean = 0.0f;
     for (unsigned j = start + threadIdx.x; j <= query; j += THREADS) mean += widen(weights[first + j]) * widen(grad[first + j]);
@@ -106,13 +107,14 @@ __device__ void decode_attention(const T* queries, const T* keys, const T* value
 
 #define ATTENTION_KERNELS(T)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS) causal_softmax_##T(                                                 \
-        const T##_t* scores, const unsigned* starts, T##_t* out, unsigned heads, unsigned tokens, float scale) {              \
-        causal_softmax(scores, starts, out, heads, tokens, scale);                                                            \
+        const T##_t* scores, const unsigned* starts, T##_t* out, unsigned heads, unsigned queries, unsigned tokens,           \
+        float scale) {                                                                                                        \
+        causal_softmax(scores, starts, out, heads, queries, tokens, scale);                                                   \
     }                                                                                                                         \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                                     \
         causal_softmax_backward_##T(const T##_t* weights, const T##_t* grad, const unsigned* starts, T##_t* out,              \
-                                    unsigned heads, unsigned tokens, float scale) {                                           \
-        causal_softmax_backward(weights, grad, starts, out, heads, tokens, scale);                                            \
+                                    unsigned heads, unsigned queries, unsigned tokens, float scale) {                         \
+        causal_softmax_backward(weights, grad, starts, out, heads, queries, tokens, scale);                                   \
     }                                                                                                                         \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                                     \
         append_to_cache_##T(T##_t* cache, const T##_t* fresh, const unsigned* cache_rows, unsigned count, unsigned heads,     \

@@ -53,6 +53,8 @@ struct TrainConfig {
     max_steps: u64,
     /// Examples of one step.
     per_device_train_batch_size: usize,
+    /// Whether activations are computed again in the backward pass, as in `host train`.
+    gradient_checkpointing: bool,
     /// Peak learning rate.
     learning_rate: f64,
     /// Its shape over time.
@@ -73,6 +75,7 @@ impl Default for TrainConfig {
             seed: 42,
             max_steps: 100,
             per_device_train_batch_size: 8,
+            gradient_checkpointing: false,
             learning_rate: 2e-5,
             lr_scheduler_type: ScheduleKind::Linear,
             warmup_ratio: 0.0,
@@ -274,21 +277,22 @@ impl Sft {
 }
 
 fn open_model(settings: &Settings) -> Result<(ModelFiles, Policy)> {
-    let dtype = settings.train.dtype;
-    let device = device::open(&settings.train.device, dtype)?;
-    match (&settings.model.config_name_or_path, &settings.model.model_name_or_path) {
+    let train = &settings.train;
+    let device = device::open(&train.device, train.dtype)?;
+    let (files, policy) = match (&settings.model.config_name_or_path, &settings.model.model_name_or_path) {
         (Some(name), None) => {
             let files = embedded::model_files(name)?;
-            let policy = Policy::fresh(&files, settings.train.seed, &device)?.with_dtype(dtype.into());
-            Ok((files, policy))
+            let policy = Policy::fresh(&files, train.seed, &device)?;
+            (files, policy)
         }
         (None, Some(name)) => {
             let files = embedded::model_files(name)?;
-            let policy = Policy::load(&files, &device)?.with_dtype(dtype.into());
-            Ok((files, policy))
+            let policy = Policy::load(&files, &device)?;
+            (files, policy)
         }
         _ => bail!(
             "`[model]` needs exactly one of `config_name_or_path` (fresh weights) and `model_name_or_path` (go on with a model)"
         ),
-    }
+    };
+    Ok((files, policy.with_dtype(train.dtype.into()).with_gradient_checkpointing(train.gradient_checkpointing)))
 }

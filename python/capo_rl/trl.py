@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy
 import torch
 import torch.distributed as dist
 from transformers import Trainer, TrainerCallback
@@ -347,7 +348,8 @@ class CapoGRPOTrainer(GRPOTrainer):
         super()._save_checkpoint(model, trial)
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
         if self._components() and self.args.should_save:
-            states = [each.state_dict() for each in self._components()]
+            # As numbers: `torch.load` takes no bytes without unpickling whatever is there.
+            states = [(each.id, torch.from_numpy(numpy.frombuffer(each.state_dict()["state"], numpy.uint8).copy())) for each in self._components()]
             torch.save({"second_moment": self.second_moment, "components": states}, folder / STATE)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
@@ -358,13 +360,13 @@ class CapoGRPOTrainer(GRPOTrainer):
         if not path.exists():
             raise ValueError(f"`{path}` is missing: this checkpoint was made without masks (go on with GRPOTrainer, or start anew)")
         saved = torch.load(path, weights_only=True)
-        theirs, own = [state["component"] for state in saved["components"]], [each.id for each in self._components()]
+        theirs, own = [component for component, _ in saved["components"]], [each.id for each in self._components()]
         if theirs != own:
             raise ValueError(f"`{path}` holds the state of {theirs}, and this trainer has {own} (give it the same masks)")
         if saved["second_moment"] != self.second_moment:
             raise ValueError(f"`{path}` was made with second_moment={saved['second_moment']!r}, and this trainer has {self.second_moment!r} (give it the same)")
-        for each, state in zip(self._components(), saved["components"], strict=True):
-            each.load_state_dict(state)
+        for each, (component, state) in zip(self._components(), saved["components"], strict=True):
+            each.load_state_dict({"component": component, "state": state.numpy().tobytes()})
 
 
 class _Steps(TrainerCallback):

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use candle_core::Tensor;
 
+use super::attention::attend_backward;
 use super::decoder::{Decoder, Heads, Layer, Linear, Saved};
 use super::gradients::Gradients;
 use super::ops::{self, Rope};
@@ -20,11 +21,27 @@ pub(super) struct Tape {
     /// `[B, S]`.
     pub(super) ids: Tensor,
     pub(super) rope: Rope,
-    pub(super) layers: Vec<Saved>,
+    pub(super) layers: Vec<Kept>,
     /// The residual stream of the last T tokens before the last norm, `[B, T, D]`.
     pub(super) last: Tensor,
     /// Whether the head is the embedding.
     pub(super) tied: bool,
+}
+
+/// What the tape has of one layer.
+pub(super) enum Kept {
+    All(Saved),
+    /// The residual stream at the entry, `[B, S, D]`, from which the layer is computed again.
+    Entry(Tensor),
+}
+
+impl Kept {
+    fn map(&self, f: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> candle_core::Result<Self> {
+        Ok(match self {
+            Self::All(saved) => Self::All(saved.map(f)?),
+            Self::Entry(x) => Self::Entry(f(x)?),
+        })
+    }
 }
 
 /// Gradients under the names of one layer.
@@ -81,8 +98,16 @@ impl Tape {
         tensors.insert(FINAL_NORM.to_owned(), d_norm);
         let (_, inputs) = self.ids.dims2()?;
         let mut dx = d_last.pad_with_zeros(1, inputs - self.last.dim(1)?, 0)?;
-        for (number, (layer, saved)) in self.model.layers.iter().zip(&self.layers).enumerate().rev() {
+        for (number, (layer, kept)) in self.model.layers.iter().zip(&self.layers).enumerate().rev() {
             let mut gradients = LayerGradients { layer: number, tensors: &mut tensors };
+            let again;
+            let saved = match kept {
+                Kept::All(saved) => saved,
+                Kept::Entry(x) => {
+                    (_, again) = layer.forward(x.clone(), &self.rope)?;
+                    &again
+                }
+            };
             dx = layer_backward(layer, saved, &self.rope, &dx, &mut gradients)?;
         }
         let embedding = &self.model.embedding;
@@ -140,22 +165,12 @@ fn layer_backward(
 
 /// Gradients by the outputs of the three projections, `[B, S, H or KV * head_dim]`, from that by the mixed values.
 fn attention_backward(layer: &Layer, saved: &Saved, rope: &Rope, d_mixed: &Tensor) -> Result<Heads> {
-    let (all, kv_heads, width) = (layer.sizes.heads, layer.sizes.kv_heads, layer.sizes.head_dim);
-    let (rows, tokens, _) = d_mixed.dims3()?;
-    let stacked = all / kv_heads * tokens;
-    let Heads { queries, keys, values } = &saved.heads;
-    let d_mixed = d_mixed.reshape((rows, tokens, all, width))?.transpose(1, 2)?.contiguous()?;
-    let d_mixed = d_mixed.reshape((rows, kv_heads, stacked, width))?;
-    let weights = saved.weights.reshape((rows, kv_heads, stacked, tokens))?;
-    let d_values = weights.t()?.matmul(&d_mixed)?;
-    let d_weights = d_mixed.matmul(&values.t()?)?.reshape((rows, all, tokens, tokens))?;
-    let d_scores = ops::causal_softmax_backward(&saved.weights, &d_weights, &rope.starts, layer.sizes.scale())?;
-    let d_scores = d_scores.reshape((rows, kv_heads, stacked, tokens))?;
-    let d_queries = d_scores.matmul(keys)?.reshape((rows, all, tokens, width))?;
-    let d_keys = d_scores.t()?.matmul(&queries.reshape((rows, kv_heads, stacked, width))?)?;
+    let Heads { queries, keys, values } =
+        attend_backward(layer.sizes, &saved.heads, saved.weights.as_ref(), &rope.starts, d_mixed)?;
+    let (rows, kv_heads, tokens, width) = values.dims4()?;
     Ok(Heads {
-        queries: rope.backward(&d_queries)?,
-        keys: rope.backward(&d_keys)?,
-        values: d_values.transpose(1, 2)?.contiguous()?.reshape((rows, tokens, kv_heads * width))?,
+        queries: rope.backward(&queries)?,
+        keys: rope.backward(&keys)?,
+        values: values.transpose(1, 2)?.contiguous()?.reshape((rows, tokens, kv_heads * width))?,
     })
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use candle_core::{DType, Tensor};
 
+use super::attention::attend;
 use super::config::{Biases, Config};
 use super::ops::{self, Rope, RopeTable};
 use super::params::{EMBEDDING, FINAL_NORM, Params, head_name};
@@ -74,8 +75,8 @@ pub(super) struct Saved {
     /// Before the norms of heads, where there are any.
     pub(super) unnormed: Option<Unnormed>,
     pub(super) heads: Heads,
-    /// Attention weights, `[B, H, S, S]`.
-    pub(super) weights: Tensor,
+    /// Attention weights `[B, H, S, S]`, of short sequences.
+    pub(super) weights: Option<Tensor>,
     /// Values mixed by the weights, `[B, S, H * head_dim]`.
     pub(super) mixed: Tensor,
     pub(super) gated: Gated,
@@ -106,7 +107,7 @@ impl Saved {
             normed: f(&self.normed)?,
             unnormed: self.unnormed.as_ref().map(unnormed).transpose()?,
             heads: Heads { queries: f(queries)?, keys: f(keys)?, values: f(values)? },
-            weights: f(&self.weights)?,
+            weights: self.weights.as_ref().map(&f).transpose()?,
             mixed: f(&self.mixed)?,
             gated: Gated { x: f(x)?, normed: f(normed)?, gate: f(gate)?, up: f(up)?, inner: f(inner)? },
         })
@@ -190,19 +191,12 @@ impl Layer {
         Ok((normed, unnormed, heads))
     }
 
-    /// Causal attention: the weights `[B, H, S, S]` and the mixed values `[B, S, H * head_dim]`.
-    ///
-    /// The query heads that share a key head are stacked along the token axis, so keys and values are never repeated.
-    fn attend(&self, heads: &Heads, starts: &Arc<[usize]>) -> Result<(Tensor, Tensor)> {
-        let Sizes { heads: all, kv_heads, head_dim, .. } = self.sizes;
-        let (rows, _, tokens, _) = heads.queries.dims4()?;
-        let stacked = all / kv_heads * tokens;
-        let queries = heads.queries.reshape((rows, kv_heads, stacked, head_dim))?;
-        let scores = queries.matmul(&heads.keys.t()?)?.reshape((rows, all, tokens, tokens))?;
-        let weights = ops::causal_softmax(&scores, starts, self.sizes.scale())?;
-        let mixed = weights.reshape((rows, kv_heads, stacked, tokens))?.matmul(&heads.values)?;
-        let mixed = mixed.reshape((rows, all, tokens, head_dim))?.transpose(1, 2)?;
-        Ok((weights, mixed.reshape((rows, tokens, all * head_dim))?))
+    /// The whole layer: the residual stream `[B, S, D]` after it, and what its backward pass needs.
+    pub(super) fn forward(&self, x: Tensor, rope: &Rope) -> Result<(Tensor, Saved)> {
+        let (normed, unnormed, heads) = self.heads(&x, rope)?;
+        let (weights, mixed) = attend(self.sizes, &heads, &rope.starts)?;
+        let (out, gated) = self.gated(&x, &mixed)?;
+        Ok((out, Saved { x, normed, unnormed, heads, weights, mixed, gated }))
     }
 
     /// The rest of the layer: `mixed` `[B, S, H * head_dim]` into the residual stream `x` `[B, S, D]`, then the gate.
@@ -285,10 +279,8 @@ impl Decoder {
     ) -> Result<Tensor> {
         let mut x = self.embed(ids)?;
         for (number, layer) in self.layers.iter().enumerate() {
-            let (normed, unnormed, heads) = layer.heads(&x, rope)?;
-            let (weights, mixed) = layer.attend(&heads, &rope.starts)?;
-            let (out, gated) = layer.gated(&x, &mixed)?;
-            keep(number, Saved { x, normed, unnormed, heads, weights, mixed, gated })?;
+            let (out, saved) = layer.forward(x, rope)?;
+            keep(number, saved)?;
             x = out;
         }
         Ok(x)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
 
-use super::backward::Tape;
+use super::backward::{Kept, Tape};
 use super::decoder::{Decoder, rope};
 use super::gradients::Gradients;
 use super::ops;
@@ -39,7 +39,8 @@ pub(super) struct Part {
 impl Policy {
     /// The forward pass for training; `loss_temperature` divides the logits.
     ///
-    /// It keeps every activation; the weights must not change before its backward pass.
+    /// It keeps every activation, or with `with_gradient_checkpointing` what each layer starts from; the weights must not change before its
+    /// backward pass.
     pub fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         self.run(rows, loss_temperature, true)
     }
@@ -72,9 +73,9 @@ impl Part {
         let ids = Tensor::from_vec(rows.columns(0, inputs), (rows.rows(), inputs), device)?;
         let rope = rope(config, &rows.starts, inputs);
         let mut layers = Vec::new();
-        let x = model.residual(&ids, &rope, |_, layer| {
+        let x = model.residual(&ids, &rope, |_, saved| {
             if keep {
-                layers.push(layer);
+                layers.push(if policy.checkpoints_gradients() { Kept::Entry(saved.x) } else { Kept::All(saved) });
             }
             Ok(())
         })?;

@@ -3,6 +3,7 @@
 //! The model is written here rather than taken from `candle-transformers`, whose fused operations have no backward
 //! pass. Weights carry their Hugging Face names and are 32-bit floats; activations may be in another dtype.
 
+mod attention;
 mod backward;
 mod config;
 mod decoder;

@@ -18,6 +18,7 @@ pub struct Policy {
     params: Params,
     device: Device,
     dtype: DType,
+    gradient_checkpointing: bool,
 }
 
 impl Policy {
@@ -25,7 +26,7 @@ impl Policy {
     pub fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
         let params = Params::load(files, &config, device)?;
-        Ok(Self { config, params, device: device.clone(), dtype: DType::F32 })
+        Ok(Self { config, params, device: device.clone(), dtype: DType::F32, gradient_checkpointing: false })
     }
 
     /// A policy with fresh weights in the architecture of `files`, drawn from the stream `model.init` of `seed`.
@@ -38,7 +39,7 @@ impl Policy {
     /// A policy with fresh weights; `fill_normal` fills a slice with standard normals.
     pub fn init(config: Config, device: &Device, fill_normal: &mut dyn FnMut(&mut [f32])) -> Result<Self> {
         let params = Params::init(&config, device, fill_normal)?;
-        Ok(Self { config, params, device: device.clone(), dtype: DType::F32 })
+        Ok(Self { config, params, device: device.clone(), dtype: DType::F32, gradient_checkpointing: false })
     }
 
     /// The same policy computing in `dtype`: activations, features, the key-value cache and what products read of the weights.
@@ -49,11 +50,17 @@ impl Policy {
         Self { dtype, ..self }
     }
 
+    /// The same policy keeping less for the backward pass: layers are computed again there, one at a time. No bit of a gradient changes.
+    #[must_use]
+    pub fn with_gradient_checkpointing(self, gradient_checkpointing: bool) -> Self {
+        Self { gradient_checkpointing, ..self }
+    }
+
     /// The same weights: what updates one updates the other.
     #[must_use]
     pub fn share(&self) -> Self {
-        let Self { config, params, device, dtype } = self;
-        Self { config: config.clone(), params: params.clone(), device: device.clone(), dtype: *dtype }
+        let Self { config, params, device, .. } = self;
+        Self { config: config.clone(), params: params.clone(), device: device.clone(), ..*self }
     }
 
     /// The configuration.
@@ -76,10 +83,15 @@ impl Policy {
         self.dtype
     }
 
+    /// Whether a training forward pass keeps only what each layer starts from.
+    pub(super) fn checkpoints_gradients(&self) -> bool {
+        self.gradient_checkpointing
+    }
+
     /// A frozen copy for `ref_logps`: later updates of this policy do not reach it.
     pub fn reference(&self) -> Result<Self> {
         let params = self.params.deep_copy(self.dtype)?;
-        Ok(Self { config: self.config.clone(), params, device: self.device.clone(), dtype: self.dtype })
+        Ok(Self { config: self.config.clone(), params, device: self.device.clone(), ..*self })
     }
 
     /// Writes a Hugging Face directory, see `Params::save`.

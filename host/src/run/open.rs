@@ -192,7 +192,7 @@ fn open_policy(config: &Config, files: &ModelFiles) -> Result<Policy> {
     } else {
         Policy::load(files, &device)?
     };
-    Ok(policy.with_dtype(train.dtype.into()))
+    Ok(policy.with_dtype(train.dtype.into()).with_gradient_checkpointing(train.gradient_checkpointing))
 }
 
 /// The optimizer that the settings name.

@@ -59,19 +59,20 @@ pub(super) fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Resu
     Ok((d_gate.to_dtype(dtype)?, ((grad * gate)? * s)?.to_dtype(dtype)?))
 }
 
-/// 1 where key `j` is valid for query `i` of row `b` (`starts[b] <= j <= i`), else 0: `[B, 1, S, S]`.
-fn valid_keys(starts: &[usize], tokens: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+/// 1 where key `j` is valid for query `i` of row `b` (`starts[b] <= j <= i`), else 0, for the last Q of S queries: `[B, 1, Q, S]`.
+fn valid_keys(starts: &[usize], (queries, tokens): (usize, usize), dtype: DType, device: &Device) -> Result<Tensor> {
     let index = Tensor::arange(0, tokens as u32, device)?;
+    let last = index.narrow(0, tokens - queries, queries)?;
     let starts: Vec<u32> = starts.iter().map(|start| *start as u32).collect();
     let starts = Tensor::from_slice(&starts, (starts.len(), 1, 1, 1), device)?;
     let keys = index.reshape((1, 1, 1, tokens))?;
-    let causal = keys.broadcast_le(&index.reshape((1, 1, tokens, 1))?)?.to_dtype(dtype)?;
+    let causal = keys.broadcast_le(&last.reshape((1, 1, queries, 1))?)?.to_dtype(dtype)?;
     causal.broadcast_mul(&keys.broadcast_ge(&starts)?.to_dtype(dtype)?)
 }
 
 pub(super) fn causal_softmax(scores: &Tensor, starts: &[usize], scale: f64) -> Result<Tensor> {
-    let (dtype, tokens) = (scores.dtype(), scores.dim(D::Minus1)?);
-    let valid = valid_keys(starts, tokens, wide_dtype(scores), scores.device())?;
+    let (dtype, sizes) = (scores.dtype(), (scores.dim(D::Minus2)?, scores.dim(D::Minus1)?));
+    let valid = valid_keys(starts, sizes, wide_dtype(scores), scores.device())?;
     let scores = (wide(scores)? * scale)?.broadcast_add(&valid.affine(MASKED, -MASKED)?)?;
     softmax(&scores)?.broadcast_mul(&valid)?.to_dtype(dtype)
 }

@@ -7,7 +7,7 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tenso
 use super::kernel::{Real, dot, dtype_error, for_rows, layout_error, maximum, slice, sum};
 use super::{generic, has_kernel};
 
-/// `softmax(scale * scores)` over the keys `starts[b]..=i` of query `i`, for `scores` `[B, H, S, S]`.
+/// `softmax(scale * scores)` over the keys `starts[b]..=i` of query `i`, for `scores` `[B, H, Q, S]` of the last Q of S queries.
 ///
 /// Other keys get 0; so do all keys of a query in the padding (`i < starts[b]`).
 pub fn causal_softmax(scores: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Result<Tensor> {
@@ -40,30 +40,41 @@ struct CausalSoftmax(Masked);
 struct CausalSoftmaxBackward(Masked);
 
 impl Masked {
-    /// Number of tokens, S; a shape that does not fit is an error.
-    fn tokens(&self, op: &'static str, layout: &Layout) -> Result<(usize, usize)> {
+    /// The sizes of scores; a shape that does not fit is an error.
+    fn sizes(&self, op: &'static str, layout: &Layout) -> Result<Sizes> {
         match layout.dims() {
-            &[rows, heads, queries, keys] if rows == self.starts.len() && queries == keys => Ok((heads, keys)),
+            &[rows, heads, queries, tokens] if rows == self.starts.len() && queries <= tokens => {
+                Ok(Sizes { heads, queries, tokens })
+            }
             other => layout_error(op, format!("scores {other:?} do not fit {} starts", self.starts.len())),
         }
     }
 
-    /// The valid keys of the query on line `line` of `[B * H * S, S]`.
+    /// The valid keys of the query on line `line` of `[B * H * Q, S]`.
     #[inline(always)]
-    fn keys(&self, line: usize, heads: usize, tokens: usize) -> std::ops::Range<usize> {
-        let query = line % tokens;
-        self.starts[line / (heads * tokens)].min(query + 1)..query + 1
+    fn keys(&self, line: usize, Sizes { heads, queries, tokens }: Sizes) -> std::ops::Range<usize> {
+        let query = line % queries + tokens - queries;
+        self.starts[line / (heads * queries)].min(query + 1)..query + 1
     }
+}
+
+/// H, Q and S.
+#[derive(Clone, Copy)]
+struct Sizes {
+    heads: usize,
+    queries: usize,
+    tokens: usize,
 }
 
 impl CausalSoftmax {
     fn run<T: Real>(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (heads, tokens) = self.0.tokens(self.name(), layout)?;
+        let sizes = self.0.sizes(self.name(), layout)?;
+        let tokens = sizes.tokens;
         let scores = slice::<T>(storage, layout, self.name())?;
         let scale = T::from_f64(self.0.scale);
         let mut out = vec![T::from_f64(0.0); scores.len()];
         for_rows(&mut out, tokens, |line, out| {
-            let keys = self.0.keys(line, heads, tokens);
+            let keys = self.0.keys(line, sizes);
             if keys.is_empty() {
                 return;
             }
@@ -106,13 +117,14 @@ impl CustomOp1 for CausalSoftmax {
 /// `ds = scale * p * (g - p.g)`.
 impl CausalSoftmaxBackward {
     fn run<T: Real>(&self, p: (&CpuStorage, &Layout), g: (&CpuStorage, &Layout)) -> Result<(CpuStorage, Shape)> {
-        let (heads, tokens) = self.0.tokens(self.name(), p.1)?;
+        let sizes = self.0.sizes(self.name(), p.1)?;
+        let tokens = sizes.tokens;
         let shape = p.1.shape().clone();
         let (p, g) = (slice::<T>(p.0, p.1, self.name())?, slice::<T>(g.0, g.1, self.name())?);
         let scale = T::from_f64(self.0.scale);
         let mut out = vec![T::from_f64(0.0); p.len()];
         for_rows(&mut out, tokens, |line, out| {
-            let keys = self.0.keys(line, heads, tokens);
+            let keys = self.0.keys(line, sizes);
             let (p, g) = (&p[line * tokens..][keys.clone()], &g[line * tokens..][keys.clone()]);
             let mean = dot(p, g);
             for ((out, p), g) in out[keys].iter_mut().zip(p).zip(g) {

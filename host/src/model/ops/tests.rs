@@ -57,6 +57,7 @@ fn all(dtype: DType) -> Vec<(&'static str, Tensor)> {
     let starts: Arc<[usize]> = Arc::from(STARTS);
     let (scores, d_weights) = (wave(&[2, 3, 5, 5], 0.2), wave(&[2, 3, 5, 5], 0.9));
     let weights = causal_softmax(&scores, &starts, SCALE).unwrap();
+    let of_last = causal_softmax(&scores.narrow(2, 2, 3).unwrap(), &starts, SCALE).unwrap();
     let (dx, d_norm) = rms_norm_backward(&x, &weight, &grad, 1e-6).unwrap();
     let (d_gate, d_up) = swiglu_backward(&x, &y, &grad).unwrap();
     let (rope, turned) = (rope(), wave(&[2, 2, 5, 6], 0.3));
@@ -72,6 +73,7 @@ fn all(dtype: DType) -> Vec<(&'static str, Tensor)> {
         ("swiglu by up", d_up),
         ("causal_softmax by scores", causal_softmax_backward(&weights, &d_weights, &starts, SCALE).unwrap()),
         ("causal_softmax", weights),
+        ("causal_softmax of the last queries", of_last),
         ("rope", rope.apply(&x, 2).unwrap()),
         ("rope backward", rope.backward(&turned).unwrap()),
     ]

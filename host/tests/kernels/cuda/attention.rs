@@ -4,11 +4,11 @@ use super::gpu::{Gpu, assert_close, coarse, wave, widened};
 
 const SCALE: f32 = 0.3;
 
-/// Weights `[B, H, S, S]` of causal attention.
-fn attention(scores: &[f32], starts: &[u32], heads: usize, tokens: usize) -> Vec<f64> {
+/// Weights `[B, H, Q, S]` of causal attention, of the last Q of S queries.
+fn attention(scores: &[f32], starts: &[u32], heads: usize, (queries, tokens): (usize, usize)) -> Vec<f64> {
     let mut weights = vec![0.0; scores.len()];
-    for line in 0..starts.len() * heads * tokens {
-        let (start, query) = (starts[line / tokens / heads] as usize, line % tokens);
+    for line in 0..starts.len() * heads * queries {
+        let (start, query) = (starts[line / queries / heads] as usize, line % queries + tokens - queries);
         let keys = line * tokens + start.min(query + 1)..line * tokens + query + 1;
         let exps = scores[keys.clone()].iter().map(|score| (f64::from(SCALE) * f64::from(*score)).exp());
         let sum: f64 = exps.clone().sum();
@@ -20,15 +20,32 @@ fn attention(scores: &[f32], starts: &[u32], heads: usize, tokens: usize) -> Vec
 #[test]
 fn causal_attention_weights_and_their_gradient() {
     let Some(gpu) = Gpu::open() else { return };
+    weights_and_their_gradient(&gpu, 300);
+    // A block of queries.
+    weights_and_their_gradient(&gpu, 17);
+}
+
+fn weights_and_their_gradient(gpu: &Gpu, queries: u32) {
     let (starts, heads, tokens) = ([0u32, 3], 2u32, 300u32);
-    let lines = starts.len() * (heads * tokens) as usize;
+    let lines = starts.len() * (heads * queries) as usize;
     let ((bits, scores), (grad_bits, grad)) =
         (coarse(&wave(lines * tokens as usize, 0.2)), coarse(&wave(lines * tokens as usize, 1.1)));
-    let weights = attention(&scores, &starts, heads as usize, tokens as usize);
+    let weights = attention(&scores, &starts, heads as usize, (queries as usize, tokens as usize));
     let on_gpu = gpu.put(&starts);
     let (mut out, mut out_bf16) = (gpu.fresh::<f32>(scores.len()), gpu.fresh::<u16>(scores.len()));
-    launch!(gpu, "causal_softmax_f32", lines, &gpu.put(&scores), &on_gpu, &mut out, &heads, &tokens, &SCALE);
-    launch!(gpu, "causal_softmax_bf16", lines, &gpu.put(&bits), &on_gpu, &mut out_bf16, &heads, &tokens, &SCALE);
+    launch!(gpu, "causal_softmax_f32", lines, &gpu.put(&scores), &on_gpu, &mut out, &heads, &queries, &tokens, &SCALE);
+    launch!(
+        gpu,
+        "causal_softmax_bf16",
+        lines,
+        &gpu.put(&bits),
+        &on_gpu,
+        &mut out_bf16,
+        &heads,
+        &queries,
+        &tokens,
+        &SCALE
+    );
     assert_close("causal_softmax_f32", &gpu.get(&out), &weights, 1e-6);
     assert_close("causal_softmax_bf16", &widened(&gpu.get(&out_bf16)), &weights, 4e-3);
 
@@ -43,10 +60,22 @@ fn causal_attention_weights_and_their_gradient() {
     };
     let (mut back, mut back_bf16) = (gpu.fresh::<f32>(scores.len()), gpu.fresh::<u16>(scores.len()));
     let name = "causal_softmax_backward_f32";
-    launch!(gpu, name, lines, &out, &gpu.put(&grad), &on_gpu, &mut back, &heads, &tokens, &SCALE);
+    launch!(gpu, name, lines, &out, &gpu.put(&grad), &on_gpu, &mut back, &heads, &queries, &tokens, &SCALE);
     assert_close(name, &gpu.get(&back), &gradient(&gpu.get(&out)), 1e-6);
     let name = "causal_softmax_backward_bf16";
-    launch!(gpu, name, lines, &out_bf16, &gpu.put(&grad_bits), &on_gpu, &mut back_bf16, &heads, &tokens, &SCALE);
+    launch!(
+        gpu,
+        name,
+        lines,
+        &out_bf16,
+        &gpu.put(&grad_bits),
+        &on_gpu,
+        &mut back_bf16,
+        &heads,
+        &queries,
+        &tokens,
+        &SCALE
+    );
     assert_close(name, &widened(&gpu.get(&back_bf16)), &gradient(&widened(&gpu.get(&out_bf16))), 4e-3);
 }
 

@@ -15,13 +15,12 @@ pub(crate) fn causal_softmax(scores: Arg<'_>, starts: &[usize], scale: f64) -> R
         let Place { layout, device, starts, scale } = place;
         let (scores, mut out) =
             (view(scores, layout, "causal-softmax")?, device.alloc_zeros::<T>(layout.shape().elem_count())?);
-        let (_, heads, tokens, _) = layout.shape().dims4()?;
-        let (lines, heads, tokens) = (starts.len() * heads * tokens, heads as u32, tokens as u32);
+        let Launch { lines, heads, queries, tokens } = Launch::of(layout)?;
         let (function, starts) = (kernel(device, &format!("causal_softmax_{dtype}"))?, upload(device, starts)?);
         let stream = device.cuda_stream();
         let mut launch = stream.launch_builder(&function);
-        launch.arg(&scores).arg(&starts).arg(&mut out).arg(&heads).arg(&tokens).arg(&scale);
-        // SAFETY: one block per line of `scores` and `out` [starts, heads, tokens, tokens], as `Place::new` checked.
+        launch.arg(&scores).arg(&starts).arg(&mut out).arg(&heads).arg(&queries).arg(&tokens).arg(&scale);
+        // SAFETY: one block per line of `scores` and `out` [starts, heads, queries, tokens], as `Place::new` checked.
         unsafe { launch.launch(blocks(lines)?) }.w()?;
         Ok(CudaStorage::wrap_cuda_slice(out, device.clone()))
     }
@@ -46,14 +45,13 @@ pub(crate) fn causal_softmax_backward(
         let (weights, grad) = (view(weights, layout, OP)?, view_of::<T>(grad, OP)?);
         check_len(OP, grad.len(), weights.len())?;
         let mut out = device.alloc_zeros::<T>(weights.len())?;
-        let (_, heads, tokens, _) = layout.shape().dims4()?;
-        let (lines, heads, tokens) = (starts.len() * heads * tokens, heads as u32, tokens as u32);
+        let Launch { lines, heads, queries, tokens } = Launch::of(layout)?;
         let (function, starts) =
             (kernel(device, &format!("causal_softmax_backward_{dtype}"))?, upload(device, starts)?);
         let stream = device.cuda_stream();
         let mut launch = stream.launch_builder(&function);
-        launch.arg(&weights).arg(&grad).arg(&starts).arg(&mut out).arg(&heads).arg(&tokens).arg(&scale);
-        // SAFETY: one block per line of `weights`, `grad` and `out` [starts, heads, tokens, tokens].
+        launch.arg(&weights).arg(&grad).arg(&starts).arg(&mut out).arg(&heads).arg(&queries).arg(&tokens).arg(&scale);
+        // SAFETY: one block per line of `weights`, `grad` and `out` [starts, heads, queries, tokens].
         unsafe { launch.launch(blocks(lines)?) }.w()?;
         Ok(CudaStorage::wrap_cuda_slice(out, device.clone()))
     }
@@ -64,6 +62,23 @@ pub(crate) fn causal_softmax_backward(
         _ => return dtype_error(weights, "causal-softmax-backward"),
     };
     Ok((out, weights.1.shape().clone()))
+}
+
+/// The sizes of a softmax's kernel.
+struct Launch {
+    /// Blocks, one per query.
+    lines: usize,
+    heads: u32,
+    queries: u32,
+    tokens: u32,
+}
+
+impl Launch {
+    fn of(layout: &Layout) -> Result<Self> {
+        let (rows, heads, queries, tokens) = layout.shape().dims4()?;
+        let lines = rows * heads * queries;
+        Ok(Self { lines, heads: heads as u32, queries: queries as u32, tokens: tokens as u32 })
+    }
 }
 
 /// What a softmax needs besides its numbers.
