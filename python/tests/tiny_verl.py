@@ -23,10 +23,13 @@ import verl_cpu
 from hydra import compose, initialize_config_dir
 from tensordict import TensorDict
 from transformers import Qwen2Config, Qwen2ForCausalLM
+from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
+from verl.utils.fsdp_utils import get_fsdp_full_state_dict
+from verl.workers.engine_workers import ActorRolloutRefWorker
 
 VOCABULARY, EOS = 32, 1
-MASK = "{use: capo.curvature, fisher_threshold: 1.25e-3, hessian_threshold: false, threads: 1}"
+MASK = "{use: capo.curvature, fisher_threshold: 1.4e-3, hessian_threshold: 3e-2, threads: 1}"
 MASKS = {
     "none": "",
     "capo": f"[{MASK}]",
@@ -37,7 +40,7 @@ MASKS = {
 
 def options(words):
     chosen = {"steps": 4, "rows": 8, "micro": 4, "generations": 4, "strategy": "fsdp2", "masks": "capo", "resume": "", "save": 0, "layout": "nested", "mini": 1, "seed": 0}
-    chosen = chosen | {"tied": 0, "set": []}
+    chosen |= {"tied": 0, "set": [], "ray": 0, "weights": "", "epochs": 1, "reference": "", "reference_fields": "response_mask", "external": ""}
     for word in words:
         name, _, value = word.partition("=")
         if name == "set":
@@ -57,7 +60,7 @@ def policy(folder, tied):
 
 def configured(folder, chosen):
     """verl's own configuration, with what a user would write on the command line."""
-    ranks = int(os.environ["WORLD_SIZE"])
+    ranks = chosen["ray"] or int(os.environ["WORLD_SIZE"])
     words = [
         f"actor_rollout_ref.model.path={folder}",
         "+actor_rollout_ref.model.load_tokenizer=false",
@@ -75,6 +78,8 @@ def configured(folder, chosen):
         "actor_rollout_ref.actor.fsdp_config.use_torch_compile=false",
         "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32",
         *([f"+actor_rollout_ref.actor.capo.masks={MASKS[chosen['masks']]}"] if MASKS[chosen["masks"]] else []),
+        *([f"+actor_rollout_ref.actor.capo.weights=[{chosen['weights']}]"] if chosen["weights"] else []),
+        *([f"actor_rollout_ref.model.external_lib={chosen['external']}"] if chosen["external"] else []),
         *chosen["set"],
     ]
     with initialize_config_dir(str(Path(verl.__file__).parent / "trainer/config"), version_base=None):
@@ -107,7 +112,7 @@ def batch(step, chosen):
         data |= padded(fields)
     data = TensorDict(data, batch_size=len(own))
     common = {"calculate_entropy": False, "global_batch_size": chosen["rows"] // chosen["mini"], "mini_batch_size": chosen["rows"] // chosen["mini"]}
-    tu.assign_non_tensor(data, **common, epochs=1, seed=1, dataloader_kwargs={"shuffle": False}, temperature=1.0, compute_loss=True)
+    tu.assign_non_tensor(data, **common, epochs=chosen["epochs"], seed=1, dataloader_kwargs={"shuffle": False}, temperature=1.0, compute_loss=True)
     if chosen["layout"] == "padded":
         tu.assign_non_tensor(data, max_response_len=16)
     return data
@@ -121,38 +126,86 @@ def padded(fields, prompt=8, response=16):
     return data | {"attention_mask": torch.stack(attended)}
 
 
-def weights(engine):
-    from verl.utils.fsdp_utils import get_fsdp_full_state_dict
+def handmade(data, keep, chosen):
+    """The same mini-batch with the dropped tokens taken out by hand, for a run without masks."""
+    mask = torch.nested.nested_tensor_from_jagged(keep[keep >= 0], data["responses"].offsets())
+    for name in chosen["reference_fields"].split(","):
+        data[name] = torch.nested.nested_tensor_from_jagged(data[name].values() * mask.values().to(data[name].dtype), data[name].offsets())
 
-    return get_fsdp_full_state_dict(engine.module, rank0_only=False, offload_to_cpu=False)
+
+class Worker(ActorRolloutRefWorker):
+    """verl's worker, which tells what is in it."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def report(self, out, numbers):
+        engine = self.actor.engine
+        whole = get_fsdp_full_state_dict(engine.module, rank0_only=False, offload_to_cpu=False)
+        weights = {name: value.detach().cpu().clone() for name, value in whole.items()}
+        states = [each.state_dict()["state"] for each in engine._components()] if hasattr(engine, "capo") else []
+        saved = {"engine": type(engine).__name__, "weights": weights, "numbers": numbers, "states": states, "keeps": getattr(self, "keeps", [])}
+        torch.save(saved, f"{out}.{self.rank}")
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def remember(self):
+        """Each step's `keep`, in the order of the data, -1 behind the responses."""
+        engine, self.keeps = self.actor.engine, []
+        applied = engine._applied
+
+        def noted(data, keep, weights, kept):
+            lengths = data["responses"].offsets().diff() if data["responses"].is_nested else data["attention_mask"][:, 8:].sum(1)
+            padding = torch.arange(keep.shape[1])[None] >= lengths[:, None]
+            self.keeps.append(torch.where(padding, -1.0, keep * weights))
+            return applied(data, keep, weights, kept)
+
+        engine._applied = noted
 
 
-def main():
-    out, chosen = sys.argv[1], options(sys.argv[2:])
-    torch.set_num_threads(1)
-    verl_cpu.join()
-    folder = Path(f"model-{chosen['tied']}").absolute()
-    if os.environ["RANK"] == "0" and not folder.exists():
-        policy(folder, chosen["tied"])
-    torch.distributed.barrier()
-    from verl.workers.engine_workers import ActorRolloutRefWorker
-
-    worker = ActorRolloutRefWorker(config=configured(folder, chosen), role="actor")
+def run(worker, out, chosen):
     worker.init_model()
-    engine = worker.actor.engine
+    reference = torch.load(chosen["reference"], weights_only=False)["keeps"] if chosen["reference"] else None
+    if reference is None and chosen["masks"] != "none":
+        worker.remember()
     first, numbers = 0, []
     if chosen["resume"]:
         worker.load_checkpoint(chosen["resume"])
         first = int(chosen["resume"].rsplit("-", 1)[1])
     for step in range(first, chosen["steps"]):
-        told = tu.get(worker.update_actor(batch(step, chosen)), "metrics")
+        data = batch(step, chosen)
+        if reference is not None:
+            handmade(data, reference[step], chosen)
+        told = worker.update_actor(data)
+        told = tu.get(told.get() if hasattr(told, "get") and not isinstance(told, TensorDict) else told, "metrics")
         numbers.append({name: value for name, value in told.items() if name.startswith("capo/") or name in ("loss", "grad_norm", "actor/pg_loss")})
         if chosen["save"] == step + 1:
             worker.save_checkpoint(str(Path(f"{out}-{step + 1}").absolute()))
-    whole = {name: value.detach().cpu().clone() for name, value in weights(engine).items()}
-    saved = {"engine": type(engine).__name__, "weights": whole, "numbers": json.dumps(numbers, default=float)}
-    saved["states"] = [each.state_dict()["state"] for each in engine._components()] if hasattr(engine, "_components") else []
-    torch.save(saved, f"{out}.{os.environ['RANK']}")
+    worker.report(str(Path(out).absolute()), json.dumps(numbers, default=float))
+
+
+def under_ray(config, count):
+    """A group of workers as verl's trainer makes it, on CPUs."""
+    import ray
+    from verl.single_controller.ray.base import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
+
+    names = ("VERL_USE_EXTERNAL_MODULES", "VERL_PLATFORM", "HF_HUB_OFFLINE")
+    variables = {name: os.environ[name] for name in names} | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    ray.init(num_cpus=count, include_dashboard=False, log_to_driver=True, runtime_env={"env_vars": variables})
+    pool = RayResourcePool(process_on_nodes=[count], use_gpu=False, max_colocate_count=1)
+    return RayWorkerGroup(resource_pool=pool, ray_cls_with_init=RayClassWithInitArgs(ray.remote(Worker), config=config, role="actor"), device_name="cpu")
+
+
+def main():
+    out, chosen = sys.argv[1], options(sys.argv[2:])
+    torch.set_num_threads(1)
+    folder = Path(f"model-{chosen['tied']}").absolute()
+    if os.environ["RANK"] == "0" and not folder.exists():
+        policy(folder, chosen["tied"])
+    config = configured(folder, chosen)
+    if chosen["ray"]:
+        run(under_ray(config, chosen["ray"]), out, chosen)
+    else:
+        verl_cpu.join()
+        torch.distributed.barrier()
+        run(Worker(config=config, role="actor"), out, chosen)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,17 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed
+import torch.distributed.fsdp
 from verl.plugin.platform import platform_manager
 from verl.plugin.platform.platform_base import PlatformBase
+
+
+def join() -> str:
+    """Makes the process group before verl does, which asks for `cpu:gloo,cpu:gloo` here, and torch takes no device twice."""
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo")
+    return "gloo"
+
 
 nothing = lambda *_, **__: None
 zero = lambda *_, **__: 0
@@ -29,7 +38,7 @@ class PlatformCPU(PlatformBase):
     device_count = lambda self: 1
     set_device = synchronize = manual_seed = manual_seed_all = set_allocator_settings = empty_cache = nothing
     get_device_capability = lambda self, index=0: (None, None)
-    communication_backend_name = lambda self: "gloo"
+    communication_backend_name = lambda self: join()
     visible_devices_envvar = lambda self: "CUDA_VISIBLE_DEVICES"
     nvtx_range = lambda self, message: nullcontext()
     profiler_start = profiler_stop = cudart = nothing
@@ -40,9 +49,5 @@ class PlatformCPU(PlatformBase):
 
 
 platform_manager.set_platform(PlatformCPU())
-
-
-def join() -> None:
-    """The process group, before verl makes its own: it asks for `cpu:gloo,cpu:gloo` here, which torch refuses."""
-    if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo")
+# FSDP1 broadcasts the first rank's weights at the start, which gloo can do on CPUs; torch asks for a GPU before it tries.
+torch.distributed.fsdp._init_utils._check_module_states_for_sync_module_states = nothing
