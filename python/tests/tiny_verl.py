@@ -1,8 +1,8 @@
 """A few optimizer steps of verl's `ActorRolloutRefWorker` on a tiny random model, over completions that follow from the step alone.
 
-    python tiny_verl.py OUT [KEY=VALUE ...]      torchrun --nproc_per_node 2 tiny_verl.py OUT ...
+    python tiny_verl.py OUT [KEY=VALUE ...] [-- OUT ...]      torchrun --nproc_per_node 2 tiny_verl.py OUT ...
 
-What it writes to OUT.RANK: weights, each step's numbers, and the masks' states.
+What it writes to OUT.RANK: weights, each step's numbers, what was kept of its rows, and the masks' states.
 """
 
 import json
@@ -40,7 +40,7 @@ MASKS = {
 
 def options(words):
     chosen = {"steps": 4, "rows": 8, "micro": 4, "generations": 4, "strategy": "fsdp2", "masks": "capo", "resume": "", "save": 0, "layout": "nested", "mini": 1, "seed": 0}
-    chosen |= {"tied": 0, "set": [], "ray": 0, "weights": "", "epochs": 1, "reference": "", "reference_fields": "response_mask", "external": ""}
+    chosen |= {"tied": 0, "set": [], "ray": 0, "weights": "", "epochs": 1, "reference": "", "reference_fields": "response_mask", "external": "", "without": ""}
     for word in words:
         name, _, value = word.partition("=")
         if name == "set":
@@ -106,6 +106,7 @@ def batch(step, chosen):
     fields |= {"rollout_log_probs": [row + 0.1 for row in old], "advantages": [a.repeat(len(row)) for a, row in zip(advantages, responses, strict=True)]}
     fields |= {"position_ids": [torch.arange(len(row)) for row in fields["input_ids"]], "response_mask": [torch.ones(len(row), dtype=torch.int64) for row in responses]}
     fields["loss_mask"] = fields["response_mask"]
+    fields.pop(chosen["without"], None)
     nest = lambda rows: torch.nested.as_nested_tensor([row.clone() for row in rows], layout=torch.jagged)
     data = {name: nest(rows) for name, rows in fields.items()}
     if chosen["layout"] == "padded":
@@ -194,8 +195,15 @@ def under_ray(config, count):
 
 
 def main():
-    out, chosen = sys.argv[1], options(sys.argv[2:])
     torch.set_num_threads(1)
+    words = sys.argv[1:]
+    while words:
+        end = words.index("--") if "--" in words else len(words)
+        once(words[0], options(words[1:end]))
+        words = words[end + 1 :]
+
+
+def once(out, chosen):
     folder = Path(f"model-{chosen['tied']}").absolute()
     if os.environ["RANK"] == "0" and not folder.exists():
         policy(folder, chosen["tied"])
