@@ -62,9 +62,13 @@ def whole(folder):
     return launch(folder, "whole")
 
 
+MORE = ("holes", "holes=1", "steps=3", "--", "state", "masks=state", "steps=3", "--", "half", "dtype=bf16", "steps=2")
+
+
 @pytest.fixture(scope="module")
 def ranks(folder):
-    return launch(folder, "ranks", ranks=2)
+    """Two ranks, and what `MORE` names."""
+    return launch(folder, "ranks", "--", *[word if "=" in word or word == "--" else f"ranks-{word}" for word in MORE], ranks=2)
 
 
 def test_it_rejects_some_tokens_and_records_why(whole):
@@ -83,6 +87,15 @@ def same(whole, first, second):
 
 def test_two_ranks_decide_the_same(whole, ranks):
     same(whole, *ranks)
+
+
+def test_two_ranks_with_tools_answers_with_the_optimizers_state_and_in_half_precision(folder, ranks):
+    launch(folder, *MORE)
+    for name in ("holes", "state"):
+        same(saved(folder, name), saved(folder, f"ranks-{name}", 0), saved(folder, f"ranks-{name}", 1))
+    first, second = (saved(folder, "ranks-half", rank) for rank in range(2))
+    assert first["states"] == second["states"] and difference(first, second) == 0
+    assert all(0 < rate < 1 for rate in rates(first))
 
 
 def test_two_ranks_under_fsdp1(folder, whole):

@@ -34,13 +34,14 @@ MASKS = {
     "none": "",
     "capo": f"[{MASK}]",
     "several": f"[{{use: masks.entropy-quantile, top_entropy_quantile: 0.8}}, {MASK}, masks.icepop]",
+    "state": "[{use: capo.curvature, fisher_threshold: 1.4e-3, hessian_threshold: 3e-2, moments: host, threads: 1}]",
     "all": "[{use: masks.probability-floor, min_probability: 1.0}]",
 }
 
 
 def options(words):
     chosen = {"steps": 4, "rows": 8, "micro": 4, "generations": 4, "strategy": "fsdp2", "masks": "capo", "resume": "", "save": 0, "layout": "nested", "mini": 1, "seed": 0}
-    chosen |= {"tied": 0, "set": [], "ray": 0, "weights": "", "epochs": 1, "reference": "", "reference_fields": "response_mask", "external": "", "without": ""}
+    chosen |= {"tied": 0, "set": [], "ray": 0, "weights": "", "epochs": 1, "reference": "", "reference_fields": "response_mask", "external": "", "without": "", "holes": 0, "dtype": "fp32"}
     for word in words:
         name, _, value = word.partition("=")
         if name == "set":
@@ -76,7 +77,7 @@ def configured(folder, chosen):
         "actor_rollout_ref.actor.optim.lr=1e-3",
         "actor_rollout_ref.actor.use_torch_compile=false",
         "actor_rollout_ref.actor.fsdp_config.use_torch_compile=false",
-        "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32",
+        f"+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype={chosen['dtype']}",
         *([f"+actor_rollout_ref.actor.capo.masks={MASKS[chosen['masks']]}"] if MASKS[chosen["masks"]] else []),
         *([f"+actor_rollout_ref.actor.capo.weights=[{chosen['weights']}]"] if chosen["weights"] else []),
         *([f"actor_rollout_ref.model.external_lib={chosen['external']}"] if chosen["external"] else []),
@@ -105,6 +106,12 @@ def batch(step, chosen):
     fields = {"prompts": prompts, "responses": responses, "input_ids": [torch.cat(pair) for pair in zip(prompts, responses, strict=True)], "old_log_probs": old}
     fields |= {"rollout_log_probs": [row + 0.1 for row in old], "advantages": [a.repeat(len(row)) for a, row in zip(advantages, responses, strict=True)]}
     fields |= {"position_ids": [torch.arange(len(row)) for row in fields["input_ids"]], "response_mask": [torch.ones(len(row), dtype=torch.int64) for row in responses]}
+    if chosen["holes"]:
+        # A tool's answer in the middle of a response, and a row that only fills up the batch.
+        for row in fields["response_mask"]:
+            row[1] = 0
+        if 0 in own:
+            fields["response_mask"][own.index(0)][:] = 0
     fields["loss_mask"] = fields["response_mask"]
     fields.pop(chosen["without"], None)
     nest = lambda rows: torch.nested.as_nested_tensor([row.clone() for row in rows], layout=torch.jagged)
@@ -164,7 +171,7 @@ class Worker(ActorRolloutRefWorker):
 def run(worker, out, chosen):
     worker.init_model()
     reference = torch.load(chosen["reference"], weights_only=False)["keeps"] if chosen["reference"] else None
-    if reference is None and chosen["masks"] != "none":
+    if reference is None:
         worker.remember()
     first, numbers = 0, []
     if chosen["resume"]:

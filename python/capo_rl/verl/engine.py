@@ -78,19 +78,20 @@ class CapoEngine(FSDPEngineWithLMHead):
         if self._parts is None:
             return
         hidden = self._micro.of_features(output.last_hidden_state)
-        weight = self._head(hidden.dtype)
+        weight = self._head(hidden)
+        self._vocabulary = weight.shape[0]
         self._layer = {"hidden": hidden, **top_rows(hidden, weight, self._micro.responses.to(hidden.device), self.capo.last_layer_top_k, self._temperature)}
 
-    def _head(self, dtype: torch.dtype) -> Tensor:
+    def _head(self, hidden: Tensor) -> Tensor:
         weight = self._policy().get_output_embeddings().weight.detach()
         if hasattr(weight, "full_tensor"):
             # A unit of its own under FSDP2: gathered once a step.
             if self._whole_head is None:
-                self._whole_head = weight.to(dtype).full_tensor()
+                self._whole_head = weight.to(hidden.device, hidden.dtype).full_tensor()
             return self._whole_head
         if weight.dim() != 2:
             raise ValueError("a mask reads the last layer, which FSDP has in a unit of its own (set actor.strategy=fsdp2)")
-        return weight.to(dtype)
+        return weight.to(hidden.dtype)
 
     def _part(self, micro: TensorDict, scored: dict[str, Tensor]) -> Arrays:
         """One micro-batch as arrays ``[b, T, ...]``, under the current policy."""
@@ -164,7 +165,7 @@ class CapoEngine(FSDPEngineWithLMHead):
             "optimizer": self._optimizer(),
         }
         if "LAST_LAYER" in self._inputs:
-            scalars["vocab_size"] = self._policy().config.get_text_config().vocab_size
+            scalars["vocab_size"] = self._vocabulary
         if "OPTIMIZER_STATE" in self._inputs:
             arrays |= self._optimizer_state()
         if arrays["logps"].is_cuda:
