@@ -17,6 +17,7 @@ if find_spec("verl") is None:
     pytest.skip("verl is not installed", allow_module_level=True)
 
 TINY = Path(__file__).with_name("tiny_verl.py")
+RECIPE = Path(__file__).parents[1] / "examples/verl/qwen2.5-7b-gsm8k.sh"
 ACTOR, MODEL = "set=actor_rollout_ref.actor", "set=actor_rollout_ref.model"
 PACKED = (f"{MODEL}.use_remove_padding=true", f"{ACTOR}.fsdp_config.pad_to_length=true", f"{ACTOR}.fsdp_config.pad_to_length_bucket=16")
 DYNAMIC = (f"{ACTOR}.use_dynamic_bsz=true", "set=actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=true", f"{ACTOR}.ppo_max_token_len_per_gpu=48")
@@ -215,6 +216,7 @@ def in_verl():
             {"policy_loss": "gspo"},
             "the tokens of a completion may share a ratio under loss_mode `gspo` (use `capo.mask_denominator=original`)",
         ),
+        ({}, {"strategy": "megatron", "megatron": {}}, "actor.strategy is `megatron`, an engine that shows masks no whole step (use `fsdp2` or `fsdp`)"),
         ({}, {"policy_loss": "geo_mean"}, "loss_mode `geo_mean` has no loss per token that a mask could drop"),
         (
             {},
@@ -231,6 +233,23 @@ def test_what_cannot_be_right_is_refused(in_verl, capo, actor, said):
     with pytest.raises(ValueError) as error:
         in_verl.CapoActorConfig(rollout_n=4, ppo_micro_batch_size_per_gpu=1, capo={"masks": ["capo.curvature"], **capo}, **actor)
     assert str(error.value) == said
+
+
+def test_the_recipe_is_a_configuration_that_verl_takes(in_verl, tmp_path):
+    import verl
+    from hydra import compose, initialize_config_dir
+    from verl.utils.config import validate_config
+
+    recorder = tmp_path / "python3"
+    recorder.write_text('#!/bin/sh\nshift 2; printf "%s\\n" "$@"\n')
+    recorder.chmod(0o755)
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    told = subprocess.run([RECIPE, "trainer.nnodes=2"], env=path, capture_output=True, text=True, check=True).stdout
+    with initialize_config_dir(str(Path(verl.__file__).parent / "trainer/config"), version_base=None):
+        config = compose("ppo_trainer", overrides=told.splitlines())
+    validate_config(config, use_reference_policy=False, use_critic=False)
+    actor = config.actor_rollout_ref.actor
+    assert actor._target_ == "capo_rl.verl.CapoActorConfig" and actor.capo.masks[0].use == "capo.curvature" and config.trainer.nnodes == 2
 
 
 def test_the_engine_of_another_vendor_is_refused(in_verl, monkeypatch):

@@ -60,6 +60,10 @@ class CapoActorConfig(FSDPActorConfig):
     """
 
     capo: dict[str, Any] = field(default_factory=dict)
+    # The tables of verl's other engines, of which `_checked` has a sentence to say.
+    megatron: Any = None
+    veomni: Any = None
+    torchtitan: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,7 +83,7 @@ def _checked(config: CapoActorConfig) -> Settings:
     if not isinstance(top_k, int) or top_k < 1:
         raise ValueError(f"`capo.last_layer_top_k` is {top_k!r} (it must be a number of logits, 1 or more)")
     if config.strategy not in ("fsdp", "fsdp2"):
-        raise ValueError(f"masks work in verl's engines `fsdp` and `fsdp2`, and actor.strategy is `{config.strategy}`")
+        raise ValueError(f"actor.strategy is `{config.strategy}`, an engine that shows masks no whole step (use `fsdp2` or `fsdp`)")
     if config.fsdp_config.ulysses_sequence_parallel_size > 1:
         raise ValueError("masks need whole sequences on a rank (set ulysses_sequence_parallel_size to 1)")
     loss, aggregation = config.policy_loss.loss_mode, config.loss_agg_mode
