@@ -181,6 +181,11 @@ impl CurvatureModel {
         }
     }
 
+    /// What is kept or rejected as a whole.
+    pub fn granularity(&self) -> Granularity {
+        self.granularity
+    }
+
     /// Rows of the last layer that have moments of the model's own.
     pub fn rows(&self) -> usize {
         self.moments.rows()

@@ -8,6 +8,7 @@ use capo_plugin::abi::{ABI_VERSION, AbiHeaderRef, HEADER_SYMBOL, LibraryError, P
 use capo_plugin::abi_keys::KEYS_POINT;
 use capo_plugin::abi_recipe::RECIPE_POINT_2;
 use capo_plugin::abi_sweep::SWEEP_POINT;
+use capo_plugin::abi_traits::TRAITS_POINT;
 use capo_plugin::{Image, Point};
 
 /// How a library names the folder that it lies in, to look for others there. A plugin is opened from a copy, which lies elsewhere.
@@ -75,6 +76,7 @@ pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
     offered += image.recipes_with_settings().map_err(|differences| refused(RECIPE_POINT_2, differences))?.len();
     image.key_docs(Point::Mask, "").map_err(|differences| refused(KEYS_POINT, differences))?;
     image.sweeps(Point::Mask, "").map_err(|differences| refused(SWEEP_POINT, differences))?;
+    image.mask_traits(Point::Mask, "", "{}").map_err(|error| refused(TRAITS_POINT, error.to_string()))?;
     if offered == 0 {
         bail!("`{shown}` is a plugin that offers nothing (call `register!` or `recipe!` in it)");
     }

@@ -7,7 +7,9 @@ use anyhow::{Result, anyhow, bail};
 use capo_plugin::PluginError;
 use capo_plugin::abi_keys::KeyInfo;
 use capo_plugin::abi_sweep::SweepRange;
-use capo_plugin::{Advantage, Image, Inputs, Mask, ObjectiveFn, Point, RewardFn, StepControlFn, Weight, nearest};
+use capo_plugin::{
+    Advantage, Image, Inputs, Mask, MaskTraits, ObjectiveFn, Point, RewardFn, StepControlFn, Weight, nearest,
+};
 
 use crate::component::{Choice, ComponentConfig, component_names};
 use crate::offer::{Offer, OfferedRecipe, Origin};
@@ -136,6 +138,15 @@ impl Registry {
     pub fn sweeps(&self, offer: &Offer) -> Vec<SweepRange> {
         // Another layout was refused when the image was opened.
         self.images[offer.image].sweeps(offer.point, &offer.id).unwrap_or_default()
+    }
+
+    /// What a mask or a weight with this table declares of its decisions; nothing where its author said nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::build`].
+    pub fn mask_traits(&self, point: Point, config: &ComponentConfig, watchdog: &Watchdog) -> Result<MaskTraits> {
+        self.one(point, config, watchdog, |image, id, json| image.mask_traits(point, id, json))
     }
 
     /// All recipes, in the order of their names.

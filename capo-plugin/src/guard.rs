@@ -15,6 +15,7 @@ use crate::abi::{
 };
 use crate::abi_reward::{RewardBox, RewardWire, RewardWire_TO, WireRollout};
 use crate::abi_step_control::{MeasureRef, StepControlBox, StepControlWire, StepControlWire_TO, WireGroup};
+use crate::abi_traits::MaskTraits;
 use crate::abi_weight::{WeightBox, WeightWire, WeightWire_TO};
 use crate::batch::{Inputs, Reduction};
 use crate::config;
@@ -81,16 +82,40 @@ where
     Ok(StepControlWire_TO::from_value(create(json, T::validate, ask)?, TD_Opaque))
 }
 
+/// What a mask declares when it is built from its table.
+pub(crate) fn mask_traits<T>(json: &str) -> Result<MaskTraits, PluginError>
+where
+    T: PreBackwardMask + DeserializeOwned + 'static,
+{
+    let asked = create(json, T::validate, |component| Answers { traits: component.traits(), ..Answers::NONE })?;
+    Ok(asked.answers.traits)
+}
+
+/// What a token weight declares when it is built from its table.
+pub(crate) fn weight_traits<T>(json: &str) -> Result<MaskTraits, PluginError>
+where
+    T: TokenWeight + DeserializeOwned + 'static,
+{
+    let asked = create(json, T::validate, |component| Answers { traits: component.traits(), ..Answers::NONE })?;
+    Ok(asked.answers.traits)
+}
+
 /// What a component answers once, at creation: on the wire these cannot fail.
 #[derive(Clone, Copy)]
 struct Answers {
     inputs: Inputs,
     reduction: Reduction,
     restores_moments: bool,
+    traits: MaskTraits,
 }
 
 impl Answers {
-    const NONE: Self = Self { inputs: Inputs::NONE, reduction: Reduction::COMPLETION_MEAN, restores_moments: false };
+    const NONE: Self = Self {
+        inputs: Inputs::NONE,
+        reduction: Reduction::COMPLETION_MEAN,
+        restores_moments: false,
+        traits: MaskTraits::NONE,
+    };
 }
 
 /// An author's component behind the wire.

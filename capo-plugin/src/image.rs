@@ -12,10 +12,11 @@ use crate::abi_recipe::{RECIPE_POINT_2, RecipePoint2};
 use crate::abi_reward::{REWARD_POINT, RewardBox, RewardPoint};
 use crate::abi_step_control::{STEP_CONTROL_POINT, StepControlBox, StepControlPoint};
 use crate::abi_sweep::{SWEEP_POINT, SweepPoint, SweepRange};
+use crate::abi_traits::{MaskTraits, TRAITS_POINT, TraitsPoint};
 use crate::abi_weight::{WEIGHT_POINT, WeightBox, WeightPoint};
 use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
 use crate::controller::StepControlFn;
-use crate::described::{describe, keys_of, ranges};
+use crate::described::{describe, keys_of, ranges, traits};
 use crate::error::PluginError;
 use crate::extension::Extension;
 use crate::keys;
@@ -148,6 +149,18 @@ impl Image {
         Ok(self.extension::<SweepPoint>(SWEEP_POINT)?.map(ranges).map(RVec::into_vec).unwrap_or_default())
     }
 
+    /// What component `id` at `point`, built from its table, written as JSON text, declares of its decisions; nothing where the image was
+    /// built before that could be.
+    ///
+    /// # Errors
+    ///
+    /// When the component refuses its table, or the image compiled another layout under [`TRAITS_POINT`].
+    pub fn mask_traits(&self, point: Point, id: &str, json: &str) -> Result<MaskTraits, PluginError> {
+        let Some(extension) = self.extension::<TraitsPoint>(TRAITS_POINT)? else { return Ok(MaskTraits::NONE) };
+        let [point, id, json] = [point.extension_id(), id, json].map(RStr::from_str);
+        (extension.traits)(point, id, json).into_result().map_err(PluginError::from)
+    }
+
     /// Whether the descriptions of the keys of component `id` at `point`, where there are any, are of exactly the keys that it
     /// reads, and their ranges of numbers.
     ///
@@ -268,6 +281,7 @@ extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
     static RECIPE: RecipePoint = RecipePoint { recipes };
     static KEYS: KeysPoint = KeysPoint { describe };
     static SWEEP: SweepPoint = SweepPoint { ranges };
+    static TRAITS: TraitsPoint = TraitsPoint { traits };
     static RECIPE_2: RecipePoint2 = RecipePoint2 { recipes: recipes_with_settings };
     match id.as_str() {
         REWARD_POINT => ROption::RSome(Extension::of(&REWARD)),
@@ -279,6 +293,7 @@ extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
         RECIPE_POINT => ROption::RSome(Extension::of(&RECIPE)),
         KEYS_POINT => ROption::RSome(Extension::of(&KEYS)),
         SWEEP_POINT => ROption::RSome(Extension::of(&SWEEP)),
+        TRAITS_POINT => ROption::RSome(Extension::of(&TRAITS)),
         RECIPE_POINT_2 => ROption::RSome(Extension::of(&RECIPE_2)),
         _ => ROption::RNone,
     }
@@ -362,15 +377,15 @@ extern "C" fn create_step_control(id: RStr<'_>, config: RStr<'_>) -> RResult<Ste
 mod tests {
     use super::*;
 
-    /// An image from before keys could be described.
+    /// An image from before keys could be described, and decisions declared.
     extern "C" fn older(id: RStr<'_>) -> ROption<Extension<'static>> {
-        if [KEYS_POINT, SWEEP_POINT].contains(&id.as_str()) { ROption::RNone } else { own_extension(id) }
+        if [KEYS_POINT, SWEEP_POINT, TRAITS_POINT].contains(&id.as_str()) { ROption::RNone } else { own_extension(id) }
     }
 
     /// An image whose owner compiled something else under the ids.
     extern "C" fn another(id: RStr<'_>) -> ROption<Extension<'static>> {
         static RECIPE: RecipePoint = RecipePoint { recipes };
-        let changed = [KEYS_POINT, SWEEP_POINT].contains(&id.as_str());
+        let changed = [KEYS_POINT, SWEEP_POINT, TRAITS_POINT].contains(&id.as_str());
         if changed { ROption::RSome(Extension::of(&RECIPE)) } else { own_extension(id) }
     }
 
@@ -379,10 +394,13 @@ mod tests {
         let ask = |extension| Image::from_root(leak_root(extension));
         assert_eq!(ask(older).key_docs(Point::Mask, "test.mask"), Ok(Vec::new()));
         assert_eq!(ask(older).sweeps(Point::Mask, "test.mask"), Ok(Vec::new()));
+        assert_eq!(ask(older).mask_traits(Point::Mask, "test.mask", "{}").unwrap(), MaskTraits::NONE);
         let differences = ask(another).key_docs(Point::Mask, "test.mask").unwrap_err();
         assert!(differences.contains("describe"), "{differences}");
         let differences = ask(another).sweeps(Point::Mask, "test.mask").unwrap_err();
         assert!(differences.contains("ranges"), "{differences}");
+        let error = ask(another).mask_traits(Point::Mask, "test.mask", "{}").unwrap_err();
+        assert!(error.to_string().contains("traits"), "{error}");
     }
 
     #[test]

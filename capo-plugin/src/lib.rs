@@ -112,6 +112,11 @@
 //! A component may keep state between steps. `save` and `load` carry it through checkpoints; a resumed run continues bit
 //! for bit. Draw random numbers from `batch.seed` and `batch.step` ([`Draws`]), never from the clock.
 //!
+//! # Declarations
+//!
+//! A mask or weight that decides each token by itself may say so, with [`MaskTraits::TOKEN_WISE`] from `traits`: a trainer can then call it
+//! on parts of a step's batch, inside the forward pass that trains. `host check` tries what is declared.
+//!
 //! # Errors
 //!
 //! Return a [`PluginError`] with a sentence: what is wrong, the value, the limit, what to do. The trainer puts the
@@ -146,6 +151,7 @@ pub mod abi_reward;
 pub mod abi_step_control;
 pub mod abi_sweep;
 pub mod abi_top_k;
+pub mod abi_traits;
 pub mod abi_weight;
 mod batch;
 mod component;
@@ -172,6 +178,7 @@ mod wire;
 
 pub use abi_context::RolloutContext;
 pub use abi_top_k::SamplerTopK;
+pub use abi_traits::MaskTraits;
 pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
 pub use component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
 pub use config::{known_keys, nearest, unknown_key};
@@ -197,8 +204,8 @@ struct Readme;
 /// All that a component's file needs: `use capo_plugin::prelude::*;`.
 pub mod prelude {
     pub use crate::{
-        AdvantageEstimator, Batch, Ctx, Inputs, Objective, PerToken, PluginError, PreBackwardMask, Purpose, Reduction,
-        Reward, Rollout, StepControl, TokenWeight, Update, recipe, register,
+        AdvantageEstimator, Batch, Ctx, Inputs, MaskTraits, Objective, PerToken, PluginError, PreBackwardMask, Purpose,
+        Reduction, Reward, Rollout, StepControl, TokenWeight, Update, recipe, register,
     };
     pub use serde::Deserialize;
 }

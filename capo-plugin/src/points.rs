@@ -1,5 +1,6 @@
 //! The extension points as plain Rust traits. They may gain methods with defaults; the wire does not change.
 
+use crate::abi_traits::MaskTraits;
 use crate::batch::{Batch, Inputs, Reduction};
 use crate::ctx::Ctx;
 use crate::error::PluginError;
@@ -193,6 +194,12 @@ pub trait PreBackwardMask: Send {
         Inputs::NONE
     }
 
+    /// Facts about how it decides, on which a host may rely: asked of an instance made for the question alone. Only what holds for every
+    /// batch may be declared; `host check` tries it.
+    fn traits(&self) -> MaskTraits {
+        MaskTraits::NONE
+    }
+
     /// Whether the values of its keys go together and lie within their ranges: asked once, when it is made, before anything else.
     ///
     /// # Errors
@@ -261,6 +268,12 @@ pub trait TokenWeight: Send {
     /// What the host must compute for this component: asked once, when it is made. What it does not name is not in its batches.
     fn inputs(&self) -> Inputs {
         Inputs::NONE
+    }
+
+    /// Facts about how it decides, on which a host may rely: asked of an instance made for the question alone. Only what holds for every
+    /// batch may be declared; `host check` tries it.
+    fn traits(&self) -> MaskTraits {
+        MaskTraits::NONE
     }
 
     /// Whether the values of its keys go together and lie within their ranges: asked once, when it is made, before anything else.

@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 use crate::abi::{AdvantageBox, MaskBox, ObjectiveBox};
 use crate::abi_reward::RewardBox;
 use crate::abi_step_control::StepControlBox;
+use crate::abi_traits::MaskTraits;
 use crate::abi_weight::WeightBox;
 use crate::config::known_keys;
 use crate::error::PluginError;
@@ -23,6 +24,8 @@ pub struct Entry {
     pub(crate) version: &'static str,
     pub(crate) keys: fn() -> Option<&'static [&'static str]>,
     pub(crate) docs: KeyDocs,
+    /// What a mask or a weight declares when it is built from its table as JSON text.
+    pub(crate) traits: fn(&str) -> Result<MaskTraits, PluginError>,
 }
 
 /// How to build it, by extension point.
@@ -55,7 +58,7 @@ type Names = [&'static str; 4];
 impl Entry {
     const fn new(make: Make, names: Names, keys: fn() -> Option<&'static [&'static str]>, docs: KeyDocs) -> Self {
         let [id, about, package, version] = names;
-        Self { make, id, about, package, version, keys, docs }
+        Self { make, id, about, package, version, keys, docs, traits: |_| Ok(MaskTraits::NONE) }
     }
 
     /// An entry at the reward point.
@@ -85,13 +88,15 @@ impl Entry {
         names: Names,
         docs: KeyDocs,
     ) -> Self {
-        Self::new(Make::Mask(guard::mask::<T>), names, known_keys::<T>, docs)
+        let entry = Self::new(Make::Mask(guard::mask::<T>), names, known_keys::<T>, docs);
+        Self { traits: guard::mask_traits::<T>, ..entry }
     }
 
     /// An entry at the weight point.
     #[must_use]
     pub const fn token_weight<T: TokenWeight + DeserializeOwned + 'static>(names: Names, docs: KeyDocs) -> Self {
-        Self::new(Make::Weight(guard::weight::<T>), names, known_keys::<T>, docs)
+        let entry = Self::new(Make::Weight(guard::weight::<T>), names, known_keys::<T>, docs);
+        Self { traits: guard::weight_traits::<T>, ..entry }
     }
 
     /// An entry at the step-control point.

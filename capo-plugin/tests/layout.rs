@@ -15,6 +15,7 @@ use capo_plugin::abi_reward::{RewardBox, RewardPoint, WireCompletion, WireRollou
 use capo_plugin::abi_step_control::{MeasureRef, StepControlBox, StepControlPoint, WireGroup};
 use capo_plugin::abi_sweep::{SweepPoint, SweepRange};
 use capo_plugin::abi_top_k::SamplerTopK;
+use capo_plugin::abi_traits::{MaskTraits, TraitsPoint};
 use capo_plugin::abi_weight::{WeightBox, WeightPoint};
 use capo_plugin::{
     DType, Denominator, DeviceKind, Dims, ErrorKind, Extension, Inputs, OptimizerInfo, OptimizerKind, Purpose,
@@ -82,6 +83,8 @@ fn sizes_and_alignments() {
         SweepPoint => 8 / 8,
         SweepRange => 56 / 8,
         SamplerTopK => 48 / 8,
+        TraitsPoint => 8 / 8,
+        MaskTraits => 4 / 4,
     }
 }
 
@@ -114,6 +117,7 @@ fn offsets_of_public_fields() {
     offsets!(WeightPoint: components 0, create 8);
     offsets!(StepControlPoint: components 0, create 8);
     offsets!(WireGroup<'static>: name 0, parameters 16);
+    offsets!(TraitsPoint: traits 0);
     offsets!(SweepPoint: ranges 0);
     offsets!(SweepRange: key 0, low 32, high 40, whole 48);
 }
@@ -152,5 +156,5 @@ fn every_type_of_the_wire_is_in_the_table() {
             count += 1;
         }
     }
-    assert_eq!(count, 45, "types of the wire");
+    assert_eq!(count, 47, "types of the wire");
 }

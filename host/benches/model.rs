@@ -88,7 +88,7 @@ fn parts() {
 fn fused() {
     use candle_core::{Tensor, Var};
     use candle_nn::ops::{rms_norm_slow, silu, softmax};
-    use host::model::ops::{self, Rope, RopeTable};
+    use host::model::ops::{self, Frequencies, Rope, RopeTable};
     use std::sync::Arc;
 
     let random = |shape: &[usize]| Var::randn(0f32, 1f32, shape, &Device::Cpu).unwrap();
@@ -110,7 +110,7 @@ fn fused() {
     print("causal_softmax", &|| ops::causal_softmax(&scores, &starts, 0.2).unwrap(), &|| {
         softmax(&(scores.as_tensor() * 0.2).unwrap().broadcast_add(&mask).unwrap(), 3).unwrap()
     });
-    let rope = Rope::new(Arc::new(RopeTable::new(tokens, width, 1e4)), starts, 0);
+    let rope = Rope::new(Arc::new(RopeTable::new(tokens, &Frequencies::new(width, 1e4))), starts, 0);
     let (cos, sin) =
         (random(&[tokens, width / 2]).as_detached_tensor(), random(&[tokens, width / 2]).as_detached_tensor());
     print("rope", &|| rope.apply(&x, heads).unwrap(), &|| {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use host::model::{Config, ModelFiles, Policy};
+use host::model::{Config, ModelFiles, Policy, Rotary, Scaling};
 use tempfile::TempDir;
 
 fn golden(name: &str) -> PathBuf {
@@ -180,11 +180,9 @@ fn edit_config(directory: &Path, key: &str, value: serde_json::Value) {
 #[test]
 fn unsupported_configurations_are_refused() {
     let cases = [
-        ("model_type", serde_json::json!("llama"), "`model_type` is `llama`, only `qwen2` is supported"),
+        ("model_type", serde_json::json!("gpt2"), "`model_type` is `gpt2`, supported are `llama`, `mistral`, `qwen2`"),
         ("use_sliding_window", true.into(), "sliding-window attention is not supported"),
         ("layer_types", serde_json::json!(["sliding_attention"]), "sliding-window attention is not supported"),
-        ("rope_scaling", serde_json::json!({"type": "yarn"}), "`rope_scaling` is"),
-        ("rope_parameters", serde_json::json!({"rope_type": "yarn"}), "`rope_type` is `yarn`"),
         ("quantization_config", serde_json::json!({}), "`quantization_config` is set"),
         ("use_mrope", true.into(), "`use_mrope` is `true`"),
         ("hidden_act", "gelu".into(), "`hidden_act` is `gelu`, only `silu` is supported"),
@@ -204,13 +202,17 @@ fn unsupported_configurations_are_refused() {
 }
 
 #[test]
-fn configurations_of_transformers_5_are_read() {
+fn configurations_of_transformers_5_are_written_for_both_releases() {
     let json = fs::read_to_string(golden("tied").join("config.json")).unwrap();
-    let json = json
-        .replace(r#""rope_theta": 10000.0"#, r#""rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"}"#);
+    let new = r#""rope_parameters": {"rope_theta": 5000.0, "rope_type": "linear", "factor": 2.0}, "dtype": "bfloat16""#;
+    let json = json.replace(r#""rope_theta": 10000.0"#, new);
     let config = Config::from_json(json.as_bytes()).unwrap();
-    assert_eq!(config.rope_theta, 5000.0);
-    let again = Config::from_json(config.to_json().unwrap().as_bytes()).unwrap();
-    assert_eq!(again.rope_theta, 5000.0);
-    assert!(!again.extra.contains_key("rope_parameters"));
+    let rotary = Rotary { theta: 5000.0, scaling: Scaling::Linear { factor: 2.0 } };
+    assert_eq!(config.rotary, rotary);
+    let text = config.to_json().unwrap();
+    assert_eq!(Config::from_json(text.as_bytes()).unwrap().rotary, rotary);
+    let written: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(written["rope_parameters"]["rope_theta"], 5000.0);
+    assert_eq!((&written["rope_theta"], &written["rope_scaling"]["factor"]), (&5000.0.into(), &2.0.into()));
+    assert_eq!((&written["dtype"], &written["torch_dtype"]), (&"float32".into(), &"float32".into()));
 }

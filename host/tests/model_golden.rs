@@ -114,7 +114,7 @@ fn logits_of_an_unpadded_row_match_candle_transformers() {
             sliding_window: config.max_position_embeddings,
             max_window_layers: 0,
             tie_word_embeddings: config.tie_word_embeddings,
-            rope_theta: config.rope_theta,
+            rope_theta: config.rotary.theta,
             rms_norm_eps: config.rms_norm_eps,
             use_sliding_window: false,
             hidden_act: Activation::Silu,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, Var};
-use host::model::ops::{self, Rope, RopeTable};
+use host::model::ops::{self, Frequencies, Rope, RopeTable};
 
 /// Largest accepted difference between a derivative and its central difference, relative to the largest derivative.
 const TOLERANCE: f64 = 1e-6;
@@ -91,7 +91,7 @@ fn swiglu() {
 #[test]
 fn rope() {
     let (heads, width, tokens) = (3, 8, 5);
-    let table = Arc::new(RopeTable::new(9, width, 100.0));
+    let table = Arc::new(RopeTable::new(9, &Frequencies::new(width, 100.0)));
     let rope = Rope::new(table, Arc::from([0usize, 2]), 1);
     let x = wave(&[2, tokens, heads * width], 0.0);
     let (input, output) = (values(&x), values(&rope.apply(&x, heads).unwrap()));
@@ -173,6 +173,6 @@ fn shapes_that_do_not_fit_are_errors() {
     assert!(ops::add_bias(&x, &wave(&[5], 0.0)).is_err());
     assert!(ops::swiglu(&x, &wave(&[2, 5], 0.0)).is_err());
     assert!(ops::causal_softmax(&wave(&[2, 1, 3, 3], 0.0), &Arc::from([0usize]), 1.0).is_err());
-    let rope = Rope::new(Arc::new(RopeTable::new(2, 6, 1e4)), Arc::from([0usize]), 0);
+    let rope = Rope::new(Arc::new(RopeTable::new(2, &Frequencies::new(6, 1e4))), Arc::from([0usize]), 0);
     assert!(rope.apply(&wave(&[1, 3, 6], 0.0), 1).is_err());
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any, Mapping, Optional, Sequence, Union
 
@@ -30,10 +31,11 @@ class Component:
         self.id = id
         self.keys = {name: value for name, value in keys.items() if value is not None}
         try:
-            table = json.dumps(self.keys, allow_nan=False)
+            self._table = json.dumps(self.keys, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise type(error)(f"the keys of `{id}` are no table of TOML: {error}") from None
-        self._native = opened(plugin)._native.component(self._point, id, table)
+        self._registry = opened(plugin)._native
+        self._native = self._registry.component(self._point, id, self._table)
 
     @property
     def inputs(self) -> frozenset[str]:
@@ -59,7 +61,21 @@ class Component:
         return f"{type(self).__name__}({self.id!r}{keys})"
 
 
-class Mask(Component):
+class Decider(Component):
+    """What masks and weights have in common."""
+
+    @functools.cached_property
+    def traits(self) -> frozenset[str]:
+        """What it declares of its decisions, under its keys: any of ``TOKEN_WISE``, ``SUMS_RANKS``.
+
+        ``TOKEN_WISE``: each token is decided by itself, so that parts of a step's batch, whole completions each, may be decided one by one before the
+        one ``step_end`` with the whole. ``SUMS_RANKS``: with a ``collective``, ``step_end`` on each rank's own rows leaves on all ranks the state that
+        one with the whole batch would. Empty for plugins that were built before these could be declared.
+        """
+        return frozenset(self._registry.traits(self._point, self.id, self._table))
+
+
+class Mask(Decider):
     """Decides which tokens reach the backward pass.
 
     One instance sees every optimizer step of a run: it may keep a model of the optimizer, which ``step_end`` moves on. A call does not hold
@@ -82,7 +98,7 @@ class Mask(Component):
         return self._native.step_end(batch._native, keep, taken)
 
 
-class Weight(Component):
+class Weight(Decider):
     """Says how much each token that the masks left counts in the gradient; otherwise as ``Mask``."""
 
     _point = "weight"

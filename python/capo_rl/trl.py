@@ -4,11 +4,16 @@
 
     trainer = CapoGRPOTrainer(model=..., reward_funcs=..., args=..., train_dataset=..., masks=["capo.curvature"])
 
-The completions of one optimizer step are scored before its first backward pass, gathered over micro-batches and ranks, put into the order in
-which they were sampled, and shown to the masks once, as their contract says. What they drop then gets no gradient. Nothing of TRL's loss
-is repeated here: a dropped token leaves TRL's own mask (`mask_denominator="kept"`) or has an advantage of 0 (`"original"`).
+Nothing of TRL's loss is repeated here. What was decided reaches it as a factor of each token's gradient: 0 for a dropped token, its weight for another. The
+loss's value and TRL's own metrics are of all tokens.
 
-Tested with TRL 1.16. Every rank makes the same decisions and keeps the same state.
+There are two modes, with the same decisions:
+
+* ``ahead``: the completions of one optimizer step are scored before its first backward pass, gathered over micro-batches and ranks, put into the order in
+  which they were sampled, and shown to the components at once. For all of them; it costs one more forward pass.
+* ``inflight``: they are shown each micro-batch in the forward pass that trains, and the whole step at its end. For those that decide token by token.
+
+Every rank makes the same decisions and keeps the same state.
 """
 
 from __future__ import annotations
@@ -18,28 +23,31 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from transformers import TrainerCallback
+import torch.distributed as dist
+from transformers import Trainer, TrainerCallback
 from trl import GRPOTrainer
 
-from . import Batch, Mask, Weight
+from . import Mask, Weight
+from ._decision import Decision, decide, gradient_factor, scale_gradient, step_end
+from ._step import gathered
+from ._trl_batch import Seen
+from .torch import SECOND_MOMENTS, AdamW
 
 __all__ = ["CapoGRPOTrainer"]
 
-# TRL's losses by what they divide by. `num_items_in_batch`, which the last three take, is counted before there are masks.
-REDUCTIONS = {
-    "grpo": "completion_mean",
-    "sapo": "completion_mean",
-    "dr_grpo": "fixed_length",
-    "bnpo": "token_mean",
-    "dapo": "token_mean",
-    "cispo": "token_mean",
-    "vespo": "token_mean",
+# TRL's losses: how they reduce, and whose tokens share a denominator.
+LOSSES = {
+    "grpo": ("completion_mean", "completion"),
+    "sapo": ("completion_mean", "completion"),
+    "dr_grpo": ("fixed_length", "completion"),
+    "bnpo": ("token_mean", "micro-batch"),
+    "dapo": ("token_mean", "step"),
+    "cispo": ("token_mean", "step"),
+    "vespo": ("token_mean", "step"),
 }
-FIXED_DENOMINATOR = ("dr_grpo", "dapo", "cispo", "vespo")
-OPTIMIZERS = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
+MODES = ("auto", "ahead", "inflight")
 STATE = "capo_masks.pt"
-# Rows of the vocabulary's logits are [CHUNK, V] at a time.
-CHUNK = 1024
+SUMS = ("capo/seconds", "capo/gather_seconds", "capo/bytes_gathered")
 
 
 class CapoGRPOTrainer(GRPOTrainer):
@@ -48,8 +56,11 @@ class CapoGRPOTrainer(GRPOTrainer):
     Args:
         masks: Ids, such as `"capo.curvature"`, or `capo_rl.Mask` objects; applied in order.
         weights: Ids or `capo_rl.Weight` objects; they multiply, after the masks.
-        mask_denominator: `"kept"`: tokens that stay weigh more; `"original"`: a dropped token is a zero. By default `"kept"` where TRL's loss allows it
-            (`grpo`, `sapo`, `bnpo`), else `"original"`.
+        mask_denominator: `"kept"`: tokens that stay weigh more; `"original"`: a dropped token is a zero. By default `"kept"` for losses that divide by a
+            completion's or a micro-batch's tokens (`grpo`, `sapo`, `bnpo`), else `"original"`.
+        mode: `"ahead"`, `"inflight"`, or `"auto"`: in flight where every component decides token by token.
+        second_moment: `"kept_and_rejected"`: Adam's second moment takes in the gradient of what was rejected too, see `capo_rl.torch.AdamW`; it costs a
+            second forward and backward pass over the completions that have something rejected.
         last_layer_top_k: How many of the largest logits masks of the last layer see.
 
     Raises:
@@ -62,21 +73,29 @@ class CapoGRPOTrainer(GRPOTrainer):
         masks: Iterable[str | Mask] = (),
         weights: Iterable[str | Weight] = (),
         mask_denominator: str | None = None,
+        mode: str = "auto",
+        second_moment: str = "kept",
         last_layer_top_k: int = 50,
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
         self.capo_masks = [Mask(mask) if isinstance(mask, str) else mask for mask in masks]
         self.capo_weights = [Weight(weight) if isinstance(weight, str) else weight for weight in weights]
+        self.second_moment = second_moment
+        # Of the step: whether it was decided, what was decided, its parts in flight, the micro-batches with their factors, and what was told of it.
+        self._capo_due, self._capo_decision, self._capo_parts, self._capo_micro, self._capo_told = False, None, [], [], {}
+        # Of the forward pass that is next: makes the factors of it. And whether it is a second one.
+        self._capo_factors, self._capo_again = None, False
+        if not self._components():
+            return
         self.mask_denominator = self._denominator(mask_denominator)
-        self.last_layer_top_k = last_layer_top_k
-        self._capo_inputs = frozenset().union(*(each.inputs for each in (*self.capo_masks, *self.capo_weights)))
-        self._capo_due, self._capo_step, self._capo_hidden = False, None, None
-        self._check_batches()
-        if "LAST_LAYER" in self._capo_inputs:
-            self._backbone().register_forward_hook(self._keep_hidden)
-        if self._components():
-            self.add_callback(_Steps(self))
+        self.capo_mode = self._mode(mode)
+        self._check()
+        needed = frozenset().union(*(each.inputs for each in self._components()))
+        self._seen = Seen(self, needed, last_layer_top_k, self.mask_denominator, LOSSES[self.loss_type][0])
+        if second_moment != "kept":
+            self._take_adamw(second_moment)
+        self.add_callback(_Steps(self))
 
     # What cannot be right ------------------------------------------------------------------------------------------------
 
@@ -84,34 +103,61 @@ class CapoGRPOTrainer(GRPOTrainer):
         return [*self.capo_masks, *self.capo_weights]
 
     def _denominator(self, asked):
-        if self.loss_type not in REDUCTIONS:
-            raise ValueError(f"loss_type `{self.loss_type}` has no per-token loss that a mask could drop (known: {', '.join(REDUCTIONS)})")
-        fixed = self.loss_type in FIXED_DENOMINATOR
+        if self.loss_type not in LOSSES:
+            raise ValueError(f"loss_type `{self.loss_type}` has no per-token loss that a mask could drop (known: {', '.join(LOSSES)})")
+        reduction, shared = LOSSES[self.loss_type]
         if asked not in (None, "kept", "original"):
             raise ValueError(f'mask_denominator is {asked!r} (use "kept" or "original")')
-        if asked == "kept" and fixed:
+        if asked == "kept" and reduction == "fixed_length":
             raise ValueError(f'loss_type `{self.loss_type}` divides by a number that masks do not change (use mask_denominator="original")')
-        return asked or ("original" if fixed else "kept")
+        return asked or ("original" if reduction == "fixed_length" or shared == "step" else "kept")
 
-    def _check_batches(self):
+    def _mode(self, asked):
+        if asked not in MODES:
+            raise ValueError(f'mode is {asked!r} (use "auto", "ahead" or "inflight")')
+        others = [each.id for each in self._components() if "TOKEN_WISE" not in each.traits]
+        whole_step = self.mask_denominator == "kept" and LOSSES[self.loss_type][1] == "step"
+        if asked == "inflight" and others:
+            raise ValueError(f'`{others[0]}` may decide by the whole step, which no micro-batch shows (use mode="ahead")')
+        if asked == "inflight" and whole_step:
+            raise ValueError(f'loss_type `{self.loss_type}` with mask_denominator="kept" divides by the step\'s kept tokens, which no micro-batch shows (use mode="ahead")')
+        return asked if asked != "auto" else "ahead" if others or whole_step else "inflight"
+
+    def _check(self):
         steps, accumulated = self.args.steps_per_generation, self.args.gradient_accumulation_steps
-        if self._components() and steps % accumulated:
+        if steps % accumulated:
             raise ValueError(
                 f"an optimizer step of {accumulated} micro-batches would span two rollouts of {steps} "
                 "(set steps_per_generation to a multiple of gradient_accumulation_steps)"
             )
+        if self.is_deepspeed_enabled:
+            raise ValueError("masks do not know DeepSpeed, which steps by itself and may hold the last layer in pieces (use DDP or FSDP2)")
+        if self.is_fsdp_enabled and getattr(self.accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2:
+            raise ValueError('masks do not know FSDP1, which holds the last layer in flat pieces (set fsdp_config={"version": 2})')
+        if getattr(self, "use_liger_kernel", False):
+            raise ValueError("the fused loss of use_liger_kernel never shows a token's log-probability, so no mask could drop one (switch it off)")
 
-    # What masks see -------------------------------------------------------------------------------------------------------
+    def _take_adamw(self, second_moment):
+        """Has the trainer make `capo_rl.torch.AdamW` where it would make torch's."""
+        if second_moment not in SECOND_MOMENTS:
+            raise ValueError(f'second_moment is {second_moment!r} (use "kept" or "kept_and_rejected")')
+        lacks = [
+            ("an optimizer of your own", self.optimizer is not None and not isinstance(self.optimizer, AdamW), "make it a capo_rl.torch.AdamW"),
+            ("fp16", self.args.fp16, "use bf16"),
+            ("a router's auxiliary loss", getattr(self, "aux_loss_enabled", False), "set router_aux_loss_coef to 0"),
+            ("an adaptive entropy bonus", getattr(self, "use_adaptive_entropy", False), "set entropy_coef"),
+            ("this version of transformers", not hasattr(Trainer, "_clip_grad_norm"), "use 5.0 or newer"),
+        ]
+        for what, is_there, remedy in lacks:
+            if is_there:
+                raise ValueError(f'second_moment "kept_and_rejected" does not go with {what} ({remedy})')
+        if self.optimizer is None:
+            kind, keys = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, self.model)
+            if kind is not torch.optim.AdamW:
+                raise ValueError(f'second_moment "kept_and_rejected" is for AdamW, and optim is `{self.args.optim}` (use "adamw_torch" or "adamw_torch_fused")')
+            self.optimizer_cls_and_kwargs = (AdamW, keys | {"second_moment": second_moment})
 
-    def _policy(self):
-        model = self.accelerator.unwrap_model(self.model)
-        return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-    def _backbone(self):
-        return self._policy().base_model
-
-    def _keep_hidden(self, module, args, output):
-        self._capo_hidden = output.last_hidden_state
+    # Deciding -------------------------------------------------------------------------------------------------------------
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
@@ -121,208 +167,179 @@ class CapoGRPOTrainer(GRPOTrainer):
         output["capo_rows"] = torch.arange(first, first + count, device=output["completion_ids"].device)
         return output
 
-    @torch.no_grad()
-    def _score(self, inputs):
-        """One micro-batch as arrays, under the current policy."""
-        ids, prompt = inputs["completion_ids"], inputs["prompt_ids"]
-        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-        tokens = ids.shape[1]
-        attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
-        logps, entropies, *_ = self._get_per_token_logps_and_entropies(
-            self.model, torch.cat([prompt, ids], 1), attention, tokens, compute_entropy="ENTROPY" in self._capo_inputs
-        )
-        logps = logps.float() * mask
-        advantages = inputs["advantages"]
-        advantages = advantages[:, None].expand_as(mask) if advantages.dim() == 1 else advantages
-        ended = ((ids == self._eos()) & inputs["completion_mask"].bool()).any(1)
-        old = inputs.get("old_per_token_logps")
-        old = logps if old is None else old.float() * mask
-        arrays = {
-            "rows": inputs["capo_rows"],
-            "completion_ids": ids.int(),
-            "completion_mask": mask.to(torch.uint8),
-            "advantages": advantages.float() * mask,
-            "truncated": (~ended).to(torch.uint8),
-            "logps": logps,
-            "old_logps": old,
-        }
-        if "ENTROPY" in self._capo_inputs:
-            arrays["entropy"] = entropies.float() * mask
-        if "REF_LOGPS" in self._capo_inputs:
-            if "ref_per_token_logps" not in inputs:
-                raise ValueError("a mask compares with the reference model, of which there is none (set beta above 0)")
-            arrays["ref_logps"] = inputs["ref_per_token_logps"].float() * mask
-        if "ROLLOUT_CONTEXT" in self._capo_inputs:
-            sampler = inputs.get("sampling_per_token_logps")
-            # Without an engine of its own the sampler is the policy as it was.
-            arrays["sampler_logps"] = old if sampler is None else torch.where(sampler.isnan(), old, sampler.float()) * mask
-        if "LAST_LAYER" in self._capo_inputs:
-            arrays |= self._last_layer(ids)
-        return arrays
-
-    def _eos(self):
-        tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
-        return tokenizer.eos_token_id
-
-    def _last_layer(self, ids):
-        """Features and largest logits: TRL's head is fused with its loss and returns none of them."""
-        (rows, tokens), hidden = ids.shape, self._capo_hidden
-        self._capo_hidden = None
-        hidden = hidden[:, -tokens - 1 : -1].reshape(rows * tokens, -1)
-        weight = self._policy().get_output_embeddings().weight
-        weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
-        k, parts = min(self.last_layer_top_k, weight.shape[0]), []
-        for start in range(0, rows * tokens, CHUNK):
-            logits = (hidden[start : start + CHUNK] @ weight.T).float()
-            top = logits.topk(k)
-            action = logits.gather(1, ids.reshape(-1, 1)[start : start + CHUNK].long())[:, 0]
-            parts.append((top.values, top.indices.int(), action, (logits / self.temperature).logsumexp(1)))
-        values, indices, action, logsumexp = (torch.cat(part) for part in zip(*parts, strict=True))
-        return {
-            "hidden": hidden.view(rows, tokens, -1),
-            "topk_logits": values.view(rows, tokens, k),
-            "topk_ids": indices.view(rows, tokens, k),
-            "action_logits": action.view(rows, tokens),
-            "logsumexp": logsumexp.view(rows, tokens),
-        }
-
-    def _gathered(self, parts):
-        """The whole step's arrays, over micro-batches and ranks, in the order of sampling."""
-        longest = max(part["completion_ids"].shape[1] for part in parts)
-
-        def padded(array):
-            missing = longest - array.shape[1] if array.dim() > 1 else 0
-            return torch.nn.functional.pad(array, [0, 0] * (array.dim() - 2) + [0, missing]) if missing else array
-
-        whole = {name: torch.cat([padded(part[name]) for part in parts]) for name in parts[0]}
-        if self.accelerator.num_processes > 1:
-            across = self.accelerator.pad_across_processes
-            whole = {name: self.accelerator.gather(across(array, dim=1) if array.dim() > 1 else array) for name, array in whole.items()}
-        order = whole["rows"].argsort()
-        return {name: array[order].contiguous() for name, array in whole.items()}
-
-    def _batch(self, arrays):
-        arrays = dict(arrays)
-        rows = arrays.pop("rows")
-        asked = {"old_logps": "OLD_LOGPS"}
-        arrays = {name: array for name, array in arrays.items() if asked.get(name) is None or asked[name] in self._capo_inputs}
-        scalars = {
-            "group_size": self._group_size(rows),
-            "step": self.state.global_step,
-            "max_steps": self.state.max_steps,
-            "seed": self.args.seed,
-            "iteration": self._step // self.args.steps_per_generation % self.num_iterations,
-            "sampling_temperature": self.temperature,
-            "loss_temperature": self.temperature,
-            "reduction": REDUCTIONS[self.loss_type],
-            "denominator": self.mask_denominator,
-            "max_completion_length": self.max_completion_length,
-        }
-        if optimizer := self._optimizer_info():
-            scalars["optimizer"] = optimizer
-        if "LAST_LAYER" in self._capo_inputs:
-            scalars["vocab_size"] = self._policy().get_output_embeddings().weight.shape[0]
-        if "OPTIMIZER_STATE" in self._capo_inputs:
-            arrays |= self._optimizer_state()
-        return Batch(**arrays, **scalars)
-
-    def _group_size(self, rows):
-        """Completions per prompt where the step holds whole groups, else 1: with several steps to a rollout TRL's shuffle splits them."""
-        size = self.num_generations
-        groups = rows.view(-1, size) // size if rows.numel() % size == 0 else None
-        return size if groups is not None and bool((groups == groups[:, :1]).all()) else 1
-
-    def _optimizer_info(self):
-        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
-        kind = OPTIMIZERS.get(type(optimizer).__name__)
-        if kind is None:
-            return None
-        group = optimizer.param_groups[0]
-        info = {"kind": kind, "learning_rate": group["lr"], "weight_decay": group["weight_decay"]}
-        info |= {"max_grad_norm": self.args.max_grad_norm or 0.0, "steps_taken": self.state.global_step}
-        if kind != "sgd":
-            info |= {"beta1": group["betas"][0], "beta2": group["betas"][1], "eps": group["eps"]}
-        return info
-
-    def _optimizer_state(self):
-        head = self._policy().get_output_embeddings().weight
-        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
-        state = optimizer.state.get(head, {})
-        whole = lambda array: array.full_tensor() if hasattr(array, "full_tensor") else array
-        moments = {name: whole(state[name]) if name in state else torch.zeros_like(whole(head)) for name in ("exp_avg", "exp_avg_sq")}
-        return {"weight": whole(head.detach())} | moments
-
-    # Deciding -------------------------------------------------------------------------------------------------------------
-
     def _prepare_inputs(self, generation_batch):
+        if self._capo_again:
+            return generation_batch
         inputs = super()._prepare_inputs(generation_batch)
         if self.model.training and self._capo_due:
             self._capo_due = False
-            at = self._step % self.args.steps_per_generation
-            self._decide(self._buffered_inputs[at : at + self.current_gradient_accumulation_steps])
+            if self.capo_mode == "ahead":
+                at = self._step % self.args.steps_per_generation
+                self._decide_ahead(self._buffered_inputs[at : at + self.current_gradient_accumulation_steps])
         return inputs
 
-    def _decide(self, micro_batches):
-        """Masks and weights over the step's whole batch; each micro-batch gets its part."""
+    def _decide_ahead(self, micro_batches):
+        """All components over the step's whole batch; each micro-batch gets its part."""
         started = time.perf_counter()
-        parts = [self._score(inputs) for inputs in micro_batches]
-        whole = self._gathered(parts)
-        batch, mask = self._batch(whole), whole["completion_mask"]
-        keep, records = mask.cpu(), {}
-        for each in self.capo_masks:
-            keep, told = each(batch, keep=keep)
-            records |= told
-        keep = torch.as_tensor(keep).to(mask)
-        weights = keep.float()
-        for each in self.capo_weights:
-            given, told = each(batch, keep.cpu())
-            weights = weights * torch.as_tensor(given).to(weights)
-            records |= told
-        keep = keep * (weights > 0).to(keep.dtype)
+        parts = [self._seen.scored(inputs) for inputs in micro_batches]
+        arrays = self._gather(parts)
+        rows, mask = arrays["rows"], arrays["completion_mask"]
+        decision = decide(self._seen.batch(arrays, self._seen.group_size(rows)), mask, self.capo_masks, self.capo_weights)
+        of_step = LOSSES[self.loss_type][1] == "step"
+        factors = self._factor(mask, decision.keep, decision.weights) if of_step else None
         for inputs, part in zip(micro_batches, parts, strict=True):
-            place, tokens = torch.searchsorted(whole["rows"], part["rows"]), inputs["completion_ids"].shape[1]
-            inputs["capo_keep"], inputs["capo_weights"] = keep[place][:, :tokens], weights[place][:, :tokens]
-        self._capo_step = (batch, keep, weights)
-        self._tell(mask, keep, records, time.perf_counter() - started)
+            place, tokens = torch.searchsorted(rows, part["rows"]), inputs["completion_ids"].shape[1]
+            mine = lambda array: array[place][:, :tokens]
+            inputs["capo_factor"] = mine(factors) if of_step else self._factor(*map(mine, (mask, decision.keep, decision.weights)))
+        self._capo_decision = decision
+        self._tell(decision.records, started)
 
-    def _tell(self, mask, keep, records, seconds):
-        tokens, kept = int(mask.sum()), int(keep.sum())
-        numbers = {"capo/rejection_rate": 1 - kept / max(tokens, 1), "capo/rejected_tokens": tokens - kept, "capo/seconds": seconds}
-        numbers |= {f"capo/{name}": value for name, value in records.items() if isinstance(value, int | float)}
-        for name, value in numbers.items():
-            self._metrics["train"][name].append(float(value))
+    def _decide_inflight(self, inputs, logps, entropies):
+        """All components over one micro-batch, of which this forward pass is."""
+        started = time.perf_counter()
+        part = self._seen.arrays(inputs, logps, entropies)
+        mask = part["completion_mask"]
+        decision = decide(self._seen.batch(part), mask, self.capo_masks, self.capo_weights)
+        self._capo_parts.append(part | {"keep": decision.keep, "weights": decision.weights})
+        self._tell(decision.records, started)
+        return self._factor(mask, decision.keep, decision.weights)
+
+    def _factor(self, mask, keep, weights):
+        return gradient_factor(mask, keep, weights, LOSSES[self.loss_type][0], self.mask_denominator)
+
+    def _gather(self, parts):
+        started = time.perf_counter()
+        arrays, received = gathered(parts)
+        self._add("capo/bytes_gathered", received)
+        self._add("capo/gather_seconds", time.perf_counter() - started)
+        return arrays
+
+    # The loss ---------------------------------------------------------------------------------------------------------------
 
     def _compute_loss(self, model, inputs):
-        keep, weights = inputs.get("capo_keep"), inputs.get("capo_weights")
-        if keep is None:
+        if not self._components() or not self.model.training:
             return super()._compute_loss(model, inputs)
-        inputs = {name: value for name, value in inputs.items() if not name.startswith("capo_")}
-        if self.mask_denominator == "kept":
-            inputs["tool_mask"] = keep.to(inputs["completion_mask"].dtype) * inputs.get("tool_mask", 1)
-        if self.mask_denominator == "original" or self.capo_weights:
-            advantages = inputs["advantages"]
-            inputs["advantages"] = (advantages[:, None] if advantages.dim() == 1 else advantages) * weights
-        return super()._compute_loss(model, inputs)
+        own = {name: value for name, value in inputs.items() if not name.startswith("capo_")}
+
+        def factors(logps, entropies):
+            factor = inputs["capo_factor"] if "capo_factor" in inputs else self._decide_inflight(inputs, logps, entropies)
+            if self.second_moment != "kept" and not self._capo_again:
+                self._capo_micro.append((inputs, factor))
+            return factor
+
+        self._capo_factors = factors
+        try:
+            return super()._compute_loss(model, own)
+        finally:
+            self._capo_factors = None
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        factors, self._capo_factors = self._capo_factors, None
+        if factors is not None:
+            logps, entropies, *_ = found
+            factor = factors(logps, entropies)
+            scale_gradient(logps, factor)
+            scale_gradient(entropies, factor)
+        return found
+
+    # What was rejected ------------------------------------------------------------------------------------------------------
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.accelerator.sync_gradients and self._components() and self.second_moment != "kept":
+            self._second_pass(model, num_items_in_batch)
+        return loss
+
+    def _second_pass(self, model, num_items_in_batch):
+        """The gradient of what was rejected or weighted away, over the completions that have something of it."""
+        started, again = time.perf_counter(), []
+        micro, self._capo_micro = self._capo_micro, []
+        for inputs, factor in micro:
+            mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+            again.append((inputs, mask, (1 - factor) * mask))
+        # Completions a pass, as many on each rank: the passes average over ranks, and TRL gathers what it tells of them.
+        counts = torch.stack([rest.any(1).sum() for _, _, rest in again])
+        if self.accelerator.num_processes > 1:
+            dist.all_reduce(counts, dist.ReduceOp.MAX)
+        told = {name: len(values) for name, values in self._metrics["train"].items()}
+        optimizer, self._capo_again = self._adamw(), True
+        try:
+            with optimizer.rejected():
+                for (inputs, mask, rest), count in zip(again, counts.tolist(), strict=True):
+                    if count:
+                        Trainer.training_step(self, model, self._with_rest(inputs, mask, rest, count), num_items_in_batch)
+        finally:
+            self._capo_again = False
+        # TRL counted these completions before.
+        for name, values in self._metrics["train"].items():
+            del values[told.get(name, 0) :]
+        self._add("capo/second_pass_completions", int(counts.sum()))
+        self._add("capo/second_pass_seconds", time.perf_counter() - started)
+
+    def _with_rest(self, inputs, mask, rest, count):
+        """``count`` rows of a micro-batch, those that have something in ``rest`` among them, whose loss is then reduced as in the micro-batch."""
+        size, together = len(rest), LOSSES[self.loss_type][1]
+        # What is no array of one entry a row (images), or is averaged on its own, keeps the micro-batch whole.
+        splits = all(torch.is_tensor(value) and (value.dim() == 0 or len(value) == size) for value in inputs.values())
+        if count == size or not splits or getattr(self, "_entropy_bonus_enabled", False):
+            return inputs | {"capo_factor": rest}
+        rows = rest.any(1).int().argsort(descending=True, stable=True)[:count]
+        share = {"completion": count / size, "micro-batch": mask[rows].sum().clamp(min=1) / mask.sum().clamp(min=1), "step": 1.0}[together]
+        part = {name: value[rows] if value.dim() else value for name, value in inputs.items()}
+        return part | {"capo_factor": rest[rows] * share}
+
+    def _adamw(self):
+        return getattr(self.optimizer, "optimizer", self.optimizer)
+
+    def _clip_grad_norm(self, model):
+        if not (self._components() and self.second_moment != "kept" and self._adamw().has_rejected):
+            return super()._clip_grad_norm(model)
+        norms = self._adamw().grad_norms()
+        self._add("capo/kept_grad_norm", float(norms["kept"]))
+        self._add("capo/rejected_grad_norm", float(norms["rejected"]))
+        self._adamw().clip_grads_with_norm_(self.args.max_grad_norm, norms["unmasked"])
+        return norms["unmasked"]
 
     # The step and its end ---------------------------------------------------------------------------------------------------
 
     def _before_step(self):
         """A step of which nothing is left changes nothing: zero gradients would still move Adam's weights."""
-        if self._capo_step is not None and not bool(self._capo_step[1].any()):
-            for parameter in self.model.parameters():
-                parameter.grad = None
-            self._metrics["train"]["capo/skipped"].append(1.0)
+        if self._capo_parts:
+            arrays, self._capo_parts = self._gather(self._capo_parts), []
+            keep, weights = arrays.pop("keep"), arrays.pop("weights")
+            self._capo_decision = Decision(self._seen.batch(arrays), arrays["completion_mask"], keep, weights, {})
+        if self._capo_decision is None:
+            return
+        tokens, kept = int(self._capo_decision.mask.sum()), int(self._capo_decision.keep.sum())
+        self._add("capo/rejected_tokens", tokens - kept)
+        self._add("capo/rejection_rate", 1 - kept / max(tokens, 1))
+        if not kept:
+            self._adamw().zero_grad()
+            self._add("capo/skipped", 1)
 
     def _after_step(self):
-        if self._capo_step is None:
+        if self._capo_decision is None:
             return
-        batch, keep, weights = self._capo_step
-        self._capo_step = None
-        taken = bool(keep.any()) and not self.accelerator.optimizer_step_was_skipped
-        for each in self.capo_masks:
-            each.step_end(batch, keep.cpu(), taken)
-        for each in self.capo_weights:
-            each.step_end(batch, weights.cpu(), taken)
+        started = time.perf_counter()
+        decision, self._capo_decision = self._capo_decision, None
+        taken = bool(decision.keep.any()) and not self.accelerator.optimizer_step_was_skipped
+        step_end(decision, self.capo_masks, self.capo_weights, taken)
+        self._add("capo/seconds", time.perf_counter() - started)
+        for name, values in self._capo_told.items():
+            # Of several micro-batches: what was counted or timed is summed, what the components report is averaged.
+            of_step = sum(values) if name in SUMS else sum(values) / len(values)
+            self._metrics["train"][name].append(float(of_step))
+        self._capo_told = {}
+
+    def _tell(self, records, started):
+        for name, value in records.items():
+            if isinstance(value, int | float):
+                self._add(f"capo/{name}", value)
+        self._add("capo/seconds", time.perf_counter() - started)
+
+    def _add(self, name, value):
+        self._capo_told.setdefault(name, []).append(value)
 
     # Checkpoints --------------------------------------------------------------------------------------------------------------
 
@@ -330,7 +347,8 @@ class CapoGRPOTrainer(GRPOTrainer):
         super()._save_checkpoint(model, trial)
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
         if self._components() and self.args.should_save:
-            torch.save([(each.id, each.state_dict()) for each in self._components()], folder / STATE)
+            states = [each.state_dict() for each in self._components()]
+            torch.save({"second_moment": self.second_moment, "components": states}, folder / STATE)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -339,10 +357,13 @@ class CapoGRPOTrainer(GRPOTrainer):
         path = Path(checkpoint) / STATE
         if not path.exists():
             raise ValueError(f"`{path}` is missing: this checkpoint was made without masks (go on with GRPOTrainer, or start anew)")
-        saved, own = torch.load(path, weights_only=False), [each.id for each in self._components()]
-        if [name for name, _ in saved] != own:
-            raise ValueError(f"`{path}` holds the state of {[name for name, _ in saved]}, and this trainer has {own} (give it the same masks)")
-        for each, (_, state) in zip(self._components(), saved, strict=True):
+        saved = torch.load(path, weights_only=True)
+        theirs, own = [state["component"] for state in saved["components"]], [each.id for each in self._components()]
+        if theirs != own:
+            raise ValueError(f"`{path}` holds the state of {theirs}, and this trainer has {own} (give it the same masks)")
+        if saved["second_moment"] != self.second_moment:
+            raise ValueError(f"`{path}` was made with second_moment={saved['second_moment']!r}, and this trainer has {self.second_moment!r} (give it the same)")
+        for each, state in zip(self._components(), saved["components"], strict=True):
             each.load_state_dict(state)
 
 

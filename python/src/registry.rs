@@ -10,6 +10,7 @@ use capo_loader::terminal::escape;
 use capo_loader::trust::Trust;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{ComponentConfig, find};
+use capo_plugin::{MaskTraits, Point};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -52,12 +53,30 @@ impl Registry {
 
     /// A component of the point `point`, by its id, with its keys as JSON.
     fn component(&self, py: Python<'_>, point: &str, id: &str, keys: &str) -> PyResult<Component> {
-        let table = serde_json::from_str(keys)
-            .map_err(|error| PyValueError::new_err(format!("the keys of `{id}` are no table of TOML: {error}")))?;
-        let config = ComponentConfig { id: id.to_owned(), table };
+        let config = config(id, keys)?;
         let handle = py.detach(|| self.0.build(point, config)).map_err(|error| failed(&error))?;
         Ok(Component::new(id, handle))
     }
+
+    /// Names of what a mask or a weight with these keys declares of its decisions.
+    fn traits(&self, py: Python<'_>, point: &str, id: &str, keys: &str) -> PyResult<Vec<&'static str>> {
+        let config = config(id, keys)?;
+        let point = if point == "weight" { Point::Weight } else { Point::Mask };
+        let declared = py.detach(|| self.registry().mask_traits(point, &config, &Watchdog::off()));
+        let declared = declared.map_err(|error| failed(&error))?;
+        Ok(TRAITS.iter().filter(|(one, _)| declared.contains(*one)).map(|(_, name)| *name).collect())
+    }
+}
+
+/// What a mask or a weight may declare, by name.
+const TRAITS: [(MaskTraits, &str); 2] =
+    [(MaskTraits::TOKEN_WISE, "TOKEN_WISE"), (MaskTraits::SUMS_RANKS, "SUMS_RANKS")];
+
+/// The component `id` with its keys as JSON.
+fn config(id: &str, keys: &str) -> PyResult<ComponentConfig> {
+    let table = serde_json::from_str(keys)
+        .map_err(|error| PyValueError::new_err(format!("the keys of `{id}` are no table of TOML: {error}")))?;
+    Ok(ComponentConfig { id: id.to_owned(), table })
 }
 
 impl Registry {

@@ -107,6 +107,16 @@ def test_inputs_and_what_lacks_them():
         mask(small(**layer(), optimizer=None))
 
 
+def test_what_a_component_declares_of_its_decisions():
+    assert "TOKEN_WISE" in capo_rl.Mask("capo.curvature").traits
+    assert "TOKEN_WISE" not in capo_rl.Mask("capo.curvature", granularity="completion").traits
+    assert "TOKEN_WISE" not in capo_rl.Mask("capo.curvature", assign="random").traits
+    assert capo_rl.Mask("masks.mis").traits == frozenset()
+    assert capo_rl.Mask("masks.mis", level="token").traits == {"TOKEN_WISE", "SUMS_RANKS"}
+    assert "TOKEN_WISE" in capo_rl.Weight("capo.curvature-weight").traits
+    assert capo_rl.Weight("masks.tis", rollout_is_batch_normalize=True).traits == frozenset()
+
+
 def test_a_mask_reads_what_the_sampler_drew_with():
     mask = capo_rl.Mask("masks.ratio-range", policies="trainer/sampler", low=0.5, high=2.0)
     assert mask.inputs == {"ROLLOUT_CONTEXT"}

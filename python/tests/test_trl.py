@@ -10,6 +10,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("trl", reason="trl is not installed")
 
+from conftest import PLUGINS  # noqa: E402
+
 TINY = Path(__file__).with_name("tiny_trl.py")
 
 
@@ -34,6 +36,10 @@ def difference(one, other):
     return max(float((one["weights"][name] - other["weights"][name]).abs().max()) for name in one["weights"])
 
 
+def rejected(saved):
+    return [line["capo/rejected_tokens"] for line in saved["numbers"] if "capo/rejected_tokens" in line]
+
+
 def rates(saved):
     return [line["capo/rejection_rate"] for line in saved["numbers"] if "capo/rejection_rate" in line]
 
@@ -45,7 +51,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    return launch(folder, "whole")
+    return launch(folder, "whole", "mode=ahead")
 
 
 def test_it_rejects_some_tokens_and_records_why(whole):
@@ -54,19 +60,66 @@ def test_it_rejects_some_tokens_and_records_why(whole):
     assert len(whole["states"][0]) > 1000, "the mask keeps Adam's moments of its own"
 
 
-def test_split_micro_batches_and_two_ranks_decide_the_same(folder, whole):
-    split = launch(folder, "split", "accumulate=2")
-    assert rates(split) == rates(whole) and difference(split, whole) < 1e-5
-    first, second = launch(folder, "ranks", ranks=2)
-    assert rates(first) == rates(whole) and difference(first, whole) < 1e-5
-    assert first["states"] == second["states"], "bit for bit"
-    assert difference(first, second) == 0
+WAYS = {
+    "split": (1, ["accumulate=2"]),
+    "ranks": (2, []),
+    "ranks-split": (2, ["accumulate=2"]),
+    "fsdp2": (2, ["fsdp=1"]),
+}
+
+
+@pytest.fixture(scope="module")
+def ways(folder):
+    """The run of `whole` in all ways of splitting it, in both modes; each rank's."""
+    found = {}
+    for mode in ("ahead", "inflight"):
+        for way, (ranks, options) in WAYS.items():
+            saved = launch(folder, f"{mode}-{way}", f"mode={mode}", *options, ranks=ranks)
+            found[mode, way] = saved if ranks > 1 else [saved]
+    return found
+
+
+def test_however_it_is_split_the_decisions_are_the_same(ways, whole):
+    for way, saved in ways.items():
+        for rank in saved:
+            assert rejected(rank) == rejected(whole) and difference(rank, whole) < 1e-5, way
+            assert rank["states"] == saved[0]["states"], f"{way}: bit for bit on all ranks"
+            assert difference(rank, saved[0]) == 0, way
+
+
+def test_in_flight_the_bits_are_those_of_ahead(folder, ways, whole):
+    inflight = launch(folder, "inflight", "mode=inflight")
+    assert difference(inflight, whole) == 0 and inflight["states"] == whole["states"]
+    assert difference(ways["inflight", "split"][0], ways["ahead", "split"][0]) == 0
+
+
+def test_what_was_rejected_stays_in_the_second_moment(folder, whole):
+    remembering = launch(folder, "remembering", "second_moment=kept_and_rejected")
+    assert difference(remembering, whole) > 1e-4
+    told = remembering["numbers"][1]
+    assert 0 < told["capo/second_pass_completions"] < 8 and told["capo/rejected_grad_norm"] > 0
+    for name, options, ranks in [
+        ("split", ["accumulate=2"], 1),
+        ("ranks", ["accumulate=2", "mode=ahead"], 2),
+        ("fsdp2", ["accumulate=2", "fsdp=1"], 2),
+    ]:
+        saved = launch(folder, f"remembering-{name}", "second_moment=kept_and_rejected", *options, ranks=ranks)
+        one = saved if ranks == 1 else saved[0]
+        assert rejected(one) == rejected(remembering) and difference(one, remembering) < 1e-5, name
+    plain = launch(folder, "nothing-rejected", "masks=none", "second_moment=kept_and_rejected")
+    assert difference(plain, launch(folder, "plain-adamw", "masks=")) == 0, "where nothing is rejected, it is AdamW to the bit"
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(folder, whole):
-    launch(folder, "cut", "save=2", "steps=2")
-    resumed = launch(folder, "resumed", f"resume={folder / 'cut-run/checkpoint-2'}", "save=2")
-    assert difference(resumed, whole) == 0 and resumed["states"] == whole["states"]
+    for name, options, ranks, uninterrupted in [
+        ("ahead", ["mode=ahead"], 1, whole),
+        ("remembering", ["second_moment=kept_and_rejected"], 1, launch(folder, "uninterrupted", "second_moment=kept_and_rejected")),
+        ("two-ranks", [], 2, launch(folder, "uninterrupted-ranks", ranks=2)[0]),
+    ]:
+        launch(folder, f"cut-{name}", "save=2", "steps=2", *options, ranks=ranks)
+        resumed = launch(folder, f"resumed-{name}", f"resume={folder / f'cut-{name}-run/checkpoint-2'}", "save=2", *options, ranks=ranks)
+        resumed = resumed if ranks == 1 else resumed[0]
+        assert difference(resumed, uninterrupted) == 0 and resumed["states"] == uninterrupted["states"], name
 
 
 def test_several_steps_to_a_rollout(folder):
@@ -91,6 +144,9 @@ def test_a_step_of_which_nothing_is_left_changes_nothing(folder):
 def test_losses_and_denominators(folder, loss):
     saved = launch(folder, loss, f"loss={loss}", "steps=2")
     assert all(0 < rate < 1 for rate in rates(saved)), rates(saved)
+    if loss == "dapo":
+        kept = launch(folder, "dapo-kept", "loss=dapo", "steps=2", "denominator=kept", "lr=1e-3")
+        assert rejected(kept) == rejected(saved) and difference(kept, saved) > 0
 
 
 def test_weights_and_adapters(folder, whole):
@@ -102,11 +158,40 @@ def test_weights_and_adapters(folder, whole):
 
 
 def test_what_cannot_be_right_is_refused(folder, whole):
-    assert refused(folder, "loss=dapo", "denominator=kept") == (
-        'ValueError: loss_type `dapo` divides by a number that masks do not change (use mask_denominator="original")'
+    assert refused(folder, "loss=dr_grpo", "denominator=kept") == (
+        'ValueError: loss_type `dr_grpo` divides by a number that masks do not change (use mask_denominator="original")'
+    )
+    assert refused(folder, "loss=dapo", "denominator=kept", "mode=inflight").endswith('which no micro-batch shows (use mode="ahead")')
+    assert refused(folder, "masks=several", "mode=inflight") == (
+        'ValueError: `masks.entropy-quantile` may decide by the whole step, which no micro-batch shows (use mode="ahead")'
+    )
+    assert refused(folder, "second_moment=kept_and_rejected", "optim=sgd") == (
+        'ValueError: second_moment "kept_and_rejected" is for AdamW, and optim is `OptimizerNames.SGD` (use "adamw_torch" or "adamw_torch_fused")'
     )
     assert refused(folder, "denominator=some") == "ValueError: mask_denominator is 'some' (use \"kept\" or \"original\")"
     assert refused(folder, "loss=luspo").startswith("ValueError: loss_type `luspo` has no per-token loss that a mask could drop")
     launch(folder, "other", "save=1", "steps=1", "masks=several")
     other = refused(folder, f"resume={folder / 'other-run/checkpoint-1'}", "save=1")
     assert "(give it the same masks)" in other
+
+
+def test_the_numbers_are_those_of_host(folder, host):
+    for second_moment, apart in [("kept_and_rejected", 2e-5), ("kept", 2e-4)]:
+        run, batches = folder / f"host-{second_moment}", folder / f"batches-{second_moment}"
+        settings = {
+            "max_steps": 6, "save_steps": 6, "learning_rate": 1e-3, "lr_scheduler_type": "constant", "warmup_ratio": 0, "second_moment": second_moment
+        }
+        changed = [f"train.{name}={value}" for name, value in settings.items()] + ["rollout.temperature=1", "logging.logging_steps=1"]
+        words = [word for setting in changed for word in ("--set", setting)]
+        command = [host, "train", "--plugin", PLUGINS / "libcapo.so", *words, "--output-dir", run, "--dump-batches", batches]
+        subprocess.run(command, check=True, capture_output=True)
+        program = Path(__file__).with_name("as_host.py")
+        ended = subprocess.run([sys.executable, program, run, batches, second_moment], capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        found = json.loads(ended.stdout.splitlines()[-1])
+        told = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        told = [line for line in told if "mask/rejection_rate" in line]
+        assert found["rejection_rate"] == pytest.approx([line["mask/rejection_rate"] for line in told], abs=1e-9)
+        assert found["apart"] < apart and found["moved"] > 4e-3
+        if second_moment == "kept_and_rejected":
+            assert found["rejected_grad_norm"] == pytest.approx([line["rejected_grad_norm"] for line in told], rel=1e-4)

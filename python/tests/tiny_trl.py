@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig
 
 import capo_rl
+from capo_rl._step import whole
 from capo_rl.trl import CapoGRPOTrainer
 
 VOCABULARY, EOS = 32, 1
@@ -28,7 +29,7 @@ MASK = {"fisher_threshold": 7e-4, "hessian_threshold": False, "threads": 1}
 
 def options(words):
     chosen = {"steps": 4, "rows": 8, "accumulate": 1, "generations": 4, "per_rollout": 0, "loss": "grpo", "denominator": "", "masks": "capo"}
-    chosen |= {"weights": "", "lr": 1e-3, "resume": "", "save": 0, "folder": "run", "reject": 0, "lora": 0}
+    chosen |= {"weights": "", "lr": 1e-3, "resume": "", "save": 0, "folder": "run", "lora": 0, "mode": "auto", "second_moment": "kept", "fsdp": 0, "optim": "adamw_torch"}
     for word in words:
         name, _, value = word.partition("=")
         chosen[name] = type(chosen[name])(value)
@@ -47,6 +48,17 @@ def policy():
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
     special = {"pad_token_id": 0, "eos_token_id": EOS, "bos_token_id": None}
     return Qwen2ForCausalLM(Qwen2Config(vocab_size=VOCABULARY, max_position_embeddings=64, tie_word_embeddings=False, **sizes, **special))
+
+
+def sharded(folder):
+    """The same policy in pieces, as transformers shards it with FSDP2 when it is loaded."""
+    import torch.distributed as dist
+    from transformers.distributed import DistributedConfig
+
+    if dist.get_rank() == 0:
+        policy().save_pretrained(folder)
+    dist.barrier()
+    return Qwen2ForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(fsdp_size=dist.get_world_size()), dtype=torch.float32)
 
 
 def reward(completions, **_):
@@ -89,12 +101,14 @@ def main():
         disable_tqdm=True,
         dataloader_pin_memory=False,
         ddp_backend="gloo" if ranks > 1 else None,
+        optim=chosen["optim"],
     )
     prompts = [f"w{3 + i % 20} w{(7 * i) % 25 + 4}" for i in range(24)]
     masks = {
         "": [],
         "capo": [capo_rl.Mask("capo.curvature", **MASK)],
         "several": [capo_rl.Mask("masks.entropy-quantile", top_entropy_quantile=0.8), capo_rl.Mask("capo.curvature", **MASK), "masks.icepop"],
+        "none": [capo_rl.Mask("capo.curvature", fisher_threshold=False, hessian_threshold=False, threads=1)],
         "all": [capo_rl.Mask("masks.probability-floor", min_probability=1.0)],
     }[chosen["masks"]]
     weights = {"": [], "capo": ["capo.curvature-weight"], "tis": ["masks.tis"]}[chosen["weights"]]
@@ -104,7 +118,7 @@ def main():
 
         more["peft_config"] = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
     trainer = CapoGRPOTrainer(
-        model=policy(),
+        model=sharded(f"{chosen['folder']}-policy") if chosen["fsdp"] else policy(),
         reward_funcs=reward,
         args=config,
         train_dataset=Dataset.from_dict({"prompt": prompts}),
@@ -113,13 +127,15 @@ def main():
         masks=masks,
         weights=weights,
         mask_denominator=chosen["denominator"] or None,
+        mode=chosen["mode"],
+        second_moment=chosen["second_moment"],
         **more,
     )
     trainer.train(resume_from_checkpoint=chosen["resume"] or None)
     model = trainer.accelerator.unwrap_model(trainer.model)
-    numbers = [{name: value for name, value in line.items() if name.startswith("capo/") and name != "capo/seconds"} for line in trainer.state.log_history]
+    numbers = [{name: value for name, value in line.items() if name.startswith("capo/") or name == "grad_norm"} for line in trainer.state.log_history]
     saved = {
-        "weights": {name: value.detach().clone() for name, value in model.state_dict().items()},
+        "weights": {name: whole(value.detach()).clone() for name, value in model.state_dict().items()},
         "numbers": json.dumps(numbers),
         "states": [each.state_dict()["state"] for each in (*trainer.capo_masks, *trainer.capo_weights)],
         "losses": [line.get("loss") for line in trainer.state.log_history],

@@ -61,6 +61,12 @@ impl LayerData {
         }
     }
 
+    /// Notes that its arrays hold another number of completions now.
+    pub(super) fn resize(&mut self, completions: usize) {
+        let completions = completions as i64;
+        (self.hidden.1[0], self.topk_logits.1[0], self.action_logits.1[0]) = (completions, completions, completions);
+    }
+
     pub(super) fn borrow(&self) -> LastLayer<'_> {
         LastLayer::new(
             Tensor::from_f32(&self.hidden.0, &self.hidden.1),

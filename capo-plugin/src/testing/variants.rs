@@ -1,4 +1,6 @@
-//! Batches made from others: groups in another order, other values in the padding.
+//! Batches made from others: groups in another order, some of the completions, other values in the padding.
+
+use std::ops::Range;
 
 use super::{Fixture, assert_permutation, wobble};
 
@@ -12,17 +14,36 @@ impl Fixture {
     pub fn regrouped(&self, order: &[usize]) -> Self {
         let groups: Vec<_> = self.dims.groups().collect();
         assert_permutation(order, groups.len());
-        let rows: Vec<usize> = order.iter().flat_map(|&group| groups[group].clone()).collect();
+        self.with_rows(&order.iter().flat_map(|&group| groups[group].clone()).collect::<Vec<_>>())
+    }
+
+    /// The batch of completions `rows` alone, as if they were one group: what one of several ranks has, or a micro-batch.
+    ///
+    /// # Panics
+    ///
+    /// When there are none, or they are not all of the batch's.
+    #[must_use]
+    pub fn part(&self, rows: Range<usize>) -> Self {
+        assert!(!rows.is_empty(), "a batch has at least one completion");
+        let mut part = self.with_rows(&rows.clone().collect::<Vec<_>>());
+        (part.dims.completions, part.dims.group_size) = (rows.len() as u64, rows.len() as u64);
+        part.layer.resize(rows.len());
+        part
+    }
+
+    /// Completion `rows[b]` at `b`, with all that is its own.
+    fn with_rows(&self, rows: &[usize]) -> Self {
         let mut other = self.clone();
-        reorder(&rows, &mut other.mask);
-        reorder(&rows, &mut other.keep);
-        reorder(&rows, &mut other.truncated);
-        reorder(&rows, &mut other.ids);
-        reorder(&rows, &mut other.layer.topk_ids);
-        other.float_arrays().into_iter().for_each(|array| reorder(&rows, array));
-        reorder(&rows, &mut other.rewards);
+        let count = self.dims.completions as usize;
+        reorder(count, rows, &mut other.mask);
+        reorder(count, rows, &mut other.keep);
+        reorder(count, rows, &mut other.truncated);
+        reorder(count, rows, &mut other.ids);
+        reorder(count, rows, &mut other.layer.topk_ids);
+        other.float_arrays().into_iter().for_each(|array| reorder(count, rows, array));
+        reorder(count, rows, &mut other.rewards);
         if let Some(array) = &mut other.sampler_logps {
-            reorder(&rows, array);
+            reorder(count, rows, array);
         }
         other
     }
@@ -65,9 +86,9 @@ impl Fixture {
     }
 }
 
-/// Puts row `rows[b]` of an array with one row per completion at `b`.
-fn reorder<T: Copy>(rows: &[usize], array: &mut Vec<T>) {
-    let width = array.len() / rows.len();
+/// Puts row `rows[b]` of an array with `count` rows, one per completion, at `b`.
+fn reorder<T: Copy>(count: usize, rows: &[usize], array: &mut Vec<T>) {
+    let width = array.len() / count;
     *array = rows.iter().flat_map(|&row| array[row * width..(row + 1) * width].iter().copied()).collect();
 }
 
@@ -83,6 +104,18 @@ mod tests {
         assert_eq!(other.mask, [1, 1, 1, 1, 1, 1, 1, 0]);
         assert_eq!(other.layer.hidden.0[..32], batch.layer.hidden.0[32..]);
         assert_eq!(other.regrouped(&[1, 0]).layer.topk_ids, batch.layer.topk_ids);
+    }
+
+    #[test]
+    fn a_part_has_what_its_rows_had() {
+        let batch = Fixture::new(4, 2).groups_of(2).lengths(&[2, 1, 2, 2]).rewards(&[1.0, 2.0, 3.0, 4.0]);
+        let part = batch.part(1..3);
+        assert_eq!((part.dims.completions, part.dims.group_size), (2, 2));
+        assert_eq!((part.rewards.as_slice(), part.mask.as_slice()), (&[2.0, 3.0][..], &[1, 0, 1, 1][..]));
+        let layer = part.batch().last_layer.unwrap();
+        assert_eq!((layer.hidden.shape(), layer.logsumexp.shape()), (&[2, 2, 8][..], &[2, 2][..]));
+        assert_eq!(layer.hidden.as_f32().unwrap(), &batch.layer.hidden.0[16..48]);
+        assert_eq!(part.context().lend(0).sampler_logps(), &batch.context().lend(0).sampler_logps()[2..6]);
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub const LIBRARY: [LibraryCheck; 5] = [
 ];
 
 /// The checks of a component, in order.
-pub const COMPONENT: [ComponentCheck; 30] = [
+pub const COMPONENT: [ComponentCheck; 31] = [
     of_table(CREATION, "it can be built from the table given", table::creation),
     of_table("empty-config", "an empty table gives a component or a sentence", table::empty_config),
     of_table("unknown-key", "an unknown key is refused", table::unknown_key),
@@ -122,6 +122,12 @@ pub const COMPONENT: [ComponentCheck; 30] = [
     at(&[Point::Mask], "mask-clears-only", "what another mask has cleared stays cleared", batches::mask_clears_only),
     component("deterministic", "two fresh instances give the same bits and states", invariance::deterministic),
     component("permutation", "groups in another order give the same outputs in that order", invariance::permutation),
+    at(
+        &[Point::Mask, Point::Weight],
+        "token-wise",
+        "where it says so, parts of a batch are decided as the whole is",
+        invariance::token_wise,
+    ),
     on_tokens("padding-content", "nothing depends on values in the padding", invariance::padding_content),
     component("save-load", "a state that is loaded in mid-stream goes on with the same bits", state::save_load),
     on_text("evaluation", "rollouts for evaluation change nothing", state::evaluation),

@@ -136,17 +136,11 @@ impl Instance {
                 component.evaluate(&mut listener, &batch, &mut first, &mut second)?;
                 vec![("loss", first), ("derivative", second)]
             }
-            Self::Mask(component) => {
-                let mut keep = batch.completion_mask.to_vec();
-                component.mask(&mut listener, &batch, &mut keep)?;
-                component.step_end(&mut listener, &batch, &keep, keep.contains(&1))?;
-                vec![("keep", keep.into_iter().map(f32::from).collect())]
-            }
-            Self::Weight(component) => {
-                component.weigh(&mut listener, &batch, batch.completion_mask, &mut first)?;
-                let taken = first.iter().any(|&weight| weight > 0.0);
-                component.step_end(&mut listener, &batch, &first, taken)?;
-                vec![("weight", first)]
+            Self::Mask(_) | Self::Weight(_) => {
+                let name = if matches!(self, Self::Mask(_)) { "keep" } else { "weight" };
+                let decided = self.decide(&mut listener, &batch)?;
+                self.end(&mut listener, &batch, &decided)?;
+                vec![(name, decided)]
             }
             Self::StepControl(component) => {
                 let ones: Vec<f32> = batch.completion_mask.iter().map(|&mask| f32::from(mask)).collect();
@@ -165,6 +159,44 @@ impl Instance {
         let (completions, mask) = (batch.dims.completions as usize, batch.completion_mask.to_vec());
         Ok(Answer { outputs, records: listener.records, completions, mask })
     }
+
+    /// What a mask or a weight gives the tokens of `batch`, `[B, T]`: what it keeps, as 0 and 1, or its weights.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke.
+    pub fn decide(&mut self, listener: &mut Listener<'_>, batch: &Batch<'_>) -> Result<Vec<f32>, PluginError> {
+        match self {
+            Self::Mask(component) => {
+                let mut keep = batch.completion_mask.to_vec();
+                component.mask(listener, batch, &mut keep)?;
+                Ok(keep.into_iter().map(f32::from).collect())
+            }
+            Self::Weight(component) => {
+                let mut weights = vec![0.0; batch.dims.len()];
+                component.weigh(listener, batch, batch.completion_mask, &mut weights)?;
+                Ok(weights)
+            }
+            _ => Err(mismatch()),
+        }
+    }
+
+    /// Ends the step of a mask or a weight with what was `decided`.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke.
+    pub fn end(&mut self, listener: &mut Listener<'_>, batch: &Batch<'_>, decided: &[f32]) -> Result<(), PluginError> {
+        let taken = decided.iter().any(|&value| value > 0.0);
+        match self {
+            Self::Mask(component) => {
+                let keep: Vec<u8> = decided.iter().map(|&value| u8::from(value > 0.0)).collect();
+                component.step_end(listener, batch, &keep, taken)
+            }
+            Self::Weight(component) => component.step_end(listener, batch, decided, taken),
+            _ => Err(mismatch()),
+        }
+    }
 }
 
 /// The update that a batch proposes: a longer one at every third step.
@@ -180,7 +212,7 @@ fn update_of(batch: &Batch<'_>) -> Measured {
 }
 
 fn mismatch() -> PluginError {
-    PluginError::unsupported("a reward sees rollouts, the others see batches")
+    PluginError::unsupported("the point has no such call (a reward sees rollouts, the others see batches)")
 }
 
 impl Answer {

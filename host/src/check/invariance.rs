@@ -1,8 +1,10 @@
 //! Checks of what an answer may depend on.
 
-use capo_plugin::testing::Fixture;
+use capo_plugin::testing::{Fixture, Listener};
+use capo_plugin::{MaskTraits, PluginError};
 
-use super::instance::Answer;
+use super::input::Input;
+use super::instance::{Answer, Instance};
 use super::outcome::{Outcome, Verdict};
 use super::subject::Subject;
 
@@ -55,6 +57,52 @@ fn restored(mut answer: Answer, order: &[usize]) -> Answer {
         }
     }
     answer
+}
+
+/// A batch at once and in parts, step by step, where the component says that it decides token by token.
+pub fn token_wise(subject: &Subject<'_>) -> Verdict {
+    if !subject.traits()?.contains(MaskTraits::TOKEN_WISE) {
+        return Ok(Outcome::skipped("it does not say that it decides token by token"));
+    }
+    let [mut whole, mut split] = [subject.create()?, subject.create()?];
+    for (step, size) in (0..).zip([5, 1, 2, 3, 8]) {
+        let Input::Batch(batch) = subject.three_groups(step) else { return Ok(Outcome::skipped("it sees no tokens")) };
+        let (ours, theirs) = (decide(&mut whole, &batch)?, decide_parts(&mut split, &batch, size)?);
+        if let Some(at) = (0..ours.len()).find(|&at| ours[at].to_bits() != theirs[at].to_bits()) {
+            return Ok(Outcome::failed(format!(
+                "it gives {} to completion {}, token {} of a whole batch, and {} where it sees a part, at step {step} (declare `TOKEN_WISE` only where each token is decided by itself)",
+                ours[at],
+                at / 6,
+                at % 6,
+                theirs[at]
+            )));
+        }
+        end(&mut whole, &batch, &ours)?;
+        end(&mut split, &batch, &ours)?;
+        if whole.save()? != split.save()? {
+            return Ok(Outcome::failed(format!(
+                "it saves another state where it saw the batch in parts, at step {step} (change state in `step_end` alone)"
+            )));
+        }
+    }
+    Ok(Outcome::success("parts of a batch are decided as the whole is"))
+}
+
+/// What is decided on all of `batch` at once.
+fn decide(instance: &mut Instance, batch: &Fixture) -> Result<Vec<f32>, PluginError> {
+    instance.decide(&mut Listener::new(&batch.context()), &batch.batch())
+}
+
+/// What is decided on parts of `size` completions, one behind another.
+fn decide_parts(instance: &mut Instance, batch: &Fixture, size: usize) -> Result<Vec<f32>, PluginError> {
+    let completions = batch.batch().dims.completions as usize;
+    let starts = (0..completions).step_by(size);
+    let parts = starts.map(|start| decide(instance, &batch.part(start..(start + size).min(completions))));
+    Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
+}
+
+fn end(instance: &mut Instance, batch: &Fixture, decided: &[f32]) -> Result<(), PluginError> {
+    instance.end(&mut Listener::new(&batch.context()), &batch.batch(), decided)
 }
 
 /// The same completions with other values in the padding.

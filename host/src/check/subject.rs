@@ -1,7 +1,7 @@
 //! Which component is under test: how it is built, and the inputs for its point.
 
 use capo_plugin::testing::{Fixture, RolloutFixture, batches};
-use capo_plugin::{Image, OptimizerInfo, PluginError, Point, Purpose};
+use capo_plugin::{Image, MaskTraits, OptimizerInfo, PluginError, Point, Purpose};
 use serde_json::json;
 
 use super::input::Input;
@@ -33,7 +33,21 @@ impl Subject<'_> {
     ///
     /// The component's own sentence.
     pub fn create(&self) -> Result<Instance, PluginError> {
-        self.create_from(&serde_json::Value::Object(self.table.clone()).to_string())
+        self.create_from(&self.json())
+    }
+
+    /// What it declares of its decisions.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub fn traits(&self) -> Result<MaskTraits, PluginError> {
+        self.image.mask_traits(self.point, self.id, &self.json())
+    }
+
+    /// Its table as JSON text.
+    fn json(&self) -> String {
+        serde_json::Value::Object(self.table.clone()).to_string()
     }
 
     /// Its table with one entry more, or another value for one, as JSON text.

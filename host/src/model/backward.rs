@@ -1,4 +1,4 @@
-//! The backward pass, layer by layer, as the transpose of each step of `qwen2`.
+//! The backward pass, layer by layer, as the transpose of each step of `decoder`.
 //!
 //! Written out rather than left to candle's autograd, which starts every gradient from a tensor of zeros and adds to it
 //! in a thread pool that spins. What it computes is checked against transformers and against finite differences.
@@ -9,14 +9,14 @@ use std::sync::Arc;
 use anyhow::Result;
 use candle_core::Tensor;
 
+use super::decoder::{Decoder, Heads, Layer, Linear, Saved};
 use super::gradients::Gradients;
 use super::ops::{self, Rope};
 use super::params::{EMBEDDING, FINAL_NORM, HEAD};
-use super::qwen2::{Heads, Layer, Linear, Qwen2, Saved};
 
 /// What a forward pass kept.
 pub(super) struct Tape {
-    pub(super) model: Arc<Qwen2>,
+    pub(super) model: Arc<Decoder>,
     /// `[B, S]`.
     pub(super) ids: Tensor,
     pub(super) rope: Rope,
@@ -48,6 +48,14 @@ impl LayerGradients<'_> {
             self.insert(&format!("{part}.bias"), ops::sum_rows(&flat)?);
         }
         Ok(flat.matmul(&linear.weight)?.reshape(x.shape())?)
+    }
+
+    /// The gradient of the norm `part` of heads; returns that of `x`, `[B, S, H * head_dim]`, for `dy` like it.
+    fn head_norm(&mut self, part: &str, weight: &Tensor, x: &Tensor, dy: &Tensor, eps: f64) -> Result<Tensor> {
+        let heads = |tensor: &Tensor| tensor.reshape(((), weight.dim(0)?));
+        let (dx, d_weight) = ops::rms_norm_backward(&heads(x)?, weight, &heads(dy)?, eps)?;
+        self.insert(&format!("{part}.weight"), d_weight);
+        Ok(dx.reshape(x.shape())?)
     }
 }
 
@@ -112,7 +120,12 @@ fn layer_backward(
     let dx = ops::add(dx, &d_residual)?;
 
     let d_mixed = gradients.linear("self_attn.o_proj", &layer.output, &saved.mixed, &dx)?;
-    let d_heads = attention_backward(layer, saved, rope, &d_mixed)?;
+    let mut d_heads = attention_backward(layer, saved, rope, &d_mixed)?;
+    if let (Some(norms), Some(unnormed), eps) = (&layer.head_norms, &saved.unnormed, layer.sizes.eps) {
+        let Heads { queries, keys, .. } = &mut d_heads;
+        *queries = gradients.head_norm("self_attn.q_norm", &norms.queries, &unnormed.queries, queries, eps)?;
+        *keys = gradients.head_norm("self_attn.k_norm", &norms.keys, &unnormed.keys, keys, eps)?;
+    }
     let d_normed = ops::add(
         &ops::add(
             &gradients.linear("self_attn.q_proj", &layer.query, &saved.normed, &d_heads.queries)?,

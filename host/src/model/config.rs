@@ -1,10 +1,12 @@
-//! The Qwen2 architecture as Hugging Face's `config.json` states it.
+//! The architecture of a model as Hugging Face's `config.json` states it.
 
-use anyhow::{Context, Result, bail, ensure};
-use serde::{Deserialize, Serialize};
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::family::Family;
 use super::files::ModelFiles;
+use super::rotary::{Rotary, Scaling};
 
 /// The name of the configuration file in a model directory.
 pub const CONFIG_FILE: &str = "config.json";
@@ -14,13 +16,11 @@ const LARGEST: usize = i32::MAX as usize;
 /// Most layers: each is made one after another, and no model has a tenth of these.
 const MOST_LAYERS: usize = 4096;
 
-/// A Qwen2 configuration; keys that the model does not need are kept and written back unchanged.
-///
-/// Source: `transformers.Qwen2Config`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// What `config.json` says of a decoder; the whole file is kept and written back with the weights.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Config {
-    /// Must be `qwen2`.
-    pub model_type: String,
+    /// Which family it is of.
+    pub model_type: Family,
     /// Number of token ids, V.
     pub vocab_size: usize,
     /// Width of the residual stream, D.
@@ -33,17 +33,20 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Number of key and value heads; divides `num_attention_heads`.
     pub num_key_value_heads: usize,
-    /// Width of one head; `hidden_size / num_attention_heads` when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Width of one head; see [`Config::head_dim`].
+    #[serde(default)]
     pub head_dim: Option<usize>,
     /// Longest sequence that the model was made for, tokens.
     pub max_position_embeddings: usize,
     /// Whether the head is the embedding matrix.
     #[serde(default)]
     pub tie_word_embeddings: bool,
-    /// Base of the rotary frequencies.
-    #[serde(default = "default_rope_theta")]
-    pub rope_theta: f64,
+    /// Whether the projections of attention have biases, in families where that is a choice; see [`Config::biases`].
+    #[serde(default)]
+    attention_bias: bool,
+    /// The same of the feed-forward layer.
+    #[serde(default)]
+    mlp_bias: bool,
     /// Added to the mean square inside RMSNorm.
     #[serde(default = "default_rms_norm_eps")]
     pub rms_norm_eps: f64,
@@ -54,25 +57,35 @@ pub struct Config {
     #[serde(default = "default_hidden_act")]
     pub hidden_act: String,
     /// Ids that end a completion.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub eos_token_id: Option<TokenIds>,
-    /// Every other key, as read.
-    #[serde(flatten)]
-    pub extra: Map<String, Value>,
+    /// How heads are rotated by their position.
+    #[serde(skip, default = "unread")]
+    pub rotary: Rotary,
+    /// The file as it was read.
+    #[serde(skip)]
+    json: Map<String, Value>,
+}
+
+/// Which projections of a layer have biases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Biases {
+    /// Those to queries, keys and values.
+    pub heads: bool,
+    /// That of the mixed values.
+    pub output: bool,
+    /// The three of the feed-forward layer.
+    pub mlp: bool,
 }
 
 /// One token id or a list of them, as Hugging Face writes `eos_token_id`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum TokenIds {
     /// A single id.
     One(u32),
     /// Several ids.
     Many(Vec<u32>),
-}
-
-fn default_rope_theta() -> f64 {
-    10_000.0
 }
 
 fn default_rms_norm_eps() -> f64 {
@@ -87,6 +100,11 @@ fn default_hidden_act() -> String {
     "silu".to_owned()
 }
 
+/// Stands for what is read after the rest.
+fn unread() -> Rotary {
+    Rotary { theta: 0.0, scaling: Scaling::Default }
+}
+
 impl Config {
     /// Reads and checks `config.json`; a missing, malformed or unsupported file is an error that names its path.
     pub fn load(files: &ModelFiles) -> Result<Self> {
@@ -94,35 +112,66 @@ impl Config {
         Self::from_json(&bytes).with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))
     }
 
-    /// Parses and checks the text of a `config.json`; anything unsupported is an error.
+    /// Parses and checks the text of a `config.json`; anything unsupported is an error, and so is a setting that is not known.
     pub fn from_json(bytes: &[u8]) -> Result<Self> {
-        let mut json: Map<String, Value> = serde_json::from_slice(bytes).context("not a JSON object")?;
-        check_model_type(&json)?;
-        check_attention(&json)?;
-        check_rope(&mut json)?;
-        ensure!(
-            is_unset(json.get("quantization_config")),
-            "`quantization_config` is set, but quantized weights are not supported (use the unquantized checkpoint)"
-        );
-        let config: Self = serde_json::from_value(Value::Object(json))?;
+        let json: Map<String, Value> = serde_json::from_slice(bytes).context("not a JSON object")?;
+        let family = Family::of(&json)?;
+        family.check(&json)?;
+        let mut stated = json.clone();
+        let key_heads = stated.get("num_key_value_heads");
+        if key_heads.map_or(family.may_leave_out_key_heads(), Value::is_null) {
+            let heads = stated.get("num_attention_heads").cloned().unwrap_or(Value::Null);
+            stated.insert("num_key_value_heads".to_owned(), heads);
+        }
+        // What is null is not set.
+        stated.retain(|_, value| !value.is_null());
+        let mut config: Self = serde_json::from_value(Value::Object(stated))?;
+        config.rotary = Rotary::of(&json, config.max_position_embeddings)?;
+        config.json = json;
         config.check()?;
         Ok(config)
     }
 
-    /// The text of `config.json` for weights saved in 32-bit floats.
+    /// The text of `config.json` for weights saved in 32-bit floats: all keys as they were read.
+    ///
+    /// What transformers 5 writes as `rope_parameters` stands under the keys of release 4 too, which would otherwise not see it.
     pub fn to_json(&self) -> Result<String> {
-        let mut config = self.clone();
-        config.extra.remove("dtype");
-        config.extra.insert("torch_dtype".to_owned(), json!("float32"));
-        config.extra.entry("architectures").or_insert_with(|| json!(["Qwen2ForCausalLM"]));
-        let mut text = serde_json::to_string_pretty(&config)?;
+        let mut json = self.json.clone();
+        json.insert("torch_dtype".to_owned(), json!("float32"));
+        if let Some(dtype) = json.get_mut("dtype") {
+            *dtype = json!("float32");
+        }
+        json.entry("architectures").or_insert_with(|| json!([self.model_type.architecture()]));
+        if let Some(Value::Object(parameters)) = self.json.get("rope_parameters") {
+            json.insert("rope_theta".to_owned(), json!(self.rotary.theta));
+            if self.rotary.scaling != Scaling::Default {
+                let mut scaling = parameters.clone();
+                scaling.remove("rope_theta");
+                json.insert("rope_scaling".to_owned(), Value::Object(scaling));
+            }
+        }
+        let mut text = serde_json::to_string_pretty(&json)?;
         text.push('\n');
         Ok(text)
     }
 
-    /// Width of one attention head.
+    /// Width of one attention head: `head_dim`, else the family's, else `hidden_size / num_attention_heads`.
     pub fn head_dim(&self) -> usize {
-        self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads)
+        let stated = self.head_dim.or(self.model_type.default_head_dim());
+        stated.unwrap_or(self.hidden_size / self.num_attention_heads)
+    }
+
+    /// Which projections have biases.
+    pub fn biases(&self) -> Biases {
+        match self.model_type {
+            Family::Qwen2 => Biases { heads: true, output: false, mlp: false },
+            _ => Biases { heads: self.attention_bias, output: self.attention_bias, mlp: self.mlp_bias },
+        }
+    }
+
+    /// Whether queries and keys are normed, head by head.
+    pub fn norms_heads(&self) -> bool {
+        self.model_type.norms_heads()
     }
 
     /// Ids that end a completion; empty when the file states none.
@@ -134,8 +183,8 @@ impl Config {
         }
     }
 
-    /// Checks the numbers against one another; call it on a configuration made by hand.
-    pub fn check(&self) -> Result<()> {
+    /// Checks the numbers against one another.
+    fn check(&self) -> Result<()> {
         let positive = [
             ("vocab_size", self.vocab_size),
             ("hidden_size", self.hidden_size),
@@ -154,16 +203,11 @@ impl Config {
             layers <= MOST_LAYERS,
             "`num_hidden_layers` is {layers}, expected at most {MOST_LAYERS} (correct `config.json`)"
         );
-        let numbers = [
-            ("rope_theta", self.rope_theta, f64::MIN_POSITIVE),
-            ("rms_norm_eps", self.rms_norm_eps, 0.0),
-            ("initializer_range", self.initializer_range, 0.0),
-        ];
-        for (key, value, least) in numbers {
-            let limit = if least > 0.0 { "above 0" } else { "0 or more" };
+        let numbers = [("rms_norm_eps", self.rms_norm_eps), ("initializer_range", self.initializer_range)];
+        for (key, value) in numbers {
             ensure!(
-                value >= least && value <= f64::from(f32::MAX),
-                "`{key}` is {value}, expected a number {limit} (correct `config.json`)"
+                value >= 0.0 && value <= f64::from(f32::MAX),
+                "`{key}` is {value}, expected a number 0 or more (correct `config.json`)"
             );
         }
         let (heads, groups) = (self.num_attention_heads, self.num_key_value_heads);
@@ -172,7 +216,7 @@ impl Config {
             "`num_attention_heads` {heads} is not a multiple of `num_key_value_heads` {groups} (correct `config.json`)"
         );
         ensure!(
-            self.head_dim.is_some() || self.hidden_size.is_multiple_of(heads),
+            self.head_dim.or(self.model_type.default_head_dim()).is_some() || self.hidden_size.is_multiple_of(heads),
             "`hidden_size` {} is not a multiple of `num_attention_heads` {heads} (correct `config.json`)",
             self.hidden_size
         );
@@ -184,55 +228,9 @@ impl Config {
         );
         ensure!(
             self.hidden_act == "silu",
-            "`hidden_act` is `{}`, only `silu` is supported (use a Qwen2 checkpoint)",
+            "`hidden_act` is `{}`, only `silu` is supported (use a checkpoint that has it)",
             self.hidden_act
         );
         Ok(())
     }
-}
-
-fn is_unset(value: Option<&Value>) -> bool {
-    matches!(value, None | Some(Value::Null))
-}
-
-fn check_model_type(json: &Map<String, Value>) -> Result<()> {
-    match json.get("model_type").and_then(Value::as_str) {
-        Some("qwen2") => Ok(()),
-        Some(other) => {
-            bail!("`model_type` is `{other}`, only `qwen2` is supported (use a Qwen2 or Qwen2.5 checkpoint)")
-        }
-        None => bail!("`model_type` is missing, expected `qwen2` (use a Hugging Face `config.json`)"),
-    }
-}
-
-fn check_attention(json: &Map<String, Value>) -> Result<()> {
-    let sliding_layers = json
-        .get("layer_types")
-        .and_then(Value::as_array)
-        .is_some_and(|layers| layers.iter().any(|kind| kind != "full_attention"));
-    if json.get("use_sliding_window") == Some(&Value::Bool(true)) || sliding_layers {
-        bail!("sliding-window attention is not supported (set `use_sliding_window` to `false` in `config.json`)");
-    }
-    if json.get("use_mrope") == Some(&Value::Bool(true)) {
-        bail!("`use_mrope` is `true`, multimodal rotary embeddings are not supported (use a text-only checkpoint)");
-    }
-    Ok(())
-}
-
-/// Refuses scaled rotary embeddings and lifts `rope_parameters.rope_theta` (transformers 5) to the top level.
-fn check_rope(json: &mut Map<String, Value>) -> Result<()> {
-    if let Some(scaling) = json.get("rope_scaling").filter(|value| !value.is_null()) {
-        bail!("`rope_scaling` is `{scaling}`, only unscaled rotary embeddings are supported (set it to `null`)");
-    }
-    let Some(Value::Object(rope)) = json.remove("rope_parameters") else {
-        return Ok(());
-    };
-    let kind = rope.get("rope_type").and_then(Value::as_str).unwrap_or("default");
-    if kind != "default" {
-        bail!("`rope_type` is `{kind}`, only `default` is supported (use an unscaled checkpoint)");
-    }
-    if let Some(theta) = rope.get("rope_theta") {
-        json.insert("rope_theta".to_owned(), theta.clone());
-    }
-    Ok(())
 }

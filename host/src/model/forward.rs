@@ -7,11 +7,11 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
 
 use super::backward::Tape;
+use super::decoder::{Decoder, rope};
 use super::gradients::Gradients;
 use super::ops;
 use super::parallel::side_by_side;
 use super::policy::Policy;
-use super::qwen2::{Qwen2, rope};
 use super::sequences::Sequences;
 
 /// Most rows of one part of a forward pass.
@@ -65,7 +65,7 @@ impl Part {
     /// Runs the model; `keep` says whether activations are kept for the backward pass.
     pub(super) fn new(policy: &Policy, rows: &Sequences, loss_temperature: f64, keep: bool) -> Result<Self> {
         let (config, device) = (policy.config(), policy.device());
-        let model = Qwen2::new(config, policy.params(), policy.dtype())?;
+        let model = Decoder::new(config, policy.params(), policy.dtype())?;
         let (prompt, tokens) = (rows.prompt_len, rows.completion_len);
         // The last token of a row produces no logits that anyone reads.
         let inputs = prompt + tokens - 1;

@@ -7,12 +7,12 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
 use rand::Rng;
 
+use super::decoder::{Decoder, rope};
 use super::forward::host;
 use super::kv_cache::{KvCache, decode_rows};
 use super::ops;
 use super::parallel::side_by_side;
 use super::policy::Policy;
-use super::qwen2::{Qwen2, rope};
 use super::sample::{Drawn, Sampling, Scratch};
 use crate::rng::uniform;
 
@@ -118,7 +118,7 @@ impl Policy {
             parts.push((Prompts::new(prompts, rows, self.config().vocab_size)?, own));
             rest = others;
         }
-        let model = Qwen2::new(self.config(), self.params(), self.dtype())?;
+        let model = Decoder::new(self.config(), self.params(), self.dtype())?;
         let model = if self.is_small() { model.pack()? } else { model };
         let generate = |(prompts, rngs)| self.generate_part(&model, prompts, generation, rngs);
         let completions = side_by_side(parts, generate)?;
@@ -127,26 +127,26 @@ impl Policy {
 
     fn generate_part<R: Rng>(
         &self,
-        model: &Qwen2,
+        model: &Decoder,
         prompts: Prompts,
         generation: &Generation,
         rngs: &mut [R],
     ) -> Result<Vec<Completion>> {
         let first_row = prompts.first_row;
-        let mut decoder = Decoder::new(self, model, prompts, generation.max_completion_length)?;
+        let mut cached = Cached::new(self, model, prompts, generation.max_completion_length)?;
         let mut batch = Batch::new(generation, rngs, first_row);
-        let mut logits = decoder.prefill()?;
+        let mut logits = cached.prefill()?;
         while !batch.take(&logits)? {
-            logits = decoder.step(&batch)?;
+            logits = cached.step(&batch)?;
         }
         Ok(batch.completions)
     }
 }
 
 /// The model with its cache.
-struct Decoder<'a> {
+struct Cached<'a> {
     policy: &'a Policy,
-    model: &'a Qwen2,
+    model: &'a Decoder,
     prompts: Prompts,
     cache: KvCache,
     /// First real token of each row.
@@ -154,8 +154,8 @@ struct Decoder<'a> {
     rope: ops::Rope,
 }
 
-impl<'a> Decoder<'a> {
-    fn new(policy: &'a Policy, model: &'a Qwen2, prompts: Prompts, max_completion_length: usize) -> Result<Self> {
+impl<'a> Cached<'a> {
+    fn new(policy: &'a Policy, model: &'a Decoder, prompts: Prompts, max_completion_length: usize) -> Result<Self> {
         let longest = prompts.length + max_completion_length;
         let (config, rows) = (policy.config(), prompts.prompt_of.len());
         let cache = KvCache::new(config, rows, longest, policy.dtype(), policy.device())?;
@@ -183,7 +183,7 @@ impl<'a> Decoder<'a> {
         let ids = Tensor::from_slice(&batch.last_ids, (batch.last_ids.len(), 1), self.policy.device())?;
         let mut x = self.model.embed(&ids)?;
         for (number, layer) in self.model.layers.iter().enumerate() {
-            let (_, heads) = layer.heads(&x, &rope)?;
+            let (_, _, heads) = layer.heads(&x, &rope)?;
             let mixed = self.cache.attend(number, &heads, &rows)?;
             (x, _) = layer.gated(&x, &mixed)?;
         }

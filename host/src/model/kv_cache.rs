@@ -6,8 +6,8 @@ use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 
 use super::config::Config;
+use super::decoder::Heads;
 use super::ops::{self, DecodeRows};
-use super::qwen2::Heads;
 
 /// One pair of `[B, KV, S, head_dim]` tensors per layer; S is the longest that a row can get.
 pub(super) struct KvCache {

@@ -1,13 +1,15 @@
-//! Qwen2 with trainable weights: loading and saving, the forward pass, log-probabilities, gradients, generation.
+//! Decoders with trainable weights: loading and saving, the forward pass, log-probabilities, gradients, generation.
 //!
 //! The model is written here rather than taken from `candle-transformers`, whose fused operations have no backward
 //! pass. Weights carry their Hugging Face names and are 32-bit floats; activations may be in another dtype.
 
 mod backward;
 mod config;
+mod decoder;
 pub mod device;
 mod divergence;
 pub mod embedded;
+mod family;
 mod files;
 mod forward;
 mod generate;
@@ -18,15 +20,16 @@ pub mod ops;
 mod parallel;
 mod params;
 mod policy;
-mod qwen2;
+mod rotary;
 mod sample;
 mod scores;
 mod sequences;
 mod size;
 pub mod update;
 
-pub use config::{CONFIG_FILE, Config, TokenIds};
+pub use config::{Biases, CONFIG_FILE, Config, TokenIds};
 pub use divergence::Heads;
+pub use family::Family;
 pub use files::ModelFiles;
 pub use forward::Forward;
 pub use generate::{Completion, Generation};
@@ -34,6 +37,7 @@ pub use gradients::Gradients;
 pub use groups::{Group, groups};
 pub use params::{EMBEDDING, FINAL_NORM, HEAD, INDEX_FILE, Params, WEIGHTS_FILE, head_name, shapes};
 pub use policy::Policy;
+pub use rotary::{Rotary, Scaling};
 pub use sample::Sampling;
 pub use scores::{LastLayer, LastLayerData, LastLayerTensors, Scores, Wants};
 pub use sequences::Sequences;

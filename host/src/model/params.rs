@@ -38,6 +38,7 @@ pub fn shapes(config: &Config) -> BTreeMap<String, Vec<usize>> {
     let inner = config.intermediate_size;
     let queries = config.num_attention_heads * config.head_dim();
     let keys = config.num_key_value_heads * config.head_dim();
+    let biases = config.biases();
     let mut shapes = BTreeMap::new();
     shapes.insert(EMBEDDING.to_owned(), vec![config.vocab_size, hidden]);
     shapes.insert(FINAL_NORM.to_owned(), vec![hidden]);
@@ -45,20 +46,29 @@ pub fn shapes(config: &Config) -> BTreeMap<String, Vec<usize>> {
         shapes.insert(HEAD.to_owned(), vec![config.vocab_size, hidden]);
     }
     for layer in 0..config.num_hidden_layers {
-        let parts = [
+        let mut parts = vec![
             ("input_layernorm.weight", vec![hidden]),
             ("mlp.down_proj.weight", vec![hidden, inner]),
             ("mlp.gate_proj.weight", vec![inner, hidden]),
             ("mlp.up_proj.weight", vec![inner, hidden]),
             ("post_attention_layernorm.weight", vec![hidden]),
-            ("self_attn.k_proj.bias", vec![keys]),
             ("self_attn.k_proj.weight", vec![keys, hidden]),
             ("self_attn.o_proj.weight", vec![hidden, queries]),
-            ("self_attn.q_proj.bias", vec![queries]),
             ("self_attn.q_proj.weight", vec![queries, hidden]),
-            ("self_attn.v_proj.bias", vec![keys]),
             ("self_attn.v_proj.weight", vec![keys, hidden]),
         ];
+        let optional = [
+            (biases.heads, "self_attn.q_proj.bias", queries),
+            (biases.heads, "self_attn.k_proj.bias", keys),
+            (biases.heads, "self_attn.v_proj.bias", keys),
+            (biases.output, "self_attn.o_proj.bias", hidden),
+            (biases.mlp, "mlp.gate_proj.bias", inner),
+            (biases.mlp, "mlp.up_proj.bias", inner),
+            (biases.mlp, "mlp.down_proj.bias", hidden),
+            (config.norms_heads(), "self_attn.q_norm.weight", config.head_dim()),
+            (config.norms_heads(), "self_attn.k_norm.weight", config.head_dim()),
+        ];
+        parts.extend(optional.into_iter().filter(|(is, ..)| *is).map(|(_, part, width)| (part, vec![width])));
         for (part, shape) in parts {
             shapes.insert(format!("model.layers.{layer}.{part}"), shape);
         }
@@ -90,7 +100,7 @@ impl Params {
     /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`, biases 0, norms 1.
     ///
     /// Draws in name order, row-major. Sizes beyond the memory there is are an error. Source:
-    /// `Qwen2PreTrainedModel._init_weights`.
+    /// `transformers.PreTrainedModel._init_weights`.
     pub fn init(config: &Config, device: &Device, fill_normal: &mut dyn FnMut(&mut [f32])) -> Result<Self> {
         size::fits_memory(config, device)?;
         let mut vars = BTreeMap::new();

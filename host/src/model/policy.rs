@@ -37,7 +37,6 @@ impl Policy {
 
     /// A policy with fresh weights; `fill_normal` fills a slice with standard normals.
     pub fn init(config: Config, device: &Device, fill_normal: &mut dyn FnMut(&mut [f32])) -> Result<Self> {
-        config.check()?;
         let params = Params::init(&config, device, fill_normal)?;
         Ok(Self { config, params, device: device.clone(), dtype: DType::F32 })
     }

@@ -20,8 +20,15 @@ fn weights(config: &Config) -> (u128, u128) {
     let (vocab, hidden, inner) = (wide(config.vocab_size), wide(config.hidden_size), wide(config.intermediate_size));
     let queries = wide(config.num_attention_heads) * wide(config.head_dim());
     let keys = wide(config.num_key_value_heads) * wide(config.head_dim());
-    let attention = 2 * hidden * queries + queries + 2 * (hidden * keys + keys);
-    let layer = attention + 3 * hidden * inner + 2 * hidden;
+    let biases = config.biases();
+    let optional = [
+        (biases.heads, queries + 2 * keys),
+        (biases.output, hidden),
+        (biases.mlp, 2 * inner + hidden),
+        (config.norms_heads(), 2 * wide(config.head_dim())),
+    ];
+    let optional: u128 = optional.into_iter().filter(|(is, _)| *is).map(|(_, count)| count).sum();
+    let layer = 2 * hidden * (queries + keys) + 3 * hidden * inner + 2 * hidden + optional;
     let embeddings = if config.tie_word_embeddings { 1 } else { 2 };
     let all = wide(config.num_hidden_layers) * layer + embeddings * vocab * hidden + hidden;
     (all, hidden * vocab.max(inner).max(queries))
@@ -102,12 +109,21 @@ mod tests {
             "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}"#;
         let mut json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(base).unwrap();
         json.extend(serde_json::from_str::<serde_json::Map<_, _>>(change).unwrap());
-        serde_json::from_value(serde_json::Value::Object(json)).unwrap()
+        Config::from_json(&serde_json::to_vec(&json).unwrap()).unwrap()
     }
 
     #[test]
     fn the_count_is_that_of_the_shapes() {
-        for change in ["{}", r#"{"tie_word_embeddings": true}"#, r#"{"head_dim": 6, "intermediate_size": 3}"#] {
+        for change in [
+            "{}",
+            r#"{"tie_word_embeddings": true}"#,
+            r#"{"head_dim": 6, "intermediate_size": 3}"#,
+            r#"{"model_type": "llama"}"#,
+            r#"{"model_type": "llama", "attention_bias": true}"#,
+            r#"{"model_type": "llama", "mlp_bias": true, "num_key_value_heads": null}"#,
+            r#"{"model_type": "qwen3"}"#,
+            r#"{"model_type": "mistral", "sliding_window": null}"#,
+        ] {
             let config = config(change);
             let counts: Vec<u128> =
                 shapes(&config).values().map(|shape| shape.iter().product::<usize>() as u128).collect();
@@ -125,9 +141,10 @@ mod tests {
 
     #[test]
     fn sizes_that_no_machine_has_are_told() {
-        for change in
-            [r#"{"vocab_size": 2147483647, "hidden_size": 2147483644}"#, r#"{"num_hidden_layers": 1000000000}"#]
-        {
+        for change in [
+            r#"{"vocab_size": 2147483647, "hidden_size": 2147483644}"#,
+            r#"{"intermediate_size": 2147483647, "hidden_size": 2147483644}"#,
+        ] {
             let error = fits_memory(&config(change), &Device::Cpu).unwrap_err().to_string();
             assert!(error.starts_with("a model of ") && error.contains(" takes "), "{error}");
         }

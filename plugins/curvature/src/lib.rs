@@ -64,6 +64,10 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
         self.predictor.inputs()
     }
 
+    fn traits(&self) -> MaskTraits {
+        self.predictor.traits()
+    }
+
     fn save(&self) -> Result<Vec<u8>, PluginError> {
         self.predictor.save()
     }
@@ -102,6 +106,31 @@ mod tests {
         let half = fixture.mask(&mut testing::mask::<CurvatureMask<Wide>>(&table).unwrap()).unwrap();
         assert_eq!(half.keep.iter().filter(|&&keep| keep == 1).count(), 7);
         assert_eq!(half.records.number("rejected_fisher"), Some(0.5));
+    }
+
+    /// Parts have the decisions and the shifts of the whole, in the middle of a run too.
+    #[test]
+    fn tokens_are_decided_alone_where_it_is_declared() {
+        let fixture = Fixture::new(5, 6).lengths(&[6, 3, 0, 5, 6]);
+        for semantics in ["paper", "authors", "exact"] {
+            let table = |more: &str| format!("semantics = \"{semantics}\"\nhessian_threshold = false\n{more}");
+            let mut open = testing::mask::<CurvatureMask<Wide>>(&table("")).unwrap();
+            let m_f = fixture.mask(&mut open).unwrap().records.tokens[0].1[4];
+            let table = table(&format!("fisher_threshold = {m_f}"));
+            let mut mask = testing::mask::<CurvatureMask<Wide>>(&table).unwrap();
+            for step in 0..2 {
+                let whole = fixture.mask(&mut mask).unwrap();
+                let parts: Vec<_> = [0..1, 1..4, 4..5]
+                    .map(|rows| fixture.part(rows).mask(&mut mask).unwrap())
+                    .into_iter()
+                    .map(|masked| (masked.keep, masked.records.tokens[0].1.clone()))
+                    .collect();
+                let (keep, m_f): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+                assert_eq!((keep.concat(), m_f.concat()), (whole.keep.clone(), whole.records.tokens[0].1.clone()));
+                assert!(step > 0 || (whole.keep.contains(&0) && whole.keep.contains(&1)), "{table}");
+                fixture.step_end(&mut mask, &whole.keep, true).unwrap();
+            }
+        }
     }
 
     #[test]

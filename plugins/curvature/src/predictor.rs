@@ -1,6 +1,6 @@
 //! The curvature model over the batches of a trainer: what mask and weight have in common.
 
-use capo_core::{Assessment, CurvatureModel, Loss, Policy, SecondMoment, Step};
+use capo_core::{Assessment, CurvatureModel, Granularity, Loss, Policy, SecondMoment, Step};
 use capo_plugin::prelude::*;
 use capo_plugin::{Denominator, LastLayer};
 
@@ -83,6 +83,11 @@ impl Predictor {
             Moments::Own => Inputs::LAST_LAYER,
             Moments::Host => Inputs::LAST_LAYER | Inputs::OPTIMIZER_STATE,
         }
+    }
+
+    /// A token's step is predicted from its own data and the moments; only what assigns decisions to other tokens looks at the rest.
+    pub fn traits(&self) -> MaskTraits {
+        MaskTraits::TOKEN_WISE.only_if(self.model.granularity() == Granularity::Token && self.assign == Assign::Own)
     }
 
     pub fn save(&self) -> Result<Vec<u8>, PluginError> {

@@ -57,6 +57,10 @@ impl TokenWeight for CurvatureWeight {
         self.predictor.inputs()
     }
 
+    fn traits(&self) -> MaskTraits {
+        self.predictor.traits()
+    }
+
     fn save(&self) -> Result<Vec<u8>, PluginError> {
         self.predictor.save()
     }

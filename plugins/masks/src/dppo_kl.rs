@@ -57,6 +57,10 @@ impl PreBackwardMask for DppoKl {
         self.policies.inputs()
     }
 
+    fn traits(&self) -> MaskTraits {
+        tokens::ALONE
+    }
+
     fn validate(&self) -> Result<(), PluginError> {
         self.sides().check()
     }

@@ -104,6 +104,10 @@ impl<D: Divergence> PreBackwardMask for DppoTopK<D> {
         Inputs::LAST_LAYER | Inputs::SAMPLER_TOP_K | Policies::TrainerSampler.inputs()
     }
 
+    fn traits(&self) -> MaskTraits {
+        tokens::ALONE
+    }
+
     fn validate(&self) -> Result<(), PluginError> {
         self.sides().check()
     }

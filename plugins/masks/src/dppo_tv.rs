@@ -50,6 +50,10 @@ impl PreBackwardMask for DppoTv {
         self.policies.inputs()
     }
 
+    fn traits(&self) -> MaskTraits {
+        tokens::ALONE
+    }
+
     fn validate(&self) -> Result<(), PluginError> {
         self.sides().check()
     }

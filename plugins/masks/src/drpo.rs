@@ -8,8 +8,8 @@
 
 use capo_plugin::prelude::*;
 
-use crate::checks;
 use crate::policies::{self, Policies};
+use crate::{checks, tokens};
 
 /// Where the weight comes to 0.
 #[derive(Deserialize)]
@@ -40,6 +40,10 @@ impl TokenWeight for Drpo {
 
     fn inputs(&self) -> Inputs {
         self.policies.inputs()
+    }
+
+    fn traits(&self) -> MaskTraits {
+        tokens::ALONE
     }
 
     fn validate(&self) -> Result<(), PluginError> {

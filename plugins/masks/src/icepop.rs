@@ -46,6 +46,10 @@ impl PreBackwardMask for IcePop {
         self.policies.inputs()
     }
 
+    fn traits(&self) -> MaskTraits {
+        tokens::ALONE
+    }
+
     fn validate(&self) -> Result<(), PluginError> {
         checks::bound("alpha", self.alpha)?;
         checks::range(("alpha", self.alpha), ("beta", self.beta))

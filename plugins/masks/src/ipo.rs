@@ -39,6 +39,10 @@ impl PreBackwardMask for Ipo {
         self.policies.inputs()
     }
 
+    fn traits(&self) -> MaskTraits {
+        tokens::ALONE
+    }
+
     fn validate(&self) -> Result<(), PluginError> {
         checks::bound("ipo_threshold", self.ipo_threshold)
     }

@@ -7,7 +7,7 @@
 
 use capo_plugin::prelude::*;
 
-use crate::checks;
+use crate::{checks, tokens};
 
 /// How much less.
 #[derive(Deserialize)]
@@ -33,6 +33,10 @@ impl TokenWeight for LowProbability {
 
     fn inputs(&self) -> Inputs {
         Inputs::OLD_LOGPS
+    }
+
+    fn traits(&self) -> MaskTraits {
+        tokens::ALONE
     }
 
     fn validate(&self) -> Result<(), PluginError> {

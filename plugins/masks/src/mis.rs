@@ -56,6 +56,10 @@ impl PreBackwardMask for Mis {
         self.policies.inputs()
     }
 
+    fn traits(&self) -> MaskTraits {
+        tokens::ALONE.only_if(self.level == Level::Token && self.veto_threshold.is_none())
+    }
+
     fn validate(&self) -> Result<(), PluginError> {
         checks::bound("clip_min", self.clip_min)?;
         checks::bound("veto_threshold", self.veto_threshold.unwrap_or(0.0))?;

@@ -23,6 +23,10 @@ impl PreBackwardMask for ProbabilityFloor {
         Ok(())
     }
 
+    fn traits(&self) -> MaskTraits {
+        tokens::ALONE
+    }
+
     fn validate(&self) -> Result<(), PluginError> {
         checks::share("min_probability", self.min_probability)
     }

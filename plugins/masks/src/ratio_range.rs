@@ -40,6 +40,10 @@ impl PreBackwardMask for RatioRange {
         self.policies.inputs()
     }
 
+    fn traits(&self) -> MaskTraits {
+        tokens::ALONE
+    }
+
     fn validate(&self) -> Result<(), PluginError> {
         checks::bound("low", self.low.unwrap_or_default())?;
         checks::range(("low", self.low()), ("high", self.high))

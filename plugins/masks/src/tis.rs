@@ -9,9 +9,9 @@
 
 use capo_plugin::prelude::*;
 
-use crate::checks;
 use crate::policies::{self, Policies};
 use crate::sequence::{self, Level};
+use crate::{checks, tokens};
 
 /// A ratio with limits.
 #[derive(Deserialize)]
@@ -75,6 +75,10 @@ impl TokenWeight for Tis {
 
     fn inputs(&self) -> Inputs {
         self.policies.inputs()
+    }
+
+    fn traits(&self) -> MaskTraits {
+        tokens::ALONE.only_if(self.rollout_is == Level::Token && !self.rollout_is_batch_normalize)
     }
 
     fn validate(&self) -> Result<(), PluginError> {

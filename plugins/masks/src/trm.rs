@@ -72,6 +72,10 @@ impl PreBackwardMask for Trm {
         self.policies.inputs()
     }
 
+    fn traits(&self) -> MaskTraits {
+        tokens::ALONE.only_if(self.rollout_rs.over == Over::Token)
+    }
+
     fn validate(&self) -> Result<(), PluginError> {
         checks::positive("rollout_rs_threshold", self.rollout_rs_threshold)?;
         let Some(lower) = self.rollout_rs_threshold_lower else { return Ok(()) };

@@ -4,6 +4,8 @@
 
 use capo_plugin::prelude::*;
 
+use crate::tokens;
+
 /// No keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -15,6 +17,10 @@ impl PreBackwardMask for Truncated {
             keep[batch.dims.row(b)].fill(0);
         }
         Ok(())
+    }
+
+    fn traits(&self) -> MaskTraits {
+        tokens::ALONE
     }
 }
 

@@ -92,7 +92,7 @@ fn control_characters_are_shown() {
     folder.write("rows.jsonl", r#"{"prompt": "1\u001b]0;title\u0007\u202e=", "answer": 1}"#);
     assert_snapshot!(folder.host("train --set data.dataset_name=rows.jsonl --set eval.num_prompts=0").refused(), @r"bad row at line 1 of `FOLDER/rows.jsonl` (mend it, or set `data.on_bad_row` to `skip`): cannot encode `1\u001b]0;title\u0007\u202e=`: the tokenizer has no id for `\u001b`");
     folder.write("model/config.json", r#"{"model_type": "\u009b31mllama"}"#);
-    assert_snapshot!(folder.host("train --set model.model_name_or_path=model").refused(), @r"cannot use `FOLDER/model/config.json`: `model_type` is `\u009b31mllama`, only `qwen2` is supported (use a Qwen2 or Qwen2.5 checkpoint)");
+    assert_snapshot!(folder.host("train --set model.model_name_or_path=model").refused(), @r"cannot use `FOLDER/model/config.json`: `model_type` is `\u009b31mllama`, supported are `llama`, `mistral`, `qwen2` and `qwen3` (use a checkpoint of one of these families)");
     let output = folder.command("train").arg("--\u{1b}[31m").output().unwrap();
     assert!(!output.stderr.contains(&0x1b), "{output:?}");
 }

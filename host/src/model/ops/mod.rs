@@ -40,7 +40,7 @@ pub(crate) use kernel::{layout_error, sum_blocks, sum_squares, update2, update3,
 pub use logps::{chunk_rows, logit_stats, token_logps_vjp};
 pub use rms_norm::rms_norm;
 pub(crate) use rms_norm::rms_norm_backward;
-pub use rope::{Rope, RopeTable};
+pub use rope::{Frequencies, Rope, RopeTable};
 pub(crate) use rows::add_rows;
 pub use softmax::causal_softmax;
 pub(crate) use softmax::causal_softmax_backward;

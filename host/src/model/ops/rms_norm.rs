@@ -8,7 +8,7 @@ use super::{generic, has_kernel};
 
 /// `y_i = w_i x_i / sqrt(mean(x^2) + eps)` over the last axis, for `x` `[.., D]` and `weight` `[D]`.
 ///
-/// Source: `transformers.Qwen2RMSNorm`.
+/// Source: `transformers.LlamaRMSNorm`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if !has_kernel(x) {
         return generic::rms_norm(x, weight, eps);

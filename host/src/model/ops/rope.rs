@@ -7,7 +7,39 @@ use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
 use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
 use super::{generic, has_kernel};
 
-/// Cosines and sines of `position / theta^(2i / width)`, for `i < width / 2`.
+/// Radians per position of each pair of a head's numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Frequencies {
+    /// `[width / 2]`.
+    per_position: Vec<f32>,
+    /// What cosines and sines are multiplied by.
+    amplitude: f32,
+}
+
+impl Frequencies {
+    /// `1 / theta^(2i / width)`, for `i < width / 2`, of heads that are `width` wide (even).
+    ///
+    /// Source: `transformers.LlamaRotaryEmbedding`, in 32-bit floats like there.
+    pub fn new(width: usize, theta: f64) -> Self {
+        let frequency = |i: usize| 1.0 / theta.powf(2.0 * i as f64 / width as f64) as f32;
+        Self { per_position: (0..width / 2).map(frequency).collect(), amplitude: 1.0 }
+    }
+
+    /// What `f` makes of each frequency, by its index.
+    #[must_use]
+    pub(crate) fn map(self, f: impl Fn(usize, f64) -> f64) -> Self {
+        let scaled = self.per_position.iter().enumerate().map(|(i, frequency)| f(i, f64::from(*frequency)) as f32);
+        Self { per_position: scaled.collect(), ..self }
+    }
+
+    /// The same with cosines and sines multiplied by `amplitude`.
+    #[must_use]
+    pub(crate) fn amplified(self, amplitude: f32) -> Self {
+        Self { amplitude, ..self }
+    }
+}
+
+/// Cosines and sines of `position * frequency`.
 #[derive(Debug)]
 pub struct RopeTable {
     cos: Vec<f32>,
@@ -16,15 +48,12 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// The table for positions `0..positions` of heads that are `width` wide (even).
-    ///
-    /// Source: `transformers.Qwen2RotaryEmbedding`, in 32-bit floats like there.
-    pub fn new(positions: usize, width: usize, theta: f64) -> Self {
-        let half = width / 2;
-        let frequency = |i: usize| 1.0 / theta.powf(2.0 * i as f64 / width as f64) as f32;
-        let frequencies: Vec<f32> = (0..half).map(frequency).collect();
-        let angles = || (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f));
-        Self { cos: angles().map(f32::cos).collect(), sin: angles().map(f32::sin).collect(), half }
+    /// The table for positions `0..positions`.
+    pub fn new(positions: usize, frequencies: &Frequencies) -> Self {
+        let Frequencies { per_position, amplitude } = frequencies;
+        let angles = || (0..positions).flat_map(|p| per_position.iter().map(move |f| p as f32 * f));
+        let table = |f: fn(f32) -> f32| angles().map(|angle| amplitude * f(angle)).collect();
+        Self { cos: table(f32::cos), sin: table(f32::sin), half: per_position.len() }
     }
 
     fn positions(&self) -> usize {

@@ -46,7 +46,7 @@ const STARTS: [usize; 2] = [0, 3];
 const SCALE: f64 = 0.4;
 
 fn rope() -> Rope {
-    Rope::new(Arc::new(RopeTable::new(9, 6, 100.0)), Arc::from(STARTS), 2)
+    Rope::new(Arc::new(RopeTable::new(9, &Frequencies::new(6, 100.0))), Arc::from(STARTS), 2)
 }
 
 /// Every operation forward and backward, on inputs of `dtype` that hold bf16 values.

@@ -20,6 +20,10 @@ impl PreBackwardMask for ProbabilityFloor {
         Ok(())
     }
 
+    fn traits(&self) -> MaskTraits {
+        MaskTraits::TOKEN_WISE
+    }
+
     fn validate(&self) -> Result<(), PluginError> {
         if (0.0..=1.0).contains(&self.min_probability) {
             return Ok(());

@@ -51,6 +51,10 @@ impl PreBackwardMask for RatioRange {
         Inputs::OLD_LOGPS
     }
 
+    fn traits(&self) -> MaskTraits {
+        MaskTraits::TOKEN_WISE.only_if(self.off_policy_mask_threshold.is_none())
+    }
+
     fn validate(&self) -> Result<(), PluginError> {
         if self.low <= self.high {
             return Ok(());

@@ -24,6 +24,10 @@ impl PreBackwardMask for SurpriseCap {
         ctx.record("largest_nats", f64::from(largest));
         Ok(())
     }
+
+    fn traits(&self) -> MaskTraits {
+        MaskTraits::TOKEN_WISE
+    }
 }
 
 register!(PreBackwardMask, SurpriseCap, "example.surprise-cap", "drops tokens above a surprise limit", {

@@ -20,6 +20,10 @@ impl TokenWeight for SurpriseWeight {
         Ok(())
     }
 
+    fn traits(&self) -> MaskTraits {
+        MaskTraits::TOKEN_WISE
+    }
+
     fn validate(&self) -> Result<(), PluginError> {
         if self.max_nats > 0.0 { Ok(()) } else { Err("`max_nats` must be above 0".into()) }
     }

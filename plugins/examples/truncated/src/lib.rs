@@ -18,6 +18,10 @@ impl PreBackwardMask for Truncated {
         }
         Ok(())
     }
+
+    fn traits(&self) -> MaskTraits {
+        MaskTraits::TOKEN_WISE
+    }
 }
 
 register!(PreBackwardMask, Truncated, "example.truncated", "drops completions that the length limit cut off");

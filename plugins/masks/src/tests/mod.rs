@@ -3,6 +3,7 @@
 mod golden;
 mod keys;
 mod snapshots;
+mod traits;
 
 use capo_plugin::{Image, Mask, Weight};
 

@@ -1,16 +1,16 @@
-//! The Qwen2 decoder: one forward pass for training, scoring and the prompts of generation; `backward` undoes it.
+//! The decoder of all families: one forward pass for training, scoring and the prompts of generation; `backward` undoes it.
 
 use std::sync::Arc;
 
 use anyhow::Result;
 use candle_core::{DType, Tensor};
 
-use super::config::Config;
+use super::config::{Biases, Config};
 use super::ops::{self, Rope, RopeTable};
 use super::params::{EMBEDDING, FINAL_NORM, Params, head_name};
 
 /// The weights in the dtype of the activations: tensors that share storage with the trained ones where that is theirs.
-pub(super) struct Qwen2 {
+pub(super) struct Decoder {
     pub(super) embedding: Tensor,
     pub(super) layers: Vec<Layer>,
     pub(super) final_norm: Tensor,
@@ -27,12 +27,20 @@ pub(super) struct Layer {
     pub(super) query: Linear,
     pub(super) key: Linear,
     pub(super) value: Linear,
+    /// In families that norm queries and keys.
+    pub(super) head_norms: Option<HeadNorms>,
     pub(super) output: Linear,
     pub(super) post_norm: Tensor,
     pub(super) gate: Linear,
     pub(super) up: Linear,
     pub(super) down: Linear,
     pub(super) sizes: Sizes,
+}
+
+/// Weights of the norms of each query head and of each key head, `[head_dim]`.
+pub(super) struct HeadNorms {
+    pub(super) queries: Tensor,
+    pub(super) keys: Tensor,
 }
 
 /// What the shapes inside a layer follow from.
@@ -51,12 +59,20 @@ pub(super) struct Heads {
     pub(super) values: Tensor,
 }
 
+/// Queries and keys as projected, `[B, S, H or KV * head_dim]`.
+pub(super) struct Unnormed {
+    pub(super) queries: Tensor,
+    pub(super) keys: Tensor,
+}
+
 /// What the backward pass of one layer needs.
 pub(super) struct Saved {
     /// The residual stream at the entry, `[B, S, D]`.
     pub(super) x: Tensor,
     /// After the first norm, `[B, S, D]`.
     pub(super) normed: Tensor,
+    /// Before the norms of heads, where there are any.
+    pub(super) unnormed: Option<Unnormed>,
     pub(super) heads: Heads,
     /// Attention weights, `[B, H, S, S]`.
     pub(super) weights: Tensor,
@@ -82,9 +98,13 @@ impl Saved {
     pub(super) fn map(&self, f: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> candle_core::Result<Self> {
         let Heads { queries, keys, values } = &self.heads;
         let Gated { x, normed, gate, up, inner } = &self.gated;
+        let unnormed = |Unnormed { queries, keys }: &Unnormed| -> candle_core::Result<_> {
+            Ok(Unnormed { queries: f(queries)?, keys: f(keys)? })
+        };
         Ok(Self {
             x: f(&self.x)?,
             normed: f(&self.normed)?,
+            unnormed: self.unnormed.as_ref().map(unnormed).transpose()?,
             heads: Heads { queries: f(queries)?, keys: f(keys)?, values: f(values)? },
             weights: f(&self.weights)?,
             mixed: f(&self.mixed)?,
@@ -122,36 +142,52 @@ impl Linear {
 }
 
 impl Layer {
-    fn new(number: usize, sizes: Sizes, weight: &dyn Fn(&str) -> Result<Tensor>) -> Result<Self> {
+    fn new(number: usize, config: &Config, weight: &dyn Fn(&str) -> Result<Tensor>) -> Result<Self> {
         let named = |part: &str| weight(&format!("model.layers.{number}.{part}"));
-        let plain = |part: &str| Linear::new(named(&format!("{part}.weight"))?, None);
-        let biased = |part: &str| Linear::new(named(&format!("{part}.weight"))?, Some(named(&format!("{part}.bias"))?));
+        let linear = |part: &str, biased: bool| {
+            let bias = biased.then(|| named(&format!("{part}.bias"))).transpose()?;
+            Linear::new(named(&format!("{part}.weight"))?, bias)
+        };
+        let head_norms = || -> Result<HeadNorms> {
+            Ok(HeadNorms { queries: named("self_attn.q_norm.weight")?, keys: named("self_attn.k_norm.weight")? })
+        };
+        let Biases { heads, output, mlp } = config.biases();
         Ok(Self {
             input_norm: named("input_layernorm.weight")?,
-            query: biased("self_attn.q_proj")?,
-            key: biased("self_attn.k_proj")?,
-            value: biased("self_attn.v_proj")?,
-            output: plain("self_attn.o_proj")?,
+            query: linear("self_attn.q_proj", heads)?,
+            key: linear("self_attn.k_proj", heads)?,
+            value: linear("self_attn.v_proj", heads)?,
+            head_norms: config.norms_heads().then(head_norms).transpose()?,
+            output: linear("self_attn.o_proj", output)?,
             post_norm: named("post_attention_layernorm.weight")?,
-            gate: plain("mlp.gate_proj")?,
-            up: plain("mlp.up_proj")?,
-            down: plain("mlp.down_proj")?,
-            sizes,
+            gate: linear("mlp.gate_proj", mlp)?,
+            up: linear("mlp.up_proj", mlp)?,
+            down: linear("mlp.down_proj", mlp)?,
+            sizes: Sizes::of(config),
         })
     }
 
-    /// `x` `[B, S, D]` after the first norm, and its heads.
-    pub(super) fn heads(&self, x: &Tensor, rope: &Rope) -> Result<(Tensor, Heads)> {
+    /// `x` `[B, S, D]` after the first norm, and its heads, with what they were before their norms.
+    pub(super) fn heads(&self, x: &Tensor, rope: &Rope) -> Result<(Tensor, Option<Unnormed>, Heads)> {
         let Sizes { heads, kv_heads, head_dim, eps } = self.sizes;
         let (rows, tokens, _) = x.dims3()?;
         let normed = ops::rms_norm(x, &self.input_norm, eps)?;
         let values = self.value.forward(&normed)?.reshape((rows, tokens, kv_heads, head_dim))?;
+        let (queries, keys) = (self.query.forward(&normed)?, self.key.forward(&normed)?);
+        let (queries, keys, unnormed) = match &self.head_norms {
+            None => (queries, keys, None),
+            Some(norms) => (
+                norm_heads(&queries, &norms.queries, eps)?,
+                norm_heads(&keys, &norms.keys, eps)?,
+                Some(Unnormed { queries, keys }),
+            ),
+        };
         let heads = Heads {
-            queries: rope.apply(&self.query.forward(&normed)?, heads)?,
-            keys: rope.apply(&self.key.forward(&normed)?, kv_heads)?,
+            queries: rope.apply(&queries, heads)?,
+            keys: rope.apply(&keys, kv_heads)?,
             values: values.transpose(1, 2)?.contiguous()?,
         };
-        Ok((normed, heads))
+        Ok((normed, unnormed, heads))
     }
 
     /// Causal attention: the weights `[B, H, S, S]` and the mixed values `[B, S, H * head_dim]`.
@@ -180,28 +216,37 @@ impl Layer {
     }
 }
 
+/// `x` `[B, S, H * head_dim]` with each head normed by `weight` `[head_dim]`.
+fn norm_heads(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+    let heads = x.reshape(((), weight.dim(0)?))?;
+    Ok(ops::rms_norm(&heads, weight, eps)?.reshape(x.shape())?)
+}
+
 impl Sizes {
+    fn of(config: &Config) -> Self {
+        Self {
+            heads: config.num_attention_heads,
+            kv_heads: config.num_key_value_heads,
+            head_dim: config.head_dim(),
+            eps: config.rms_norm_eps,
+        }
+    }
+
     /// What attention scores are multiplied by.
     pub(super) fn scale(&self) -> f64 {
         (self.head_dim as f64).powf(-0.5)
     }
 }
 
-impl Qwen2 {
+impl Decoder {
     /// The model over the weights' storage, without an autograd graph; later updates of the weights are seen where `dtype`
     /// is theirs.
     pub(super) fn new(config: &Config, params: &Params, dtype: DType) -> Result<Self> {
         let weight = |name: &str| Ok(params.get(name)?.as_detached_tensor().to_dtype(dtype)?);
-        let sizes = Sizes {
-            heads: config.num_attention_heads,
-            kv_heads: config.num_key_value_heads,
-            head_dim: config.head_dim(),
-            eps: config.rms_norm_eps,
-        };
         let head = params.get(head_name(config))?.as_detached_tensor().to_dtype(DType::F32)?;
         Ok(Self {
             embedding: weight(EMBEDDING)?,
-            layers: (0..config.num_hidden_layers).map(|i| Layer::new(i, sizes, &weight)).collect::<Result<_>>()?,
+            layers: (0..config.num_hidden_layers).map(|i| Layer::new(i, config, &weight)).collect::<Result<_>>()?,
             final_norm: weight(FINAL_NORM)?,
             head_transposed: head.t()?,
             head,
@@ -240,10 +285,10 @@ impl Qwen2 {
     ) -> Result<Tensor> {
         let mut x = self.embed(ids)?;
         for (number, layer) in self.layers.iter().enumerate() {
-            let (normed, heads) = layer.heads(&x, rope)?;
+            let (normed, unnormed, heads) = layer.heads(&x, rope)?;
             let (weights, mixed) = layer.attend(&heads, &rope.starts)?;
             let (out, gated) = layer.gated(&x, &mixed)?;
-            keep(number, Saved { x, normed, heads, weights, mixed, gated })?;
+            keep(number, Saved { x, normed, unnormed, heads, weights, mixed, gated })?;
             x = out;
         }
         Ok(x)
@@ -262,6 +307,6 @@ impl Qwen2 {
 
 /// The rotation for rows that start at `starts` `[B]` and reach index `tokens - 1`.
 pub(super) fn rope(config: &Config, starts: &[usize], tokens: usize) -> Rope {
-    let table = Arc::new(RopeTable::new(tokens, config.head_dim(), config.rope_theta));
+    let table = Arc::new(RopeTable::new(tokens, &config.rotary.frequencies(config.head_dim())));
     Rope::new(table, starts.into(), 0)
 }

@@ -1,0 +1,213 @@
+//! The families of decoders, and how they differ.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// What `model_type` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// Llama 2 and 3, and what has their form: SmolLM2, TinyLlama. Source: `transformers.LlamaForCausalLM`.
+    Llama,
+    /// Mistral without a sliding window. Source: `transformers.MistralForCausalLM`.
+    Mistral,
+    /// Qwen2 and Qwen2.5. Source: `transformers.Qwen2ForCausalLM`.
+    Qwen2,
+    /// Qwen3. Source: `transformers.Qwen3ForCausalLM`.
+    Qwen3,
+}
+
+/// What those are called that train here, for sentences.
+const SUPPORTED: &str = "`llama`, `mistral`, `qwen2` and `qwen3`";
+
+/// Keys that the configuration itself reads, and those that change nothing about what a model computes in training.
+const KNOWN: &[&str] = &[
+    // Read, here or in `config`.
+    "architectures attention_bias eos_token_id head_dim hidden_act hidden_size initializer_range intermediate_size",
+    "layer_types max_position_embeddings mlp_bias model_type num_attention_heads num_hidden_layers num_key_value_heads",
+    "quantization_config rms_norm_eps rope_parameters rope_scaling rope_theta tie_word_embeddings vocab_size",
+    // Where the file came from, what reads it, and what is read from elsewhere.
+    "_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path is_llama_config name_or_path",
+    "transformers.js_config transformers_version unsloth_fixed unsloth_version dtype torch_dtype",
+    "bos_token_id pad_token_id sep_token_id unk_token_id tokenizer_class id2label label2id problem_type",
+    // How transformers computes the same numbers, and what it returns besides.
+    "chunk_size_feed_forward output_attentions output_hidden_states pretraining_tp return_dict use_cache",
+    // Settings of a sampler, which are the run's own here.
+    "do_sample max_length max_new_tokens min_length num_beams repetition_penalty temperature top_k top_p",
+];
+
+/// Keys that are known where they have one value, as JSON, and what they would switch on.
+const FIXED: &[(&str, &str, &str)] = &[
+    ("add_cross_attention", "false", "cross-attention"),
+    ("attention_dropout", "0", "dropout"),
+    ("is_decoder", "false", "an encoder's decoder"),
+    ("is_encoder_decoder", "false", "an encoder"),
+    ("partial_rotary_factor", "1", "rotation of a part of each head"),
+    ("rope_interleaved", "false", "rotation of neighbouring numbers"),
+    ("tie_encoder_decoder", "false", "an encoder"),
+    ("use_mrope", "false", "rotary embeddings for images"),
+];
+
+impl Family {
+    /// The family that `config.json` names; another one, and none, are errors.
+    pub(super) fn of(json: &Map<String, Value>) -> Result<Self> {
+        let name = json.get("model_type").with_context(|| {
+            format!("`model_type` is missing, supported are {SUPPORTED} (use a Hugging Face `config.json`)")
+        })?;
+        Self::deserialize(name).ok().with_context(|| {
+            let name = name.as_str().map_or_else(|| name.to_string(), str::to_owned);
+            format!("`model_type` is `{name}`, supported are {SUPPORTED} (use a checkpoint of one of these families)")
+        })
+    }
+
+    /// What `model_type` calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Llama => "llama",
+            Self::Mistral => "mistral",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+        }
+    }
+
+    /// What `architectures` calls it.
+    pub(super) fn architecture(self) -> &'static str {
+        match self {
+            Self::Llama => "LlamaForCausalLM",
+            Self::Mistral => "MistralForCausalLM",
+            Self::Qwen2 => "Qwen2ForCausalLM",
+            Self::Qwen3 => "Qwen3ForCausalLM",
+        }
+    }
+
+    /// Whether queries and keys are normed, head by head, before they are rotated.
+    pub(super) fn norms_heads(self) -> bool {
+        self == Self::Qwen3
+    }
+
+    /// The width of a head where `head_dim` is absent; without one it follows from the other sizes.
+    pub(super) fn default_head_dim(self) -> Option<usize> {
+        (self == Self::Qwen3).then_some(128)
+    }
+
+    /// Whether `num_key_value_heads` may be absent: there are as many as query heads.
+    pub(super) fn may_leave_out_key_heads(self) -> bool {
+        self == Self::Llama
+    }
+
+    /// The value of a switch that is not the file's to choose.
+    fn fixed_switch(self, key: &str) -> Option<bool> {
+        match (self, key) {
+            (Self::Qwen2, "attention_bias") => Some(true),
+            (Self::Mistral, "attention_bias") => Some(false),
+            (Self::Mistral | Self::Qwen2 | Self::Qwen3, "mlp_bias") => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Keys that it knows besides those of all.
+    fn own_keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Llama => &[],
+            Self::Mistral => &["sliding_window"],
+            Self::Qwen2 | Self::Qwen3 => &["max_window_layers", "sliding_window", "use_sliding_window"],
+        }
+    }
+
+    /// Refuses what `config.json` says that this decoder does not compute, a key that is not known included.
+    pub(super) fn check(self, json: &Map<String, Value>) -> Result<()> {
+        self.check_architectures(json)?;
+        self.check_window(json)?;
+        ensure!(
+            json.get("quantization_config").is_none_or(Value::is_null),
+            "`quantization_config` is set, but quantized weights are not supported (use the unquantized checkpoint)"
+        );
+        // What is null is not set.
+        json.iter().filter(|(_, value)| !value.is_null()).try_for_each(|(key, value)| self.check_key(key, value))
+    }
+
+    fn check_key(self, key: &str, value: &Value) -> Result<()> {
+        if let Some((_, only, feature)) = FIXED.iter().find(|(fixed, ..)| *fixed == key) {
+            let same = value.to_string() == *only || value.as_f64().is_some_and(|value| Ok(value) == only.parse());
+            ensure!(
+                same,
+                "`{key}` is `{}`, but {feature} is not supported (only `{only}` is; use another checkpoint)",
+                shown(value)
+            );
+            return Ok(());
+        }
+        if let Some(fixed) = self.fixed_switch(key) {
+            ensure!(
+                *value == Value::Bool(fixed),
+                "`{key}` is `{}`, but in a `{}` model it is always `{fixed}` (remove it, or use the family that the weights are of)",
+                shown(value),
+                self.name()
+            );
+            return Ok(());
+        }
+        let known = KNOWN.iter().flat_map(|keys| keys.split(' ')).chain(self.own_keys().iter().copied());
+        ensure!(
+            known.into_iter().any(|known| known == key),
+            "`{}` is `{}`, which is no setting that is known of a `{}` model (remove it if it changes nothing of what the model computes; docs/models.md lists what is known)",
+            shown_text(key),
+            shown(value),
+            self.name()
+        );
+        Ok(())
+    }
+
+    fn check_architectures(self, json: &Map<String, Value>) -> Result<()> {
+        match json.get("architectures") {
+            None | Some(Value::Null) => Ok(()),
+            Some(Value::Array(names)) if names.iter().any(|name| name == self.architecture()) => Ok(()),
+            Some(other) => bail!(
+                "`architectures` is `{}`, only `{}` is supported of a `{}` model (use a checkpoint of a language model)",
+                shown(other),
+                self.architecture(),
+                self.name()
+            ),
+        }
+    }
+
+    /// Refuses attention that does not see all tokens before it.
+    fn check_window(self, json: &Map<String, Value>) -> Result<()> {
+        if json.get("use_sliding_window") == Some(&Value::Bool(true)) {
+            bail!("sliding-window attention is not supported (set `use_sliding_window` to `false` in `config.json`)");
+        }
+        let layers = json.get("layer_types").and_then(Value::as_array);
+        if let Some(other) = layers.and_then(|layers| layers.iter().find(|kind| *kind != "full_attention")) {
+            bail!(
+                "`layer_types` has `{}`, but only `full_attention` is supported: sliding-window attention is not supported, nor is any other (use a checkpoint without it)",
+                shown(other)
+            );
+        }
+        let window = match (self, json.get("sliding_window")) {
+            // What transformers takes a Mistral without the key to have.
+            (Self::Mistral, None) => 4096,
+            (Self::Mistral, Some(window)) => window.as_u64().unwrap_or(u64::MAX),
+            _ => return Ok(()),
+        };
+        let positions = json.get("max_position_embeddings").and_then(Value::as_u64).unwrap_or(0);
+        ensure!(
+            window >= positions,
+            "`sliding_window` is {window}, less than `max_position_embeddings` {positions}: sliding-window attention is not supported (use a checkpoint where it is `null`, or lower `max_position_embeddings` to {window})"
+        );
+        Ok(())
+    }
+}
+
+/// Longest quotation of a value in a sentence, characters.
+const SHOWN: usize = 80;
+
+/// A value as JSON for a sentence, text without its quotes.
+pub(super) fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| shown_text(&value.to_string()), shown_text)
+}
+
+fn shown_text(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

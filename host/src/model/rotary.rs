@@ -1,0 +1,246 @@
+//! How fast heads turn from position to position: `rope_theta` with `rope_scaling`, or `rope_parameters`.
+//!
+//! Source: `transformers.modeling_rope_utils`.
+
+use std::f64::consts::TAU;
+
+use anyhow::{Result, bail, ensure};
+use serde_json::{Map, Value};
+
+use super::family::shown;
+use super::ops::Frequencies;
+
+/// What `rope_theta` is where no key says it.
+const DEFAULT_THETA: f64 = 10_000.0;
+
+/// The rotary embedding of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rotary {
+    /// Base of the frequencies.
+    pub theta: f64,
+    /// How they are stretched to more positions than the model was first trained on.
+    pub scaling: Scaling,
+}
+
+/// The kinds of scaling, under the names of `rope_type`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Scaling {
+    /// `default`: none.
+    Default,
+    /// `linear`: every frequency is divided by the factor.
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// `llama3`: low frequencies are divided, high ones are kept, between them it is interpolated.
+    Llama3 {
+        /// The divisor of low frequencies.
+        factor: f64,
+        /// Turns over the original positions up to which a frequency is low.
+        low_freq_factor: f64,
+        /// Turns from which it is high.
+        high_freq_factor: f64,
+        /// Positions of the first training.
+        original: f64,
+    },
+    /// `yarn`: the same by the index of the frequency, and cosines and sines are multiplied.
+    Yarn {
+        /// The divisor of low frequencies.
+        factor: f64,
+        /// Positions of the first training.
+        original: f64,
+        /// What cosines and sines are multiplied by.
+        attention_factor: f64,
+        /// Turns over the original positions from which a frequency is kept.
+        beta_fast: f64,
+        /// Turns up to which it is divided.
+        beta_slow: f64,
+        /// Whether the bounds between them are rounded to whole indices.
+        truncate: bool,
+    },
+}
+
+impl Rotary {
+    /// What `config.json` says, of transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`).
+    ///
+    /// A setting that is not known of its kind, a missing or senseless one, and two places that differ are errors.
+    pub(super) fn of(json: &Map<String, Value>, positions: usize) -> Result<Self> {
+        let theta = at_least_1("rope_theta", json.get("rope_theta"))?.unwrap_or(DEFAULT_THETA);
+        let read = |place: &'static str| -> Result<Option<Self>> {
+            match json.get(place) {
+                None | Some(Value::Null) => Ok(None),
+                Some(Value::Object(settings)) => {
+                    Settings { place, left: settings.clone() }.read(theta, positions).map(Some)
+                }
+                Some(other) => bail!("`{place}` is `{}`, expected an object (correct `config.json`)", shown(other)),
+            }
+        };
+        match (read("rope_scaling")?, read("rope_parameters")?) {
+            (None, None) => Ok(Self { theta, scaling: Scaling::Default }),
+            (Some(rotary), None) | (None, Some(rotary)) => Ok(rotary),
+            (Some(old), Some(new)) => {
+                ensure!(
+                    old == new,
+                    "`rope_scaling` and `rope_parameters` differ (remove one of them from `config.json`)"
+                );
+                Ok(new)
+            }
+        }
+    }
+
+    /// The frequencies of heads that are `width` wide, in 32-bit floats as transformers has them.
+    pub(super) fn frequencies(&self, width: usize) -> Frequencies {
+        let plain = Frequencies::new(width, self.theta);
+        match self.scaling {
+            Scaling::Default => plain,
+            Scaling::Linear { factor } => plain.map(|_, frequency| frequency / factor),
+            Scaling::Llama3 { factor, low_freq_factor, high_freq_factor, original } => plain.map(|_, frequency| {
+                let turns = original * frequency / TAU;
+                let kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+                mix(frequency, factor, kept)
+            }),
+            Scaling::Yarn { factor, original, attention_factor, beta_fast, beta_slow, truncate } => {
+                let last = width as f64 - 1.0;
+                // The index of the frequency that turns so often over the original positions.
+                let index = |turns: f64| width as f64 * (original / (turns * TAU)).ln() / (2.0 * self.theta.ln());
+                let (low, high) = (index(beta_fast), index(beta_slow));
+                let (low, high) = if truncate { (low.floor(), high.ceil()) } else { (low, high) };
+                let (low, high) = (low.max(0.0), high.min(last));
+                let high = if low == high { high + 0.001 } else { high };
+                let scaled = plain.map(|i, frequency| {
+                    mix(frequency, factor, 1.0 - ((i as f64 - low) / (high - low)).clamp(0.0, 1.0))
+                });
+                scaled.amplified(attention_factor as f32)
+            }
+        }
+    }
+}
+
+/// A frequency of which the share `kept` stays as it is and the rest is divided by `factor`.
+fn mix(frequency: f64, factor: f64, kept: f64) -> f64 {
+    frequency / factor * (1.0 - kept) + frequency * kept
+}
+
+/// An object of settings; what has been read is taken out.
+struct Settings {
+    place: &'static str,
+    left: Map<String, Value>,
+}
+
+impl Settings {
+    fn read(mut self, theta: f64, positions: usize) -> Result<Rotary> {
+        let theta = at_least_1("rope_theta", self.left.remove("rope_theta").as_ref())?.unwrap_or(theta);
+        let partial = self.number("partial_rotary_factor")?.unwrap_or(1.0);
+        ensure!(
+            partial == 1.0,
+            "`partial_rotary_factor` of `{}` is {partial}, only 1 is supported (use a checkpoint whose heads turn as a whole)",
+            self.place
+        );
+        let kind = self.kind()?;
+        let scaling = match kind.as_str() {
+            "default" => Scaling::Default,
+            "linear" => Scaling::Linear { factor: self.factor(&kind)? },
+            "llama3" => self.llama3(positions)?,
+            "yarn" => self.yarn(theta, positions)?,
+            other => bail!(
+                "`rope_type` of `{}` is `{other}`, supported are `default`, `linear`, `llama3` and `yarn` (use a checkpoint with one of these)",
+                self.place
+            ),
+        };
+        match self.left.iter().find(|(_, value)| !value.is_null()) {
+            None => Ok(Rotary { theta, scaling }),
+            Some((key, value)) => bail!(
+                "`{key}` of `{}` is `{}`, which is no setting that is known of `{kind}` (remove it if it changes nothing)",
+                self.place,
+                shown(value)
+            ),
+        }
+    }
+
+    /// `rope_type`, which was `type` once.
+    fn kind(&mut self) -> Result<String> {
+        let [new, old] = ["rope_type", "type"].map(|key| self.left.remove(key).filter(|kind| !kind.is_null()));
+        if let (Some(new), Some(old)) = (&new, &old) {
+            ensure!(new == old, "`rope_type` and `type` of `{}` differ (remove `type` from `config.json`)", self.place);
+        }
+        Ok(new.or(old).map_or_else(|| "default".to_owned(), |kind| shown(&kind)))
+    }
+
+    fn llama3(&mut self, positions: usize) -> Result<Scaling> {
+        let factor = self.factor("llama3")?;
+        let low_freq_factor = self.needed("llama3", "low_freq_factor")?;
+        let high_freq_factor = self.needed("llama3", "high_freq_factor")?;
+        ensure!(
+            high_freq_factor > low_freq_factor,
+            "`high_freq_factor` of `{}` is {high_freq_factor}, expected more than `low_freq_factor` {low_freq_factor} (correct `config.json`)",
+            self.place
+        );
+        Ok(Scaling::Llama3 { factor, low_freq_factor, high_freq_factor, original: self.original(positions)? })
+    }
+
+    fn yarn(&mut self, theta: f64, positions: usize) -> Result<Scaling> {
+        ensure!(theta > 1.0, "`rope_theta` is 1, expected more for `yarn` (correct `config.json`)");
+        let factor = self.factor("yarn")?;
+        let [mscale, mscale_all_dim] = [self.number("mscale")?, self.number("mscale_all_dim")?];
+        let scale = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
+        let attention_factor = match (self.number("attention_factor")?, mscale, mscale_all_dim) {
+            (Some(factor), ..) => factor,
+            (None, Some(mscale), Some(all)) => scale(mscale) / scale(all),
+            _ => scale(1.0),
+        };
+        let beta_fast = self.number("beta_fast")?.unwrap_or(32.0);
+        let beta_slow = self.number("beta_slow")?.unwrap_or(1.0);
+        ensure!(
+            beta_fast >= beta_slow,
+            "`beta_fast` of `{}` is {beta_fast}, expected at least `beta_slow` {beta_slow} (correct `config.json`)",
+            self.place
+        );
+        let truncate = match self.left.remove("truncate") {
+            None | Some(Value::Null) => true,
+            Some(Value::Bool(truncate)) => truncate,
+            Some(other) => bail!("`truncate` of `{}` is `{}`, expected true or false", self.place, shown(&other)),
+        };
+        let original = self.original(positions)?;
+        Ok(Scaling::Yarn { factor, original, attention_factor, beta_fast, beta_slow, truncate })
+    }
+
+    fn original(&mut self, positions: usize) -> Result<f64> {
+        Ok(self.number("original_max_position_embeddings")?.unwrap_or(positions as f64))
+    }
+
+    fn factor(&mut self, kind: &str) -> Result<f64> {
+        at_least_1("factor", self.left.get("factor"))?;
+        self.needed(kind, "factor")
+    }
+
+    fn needed(&mut self, kind: &str, key: &str) -> Result<f64> {
+        match self.number(key)? {
+            Some(number) => Ok(number),
+            None => bail!("`{}` of type `{kind}` has no `{key}` (correct `config.json`)", self.place),
+        }
+    }
+
+    fn number(&mut self, key: &str) -> Result<Option<f64>> {
+        number(key, self.left.remove(key).as_ref())
+    }
+}
+
+/// A number above 0; none where it is absent or null.
+fn number(key: &str, value: Option<&Value>) -> Result<Option<f64>> {
+    let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
+    match value.as_f64().filter(|number| *number > 0.0 && *number <= f64::from(f32::MAX)) {
+        Some(number) => Ok(Some(number)),
+        None => bail!("`{key}` is `{}`, expected a number above 0 (correct `config.json`)", shown(value)),
+    }
+}
+
+/// The same of a number that may not be less than 1, so that no frequency leaves the finite numbers.
+fn at_least_1(key: &str, value: Option<&Value>) -> Result<Option<f64>> {
+    let number = number(key, value)?;
+    ensure!(
+        number.is_none_or(|number| number >= 1.0),
+        "`{key}` is {}, expected at least 1 (correct `config.json`)",
+        number.unwrap_or_default()
+    );
+    Ok(number)
+}

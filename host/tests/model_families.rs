@@ -1,0 +1,310 @@
+//! Every family and every switch of a decoder against Hugging Face transformers (numbers made by `data/families-golden/make.py`).
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use candle_core::{Device, Tensor};
+use host::model::{
+    Completion, Config, Generation, ModelFiles, Policy, Sampling, Scaling, Sequences, Wants, head_name, shapes,
+};
+use host::rng::stream;
+use serde_json::{Map, Value, json};
+
+const NAMES: [&str; 7] = ["llama2", "llama3", "llama-biased", "mistral", "qwen2-yarn", "qwen3", "qwen3-biased"];
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/families-golden").join(name)
+}
+
+fn load(directory: &Path) -> Policy {
+    Policy::load(&ModelFiles::Directory(directory.to_owned()), &Device::Cpu).unwrap()
+}
+
+fn golden(name: &str) -> HashMap<String, Tensor> {
+    candle_core::safetensors::load(data(name).join("golden.safetensors"), &Device::Cpu).unwrap()
+}
+
+/// The two rows of `make.py`, of which the first `prompt_len` tokens are the prompt.
+fn rows(prompt_len: usize) -> Sequences {
+    let ids = [[0, 0, 0, 7, 21, 16, 3, 12, 20, 5, 11], [0, 11, 2, 23, 17, 19, 19, 8, 1, 15, 6]].concat();
+    Sequences { ids, starts: vec![3, 1], prompt_len, completion_len: 11 - prompt_len }
+}
+
+fn values(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// The largest difference of two arrays, as a share of the largest number.
+fn distance(actual: &Tensor, expected: &Tensor) -> f32 {
+    let (actual, expected) = (values(actual), values(expected));
+    assert_eq!(actual.len(), expected.len());
+    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    actual.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / largest
+}
+
+/// Logits of all tokens from the fourth on, `[2, 7, V]`: of those whose last token before is no padding.
+fn logits(policy: &Policy) -> Tensor {
+    let features = policy.forward_detached(&rows(4), 1.0).unwrap().hidden().unwrap();
+    let head = policy.params().get(head_name(policy.config())).unwrap().as_detached_tensor();
+    features.matmul(&head.t().unwrap()).unwrap().reshape((2, 7, ())).unwrap()
+}
+
+#[test]
+fn logits_are_those_of_transformers() {
+    for name in NAMES {
+        let expected = golden(name)["logits"].narrow(1, 3, 7).unwrap();
+        let distance = distance(&logits(&load(&data(name))), &expected);
+        println!("{name}: {distance:.1e}");
+        assert!(distance < 1e-5, "{name}: {distance:e}");
+    }
+}
+
+#[test]
+fn logps_and_gradients_are_those_of_transformers() {
+    let seed: Vec<f32> = (0..10).map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32).collect();
+    for name in NAMES {
+        let (policy, golden) = (load(&data(name)), golden(name));
+        let forward = policy.forward(&rows(6), 0.9).unwrap();
+        let logps = Tensor::new(forward.scores(&Wants::default()).unwrap().logps, &Device::Cpu).unwrap();
+        assert!(distance(&logps, &golden["logps"]) < 1e-5, "{name}");
+        let gradients = forward.backward(&seed).unwrap();
+        assert!(gradients.iter().map(|(weight, _)| weight).eq(shapes(policy.config()).keys()));
+        assert_eq!(gradients.iter().count() + 2, golden.len());
+        let mut worst = 0.0f32;
+        for (weight, gradient) in gradients.iter() {
+            assert_eq!(gradient.dims(), golden[weight].dims());
+            let distance = distance(gradient, &golden[weight]);
+            worst = worst.max(distance);
+            assert!(distance < 1e-4, "{name}: {weight}: {distance:e}");
+        }
+        println!("{name}: {worst:.1e}");
+    }
+}
+
+#[test]
+fn gradients_of_some_rows_are_theirs_alone() {
+    for name in NAMES {
+        let forward = load(&data(name)).forward(&rows(6), 0.9).unwrap();
+        let seed = [[0.0; 5], [0.3, -0.2, 0.0, 1.0, 0.5]].concat();
+        let some = forward.backward_of_seeded(&seed).unwrap().unwrap();
+        for (weight, gradient) in forward.backward(&seed).unwrap().iter() {
+            let distance = distance(some.get(weight).unwrap(), gradient);
+            assert!(distance < 1e-5, "{name}: {weight}: {distance:e}");
+        }
+    }
+}
+
+#[test]
+fn what_was_drawn_with_a_cache_is_scored_the_same() {
+    for name in NAMES {
+        let policy = load(&data(name));
+        let generation = Generation {
+            sampling: Sampling { temperature: 1.0, top_k: 0, top_p: 1.0 },
+            max_completion_length: 12,
+            eos_ids: policy.config().eos_token_ids(),
+            logps: true,
+            sampler_logps: false,
+            top_k: 0,
+        };
+        let prompts = vec![vec![3, 20, 9, 4], vec![7]];
+        let mut rngs: Vec<_> = (0..2).map(|row| stream(3, "test", &[row])).collect();
+        let completions = policy.generate(&prompts, &generation, &mut rngs).unwrap();
+        for (prompt, Completion { ids, logps, .. }) in prompts.into_iter().zip(completions) {
+            let (prompt_len, completion_len) = (prompt.len(), ids.len());
+            let row = Sequences { ids: [prompt, ids].concat(), starts: vec![0], prompt_len, completion_len };
+            let scores = policy.forward_detached(&row, 1.0).unwrap().scores(&Wants::default()).unwrap();
+            for (drawn, scored) in logps.iter().zip(&scores.logps) {
+                assert!((drawn - scored).abs() < 1e-4, "{name}: {drawn} {scored}");
+            }
+        }
+    }
+}
+
+fn bits(policy: &Policy) -> Vec<(String, Vec<u32>)> {
+    let bits = |tensor: &Tensor| values(tensor).iter().map(|value| value.to_bits()).collect();
+    policy.params().iter().map(|(name, var)| (name.to_owned(), bits(var.as_tensor()))).collect()
+}
+
+fn config(directory: &Path) -> Map<String, Value> {
+    serde_json::from_slice(&fs::read(directory.join("config.json")).unwrap()).unwrap()
+}
+
+/// What is written here, transformers reads: `make.py --check`.
+#[test]
+fn saved_models_have_the_same_bits_and_all_keys() {
+    for name in NAMES {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("families").join(name);
+        let policy = load(&data(name));
+        policy.save(&directory).unwrap();
+        let again = load(&directory);
+        assert_eq!(bits(&policy), bits(&again), "{name}");
+        assert_eq!(policy.config().rotary, again.config().rotary, "{name}");
+        let (before, mut after) = (config(&data(name)), config(&directory));
+        assert_eq!(after.remove("torch_dtype"), Some(json!("float32")));
+        for (key, value) in before.iter().filter(|(key, _)| *key != "torch_dtype") {
+            assert_eq!(after.get(key), Some(value), "{name}: {key}");
+        }
+        assert_eq!(logits(&policy).to_vec3::<f32>().unwrap(), logits(&again).to_vec3::<f32>().unwrap());
+    }
+}
+
+#[test]
+fn switches_are_read() {
+    let config = |name: &str| load(&data(name)).config().clone();
+    assert_eq!(config("llama3").eos_token_ids(), [1, 2]);
+    assert_eq!((config("llama2").num_key_value_heads, config("mistral").head_dim()), (2, 6));
+    assert!(matches!(config("llama3").rotary.scaling, Scaling::Llama3 { original: 16.0, .. }));
+    let Scaling::Yarn { attention_factor, truncate, .. } = config("qwen3-biased").rotary.scaling else {
+        panic!("yarn")
+    };
+    assert!(!truncate && attention_factor > 1.0 && attention_factor < 1.1);
+    let without = changed("qwen3", &[("head_dim", Value::Null)]).unwrap();
+    assert_eq!(without.head_dim(), 128, "what transformers takes");
+}
+
+/// The configuration of a checkpoint with other values; null removes a key.
+fn changed(name: &str, changes: &[(&str, Value)]) -> anyhow::Result<Config> {
+    let mut json = config(&data(name));
+    for (key, value) in changes {
+        match value {
+            Value::Null => drop(json.remove(*key)),
+            value => drop(json.insert((*key).to_owned(), value.clone())),
+        }
+    }
+    Config::from_json(&serde_json::to_vec(&json).unwrap())
+}
+
+#[test]
+fn settings_that_are_not_understood_are_told() {
+    let cases = [
+        (
+            "llama2",
+            "model_type",
+            json!("LLAMA"),
+            "`model_type` is `LLAMA`, supported are `llama`, `mistral`, `qwen2` and `qwen3` (use a checkpoint of one of these families)",
+        ),
+        (
+            "llama2",
+            "logits_scaling",
+            json!(8.0),
+            "`logits_scaling` is `8.0`, which is no setting that is known of a `llama` model (remove it if it changes nothing of what the model computes; docs/models.md lists what is known)",
+        ),
+        ("llama2", "sliding_window", json!(8), "`sliding_window` is `8`, which is no setting"),
+        (
+            "qwen3",
+            "mlp_bias",
+            json!(true),
+            "`mlp_bias` is `true`, but in a `qwen3` model it is always `false` (remove it, or use the family that the weights are of)",
+        ),
+        (
+            "qwen2-yarn",
+            "attention_bias",
+            json!(false),
+            "`attention_bias` is `false`, but in a `qwen2` model it is always `true`",
+        ),
+        (
+            "mistral",
+            "attention_dropout",
+            json!(0.1),
+            "`attention_dropout` is `0.1`, but dropout is not supported (only `0` is; use another checkpoint)",
+        ),
+        ("mistral", "partial_rotary_factor", json!(0.5), "`partial_rotary_factor` is `0.5`"),
+        (
+            "mistral",
+            "sliding_window",
+            json!(63),
+            "`sliding_window` is 63, less than `max_position_embeddings` 64: sliding-window attention is not supported",
+        ),
+        (
+            "qwen3",
+            "architectures",
+            json!(["Qwen3ForSequenceClassification"]),
+            "`architectures` is `[\"Qwen3ForSequenceClassification\"]`, only `Qwen3ForCausalLM` is supported",
+        ),
+        (
+            "qwen3",
+            "layer_types",
+            json!(["full_attention", "chunked_attention"]),
+            "`layer_types` has `chunked_attention`",
+        ),
+        ("qwen3", "rope_theta", json!(0.5), "`rope_theta` is 0.5, expected at least 1"),
+        ("qwen3", "rope_theta", json!("x"), "`rope_theta` is `x`, expected a number above 0"),
+        ("qwen3", "rope_scaling", json!("linear"), "`rope_scaling` is `linear`, expected an object"),
+        (
+            "qwen3",
+            "rope_scaling",
+            json!({"type": "dynamic", "factor": 2.0}),
+            "`rope_type` of `rope_scaling` is `dynamic`, supported are `default`, `linear`, `llama3` and `yarn` (use a checkpoint with one of these)",
+        ),
+        ("qwen3", "rope_scaling", json!({"type": "linear"}), "`rope_scaling` of type `linear` has no `factor`"),
+        ("qwen3", "rope_scaling", json!({"type": "linear", "factor": 0.5}), "`factor` is 0.5, expected at least 1"),
+        (
+            "qwen3",
+            "rope_scaling",
+            json!({"type": "linear", "rope_type": "yarn"}),
+            "`rope_type` and `type` of `rope_scaling` differ",
+        ),
+        (
+            "qwen3",
+            "rope_scaling",
+            json!({"type": "linear", "factor": 2.0, "long_factor": [1.0]}),
+            "`long_factor` of `rope_scaling` is `[1.0]`, which is no setting that is known of `linear`",
+        ),
+        (
+            "qwen3",
+            "rope_scaling",
+            json!({"type": "yarn", "factor": 2.0, "beta_fast": 0.5}),
+            "`beta_fast` of `rope_scaling` is 0.5, expected at least `beta_slow` 1",
+        ),
+        (
+            "qwen3",
+            "rope_scaling",
+            json!({"type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5}),
+            "`partial_rotary_factor` of `rope_scaling` is 0.5",
+        ),
+        (
+            "llama3",
+            "rope_scaling",
+            json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}),
+            "`high_freq_factor` of `rope_scaling` is 4, expected more than `low_freq_factor` 4",
+        ),
+        (
+            "llama-biased",
+            "rope_scaling",
+            json!({"type": "linear", "factor": 2.0}),
+            "`rope_scaling` and `rope_parameters` differ",
+        ),
+        (
+            "llama-biased",
+            "rope_parameters",
+            json!({"full_attention": {"rope_type": "default"}}),
+            "`full_attention` of `rope_parameters` is",
+        ),
+    ];
+    for (name, key, value, expected) in cases {
+        let error = format!("{:#}", changed(name, &[(key, value)]).expect_err(key));
+        println!("{error}");
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let window = [("sliding_window", Value::Null), ("max_position_embeddings", json!(8192))];
+    let error = changed("mistral", &window).unwrap_err().to_string();
+    assert!(error.starts_with("`sliding_window` is 4096, less than `max_position_embeddings` 8192"), "{error}");
+}
+
+#[test]
+fn settings_that_change_nothing_are_kept() {
+    for (key, value) in [
+        ("pretraining_tp", json!(2)),
+        ("rope_interleaved", json!(false)),
+        ("attention_dropout", json!(0)),
+        ("torch_dtype", json!("bfloat16")),
+        ("id2label", json!({"0": "a"})),
+        ("sliding_window", json!(null)),
+    ] {
+        changed("llama3", &[(key, value)]).unwrap();
+    }
+    changed("mistral", &[("sliding_window", json!(64))]).unwrap();
+    changed("qwen2-yarn", &[("attention_bias", json!(true)), ("use_mrope", json!(false))]).unwrap();
+    changed("llama-biased", &[("rope_theta", json!(7.0))]).unwrap();
+}

@@ -1,0 +1,175 @@
+"""What masks see of an optimizer step of TRL's trainer."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+from trl import GRPOTrainer
+
+from . import Batch
+from ._step import top_rows, whole
+from .torch import AdamW
+
+# Vision inputs and the like, which the forward pass takes beside the tokens: whatever this TRL knows.
+FORWARD = frozenset(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)
+OPTIMIZERS = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
+# Mean difference of log-probabilities, nats, beyond which the features times the head are not what the model computes; bf16 stays far below.
+SAME_LAYER = 0.1
+
+
+class Seen:
+    """Makes a component's `Batch` of the trainer's inputs; ``needed`` are the optional inputs that some component reads."""
+
+    def __init__(self, trainer: GRPOTrainer, needed: frozenset[str], top_k: int, denominator: str, reduction: str) -> None:
+        self.trainer, self.needed, self.top_k = trainer, needed, top_k
+        self.denominator, self.reduction = denominator, reduction
+        self._hidden, self._checked = None, False
+        if "LAST_LAYER" in needed:
+            head = self._head()
+            if not isinstance(head, torch.nn.Linear) or head.bias is not None:
+                raise ValueError(
+                    f"a mask reads the last layer, and the model's is {type(head).__name__}{' with a bias' if getattr(head, 'bias', None) is not None else ''} "
+                    "(it must be a plain Linear without bias or adapter)"
+                )
+            self._policy().base_model.register_forward_hook(self._keep_hidden)
+
+    def _policy(self):
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+    def _head(self):
+        return self._policy().get_output_embeddings()
+
+    def _keep_hidden(self, module, args, output):
+        # TRL's head is fused with its loss, so the features are taken from the backbone.
+        self._hidden = output.last_hidden_state.detach()
+
+    @torch.no_grad()
+    def scored(self, inputs):
+        """One micro-batch's arrays under the current policy, by a forward pass of their own."""
+        trainer, ids = self.trainer, inputs["completion_ids"]
+        tokens = torch.cat([inputs["prompt_ids"], ids], 1)
+        attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
+        others = {name: value for name, value in inputs.items() if name in FORWARD}
+        logps, entropies, *_ = trainer._get_per_token_logps_and_entropies(
+            trainer.model, tokens, attention, ids.shape[1], compute_entropy="ENTROPY" in self.needed, **others
+        )
+        return self.arrays(inputs, logps, entropies)
+
+    @torch.no_grad()
+    def arrays(self, inputs, logps, entropies):
+        """One micro-batch's arrays, of whose forward pass ``logps`` and ``entropies`` ``[B, T]`` are."""
+        ids = inputs["completion_ids"]
+        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        # TRL's own values on padding need not be finite.
+        of_tokens = lambda array: torch.where(mask.bool(), array.detach().float(), 0.0)
+        logps = of_tokens(logps)
+        advantages = inputs["advantages"]
+        advantages = advantages[:, None].expand_as(mask) if advantages.dim() == 1 else advantages
+        old = inputs.get("old_per_token_logps")
+        old = logps if old is None else of_tokens(old)
+        ended = ((ids == self._eos()) & inputs["completion_mask"].bool()).any(1)
+        arrays = {
+            "rows": inputs["capo_rows"],
+            "completion_ids": ids.int(),
+            "completion_mask": mask.to(torch.uint8),
+            "advantages": of_tokens(advantages),
+            "truncated": (~ended).to(torch.uint8),
+            "logps": logps,
+        }
+        if "OLD_LOGPS" in self.needed:
+            arrays["old_logps"] = old
+        if "ENTROPY" in self.needed:
+            arrays["entropy"] = of_tokens(entropies)
+        if "REF_LOGPS" in self.needed:
+            if "ref_per_token_logps" not in inputs:
+                raise ValueError("a mask compares with the reference model, of which there is none (set beta above 0)")
+            arrays["ref_logps"] = of_tokens(inputs["ref_per_token_logps"])
+        if "ROLLOUT_CONTEXT" in self.needed:
+            sampler = inputs.get("sampling_per_token_logps")
+            # Without an engine of its own the sampler is the policy as it was.
+            arrays["sampler_logps"] = old if sampler is None else of_tokens(torch.where(sampler.isnan(), old, sampler))
+        if "LAST_LAYER" in self.needed:
+            arrays |= self._last_layer(ids, mask.bool(), logps)
+        return arrays
+
+    def _eos(self):
+        processing = self.trainer.processing_class
+        return getattr(processing, "tokenizer", processing).eos_token_id
+
+    def _last_layer(self, ids, mask, logps):
+        (rows, tokens), hidden, temperature = ids.shape, self._hidden, self.trainer.temperature
+        self._hidden = None
+        hidden = hidden[:, -tokens - 1 : -1].reshape(rows * tokens, -1)
+        weight = whole(self._head().weight).detach()
+        logits, top, action, logsumexp = top_rows(hidden, weight.to(hidden.dtype), ids.reshape(-1), self.top_k, temperature)
+        if not self._checked and mask.any():
+            self._checked = True
+            apart = float((action / temperature - logsumexp - logps.reshape(-1)).abs()[mask.reshape(-1)].mean())
+            if not apart <= SAME_LAYER:
+                raise ValueError(
+                    f"the model's log-probabilities differ by {apart:.3g} nats from those of its last features and its head (at most {SAME_LAYER}): it does "
+                    "something between them, such as a soft cap, that masks of the last layer do not know"
+                )
+        return {
+            "hidden": hidden.view(rows, tokens, -1),
+            "topk_logits": logits.view(rows, tokens, -1),
+            "topk_ids": top.view(rows, tokens, -1),
+            "action_logits": action.view(rows, tokens),
+            "logsumexp": logsumexp.view(rows, tokens),
+        }
+
+    def batch(self, arrays, group_size=1) -> Batch:
+        """The component's batch of a step's arrays."""
+        trainer = self.trainer
+        arrays = {name: array for name, array in arrays.items() if name != "rows"}
+        scalars = {
+            "group_size": group_size,
+            "step": trainer.state.global_step,
+            "max_steps": trainer.state.max_steps,
+            "seed": trainer.args.seed,
+            "iteration": trainer._step // trainer.args.steps_per_generation % trainer.num_iterations,
+            "sampling_temperature": trainer.temperature,
+            "loss_temperature": trainer.temperature,
+            "reduction": self.reduction,
+            "denominator": self.denominator,
+            "max_completion_length": trainer.max_completion_length,
+        }
+        if optimizer := self._optimizer_info():
+            scalars["optimizer"] = optimizer
+        if "LAST_LAYER" in self.needed:
+            scalars["vocab_size"] = self._head().weight.shape[0]
+        if "OPTIMIZER_STATE" in self.needed:
+            arrays |= self._optimizer_state()
+        return Batch(**arrays, **scalars)
+
+    def group_size(self, rows):
+        """Completions per prompt where the step holds whole groups, else 1: with several steps to a rollout TRL's shuffle splits them."""
+        size = self.trainer.num_generations
+        groups = rows.view(-1, size) // size if rows.numel() % size == 0 else None
+        return size if groups is not None and bool((groups == groups[:, :1]).all()) else 1
+
+    def _optimizer(self):
+        return getattr(self.trainer.optimizer, "optimizer", self.trainer.optimizer)
+
+    def _optimizer_info(self):
+        optimizer = self._optimizer()
+        kind = OPTIMIZERS.get(type(optimizer).__name__)
+        if kind is None:
+            return None
+        if isinstance(optimizer, AdamW) and optimizer.second_moment == "kept_and_rejected":
+            kind = "adamw_kept_and_rejected"
+        # Steps of which nothing was left are none of the optimizer's.
+        taken = optimizer.state.get(self._head().weight, {}).get("step", self.trainer.state.global_step)
+        group = optimizer.param_groups[0]
+        info = {"kind": kind, "learning_rate": group["lr"], "weight_decay": group["weight_decay"]}
+        info |= {"max_grad_norm": self.trainer.args.max_grad_norm or 0.0, "steps_taken": int(taken)}
+        if kind != "sgd":
+            info |= {"beta1": group["betas"][0], "beta2": group["betas"][1], "eps": group["eps"]}
+        return info
+
+    def _optimizer_state(self):
+        head, state = self._head().weight, self._optimizer().state.get(self._head().weight, {})
+        moments = {name: whole(state[name]) if name in state else torch.zeros_like(whole(head)) for name in ("exp_avg", "exp_avg_sq")}
+        return {"weight": whole(head.detach())} | moments
