@@ -1,0 +1,296 @@
+"""Masks in verl's own workers on CPUs: the same decisions however the batch is split, over micro-batches and ranks; states; sentences.
+
+verl has no platform without accelerators; `verl_cpu.py` is one, through verl's registry of platforms. The rest is verl as it is installed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+if find_spec("verl") is None:
+    pytest.skip("verl is not installed", allow_module_level=True)
+
+TINY = Path(__file__).with_name("tiny_verl.py")
+RECIPE = Path(__file__).parents[1] / "examples/verl/qwen2.5-7b-gsm8k.sh"
+ACTOR, MODEL = "set=actor_rollout_ref.actor", "set=actor_rollout_ref.model"
+PACKED = (f"{MODEL}.use_remove_padding=true", f"{ACTOR}.fsdp_config.pad_to_length=true", f"{ACTOR}.fsdp_config.pad_to_length_bucket=16")
+DYNAMIC = (f"{ACTOR}.use_dynamic_bsz=true", "set=actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=true", f"{ACTOR}.ppo_max_token_len_per_gpu=48")
+
+
+def launch(folder, name, *words, ranks=1):
+    """Runs the tiny worker; what each rank saved."""
+    python = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    ended = subprocess.run([*python, str(TINY), name, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return [saved(folder, name, rank) for rank in range(ranks)] if ranks > 1 else saved(folder, name)
+
+
+def saved(folder, name, rank=0):
+    found = torch.load(folder / f"{name}.{rank}", weights_only=False)
+    found["numbers"] = json.loads(found["numbers"])
+    return found
+
+
+def difference(one, other):
+    return max(float((one["weights"][name] - other["weights"][name]).abs().max()) for name in one["weights"])
+
+
+def rates(saved):
+    """One a step: verl lists what every rank and mini-batch told, and all tell the same of a step."""
+    return [line["capo/rejection_rate"][0] for line in saved["numbers"]]
+
+
+def kept(*ranks):
+    """Every row's decisions, step by step, whichever rank it was on."""
+    rows = [[tuple(row[row >= 0].tolist()) for rank in ranks for row in rank["keeps"][step]] for step in range(len(ranks[0]["keeps"]))]
+    return [sorted(step) for step in rows]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("verl")
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    return launch(folder, "whole")
+
+
+MORE = ("holes", "holes=1", "steps=3", "--", "state", "masks=state", "steps=3", "--", "half", "dtype=bf16", "steps=2")
+
+
+@pytest.fixture(scope="module")
+def ranks(folder):
+    """Two ranks, and what `MORE` names."""
+    return launch(folder, "ranks", "--", *[word if "=" in word or word == "--" else f"ranks-{word}" for word in MORE], ranks=2)
+
+
+def test_it_rejects_some_tokens_and_records_why(whole):
+    assert whole["engine"] == "CapoEngine"
+    assert len(rates(whole)) == 4 and all(0 < rate < 1 for rate in rates(whole)), rates(whole)
+    assert "capo/capo.curvature/m_f_p99" in whole["numbers"][0]
+    assert len(whole["states"][0]) > 1000, "the mask keeps Adam's moments of its own"
+
+
+def same(whole, first, second):
+    assert rates(first) == rates(whole) and kept(first, second) == kept(whole)
+    assert difference(first, whole) < 1e-5
+    assert first["states"] == second["states"], "bit for bit"
+    assert difference(first, second) == 0
+
+
+def test_two_ranks_decide_the_same(whole, ranks):
+    same(whole, *ranks)
+
+
+def test_two_ranks_with_tools_answers_with_the_optimizers_state_and_in_half_precision(folder, ranks):
+    launch(folder, *MORE)
+    for name in ("holes", "state"):
+        same(saved(folder, name), saved(folder, f"ranks-{name}", 0), saved(folder, f"ranks-{name}", 1))
+    first, second = (saved(folder, "ranks-half", rank) for rank in range(2))
+    assert first["states"] == second["states"] and difference(first, second) == 0
+    assert all(0 < rate < 1 for rate in rates(first))
+
+
+def test_two_ranks_under_fsdp1(folder, whole):
+    same(whole, *launch(folder, "fsdp1", "strategy=fsdp", ranks=2))
+
+
+def test_two_workers_of_ray(folder, whole):
+    launch(folder, "ray", "ray=2")
+    same(whole, saved(folder, "ray", 0), saved(folder, "ray", 1))
+
+
+def test_split_padded_and_packed_micro_batches_decide_the_same(folder, whole):
+    fused = f"{MODEL}.use_fused_kernels=true"
+    launch(folder, "split", "micro=2", "layout=padded", "--", "packed", *PACKED, *DYNAMIC, "--", "fused", "strategy=fsdp", fused, *PACKED)
+    for name in ("split", "packed", "fused"):
+        other = saved(folder, name)
+        assert rates(other) == rates(whole) and kept(other) == kept(whole), name
+        assert difference(other, whole) < 1e-5, name
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(folder, ranks):
+    launch(folder, "cut", "save=2", "steps=2", ranks=2)
+    for one, other in zip(launch(folder, "resumed", f"resume={folder / 'cut-2'}", ranks=2), ranks, strict=True):
+        assert difference(one, other) == 0 and one["states"] == other["states"]
+        assert rates(one) == rates(other)[2:]
+
+
+CASES = {
+    "token-mean-kept": ("response_mask,loss_mask", f"{ACTOR}.loss_agg_mode=token-mean"),
+    "token-mean-original": ("response_mask", f"{ACTOR}.loss_agg_mode=token-mean", "set=+actor_rollout_ref.actor.capo.mask_denominator=original"),
+    "seq-mean-kept": ("response_mask", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"),
+    "seq-mean-original": ("advantages", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", "set=+actor_rollout_ref.actor.capo.mask_denominator=original"),
+    "fixed-length": ("response_mask", f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm", f"{ACTOR}.loss_scale_factor=16"),
+    "gspo": ("advantages", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", f"{ACTOR}.policy_loss.loss_mode=gspo"),
+    "weights": ("advantages", "masks=none", "weights=capo.curvature-weight"),
+    "objective": ("advantages", f"{ACTOR}.loss_agg_mode=token-mean", "external=my_losses", f"{ACTOR}.policy_loss.loss_mode=capo.objective"),
+}
+
+
+def test_what_is_dropped_is_as_if_it_had_been_taken_out_by_hand(folder):
+    lines = ["from capo_rl.verl import register_objective", "register_objective('capo.objective', epsilon=0.2, reduction='token_mean')"]
+    (folder / "my_losses.py").write_text("\n".join(lines))
+    words = []
+    for name, (fields, *options) in CASES.items():
+        setting = [option for option in options if option.startswith("set=") and "capo" not in option]
+        words += [name, "steps=2", *options, "--", f"{name}-by-hand", "steps=2", "masks=none", f"reference={name}.0", f"reference_fields={fields}", *setting, "--"]
+    launch(folder, *words[:-1])
+    for name in CASES:
+        masked, by_hand = saved(folder, name), saved(folder, f"{name}-by-hand")
+        assert name == "weights" or all(0 < rate < 1 for rate in rates(masked)), name
+        assert difference(masked, by_hand) < 1e-6, name
+        assert any((keep > 0).logical_and(keep < 1).any() for keep in masked["keeps"]) == (name == "weights")
+    assert difference(saved(folder, "token-mean-kept"), saved(folder, "token-mean-original")) > 1e-5
+    assert difference(saved(folder, "seq-mean-kept"), saved(folder, "seq-mean-original")) > 1e-5
+
+
+def test_a_step_of_which_nothing_is_left_changes_nothing(folder):
+    launch(folder, "all", "masks=all", "steps=1", "--", "all-four", "masks=all")
+    one, four = saved(folder, "all"), saved(folder, "all-four")
+    assert difference(one, four) == 0 and rates(four) == [1.0] * 4
+    assert all(line["capo/skipped"] == [1.0] and line["grad_norm"] == [0.0] for line in four["numbers"])
+
+
+def test_several_masks_mini_batches_epochs_adapters_and_tied_weights(folder):
+    more = ["several", "masks=several", "steps=2", "--", "mini", "mini=2", "epochs=2", "micro=2", "steps=2"]
+    lora = ["lora", "steps=2", f"{MODEL}.lora_rank=4", f"{MODEL}.target_modules=[q_proj,v_proj]", "--", "tied", "tied=1", "steps=2"]
+    launch(folder, *more, "--", *lora)
+    several = saved(folder, "several")
+    assert all(rate > 0.15 for rate in rates(several)), "a fifth goes by entropy alone"
+    assert "capo/masks.entropy-quantile/limit_nats" in several["numbers"][0] and len(several["states"]) == 3
+    assert [len(line["capo/rejection_rate"]) for line in saved(folder, "mini")["numbers"]] == [4, 4], "two mini-batches, twice"
+    for name in ("lora", "tied"):
+        assert all(0 < rate < 1 for rate in rates(saved(folder, name))), name
+
+
+def refused(folder, *words):
+    ended = subprocess.run([sys.executable, str(TINY), "refused", *words], cwd=folder, capture_output=True, text=True, timeout=600)
+    assert ended.returncode != 0
+    return ended.stderr
+
+
+def test_checkpoints_of_other_masks_and_missing_fields_are_refused(folder):
+    launch(folder, "plain", "masks=none", "steps=1", "save=1", "--", "other", "masks=several", "steps=1", "save=1")
+    assert "is missing: this checkpoint was made without masks" in refused(folder, f"resume={folder / 'plain-1'}")
+    assert "(give it the same masks)" in refused(folder, f"resume={folder / 'other-1'}")
+    # icepop reads what the sampler drew with.
+    said = refused(folder, "masks=several", "without=rollout_log_probs")
+    assert "(set actor_rollout_ref.rollout.calculate_log_probs=true)" in said
+
+
+@pytest.fixture(scope="module")
+def in_verl():
+    """verl and what this package has for it, in this process."""
+    import verl_cpu  # noqa: F401
+
+    import capo_rl.verl
+
+    yield capo_rl.verl
+    os.environ.pop("VERL_ENGINE_VENDOR", None)
+
+
+@pytest.mark.parametrize(
+    "capo, actor, said",
+    [
+        ({"mask": []}, {}, "`capo.mask` is unknown (known: masks, weights, mask_denominator, last_layer_top_k)"),
+        ({"masks": "capo.curvature"}, {}, "`capo.masks` is 'capo.curvature' (it must be a list, such as `[capo.curvature]`)"),
+        ({"masks": [{"fisher_threshold": 1}]}, {}, "a table of `capo.masks` has no `use` (write `{use: capo.curvature}`)"),
+        ({"last_layer_top_k": 0}, {}, "`capo.last_layer_top_k` is 0 (it must be a number of logits, 1 or more)"),
+        ({"mask_denominator": "some"}, {}, "`capo.mask_denominator` is 'some' (use `kept` or `original`)"),
+        (
+            {"mask_denominator": "kept"},
+            {"loss_agg_mode": "seq-mean-token-sum-norm"},
+            "loss_agg_mode `seq-mean-token-sum-norm` divides by a number that masks do not change (use `capo.mask_denominator=original`)",
+        ),
+        (
+            {"mask_denominator": "kept"},
+            {"policy_loss": "gspo"},
+            "the tokens of a completion may share a ratio under loss_mode `gspo` (use `capo.mask_denominator=original`)",
+        ),
+        ({}, {"strategy": "megatron", "megatron": {}}, "actor.strategy is `megatron`, an engine that shows masks no whole step (use `fsdp2` or `fsdp`)"),
+        ({}, {"policy_loss": "geo_mean"}, "loss_mode `geo_mean` has no loss per token that a mask could drop"),
+        (
+            {},
+            {"loss_agg_mode": "token-sum"},
+            "loss_agg_mode `token-sum` is none that plugins know (known: token-mean, seq-mean-token-mean, seq-mean-token-sum-norm)",
+        ),
+        ({}, {"ulysses_sequence_parallel_size": 2}, "masks need whole sequences on a rank (set ulysses_sequence_parallel_size to 1)"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(in_verl, capo, actor, said):
+    from verl.workers.config import PolicyLossConfig
+
+    actor = {name: PolicyLossConfig(loss_mode=value) if name == "policy_loss" else value for name, value in actor.items()}
+    with pytest.raises(ValueError) as error:
+        in_verl.CapoActorConfig(rollout_n=4, ppo_micro_batch_size_per_gpu=1, capo={"masks": ["capo.curvature"], **capo}, **actor)
+    assert str(error.value) == said
+
+
+def test_the_recipe_is_a_configuration_that_verl_takes(in_verl, tmp_path):
+    import verl
+    from hydra import compose, initialize_config_dir
+    from verl.utils.config import validate_config
+
+    recorder = tmp_path / "python3"
+    recorder.write_text('#!/bin/sh\nshift 2; printf "%s\\n" "$@"\n')
+    recorder.chmod(0o755)
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    told = subprocess.run([RECIPE, "trainer.nnodes=2"], env=path, capture_output=True, text=True, check=True).stdout
+    with initialize_config_dir(str(Path(verl.__file__).parent / "trainer/config"), version_base=None):
+        config = compose("ppo_trainer", overrides=told.splitlines())
+    validate_config(config, use_reference_policy=False, use_critic=False)
+    actor = config.actor_rollout_ref.actor
+    assert actor._target_ == "capo_rl.verl.CapoActorConfig" and actor.capo.masks[0].use == "capo.curvature" and config.trainer.nnodes == 2
+
+
+def test_the_engine_of_another_vendor_is_refused(in_verl, monkeypatch):
+    monkeypatch.setenv("VERL_ENGINE_VENDOR", "metax")
+    with pytest.raises(ValueError, match="`VERL_ENGINE_VENDOR` is `metax`, an engine that knows no masks"):
+        in_verl.CapoActorConfig(rollout_n=4, ppo_micro_batch_size_per_gpu=1, capo={"masks": ["capo.curvature"]})
+
+
+def test_an_advantage_is_one_of_verls_estimators(in_verl):
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, get_adv_estimator_fn
+
+    in_verl.register_advantage("drcapo.advantage")
+    rewards, mask = torch.zeros(6, 3), torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]] * 2)
+    rewards[:, 0] = torch.tensor([1.0, 0.0, 0.5, 0.25, 0.0, 1.0])
+    prompts = ["b", "a", "a", "b", "a", "b"]
+    given, _ = get_adv_estimator_fn("drcapo.advantage")(token_level_rewards=rewards, response_mask=mask, index=prompts, config=None)
+    own, _ = compute_grpo_outcome_advantage(rewards, mask, prompts, norm_adv_by_std_in_grpo=False)
+    torch.testing.assert_close(given, own)
+    with pytest.raises(ValueError, match="one has 1 and another 5"):
+        get_adv_estimator_fn("drcapo.advantage")(token_level_rewards=rewards, response_mask=mask, index=["a"] * 5 + ["b"])
+
+
+def test_an_objective_is_one_of_verls_losses(in_verl):
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+    from verl.workers.config import PolicyLossConfig
+
+    in_verl.register_objective("capo.objective", epsilon=0.2, reduction="token_mean")
+    random = torch.Generator().manual_seed(0)
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]).bool()
+    old, advantages = -torch.rand(2, 4, generator=random), torch.randn(2, 1, generator=random).expand(2, 4)
+    config = in_verl.CapoActorConfig(rollout_n=2, ppo_micro_batch_size_per_gpu=1, policy_loss=PolicyLossConfig(loss_mode="capo.objective"))
+    assert config.engine.capo.by_advantage and config.engine.capo.denominator == "original"
+    found = []
+    for name in ("vanilla", "capo.objective"):
+        logps = (old + torch.linspace(-0.5, 0.5, 8).view(2, 4)).requires_grad_()
+        loss, _ = get_policy_loss_fn(name)(old, logps, advantages, mask, loss_agg_mode="token-mean", config=config)
+        loss.backward()
+        found.append((loss.detach(), logps.grad))
+    torch.testing.assert_close(*found)
+    assert (found[0][1] == 0).any() and (found[0][1] != 0).any(), "some are clipped"
+    with pytest.raises(ValueError, match=r"made for loss_agg_mode `token-mean`, and it is `seq-mean-token-mean` \(set actor.loss_agg_mode=token-mean\)"):
+        get_policy_loss_fn("capo.objective")(old, logps, advantages, mask, loss_agg_mode="seq-mean-token-mean", config=config)
+    with pytest.raises(ValueError, match="`reincapo.objective` reads REF_LOGPS, which verl keeps from policy losses"):
+        in_verl.register_objective("reincapo.objective", beta=0.1)

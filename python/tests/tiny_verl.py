@@ -1,0 +1,227 @@
+"""A few optimizer steps of verl's `ActorRolloutRefWorker` on a tiny random model, over completions that follow from the step alone.
+
+    python tiny_verl.py OUT [KEY=VALUE ...] [-- OUT ...]      torchrun --nproc_per_node 2 tiny_verl.py OUT ...
+
+What it writes to OUT.RANK: weights, each step's numbers, what was kept of its rows, and the masks' states.
+"""
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+warnings.filterwarnings("ignore")
+os.environ |= {"VERL_USE_EXTERNAL_MODULES": "verl_cpu", "VERL_PLATFORM": "cpu", "HF_HUB_OFFLINE": "1"}
+for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29655", "LOCAL_RANK": "0"}.items():
+    os.environ.setdefault(name, value)
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+import verl
+import verl_cpu
+from hydra import compose, initialize_config_dir
+from tensordict import TensorDict
+from transformers import Qwen2Config, Qwen2ForCausalLM
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils import tensordict_utils as tu
+from verl.utils.fsdp_utils import get_fsdp_full_state_dict
+from verl.workers.engine_workers import ActorRolloutRefWorker
+
+VOCABULARY, EOS = 32, 1
+MASK = "{use: capo.curvature, fisher_threshold: 1.4e-3, hessian_threshold: 3e-2, threads: 1}"
+MASKS = {
+    "none": "",
+    "capo": f"[{MASK}]",
+    "several": f"[{{use: masks.entropy-quantile, top_entropy_quantile: 0.8}}, {MASK}, masks.icepop]",
+    "state": "[{use: capo.curvature, fisher_threshold: 1.4e-3, hessian_threshold: 3e-2, moments: host, threads: 1}]",
+    "all": "[{use: masks.probability-floor, min_probability: 1.0}]",
+}
+
+
+def options(words):
+    chosen = {"steps": 4, "rows": 8, "micro": 4, "generations": 4, "strategy": "fsdp2", "masks": "capo", "resume": "", "save": 0, "layout": "nested", "mini": 1, "seed": 0}
+    chosen |= {"tied": 0, "set": [], "ray": 0, "weights": "", "epochs": 1, "reference": "", "reference_fields": "response_mask", "external": "", "without": "", "holes": 0, "dtype": "fp32"}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name == "set":
+            chosen["set"].append(value)
+        else:
+            chosen[name] = type(chosen[name])(value)
+    return chosen
+
+
+def policy(folder, tied):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    special = {"pad_token_id": 0, "eos_token_id": EOS, "bos_token_id": None}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=VOCABULARY, max_position_embeddings=64, tie_word_embeddings=bool(tied), **sizes, **special))
+    model.save_pretrained(folder)
+
+
+def configured(folder, chosen):
+    """verl's own configuration, with what a user would write on the command line."""
+    ranks = chosen["ray"] or int(os.environ["WORLD_SIZE"])
+    words = [
+        f"actor_rollout_ref.model.path={folder}",
+        "+actor_rollout_ref.model.load_tokenizer=false",
+        "actor_rollout_ref.model.use_remove_padding=false",
+        "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+        "actor_rollout_ref.actor._target_=capo_rl.verl.CapoActorConfig",
+        f"actor_rollout_ref.actor.strategy={chosen['strategy']}",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={chosen['rows'] // chosen['generations'] // chosen['mini']}",
+        f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={chosen['micro'] // ranks}",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
+        "actor_rollout_ref.rollout.name=vllm",
+        f"actor_rollout_ref.rollout.n={chosen['generations']}",
+        "actor_rollout_ref.actor.optim.lr=1e-3",
+        "actor_rollout_ref.actor.use_torch_compile=false",
+        "actor_rollout_ref.actor.fsdp_config.use_torch_compile=false",
+        f"+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype={chosen['dtype']}",
+        *([f"+actor_rollout_ref.actor.capo.masks={MASKS[chosen['masks']]}"] if MASKS[chosen["masks"]] else []),
+        *([f"+actor_rollout_ref.actor.capo.weights=[{chosen['weights']}]"] if chosen["weights"] else []),
+        *([f"actor_rollout_ref.model.external_lib={chosen['external']}"] if chosen["external"] else []),
+        *chosen["set"],
+    ]
+    with initialize_config_dir(str(Path(verl.__file__).parent / "trainer/config"), version_base=None):
+        return compose("ppo_trainer", overrides=words).actor_rollout_ref
+
+
+def batch(step, chosen):
+    """A step's completions, as verl's trainer sends them: nested, or padded as its older trainer does. Every rank has its share, the longest dealt out first."""
+    random = torch.Generator().manual_seed(100 + step + chosen["seed"])
+    draw = lambda low, high, *shape: torch.randint(low, high, shape, generator=random)
+    groups = chosen["rows"] // chosen["generations"]
+    prompts = [prompt for prompt in [draw(3, VOCABULARY, int(draw(2, 6, 1))) for _ in range(groups)] for _ in range(chosen["generations"])]
+    responses = [torch.cat([draw(3, VOCABULARY, int(draw(3, 12, 1))), torch.tensor([EOS])]) for _ in prompts]
+    rewards = torch.rand(len(prompts), generator=random)
+    grouped = rewards.view(groups, -1)
+    advantages = ((grouped - grouped.mean(1, keepdim=True)) / grouped.std(1, keepdim=True)).view(-1)
+    old = [-3.4 + 0.2 * torch.rand(len(row), generator=random) for row in responses]
+    ranks, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    order = sorted(range(len(prompts)), key=lambda row: -len(responses[row])) if ranks > 1 else range(len(prompts))
+    own = list(order)[rank::ranks]
+    pick = lambda rows: [rows[row] for row in own]
+    prompts, responses, old, advantages = pick(prompts), pick(responses), pick(old), advantages[own]
+    fields = {"prompts": prompts, "responses": responses, "input_ids": [torch.cat(pair) for pair in zip(prompts, responses, strict=True)], "old_log_probs": old}
+    fields |= {"rollout_log_probs": [row + 0.1 for row in old], "advantages": [a.repeat(len(row)) for a, row in zip(advantages, responses, strict=True)]}
+    fields |= {"position_ids": [torch.arange(len(row)) for row in fields["input_ids"]], "response_mask": [torch.ones(len(row), dtype=torch.int64) for row in responses]}
+    if chosen["holes"]:
+        # A tool's answer in the middle of a response, and a row that only fills up the batch.
+        for row in fields["response_mask"]:
+            row[1] = 0
+        if 0 in own:
+            fields["response_mask"][own.index(0)][:] = 0
+    fields["loss_mask"] = fields["response_mask"]
+    fields.pop(chosen["without"], None)
+    nest = lambda rows: torch.nested.as_nested_tensor([row.clone() for row in rows], layout=torch.jagged)
+    data = {name: nest(rows) for name, rows in fields.items()}
+    if chosen["layout"] == "padded":
+        data |= padded(fields)
+    data = TensorDict(data, batch_size=len(own))
+    common = {"calculate_entropy": False, "global_batch_size": chosen["rows"] // chosen["mini"], "mini_batch_size": chosen["rows"] // chosen["mini"]}
+    tu.assign_non_tensor(data, **common, epochs=chosen["epochs"], seed=1, dataloader_kwargs={"shuffle": False}, temperature=1.0, compute_loss=True)
+    if chosen["layout"] == "padded":
+        tu.assign_non_tensor(data, max_response_len=16)
+    return data
+
+
+def padded(fields, prompt=8, response=16):
+    right = lambda rows: torch.stack([torch.nn.functional.pad(row, [0, response - len(row)]) for row in rows])
+    data = {name: right(fields[name]) for name in ("responses", "response_mask", "loss_mask", "advantages", "old_log_probs", "rollout_log_probs")}
+    data["prompts"] = torch.stack([torch.nn.functional.pad(row, [prompt - len(row), 0]) for row in fields["prompts"]])
+    attended = [torch.tensor([0] * (prompt - len(p)) + [1] * (len(p) + len(r)) + [0] * (response - len(r))) for p, r in zip(fields["prompts"], fields["responses"], strict=True)]
+    return data | {"attention_mask": torch.stack(attended)}
+
+
+def handmade(data, keep, chosen):
+    """The same mini-batch with the dropped tokens taken out by hand, for a run without masks."""
+    mask = torch.nested.nested_tensor_from_jagged(keep[keep >= 0], data["responses"].offsets())
+    for name in chosen["reference_fields"].split(","):
+        data[name] = torch.nested.nested_tensor_from_jagged(data[name].values() * mask.values().to(data[name].dtype), data[name].offsets())
+
+
+class Worker(ActorRolloutRefWorker):
+    """verl's worker, which tells what is in it."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def report(self, out, numbers):
+        engine = self.actor.engine
+        whole = get_fsdp_full_state_dict(engine.module, rank0_only=False, offload_to_cpu=False)
+        weights = {name: value.detach().cpu().clone() for name, value in whole.items()}
+        states = [each.state_dict()["state"] for each in engine._components()] if hasattr(engine, "capo") else []
+        saved = {"engine": type(engine).__name__, "weights": weights, "numbers": numbers, "states": states, "keeps": getattr(self, "keeps", [])}
+        torch.save(saved, f"{out}.{self.rank}")
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def remember(self):
+        """Each step's `keep`, in the order of the data, -1 behind the responses."""
+        engine, self.keeps = self.actor.engine, []
+        applied = engine._applied
+
+        def noted(data, keep, weights, kept):
+            lengths = data["responses"].offsets().diff() if data["responses"].is_nested else data["attention_mask"][:, 8:].sum(1)
+            padding = torch.arange(keep.shape[1])[None] >= lengths[:, None]
+            self.keeps.append(torch.where(padding, -1.0, keep * weights))
+            return applied(data, keep, weights, kept)
+
+        engine._applied = noted
+
+
+def run(worker, out, chosen):
+    worker.init_model()
+    reference = torch.load(chosen["reference"], weights_only=False)["keeps"] if chosen["reference"] else None
+    if reference is None:
+        worker.remember()
+    first, numbers = 0, []
+    if chosen["resume"]:
+        worker.load_checkpoint(chosen["resume"])
+        first = int(chosen["resume"].rsplit("-", 1)[1])
+    for step in range(first, chosen["steps"]):
+        data = batch(step, chosen)
+        if reference is not None:
+            handmade(data, reference[step], chosen)
+        told = worker.update_actor(data)
+        told = tu.get(told.get() if hasattr(told, "get") and not isinstance(told, TensorDict) else told, "metrics")
+        numbers.append({name: value for name, value in told.items() if name.startswith("capo/") or name in ("loss", "grad_norm", "actor/pg_loss")})
+        if chosen["save"] == step + 1:
+            worker.save_checkpoint(str(Path(f"{out}-{step + 1}").absolute()))
+    worker.report(str(Path(out).absolute()), json.dumps(numbers, default=float))
+
+
+def under_ray(config, count):
+    """A group of workers as verl's trainer makes it, on CPUs."""
+    import ray
+    from verl.single_controller.ray.base import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
+
+    names = ("VERL_USE_EXTERNAL_MODULES", "VERL_PLATFORM", "HF_HUB_OFFLINE")
+    variables = {name: os.environ[name] for name in names} | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    ray.init(num_cpus=count, include_dashboard=False, log_to_driver=True, runtime_env={"env_vars": variables})
+    pool = RayResourcePool(process_on_nodes=[count], use_gpu=False, max_colocate_count=1)
+    return RayWorkerGroup(resource_pool=pool, ray_cls_with_init=RayClassWithInitArgs(ray.remote(Worker), config=config, role="actor"), device_name="cpu")
+
+
+def main():
+    torch.set_num_threads(1)
+    words = sys.argv[1:]
+    while words:
+        end = words.index("--") if "--" in words else len(words)
+        once(words[0], options(words[1:end]))
+        words = words[end + 1 :]
+
+
+def once(out, chosen):
+    folder = Path(f"model-{chosen['tied']}").absolute()
+    if os.environ["RANK"] == "0" and not folder.exists():
+        policy(folder, chosen["tied"])
+    config = configured(folder, chosen)
+    if chosen["ray"]:
+        run(under_ray(config, chosen["ray"]), out, chosen)
+    else:
+        verl_cpu.join()
+        torch.distributed.barrier()
+        run(Worker(config=config, role="actor"), out, chosen)
+
+
+if __name__ == "__main__":
+    main()
