@@ -79,7 +79,6 @@ fn part(scene: &Scene, range: std::ops::Range<usize>) -> Scene {
             logsumexp: per_token(&batch.logsumexp),
             advantages: per_token(&batch.advantages),
             mask: cut(&batch.mask, &range, tokens),
-            ..batch.clone()
         },
         counted: scene.counted.as_ref().map(|counted| cut(counted, &range, tokens)),
         derivatives: per_token(&scene.derivatives),
