@@ -10,7 +10,8 @@ use std::fmt;
 pub struct Error(String);
 
 impl Error {
-    pub(crate) fn new(sentence: impl Into<String>) -> Self {
+    /// Of a sentence, as described above: for what implements [`Ranks`](crate::Ranks).
+    pub fn new(sentence: impl Into<String>) -> Self {
         Self(sentence.into())
     }
 }

@@ -1,11 +1,13 @@
 //! Gradients of subsets of tokens, as the (row, token) entries that they are sums of.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::intake::{Intake, Taken};
 use crate::semantics::Weights;
 use crate::subset::Subsets;
 use crate::support::{HostPairs, Supports};
+use crate::{Error, Ranks};
 
 /// One (row, token) entry of a gradient: `coefficient h` in vocabulary row `row`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -60,11 +62,24 @@ impl Gradients {
     }
 
     /// Of what a step takes in: the pairs are those of `everything`, where it is there, and else those of `kept`.
-    pub fn taken_in(supports: &Supports, own: &HostPairs, taken: &Taken) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// When the ranks cannot hear each other.
+    pub fn taken_in(supports: &Supports, own: &HostPairs, taken: &Taken, ranks: &dyn Ranks) -> Result<Self, Error> {
         let &Taken { kept, everything, kind } = taken;
         let pairs = by_row(own, &everything.unwrap_or(kept).subset);
-        let everything = everything.map(|everything| coefficients(&pairs, everything, kind, supports, own));
-        Self { coefficients: coefficients(&pairs, kept, kind, supports, own), pairs, everything }
+        let coefficients = |intake: &Intake| -> Result<Vec<f64>, Error> {
+            let divisors = if kind == Weights::RowMean { Some(row_tokens(&pairs, intake, ranks)?) } else { None };
+            Ok(coefficients(&pairs, intake, divisors.as_deref(), supports, own))
+        };
+        let (kept, everything) = (coefficients(kept)?, everything.map(coefficients).transpose()?);
+        Ok(Self { coefficients: kept, pairs, everything })
+    }
+
+    /// The rows, ascending where the pairs are of one subset.
+    pub fn rows(&self) -> impl Iterator<Item = u32> {
+        self.pairs.chunk_by(Pair::shares_row).map(|run| run[0].row)
     }
 
     /// Of single tokens, sorted by row and token, as if they were one subset: rows are worked on together.
@@ -101,15 +116,36 @@ fn retain<T>(values: &mut Vec<T>, kept: &[bool]) {
     values.retain(|_| kept.next() == Some(&true));
 }
 
-/// What each of the `pairs`, sorted by row, is multiplied with in the gradient that `intake` is; 0 for tokens that are not in it.
-fn coefficients(pairs: &[Pair], intake: &Intake, kind: Weights, supports: &Supports, own: &HostPairs) -> Vec<f64> {
+/// In each row of the `pairs`, sorted by row, the number of tokens of the gradient that `intake` is, on all ranks and at least 1.
+fn row_tokens(pairs: &[Pair], intake: &Intake, ranks: &dyn Ranks) -> Result<Vec<f64>, Error> {
     let holds = |pair: &&Pair| intake.subset.holds(pair.token as usize);
+    let own =
+        pairs.chunk_by(Pair::shares_row).map(|run| [i64::from(run[0].row), run.iter().filter(holds).count() as i64]);
+    let own: Vec<i64> = own.flatten().collect();
+    let mut tokens = HashMap::new();
+    for told in ranks.gather(&own)? {
+        for pair in told.chunks_exact(2) {
+            *tokens.entry(pair[0]).or_insert(0) += pair[1];
+        }
+    }
+    Ok(own.chunks_exact(2).map(|pair| tokens.get(&pair[0]).map_or(1, |&count| count.max(1)) as f64).collect())
+}
+
+/// What each of the `pairs`, sorted by row, is multiplied with in the gradient that `intake` is, divided by its row's entry of `divisors`; 0
+/// for tokens that are not in it.
+fn coefficients(
+    pairs: &[Pair],
+    intake: &Intake,
+    divisors: Option<&[f64]>,
+    supports: &Supports,
+    own: &HostPairs,
+) -> Vec<f64> {
     let mut coefficients = Vec::with_capacity(pairs.len());
-    for run in pairs.chunk_by(Pair::shares_row) {
-        let tokens = if kind == Weights::RowMean { run.iter().filter(holds).count().max(1) } else { 1 };
+    for (at, run) in pairs.chunk_by(Pair::shares_row).enumerate() {
+        let divisor = divisors.map_or(1.0, |divisors| divisors[at]);
         coefficients.extend(run.iter().map(|pair| {
             let token = pair.token as usize;
-            let weight = intake.weights[token] / tokens as f64;
+            let weight = intake.weights[token] / divisor;
             weight * (supports.slope * supports.signals[token] * own.u[pair.index as usize])
         }));
     }

@@ -26,26 +26,20 @@ pub(crate) struct Taken<'a> {
 }
 
 impl Intake {
-    /// The tokens of `subset`, which weigh what `kind` says times `factor(n)`.
+    /// The tokens of `subset`, which weigh what `kind` says times `factor(n)`; `divisor` is that of the whole batch's subset.
     pub fn new(
         subset: Subsets,
         step: &Step,
         supports: &Supports,
-        kind: Weights,
+        (kind, divisor): (Weights, f64),
         factor: impl Fn(usize) -> f64,
     ) -> Self {
         let base = match kind {
             Weights::RowMean => vec![1.0; supports.len()],
-            Weights::TokenMean | Weights::Loss => subset.gradient_weights(step, supports, kind),
+            Weights::TokenMean | Weights::Loss => subset.weights_by(step, supports, kind, &[divisor]),
         };
         let weight = |(n, base): (usize, f64)| if subset.holds(n) { base * factor(n) } else { 0.0 };
         let weights = base.into_iter().enumerate().map(weight).collect();
         Self { subset, weights }
-    }
-
-    /// All tokens, as if nothing had been rejected.
-    pub fn everything(step: &Step, supports: &Supports, kind: Weights) -> Self {
-        let subset = Subsets::all(supports, &step.batch);
-        Self::new(subset, step, supports, kind, |_| 1.0)
     }
 }

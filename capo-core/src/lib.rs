@@ -66,6 +66,7 @@ mod accept;
 mod backend;
 mod certificate;
 mod collect;
+mod commit;
 pub mod cuda;
 mod effect;
 mod error;
@@ -78,6 +79,8 @@ mod optimizer;
 mod policy;
 mod predict;
 mod proposal;
+mod ranks;
+mod row_sums;
 mod semantics;
 mod shift;
 mod softmax;
@@ -94,6 +97,7 @@ pub use last_layer::{Arrays, HostArrays, LastLayer};
 pub use model::{BatchShift, CurvatureModel, Prepared};
 pub use optimizer::{OptimizerKind, OptimizerModel, SecondMoment};
 pub use policy::Policy;
+pub use ranks::{OneRank, Ranks};
 pub use semantics::{
     CurvatureAverage, EmptyState, Feature, MomentUpdate, ObjectiveShift, OutsideAction, PolicyShift, Probabilities,
     RejectedBatch, Semantics, StateDtype, Switch, Temperature, TokenGradient, UntouchedRows, Weights, ZeroAdvantage,

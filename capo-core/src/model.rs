@@ -1,19 +1,15 @@
-//! The curvature model: prepare -> assess -> commit.
+//! The curvature model: prepare -> assess; the commit that follows is in `commit.rs`.
 
 use crate::accept::Assessment;
-use crate::backend::cpu;
 use crate::certificate::Certificate;
-use crate::gradient::Gradients;
-use crate::intake::{Intake, Taken};
 use crate::moments::Moments;
-use crate::optimizer::{Adam, SecondMoment};
 use crate::proposal::Proposer;
-use crate::semantics::{MomentUpdate, Probabilities, RejectedBatch, Semantics, Temperature, UntouchedRows};
+use crate::semantics::{Probabilities, Semantics, Temperature};
 use crate::shift::Shift;
 use crate::store::{Source, Store};
 use crate::subset::Subsets;
-use crate::support::{HostPairs, Pairs, Supports};
-use crate::{Acceptance, Arrays, Error, Granularity, Step, collect, predict, state};
+use crate::support::Supports;
+use crate::{Acceptance, Error, Granularity, Step, collect, predict, state};
 
 /// Predicts how far the step of each subset of tokens would move objective and policy, and keeps the subsets within
 /// bounds.
@@ -22,18 +18,18 @@ use crate::{Acceptance, Arrays, Error, Granularity, Step, collect, predict, stat
 /// advances them by one step. A step that brings the trainer's own moments is assessed with those.
 #[derive(Debug)]
 pub struct CurvatureModel {
-    acceptance: Acceptance,
+    pub(crate) acceptance: Acceptance,
     granularity: Granularity,
-    semantics: Semantics,
-    threads: usize,
-    moments: Store,
+    pub(crate) semantics: Semantics,
+    pub(crate) threads: usize,
+    pub(crate) moments: Store,
 }
 
 /// A step whose inputs have been checked and whose tokens' supports have been collected: O(N K) bytes.
 #[derive(Debug)]
 pub struct Prepared<'a> {
-    step: Step<'a>,
-    supports: Supports,
+    pub(crate) step: Step<'a>,
+    pub(crate) supports: Supports,
     positions: usize,
 }
 
@@ -129,58 +125,6 @@ impl CurvatureModel {
         Ok(BatchShift { m_f, m_h, kl, surrogate, tokens })
     }
 
-    /// Takes the gradient of the finally accepted tokens, `keep[b, t] != 0`, into the model's own moments: one step.
-    ///
-    /// To be called after an optimizer step. With SGD nothing changes, nor when the step brings the trainer's moments. When no
-    /// token is left (those with non-finite data are skipped), [`RejectedBatch`] says whether a step is counted. Errors as for
-    /// `batch_shift`, with the state untouched.
-    ///
-    /// With [`SecondMoment::KeptAndRejected`] what was prepared and is not kept counts as rejected, so all tokens that the trainer's loss
-    /// is made of are to be prepared. Their gradient is averaged as that of the kept ones: with [`Weights::RowMean`](crate::Weights) over
-    /// the prepared tokens of each row. A step that is counted without a kept token takes it in too.
-    pub fn commit(&mut self, prepared: &Prepared, keep: &[u8]) -> Result<(), Error> {
-        prepared.step.batch.check_per_token("keep", keep.len())?;
-        let weights: Vec<f32> = keep.iter().map(|&keep| f32::from(u8::from(keep != 0))).collect();
-        self.commit_weighted(prepared, &weights)
-    }
-
-    /// The same where each token's gradient is multiplied with `weights[b, t]`, at least 0 and finite; those with 0 are not kept.
-    ///
-    /// What the tokens weigh besides does not depend on `weights`, only on which of them are 0; what is weighted away counts as rejected.
-    pub fn commit_weighted(&mut self, prepared: &Prepared, weights: &[f32]) -> Result<(), Error> {
-        let Prepared { step, supports, .. } = prepared;
-        step.batch.check_per_token("weights", weights.len())?;
-        if let Some(at) = weights.iter().position(|weight| !(weight.is_finite() && *weight >= 0.0)) {
-            let weight = weights[at];
-            return Err(Error::new(format!("`weights` has {weight} at {at}, expected finite numbers of at least 0")));
-        }
-        let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
-        let subset = prepared.kept(&keep)?;
-        let Semantics { untouched_rows, moment_input, moment_update, rejected_batch, .. } = self.semantics;
-        let Some(adam) = step.optimizer.adam(self.moments.steps(), untouched_rows) else { return Ok(()) };
-        let idle = moment_update == MomentUpdate::WithThresholds && !self.acceptance.tests();
-        let empty = subset.size() == 0 && rejected_batch == RejectedBatch::NoStep;
-        if idle || empty || step.moments.is_some() {
-            return Ok(());
-        }
-        if let Some(moved) = self.moments.moved_to(&step.batch)? {
-            self.moments = moved;
-        }
-        let factor = |n: usize| f64::from(weights[supports.tokens[n]]);
-        let kept = Intake::new(subset, step, supports, moment_input, factor);
-        let everything = (step.optimizer.second_moment == SecondMoment::KeptAndRejected)
-            .then(|| Intake::everything(step, supports, moment_input));
-        let taken = Taken { kept: &kept, everything: everything.as_ref(), kind: moment_input };
-        let update = Update { prepared, taken, adam: &adam, semantics: &self.semantics };
-        match (&mut self.moments, &supports.pairs) {
-            (Store::Host(moments), Pairs::Host(pairs)) => update.on_host(moments, pairs, self.threads),
-            (Store::Cuda(moments), Pairs::Cuda(pairs)) => {
-                moments.update(pairs, &update.taken, &adam, &self.semantics, supports.slope)
-            }
-            _ => unreachable!("moments were moved to where the batch lies"),
-        }
-    }
-
     /// What is kept or rejected as a whole.
     pub fn granularity(&self) -> Granularity {
         self.granularity
@@ -231,39 +175,9 @@ impl CurvatureModel {
     }
 }
 
-/// The step that the moments take.
-struct Update<'a> {
-    prepared: &'a Prepared<'a>,
-    taken: Taken<'a>,
-    adam: &'a Adam,
-    semantics: &'a Semantics,
-}
-
-impl Update<'_> {
-    fn on_host(&self, moments: &mut Moments, pairs: &HostPairs, threads: usize) -> Result<(), Error> {
-        let Prepared { step, supports, .. } = self.prepared;
-        let Arrays::Host(arrays) = &step.batch.arrays else { unreachable!("host pairs come from host arrays") };
-        let Semantics { untouched_rows, state_dtype, .. } = *self.semantics;
-        let mut gradients = Gradients::taken_in(supports, pairs, &self.taken);
-        if untouched_rows == UntouchedRows::Decay {
-            // A zero gradient only decays a row, and decay is made up for whenever the row is next read.
-            gradients.retain_nonzero();
-        }
-        (moments.vocab_size, moments.width) = (step.batch.vocab_size, step.batch.width);
-        let steps = moments.steps;
-        let features =
-            cpu::Features { hidden: arrays.hidden, width: step.batch.width, positions: &supports.features, threads };
-        let rows = gradients.pairs.chunk_by(|a, b| a.shares_row(b)).map(|run| run[0].row);
-        let slots = moments.rows_mut(rows);
-        cpu::update_moments(features, &gradients, slots, steps, self.adam, state_dtype);
-        moments.steps += 1;
-        Ok(())
-    }
-}
-
 impl Prepared<'_> {
     /// The tokens in `keep` as one subset.
-    fn kept(&self, keep: &[u8]) -> Result<Subsets, Error> {
+    pub(crate) fn kept(&self, keep: &[u8]) -> Result<Subsets, Error> {
         let batch = &self.step.batch;
         batch.check_per_token("keep", keep.len())?;
         let subset = Subsets::kept(&self.supports, batch, keep);

@@ -98,9 +98,22 @@ impl Subsets {
     /// Weight of each token in the gradient of its subset, `[N]`; for [`Weights::RowMean`], which weighs rows, that of the
     /// token mean.
     pub fn gradient_weights(&self, step: &Step, supports: &Supports, weights: Weights) -> Vec<f64> {
+        self.weights_by(step, supports, weights, &self.divisors(step, supports, weights))
+    }
+
+    /// What the weights of each subset's tokens are divided by, `[count]`: whole numbers, which add up over the parts of a batch.
+    pub fn divisors(&self, step: &Step, supports: &Supports, weights: Weights) -> Vec<f64> {
         match weights {
-            Weights::TokenMean | Weights::RowMean => self.token_means(),
-            Weights::Loss => self.loss_weights(step, supports),
+            Weights::TokenMean | Weights::RowMean => self.sums(|_| 1.0),
+            Weights::Loss => self.loss_divisors(step, supports),
+        }
+    }
+
+    /// Weight of each token in the gradient of its subset, `[N]`, by the divisors of the subset's whole.
+    pub fn weights_by(&self, step: &Step, supports: &Supports, weights: Weights, divisors: &[f64]) -> Vec<f64> {
+        match weights {
+            Weights::TokenMean | Weights::RowMean => self.spread(|subset| 1.0 / divisors[subset]),
+            Weights::Loss => self.loss_weights_by(step, supports, divisors),
         }
     }
 
@@ -123,24 +136,42 @@ impl Subsets {
         self.spread(|subset| 1.0 / sizes[subset])
     }
 
+    /// The tokens that the trainer's loss counts, where it counts each token alone.
+    fn counted<'a>(&self, step: &Step<'a>) -> Option<&'a [u8]> {
+        if self.single { None } else { step.loss.counted }
+    }
+
+    /// What the trainer's loss would divide by if each subset were the whole batch, but for what a completion alone decides, `[count]`.
+    fn loss_divisors(&self, step: &Step, supports: &Supports) -> Vec<f64> {
+        match step.loss.reduction {
+            Reduction::CompletionMean | Reduction::TokenMean if self.single => self.sums(|_| 1.0),
+            Reduction::FixedLength | Reduction::CompletionMean => vec![self.completions as f64; self.count],
+            Reduction::TokenMean => {
+                let lengths = self.lengths(step, supports, self.counted(step));
+                lengths.chunks(self.completions.max(1)).map(|own| own.iter().sum()).collect()
+            }
+        }
+    }
+
     /// What the trainer's loss would weigh each token with if its subset were the whole batch, `[N]`.
     fn loss_weights(&self, step: &Step, supports: &Supports) -> Vec<f64> {
+        self.loss_weights_by(step, supports, &self.loss_divisors(step, supports))
+    }
+
+    fn loss_weights_by(&self, step: &Step, supports: &Supports, divisors: &[f64]) -> Vec<f64> {
         let limit = step.loss.max_completion_length as f64;
-        let completions = self.completions as f64;
-        let counted = if self.single { None } else { step.loss.counted };
         match step.loss.reduction {
-            Reduction::FixedLength => self.spread(|_| 1.0 / (completions * limit)),
-            Reduction::CompletionMean | Reduction::TokenMean if self.single => self.token_means(),
+            Reduction::FixedLength => self.spread(|subset| 1.0 / (divisors[subset] * limit)),
+            Reduction::CompletionMean | Reduction::TokenMean if self.single => {
+                self.spread(|subset| 1.0 / divisors[subset])
+            }
             Reduction::CompletionMean => {
-                let lengths = self.lengths(step, supports, counted);
+                let lengths = self.lengths(step, supports, self.counted(step));
                 let length = |n: usize| lengths[supports.tokens[n] / step.batch.tokens].max(1.0);
-                (0..supports.len()).map(|n| 1.0 / (completions * length(n))).collect()
+                let divisor = |n: usize| self.index(n).map_or(1.0, |subset| divisors[subset]);
+                (0..supports.len()).map(|n| 1.0 / (divisor(n) * length(n))).collect()
             }
-            Reduction::TokenMean => {
-                let lengths = self.lengths(step, supports, counted);
-                let sizes: Vec<f64> = lengths.chunks(self.completions.max(1)).map(|own| own.iter().sum()).collect();
-                self.spread(|subset| 1.0 / sizes[subset].max(1.0))
-            }
+            Reduction::TokenMean => self.spread(|subset| 1.0 / divisors[subset].max(1.0)),
         }
     }
 

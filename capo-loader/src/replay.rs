@@ -153,7 +153,8 @@ pub fn replay_step(
         .with_context(|| format!("batch file `{}`", path.display()))?;
     let upload = device.map(|device| device.upload(&view)).transpose()?;
     let view = upload.as_ref().map_or(view, |upload| upload.view(view));
-    let mut sink = Lender { sink, context: batch.context.as_ref().map(|context| context.data.lend(context.age)) };
+    let context = batch.context.as_ref().map(|context| context.data.lend(context.age));
+    let mut sink = Lender { sink, context, ranks: None };
     let mut keep = mask::apply(masks, &mut sink, &view)?;
     let weighed = weight::apply(weights, &mut sink, &view, &mut keep)?;
     let taken = keep.tokens > 0;

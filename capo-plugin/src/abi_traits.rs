@@ -34,7 +34,7 @@ impl MaskTraits {
     /// the batch's settings, and the state before the step. So a host may call `mask` or `weigh` on parts of a step's batch, whole
     /// completions each and in any split, before the one `step_end` with the whole, and gets the same decisions.
     pub const TOKEN_WISE: Self = Self(1);
-    /// Where the host lends `capo.collective/1` with more than one rank, a `step_end` on the rows of each leaves
+    /// Where [`Ctx::collective`](crate::Ctx::collective) connects more than one rank, a `step_end` on the rows of each leaves
     /// the same state on all of them, that of a `step_end` on the whole batch but for rounding. So a host need not gather the
     /// batch for it. A component without state may declare it.
     pub const SUMS_RANKS: Self = Self(1 << 1);

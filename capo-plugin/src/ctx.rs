@@ -4,6 +4,7 @@ use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RSlice, RStr};
 
 use crate::abi::HostRef;
+use crate::abi_collective::{COLLECTIVE, Collective};
 use crate::abi_context::{ROLLOUT_CONTEXT, RolloutContext};
 use crate::abi_top_k::{SAMPLER_TOP_K, SamplerTopK};
 use crate::error::{ErrorKind, PluginError};
@@ -87,6 +88,15 @@ impl<'a> Ctx<'a> {
     pub fn sampler_top_k(&mut self) -> Result<&SamplerTopK, PluginError> {
         let sentence = "the sampler's top tokens are not there (return `Inputs::SAMPLER_TOP_K` from `inputs`)";
         self.extension(SAMPLER_TOP_K)?.ok_or_else(|| PluginError::new(ErrorKind::MISSING_INPUT, sentence))
+    }
+
+    /// The ranks of the run, where it is made of several processes; none in a host that knows nothing of them, which is one rank.
+    ///
+    /// # Errors
+    ///
+    /// When the host compiled another layout under this id.
+    pub fn collective(&mut self) -> Result<Option<&Collective>, PluginError> {
+        self.extension(COLLECTIVE)
     }
 
     /// The host's extension `id` as a `T`, or none where the host has no such extension.

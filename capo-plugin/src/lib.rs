@@ -117,6 +117,11 @@
 //! A mask or weight that decides each token by itself may say so, with [`MaskTraits::TOKEN_WISE`] from `traits`: a trainer can then call it
 //! on parts of a step's batch, inside the forward pass that trains. `host check` tries what is declared.
 //!
+//! # Many ranks
+//!
+//! Where a trainer is several processes, [`Ctx::collective`] connects them: sums over all ranks, and what each has to tell. A component that
+//! brings the state of all ranks together in `step_end` declares [`MaskTraits::SUMS_RANKS`]; for others the trainer gathers the batch.
+//!
 //! # Errors
 //!
 //! Return a [`PluginError`] with a sentence: what is wrong, the value, the limit, what to do. The trainer puts the
@@ -144,6 +149,7 @@
 #![deny(missing_docs)]
 
 pub mod abi;
+pub mod abi_collective;
 pub mod abi_context;
 pub mod abi_keys;
 pub mod abi_recipe;
@@ -154,6 +160,7 @@ pub mod abi_top_k;
 pub mod abi_traits;
 pub mod abi_weight;
 mod batch;
+mod collective;
 mod component;
 mod config;
 mod context;
@@ -176,10 +183,12 @@ mod tensor;
 pub mod testing;
 mod wire;
 
+pub use abi_collective::Collective;
 pub use abi_context::RolloutContext;
 pub use abi_top_k::SamplerTopK;
 pub use abi_traits::MaskTraits;
 pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
+pub use collective::{Connection, OneRank, Ranks};
 pub use component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
 pub use config::{known_keys, nearest, unknown_key};
 pub use context::{CompletionContext, ContextData, Lending, PromptContext};

@@ -10,6 +10,7 @@ use crate::abi::{HostRef, HostWire, HostWire_TO, WireError};
 use crate::abi_context::ROLLOUT_CONTEXT;
 use crate::abi_top_k::SAMPLER_TOP_K;
 use crate::batch::{Dims, Inputs};
+use crate::collective::Connection;
 use crate::error::{ErrorKind, PluginError};
 use crate::extension::Extension;
 
@@ -21,7 +22,7 @@ pub trait Sink {
     fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]);
     /// A sentence for the person at the terminal.
     fn warn(&mut self, component: &str, text: &str);
-    /// The host's extension `id`, or none.
+    /// The host's extension `id`, or none; without an answer to `capo.collective/1` a component is told of one rank.
     fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
         let _ = id;
         None
@@ -50,6 +51,8 @@ struct Ear<'a> {
     length: (usize, &'static str),
     inputs: Inputs,
     sink: &'a mut dyn Sink,
+    /// What it is told of ranks where the host says nothing.
+    alone: Connection<'static>,
     names: BTreeSet<String>,
     broken: Option<String>,
 }
@@ -107,7 +110,11 @@ impl HostWire for Ear<'_> {
     fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>> {
         let on_request = [(ROLLOUT_CONTEXT, Inputs::ROLLOUT_CONTEXT), (SAMPLER_TOP_K, Inputs::SAMPLER_TOP_K)];
         let withheld = on_request.iter().any(|(known, flag)| id.as_str() == *known && !self.inputs.contains(*flag));
-        if withheld { ROption::RNone } else { self.sink.extension(id.as_str()).into() }
+        if withheld {
+            return ROption::RNone;
+        }
+        let answer = self.sink.extension(id.as_str());
+        answer.or_else(|| self.alone.extension(id.as_str())).into()
     }
 }
 
@@ -124,7 +131,8 @@ pub(crate) fn listen(
     call: impl FnOnce(&mut HostRef<'_>) -> Result<(), WireError>,
 ) -> Result<(), PluginError> {
     sink.enter(component, method);
-    let mut ear = Ear { component, length, inputs, sink, names: BTreeSet::new(), broken: None };
+    let mut ear =
+        Ear { component, length, inputs, sink, alone: Connection::alone(), names: BTreeSet::new(), broken: None };
     let outcome = {
         let mut host = HostWire_TO::from_ptr(RMut::new(&mut ear), TD_Opaque);
         call(&mut host)

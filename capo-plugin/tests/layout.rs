@@ -8,6 +8,7 @@ use capo_plugin::abi::{
     AdvantageBox, AdvantagePoint, ComponentInfo, HostRef, MaskBox, MaskPoint, ObjectiveBox, ObjectivePoint, PluginRoot,
     PluginRoot_Ref, RecipeInfo, RecipePoint, WireBatch, WireError, WireLastLayer, WireOptimizerState,
 };
+use capo_plugin::abi_collective::Collective;
 use capo_plugin::abi_context::{Lent, RolloutContext};
 use capo_plugin::abi_keys::{KeyInfo, KeysPoint};
 use capo_plugin::abi_recipe::RecipePoint2;
@@ -83,6 +84,7 @@ fn sizes_and_alignments() {
         SweepPoint => 8 / 8,
         SweepRange => 56 / 8,
         SamplerTopK => 48 / 8,
+        Collective => 40 / 8,
         TraitsPoint => 8 / 8,
         MaskTraits => 4 / 4,
     }
@@ -156,5 +158,5 @@ fn every_type_of_the_wire_is_in_the_table() {
             count += 1;
         }
     }
-    assert_eq!(count, 47, "types of the wire");
+    assert_eq!(count, 48, "types of the wire");
 }

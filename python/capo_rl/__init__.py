@@ -12,7 +12,7 @@ from ._native import CapoError, CapoWarning
 _native.carried_in(_Path(__file__).parent / "plugins")
 
 from .batch import Batch, load_batch, save_batch  # noqa: E402
-from .components import Advantage, Mask, Objective, Reward, Weight  # noqa: E402
+from .components import Advantage, Collective, Mask, Objective, Reward, Weight  # noqa: E402
 from .plugins import Plugins  # noqa: E402
 from .recorded import replay  # noqa: E402
 
@@ -21,6 +21,7 @@ __all__ = [
     "Batch",
     "CapoError",
     "CapoWarning",
+    "Collective",
     "Mask",
     "Objective",
     "Plugins",

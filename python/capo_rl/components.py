@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any, Mapping, Optional, Sequence, Union
+from typing import Any, Mapping, Optional, Protocol, Sequence, Union
 
 import numpy as np
 
@@ -14,6 +14,28 @@ from .plugins import Source, opened
 
 #: What a component reported in a call, under ``id/name``: a number, or an array with one number per token ``[B, T]``.
 Records = dict[str, Union[float, np.ndarray]]
+
+
+class Collective(Protocol):
+    """What connects the ranks of a run, each of which has completions of its own of a step's batch.
+
+    A component calls it while it works, with Python's lock held for the call. All ranks make the same calls in the same order, and each waits for all
+    others. An exception in it ends the component's call with a ``CapoError``, whose cause it is.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This process's place, from 0."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+
+    def all_reduce_sum(self, array: np.ndarray) -> object:
+        """Replaces the float64 ``array``, in place, by its sum over all ranks: the same bits on all of them."""
+
+    def all_gather(self, array: np.ndarray) -> Sequence[Array]:
+        """The int64 ``array`` of each rank, in the order of ranks; they may be of different lengths."""
 
 
 class Component:
@@ -84,18 +106,24 @@ class Mask(Decider):
 
     _point = "mask"
 
-    def __call__(self, batch: Batch, keep: Optional[Array] = None) -> tuple[np.ndarray, Records]:
+    def __call__(
+        self, batch: Batch, keep: Optional[Array] = None, collective: Optional[Collective] = None
+    ) -> tuple[np.ndarray, Records]:
         """``keep``, uint8 ``[B, T]``, 0 for each token to drop, and what was reported.
 
         The argument ``keep`` is what the masks before this one left; without it, all tokens of the completions. It is not changed.
 
         Raises ``ValueError`` where the batch lacks what the mask reads, ``CapoError`` with the mask's own sentence.
         """
-        return self._native.mask(batch._native, keep)
+        return self._native.mask(batch._native, keep, collective)
 
-    def step_end(self, batch: Batch, keep: Array, taken: bool = True) -> Records:
-        """Tells it, once after the optimizer's step, the final ``keep`` of all masks; ``taken`` is false where the step was skipped."""
-        return self._native.step_end(batch._native, keep, taken)
+    def step_end(self, batch: Batch, keep: Array, taken: bool = True, collective: Optional[Collective] = None) -> Records:
+        """Tells it, once after the optimizer's step, the final ``keep`` of all masks; ``taken`` is false where the step was skipped.
+
+        Without a ``collective``, batch and ``keep`` are those of the whole step. With one, where ``traits`` has ``SUMS_RANKS``, each rank calls with its own
+        completions, and all have the same state afterwards.
+        """
+        return self._native.step_end(batch._native, keep, taken, collective)
 
 
 class Weight(Decider):
@@ -103,13 +131,15 @@ class Weight(Decider):
 
     _point = "weight"
 
-    def __call__(self, batch: Batch, keep: Optional[Array] = None) -> tuple[np.ndarray, Records]:
+    def __call__(
+        self, batch: Batch, keep: Optional[Array] = None, collective: Optional[Collective] = None
+    ) -> tuple[np.ndarray, Records]:
         """Weights, float32 ``[B, T]``, 0 where ``keep`` is, and what was reported. ``keep`` as for ``Mask``."""
-        return self._native.weigh(batch._native, keep)
+        return self._native.weigh(batch._native, keep, collective)
 
-    def step_end(self, batch: Batch, weights: Array, taken: bool = True) -> Records:
-        """Tells it, once after the optimizer's step, the product of all weights, 0 for dropped tokens."""
-        return self._native.step_end(batch._native, weights, taken)
+    def step_end(self, batch: Batch, weights: Array, taken: bool = True, collective: Optional[Collective] = None) -> Records:
+        """Tells it, once after the optimizer's step, the product of all weights, 0 for dropped tokens. ``collective`` as for ``Mask``."""
+        return self._native.step_end(batch._native, weights, taken, collective)
 
 
 class Advantage(Component):

@@ -4,7 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use capo_loader::lend::Lender;
 use capo_plugin::{
-    Advantage, Completion, Dims, Inputs, Mask, ObjectiveFn, PluginError, Purpose, RewardFn, Rollout, Sink, Weight,
+    Advantage, Completion, Connection, Dims, Inputs, Mask, ObjectiveFn, PluginError, Purpose, RewardFn, Rollout, Sink,
+    Weight,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -12,6 +13,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::array;
 use crate::batch::{Batch, input_names};
+use crate::collective::Collective;
 use crate::dlpack::Lent;
 use crate::error::broken;
 use crate::fields::REDUCTIONS;
@@ -90,10 +92,16 @@ impl Component {
     }
 
     /// `keep`, thinned, and what was reported.
-    fn mask<'py>(&self, py: Python<'py>, batch: &Batch, keep: Option<&Bound<'py, PyAny>>) -> PyResult<Answer<'py>> {
+    fn mask<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Batch,
+        keep: Option<&Bound<'py, PyAny>>,
+        collective: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Answer<'py>> {
         self.check(batch, true)?;
         let mut keep = self.left(batch, keep)?;
-        let records = self.call(py, batch, |handle, sink| match handle {
+        let records = self.call_on_ranks(py, batch, collective, |handle, sink| match handle {
             Handle::Mask(mask) => mask.mask(sink, &batch.view(), &mut keep),
             _ => Ok(()),
         })?;
@@ -101,11 +109,17 @@ impl Component {
     }
 
     /// Weights of the tokens that `keep` leaves, and what was reported.
-    fn weigh<'py>(&self, py: Python<'py>, batch: &Batch, keep: Option<&Bound<'py, PyAny>>) -> PyResult<Answer<'py>> {
+    fn weigh<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Batch,
+        keep: Option<&Bound<'py, PyAny>>,
+        collective: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Answer<'py>> {
         self.check(batch, true)?;
         let keep = self.left(batch, keep)?;
         let mut weights = vec![0.0; keep.len()];
-        let records = self.call(py, batch, |handle, sink| match handle {
+        let records = self.call_on_ranks(py, batch, collective, |handle, sink| match handle {
             Handle::Weight(weight) => weight.weigh(sink, &batch.view(), &keep, &mut weights),
             _ => Ok(()),
         })?;
@@ -119,17 +133,18 @@ impl Component {
         batch: &Batch,
         values: &Bound<'py, PyAny>,
         taken: bool,
+        collective: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         self.check(batch, true)?;
         if self.weighs {
             let weights = array::floats("weights", self.per_token("weights", batch, values)?)?;
-            return self.call(py, batch, |handle, sink| match handle {
+            return self.call_on_ranks(py, batch, collective, |handle, sink| match handle {
                 Handle::Weight(weight) => weight.step_end(sink, &batch.view(), weights.get(), taken),
                 _ => Ok(()),
             });
         }
         let keep = array::bits("keep", self.per_token("keep", batch, values)?)?;
-        self.call(py, batch, |handle, sink| match handle {
+        self.call_on_ranks(py, batch, collective, |handle, sink| match handle {
             Handle::Mask(mask) => mask.step_end(sink, &batch.view(), keep.get(), taken),
             _ => Ok(()),
         })
@@ -211,14 +226,30 @@ impl Component {
         batch: &Batch,
         call: impl FnOnce(&mut Handle, &mut dyn Sink) -> Result<(), PluginError> + Send,
     ) -> PyResult<Bound<'py, PyDict>> {
+        self.call_on_ranks(py, batch, None, call)
+    }
+
+    /// The same, connected with other ranks by the object `collective`.
+    fn call_on_ranks<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Batch,
+        collective: Option<&Bound<'py, PyAny>>,
+        call: impl FnOnce(&mut Handle, &mut dyn Sink) -> Result<(), PluginError> + Send,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let collective = collective.map(Collective::new).transpose()?;
         let mut records = Records::default();
         let outcome = py.detach(|| {
-            let mut sink = Lender { sink: &mut records, context: batch.lend() };
+            let ranks = collective.as_ref().map(Connection::new);
+            let mut sink = Lender { sink: &mut records, context: batch.lend(), ranks };
             call(&mut self.lock(), &mut sink)
         });
-        let records = records.to_dict(py, &extents(batch.dims()))?;
-        outcome.map_err(|error| broken(&error))?;
-        Ok(records)
+        let records = records.to_dict(py, &extents(batch.dims()));
+        outcome.map_err(|error| match &collective {
+            Some(collective) => collective.broken(py, &error),
+            None => broken(&error),
+        })?;
+        records
     }
 
     /// The tokens that are left: `keep`, or all of the completions.

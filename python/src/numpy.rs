@@ -1,7 +1,8 @@
-//! Arrays of numpy for what comes back.
+//! Arrays of numpy for what goes out, and the values of arrays that come back.
 
-#![allow(unsafe_code, reason = "a new array is filled at the address that numpy gives")]
+#![allow(unsafe_code, reason = "arrays are filled and read at the addresses that they give")]
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::dlpack::Lent;
@@ -10,18 +11,33 @@ use crate::dlpack::Lent;
 pub(crate) trait Element: Copy {
     /// What numpy calls it.
     const NAME: &str;
+    /// DLPack's number for its kind.
+    const CODE: u8;
 }
 
 impl Element for f32 {
     const NAME: &str = "float32";
+    const CODE: u8 = 2;
 }
 
 impl Element for u32 {
     const NAME: &str = "uint32";
+    const CODE: u8 = 1;
 }
 
 impl Element for u8 {
     const NAME: &str = "uint8";
+    const CODE: u8 = 1;
+}
+
+impl Element for f64 {
+    const NAME: &str = "float64";
+    const CODE: u8 = 2;
+}
+
+impl Element for i64 {
+    const NAME: &str = "int64";
+    const CODE: u8 = 0;
 }
 
 /// A new array of this shape with these values.
@@ -41,4 +57,30 @@ pub(crate) fn array<'py, T: Element>(py: Python<'py>, shape: &[usize], values: &
     // SAFETY: the new array is compact, of this type and this many elements, and nobody else has it yet.
     unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), lent.address() as *mut T, values.len()) };
     Ok(array)
+}
+
+/// The values of an array in host memory, which sentences call `name`.
+///
+/// # Errors
+///
+/// `ValueError` where it is of another type, or its elements do not lie one behind another.
+pub(crate) fn values<T: Element>(name: &str, lent: &Lent) -> PyResult<Vec<T>> {
+    let dtype = lent.dtype();
+    if (dtype.code, usize::from(dtype.bits), dtype.lanes) != (T::CODE, 8 * size_of::<T>(), 1)
+        || lent.strides().is_some()
+    {
+        let expected = T::NAME;
+        return Err(PyValueError::new_err(format!(
+            "{name} is no compact array of {expected} (give back what was given)"
+        )));
+    }
+    let mut values = Vec::with_capacity(lent.len());
+    if lent.len() > 0 {
+        // SAFETY: the array is compact, of this type and this many elements, and lent for as long as `lent` is there.
+        unsafe {
+            std::ptr::copy_nonoverlapping(lent.address() as *const T, values.as_mut_ptr(), lent.len());
+            values.set_len(lent.len());
+        }
+    }
+    Ok(values)
 }

@@ -5,19 +5,18 @@ use std::ops::Range;
 
 use pulp::{Arch, NullaryFnOnce};
 
-use super::lanes::{accumulate, project, propose, sum, update};
+use super::lanes::{accumulate, project, propose, sum};
 use super::{Projection, parallel};
 use crate::gradient::{Gradients, Pair};
-use crate::moments::{HostSource, Slot};
+use crate::moments::HostSource;
 use crate::optimizer::{Adam, MomentRow, RowRule};
-use crate::semantics::StateDtype;
 
 /// Columns that a sum over tokens works on at a time: those of a whole batch stay in the cache that cores share, and the sum in
 /// registers.
-const TILE: usize = 64;
+pub(super) const TILE: usize = 64;
 
 /// The columns, a tile at a time.
-fn tiles(width: usize) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn tiles(width: usize) -> impl Iterator<Item = Range<usize>> {
     (0..width).step_by(TILE).map(move |start| start..(start + TILE).min(width))
 }
 
@@ -46,21 +45,21 @@ impl<'a> Features<'a> {
         &self.hidden[position * self.width..][..self.width]
     }
 
-    fn threads_for(&self, pairs: usize) -> usize {
+    pub fn threads_for(&self, pairs: usize) -> usize {
         parallel::threads_for(pairs * self.width, self.threads)
     }
 }
 
 /// Some columns of the features of consecutive tokens, side by side: rows of pairs read them in any order, and from far
 /// fewer pages than the features themselves.
-struct Packed {
+pub(super) struct Packed {
     tokens: Range<usize>,
     columns: Vec<[f32; TILE]>,
 }
 
 impl Packed {
     /// For the tokens of `pairs`, still empty.
-    fn new<'a>(pairs: impl Iterator<Item = &'a Pair>) -> Self {
+    pub fn new<'a>(pairs: impl Iterator<Item = &'a Pair>) -> Self {
         let tokens = pairs.fold(0..0, |tokens: Range<usize>, pair| {
             let token = pair.token as usize;
             if tokens.is_empty() { token..token + 1 } else { tokens.start.min(token)..tokens.end.max(token + 1) }
@@ -70,7 +69,7 @@ impl Packed {
 
     /// Takes up a tile; 0 beyond its end.
     #[inline(always)]
-    fn fill(&mut self, features: Features, tile: &Range<usize>) {
+    pub fn fill(&mut self, features: Features, tile: &Range<usize>) {
         self.columns.clear();
         for &position in &features.positions[self.tokens.clone()] {
             let h = &features.at(position)[tile.clone()];
@@ -89,7 +88,7 @@ impl Packed {
 
     /// `sum coefficient h` over pairs.
     #[inline(always)]
-    fn weighed_sum(&self, pairs: &[Pair], coefficients: &[f64]) -> [f64; TILE] {
+    pub fn weighed_sum(&self, pairs: &[Pair], coefficients: &[f64]) -> [f64; TILE] {
         let mut total = [0.0; TILE];
         for (pair, &coefficient) in pairs.iter().zip(coefficients) {
             accumulate(&mut total, coefficient, self.of(pair));
@@ -239,91 +238,13 @@ fn runs<'a>(pairs: &'a [Pair], source: &HostSource<'a>, adam: &Adam, width: usiz
     pairs.chunk_by(Pair::shares_row).map(run).collect()
 }
 
-/// Takes the gradient, the sum of `coefficient h` over each row's pairs, into the moments of its rows; where the gradients know that of
-/// everything, what it has beyond them enters the second moment by its own square.
-///
-/// `slots` are the rows' own, in the order of the pairs; `steps` counts the steps before this one.
-pub(crate) fn update_moments(
-    features: Features,
-    gradients: &Gradients,
-    slots: Vec<&mut Slot>,
-    steps: u64,
-    adam: &Adam,
-    dtype: StateDtype,
-) {
-    let (mut updates, mut start) = (Vec::with_capacity(slots.len()), 0);
-    for (pairs, slot) in gradients.pairs.chunk_by(Pair::shares_row).zip(slots) {
-        let own = start..start + pairs.len();
-        start = own.end;
-        let rule = adam.update(steps - slot.written);
-        slot.written = steps + 1;
-        let everything = gradients.everything.as_ref().map(|everything| &everything[own.clone()]);
-        updates.push(Update { pairs, coefficients: &gradients.coefficients[own], everything, slot, rule });
-    }
-    let (threads, arch) = (features.threads_for(gradients.pairs.len()), Arch::new());
-    let groups = grouped(updates, gradients.pairs.len().div_ceil(2 * threads));
-    parallel::for_each(threads, groups, |updates| arch.dispatch(UpdateMoments { features, updates, dtype }));
-}
-
-/// The pairs of one row, and its moments with Adam's rule for them.
-struct Update<'a> {
-    pairs: &'a [Pair],
-    coefficients: &'a [f64],
-    everything: Option<&'a [f64]>,
-    slot: &'a mut Slot,
-    rule: RowRule,
-}
-
-/// Updates in groups of at least `size` pairs.
-fn grouped(updates: Vec<Update>, size: usize) -> Vec<Vec<Update>> {
-    let (mut groups, mut group, mut pairs) = (Vec::new(), Vec::new(), 0);
-    for update in updates {
-        pairs += update.pairs.len();
-        group.push(update);
-        if pairs >= size {
-            groups.push(std::mem::take(&mut group));
-            pairs = 0;
-        }
-    }
-    groups.push(group);
-    groups
-}
-
-struct UpdateMoments<'a> {
-    features: Features<'a>,
-    updates: Vec<Update<'a>>,
-    dtype: StateDtype,
-}
-
-impl NullaryFnOnce for UpdateMoments<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn call(self) {
-        let Self { features, mut updates, dtype } = self;
-        let mut packed = Packed::new(updates.iter().flat_map(|update| update.pairs));
-        for tile in tiles(features.width) {
-            packed.fill(features, &tile);
-            for Update { pairs, coefficients, everything, slot, rule } in &mut updates {
-                let gradient = packed.weighed_sum(pairs, coefficients);
-                let mut rejected = [0.0; TILE];
-                if let Some(everything) = everything {
-                    rejected = packed.weighed_sum(pairs, everything);
-                    rejected.iter_mut().zip(&gradient).for_each(|(rejected, kept)| *rejected -= kept);
-                }
-                let moments = (&mut slot.exp_avg[tile.clone()], &mut slot.exp_avg_sq[tile.clone()]);
-                update(moments, &gradient, &rejected, rule, dtype);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::update;
     use super::*;
     use crate::moments::Moments;
     use crate::optimizer::{OptimizerKind, OptimizerModel, SecondMoment};
-    use crate::semantics::UntouchedRows;
+    use crate::semantics::{StateDtype, UntouchedRows};
 
     const WIDTH: usize = 203;
     const ROWS: u32 = 5;
@@ -366,11 +287,10 @@ mod tests {
                     gradients.coefficients[..2 * TOKENS as usize].split_at(TOKENS as usize);
                 let everything = Some(everything);
                 let rule = adam.update(1);
-                let updates = runs
-                    .zip(slots)
-                    .map(|(pairs, slot)| Update { pairs, coefficients, everything, rule, slot })
-                    .collect();
-                $run(UpdateMoments { features, updates, dtype: StateDtype::F32 });
+                let target = |slot| update::Moments { slot, rule, dtype: StateDtype::F32 };
+                let row = |(pairs, slot)| update::Row { pairs, coefficients, everything, target: target(slot) };
+                let rows = runs.zip(slots).map(row).collect();
+                $run(update::SumRows { features, rows });
             };
             update(&mut moments, ROWS - 1);
             let source = HostSource::Own(&moments);

@@ -6,6 +6,7 @@
 //! | `token_projections` | `D h` per pair, D the Adam direction of the token's gradient alone | token proposals, Adam |
 //! | `subset_projections` | `D h` per pair, D the direction of a subset's gradient | proposals of completions, groups, batches; both |
 //! | `update_moments` | the moments after a step | `commit`, Adam |
+//! | `add_up`, `take_in` | the same in two halves: the sums of one of many ranks; the moments after a step with those of all | `commit`, Adam |
 //!
 //! A backend streams over rows of `[D]`: no array of size N K D exists. Sums over a row run in the order of
 //! `Gradients::pairs`, so that results do not depend on anything but the inputs.
@@ -13,6 +14,7 @@
 pub(crate) mod cpu;
 mod lanes;
 pub(crate) mod parallel;
+pub(crate) mod update;
 
 /// What a direction does to one (row, token) pair.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -11,6 +11,7 @@ pub mod fixture;
 mod host_moments;
 mod invariance;
 mod outputs;
+mod ranks;
 mod replay;
 pub mod scene;
 mod second_moment;

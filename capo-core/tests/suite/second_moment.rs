@@ -58,9 +58,9 @@ fn weighted_steps_of_both_kinds_are_the_dense_model() {
 }
 
 /// Rows, first and second moments as saved.
-type Rows = Vec<(u32, Vec<f64>, Vec<f64>)>;
+pub type Rows = Vec<(u32, Vec<f64>, Vec<f64>)>;
 
-fn rows(model: &CurvatureModel) -> Rows {
+pub fn rows(model: &CurvatureModel) -> Rows {
     let bytes = model.save().unwrap();
     let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
     let (width, rows, header) = (number(20), number(36), 8 + 4 + 4 * 8 + 10);

@@ -17,6 +17,7 @@ mod device;
 mod keys;
 mod optimizer;
 mod predictor;
+mod ranks;
 mod records;
 mod table;
 mod trainer;
@@ -55,9 +56,9 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
         Ok(())
     }
 
-    fn step_end(&mut self, _ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<(), PluginError> {
+    fn step_end(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<(), PluginError> {
         let weights: Vec<f32> = keep.iter().map(|&keep| f32::from(keep)).collect();
-        self.predictor.step_end(batch, &weights, taken)
+        self.predictor.step_end(ctx, batch, &weights, taken)
     }
 
     fn inputs(&self) -> Inputs {

@@ -1,11 +1,12 @@
 //! The curvature model over the batches of a trainer: what mask and weight have in common.
 
-use capo_core::{Assessment, CurvatureModel, Granularity, Loss, Policy, SecondMoment, Step};
+use capo_core::{Assessment, CurvatureModel, Granularity, Loss, Policy, Prepared, SecondMoment, Step};
 use capo_plugin::prelude::*;
 use capo_plugin::{Denominator, LastLayer};
 
 use crate::assign::Assign;
 use crate::optimizer::{Moments, Optimizer};
+use crate::ranks::{Ended, TrainerRanks};
 use crate::{device, records};
 
 /// The model, and what it is asked.
@@ -61,21 +62,46 @@ impl Predictor {
         (vec![1.0; count], vec![-1.0; count])
     }
 
-    /// Takes the optimizer's step, in which each token weighed `weights[b * T + t]`, into the model's own moments.
-    pub fn step_end(&mut self, batch: &Batch<'_>, weights: &[f32], taken: bool) -> Result<(), PluginError> {
-        // A batch rejected whole may count as a step; one whose gradient was not finite has not happened.
-        let rejected_whole = weights.iter().all(|&weight| weight == 0.0);
-        if !taken && !rejected_whole {
-            return Ok(());
+    /// Takes the optimizer's step, in which each token weighed `weights[b * T + t]`, into the model's own moments, with what other ranks
+    /// have of it.
+    pub fn step_end(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        weights: &[f32],
+        taken: bool,
+    ) -> Result<(), PluginError> {
+        let ranks = TrainerRanks::new(ctx.collective()?);
+        let outcome = self.take_in(&ranks, batch, weights, taken);
+        if let Some(bytes) = ranks.bytes() {
+            ctx.record("bytes_reduced", bytes as f64);
         }
+        outcome
+    }
+
+    fn take_in(
+        &mut self,
+        ranks: &TrainerRanks<'_>,
+        batch: &Batch<'_>,
+        weights: &[f32],
+        taken: bool,
+    ) -> Result<(), PluginError> {
+        let kept = weights.iter().any(|&weight| weight != 0.0);
+        // Of a step that was not taken only one without a kept token can matter.
+        let prepared = if taken || !kept { self.prepare(batch, weights).map(Some) } else { Ok(None) };
+        let Some(Some(prepared)) = ranks.agree(Ended { taken, kept }, prepared)? else { return Ok(()) };
+        self.model.commit_over(&prepared, weights, ranks).map_err(failed)
+    }
+
+    /// The tokens that moments may take in.
+    fn prepare<'a>(&self, batch: &Batch<'a>, weights: &[f32]) -> Result<Prepared<'a>, PluginError> {
         let step = self.step(batch)?;
         let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
         let seen = match step.optimizer.second_moment {
             SecondMoment::Kept => &keep,
             SecondMoment::KeptAndRejected => batch.completion_mask,
         };
-        let prepared = self.model.prepare(&step, seen).map_err(failed)?;
-        self.model.commit_weighted(&prepared, weights).map_err(failed)
+        self.model.prepare(&step, seen).map_err(failed)
     }
 
     pub fn inputs(&self) -> Inputs {
@@ -85,9 +111,11 @@ impl Predictor {
         }
     }
 
-    /// A token's step is predicted from its own data and the moments; only what assigns decisions to other tokens looks at the rest.
+    /// A token's step is predicted from its own data and the moments; only what assigns decisions to other tokens looks at the rest. Moments
+    /// take in row sums, which add up over ranks.
     pub fn traits(&self) -> MaskTraits {
-        MaskTraits::TOKEN_WISE.only_if(self.model.granularity() == Granularity::Token && self.assign == Assign::Own)
+        let alone = self.model.granularity() == Granularity::Token && self.assign == Assign::Own;
+        MaskTraits::SUMS_RANKS | MaskTraits::TOKEN_WISE.only_if(alone)
     }
 
     pub fn save(&self) -> Result<Vec<u8>, PluginError> {

@@ -45,12 +45,12 @@ impl TokenWeight for CurvatureWeight {
 
     fn step_end(
         &mut self,
-        _ctx: &mut Ctx<'_>,
+        ctx: &mut Ctx<'_>,
         batch: &Batch<'_>,
         weights: &[f32],
         taken: bool,
     ) -> Result<(), PluginError> {
-        self.predictor.step_end(batch, weights, taken)
+        self.predictor.step_end(ctx, batch, weights, taken)
     }
 
     fn inputs(&self) -> Inputs {

@@ -128,7 +128,6 @@ fn masks_that_break_a_rule() {
         ("none", "token-wise"),
         ("lies_token_wise", "token-wise"),
         ("stateful", "token-wise"),
-        ("reject_half", "token-wise"),
         ("reads_padding", "padding-content"),
         ("forgetful", "save-load"),
         ("first_later", "permutation"),
@@ -151,9 +150,8 @@ fn masks_that_break_a_rule() {
     counts_calls: deterministic failed two fresh instances differ on the same inputs, at step 0: `keep` is 0 and 1 at completion 0, token 0 (draw at random from `seed` and `step` alone)
     counts_calls: permutation warning with the groups in another order, at step 0, `keep` is 0 and 1 at completion 0, token 0 (fine only where it draws at random)
     none: token-wise success parts of a batch are decided as the whole is
-    lies_token_wise: token-wise failed it gives 0 to completion 0, token 0 of a whole batch, and 1 where it sees a part, at step 0 (declare `TOKEN_WISE` only where each token is decided by itself)
+    lies_token_wise: token-wise failed it gives 1 to completion 6, token 1 of a whole batch, and 0 where it sees a part, at step 0 (declare `TOKEN_WISE` only where each token is decided by itself)
     stateful: token-wise failed it saves another state where it saw the batch in parts, at step 0 (change state in `step_end` alone)
-    reject_half: token-wise skipped it does not say that it decides token by token
     reads_padding: padding-content failed with other values in the padding `keep` is 1 and 0 at completion 0, token 0 (skip tokens whose `completion_mask` is 0)
     forgetful: save-load failed after a load in mid-stream step 4 differs: `keep` is 0 and 1 at completion 0, token 0 (save all that later steps depend on)
     first_later: permutation warning with the groups in another order, at step 1, `keep` is 0 and 1 at completion 0, token 0 (fine only where it draws at random)

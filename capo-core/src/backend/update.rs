@@ -1,0 +1,185 @@
+//! Gradients on their way into the moments: the sums over each row's pairs, and what the moments make of them.
+
+use std::ops::Range;
+
+use pulp::{Arch, NullaryFnOnce};
+
+use super::cpu::{Features, Packed, TILE, tiles};
+use super::lanes::update;
+use super::parallel;
+use crate::gradient::{Gradients, Pair};
+use crate::moments::Slot;
+use crate::optimizer::{Adam, RowRule};
+use crate::row_sums::RowSums;
+use crate::semantics::StateDtype;
+
+/// Takes the gradient, the sum of `coefficient h` over each row's pairs, into the moments of its rows; where the gradients know that of
+/// everything, what it has beyond them enters the second moment by its own square.
+///
+/// `slots` are the rows' own, in the order of the pairs; `steps` counts the steps before this one.
+pub(crate) fn update_moments(
+    features: Features,
+    gradients: &Gradients,
+    slots: Vec<&mut Slot>,
+    steps: u64,
+    adam: &Adam,
+    dtype: StateDtype,
+) {
+    let targets = slots.into_iter().map(|slot| Moments::of(slot, steps, adam, dtype)).collect();
+    sum_rows(features, gradients, targets);
+}
+
+/// Adds up the gradients, as `update_moments` does, into the rows of `sums`, which are zero and among which all of theirs are.
+pub(crate) fn add_up(features: Features, gradients: &Gradients, sums: &mut RowSums) {
+    let mut own = gradients.rows().peekable();
+    let targets = sums.rows_mut().filter(|(row, _)| own.next_if_eq(row).is_some()).map(|(_, target)| target).collect();
+    sum_rows(features, gradients, targets);
+}
+
+/// Takes the gradients of `sums` into the moments of its rows, as `update_moments` does; `slots` are in the order of the rows.
+pub(crate) fn take_in(
+    sums: &RowSums,
+    slots: Vec<&mut Slot>,
+    steps: u64,
+    adam: &Adam,
+    dtype: StateDtype,
+    threads: usize,
+) {
+    let (width, arch) = (sums.width, Arch::new());
+    let threads = parallel::threads_for(slots.len() * width, threads);
+    let rows: Vec<_> = sums.rows().zip(slots.into_iter().map(|slot| Moments::of(slot, steps, adam, dtype))).collect();
+    let size = rows.len().div_ceil(2 * threads).max(1);
+    let groups = grouped(rows, size, |_| 1);
+    parallel::for_each(threads, groups, |rows| arch.dispatch(TakeIn { rows, width }));
+}
+
+/// What becomes of a row's gradient.
+pub(super) trait Target {
+    /// Takes some columns of the gradient of what was kept, and of that of everything where there is one.
+    fn take(&mut self, tile: &Range<usize>, kept: &[f64], everything: Option<&[f64]>);
+}
+
+/// Moments of a row, and Adam's rule for them.
+pub(super) struct Moments<'a> {
+    pub slot: &'a mut Slot,
+    pub rule: RowRule,
+    pub dtype: StateDtype,
+}
+
+impl<'a> Moments<'a> {
+    /// Those of `slot`, written as of the step after `steps`.
+    fn of(slot: &'a mut Slot, steps: u64, adam: &Adam, dtype: StateDtype) -> Self {
+        let rule = adam.update(steps - slot.written);
+        slot.written = steps + 1;
+        Self { slot, rule, dtype }
+    }
+}
+
+impl Target for Moments<'_> {
+    #[inline(always)]
+    fn take(&mut self, tile: &Range<usize>, kept: &[f64], everything: Option<&[f64]>) {
+        let mut rejected = [0.0; TILE];
+        for (rejected, (everything, kept)) in rejected.iter_mut().zip(everything.unwrap_or(&[]).iter().zip(kept)) {
+            *rejected = everything - kept;
+        }
+        let moments = (&mut self.slot.exp_avg[tile.clone()], &mut self.slot.exp_avg_sq[tile.clone()]);
+        update(moments, kept, &rejected, &self.rule, self.dtype);
+    }
+}
+
+/// A row's place in sums: of what was kept, and of everything where that is asked for.
+pub(crate) struct SumsMut<'a> {
+    pub kept: &'a mut [f64],
+    pub everything: Option<&'a mut [f64]>,
+}
+
+impl Target for SumsMut<'_> {
+    #[inline(always)]
+    fn take(&mut self, tile: &Range<usize>, kept: &[f64], everything: Option<&[f64]>) {
+        self.kept[tile.clone()].copy_from_slice(&kept[..tile.len()]);
+        if let (Some(own), Some(everything)) = (&mut self.everything, everything) {
+            own[tile.clone()].copy_from_slice(&everything[..tile.len()]);
+        }
+    }
+}
+
+/// The pairs of one row, and where their gradient goes.
+pub(super) struct Row<'a, T> {
+    pub pairs: &'a [Pair],
+    pub coefficients: &'a [f64],
+    pub everything: Option<&'a [f64]>,
+    pub target: T,
+}
+
+/// Adds up each row's gradient and hands it on; `targets` are in the order of the rows.
+fn sum_rows<T: Target + Send>(features: Features, gradients: &Gradients, targets: Vec<T>) {
+    let (mut rows, mut start) = (Vec::with_capacity(targets.len()), 0);
+    for (pairs, target) in gradients.pairs.chunk_by(Pair::shares_row).zip(targets) {
+        let own = start..start + pairs.len();
+        start = own.end;
+        let everything = gradients.everything.as_ref().map(|everything| &everything[own.clone()]);
+        rows.push(Row { pairs, coefficients: &gradients.coefficients[own], everything, target });
+    }
+    let (threads, arch) = (features.threads_for(gradients.pairs.len()), Arch::new());
+    let groups = grouped(rows, gradients.pairs.len().div_ceil(2 * threads), |row| row.pairs.len());
+    parallel::for_each(threads, groups, |rows| arch.dispatch(SumRows { features, rows }));
+}
+
+/// Rows in groups of at least `size`, each as large as `of` says.
+fn grouped<R>(rows: Vec<R>, size: usize, of: impl Fn(&R) -> usize) -> Vec<Vec<R>> {
+    let (mut groups, mut group, mut total) = (Vec::new(), Vec::new(), 0);
+    for row in rows {
+        total += of(&row);
+        group.push(row);
+        if total >= size {
+            groups.push(std::mem::take(&mut group));
+            total = 0;
+        }
+    }
+    groups.push(group);
+    groups
+}
+
+pub(super) struct SumRows<'a, T> {
+    pub features: Features<'a>,
+    pub rows: Vec<Row<'a, T>>,
+}
+
+impl<T: Target> NullaryFnOnce for SumRows<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { features, mut rows } = self;
+        let mut packed = Packed::new(rows.iter().flat_map(|row| row.pairs));
+        for tile in tiles(features.width) {
+            packed.fill(features, &tile);
+            for Row { pairs, coefficients, everything, target } in &mut rows {
+                let kept = packed.weighed_sum(pairs, coefficients);
+                let everything = everything.map(|everything| packed.weighed_sum(pairs, everything));
+                target.take(&tile, &kept, everything.as_ref().map(|everything| &everything[..]));
+            }
+        }
+    }
+}
+
+/// A row's sums, of what was kept and of everything, and where they go.
+type Summed<'a> = ((&'a [f64], Option<&'a [f64]>), Moments<'a>);
+
+struct TakeIn<'a> {
+    rows: Vec<Summed<'a>>,
+    width: usize,
+}
+
+impl NullaryFnOnce for TakeIn<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for ((kept, everything), mut moments) in self.rows {
+            for tile in tiles(self.width) {
+                moments.take(&tile, &kept[tile.clone()], everything.map(|everything| &everything[tile.clone()]));
+            }
+        }
+    }
+}

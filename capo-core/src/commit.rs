@@ -1,0 +1,211 @@
+//! A step is taken into the model's own moments: what each rank has of it, then what all have of it together.
+
+use crate::backend::{cpu, update};
+use crate::gradient::Gradients;
+use crate::intake::{Intake, Taken};
+use crate::model::Prepared;
+use crate::moments::Moments;
+use crate::optimizer::{Adam, SecondMoment};
+use crate::ranks::OneRank;
+use crate::row_sums::RowSums;
+use crate::semantics::{MomentUpdate, RejectedBatch, Semantics, UntouchedRows};
+use crate::store::Store;
+use crate::subset::Subsets;
+use crate::support::{HostPairs, Pairs};
+use crate::{Arrays, CurvatureModel, Error, Ranks};
+
+impl CurvatureModel {
+    /// Takes the gradient of the finally accepted tokens, `keep[b, t] != 0`, into the model's own moments: one step.
+    ///
+    /// To be called after an optimizer step. With SGD nothing changes, nor when the step brings the trainer's moments. When no
+    /// token is left (those with non-finite data are skipped), [`RejectedBatch`] says whether a step is counted. Errors as for
+    /// `batch_shift`, with the state untouched.
+    ///
+    /// With [`SecondMoment::KeptAndRejected`] what was prepared and is not kept counts as rejected, so all tokens that the trainer's loss
+    /// is made of are to be prepared. Their gradient is averaged as that of the kept ones: with [`Weights::RowMean`](crate::Weights) over
+    /// the prepared tokens of each row. A step that is counted without a kept token takes it in too.
+    pub fn commit(&mut self, prepared: &Prepared, keep: &[u8]) -> Result<(), Error> {
+        prepared.step.batch.check_per_token("keep", keep.len())?;
+        let weights: Vec<f32> = keep.iter().map(|&keep| f32::from(u8::from(keep != 0))).collect();
+        self.commit_weighted(prepared, &weights)
+    }
+
+    /// The same where each token's gradient is multiplied with `weights[b, t]`, at least 0 and finite; those with 0 are not kept.
+    ///
+    /// What the tokens weigh besides does not depend on `weights`, only on which of them are 0; what is weighted away counts as rejected.
+    pub fn commit_weighted(&mut self, prepared: &Prepared, weights: &[f32]) -> Result<(), Error> {
+        self.commit_over(prepared, weights, &OneRank)
+    }
+
+    /// The same where each of the `ranks` calls it with its own completions of the step's batch: it leaves the moments of all of them as a
+    /// commit of the whole batch would, but for the rounding of sums, and the same bits on every rank that began with the same.
+    ///
+    /// Each adds up the gradient of its own tokens, row by row in `f64`; the sums are added up over the ranks, 8 D bytes for each row
+    /// that any of them has touched, twice that with [`SecondMoment::KeptAndRejected`]; and each takes the whole into its moments.
+    /// Where one rank cannot, none does, and each has an error. Several ranks are taken in from host memory only.
+    pub fn commit_over(&mut self, prepared: &Prepared, weights: &[f32], ranks: &dyn Ranks) -> Result<(), Error> {
+        let part = self.part(prepared, weights, ranks);
+        let Prepared { step, supports, .. } = prepared;
+        let Semantics { untouched_rows, moment_input, moment_update, rejected_batch, .. } = self.semantics;
+        let adam = step.optimizer.adam(self.moments.steps(), untouched_rows);
+        let idle = moment_update == MomentUpdate::WithThresholds && !self.acceptance.tests();
+        let (Some(adam), false, None) = (adam, idle, step.moments) else { return part.map(|_| ()) };
+        let whole = self.agree(prepared, part.as_ref(), ranks);
+        let (part, whole) = (part?, whole?);
+        if whole.kept == 0 && rejected_batch == RejectedBatch::NoStep {
+            return Ok(());
+        }
+        if let Some(moved) = part.moved {
+            self.moments = moved;
+        }
+        let factor = |n: usize| f64::from(weights[supports.tokens[n]]);
+        let intake = |subset, divisor: i64, factor: &dyn Fn(usize) -> f64| {
+            Intake::new(subset, step, supports, (moment_input, divisor as f64), factor)
+        };
+        let kept = intake(part.kept, whole.divisors[0], &factor);
+        let everything = part.everything.map(|everything| intake(everything, whole.divisors[1], &|_| 1.0));
+        let taken = Taken { kept: &kept, everything: everything.as_ref(), kind: moment_input };
+        let update = Update { prepared, taken, adam: &adam, semantics: &self.semantics, ranks };
+        match (&mut self.moments, &supports.pairs) {
+            (Store::Host(moments), Pairs::Host(pairs)) => update.on_host(moments, pairs, self.threads),
+            (Store::Cuda(moments), Pairs::Cuda(pairs)) => {
+                moments.update(pairs, &update.taken, &adam, &self.semantics, supports.slope)
+            }
+            _ => unreachable!("moments were moved to where the batch lies"),
+        }
+    }
+
+    /// What this rank has of the step.
+    fn part(&self, prepared: &Prepared, weights: &[f32], ranks: &dyn Ranks) -> Result<Part, Error> {
+        let Prepared { step, supports, .. } = prepared;
+        step.batch.check_per_token("weights", weights.len())?;
+        if let Some(at) = weights.iter().position(|weight| !(weight.is_finite() && *weight >= 0.0)) {
+            let weight = weights[at];
+            return Err(Error::new(format!("`weights` has {weight} at {at}, expected finite numbers of at least 0")));
+        }
+        if ranks.size() > 1 && matches!(step.batch.arrays, Arrays::Cuda(_)) {
+            return Err(Error::new(
+                "the batch lies on a device, and the rows of several ranks are added up in host memory only (gather the batch on each rank, or pass its arrays in host memory)",
+            ));
+        }
+        let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
+        let kept = prepared.kept(&keep)?;
+        let everything = (step.optimizer.second_moment == SecondMoment::KeptAndRejected)
+            .then(|| Subsets::all(supports, &step.batch));
+        Ok(Part { kept, everything, moved: self.moments.moved_to(&step.batch)? })
+    }
+
+    /// Tells the other ranks of this one's part, and hears of theirs.
+    fn agree(&self, prepared: &Prepared, part: Result<&Part, &Error>, ranks: &dyn Ranks) -> Result<Whole, Error> {
+        let Prepared { step, supports, .. } = prepared;
+        let divisor = |subset: &Subsets| {
+            let divisors = subset.divisors(step, supports, self.semantics.moment_input);
+            divisors.first().map_or(0, |&divisor| divisor as i64)
+        };
+        let told = match part {
+            Err(_) => vec![],
+            Ok(Part { kept, everything, .. }) => {
+                let of_everything = everything.as_ref().map_or(-1, divisor);
+                let (vocab_size, width) = (step.batch.vocab_size as i64, step.batch.width as i64);
+                let size = kept.size() as i64;
+                vec![self.moments.steps() as i64, vocab_size, width, size, divisor(kept), of_everything]
+            }
+        };
+        Whole::of(&ranks.gather(&told)?)
+    }
+}
+
+/// What one rank has of a step.
+struct Part {
+    /// Its tokens that are kept.
+    kept: Subsets,
+    /// All its tokens, where the second moment remembers what was rejected.
+    everything: Option<Subsets>,
+    /// The moments where the batch lies, if they are not there yet.
+    moved: Option<Store>,
+}
+
+/// What all ranks have of a step.
+struct Whole {
+    /// Tokens that are kept.
+    kept: i64,
+    /// What the weights of the tokens that are kept are divided by, and those of all tokens.
+    divisors: [i64; 2],
+}
+
+impl Whole {
+    /// Of what the ranks told; nothing where one cannot take part.
+    fn of(told: &[Vec<i64>]) -> Result<Self, Error> {
+        if let Some(rank) = told.iter().position(Vec::is_empty) {
+            return Err(Error::new(format!("rank {rank} could not take the step in (its own error says why)")));
+        }
+        let of = |at: usize| told.iter().map(move |told| told[at]);
+        for (at, what) in ["steps taken in", "vocabulary", "width"].into_iter().enumerate() {
+            let mut differing = of(at).enumerate().filter(|(_, value)| *value != told[0][at]);
+            if let Some((rank, value)) = differing.next() {
+                let first = told[0][at];
+                return Err(Error::new(format!(
+                    "rank 0 has {first} for {what} and rank {rank} has {value} (give all ranks the same model and state)"
+                )));
+            }
+        }
+        if of(5).any(|divisor| divisor < 0) && of(5).any(|divisor| divisor >= 0) {
+            return Err(Error::new(
+                "the ranks' optimizers differ in whether they remember what was rejected (give all ranks the same)",
+            ));
+        }
+        Ok(Self { kept: of(3).sum(), divisors: [of(4).sum(), of(5).sum()] })
+    }
+}
+
+/// The step that the moments take.
+struct Update<'a> {
+    prepared: &'a Prepared<'a>,
+    taken: Taken<'a>,
+    adam: &'a Adam,
+    semantics: &'a Semantics,
+    ranks: &'a dyn Ranks,
+}
+
+impl Update<'_> {
+    fn on_host(&self, moments: &mut Moments, pairs: &HostPairs, threads: usize) -> Result<(), Error> {
+        let Prepared { step, supports, .. } = self.prepared;
+        let Arrays::Host(arrays) = &step.batch.arrays else { unreachable!("host pairs come from host arrays") };
+        let Semantics { untouched_rows, state_dtype, .. } = *self.semantics;
+        let mut gradients = Gradients::taken_in(supports, pairs, &self.taken, self.ranks)?;
+        if untouched_rows == UntouchedRows::Decay {
+            // A zero gradient only decays a row, and decay is made up for whenever the row is next read.
+            gradients.retain_nonzero();
+        }
+        let (vocab_size, width) = (step.batch.vocab_size, step.batch.width);
+        let features = cpu::Features { hidden: arrays.hidden, width, positions: &supports.features, threads };
+        // What other ranks have is heard before anything changes.
+        let sums = if self.ranks.size() > 1 { Some(self.sums(features, &gradients)?) } else { None };
+        (moments.vocab_size, moments.width) = (vocab_size, width);
+        let steps = moments.steps;
+        match sums {
+            // No sum leaves the registers here.
+            None => update::update_moments(
+                features,
+                &gradients,
+                moments.rows_mut(gradients.rows()),
+                steps,
+                self.adam,
+                state_dtype,
+            ),
+            Some(sums) => {
+                update::take_in(&sums, moments.rows_mut(sums.ids()), steps, self.adam, state_dtype, threads);
+            }
+        }
+        moments.steps += 1;
+        Ok(())
+    }
+
+    /// The gradients of all ranks.
+    fn sums(&self, features: cpu::Features, gradients: &Gradients) -> Result<RowSums, Error> {
+        let mut sums = RowSums::zero(gradients, features.width, self.ranks)?;
+        update::add_up(features, gradients, &mut sums);
+        sums.reduce(self.ranks)?;
+        Ok(sums)
+    }
+}

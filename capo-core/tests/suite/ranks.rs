@@ -1,0 +1,263 @@
+//! Steps of which several ranks hold a part each.
+
+use std::sync::{Barrier, Mutex};
+
+use capo_core::{
+    CurvatureModel, Error, Granularity, OptimizerModel, Ranks, Reduction, RejectedBatch, SecondMoment, Semantics,
+    Weights,
+};
+
+use super::fixture::{ADAM, ADAM_OF_BOTH, Batch, Dims, OPEN, Rng};
+use super::scene::Scene;
+use super::second_moment::rows;
+
+const DIMS: Dims = Dims(6, 3, 3, 70, 40);
+
+/// What threads that play ranks tell each other.
+struct Table {
+    told: Mutex<Vec<Vec<u64>>>,
+    barrier: Barrier,
+}
+
+/// One of them.
+struct Seat<'a> {
+    rank: usize,
+    table: &'a Table,
+}
+
+impl Table {
+    fn new(size: usize) -> Self {
+        Self { told: Mutex::new(vec![vec![]; size]), barrier: Barrier::new(size) }
+    }
+}
+
+impl Seat<'_> {
+    fn exchange(&self, own: Vec<u64>) -> Vec<Vec<u64>> {
+        self.table.told.lock().unwrap()[self.rank] = own;
+        self.table.barrier.wait();
+        let all = self.table.told.lock().unwrap().clone();
+        self.table.barrier.wait();
+        all
+    }
+}
+
+impl Ranks for Seat<'_> {
+    fn size(&self) -> usize {
+        self.table.told.lock().unwrap().len()
+    }
+
+    fn sum(&self, values: &mut [f64]) -> Result<(), Error> {
+        let all = self.exchange(values.iter().map(|value| value.to_bits()).collect());
+        for (at, value) in values.iter_mut().enumerate() {
+            *value = all.iter().map(|own| f64::from_bits(own[at])).sum();
+        }
+        Ok(())
+    }
+
+    fn gather(&self, values: &[i64]) -> Result<Vec<Vec<i64>>, Error> {
+        let all = self.exchange(values.iter().map(|&value| value as u64).collect());
+        Ok(all.into_iter().map(|own| own.into_iter().map(|value| value as i64).collect()).collect())
+    }
+}
+
+/// Completions `range` of a scene.
+fn part(scene: &Scene, range: std::ops::Range<usize>) -> Scene {
+    let Dims(_, tokens, k, width, vocab) = scene.batch.dims;
+    fn cut<T: Clone>(values: &[T], range: &std::ops::Range<usize>, each: usize) -> Vec<T> {
+        values[range.start * each..range.end * each].to_vec()
+    }
+    let (batch, per_token) = (&scene.batch, |values: &[f32]| cut(values, &range, tokens));
+    Scene {
+        batch: Batch {
+            dims: Dims(range.len(), tokens, k, width, vocab),
+            group_size: range.len().max(1),
+            hidden: cut(&batch.hidden, &range, tokens * width),
+            topk_ids: cut(&batch.topk_ids, &range, tokens * k),
+            topk_logits: cut(&batch.topk_logits, &range, tokens * k),
+            action_ids: cut(&batch.action_ids, &range, tokens),
+            action_logits: per_token(&batch.action_logits),
+            logsumexp: per_token(&batch.logsumexp),
+            advantages: per_token(&batch.advantages),
+            mask: cut(&batch.mask, &range, tokens),
+        },
+        counted: scene.counted.as_ref().map(|counted| cut(counted, &range, tokens)),
+        derivatives: per_token(&scene.derivatives),
+        ..scene.clone()
+    }
+}
+
+fn model(semantics: Semantics) -> CurvatureModel {
+    CurvatureModel::new(OPEN, Granularity::Token, semantics).unwrap()
+}
+
+/// Each rank commits completions up to the next of `ends`, all at once; their errors.
+fn commit(
+    models: &mut [CurvatureModel],
+    scene: &Scene,
+    ends: &[usize],
+    weights: &[f32],
+    optimizer: &OptimizerModel,
+) -> Vec<Result<(), Error>> {
+    let (table, tokens) = (Table::new(models.len()), scene.batch.dims.1);
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = starts.zip(ends).zip(models).enumerate().collect();
+        let handles: Vec<_> = ranks
+            .into_iter()
+            .map(|(rank, ((start, &end), model))| {
+                let (table, own) = (&table, part(scene, start..end));
+                let weights = &weights[start * tokens..end * tokens];
+                scope.spawn(move || {
+                    let prepared = model.prepare(&own.step(optimizer, 0.1), &own.batch.mask)?;
+                    model.commit_over(&prepared, weights, &Seat { rank, table })
+                })
+            })
+            .collect();
+        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+    })
+}
+
+/// Whether the saved moments of both are the same but for rounding: a difference of 4 ulps at most, of the row's largest entry.
+fn assert_near(name: &str, got: &CurvatureModel, expected: &CurvatureModel) {
+    let (got, expected) = (rows(got), rows(expected));
+    let ids = |rows: &[(u32, Vec<f64>, Vec<f64>)]| rows.iter().map(|(id, ..)| *id).collect::<Vec<_>>();
+    assert_eq!(ids(&got), ids(&expected), "{name}: rows");
+    for ((id, m, v), (_, expected_m, expected_v)) in got.iter().zip(&expected) {
+        for (got, expected) in [(m, expected_m), (v, expected_v)] {
+            let largest = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+            for (got, expected) in got.iter().zip(expected) {
+                let tolerance = 4.0 * f64::from(f32::EPSILON) * largest;
+                assert!((got - expected).abs() <= tolerance, "{name}: row {id} has {got}, expected {expected}");
+            }
+        }
+    }
+}
+
+/// Three steps of ranks that end at `ends`, beside the same steps of one.
+fn side_by_side(
+    name: &str,
+    semantics: Semantics,
+    optimizer: OptimizerModel,
+    ends: &[usize],
+    loss: impl Fn(&mut Scene),
+) {
+    let mut rng = Rng(77);
+    let mut whole = model(semantics);
+    let mut ranks: Vec<CurvatureModel> = ends.iter().map(|_| model(semantics)).collect();
+    for step in 0..3 {
+        let mut scene = Scene::random(&mut rng, DIMS, 0.7);
+        loss(&mut scene);
+        let mut weights: Vec<f32> =
+            scene.batch.mask.iter().map(|&mask| f32::from(mask) * [0.0, 0.3, 1.0][rng.below(3)]).collect();
+        if step == 1 {
+            // The first rank has nothing left.
+            weights[..ends[0] * DIMS.1].fill(0.0);
+        }
+        let prepared = whole.prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask).unwrap();
+        whole.commit_weighted(&prepared, &weights).unwrap();
+        commit(&mut ranks, &scene, ends, &weights, &optimizer).into_iter().for_each(|outcome| outcome.unwrap());
+        let states: Vec<Vec<u8>> = ranks.iter().map(|rank| rank.save().unwrap()).collect();
+        assert!(states.iter().all(|state| *state == states[0]), "{name}: ranks differ at step {step}");
+        assert_near(&format!("{name}, step {step}"), &ranks[0], &whole);
+    }
+}
+
+#[test]
+fn ranks_take_in_what_the_whole_batch_is() {
+    for moment_input in [Weights::TokenMean, Weights::RowMean, Weights::Loss] {
+        for (preset, semantics) in
+            [("paper", Semantics::PAPER), ("authors", Semantics::AUTHORS), ("exact", Semantics::EXACT)]
+        {
+            let semantics = Semantics { moment_input, moment_update: Semantics::PAPER.moment_update, ..semantics };
+            for reduction in [Reduction::CompletionMean, Reduction::FixedLength, Reduction::TokenMean] {
+                for optimizer in [ADAM, ADAM_OF_BOTH] {
+                    for ends in [&[3, 6][..], &[1, 5, 6], &[6]] {
+                        let name = format!(
+                            "{preset}, {moment_input:?}, {reduction:?}, {:?}, {ends:?}",
+                            optimizer.second_moment
+                        );
+                        side_by_side(&name, semantics, optimizer, ends, |scene| {
+                            scene.reduction = reduction;
+                            scene.counted = (ends.len() == 2).then(|| scene.batch.mask.clone());
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Ranks whose completions touch no row together.
+#[test]
+fn ranks_may_have_other_rows() {
+    let mut rng = Rng(5);
+    let mut scene = Scene::loose(&mut rng, Dims(4, 3, 2, 8, 100));
+    for (at, id) in scene.batch.topk_ids.iter_mut().enumerate() {
+        *id = (at % 2 + if at < 12 { 10 } else { 60 }) as u32;
+    }
+    scene.batch.action_ids.iter_mut().enumerate().for_each(|(at, id)| *id = if at < 6 { 10 } else { 61 });
+    let weights = vec![1.0; 12];
+    scene.batch.mask.fill(1);
+    let (mut whole, mut ranks) = (model(Semantics::PAPER), [model(Semantics::PAPER), model(Semantics::PAPER)]);
+    let prepared = whole.prepare(&scene.step(&ADAM, 0.1), &scene.batch.mask).unwrap();
+    whole.commit_weighted(&prepared, &weights).unwrap();
+    commit(&mut ranks, &scene, &[2, 4], &weights, &ADAM).into_iter().for_each(|outcome| outcome.unwrap());
+    assert_eq!(rows(&ranks[0]).iter().map(|(row, ..)| *row).collect::<Vec<_>>(), [10, 11, 60, 61]);
+    assert_near("apart", &ranks[0], &whole);
+    assert_eq!(ranks[0].save().unwrap(), ranks[1].save().unwrap());
+}
+
+#[test]
+fn a_batch_that_is_rejected_whole_counts_on_all_ranks_or_on_none() {
+    let mut rng = Rng(6);
+    let scene = Scene::full(&mut rng, DIMS, 0.7);
+    for (rejected_batch, steps) in [(RejectedBatch::NoStep, 0), (RejectedBatch::Counts, 1)] {
+        let semantics = Semantics { rejected_batch, ..Semantics::PAPER };
+        let mut ranks = [model(semantics), model(semantics)];
+        commit(&mut ranks, &scene, &[3, 6], &[0.0; 18], &ADAM).into_iter().for_each(|outcome| outcome.unwrap());
+        assert_eq!(ranks.each_ref().map(CurvatureModel::steps), [steps; 2]);
+    }
+}
+
+#[test]
+fn one_ranks_error_is_an_error_of_all_and_changes_nothing() {
+    let mut rng = Rng(7);
+    let scene = Scene::full(&mut rng, DIMS, 0.7);
+    let mut ranks = [model(Semantics::PAPER), model(Semantics::PAPER)];
+    let mut weights = vec![1.0; 18];
+    weights[17] = -1.0;
+    let told: Vec<String> = commit(&mut ranks, &scene, &[3, 6], &weights, &ADAM)
+        .into_iter()
+        .map(|outcome| outcome.unwrap_err().to_string())
+        .collect();
+    assert_eq!(told[0], "rank 1 could not take the step in (its own error says why)");
+    assert_eq!(told[1], "`weights` has -1 at 8, expected finite numbers of at least 0");
+    assert_eq!(ranks.each_ref().map(CurvatureModel::steps), [0; 2]);
+
+    // Another state on one of them.
+    let prepared = ranks[1].prepare(&scene.step(&ADAM, 0.1), &scene.batch.mask).unwrap();
+    ranks[1].commit(&prepared, &scene.batch.mask).unwrap();
+    let told = commit(&mut ranks, &scene, &[3, 6], &[1.0; 18], &ADAM);
+    for outcome in told {
+        assert_eq!(
+            outcome.unwrap_err().to_string(),
+            "rank 0 has 0 for steps taken in and rank 1 has 1 (give all ranks the same model and state)"
+        );
+    }
+}
+
+/// What [`SecondMoment::KeptAndRejected`] remembers does reach the other ranks.
+#[test]
+fn what_was_rejected_on_one_rank_is_remembered_on_all() {
+    let mut rng = Rng(8);
+    let scene = Scene::full(&mut rng, DIMS, 0.7);
+    let mut weights = vec![1.0; 18];
+    weights[..9].fill(0.0);
+    let second = |optimizer: OptimizerModel| {
+        let mut ranks = [model(Semantics::PAPER), model(Semantics::PAPER)];
+        commit(&mut ranks, &scene, &[3, 6], &weights, &optimizer).into_iter().for_each(|outcome| outcome.unwrap());
+        ranks[1].save().unwrap()
+    };
+    assert_eq!(ADAM_OF_BOTH.second_moment, SecondMoment::KeptAndRejected);
+    assert_ne!(second(ADAM), second(ADAM_OF_BOTH));
+}

@@ -1,0 +1,294 @@
+//! Ranks that threads play.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::{Fixture, Listener, Records};
+use crate::collective::{Connection, Ranks};
+use crate::component::{Mask, Weight};
+use crate::error::PluginError;
+use crate::extension::Extension;
+use crate::sink::Sink;
+
+/// What all ranks told in one call, with the call's name.
+type Told = Vec<(&'static str, Vec<u64>)>;
+
+/// Where ranks meet.
+struct Table {
+    meeting: Mutex<Meeting>,
+    changed: Condvar,
+    size: usize,
+}
+
+#[derive(Default)]
+struct Meeting {
+    /// Of the call that is under way, by rank.
+    telling: Vec<Option<(&'static str, Vec<u64>)>>,
+    /// Calls that are over, and what was told in the last.
+    calls: u64,
+    told: Arc<Told>,
+    /// Whether a rank has no more calls to make.
+    left: bool,
+}
+
+/// One of the ranks, for the time of its work.
+pub struct Seat<'a> {
+    rank: usize,
+    table: &'a Table,
+}
+
+/// Runs `work` on `size` ranks, a thread each, and gives back what it gave, in the order of ranks.
+///
+/// ```
+/// use capo_plugin::{Ranks, testing};
+///
+/// let sums = testing::on_ranks(3, |seat| {
+///     let mut values = [seat.rank() as f64, 1.0];
+///     seat.all_reduce_sum(&mut values).unwrap();
+///     values
+/// });
+/// assert_eq!(sums, [[3.0, 3.0]; 3]);
+/// ```
+///
+/// # Panics
+///
+/// When `work` does.
+pub fn on_ranks<T: Send>(size: usize, work: impl Fn(&Seat<'_>) -> T + Sync) -> Vec<T> {
+    let meeting = Mutex::new(Meeting { telling: vec![None; size], ..Meeting::default() });
+    let table = Table { meeting, changed: Condvar::new(), size };
+    std::thread::scope(|scope| {
+        let start = |rank| {
+            let (table, work) = (&table, &work);
+            scope.spawn(move || work(&Seat { rank, table }))
+        };
+        let threads: Vec<_> = (0..size).map(start).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a rank's work")).collect()
+    })
+}
+
+impl Table {
+    fn meeting(&self) -> MutexGuard<'_, Meeting> {
+        self.meeting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.table.meeting().left = true;
+        self.table.changed.notify_all();
+    }
+}
+
+impl Seat<'_> {
+    /// What all ranks tell in the call `name`.
+    fn tell(&self, name: &'static str, values: Vec<u64>) -> Result<Arc<Told>, PluginError> {
+        let mut meeting = self.table.meeting();
+        let own = meeting.calls;
+        meeting.telling[self.rank] = Some((name, values));
+        if meeting.telling.iter().all(Option::is_some) {
+            meeting.told = Arc::new(meeting.telling.iter_mut().filter_map(Option::take).collect());
+            meeting.calls += 1;
+            self.table.changed.notify_all();
+        }
+        while meeting.calls == own {
+            if meeting.left {
+                return Err(PluginError::failed(format!("`{name}` waits for a rank that does not call it")));
+            }
+            meeting = self.table.changed.wait(meeting).unwrap_or_else(PoisonError::into_inner);
+        }
+        let told = Arc::clone(&meeting.told);
+        match told.iter().position(|(other, _)| *other != name) {
+            None => Ok(told),
+            Some(rank) => {
+                Err(PluginError::failed(format!("rank {rank} calls `{}` where others call `{name}`", told[rank].0)))
+            }
+        }
+    }
+}
+
+impl Ranks for Seat<'_> {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.table.size
+    }
+
+    fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), PluginError> {
+        let told = self.tell("all_reduce_sum", values.iter().map(|value| value.to_bits()).collect())?;
+        if let Some(rank) = told.iter().position(|(_, other)| other.len() != values.len()) {
+            let (theirs, ours) = (told[rank].1.len(), values.len());
+            return Err(PluginError::failed(format!("rank {rank} sums {theirs} numbers where others sum {ours}")));
+        }
+        for (at, value) in values.iter_mut().enumerate() {
+            *value = told.iter().map(|(_, values)| f64::from_bits(values[at])).sum();
+        }
+        Ok(())
+    }
+
+    fn all_gather(&self, values: &[i64]) -> Result<Vec<Vec<i64>>, PluginError> {
+        let told = self.tell("all_gather", values.iter().map(|&value| value as u64).collect())?;
+        Ok(told.iter().map(|(_, values)| values.iter().map(|&value| value as i64).collect()).collect())
+    }
+}
+
+/// A listener on one of several ranks.
+struct RankListener<'a> {
+    listener: Listener<'a>,
+    connection: Connection<'a>,
+}
+
+impl Sink for RankListener<'_> {
+    fn record(&mut self, component: &str, name: &str, value: f64) {
+        self.listener.record(component, name, value);
+    }
+
+    fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
+        self.listener.record_tokens(component, name, values);
+    }
+
+    fn warn(&mut self, component: &str, text: &str) {
+        self.listener.warn(component, text);
+    }
+
+    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
+        self.connection.extension(id).or_else(|| self.listener.extension(id))
+    }
+}
+
+impl Fixture {
+    /// Ends the step of a mask on one of several ranks, which has the completions of this batch; what it reported.
+    ///
+    /// # Errors
+    ///
+    /// What a host would show.
+    pub fn step_end_on(
+        &self,
+        seat: &Seat<'_>,
+        component: &mut Mask,
+        keep: &[u8],
+        taken: bool,
+    ) -> Result<Records, PluginError> {
+        self.on(seat, |sink| component.step_end(sink, &self.batch(), keep, taken))
+    }
+
+    /// The same for a weight.
+    ///
+    /// # Errors
+    ///
+    /// What a host would show.
+    pub fn weighed_step_end_on(
+        &self,
+        seat: &Seat<'_>,
+        component: &mut Weight,
+        weights: &[f32],
+        taken: bool,
+    ) -> Result<Records, PluginError> {
+        self.on(seat, |sink| component.step_end(sink, &self.batch(), weights, taken))
+    }
+
+    fn on(
+        &self,
+        seat: &Seat<'_>,
+        call: impl FnOnce(&mut dyn Sink) -> Result<(), PluginError>,
+    ) -> Result<Records, PluginError> {
+        let context = self.context();
+        let mut sink = RankListener { listener: Listener::new(&context), connection: Connection::new(seat) };
+        call(&mut sink)?;
+        Ok(sink.listener.records)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi_collective::COLLECTIVE;
+    use crate::prelude::*;
+    use crate::testing;
+
+    /// Counts the tokens, completions and ranks that there are; where it `fails`, it cannot do so on a rank of one completion.
+    #[derive(Deserialize)]
+    struct Counts {
+        #[serde(default)]
+        fails: bool,
+        #[serde(default)]
+        tokens: Vec<u8>,
+    }
+
+    impl PreBackwardMask for Counts {
+        fn mask(&mut self, ctx: &mut Ctx, _: &Batch, _: &mut [u8]) -> Result<(), PluginError> {
+            let ranks = ctx.collective()?.expect("an answer");
+            let told = (ranks.rank(), ranks.size(), ranks.all_gather(&[7, -8])?);
+            assert_eq!(told, (0, 1, vec![vec![7, -8]]));
+            let mut sum = [0.5];
+            ranks.all_reduce_sum(&mut sum)?;
+            assert_eq!(ranks.agree(Ok(sum))?, [0.5]);
+            assert_eq!(ranks.agree::<()>(Err("no".into())).unwrap_err().to_string(), "no");
+            Ok(())
+        }
+
+        fn step_end(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &[u8], _: bool) -> Result<(), PluginError> {
+            let ranks = ctx.collective()?.expect("an answer");
+            let small = self.fails && batch.dims.completions == 1;
+            ranks.agree(if small { Err(PluginError::failed("too small")) } else { Ok(()) })?;
+            let mut tokens = [keep.iter().map(|&keep| f64::from(keep)).sum()];
+            ranks.all_reduce_sum(&mut tokens)?;
+            let ranks = ranks.all_gather(&vec![1; batch.dims.completions as usize])?;
+            self.tokens = vec![tokens[0] as u8, ranks.concat().len() as u8, ranks.len() as u8];
+            Ok(())
+        }
+
+        fn save(&self) -> Result<Vec<u8>, PluginError> {
+            Ok(self.tokens.clone())
+        }
+    }
+
+    #[test]
+    fn a_host_that_says_nothing_is_one_rank() {
+        Fixture::new(2, 3).mask(&mut testing::mask::<Counts>("").unwrap()).unwrap();
+        assert!(Connection::alone().extension("capo.collective/2").is_none());
+        assert!(Connection::alone().extension(COLLECTIVE).is_some());
+    }
+
+    #[test]
+    fn ranks_bring_their_states_together() {
+        let fixture = Fixture::new(3, 4).lengths(&[4, 2, 3]);
+        let states = on_ranks(2, |seat| {
+            let (part, mut mask) =
+                (fixture.part(if seat.rank() == 0 { 0..2 } else { 2..3 }), testing::mask::<Counts>("").unwrap());
+            part.step_end_on(seat, &mut mask, part.batch().completion_mask, true).unwrap();
+            mask.save().unwrap()
+        });
+        assert_eq!(states, [[9, 3, 2], [9, 3, 2]]);
+    }
+
+    #[test]
+    fn what_one_rank_cannot_do_no_rank_does() {
+        let fixture = Fixture::new(3, 4);
+        let told = on_ranks(2, |seat| {
+            let (part, mut mask) = (
+                fixture.part(if seat.rank() == 0 { 0..2 } else { 2..3 }),
+                testing::mask::<Counts>("fails = true").unwrap(),
+            );
+            part.step_end_on(seat, &mut mask, part.batch().completion_mask, true).unwrap_err().to_string()
+        });
+        assert_eq!(
+            told,
+            [
+                "component `test.mask`: rank 1 could not go on (its own error says why)",
+                "component `test.mask`: too small"
+            ]
+        );
+    }
+
+    #[test]
+    fn ranks_that_make_other_calls_are_told() {
+        let told = on_ranks(2, |seat| match seat.rank() {
+            0 => seat.all_gather(&[]).unwrap_err().to_string(),
+            _ => seat.all_reduce_sum(&mut [1.0]).unwrap_err().to_string(),
+        });
+        assert_eq!(told[0], "rank 1 calls `all_reduce_sum` where others call `all_gather`");
+        let told = on_ranks(2, |seat| if seat.rank() == 0 { seat.all_gather(&[]).err() } else { None });
+        assert_eq!(told[0].as_ref().unwrap().to_string(), "`all_gather` waits for a rank that does not call it");
+    }
+}

@@ -1,0 +1,152 @@
+//! The ranks of the trainer, as the core knows them.
+
+use std::cell::Cell;
+
+use capo_core::Error;
+use capo_plugin::Collective;
+use capo_plugin::prelude::*;
+
+/// The ranks of a run, this one among them; none named is one.
+pub(crate) struct TrainerRanks<'a> {
+    collective: Option<&'a Collective>,
+    /// Bytes that this rank has told the others.
+    told: Cell<usize>,
+}
+
+/// What a rank knows of a step that is over.
+#[derive(Clone, Copy)]
+pub(crate) struct Ended {
+    /// Whether the optimizer took it.
+    pub taken: bool,
+    /// Whether a token of this rank was kept.
+    pub kept: bool,
+}
+
+impl<'a> TrainerRanks<'a> {
+    pub fn new(collective: Option<&'a Collective>) -> Self {
+        Self { collective, told: Cell::new(0) }
+    }
+
+    /// Bytes that this rank has told the others; none where it is alone.
+    pub fn bytes(&self) -> Option<usize> {
+        self.collective.filter(|collective| collective.size() > 1).map(|_| self.told.get())
+    }
+
+    /// This rank's `own` part of a step, where the step is to be taken in: a batch that was rejected whole on all ranks may count as one; one
+    /// whose gradient was not finite has not happened.
+    pub fn agree<T>(&self, ended: Ended, own: Result<T, PluginError>) -> Result<Option<T>, PluginError> {
+        let Ended { taken, kept } = ended;
+        let told = capo_core::Ranks::gather(self, &[i64::from(own.is_err()), i64::from(taken), i64::from(kept)]);
+        let own = own?;
+        let told = told.map_err(|error| PluginError::failed(error.to_string()))?;
+        let find = |at: usize, wanted: i64| told.iter().position(|told| told.get(at) == Some(&wanted));
+        if let Some(rank) = find(0, 1) {
+            return Err(PluginError::failed(format!("rank {rank} could not end the step (its own error says why)")));
+        }
+        if let Some(rank) = find(1, i64::from(!taken)) {
+            return Err(PluginError::failed(format!(
+                "`taken` is {taken} here and {} on rank {rank} (the optimizer takes a step on all ranks or on none)",
+                !taken
+            )));
+        }
+        Ok(Some(own).filter(|_| taken || find(2, 1).is_none()))
+    }
+}
+
+impl capo_core::Ranks for TrainerRanks<'_> {
+    fn size(&self) -> usize {
+        self.collective.map_or(1, Collective::size)
+    }
+
+    fn sum(&self, values: &mut [f64]) -> Result<(), Error> {
+        self.told.set(self.told.get() + size_of_val(values));
+        self.collective
+            .map_or(Ok(()), |ranks| ranks.all_reduce_sum(values))
+            .map_err(|error| Error::new(error.to_string()))
+    }
+
+    fn gather(&self, values: &[i64]) -> Result<Vec<Vec<i64>>, Error> {
+        self.told.set(self.told.get() + size_of_val(values));
+        let alone = || Ok(vec![values.to_vec()]);
+        self.collective
+            .map_or_else(alone, |ranks| ranks.all_gather(values))
+            .map_err(|error| Error::new(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use capo_plugin::Ranks;
+    use capo_plugin::testing::{self, Fixture};
+
+    use crate::{CurvatureMask, Thresholds};
+
+    struct Wide;
+
+    impl Thresholds for Wide {
+        const FISHER: f64 = 1e9;
+        const HESSIAN: f64 = 1e9;
+    }
+
+    /// Three ranks end the steps of a run with their own completions, beside one that sees all.
+    #[test]
+    fn ranks_end_a_step_together() {
+        let fixture = Fixture::new(5, 6).lengths(&[6, 3, 0, 5, 6]);
+        let rows = [0..1, 1..4, 4..5];
+        for semantics in ["paper", "authors", "exact"] {
+            let table = format!("semantics = \"{semantics}\"");
+            let mut whole = testing::mask::<CurvatureMask<Wide>>(&table).unwrap();
+            let keeps: [Vec<u8>; 3] = [1, 2, 3].map(|every| {
+                let mask = fixture.batch().completion_mask;
+                mask.iter().enumerate().map(|(at, &mask)| mask & u8::from(at % (every + 1) != 0)).collect()
+            });
+            for keep in &keeps {
+                fixture.step_end(&mut whole, keep, true).unwrap();
+            }
+            let told = testing::on_ranks(3, |seat| {
+                let rows = rows[seat.rank()].clone();
+                let (part, tokens) = (fixture.part(rows.clone()), 6 * rows.start..6 * rows.end);
+                let mut mask = testing::mask::<CurvatureMask<Wide>>(&table).unwrap();
+                let end = |keep: &Vec<u8>| part.step_end_on(seat, &mut mask, &keep[tokens.clone()], true).unwrap();
+                let bytes: Vec<_> = keeps.iter().map(end).map(|records| records.number("bytes_reduced")).collect();
+                (mask.save().unwrap(), bytes, part.mask(&mut mask).unwrap().records.tokens[0].1.clone())
+            });
+            assert_eq!((&told[0].0, &told[0].0), (&told[1].0, &told[2].0), "{semantics}: states differ");
+            assert!(told[0].1.iter().all(|bytes| bytes.unwrap() > 8.0 * 16.0 * 8.0), "{semantics}: {:?}", told[0].1);
+            let m_f = fixture.mask(&mut whole).unwrap().records.tokens[0].1.clone();
+            let of_ranks = told.iter().flat_map(|(_, _, m_f)| m_f);
+            let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-5 * a.abs().max(b.abs());
+            assert!(m_f.iter().zip(of_ranks).all(near), "{semantics}");
+        }
+    }
+
+    #[test]
+    fn ranks_that_disagree_about_a_step_are_told() {
+        let fixture = Fixture::new(2, 6);
+        let told = testing::on_ranks(2, |seat| {
+            let (part, mut mask) =
+                (fixture.part(seat.rank()..seat.rank() + 1), testing::mask::<CurvatureMask<Wide>>("").unwrap());
+            let before = mask.save().unwrap();
+            let outcome = part.step_end_on(seat, &mut mask, &[1; 6], seat.rank() == 0);
+            assert_eq!(mask.save().unwrap(), before);
+            outcome.unwrap_err().to_string()
+        });
+        assert!(
+            told[0].ends_with(
+                "`taken` is true here and false on rank 1 (the optimizer takes a step on all ranks or on none)"
+            ),
+            "{told:?}"
+        );
+        // A step that was not taken: nothing was kept on one rank, but something on the other.
+        let moved = testing::on_ranks(2, |seat| {
+            let part = fixture.part(seat.rank()..seat.rank() + 1);
+            let mut mask = testing::mask::<CurvatureMask<Wide>>("rejected_batch = \"counts\"").unwrap();
+            let before = mask.save().unwrap();
+            part.step_end_on(seat, &mut mask, &[seat.rank() as u8; 6], false).unwrap();
+            let after_one = mask.save().unwrap() != before;
+            part.step_end_on(seat, &mut mask, &[0; 6], false).unwrap();
+            (after_one, mask.save().unwrap() != before)
+        });
+        assert_eq!(moved, [(false, true); 2]);
+    }
+}

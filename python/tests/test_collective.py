@@ -1,0 +1,188 @@
+"""Many ranks: threads that play them, each with completions of its own."""
+
+import threading
+
+import numpy as np
+import pytest
+from conftest import batches, layer, mask_of, small, table
+
+import capo_rl
+
+STATE = {"weight", "exp_avg", "exp_avg_sq"}
+
+
+class Table:
+    """Where the threads meet."""
+
+    def __init__(self, size):
+        self.size, self.told, self.barrier = size, [None] * size, threading.Barrier(size)
+
+    def tell(self, rank, array):
+        self.told[rank] = array.copy()
+        self.barrier.wait()
+        told = list(self.told)
+        self.barrier.wait()
+        return told
+
+
+class Seat:
+    """A collective of threads."""
+
+    def __init__(self, table, rank):
+        self.table, self.rank, self.size, self.bytes = table, rank, table.size, 0
+
+    def all_reduce_sum(self, array):
+        assert array.dtype == np.float64 and array.ndim == 1
+        self.bytes += array.nbytes
+        array[:] = sum(self.table.tell(self.rank, array))
+
+    def all_gather(self, array):
+        assert array.dtype == np.int64 and array.ndim == 1
+        self.bytes += array.nbytes
+        return self.table.tell(self.rank, array)
+
+
+def on_ranks(size, work):
+    """What ``work(seat)`` gives on each of the ranks."""
+    shared, results = Table(size), [None] * size
+
+    def run(rank):
+        try:
+            results[rank] = work(Seat(shared, rank))
+        except BaseException as error:
+            shared.barrier.abort()
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in results:
+        if isinstance(error, BaseException) and not isinstance(error, threading.BrokenBarrierError):
+            raise error
+    return results
+
+
+def part(batch, rows):
+    """Some completions of a batch."""
+    own = {name: value[rows] for name, value in batch._fields.items() if isinstance(value, np.ndarray) and name not in STATE}
+    return batch.replace(**own, group_size=1)
+
+
+def moments(state):
+    """First and second moments of a saved state, float32 ``[2, R, D]``."""
+    width, rows = (int.from_bytes(state["state"][at : at + 8], "little") for at in (20, 36))
+    start = 8 + 4 + 4 * 8 + 10 + 12 * rows
+    return np.frombuffer(state["state"][start:-4], np.float32).reshape(2, rows, width)
+
+
+def weight_of(case):
+    keys = table(case)
+    shared = {name: keys[name] for name in ("semantics", "optimizer") if name in keys}
+    return capo_rl.Weight("capo.curvature-weight", **shared)
+
+
+@pytest.mark.parametrize("make", [mask_of, weight_of])
+@pytest.mark.parametrize("case", ["paper-token-adam", "authors-token-adam"])
+def test_two_ranks_are_one_process(case, make):
+    files, whole = batches(case), make(case)
+    assert whole.traits == {"TOKEN_WISE", "SUMS_RANKS"}
+    decided, states = [], []
+    for path in files:
+        batch = capo_rl.load_batch(path)
+        decision, _ = whole(batch)
+        whole.step_end(batch, decision)
+        decided.append(decision)
+        states.append(moments(whole.state_dict()))
+
+    def run(seat):
+        one, steps = make(case), []
+        for path in files:
+            batch = capo_rl.load_batch(path)
+            count = batch._fields["completion_mask"].shape[0]
+            cut = count // 3 + 1
+            own = part(batch, slice(0, cut) if seat.rank == 0 else slice(cut, count))
+            decision, _ = one(own, collective=seat)
+            before = seat.bytes
+            records = one.step_end(own, decision, collective=seat)
+            assert list(records.values()) == [seat.bytes - before], records
+            steps.append((decision, one.state_dict()))
+        return steps
+
+    first, second = on_ranks(2, run)
+    for step, (mine, theirs) in enumerate(zip(first, second, strict=True)):
+        assert mine[1] == theirs[1], "the ranks' states are the same bits"
+        together = np.concatenate([mine[0], theirs[0]])
+        assert np.allclose(together, decided[step], rtol=1e-5, atol=0)
+        largest = np.abs(states[step]).max(axis=2, keepdims=True)
+        assert (np.abs(moments(mine[1]) - states[step]) <= 1e-6 * largest).all()
+    assert any((decision == 0).any() or (decision < 1).any() for decision in decided)
+
+
+def test_one_rank_is_no_collective():
+    batch = capo_rl.load_batch(batches("paper-token-adam")[0])
+    alone, one = mask_of("paper-token-adam"), mask_of("paper-token-adam")
+    keep, _ = alone(batch)
+    alone.step_end(batch, keep)
+    (records,) = on_ranks(1, lambda seat: one.step_end(batch, keep, True, seat))
+    assert records == {} and one.state_dict() == alone.state_dict()
+
+
+def test_an_exception_is_the_cause_of_the_calls_error():
+    class Broken(Seat):
+        def all_gather(self, array):
+            raise ConnectionError("the other node is gone")
+
+    mask, batch = mask_of("paper-token-adam"), capo_rl.load_batch(batches("paper-token-adam")[0])
+    keep, _ = mask(batch)
+    before = mask.state_dict()
+    with pytest.raises(capo_rl.CapoError, match="component `capo.curvature`: `collective.all_gather` raised ConnectionError: the other node is gone") as raised:
+        mask.step_end(batch, keep, collective=Broken(Table(2), 0))
+    assert isinstance(raised.value.__cause__, ConnectionError)
+    assert mask.state_dict() == before
+
+    class Interrupted(Seat):
+        def all_gather(self, array):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mask.step_end(batch, keep, collective=Interrupted(Table(2), 0))
+
+
+def test_one_ranks_error_is_an_error_of_all():
+    batch = capo_rl.load_batch(batches("paper-token-adam")[0])
+
+    def run(seat):
+        mask = mask_of("paper-token-adam")
+        own = part(batch, slice(0, 2) if seat.rank == 0 else slice(2, 4))
+        if seat.rank == 1:
+            own = own.replace(topk_ids=own._fields["topk_ids"] + np.uint32(1 << 30))
+        with pytest.raises(capo_rl.CapoError) as raised:
+            mask.step_end(own, own._fields["completion_mask"], collective=seat)
+        return str(raised.value)
+
+    told = on_ranks(2, run)
+    assert told[0] == "component `capo.curvature`: rank 1 could not end the step (its own error says why)"
+    assert "expected below the vocabulary size" in told[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "sentence"),
+    [
+        ({"rank": 2}, ValueError, "`collective` has rank 2 of 2 \\(ranks count from 0 to one below `size`\\)"),
+        ({"all_gather": None}, capo_rl.CapoError, "`collective.all_gather` raised TypeError"),
+        ({"all_gather": lambda array: [array]}, capo_rl.CapoError, "it gave 1 arrays for 2 ranks \\(it must be one of each\\)"),
+        ({"all_gather": lambda array: [array.astype(np.float32)] * 2}, capo_rl.CapoError, "an array of `all_gather` is no compact array of int64"),
+    ],
+)
+def test_what_is_no_collective(change, error, sentence):
+    seat = Seat(Table(2), 0)
+    for name, value in change.items():
+        setattr(seat, name, value)
+    batch = small(**layer())
+    mask = capo_rl.Mask("capo.curvature", optimizer="adam")
+    with pytest.raises(error, match=sentence):
+        mask.step_end(batch, batch._fields["completion_mask"], collective=seat)
+    with pytest.raises(TypeError, match="`collective` is of type `object`, which has no `rank` \\(it must have"):
+        mask.step_end(batch, batch._fields["completion_mask"], collective=object())
