@@ -50,7 +50,8 @@ impl Policy {
         Self { dtype, ..self }
     }
 
-    /// The same policy keeping less for the backward pass: layers are computed again there, one at a time. No bit of a gradient changes.
+    /// The same policy keeping less for the backward pass: layers are computed again there, one at a time. No bit of a gradient
+    /// changes, but for rounding where only some of the rows are passed back.
     #[must_use]
     pub fn with_gradient_checkpointing(self, gradient_checkpointing: bool) -> Self {
         Self { gradient_checkpointing, ..self }
