@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Optional
 
 import torch
+from torch import Tensor
 
 from . import Batch, Mask, Weight
+from .components import Collective
 
 
 @dataclass
@@ -15,13 +18,13 @@ class Decision:
     """Of the tokens in ``mask``: ``keep`` is uint8 ``[B, T]``, ``weights`` float32 ``[B, T]`` and 0 where ``keep`` is; all where the trainer's arrays are."""
 
     batch: Batch
-    mask: torch.Tensor
-    keep: torch.Tensor
-    weights: torch.Tensor
-    records: dict
+    mask: Tensor
+    keep: Tensor
+    weights: Tensor
+    records: dict = field(default_factory=dict)
 
 
-def decide(batch: Batch, mask: torch.Tensor, masks: Iterable[Mask], weights: Iterable[Weight]) -> Decision:
+def decide(batch: Batch, mask: Tensor, masks: Iterable[Mask], weights: Iterable[Weight]) -> Decision:
     """Shows ``batch`` to the masks, in their order, and then to the weights, which multiply; ``mask`` ``[B, T]`` are the tokens of completions."""
     keep, records = mask.cpu(), {}
     for each in masks:
@@ -37,15 +40,15 @@ def decide(batch: Batch, mask: torch.Tensor, masks: Iterable[Mask], weights: Ite
     return Decision(batch, mask, keep.to(mask.device), given.to(mask.device), records)
 
 
-def step_end(decision: Decision, masks: Iterable[Mask], weights: Iterable[Weight], taken: bool) -> None:
-    """Tells all of them that the optimizer's step is over."""
+def step_end(decision: Decision, masks: Iterable[Mask], weights: Iterable[Weight], taken: bool, collective: Optional[Collective] = None) -> None:
+    """Tells all of them that the optimizer's step is over; with a ``collective``, the decision is of this rank's completions."""
     for each in masks:
-        each.step_end(decision.batch, decision.keep.cpu(), taken)
+        each.step_end(decision.batch, decision.keep.cpu(), taken, collective)
     for each in weights:
-        each.step_end(decision.batch, decision.weights.cpu(), taken)
+        each.step_end(decision.batch, decision.weights.cpu(), taken, collective)
 
 
-def gradient_factor(mask, keep, weights, reduction, denominator):
+def gradient_factor(mask: Tensor, keep: Tensor, weights: Tensor, reduction: str, denominator: str) -> Tensor:
     """``[B, T]``: what each token's gradient is multiplied with, so that a loss reduced over ``mask`` is as if masked and weighted.
 
     With the denominator ``kept`` the tokens that stay weigh more, over their completion or, where all tokens share one denominator (``token_mean``), over the
@@ -57,7 +60,7 @@ def gradient_factor(mask, keep, weights, reduction, denominator):
     return weights * (counts[0] / counts[1].clamp(min=1)).float()
 
 
-def scale_gradient(value, factor):
+def scale_gradient(value: Optional[Tensor], factor: Tensor) -> None:
     """Multiplies the gradient that reaches ``value`` with ``factor``; where that is 0 it is 0, whatever it was."""
     if value is not None and value.requires_grad:
         value.register_hook(lambda grad: torch.where(factor == 0, 0.0, grad * factor).to(grad.dtype))

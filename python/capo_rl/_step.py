@@ -2,63 +2,93 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-# Rows of logits at a time: [CHUNK, V] is the largest array.
+#: Rows of the vocabulary's logits are [CHUNK, V] at a time.
 CHUNK = 1024
 
+#: Arrays ``[B, T, ...]`` and ``[B]`` by name.
+Arrays = dict[str, Tensor]
 
-def whole(array: torch.Tensor) -> torch.Tensor:
+
+def whole(array: Tensor) -> Tensor:
     """What is spread over ranks (a DTensor of FSDP2), gathered."""
     return array.full_tensor() if hasattr(array, "full_tensor") else array
 
 
 @torch.no_grad()
-def top_rows(hidden, weight, ids, k, temperature):
-    """The last layer's outputs of features ``hidden`` ``[N, D]``, where ``weight`` is ``[V, D]`` and ``ids`` ``[N]`` the sampled tokens.
-
-    The K largest raw logits and their ids ``[N, K]``, the raw logit of each token ``[N]`` and the logsumexp at ``temperature`` ``[N]``.
-    """
+def top_rows(hidden: Tensor, weight: Tensor, ids: Tensor, k: int, temperature: float) -> Arrays:
+    """What masks see of the last layer, of features ``[N, D]``, its weight ``[V, D]`` and the sampled tokens ``[N]``, without holding all logits at once."""
     k, parts = min(k, weight.shape[0]), []
-    for start in range(0, hidden.shape[0], CHUNK):
-        logits = (hidden[start : start + CHUNK] @ weight.T).float()
+    for rows, sampled in zip(hidden.split(CHUNK), ids.long().split(CHUNK), strict=True):
+        logits = (rows @ weight.T).float()
         top = logits.topk(k)
-        action = logits.gather(1, ids[start : start + CHUNK, None].long())[:, 0]
-        parts.append((top.values, top.indices.int(), action, (logits / temperature).logsumexp(1)))
-    return [torch.cat(part) for part in zip(*parts, strict=True)]
+        parts.append((top.values, top.indices.int(), logits.gather(1, sampled[:, None])[:, 0], (logits / temperature).logsumexp(1)))
+    values, indices, action, logsumexp = (torch.cat(part) for part in zip(*parts, strict=True))
+    return {"topk_logits": values, "topk_ids": indices, "action_logits": action, "logsumexp": logsumexp}
 
 
-def gathered(parts, group=None):
-    """The arrays of all micro-batches and of all ranks of ``group``, rows in the order of their numbers; and how many bytes came from other ranks.
-
-    Each part has the same names; ``rows`` ``[B]`` are the numbers, ``completion_ids`` ``[B, T]`` says how long. Shorter parts are padded with zeros. Numbers of
-    rows and of tokens may differ between ranks.
-    """
-    longest = max(part["completion_ids"].shape[1] for part in parts)
-    mine = {name: torch.cat([_padded(part[name], longest) for part in parts]) for name in parts[0]}
-    received = 0
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
-        sizes = _all(torch.tensor([len(mine["rows"]), longest], device=mine["rows"].device), group).tolist()
-        longest, most = max(tokens for _, tokens in sizes), max(rows for rows, _ in sizes)
-        for name, array in mine.items():
-            array = _padded(array, longest)
-            array = torch.cat([array, array.new_zeros(most - len(array), *array.shape[1:])]) if len(array) < most else array
-            all_ranks = _all(array, group)
-            received += all_ranks[1:].nbytes
-            mine[name] = torch.cat([rank[:rows] for rank, (rows, _) in zip(all_ranks, sizes, strict=True)])
-    order = mine["rows"].argsort()
-    return {name: array[order].contiguous() for name, array in mine.items()}, received
+def joined(parts: list[Arrays]) -> Arrays:
+    """Micro-batches one after another, padded with zeros to the longest."""
+    longest = max(array.shape[1] for part in parts for array in part.values() if array.dim() > 1)
+    return {name: torch.cat([_padded(part[name], longest) for part in parts]) for name in parts[0]}
 
 
-def _padded(array, longest):
-    missing = longest - array.shape[1] if array.dim() > 1 else 0
-    return torch.nn.functional.pad(array, [0, 0] * (array.dim() - 2) + [0, missing]) if missing else array
+def over_ranks(arrays: Arrays, group: Optional[dist.ProcessGroup] = None) -> tuple[Arrays, int]:
+    """The rows of all ranks, in the order of ranks, and how many bytes came from others; ranks may have different numbers of rows and of tokens."""
+    if ranks(group) == 1:
+        return arrays, 0
+    some = next(array for array in arrays.values() if array.dim() > 1)
+    sizes = _all(torch.tensor(some.shape[:2], device=some.device), group).tolist()
+    most, longest = (max(size) for size in zip(*sizes, strict=True))
+    found, received = {}, 0
+    for name, array in arrays.items():
+        every = _all(_padded(array, longest, most), group)
+        received += every[1:].nbytes
+        found[name] = torch.cat([one[:rows] for one, (rows, _) in zip(every, sizes, strict=True)])
+    return found, received
 
 
-def _all(array, group):
-    """``array`` of each rank, ``[ranks, …]``; as bytes on the way, so that every dtype travels."""
-    out = array.new_empty(dist.get_world_size(group), *array.shape)
+def ranks(group: Optional[dist.ProcessGroup] = None) -> int:
+    """How many processes there are; 1 where torch knows of none."""
+    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
+
+
+class Ranks:
+    """The ranks of a run as a component's `Collective`; ``device`` is where the group's backend takes arrays."""
+
+    def __init__(self, device: torch.device, group: Optional[dist.ProcessGroup] = None) -> None:
+        self.rank, self.size, self._device, self._group = dist.get_rank(group), ranks(group), device, group
+        #: Bytes that came from other ranks, as a ring has it.
+        self.received = 0
+
+    def all_reduce_sum(self, array: np.ndarray) -> None:
+        there = torch.from_numpy(array).to(self._device)
+        dist.all_reduce(there, group=self._group)
+        array[:] = there.cpu().numpy()
+        self.received += 2 * array.nbytes * (self.size - 1) // self.size
+
+    def all_gather(self, array: np.ndarray) -> list[np.ndarray]:
+        there = torch.from_numpy(array).to(self._device)
+        lengths = _all(torch.tensor([len(array)], device=self._device), self._group)[:, 0].tolist()
+        every = _all(torch.nn.functional.pad(there, [0, max(lengths) - len(array)]), self._group)
+        self.received += every[1:].nbytes
+        return [one[:length].cpu().numpy() for one, length in zip(every, lengths, strict=True)]
+
+
+def _padded(array: Tensor, tokens: int, rows: Optional[int] = None) -> Tensor:
+    missing = [0, 0] * (array.dim() - 2) + [0, tokens - array.shape[1]] if array.dim() > 1 else []
+    return torch.nn.functional.pad(array, [*missing, 0, (rows or len(array)) - len(array)])
+
+
+def _all(array: Tensor, group: Optional[dist.ProcessGroup]) -> Tensor:
+    """``array`` of each rank, ``[ranks, ...]``; as bytes on the way, so that every type travels."""
+    out = array.new_empty(ranks(group), *array.shape)
     if array.numel():
         dist.all_gather_into_tensor(out.view(-1).view(torch.uint8), array.contiguous().view(-1).view(torch.uint8), group=group)
     return out

@@ -9,6 +9,7 @@ from trl import GRPOTrainer
 
 from . import Batch
 from ._step import top_rows, whole
+from ._trl_settings import Settings
 from .torch import AdamW
 
 # Vision inputs and the like, which the forward pass takes beside the tokens: whatever this TRL knows.
@@ -21,9 +22,8 @@ SAME_LAYER = 0.1
 class Seen:
     """Makes a component's `Batch` of the trainer's inputs; ``needed`` are the optional inputs that some component reads."""
 
-    def __init__(self, trainer: GRPOTrainer, needed: frozenset[str], top_k: int, denominator: str, reduction: str) -> None:
-        self.trainer, self.needed, self.top_k = trainer, needed, top_k
-        self.denominator, self.reduction = denominator, reduction
+    def __init__(self, trainer: GRPOTrainer, needed: frozenset[str], top_k: int, settings: Settings) -> None:
+        self.trainer, self.needed, self.top_k, self.settings = trainer, needed, top_k, settings
         self._hidden, self._checked = None, False
         if "LAST_LAYER" in needed:
             head = self._head()
@@ -40,6 +40,10 @@ class Seen:
 
     def _head(self):
         return self._policy().get_output_embeddings()
+
+    def vocab_size(self) -> int:
+        """Rows of the head."""
+        return self._head().weight.shape[0]
 
     def _keep_hidden(self, module, args, output):
         # TRL's head is fused with its loss, so the features are taken from the backbone.
@@ -103,22 +107,17 @@ class Seen:
         self._hidden = None
         hidden = hidden[:, -tokens - 1 : -1].reshape(rows * tokens, -1)
         weight = whole(self._head().weight).detach()
-        logits, top, action, logsumexp = top_rows(hidden, weight.to(hidden.dtype), ids.reshape(-1), self.top_k, temperature)
+        top = top_rows(hidden, weight.to(hidden.dtype), ids.reshape(-1), self.top_k, temperature)
         if not self._checked and mask.any():
             self._checked = True
-            apart = float((action / temperature - logsumexp - logps.reshape(-1)).abs()[mask.reshape(-1)].mean())
+            ours = top["action_logits"] / temperature - top["logsumexp"]
+            apart = float((ours - logps.reshape(-1)).abs()[mask.reshape(-1)].mean())
             if not apart <= SAME_LAYER:
                 raise ValueError(
                     f"the model's log-probabilities differ by {apart:.3g} nats from those of its last features and its head (at most {SAME_LAYER}): it does "
                     "something between them, such as a soft cap, that masks of the last layer do not know"
                 )
-        return {
-            "hidden": hidden.view(rows, tokens, -1),
-            "topk_logits": logits.view(rows, tokens, -1),
-            "topk_ids": top.view(rows, tokens, -1),
-            "action_logits": action.view(rows, tokens),
-            "logsumexp": logsumexp.view(rows, tokens),
-        }
+        return {name: array.view(rows, tokens, *array.shape[1:]) for name, array in ({"hidden": hidden} | top).items()}
 
     def batch(self, arrays, group_size=1) -> Batch:
         """The component's batch of a step's arrays."""
@@ -132,14 +131,14 @@ class Seen:
             "iteration": trainer._step // trainer.args.steps_per_generation % trainer.num_iterations,
             "sampling_temperature": trainer.temperature,
             "loss_temperature": trainer.temperature,
-            "reduction": self.reduction,
-            "denominator": self.denominator,
+            "reduction": self.settings.reduction,
+            "denominator": self.settings.denominator,
             "max_completion_length": trainer.max_completion_length,
         }
         if optimizer := self._optimizer_info():
             scalars["optimizer"] = optimizer
         if "LAST_LAYER" in self.needed:
-            scalars["vocab_size"] = self._head().weight.shape[0]
+            scalars["vocab_size"] = self.vocab_size()
         if "OPTIMIZER_STATE" in self.needed:
             arrays |= self._optimizer_state()
         return Batch(**arrays, **scalars)

@@ -30,23 +30,12 @@ from trl import GRPOTrainer
 
 from . import Mask, Weight
 from ._decision import Decision, decide, gradient_factor, scale_gradient, step_end
-from ._step import gathered
+from ._step import Ranks, joined, over_ranks
 from ._trl_batch import Seen
-from .torch import SECOND_MOMENTS, AdamW
+from ._trl_settings import settled, take_adamw
 
 __all__ = ["CapoGRPOTrainer"]
 
-# TRL's losses: how they reduce, and whose tokens share a denominator.
-LOSSES = {
-    "grpo": ("completion_mean", "completion"),
-    "sapo": ("completion_mean", "completion"),
-    "dr_grpo": ("fixed_length", "completion"),
-    "bnpo": ("token_mean", "micro-batch"),
-    "dapo": ("token_mean", "step"),
-    "cispo": ("token_mean", "step"),
-    "vespo": ("token_mean", "step"),
-}
-MODES = ("auto", "ahead", "inflight")
 STATE = "capo_masks.pt"
 SUMS = ("capo/seconds", "capo/gather_seconds", "capo/bytes_gathered")
 
@@ -62,6 +51,8 @@ class CapoGRPOTrainer(GRPOTrainer):
         mode: `"ahead"`, `"inflight"`, or `"auto"`: in flight where every component decides token by token.
         second_moment: `"kept_and_rejected"`: Adam's second moment takes in the gradient of what was rejected too, see `capo_rl.torch.AdamW`; it costs a
             second forward and backward pass over the completions that have something rejected.
+        exchange: What travels between ranks at the end of a step in flight: `"arrays"`, what masks read; `"sums"`, what they add up of their own rows; or
+            `"auto"`, whichever is fewer bytes.
         last_layer_top_k: How many of the largest logits masks of the last layer see.
 
     Raises:
@@ -76,6 +67,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         mask_denominator: str | None = None,
         mode: str = "auto",
         second_moment: str = "kept",
+        exchange: str = "auto",
         last_layer_top_k: int = 50,
         **kwargs,
     ):
@@ -83,80 +75,22 @@ class CapoGRPOTrainer(GRPOTrainer):
         self.capo_masks = [Mask(mask) if isinstance(mask, str) else mask for mask in masks]
         self.capo_weights = [Weight(weight) if isinstance(weight, str) else weight for weight in weights]
         self.second_moment = second_moment
-        # Of the step: whether it was decided, what was decided, its parts in flight, the micro-batches with their factors, and what was told of it.
-        self._capo_due, self._capo_decision, self._capo_parts, self._capo_micro, self._capo_told = False, None, [], [], {}
+        # Of the step: whether it is to be decided, what was decided and of whose rows, its parts in flight, the micro-batches with their factors, what was told.
+        self._capo_due, self._capo_decision, self._capo_ranks = False, None, None
+        self._capo_parts, self._capo_micro, self._capo_told = [], [], {}
         # Of the forward pass that is next: makes the factors of it. And whether it is a second one.
         self._capo_factors, self._capo_again = None, False
         if not self._components():
             return
-        self.mask_denominator = self._denominator(mask_denominator)
-        self.capo_mode = self._mode(mode)
-        self._check()
+        self.capo_settings = settled(self, self._components(), mask_denominator, mode, exchange)
         needed = frozenset().union(*(each.inputs for each in self._components()))
-        self._seen = Seen(self, needed, last_layer_top_k, self.mask_denominator, LOSSES[self.loss_type][0])
+        self._seen = Seen(self, needed, last_layer_top_k, self.capo_settings)
         if second_moment != "kept":
-            self._take_adamw(second_moment)
+            take_adamw(self, second_moment)
         self.add_callback(_Steps(self))
-
-    # What cannot be right ------------------------------------------------------------------------------------------------
 
     def _components(self):
         return [*self.capo_masks, *self.capo_weights]
-
-    def _denominator(self, asked):
-        if self.loss_type not in LOSSES:
-            raise ValueError(f"loss_type `{self.loss_type}` has no per-token loss that a mask could drop (known: {', '.join(LOSSES)})")
-        reduction, shared = LOSSES[self.loss_type]
-        if asked not in (None, "kept", "original"):
-            raise ValueError(f'mask_denominator is {asked!r} (use "kept" or "original")')
-        if asked == "kept" and reduction == "fixed_length":
-            raise ValueError(f'loss_type `{self.loss_type}` divides by a number that masks do not change (use mask_denominator="original")')
-        return asked or ("original" if reduction == "fixed_length" or shared == "step" else "kept")
-
-    def _mode(self, asked):
-        if asked not in MODES:
-            raise ValueError(f'mode is {asked!r} (use "auto", "ahead" or "inflight")')
-        others = [each.id for each in self._components() if "TOKEN_WISE" not in each.traits]
-        whole_step = self.mask_denominator == "kept" and LOSSES[self.loss_type][1] == "step"
-        if asked == "inflight" and others:
-            raise ValueError(f'`{others[0]}` may decide by the whole step, which no micro-batch shows (use mode="ahead")')
-        if asked == "inflight" and whole_step:
-            raise ValueError(f'loss_type `{self.loss_type}` with mask_denominator="kept" divides by the step\'s kept tokens, which no micro-batch shows (use mode="ahead")')
-        return asked if asked != "auto" else "ahead" if others or whole_step else "inflight"
-
-    def _check(self):
-        steps, accumulated = self.args.steps_per_generation, self.args.gradient_accumulation_steps
-        if steps % accumulated:
-            raise ValueError(
-                f"an optimizer step of {accumulated} micro-batches would span two rollouts of {steps} "
-                "(set steps_per_generation to a multiple of gradient_accumulation_steps)"
-            )
-        if self.is_deepspeed_enabled:
-            raise ValueError("masks do not know DeepSpeed, which steps by itself and may hold the last layer in pieces (use DDP or FSDP2)")
-        if self.is_fsdp_enabled and getattr(self.accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2:
-            raise ValueError('masks do not know FSDP1, which holds the last layer in flat pieces (set fsdp_config={"version": 2})')
-        if getattr(self, "use_liger_kernel", False):
-            raise ValueError("the fused loss of use_liger_kernel never shows a token's log-probability, so no mask could drop one (switch it off)")
-
-    def _take_adamw(self, second_moment):
-        """Has the trainer make `capo_rl.torch.AdamW` where it would make torch's."""
-        if second_moment not in SECOND_MOMENTS:
-            raise ValueError(f'second_moment is {second_moment!r} (use "kept" or "kept_and_rejected")')
-        lacks = [
-            ("an optimizer of your own", self.optimizer is not None and not isinstance(self.optimizer, AdamW), "make it a capo_rl.torch.AdamW"),
-            ("fp16", self.args.fp16, "use bf16"),
-            ("a router's auxiliary loss", getattr(self, "aux_loss_enabled", False), "set router_aux_loss_coef to 0"),
-            ("an adaptive entropy bonus", getattr(self, "use_adaptive_entropy", False), "set entropy_coef"),
-            ("this version of transformers", not hasattr(Trainer, "_clip_grad_norm"), "use 5.0 or newer"),
-        ]
-        for what, is_there, remedy in lacks:
-            if is_there:
-                raise ValueError(f'second_moment "kept_and_rejected" does not go with {what} ({remedy})')
-        if self.optimizer is None:
-            kind, keys = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, self.model)
-            if kind is not torch.optim.AdamW:
-                raise ValueError(f'second_moment "kept_and_rejected" is for AdamW, and optim is `{self.args.optim}` (use "adamw_torch" or "adamw_torch_fused")')
-            self.optimizer_cls_and_kwargs = (AdamW, keys | {"second_moment": second_moment})
 
     # Deciding -------------------------------------------------------------------------------------------------------------
 
@@ -174,7 +108,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         inputs = super()._prepare_inputs(generation_batch)
         if self.model.training and self._capo_due:
             self._capo_due = False
-            if self.capo_mode == "ahead":
+            if self.capo_settings.mode == "ahead":
                 at = self._step % self.args.steps_per_generation
                 self._decide_ahead(self._buffered_inputs[at : at + self.current_gradient_accumulation_steps])
         return inputs
@@ -183,10 +117,10 @@ class CapoGRPOTrainer(GRPOTrainer):
         """All components over the step's whole batch; each micro-batch gets its part."""
         started = time.perf_counter()
         parts = [self._seen.scored(inputs) for inputs in micro_batches]
-        arrays = self._gather(parts)
+        arrays = self._gathered(joined(parts))
         rows, mask = arrays["rows"], arrays["completion_mask"]
         decision = decide(self._seen.batch(arrays, self._seen.group_size(rows)), mask, self.capo_masks, self.capo_weights)
-        of_step = LOSSES[self.loss_type][1] == "step"
+        of_step = self.capo_settings.together == "step"
         factors = self._factor(mask, decision.keep, decision.weights) if of_step else None
         for inputs, part in zip(micro_batches, parts, strict=True):
             place, tokens = torch.searchsorted(rows, part["rows"]), inputs["completion_ids"].shape[1]
@@ -206,11 +140,14 @@ class CapoGRPOTrainer(GRPOTrainer):
         return self._factor(mask, decision.keep, decision.weights)
 
     def _factor(self, mask, keep, weights):
-        return gradient_factor(mask, keep, weights, LOSSES[self.loss_type][0], self.mask_denominator)
+        return gradient_factor(mask, keep, weights, self.capo_settings.reduction, self.capo_settings.denominator)
 
-    def _gather(self, parts):
+    def _gathered(self, arrays):
+        """The rows of all ranks, in the order of sampling."""
         started = time.perf_counter()
-        arrays, received = gathered(parts)
+        arrays, received = over_ranks(arrays)
+        order = arrays["rows"].argsort()
+        arrays = {name: array[order].contiguous() for name, array in arrays.items()}
         self._add("capo/bytes_gathered", received)
         self._add("capo/gather_seconds", time.perf_counter() - started)
         return arrays
@@ -280,7 +217,7 @@ class CapoGRPOTrainer(GRPOTrainer):
 
     def _with_rest(self, inputs, mask, rest, count):
         """``count`` rows of a micro-batch, those that have something in ``rest`` among them, whose loss is then reduced as in the micro-batch."""
-        size, together = len(rest), LOSSES[self.loss_type][1]
+        size, together = len(rest), self.capo_settings.together
         # What is no array of one entry a row (images), or is averaged on its own, keeps the micro-batch whole.
         splits = all(torch.is_tensor(value) and (value.dim() == 0 or len(value) == size) for value in inputs.values())
         if count == size or not splits or getattr(self, "_entropy_bonus_enabled", False):
@@ -307,25 +244,52 @@ class CapoGRPOTrainer(GRPOTrainer):
     def _before_step(self):
         """A step of which nothing is left changes nothing: zero gradients would still move Adam's weights."""
         if self._capo_parts:
-            arrays, self._capo_parts = self._gather(self._capo_parts), []
+            arrays, self._capo_parts = joined(self._capo_parts), []
+            if self._sums_are_less(arrays):
+                self._capo_ranks = Ranks(self.accelerator.device)
+            else:
+                arrays = self._gathered(arrays)
             keep, weights = arrays.pop("keep"), arrays.pop("weights")
-            self._capo_decision = Decision(self._seen.batch(arrays), arrays["completion_mask"], keep, weights, {})
+            self._capo_decision = Decision(self._seen.batch(arrays), arrays["completion_mask"], keep, weights)
         if self._capo_decision is None:
             return
-        tokens, kept = int(self._capo_decision.mask.sum()), int(self._capo_decision.keep.sum())
+        counts = torch.stack([self._capo_decision.mask.sum(), self._capo_decision.keep.sum()])
+        if self._capo_ranks is not None:
+            dist.all_reduce(counts)
+        tokens, kept = counts.tolist()
+        self._capo_kept = kept > 0
         self._add("capo/rejected_tokens", tokens - kept)
         self._add("capo/rejection_rate", 1 - kept / max(tokens, 1))
         if not kept:
             self._adamw().zero_grad()
             self._add("capo/skipped", 1)
 
+    def _sums_are_less(self, arrays):
+        """Whether sums over this rank's rows are fewer bytes to send than the rows."""
+        ranks = self.accelerator.num_processes
+        if ranks == 1 or self.capo_settings.exchange == "arrays":
+            return False
+        if self.capo_settings.exchange == "sums" or "hidden" not in arrays:
+            return True
+        # Rows of other ranks, against twice the sums (a ring) over at most as many rows of the head as there are tokens with their K + 1 ids.
+        tokens, rows = arrays["hidden"].shape[:2].numel(), sum(array.nbytes for array in arrays.values()) * (ranks - 1)
+        entries = tokens * ranks * (arrays["topk_ids"].shape[2] + 1)
+        sums = 2 * 8 * arrays["hidden"].shape[2] * min(self._seen.vocab_size(), entries) * (2 if self.second_moment == "kept_and_rejected" else 1)
+        largest = torch.tensor([rows, sums], device=self.accelerator.device)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        rows, sums = largest.tolist()
+        return sums < rows
+
     def _after_step(self):
         if self._capo_decision is None:
             return
         started = time.perf_counter()
-        decision, self._capo_decision = self._capo_decision, None
-        taken = bool(decision.keep.any()) and not self.accelerator.optimizer_step_was_skipped
-        step_end(decision, self.capo_masks, self.capo_weights, taken)
+        decision, ranks = self._capo_decision, self._capo_ranks
+        self._capo_decision, self._capo_ranks = None, None
+        taken = self._capo_kept and not self.accelerator.optimizer_step_was_skipped
+        step_end(decision, self.capo_masks, self.capo_weights, taken, ranks)
+        if ranks is not None:
+            self._add("capo/bytes_gathered", ranks.received)
         self._add("capo/seconds", time.perf_counter() - started)
         for name, values in self._capo_told.items():
             # Of several micro-batches: what was counted or timed is summed, what the components report is averaged.

@@ -166,7 +166,7 @@ def test_what_cannot_be_right_is_refused(folder, whole):
         'ValueError: `masks.entropy-quantile` may decide by the whole step, which no micro-batch shows (use mode="ahead")'
     )
     assert refused(folder, "second_moment=kept_and_rejected", "optim=sgd") == (
-        'ValueError: second_moment "kept_and_rejected" is for AdamW, and optim is `OptimizerNames.SGD` (use "adamw_torch" or "adamw_torch_fused")'
+        'ValueError: second_moment "kept_and_rejected" is for AdamW, and optim is `sgd` (use "adamw_torch" or "adamw_torch_fused")'
     )
     assert refused(folder, "denominator=some") == "ValueError: mask_denominator is 'some' (use \"kept\" or \"original\")"
     assert refused(folder, "loss=luspo").startswith("ValueError: loss_type `luspo` has no per-token loss that a mask could drop")

@@ -23,7 +23,8 @@ from verl.workers.utils.losses import ppo_loss
 
 from .. import Batch
 from . import _rows as rows
-from ._step import Arrays, gathered, top_rows
+from .._decision import Decision, decide, step_end
+from .._step import Arrays, joined, over_ranks, top_rows, whole
 
 OPTIMIZERS = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
 STATE = "capo_masks.pt"
@@ -40,7 +41,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         self.capo, self.capo_masks, self.capo_weights = settings, masks, weights
         self._inputs = frozenset().union(*(each.inputs for each in self._components()))
         self._parts: list[Arrays] | None = None
-        self._decided: tuple[Batch, Tensor, Tensor] | None = None
+        self._decided: Decision | None = None
         self._steps, self._taken, self._used = 0, 0, Counter()
         if "LAST_LAYER" in self._inputs:
             self._check_last_layer()
@@ -129,8 +130,9 @@ class CapoEngine(FSDPEngineWithLMHead):
                 return [ends] if isinstance(ends, int) else list(ends)
         return []
 
-    def _score(self, data: TensorDict) -> Arrays:
-        """The step's arrays over micro-batches and ranks, completions of a prompt next to each other, in an order that ranks have no part in."""
+    def _score(self, data: TensorDict) -> tuple[Arrays, int]:
+        """The step's arrays over micro-batches and ranks, completions of a prompt next to each other, in an order that ranks have no part in; and how many bytes
+        came from other ranks."""
         scoring = data.copy()
         first = self.get_data_parallel_rank() << 32
         scoring["capo_place"] = torch.arange(first, first + len(data))
@@ -139,11 +141,11 @@ class CapoEngine(FSDPEngineWithLMHead):
         try:
             with torch.no_grad():
                 super().forward_backward_batch(scoring, None, forward_only=True)
-            whole = gathered(self._parts, self.get_data_parallel_group())
+            arrays, received = over_ranks(joined(self._parts), self.get_data_parallel_group())
         finally:
             self._parts, self._whole_head, self._layer = None, None, {}
-        order = rows.order(whole["keys"])
-        return {name: array[order].contiguous() for name, array in whole.items()}
+        order = rows.order(arrays["keys"])
+        return {name: array[order].contiguous() for name, array in arrays.items()}, received
 
     def _batch(self, arrays: Arrays) -> Batch:
         keys = arrays["keys"]
@@ -186,7 +188,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         head = self._policy().get_output_embeddings().weight
         state = self.optimizer.state.get(head, {})
         arrays = {"weight": head.detach()} | {name: state.get(name, torch.zeros_like(head)) for name in ("exp_avg", "exp_avg_sq")}
-        return {name: array.full_tensor() if hasattr(array, "full_tensor") else array for name, array in arrays.items()}
+        return {name: whole(array) for name, array in arrays.items()}
 
     # Deciding ---------------------------------------------------------------------------------------------------------------
 
@@ -206,26 +208,15 @@ class CapoEngine(FSDPEngineWithLMHead):
 
     def _decide(self, data: TensorDict) -> tuple[TensorDict, dict[str, float]]:
         """The mini-batch with what masks and weights say of it, and what they report."""
-        whole = self._score(data)
-        batch, mask = self._batch(whole), whole["completion_mask"]
-        keep, records = mask.cpu(), {}
-        for each in self.capo_masks:
-            keep, told = each(batch, keep=keep)
-            records |= told
-        keep = torch.as_tensor(keep)
-        weights = keep.float()
-        for each in self.capo_weights:
-            given, told = each(batch, keep)
-            weights *= torch.as_tensor(given)
-            records |= told
-        keep = keep * (weights > 0)
-        self._decided = (batch, keep, weights)
-        self._used[tuple(whole["keys"][0].tolist())] += 1
-        tokens, kept = int(mask.sum()), int(keep.sum())
-        numbers = {"capo/rejection_rate": 1 - kept / max(tokens, 1), "capo/rejected_tokens": tokens - kept, "capo/skipped": kept == 0}
-        numbers |= {f"capo/{name}": value for name, value in records.items() if isinstance(value, (int, float))}
-        own = rows.places(whole["place"].cpu(), self.get_data_parallel_rank())
-        return self._applied(data, keep[own], weights[own], kept), numbers
+        arrays, received = self._score(data)
+        batch, mask = self._batch(arrays), arrays["completion_mask"]
+        decided = self._decided = decide(batch, mask, self.capo_masks, self.capo_weights)
+        self._used[tuple(arrays["keys"][0].tolist())] += 1
+        tokens, kept = int(mask.sum()), int(decided.keep.sum())
+        numbers = {"capo/rejection_rate": 1 - kept / max(tokens, 1), "capo/rejected_tokens": tokens - kept, "capo/skipped": kept == 0, "capo/bytes_gathered": received}
+        numbers |= {f"capo/{name}": value for name, value in decided.records.items() if isinstance(value, (int, float))}
+        own = rows.places(arrays["place"].cpu(), self.get_data_parallel_rank())
+        return self._applied(data, decided.keep.cpu()[own], decided.weights.cpu()[own], kept), numbers
 
     def _applied(self, data: TensorDict, keep: Tensor, weights: Tensor, kept: int) -> TensorDict:
         """The mini-batch without the tokens that were dropped."""
@@ -244,18 +235,16 @@ class CapoEngine(FSDPEngineWithLMHead):
     def optimizer_step(self) -> float:
         if self._decided is None:
             return super().optimizer_step()
-        (batch, keep, weights), self._decided = self._decided, None
-        if keep.any():
+        decided, self._decided = self._decided, None
+        some = bool(decided.keep.any())
+        if some:
             norm = super().optimizer_step()
         else:
             # Gradients of zero would still move the weights under Adam.
             self.optimizer.zero_grad()
             norm = 0.0
-        taken = bool(keep.any()) and math.isfinite(norm)
-        for mask in self.capo_masks:
-            mask.step_end(batch, keep, taken)
-        for weight in self.capo_weights:
-            weight.step_end(batch, weights, taken)
+        taken = some and math.isfinite(norm)
+        step_end(decided, self.capo_masks, self.capo_weights, taken)
         self._steps, self._taken = self._steps + 1, self._taken + taken
         return norm
 

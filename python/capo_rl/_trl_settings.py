@@ -1,0 +1,129 @@
+"""The arguments of `CapoGRPOTrainer`, checked against the trainer that it is; what cannot be right is told in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Optional, Union
+
+import torch
+from transformers import Trainer
+from trl import GRPOTrainer
+
+from . import Mask, Weight
+from .torch import SECOND_MOMENTS, AdamW
+
+# TRL's losses: how they reduce, and whose tokens share a denominator.
+LOSSES = {
+    "grpo": ("completion_mean", "completion"),
+    "sapo": ("completion_mean", "completion"),
+    "dr_grpo": ("fixed_length", "completion"),
+    "bnpo": ("token_mean", "micro-batch"),
+    "dapo": ("token_mean", "step"),
+    "cispo": ("token_mean", "step"),
+    "vespo": ("token_mean", "step"),
+}
+MODES = ("auto", "ahead", "inflight")
+EXCHANGES = ("auto", "arrays", "sums")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``mask_denominator``, ``mode`` and ``exchange`` as they are, and how the loss reduces."""
+
+    denominator: str
+    mode: str
+    exchange: str
+    reduction: str
+    together: str
+
+
+def settled(
+    trainer: GRPOTrainer, components: Sequence[Union[Mask, Weight]], denominator: Optional[str], mode: str, exchange: str
+) -> Settings:
+    """The settings of a trainer with these components.
+
+    Raises:
+        ValueError: For a combination that cannot be right.
+    """
+    _check(trainer)
+    loss = trainer.loss_type
+    if loss not in LOSSES:
+        raise ValueError(f"loss_type `{loss}` has no per-token loss that a mask could drop (known: {', '.join(LOSSES)})")
+    reduction, together = LOSSES[loss]
+    denominator = _denominator(denominator, loss)
+    mode = _mode(mode, components, loss if denominator == "kept" and together == "step" else None)
+    return Settings(denominator, mode, _exchange(exchange, components, mode), reduction, together)
+
+
+def _denominator(asked, loss):
+    reduction, together = LOSSES[loss]
+    if asked not in (None, "kept", "original"):
+        raise ValueError(f'mask_denominator is {asked!r} (use "kept" or "original")')
+    if asked == "kept" and reduction == "fixed_length":
+        raise ValueError(f'loss_type `{loss}` divides by a number that masks do not change (use mask_denominator="original")')
+    return asked or ("original" if reduction == "fixed_length" or together == "step" else "kept")
+
+
+def _mode(asked, components, over_the_step):
+    if asked not in MODES:
+        raise ValueError(f'mode is {asked!r} (use "auto", "ahead" or "inflight")')
+    others = [each.id for each in components if "TOKEN_WISE" not in each.traits]
+    if asked == "inflight" and others:
+        raise ValueError(f'`{others[0]}` may decide by the whole step, which no micro-batch shows (use mode="ahead")')
+    if asked == "inflight" and over_the_step:
+        raise ValueError(
+            f'loss_type `{over_the_step}` with mask_denominator="kept" divides by the step\'s kept tokens, which no micro-batch shows (use mode="ahead")'
+        )
+    return asked if asked != "auto" else "ahead" if others or over_the_step else "inflight"
+
+
+def _exchange(asked, components, mode):
+    if asked not in EXCHANGES:
+        raise ValueError(f'exchange is {asked!r} (use "auto", "arrays" or "sums")')
+    others = [each.id for each in components if "SUMS_RANKS" not in each.traits]
+    if asked == "sums" and (others or mode == "ahead"):
+        why = f"`{others[0]}` needs the whole step" if others else "masks ahead of a step see all of it"
+        raise ValueError(f'{why}, so sums do not do (use exchange="arrays")')
+    return "arrays" if others or mode == "ahead" else asked
+
+
+def _check(trainer):
+    steps, accumulated = trainer.args.steps_per_generation, trainer.args.gradient_accumulation_steps
+    if steps % accumulated:
+        raise ValueError(
+            f"an optimizer step of {accumulated} micro-batches would span two rollouts of {steps} "
+            "(set steps_per_generation to a multiple of gradient_accumulation_steps)"
+        )
+    if trainer.is_deepspeed_enabled:
+        raise ValueError("masks do not know DeepSpeed, which steps by itself and may hold the last layer in pieces (use DDP or FSDP2)")
+    if trainer.is_fsdp_enabled and getattr(trainer.accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2:
+        raise ValueError('masks do not know FSDP1, which holds the last layer in flat pieces (set fsdp_config={"version": 2})')
+    if getattr(trainer, "use_liger_kernel", False):
+        raise ValueError("the fused loss of use_liger_kernel never shows a token's log-probability, so no mask could drop one (switch it off)")
+
+
+def take_adamw(trainer: GRPOTrainer, second_moment: str) -> None:
+    """Has the trainer make `capo_rl.torch.AdamW` where it would make torch's.
+
+    Raises:
+        ValueError: For what that does not go with.
+    """
+    if second_moment not in SECOND_MOMENTS:
+        raise ValueError(f'second_moment is {second_moment!r} (use "kept" or "kept_and_rejected")')
+    lacks = [
+        ("an optimizer of your own", trainer.optimizer is not None and not isinstance(trainer.optimizer, AdamW), "make it a capo_rl.torch.AdamW"),
+        ("fp16", trainer.args.fp16, "use bf16"),
+        ("a router's auxiliary loss", getattr(trainer, "aux_loss_enabled", False), "set router_aux_loss_coef to 0"),
+        ("an adaptive entropy bonus", getattr(trainer, "use_adaptive_entropy", False), "set entropy_coef"),
+        ("this version of transformers", not hasattr(Trainer, "_clip_grad_norm"), "use 5.0 or newer"),
+    ]
+    for what, is_there, remedy in lacks:
+        if is_there:
+            raise ValueError(f'second_moment "kept_and_rejected" does not go with {what} ({remedy})')
+    if trainer.optimizer is None:
+        kind, keys = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+        if kind is not torch.optim.AdamW:
+            optim = getattr(trainer.args.optim, "value", trainer.args.optim)
+            raise ValueError(f'second_moment "kept_and_rejected" is for AdamW, and optim is `{optim}` (use "adamw_torch" or "adamw_torch_fused")')
+        trainer.optimizer_cls_and_kwargs = (AdamW, keys | {"second_moment": second_moment})
