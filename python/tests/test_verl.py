@@ -20,6 +20,7 @@ TINY = Path(__file__).with_name("tiny_verl.py")
 RECIPE = Path(__file__).parents[1] / "examples/verl/qwen2.5-7b-gsm8k.sh"
 ACTOR, MODEL = "set=actor_rollout_ref.actor", "set=actor_rollout_ref.model"
 PACKED = (f"{MODEL}.use_remove_padding=true", f"{ACTOR}.fsdp_config.pad_to_length=true", f"{ACTOR}.fsdp_config.pad_to_length_bucket=16")
+ORIGINAL = "set=+actor_rollout_ref.actor.capo.mask_denominator=original"
 DYNAMIC = (f"{ACTOR}.use_dynamic_bsz=true", "set=actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=true", f"{ACTOR}.ppo_max_token_len_per_gpu=48")
 
 
@@ -126,13 +127,14 @@ def test_a_resumed_run_is_the_uninterrupted_one(folder, ranks):
 
 CASES = {
     "token-mean-kept": ("response_mask,loss_mask", f"{ACTOR}.loss_agg_mode=token-mean"),
-    "token-mean-original": ("response_mask", f"{ACTOR}.loss_agg_mode=token-mean", "set=+actor_rollout_ref.actor.capo.mask_denominator=original"),
+    "token-mean-original": ("response_mask", f"{ACTOR}.loss_agg_mode=token-mean", ORIGINAL),
     "seq-mean-kept": ("response_mask", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"),
-    "seq-mean-original": ("advantages", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", "set=+actor_rollout_ref.actor.capo.mask_denominator=original"),
+    "seq-mean-original": ("advantages", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", ORIGINAL),
     "fixed-length": ("response_mask", f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm", f"{ACTOR}.loss_scale_factor=16"),
-    "gspo": ("advantages", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", f"{ACTOR}.policy_loss.loss_mode=gspo"),
+    "gspo": ("advantages", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", f"{ACTOR}.policy_loss.loss_mode=gspo", ORIGINAL),
+    "kl-and-entropy": ("response_mask,loss_mask", f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0.5", f"{ACTOR}.entropy_coeff=0.1", "entropy=1"),
     "weights": ("advantages", "masks=none", "weights=capo.curvature-weight"),
-    "objective": ("advantages", f"{ACTOR}.loss_agg_mode=token-mean", "external=my_losses", f"{ACTOR}.policy_loss.loss_mode=capo.objective"),
+    "objective": ("advantages", f"{ACTOR}.loss_agg_mode=token-mean", "external=my_losses", f"{ACTOR}.policy_loss.loss_mode=capo.objective", ORIGINAL),
 }
 
 
@@ -141,7 +143,7 @@ def test_what_is_dropped_is_as_if_it_had_been_taken_out_by_hand(folder):
     (folder / "my_losses.py").write_text("\n".join(lines))
     words = []
     for name, (fields, *options) in CASES.items():
-        setting = [option for option in options if option.startswith("set=") and "capo" not in option]
+        setting = [option for option in options if option.startswith(("set=", "entropy")) and "capo" not in option]
         words += [name, "steps=2", *options, "--", f"{name}-by-hand", "steps=2", "masks=none", f"reference={name}.0", f"reference_fields={fields}", *setting, "--"]
     launch(folder, *words[:-1])
     for name in CASES:
@@ -150,6 +152,7 @@ def test_what_is_dropped_is_as_if_it_had_been_taken_out_by_hand(folder):
         assert difference(masked, by_hand) < 1e-6, name
         assert any((keep > 0).logical_and(keep < 1).any() for keep in masked["keeps"]) == (name == "weights")
     assert difference(saved(folder, "token-mean-kept"), saved(folder, "token-mean-original")) > 1e-5
+    assert difference(saved(folder, "token-mean-kept"), saved(folder, "kl-and-entropy")) > 1e-4
     assert difference(saved(folder, "seq-mean-kept"), saved(folder, "seq-mean-original")) > 1e-5
 
 
@@ -211,13 +214,7 @@ def in_verl():
             {"loss_agg_mode": "seq-mean-token-sum-norm"},
             "loss_agg_mode `seq-mean-token-sum-norm` divides by a number that masks do not change (use `capo.mask_denominator=original`)",
         ),
-        (
-            {"mask_denominator": "kept"},
-            {"policy_loss": "gspo"},
-            "the tokens of a completion may share a ratio under loss_mode `gspo` (use `capo.mask_denominator=original`)",
-        ),
         ({}, {"strategy": "megatron", "megatron": {}}, "actor.strategy is `megatron`, an engine that shows masks no whole step (use `fsdp2` or `fsdp`)"),
-        ({}, {"policy_loss": "geo_mean"}, "loss_mode `geo_mean` has no loss per token that a mask could drop"),
         (
             {},
             {"loss_agg_mode": "token-sum"},
@@ -227,9 +224,6 @@ def in_verl():
     ],
 )
 def test_what_cannot_be_right_is_refused(in_verl, capo, actor, said):
-    from verl.workers.config import PolicyLossConfig
-
-    actor = {name: PolicyLossConfig(loss_mode=value) if name == "policy_loss" else value for name, value in actor.items()}
     with pytest.raises(ValueError) as error:
         in_verl.CapoActorConfig(rollout_n=4, ppo_micro_batch_size_per_gpu=1, capo={"masks": ["capo.curvature"], **capo}, **actor)
     assert str(error.value) == said
@@ -274,14 +268,12 @@ def test_an_advantage_is_one_of_verls_estimators(in_verl):
 
 def test_an_objective_is_one_of_verls_losses(in_verl):
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
-    from verl.workers.config import PolicyLossConfig
 
     in_verl.register_objective("capo.objective", epsilon=0.2, reduction="token_mean")
     random = torch.Generator().manual_seed(0)
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]).bool()
     old, advantages = -torch.rand(2, 4, generator=random), torch.randn(2, 1, generator=random).expand(2, 4)
-    config = in_verl.CapoActorConfig(rollout_n=2, ppo_micro_batch_size_per_gpu=1, policy_loss=PolicyLossConfig(loss_mode="capo.objective"))
-    assert config.engine.capo.by_advantage and config.engine.capo.denominator == "original"
+    config = in_verl.CapoActorConfig(rollout_n=2, ppo_micro_batch_size_per_gpu=1)
     found = []
     for name in ("vanilla", "capo.objective"):
         logps = (old + torch.linspace(-0.5, 0.5, 8).view(2, 4)).requires_grad_()

@@ -41,7 +41,7 @@ MASKS = {
 
 def options(words):
     chosen = {"steps": 4, "rows": 8, "micro": 4, "generations": 4, "strategy": "fsdp2", "masks": "capo", "resume": "", "save": 0, "layout": "nested", "mini": 1, "seed": 0}
-    chosen |= {"tied": 0, "set": [], "ray": 0, "weights": "", "epochs": 1, "reference": "", "reference_fields": "response_mask", "external": "", "without": "", "holes": 0, "dtype": "fp32"}
+    chosen |= {"tied": 0, "set": [], "ray": 0, "weights": "", "epochs": 1, "reference": "", "reference_fields": "response_mask", "external": "", "without": "", "holes": 0, "entropy": 0, "dtype": "fp32"}
     for word in words:
         name, _, value = word.partition("=")
         if name == "set":
@@ -104,7 +104,7 @@ def batch(step, chosen):
     pick = lambda rows: [rows[row] for row in own]
     prompts, responses, old, advantages = pick(prompts), pick(responses), pick(old), advantages[own]
     fields = {"prompts": prompts, "responses": responses, "input_ids": [torch.cat(pair) for pair in zip(prompts, responses, strict=True)], "old_log_probs": old}
-    fields |= {"rollout_log_probs": [row + 0.1 for row in old], "advantages": [a.repeat(len(row)) for a, row in zip(advantages, responses, strict=True)]}
+    fields |= {"rollout_log_probs": [row + 0.1 for row in old], "ref_log_prob": [row - 0.3 for row in old], "advantages": [a.repeat(len(row)) for a, row in zip(advantages, responses, strict=True)]}
     fields |= {"position_ids": [torch.arange(len(row)) for row in fields["input_ids"]], "response_mask": [torch.ones(len(row), dtype=torch.int64) for row in responses]}
     if chosen["holes"]:
         # A tool's answer in the middle of a response, and a row that only fills up the batch.
@@ -119,7 +119,7 @@ def batch(step, chosen):
     if chosen["layout"] == "padded":
         data |= padded(fields)
     data = TensorDict(data, batch_size=len(own))
-    common = {"calculate_entropy": False, "global_batch_size": chosen["rows"] // chosen["mini"], "mini_batch_size": chosen["rows"] // chosen["mini"]}
+    common = {"calculate_entropy": bool(chosen["entropy"]), "global_batch_size": chosen["rows"] // chosen["mini"], "mini_batch_size": chosen["rows"] // chosen["mini"]}
     tu.assign_non_tensor(data, **common, epochs=chosen["epochs"], seed=1, dataloader_kwargs={"shuffle": False}, temperature=1.0, compute_loss=True)
     if chosen["layout"] == "padded":
         tu.assign_non_tensor(data, max_response_len=16)
@@ -128,7 +128,7 @@ def batch(step, chosen):
 
 def padded(fields, prompt=8, response=16):
     right = lambda rows: torch.stack([torch.nn.functional.pad(row, [0, response - len(row)]) for row in rows])
-    data = {name: right(fields[name]) for name in ("responses", "response_mask", "loss_mask", "advantages", "old_log_probs", "rollout_log_probs")}
+    data = {name: right(fields[name]) for name in ("responses", "response_mask", "loss_mask", "advantages", "old_log_probs", "rollout_log_probs", "ref_log_prob")}
     data["prompts"] = torch.stack([torch.nn.functional.pad(row, [prompt - len(row), 0]) for row in fields["prompts"]])
     attended = [torch.tensor([0] * (prompt - len(p)) + [1] * (len(p) + len(r)) + [0] * (response - len(r))) for p, r in zip(fields["prompts"], fields["responses"], strict=True)]
     return data | {"attention_mask": torch.stack(attended)}
@@ -155,17 +155,18 @@ class Worker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def remember(self):
-        """Each step's `keep`, in the order of the data, -1 behind the responses."""
+        """Each step's weights of its rows' tokens, 0 for what is dropped, in the order of the data and -1 behind the responses."""
         engine, self.keeps = self.actor.engine, []
-        applied = engine._applied
+        decide = engine._decide
 
-        def noted(data, keep, weights, kept):
+        def noted(data):
+            own, factors, numbers = decide(data)
             lengths = data["responses"].offsets().diff() if data["responses"].is_nested else data["attention_mask"][:, 8:].sum(1)
-            padding = torch.arange(keep.shape[1])[None] >= lengths[:, None]
-            self.keeps.append(torch.where(padding, -1.0, keep * weights))
-            return applied(data, keep, weights, kept)
+            padding = torch.arange(factors.shape[1])[None] >= lengths[:, None]
+            self.keeps.append(torch.where(padding, -1.0, engine._decision.weights[own]))
+            return own, factors, numbers
 
-        engine._applied = noted
+        engine._decide = noted
 
 
 def run(worker, out, chosen):

@@ -47,32 +47,32 @@ class Rows:
         array[self.inside.to(flat.device)] = flat
         return array
 
-    def times(self, field: Tensor, factors: Tensor) -> Tensor:
-        """The field, in its own form, times an array ``[b, T]``."""
-        flat = factors[:, : self.inside.shape[1]][self.inside]
-        if field.is_nested:
-            return torch.nested.nested_tensor_from_jagged(field.values() * flat.to(field.values()), field.offsets())
-        product, inside = field.clone(), self.inside.to(field.device)
-        product[:, : inside.shape[1]][inside] *= flat.to(field)
-        return product
+    def to_outputs(self, array: Tensor) -> Tensor:
+        """Of an array ``[b, T]`` per response token, what belongs to a model's outputs, flat; 1 for those of prompts."""
+        flat = array.new_ones(int(self.sequences.sum()))
+        flat[(self.tokens - 1).to(array.device)] = array[:, : self.inside.shape[1]][self.inside.to(array.device)]
+        return flat
 
     def sums(self, field: Tensor) -> Tensor:
         """One number a row."""
         return self.padded(self.of(field).float()).sum(1)
 
     def truncated(self, ends: list[int]) -> Tensor:
-        """1 where a response has none of the tokens that end one."""
+        """1 where a response has none of the tokens that end one; zeros where no such is known."""
+        if not ends:
+            return torch.zeros(len(self.lengths), dtype=torch.uint8)
         ended = torch.isin(self.responses.cpu(), torch.tensor(ends, dtype=self.responses.dtype))
         return (self.padded(ended.to(torch.uint8)).sum(1) == 0).to(torch.uint8)
 
-    def keys(self, data: TensorDict) -> Tensor:
+    def keys(self, data: TensorDict) -> tuple[Tensor, Tensor]:
         """Two numbers a row that follow from what is in it: of its prompt, and of all of it."""
         ids, advantages = data["input_ids"].values().cpu(), self.of(data["advantages"]).float().cpu()
-        found = []
+        prompts, contents = [], []
         parts = zip(ids.split(self.sequences.tolist()), advantages.split(self.lengths.tolist()), self.lengths.tolist(), strict=True)
         for row, given, length in parts:
-            found.append([_digest(row[: len(row) - length]), _digest(row, given)])
-        return torch.tensor(found, dtype=torch.int64)
+            prompts.append(_digest(row[: len(row) - length]))
+            contents.append(_digest(row, given))
+        return torch.tensor(prompts), torch.tensor(contents)
 
 
 def _lengths(data: TensorDict) -> Tensor:
@@ -87,13 +87,13 @@ def _digest(*arrays: Tensor) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
 
 
-def order(keys: Tensor) -> Tensor:
+def order(prompts: Tensor, contents: Tensor) -> Tensor:
     """Rows by prompt, then by what else is in them: the same for any number of ranks, and for any order of theirs."""
-    by_row = keys[:, 1].argsort(stable=True)
-    return by_row[keys[by_row, 0].argsort(stable=True)]
+    by_content = contents.argsort(stable=True)
+    return by_content[prompts[by_content].argsort(stable=True)]
 
 
-def places(place: Tensor, rank: int) -> Tensor:
+def places(numbers: Tensor, rank: int) -> Tensor:
     """Where the rows of a rank are, in its own order."""
-    own = (place >> 32 == rank).nonzero()[:, 0]
-    return own[place[own].argsort()]
+    own = (numbers >> 32 == rank).nonzero()[:, 0]
+    return own[numbers[own].argsort()]

@@ -9,30 +9,21 @@ from typing import Any
 from verl.workers.config import FSDPActorConfig
 
 from .. import Mask, Weight
-from .losses import OBJECTIVES
 
 #: verl's `loss_agg_mode` by the reductions of plugins. Under the first two a mask may change what is divided by.
 REDUCTIONS = {"token-mean": "token_mean", "seq-mean-token-mean": "completion_mean", "seq-mean-token-sum-norm": "fixed_length"}
 KEPT = ("token-mean", "seq-mean-token-mean")
-#: Losses whose tokens share an importance ratio: a dropped token still counts in it.
-SHARED_RATIO = ("gspo",)
-#: Losses of completions, in which no token has a gradient of its own that could be dropped, and one that drops and weighs tokens itself.
-NOT_BY_TOKEN = ("geo_mean", "bypass_mode")
 VENDOR = "VERL_ENGINE_VENDOR"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The table ``capo``, checked: ``masks`` and ``weights`` as in a config, ``denominator`` and ``reduction`` as for ``Batch``.
-
-    ``by_advantage``: a dropped token has an advantage of 0, instead of leaving ``response_mask``.
-    """
+    """The table ``capo``, checked: ``masks`` and ``weights`` as in a config, ``denominator`` and ``reduction`` as for ``Batch``."""
 
     masks: tuple[dict[str, Any], ...]
     weights: tuple[dict[str, Any], ...]
     denominator: str
     reduction: str
-    by_advantage: bool
     group_size: int
     last_layer_top_k: int
     seed: int
@@ -86,25 +77,11 @@ def _checked(config: CapoActorConfig) -> Settings:
         raise ValueError(f"actor.strategy is `{config.strategy}`, an engine that shows masks no whole step (use `fsdp2` or `fsdp`)")
     if config.fsdp_config.ulysses_sequence_parallel_size > 1:
         raise ValueError("masks need whole sequences on a rank (set ulysses_sequence_parallel_size to 1)")
-    loss, aggregation = config.policy_loss.loss_mode, config.loss_agg_mode
-    if loss in NOT_BY_TOKEN:
-        raise ValueError(f"loss_mode `{loss}` has no loss per token that a mask could drop")
+    aggregation = config.loss_agg_mode
     if aggregation not in REDUCTIONS:
         raise ValueError(f"loss_agg_mode `{aggregation}` is none that plugins know (known: {', '.join(REDUCTIONS)})")
-    shared = loss in SHARED_RATIO or loss in OBJECTIVES
-    denominator = _denominator(asked, aggregation, loss if shared else None)
-    return Settings(
-        masks,
-        weights,
-        denominator,
-        REDUCTIONS[aggregation],
-        # verl divides a completion's losses by the tokens in `response_mask`, and a shared ratio is over them too.
-        shared or (aggregation == "seq-mean-token-mean" and denominator == "original"),
-        config.rollout_n,
-        top_k,
-        config.data_loader_seed,
-        config.loss_scale_factor,
-    )
+    denominator = _denominator(asked, aggregation)
+    return Settings(masks, weights, denominator, REDUCTIONS[aggregation], config.rollout_n, top_k, config.data_loader_seed, config.loss_scale_factor)
 
 
 def _tables(name: str, given: Any) -> tuple[dict[str, Any], ...]:
@@ -117,12 +94,9 @@ def _tables(name: str, given: Any) -> tuple[dict[str, Any], ...]:
     return tables
 
 
-def _denominator(asked: str | None, aggregation: str, shared: str | None) -> str:
-    fixed = aggregation not in KEPT or shared is not None
+def _denominator(asked: str | None, aggregation: str) -> str:
     if asked not in (None, "kept", "original"):
         raise ValueError(f"`capo.mask_denominator` is {asked!r} (use `kept` or `original`)")
     if asked == "kept" and aggregation not in KEPT:
         raise ValueError(f"loss_agg_mode `{aggregation}` divides by a number that masks do not change (use `capo.mask_denominator=original`)")
-    if asked == "kept" and shared is not None:
-        raise ValueError(f"the tokens of a completion may share a ratio under loss_mode `{shared}` (use `capo.mask_denominator=original`)")
-    return asked or ("original" if fixed else "kept")
+    return asked or ("kept" if aggregation in KEPT else "original")

@@ -1,8 +1,8 @@
 """verl's FSDP engine with masks and weights between sampling and the backward pass.
 
 verl hands an engine the whole mini-batch of an optimizer step that a rank has, before it is cut into micro-batches. Here it is scored once more
-without a graph, gathered over the data parallel ranks, put into an order that does not depend on them, and shown to the masks once.
-What they drop then gets no gradient; nothing of verl's losses is repeated.
+without a graph, gathered over the data parallel ranks, put into an order that does not depend on them, and shown to the masks once. What they decide reaches
+verl's loss as factors of the gradient of its log-probabilities; nothing of the loss is repeated.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.utils.losses import ppo_loss
 
 from .. import Batch
-from . import _rows as rows
-from .._decision import Decision, decide, step_end
+from .._decision import Decision, decide, gradient_factor, scale_gradient, step_end
 from .._step import Arrays, joined, over_ranks, top_rows, whole
+from . import _rows as rows
 
 OPTIMIZERS = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
 STATE = "capo_masks.pt"
+# Mean difference of log-probabilities, nats, beyond which the features times the head are not what the model computes; bf16 stays far below.
+SAME_LAYER = 0.1
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "cpu"], vendor="capo")
@@ -41,7 +43,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         self.capo, self.capo_masks, self.capo_weights = settings, masks, weights
         self._inputs = frozenset().union(*(each.inputs for each in self._components()))
         self._parts: list[Arrays] | None = None
-        self._decided: Decision | None = None
+        self._decision: Decision | None = None
         self._steps, self._taken, self._used = 0, 0, Counter()
         if "LAST_LAYER" in self._inputs:
             self._check_last_layer()
@@ -55,12 +57,9 @@ class CapoEngine(FSDPEngineWithLMHead):
         return module.get_base_model() if hasattr(module, "get_base_model") else module
 
     def _check_last_layer(self) -> None:
-        config, head = self._policy().config, self._policy().get_output_embeddings()
-        for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
-            if getattr(config, name, None) not in (None, 1.0):
-                raise ValueError(f"a mask reads the last layer, and this model's logits are not its product alone (`{name}` is {getattr(config, name)})")
-        if not isinstance(getattr(head, "weight", None), Tensor) or hasattr(head, "base_layer"):
-            raise ValueError("a mask reads the last layer, which this model has an adapter on (leave `lm_head` out of target_modules)")
+        head = self._policy().get_output_embeddings()
+        if not isinstance(head, torch.nn.Linear) or head.bias is not None:
+            raise ValueError(f"a mask reads the last layer, and the model's is {type(head).__name__} (it must be a plain Linear without bias or adapter)")
         if "OPTIMIZER_STATE" in self._inputs and isinstance(self.module, FullyShardedDataParallel):
             raise ValueError("a mask reads the optimizer's state, which strategy `fsdp` flattens (set actor.strategy=fsdp2)")
 
@@ -81,18 +80,28 @@ class CapoEngine(FSDPEngineWithLMHead):
         hidden = self._micro.of_features(output.last_hidden_state)
         weight = self._head(hidden)
         self._vocabulary = weight.shape[0]
-        self._layer = {"hidden": hidden, **top_rows(hidden, weight, self._micro.responses.to(hidden.device), self.capo.last_layer_top_k, self._temperature)}
+        outputs = top_rows(hidden, weight, self._micro.responses.to(hidden.device), self.capo.last_layer_top_k, self._temperature)
+        names = ("topk_logits", "topk_ids", "action_logits", "logsumexp")
+        self._layer = {"hidden": hidden, **dict(zip(names, outputs, strict=True))}
 
     def _head(self, hidden: Tensor) -> Tensor:
         weight = self._policy().get_output_embeddings().weight.detach()
         if hasattr(weight, "full_tensor"):
             # A unit of its own under FSDP2: gathered once a step.
             if self._whole_head is None:
-                self._whole_head = weight.to(hidden.device, hidden.dtype).full_tensor()
+                self._whole_head = whole(weight.to(hidden.device, hidden.dtype))
             return self._whole_head
         if weight.dim() != 2:
             raise ValueError("a mask reads the last layer, which FSDP has in a unit of its own (set actor.strategy=fsdp2)")
         return weight.to(hidden.dtype)
+
+    def _check_same(self, logps: Tensor, mask: Tensor) -> None:
+        apart = float((self._layer["action_logits"] / self._temperature - self._layer["logsumexp"] - logps).abs()[mask].mean())
+        if not apart <= SAME_LAYER:
+            raise ValueError(
+                f"the model's log-probabilities differ by {apart:.3g} nats from those of its last features and its head (at most {SAME_LAYER}): it does "
+                "something between them, such as a soft cap, that masks of the last layer do not know"
+            )
 
     def _part(self, micro: TensorDict, scored: dict[str, Tensor]) -> Arrays:
         """One micro-batch as arrays ``[b, T, ...]``, under the current policy."""
@@ -109,13 +118,16 @@ class CapoEngine(FSDPEngineWithLMHead):
         if "ROLLOUT_CONTEXT" in self._inputs:
             given = _given(micro, "rollout_log_probs", "the sampler's log-probabilities", "actor_rollout_ref.rollout.calculate_log_probs=true")
             flat["sampler_logps"] = these.of(given).float()
-        mask = flat["completion_mask"].bool()
-        device = logps.device
+        device, mask = logps.device, flat["completion_mask"].bool()
+        if self._layer and self._steps == 0 and mask.any():
+            self._check_same(logps, mask.to(device))
         flat = {name: array.to(device) for name, array in flat.items()}
-        # Tokens of tools are no padding to verl; what stands there means nothing.
-        flat = {name: array * mask.to(device) if array.is_floating_point() else array for name, array in flat.items()} | self._layer
+        # What a tool answered is inside of a response, and what verl has there means nothing.
+        flat = {name: torch.where(mask.to(device), array, 0) if array.is_floating_point() else array for name, array in flat.items()} | self._layer
         part = {name: these.padded(array) for name, array in flat.items()}
-        part |= {"keys": these.keys(micro).to(device), "place": micro["capo_place"].to(device), "truncated": these.truncated(self._ends()).to(device)}
+        prompts, contents = these.keys(micro)
+        part |= {"prompt": prompts.to(device), "content": contents.to(device), "rows": micro["capo_row"].to(device)}
+        part["truncated"] = these.truncated(self._ends()).to(device)
         for name in ("token_level_scores", "rm_scores"):
             if name in micro.keys():
                 part["rewards"] = these.sums(micro[name]).to(device)
@@ -131,11 +143,10 @@ class CapoEngine(FSDPEngineWithLMHead):
         return []
 
     def _score(self, data: TensorDict) -> tuple[Arrays, int]:
-        """The step's arrays over micro-batches and ranks, completions of a prompt next to each other, in an order that ranks have no part in; and how many bytes
-        came from other ranks."""
+        """The step's arrays over micro-batches and ranks, completions of a prompt next to each other, in an order that ranks have no part in; bytes gathered."""
         scoring = data.copy()
         first = self.get_data_parallel_rank() << 32
-        scoring["capo_place"] = torch.arange(first, first + len(data))
+        scoring["capo_row"] = torch.arange(first, first + len(data))
         tu.assign_non_tensor(scoring, calculate_entropy="ENTROPY" in self._inputs, calculate_sum_pi_squared=False)
         self._parts, self._whole_head = [], None
         try:
@@ -144,20 +155,20 @@ class CapoEngine(FSDPEngineWithLMHead):
             arrays, received = over_ranks(joined(self._parts), self.get_data_parallel_group())
         finally:
             self._parts, self._whole_head, self._layer = None, None, {}
-        order = rows.order(arrays["keys"])
+        order = rows.order(arrays["prompt"], arrays["content"])
         return {name: array[order].contiguous() for name, array in arrays.items()}, received
 
     def _batch(self, arrays: Arrays) -> Batch:
-        keys = arrays["keys"]
-        arrays = {name: array for name, array in arrays.items() if name not in ("keys", "place")}
+        prompts, used = arrays["prompt"], self._used[int(arrays["content"][0])]
+        arrays = {name: array for name, array in arrays.items() if name not in ("prompt", "content", "rows")}
         size = self.capo.group_size
-        prompts = keys[:, 0].view(-1, size) if len(keys) % size == 0 else None
+        groups = prompts.view(-1, size) if len(prompts) % size == 0 else None
         longest = arrays["completion_ids"].shape[1]
         scalars: dict[str, Any] = {
-            "group_size": size if prompts is not None and bool((prompts == prompts[:, :1]).all()) else 1,
+            "group_size": size if groups is not None and bool((groups == groups[:, :1]).all()) else 1,
             "step": self._steps,
             "max_steps": max(self.optimizer_config.total_training_steps, self._steps + 1),
-            "iteration": self._used[tuple(keys[0].tolist())],
+            "iteration": used,
             "seed": self.capo.seed,
             "sampling_temperature": self._temperature,
             "loss_temperature": self._temperature,
@@ -199,44 +210,47 @@ class CapoEngine(FSDPEngineWithLMHead):
             raise ValueError("masks work on verl's policy losses, and this is another (leave `capo` out of a run of distillation or of fine-tuning)")
         started = time.perf_counter()
         self._temperature = _one(data["temperature"])
-        decided, numbers = self._decide(data)
-        numbers["capo/seconds"] = time.perf_counter() - started
+        own, factors, numbers = self._decide(data)
+        numbers["seconds"] = time.perf_counter() - started
+        decided = data.copy()
+        decided["capo_factor"] = factors[own].to(data["input_ids"].device)
         output = super().forward_backward_batch(decided, loss_function)
-        # A list, as verl has a number per micro-batch.
-        output["metrics"].update({name: [float(value)] for name, value in numbers.items()})
+        # Lists, as verl has a number per micro-batch.
+        output["metrics"].update({f"capo/{name}": [float(value)] for name, value in numbers.items()})
         return output
 
-    def _decide(self, data: TensorDict) -> tuple[TensorDict, dict[str, float]]:
-        """The mini-batch with what masks and weights say of it, and what they report."""
+    def _decide(self, data: TensorDict) -> tuple[Tensor, Tensor, dict[str, float]]:
+        """Which rows of the step are this rank's, what each token's gradient is multiplied with in all of them, and what there is to report."""
         arrays, received = self._score(data)
-        batch, mask = self._batch(arrays), arrays["completion_mask"]
-        decided = self._decided = decide(batch, mask, self.capo_masks, self.capo_weights)
-        self._used[tuple(arrays["keys"][0].tolist())] += 1
-        tokens, kept = int(mask.sum()), int(decided.keep.sum())
-        numbers = {"capo/rejection_rate": 1 - kept / max(tokens, 1), "capo/rejected_tokens": tokens - kept, "capo/skipped": kept == 0, "capo/bytes_gathered": received}
-        numbers |= {f"capo/{name}": value for name, value in decided.records.items() if isinstance(value, (int, float))}
-        own = rows.places(arrays["place"].cpu(), self.get_data_parallel_rank())
-        return self._applied(data, decided.keep.cpu()[own], decided.weights.cpu()[own], kept), numbers
+        mask = arrays["completion_mask"]
+        decision = decide(self._batch(arrays), mask, self.capo_masks, self.capo_weights)
+        self._decision = decision
+        self._used[int(arrays["content"][0])] += 1
+        tokens, kept = int(mask.sum()), int(decision.keep.sum())
+        numbers = {"rejection_rate": 1 - kept / max(tokens, 1), "rejected_tokens": tokens - kept, "skipped": float(kept == 0), "bytes_gathered": received}
+        numbers |= {name: value for name, value in decision.records.items() if isinstance(value, (int, float))}
+        factors = gradient_factor(mask, decision.keep, decision.weights, self.capo.reduction, self.capo.denominator)
+        return rows.places(arrays["rows"], self.get_data_parallel_rank()), factors, numbers
 
-    def _applied(self, data: TensorDict, keep: Tensor, weights: Tensor, kept: int) -> TensorDict:
-        """The mini-batch without the tokens that were dropped."""
-        these, decided = rows.Rows(data), data.copy()
-        if self.capo.by_advantage or self.capo_weights:
-            decided["advantages"] = these.times(data["advantages"], weights)
-        if not self.capo.by_advantage:
-            decided["response_mask"] = these.times(data["response_mask"], keep)
-            # verl counts the tokens of a step in `loss_mask`; of none there is no mean.
-            if self.capo.denominator == "kept" and kept:
-                decided["loss_mask"] = these.times(data["loss_mask"], keep)
-        return decided
+    def prepare_model_outputs(self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any) -> dict[str, Tensor]:
+        found = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+        if "capo_factor" not in micro_batch.keys():
+            return found
+        factor = rows.Rows(micro_batch).to_outputs(micro_batch["capo_factor"])
+        for name in ("log_probs", "entropy"):
+            if name in found:
+                values = found[name].values()
+                scale_gradient(values, factor)
+                found[name] = torch.nested.nested_tensor_from_jagged(values, found[name].offsets())
+        return found
 
     # The step and its end ---------------------------------------------------------------------------------------------------
 
     def optimizer_step(self) -> float:
-        if self._decided is None:
+        if self._decision is None:
             return super().optimizer_step()
-        decided, self._decided = self._decided, None
-        some = bool(decided.keep.any())
+        decision, self._decision = self._decision, None
+        some = bool(decision.keep.any())
         if some:
             norm = super().optimizer_step()
         else:
@@ -244,7 +258,7 @@ class CapoEngine(FSDPEngineWithLMHead):
             self.optimizer.zero_grad()
             norm = 0.0
         taken = some and math.isfinite(norm)
-        step_end(decided, self.capo_masks, self.capo_weights, taken)
+        step_end(decision, self.capo_masks, self.capo_weights, taken)
         self._steps, self._taken = self._steps + 1, self._taken + taken
         return norm
 
@@ -258,8 +272,10 @@ class CapoEngine(FSDPEngineWithLMHead):
     def save_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
         super().save_checkpoint(local_path, *args, **kwargs)
         if self._components() and self.rank == 0:
-            states = [(each.id, each.state_dict()) for each in self._components()]
-            torch.save({"states": states, "steps": self._steps, "taken": self._taken}, Path(local_path) / STATE)
+            # As numbers: `torch.load` takes no bytes without unpickling whatever is there.
+            states = [torch.frombuffer(bytearray(each.state_dict()["state"]), dtype=torch.uint8) for each in self._components()]
+            ids = [each.id for each in self._components()]
+            torch.save({"components": ids, "states": states, "steps": self._steps, "taken": self._taken}, Path(local_path) / STATE)
         torch.distributed.barrier()
 
     def load_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
@@ -269,18 +285,16 @@ class CapoEngine(FSDPEngineWithLMHead):
 
     def _load_states(self, local_path: str) -> None:
         """Every rank's masks are in the same state: the first rank reads it, as it wrote it, and tells the others."""
-        told: list[Any] = [None]
         path = Path(local_path) / STATE
-        if self.rank == 0 and path.exists():
-            told = [torch.load(path, weights_only=False)]
+        told = [torch.load(path, weights_only=True) if self.rank == 0 and path.exists() else None]
         torch.distributed.broadcast_object_list(told, src=0)
         saved, own = told[0], [each.id for each in self._components()]
         if saved is None:
             raise ValueError(f"`{path}` is missing: this checkpoint was made without masks (go on without `capo`, or start anew)")
-        if [name for name, _ in saved["states"]] != own:
-            raise ValueError(f"`{path}` holds the state of {[name for name, _ in saved['states']]}, and this run has {own} (give it the same masks)")
-        for each, (_, state) in zip(self._components(), saved["states"], strict=True):
-            each.load_state_dict(state)
+        if saved["components"] != own:
+            raise ValueError(f"`{path}` holds the state of {saved['components']}, and this run has {own} (give it the same masks)")
+        for each, state in zip(self._components(), saved["states"], strict=True):
+            each.load_state_dict({"component": each.id, "state": state.numpy().tobytes()})
         self._steps, self._taken = saved["steps"], saved["taken"]
 
 

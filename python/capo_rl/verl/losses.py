@@ -12,8 +12,6 @@ from verl.trainer.ppo.core_algos import agg_loss, register_adv_est, register_pol
 from .. import Advantage, Batch, Objective
 from ..plugins import Source
 
-#: The objectives that were registered, by name.
-OBJECTIVES: dict[str, Objective] = {}
 AGGREGATIONS = {"token_mean": "token-mean", "completion_mean": "seq-mean-token-mean", "fixed_length": "seq-mean-token-sum-norm"}
 
 
@@ -81,5 +79,4 @@ def register_objective(id: str, plugin: Source = None, **keys: Any) -> None:
         numbers = {f"actor/{name}": float(value) for name, value in records.items() if isinstance(value, (int, float))}
         return agg_loss(by_token, response_mask, loss_agg_mode, **config.global_batch_info), numbers
 
-    OBJECTIVES[id] = objective
     register_policy_loss(id)(loss)
