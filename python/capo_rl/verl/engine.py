@@ -80,9 +80,8 @@ class CapoEngine(FSDPEngineWithLMHead):
         hidden = self._micro.of_features(output.last_hidden_state)
         weight = self._head(hidden)
         self._vocabulary = weight.shape[0]
-        outputs = top_rows(hidden, weight, self._micro.responses.to(hidden.device), self.capo.last_layer_top_k, self._temperature)
-        names = ("topk_logits", "topk_ids", "action_logits", "logsumexp")
-        self._layer = {"hidden": hidden, **dict(zip(names, outputs, strict=True))}
+        top = top_rows(hidden, weight, self._micro.responses.to(hidden.device), self.capo.last_layer_top_k, self._temperature)
+        self._layer = {"hidden": hidden} | top
 
     def _head(self, hidden: Tensor) -> Tensor:
         weight = self._policy().get_output_embeddings().weight.detach()
