@@ -1,11 +1,12 @@
 //! Files that survive interruptions: whole or absent, never half-written. Files that are read: regular ones alone.
 
 use std::fs::{self, FileType, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::path::Path;
+use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
 
 use crate::memory;
 
@@ -25,24 +26,56 @@ pub fn check_replaceable(path: &Path) -> Result<()> {
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    check_replaceable(path)?;
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".partial-");
-    // The process's umask applies, as for any new file; the default would be readable by the owner alone.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut temporary = builder.tempfile_in(directory)?;
-    temporary.write_all(bytes)?;
-    temporary.as_file().sync_all()?;
-    temporary.persist(path)?;
-    // A rename is durable once its directory is; only Unix can open a directory to say so.
-    #[cfg(unix)]
-    fs::File::open(directory)?.sync_all()?;
-    Ok(())
+    let mut file = NewFile::create(path)?;
+    file.write_all(bytes)?;
+    file.finish()
+}
+
+/// A file that is written piece by piece and appears under its name when it is whole, as by [`write_atomic`]; dropped before that, it leaves nothing.
+#[derive(Debug)]
+pub struct NewFile {
+    path: PathBuf,
+    file: BufWriter<NamedTempFile>,
+}
+
+impl NewFile {
+    /// A temporary file beside `path`; errors as of [`check_replaceable`], and a directory that cannot be written to.
+    pub fn create(path: &Path) -> Result<Self> {
+        check_replaceable(path)?;
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".partial-");
+        // The process's umask applies, as for any new file; the default would be readable by the owner alone.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let file = BufWriter::new(builder.tempfile_in(folder(path))?);
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Gives the file its name; what was there is replaced.
+    pub fn finish(self) -> Result<()> {
+        let temporary = self.file.into_inner().map_err(IntoInnerError::into_error)?;
+        temporary.as_file().sync_all()?;
+        temporary.persist(&self.path)?;
+        // A rename is durable once its directory is; only Unix can open a directory to say so.
+        #[cfg(unix)]
+        fs::File::open(folder(&self.path))?.sync_all()?;
+        Ok(())
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// The directory that a file is in.
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Appends `line` and a line break to the file at `path`, created if absent, with one write call.

@@ -21,6 +21,7 @@ pub mod reward;
 pub mod rng;
 pub mod run;
 pub mod schedule;
+pub mod score;
 pub mod sft;
 pub mod sgd;
 pub mod stages;

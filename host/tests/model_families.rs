@@ -308,3 +308,75 @@ fn settings_that_change_nothing_are_kept() {
     changed("qwen2-yarn", &[("attention_bias", json!(true)), ("use_mrope", json!(false))]).unwrap();
     changed("llama-biased", &[("rope_theta", json!(7.0))]).unwrap();
 }
+
+/// `config.json` as published, and how many weights the model is known to have.
+const PUBLISHED: [(&str, usize); 7] = [
+    // Qwen/Qwen2.5-0.5B
+    (
+        r#"{"architectures":["Qwen2ForCausalLM"],"attention_dropout":0.0,"bos_token_id":151643,"eos_token_id":151643,"hidden_act":"silu","hidden_size":896,
+        "initializer_range":0.02,"intermediate_size":4864,"max_position_embeddings":32768,"max_window_layers":24,"model_type":"qwen2","num_attention_heads":14,
+        "num_hidden_layers":24,"num_key_value_heads":2,"rms_norm_eps":1e-06,"rope_theta":1000000.0,"sliding_window":32768,"tie_word_embeddings":true,
+        "torch_dtype":"bfloat16","transformers_version":"4.40.1","use_cache":true,"use_mrope":false,"use_sliding_window":false,"vocab_size":151936}"#,
+        494_032_768,
+    ),
+    // Qwen/Qwen3-0.6B
+    (
+        r#"{"architectures":["Qwen3ForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":151643,"eos_token_id":151645,"head_dim":128,
+        "hidden_act":"silu","hidden_size":1024,"initializer_range":0.02,"intermediate_size":3072,"max_position_embeddings":40960,"max_window_layers":28,
+        "model_type":"qwen3","num_attention_heads":16,"num_hidden_layers":28,"num_key_value_heads":8,"rms_norm_eps":1e-06,"rope_scaling":null,
+        "rope_theta":1000000,"sliding_window":null,"tie_word_embeddings":true,"torch_dtype":"bfloat16","transformers_version":"4.51.0","use_cache":true,
+        "use_sliding_window":false,"vocab_size":151936}"#,
+        596_049_920,
+    ),
+    // meta-llama/Llama-3.2-1B
+    (
+        r#"{"architectures":["LlamaForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":128000,"eos_token_id":128001,"head_dim":64,
+        "hidden_act":"silu","hidden_size":2048,"initializer_range":0.02,"intermediate_size":8192,"max_position_embeddings":131072,"mlp_bias":false,
+        "model_type":"llama","num_attention_heads":32,"num_hidden_layers":16,"num_key_value_heads":8,"pretraining_tp":1,"rms_norm_eps":1e-05,
+        "rope_scaling":{"factor":32.0,"high_freq_factor":4.0,"low_freq_factor":1.0,"original_max_position_embeddings":8192,"rope_type":"llama3"},
+        "rope_theta":500000.0,"tie_word_embeddings":true,"torch_dtype":"bfloat16","transformers_version":"4.45.0.dev0","use_cache":true,"vocab_size":128256}"#,
+        1_235_814_400,
+    ),
+    // meta-llama/Llama-2-7b-hf
+    (
+        r#"{"_name_or_path":"meta-llama/Llama-2-7b-hf","architectures":["LlamaForCausalLM"],"bos_token_id":1,"eos_token_id":2,"hidden_act":"silu",
+        "hidden_size":4096,"initializer_range":0.02,"intermediate_size":11008,"max_position_embeddings":4096,"model_type":"llama","num_attention_heads":32,
+        "num_hidden_layers":32,"num_key_value_heads":32,"pretraining_tp":1,"rms_norm_eps":1e-05,"rope_scaling":null,"tie_word_embeddings":false,
+        "torch_dtype":"float16","transformers_version":"4.31.0.dev0","use_cache":true,"vocab_size":32000}"#,
+        6_738_415_616,
+    ),
+    // HuggingFaceTB/SmolLM2-135M
+    (
+        r#"{"architectures":["LlamaForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":0,"eos_token_id":0,"hidden_act":"silu",
+        "hidden_size":576,"initializer_range":0.041666666666666664,"intermediate_size":1536,"is_llama_config":true,"max_position_embeddings":8192,
+        "model_type":"llama","num_attention_heads":9,"num_hidden_layers":30,"num_key_value_heads":3,"pretraining_tp":1,"rms_norm_eps":1e-05,
+        "rope_interleaved":false,"rope_scaling":null,"rope_theta":100000,"tie_word_embeddings":true,"torch_dtype":"bfloat16",
+        "transformers_version":"4.40.1","use_cache":true,"vocab_size":49152}"#,
+        134_515_008,
+    ),
+    // TinyLlama/TinyLlama-1.1B-Chat-v1.0
+    (
+        r#"{"architectures":["LlamaForCausalLM"],"attention_bias":false,"bos_token_id":1,"eos_token_id":2,"hidden_act":"silu","hidden_size":2048,
+        "initializer_range":0.02,"intermediate_size":5632,"max_position_embeddings":2048,"model_type":"llama","num_attention_heads":32,
+        "num_hidden_layers":22,"num_key_value_heads":4,"pretraining_tp":1,"rms_norm_eps":1e-05,"rope_scaling":null,"rope_theta":10000.0,
+        "tie_word_embeddings":false,"torch_dtype":"bfloat16","transformers_version":"4.35.0","use_cache":true,"vocab_size":32000}"#,
+        1_100_048_384,
+    ),
+    // mistralai/Mistral-7B-v0.3
+    (
+        r#"{"architectures":["MistralForCausalLM"],"attention_dropout":0.0,"bos_token_id":1,"eos_token_id":2,"hidden_act":"silu","hidden_size":4096,
+        "initializer_range":0.02,"intermediate_size":14336,"max_position_embeddings":32768,"model_type":"mistral","num_attention_heads":32,
+        "num_hidden_layers":32,"num_key_value_heads":8,"rms_norm_eps":1e-05,"rope_theta":1000000.0,"sliding_window":null,"tie_word_embeddings":false,
+        "torch_dtype":"bfloat16","transformers_version":"4.42.0.dev0","use_cache":true,"vocab_size":32768}"#,
+        7_248_023_552,
+    ),
+];
+
+#[test]
+fn published_models_have_as_many_weights_as_they_say() {
+    for (json, count) in PUBLISHED {
+        let config = Config::from_json(json.as_bytes()).unwrap();
+        let sizes = shapes(&config).into_values().map(|shape| shape.iter().product::<usize>());
+        assert_eq!(sizes.sum::<usize>(), count, "{json}");
+    }
+}

@@ -10,6 +10,7 @@ use capo_plugin::Point;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
+use super::inference_args::{GenerateArgs, ScoreArgs};
 use crate::check::CheckArgs;
 use crate::config::{self, Appended, Draft, Resolved};
 
@@ -42,6 +43,19 @@ pub(super) enum Command {
     ///
     /// Without a config it makes the embedded base model again, in less than a minute. The result is a Hugging Face directory.
     Sft(SftArgs),
+    /// Complete prompts.
+    ///
+    /// `host generate --model DIR "Once upon a time"` writes prompt and completion to the terminal as tokens are drawn. Prompts are plain text: no
+    /// chat template, no special tokens. What `generation_config.json` proposes for sampling is told and not taken; its end tokens are.
+    Generate(GenerateArgs),
+    /// Say how probable given completions are to a model.
+    ///
+    /// Reads JSON lines with `prompt_ids` and `completion_ids`, or `prompt` and `completion`, and writes for each a line
+    /// `{"logps": [...]}`: the log-probability of every token of the completion at temperature 1, nats.
+    ///
+    /// Where a row has ids and text, the ids count. Text is encoded by the model's tokenizer, prompt and completion each for itself, and no
+    /// special tokens are added. Memory does not grow with the number of rows; the file appears when it is whole.
+    Score(ScoreArgs),
     /// Run masks and weights over recorded batches, to try thresholds without training.
     ///
     /// They keep their state from file to file, as in training. `host train --dump-batches DIR` records batches.
@@ -210,7 +224,7 @@ pub(super) struct EvalArgs {
     /// Where the policy computes: `cpu`, or `cuda:N` in a host built with CUDA. [default: the config's `train.device`]
     #[arg(long, value_name = "DEVICE")]
     pub(super) device: Option<String>,
-    /// The model: a Hugging Face folder, a checkpoint, or `embedded:tiny-arithmetic`. [default: the config's]
+    /// The model: a Hugging Face folder, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`. [default: the config's]
     #[arg(long, value_name = "DIR")]
     pub(super) model: Option<String>,
     /// Number of held-out prompts. [default: the config's `eval.num_prompts`]

@@ -4,9 +4,12 @@ mod args;
 mod batches;
 mod compare_masks;
 mod eval;
+mod generate;
+mod inference_args;
 mod new_plugin;
 mod plugins;
 mod replay;
+mod score;
 mod sweep;
 mod train;
 mod vendor;
@@ -41,6 +44,8 @@ pub fn main(started: Instant) -> ExitCode {
         Command::Train(args) => train::run(args, started),
         Command::Eval(args) => eval::run(args),
         Command::Sft(args) => run_sft(args),
+        Command::Generate(args) => generate::run(args),
+        Command::Score(args) => score::run(args),
         Command::Replay(args) => replay::run(args).map_err(Failure::Input),
         Command::CompareMasks(args) => compare_masks::run(args).map_err(Failure::Input),
         Command::Plugins(args) => plugins::run(args, cli.verbose).map_err(Failure::Input),

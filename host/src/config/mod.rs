@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::adamw::SecondMoment;
 use crate::data::{Columns, Dataset, Demands, OnBadRow, Purpose, Tokenizer};
-use crate::model::Policy;
 use crate::model::device::{self, Dtype};
+use crate::model::{Policy, hub};
 use crate::optim::OptimizerName;
 use crate::reward::RewardConfig;
 use crate::schedule::ScheduleKind;
@@ -69,7 +69,7 @@ pub struct Config {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
-    /// A Hugging Face directory, or `embedded:tiny-arithmetic`.
+    /// A Hugging Face directory, the id of a model that the Hub's cache has, or `embedded:tiny-arithmetic`.
     pub model_name_or_path: String,
     /// Start from random weights in the architecture and with the tokenizer of this model; its own are not read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -354,12 +354,17 @@ impl Config {
         }
     }
 
-    /// Makes the paths of model and data absolute, so that the run can be resumed from any directory.
+    /// Makes the paths of model and data absolute, so that the run can be resumed from any directory. What a Hub's id means today is
+    /// written down as the path of its snapshot.
     ///
     /// # Errors
     ///
-    /// When the working directory is gone.
+    /// When the working directory is gone, or the Hub's cache damaged.
     pub fn make_paths_absolute(&mut self) -> Result<()> {
+        let model = &mut self.model.model_name_or_path;
+        if let (false, Some(snapshot)) = (Path::new(model).exists(), hub::find(model)?) {
+            *model = snapshot.to_string_lossy().into_owned();
+        }
         let names = [
             Some(&mut self.model.model_name_or_path),
             Some(&mut self.data.dataset_name),

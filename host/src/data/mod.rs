@@ -6,6 +6,7 @@
 mod arithmetic;
 mod contain;
 mod jsonl;
+mod pairs;
 mod row;
 mod row_check;
 mod tokenizer;
@@ -13,6 +14,7 @@ mod tokenizer_json;
 
 pub use arithmetic::Arithmetic;
 pub use jsonl::{Jsonl, rows};
+pub use pairs::{Pair, Pairs};
 pub use row::Columns;
 pub use row_check::{Demands, OnBadRow, Purpose};
 pub use tokenizer::{Tokenizer, TokenizerConfigs};

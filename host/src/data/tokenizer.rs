@@ -119,6 +119,16 @@ impl Tokenizer {
             .map_err(|error| anyhow!("cannot decode {} tokens: {error}", ids.len()))
     }
 
+    /// What each id adds to the text after `prompt`, special tokens left out; none where it is the beginning of a character.
+    pub fn stream(&self, prompt: &[u32]) -> Result<impl FnMut(u32) -> Result<Option<String>>> {
+        let mut stream = self.inner.decode_stream(true);
+        let mut step = move |id| {
+            contain(|| stream.step(id)).context(UNUSABLE)?.map_err(|error| anyhow!("cannot decode token {id}: {error}"))
+        };
+        prompt.iter().try_for_each(|id| step(*id).map(drop))?;
+        Ok(step)
+    }
+
     /// Bytes of `text`, the text of completion `ids`, that each id stands for. A character that several tokens make belongs to the last of
     /// them.
     pub fn spans(&self, ids: &[u32], text: &str) -> Result<Vec<[u32; 2]>> {

@@ -7,7 +7,7 @@ use capo_loader::upload::cuda_number;
 use serde::{Deserialize, Serialize};
 
 /// What activations are computed in.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Dtype {
     /// 32-bit floats.

@@ -211,3 +211,18 @@ fn shown_text(text: &str) -> String {
         None => text.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_names_every_key() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/models.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let known = KNOWN.iter().flat_map(|keys| keys.split(' ')).chain(FIXED.iter().map(|(key, ..)| *key));
+        for key in known.chain(Family::Mistral.own_keys().iter().chain(Family::Qwen2.own_keys()).copied()) {
+            assert!(page.contains(&format!("`{key}`")), "docs/models.md does not name `{key}`");
+        }
+    }
+}

@@ -38,6 +38,14 @@ pub struct Generation {
     pub top_k: usize,
 }
 
+impl Generation {
+    /// A length of 0, and what [`Sampling::check`] refuses.
+    pub fn check(&self) -> Result<()> {
+        ensure!(self.max_completion_length > 0, "`max_completion_length` is 0, expected at least 1");
+        self.sampling.check()
+    }
+}
+
 /// One sampled completion.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Completion {
@@ -107,9 +115,8 @@ impl Policy {
         generation: &Generation,
         rngs: &mut [R],
     ) -> Result<Vec<Completion>> {
-        generation.sampling.check()?;
+        generation.check()?;
         ensure!(rngs.len() == prompts.len(), "{} random streams for {} prompts", rngs.len(), prompts.len());
-        ensure!(generation.max_completion_length > 0, "`max_completion_length` is 0, expected at least 1");
         ensure!(!prompts.is_empty(), "there is no prompt (give at least one)");
         let mut parts = Vec::new();
         let mut rest = rngs;
@@ -118,28 +125,54 @@ impl Policy {
             parts.push((Prompts::new(prompts, rows, self.config().vocab_size)?, own));
             rest = others;
         }
-        let model = Decoder::new(self.config(), self.params(), self.dtype())?;
-        let model = if self.is_small() { model.pack()? } else { model };
-        let generate = |(prompts, rngs)| self.generate_part(&model, prompts, generation, rngs);
+        let model = self.sampler()?;
+        let generate = |(prompts, rngs)| self.generate_part(&model, prompts, generation, rngs, |_| Ok(()));
         let completions = side_by_side(parts, generate)?;
         Ok(completions.into_iter().flatten().collect())
     }
 
+    /// Samples one completion, as [`Policy::generate`] does, and tells each token when it is drawn.
+    pub fn stream<R: Rng>(
+        &self,
+        prompt: &[u32],
+        generation: &Generation,
+        rng: R,
+        mut tell: impl FnMut(u32) -> Result<()>,
+    ) -> Result<Completion> {
+        generation.check()?;
+        let prompts = Prompts::new(&[prompt.to_vec()], 0..1, self.config().vocab_size)?;
+        let model = self.sampler()?;
+        let tell = |completions: &[Completion]| completions[0].ids.last().map_or(Ok(()), |id| tell(*id));
+        let completions = self.generate_part(&model, prompts, generation, &mut [rng], tell)?;
+        completions.into_iter().next().context("a prompt has a completion")
+    }
+
+    fn sampler(&self) -> Result<Decoder> {
+        let model = Decoder::new(self.config(), self.params(), self.dtype())?;
+        if self.is_small() { model.pack() } else { Ok(model) }
+    }
+
+    /// `after` sees the completions so far whenever every active row has a new token.
     fn generate_part<R: Rng>(
         &self,
         model: &Decoder,
         prompts: Prompts,
         generation: &Generation,
         rngs: &mut [R],
+        mut after: impl FnMut(&[Completion]) -> Result<()>,
     ) -> Result<Vec<Completion>> {
         let first_row = prompts.first_row;
         let mut cached = Cached::new(self, model, prompts, generation.max_completion_length)?;
         let mut batch = Batch::new(generation, rngs, first_row);
         let mut logits = cached.prefill()?;
-        while !batch.take(&logits)? {
+        loop {
+            let finished = batch.take(&logits)?;
+            after(&batch.completions)?;
+            if finished {
+                return Ok(batch.completions);
+            }
             logits = cached.step(&batch)?;
         }
-        Ok(batch.completions)
     }
 }
 

@@ -16,6 +16,7 @@ mod forward;
 mod generate;
 mod gradients;
 mod groups;
+pub mod hub;
 mod kv_cache;
 pub mod ops;
 mod parallel;

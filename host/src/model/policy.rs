@@ -108,7 +108,12 @@ impl Policy {
             sum <= limit,
             "`data.max_prompt_length` {prompt} and `{section}.max_completion_length` {completion} make {sum} tokens, the model has {limit} positions (lower one of them)"
         );
-        size::fits_cache(&self.config, rows, completion, self.dtype, &self.device)
+        self.check_cache(rows, completion)
+    }
+
+    /// Refuses completions, `rows` at a time, whose keys and values do not fit into memory.
+    pub fn check_cache(&self, rows: usize, tokens: usize) -> Result<()> {
+        size::fits_cache(&self.config, rows, tokens, self.dtype, &self.device)
     }
 
     /// Splits `rows` rows into equal parts of at most `most`, worked on side by side; one part unless the model is small.

@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn sizes_that_no_machine_has_are_told() {
         for change in [
-            r#"{"vocab_size": 2147483647, "hidden_size": 2147483640}"#,
-            r#"{"intermediate_size": 2147483647, "hidden_size": 2147483640}"#,
+            r#"{"vocab_size": 2147483647, "hidden_size": 2147483644, "head_dim": 2}"#,
+            r#"{"intermediate_size": 2147483647, "hidden_size": 2147483644, "head_dim": 2}"#,
         ] {
             let error = fits_memory(&config(change), &Device::Cpu).unwrap_err().to_string();
             assert!(error.starts_with("a model of ") && error.contains(" takes "), "{error}");

@@ -17,10 +17,20 @@ fn policy(tied: bool) -> Policy {
 }
 
 fn random(tied: bool, scale: f64) -> Policy {
+    of_family(&format!(r#""model_type": "qwen2", "tie_word_embeddings": {tied}"#), scale)
+}
+
+/// What no Qwen2 has.
+const SWITCHES: [&str; 2] = [
+    r#""model_type": "qwen3", "head_dim": 8, "attention_bias": true"#,
+    r#""model_type": "llama", "mlp_bias": true, "rope_scaling": {"type": "yarn", "factor": 4.0}"#,
+];
+
+fn of_family(family: &str, scale: f64) -> Policy {
     let json = format!(
-        r#"{{"model_type": "qwen2", "vocab_size": 300, "hidden_size": 16, "intermediate_size": 24,
+        r#"{{{family}, "vocab_size": 300, "hidden_size": 16, "intermediate_size": 24,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
-        "initializer_range": {scale}, "tie_word_embeddings": {tied}}}"#
+        "initializer_range": {scale}}}"#
     );
     let mut rng = stream(7, "test", &[]);
     let mut fill = |out: &mut [f32]| fill_standard_normal(&mut rng, out);
@@ -82,13 +92,19 @@ fn scores_and_gradients_do_not_need_the_fused_kernels() {
         let policy = policy(tied);
         compare(&generic(|| pass(&policy)), &pass(&policy), 2e-5);
     }
+    for family in SWITCHES {
+        let policy = of_family(family, 0.3);
+        compare(&generic(|| pass(&policy)), &pass(&policy), 2e-5);
+    }
 }
 
 #[test]
 fn scores_and_gradients_in_bf16_are_near_those_in_f32() {
-    for tied in [false, true] {
-        let expected = pass(&random(tied, 0.1));
-        let actual = pass(&random(tied, 0.1).with_dtype(DType::BF16));
+    let policies =
+        || [false, true].map(|tied| random(tied, 0.1)).into_iter().chain(SWITCHES.map(|family| of_family(family, 0.1)));
+    for (policy, same) in policies().zip(policies()) {
+        let expected = pass(&policy);
+        let actual = pass(&same.with_dtype(DType::BF16));
         let without_ids =
             |pass: Vec<(String, Tensor)>| pass.into_iter().filter(|(name, _)| name != "topk_ids").collect::<Vec<_>>();
         compare(&without_ids(actual), &without_ids(expected), 0.05);

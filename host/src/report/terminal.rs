@@ -15,6 +15,11 @@ pub fn say(line: &str) {
     heard(writeln!(io::stdout().lock(), "{}", escape(line)));
 }
 
+/// Writes text to standard output, without a line break, at once.
+pub fn print(text: &str) {
+    heard(write!(io::stdout().lock(), "{}", escape(text)));
+}
+
 /// Takes note of a failure to write to standard output. That nobody reads any more is none.
 pub fn heard(written: io::Result<()>) {
     if let Err(error) = written.and_then(|()| io::stdout().lock().flush())

@@ -27,6 +27,8 @@ fn help() {
       train          Train a policy on verifiable rewards
       eval           Measure held-out accuracy, greedily
       sft            Train a base model on worked solutions
+      generate       Complete prompts
+      score          Say how probable given completions are to a model
       replay         Run masks and weights over recorded batches, to try thresholds without training
       compare-masks  Compare masks on recorded batches: what each rejects when it runs alone
       plugins        List every component and recipe: its point, what it does, where it came from
@@ -62,6 +64,11 @@ fn help() {
         &["--config", "--set", "--plugin", "--model", "--num-prompts", "--output", "Hugging Face", "embedded:"],
     );
     help_mentions("sft", &["--config", "--set", "--output-dir", "worked solutions"]);
+    help_mentions(
+        "generate",
+        &["--model", "--temperature", "--top-k", "--top-p", "--max-completion-length", "chat template"],
+    );
+    help_mentions("score", &["--model", "--input", "--out", "--batch-tokens", "completion_ids", "logps"]);
     help_mentions(
         "check",
         &["--json", "--only", "--set", "--fuzz", "--seed", "--reproduce", "--timeout", "--list", "built in"],

@@ -37,6 +37,7 @@ mod rewards;
 mod rows;
 mod run_directory;
 mod sampler;
+mod score;
 mod semantics;
 mod snapshots;
 mod step_controls;

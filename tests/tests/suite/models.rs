@@ -158,7 +158,7 @@ fn tokenizers_that_are_damaged() {
 #[test]
 fn configurations_that_are_wrong() {
     assert_snapshot!(changed("config.json", |text| text.replace("qwen2", "gpt2")), @"cannot use `FOLDER/model/config.json`: `model_type` is `gpt2`, supported are `llama`, `mistral`, `qwen2` and `qwen3` (use a checkpoint of one of these families)");
-    assert_snapshot!(changed("config.json", |text| text[..30].to_owned()), @"cannot use `FOLDER/model/config.json`: not a JSON object: EOF while parsing a string at line 3 column 3");
+    assert_snapshot!(changed("config.json", |text| text[..30].to_owned()), @"cannot use `FOLDER/model/config.json`: not a JSON object: EOF while parsing a string at line 3 column 7");
     assert_snapshot!(changed("config.json", |text| text.replace("embeddings\": 64", "embeddings\": 0")), @"cannot use `FOLDER/model/config.json`: `max_position_embeddings` is 0, expected at least 1 (correct `config.json`)");
     assert_snapshot!(changed("config.json", |text| text.replace("embeddings\": 64", "embeddings\": 39")), @"`data.max_prompt_length` 16 and `rollout.max_completion_length` 24 make 40 tokens, the model has 39 positions (lower one of them)");
     assert_snapshot!(changed("tokenizer.json", |text| text[..30].to_owned()), @"cannot use `FOLDER/model/tokenizer.json`: `tokenizer.json` cannot be read: EOF while parsing an object at line 4 column 2");

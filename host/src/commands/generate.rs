@@ -1,0 +1,170 @@
+//! `host generate`.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use capo_loader::files::{self, NewFile};
+use rand_chacha::ChaCha12Rng;
+use serde_json::{Value, json};
+
+use super::Failure;
+use super::inference_args::GenerateArgs;
+use crate::data::Tokenizer;
+use crate::model::{Completion, Generation, ModelFiles, Policy, Sampling};
+use crate::report::terminal::{self, say};
+use crate::rng;
+
+/// A prompt, as text and as ids.
+struct Prompt {
+    text: String,
+    ids: Vec<u32>,
+}
+
+/// A completion that is asked for.
+struct Row<'a> {
+    prompt: &'a Prompt,
+    rng: ChaCha12Rng,
+}
+
+/// What completes prompts.
+struct Writer {
+    policy: Policy,
+    tokenizer: Tokenizer,
+    generation: Generation,
+}
+
+/// Completes prompts, on the terminal or into a file.
+pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
+    let open = || -> Result<_> {
+        ensure!(args.batch_size > 0, "`--batch-size` is 0, expected at least 1");
+        let (files, policy) = args.model.open()?;
+        let tokenizer = Tokenizer::open(&files)?;
+        let generation = generation(args, &tokenizer);
+        generation.check()?;
+        let writer = Writer { policy, tokenizer, generation };
+        let texts = args.input.as_deref().map_or_else(|| Ok(args.prompts.clone()), read)?;
+        let prompts = texts.into_iter().map(|text| writer.encode(text)).collect::<Result<Vec<_>>>()?;
+        let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
+        writer.policy.check_cache(args.batch_size, longest + args.max_completion_length)?;
+        if let Some(sentence) = suggestion(&files)? {
+            terminal::note(&sentence);
+        }
+        Ok((writer, prompts))
+    };
+    let (writer, prompts) = open().map_err(Failure::Input)?;
+    let row = |prompt, numbers: [usize; 2]| {
+        let rng = rng::stream(args.seed, "generate", &numbers.map(|number| number as u64));
+        Row { prompt, rng }
+    };
+    let rows = prompts.iter().enumerate();
+    let rows = rows.flat_map(|(number, prompt)| (0..args.num_generations).map(move |i| row(prompt, [number, i])));
+    match &args.out {
+        Some(path) => {
+            let out = NewFile::create(path).with_context(|| unwritable(path)).map_err(Failure::Input)?;
+            writer.write(rows.collect(), args.batch_size, out).with_context(|| unwritable(path))
+        }
+        None => rows.enumerate().try_for_each(|(number, row)| writer.stream(row, number > 0)),
+    }
+    .map_err(Failure::Run)
+}
+
+fn unwritable(path: &Path) -> String {
+    format!("cannot write `{}`", path.display())
+}
+
+fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generation {
+    Generation {
+        sampling: Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p },
+        max_completion_length: args.max_completion_length,
+        eos_ids: tokenizer.eos_ids().to_vec(),
+        logps: false,
+        sampler_logps: false,
+        top_k: 0,
+    }
+}
+
+/// The prompts of a file: of `.jsonl` the column `prompt`, of any other its lines.
+fn read(path: &Path) -> Result<Vec<String>> {
+    let text = files::text(path).with_context(|| format!("cannot read `{}`", path.display()))?;
+    let rows = path.extension().is_some_and(|extension| extension == "jsonl");
+    let prompt = |(number, line): (usize, &str)| match serde_json::from_str::<Value>(line) {
+        _ if !rows => Ok(line.to_owned()),
+        Ok(Value::Object(row)) if row.get("prompt").is_some_and(Value::is_string) => {
+            Ok(row["prompt"].as_str().unwrap_or_default().to_owned())
+        }
+        _ => bail!(
+            "bad row at line {} of `{}`: expected a JSON object with the text `prompt` (give a `.txt` file for a prompt on each line)",
+            number + 1,
+            path.display()
+        ),
+    };
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let prompts = lines.map(prompt).collect::<Result<Vec<_>>>()?;
+    ensure!(!prompts.is_empty(), "`{}` has no prompt (write one on each line)", path.display());
+    Ok(prompts)
+}
+
+/// What the model's authors propose for sampling, which is not taken silently.
+fn suggestion(files: &ModelFiles) -> Result<Option<String>> {
+    const FILE: &str = "generation_config.json";
+    if !files.contains(FILE) {
+        return Ok(None);
+    }
+    let config: Value = serde_json::from_slice(&files.read(FILE)?)
+        .with_context(|| format!("{} is not valid JSON", files.describe(FILE)))?;
+    let keys = ["temperature", "top_k", "top_p", "repetition_penalty"];
+    let said: Vec<String> = keys
+        .iter()
+        .filter_map(|key| config.get(key).filter(|value| value.is_number()).map(|value| format!("`{key}` {value}")))
+        .collect();
+    Ok((!said.is_empty()).then(|| {
+        format!("note: {} proposes {}; only what is given here counts", files.describe(FILE), said.join(", "))
+    }))
+}
+
+impl Writer {
+    fn encode(&self, text: String) -> Result<Prompt> {
+        let ids = self.tokenizer.encode(&text)?;
+        let (vocab, positions) = (self.policy.config().vocab_size, self.policy.config().max_position_embeddings);
+        if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
+            bail!("token id {id} is outside the model's vocabulary of {vocab} (use the model's tokenizer)");
+        }
+        let (length, completion) = (ids.len(), self.generation.max_completion_length);
+        ensure!(
+            length.saturating_add(completion) <= positions,
+            "a prompt has {length} tokens, which with `--max-completion-length` {completion} are more than the model's {positions} positions (lower it, or shorten the prompt)"
+        );
+        Ok(Prompt { text, ids })
+    }
+
+    /// Writes prompt and completion to the terminal, piece by piece; after another one, an empty line first.
+    fn stream(&self, Row { prompt, rng }: Row<'_>, another: bool) -> Result<()> {
+        terminal::print(if another { "\n" } else { "" });
+        terminal::print(&prompt.text);
+        let mut piece = self.tokenizer.stream(&prompt.ids)?;
+        self.policy.stream(&prompt.ids, &self.generation, rng, |id| {
+            terminal::print(&piece(id)?.unwrap_or_default());
+            Ok(())
+        })?;
+        say("");
+        Ok(())
+    }
+
+    /// Writes a JSON line for each completion.
+    fn write(&self, rows: Vec<Row<'_>>, batch_size: usize, mut out: NewFile) -> Result<()> {
+        for rows in rows.chunks(batch_size) {
+            let prompts: Vec<Vec<u32>> = rows.iter().map(|row| row.prompt.ids.clone()).collect();
+            let mut rngs: Vec<ChaCha12Rng> = rows.iter().map(|row| row.rng.clone()).collect();
+            let completions = self.policy.generate(&prompts, &self.generation, &mut rngs)?;
+            for (Row { prompt, .. }, Completion { ids, truncated, .. }) in rows.iter().zip(completions) {
+                let row = json!({
+                    "prompt": prompt.text, "prompt_ids": prompt.ids, "completion": self.tokenizer.decode(&ids)?,
+                    "completion_ids": ids, "truncated": truncated,
+                });
+                writeln!(out, "{row}")?;
+            }
+        }
+        out.finish()
+    }
+}

@@ -1,0 +1,83 @@
+//! The flags of what uses a model as it is: `host generate` and `host score`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::model::device::{self, CPU, Dtype};
+use crate::model::{ModelFiles, Policy, embedded};
+
+#[derive(Args)]
+pub(super) struct ModelArgs {
+    /// The model: a Hugging Face folder, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`.
+    #[arg(long, value_name = "DIR")]
+    model: String,
+    /// Where the model computes: `cpu`, or `cuda:N` in a host built with CUDA.
+    #[arg(long, value_name = "DEVICE", default_value = CPU)]
+    device: String,
+    /// What it computes in.
+    #[arg(long, value_name = "DTYPE", value_enum, default_value_t)]
+    dtype: Dtype,
+}
+
+impl ModelArgs {
+    /// The files of the model, and the model.
+    pub(super) fn open(&self) -> Result<(ModelFiles, Policy)> {
+        let files = embedded::model_files(&self.model)?;
+        let device = device::open(&self.device, self.dtype)?;
+        let policy = Policy::load(&files, &device)?.with_dtype(self.dtype.into());
+        Ok((files, policy))
+    }
+}
+
+#[derive(Args)]
+pub(super) struct GenerateArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArgs,
+    /// What is to be completed.
+    #[arg(value_name = "PROMPT", required_unless_present = "input")]
+    pub(super) prompts: Vec<String>,
+    /// A prompt on each line; of a `.jsonl` file the column `prompt`.
+    #[arg(long, value_name = "FILE", conflicts_with = "prompts")]
+    pub(super) input: Option<PathBuf>,
+    /// Writes JSON lines there, as `host score` reads them, instead of text to the terminal.
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: Option<PathBuf>,
+    /// Completions per prompt.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) num_generations: usize,
+    /// Longest completion, tokens.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub(super) max_completion_length: usize,
+    /// Divides the logits; 0 takes the most likely token.
+    #[arg(long, value_name = "T", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub(super) temperature: f64,
+    /// Sample among the most likely tokens; 0 is off.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(super) top_k: usize,
+    /// Sample among the most likely tokens of this total probability; 1 is off.
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub(super) top_p: f64,
+    /// Source of every draw.
+    #[arg(long, value_name = "SEED", default_value_t = 42)]
+    pub(super) seed: u64,
+    /// Completions that are drawn together with `--out`.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub(super) batch_size: usize,
+}
+
+#[derive(Args)]
+pub(super) struct ScoreArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArgs,
+    /// JSON lines, a row each; `-` reads standard input.
+    #[arg(long, value_name = "FILE")]
+    pub(super) input: PathBuf,
+    /// Where the answers go, in the order of the rows; `-` writes them to standard output.
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: PathBuf,
+    /// Most tokens that go through the model at a time, padding included; a longer row goes alone.
+    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    pub(super) batch_tokens: usize,
+}

@@ -1,0 +1,48 @@
+//! `host score`.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use capo_loader::files::NewFile;
+use serde_json::json;
+
+use super::Failure;
+use super::inference_args::ScoreArgs;
+use crate::data::Pairs;
+use crate::report::terminal::{grouped, say};
+use crate::score::score;
+
+/// Scores the completions of a file, a line for each.
+pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
+    let unwritable = || format!("cannot write `{}`", args.out.display());
+    let open = || -> Result<_> {
+        ensure!(args.batch_tokens > 0, "`--batch-tokens` is 0, expected at least 1");
+        let (files, policy) = args.model.open()?;
+        let out = (args.out != Path::new("-")).then(|| NewFile::create(&args.out)).transpose();
+        Ok((files, policy, out.with_context(unwritable)?))
+    };
+    let (files, policy, mut out) = open().map_err(Failure::Input)?;
+    let pairs = Pairs::open(&args.input, &files, policy.config()).map_err(Failure::Input)?;
+    let mut bad = None;
+    let pairs = pairs.map_while(|pair| pair.map_err(|error| bad = Some(error)).ok());
+    let (mut rows, mut tokens) = (0, 0);
+    let tell = |logps: &[f32]| {
+        (rows, tokens) = (rows + 1, tokens + logps.len() as u64);
+        let line = json!({ "logps": logps }).to_string();
+        match &mut out {
+            Some(file) => writeln!(file, "{line}").with_context(unwritable)?,
+            None => say(&line),
+        }
+        Ok(())
+    };
+    score(&policy, args.batch_tokens, pairs, tell).map_err(Failure::Run)?;
+    if let Some(error) = bad {
+        return Err(Failure::Input(error));
+    }
+    if let Some(file) = out {
+        file.finish().with_context(unwritable).map_err(Failure::Run)?;
+        say(&format!("{} completions, {} tokens: `{}`", grouped(rows), grouped(tokens), args.out.display()));
+    }
+    Ok(())
+}

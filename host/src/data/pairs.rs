@@ -1,0 +1,182 @@
+//! Prompts with their completions from a JSONL file, as ids or as text, one after another.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use serde_json::{Map, Value};
+
+use super::Tokenizer;
+use crate::model::{Config, ModelFiles};
+
+/// Longest line, bytes: nobody's row, and less than any machine's memory.
+const LONGEST_LINE: u64 = 64 << 20;
+
+/// A prompt with its completion.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pair {
+    /// Ids of the prompt, at least one.
+    pub prompt: Vec<u32>,
+    /// Ids of the completion; may be empty.
+    pub completion: Vec<u32>,
+}
+
+/// The rows of a file, read as they are asked for and checked against a model.
+///
+/// A row is a JSON object with `prompt_ids` or `prompt`, and `completion_ids` or `completion`; where both are there, the ids count. Text is
+/// encoded piece by piece, and no special tokens are added. Empty lines are no rows.
+pub struct Pairs<'a> {
+    name: String,
+    lines: Box<dyn BufRead>,
+    line: usize,
+    model: &'a Config,
+    files: &'a ModelFiles,
+    /// Opened when the first text needs it: ids need none.
+    tokenizer: Option<Tokenizer>,
+}
+
+impl<'a> Pairs<'a> {
+    /// The rows of the file at `path`, or of standard input where that is `-`, for the model in `files`.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be opened.
+    pub fn open(path: &Path, files: &'a ModelFiles, model: &'a Config) -> Result<Self> {
+        let (name, lines): (_, Box<dyn BufRead>) = if path == Path::new("-") {
+            ("standard input".to_owned(), Box::new(BufReader::new(io::stdin())))
+        } else {
+            let unreadable = || format!("cannot read `{}`", path.display());
+            ensure!(!path.is_dir(), "`{}` is a directory (give a JSONL file)", path.display());
+            (format!("`{}`", path.display()), Box::new(BufReader::new(File::open(path).with_context(unreadable)?)))
+        };
+        Ok(Self { name, lines, line: 0, model, files, tokenizer: None })
+    }
+
+    /// The next row, with its line before whatever is wrong with it.
+    fn read(&mut self) -> Result<Option<Pair>> {
+        let mut bytes = Vec::new();
+        loop {
+            bytes.clear();
+            let read = self.lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes);
+            if read.with_context(|| format!("cannot read {}", self.name))? == 0 {
+                return Ok(None);
+            }
+            self.line += 1;
+            if !bytes.trim_ascii().is_empty() {
+                let place = format!("bad row at line {} of {}", self.line, self.name);
+                return self.pair(&bytes).context(place).map(Some);
+            }
+        }
+    }
+
+    fn pair(&mut self, line: &[u8]) -> Result<Pair> {
+        ensure!(
+            (line.len() as u64) < LONGEST_LINE,
+            "it has {LONGEST_LINE} bytes or more (is it JSONL, with a row on each line?)"
+        );
+        let row: Map<String, Value> = match serde_json::from_slice(line) {
+            Ok(Value::Object(row)) => row,
+            Ok(_) => bail!("expected a JSON object"),
+            Err(error) => return Err(anyhow!("not valid JSON: {error}")),
+        };
+        let prompt = self.ids(&row, "prompt_ids", "prompt")?;
+        let completion = self.ids(&row, "completion_ids", "completion")?;
+        ensure!(!prompt.is_empty(), "the prompt has no token (give at least one)");
+        let (length, positions) = (prompt.len() + completion.len(), self.model.max_position_embeddings);
+        ensure!(length <= positions, "it has {length} tokens, the model has {positions} positions (shorten it)");
+        let vocab = self.model.vocab_size;
+        if let Some(id) = prompt.iter().chain(&completion).find(|id| **id as usize >= vocab) {
+            bail!("token id {id} is outside the model's vocabulary of {vocab} (use the model's tokenizer)");
+        }
+        Ok(Pair { prompt, completion })
+    }
+
+    /// The ids under one key, else those of the text under the other.
+    fn ids(&mut self, row: &Map<String, Value>, ids: &str, text: &str) -> Result<Vec<u32>> {
+        match (row.get(ids), row.get(text)) {
+            (Some(list), _) => {
+                let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
+                let all = list.as_array().and_then(|list| list.iter().map(id).collect());
+                all.with_context(|| format!("`{ids}` is no list of token ids"))
+            }
+            (None, Some(Value::String(text))) if text.is_empty() => Ok(Vec::new()),
+            (None, Some(Value::String(text))) => self.tokenizer()?.encode(text),
+            (None, Some(_)) => bail!("`{text}` is not text (write it as one string, or give `{ids}`)"),
+            (None, None) => bail!("neither `{ids}` nor `{text}` is there (give one of them)"),
+        }
+    }
+
+    fn tokenizer(&mut self) -> Result<&Tokenizer> {
+        if self.tokenizer.is_none() {
+            self.tokenizer =
+                Some(Tokenizer::open(self.files).context("text needs the model's tokenizer (or give ids)")?);
+        }
+        self.tokenizer.as_ref().context("a tokenizer was opened")
+    }
+}
+
+impl Iterator for Pairs<'_> {
+    type Item = Result<Pair>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.read().transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::embedded::{TINY_ARITHMETIC, model_files};
+
+    /// The rows of `text`, up to the first that is bad.
+    fn read(text: &str) -> Result<Vec<Pair>> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rows.jsonl");
+        std::fs::write(&path, text).unwrap();
+        let files = model_files(TINY_ARITHMETIC).unwrap();
+        let model = Config::load(&files).unwrap();
+        let pairs = Pairs::open(&path, &files, &model).unwrap().collect::<Result<Vec<_>>>();
+        pairs.map_err(|error| {
+            anyhow!("{}", format!("{error:#}").replace(&directory.path().display().to_string(), "DIR"))
+        })
+    }
+
+    fn pair(prompt: &[u32], completion: &[u32]) -> Pair {
+        Pair { prompt: prompt.to_vec(), completion: completion.to_vec() }
+    }
+
+    #[test]
+    fn rows_are_ids_or_text() {
+        let text = "{\"prompt_ids\": [3, 12], \"completion_ids\": [4]}\n\n{\"prompt\": \"1+\", \"completion\": \"2\", \"answer\": 3}\r\n\
+            {\"prompt\": \"1\", \"completion_ids\": []}\n{\"prompt\": \"1\", \"completion\": \"2\", \"completion_ids\": [14, 1]}";
+        let expected = [pair(&[3, 12], &[4]), pair(&[3, 12], &[4]), pair(&[3], &[]), pair(&[3], &[14, 1])];
+        assert_eq!(read(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn bad_rows_are_told_with_their_line() {
+        let good = "{\"prompt\": \"1\", \"completion\": \"2\"}\n\n";
+        let long = format!(r#"{{"prompt": "1", "completion": "{}"}}"#, "1".repeat(64));
+        for (row, expected) in [
+            ("{", "not valid JSON: EOF while parsing an object at line 1 column 1"),
+            ("[1]", "expected a JSON object"),
+            (r#"{"prompt": "1"}"#, "neither `completion_ids` nor `completion` is there (give one of them)"),
+            (
+                r#"{"prompt": ["1"], "completion": "1"}"#,
+                "`prompt` is not text (write it as one string, or give `prompt_ids`)",
+            ),
+            (r#"{"prompt_ids": [1, -1], "completion": "1"}"#, "`prompt_ids` is no list of token ids"),
+            (r#"{"prompt_ids": [], "completion": "1"}"#, "the prompt has no token (give at least one)"),
+            (
+                r#"{"prompt_ids": [15], "completion": "1"}"#,
+                "token id 15 is outside the model's vocabulary of 15 (use the model's tokenizer)",
+            ),
+            (r#"{"prompt": "1", "completion": "x"}"#, "cannot encode `x`: the tokenizer has no id for `x`"),
+            (long.as_str(), "it has 65 tokens, the model has 64 positions (shorten it)"),
+        ] {
+            let error = read(&format!("{good}{row}")).unwrap_err().to_string();
+            assert_eq!(error, format!("bad row at line 3 of `DIR/rows.jsonl`: {expected}"));
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Models in the local cache of the Hugging Face Hub, by their ids. Nothing is fetched.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::config::CONFIG_FILE;
+
+/// The folder of the newest snapshot of the model `id`, as in `Qwen/Qwen2.5-0.5B`; none for what is no such id, and for what is not cached.
+///
+/// # Errors
+///
+/// A cache whose files do not fit one another.
+pub fn find(id: &str) -> Result<Option<PathBuf>> {
+    cache().map_or(Ok(None), |cache| find_in(&cache, id))
+}
+
+/// Where the Hub's clients keep what they fetched, by the same variables as theirs.
+pub(super) fn cache() -> Option<PathBuf> {
+    let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = || variable("HF_HOME").or_else(|| Some(variable("XDG_CACHE_HOME")?.join("huggingface")));
+    let user = || Some(env::home_dir()?.join(".cache/huggingface"));
+    variable("HF_HUB_CACHE").or_else(|| Some(home().or_else(user)?.join("hub")))
+}
+
+/// Whether `name` may be an id: one or two names of letters, digits, `-`, `_` and `.`.
+pub(super) fn is_id(name: &str) -> bool {
+    let plain = |part: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        !part.is_empty() && !part.starts_with('.') && part.chars().all(allowed)
+    };
+    name.split('/').count() <= 2 && name.split('/').all(plain)
+}
+
+fn find_in(cache: &Path, id: &str) -> Result<Option<PathBuf>> {
+    let folder = cache.join(format!("models--{}", id.replace('/', "--")));
+    if !is_id(id) || !folder.is_dir() {
+        return Ok(None);
+    }
+    let fetch = format!("fetch it again with `hf download {id}`");
+    let reference = folder.join("refs/main");
+    let hash =
+        fs::read_to_string(&reference).with_context(|| format!("cannot read `{}` ({fetch})", reference.display()))?;
+    let hash = hash.trim();
+    if hash.is_empty() || !hash.chars().all(|c| c.is_ascii_alphanumeric()) {
+        bail!("`{}` names no snapshot ({fetch})", reference.display());
+    }
+    let snapshot = folder.join("snapshots").join(hash);
+    ensure!(snapshot.join(CONFIG_FILE).is_file(), "`{}` has no `{CONFIG_FILE}` ({fetch})", snapshot.display());
+    Ok(Some(snapshot))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_names() {
+        for id in ["Qwen/Qwen2.5-0.5B", "gpt2", "a/b_c"] {
+            assert!(is_id(id), "{id}");
+        }
+        for other in ["", "/", "a/", "/a", "a/b/c", "../a", "a/..", "./a", "a b", "embedded:tiny-arithmetic"] {
+            assert!(!is_id(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_newest_snapshot_is_found() {
+        let cache = tempfile::tempdir().unwrap();
+        let found = |id: &str| find_in(cache.path(), id).map_err(|error| format!("{error:#}"));
+        assert_eq!(found("org/model"), Ok(None));
+        let folder = cache.path().join("models--org--model");
+        fs::create_dir_all(folder.join("refs")).unwrap();
+        assert!(found("org/model").unwrap_err().contains("`hf download org/model`"));
+        for reference in ["../../x", ""] {
+            fs::write(folder.join("refs/main"), reference).unwrap();
+            assert!(found("org/model").unwrap_err().contains("names no snapshot"));
+        }
+        fs::write(folder.join("refs/main"), "0123abc\n").unwrap();
+        assert!(found("org/model").unwrap_err().contains("has no `config.json`"));
+        let snapshot = folder.join("snapshots/0123abc");
+        fs::create_dir_all(&snapshot).unwrap();
+        fs::write(snapshot.join("config.json"), "{}").unwrap();
+        assert_eq!(found("org/model"), Ok(Some(snapshot)));
+        assert_eq!(found("org/model/.."), Ok(None));
+    }
+}

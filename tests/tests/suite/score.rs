@@ -1,0 +1,176 @@
+//! `host score` and `host generate`: what a model says of given completions, and what it makes of prompts.
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+use tests::Folder;
+use tests::artifacts::workspace;
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn file(folder: &Folder, name: &str) -> Vec<Value> {
+    lines(&std::fs::read_to_string(folder.path().join(name)).unwrap())
+}
+
+/// The rows of one model of `make.py`, with what transformers says of them.
+fn golden(model: &str) -> Vec<Value> {
+    let path = workspace().join("host/tests/data/families-golden/scores.json");
+    let rows: Vec<Value> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    rows.into_iter().filter(|row| row["model"] == model).collect()
+}
+
+fn text(rows: &[Value]) -> String {
+    rows.iter().map(|row| format!("{row}\n")).collect()
+}
+
+fn logps(row: &Value) -> Vec<f64> {
+    row["logps"].as_array().unwrap().iter().map(|logp| logp.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn scores_are_those_of_transformers() {
+    for model in ["llama3", "qwen3"] {
+        let (folder, rows) = (Folder::new(), golden(model));
+        folder.write("rows.jsonl", &text(&rows));
+        let directory = workspace().join("host/tests/data/families-golden").join(model);
+        let score = format!("score --model {} --input rows.jsonl", directory.display());
+        let outcome = folder.host(&format!("{score} --out scores.jsonl")).succeeded();
+        assert_eq!(outcome.stdout, "7 completions, 22 tokens: `scores.jsonl`\n");
+        // The same in other batches: one row each, and all rows to the terminal.
+        let apart = folder.host(&format!("{score} --batch-tokens 1 --out -")).succeeded().stdout;
+        for scores in [file(&folder, "scores.jsonl"), lines(&apart)] {
+            assert_eq!(scores.len(), rows.len());
+            for (ours, theirs) in scores.iter().map(logps).zip(rows.iter().map(logps)) {
+                assert_eq!(ours.len(), theirs.len());
+                assert!(ours.iter().zip(&theirs).all(|(a, b)| (a - b).abs() < 1e-5), "{ours:?} {theirs:?}");
+            }
+        }
+    }
+}
+
+const SCORE: &str = "score --model embedded:tiny-arithmetic --input rows.jsonl --out scores.jsonl";
+
+#[test]
+fn text_is_scored_as_its_ids() {
+    let folder = Folder::new();
+    folder.write("rows.jsonl", "{\"prompt\": \"12+34=\", \"completion\": \"46\"}\n{\"prompt_ids\": [3, 4, 12, 5, 6, 13], \"completion_ids\": [6, 8]}\n");
+    let _ = folder.host(SCORE).succeeded();
+    let scores = file(&folder, "scores.jsonl");
+    assert_eq!((logps(&scores[0]).len(), &scores[0]), (2, &scores[1]));
+}
+
+#[test]
+fn bad_rows_leave_no_file() {
+    let folder = Folder::new();
+    folder.write(
+        "rows.jsonl",
+        "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n\n{\"prompt\": \"1+1=\", \"completion\": \"x\"}\n",
+    );
+    assert_snapshot!(folder.host(SCORE).refused(), @"bad row at line 3 of `rows.jsonl`: cannot encode `x`: the tokenizer has no id for `x`");
+    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["rows.jsonl"], "nothing is left of the other file");
+    assert_snapshot!(folder.host("score --model embedded:tiny-arithmetic --input absent --out -").refused(), @"cannot read `absent`: No such file or directory (os error 2)");
+    folder.write("folder/file", "");
+    assert_snapshot!(folder.host("score --model embedded:tiny-arithmetic --input folder --out -").refused(), @"`folder` is a directory (give a JSONL file)");
+    assert_snapshot!(folder.host("score --model embedded:tiny-arithmetic --input rows.jsonl --out folder").refused(), @"cannot write `folder`: `folder` exists and is not a plain file (choose another name)");
+}
+
+#[test]
+fn weights_that_are_not_finite_are_told() {
+    let folder = Folder::new();
+    let run = folder.train("run", crate::ONE_STEP);
+    let path = run.last_checkpoint();
+    std::fs::remove_file(path.join(capo_loader::manifest::FILE)).unwrap();
+    let weights = path.join("model.safetensors");
+    let mut bytes = std::fs::read(&weights).unwrap();
+    let end = bytes.len();
+    bytes[end - 65_536..].chunks_exact_mut(4).for_each(|value| value.copy_from_slice(&f32::NAN.to_le_bytes()));
+    std::fs::write(&weights, bytes).unwrap();
+    folder.write("rows.jsonl", "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n");
+    let failed =
+        folder.host(&format!("score --model {} --input rows.jsonl --out scores.jsonl", path.display())).failed();
+    assert_snapshot!(failed, @"the model produced a log-probability that is not finite (are its weights?)");
+    assert!(!folder.path().join("scores.jsonl").exists());
+}
+
+#[test]
+fn what_is_generated_can_be_scored() {
+    let folder = Folder::new();
+    let generate = "generate --model embedded:tiny-arithmetic --max-completion-length 24";
+    let out = folder.command(&format!("{generate} --temperature 0")).arg("123+456=").output().unwrap();
+    let streamed = String::from_utf8(out.stdout).unwrap();
+    folder.write("prompts.jsonl", "{\"prompt\": \"123+456=\"}\n{\"prompt\": \"1+1=\"}\n");
+    let _ = folder.host(&format!("{generate} --temperature 0 --input prompts.jsonl --out rows.jsonl")).succeeded();
+    let rows = file(&folder, "rows.jsonl");
+    assert_eq!(streamed, format!("123+456={}\n", rows[0]["completion"].as_str().unwrap()));
+    assert_eq!(rows[1]["prompt_ids"], json!([3, 12, 3, 13]));
+    let _ = folder.host(SCORE).succeeded();
+    for (row, scores) in rows.iter().zip(file(&folder, "scores.jsonl")) {
+        let sum: f64 = logps(&scores).iter().sum();
+        assert_eq!(row["completion_ids"].as_array().unwrap().len(), logps(&scores).len());
+        assert!(sum < 0.0 && sum > -10.0, "the most likely tokens are likely: {sum}");
+    }
+}
+
+#[test]
+fn several_completions_of_several_prompts() {
+    let folder = Folder::new();
+    folder.write("prompts.txt", "1+1=\n\n2+2=\n");
+    let generate =
+        "generate --model embedded:tiny-arithmetic --max-completion-length 3 --input prompts.txt --num-generations 2";
+    let first = folder.host(generate).succeeded().stdout;
+    let blocks: Vec<&str> = first.split("\n\n").collect();
+    assert_eq!(blocks.iter().map(|block| &block[..4]).collect::<Vec<_>>(), ["1+1=", "1+1=", "2+2=", "2+2="]);
+    assert_eq!(folder.host(generate).succeeded().stdout, first, "the seed decides");
+    assert_ne!(folder.host(&format!("{generate} --seed 7")).succeeded().stdout, first);
+    let rows = |size| {
+        let _ = folder.host(&format!("{generate} --batch-size {size} --out rows.jsonl")).succeeded();
+        file(&folder, "rows.jsonl")
+    };
+    assert_eq!(rows(1), rows(4));
+}
+
+#[test]
+fn generation_refuses_bad_input() {
+    let folder = Folder::new();
+    let refused = |args: &str| folder.host(&format!("generate --model embedded:tiny-arithmetic {args}")).refused();
+    assert_snapshot!(refused("1+x="), @"cannot encode `1+x=`: the tokenizer has no id for `x`");
+    assert_snapshot!(refused("1+1="), @"a prompt has 4 tokens, which with `--max-completion-length` 256 are more than the model's 64 positions (lower it, or shorten the prompt)");
+    assert_snapshot!(refused("1+1= --max-completion-length 0"), @"`max_completion_length` is 0, expected at least 1");
+    assert_snapshot!(refused("1+1= --temperature -1 --max-completion-length 3"), @"`temperature` is -1, expected 0 or more (0 is greedy)");
+    assert_snapshot!(refused("--input absent"), @"cannot read `absent`: No such file or directory (os error 2)");
+    folder.write("prompts.jsonl", "{\"prompt\": 1}\n");
+    assert_snapshot!(refused("--input prompts.jsonl"), @"bad row at line 1 of `prompts.jsonl`: expected a JSON object with the text `prompt` (give a `.txt` file for a prompt on each line)");
+    folder.write("prompts.txt", "\n");
+    assert_snapshot!(refused("--input prompts.txt"), @"`prompts.txt` has no prompt (write one on each line)");
+}
+
+/// A checkpoint as the cache of the Hub keeps it.
+#[test]
+fn models_are_found_by_their_id() {
+    let folder = Folder::new();
+    let run = folder.train("run", crate::ONE_STEP);
+    let snapshot = folder.path().join("hub/models--org--model/snapshots/0123abc");
+    std::fs::create_dir_all(snapshot.parent().unwrap()).unwrap();
+    std::fs::rename(run.last_checkpoint(), &snapshot).unwrap();
+    folder.write("hub/models--org--model/refs/main", "0123abc");
+    std::fs::write(snapshot.join("generation_config.json"), r#"{"eos_token_id": 1, "temperature": 0.6, "top_p": 0.9}"#)
+        .unwrap();
+    std::fs::remove_file(snapshot.join(capo_loader::manifest::FILE)).unwrap();
+    let host = |args: &str| {
+        let output = folder.command(args).env("HF_HUB_CACHE", folder.path().join("hub")).output().unwrap();
+        folder.outcome(output)
+    };
+    let outcome = host("generate --model org/model --temperature 0 --max-completion-length 8 1+1=").succeeded();
+    assert!(outcome.stdout.starts_with("1+1="), "{}", outcome.stdout);
+    assert_eq!(
+        outcome.stderr,
+        "note: `FOLDER/hub/models--org--model/snapshots/0123abc/generation_config.json` proposes `temperature` 0.6, `top_p` 0.9; only what is given here counts\n"
+    );
+    let _ = host(&format!("train --output-dir next --set model.model_name_or_path=org/model {}", crate::ONE_STEP))
+        .succeeded();
+    let config = std::fs::read_to_string(folder.path().join("next/config.toml")).unwrap();
+    assert!(config.contains("hub/models--org--model/snapshots/0123abc\""), "a resume finds the same files: {config}");
+    assert_snapshot!(host("generate --model org/other 1+1=").refused(), @"no model `org/other`: neither a directory nor in the cache of the Hugging Face Hub, `FOLDER/hub` (fetch it with `hf download org/other`)");
+}
