@@ -93,6 +93,14 @@ def test_in_flight_the_bits_are_those_of_ahead(folder, ways, whole):
     assert difference(ways["inflight", "split"][0], ways["ahead", "split"][0]) == 0
 
 
+def test_sums_of_rows_travel_in_place_of_the_rows(folder, ways, whole):
+    first, second = launch(folder, "sums", "exchange=sums", "accumulate=2", ranks=2)
+    assert rejected(first) == rejected(whole) and difference(first, whole) < 1e-5
+    assert first["states"] == second["states"] and difference(first, second) == 0, "bit for bit on both"
+    received = lambda saved: [line["capo/bytes_gathered"] for line in saved["numbers"] if "capo/bytes_gathered" in line]
+    assert 0 < max(received(first)) < min(received(ways["inflight", "ranks-split"][0]))
+
+
 def test_what_was_rejected_stays_in_the_second_moment(folder, whole):
     remembering = launch(folder, "remembering", "second_moment=kept_and_rejected")
     assert difference(remembering, whole) > 1e-4
@@ -102,6 +110,7 @@ def test_what_was_rejected_stays_in_the_second_moment(folder, whole):
         ("split", ["accumulate=2"], 1),
         ("ranks", ["accumulate=2", "mode=ahead"], 2),
         ("fsdp2", ["accumulate=2", "fsdp=1"], 2),
+        ("sums", ["exchange=sums"], 2),
     ]:
         saved = launch(folder, f"remembering-{name}", "second_moment=kept_and_rejected", *options, ranks=ranks)
         one = saved if ranks == 1 else saved[0]
@@ -164,6 +173,9 @@ def test_what_cannot_be_right_is_refused(folder, whole):
     assert refused(folder, "loss=dapo", "denominator=kept", "mode=inflight").endswith('which no micro-batch shows (use mode="ahead")')
     assert refused(folder, "masks=several", "mode=inflight") == (
         'ValueError: `masks.entropy-quantile` may decide by the whole step, which no micro-batch shows (use mode="ahead")'
+    )
+    assert refused(folder, "mode=ahead", "exchange=sums") == (
+        'ValueError: masks ahead of a step see all of it, so sums do not do (use exchange="arrays")'
     )
     assert refused(folder, "second_moment=kept_and_rejected", "optim=sgd") == (
         'ValueError: second_moment "kept_and_rejected" is for AdamW, and optim is `sgd` (use "adamw_torch" or "adamw_torch_fused")'
