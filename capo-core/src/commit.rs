@@ -1,18 +1,18 @@
 //! A step is taken into the model's own moments: what each rank has of it, then what all have of it together.
 
 use crate::backend::{cpu, update};
-use crate::gradient::Gradients;
+use crate::gradient::{Gradients, total_tokens};
 use crate::intake::{Intake, Taken};
 use crate::model::Prepared;
 use crate::moments::Moments;
 use crate::optimizer::{Adam, SecondMoment};
-use crate::ranks::OneRank;
+use crate::ranks::{OneRank, gave_up};
 use crate::row_sums::RowSums;
 use crate::semantics::{MomentUpdate, RejectedBatch, Semantics, UntouchedRows};
 use crate::store::Store;
 use crate::subset::Subsets;
 use crate::support::{HostPairs, Pairs};
-use crate::{Arrays, CurvatureModel, Error, Ranks};
+use crate::{Arrays, CurvatureModel, Error, Ranks, cuda};
 
 impl CurvatureModel {
     /// Takes the gradient of the finally accepted tokens, `keep[b, t] != 0`, into the model's own moments: one step.
@@ -42,9 +42,9 @@ impl CurvatureModel {
     ///
     /// Each adds up the gradient of its own tokens, row by row in `f64`; the sums are added up over the ranks, 8 D bytes for each row
     /// that any of them has touched, twice that with [`SecondMoment::KeptAndRejected`]; and each takes the whole into its moments.
-    /// Where one rank cannot, none does, and each has an error. Several ranks are taken in from host memory only.
+    /// Where one rank cannot, none does, and each has an error. On a device the sums of a rank are `f32`, and cross to the host and back.
     pub fn commit_over(&mut self, prepared: &Prepared, weights: &[f32], ranks: &dyn Ranks) -> Result<(), Error> {
-        let part = self.part(prepared, weights, ranks);
+        let part = self.part(prepared, weights);
         let Prepared { step, supports, .. } = prepared;
         let Semantics { untouched_rows, moment_input, moment_update, rejected_batch, .. } = self.semantics;
         let adam = step.optimizer.adam(self.moments.steps(), untouched_rows);
@@ -68,6 +68,7 @@ impl CurvatureModel {
         let update = Update { prepared, taken, adam: &adam, semantics: &self.semantics, ranks };
         match (&mut self.moments, &supports.pairs) {
             (Store::Host(moments), Pairs::Host(pairs)) => update.on_host(moments, pairs, self.threads),
+            (Store::Cuda(moments), Pairs::Cuda(pairs)) if ranks.size() > 1 => update.on_device(moments, pairs),
             (Store::Cuda(moments), Pairs::Cuda(pairs)) => {
                 moments.update(pairs, &update.taken, &adam, &self.semantics, supports.slope)
             }
@@ -76,17 +77,12 @@ impl CurvatureModel {
     }
 
     /// What this rank has of the step.
-    fn part(&self, prepared: &Prepared, weights: &[f32], ranks: &dyn Ranks) -> Result<Part, Error> {
+    fn part(&self, prepared: &Prepared, weights: &[f32]) -> Result<Part, Error> {
         let Prepared { step, supports, .. } = prepared;
         step.batch.check_per_token("weights", weights.len())?;
         if let Some(at) = weights.iter().position(|weight| !(weight.is_finite() && *weight >= 0.0)) {
             let weight = weights[at];
             return Err(Error::new(format!("`weights` has {weight} at {at}, expected finite numbers of at least 0")));
-        }
-        if ranks.size() > 1 && matches!(step.batch.arrays, Arrays::Cuda(_)) {
-            return Err(Error::new(
-                "the batch lies on a device, and the rows of several ranks are added up in host memory only (gather the batch on each rank, or pass its arrays in host memory)",
-            ));
         }
         let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
         let kept = prepared.kept(&keep)?;
@@ -137,7 +133,7 @@ impl Whole {
     /// Of what the ranks told; nothing where one cannot take part.
     fn of(told: &[Vec<i64>]) -> Result<Self, Error> {
         if let Some(rank) = told.iter().position(Vec::is_empty) {
-            return Err(Error::new(format!("rank {rank} could not take the step in (its own error says why)")));
+            return Err(gave_up(rank));
         }
         let of = |at: usize| told.iter().map(move |told| told[at]);
         for (at, what) in ["steps taken in", "vocabulary", "width"].into_iter().enumerate() {
@@ -194,16 +190,44 @@ impl Update<'_> {
                 state_dtype,
             ),
             Some(sums) => {
-                update::take_in(&sums, moments.rows_mut(sums.ids()), steps, self.adam, state_dtype, threads);
+                update::take_in(
+                    &sums,
+                    moments.rows_mut(sums.ids().iter().copied()),
+                    steps,
+                    self.adam,
+                    state_dtype,
+                    threads,
+                );
             }
         }
         moments.steps += 1;
         Ok(())
     }
 
+    /// The same on a device, with what other ranks have.
+    fn on_device(&self, moments: &mut cuda::Moments, pairs: &cuda::Pairs) -> Result<(), Error> {
+        let Prepared { step, supports, .. } = self.prepared;
+        let Arrays::Cuda(arrays) = &step.batch.arrays else { unreachable!("a device's pairs come from its arrays") };
+        let dims = (step.batch.vocab_size, step.batch.width);
+        let local = cuda::Local::of(pairs, &self.taken, arrays, dims, self.semantics, supports.slope);
+        let parts = if self.taken.everything.is_some() { 2 } else { 1 };
+        let rows = local.as_ref().map(cuda::Local::rows).map_err(Clone::clone);
+        let mut sums = RowSums::zero(rows, parts, step.batch.width, self.ranks)?;
+        let local = local?;
+        let divisor = |tokens: Option<&[i64]>| tokens.map(|own| total_tokens(own, self.ranks)).transpose();
+        let [kept, everything] = local.tokens().map(divisor);
+        let (kept, everything) = (kept?, everything?);
+        let kept = |row: u32| kept.as_ref().map_or(1.0, |tokens| tokens(row));
+        let everything = |row: u32| everything.as_ref().map_or(1.0, |tokens| tokens(row));
+        local.put(&mut sums, [&kept, &everything]);
+        sums.reduce(self.ranks)?;
+        moments.take_in(&sums, arrays, self.adam, self.semantics)
+    }
+
     /// The gradients of all ranks.
     fn sums(&self, features: cpu::Features, gradients: &Gradients) -> Result<RowSums, Error> {
-        let mut sums = RowSums::zero(gradients, features.width, self.ranks)?;
+        let parts = if gradients.everything.is_some() { 2 } else { 1 };
+        let mut sums = RowSums::zero(Ok(gradients.rows()), parts, features.width, self.ranks)?;
         update::add_up(features, gradients, &mut sums);
         sums.reduce(self.ranks)?;
         Ok(sums)

@@ -122,13 +122,19 @@ fn row_tokens(pairs: &[Pair], intake: &Intake, ranks: &dyn Ranks) -> Result<Vec<
     let own =
         pairs.chunk_by(Pair::shares_row).map(|run| [i64::from(run[0].row), run.iter().filter(holds).count() as i64]);
     let own: Vec<i64> = own.flatten().collect();
+    let tokens = total_tokens(&own, ranks)?;
+    Ok(own.chunks_exact(2).map(|pair| tokens(pair[0] as u32)).collect())
+}
+
+/// The number of tokens in each row on all ranks, at least 1; `own` has rows with the numbers of this one, one behind the other.
+pub(crate) fn total_tokens(own: &[i64], ranks: &dyn Ranks) -> Result<impl Fn(u32) -> f64 + use<>, Error> {
     let mut tokens = HashMap::new();
-    for told in ranks.gather(&own)? {
+    for told in ranks.gather(own)? {
         for pair in told.chunks_exact(2) {
             *tokens.entry(pair[0]).or_insert(0) += pair[1];
         }
     }
-    Ok(own.chunks_exact(2).map(|pair| tokens.get(&pair[0]).map_or(1, |&count| count.max(1)) as f64).collect())
+    Ok(move |row: u32| tokens.get(&i64::from(row)).map_or(1, |&count: &i64| count.max(1)) as f64)
 }
 
 /// What each of the `pairs`, sorted by row, is multiplied with in the gradient that `intake` is, divided by its row's entry of `divisors`; 0

@@ -42,4 +42,10 @@ impl Intake {
         let weights = base.into_iter().enumerate().map(weight).collect();
         Self { subset, weights }
     }
+
+    /// The first `held` of `count` tokens, each of weight 1.
+    pub fn ones(count: usize, held: usize) -> Self {
+        let weights = (0..count).map(|n| f64::from(u8::from(n < held))).collect();
+        Self { subset: Subsets::first(held, count), weights }
+    }
 }

@@ -24,6 +24,11 @@ pub trait Ranks {
     fn gather(&self, values: &[i64]) -> Result<Vec<Vec<i64>>, Error>;
 }
 
+/// Of another rank's error.
+pub(crate) fn gave_up(rank: usize) -> Error {
+    Error::new(format!("rank {rank} could not take the step in (its own error says why)"))
+}
+
 /// The one process that holds the whole batch.
 #[derive(Debug, Clone, Copy)]
 pub struct OneRank;

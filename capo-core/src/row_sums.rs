@@ -1,7 +1,7 @@
 //! Gradients as sums over a batch's tokens, row by row: what ranks add up before each takes the step into its moments.
 
 use crate::backend::update::SumsMut;
-use crate::gradient::Gradients;
+use crate::ranks::gave_up;
 use crate::{Error, Ranks};
 
 /// Gradients of R rows, in `f64`: 8 D bytes a row, twice that where what was rejected is remembered.
@@ -16,17 +16,32 @@ pub(crate) struct RowSums {
 }
 
 impl RowSums {
-    /// Zeros, for the rows that any rank has a gradient in.
+    /// Zeros, for the rows that any rank has a gradient in: this one in its `own`, or none because of an error, which it has told the others
+    /// then. `parts` are 2 where the gradient of everything is asked for, else 1.
     ///
     /// # Errors
     ///
-    /// When the ranks cannot hear each other.
-    pub fn zero(gradients: &Gradients, width: usize, ranks: &dyn Ranks) -> Result<Self, Error> {
-        let own: Vec<i64> = gradients.rows().map(i64::from).collect();
-        let mut rows: Vec<u32> = ranks.gather(&own)?.concat().into_iter().map(|row| row as u32).collect();
+    /// When the ranks cannot hear each other; `own`'s error, and on the other ranks one that names the rank.
+    pub fn zero(
+        own: Result<impl Iterator<Item = u32>, Error>,
+        parts: usize,
+        width: usize,
+        ranks: &dyn Ranks,
+    ) -> Result<Self, Error> {
+        const FAILED: i64 = -1;
+        let (own, error) = match own {
+            Ok(own) => (own.map(i64::from).collect(), None),
+            Err(error) => (vec![FAILED], Some(error)),
+        };
+        let told = ranks.gather(&own);
+        error.map_or(Ok(()), Err)?;
+        let told = told?;
+        if let Some(rank) = told.iter().position(|rows| rows.first() == Some(&FAILED)) {
+            return Err(gave_up(rank));
+        }
+        let mut rows: Vec<u32> = told.concat().into_iter().map(|row| row as u32).collect();
         rows.sort_unstable();
         rows.dedup();
-        let parts = if gradients.everything.is_some() { 2 } else { 1 };
         let values = vec![0.0; parts * rows.len() * width];
         Ok(Self { rows, width, values })
     }
@@ -41,8 +56,8 @@ impl RowSums {
     }
 
     /// The vocabulary rows, ascending.
-    pub fn ids(&self) -> impl Iterator<Item = u32> {
-        self.rows.iter().copied()
+    pub fn ids(&self) -> &[u32] {
+        &self.rows
     }
 
     /// Each row's sums: of what was kept, and of everything.

@@ -59,6 +59,12 @@ impl Subsets {
         Self { of, count: 1, completions: batch.completions, single: false }
     }
 
+    /// The first `held` of `count` tokens as one subset.
+    pub fn first(held: usize, count: usize) -> Self {
+        let of = (0..count).map(|n| if n < held { 0 } else { Self::NONE }).collect();
+        Self { of, count: 1, completions: 1, single: false }
+    }
+
     /// All tokens as one subset.
     pub fn all(supports: &Supports, batch: &LastLayer) -> Self {
         Self { of: vec![0; supports.len()], count: 1, completions: batch.completions, single: false }

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import batches, layer, mask_of, small, table
+from conftest import batches, mask_of, table
 
 import capo_rl
 
@@ -115,7 +115,7 @@ def test_two_ranks_are_one_process(case, make):
         assert mine[1] == theirs[1], "the ranks' states are the same bits"
         together = np.concatenate([mine[0], theirs[0]])
         assert np.allclose(together, decided[step], rtol=1e-5, atol=0)
-        largest = np.abs(states[step]).max(axis=2, keepdims=True)
+        largest = np.abs(states[step]).max(axis=2, keepdims=True, initial=0)
         assert (np.abs(moments(mine[1]) - states[step]) <= 1e-6 * largest).all()
     assert any((decision == 0).any() or (decision < 1).any() for decision in decided)
 
@@ -156,15 +156,18 @@ def test_one_ranks_error_is_an_error_of_all():
     def run(seat):
         mask = mask_of("paper-token-adam")
         own = part(batch, slice(0, 2) if seat.rank == 0 else slice(2, 4))
+        keep = own._fields["completion_mask"]
+        mask.step_end(own, keep, collective=seat)
         if seat.rank == 1:
-            own = own.replace(topk_ids=own._fields["topk_ids"] + np.uint32(1 << 30))
+            own = own.replace(vocab_size=own._fields["vocab_size"] + 1)
         with pytest.raises(capo_rl.CapoError) as raised:
-            mask.step_end(own, own._fields["completion_mask"], collective=seat)
-        return str(raised.value)
+            mask.step_end(own, keep, collective=seat)
+        return str(raised.value), mask.state_dict()
 
-    told = on_ranks(2, run)
-    assert told[0] == "component `capo.curvature`: rank 1 could not end the step (its own error says why)"
-    assert "expected below the vocabulary size" in told[1]
+    (first, mine), (second, theirs) = on_ranks(2, run)
+    assert first == "component `capo.curvature`: rank 1 could not end the step (its own error says why)"
+    assert "the curvature state has 40 and" in second
+    assert mine == theirs, "nothing has changed on either"
 
 
 @pytest.mark.parametrize(
@@ -180,8 +183,7 @@ def test_what_is_no_collective(change, error, sentence):
     seat = Seat(Table(2), 0)
     for name, value in change.items():
         setattr(seat, name, value)
-    batch = small(**layer())
-    mask = capo_rl.Mask("capo.curvature", optimizer="adam")
+    mask, batch = mask_of("paper-token-adam"), capo_rl.load_batch(batches("paper-token-adam")[0])
     with pytest.raises(error, match=sentence):
         mask.step_end(batch, batch._fields["completion_mask"], collective=seat)
     with pytest.raises(TypeError, match="`collective` is of type `object`, which has no `rank` \\(it must have"):

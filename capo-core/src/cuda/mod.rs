@@ -13,6 +13,9 @@
 //! | projections `D h`, D from a subset's gradient; moment update | `subsets.cuh` |
 //! | `s`, `q`, KL and gain of each token | `reactions.cuh` |
 //!
+//! What several ranks add up crosses to the host too: the sums of the rows that a step touches. They come from the kernels of the moment
+//! update, and go back through them (`sums.rs`).
+//!
 //! Decisions, which are O(N), are made by the same code as for host memory. Results have the same bits whenever the inputs
 //! have; they are those of the CPU but for rounding: the direction of a single token is made of fast roots and quotients, to 2 ulps.
 
@@ -25,6 +28,7 @@ mod moments;
 mod pairs;
 mod rows;
 mod segments;
+mod sums;
 mod supports;
 
 pub use arrays::{Arrays, Features, Slice, Stream};
@@ -32,6 +36,7 @@ pub use driver::{Buffer, Device, Plain};
 pub(crate) use effects::effects;
 pub(crate) use moments::Moments;
 pub(crate) use pairs::Pairs;
+pub(crate) use sums::Local;
 pub(crate) use supports::collect;
 
 /// Queues a kernel: `launch!(queue, "name", blocks, threads, arguments...)`, whose types are those that the kernel declares.

@@ -7,7 +7,7 @@ use super::driver::{Buffer, Queue};
 #[derive(Debug)]
 pub(crate) struct Pairs {
     pub(super) queue: Queue,
-    /// `[B, T, D]`, borrowed from the batch, whose life the supports' owner has too.
+    /// `[B, T, D]`, borrowed from the batch, whose life the supports' owner has too, or from `_held`.
     pub(super) hidden: Hidden,
     /// S.
     pub(super) stride: u32,
@@ -28,6 +28,8 @@ pub(crate) struct Pairs {
     pub(super) logits: Buffer<f32>,
     pub(super) pi: Buffer<f64>,
     pub(super) u: Buffer<f64>,
+    /// What `hidden` borrows from, where that is no batch.
+    pub(super) _held: Option<Buffer<f32>>,
     /// As [`Supports::spread`](crate::support::Supports::spread), `[N]`, in host memory.
     pub spreads: Vec<f64>,
 }

@@ -104,6 +104,7 @@ impl Collector<'_> {
             pi: queue.buffer(slots)?,
             u: queue.buffer(slots)?,
             spreads: Vec::new(),
+            _held: None,
             queue,
         };
         let queue = &pairs.queue;

@@ -7,6 +7,7 @@ use capo_core::{
     Weights,
 };
 
+use super::device::ON_DEVICE;
 use super::fixture::{ADAM, ADAM_OF_BOTH, Batch, Dims, OPEN, Rng};
 use super::scene::Scene;
 use super::second_moment::rows;
@@ -117,7 +118,8 @@ fn commit(
     })
 }
 
-/// Whether the saved moments of both are the same but for rounding: a difference of 4 ulps at most, of the row's largest entry.
+/// Whether the saved moments of both are the same but for rounding: a difference of 4 ulps at most of the row's largest entry; on a device,
+/// where what ranks tell each other is rounded too, 16.
 fn assert_near(name: &str, got: &CurvatureModel, expected: &CurvatureModel) {
     let (got, expected) = (rows(got), rows(expected));
     let ids = |rows: &[(u32, Vec<f64>, Vec<f64>)]| rows.iter().map(|(id, ..)| *id).collect::<Vec<_>>();
@@ -126,7 +128,7 @@ fn assert_near(name: &str, got: &CurvatureModel, expected: &CurvatureModel) {
         for (got, expected) in [(m, expected_m), (v, expected_v)] {
             let largest = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
             for (got, expected) in got.iter().zip(expected) {
-                let tolerance = 4.0 * f64::from(f32::EPSILON) * largest;
+                let tolerance = if ON_DEVICE { 16.0 } else { 4.0 } * f64::from(f32::EPSILON) * largest;
                 assert!((got - expected).abs() <= tolerance, "{name}: row {id} has {got}, expected {expected}");
             }
         }

@@ -5,7 +5,8 @@ use std::path::Path;
 use capo_loader::replay::{Deciders, replay_step};
 use capo_loader::upload::{Device, Dtype};
 use capo_loader::{batch_file, open};
-use capo_plugin::testing::Records;
+use capo_plugin::testing::{Measured, Records};
+use capo_plugin::{Batch, StepControlFn};
 use tests::{artifacts, device};
 
 use crate::replay::{batches, case};
@@ -102,4 +103,42 @@ fn weights_are_the_same_on_a_device() {
             assert_close(&found, &expected);
         }
     }
+}
+
+/// Scale and predicted divergence of a step on a batch, whose loss is the policy gradient's on policy, and whose tokens all weigh 1.
+fn scale(governor: &mut StepControlFn, batch: &Batch<'_>) -> (f64, f64) {
+    let slopes: Vec<f32> = batch.advantages.iter().map(|advantage| -advantage).collect();
+    let mut batch = *batch;
+    batch.dloss_dlogp = Some(&slopes);
+    let weights: Vec<f32> = batch.completion_mask.iter().map(|&mask| f32::from(mask)).collect();
+    let (mut records, mut scales) = (Records::default(), [1.0; Measured::GROUPS.len()]);
+    let mut update = Measured::default();
+    governor.control(&mut records, &batch, &weights, &Measured::GROUPS, &mut update, &mut scales).unwrap();
+    (scales[0], records.number("predicted_kl").unwrap())
+}
+
+#[test]
+fn a_step_control_has_the_hosts_scale_on_a_device() {
+    if !device::is_real() && device::emulator().is_none() {
+        return;
+    }
+    let cuda = Device::open("cuda:0", Dtype::F32).unwrap().unwrap();
+    let image = open::load(&artifacts::file("libgovernor.so")).unwrap();
+    let governor =
+        |target: f64| image.step_control("governor.last-layer", &format!(r#"{{"target": {target:e}}}"#)).unwrap();
+    let recorded = batches(&case("paper-token-adam")).into_iter().map(|path| batch_file::read(&path).unwrap());
+    let recorded: Vec<_> = recorded.collect();
+    let (_, predicted) = scale(&mut governor(1.0), &recorded[0].view());
+    let (mut on_cpu, mut on_cuda) = (governor(predicted / 4.0), governor(predicted / 4.0));
+    for batch in &recorded {
+        let view = batch.view();
+        let upload = cuda.upload(&view).unwrap();
+        let ((expected, _), (found, _)) = (scale(&mut on_cpu, &view), scale(&mut on_cuda, &upload.view(view)));
+        assert!(expected > 0.0 && expected < 1.0, "{expected}");
+        assert!((found - expected).abs() <= 1e-6, "{found}, expected {expected}");
+    }
+    let states = [on_cpu.save().unwrap(), on_cuda.save().unwrap()];
+    let [(cpu_head, cpu), (head, cuda)] = states.each_ref().map(|state| parts(state));
+    assert_eq!(head, cpu_head, "steps, rows and when they were written");
+    cuda.iter().zip(&cpu).for_each(|(found, expected)| assert_close(found, expected));
 }

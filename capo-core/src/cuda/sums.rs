@@ -1,0 +1,145 @@
+//! A step of several ranks on a device: the gradients of one, row by row, and what its moments make of those of all.
+
+use std::collections::HashMap;
+
+use super::driver::Device;
+use super::pairs::Hidden;
+use super::{Arrays, Features, Moments, Pairs};
+use crate::Error;
+use crate::intake::{Intake, Taken};
+use crate::moments::{self, Slot};
+use crate::optimizer::Adam;
+use crate::row_sums::RowSums;
+use crate::semantics::{Semantics, StateDtype, UntouchedRows, Weights};
+use crate::subset::Subsets;
+
+/// Adam without a memory: the first moment it leaves is the gradient.
+const GRADIENT: Adam =
+    Adam { beta1: 0.0, beta2: 0.0, eps: 1.0, unbias1: 1.0, unbias2: 1.0, untouched_rows: UntouchedRows::Decay };
+
+/// The gradients of a rank's rows, added up on its device and rounded to `f32`.
+pub(crate) struct Local {
+    kept: Gradient,
+    everything: Option<Gradient>,
+}
+
+/// One of them.
+struct Gradient {
+    /// By vocabulary row, `[D]` each.
+    rows: HashMap<u32, Box<[f32]>>,
+    /// With [`Weights::RowMean`]: rows with the number of tokens in each, one behind the other; what they divide is not divided yet.
+    tokens: Option<Vec<i64>>,
+}
+
+impl Local {
+    /// Of what `taken` says of the tokens; `dims` are V and D.
+    pub fn of(
+        pairs: &Pairs,
+        taken: &Taken,
+        arrays: &Arrays,
+        dims: (usize, usize),
+        semantics: &Semantics,
+        slope: f64,
+    ) -> Result<Self, Error> {
+        let sum = |intake: &Intake| -> Result<Gradient, Error> {
+            let mut scratch = Moments::of(&moments::Moments::default(), arrays, dims)?;
+            // The rows' numbers of tokens are those of all ranks, and known later.
+            let kind = if taken.kind == Weights::RowMean { Weights::TokenMean } else { taken.kind };
+            let semantics = Semantics { state_dtype: StateDtype::F32, ..*semantics };
+            scratch.update(pairs, &Taken { kept: intake, everything: None, kind }, &GRADIENT, &semantics, slope)?;
+            let slots = scratch.to_host()?.slots;
+            let tokens = (taken.kind == Weights::RowMean).then(|| pairs.row_tokens(&intake.subset)).transpose()?;
+            Ok(Gradient { rows: slots.into_iter().map(|Slot { row, exp_avg, .. }| (row, exp_avg)).collect(), tokens })
+        };
+        Ok(Self { kept: sum(taken.kept)?, everything: taken.everything.map(sum).transpose()? })
+    }
+
+    /// The rows that have a gradient, in any order.
+    pub fn rows(&self) -> impl Iterator<Item = u32> {
+        self.everything.as_ref().unwrap_or(&self.kept).rows.keys().copied()
+    }
+
+    /// Of what was kept, and of everything: rows with numbers of tokens, where gradients are to be divided by them.
+    pub fn tokens(&self) -> [Option<&[i64]>; 2] {
+        [Some(&self.kept), self.everything.as_ref()].map(|gradient| gradient?.tokens.as_deref())
+    }
+
+    /// Puts them into `sums`, which has their rows, divided by what `divisors` say of a row, of what was kept and of everything.
+    pub fn put(&self, sums: &mut RowSums, divisors: [&dyn Fn(u32) -> f64; 2]) {
+        for (row, target) in sums.rows_mut() {
+            let put = |values: &mut [f64], gradient: &Gradient, divisor: f64| {
+                let Some(own) = gradient.rows.get(&row) else { return };
+                values.iter_mut().zip(own).for_each(|(value, &own)| *value = f64::from(own) / divisor);
+            };
+            put(target.kept, &self.kept, divisors[0](row));
+            if let (Some(values), Some(everything)) = (target.everything, &self.everything) {
+                put(values, everything, divisors[1](row));
+            }
+        }
+    }
+}
+
+impl Pairs {
+    /// In each row, the number of tokens that are in `subset`: rows and numbers, one behind the other.
+    fn row_tokens(&self, subset: &Subsets) -> Result<Vec<i64>, Error> {
+        let rows = self.queue.download(&self.rows, self.rows.len())?;
+        let mut tokens = HashMap::new();
+        let of_tokens = rows.chunks(self.stride as usize).enumerate();
+        for (_, own) in of_tokens.filter(|(n, _)| subset.holds(*n)) {
+            own.iter().filter(|&&row| row != u32::MAX).for_each(|&row| *tokens.entry(row).or_insert(0) += 1);
+        }
+        Ok(tokens.into_iter().flat_map(|(row, count)| [i64::from(row), count]).collect())
+    }
+
+    /// A token for each row of `sums`, with the sum for its feature; where there are those of everything, behind them a token for each with
+    /// what was rejected.
+    fn of_sums(sums: &RowSums, arrays: &Arrays, vocab_size: usize) -> Result<Self, Error> {
+        let queue = Device::open(arrays.device)?.queue(arrays.stream)?;
+        let narrow = |value: f64| value.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32;
+        let kept = sums.rows().flat_map(|(kept, _)| kept.iter().map(|&kept| narrow(kept)));
+        let rejected = sums.rows().flat_map(|(kept, everything)| {
+            everything.unwrap_or(&[]).iter().zip(kept).map(|(everything, kept)| narrow(everything - kept))
+        });
+        let features: Vec<f32> = kept.chain(rejected).collect();
+        let tokens = features.len() / sums.width;
+        let ids: Vec<u32> = sums.ids().iter().copied().cycle().take(tokens).collect();
+        let features = queue.upload(&features)?;
+        let hidden = Hidden::of(&Features::F32(features.slice()), sums.width);
+        let ones = vec![1.0; tokens];
+        Ok(Self {
+            hidden,
+            stride: 1,
+            tokens: tokens as u32,
+            vocab_size: vocab_size as u32,
+            features: queue.upload(&(0..tokens as u32).collect::<Vec<_>>())?,
+            squared_norms: queue.buffer(tokens)?,
+            signals: queue.upload(&ones)?,
+            tails: queue.buffer(tokens)?,
+            rows: queue.upload(&ids)?,
+            logits: queue.buffer(tokens)?,
+            pi: queue.buffer(tokens)?,
+            u: queue.upload(&ones)?,
+            spreads: Vec::new(),
+            _held: Some(features),
+            queue,
+        })
+    }
+}
+
+impl Moments {
+    /// Takes one step, with the gradients of all ranks.
+    pub fn take_in(
+        &mut self,
+        sums: &RowSums,
+        arrays: &Arrays,
+        adam: &Adam,
+        semantics: &Semantics,
+    ) -> Result<(), Error> {
+        let pairs = Pairs::of_sums(sums, arrays, self.dims().0)?;
+        let (rows, tokens) = (sums.ids().len(), pairs.tokens as usize);
+        let kept = Intake::ones(tokens, rows);
+        let everything = (tokens > rows).then(|| Intake::ones(tokens, tokens));
+        let taken = Taken { kept: &kept, everything: everything.as_ref(), kind: Weights::TokenMean };
+        self.update(&pairs, &taken, adam, semantics, 1.0)
+    }
+}
