@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -272,7 +273,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         super().save_checkpoint(local_path, *args, **kwargs)
         if self._components() and self.rank == 0:
             # As numbers: `torch.load` takes no bytes without unpickling whatever is there.
-            states = [torch.frombuffer(bytearray(each.state_dict()["state"]), dtype=torch.uint8) for each in self._components()]
+            states = [torch.from_numpy(np.frombuffer(each.state_dict()["state"], np.uint8).copy()) for each in self._components()]
             ids = [each.id for each in self._components()]
             torch.save({"components": ids, "states": states, "steps": self._steps, "taken": self._taken}, Path(local_path) / STATE)
         torch.distributed.barrier()
