@@ -51,6 +51,11 @@ impl NewFile {
         Ok(Self { path: path.to_owned(), file })
     }
 
+    /// Where it lies until then.
+    pub fn partial(&self) -> &Path {
+        self.file.get_ref().path()
+    }
+
     /// Gives the file its name; what was there is replaced.
     pub fn finish(self) -> Result<()> {
         let temporary = self.file.into_inner().map_err(IntoInnerError::into_error)?;

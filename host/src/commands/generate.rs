@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::Failure;
 use super::inference_args::GenerateArgs;
+use super::output::{self, unwritable};
 use crate::data::Tokenizer;
 use crate::model::{Completion, Generation, ModelFiles, Policy, Sampling};
 use crate::report::terminal::{self, say};
@@ -46,31 +47,27 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
         let texts = args.input.as_deref().map_or_else(|| Ok(args.prompts.clone()), read)?;
         let prompts = texts.into_iter().map(|text| writer.encode(text)).collect::<Result<Vec<_>>>()?;
         let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
-        writer.policy.check_cache(args.batch_size, longest + args.max_completion_length)?;
+        let rows = prompts.len().saturating_mul(args.num_generations).min(args.batch_size);
+        let rows = if args.out.is_some() { rows } else { 1 };
+        writer.policy.check_cache(rows, longest + args.max_completion_length)?;
         if let Some(sentence) = suggestion(&files)? {
             terminal::note(&sentence);
         }
-        Ok((writer, prompts))
+        let create = |path| -> Result<_> { Ok((path, output::create(path)?)) };
+        Ok((writer, prompts, args.out.as_deref().map(create).transpose()?))
     };
-    let (writer, prompts) = open().map_err(Failure::Input)?;
+    let (writer, prompts, out) = open().map_err(Failure::Input)?;
     let row = |prompt, numbers: [usize; 2]| {
         let rng = rng::stream(args.seed, "generate", &numbers.map(|number| number as u64));
         Row { prompt, rng }
     };
     let rows = prompts.iter().enumerate();
     let rows = rows.flat_map(|(number, prompt)| (0..args.num_generations).map(move |i| row(prompt, [number, i])));
-    match &args.out {
-        Some(path) => {
-            let out = NewFile::create(path).with_context(|| unwritable(path)).map_err(Failure::Input)?;
-            writer.write(rows.collect(), args.batch_size, out).with_context(|| unwritable(path))
-        }
+    match out {
+        Some((path, out)) => writer.write(rows, args.batch_size, path, out),
         None => rows.enumerate().try_for_each(|(number, row)| writer.stream(row, number > 0)),
     }
     .map_err(Failure::Run)
-}
-
-fn unwritable(path: &Path) -> String {
-    format!("cannot write `{}`", path.display())
 }
 
 fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generation {
@@ -151,20 +148,31 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a JSON line for each completion.
-    fn write(&self, rows: Vec<Row<'_>>, batch_size: usize, mut out: NewFile) -> Result<()> {
-        for rows in rows.chunks(batch_size) {
-            let prompts: Vec<Vec<u32>> = rows.iter().map(|row| row.prompt.ids.clone()).collect();
-            let mut rngs: Vec<ChaCha12Rng> = rows.iter().map(|row| row.rng.clone()).collect();
-            let completions = self.policy.generate(&prompts, &self.generation, &mut rngs)?;
-            for (Row { prompt, .. }, Completion { ids, truncated, .. }) in rows.iter().zip(completions) {
+    /// Writes a JSON line for each completion; rows are drawn `batch_size` at a time.
+    fn write<'a>(
+        &self,
+        mut rows: impl Iterator<Item = Row<'a>>,
+        batch_size: usize,
+        path: &Path,
+        mut out: NewFile,
+    ) -> Result<()> {
+        loop {
+            let (prompts, mut rngs): (Vec<&Prompt>, Vec<ChaCha12Rng>) =
+                rows.by_ref().take(batch_size).map(|row| (row.prompt, row.rng)).unzip();
+            if prompts.is_empty() {
+                return out.finish().with_context(|| unwritable(path));
+            }
+            let ids: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.ids.clone()).collect();
+            let completions = self.policy.generate(&ids, &self.generation, &mut rngs)?;
+            for (Prompt { text, ids }, Completion { ids: completion_ids, truncated, .. }) in
+                prompts.into_iter().zip(completions)
+            {
                 let row = json!({
-                    "prompt": prompt.text, "prompt_ids": prompt.ids, "completion": self.tokenizer.decode(&ids)?,
-                    "completion_ids": ids, "truncated": truncated,
+                    "prompt": text, "prompt_ids": ids, "completion": self.tokenizer.decode(&completion_ids)?,
+                    "completion_ids": completion_ids, "truncated": truncated,
                 });
-                writeln!(out, "{row}")?;
+                writeln!(out, "{row}").with_context(|| unwritable(path))?;
             }
         }
-        out.finish()
     }
 }

@@ -7,6 +7,7 @@ mod eval;
 mod generate;
 mod inference_args;
 mod new_plugin;
+mod output;
 mod plugins;
 mod replay;
 mod score;

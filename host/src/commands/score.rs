@@ -4,23 +4,22 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use capo_loader::files::NewFile;
 use serde_json::json;
 
 use super::Failure;
 use super::inference_args::ScoreArgs;
+use super::output::{self, unwritable};
 use crate::data::Pairs;
 use crate::report::terminal::{grouped, say};
 use crate::score::score;
 
 /// Scores the completions of a file, a line for each.
 pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
-    let unwritable = || format!("cannot write `{}`", args.out.display());
     let open = || -> Result<_> {
         ensure!(args.batch_tokens > 0, "`--batch-tokens` is 0, expected at least 1");
         let (files, policy) = args.model.open()?;
-        let out = (args.out != Path::new("-")).then(|| NewFile::create(&args.out)).transpose();
-        Ok((files, policy, out.with_context(unwritable)?))
+        let out = (args.out != Path::new("-")).then(|| output::create(&args.out)).transpose()?;
+        Ok((files, policy, out))
     };
     let (files, policy, mut out) = open().map_err(Failure::Input)?;
     let pairs = Pairs::open(&args.input, &files, policy.config()).map_err(Failure::Input)?;
@@ -31,7 +30,7 @@ pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
         (rows, tokens) = (rows + 1, tokens + logps.len() as u64);
         let line = json!({ "logps": logps }).to_string();
         match &mut out {
-            Some(file) => writeln!(file, "{line}").with_context(unwritable)?,
+            Some(file) => writeln!(file, "{line}").with_context(|| unwritable(&args.out))?,
             None => say(&line),
         }
         Ok(())
@@ -41,7 +40,7 @@ pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
         return Err(Failure::Input(error));
     }
     if let Some(file) = out {
-        file.finish().with_context(unwritable).map_err(Failure::Run)?;
+        file.finish().with_context(|| unwritable(&args.out)).map_err(Failure::Run)?;
         say(&format!("{} completions, {} tokens: `{}`", grouped(rows), grouped(tokens), args.out.display()));
     }
     Ok(())

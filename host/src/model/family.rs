@@ -129,7 +129,10 @@ impl Family {
 
     fn check_key(self, key: &str, value: &Value) -> Result<()> {
         if let Some((_, only, feature)) = FIXED.iter().find(|(fixed, ..)| *fixed == key) {
-            let same = value.to_string() == *only || value.as_f64().is_some_and(|value| Ok(value) == only.parse());
+            let same = match value {
+                Value::Bool(on) => on.then_some("true").unwrap_or("false") == *only,
+                other => other.as_f64().is_some_and(|number| only.parse().is_ok_and(|only: f64| only == number)),
+            };
             ensure!(
                 same,
                 "`{key}` is `{}`, but {feature} is not supported (only `{only}` is; use another checkpoint)",

@@ -1,5 +1,8 @@
 //! `host score` and `host generate`: what a model says of given completions, and what it makes of prompts.
 
+use std::io::Write;
+use std::process::{Command, Stdio};
+
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use tests::Folder;
@@ -74,6 +77,20 @@ fn bad_rows_leave_no_file() {
     folder.write("folder/file", "");
     assert_snapshot!(folder.host("score --model embedded:tiny-arithmetic --input folder --out -").refused(), @"`folder` is a directory (give a JSONL file)");
     assert_snapshot!(folder.host("score --model embedded:tiny-arithmetic --input rows.jsonl --out folder").refused(), @"cannot write `folder`: `folder` exists and is not a plain file (choose another name)");
+}
+
+#[test]
+fn an_interrupted_score_leaves_no_file() {
+    let folder = Folder::new();
+    let mut command = folder.command("score --model embedded:tiny-arithmetic --input - --out scores.jsonl");
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    // More than a pipe holds: once it is written, rows are being read.
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&[b'\n'; 1 << 20]).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "the answers are on their way");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left of them");
 }
 
 #[test]

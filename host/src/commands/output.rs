@@ -1,0 +1,36 @@
+//! What `--out` names: a file that appears when it is whole, and of which nothing stays behind where the work is interrupted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result};
+use capo_loader::files::NewFile;
+
+/// The file as long as it is not whole.
+static PARTIAL: OnceLock<PathBuf> = OnceLock::new();
+
+/// The file at `path`, yet to be written; for one file of a process.
+///
+/// # Errors
+///
+/// A path that cannot be written to.
+pub(super) fn create(path: &Path) -> Result<NewFile> {
+    let interrupted = || {
+        if let Some(partial) = PARTIAL.get() {
+            // Where that fails, or it is whole by now, nothing is left to be done.
+            let _ = fs::remove_file(partial);
+        }
+        process::exit(130);
+    };
+    ctrlc::set_handler(interrupted).context("cannot watch for Ctrl-C")?;
+    let file = NewFile::create(path).with_context(|| unwritable(path))?;
+    let _ = PARTIAL.set(file.partial().to_owned());
+    Ok(file)
+}
+
+/// What stands before the reason why a file cannot be written.
+pub(super) fn unwritable(path: &Path) -> String {
+    format!("cannot write `{}`", path.display())
+}
