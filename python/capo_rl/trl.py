@@ -75,8 +75,9 @@ class CapoGRPOTrainer(GRPOTrainer):
         self.capo_masks = [Mask(mask) if isinstance(mask, str) else mask for mask in masks]
         self.capo_weights = [Weight(weight) if isinstance(weight, str) else weight for weight in weights]
         self.second_moment = second_moment
-        # Of the step: whether it is to be decided, what was decided and of whose rows, its parts in flight, the micro-batches with their factors, what was told.
-        self._capo_due, self._capo_decision, self._capo_ranks = False, None, None
+        # Of the step: whether it is to be decided; what was decided, of whose rows, and whether anything stays; its parts in flight, the micro-batches with their
+        # factors, what was told.
+        self._capo_due, self._capo_decision, self._capo_ranks, self._capo_kept = False, None, None, False
         self._capo_parts, self._capo_micro, self._capo_told = [], [], {}
         # Of the forward pass that is next: makes the factors of it. And whether it is a second one.
         self._capo_factors, self._capo_again = None, False
