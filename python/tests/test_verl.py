@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-if find_spec("verl") is None:
+if getattr(find_spec("verl"), "origin", None) is None:
     pytest.skip("verl is not installed", allow_module_level=True)
 
 TINY = Path(__file__).with_name("tiny_verl.py")
