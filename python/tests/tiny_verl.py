@@ -150,13 +150,13 @@ class Worker(ActorRolloutRefWorker):
         whole = get_fsdp_full_state_dict(engine.module, rank0_only=False, offload_to_cpu=False)
         weights = {name: value.detach().cpu().clone() for name, value in whole.items()}
         states = [each.state_dict()["state"] for each in engine._components()] if hasattr(engine, "capo") else []
-        saved = {"engine": type(engine).__name__, "weights": weights, "numbers": numbers, "states": states, "keeps": getattr(self, "keeps", [])}
+        saved = {"engine": type(engine).__name__, "weights": weights, "numbers": numbers, "states": states, "keeps": getattr(self, "keeps", []), "seen": getattr(self, "seen", [])}
         torch.save(saved, f"{out}.{self.rank}")
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def remember(self):
-        """Each step's weights of its rows' tokens, 0 for what is dropped, in the order of the data and -1 behind the responses."""
-        engine, self.keeps = self.actor.engine, []
+        """Each step's weights of its rows' tokens, 0 for what is dropped, in the order of the data and -1 behind the responses; and what masks saw."""
+        engine, self.keeps, self.seen = self.actor.engine, [], []
         decide = engine._decide
 
         def noted(data):
@@ -164,6 +164,8 @@ class Worker(ActorRolloutRefWorker):
             lengths = data["responses"].offsets().diff() if data["responses"].is_nested else data["attention_mask"][:, 8:].sum(1)
             padding = torch.arange(factors.shape[1])[None] >= lengths[:, None]
             self.keeps.append(torch.where(padding, -1.0, engine._decision.weights[own]))
+            batch = engine._decision.batch
+            self.seen.append((batch.completion_ids.tolist(), batch.group_size))
             return own, factors, numbers
 
         engine._decide = noted

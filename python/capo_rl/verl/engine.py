@@ -41,11 +41,17 @@ class CapoEngine(FSDPEngineWithLMHead):
         super().initialize()
         settings = getattr(self.engine_config, "capo", None)
         masks, weights = settings.components() if settings and not self.engine_config.forward_only else ([], [])
-        self.capo, self.capo_masks, self.capo_weights = settings, masks, weights
+        self.capo: Any = settings
+        self.capo_masks, self.capo_weights = masks, weights
         self._inputs = frozenset().union(*(each.inputs for each in self._components()))
+        # Of a scoring pass: its parts so far, the micro-batch that is next, what its forward pass showed, and the head where FSDP2 had to gather it.
         self._parts: list[Arrays] | None = None
+        self._micro: Any = None
+        self._layer: Arrays = {}
+        self._whole_head: Tensor | None = None
+        # Of the step: what was decided. Of the run: optimizer steps, those that were taken, and how often a rollout's rows were used.
         self._decision: Decision | None = None
-        self._steps, self._taken, self._used = 0, 0, Counter()
+        self._steps, self._taken, self._used = 0, 0, Counter[int]()
         if "LAST_LAYER" in self._inputs:
             self._check_last_layer()
             self._policy().base_model.register_forward_hook(self._see_last_layer)
