@@ -35,7 +35,7 @@ fn logps(row: &Value) -> Vec<f64> {
 fn scores_are_those_of_transformers() {
     for model in ["llama3", "qwen3"] {
         let (folder, rows) = (Folder::new(), golden(model));
-        folder.write("rows.jsonl", &text(&rows));
+        folder.write("rows.jsonl", text(&rows));
         let directory = workspace().join("host/tests/data/families-golden").join(model);
         let score = format!("score --model {} --input rows.jsonl", directory.display());
         let outcome = folder.host(&format!("{score} --out scores.jsonl")).succeeded();
