@@ -78,6 +78,6 @@ pub(super) struct ScoreArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,
     /// Most tokens that go through the model at a time, padding included; a longer row goes alone.
-    #[arg(long, value_name = "N", default_value_t = 8192)]
+    #[arg(long, value_name = "N", default_value_t = 4096)]
     pub(super) batch_tokens: usize,
 }

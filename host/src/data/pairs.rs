@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use capo_loader::files;
 use serde_json::{Map, Value};
 
 use super::Tokenizer;
@@ -31,26 +32,26 @@ pub struct Pairs<'a> {
     lines: Box<dyn BufRead>,
     line: usize,
     model: &'a Config,
-    files: &'a ModelFiles,
+    model_files: &'a ModelFiles,
     /// Opened when the first text needs it: ids need none.
     tokenizer: Option<Tokenizer>,
 }
 
 impl<'a> Pairs<'a> {
-    /// The rows of the file at `path`, or of standard input where that is `-`, for the model in `files`.
+    /// The rows of the file at `path`, or of standard input where that is `-`, for the model in `model_files`.
     ///
     /// # Errors
     ///
-    /// A file that cannot be opened.
-    pub fn open(path: &Path, files: &'a ModelFiles, model: &'a Config) -> Result<Self> {
+    /// A file that cannot be opened, or is none: a pipe or a folder.
+    pub fn open(path: &Path, model_files: &'a ModelFiles, model: &'a Config) -> Result<Self> {
         let (name, lines): (_, Box<dyn BufRead>) = if path == Path::new("-") {
             ("standard input".to_owned(), Box::new(BufReader::new(io::stdin())))
         } else {
             let unreadable = || format!("cannot read `{}`", path.display());
-            ensure!(!path.is_dir(), "`{}` is a directory (give a JSONL file)", path.display());
+            files::size(path).with_context(unreadable)?;
             (format!("`{}`", path.display()), Box::new(BufReader::new(File::open(path).with_context(unreadable)?)))
         };
-        Ok(Self { name, lines, line: 0, model, files, tokenizer: None })
+        Ok(Self { name, lines, line: 0, model, model_files, tokenizer: None })
     }
 
     /// The next row, with its line before whatever is wrong with it.
@@ -110,7 +111,7 @@ impl<'a> Pairs<'a> {
     fn tokenizer(&mut self) -> Result<&Tokenizer> {
         if self.tokenizer.is_none() {
             self.tokenizer =
-                Some(Tokenizer::open(self.files).context("text needs the model's tokenizer (or give ids)")?);
+                Some(Tokenizer::open(self.model_files).context("text needs the model's tokenizer (or give ids)")?);
         }
         self.tokenizer.as_ref().context("a tokenizer was opened")
     }

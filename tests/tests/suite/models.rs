@@ -163,3 +163,28 @@ fn configurations_that_are_wrong() {
     assert_snapshot!(changed("config.json", |text| text.replace("embeddings\": 64", "embeddings\": 39")), @"`data.max_prompt_length` 16 and `rollout.max_completion_length` 24 make 40 tokens, the model has 39 positions (lower one of them)");
     assert_snapshot!(changed("tokenizer.json", |text| text[..30].to_owned()), @"cannot use `FOLDER/model/tokenizer.json`: `tokenizer.json` cannot be read: EOF while parsing an object at line 4 column 2");
 }
+
+/// Families that the embedded model is not of, with what is theirs, from fresh weights to a resume.
+#[test]
+fn every_family_trains() {
+    let sizes = r#""vocab_size": 15, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 64, "initializer_range": 0.08, "eos_token_id": 1"#;
+    for family in [
+        r#""model_type": "llama", "attention_bias": true, "mlp_bias": true"#,
+        r#""model_type": "mistral", "sliding_window": null, "head_dim": 6, "rope_parameters": {"rope_type": "linear", "factor": 2.0}"#,
+        r#""model_type": "qwen3", "head_dim": 8, "tie_word_embeddings": true"#,
+    ] {
+        let folder = Folder::new();
+        folder.write("model/config.json", format!("{{{family}, {sizes}}}"));
+        for (name, bytes) in host::data::Tokenizer::TINY_ARITHMETIC {
+            folder.write(&format!("model/{name}"), bytes);
+        }
+        let args = "--plugin libcapo.so --set model.model_name_or_path=model --set model.fresh_weights=true --set train.max_steps=2 --set train.save_steps=1 --set eval.num_prompts=0";
+        let whole = folder.train("whole", args);
+        let half = folder.train("half", &format!("{args} --stop-after 1"));
+        assert_eq!(half.metrics().len(), 1, "{family}");
+        folder.resume("half").assert_same_files(&whole);
+        let scored = format!("generate --model {} --max-completion-length 4 1+1=", whole.last_checkpoint().display());
+        assert!(folder.host(&scored).succeeded().stdout.starts_with("1+1="), "{family}");
+    }
+}

@@ -35,7 +35,7 @@ fn logps(row: &Value) -> Vec<f64> {
 fn scores_are_those_of_transformers() {
     for model in ["llama3", "qwen3"] {
         let (folder, rows) = (Folder::new(), golden(model));
-        folder.write("rows.jsonl", &text(&rows));
+        folder.write("rows.jsonl", text(&rows));
         let directory = workspace().join("host/tests/data/families-golden").join(model);
         let score = format!("score --model {} --input rows.jsonl", directory.display());
         let outcome = folder.host(&format!("{score} --out scores.jsonl")).succeeded();
@@ -75,7 +75,7 @@ fn bad_rows_leave_no_file() {
     assert_eq!(names, ["rows.jsonl"], "nothing is left of the other file");
     assert_snapshot!(folder.host("score --model embedded:tiny-arithmetic --input absent --out -").refused(), @"cannot read `absent`: No such file or directory (os error 2)");
     folder.write("folder/file", "");
-    assert_snapshot!(folder.host("score --model embedded:tiny-arithmetic --input folder --out -").refused(), @"`folder` is a directory (give a JSONL file)");
+    assert_snapshot!(folder.host("score --model embedded:tiny-arithmetic --input folder --out -").refused(), @"cannot read `folder`: it is a directory, not a regular file (give a file)");
     assert_snapshot!(folder.host("score --model embedded:tiny-arithmetic --input rows.jsonl --out folder").refused(), @"cannot write `folder`: `folder` exists and is not a plain file (choose another name)");
 }
 
