@@ -1,6 +1,5 @@
 //! Gradients as sums over a batch's tokens, row by row: what ranks add up before each takes the step into its moments.
 
-use crate::backend::update::SumsMut;
 use crate::ranks::gave_up;
 use crate::{Error, Ranks};
 
@@ -74,4 +73,10 @@ impl RowSums {
         let kept = self.rows.iter().copied().zip(kept.chunks_mut(self.width));
         kept.map(move |(row, kept)| (row, SumsMut { kept, everything: everything.next() }))
     }
+}
+
+/// A row's place in sums: of what was kept, and of everything where that is asked for.
+pub(crate) struct SumsMut<'a> {
+    pub kept: &'a mut [f64],
+    pub everything: Option<&'a mut [f64]>,
 }

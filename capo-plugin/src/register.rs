@@ -10,8 +10,8 @@ use crate::abi_weight::WeightBox;
 use crate::config::known_keys;
 use crate::error::PluginError;
 use crate::guard;
-use crate::image::Point;
 use crate::keys::KeyDocs;
+use crate::point::Point;
 use crate::points::{AdvantageEstimator, Objective, PreBackwardMask, Reward, StepControl, TokenWeight};
 
 /// One registered component of this image.

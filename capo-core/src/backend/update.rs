@@ -10,7 +10,7 @@ use super::parallel;
 use crate::gradient::{Gradients, Pair};
 use crate::moments::Slot;
 use crate::optimizer::{Adam, RowRule};
-use crate::row_sums::RowSums;
+use crate::row_sums::{RowSums, SumsMut};
 use crate::semantics::StateDtype;
 
 /// Takes the gradient, the sum of `coefficient h` over each row's pairs, into the moments of its rows; where the gradients know that of
@@ -85,12 +85,6 @@ impl Target for Moments<'_> {
         let moments = (&mut self.slot.exp_avg[tile.clone()], &mut self.slot.exp_avg_sq[tile.clone()]);
         update(moments, kept, &rejected, &self.rule, self.dtype);
     }
-}
-
-/// A row's place in sums: of what was kept, and of everything where that is asked for.
-pub(crate) struct SumsMut<'a> {
-    pub kept: &'a mut [f64],
-    pub everything: Option<&'a mut [f64]>,
 }
 
 impl Target for SumsMut<'_> {

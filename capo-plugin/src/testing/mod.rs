@@ -51,7 +51,8 @@ use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
 use crate::controller::StepControlFn;
 use crate::error::PluginError;
 use crate::guard;
-use crate::image::{Image, Point};
+use crate::image::Image;
+use crate::point::Point;
 use crate::points::{AdvantageEstimator, Objective, PreBackwardMask, Reward, StepControl, TokenWeight};
 use crate::sink::Sink;
 

@@ -6,7 +6,7 @@ use capo_plugin::Point;
 use super::library::{self, Loaded};
 use super::outcome::Verdict;
 use super::subject::Subject;
-use super::{batches, conduct, gradient, invariance, state, table};
+use super::{batches, conduct, gradient, invariance, ranks, state, table};
 
 /// The check that lists a library's components; all others need its answer.
 pub const ENTRY_POINT: &str = "entry-point";
@@ -87,7 +87,7 @@ pub const LIBRARY: [LibraryCheck; 5] = [
 ];
 
 /// The checks of a component, in order.
-pub const COMPONENT: [ComponentCheck; 31] = [
+pub const COMPONENT: [ComponentCheck; 32] = [
     of_table(CREATION, "it can be built from the table given", table::creation),
     of_table("empty-config", "an empty table gives a component or a sentence", table::empty_config),
     of_table("unknown-key", "an unknown key is refused", table::unknown_key),
@@ -127,6 +127,12 @@ pub const COMPONENT: [ComponentCheck; 31] = [
         "token-wise",
         "where it says so, parts of a batch are decided as the whole is",
         invariance::token_wise,
+    ),
+    at(
+        &[Point::Mask, Point::Weight],
+        "sums-ranks",
+        "where it says so, ranks with parts of a batch come to the state of the whole",
+        ranks::sums_ranks,
     ),
     on_tokens("padding-content", "nothing depends on values in the padding", invariance::padding_content),
     component("save-load", "a state that is loaded in mid-stream goes on with the same bits", state::save_load),

@@ -1,7 +1,7 @@
 //! A live component under test, the same whatever its point: here, in `input` and in `subject`, and only there, checks depend on
 //! the points.
 
-use capo_plugin::testing::{Fixture, Listener, Measured, Records};
+use capo_plugin::testing::{Fixture, Listener, Measured, Records, Seat};
 use capo_plugin::{
     Advantage, Batch, ErrorKind, Inputs, Mask, ObjectiveFn, PluginError, RewardFn, StepControlFn, Weight,
 };
@@ -194,6 +194,28 @@ impl Instance {
                 component.step_end(listener, batch, &keep, taken)
             }
             Self::Weight(component) => component.step_end(listener, batch, decided, taken),
+            _ => Err(mismatch()),
+        }
+    }
+
+    /// The same on one of several ranks, which has the completions of `batch`.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke.
+    pub fn end_on(
+        &mut self,
+        seat: &Seat<'_>,
+        batch: &Fixture,
+        decided: &[f32],
+        taken: bool,
+    ) -> Result<(), PluginError> {
+        match self {
+            Self::Mask(component) => {
+                let keep: Vec<u8> = decided.iter().map(|&value| u8::from(value > 0.0)).collect();
+                batch.step_end_on(seat, component, &keep, taken).map(drop)
+            }
+            Self::Weight(component) => batch.weighed_step_end_on(seat, component, decided, taken).map(drop),
             _ => Err(mismatch()),
         }
     }

@@ -9,7 +9,7 @@ use super::outcome::{Outcome, Verdict};
 use super::subject::Subject;
 
 /// Sums in another order differ by this much, relative to their size.
-const ROUNDING: f32 = 1e-4;
+pub const ROUNDING: f32 = 1e-4;
 
 /// The same inputs to two fresh instances, step by step.
 pub fn deterministic(subject: &Subject<'_>) -> Verdict {
@@ -89,7 +89,11 @@ pub fn token_wise(subject: &Subject<'_>) -> Verdict {
 }
 
 /// What is decided on all of `batch` at once.
-fn decide(instance: &mut Instance, batch: &Fixture) -> Result<Vec<f32>, PluginError> {
+///
+/// # Errors
+///
+/// The component's own sentence, or the rule that it broke.
+pub fn decide(instance: &mut Instance, batch: &Fixture) -> Result<Vec<f32>, PluginError> {
     instance.decide(&mut Listener::new(&batch.context()), &batch.batch())
 }
 
@@ -101,7 +105,12 @@ fn decide_parts(instance: &mut Instance, batch: &Fixture, size: usize) -> Result
     Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-fn end(instance: &mut Instance, batch: &Fixture, decided: &[f32]) -> Result<(), PluginError> {
+/// Ends its step with what was `decided`.
+///
+/// # Errors
+///
+/// The component's own sentence, or the rule that it broke.
+pub fn end(instance: &mut Instance, batch: &Fixture, decided: &[f32]) -> Result<(), PluginError> {
     instance.end(&mut Listener::new(&batch.context()), &batch.batch(), decided)
 }
 

@@ -15,6 +15,7 @@ mod invariance;
 mod library;
 mod outcome;
 mod process;
+mod ranks;
 mod report;
 mod settings;
 mod state;

@@ -214,6 +214,7 @@ fn a_whole_report() {
       deterministic       failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       permutation         failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       token-wise          skipped  it does not say that it decides token by token
+      sums-ranks          skipped  it does not say that ranks come to one state
       padding-content     failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       save-load           failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       foreign-state       failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
@@ -242,6 +243,7 @@ fn a_whole_report() {
       deterministic       skipped  the component could not be built
       permutation         skipped  the component could not be built
       token-wise          skipped  the component could not be built
+      sums-ranks          skipped  the component could not be built
       padding-content     skipped  the component could not be built
       save-load           skipped  the component could not be built
       foreign-state       skipped  the component could not be built
@@ -280,7 +282,7 @@ fn a_whole_report() {
 
     not checked, for want of what the lines above ask for: misbehave.control, misbehave.objective, misbehave.reward, misbehave.weight
 
-    checks: 58 success, 79 skipped, 0 warning, 17 failed, 0 crashed
+    checks: 58 success, 81 skipped, 0 warning, 17 failed, 0 crashed
     ");
 }
 
@@ -416,6 +418,6 @@ fn a_word_that_toml_takes_for_a_number() {
 #[test]
 fn the_checks_are_listed() {
     let listed = Folder::new().host("check --list").succeeded().stdout;
-    assert_eq!(listed.lines().count(), 38);
+    assert_eq!(listed.lines().count(), 39);
     assert!(listed.lines().all(|line| line.split_whitespace().count() > 3), "{listed}");
 }

@@ -128,6 +128,9 @@ fn masks_that_break_a_rule() {
         ("none", "token-wise"),
         ("lies_token_wise", "token-wise"),
         ("stateful", "token-wise"),
+        ("none", "sums-ranks"),
+        ("lies_sums_ranks", "sums-ranks"),
+        ("sums_twice", "sums-ranks"),
         ("reads_padding", "padding-content"),
         ("forgetful", "save-load"),
         ("first_later", "permutation"),
@@ -152,6 +155,9 @@ fn masks_that_break_a_rule() {
     none: token-wise success parts of a batch are decided as the whole is
     lies_token_wise: token-wise failed it gives 1 to completion 6, token 1 of a whole batch, and 0 where it sees a part, at step 0 (declare `TOKEN_WISE` only where each token is decided by itself)
     stateful: token-wise failed it saves another state where it saw the batch in parts, at step 0 (change state in `step_end` alone)
+    none: sums-ranks success ranks with parts of a batch come to the state of the whole
+    lies_sums_ranks: sums-ranks failed ranks 0 and 1 save different states after step 0 (declare `SUMS_RANKS` only where `step_end` brings them together)
+    sums_twice: sums-ranks failed after 4 steps on ranks it gives 0 to completion 0, token 0, and 1 after the same on whole batches (a sum over ranks is of what the whole batch would add up)
     reads_padding: padding-content failed with other values in the padding `keep` is 1 and 0 at completion 0, token 0 (skip tokens whose `completion_mask` is 0)
     forgetful: save-load failed after a load in mid-stream step 4 differs: `keep` is 0 and 1 at completion 0, token 0 (save all that later steps depend on)
     first_later: permutation warning with the groups in another order, at step 1, `keep` is 0 and 1 at completion 0, token 0 (fine only where it draws at random)

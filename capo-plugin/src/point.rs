@@ -1,0 +1,55 @@
+//! The extension points of the training loop, by name.
+
+use crate::abi::{ADVANTAGE_POINT, MASK_POINT, OBJECTIVE_POINT};
+use crate::abi_reward::REWARD_POINT;
+use crate::abi_step_control::STEP_CONTROL_POINT;
+use crate::abi_weight::WEIGHT_POINT;
+
+/// An extension point of the training loop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub enum Point {
+    /// [`crate::Reward`].
+    Reward,
+    /// [`crate::AdvantageEstimator`].
+    Advantage,
+    /// [`crate::Objective`].
+    Objective,
+    /// [`crate::PreBackwardMask`].
+    Mask,
+    /// [`crate::TokenWeight`].
+    Weight,
+    /// [`crate::StepControl`].
+    StepControl,
+}
+
+impl Point {
+    /// All points, in the order of the loop.
+    pub const ALL: [Self; 6] =
+        [Self::Reward, Self::Advantage, Self::Objective, Self::Mask, Self::Weight, Self::StepControl];
+
+    /// What a config calls it: `reward`, `advantage`, `objective`, `mask`, `weight`, `step_control`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reward => "reward",
+            Self::Advantage => "advantage",
+            Self::Objective => "objective",
+            Self::Mask => "mask",
+            Self::Weight => "weight",
+            Self::StepControl => "step_control",
+        }
+    }
+
+    /// Its extension id.
+    #[must_use]
+    pub fn extension_id(self) -> &'static str {
+        match self {
+            Self::Reward => REWARD_POINT,
+            Self::Advantage => ADVANTAGE_POINT,
+            Self::Objective => OBJECTIVE_POINT,
+            Self::Mask => MASK_POINT,
+            Self::Weight => WEIGHT_POINT,
+            Self::StepControl => STEP_CONTROL_POINT,
+        }
+    }
+}
