@@ -40,6 +40,15 @@ fn the_same_run_twice() {
 }
 
 #[test]
+fn activations_that_are_computed_again() {
+    let folder = Folder::new();
+    let args = format!("{CAPO} {FOUR_STEPS}");
+    let kept = folder.train("kept", &args);
+    let again = folder.train("again", &format!("{args} --set train.gradient_checkpointing=true"));
+    assert_eq!(kept.files(), again.files(), "model, optimizer and the mask's moments");
+}
+
+#[test]
 fn linked_is_loaded() {
     let folder = Folder::new();
     let loaded = folder.train("loaded", &format!("{CAPO} {FOUR_STEPS}"));
