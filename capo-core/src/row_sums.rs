@@ -51,7 +51,8 @@ impl RowSums {
     ///
     /// When the ranks cannot hear each other.
     pub fn reduce(&mut self, ranks: &dyn Ranks) -> Result<(), Error> {
-        ranks.sum(&mut self.values)
+        // All ranks know the same rows: where there is none, none asks.
+        if self.values.is_empty() { Ok(()) } else { ranks.sum(&mut self.values) }
     }
 
     /// The vocabulary rows, ascending.
