@@ -108,7 +108,7 @@ fn a_later_minor_version_with_a_point_of_its_own_is_the_same_abi() {
     let last = "        _ => ROption::RNone,";
     let more = "        \"capo.later/1\" => ROption::RSome(Extension::of(&OBJECTIVE)),\n";
     let copy = Copy::new("later_minor").version("1.9.3");
-    let library = copy.change("capo-plugin/src/image.rs", last, &format!("{more}{last}")).build();
+    let library = copy.change("capo-plugin/src/answers.rs", last, &format!("{more}{last}")).build();
     let folder = Folder::new();
     let train = |name: &str, library: &Path| {
         let mask = "mask=[{use=\"example.surprise-cap\",max_nats=0.5}]";
@@ -148,6 +148,6 @@ fn another_layout_of_the_reward_point_alone() {
 fn another_layout_of_the_recipes_alone() {
     let (field, value) = ("RVec<RecipeInfo>,", "RecipePoint { recipes }");
     let copy = Copy::new("other_recipes").change("capo-plugin/src/abi.rs", field, &format!("{field} pub more: u32,"));
-    let library = copy.change("capo-plugin/src/image.rs", value, "RecipePoint { recipes, more: 0 }").build();
+    let library = copy.change("capo-plugin/src/answers.rs", value, "RecipePoint { recipes, more: 0 }").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.recipe/1` (rebuild it against a released `capo-plugin`)");
 }
