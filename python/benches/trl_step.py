@@ -11,6 +11,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 
 # Name, ranks, keys.
@@ -78,7 +79,7 @@ def arm(options, keys):
         reward_funcs=lambda completion_ids, **_: [sum(token % 7 == 0 for token in row) / 10 for row in completion_ids],
         train_dataset=Dataset.from_dict({"prompt": [f"w{3 + i} w{100 + 7 * i} w{200 + i}" for i in range(64)]}),
         args=GRPOConfig(
-            output_dir="/tmp/capo-trl-bench",
+            output_dir=tempfile.mkdtemp(),
             per_device_train_batch_size=options.rows // ranks,
             num_generations=8,
             max_completion_length=options.tokens,
