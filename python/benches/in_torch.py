@@ -49,7 +49,7 @@ class InTorch:
         return decided.numpy(), {}
 
     @torch.no_grad()
-    def step_end(self, batch, keep, taken=True):
+    def step_end(self, batch, keep, taken=True, collective=None):
         chosen = torch.as_tensor(keep).view(-1).nonzero()[:, 0]
         if not taken or not len(chosen):
             return {}

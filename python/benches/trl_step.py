@@ -25,7 +25,7 @@ ARMS = [
     ("`capo.curvature`, ahead, 2 ranks", 2, {"mask": "capo", "mode": "ahead"}),
     ("`capo.curvature`, in flight, 2 ranks", 2, {"mask": "capo", "mode": "inflight"}),
 ]
-LIMITS = {"fisher_threshold": 2e-4, "hessian_threshold": 3e-2}
+LIMITS = {"fisher_threshold": 1.0, "hessian_threshold": 6e-4}
 
 
 def arm(options, keys):
@@ -83,7 +83,7 @@ def arm(options, keys):
             per_device_train_batch_size=options.rows // ranks,
             num_generations=8,
             max_completion_length=options.tokens,
-            learning_rate=1e-4,
+            learning_rate=1e-6,
             lr_scheduler_type="constant",
             max_steps=options.steps + 2,
             save_strategy="no",
