@@ -8,15 +8,12 @@ import torch
 from trl import GRPOTrainer
 
 from . import Batch
+from ._layer import check_head, check_same, optimizer_info, optimizer_state
 from ._step import top_rows, whole
 from ._trl_settings import Settings
-from .torch import AdamW
 
 # Vision inputs and the like, which the forward pass takes beside the tokens: whatever this TRL knows.
 FORWARD = frozenset(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)
-OPTIMIZERS = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
-# Mean difference of log-probabilities, nats, beyond which the features times the head are not what the model computes; bf16 stays far below.
-SAME_LAYER = 0.1
 
 
 class Seen:
@@ -26,12 +23,7 @@ class Seen:
         self.trainer, self.needed, self.top_k, self.settings = trainer, needed, top_k, settings
         self._hidden, self._checked = None, False
         if "LAST_LAYER" in needed:
-            head = self._head()
-            if not isinstance(head, torch.nn.Linear) or head.bias is not None:
-                raise ValueError(
-                    f"a mask reads the last layer, and the model's is {type(head).__name__}{' with a bias' if getattr(head, 'bias', None) is not None else ''} "
-                    "(it must be a plain Linear without bias or adapter)"
-                )
+            check_head(self._head())
             self._policy().base_model.register_forward_hook(self._keep_hidden)
 
     def _policy(self):
@@ -110,13 +102,7 @@ class Seen:
         top = top_rows(hidden, weight.to(hidden.dtype), ids.reshape(-1), self.top_k, temperature)
         if not self._checked and mask.any():
             self._checked = True
-            ours = top["action_logits"] / temperature - top["logsumexp"]
-            apart = float((ours - logps.reshape(-1)).abs()[mask.reshape(-1)].mean())
-            if not apart <= SAME_LAYER:
-                raise ValueError(
-                    f"the model's log-probabilities differ by {apart:.3g} nats from those of its last features and its head (at most {SAME_LAYER}): it does "
-                    "something between them, such as a soft cap, that masks of the last layer do not know"
-                )
+            check_same(top, logps.reshape(-1), mask.reshape(-1), temperature)
         return {name: array.view(rows, tokens, *array.shape[1:]) for name, array in ({"hidden": hidden} | top).items()}
 
     def batch(self, arrays, group_size=1) -> Batch:
@@ -140,7 +126,7 @@ class Seen:
         if "LAST_LAYER" in self.needed:
             scalars["vocab_size"] = self.vocab_size()
         if "OPTIMIZER_STATE" in self.needed:
-            arrays |= self._optimizer_state()
+            arrays |= optimizer_state(self._optimizer(), self._head().weight)
         return Batch(**arrays, **scalars)
 
     def group_size(self, rows):
@@ -153,22 +139,6 @@ class Seen:
         return getattr(self.trainer.optimizer, "optimizer", self.trainer.optimizer)
 
     def _optimizer_info(self):
-        optimizer = self._optimizer()
-        kind = OPTIMIZERS.get(type(optimizer).__name__)
-        if kind is None:
-            return None
-        if isinstance(optimizer, AdamW) and optimizer.second_moment == "kept_and_rejected":
-            kind = "adamw_kept_and_rejected"
         # Steps of which nothing was left are none of the optimizer's.
-        taken = optimizer.state.get(self._head().weight, {}).get("step", self.trainer.state.global_step)
-        group = optimizer.param_groups[0]
-        info = {"kind": kind, "learning_rate": group["lr"], "weight_decay": group["weight_decay"]}
-        info |= {"max_grad_norm": self.trainer.args.max_grad_norm or 0.0, "steps_taken": int(taken)}
-        if kind != "sgd":
-            info |= {"beta1": group["betas"][0], "beta2": group["betas"][1], "eps": group["eps"]}
-        return info
-
-    def _optimizer_state(self):
-        head, state = self._head().weight, self._optimizer().state.get(self._head().weight, {})
-        moments = {name: whole(state[name]) if name in state else torch.zeros_like(whole(head)) for name in ("exp_avg", "exp_avg_sq")}
-        return {"weight": whole(head.detach())} | moments
+        taken = self._optimizer().state.get(self._head().weight, {}).get("step", self.trainer.state.global_step)
+        return optimizer_info(self._optimizer(), int(taken), self.trainer.args.max_grad_norm or 0.0)

@@ -97,6 +97,8 @@ def test_sums_of_rows_travel_in_place_of_the_rows(folder, ways, whole):
     first, second = launch(folder, "sums", "exchange=sums", "accumulate=2", ranks=2)
     assert rejected(first) == rejected(whole) and difference(first, whole) < 1e-5
     assert first["states"] == second["states"] and difference(first, second) == 0, "bit for bit on both"
+    fewer = launch(folder, "fewer", "exchange=auto", "accumulate=2", ranks=2)[0]
+    assert difference(fewer, first) == 0, "of a model so small the sums are fewer bytes"
     received = lambda saved: [line["capo/bytes_gathered"] for line in saved["numbers"] if "capo/bytes_gathered" in line]
     assert 0 < max(received(first)) < min(received(ways["inflight", "ranks-split"][0]))
 

@@ -180,8 +180,8 @@ pub struct TrainConfig {
     pub max_steps: u64,
     /// Completions of one backward pass (a micro-batch).
     pub per_device_train_batch_size: usize,
-    /// Whether activations are computed again in the backward pass, a layer at a time, in place of being kept: less memory, about a third more
-    /// time, the same bits.
+    /// Whether activations are computed again in the backward pass, a layer at a time, in place of being kept: less memory, one more forward
+    /// pass, the same bits.
     #[serde(skip_serializing_if = "is_default")]
     pub gradient_checkpointing: bool,
     /// Micro-batches of one optimizer step.

@@ -24,13 +24,11 @@ from verl.workers.utils.losses import ppo_loss
 
 from .. import Batch
 from .._decision import Decision, decide, gradient_factor, scale_gradient, step_end
+from .._layer import check_head, check_same, optimizer_info, optimizer_state
 from .._step import Arrays, joined, over_ranks, top_rows, whole
 from . import _rows as rows
 
-OPTIMIZERS = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
 STATE = "capo_masks.pt"
-# Mean difference of log-probabilities, nats, beyond which the features times the head are not what the model computes; bf16 stays far below.
-SAME_LAYER = 0.1
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "cpu"], vendor="capo")
@@ -64,9 +62,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         return module.get_base_model() if hasattr(module, "get_base_model") else module
 
     def _check_last_layer(self) -> None:
-        head = self._policy().get_output_embeddings()
-        if not isinstance(head, torch.nn.Linear) or head.bias is not None:
-            raise ValueError(f"a mask reads the last layer, and the model's is {type(head).__name__} (it must be a plain Linear without bias or adapter)")
+        check_head(self._policy().get_output_embeddings())
         if "OPTIMIZER_STATE" in self._inputs and isinstance(self.module, FullyShardedDataParallel):
             raise ValueError("a mask reads the optimizer's state, which strategy `fsdp` flattens (set actor.strategy=fsdp2)")
 
@@ -101,14 +97,6 @@ class CapoEngine(FSDPEngineWithLMHead):
             raise ValueError("a mask reads the last layer, which FSDP has in a unit of its own (set actor.strategy=fsdp2)")
         return weight.to(hidden.dtype)
 
-    def _check_same(self, logps: Tensor, mask: Tensor) -> None:
-        apart = float((self._layer["action_logits"] / self._temperature - self._layer["logsumexp"] - logps).abs()[mask].mean())
-        if not apart <= SAME_LAYER:
-            raise ValueError(
-                f"the model's log-probabilities differ by {apart:.3g} nats from those of its last features and its head (at most {SAME_LAYER}): it does "
-                "something between them, such as a soft cap, that masks of the last layer do not know"
-            )
-
     def _part(self, micro: TensorDict, scored: dict[str, Tensor]) -> Arrays:
         """One micro-batch as arrays ``[b, T, ...]``, under the current policy."""
         these = self._micro
@@ -126,7 +114,7 @@ class CapoEngine(FSDPEngineWithLMHead):
             flat["sampler_logps"] = these.of(given).float()
         device, mask = logps.device, flat["completion_mask"].bool()
         if self._layer and self._steps == 0 and mask.any():
-            self._check_same(logps, mask.to(device))
+            check_same(self._layer, logps, mask.to(device), self._temperature)
         flat = {name: array.to(device) for name, array in flat.items()}
         # What a tool answered is inside of a response, and what verl has there means nothing.
         flat = {name: torch.where(mask.to(device), array, 0) if array.is_floating_point() else array for name, array in flat.items()} | self._layer
@@ -181,31 +169,15 @@ class CapoEngine(FSDPEngineWithLMHead):
             "reduction": self.capo.reduction,
             "denominator": self.capo.denominator,
             "max_completion_length": self.capo.loss_scale_factor or longest,
-            "optimizer": self._optimizer(),
+            "optimizer": optimizer_info(self.optimizer, self._taken, self.optimizer_config.clip_grad),
         }
         if "LAST_LAYER" in self._inputs:
             scalars["vocab_size"] = self._vocabulary
         if "OPTIMIZER_STATE" in self._inputs:
-            arrays |= self._optimizer_state()
+            arrays |= optimizer_state(self.optimizer, self._policy().get_output_embeddings().weight)
         if arrays["logps"].is_cuda:
             scalars["stream"] = torch.cuda.current_stream().cuda_stream
         return Batch(**arrays, **scalars)
-
-    def _optimizer(self) -> dict[str, Any] | None:
-        kind, group = OPTIMIZERS.get(type(self.optimizer).__name__), self.optimizer.param_groups[0]
-        if kind is None:
-            return None
-        told = {"kind": kind, "learning_rate": float(group["lr"]), "weight_decay": group["weight_decay"], "steps_taken": self._taken}
-        told["max_grad_norm"] = self.optimizer_config.clip_grad
-        if kind != "sgd":
-            told |= {"beta1": group["betas"][0], "beta2": group["betas"][1], "eps": group["eps"]}
-        return told
-
-    def _optimizer_state(self) -> Arrays:
-        head = self._policy().get_output_embeddings().weight
-        state = self.optimizer.state.get(head, {})
-        arrays = {"weight": head.detach()} | {name: state.get(name, torch.zeros_like(head)) for name in ("exp_avg", "exp_avg_sq")}
-        return {name: whole(array) for name, array in arrays.items()}
 
     # Deciding ---------------------------------------------------------------------------------------------------------------
 

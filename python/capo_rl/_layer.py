@@ -1,0 +1,52 @@
+"""What masks know of a torch model's last layer and of its optimizer."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from ._step import Arrays, whole
+from .torch import AdamW
+
+OPTIMIZERS = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
+# Mean difference of log-probabilities, nats, beyond which the features times the head are not what the model computes; bf16 stays far below.
+SAME_LAYER = 0.1
+
+
+def check_head(head: torch.nn.Module) -> None:
+    """Refuses a last layer that is more than a matrix, with a `ValueError`."""
+    biased = isinstance(head, torch.nn.Linear) and head.bias is not None
+    if biased or not isinstance(head, torch.nn.Linear):
+        kind = f"{type(head).__name__}{' with a bias' if biased else ''}"
+        raise ValueError(f"a mask reads the last layer, and the model's is {kind} (it must be a plain Linear without bias or adapter)")
+
+
+def check_same(layer: Arrays, logps: Tensor, mask: Tensor, temperature: float) -> None:
+    """Refuses features and a head that do not give the model's log-probabilities, with a `ValueError`; all arrays are ``[N]``."""
+    apart = float((layer["action_logits"] / temperature - layer["logsumexp"] - logps).abs()[mask].mean())
+    if not apart <= SAME_LAYER:
+        raise ValueError(
+            f"the model's log-probabilities differ by {apart:.3g} nats from those of its last features and its head (at most {SAME_LAYER}): it does "
+            "something between them, such as a soft cap, that masks of the last layer do not know"
+        )
+
+
+def optimizer_info(optimizer: torch.optim.Optimizer, steps_taken: int, max_grad_norm: float) -> Optional[dict[str, Any]]:
+    """The argument ``optimizer`` of a `Batch`; none for an optimizer that components do not know."""
+    kind, group = OPTIMIZERS.get(type(optimizer).__name__), optimizer.param_groups[0]
+    if kind is None:
+        return None
+    if isinstance(optimizer, AdamW) and optimizer.second_moment == "kept_and_rejected":
+        kind = "adamw_kept_and_rejected"
+    info = {"kind": kind, "learning_rate": float(group["lr"]), "weight_decay": group["weight_decay"]}
+    info |= {"max_grad_norm": max_grad_norm, "steps_taken": steps_taken}
+    return info if kind == "sgd" else info | {"beta1": group["betas"][0], "beta2": group["betas"][1], "eps": group["eps"]}
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer, head: Tensor) -> Arrays:
+    """The head's weight and Adam's moments of it, ``[V, D]``, gathered where they are spread over ranks; zeros before the first step."""
+    state = optimizer.state.get(head, {})
+    arrays = {"weight": head.detach()} | {name: state.get(name, torch.zeros_like(head)) for name in ("exp_avg", "exp_avg_sq")}
+    return {name: whole(array.detach()) for name, array in arrays.items()}
