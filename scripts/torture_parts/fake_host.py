@@ -186,6 +186,8 @@ def newest(run):
     for old in checkpoints.glob(".*"):
         if SIN != "leaves-partials":
             shutil.rmtree(old)
+    # One that was killed between its last checkpoint and this has no step left to do it in.
+    prune(run)
     found = sorted(checkpoints.glob("step-*"))
     step, state, known = 0, 7, {}
     read(run / "provenance.json")
@@ -204,7 +206,8 @@ def newest(run):
             print("warning: a record is missing", file=sys.stderr)
         if name != "provenance.json":
             data = b"".join(data.splitlines(keepends=True)[:step])
-            (run / name).write_bytes(data)
+            # Not written anew: a kill in the middle would leave nothing.
+            os.truncate(run / name, len(data))
         if found and known.get(name) != digest(data) and SIN != "silent-records":
             print(f"warning: {name} is not as it was", file=sys.stderr)
     return step, state + 1 if SIN == "forgets" and found else state
@@ -226,6 +229,10 @@ def save(run, step, state):
     manifest = {"progress": {"step": step}, "state": state, "hashes": hashes}
     (partial / "progress.json").write_text(json.dumps(manifest | {"self": digest(json.dumps(manifest).encode())}))
     partial.rename(run / f"checkpoints/step-{step}")
+    prune(run)
+
+
+def prune(run):
     for old in sorted((run / "checkpoints").glob("step-*"))[:-2]:
         gone = old.with_name(f".deleted-{old.name}")
         old.rename(gone)
