@@ -19,6 +19,8 @@ pub(super) struct Decoder {
     pub(super) head: Tensor,
     /// The head as `[D, V]`: a view, or a copy of its own.
     head_transposed: Tensor,
+    /// Whether products of the head with a few rows read it as it is.
+    streams_head: bool,
     pub(super) eps: f64,
 }
 
@@ -119,12 +121,14 @@ pub(super) struct Linear {
     pub(super) weight: Tensor,
     /// The weight as `[in, out]`: a view, or a copy of its own.
     transposed: Tensor,
+    /// Whether products with a few rows read the weight as it is.
+    streams: bool,
     pub(super) bias: Option<Tensor>,
 }
 
 impl Linear {
     fn new(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
-        Ok(Self { transposed: weight.t()?, weight, bias })
+        Ok(Self { transposed: weight.t()?, weight, streams: false, bias })
     }
 
     /// Maps `[.., in]` to `[.., out]` by one matrix product over all rows.
@@ -133,7 +137,12 @@ impl Linear {
         let rows = x.elem_count() / inputs;
         let mut shape = x.dims().to_vec();
         *shape.last_mut().expect("a tensor with rows") = outputs;
-        let y = x.reshape((rows, inputs))?.matmul(&self.transposed)?;
+        let x = x.reshape((rows, inputs))?;
+        let y = if self.streams && ops::are_few_rows(&x, rows) {
+            ops::product_of_few_rows(&x, &self.weight)?
+        } else {
+            x.matmul(&self.transposed)?
+        };
         let y = match &self.bias {
             Some(bias) => ops::add_bias(&y, bias)?,
             None => y,
@@ -166,6 +175,11 @@ impl Layer {
             down: linear("mlp.down_proj", mlp)?,
             sizes: Sizes::of(config),
         })
+    }
+
+    fn linears(&mut self) -> [&mut Linear; 7] {
+        let Self { query, key, value, output, gate, up, down, .. } = self;
+        [query, key, value, output, gate, up, down]
     }
 
     /// `x` `[B, S, D]` after the first norm, and its heads, with what they were before their norms.
@@ -243,6 +257,7 @@ impl Decoder {
             layers: (0..config.num_hidden_layers).map(|i| Layer::new(i, config, &weight)).collect::<Result<_>>()?,
             final_norm: weight(FINAL_NORM)?,
             head_transposed: head.t()?,
+            streams_head: false,
             head,
             eps: config.rms_norm_eps,
         })
@@ -254,13 +269,23 @@ impl Decoder {
     /// weights are no longer seen.
     pub(super) fn pack(mut self) -> Result<Self> {
         for layer in &mut self.layers {
-            let Layer { query, key, value, output, gate, up, down, .. } = layer;
-            for linear in [query, key, value, output, gate, up, down] {
+            for linear in layer.linears() {
                 linear.transposed = linear.transposed.contiguous()?;
             }
         }
         self.head_transposed = self.head_transposed.contiguous()?;
         Ok(self)
+    }
+
+    /// Reads the matrices as they are wherever a product has few rows: what generation of a larger model does, without a copy.
+    pub(super) fn stream(mut self) -> Self {
+        for layer in &mut self.layers {
+            for linear in layer.linears() {
+                linear.streams = true;
+            }
+        }
+        self.streams_head = true;
+        self
     }
 
     /// Embeddings of `ids` `[B, S]` (u32), as `[B, S, D]`.
@@ -293,7 +318,11 @@ impl Decoder {
 
     /// The logits `[N, V]`, f32, that follow from the residual stream `x` `[N, D]`.
     pub(super) fn logits(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.features(x)?.to_dtype(DType::F32)?.matmul(&self.head_transposed)?)
+        let features = self.features(x)?.to_dtype(DType::F32)?;
+        if self.streams_head && ops::are_few_rows(&features, features.dim(0)?) {
+            return Ok(ops::product_of_few_rows(&features, &self.head)?);
+        }
+        Ok(features.matmul(&self.head_transposed)?)
     }
 }
 

@@ -149,7 +149,7 @@ impl Policy {
 
     fn sampler(&self) -> Result<Decoder> {
         let model = Decoder::new(self.config(), self.params(), self.dtype())?;
-        if self.is_small() { model.pack() } else { Ok(model) }
+        if self.is_small() { model.pack() } else { Ok(model.stream()) }
     }
 
     /// `after` sees the completions so far whenever every active row has a new token.

@@ -1,0 +1,209 @@
+"""A training step of `host` beside TRL's: time, generation, start and memory, on the same models, prompts, lengths and batches.
+
+    python against_trl.py --host ../../target/release/host [--sizes 1.5M,28M,150M] [--steps 6] [--threads 2] [--repeat 1]
+
+Every run is a process of its own, one after another, `host` and TRL in turn. Models have fresh weights and are saved once, for both; so are the prompts. The
+algorithm is GRPO as both have it by default, on policy, without a reference model, in f32; the whole batch is one micro-batch in TRL, and in `host` too unless
+`--micro-batch` says otherwise. A step is everything between two optimizer steps. README.md says more.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+GROUP, PROMPTS = 8, 64
+# Name: settings of Qwen2, completions of a step, tokens of a completion.
+SIZES = {
+    "1.5M": ((128, 512, 4, 4, 2, 4096), 32, 32),
+    "28M": ((512, 2048, 6, 8, 4, 8192), 32, 64),
+    "150M": ((768, 3072, 13, 12, 4, 49152), 32, 64),
+}
+NAMES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
+
+
+def prepare(folder, size):
+    """A model directory and a dataset."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    shape = dict(zip(NAMES, SIZES[size][0], strict=True))
+    words = {"<pad>": 0, "<eos>": 1, "<unk>": 2} | {f"w{i}": i for i in range(3, shape["vocab_size"])}
+    words = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
+    model = Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=True, max_position_embeddings=512, **ids))
+    model.save_pretrained(folder / "model")
+    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>").save_pretrained(folder / "model")
+    with open(folder / "data.jsonl", "w") as file:
+        for i in range(PROMPTS):
+            file.write(json.dumps({"prompt": " ".join(f"w{(7 * i + 31 * j) % 1000 + 3}" for j in range(8)), "answer": str(i)}) + "\n")
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def with_trl(options):
+    """Times of TRL's steps, in this process; prints them."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    torch.set_num_threads(options.threads)
+    _, rows, tokens = SIZES[options.sizes]
+    folder = Path(options.folder)
+    # AutoTokenizer drops the pre-tokenizer of a qwen2 model's tokenizer.json.
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
+    steps, generating = [], [0.0]
+
+    class Timed(GRPOTrainer):
+        def _generate(self, *args, **kwargs):
+            started = time.perf_counter()
+            try:
+                return super()._generate(*args, **kwargs)
+            finally:
+                generating[0] += time.perf_counter() - started
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, *args, **kwargs):
+            steps.append((time.time(), generating[0]))
+
+    trainer = Timed(
+        model=AutoModelForCausalLM.from_pretrained(folder / "model", dtype="float32"),
+        processing_class=tokenizer,
+        reward_funcs=lambda completions, answer, **_: [float(text.split()[-1:] == [f"w{one}"]) for text, one in zip(completions, answer)],
+        train_dataset=Dataset.from_json(str(folder / "data.jsonl"), cache_dir=str(folder / "cache")),
+        callbacks=[Clock()],
+        args=GRPOConfig(
+            output_dir=str(folder / "out"),
+            use_cpu=True,
+            bf16=False,
+            per_device_train_batch_size=rows,
+            num_generations=GROUP,
+            max_completion_length=tokens,
+            learning_rate=1e-6,
+            max_steps=options.steps,
+            beta=0.0,
+            gradient_checkpointing=False,
+            report_to=[],
+            disable_tqdm=True,
+            logging_steps=1000,
+            save_strategy="no",
+        ),
+    )
+    trainer.train()
+    print("RESULT " + json.dumps(steps))
+
+
+def with_host(options, folder, size):
+    """Times of `host`'s steps, from its metrics."""
+    _, rows, tokens = SIZES[size]
+    micro = options.micro_batch or rows
+    config = f"""
+[model]
+model_name_or_path = "{folder}/model"
+[data]
+dataset_name = "{folder}/data.jsonl"
+max_prompt_length = 16
+[rollout]
+num_generations = {GROUP}
+max_completion_length = {tokens}
+[train]
+per_device_train_batch_size = {micro}
+gradient_accumulation_steps = {rows // micro}
+learning_rate = 1e-6
+max_steps = {options.steps}
+{options.train}
+[[reward]]
+use = "exact_match"
+"""
+    (folder / "run.toml").write_text(config)
+    command = [options.host, "train", "--config", folder / "run.toml", "--output-dir", folder / "run"]
+    return command, folder / "run/metrics.jsonl"
+
+
+def watched(command, environment, until=None):
+    """Runs it: its output, when it began, peak memory in GB, and when `until` first had a line (it polls)."""
+    began = time.time()
+    process = subprocess.Popen([str(word) for word in command], env=environment, stdout=subprocess.PIPE, text=True)
+    first = None
+    while until is not None and first is None and process.poll() is None:
+        if until.exists() and until.stat().st_size > 0:
+            first = time.time()
+        time.sleep(0.005)
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0) if process.returncode is None else (0, process.returncode, None)
+    if status:
+        raise SystemExit(f"{command[0]} ended with {status}")
+    return output, began, usage.ru_maxrss * 1024 / 1e9, first
+
+
+def once(options, folder, size, who):
+    """Seconds of a step, completion tokens generated a second, seconds to the first step's end, peak memory in GB."""
+    _, rows, tokens = SIZES[size]
+    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(options.threads), "RAYON_NUM_THREADS": str(options.threads)}
+    environment |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    if who == "host":
+        command, metrics = with_host(options, folder, size)
+        _, began, peak, first = watched(command, environment, metrics)
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        subprocess.run(["rm", "-rf", folder / "run"], check=True)
+        # Of a step's time each line has its share; what is before the first is not in it.
+        steps = [line["step_time"] for line in lines][1:]
+        generating = [line["timing_s/rollout"] for line in lines][1:]
+        start = first - began
+    else:
+        command = [sys.executable, __file__, "--worker", "--sizes", size, "--folder", folder, "--steps", options.steps, "--threads", options.threads]
+        output, began, peak, _ = watched(command, environment)
+        ends = json.loads(next(line for line in output.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT "))
+        steps = [after[0] - before[0] for before, after in zip(ends, ends[1:])]
+        generating = [after[1] - before[1] for before, after in zip(ends, ends[1:])]
+        start = ends[0][0] - began
+    middle = lambda numbers: sorted(numbers)[len(numbers) // 2]  # noqa: E731
+    return middle(steps), rows * tokens / middle(generating), start, peak
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--host", default="../../target/release/host")
+    parser.add_argument("--sizes", default="1.5M,28M,150M")
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--micro-batch", type=int, help="completions of `host`'s micro-batch; all when absent")
+    parser.add_argument("--train", default="", help="more lines of `host`'s [train]")
+    parser.add_argument("--who", default="host,TRL")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        return with_trl(options)
+    print("| model | completions | | s a step | tokens generated a second | first step done after, s | peak memory, GB |")
+    print("|---|---|---|---|---|---|---|")
+    for size in options.sizes.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = Path(folder)
+            # In a process of its own: what torch takes would be part of the next ones' memory.
+            code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import pathlib, against_trl; "
+            code += f"print(against_trl.prepare(pathlib.Path({str(folder)!r}), {size!r}))"
+            count = int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()[-1])
+            who = options.who.split(",")
+            found = {name: [once(options, folder, size, name) for _ in range(options.repeat)] for name in who}
+            best = {name: [min(column) if i != 1 else max(column) for i, column in enumerate(zip(*rows))] for name, rows in found.items()}
+            _, rows, tokens = SIZES[size]
+            for name in who:
+                step, rate, start, peak = best[name]
+                print(f"| {count / 1e6:.1f}M | {rows} × {tokens} | {name} | {step:.3f} | {rate:.0f} | {start:.2f} | {peak:.2f} |", flush=True)
+            if len(who) == 2:
+                ours, theirs = best[who[0]], best[who[1]]
+                ratio = [theirs[0] / ours[0], ours[1] / theirs[1], theirs[2] / ours[2], theirs[3] / ours[3]]
+                print("| | | ratio | " + " | ".join(f"{one:.2f}" for one in ratio) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
