@@ -17,7 +17,7 @@ use crate::eval::{self, Exam, Grader};
 use crate::metrics::sink::WarningSink;
 use crate::model::device::{self, Dtype};
 use crate::model::embedded;
-use crate::model::{ModelFiles, Policy, Wants};
+use crate::model::{Gradients, ModelFiles, Policy, Wants};
 use crate::optim::{Optimizer, OptimizerConfig};
 use crate::reward::{RewardConfig, Rewards};
 use crate::schedule::{Schedule, ScheduleKind};
@@ -238,8 +238,10 @@ impl Sft {
             }
         }
         ensure!(loss.is_finite(), "the loss is {loss} at step {step} (lower `train.learning_rate`)");
+        let mut gradients = Gradients::default();
+        forward.finish(&seed, &mut gradients)?;
         let (rate, limit) = (self.schedule.learning_rate(step), self.settings.train.max_grad_norm);
-        self.optimizer.step(self.policy.params(), &forward.backward(&seed)?, None, rate, limit)?;
+        self.optimizer.step(self.policy.params(), &gradients, None, rate, limit)?;
         Ok(loss)
     }
 

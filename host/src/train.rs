@@ -107,7 +107,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
 
     let timer = sink.metrics.timer("score");
     let needs = control::needs(*needs, &components.step_controls, measured);
-    let forward = score::fill(policy, reference.as_ref(), optimizer, &mut batch, &needs, work)?;
+    let forwards = score::fill(policy, reference.as_ref(), optimizer, &mut batch, &needs, work)?;
     end(timer, policy)?;
 
     let timer = sink.metrics.timer("advantage");
@@ -138,7 +138,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     let reduced = backward::reduce(&batch, &info, &keep, &weighed)?;
     let gradients = match keep.tokens {
         0 => None,
-        _ => Some(backward::accumulate(policy, forward, &batch, &reduced, work)?),
+        _ => Some(backward::accumulate(policy, forwards, &batch, &reduced, work)?),
     };
     if let Some(StepGradients { rejected: Some(_), second_pass, .. }) = &gradients {
         sink.metrics.record("timing_s/second_moment", second_pass.as_secs_f64());

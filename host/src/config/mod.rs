@@ -184,6 +184,9 @@ pub struct TrainConfig {
     /// pass, the same bits.
     #[serde(skip_serializing_if = "is_default")]
     pub gradient_checkpointing: bool,
+    /// Where there are several micro-batches: MiB of activations that scoring keeps for the backward pass, so that what fits is computed once.
+    #[serde(skip_serializing_if = "is_default_budget")]
+    pub activation_budget: u64,
     /// Micro-batches of one optimizer step.
     pub gradient_accumulation_steps: usize,
     /// Micro-batches of one rollout; `gradient_accumulation_steps` when 0.
@@ -254,6 +257,13 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
+/// `train.activation_budget` where it is not said, MiB.
+const ACTIVATION_BUDGET: u64 = 1024;
+
+fn is_default_budget(value: &u64) -> bool {
+    *value == ACTIVATION_BUDGET
+}
+
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
@@ -263,6 +273,7 @@ impl Default for TrainConfig {
             max_steps: 100,
             per_device_train_batch_size: 8,
             gradient_checkpointing: false,
+            activation_budget: ACTIVATION_BUDGET,
             gradient_accumulation_steps: 1,
             steps_per_generation: 0,
             num_iterations: 1,

@@ -3,10 +3,9 @@
 //! Written out rather than left to candle's autograd, which starts every gradient from a tensor of zeros and adds to it
 //! in a thread pool that spins. What it computes is checked against transformers and against finite differences.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use candle_core::Tensor;
 
 use super::attention::attend_backward;
@@ -15,7 +14,8 @@ use super::gradients::Gradients;
 use super::ops::{self, Rope};
 use super::params::{EMBEDDING, FINAL_NORM, HEAD};
 
-/// What a forward pass kept.
+/// What a forward pass kept; a clone shares the activations.
+#[derive(Clone)]
 pub(super) struct Tape {
     pub(super) model: Arc<Decoder>,
     /// `[B, S]`.
@@ -29,6 +29,7 @@ pub(super) struct Tape {
 }
 
 /// What the tape has of one layer.
+#[derive(Clone)]
 pub(super) enum Kept {
     All(Saved),
     /// The residual stream at the entry, `[B, S, D]`, from which the layer is computed again.
@@ -47,12 +48,12 @@ impl Kept {
 /// Gradients under the names of one layer.
 struct LayerGradients<'a> {
     layer: usize,
-    tensors: &'a mut BTreeMap<String, Tensor>,
+    sum: &'a mut Gradients,
 }
 
 impl LayerGradients<'_> {
-    fn insert(&mut self, part: &str, gradient: Tensor) {
-        self.tensors.insert(format!("model.layers.{}.{part}", self.layer), gradient);
+    fn add(&mut self, part: &str, gradient: Tensor) -> Result<()> {
+        self.sum.add(format!("model.layers.{}.{part}", self.layer), gradient)
     }
 
     /// Gradients of `part`'s weight and bias; returns that of `x`, `[.., in]`, for `dy` `[.., out]`.
@@ -60,9 +61,9 @@ impl LayerGradients<'_> {
         let (outputs, inputs) = linear.weight.dims2()?;
         let rows = x.elem_count() / inputs;
         let flat = dy.reshape((rows, outputs))?;
-        self.insert(&format!("{part}.weight"), flat.t()?.matmul(&x.reshape((rows, inputs))?)?);
+        self.add(&format!("{part}.weight"), flat.t()?.matmul(&x.reshape((rows, inputs))?)?)?;
         if linear.bias.is_some() {
-            self.insert(&format!("{part}.bias"), ops::sum_rows(&flat)?);
+            self.add(&format!("{part}.bias"), ops::sum_rows(&flat)?)?;
         }
         Ok(flat.matmul(&linear.weight)?.reshape(x.shape())?)
     }
@@ -71,7 +72,7 @@ impl LayerGradients<'_> {
     fn head_norm(&mut self, part: &str, weight: &Tensor, x: &Tensor, dy: &Tensor, eps: f64) -> Result<Tensor> {
         let heads = |tensor: &Tensor| tensor.reshape(((), weight.dim(0)?));
         let (dx, d_weight) = ops::rms_norm_backward(&heads(x)?, weight, &heads(dy)?, eps)?;
-        self.insert(&format!("{part}.weight"), d_weight);
+        self.add(&format!("{part}.weight"), d_weight)?;
         Ok(dx.reshape(x.shape())?)
     }
 }
@@ -90,25 +91,34 @@ impl Tape {
         })
     }
 
-    /// The gradients of all weights from those of the features `[B * T, D]` and of the head `[V, D]`.
-    pub(super) fn backward(&self, d_hidden: &Tensor, d_head: Tensor) -> Result<Gradients> {
-        let mut tensors = BTreeMap::new();
+    /// Bytes of all that is kept.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        let sum = std::cell::Cell::new(0);
+        let count = |tensor: &Tensor| {
+            sum.set(sum.get() + tensor.elem_count() * tensor.dtype().size_in_bytes());
+            Ok(tensor.clone())
+        };
+        self.layers.iter().for_each(|layer| _ = layer.map(count));
+        [&self.ids, &self.last].into_iter().for_each(|tensor| _ = count(tensor));
+        sum.get()
+    }
+
+    /// Adds the gradients of all weights, from those of the features `[B * T, D]` and of the head `[V, D]`, to `sum`; activations that nobody
+    /// else holds are gone as soon as they have been used.
+    pub(super) fn backward(mut self, d_hidden: &Tensor, d_head: Tensor, sum: &mut Gradients) -> Result<()> {
         let d_features = d_hidden.reshape(self.last.shape())?.to_dtype(self.last.dtype())?;
         let (d_last, d_norm) = ops::rms_norm_backward(&self.last, &self.model.final_norm, &d_features, self.model.eps)?;
-        tensors.insert(FINAL_NORM.to_owned(), d_norm);
+        sum.add(FINAL_NORM.to_owned(), d_norm)?;
         let (_, inputs) = self.ids.dims2()?;
         let mut dx = d_last.pad_with_zeros(1, inputs - self.last.dim(1)?, 0)?;
-        for (number, (layer, kept)) in self.model.layers.iter().zip(&self.layers).enumerate().rev() {
-            let mut gradients = LayerGradients { layer: number, tensors: &mut tensors };
-            let again;
-            let saved = match kept {
-                Kept::All(saved) => saved,
-                Kept::Entry(x) => {
-                    (_, again) = layer.forward(x.clone(), &self.rope)?;
-                    &again
-                }
+        for (number, layer) in self.model.layers.iter().enumerate().rev() {
+            let saved = match self.layers.pop() {
+                Some(Kept::All(saved)) => saved,
+                Some(Kept::Entry(x)) => layer.forward(x, &self.rope)?.1,
+                None => bail!("this forward pass kept nothing of layer {number}"),
             };
-            dx = layer_backward(layer, saved, &self.rope, &dx, &mut gradients)?;
+            dx = layer_backward(layer, saved, &self.rope, &dx, &mut LayerGradients { layer: number, sum })?;
         }
         let embedding = &self.model.embedding;
         let d_rows = dx.reshape((self.ids.elem_count(), embedding.dim(1)?))?.to_dtype(d_head.dtype())?;
@@ -116,57 +126,67 @@ impl Tape {
             d_head
         } else {
             let zeros = Tensor::zeros(embedding.shape(), d_head.dtype(), d_head.device())?;
-            tensors.insert(HEAD.to_owned(), d_head);
+            sum.add(HEAD.to_owned(), d_head)?;
             zeros
         };
-        let d_embedding = ops::add_rows(start, &self.ids.flatten_all()?, &d_rows)?;
-        tensors.insert(EMBEDDING.to_owned(), d_embedding);
-        Ok(tensors.into_iter().collect())
+        sum.add(EMBEDDING.to_owned(), ops::add_rows(start, &self.ids.flatten_all()?, &d_rows)?)
     }
 }
 
 /// The gradient by the residual stream at the entry of a layer, `[B, S, D]`, from that at its exit.
+///
+/// What takes little time to compute is computed again: norms and the gate's product are a third of what a layer would have to keep.
 fn layer_backward(
     layer: &Layer,
-    saved: &Saved,
+    saved: Saved,
     rope: &Rope,
     dx: &Tensor,
     gradients: &mut LayerGradients<'_>,
 ) -> Result<Tensor> {
-    let gated = &saved.gated;
-    let d_inner = gradients.linear("mlp.down_proj", &layer.down, &gated.inner, dx)?;
+    let (Saved { x, unnormed, heads, weights, mixed, gated }, eps) = (saved, layer.sizes.eps);
+    let inner = ops::swiglu(&gated.gate, &gated.up)?;
+    let d_inner = gradients.linear("mlp.down_proj", &layer.down, &inner, dx)?;
+    drop(inner);
     let (d_gate, d_up) = ops::swiglu_backward(&gated.gate, &gated.up, &d_inner)?;
+    let normed = ops::rms_norm(&gated.x, &layer.post_norm, eps)?;
     let d_normed = ops::add(
-        &gradients.linear("mlp.gate_proj", &layer.gate, &gated.normed, &d_gate)?,
-        &gradients.linear("mlp.up_proj", &layer.up, &gated.normed, &d_up)?,
+        &gradients.linear("mlp.gate_proj", &layer.gate, &normed, &d_gate)?,
+        &gradients.linear("mlp.up_proj", &layer.up, &normed, &d_up)?,
     )?;
-    let (d_residual, d_norm) = ops::rms_norm_backward(&gated.x, &layer.post_norm, &d_normed, layer.sizes.eps)?;
-    gradients.insert("post_attention_layernorm.weight", d_norm);
+    let (d_residual, d_norm) = ops::rms_norm_backward(&gated.x, &layer.post_norm, &d_normed, eps)?;
+    gradients.add("post_attention_layernorm.weight", d_norm)?;
     let dx = ops::add(dx, &d_residual)?;
+    drop((gated, normed, d_inner, d_gate, d_up));
 
-    let d_mixed = gradients.linear("self_attn.o_proj", &layer.output, &saved.mixed, &dx)?;
-    let mut d_heads = attention_backward(layer, saved, rope, &d_mixed)?;
-    if let (Some(norms), Some(unnormed), eps) = (&layer.head_norms, &saved.unnormed, layer.sizes.eps) {
+    let d_mixed = gradients.linear("self_attn.o_proj", &layer.output, &mixed, &dx)?;
+    let mut d_heads = attention_backward(layer, &heads, weights.as_ref(), rope, &d_mixed)?;
+    if let (Some(norms), Some(unnormed)) = (&layer.head_norms, &unnormed) {
         let Heads { queries, keys, .. } = &mut d_heads;
         *queries = gradients.head_norm("self_attn.q_norm", &norms.queries, &unnormed.queries, queries, eps)?;
         *keys = gradients.head_norm("self_attn.k_norm", &norms.keys, &unnormed.keys, keys, eps)?;
     }
+    let normed = ops::rms_norm(&x, &layer.input_norm, eps)?;
     let d_normed = ops::add(
         &ops::add(
-            &gradients.linear("self_attn.q_proj", &layer.query, &saved.normed, &d_heads.queries)?,
-            &gradients.linear("self_attn.k_proj", &layer.key, &saved.normed, &d_heads.keys)?,
+            &gradients.linear("self_attn.q_proj", &layer.query, &normed, &d_heads.queries)?,
+            &gradients.linear("self_attn.k_proj", &layer.key, &normed, &d_heads.keys)?,
         )?,
-        &gradients.linear("self_attn.v_proj", &layer.value, &saved.normed, &d_heads.values)?,
+        &gradients.linear("self_attn.v_proj", &layer.value, &normed, &d_heads.values)?,
     )?;
-    let (d_residual, d_norm) = ops::rms_norm_backward(&saved.x, &layer.input_norm, &d_normed, layer.sizes.eps)?;
-    gradients.insert("input_layernorm.weight", d_norm);
+    let (d_residual, d_norm) = ops::rms_norm_backward(&x, &layer.input_norm, &d_normed, eps)?;
+    gradients.add("input_layernorm.weight", d_norm)?;
     Ok(ops::add(&dx, &d_residual)?)
 }
 
 /// Gradients by the outputs of the three projections, `[B, S, H or KV * head_dim]`, from that by the mixed values.
-fn attention_backward(layer: &Layer, saved: &Saved, rope: &Rope, d_mixed: &Tensor) -> Result<Heads> {
-    let Heads { queries, keys, values } =
-        attend_backward(layer.sizes, &saved.heads, saved.weights.as_ref(), &rope.starts, d_mixed)?;
+fn attention_backward(
+    layer: &Layer,
+    heads: &Heads,
+    weights: Option<&Tensor>,
+    rope: &Rope,
+    d_mixed: &Tensor,
+) -> Result<Heads> {
+    let Heads { queries, keys, values } = attend_backward(layer.sizes, heads, weights, &rope.starts, d_mixed)?;
     let (rows, kv_heads, tokens, width) = values.dims4()?;
     Ok(Heads {
         queries: rope.backward(&queries)?,

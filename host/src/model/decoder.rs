@@ -56,6 +56,7 @@ pub(super) struct Sizes {
 }
 
 /// Queries, keys and values of a batch, heads first, rotated: `[B, H or KV, S, head_dim]`.
+#[derive(Clone)]
 pub(super) struct Heads {
     pub(super) queries: Tensor,
     pub(super) keys: Tensor,
@@ -63,17 +64,17 @@ pub(super) struct Heads {
 }
 
 /// Queries and keys as projected, `[B, S, H or KV * head_dim]`.
+#[derive(Clone)]
 pub(super) struct Unnormed {
     pub(super) queries: Tensor,
     pub(super) keys: Tensor,
 }
 
 /// What the backward pass of one layer needs.
+#[derive(Clone)]
 pub(super) struct Saved {
     /// The residual stream at the entry, `[B, S, D]`.
     pub(super) x: Tensor,
-    /// After the first norm, `[B, S, D]`.
-    pub(super) normed: Tensor,
     /// Before the norms of heads, where there are any.
     pub(super) unnormed: Option<Unnormed>,
     pub(super) heads: Heads,
@@ -85,33 +86,30 @@ pub(super) struct Saved {
 }
 
 /// The second half of a layer.
+#[derive(Clone)]
 pub(super) struct Gated {
     /// The residual stream after attention, `[B, S, D]`.
     pub(super) x: Tensor,
-    /// After the second norm, `[B, S, D]`.
-    pub(super) normed: Tensor,
-    /// `[B, S, intermediate]`, like the next two.
+    /// `[B, S, intermediate]`, like the next one.
     pub(super) gate: Tensor,
     pub(super) up: Tensor,
-    pub(super) inner: Tensor,
 }
 
 impl Saved {
     /// What `f` makes of each tensor; all of them have the rows of the batch first.
     pub(super) fn map(&self, f: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> candle_core::Result<Self> {
         let Heads { queries, keys, values } = &self.heads;
-        let Gated { x, normed, gate, up, inner } = &self.gated;
+        let Gated { x, gate, up } = &self.gated;
         let unnormed = |Unnormed { queries, keys }: &Unnormed| -> candle_core::Result<_> {
             Ok(Unnormed { queries: f(queries)?, keys: f(keys)? })
         };
         Ok(Self {
             x: f(&self.x)?,
-            normed: f(&self.normed)?,
             unnormed: self.unnormed.as_ref().map(unnormed).transpose()?,
             heads: Heads { queries: f(queries)?, keys: f(keys)?, values: f(values)? },
             weights: self.weights.as_ref().map(&f).transpose()?,
             mixed: f(&self.mixed)?,
-            gated: Gated { x: f(x)?, normed: f(normed)?, gate: f(gate)?, up: f(up)?, inner: f(inner)? },
+            gated: Gated { x: f(x)?, gate: f(gate)?, up: f(up)? },
         })
     }
 }
@@ -182,8 +180,8 @@ impl Layer {
         [query, key, value, output, gate, up, down]
     }
 
-    /// `x` `[B, S, D]` after the first norm, and its heads, with what they were before their norms.
-    pub(super) fn heads(&self, x: &Tensor, rope: &Rope) -> Result<(Tensor, Option<Unnormed>, Heads)> {
+    /// The heads of `x` `[B, S, D]`, with what they were before their norms.
+    pub(super) fn heads(&self, x: &Tensor, rope: &Rope) -> Result<(Option<Unnormed>, Heads)> {
         let Sizes { heads, kv_heads, head_dim, eps } = self.sizes;
         let (rows, tokens, _) = x.dims3()?;
         let normed = ops::rms_norm(x, &self.input_norm, eps)?;
@@ -202,15 +200,15 @@ impl Layer {
             keys: rope.apply(&keys, kv_heads)?,
             values: values.transpose(1, 2)?.contiguous()?,
         };
-        Ok((normed, unnormed, heads))
+        Ok((unnormed, heads))
     }
 
     /// The whole layer: the residual stream `[B, S, D]` after it, and what its backward pass needs.
     pub(super) fn forward(&self, x: Tensor, rope: &Rope) -> Result<(Tensor, Saved)> {
-        let (normed, unnormed, heads) = self.heads(&x, rope)?;
+        let (unnormed, heads) = self.heads(&x, rope)?;
         let (weights, mixed) = attend(self.sizes, &heads, &rope.starts)?;
         let (out, gated) = self.gated(&x, &mixed)?;
-        Ok((out, Saved { x, normed, unnormed, heads, weights, mixed, gated }))
+        Ok((out, Saved { x, unnormed, heads, weights, mixed, gated }))
     }
 
     /// The rest of the layer: `mixed` `[B, S, H * head_dim]` into the residual stream `x` `[B, S, D]`, then the gate.
@@ -220,7 +218,7 @@ impl Layer {
         let (gate, up) = (self.gate.forward(&normed)?, self.up.forward(&normed)?);
         let inner = ops::swiglu(&gate, &up)?;
         let out = ops::add(&self.down.forward(&inner)?, &x)?;
-        Ok((out, Gated { x, normed, gate, up, inner }))
+        Ok((out, Gated { x, gate, up }))
     }
 }
 

@@ -24,7 +24,8 @@ pub struct Forward {
     tokens: usize,
 }
 
-/// The forward pass of some rows.
+/// The forward pass of some rows; a clone shares what it has.
+#[derive(Clone)]
 pub(super) struct Part {
     /// Features that produced the logits of the tokens, `[rows * T, D]`, in the policy's dtype.
     pub(super) hidden: Tensor,
@@ -97,35 +98,40 @@ impl Part {
         })
     }
 
-    fn backward(&self, seed: &[f32]) -> Result<Gradients> {
-        let tape = self.tape.as_ref().context("this forward pass kept no activations (call `forward`)")?;
+    /// Adds the gradients of a loss with these seeds to `sum`.
+    fn backward(self, seed: &[f32], sum: &mut Gradients) -> Result<()> {
+        let tape = self.tape.context("this forward pass kept no activations (call `forward`)")?;
         let seed = Tensor::from_slice(seed, seed.len(), self.hidden.device())?;
         let hidden = self.hidden.to_dtype(DType::F32)?;
         let (d_hidden, d_head) =
             ops::token_logps_vjp(&hidden, &self.head, &self.targets, &seed, self.loss_temperature)?;
-        tape.backward(&d_hidden, d_head)
+        tape.backward(&d_hidden, d_head, sum)
     }
 
-    /// [`Self::backward`] over those rows alone that have a seed, where `tokens` is T.
-    fn backward_of_seeded(&self, seed: &[f32], tokens: usize) -> Result<Gradients> {
-        let (rows, seeds) = seeded_rows(seed, tokens);
-        if rows.len() * tokens == seed.len() {
-            return self.backward(seed);
-        }
-        let rows = Tensor::from_vec(rows, seeds.len() / tokens, self.hidden.device())?;
+    /// Those of `rows`, `[R]` u32, alone, where `tokens` is T; the activations are copied.
+    fn of(&self, rows: Vec<u32>, tokens: usize) -> Result<Self> {
+        let rows = Tensor::new(rows, self.hidden.device())?;
         let own = |tensor: &Tensor| -> Result<Tensor> {
             let by_row = tensor.reshape((tensor.dim(0)? / tokens, ()))?.index_select(&rows, 0)?;
-            Ok(by_row.reshape([&[seeds.len()], &tensor.dims()[1..]].concat())?)
+            Ok(by_row.reshape([&[rows.elem_count() * tokens], &tensor.dims()[1..]].concat())?)
         };
         let tape = self.tape.as_ref().map(|tape| tape.of(&rows)).transpose()?;
-        let (hidden, targets) = (own(&self.hidden)?, own(&self.targets)?);
-        Self { hidden, targets, tape, head: self.head.clone(), ..*self }.backward(&seeds)
+        Ok(Self { hidden: own(&self.hidden)?, targets: own(&self.targets)?, tape, head: self.head.clone(), ..*self })
     }
 }
 
 impl Forward {
     pub(super) fn new(parts: Vec<Part>, tokens: usize) -> Self {
         Self { parts, tokens }
+    }
+
+    /// Bytes of all that is kept.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+        let of_part =
+            |part: &Part| bytes(&part.hidden) + bytes(&part.targets) + part.tape.as_ref().map_or(0, Tape::bytes);
+        self.parts.iter().map(of_part).sum()
     }
 
     /// Rows and completion tokens, B and T.
@@ -147,31 +153,50 @@ impl Forward {
     ///
     /// A detached forward pass, or a seed of another size, is an error.
     pub fn backward(&self, seed: &[f32]) -> Result<Gradients> {
-        let gradients = side_by_side(self.with_seeds(seed)?, |(part, seed)| part.backward(seed))?;
-        sum(gradients)?.context("a forward pass has at least one part")
+        let mut sum = Gradients::default();
+        Self { parts: self.parts.clone(), tokens: self.tokens }.finish(seed, &mut sum)?;
+        Ok(sum)
     }
 
-    /// The same where most rows may have seeds of nothing but 0: only the others are passed back through; none where there are no others.
+    /// The same as the last thing that is done with this forward pass, whose activations go as they are used; added to `sum`, which is empty or has
+    /// all gradients.
+    pub fn finish(self, seed: &[f32], sum: &mut Gradients) -> Result<()> {
+        let seeds = self.seeds(seed)?;
+        add_all(self.parts.into_iter().zip(seeds).collect(), sum)
+    }
+
+    /// The gradients where most rows may have seeds of nothing but 0: only the others are passed back through; none where there are no others.
     ///
     /// Activations of the rows with seeds are copied where others lie among them.
     pub fn backward_of_seeded(&self, seed: &[f32]) -> Result<Option<Gradients>> {
-        let mut parts = self.with_seeds(seed)?;
-        parts.retain(|(_, seed)| seed.iter().any(|&seed| seed != 0.0));
-        sum(side_by_side(parts, |(part, seed)| part.backward_of_seeded(seed, self.tokens))?)
+        let mut parts = Vec::new();
+        for (part, seed) in self.parts.iter().zip(self.seeds(seed)?) {
+            let (rows, seeds) = seeded_rows(seed, self.tokens);
+            if seeds.len() == seed.len() {
+                parts.push((part.clone(), seeds));
+            } else if !rows.is_empty() {
+                parts.push((part.of(rows, self.tokens)?, seeds));
+            }
+        }
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        let mut sum = Gradients::default();
+        add_all(parts, &mut sum)?;
+        Ok(Some(sum))
     }
 
-    /// Each part with its own seeds of `seed`, `[B, T]`.
-    fn with_seeds<'a>(&'a self, seed: &'a [f32]) -> Result<Vec<(&'a Part, &'a [f32])>> {
+    /// The seeds of each part among `seed`, `[B, T]`.
+    fn seeds<'a>(&self, seed: &'a [f32]) -> Result<Vec<&'a [f32]>> {
         let count = self.count();
         ensure!(seed.len() == count, "the seed has {} numbers, expected {count}", seed.len());
         let mut rest = seed;
-        let mut seeded = Vec::with_capacity(self.parts.len());
-        for part in &self.parts {
+        let own = |part: &Part| {
             let (own, others) = rest.split_at(part.targets.elem_count());
-            seeded.push((part, own));
             rest = others;
-        }
-        Ok(seeded)
+            own
+        };
+        Ok(self.parts.iter().map(own).collect())
     }
 }
 
@@ -182,12 +207,22 @@ fn seeded_rows(seed: &[f32], tokens: usize) -> (Vec<u32>, Vec<f32>) {
     (rows, seeds.concat())
 }
 
-/// The sum of the gradients of all parts, in their order; none of none.
-fn sum(parts: Vec<Gradients>) -> Result<Option<Gradients>> {
-    let mut parts = parts.into_iter();
-    let Some(mut sum) = parts.next() else { return Ok(None) };
-    parts.try_for_each(|part| sum.accumulate(&part))?;
-    Ok(Some(sum))
+/// Adds the gradients of all parts, first to each other in their order, then to `sum`.
+fn add_all<S: AsRef<[f32]> + Send>(mut parts: Vec<(Part, S)>, sum: &mut Gradients) -> Result<()> {
+    if parts.len() == 1
+        && let Some((part, seed)) = parts.pop()
+    {
+        return part.backward(seed.as_ref(), sum);
+    }
+    let gradients = side_by_side(parts, |(part, seed)| {
+        let mut own = Gradients::default();
+        part.backward(seed.as_ref(), &mut own)?;
+        Ok(own)
+    })?;
+    let mut gradients = gradients.into_iter();
+    let mut all = gradients.next().context("a forward pass has at least one part")?;
+    gradients.try_for_each(|own| all.accumulate(&own))?;
+    sum.accumulate(&all)
 }
 
 /// The values of a tensor on the host, row-major, as f32.

@@ -216,7 +216,7 @@ impl<'a> Cached<'a> {
         let ids = Tensor::from_slice(&batch.last_ids, (batch.last_ids.len(), 1), self.policy.device())?;
         let mut x = self.model.embed(&ids)?;
         for (number, layer) in self.model.layers.iter().enumerate() {
-            let (_, _, heads) = layer.heads(&x, &rope)?;
+            let (_, heads) = layer.heads(&x, &rope)?;
             let mixed = self.cache.attend(number, &heads, &rows)?;
             (x, _) = layer.gated(&x, &mixed)?;
         }

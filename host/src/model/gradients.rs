@@ -8,14 +8,28 @@ use candle_core::{DType, Tensor};
 use super::ops;
 
 /// The gradient of a loss by every weight, ordered by name, each in f32 or in the policy's dtype.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Gradients {
     tensors: BTreeMap<String, Tensor>,
 }
 
 impl Gradients {
+    /// Takes in the gradient by the weight `name`, or adds it to the one that is there, in f32.
+    pub(super) fn add(&mut self, name: String, gradient: Tensor) -> Result<()> {
+        let sum = match self.tensors.remove(&name) {
+            None => gradient,
+            Some(sum) => ops::add(&sum.to_dtype(DType::F32)?, &gradient.to_dtype(DType::F32)?)?,
+        };
+        self.tensors.insert(name, sum);
+        Ok(())
+    }
+
     /// Adds the gradients of another micro-batch of the same model, in f32.
     pub fn accumulate(&mut self, other: &Self) -> Result<()> {
+        if self.tensors.is_empty() {
+            *self = other.clone();
+            return Ok(());
+        }
         ensure!(self.tensors.keys().eq(other.tensors.keys()), "the gradients belong to different models");
         for (name, sum) in &mut self.tensors {
             *sum = ops::add(&sum.to_dtype(DType::F32)?, &other.tensors[name].to_dtype(DType::F32)?)?;

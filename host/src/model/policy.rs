@@ -8,6 +8,7 @@ use candle_core::{DType, Device};
 use super::config::Config;
 use super::files::ModelFiles;
 use super::params::Params;
+use super::sequences::Sequences;
 use super::size;
 use crate::rng;
 
@@ -82,6 +83,12 @@ impl Policy {
     /// What activations are computed in.
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// Bytes of what [`Policy::forward`] keeps of these rows.
+    pub fn activation_bytes(&self, rows: &Sequences) -> u128 {
+        let (inputs, tokens) = (rows.prompt_len + rows.completion_len, rows.completion_len);
+        size::activations(&self.config, rows.rows(), inputs, tokens, self.dtype, self.gradient_checkpointing)
     }
 
     /// Whether a training forward pass keeps only what each layer starts from.

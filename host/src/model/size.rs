@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device};
 use capo_loader::memory;
 
+use super::attention::LONGEST_WHOLE;
 use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;
 
@@ -32,6 +33,33 @@ fn weights(config: &Config) -> (u128, u128) {
     let embeddings = if config.tie_word_embeddings { 1 } else { 2 };
     let all = wide(config.num_hidden_layers) * layer + embeddings * vocab * hidden + hidden;
     (all, hidden * vocab.max(inner).max(queries))
+}
+
+/// Bytes of what a forward pass over `rows` sequences of `inputs` tokens, of which `tokens` are scored, keeps for its backward pass.
+pub(super) fn activations(
+    config: &Config,
+    rows: usize,
+    inputs: usize,
+    tokens: usize,
+    dtype: DType,
+    checkpointing: bool,
+) -> u128 {
+    let wide = |size: usize| size as u128;
+    let (hidden, heads, keys) = (
+        wide(config.hidden_size),
+        wide(config.num_attention_heads) * wide(config.head_dim()),
+        wide(config.num_key_value_heads) * wide(config.head_dim()),
+    );
+    // The last token of a row is no input.
+    let inputs = inputs.saturating_sub(1);
+    let weights = if inputs <= LONGEST_WHOLE { config.num_attention_heads * inputs } else { 0 };
+    let unnormed = if config.norms_heads() { heads + keys } else { 0 };
+    let all =
+        hidden + unnormed + heads + 2 * keys + wide(weights) + heads + hidden + 2 * wide(config.intermediate_size);
+    let layer = if checkpointing { hidden } else { all };
+    let (inputs, tokens) = (wide(rows) * wide(inputs), wide(rows) * wide(tokens));
+    let numbers = inputs.saturating_mul(wide(config.num_hidden_layers) * layer).saturating_add(tokens * 2 * hidden);
+    numbers.saturating_mul(wide(dtype.size_in_bytes())).saturating_add((inputs + tokens) * BYTES)
 }
 
 /// Refuses a configuration that is larger than the weights in the files `names`, or than the memory there is beside them.

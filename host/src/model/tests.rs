@@ -29,7 +29,7 @@ const SWITCHES: [&str; 2] = [
 fn of_family(family: &str, scale: f64) -> Policy {
     let json = format!(
         r#"{{{family}, "vocab_size": 300, "hidden_size": 16, "intermediate_size": 24,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
         "initializer_range": {scale}}}"#
     );
     let mut rng = stream(7, "test", &[]);
@@ -283,5 +283,19 @@ fn the_optimizers_do_not_need_the_fused_kernels() {
         compare(&generic(|| optimize(config, DType::F32)), &expected, 1e-4);
         let in_bf16 = optimize(config, DType::BF16);
         assert!(in_bf16.iter().all(|(name, tensor)| name == "steps_taken" || tensor.dtype() == DType::F32));
+    }
+}
+
+#[test]
+fn activations_take_as_many_bytes_as_is_said_before() {
+    let long = Sequences { ids: vec![1; 2 * 300], starts: vec![0, 3], prompt_len: 4, completion_len: 296 };
+    for family in [r#""model_type": "qwen2""#, SWITCHES[0], SWITCHES[1]] {
+        for (dtype, checkpointing) in [(DType::F32, false), (DType::F32, true), (DType::BF16, false)] {
+            let policy = of_family(family, 0.3).with_dtype(dtype).with_gradient_checkpointing(checkpointing);
+            for rows in [rows(), long.clone()] {
+                let found = policy.forward(&rows, TEMPERATURE).unwrap().bytes();
+                assert_eq!(policy.activation_bytes(&rows), found as u128, "{family}, {dtype:?}, {checkpointing}");
+            }
+        }
     }
 }

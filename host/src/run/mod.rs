@@ -141,6 +141,10 @@ impl Run {
     #[must_use]
     pub fn work(&self) -> Work {
         let train = &self.config.train;
-        Work { micro_batch: train.per_device_train_batch_size, loss_temperature: train.loss_temperature }
+        Work {
+            micro_batch: train.per_device_train_batch_size,
+            activation_budget: train.activation_budget << 20,
+            loss_temperature: train.loss_temperature,
+        }
     }
 }

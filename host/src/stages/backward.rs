@@ -150,59 +150,47 @@ fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Ve
     Ok((0..batch.dims.len()).map(square).collect())
 }
 
-/// The gradient of the reduced loss, and that of what was held back. `forward` is the scoring pass where one micro-batch held the whole
-/// batch; no forward pass runs twice.
+/// The gradient of the reduced loss, and that of what was held back. `forwards` are the micro-batches' scoring passes, where their activations
+/// were kept; the others run again.
 ///
 /// # Errors
 ///
 /// When the device fails.
 pub fn accumulate(
     policy: &Policy,
-    forward: Option<Forward>,
+    forwards: Vec<Option<Forward>>,
     batch: &StepBatch,
     reduced: &Reduced,
     work: Work,
 ) -> Result<StepGradients> {
-    if let Some(forward) = forward {
-        return StepGradients::of(policy, &forward, &reduced.seed, reduced.rest.as_deref());
-    }
-    let (completions, tokens) = (batch.dims.completions as usize, batch.dims.tokens as usize);
-    let mut total: Option<StepGradients> = None;
-    for start in (0..completions).step_by(work.micro_batch) {
-        let rows = start..(start + work.micro_batch).min(completions);
+    let tokens = batch.dims.tokens as usize;
+    let mut total = StepGradients { kept: Gradients::default(), rejected: None, second_pass: Duration::ZERO };
+    for (rows, forward) in work.micro_batches(batch.dims.completions as usize).zip(forwards) {
         let own = rows.start * tokens..rows.end * tokens;
         let rest = reduced.rest.as_ref().map(|rest| &rest[own.clone()]);
-        let forward = policy.forward(&batch.sequences.slice(rows), work.loss_temperature)?;
-        let gradients = StepGradients::of(policy, &forward, &reduced.seed[own], rest)?;
-        match &mut total {
-            None => total = Some(gradients),
-            Some(total) => total.add(gradients)?,
-        }
+        let forward = match forward {
+            Some(forward) => forward,
+            None => policy.forward(&batch.sequences.slice(rows), work.loss_temperature)?,
+        };
+        total.add(policy, forward, &reduced.seed[own], rest)?;
     }
-    total.context("the batch holds no completion")
+    Ok(total)
 }
 
 impl StepGradients {
-    /// Those of one forward pass: the second backward pass is over the rows that have a rest.
-    fn of(policy: &Policy, forward: &Forward, seed: &[f32], rest: Option<&[f32]>) -> Result<Self> {
-        let kept = forward.backward(seed)?;
-        let Some(rest) = rest else { return Ok(Self { kept, rejected: None, second_pass: Duration::ZERO }) };
-        policy.device().synchronize()?;
-        let started = Instant::now();
-        let rejected = forward.backward_of_seeded(rest)?;
-        policy.device().synchronize()?;
-        Ok(Self { kept, rejected, second_pass: started.elapsed() })
-    }
-
-    /// Adds those of another micro-batch.
-    fn add(&mut self, other: Self) -> Result<()> {
-        self.kept.accumulate(&other.kept)?;
-        match (&mut self.rejected, other.rejected) {
-            (Some(sum), Some(other)) => sum.accumulate(&other)?,
-            (sum @ None, other) => *sum = other,
-            (Some(_), None) => {}
+    /// Adds those of one forward pass: the second backward pass is over the rows that have a rest.
+    fn add(&mut self, policy: &Policy, forward: Forward, seed: &[f32], rest: Option<&[f32]>) -> Result<()> {
+        if let Some(rest) = rest {
+            policy.device().synchronize()?;
+            let started = Instant::now();
+            match (&mut self.rejected, forward.backward_of_seeded(rest)?) {
+                (Some(sum), Some(other)) => sum.accumulate(&other)?,
+                (sum @ None, other) => *sum = other,
+                (Some(_), None) => {}
+            }
+            policy.device().synchronize()?;
+            self.second_pass += started.elapsed();
         }
-        self.second_pass += other.second_pass;
-        Ok(())
+        forward.finish(seed, &mut self.kept)
     }
 }

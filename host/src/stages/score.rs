@@ -1,5 +1,7 @@
 //! Before the components: what the current policy says about the sampled tokens.
 
+use std::ops::Range;
+
 use anyhow::{Result, bail, ensure};
 use candle_core::Tensor;
 use capo_plugin::Inputs;
@@ -23,8 +25,17 @@ pub struct Needs {
 pub struct Work {
     /// Completions of one forward pass.
     pub micro_batch: usize,
+    /// Bytes of activations that scoring may keep for the backward pass where there is more than one micro-batch.
+    pub activation_budget: u64,
     /// What logits are divided by.
     pub loss_temperature: f64,
+}
+
+impl Work {
+    /// The micro-batches of so many completions.
+    pub fn micro_batches(self, completions: usize) -> impl Iterator<Item = Range<usize>> {
+        (0..completions).step_by(self.micro_batch).map(move |start| start..(start + self.micro_batch).min(completions))
+    }
 }
 
 impl Needs {
@@ -94,7 +105,8 @@ impl Needs {
 
 /// Fills in what the current policy says: log-probabilities, entropy and whatever the components asked for.
 ///
-/// Where one micro-batch holds the whole batch, its forward pass comes back with its graph, for `backward`.
+/// The forward passes come back with their activations, for `backward`: that of an only micro-batch always, those of several as far as the budget
+/// goes, and nothing in place of the others.
 ///
 /// # Errors
 ///
@@ -106,16 +118,10 @@ pub fn fill(
     batch: &mut StepBatch,
     needs: &Needs,
     work: Work,
-) -> Result<Option<Forward>> {
+) -> Result<Vec<Option<Forward>>> {
     let last_layer_k = needs.inputs.contains(Inputs::LAST_LAYER).then_some(needs.last_layer_k);
     let wants = Wants { entropy: true, hidden: needs.hidden, last_layer_k };
-    let whole = work.micro_batch >= batch.dims.completions as usize;
-    let (scores, forward) = if whole {
-        let forward = policy.forward(&batch.sequences, work.loss_temperature)?;
-        (forward.scores(&wants)?, Some(forward))
-    } else {
-        (in_parts(policy, batch, &wants, work)?, None)
-    };
+    let (scores, forwards) = in_parts(policy, batch, &wants, work, true)?;
     // The first scoring of a rollout that one step uses whole is by the policy that sampled it.
     batch.old_logps.get_or_insert_with(|| scores.logps.clone());
     batch.logps = scores.logps;
@@ -130,7 +136,7 @@ pub fn fill(
     if needs.inputs.contains(Inputs::OPTIMIZER_STATE) {
         batch.head_state = Some(head_state(policy, optimizer)?);
     }
-    Ok(forward)
+    Ok(forwards)
 }
 
 /// Log-probabilities of the sampled tokens, `[B, T]`, nats, without a graph.
@@ -139,16 +145,33 @@ pub fn fill(
 ///
 /// When the device fails.
 pub fn logps(policy: &Policy, batch: &StepBatch, work: Work) -> Result<Vec<f32>> {
-    Ok(in_parts(policy, batch, &Wants::default(), work)?.logps)
+    Ok(in_parts(policy, batch, &Wants::default(), work, false)?.0.logps)
 }
 
-fn in_parts(policy: &Policy, batch: &StepBatch, wants: &Wants, work: Work) -> Result<Scores> {
+/// The scores, and each micro-batch's forward pass where `keep` and the budget let it stay.
+fn in_parts(
+    policy: &Policy,
+    batch: &StepBatch,
+    wants: &Wants,
+    work: Work,
+    keep: bool,
+) -> Result<(Scores, Vec<Option<Forward>>)> {
     let completions = batch.dims.completions as usize;
     let mut all = Scores { logps: Vec::new(), entropy: None, hidden: None, last_layer: None };
-    let (mut hidden, mut last_layers) = (Vec::new(), Vec::new());
-    for start in (0..completions).step_by(work.micro_batch) {
-        let rows = batch.sequences.slice(start..(start + work.micro_batch).min(completions));
-        let part = policy.forward_detached(&rows, work.loss_temperature)?.scores(wants)?;
+    let (mut hidden, mut last_layers, mut forwards) = (Vec::new(), Vec::new(), Vec::new());
+    let mut left = u128::from(work.activation_budget);
+    for rows in work.micro_batches(completions) {
+        let only = rows.len() == completions;
+        let rows = batch.sequences.slice(rows);
+        let bytes = policy.activation_bytes(&rows);
+        let stays = keep && (only || bytes <= left);
+        let forward = match stays {
+            true => policy.forward(&rows, work.loss_temperature)?,
+            false => policy.forward_detached(&rows, work.loss_temperature)?,
+        };
+        let part = forward.scores(wants)?;
+        left -= if stays { bytes.min(left) } else { 0 };
+        forwards.push(stays.then_some(forward));
         all.logps.extend(part.logps);
         if let Some(entropy) = part.entropy {
             all.entropy.get_or_insert_default().extend(entropy);
@@ -162,7 +185,7 @@ fn in_parts(policy: &Policy, batch: &StepBatch, wants: &Wants, work: Work) -> Re
     if !last_layers.is_empty() {
         all.last_layer = Some(LastLayer::join(last_layers)?);
     }
-    Ok(all)
+    Ok((all, forwards))
 }
 
 fn head_state(policy: &Policy, optimizer: &Optimizer) -> Result<HeadState> {

@@ -114,6 +114,19 @@ fn a_split_batch_is_the_whole_batch() {
 }
 
 #[test]
+fn activations_kept_from_scoring_change_no_bit() {
+    let folder = Folder::new();
+    let args = format!(
+        "{CAPO} {FOUR_STEPS} --set train.per_device_train_batch_size=8 --set train.gradient_accumulation_steps=6"
+    );
+    let all = folder.train("all", &args);
+    let none = folder.train("none", &format!("{args} --set train.activation_budget=0"));
+    let some = folder.train("some", &format!("{args} --set train.activation_budget=2"));
+    assert_eq!(all.weights(), none.weights());
+    assert_eq!(all.weights(), some.weights());
+}
+
+#[test]
 fn micro_batches_of_one_group_each() {
     let folder = Folder::new();
     let whole = folder.train("whole", FOUR_STEPS);

@@ -60,7 +60,7 @@ impl Case {
     }
 
     fn proposal(&self, micro_batch: usize) -> Proposal<'_> {
-        let work = Work { micro_batch, loss_temperature: TEMPERATURE };
+        let work = Work { micro_batch, activation_budget: 0, loss_temperature: TEMPERATURE };
         Proposal::new((&self.policy, &self.before), &self.optimizer, &self.groups, &self.batch, (5, 9), work)
     }
 
