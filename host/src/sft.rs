@@ -122,7 +122,7 @@ impl Settings {
         );
         check::from_zero(&[("train.max_grad_norm", train.max_grad_norm, f64::MAX)])?;
         check::schedule(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.weight_decay)?;
-        check::columns(&self.data)?;
+        check::data(&self.data)?;
         ensure!(
             eval.num_prompts == 0 || eval.max_completion_length > 0,
             "`eval.max_completion_length` is 0, but {} held-out prompts are to be answered (set it, or `eval.num_prompts` to 0)",
@@ -172,9 +172,10 @@ impl Sft {
         }
         settings.check().with_context(|| format!("the settings of {} do not fit together", draft.origin()))?;
         let (files, policy) = open_model(&settings)?;
+        let files = settings.data.amend(files)?;
         let tokenizer = Tokenizer::open(&files)?;
         let train = &settings.train;
-        let dataset = settings.data.open(train.seed, Purpose::Teaching, &tokenizer, &policy)?;
+        let dataset = settings.data.open(train.seed, Purpose::Teaching, &files, &tokenizer, &policy)?;
         policy.check_lengths(
             settings.data.max_prompt_length,
             ("eval", settings.eval.max_completion_length),

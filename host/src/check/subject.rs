@@ -236,6 +236,7 @@ pub fn made_up_rows() -> Vec<Example> {
         prompt: format!("{a}+{b}="),
         answer: (a + b).to_string(),
         solution: None,
+        reply: None,
         columns: format!("{{\"answer\": {}, \"level\": \"{level}\"}}", a + b),
         row: None,
     };

@@ -46,7 +46,7 @@ pub(super) enum Command {
     /// Complete prompts.
     ///
     /// `host generate --model DIR "Once upon a time"` writes prompt and completion to the terminal as tokens are drawn. Prompts are plain text: no
-    /// chat template, no special tokens. What `generation_config.json` proposes for sampling is told and not taken; its end tokens are.
+    /// chat template, no special tokens, unless `--chat` is given. What `generation_config.json` proposes for sampling is told and not taken; its end tokens are.
     Generate(GenerateArgs),
     /// Say how probable given completions are to a model.
     ///

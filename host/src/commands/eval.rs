@@ -31,7 +31,7 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
         let count = args.num_prompts.unwrap_or(config.eval.num_prompts);
         ensure!(count > 0, "`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`)");
         let name = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);
-        let files = embedded::model_files(name)?;
+        let files = config.data.amend(embedded::model_files(name)?)?;
         let dtype = config.train.dtype;
         let device = device::open(args.device.as_deref().unwrap_or(&config.train.device), dtype)?;
         let policy = Policy::load(&files, &device)?.with_dtype(dtype.into());
@@ -41,7 +41,7 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
             ("rollout", config.rollout.max_completion_length),
             count.min(eval::CHUNK),
         )?;
-        let dataset = config.data.open(config.train.seed, Purpose::Measuring, &tokenizer, &policy)?;
+        let dataset = config.data.open(config.train.seed, Purpose::Measuring, &files, &tokenizer, &policy)?;
         let examples = dataset.held_out(count)?;
         let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
         let rewards = Rewards::build(&registry, &config.reward, &watchdog)?;

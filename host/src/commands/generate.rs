@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::Failure;
 use super::inference_args::GenerateArgs;
 use super::output::{self, unwritable};
-use crate::data::Tokenizer;
+use crate::data::{Chat, Messages, Tokenizer};
 use crate::model::{Completion, Generation, ModelFiles, Policy, Sampling};
 use crate::report::terminal::{self, say};
 use crate::rng;
@@ -33,6 +33,8 @@ struct Writer {
     policy: Policy,
     tokenizer: Tokenizer,
     generation: Generation,
+    /// Whether prompts are messages, whose text is not for the terminal.
+    chat: bool,
 }
 
 /// Completes prompts, on the terminal or into a file.
@@ -43,8 +45,12 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
         let tokenizer = Tokenizer::open(&files)?;
         let generation = generation(args, &tokenizer);
         generation.check()?;
-        let writer = Writer { policy, tokenizer, generation };
-        let texts = args.input.as_deref().map_or_else(|| Ok(args.prompts.clone()), read)?;
+        let chat = args.open_chat(&files)?;
+        let writer = Writer { policy, tokenizer, generation, chat: chat.is_some() };
+        let texts = match &args.input {
+            Some(path) => read(path, chat.as_ref())?,
+            None => args.prompts.iter().map(|text| written(text, chat.as_ref())).collect::<Result<_>>()?,
+        };
         let prompts = texts.into_iter().map(|text| writer.encode(text)).collect::<Result<Vec<_>>>()?;
         let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
         let rows = prompts.len().saturating_mul(args.num_generations).min(args.batch_size);
@@ -81,14 +87,24 @@ fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generation {
     }
 }
 
+/// A prompt as the model reads it.
+fn written(text: &str, chat: Option<&Chat>) -> Result<String> {
+    chat.map_or_else(|| Ok(text.to_owned()), |chat| chat.prompt(&Messages::user(text)))
+}
+
 /// The prompts of a file: of `.jsonl` the column `prompt`, of any other its lines.
-fn read(path: &Path) -> Result<Vec<String>> {
+fn read(path: &Path, chat: Option<&Chat>) -> Result<Vec<String>> {
     let text = files::text(path).with_context(|| format!("cannot read `{}`", path.display()))?;
     let rows = path.extension().is_some_and(|extension| extension == "jsonl");
     let prompt = |(number, line): (usize, &str)| match serde_json::from_str::<Value>(line) {
-        _ if !rows => Ok(line.to_owned()),
+        _ if !rows => written(line, chat),
         Ok(Value::Object(row)) if row.get("prompt").is_some_and(Value::is_string) => {
-            Ok(row["prompt"].as_str().unwrap_or_default().to_owned())
+            written(row["prompt"].as_str().unwrap_or_default(), chat)
+        }
+        Ok(Value::Object(row)) if chat.is_some() && row.get("prompt").is_some_and(Value::is_array) => {
+            let messages = Messages::in_row(line.as_bytes(), "prompt");
+            let text = messages.and_then(|messages| chat.context("there is a template")?.prompt(&messages));
+            text.with_context(|| format!("bad row at line {} of `{}`", number + 1, path.display()))
         }
         _ => bail!(
             "bad row at line {} of `{}`: expected a JSON object with the text `prompt` (give a `.txt` file for a prompt on each line)",
@@ -105,11 +121,7 @@ fn read(path: &Path) -> Result<Vec<String>> {
 /// What the model's authors propose for sampling, which is not taken silently.
 fn suggestion(files: &ModelFiles) -> Result<Option<String>> {
     const FILE: &str = "generation_config.json";
-    if !files.contains(FILE) {
-        return Ok(None);
-    }
-    let config: Value = serde_json::from_slice(&files.read(FILE)?)
-        .with_context(|| format!("{} is not valid JSON", files.describe(FILE)))?;
+    let config = files.json(FILE)?;
     let keys = ["temperature", "top_k", "top_p", "repetition_penalty"];
     let said: Vec<String> = keys
         .iter()
@@ -135,10 +147,12 @@ impl Writer {
         Ok(Prompt { text, ids })
     }
 
-    /// Writes prompt and completion to the terminal, piece by piece; after another one, an empty line first.
+    /// Writes prompt and completion to the terminal, piece by piece, of a chat the answer alone; after another one, an empty line first.
     fn stream(&self, Row { prompt, rng }: Row<'_>, another: bool) -> Result<()> {
         terminal::print(if another { "\n" } else { "" });
-        terminal::print(&prompt.text);
+        if !self.chat {
+            terminal::print(&prompt.text);
+        }
         let mut piece = self.tokenizer.stream(&prompt.ids)?;
         self.policy.stream(&prompt.ids, &self.generation, rng, |id| {
             terminal::print(&piece(id)?.unwrap_or_default());

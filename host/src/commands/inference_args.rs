@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
+use crate::data::{Chat, ChatOptions};
 use crate::model::device::{self, CPU, Dtype};
 use crate::model::{ModelFiles, Policy, embedded};
 
@@ -38,6 +39,18 @@ pub(super) struct GenerateArgs {
     /// What is to be completed.
     #[arg(value_name = "PROMPT", required_unless_present = "input")]
     pub(super) prompts: Vec<String>,
+    /// Takes each prompt for a message of the user, which the model's chat template writes; of a `.jsonl` file, for a list of messages too.
+    #[arg(long)]
+    pub(super) chat: bool,
+    /// The system's message, before every other.
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    pub(super) system: Option<String>,
+    /// Has the chat template ask for thoughts before the answer (`enable_thinking`).
+    #[arg(long, requires = "chat", conflicts_with = "no_thinking")]
+    pub(super) thinking: bool,
+    /// Has the chat template ask for an answer at once.
+    #[arg(long, requires = "chat")]
+    pub(super) no_thinking: bool,
     /// A prompt on each line; of a `.jsonl` file the column `prompt`.
     #[arg(long, value_name = "FILE", conflicts_with = "prompts")]
     pub(super) input: Option<PathBuf>,
@@ -65,6 +78,15 @@ pub(super) struct GenerateArgs {
     /// Completions that are drawn together with `--out`.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub(super) batch_size: usize,
+}
+
+impl GenerateArgs {
+    /// What writes conversations; none where prompts are texts.
+    pub(super) fn open_chat(&self, files: &ModelFiles) -> Result<Option<Chat>> {
+        let enable_thinking = (self.thinking || self.no_thinking).then_some(self.thinking);
+        let options = ChatOptions { system_prompt: self.system.clone(), enable_thinking, ..ChatOptions::default() };
+        self.chat.then(|| Chat::open(files, options)).transpose()
+    }
 }
 
 #[derive(Args)]

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Config, DataConfig, Sizes, TrainConfig};
+use super::{Config, DataConfig, Format, Sizes, TrainConfig};
 use crate::adamw::SecondMoment;
 use crate::data::Arithmetic;
 use crate::optim::OptimizerName;
@@ -67,7 +67,7 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
         f32::MIN_POSITIVE
     );
     schedule(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.weight_decay)?;
-    columns(data)?;
+    self::data(data)?;
     let sizes = Sizes::new(rollout, train)?;
     ensure!(
         train.save_steps.is_multiple_of(sizes.steps_per_rollout),
@@ -159,19 +159,30 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
     Ok(())
 }
 
-/// Refuses names of columns for a dataset that has none.
+/// Refuses names of columns for a dataset that has none, and settings of conversations where prompts are texts.
 ///
 /// # Errors
 ///
 /// The first one.
-pub(crate) fn columns(data: &DataConfig) -> Result<()> {
+pub(crate) fn data(data: &DataConfig) -> Result<()> {
+    let chat = [
+        ("system_prompt", data.system_prompt.is_some()),
+        ("enable_thinking", data.enable_thinking.is_some()),
+        ("chat_template", data.chat_template.is_some()),
+        ("date", data.date.is_some()),
+    ];
+    if let (Format::Text, Some((key, _))) = (data.format, chat.iter().find(|(_, said)| *said)) {
+        bail!(
+            "`data.{key}` is set, but `data.format` is `text`, which has no use for it (set `data.format` to `chat`, or remove it)"
+        );
+    }
     if !Arithmetic::NAMES.contains(&data.dataset_name.as_str()) {
         return Ok(());
     }
     let named = [
-        ("prompt_column", &data.prompt_column, super::prompt_column()),
-        ("answer_column", &data.answer_column, super::answer_column()),
-        ("solution_column", &data.solution_column, super::solution_column()),
+        ("prompt_column", &data.prompt_column, super::data::prompt_column()),
+        ("answer_column", &data.answer_column, super::data::answer_column()),
+        ("solution_column", &data.solution_column, super::data::solution_column()),
     ];
     match named.iter().find(|(_, name, default)| *name != default) {
         Some((key, name, _)) => {

@@ -1,6 +1,7 @@
 //! The run's settings: a TOML file, `--set` overrides, a recipe for the components that the file does not name.
 
 pub(crate) mod check;
+mod data;
 mod draft;
 mod recipe;
 mod sets;
@@ -13,13 +14,13 @@ use capo_loader::{Choice, ComponentConfig, component_names};
 use serde::{Deserialize, Serialize};
 
 use crate::adamw::SecondMoment;
-use crate::data::{Columns, Dataset, Demands, OnBadRow, Purpose, Tokenizer};
 use crate::model::device::{self, Dtype};
-use crate::model::{Policy, hub};
+use crate::model::hub;
 use crate::optim::OptimizerName;
 use crate::reward::RewardConfig;
 use crate::schedule::ScheduleKind;
 
+pub use data::{DataConfig, Format};
 pub use draft::{Appended, Draft};
 pub use recipe::{Resolved, resolve};
 pub(crate) use sets::{parse_set, set};
@@ -74,71 +75,6 @@ pub struct ModelConfig {
     /// Start from random weights in the architecture and with the tokenizer of this model; its own are not read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fresh_weights: bool,
-}
-
-/// `[data]`
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DataConfig {
-    /// A JSONL file, or `embedded:arithmetic`.
-    pub dataset_name: String,
-    /// A JSONL file of held-out prompts; not used with `embedded:arithmetic`, which has its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub eval_dataset_name: Option<String>,
-    /// Column of the prompt text.
-    #[serde(default = "prompt_column")]
-    pub prompt_column: String,
-    /// Column of the expected answer.
-    #[serde(default = "answer_column")]
-    pub answer_column: String,
-    /// Column of the worked solution, for `host sft`; the answer stands in where a row has none.
-    #[serde(default = "solution_column")]
-    pub solution_column: String,
-    /// Longer prompts are bad rows, tokens.
-    #[serde(default = "max_prompt_length")]
-    pub max_prompt_length: usize,
-    /// What is done about a row that cannot be used: `error` or `skip`.
-    #[serde(default)]
-    pub on_bad_row: OnBadRow,
-}
-
-fn prompt_column() -> String {
-    "prompt".into()
-}
-
-fn answer_column() -> String {
-    "answer".into()
-}
-
-fn solution_column() -> String {
-    "solution".into()
-}
-
-fn max_prompt_length() -> usize {
-    512
-}
-
-impl DataConfig {
-    /// Opens the dataset for `purpose`, its training order drawn from `seed`; its rows are checked against tokenizer and model.
-    ///
-    /// # Errors
-    ///
-    /// When there is no such dataset, or a row of it cannot be used.
-    pub fn open(&self, seed: u64, purpose: Purpose, tokenizer: &Tokenizer, policy: &Policy) -> Result<Dataset> {
-        let columns = Columns {
-            prompt: self.prompt_column.clone(),
-            answer: self.answer_column.clone(),
-            solution: self.solution_column.clone(),
-        };
-        let demands = Demands {
-            tokenizer,
-            vocab_size: policy.config().vocab_size,
-            max_prompt_length: self.max_prompt_length,
-            on_bad_row: self.on_bad_row,
-            purpose,
-        };
-        Dataset::open(&self.dataset_name, self.eval_dataset_name.as_deref().map(Path::new), &columns, seed, &demands)
-    }
 }
 
 /// `[rollout]`
@@ -366,7 +302,7 @@ impl Config {
     }
 
     /// Makes the paths of model and data absolute, so that the run can be resumed from any directory. What a Hub's id means today is
-    /// written down as the path of its snapshot.
+    /// written down as the path of its snapshot, and which day it is where conversations may say so.
     ///
     /// # Errors
     ///
@@ -380,9 +316,13 @@ impl Config {
             Some(&mut self.model.model_name_or_path),
             Some(&mut self.data.dataset_name),
             self.data.eval_dataset_name.as_mut(),
+            self.data.chat_template.as_mut(),
         ];
         for name in names.into_iter().flatten().filter(|name| Path::new(name.as_str()).exists()) {
             *name = std::path::absolute(name.as_str())?.to_string_lossy().into_owned();
+        }
+        if self.data.format == Format::Chat {
+            self.data.date.get_or_insert_default();
         }
         Ok(())
     }

@@ -59,7 +59,7 @@ impl Arithmetic {
     /// Whether its first prompts meet the demands; the others are of the same characters and as long.
     pub(super) fn check(&self, demands: &Demands<'_>) -> Result<()> {
         let target = demands.purpose == Purpose::Teaching;
-        (0..SAMPLES).try_for_each(|cursor| self.train(cursor).check(demands, target))
+        (0..SAMPLES).try_for_each(|cursor| self.train(cursor).in_chat(demands.chat)?.check(demands, target))
     }
 
     /// The training prompt at `cursor`: a uniform draw (with repetition) from the pairs that are not held out.
@@ -107,7 +107,7 @@ fn is_held_out(a: u64, b: u64) -> bool {
 fn example(a: u64, b: u64, solution: String) -> Example {
     let answer = (a + b).to_string();
     let columns = json!({ "answer": answer, "solution": solution }).to_string();
-    Example { prompt: format!("{a}+{b}="), answer, solution: Some(solution), columns, row: None }
+    Example { prompt: format!("{a}+{b}="), answer, solution: Some(solution), reply: None, columns, row: None }
 }
 
 /// The worked solution: one digit sum per place with the carry, unless `forgets` it, then the answer that this leads to.

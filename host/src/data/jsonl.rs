@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
+use rayon::prelude::*;
 
 use super::row::parse;
 use super::row_check::{self, Demands, Finding, OnBadRow, Purpose};
-use super::{Columns, Example, Row, ensure_available};
+use super::{Chat, Columns, Example, Row, ensure_available};
 use crate::rng;
 
 /// Most lines that a description names.
@@ -46,11 +47,11 @@ impl Jsonl {
         seed: u64,
         demands: &Demands<'_>,
     ) -> Result<Self> {
-        let mut train = File::read(train, columns, demands.on_bad_row)?;
+        let mut train = File::read(train, columns, demands)?;
         if demands.purpose != Purpose::Measuring {
             train.check(demands, demands.purpose == Purpose::Teaching)?;
         }
-        let mut eval = eval.map(|path| File::read(path, columns, demands.on_bad_row)).transpose()?;
+        let mut eval = eval.map(|path| File::read(path, columns, demands)).transpose()?;
         if let Some(eval) = &mut eval {
             eval.check(demands, false)?;
         }
@@ -97,13 +98,13 @@ impl Jsonl {
 
 impl File {
     /// Reads the rows; lines that are none are left out or an error.
-    fn read(path: &Path, columns: &Columns, on_bad_row: OnBadRow) -> Result<Self> {
+    fn read(path: &Path, columns: &Columns, demands: &Demands<'_>) -> Result<Self> {
         let name: Arc<str> = path.display().to_string().into();
         let (mut rows, mut skipped) = (Vec::new(), Vec::new());
-        for (line, row) in lines(path, &name, columns)? {
+        for (line, row) in lines(path, &name, columns, demands.chat)? {
             match row {
                 Ok(row) => rows.push(row),
-                Err(_) if on_bad_row == OnBadRow::Skip => skipped.push(line),
+                Err(_) if demands.on_bad_row == OnBadRow::Skip => skipped.push(line),
                 Err(error) => return Err(error.context(Row { file: name, line }.is_bad())),
             }
         }
@@ -149,7 +150,7 @@ fn epoch_order(seed: u64, epoch: u64, rows: usize) -> Vec<usize> {
 /// Errors name the file, the line and the column.
 pub fn rows(path: &Path) -> Result<Vec<Example>> {
     let name: Arc<str> = path.display().to_string().into();
-    let rows = lines(path, &name, &Columns::default())?
+    let rows = lines(path, &name, &Columns::default(), None)?
         .into_iter()
         .map(|(line, row)| row.with_context(|| format!("bad row at line {line} of `{name}`")))
         .collect::<Result<Vec<_>>>()?;
@@ -157,15 +158,22 @@ pub fn rows(path: &Path) -> Result<Vec<Example>> {
     Ok(rows)
 }
 
-/// Every line that is not empty, with its number.
-fn lines(path: &Path, name: &Arc<str>, columns: &Columns) -> Result<Vec<(usize, Result<Example>)>> {
+/// Every line that is not empty, with its number; conversations are written many at a time.
+fn lines(
+    path: &Path,
+    name: &Arc<str>,
+    columns: &Columns,
+    chat: Option<&Chat>,
+) -> Result<Vec<(usize, Result<Example>)>> {
     let bytes = files::read(path)?;
     let lines = bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty());
     let row = |(index, line)| {
         let row = Row { file: Arc::clone(name), line: index + 1 };
-        (row.line, parse(line, columns, row))
+        (row.line, parse(line, columns, chat, row))
     };
-    Ok(lines.map(row).collect())
+    let Some(chat) = chat else { return Ok(lines.map(row).collect()) };
+    let lines: Vec<(usize, &[u8])> = lines.collect();
+    Ok(chat.on_threads(|| lines.into_par_iter().map(row).collect()))
 }
 
 #[cfg(test)]
@@ -191,7 +199,7 @@ mod tests {
         let tokenizer = any_text();
         let (vocab_size, max_prompt_length) = (tokenizer.vocab_size(), 16);
         let purpose = Purpose::Training;
-        let demands = Demands { tokenizer: &tokenizer, vocab_size, max_prompt_length, on_bad_row, purpose };
+        let demands = Demands { tokenizer: &tokenizer, chat: None, vocab_size, max_prompt_length, on_bad_row, purpose };
         Jsonl::open(train, eval, columns, seed, &demands)
     }
 

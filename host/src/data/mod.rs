@@ -4,15 +4,18 @@
 //! checkpoint needs the cursor alone.
 
 mod arithmetic;
+mod chat;
 mod contain;
 mod jsonl;
 mod pairs;
+mod quote;
 mod row;
 mod row_check;
 mod tokenizer;
 mod tokenizer_json;
 
 pub use arithmetic::Arithmetic;
+pub use chat::{Chat, ChatOptions, Date, Messages, TEMPLATE_FILE};
 pub use jsonl::{Jsonl, rows};
 pub use pairs::{Pair, Pairs};
 pub use row::Columns;
@@ -27,12 +30,14 @@ use anyhow::{Result, bail, ensure};
 /// One prompt and what is known about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Example {
-    /// The model's input, as text.
+    /// The model's input, as text; of a conversation, what the chat template makes of it.
     pub prompt: String,
     /// What a correct completion arrives at; never empty.
     pub answer: String,
     /// A worked completion, answer included, for supervised training.
     pub solution: Option<String>,
+    /// What is to be taught after the prompt, end included, as a chat template writes it; none where no template does.
+    pub reply: Option<String>,
     /// Every column of the row but the prompt: a JSON object.
     pub columns: String,
     /// Where it was read; none where it was made.
@@ -66,8 +71,8 @@ impl Example {
 /// A source of training prompts and of held-out prompts.
 #[derive(Clone, Debug)]
 pub enum Dataset {
-    /// Three-digit addition, embedded and endless.
-    Arithmetic(Arithmetic),
+    /// Three-digit addition, embedded and endless, and what makes conversations of its prompts.
+    Arithmetic(Arithmetic, Option<Chat>),
     /// Rows of JSONL files.
     Jsonl(Jsonl),
 }
@@ -89,7 +94,7 @@ impl Dataset {
             ensure!(eval.is_none(), "dataset `{name}` has its own held-out prompts (remove `eval_dataset_name`)");
             let task = if name == Arithmetic::NAME { Arithmetic::new(seed) } else { Arithmetic::with_slips(seed) };
             task.check(demands)?;
-            return Ok(Dataset::Arithmetic(task));
+            return Ok(Dataset::Arithmetic(task, demands.chat.cloned()));
         }
         let path = Path::new(name);
         ensure!(
@@ -107,7 +112,7 @@ impl Dataset {
     /// A bad row anywhere, where it was not found when the files were opened.
     pub fn train(&mut self, cursor: u64) -> Result<Example> {
         match self {
-            Dataset::Arithmetic(task) => Ok(task.train(cursor)),
+            Dataset::Arithmetic(task, chat) => task.train(cursor).in_chat(chat.as_ref()),
             Dataset::Jsonl(files) => files.train(cursor),
         }
     }
@@ -116,7 +121,7 @@ impl Dataset {
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
-            Dataset::Arithmetic(task) => task.name().to_owned(),
+            Dataset::Arithmetic(task, _) => task.name().to_owned(),
             Dataset::Jsonl(files) => files.describe(),
         }
     }
@@ -126,7 +131,9 @@ impl Dataset {
     /// More than there are, or none at all, is an error.
     pub fn held_out(&self, count: usize) -> Result<Vec<Example>> {
         match self {
-            Dataset::Arithmetic(task) => task.held_out(count),
+            Dataset::Arithmetic(task, chat) => {
+                task.held_out(count)?.into_iter().map(|example| example.in_chat(chat.as_ref())).collect()
+            }
             Dataset::Jsonl(files) => files.held_out(count),
         }
     }
@@ -149,7 +156,8 @@ mod tests {
     /// Demands that what the embedded tokenizer can read meets.
     pub(super) fn demands(tokenizer: &Tokenizer) -> Demands<'_> {
         let (vocab_size, max_prompt_length) = (tokenizer.vocab_size(), 16);
-        Demands { tokenizer, vocab_size, max_prompt_length, on_bad_row: OnBadRow::Error, purpose: Purpose::Training }
+        let (on_bad_row, purpose) = (OnBadRow::Error, Purpose::Training);
+        Demands { tokenizer, chat: None, vocab_size, max_prompt_length, on_bad_row, purpose }
     }
 
     fn open(name: &str, eval: Option<&Path>) -> Result<Dataset> {

@@ -3,8 +3,8 @@
 use anyhow::{Result, anyhow, bail, ensure};
 use serde_json::{Map, Value};
 
-use super::tokenizer::quote;
-use super::{Example, Row};
+use super::quote::quote;
+use super::{Chat, Example, Messages, Row};
 
 /// Most columns that a sentence names.
 const MOST_NAMES: usize = 20;
@@ -27,10 +27,10 @@ impl Default for Columns {
     }
 }
 
-/// The example in a line, which was read at `place`.
+/// The example in a line, which was read at `place`; with a `chat`, its prompt is a conversation or one message of it.
 ///
 /// Errors name the column.
-pub(super) fn parse(line: &[u8], columns: &Columns, place: Row) -> Result<Example> {
+pub(super) fn parse(line: &[u8], columns: &Columns, chat: Option<&Chat>, place: Row) -> Result<Example> {
     let value: Value = serde_json::from_slice(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
     let Value::Object(mut row) = value else {
         bail!("expected a JSON object, found {}", kind(&value));
@@ -38,14 +38,22 @@ pub(super) fn parse(line: &[u8], columns: &Columns, place: Row) -> Result<Exampl
     let present: Vec<String> = row.keys().take(MOST_NAMES).map(|key| format!("`{}`", quote(key))).collect();
     let missing = |column: &str| anyhow!("no column `{column}` (columns of this row: {})", present.join(", "));
 
-    let prompt = text(&row, &columns.prompt)?.ok_or_else(|| missing(&columns.prompt))?;
+    let (prompt, messages) = match (chat, row.get(&columns.prompt)) {
+        (Some(_), Some(Value::Array(_))) => (String::new(), Some(Messages::in_row(line, &columns.prompt)?)),
+        _ => (text(&row, &columns.prompt)?.ok_or_else(|| missing(&columns.prompt))?, None),
+    };
     row.remove(&columns.prompt);
     let solution = text(&row, &columns.solution)?;
     let answer = match text(&row, &columns.answer)? {
         Some(answer) => answer,
         None => solution.clone().ok_or_else(|| missing(&columns.answer))?,
     };
-    Ok(Example { prompt, answer, solution, columns: Value::Object(row).to_string(), row: Some(place) })
+    let columns = Value::Object(row).to_string();
+    let example = Example { prompt, answer, solution, reply: None, columns, row: Some(place) };
+    match (chat, messages) {
+        (Some(chat), Some(messages)) => example.of_messages(chat, &messages),
+        _ => example.in_chat(chat),
+    }
 }
 
 /// `column` of `row` as text; a missing or null column is `None`, an empty one an error.
@@ -76,7 +84,7 @@ mod tests {
     use super::*;
 
     fn example(text: &str, columns: &Columns) -> Example {
-        parse(text.as_bytes(), columns, Row { file: "rows.jsonl".into(), line: 1 }).unwrap()
+        parse(text.as_bytes(), columns, None, Row { file: "rows.jsonl".into(), line: 1 }).unwrap()
     }
 
     #[test]

@@ -6,8 +6,8 @@ use anyhow::{Context, Error, Result, anyhow, ensure};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::tokenizer::quote;
-use super::{Example, Tokenizer};
+use super::quote::quote;
+use super::{Chat, Example, Messages, Tokenizer};
 
 /// Bytes of text that are checked before anything else happens: a matter of seconds.
 const AT_ONCE: usize = 16 << 20;
@@ -39,6 +39,8 @@ pub enum Purpose {
 pub struct Demands<'a> {
     /// Text to ids.
     pub tokenizer: &'a Tokenizer,
+    /// What makes texts of conversations; none where prompts are texts.
+    pub chat: Option<&'a Chat>,
     /// Number of ids that the model knows.
     pub vocab_size: usize,
     /// Longest prompt, tokens.
@@ -67,12 +69,43 @@ impl Example {
         }))
     }
 
-    /// The ids of the target, an end token last.
+    /// Writes the prompt as one message of the user.
+    ///
+    /// # Errors
+    ///
+    /// What the chat template refuses.
+    pub(super) fn in_chat(self, chat: Option<&Chat>) -> Result<Self> {
+        match chat {
+            Some(chat) => {
+                let messages = Messages::user(&self.prompt);
+                self.of_messages(chat, &messages)
+            }
+            None => Ok(self),
+        }
+    }
+
+    /// Writes `messages` in place of the prompt, and what is to be taught as their answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`in_chat`](Self::in_chat).
+    pub(super) fn of_messages(mut self, chat: &Chat, messages: &Messages) -> Result<Self> {
+        self.prompt = chat.prompt(messages)?;
+        if chat.teaches() {
+            self.reply = Some(chat.reply(messages, &self.prompt, self.target())?);
+        }
+        Ok(self)
+    }
+
+    /// The ids of the target, an end token last; of a reply, the end that the chat template gives it.
     ///
     /// # Errors
     ///
     /// A target that cannot be encoded, with the row that it is from.
     pub fn target_ids(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+        if let Some(reply) = &self.reply {
+            return self.placed(tokenizer.encode(reply));
+        }
         let mut ids = self.placed(tokenizer.encode(self.target()))?;
         ids.push(tokenizer.eos_ids()[0]);
         Ok(ids)
@@ -156,7 +189,8 @@ fn in_background(rows: &Arc<Vec<Example>>, from: usize, demands: &Demands<'_>, t
     let (rows, tokenizer, told) = (Arc::clone(rows), demands.tokenizer.clone(), Arc::clone(&finding));
     let Demands { vocab_size, max_prompt_length, on_bad_row, purpose, .. } = *demands;
     std::thread::spawn(move || {
-        let demands = Demands { tokenizer: &tokenizer, vocab_size, max_prompt_length, on_bad_row, purpose };
+        // Conversations are texts by now.
+        let demands = Demands { tokenizer: &tokenizer, chat: None, vocab_size, max_prompt_length, on_bad_row, purpose };
         // One after the other: the threads are for those who train.
         if let Some(error) = rows[from..].iter().find_map(|row| row.check(&demands, target).err()) {
             let _ = told.set(format!("{error:#}"));
@@ -172,11 +206,12 @@ mod tests {
 
     fn row(line: usize, prompt: &str) -> Example {
         let row = Some(Row { file: "rows.jsonl".into(), line });
-        Example { prompt: prompt.into(), answer: "1".into(), solution: None, columns: "{}".into(), row }
+        Example { prompt: prompt.into(), answer: "1".into(), solution: None, reply: None, columns: "{}".into(), row }
     }
 
     fn demands(tokenizer: &Tokenizer, on_bad_row: OnBadRow) -> Demands<'_> {
-        Demands { tokenizer, vocab_size: 15, max_prompt_length: 4, on_bad_row, purpose: Purpose::Training }
+        let purpose = Purpose::Training;
+        Demands { tokenizer, chat: None, vocab_size: 15, max_prompt_length: 4, on_bad_row, purpose }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
 use super::contain::contain;
+use super::quote::quote;
 use super::tokenizer_json;
 use crate::model::ModelFiles;
 
@@ -11,8 +12,6 @@ use crate::model::ModelFiles;
 const UNUSABLE: &str = "`tokenizer.json` cannot be used";
 /// Tokens that are decoded to see whether that can be done.
 const SAMPLES: u32 = 1000;
-/// Longest quotation of a text in a sentence, characters.
-const QUOTED: usize = 60;
 
 /// The JSON files beside a `tokenizer.json` that may say which tokens end and pad a completion; `Null` where there is none.
 #[derive(Clone, Debug, Default)]
@@ -34,8 +33,20 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// The files of a model directory that a tokenizer is read from, besides `config.json`; only the first must exist.
-    pub const FILES: [&'static str; 3] = ["tokenizer.json", "tokenizer_config.json", "generation_config.json"];
+    /// The files of a model directory that a tokenizer or the texts for it are read from, here or by others, besides `config.json`; only the
+    /// first must exist.
+    pub const FILES: [&'static str; 10] = [
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+        "added_tokens.json",
+        "vocab.json",
+        "vocab.txt",
+        "merges.txt",
+        "tokenizer.model",
+    ];
     /// The embedded character-level tokenizer as pairs of file name and contents: `<pad>`, `<eos>`, ten digits, `+`, `=` and
     /// the space.
     pub const TINY_ARITHMETIC: [(&'static str, &'static [u8]); 2] = [
@@ -52,17 +63,10 @@ impl Tokenizer {
     ///
     /// Errors: those of [`Tokenizer::from_bytes`], and a file that cannot be read or is no JSON.
     pub fn open(files: &ModelFiles) -> Result<Self> {
-        let config = |name: &str| -> Result<Value> {
-            if !files.contains(name) {
-                return Ok(Value::Null);
-            }
-            serde_json::from_slice(&files.read(name)?)
-                .with_context(|| format!("{} is not valid JSON", files.describe(name)))
-        };
         let configs = TokenizerConfigs {
-            tokenizer: config("tokenizer_config.json")?,
-            model: config("config.json")?,
-            generation: config("generation_config.json")?,
+            tokenizer: files.json("tokenizer_config.json")?,
+            model: files.json("config.json")?,
+            generation: files.json("generation_config.json")?,
         };
         let bytes = files.read("tokenizer.json")?;
         Self::from_bytes(&bytes, &configs).with_context(|| format!("cannot use {}", files.describe("tokenizer.json")))
@@ -175,19 +179,6 @@ impl Tokenizer {
 /// Bytes that two texts have in common at their beginning.
 fn common(a: &str, b: &str) -> u32 {
     a.chars().zip(b.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8() as u32).sum()
-}
-
-/// The beginning of a text on one line, for a sentence.
-pub(super) fn quote(text: &str) -> String {
-    let mut quoted = String::new();
-    let mut chars = text.chars();
-    for c in chars.by_ref().take(QUOTED) {
-        match c {
-            '\n' | '\t' => quoted.extend(c.escape_default()),
-            c => quoted.push(c),
-        }
-    }
-    if chars.next().is_some() { quoted + "…" } else { quoted }
 }
 
 /// The tokenizer's own end token first, then the ids of the generation config (else of the model's).

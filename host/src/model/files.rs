@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use anyhow::{Error, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use capo_loader::files;
 use capo_loader::manifest::SealedFolder;
+use serde_json::Value;
 
 /// The files of one model: a Hugging Face directory, or bytes inside the executable.
 #[derive(Debug, Clone)]
@@ -16,9 +18,28 @@ pub enum ModelFiles {
     Checkpoint(SealedFolder),
     /// Pairs of file name and contents.
     Embedded(&'static [(&'static str, &'static [u8])]),
+    /// The files of another model, with one from elsewhere in place of its own.
+    With(Box<ModelFiles>, Replacement),
+}
+
+/// A file that takes the place of another.
+#[derive(Debug, Clone)]
+pub struct Replacement {
+    /// The name of the file whose place it takes.
+    name: &'static str,
+    /// Where it was read.
+    path: PathBuf,
+    bytes: Arc<[u8]>,
 }
 
 impl ModelFiles {
+    /// These files, with the contents of the file at `path` in place of those of `name`, be there one or not; an unreadable file is an
+    /// error that names its path.
+    pub fn with(self, name: &'static str, path: &Path) -> Result<Self> {
+        let bytes = files::read(path)?.into();
+        Ok(Self::With(Box::new(self), Replacement { name, path: path.to_owned(), bytes }))
+    }
+
     /// The whole contents of the file `name`; a missing or unreadable file is an error that names its path.
     pub fn read(&self, name: &str) -> Result<Cow<'_, [u8]>> {
         match self {
@@ -31,7 +52,17 @@ impl ModelFiles {
                 Some((_, bytes)) => Ok(Cow::Borrowed(bytes)),
                 None => bail!("the built-in model has no file `{name}` (give a model directory instead)"),
             },
+            Self::With(_, file) if file.name == name => Ok(Cow::Borrowed(&file.bytes)),
+            Self::With(files, _) => files.read(name),
         }
+    }
+
+    /// The JSON in the file `name`, null where there is none; a file that is no JSON is an error that names its path.
+    pub fn json(&self, name: &str) -> Result<Value> {
+        if !self.contains(name) {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&self.read(name)?).with_context(|| format!("{} is not valid JSON", self.describe(name)))
     }
 
     /// The size of the file `name`, bytes; a missing file is an error that names its path.
@@ -40,6 +71,8 @@ impl ModelFiles {
             Self::Directory(directory) => size(&directory.join(name)),
             Self::Checkpoint(folder) => size(&folder.dir().join(name)),
             Self::Embedded(_) => Ok(self.read(name)?.len() as u64),
+            Self::With(_, file) if file.name == name => Ok(file.bytes.len() as u64),
+            Self::With(files, _) => files.size(name),
         }
     }
 
@@ -49,6 +82,7 @@ impl ModelFiles {
             Self::Directory(directory) => directory.join(name).exists(),
             Self::Checkpoint(folder) => folder.contains(name),
             Self::Embedded(files) => files.iter().any(|(file, _)| *file == name),
+            Self::With(files, file) => file.name == name || files.contains(name),
         }
     }
 
@@ -58,6 +92,8 @@ impl ModelFiles {
             Self::Directory(directory) => format!("`{}`", directory.join(name).display()),
             Self::Checkpoint(folder) => format!("`{}`", folder.dir().join(name).display()),
             Self::Embedded(_) => format!("`{name}` of the built-in model"),
+            Self::With(_, file) if file.name == name => format!("`{}`", file.path.display()),
+            Self::With(files, _) => files.describe(name),
         }
     }
 }

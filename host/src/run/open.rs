@@ -123,7 +123,7 @@ impl Run {
         let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
         let components = registry.build(config.choice(), &watchdog)?;
         check_reduction(&components.objective)?;
-        let model_files = embedded::model_files(&config.model.model_name_or_path)?;
+        let model_files = config.data.amend(embedded::model_files(&config.model.model_name_or_path)?)?;
         let policy = open_policy(&config, &model_files)?;
         let tokenizer = Tokenizer::open(&model_files)?;
         policy.share().with_dtype(config.sampler_dtype().into()).check_lengths(
@@ -131,7 +131,7 @@ impl Run {
             ("rollout", config.rollout.max_completion_length),
             config.sizes.rollout,
         )?;
-        let dataset = config.data.open(config.train.seed, Purpose::Training, &tokenizer, &policy)?;
+        let dataset = config.data.open(config.train.seed, Purpose::Training, &model_files, &tokenizer, &policy)?;
         let held_out =
             if config.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(config.eval.num_prompts)? };
         let rewards = Rewards::build(registry, &config.reward, &watchdog)?;

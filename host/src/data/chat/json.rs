@@ -1,0 +1,191 @@
+//! Values as Python's `json.dumps` writes them.
+
+use std::fmt::Write;
+
+use minijinja::value::{Kwargs, ValueKind};
+use minijinja::{Error, ErrorKind, Value};
+
+/// What `tojson` can be told.
+struct Style {
+    ascii: bool,
+    sorted: bool,
+    /// What a level is indented by; none writes everything on one line.
+    indent: Option<String>,
+    item: String,
+    key: String,
+}
+
+/// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)` of transformers: nothing is escaped for HTML.
+///
+/// # Errors
+///
+/// Arguments that it has not, and a value that JSON has not.
+pub(super) fn dump(value: &Value, positions: &[Value], options: &Kwargs) -> Result<String, Error> {
+    let argument = |index: usize, name: &str| -> Result<Value, Error> {
+        match positions.get(index) {
+            Some(value) => Ok(value.clone()),
+            None => Ok(options.get::<Option<Value>>(name)?.unwrap_or_default()),
+        }
+    };
+    let (ascii, indent, separators, sorted) =
+        (argument(0, "ensure_ascii")?, argument(1, "indent")?, argument(2, "separators")?, argument(3, "sort_keys")?);
+    options.assert_all_used()?;
+    let indent = match indent.kind() {
+        ValueKind::None | ValueKind::Undefined => None,
+        ValueKind::String => indent.as_str().map(str::to_owned),
+        _ => Some(" ".repeat(usize::try_from(i64::try_from(indent)?.clamp(0, 64)).unwrap_or(0))),
+    };
+    let mut style = Style {
+        ascii: ascii.is_true(),
+        sorted: sorted.is_true(),
+        item: if indent.is_some() { ",".into() } else { ", ".into() },
+        key: ": ".into(),
+        indent,
+    };
+    if separators.is_true() {
+        (style.item, style.key) =
+            (separators.get_item_by_index(0)?.to_string(), separators.get_item_by_index(1)?.to_string());
+    }
+    let mut text = String::new();
+    style.write(&mut text, value, 0)?;
+    Ok(text)
+}
+
+impl Style {
+    fn write(&self, text: &mut String, value: &Value, level: usize) -> Result<(), Error> {
+        match value.kind() {
+            ValueKind::None => text.push_str("null"),
+            ValueKind::Bool => text.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => text.push_str(&float(value).unwrap_or_else(|| value.to_string())),
+            ValueKind::String => self.quote(text, value.as_str().unwrap_or_default()),
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items = value.try_iter()?;
+                self.all(text, ['[', ']'], level, items, |text, item| self.write(text, &item, level + 1))?;
+            }
+            ValueKind::Map => {
+                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                if self.sorted {
+                    keys.sort_by_key(ToString::to_string);
+                }
+                self.all(text, ['{', '}'], level, keys.into_iter(), |text, key| {
+                    let mut name = String::new();
+                    match key.as_str() {
+                        Some(key) => name.push_str(key),
+                        None => self.write(&mut name, &key, 0)?,
+                    }
+                    self.quote(text, &name);
+                    text.push_str(&self.key);
+                    self.write(text, &value.get_item(&key)?, level + 1)
+                })?;
+            }
+            kind => {
+                return Err(Error::new(ErrorKind::InvalidOperation, format!("tojson cannot write what is {kind}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes items between brackets, each on a line of its own where there is an indent.
+    fn all(
+        &self,
+        text: &mut String,
+        [open, close]: [char; 2],
+        level: usize,
+        items: impl Iterator<Item = Value>,
+        mut write: impl FnMut(&mut String, Value) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let line = |text: &mut String, level| {
+            if let Some(indent) = &self.indent {
+                text.push('\n');
+                text.push_str(&indent.repeat(level));
+            }
+        };
+        text.push(open);
+        let mut any = false;
+        for item in items {
+            if any {
+                text.push_str(&self.item);
+            }
+            any = true;
+            line(text, level + 1);
+            write(text, item)?;
+        }
+        if any {
+            line(text, level);
+        }
+        text.push(close);
+        Ok(())
+    }
+
+    fn quote(&self, text: &mut String, value: &str) {
+        text.push('"');
+        for c in value.chars() {
+            match c {
+                '"' => text.push_str("\\\""),
+                '\\' => text.push_str("\\\\"),
+                '\n' => text.push_str("\\n"),
+                '\r' => text.push_str("\\r"),
+                '\t' => text.push_str("\\t"),
+                '\u{8}' => text.push_str("\\b"),
+                '\u{c}' => text.push_str("\\f"),
+                c if c < ' ' || (self.ascii && !(' '..='~').contains(&c)) => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        let _ = write!(text, "\\u{unit:04x}");
+                    }
+                }
+                c => text.push(c),
+            }
+        }
+        text.push('"');
+    }
+}
+
+/// A float as Python shows it; none for what is no float.
+pub(super) fn float(value: &Value) -> Option<String> {
+    if value.kind() != ValueKind::Number || value.is_integer() {
+        return None;
+    }
+    let float = f64::try_from(value.clone()).ok()?;
+    if !float.is_finite() {
+        return Some(if float.is_nan() {
+            "NaN".into()
+        } else {
+            if float > 0.0 { "Infinity" } else { "-Infinity" }.into()
+        });
+    }
+    let (digits, exponent) =
+        format!("{float:e}").split_once('e').map(|(a, b)| (a.to_owned(), b.parse().unwrap_or(0)))?;
+    if float == 0.0 || (-4..16).contains(&exponent) {
+        let plain = float.to_string();
+        return Some(if plain.contains('.') { plain } else { plain + ".0" });
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    Some(format!("{digits}e{sign}{:02}", i32::abs(exponent)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_look_as_in_python() {
+        let shown = |float: f64| super::float(&Value::from(float)).unwrap();
+        let cases = [
+            (0.0, "0.0"),
+            (-0.0, "-0.0"),
+            (1.0, "1.0"),
+            (0.1, "0.1"),
+            (1e-4, "0.0001"),
+            (1e-5, "1e-05"),
+            (1.25e-7, "1.25e-07"),
+            (1e15, "1000000000000000.0"),
+            (1e16, "1e+16"),
+            (-1.5e100, "-1.5e+100"),
+            (f64::INFINITY, "Infinity"),
+        ];
+        for (float, expected) in cases {
+            assert_eq!(shown(float), expected);
+        }
+        assert_eq!(super::float(&Value::from(1)), None);
+    }
+}

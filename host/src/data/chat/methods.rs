@@ -1,0 +1,85 @@
+//! Methods that Python's texts, lists and maps have, besides those of `minijinja-contrib`.
+
+use minijinja::value::{Tuple, ValueKind, from_args};
+use minijinja::{Error, ErrorKind, State, Value};
+use minijinja_contrib::pycompat;
+
+/// Calls `value.method(args)`.
+///
+/// # Errors
+///
+/// A method that the value has not, and arguments that it does not take.
+pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let more = match (value.kind(), value.as_str()) {
+        (_, Some(text)) => of_text(text, method, args)?,
+        (ValueKind::Map, _) if method == "copy" => from_args(args).map(|()| Some(value.clone()))?,
+        (ValueKind::Seq, _) => of_list(value, method, args)?,
+        _ => None,
+    };
+    match more {
+        Some(result) => Ok(result),
+        None => pycompat::unknown_method_callback(state, value, method, args),
+    }
+}
+
+fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    let part = |at: Option<(&str, &str)>, sign: &str, whole_first: bool| {
+        let parts = match at {
+            Some((before, after)) => [before, sign, after],
+            None if whole_first => [text, "", ""],
+            None => ["", "", text],
+        };
+        Value::from(Tuple::from(parts.map(Value::from)))
+    };
+    Ok(Some(match method {
+        "partition" => {
+            let (sign,): (&str,) = from_args(args)?;
+            part(text.split_once(sign), sign, true)
+        }
+        "rpartition" => {
+            let (sign,): (&str,) = from_args(args)?;
+            part(text.rsplit_once(sign), sign, false)
+        }
+        "rsplit" => {
+            let (sign, most): (&str, Option<usize>) = from_args(args)?;
+            let mut parts: Vec<&str> = text.rsplitn(most.map_or(usize::MAX, |most| most + 1), sign).collect();
+            parts.reverse();
+            parts.into_iter().map(Value::from).collect()
+        }
+        "removeprefix" => {
+            let (prefix,): (&str,) = from_args(args)?;
+            Value::from(text.strip_prefix(prefix).unwrap_or(text))
+        }
+        "removesuffix" => {
+            let (suffix,): (&str,) = from_args(args)?;
+            Value::from(text.strip_suffix(suffix).unwrap_or(text))
+        }
+        "index" => {
+            let (what,): (&str,) = from_args(args)?;
+            let at = text.find(what).ok_or_else(|| not_there("substring"))?;
+            Value::from(text[..at].chars().count())
+        }
+        "casefold" => from_args(args).map(|()| Value::from(text.to_lowercase()))?,
+        "swapcase" => from_args(args).map(|()| Value::from(text.chars().map(swapped).collect::<String>()))?,
+        _ => return Ok(None),
+    }))
+}
+
+fn of_list(list: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    Ok(Some(match method {
+        "index" => {
+            let (what,): (&Value,) = from_args(args)?;
+            Value::from(list.try_iter()?.position(|item| item == *what).ok_or_else(|| not_there("item"))?)
+        }
+        "copy" => from_args(args).map(|()| list.clone())?,
+        _ => return Ok(None),
+    }))
+}
+
+fn swapped(c: char) -> char {
+    if c.is_uppercase() { c.to_lowercase().next().unwrap_or(c) } else { c.to_uppercase().next().unwrap_or(c) }
+}
+
+fn not_there(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("`index` finds no such {what}"))
+}

@@ -1,0 +1,73 @@
+//! Where a chat template is, and the special tokens that it knows.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, anyhow, bail};
+use minijinja::Value;
+use serde_json::Value as Json;
+
+use crate::model::ModelFiles;
+
+/// A template by itself.
+pub const TEMPLATE_FILE: &str = "chat_template.jinja";
+/// A template in a file with other things.
+const CONFIG: &str = "tokenizer_config.json";
+/// Special tokens beside a tokenizer of an earlier transformers.
+const TOKENS: &str = "special_tokens_map.json";
+/// The special tokens that have names.
+const NAMES: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// A template.
+pub(super) struct Source {
+    pub(super) text: String,
+    /// What sentences call it.
+    pub(super) place: String,
+}
+
+/// The template of a model, as transformers finds it.
+///
+/// # Errors
+///
+/// A file that cannot be read, and a model that has none.
+pub(super) fn find(files: &ModelFiles) -> Result<Source> {
+    if files.contains(TEMPLATE_FILE) {
+        let place = files.describe(TEMPLATE_FILE);
+        let bytes = files.read(TEMPLATE_FILE)?.into_owned();
+        let text = String::from_utf8(bytes).map_err(|_| anyhow!("the chat template {place} is not text in UTF-8"))?;
+        return Ok(Source { text, place });
+    }
+    let place = format!("of {}", files.describe(CONFIG));
+    match &files.json(CONFIG)?["chat_template"] {
+        Json::Null => {}
+        Json::String(text) => return Ok(Source { text: text.clone(), place }),
+        Json::Array(templates) => {
+            let default = templates.iter().find(|template| template["name"] == "default");
+            let text = default.and_then(|template| template["template"].as_str()).with_context(|| {
+                format!(
+                    "none of the chat templates {place} is called `default` (name a file with `data.chat_template`)"
+                )
+            })?;
+            return Ok(Source { text: text.to_owned(), place });
+        }
+        _ => bail!("`chat_template` {place} is neither text nor a list"),
+    }
+    bail!(
+        "the model has no chat template: there is no {}, and no `chat_template` in {} (name a file with `data.chat_template`, or set `data.format` to `text`)",
+        files.describe(TEMPLATE_FILE),
+        files.describe(CONFIG)
+    )
+}
+
+/// The texts of the special tokens that have a name.
+///
+/// # Errors
+///
+/// A file that is no JSON.
+pub(super) fn special_tokens(files: &ModelFiles) -> Result<BTreeMap<String, Value>> {
+    let config = files.json(CONFIG)?;
+    // Since tokens stand in the config with their ids, the other file is not looked at.
+    let other = if config["added_tokens_decoder"].is_null() { files.json(TOKENS)? } else { Json::Null };
+    let text = |json: &Json| json.as_str().or_else(|| json["content"].as_str()).map(Value::from);
+    let token = |name: &&str| Some((name.to_string(), text(&other[name]).or_else(|| text(&config[name]))?));
+    Ok(NAMES.iter().filter_map(token).collect())
+}
