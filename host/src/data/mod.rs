@@ -4,11 +4,12 @@
 //! checkpoint needs the cursor alone.
 
 mod arithmetic;
-mod contain;
+pub(crate) mod contain;
 mod jsonl;
 mod pairs;
 mod row;
 mod row_check;
+mod texts;
 mod tokenizer;
 mod tokenizer_json;
 
@@ -17,6 +18,7 @@ pub use jsonl::{Jsonl, rows};
 pub use pairs::{Pair, Pairs};
 pub use row::Columns;
 pub use row_check::{Demands, OnBadRow, Purpose};
+pub use texts::{Texts, vocabulary};
 pub use tokenizer::{Tokenizer, TokenizerConfigs};
 
 use std::path::Path;

@@ -81,6 +81,16 @@ impl Family {
         }
     }
 
+    /// What `architectures` calls it where it scores texts.
+    pub(super) fn classifier(self) -> &'static str {
+        match self {
+            Self::Llama => "LlamaForSequenceClassification",
+            Self::Mistral => "MistralForSequenceClassification",
+            Self::Qwen2 => "Qwen2ForSequenceClassification",
+            Self::Qwen3 => "Qwen3ForSequenceClassification",
+        }
+    }
+
     /// Whether queries and keys are normed, head by head, before they are rotated.
     pub(super) fn norms_heads(self) -> bool {
         self == Self::Qwen3

@@ -134,7 +134,7 @@ impl Run {
         let dataset = config.data.open(config.train.seed, Purpose::Training, &tokenizer, &policy)?;
         let held_out =
             if config.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(config.eval.num_prompts)? };
-        let rewards = Rewards::build(registry, &config.reward, &watchdog)?;
+        let rewards = Rewards::build(registry, &config.reward, &config.train.device, &watchdog)?;
         let needs = needs(&components, &config, &policy)?;
         let train = &config.train;
         let optimizer = Optimizer::new(policy.params(), optimizer_config(train))?;
