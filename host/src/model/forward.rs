@@ -97,6 +97,11 @@ impl Part {
         })
     }
 
+    /// What another model made of some rows: their features, and the head and the targets that belong to them.
+    pub(super) fn detached(hidden: Tensor, head: Tensor, targets: Tensor, loss_temperature: f64) -> Self {
+        Self { hidden, head, targets, loss_temperature, tape: None }
+    }
+
     fn backward(&self, seed: &[f32]) -> Result<Gradients> {
         let tape = self.tape.as_ref().context("this forward pass kept no activations (call `forward`)")?;
         let seed = Tensor::from_slice(seed, seed.len(), self.hidden.device())?;

@@ -4,7 +4,8 @@ use anyhow::{Result, bail, ensure};
 use candle_core::Tensor;
 use capo_plugin::Inputs;
 
-use crate::model::{Config, Forward, HEAD, LastLayer, Policy, Scores, Wants};
+use crate::model::frozen::Reference;
+use crate::model::{Config, Forward, HEAD, LastLayer, Policy, Scores, Sequences, Wants};
 use crate::optim::{Optimizer, OptimizerName};
 use crate::stages::batch::StepBatch;
 use crate::stages::lend::HeadState;
@@ -101,7 +102,7 @@ impl Needs {
 /// When the device fails.
 pub fn fill(
     policy: &Policy,
-    reference: Option<&Policy>,
+    reference: Option<&Reference>,
     optimizer: &Optimizer,
     batch: &mut StepBatch,
     needs: &Needs,
@@ -114,7 +115,8 @@ pub fn fill(
         let forward = policy.forward(&batch.sequences, work.loss_temperature)?;
         (forward.scores(&wants)?, Some(forward))
     } else {
-        (in_parts(policy, batch, &wants, work)?, None)
+        let forward = |rows: &Sequences| policy.forward_detached(rows, work.loss_temperature);
+        (in_parts(&forward, batch, &wants, work)?, None)
     };
     // The first scoring of a rollout that one step uses whole is by the policy that sampled it.
     batch.old_logps.get_or_insert_with(|| scores.logps.clone());
@@ -125,7 +127,8 @@ pub fn fill(
         batch.set_last_layer(last)?;
     }
     if let (Some(reference), None) = (reference, &batch.ref_logps) {
-        batch.ref_logps = Some(logps(reference, batch, work)?);
+        let forward = |rows: &Sequences| reference.forward(rows, work.loss_temperature);
+        batch.ref_logps = Some(in_parts(&forward, batch, &Wants::default(), work)?.logps);
     }
     if needs.inputs.contains(Inputs::OPTIMIZER_STATE) {
         batch.head_state = Some(head_state(policy, optimizer)?);
@@ -139,16 +142,22 @@ pub fn fill(
 ///
 /// When the device fails.
 pub fn logps(policy: &Policy, batch: &StepBatch, work: Work) -> Result<Vec<f32>> {
-    Ok(in_parts(policy, batch, &Wants::default(), work)?.logps)
+    let forward = |rows: &Sequences| policy.forward_detached(rows, work.loss_temperature);
+    Ok(in_parts(&forward, batch, &Wants::default(), work)?.logps)
 }
 
-fn in_parts(policy: &Policy, batch: &StepBatch, wants: &Wants, work: Work) -> Result<Scores> {
+fn in_parts(
+    forward: &dyn Fn(&Sequences) -> Result<Forward>,
+    batch: &StepBatch,
+    wants: &Wants,
+    work: Work,
+) -> Result<Scores> {
     let completions = batch.dims.completions as usize;
     let mut all = Scores { logps: Vec::new(), entropy: None, hidden: None, last_layer: None };
     let (mut hidden, mut last_layers) = (Vec::new(), Vec::new());
     for start in (0..completions).step_by(work.micro_batch) {
         let rows = batch.sequences.slice(start..(start + work.micro_batch).min(completions));
-        let part = policy.forward_detached(&rows, work.loss_temperature)?.scores(wants)?;
+        let part = forward(&rows)?.scores(wants)?;
         all.logps.extend(part.logps);
         if let Some(entropy) = part.entropy {
             all.entropy.get_or_insert_default().extend(entropy);

@@ -45,8 +45,9 @@ impl Scorer {
         Ok(Self { config, model, score })
     }
 
-    pub(super) fn config(&self) -> &Config {
-        &self.config
+    /// How many ids and how many positions it knows.
+    pub(super) fn extents(&self) -> (usize, usize) {
+        (self.config.vocab_size, self.config.max_position_embeddings)
     }
 
     /// The scores of `rows` of ids, padded on the right, `[B, S]`: at each row's last id that is not `pad`, as transformers has it.

@@ -34,8 +34,7 @@ SMALL = {
     "pad_token_id": PAD,
 }
 ROPE = {"rope_type": "default", "rope_theta": 100.0}
-ENCODER = {**SMALL, "hidden_act": "gelu", "type_vocab_size": 1, "num_labels": 1}
-del ENCODER["num_key_value_heads"]
+ENCODER = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"} | {"num_labels": 1}
 
 # Language models; a vocabulary may be padded to more than the tokenizer's.
 CAUSAL = {
@@ -54,8 +53,8 @@ CAUSAL = {
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0], "tie_word_embeddings": True, "rope_parameters": ROPE},
 }
 
-# Models that score texts.
-CLASSIFIERS = {
+# Models that score texts: decoders, then encoders.
+DECODERS = {
     "llama-score": {"model_type": "llama", "num_labels": 1, "rope_parameters": ROPE},
     "mistral-score": {"model_type": "mistral", "num_labels": 1, "sliding_window": None, "rope_parameters": ROPE},
     "qwen2-score": {"model_type": "qwen2", "num_labels": 1, "tie_word_embeddings": True, "rope_parameters": ROPE},
@@ -66,10 +65,12 @@ CLASSIFIERS = {
         "label2id": {"bad": 0, "fair": 1, "good": 2},
         "rope_parameters": ROPE,
     },
-    "bert-score": {**ENCODER, "model_type": "bert", "type_vocab_size": 2},
+}
+ENCODERS = {
+    "bert-score": {"model_type": "bert", "hidden_act": "gelu", "type_vocab_size": 2},
     "deberta-v2-score": {
-        **ENCODER,
         "model_type": "deberta-v2",
+        "hidden_act": "gelu",
         "type_vocab_size": 0,
         "relative_attention": True,
         "position_buckets": 4,
@@ -82,20 +83,21 @@ CLASSIFIERS = {
         "pooler_hidden_act": "gelu",
     },
     "modernbert-score": {
-        **ENCODER,
         "model_type": "modernbert",
         "num_hidden_layers": 3,
+        "cls_token_id": None,
+        "sep_token_id": None,
         "global_attn_every_n_layers": 2,
         "local_attention": 4,
         "classifier_pooling": "mean",
     },
-    "xlm-roberta-score": {**ENCODER, "model_type": "xlm-roberta"},
+    "xlm-roberta-score": {"model_type": "xlm-roberta", "hidden_act": "gelu", "type_vocab_size": 1},
 }
 
 
 def make(number, name, changes, kind):
     torch.manual_seed(number)
-    settings = {**SMALL, **changes}
+    settings = {**(ENCODER if name in ENCODERS else SMALL), **changes}
     config = AutoConfig.for_model(settings.pop("model_type"), **settings)
     model = kind.from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
@@ -143,6 +145,6 @@ with torch.no_grad():
         model = make(number, name, changes, AutoModelForCausalLM)
         found = [{"prompt_ids": p, "completion_ids": c, "logps": logps(model, p, c)} for p, c in rows()]
         write(HERE / name / "logps.json", found)
-    for number, (name, changes) in enumerate(CLASSIFIERS.items()):
+    for number, (name, changes) in enumerate((DECODERS | ENCODERS).items()):
         model = make(100 + number, name, changes, AutoModelForSequenceClassification)
         write(HERE / name / "scores.json", scores(model))

@@ -1,12 +1,13 @@
-//! Models that score texts against Hugging Face transformers (numbers made by `data/frozen-golden/make.py`).
+//! Models that are only read, against Hugging Face transformers (numbers made by `data/frozen-golden/make.py`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use candle_core::Device;
-use host::model::ModelFiles;
-use host::model::frozen::Classifier;
+use candle_core::{DType, Device};
+use host::model::frozen::{Classifier, Reference};
+use host::model::{ModelFiles, Sequences, Wants};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// What fills rows up.
 const PAD: u32 = 0;
@@ -25,14 +26,14 @@ fn load(directory: &Path, label: Option<&str>) -> anyhow::Result<Classifier> {
     Classifier::load(&ModelFiles::Directory(directory.to_owned()), label, &Device::Cpu)
 }
 
-fn golden(name: &str) -> Vec<Row> {
-    serde_json::from_slice(&fs::read(data(name).join("scores.json")).unwrap()).unwrap()
+fn golden<T: DeserializeOwned>(name: &str, file: &str) -> Vec<T> {
+    serde_json::from_slice(&fs::read(data(name).join(file)).unwrap()).unwrap()
 }
 
 /// Compares the output `output`, called `label`, in one ragged batch and one text at a time.
 fn compare(name: &str, label: Option<&str>, output: usize) {
     let model = load(&data(name), label).unwrap();
-    let rows = golden(name);
+    let rows: Vec<Row> = golden(name, "scores.json");
     let ids: Vec<Vec<u32>> = rows.iter().map(|row| row.ids.clone()).collect();
     let together = model.score(&ids, PAD).unwrap();
     let alone = ids.iter().map(|ids| model.score(std::slice::from_ref(ids), PAD).unwrap()[0]);
@@ -50,6 +51,56 @@ fn decoders_score_as_transformers_does() {
     }
     for (output, label) in ["bad", "fair", "good"].into_iter().enumerate() {
         compare("qwen3-score", Some(label), output);
+    }
+}
+
+#[test]
+fn encoders_score_as_transformers_does() {
+    for name in ["bert-score", "deberta-v2-score", "modernbert-score", "xlm-roberta-score"] {
+        compare(name, None, 0);
+    }
+}
+
+#[derive(Deserialize)]
+struct Completion {
+    prompt_ids: Vec<u32>,
+    completion_ids: Vec<u32>,
+    logps: Vec<f32>,
+}
+
+/// Prompts padded on the left, completions on the right.
+fn batch(rows: &[Completion]) -> Sequences {
+    let prompt_len = rows.iter().map(|row| row.prompt_ids.len()).max().unwrap();
+    let completion_len = rows.iter().map(|row| row.completion_ids.len()).max().unwrap();
+    let mut batch = Sequences { ids: Vec::new(), starts: Vec::new(), prompt_len, completion_len };
+    for (number, row) in rows.iter().enumerate() {
+        let start = prompt_len - row.prompt_ids.len();
+        batch.starts.push(start);
+        batch.ids.extend(std::iter::repeat_n(PAD, start));
+        batch.ids.extend(row.prompt_ids.iter().chain(&row.completion_ids));
+        batch.ids.resize((number + 1) * (prompt_len + completion_len), PAD);
+    }
+    batch
+}
+
+#[test]
+fn references_have_the_log_probabilities_of_transformers() {
+    for name in ["gemma", "glm4", "qwen3-moe", "smollm3"] {
+        let rows: Vec<Completion> = golden(name, "logps.json");
+        let files = ModelFiles::Directory(data(name));
+        let reference = Reference::load(&files, 40, DType::F32, &Device::Cpu).unwrap();
+        assert!(matches!(reference, Reference::Other(_)), "{name}");
+        let logps = |rows: &Sequences| reference.forward(rows, 0.9).unwrap().scores(&Wants::default()).unwrap().logps;
+        let whole = batch(&rows);
+        let together = logps(&whole);
+        assert_eq!(together, logps(&whole), "{name}: nothing is left of a pass");
+        for (row, together) in rows.iter().zip(together.chunks_exact(whole.completion_len)) {
+            let alone = logps(&batch(std::slice::from_ref(row)));
+            for ((expected, together), alone) in row.logps.iter().zip(together).zip(&alone) {
+                assert!((together - expected).abs() < 1e-4, "{name}: {together} {expected}");
+                assert!((alone - expected).abs() < 1e-4, "{name}: alone {alone} {expected}");
+            }
+        }
     }
 }
 
