@@ -205,7 +205,7 @@ fn reference(config: &Config, needs: &Needs, policy: &Policy, files: &ModelFiles
                 "`model.ref_model_name_or_path` is `{name}`, but no component of this run compares with a reference (set the objective's `beta` above 0, or remove it)"
             );
         }
-        return if needs.reference() { Ok(Some(Reference::Own(policy.reference()?))) } else { Ok(None) };
+        return if needs.reference() { Ok(Some(Reference::of(policy.reference()?))) } else { Ok(None) };
     };
     let theirs = embedded::model_files(name)?;
     frozen::same_tokens(files, &theirs)?;

@@ -17,7 +17,7 @@ use crate::data::vocabulary;
 /// A language model that is only read.
 pub enum Reference {
     /// Of a family that is trained here, in the same decoder.
-    Own(Policy),
+    Own(Box<Policy>),
     /// Of another one.
     Other(Causal),
 }
@@ -41,7 +41,7 @@ impl Reference {
                 longest <= positions,
                 "prompts and completions of {longest} tokens are longer than the {positions} positions of the reference (shorten them, or use another reference)"
             );
-            return Ok(Self::Own(if dtype == DType::F32 { policy } else { policy.reference()? }));
+            return if dtype == DType::F32 { Ok(Self::of(policy)) } else { Ok(Self::of(policy.reference()?)) };
         }
         match Causal::load(files, &json, longest, device)? {
             Some(other) => Ok(Self::Other(other)),
@@ -50,6 +50,11 @@ impl Reference {
                 bail!("{}: {}", place(), unknown(&json, &names))
             }
         }
+    }
+
+    /// A policy that no update reaches.
+    pub fn of(policy: Policy) -> Self {
+        Self::Own(Box::new(policy))
     }
 
     /// The forward pass for scores alone; `loss_temperature` divides the logits.
