@@ -15,7 +15,7 @@ use crate::config::{DataConfig, Draft, check};
 use crate::data::{Dataset, Example, Purpose, Tokenizer};
 use crate::eval::{self, Exam, Grader};
 use crate::metrics::sink::WarningSink;
-use crate::model::device::{self, Dtype};
+use crate::model::device::{self, CPU, Dtype};
 use crate::model::embedded;
 use crate::model::{Gradients, ModelFiles, Policy, Wants};
 use crate::optim::{Optimizer, OptimizerConfig};
@@ -259,7 +259,7 @@ impl Sft {
             seed: train.seed,
         };
         let watchdog = Watchdog::off();
-        let mut rewards = Rewards::build(&Registry::open(&[])?, &[RewardConfig::exact_match()], &watchdog)?;
+        let mut rewards = Rewards::build(&Registry::open(&[])?, &[RewardConfig::exact_match()], CPU, &watchdog)?;
         let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &watchdog };
         let mut grader = Grader { rewards: &mut rewards, sink: &mut sink };
         let graded = eval::grade(&self.policy, &self.tokenizer, &mut grader, &self.held_out, &exam)?;

@@ -33,7 +33,8 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
         let name = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);
         let files = config.data.amend(embedded::model_files(name)?)?;
         let dtype = config.train.dtype;
-        let device = device::open(args.device.as_deref().unwrap_or(&config.train.device), dtype)?;
+        let device_name = args.device.as_deref().unwrap_or(&config.train.device);
+        let device = device::open(device_name, dtype)?;
         let policy = Policy::load(&files, &device)?.with_dtype(dtype.into());
         let tokenizer = Tokenizer::open(&files)?;
         policy.check_lengths(
@@ -44,7 +45,7 @@ pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
         let dataset = config.data.open(config.train.seed, Purpose::Measuring, &files, &tokenizer, &policy)?;
         let examples = dataset.held_out(count)?;
         let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
-        let rewards = Rewards::build(&registry, &config.reward, &watchdog)?;
+        let rewards = Rewards::build(&registry, &config.reward, device_name, &watchdog)?;
         Ok((policy, tokenizer, rewards, examples, config, watchdog))
     };
     let (policy, tokenizer, mut rewards, examples, config, watchdog) = open().map_err(Failure::Input)?;

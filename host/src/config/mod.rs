@@ -72,6 +72,10 @@ pub struct Config {
 pub struct ModelConfig {
     /// A Hugging Face directory, the id of a model that the Hub's cache has, or `embedded:tiny-arithmetic`.
     pub model_name_or_path: String,
+    /// The model that a penalty on the distance from a reference compares with, named in the same way, of any family that can be read; the
+    /// one that training starts from where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ref_model_name_or_path: Option<String>,
     /// Start from random weights in the architecture and with the tokenizer of this model; its own are not read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fresh_weights: bool,
@@ -301,24 +305,25 @@ impl Config {
         }
     }
 
-    /// Makes the paths of model and data absolute, so that the run can be resumed from any directory. What a Hub's id means today is
+    /// Makes the paths of models and data absolute, so that the run can be resumed from any directory. What a Hub's id means today is
     /// written down as the path of its snapshot, and which day it is where conversations may say so.
     ///
     /// # Errors
     ///
     /// When the working directory is gone, or the Hub's cache damaged.
     pub fn make_paths_absolute(&mut self) -> Result<()> {
-        let model = &mut self.model.model_name_or_path;
-        if let (false, Some(snapshot)) = (Path::new(model).exists(), hub::find(model)?) {
-            *model = snapshot.to_string_lossy().into_owned();
+        let rewards = self.reward.iter_mut().filter_map(RewardConfig::model_name_or_path);
+        let ModelConfig { model_name_or_path, ref_model_name_or_path, .. } = &mut self.model;
+        let mut models: Vec<&mut String> = rewards.chain([model_name_or_path]).chain(ref_model_name_or_path).collect();
+        for model in &mut models {
+            if let (false, Some(snapshot)) = (Path::new(model.as_str()).exists(), hub::find(model)?) {
+                **model = snapshot.to_string_lossy().into_owned();
+            }
         }
-        let names = [
-            Some(&mut self.model.model_name_or_path),
-            Some(&mut self.data.dataset_name),
-            self.data.eval_dataset_name.as_mut(),
-            self.data.chat_template.as_mut(),
-        ];
-        for name in names.into_iter().flatten().filter(|name| Path::new(name.as_str()).exists()) {
+        let DataConfig { dataset_name, eval_dataset_name, chat_template, .. } = &mut self.data;
+        let data = [Some(dataset_name), eval_dataset_name.as_mut(), chat_template.as_mut()];
+        let names = models.into_iter().chain(data.into_iter().flatten());
+        for name in names.filter(|name| Path::new(name.as_str()).exists()) {
             *name = std::path::absolute(name.as_str())?.to_string_lossy().into_owned();
         }
         if self.data.format == Format::Chat {

@@ -17,7 +17,7 @@ thread_local! {
 /// # Errors
 ///
 /// The message of a panic.
-pub(super) fn contain<T>(call: impl FnOnce() -> T) -> Result<T> {
+pub(crate) fn contain<T>(call: impl FnOnce() -> T) -> Result<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = take_hook();

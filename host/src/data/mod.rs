@@ -5,12 +5,13 @@
 
 mod arithmetic;
 mod chat;
-mod contain;
+pub(crate) mod contain;
 mod jsonl;
 mod pairs;
 mod quote;
 mod row;
 mod row_check;
+mod texts;
 mod tokenizer;
 mod tokenizer_json;
 
@@ -20,6 +21,7 @@ pub use jsonl::{Jsonl, rows};
 pub use pairs::{Pair, Pairs};
 pub use row::Columns;
 pub use row_check::{Demands, OnBadRow, Purpose};
+pub use texts::{Texts, vocabulary};
 pub use tokenizer::{Tokenizer, TokenizerConfigs};
 
 use std::path::Path;

@@ -204,7 +204,7 @@ fn pad_id(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<O
 }
 
 /// The id of the token whose text (or `{"content": text}`) stands under `key`.
-fn named_token(inner: &tokenizers::Tokenizer, config: &Value, key: &str) -> Result<Option<u32>> {
+pub(super) fn named_token(inner: &tokenizers::Tokenizer, config: &Value, key: &str) -> Result<Option<u32>> {
     let entry = &config[key];
     let Some(text) = entry.as_str().or_else(|| entry["content"].as_str()) else {
         ensure!(entry.is_null(), "`{key}` in `tokenizer_config.json` is `{entry}`, expected the text of a token");

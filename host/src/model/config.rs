@@ -12,9 +12,9 @@ use super::rotary::{Rotary, Scaling};
 pub const CONFIG_FILE: &str = "config.json";
 
 /// No size is larger: kernels and token ids count in 32 bits, and products of four sizes stay within 128.
-const LARGEST: usize = i32::MAX as usize;
+pub(super) const LARGEST: usize = i32::MAX as usize;
 /// Most layers: each is made one after another, and no model has a tenth of these.
-const MOST_LAYERS: usize = 4096;
+pub(super) const MOST_LAYERS: usize = 4096;
 
 /// What `config.json` says of a decoder; the whole file is kept and written back with the weights.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

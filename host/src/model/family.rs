@@ -19,14 +19,17 @@ pub enum Family {
 }
 
 /// What those are called that train here, for sentences.
-const SUPPORTED: &str = "`llama`, `mistral`, `qwen2` and `qwen3`";
+pub(super) const SUPPORTED: &str = "`llama`, `mistral`, `qwen2` and `qwen3`";
 
-/// Keys that the configuration itself reads, and those that change nothing about what a model computes in training.
-const KNOWN: &[&str] = &[
-    // Read, here or in `config`.
+/// Keys that the configuration itself reads, here or in `config`.
+const READ: &[&str] = &[
     "architectures attention_bias eos_token_id head_dim hidden_act hidden_size initializer_range intermediate_size",
     "layer_types max_position_embeddings mlp_bias model_type num_attention_heads num_hidden_layers num_key_value_heads",
     "quantization_config rms_norm_eps rope_parameters rope_scaling rope_theta tie_word_embeddings vocab_size",
+];
+
+/// Keys that change nothing about what a model computes.
+pub(super) const HARMLESS: &[&str] = &[
     // Where the file came from, what reads it, and what is read from elsewhere.
     "_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path is_llama_config name_or_path",
     "transformers.js_config transformers_version unsloth_fixed unsloth_version dtype torch_dtype",
@@ -78,6 +81,16 @@ impl Family {
             Self::Mistral => "MistralForCausalLM",
             Self::Qwen2 => "Qwen2ForCausalLM",
             Self::Qwen3 => "Qwen3ForCausalLM",
+        }
+    }
+
+    /// What `architectures` calls it where it scores texts.
+    pub(super) fn classifier(self) -> &'static str {
+        match self {
+            Self::Llama => "LlamaForSequenceClassification",
+            Self::Mistral => "MistralForSequenceClassification",
+            Self::Qwen2 => "Qwen2ForSequenceClassification",
+            Self::Qwen3 => "Qwen3ForSequenceClassification",
         }
     }
 
@@ -149,7 +162,7 @@ impl Family {
             );
             return Ok(());
         }
-        let known = KNOWN.iter().flat_map(|keys| keys.split(' ')).chain(self.own_keys().iter().copied());
+        let known = READ.iter().chain(HARMLESS).flat_map(|keys| keys.split(' ')).chain(self.own_keys().iter().copied());
         ensure!(
             known.into_iter().any(|known| known == key),
             "`{}` is `{}`, which is no setting that is known of a `{}` model (remove it if it changes nothing of what the model computes; docs/models.md lists what is known)",
@@ -208,7 +221,7 @@ pub(super) fn shown(value: &Value) -> String {
     value.as_str().map_or_else(|| shown_text(&value.to_string()), shown_text)
 }
 
-fn shown_text(text: &str) -> String {
+pub(super) fn shown_text(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
@@ -223,7 +236,8 @@ mod tests {
     fn the_documentation_names_every_key() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/models.md");
         let page = std::fs::read_to_string(page).unwrap();
-        let known = KNOWN.iter().flat_map(|keys| keys.split(' ')).chain(FIXED.iter().map(|(key, ..)| *key));
+        let known =
+            READ.iter().chain(HARMLESS).flat_map(|keys| keys.split(' ')).chain(FIXED.iter().map(|(key, ..)| *key));
         for key in known.chain(Family::Mistral.own_keys().iter().chain(Family::Qwen2.own_keys()).copied()) {
             assert!(page.contains(&format!("`{key}`")), "docs/models.md does not name `{key}`");
         }

@@ -98,6 +98,11 @@ impl Part {
         })
     }
 
+    /// What another model made of some rows: their features, and the head and the targets that belong to them.
+    pub(super) fn detached(hidden: Tensor, head: Tensor, targets: Tensor, loss_temperature: f64) -> Self {
+        Self { hidden, head, targets, loss_temperature, tape: None }
+    }
+
     /// Adds the gradients of a loss with these seeds to `sum`.
     fn backward(self, seed: &[f32], sum: &mut Gradients) -> Result<()> {
         let tape = self.tape.context("this forward pass kept no activations (call `forward`)")?;

@@ -13,6 +13,7 @@ pub mod embedded;
 mod family;
 mod files;
 mod forward;
+pub mod frozen;
 mod generate;
 mod gradients;
 mod groups;

@@ -86,9 +86,21 @@ impl Params {
     ///
     /// A missing or truncated file, and a missing, extra or wrongly shaped tensor, are errors with path and name.
     pub fn load(files: &ModelFiles, config: &Config, device: &Device) -> Result<Self> {
+        Self::load_with(files, config, None, device)
+    }
+
+    /// The same of files that hold one weight `more`, with its shape.
+    pub(super) fn load_with(
+        files: &ModelFiles,
+        config: &Config,
+        more: Option<(&str, Vec<usize>)>,
+        device: &Device,
+    ) -> Result<Self> {
         let names = weight_files(files)?;
         size::fits_files(config, files, &names)?;
-        let mut loading = Loading { expected: shapes(config), vars: BTreeMap::new(), spare_head: None };
+        let mut expected = shapes(config);
+        expected.extend(more.map(|(name, shape)| (name.to_owned(), shape)));
+        let mut loading = Loading { expected, vars: BTreeMap::new(), spare_head: None };
         for name in &names {
             let bytes = files.read(name)?;
             loading.add(&bytes, config, device).with_context(|| format!("cannot use {}", files.describe(name)))?;
@@ -229,7 +241,7 @@ impl Loading {
     }
 }
 
-fn to_f32(view: &TensorView<'_>, device: &Device) -> Result<Tensor> {
+pub(super) fn to_f32(view: &TensorView<'_>, device: &Device) -> Result<Tensor> {
     let dtype = match view.dtype() {
         Dtype::F32 => DType::F32,
         Dtype::BF16 => DType::BF16,
@@ -246,7 +258,7 @@ struct Index {
 }
 
 /// The weight files of a model: the single one, or the shards in name order.
-fn weight_files(files: &ModelFiles) -> Result<Vec<String>> {
+pub(super) fn weight_files(files: &ModelFiles) -> Result<Vec<String>> {
     if files.contains(WEIGHTS_FILE) || !files.contains(INDEX_FILE) {
         return Ok(vec![WEIGHTS_FILE.to_owned()]);
     }

@@ -74,6 +74,9 @@ impl Report {
             run.components.advantage.id(),
             run.components.objective.id(),
         ));
+        if let Some(reference) = &config.model.ref_model_name_or_path {
+            self.say(&format!("reference  {reference}"));
+        }
         let weights: Vec<&str> = run.components.weights.iter().map(capo_plugin::Weight::id).collect();
         let controls: Vec<&str> = run.components.step_controls.iter().map(capo_plugin::StepControlFn::id).collect();
         for (title, list) in [("weights", weights), ("step", controls)].iter().filter(|(_, list)| !list.is_empty()) {

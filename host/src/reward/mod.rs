@@ -1,8 +1,11 @@
 //! Rewards of completions: a weighted sum of reward components.
 
 mod exact_match;
+mod reward_model;
+mod seen;
 
 pub use exact_match::ExactMatch;
+pub use reward_model::RewardModel;
 
 use anyhow::{Result, bail, ensure};
 use capo_loader::ComponentConfig;
@@ -10,7 +13,7 @@ use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::{RewardFn, Rollout, Sink, nearest};
 use serde::Serialize;
-use toml::Table;
+use toml::{Table, Value};
 
 /// One `[[reward]]` table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -30,6 +33,12 @@ impl RewardConfig {
     #[must_use]
     pub fn exact_match() -> Self {
         Self { id: "exact_match".into(), weight: 1.0, table: Table::new() }
+    }
+
+    /// The name of the model that a reward reads, where it is one that does.
+    pub fn model_name_or_path(&mut self) -> Option<&mut String> {
+        let name = self.table.get_mut("model_name_or_path").filter(|_| self.id == RewardModel::ID)?;
+        if let Value::String(name) = name { Some(name) } else { None }
     }
 
     /// Refuses a key that is `weight` mistyped: that is a key of the table but not of the component, whose own sentence could not
@@ -63,12 +72,12 @@ pub struct Rewards {
 }
 
 impl Rewards {
-    /// Checks the tables and builds their components.
+    /// Checks the tables and builds their components; a model that scores texts computes on `device` where its table says nothing else.
     ///
     /// # Errors
     ///
     /// No table, a component used twice, a weight that is not finite, an unknown id, a component that refuses its table.
-    pub fn build(registry: &Registry, configs: &[RewardConfig], watchdog: &Watchdog) -> Result<Self> {
+    pub fn build(registry: &Registry, configs: &[RewardConfig], device: &str, watchdog: &Watchdog) -> Result<Self> {
         ensure!(!configs.is_empty(), "no reward is given (add a `[[reward]]` table with `use = \"exact_match\"`)");
         let mut components = Vec::new();
         for (index, config) in configs.iter().enumerate() {
@@ -79,7 +88,11 @@ impl Rewards {
             );
             ensure!(weight.is_finite(), "`weight` of reward `{id}` is {weight}, expected a finite number");
             config.check_weight_key(registry)?;
-            let component = ComponentConfig { id: id.clone(), table: config.table.clone() };
+            let mut table = config.table.clone();
+            if id == RewardModel::ID {
+                table.entry("device").or_insert_with(|| device.into());
+            }
+            let component = ComponentConfig { id: id.clone(), table };
             components.push((registry.reward(&component, watchdog)?, weight));
         }
         Ok(Rewards { components })
@@ -130,13 +143,14 @@ mod tests {
     use capo_plugin::testing::{Records, RolloutFixture};
 
     use super::*;
+    use crate::model::device::CPU;
 
     fn exact_match(weight: f64) -> RewardConfig {
         RewardConfig { weight, ..RewardConfig::exact_match() }
     }
 
     fn build(tables: &[RewardConfig]) -> Result<Rewards> {
-        Rewards::build(&Registry::open(&[]).unwrap(), tables, &Watchdog::off())
+        Rewards::build(&Registry::open(&[]).unwrap(), tables, CPU, &Watchdog::off())
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::config::Config;
 use crate::data::{Dataset, Example, Tokenizer};
 use crate::metrics::Metrics;
 use crate::metrics::journal::Journal;
+use crate::model::frozen::Reference;
 use crate::model::{ModelFiles, Policy};
 use crate::optim::Optimizer;
 use crate::reward::Rewards;
@@ -72,8 +73,8 @@ pub struct Run {
     pub progress: Progress,
     /// The policy in training.
     pub policy: Policy,
-    /// The model that training started from, where a component asked for it.
-    pub reference: Option<Policy>,
+    /// The model that the policy is compared with, where a component asked for it.
+    pub reference: Option<Reference>,
     /// Text to ids and back.
     pub tokenizer: Tokenizer,
     /// The model's own files, for what is copied along with its weights.

@@ -19,6 +19,7 @@ use crate::data::{Purpose, Tokenizer};
 use crate::metrics::Metrics;
 use crate::metrics::journal::{Expected, Journal, Mark};
 use crate::model::device::{self, Dtype};
+use crate::model::frozen::{self, Reference};
 use crate::model::{ModelFiles, Policy, embedded};
 use crate::optim::{Optimizer, OptimizerConfig, OptimizerName};
 use crate::reward::Rewards;
@@ -134,13 +135,13 @@ impl Run {
         let dataset = config.data.open(config.train.seed, Purpose::Training, &model_files, &tokenizer, &policy)?;
         let held_out =
             if config.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(config.eval.num_prompts)? };
-        let rewards = Rewards::build(registry, &config.reward, &watchdog)?;
+        let rewards = Rewards::build(registry, &config.reward, &config.train.device, &watchdog)?;
         let needs = needs(&components, &config, &policy)?;
         let train = &config.train;
         let optimizer = Optimizer::new(policy.params(), optimizer_config(train))?;
         let schedule =
             Schedule::new(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.max_steps)?;
-        let reference = if needs.reference() { Some(policy.reference()?) } else { None };
+        let reference = reference(&config, &needs, &policy, &model_files)?;
         let nowhere = Journal::new(Path::new(""));
         Ok(Self {
             config,
@@ -193,6 +194,24 @@ fn open_policy(config: &Config, files: &ModelFiles) -> Result<Policy> {
         Policy::load(files, &device)?
     };
     Ok(policy.with_dtype(train.dtype.into()).with_gradient_checkpointing(train.gradient_checkpointing))
+}
+
+/// The model that the policy is compared with, where a component asks for it: the one that is named, else the policy as it is now.
+fn reference(config: &Config, needs: &Needs, policy: &Policy, files: &ModelFiles) -> Result<Option<Reference>> {
+    let named = config.model.ref_model_name_or_path.as_deref();
+    let Some(name) = named.filter(|_| needs.reference()) else {
+        if let Some(name) = named {
+            bail!(
+                "`model.ref_model_name_or_path` is `{name}`, but no component of this run compares with a reference (set the objective's `beta` above 0, or remove it)"
+            );
+        }
+        return if needs.reference() { Ok(Some(Reference::of(policy.reference()?))) } else { Ok(None) };
+    };
+    let theirs = embedded::model_files(name)?;
+    frozen::same_tokens(files, &theirs)?;
+    let longest = config.data.max_prompt_length.saturating_add(config.rollout.max_completion_length);
+    let reference = Reference::load(&theirs, longest, config.train.dtype.into(), policy.device());
+    reference.context("`model.ref_model_name_or_path` names a model that cannot be the reference").map(Some)
 }
 
 /// The optimizer that the settings name.

@@ -6,7 +6,8 @@ use anyhow::{Result, bail, ensure};
 use candle_core::Tensor;
 use capo_plugin::Inputs;
 
-use crate::model::{Config, Forward, HEAD, LastLayer, Policy, Scores, Wants};
+use crate::model::frozen::Reference;
+use crate::model::{Config, Forward, HEAD, LastLayer, Policy, Scores, Sequences, Wants};
 use crate::optim::{Optimizer, OptimizerName};
 use crate::stages::batch::StepBatch;
 use crate::stages::lend::HeadState;
@@ -113,7 +114,7 @@ impl Needs {
 /// When the device fails.
 pub fn fill(
     policy: &Policy,
-    reference: Option<&Policy>,
+    reference: Option<&Reference>,
     optimizer: &Optimizer,
     batch: &mut StepBatch,
     needs: &Needs,
@@ -121,7 +122,15 @@ pub fn fill(
 ) -> Result<Vec<Option<Forward>>> {
     let last_layer_k = needs.inputs.contains(Inputs::LAST_LAYER).then_some(needs.last_layer_k);
     let wants = Wants { entropy: true, hidden: needs.hidden, last_layer_k };
-    let (scores, forwards) = in_parts(policy, batch, &wants, work, true)?;
+    let mut left = u128::from(work.activation_budget);
+    let (scores, forwards) = in_parts(batch, &wants, work, |rows| {
+        let (bytes, only) = (policy.activation_bytes(rows), rows.rows() == batch.dims.completions as usize);
+        if only || bytes <= left {
+            left -= bytes.min(left);
+            return Ok((policy.forward(rows, work.loss_temperature)?, true));
+        }
+        Ok((policy.forward_detached(rows, work.loss_temperature)?, false))
+    })?;
     // The first scoring of a rollout that one step uses whole is by the policy that sampled it.
     batch.old_logps.get_or_insert_with(|| scores.logps.clone());
     batch.logps = scores.logps;
@@ -131,7 +140,8 @@ pub fn fill(
         batch.set_last_layer(last)?;
     }
     if let (Some(reference), None) = (reference, &batch.ref_logps) {
-        batch.ref_logps = Some(logps(reference, batch, work)?);
+        let forward = |rows: &Sequences| Ok((reference.forward(rows, work.loss_temperature)?, false));
+        batch.ref_logps = Some(in_parts(batch, &Wants::default(), work, forward)?.0.logps);
     }
     if needs.inputs.contains(Inputs::OPTIMIZER_STATE) {
         batch.head_state = Some(head_state(policy, optimizer)?);
@@ -145,32 +155,22 @@ pub fn fill(
 ///
 /// When the device fails.
 pub fn logps(policy: &Policy, batch: &StepBatch, work: Work) -> Result<Vec<f32>> {
-    Ok(in_parts(policy, batch, &Wants::default(), work, false)?.0.logps)
+    let forward = |rows: &Sequences| Ok((policy.forward_detached(rows, work.loss_temperature)?, false));
+    Ok(in_parts(batch, &Wants::default(), work, forward)?.0.logps)
 }
 
-/// The scores, and each micro-batch's forward pass where `keep` and the budget let it stay.
+/// The scores by `forward`, which says of each pass whether it is to stay, and those that do.
 fn in_parts(
-    policy: &Policy,
     batch: &StepBatch,
     wants: &Wants,
     work: Work,
-    keep: bool,
+    mut forward: impl FnMut(&Sequences) -> Result<(Forward, bool)>,
 ) -> Result<(Scores, Vec<Option<Forward>>)> {
-    let completions = batch.dims.completions as usize;
     let mut all = Scores { logps: Vec::new(), entropy: None, hidden: None, last_layer: None };
     let (mut hidden, mut last_layers, mut forwards) = (Vec::new(), Vec::new(), Vec::new());
-    let mut left = u128::from(work.activation_budget);
-    for rows in work.micro_batches(completions) {
-        let only = rows.len() == completions;
-        let rows = batch.sequences.slice(rows);
-        let bytes = policy.activation_bytes(&rows);
-        let stays = keep && (only || bytes <= left);
-        let forward = match stays {
-            true => policy.forward(&rows, work.loss_temperature)?,
-            false => policy.forward_detached(&rows, work.loss_temperature)?,
-        };
+    for rows in work.micro_batches(batch.dims.completions as usize) {
+        let (forward, stays) = forward(&batch.sequences.slice(rows))?;
         let part = forward.scores(wants)?;
-        left -= if stays { bytes.min(left) } else { 0 };
         forwards.push(stays.then_some(forward));
         all.logps.extend(part.logps);
         if let Some(entropy) = part.entropy {

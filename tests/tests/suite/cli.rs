@@ -98,6 +98,9 @@ fn listing_of_the_shipped_plugins() {
       exact_match              1 where a completion ends with the dataset's answer, else 0
                                keys: answer_separator
                                from host 0.1.0, built in
+      reward_model             what a model that scores texts gives prompt and completion
+                               keys: model_name_or_path, label, max_length, batch_size, add_special_tokens, device
+                               from host 0.1.0, built in
 
     advantage
       capo.advantage           (reward - group mean) / (group std + epsilon)

@@ -30,6 +30,7 @@ mod misbehaviour;
 mod models;
 mod new_plugin;
 mod optimizers;
+mod read_models;
 mod recipes;
 mod replay;
 mod resume;

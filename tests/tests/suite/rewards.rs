@@ -121,6 +121,9 @@ fn it_is_listed() {
       exact_match              1 where a completion ends with the dataset's answer, else 0
                                keys: answer_separator
                                from host 0.1.0, built in
+      reward_model             what a model that scores texts gives prompt and completion
+                               keys: model_name_or_path, label, max_length, batch_size, add_special_tokens, device
+                               from host 0.1.0, built in
       rewarding.levelled       1 for completions of prompts of a level
                                keys: level, tired
                                from rewarding 0.1.0, `BUILD/librewarding.so`

@@ -1,0 +1,123 @@
+//! Language models of other families: log-probabilities of completions, and nothing else.
+
+use std::ops::Range;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{Device, Tensor};
+use serde_json::{Map, Value};
+
+use super::super::config::CONFIG_FILE;
+use super::super::files::ModelFiles;
+use super::super::forward::{Forward, Part};
+use super::super::params::{EMBEDDING, HEAD};
+use super::super::sequences::Sequences;
+use super::contained;
+use super::families::{Body, FAMILIES, Family};
+use super::known::size;
+use super::weights::Weights;
+
+/// A language model of a family that is not trained here, in 32-bit floats.
+pub struct Causal {
+    body: Body,
+    /// `[V, D]`.
+    head: Tensor,
+    most_rows: usize,
+    device: Device,
+}
+
+impl Causal {
+    /// Reads a model of the family that `model_type` names, for sequences of at most `longest` tokens; none for another family.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is not supported, fewer positions than `longest`, weights that are not those of the configuration.
+    pub(super) fn load(
+        files: &ModelFiles,
+        json: &Map<String, Value>,
+        longest: usize,
+        device: &Device,
+    ) -> Result<Option<Self>> {
+        let name = json.get("model_type").and_then(Value::as_str).unwrap_or_default();
+        let Some(family) = FAMILIES.iter().find(|family| family.known.model_type == name) else { return Ok(None) };
+        let mut settings =
+            family.known.settings(json).with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))?;
+        let positions = size(&settings, "max_position_embeddings");
+        ensure!(
+            longest <= positions,
+            "prompts and completions of {longest} tokens are longer than the {positions} positions of the reference (shorten them, or use another reference)"
+        );
+        // Tables of rotations are as long as this says.
+        settings.insert("max_position_embeddings".to_owned(), longest.into());
+        contained(|| Self::build(files, family, &settings, device)).map(Some)
+    }
+
+    fn build(files: &ModelFiles, family: &Family, settings: &Map<String, Value>, device: &Device) -> Result<Self> {
+        let weights = Weights::load(files, device)?;
+        let builder = weights.builder(device);
+        let tied = settings.get("tie_word_embeddings") == Some(&Value::Bool(true));
+        let shape = (size(settings, "vocab_size"), size(settings, "hidden_size"));
+        let head = builder.get(shape, if tied { EMBEDDING } else { HEAD })?;
+        let body = (family.build)(settings, builder)?;
+        weights.finish(if tied { EMBEDDING } else { "" })?;
+        Ok(Self { body, head, most_rows: family.most_rows, device: device.clone() })
+    }
+
+    /// The forward pass for scores alone; `loss_temperature` divides the logits.
+    ///
+    /// # Errors
+    ///
+    /// Ids beyond the model's vocabulary, a device that fails.
+    pub(super) fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
+        rows.check(self.head.dim(0)?).context("the reference cannot score a batch")?;
+        let count = rows.rows();
+        let starts = (0..count).step_by(self.most_rows.min(count));
+        let part = |from: usize| {
+            let some = rows.slice(from..from.saturating_add(self.most_rows).min(count));
+            let hidden = contained(|| self.features(&some))?;
+            let (prompt, tokens) = (some.prompt_len, some.completion_len);
+            let targets = some.columns(prompt, prompt + tokens);
+            let targets = Tensor::from_vec(targets, some.rows() * tokens, &self.device)?;
+            Ok(Part::detached(hidden, self.head.clone(), targets, loss_temperature))
+        };
+        Ok(Forward::new(starts.map(part).collect::<Result<_>>()?, rows.completion_len))
+    }
+
+    /// The features that produce each completion token's logits, `[rows * T, D]`.
+    fn features(&self, rows: &Sequences) -> Result<Tensor> {
+        let (ids, width) = left_aligned(rows);
+        let ids = Tensor::from_vec(ids, (rows.rows(), width), &self.device)?;
+        let features = (self.body)(&ids)?.flatten_to(1)?;
+        let before = |(row, start): (usize, &usize)| -> Range<u32> {
+            let first = (row * width + rows.prompt_len - start - 1) as u32;
+            first..first + rows.completion_len as u32
+        };
+        let places: Vec<u32> = rows.starts.iter().enumerate().flat_map(before).collect();
+        Ok(features.index_select(&Tensor::new(places, &self.device)?, 0)?)
+    }
+}
+
+/// Ids that begin with each row's first real token, all columns but the last, and how many columns these are.
+fn left_aligned(rows: &Sequences) -> (Vec<u32>, usize) {
+    let length = rows.prompt_len + rows.completion_len;
+    let least = rows.starts.iter().min().copied().unwrap_or(0);
+    let width = length - least - 1;
+    let mut ids = Vec::with_capacity(rows.rows() * width);
+    for (number, (row, start)) in rows.ids.chunks_exact(length).zip(&rows.starts).enumerate() {
+        ids.extend_from_slice(&row[*start..length - 1]);
+        // What stands after a row does not reach it.
+        ids.resize((number + 1) * width, 0);
+    }
+    (ids, width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_begin_with_their_first_token() {
+        let rows =
+            Sequences { ids: vec![0, 0, 3, 4, 5, 0, 6, 7, 8, 0], starts: vec![2, 1], prompt_len: 3, completion_len: 2 };
+        assert_eq!(left_aligned(&rows), (vec![3, 4, 0, 6, 7, 8], 3));
+    }
+}

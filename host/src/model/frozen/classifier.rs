@@ -1,0 +1,97 @@
+//! Models that score texts: a directory with a sequence classification, for rewards.
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{Device, Tensor};
+use serde_json::{Map, Value};
+
+use super::super::config::CONFIG_FILE;
+use super::super::family::Family;
+use super::super::files::ModelFiles;
+use super::encoder::Encoder;
+use super::encoders::FAMILIES;
+use super::reference::unknown;
+use super::scorer::Scorer;
+
+/// A model that gives a text one number.
+pub struct Classifier {
+    model: Model,
+    device: Device,
+}
+
+enum Model {
+    Decoder(Scorer),
+    Encoder(Encoder),
+}
+
+impl Classifier {
+    /// Reads a model that scores texts; `label` is the name of the output to take, where it has several.
+    ///
+    /// # Errors
+    ///
+    /// A family or a setting that is not supported, an output that is not there, weights that are not those of the configuration.
+    pub fn load(files: &ModelFiles, label: Option<&str>, device: &Device) -> Result<Self> {
+        let place = || format!("cannot use {}", files.describe(CONFIG_FILE));
+        let bytes = files.read(CONFIG_FILE)?;
+        let json: Map<String, Value> =
+            serde_json::from_slice(&bytes).context("not a JSON object").with_context(place)?;
+        let model = if Family::of(&json).is_ok() {
+            Model::Decoder(Scorer::load(files, &json, label, device)?)
+        } else {
+            match Encoder::load(files, &json, label, device)? {
+                Some(encoder) => Model::Encoder(encoder),
+                None => {
+                    let names: Vec<&str> = FAMILIES.iter().map(|family| family.known.model_type).collect();
+                    bail!("{}: {}", place(), unknown(&json, &names))
+                }
+            }
+        };
+        Ok(Self { model, device: device.clone() })
+    }
+
+    /// Longest text, tokens.
+    pub fn positions(&self) -> usize {
+        self.extents().1
+    }
+
+    /// Whether it reads a text as a whole, between tokens of its own.
+    pub fn is_encoder(&self) -> bool {
+        matches!(self.model, Model::Encoder(_))
+    }
+
+    fn extents(&self) -> (usize, usize) {
+        match &self.model {
+            Model::Decoder(decoder) => decoder.extents(),
+            Model::Encoder(encoder) => encoder.extents(),
+        }
+    }
+
+    /// The scores of the texts `rows`, token ids, as one batch that is filled up with `pad`.
+    ///
+    /// # Errors
+    ///
+    /// A text without tokens or with more than there are positions, an id beyond the vocabulary, a device that fails.
+    pub fn score(&self, rows: &[Vec<u32>], pad: u32) -> Result<Vec<f32>> {
+        let (vocab, positions) = self.extents();
+        let width = rows.iter().map(Vec::len).max().unwrap_or(0);
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        ensure!(rows.iter().all(|row| !row.is_empty()), "a text has no tokens (give each at least one)");
+        ensure!(width <= positions, "a text has {width} tokens, the model has {positions} positions (cut it)");
+        if let Some(id) = rows.iter().flatten().find(|id| **id as usize >= vocab) {
+            bail!("token id {id} is outside the vocabulary of {vocab} (use the model's tokenizer)");
+        }
+        // What stands after a text does not reach it.
+        let fill = if (pad as usize) < vocab { pad } else { 0 };
+        let mut ids = Vec::with_capacity(rows.len() * width);
+        for (number, row) in rows.iter().enumerate() {
+            ids.extend_from_slice(row);
+            ids.resize((number + 1) * width, fill);
+        }
+        let ids = Tensor::from_vec(ids, (rows.len(), width), &self.device)?;
+        match &self.model {
+            Model::Decoder(decoder) => decoder.scores(&ids, rows, pad),
+            Model::Encoder(encoder) => encoder.scores(&ids, rows),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Encoders that score texts: a body of `candle-transformers` and the head that belongs to it.
+
+use anyhow::{Context, Result, bail};
+use candle_core::{DType, Device, Tensor};
+use candle_nn::{Linear, Module, VarBuilder, ops};
+use serde_json::{Map, Value};
+
+use super::super::config::CONFIG_FILE;
+use super::super::files::ModelFiles;
+use super::encoders::{Body, FAMILIES, Family};
+use super::known::size;
+use super::weights::Weights;
+use super::{contained, labels};
+
+/// An encoder with a head.
+pub(super) struct Encoder {
+    body: Body,
+    /// Whether the features of all tokens are averaged; else those of the first are read.
+    averages: bool,
+    dense: Linear,
+    activation: fn(&Tensor) -> candle_core::Result<Tensor>,
+    norm: Option<(Tensor, Tensor, f32)>,
+    /// The chosen output.
+    output: Linear,
+    vocab: usize,
+    positions: usize,
+}
+
+impl Encoder {
+    /// Reads a model of the family that `model_type` names; none for another family.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is not supported, an output that is not there, weights that are not those of the configuration.
+    pub(super) fn load(
+        files: &ModelFiles,
+        json: &Map<String, Value>,
+        label: Option<&str>,
+        device: &Device,
+    ) -> Result<Option<Self>> {
+        let name = json.get("model_type").and_then(Value::as_str).unwrap_or_default();
+        let Some(family) = FAMILIES.iter().find(|family| family.known.model_type == name) else { return Ok(None) };
+        let place = || format!("cannot use {}", files.describe(CONFIG_FILE));
+        let settings = family.known.settings(json).with_context(place)?;
+        let names = labels::names(json).with_context(place)?;
+        let label = labels::chosen(&names, label)?;
+        contained(|| Self::build(files, family, &settings, (label, names.len()), device)).map(Some)
+    }
+
+    fn build(
+        files: &ModelFiles,
+        family: &Family,
+        settings: &Map<String, Value>,
+        (label, labels): (usize, usize),
+        device: &Device,
+    ) -> Result<Self> {
+        let positions = family.positions(settings)?;
+        let weights = Weights::load(files, device)?;
+        let builder = weights.builder(device);
+        let (width, head) = (size(settings, "hidden_size"), &family.head);
+        let body = (family.build)(settings, builder.clone())?;
+        let biased = head.norm.is_none();
+        let dense = linear(&builder.pp(head.dense), (width, width), biased)?;
+        let eps = settings.get("layer_norm_eps").and_then(Value::as_f64).unwrap_or(1e-5) as f32;
+        let norm = match head.norm {
+            None => None,
+            Some(name) => {
+                let weight = builder.pp(name).get(width, "weight")?;
+                Some((weight.clone(), weight.zeros_like()?, eps))
+            }
+        };
+        let outputs = linear(&builder.pp(head.output), (labels, width), true)?;
+        let bias = outputs.bias().map(|bias| bias.narrow(0, label, 1)).transpose()?;
+        let output = Linear::new(outputs.weight().narrow(0, label, 1)?.contiguous()?, bias);
+        weights.finish("")?;
+        let averages = match settings.get("classifier_pooling").and_then(Value::as_str) {
+            None | Some("cls") => false,
+            Some("mean") => true,
+            Some(other) => bail!("`classifier_pooling` is `{other}`, expected `cls` or `mean` (correct `config.json`)"),
+        };
+        let (activation, vocab) = (head.activation, size(settings, "vocab_size"));
+        Ok(Self { body, averages, dense, activation, norm, output, vocab, positions })
+    }
+
+    /// How many ids and how many positions it knows.
+    pub(super) fn extents(&self) -> (usize, usize) {
+        (self.vocab, self.positions)
+    }
+
+    /// The scores of `rows` of ids, padded on the right, `[B, S]`.
+    pub(super) fn scores(&self, ids: &Tensor, rows: &[Vec<u32>]) -> Result<Vec<f32>> {
+        contained(|| {
+            let (count, width) = ids.dims2()?;
+            let mask = |row: &Vec<u32>| (0..width).map(|place| u32::from(place < row.len())).collect::<Vec<u32>>();
+            let mask: Vec<u32> = rows.iter().flat_map(mask).collect();
+            let mask = Tensor::from_vec(mask, (count, width), ids.device())?;
+            let features = (self.body)(ids, &mask)?;
+            let pooled = if self.averages {
+                let mask = mask.to_dtype(DType::F32)?;
+                let sum = features.broadcast_mul(&mask.unsqueeze(2)?)?.sum(1)?;
+                sum.broadcast_div(&mask.sum_keepdim(1)?)?
+            } else {
+                features.narrow(1, 0, 1)?.squeeze(1)?.contiguous()?
+            };
+            let mut x = (self.activation)(&self.dense.forward(&pooled)?)?;
+            if let Some((weight, bias, eps)) = &self.norm {
+                x = ops::layer_norm(&x, weight, bias, *eps)?;
+            }
+            self.output.forward(&x)?.flatten_all()?.to_vec1().context("scores are numbers")
+        })
+    }
+}
+
+/// A matrix `[out, in]` with or without its bias.
+fn linear(weights: &VarBuilder<'static>, shape: (usize, usize), biased: bool) -> candle_core::Result<Linear> {
+    let bias = if biased { Some(weights.get(shape.0, "bias")?) } else { None };
+    Ok(Linear::new(weights.get(shape, "weight")?, bias))
+}

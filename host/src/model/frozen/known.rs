@@ -1,0 +1,158 @@
+//! What is known of the `config.json` of a family that is only read.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::super::config::{LARGEST, MOST_LAYERS};
+use super::super::family::{HARMLESS, shown, shown_text};
+
+/// Keys that change nothing in a model that is not trained.
+const NOT_TRAINED: &str = "architectures attention_dropout attention_probs_dropout_prob bos_token_id classifier_dropout cls_dropout cls_token_id \
+    decoder_bias eos_token_id hidden_dropout_prob initializer_cutoff_factor initializer_range legacy mlp_dropout embedding_dropout model_type \
+    num_labels pooler_dropout";
+/// Keys that count something of which there is at least one.
+const COUNTS: [&str; 6] = [
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+];
+
+/// The keys of a family.
+pub(super) struct Known {
+    /// What `model_type` calls it.
+    pub model_type: &'static str,
+    /// What `architectures` calls it.
+    pub architecture: &'static str,
+    /// Keys that the model reads.
+    pub read: &'static str,
+    /// Keys that are known where they have one value, as JSON.
+    pub fixed: &'static [(&'static str, &'static str)],
+    /// What a key that is left out means, as JSON.
+    pub defaults: &'static [(&'static str, &'static str)],
+    /// Names by which newer or older files call a key that the model reads.
+    pub aliases: &'static [(&'static str, &'static str)],
+}
+
+impl Known {
+    /// The settings that the model reads, defaults filled in; `rope_parameters` stand beside the others.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is not understood, or of another value than the one that is.
+    pub(super) fn settings(&self, json: &Map<String, Value>) -> Result<Map<String, Value>> {
+        self.check_architectures(json)?;
+        // What is null is not set.
+        let mut settings: Map<String, Value> = json
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        for (alias, key) in self.aliases {
+            if let Some(value) = settings.remove(*alias) {
+                settings.insert((*key).to_owned(), value);
+            }
+        }
+        spread_rope(&mut settings)?;
+        for (key, value) in self.defaults {
+            settings.entry(*key).or_insert(serde_json::from_str(value).context("a default is JSON")?);
+        }
+        settings.iter().try_for_each(|(key, value)| self.check(key, value))?;
+        Ok(settings)
+    }
+
+    fn check_architectures(&self, json: &Map<String, Value>) -> Result<()> {
+        let Self { model_type, architecture, .. } = self;
+        match json.get("architectures") {
+            Some(Value::Array(names)) if names.iter().any(|name| name == architecture) => Ok(()),
+            other => bail!(
+                "`architectures` is `{}`, only `{architecture}` of a `{model_type}` model can be read here (use another checkpoint)",
+                other.map_or("null".into(), shown)
+            ),
+        }
+    }
+
+    fn check(&self, key: &str, value: &Value) -> Result<()> {
+        if let Some((_, only)) = self.fixed.iter().find(|(fixed, _)| *fixed == key) {
+            let same = |only: Value| value.as_f64().map_or(*value == only, |number| only.as_f64() == Some(number));
+            ensure!(
+                serde_json::from_str(only).is_ok_and(same),
+                "`{key}` is `{}`, but only `{}` is supported of a `{}` model (use another checkpoint)",
+                shown(value),
+                only.trim_matches('"'),
+                self.model_type
+            );
+            return Ok(());
+        }
+        let mut known =
+            [self.read, NOT_TRAINED].into_iter().chain(HARMLESS.iter().copied()).flat_map(str::split_whitespace);
+        ensure!(
+            known.any(|known| known == key),
+            "`{}` is `{}`, which is no setting that is known of a `{}` model (remove it if it changes nothing of what the model computes)",
+            shown_text(key),
+            shown(value),
+            self.model_type
+        );
+        let Some(number) = value.as_u64() else { return Ok(()) };
+        let most = if key == "num_hidden_layers" { MOST_LAYERS } else { LARGEST } as u64;
+        ensure!(number <= most, "`{key}` is {number}, expected at most {most} (correct `config.json`)");
+        ensure!(number > 0 || !COUNTS.contains(&key), "`{key}` is 0, expected at least 1 (correct `config.json`)");
+        Ok(())
+    }
+}
+
+/// Puts what transformers 5 writes as `rope_parameters` where release 4 has it. A scaling is an error: none of these models has it.
+fn spread_rope(settings: &mut Map<String, Value>) -> Result<()> {
+    for place in ["rope_parameters", "rope_scaling"] {
+        let parameters = match settings.remove(place) {
+            None => continue,
+            Some(Value::Object(parameters)) => parameters,
+            Some(other) => bail!("`{place}` is `{}`, expected an object (correct `config.json`)", shown(&other)),
+        };
+        for (key, value) in parameters {
+            match key.as_str() {
+                "rope_type" | "type" => ensure!(
+                    value == "default",
+                    "`{key}` of `{place}` is `{}`, only `default` is supported of a model that is not of a family that is trained here (use another checkpoint)",
+                    shown(&value)
+                ),
+                "rope_theta" | "partial_rotary_factor" => drop(settings.insert(key, value)),
+                // ModernBERT has one for each kind of layer.
+                "full_attention" | "sliding_attention" => {
+                    let theta = value.get("rope_theta").cloned().unwrap_or(Value::Null);
+                    let plain = value.get("rope_type").is_none_or(|kind| kind == "default");
+                    ensure!(
+                        plain && theta.is_number(),
+                        "`{key}` of `{place}` is `{}`, expected a `rope_theta` of the type `default` (use another checkpoint)",
+                        shown(&value)
+                    );
+                    let name = if key == "full_attention" { "global_rope_theta" } else { "local_rope_theta" };
+                    settings.insert(name.to_owned(), theta);
+                }
+                _ => bail!(
+                    "`{}` of `{place}` is `{}`, which is no setting that is known of it (use another checkpoint)",
+                    shown_text(&key),
+                    shown(&value)
+                ),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The size that a checked configuration has under `key`; 0 where it has none.
+pub(super) fn size(settings: &Map<String, Value>, key: &str) -> usize {
+    settings.get(key).and_then(Value::as_u64).and_then(|size| usize::try_from(size).ok()).unwrap_or(0)
+}
+
+/// The crate's own form of the settings.
+///
+/// # Errors
+///
+/// A setting that is missing or of another type.
+pub(super) fn read<T: DeserializeOwned>(settings: &Map<String, Value>) -> candle_core::Result<T> {
+    serde_json::from_value(Value::Object(settings.clone())).map_err(|error| candle_core::Error::msg(error.to_string()))
+}

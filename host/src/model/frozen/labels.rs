@@ -1,0 +1,98 @@
+//! What the outputs of a model that scores texts are called.
+
+use anyhow::{Result, bail, ensure};
+use serde_json::{Map, Value};
+
+use super::super::family::shown;
+
+/// Most outputs of a model that scores texts.
+const MOST: usize = 4096;
+
+/// The names of a model's outputs, in order: those of `id2label`, else as many as `num_labels` says, else transformers' two.
+///
+/// # Errors
+///
+/// An `id2label` that is no list of names with their numbers.
+pub(super) fn names(json: &Map<String, Value>) -> Result<Vec<String>> {
+    let numbered = |count: usize| (0..count).map(|label| format!("LABEL_{label}")).collect();
+    match (json.get("id2label"), json.get("num_labels")) {
+        (Some(Value::Object(named)), _) => {
+            let name = |label: usize| Some(named.get(&label.to_string())?.as_str()?.to_owned());
+            let names: Option<Vec<String>> = (0..named.len()).map(name).collect();
+            match names {
+                Some(names) if !names.is_empty() => Ok(names),
+                _ => bail!(
+                    "`id2label` is `{}`, expected a name for each number from 0 on (correct `config.json`)",
+                    shown(&Value::Object(named.clone()))
+                ),
+            }
+        }
+        (None | Some(Value::Null), None | Some(Value::Null)) => Ok(numbered(2)),
+        (None | Some(Value::Null), Some(count)) => {
+            let known = count.as_u64().and_then(|count| usize::try_from(count).ok());
+            match known.filter(|count| (1..=MOST).contains(count)) {
+                Some(count) => Ok(numbered(count)),
+                None => bail!(
+                    "`num_labels` is `{}`, expected a number from 1 to {MOST} (correct `config.json`)",
+                    shown(count)
+                ),
+            }
+        }
+        (Some(other), _) => bail!("`id2label` is `{}`, expected an object (correct `config.json`)", shown(other)),
+    }
+}
+
+/// The number of the output that is the score: the only one, or the one called `label`.
+///
+/// # Errors
+///
+/// Several outputs of which none is chosen, and a name that none has.
+pub(super) fn chosen(names: &[String], label: Option<&str>) -> Result<usize> {
+    let known = || format!("`{}`", names.join("`, `"));
+    let Some(label) = label else {
+        ensure!(names.len() == 1, "the model has {} outputs, {} (choose one with `label`)", names.len(), known());
+        return Ok(0);
+    };
+    match names.iter().position(|name| name == label) {
+        Some(position) => Ok(position),
+        None => bail!("`label` is `{label}`, but the model's outputs are {} (choose one of them)", known()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(json: Value) -> Result<Vec<String>> {
+        names(json.as_object().unwrap())
+    }
+
+    #[test]
+    fn names_of_outputs() {
+        assert_eq!(of(json!({"id2label": {"1": "b", "0": "a"}})).unwrap(), ["a", "b"]);
+        assert_eq!(of(json!({"num_labels": 1})).unwrap(), ["LABEL_0"]);
+        assert_eq!(of(json!({})).unwrap(), ["LABEL_0", "LABEL_1"]);
+        let error = |json| of(json).unwrap_err().to_string();
+        assert_eq!(
+            error(json!({"id2label": {"1": "b"}})),
+            "`id2label` is `{\"1\":\"b\"}`, expected a name for each number from 0 on (correct `config.json`)"
+        );
+        assert!(error(json!({"id2label": {}})).starts_with("`id2label` is `{}`"));
+        assert!(error(json!({"num_labels": 1e9})).starts_with("`num_labels` is `1000000000.0`"));
+    }
+
+    #[test]
+    fn one_output_is_the_score() {
+        let names = ["bad", "good"].map(str::to_owned);
+        assert_eq!(chosen(&names[..1], None).unwrap(), 0);
+        assert_eq!(chosen(&names, Some("good")).unwrap(), 1);
+        let error = |label| chosen(&names, label).unwrap_err().to_string();
+        assert_eq!(error(None), "the model has 2 outputs, `bad`, `good` (choose one with `label`)");
+        assert_eq!(
+            error(Some("Good")),
+            "`label` is `Good`, but the model's outputs are `bad`, `good` (choose one of them)"
+        );
+    }
+}

@@ -1,0 +1,28 @@
+//! Models that are only read: a reference to compare with, and models that score texts.
+//!
+//! Those of the families that are trained here run in the same decoder; others through `candle-transformers`, in 32-bit floats. Its panics
+//! become errors in one place, `contained`.
+
+mod causal;
+mod classifier;
+mod encoder;
+mod encoders;
+mod families;
+mod known;
+mod labels;
+mod reference;
+mod scorer;
+mod weights;
+
+pub use causal::Causal;
+pub use classifier::Classifier;
+pub use reference::{Reference, same_tokens};
+
+use anyhow::{Context, Result};
+
+use crate::data::contain::contain;
+
+/// A call into `candle-transformers`, which may panic over sizes that do not fit one another.
+fn contained<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+    contain(call).context("a model that is only read cannot be used")?
+}

@@ -1,0 +1,103 @@
+//! The model that a penalty on the distance from a reference compares with.
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{DType, Device};
+use serde_json::{Map, Value};
+
+use super::super::config::CONFIG_FILE;
+use super::super::family::{Family, SUPPORTED, shown};
+use super::super::files::ModelFiles;
+use super::super::forward::Forward;
+use super::super::policy::Policy;
+use super::super::sequences::Sequences;
+use super::causal::Causal;
+use super::families::FAMILIES;
+use crate::data::vocabulary;
+
+/// A language model that is only read.
+pub enum Reference {
+    /// Of a family that is trained here, in the same decoder.
+    Own(Box<Policy>),
+    /// Of another one.
+    Other(Causal),
+}
+
+impl Reference {
+    /// Reads a model for sequences of at most `longest` tokens. One of a family that is trained here computes in `dtype`, another one in
+    /// 32-bit floats.
+    ///
+    /// # Errors
+    ///
+    /// A family or a setting that is not supported, too few positions, weights that are not those of the configuration.
+    pub fn load(files: &ModelFiles, longest: usize, dtype: DType, device: &Device) -> Result<Self> {
+        let place = || format!("cannot use {}", files.describe(CONFIG_FILE));
+        let bytes = files.read(CONFIG_FILE)?;
+        let json: Map<String, Value> =
+            serde_json::from_slice(&bytes).context("not a JSON object").with_context(place)?;
+        if Family::of(&json).is_ok() {
+            let policy = Policy::load(files, device)?.with_dtype(dtype);
+            let positions = policy.config().max_position_embeddings;
+            ensure!(
+                longest <= positions,
+                "prompts and completions of {longest} tokens are longer than the {positions} positions of the reference (shorten them, or use another reference)"
+            );
+            return if dtype == DType::F32 { Ok(Self::of(policy)) } else { Ok(Self::of(policy.reference()?)) };
+        }
+        match Causal::load(files, &json, longest, device)? {
+            Some(other) => Ok(Self::Other(other)),
+            None => {
+                let names: Vec<&str> = FAMILIES.iter().map(|family| family.known.model_type).collect();
+                bail!("{}: {}", place(), unknown(&json, &names))
+            }
+        }
+    }
+
+    /// A policy that no update reaches.
+    pub fn of(policy: Policy) -> Self {
+        Self::Own(Box::new(policy))
+    }
+
+    /// The forward pass for scores alone; `loss_temperature` divides the logits.
+    ///
+    /// # Errors
+    ///
+    /// Ids beyond the model's vocabulary, a device that fails.
+    pub fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
+        match self {
+            Self::Own(policy) => policy.forward_detached(rows, loss_temperature),
+            Self::Other(model) => model.forward(rows, loss_temperature),
+        }
+    }
+}
+
+/// The sentence about a family that cannot be read, where `others` can besides those that are trained here.
+pub(super) fn unknown(json: &Map<String, Value>, others: &[&str]) -> String {
+    let name = json.get("model_type").map_or("missing".to_owned(), |name| format!("`{}`", shown(name)));
+    format!(
+        "`model_type` is {name}, read here are {SUPPORTED}, and `{}` (use a checkpoint of one of these families; docs/models.md says why)",
+        others.join("`, `")
+    )
+}
+
+/// Refuses a reference that reads other tokens than the policy: every token of one must be the other's at the same id, added ones included.
+///
+/// # Errors
+///
+/// The first id at which they differ.
+pub fn same_tokens(policy: &ModelFiles, reference: &ModelFiles) -> Result<()> {
+    let read = |files: &ModelFiles| -> Result<_> {
+        let bytes = files.read("tokenizer.json")?;
+        vocabulary(&bytes).with_context(|| format!("cannot use {}", files.describe("tokenizer.json")))
+    };
+    let (ours, theirs) = (read(policy)?, read(reference)?);
+    let differs = |id: &&u32| ours.get(id) != theirs.get(id);
+    let Some(id) = ours.keys().chain(theirs.keys()).filter(differs).min() else { return Ok(()) };
+    let shown = |token: Option<&String>| token.map_or("no token".to_owned(), |token| format!("`{token}`"));
+    bail!(
+        "{} has other tokens than {}: {id} is {} there and {} here (use a reference with the policy's tokenizer)",
+        reference.describe("tokenizer.json"),
+        policy.describe("tokenizer.json"),
+        shown(theirs.get(id)),
+        shown(ours.get(id))
+    )
+}

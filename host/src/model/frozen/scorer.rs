@@ -1,0 +1,82 @@
+//! Decoders of our own families that score texts: `Qwen2ForSequenceClassification` and the like.
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device, Tensor};
+use serde_json::{Map, Value};
+
+use super::super::config::{CONFIG_FILE, Config};
+use super::super::decoder::{Decoder, rope};
+use super::super::family::{Family, shown};
+use super::super::files::ModelFiles;
+use super::super::params::Params;
+use super::labels;
+
+/// The weight that maps features to scores, `[outputs, D]`.
+const SCORE: &str = "score.weight";
+
+/// A decoder with a score in place of a head.
+pub(super) struct Scorer {
+    config: Config,
+    model: Decoder,
+    /// The row of the chosen output, `[D, 1]`.
+    score: Tensor,
+}
+
+impl Scorer {
+    /// Reads the model of `json`, its `config.json`.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is not supported, an output that is not there, weights that are not those of the configuration.
+    pub(super) fn load(
+        files: &ModelFiles,
+        json: &Map<String, Value>,
+        label: Option<&str>,
+        device: &Device,
+    ) -> Result<Self> {
+        let place = || format!("cannot use {}", files.describe(CONFIG_FILE));
+        let config = config(json).with_context(place)?;
+        let names = labels::names(json).with_context(place)?;
+        let label = labels::chosen(&names, label)?;
+        let shape = vec![names.len(), config.hidden_size];
+        let params = Params::load_with(files, &config, Some((SCORE, shape)), device)?;
+        let score = params.get(SCORE)?.as_detached_tensor().narrow(0, label, 1)?.t()?.contiguous()?;
+        let model = Decoder::new(&config, &params, DType::F32)?.pack()?;
+        Ok(Self { config, model, score })
+    }
+
+    /// How many ids and how many positions it knows.
+    pub(super) fn extents(&self) -> (usize, usize) {
+        (self.config.vocab_size, self.config.max_position_embeddings)
+    }
+
+    /// The scores of `rows` of ids, padded on the right, `[B, S]`: at each row's last id that is not `pad`, as transformers has it.
+    pub(super) fn scores(&self, ids: &Tensor, rows: &[Vec<u32>], pad: u32) -> Result<Vec<f32>> {
+        let (count, width) = ids.dims2()?;
+        let rope = rope(&self.config, &vec![0; count], width);
+        let x = self.model.residual(ids, &rope, |_, _| Ok(()))?;
+        let last =
+            |(row, ids): (usize, &Vec<u32>)| (row * width + ids.iter().rposition(|id| *id != pad).unwrap_or(0)) as u32;
+        let last: Vec<u32> = rows.iter().enumerate().map(last).collect();
+        let x = x.flatten_to(1)?.index_select(&Tensor::new(last, ids.device())?, 0)?;
+        Ok(self.model.features(&x)?.matmul(&self.score)?.flatten_all()?.to_vec1()?)
+    }
+}
+
+/// The configuration of the decoder below the score: it has no head, which is what a tied one is read as.
+fn config(json: &Map<String, Value>) -> Result<Config> {
+    let family = Family::of(json)?;
+    let wanted = family.classifier();
+    let named = json.get("architectures");
+    let is_wanted = |names: &Value| names.as_array().is_some_and(|names| names.iter().any(|name| *name == wanted));
+    ensure!(
+        named.is_some_and(is_wanted),
+        "`architectures` is `{}`, only `{wanted}` of a `{}` model scores texts (use a reward model's directory)",
+        named.map_or("null".into(), shown),
+        family.name()
+    );
+    let mut below = json.clone();
+    below.retain(|key, _| !["architectures", "num_labels"].contains(&key.as_str()));
+    below.insert("tie_word_embeddings".to_owned(), Value::Bool(true));
+    Config::from_json(&serde_json::to_vec(&below).context("a configuration is JSON")?)
+}

@@ -1,0 +1,125 @@
+//! Weights for the models of `candle-transformers`: what they ask for is compared with what the files hold, and nothing is left over.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use candle_core::{DType, Device, Error, Shape, Tensor};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
+use capo_loader::memory;
+use safetensors::SafeTensors;
+
+use super::super::files::ModelFiles;
+use super::super::params::{HEAD, to_f32, weight_files};
+
+/// Endings of names of tensors that are computed, not read.
+const COMPUTED: [&str; 2] = ["rotary_emb.inv_freq", "position_ids"];
+
+/// All tensors of a checkpoint by name, 32-bit floats, and which of them were asked for.
+#[derive(Clone)]
+pub(super) struct Weights {
+    held: Arc<Mutex<BTreeMap<String, Held>>>,
+    place: String,
+}
+
+struct Held {
+    tensor: Tensor,
+    used: bool,
+}
+
+impl Weights {
+    /// Reads all files of weights.
+    ///
+    /// # Errors
+    ///
+    /// A missing or torn file, a tensor in two of them, more weights than there is memory.
+    pub(super) fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
+        let names = weight_files(files)?;
+        let sizes = names.iter().map(|name| files.size(name)).sum::<Result<u64>>()?;
+        if let Some(free) = memory::available().filter(|free| sizes > *free) {
+            let [sizes, free] = [sizes, free].map(|size| memory::text(size.into()));
+            anyhow::bail!("the files of weights have {sizes}, and {free} of memory are free (use a larger machine)");
+        }
+        let mut held = BTreeMap::new();
+        for name in &names {
+            let bytes = files.read(name)?;
+            add(&bytes, device, &mut held).with_context(|| format!("cannot use {}", files.describe(name)))?;
+        }
+        Ok(Self { held: Arc::new(Mutex::new(held)), place: files.describe(&names[0]) })
+    }
+
+    /// What hands them out by name and shape.
+    pub(super) fn builder(&self, device: &Device) -> VarBuilder<'static> {
+        VarBuilder::from_backend(Box::new(self.clone()), DType::F32, device.clone())
+    }
+
+    /// Refuses tensors that nothing asked for, but for a head that is the same as the `embedding` to which it is tied.
+    ///
+    /// # Errors
+    ///
+    /// The name of the first.
+    pub(super) fn finish(&self, embedding: &str) -> Result<()> {
+        let held = self.lock();
+        let tied = |name: &str| -> Result<bool> {
+            let (Some(head), Some(embedding)) = (held.get(name), held.get(embedding)) else { return Ok(false) };
+            let values = |held: &Held| held.tensor.flatten_all()?.to_vec1::<f32>();
+            Ok(name == HEAD && values(head)? == values(embedding)?)
+        };
+        for (name, _) in held.iter().filter(|(_, held)| !held.used) {
+            ensure!(
+                tied(name)?,
+                "cannot use {}: unexpected tensor `{name}` (the weights and `config.json` must be of one model)",
+                self.place
+            );
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        Error::msg(format!(
+            "cannot use {}: tensor `{name}` is missing (the weights and `config.json` must be of one model)",
+            self.place
+        ))
+    }
+}
+
+fn add(bytes: &[u8], device: &Device, held: &mut BTreeMap<String, Held>) -> Result<()> {
+    let file = SafeTensors::deserialize(bytes)
+        .map_err(|error| anyhow!("not a whole safetensors file: {error} (fetch the file again)"))?;
+    for (name, view) in file.iter().filter(|(name, _)| !COMPUTED.iter().any(|ending| name.ends_with(ending))) {
+        let tensor = to_f32(&view, device).with_context(|| format!("cannot read tensor `{name}`"))?;
+        let before = held.insert(name.to_owned(), Held { tensor, used: false });
+        ensure!(before.is_none(), "tensor `{name}` is also in another shard (fetch the files again)");
+    }
+    Ok(())
+}
+
+impl SimpleBackend for Weights {
+    fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
+        let tensor = self.get_unchecked(name, dtype, device)?;
+        if tensor.shape() != &shape {
+            let (actual, expected) = (tensor.dims(), shape.dims());
+            return Err(Error::msg(format!(
+                "cannot use {}: tensor `{name}` has shape {actual:?}, expected {expected:?} (the weights and `config.json` must be of one model)",
+                self.place
+            )));
+        }
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> candle_core::Result<Tensor> {
+        let mut all = self.lock();
+        let held = all.get_mut(name).ok_or_else(|| self.missing(name))?;
+        held.used = true;
+        Ok(held.tensor.clone())
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.lock().contains_key(name)
+    }
+}

@@ -1,0 +1,136 @@
+//! The reward `reward_model`: what a model that scores texts gives prompt and completion together.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, ensure};
+use capo_plugin::prelude::*;
+
+use super::seen::{Key, Seen};
+use crate::data::Texts;
+use crate::model::device::{self, CPU, Dtype};
+use crate::model::embedded::model_files;
+use crate::model::frozen::Classifier;
+
+/// Texts whose scores are remembered.
+const REMEMBERED: usize = 1 << 14;
+
+/// The table of a [`RewardModel`].
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    model_name_or_path: String,
+    #[serde(default)]
+    label: Option<String>,
+    #[serde(default)]
+    max_length: Option<usize>,
+    #[serde(default = "default_batch_size")]
+    batch_size: usize,
+    #[serde(default)]
+    add_special_tokens: Option<bool>,
+    #[serde(default = "default_device")]
+    device: String,
+}
+
+fn default_batch_size() -> usize {
+    8
+}
+
+fn default_device() -> String {
+    CPU.into()
+}
+
+/// Scores texts by a model with a tokenizer of its own.
+///
+/// A text that was met before keeps the score that it got then: which texts share a forward pass may change the last bits of a score. The
+/// scores are part of its state, so that a resumed run has the same ones.
+#[derive(Deserialize)]
+#[serde(try_from = "Settings")]
+pub struct RewardModel {
+    model: Classifier,
+    texts: Texts,
+    batch_size: usize,
+    seen: Seen,
+}
+
+impl TryFrom<Settings> for RewardModel {
+    type Error = String;
+
+    fn try_from(settings: Settings) -> Result<Self, String> {
+        Self::open(&settings).map_err(|error| format!("{error:#}"))
+    }
+}
+
+impl RewardModel {
+    /// What `use` calls it.
+    pub const ID: &str = "reward_model";
+
+    fn open(settings: &Settings) -> anyhow::Result<Self> {
+        let Settings { model_name_or_path, label, max_length, batch_size, add_special_tokens, device } = settings;
+        ensure!(*batch_size > 0, "`batch_size` is 0 (it must be at least 1)");
+        let device = device::open(device, Dtype::F32)?;
+        let files = model_files(model_name_or_path)?;
+        let model = Classifier::load(&files, label.as_deref(), &device)?;
+        let (positions, longest) = (model.positions(), max_length.unwrap_or(model.positions()));
+        ensure!(
+            (1..=positions).contains(&longest),
+            "`max_length` is {longest} (it must be at least 1 and at most the model's {positions} positions)"
+        );
+        let texts = Texts::open(&files, longest, add_special_tokens.unwrap_or(model.is_encoder()))?;
+        Ok(Self { model, texts, batch_size: *batch_size, seen: Seen::new(REMEMBERED) })
+    }
+
+    /// The scores of texts that are not remembered, and the share of them that was cut.
+    fn score_new(&self, new: &BTreeMap<Key, String>) -> anyhow::Result<(Vec<(Key, f32)>, f64)> {
+        let mut cut = 0;
+        let mut rows = Vec::with_capacity(new.len());
+        for (key, text) in new {
+            let (ids, is_cut) = self.texts.encode(text)?;
+            ensure!(!ids.is_empty(), "a prompt with its completion encodes to no tokens (is it empty?)");
+            cut += usize::from(is_cut);
+            rows.push((ids, *key));
+        }
+        // Texts of about one length share a pass.
+        rows.sort_by(|(a, first), (b, second)| (a.len(), first).cmp(&(b.len(), second)));
+        let mut scores = Vec::with_capacity(rows.len());
+        for batch in rows.chunks(self.batch_size) {
+            let (ids, keys): (Vec<Vec<u32>>, Vec<Key>) = batch.iter().cloned().unzip();
+            scores.extend(keys.into_iter().zip(self.model.score(&ids, self.texts.pad_id())?));
+        }
+        Ok((scores, cut as f64 / new.len().max(1) as f64))
+    }
+
+    /// Fills `rewards`; returns the shares of texts that were new, and of those the share that was cut.
+    fn fill(&mut self, rollout: &Rollout<'_>, rewards: &mut [f32]) -> anyhow::Result<(f64, f64)> {
+        let keys: Vec<Key> =
+            rollout.completions.iter().map(|completion| Seen::key(completion.prompt, completion.text)).collect();
+        let unknown = keys.iter().zip(&rollout.completions).filter(|(key, _)| self.seen.get(key).is_none());
+        let new: BTreeMap<Key, String> =
+            unknown.map(|(key, completion)| (*key, format!("{}{}", completion.prompt, completion.text))).collect();
+        let (scores, cut) = self.score_new(&new).context("the reward model cannot score a completion")?;
+        let scores: BTreeMap<Key, f32> = scores.into_iter().collect();
+        for (reward, key) in rewards.iter_mut().zip(&keys) {
+            *reward = scores.get(key).copied().or_else(|| self.seen.get(key)).unwrap_or(f32::NAN);
+        }
+        scores.into_iter().filter(|(_, score)| score.is_finite()).for_each(|(key, score)| self.seen.insert(key, score));
+        Ok((new.len() as f64 / keys.len().max(1) as f64, cut))
+    }
+}
+
+impl Reward for RewardModel {
+    fn score(&mut self, ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
+        let (new, cut) = self.fill(rollout, rewards).map_err(|error| PluginError::failed(format!("{error:#}")))?;
+        ctx.record("new_texts", new);
+        ctx.record("cut_texts", cut);
+        Ok(())
+    }
+
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        Ok(self.seen.to_bytes())
+    }
+
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        let read = self.seen.read(state);
+        self.seen = read.ok_or_else(|| PluginError::state(format!("{} bytes are no list of scores", state.len())))?;
+        Ok(())
+    }
+}

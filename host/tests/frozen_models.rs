@@ -1,0 +1,138 @@
+//! Models that are only read, against Hugging Face transformers (numbers made by `data/frozen-golden/make.py`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device};
+use host::model::frozen::{Classifier, Reference};
+use host::model::{ModelFiles, Sequences, Wants};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// What fills rows up.
+const PAD: u32 = 0;
+
+#[derive(Deserialize)]
+struct Row {
+    ids: Vec<u32>,
+    scores: Vec<f32>,
+}
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/frozen-golden").join(name)
+}
+
+fn load(directory: &Path, label: Option<&str>) -> anyhow::Result<Classifier> {
+    Classifier::load(&ModelFiles::Directory(directory.to_owned()), label, &Device::Cpu)
+}
+
+fn golden<T: DeserializeOwned>(name: &str, file: &str) -> Vec<T> {
+    serde_json::from_slice(&fs::read(data(name).join(file)).unwrap()).unwrap()
+}
+
+/// Compares the output `output`, called `label`, in one ragged batch and one text at a time.
+fn compare(name: &str, label: Option<&str>, output: usize) {
+    let model = load(&data(name), label).unwrap();
+    let rows: Vec<Row> = golden(name, "scores.json");
+    let ids: Vec<Vec<u32>> = rows.iter().map(|row| row.ids.clone()).collect();
+    let together = model.score(&ids, PAD).unwrap();
+    let alone = ids.iter().map(|ids| model.score(std::slice::from_ref(ids), PAD).unwrap()[0]);
+    for ((together, alone), row) in together.iter().zip(alone).zip(&rows) {
+        let expected = row.scores[output];
+        assert!((together - expected).abs() < 1e-4, "{name}: {together} {expected}");
+        assert!((alone - expected).abs() < 1e-4, "{name}: alone {alone} {expected}");
+    }
+}
+
+#[test]
+fn decoders_score_as_transformers_does() {
+    for name in ["llama-score", "mistral-score", "qwen2-score"] {
+        compare(name, None, 0);
+    }
+    for (output, label) in ["bad", "fair", "good"].into_iter().enumerate() {
+        compare("qwen3-score", Some(label), output);
+    }
+}
+
+#[test]
+fn encoders_score_as_transformers_does() {
+    for name in ["bert-score", "deberta-v2-score", "modernbert-score", "xlm-roberta-score"] {
+        compare(name, None, 0);
+    }
+}
+
+#[derive(Deserialize)]
+struct Completion {
+    prompt_ids: Vec<u32>,
+    completion_ids: Vec<u32>,
+    logps: Vec<f32>,
+}
+
+/// Prompts padded on the left, completions on the right.
+fn batch(rows: &[Completion]) -> Sequences {
+    let prompt_len = rows.iter().map(|row| row.prompt_ids.len()).max().unwrap();
+    let completion_len = rows.iter().map(|row| row.completion_ids.len()).max().unwrap();
+    let mut batch = Sequences { ids: Vec::new(), starts: Vec::new(), prompt_len, completion_len };
+    for (number, row) in rows.iter().enumerate() {
+        let start = prompt_len - row.prompt_ids.len();
+        batch.starts.push(start);
+        batch.ids.extend(std::iter::repeat_n(PAD, start));
+        batch.ids.extend(row.prompt_ids.iter().chain(&row.completion_ids));
+        batch.ids.resize((number + 1) * (prompt_len + completion_len), PAD);
+    }
+    batch
+}
+
+#[test]
+fn references_have_the_log_probabilities_of_transformers() {
+    for name in ["gemma", "glm4", "qwen3-moe", "smollm3"] {
+        let rows: Vec<Completion> = golden(name, "logps.json");
+        let files = ModelFiles::Directory(data(name));
+        let reference = Reference::load(&files, 40, DType::F32, &Device::Cpu).unwrap();
+        assert!(matches!(reference, Reference::Other(_)), "{name}");
+        let logps = |rows: &Sequences| reference.forward(rows, 0.9).unwrap().scores(&Wants::default()).unwrap().logps;
+        let whole = batch(&rows);
+        let together = logps(&whole);
+        assert_eq!(together, logps(&whole), "{name}: nothing is left of a pass");
+        for (row, together) in rows.iter().zip(together.chunks_exact(whole.completion_len)) {
+            let alone = logps(&batch(std::slice::from_ref(row)));
+            for ((expected, together), alone) in row.logps.iter().zip(together).zip(&alone) {
+                assert!((together - expected).abs() < 1e-4, "{name}: {together} {expected}");
+                assert!((alone - expected).abs() < 1e-4, "{name}: alone {alone} {expected}");
+            }
+        }
+    }
+}
+
+/// The sentence about a checkpoint whose configuration has another value.
+fn changed(name: &str, key: &str, value: serde_json::Value) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(data(name).join(file), folder.path().join(file)).unwrap();
+    }
+    let path = folder.path().join("config.json");
+    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    json[key] = value;
+    fs::write(&path, json.to_string()).unwrap();
+    let error = load(folder.path(), None).err().expect(key);
+    format!("{error:#}").replace(&folder.path().display().to_string(), "FOLDER")
+}
+
+#[test]
+fn what_cannot_be_used_is_told() {
+    let said = |key, value| changed("qwen2-score", key, value);
+    assert_eq!(
+        said("architectures", serde_json::json!(["Qwen2ForCausalLM"])),
+        "cannot use `FOLDER/config.json`: `architectures` is `[\"Qwen2ForCausalLM\"]`, only `Qwen2ForSequenceClassification` of a `qwen2` model scores texts (use a reward model's directory)"
+    );
+    assert_eq!(
+        said("id2label", serde_json::json!({"0": "bad", "1": "good"})),
+        "the model has 2 outputs, `bad`, `good` (choose one with `label`)"
+    );
+    let shape = changed("qwen3-score", "id2label", serde_json::json!({"0": "good"}));
+    assert!(shape.ends_with("tensor `score.weight` has shape [3, 16], expected [1, 16] (the weights and `config.json` must be of one model)"), "{shape}");
+    let unknown = said("logit_scale", serde_json::json!(2));
+    assert!(unknown.contains("`logit_scale` is `2`, which is no setting that is known"), "{unknown}");
+    let longer = load(&data("qwen2-score"), None).unwrap().score(&[vec![2; 65]], PAD).unwrap_err().to_string();
+    assert_eq!(longer, "a text has 65 tokens, the model has 64 positions (cut it)");
+}
