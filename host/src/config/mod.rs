@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 mod draft;
+mod model;
 mod recipe;
 mod sets;
 mod sizes;
@@ -21,6 +22,7 @@ use crate::reward::RewardConfig;
 use crate::schedule::ScheduleKind;
 
 pub use draft::{Appended, Draft};
+pub use model::{ModelConfig, TargetModules};
 pub use recipe::{Resolved, resolve};
 pub(crate) use sets::{parse_set, set};
 pub use sizes::Sizes;
@@ -63,17 +65,6 @@ pub struct Config {
     /// What follows from the settings; computed when they are checked.
     #[serde(skip)]
     pub sizes: Sizes,
-}
-
-/// `[model]`
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ModelConfig {
-    /// A Hugging Face directory, the id of a model that the Hub's cache has, or `embedded:tiny-arithmetic`.
-    pub model_name_or_path: String,
-    /// Start from random weights in the architecture and with the tokenizer of this model; its own are not read.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub fresh_weights: bool,
 }
 
 /// `[data]`

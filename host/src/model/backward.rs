@@ -47,6 +47,8 @@ impl Kept {
 /// Gradients under the names of one layer.
 struct LayerGradients<'a> {
     layer: usize,
+    /// Whether the layer's own weights have none.
+    frozen: bool,
     tensors: &'a mut BTreeMap<String, Tensor>,
 }
 
@@ -55,23 +57,40 @@ impl LayerGradients<'_> {
         self.tensors.insert(format!("model.layers.{}.{part}", self.layer), gradient);
     }
 
-    /// Gradients of `part`'s weight and bias; returns that of `x`, `[.., in]`, for `dy` `[.., out]`.
+    /// That of a weight that an adapter leaves as it is.
+    fn insert_own(&mut self, part: &str, gradient: Tensor) {
+        if !self.frozen {
+            self.insert(part, gradient);
+        }
+    }
+
+    /// Gradients of `part`'s weight and bias, or of its adapter; returns that of `x`, `[.., in]`, for `dy` `[.., out]`.
     fn linear(&mut self, part: &str, linear: &Linear, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
         let (outputs, inputs) = linear.weight.dims2()?;
         let rows = x.elem_count() / inputs;
         let flat = dy.reshape((rows, outputs))?;
-        self.insert(&format!("{part}.weight"), flat.t()?.matmul(&x.reshape((rows, inputs))?)?);
-        if linear.bias.is_some() {
-            self.insert(&format!("{part}.bias"), ops::sum_rows(&flat)?);
+        let flat_x = x.reshape((rows, inputs))?;
+        if !self.frozen {
+            self.insert(&format!("{part}.weight"), flat.t()?.matmul(&flat_x)?);
+            if linear.bias.is_some() {
+                self.insert(&format!("{part}.bias"), ops::sum_rows(&flat)?);
+            }
         }
-        Ok(flat.matmul(&linear.weight)?.reshape(x.shape())?)
+        let mut dx = flat.matmul(&linear.weight)?;
+        if let Some(adapter) = &linear.adapter {
+            let gradients = adapter.backward(&flat_x, &flat)?;
+            self.insert(&format!("{part}.lora_A.weight"), gradients.a);
+            self.insert(&format!("{part}.lora_B.weight"), gradients.b);
+            dx = ops::add(&dx, &gradients.x)?;
+        }
+        Ok(dx.reshape(x.shape())?)
     }
 
     /// The gradient of the norm `part` of heads; returns that of `x`, `[B, S, H * head_dim]`, for `dy` like it.
     fn head_norm(&mut self, part: &str, weight: &Tensor, x: &Tensor, dy: &Tensor, eps: f64) -> Result<Tensor> {
         let heads = |tensor: &Tensor| tensor.reshape(((), weight.dim(0)?));
         let (dx, d_weight) = ops::rms_norm_backward(&heads(x)?, weight, &heads(dy)?, eps)?;
-        self.insert(&format!("{part}.weight"), d_weight);
+        self.insert_own(&format!("{part}.weight"), d_weight);
         Ok(dx.reshape(x.shape())?)
     }
 }
@@ -80,26 +99,36 @@ impl Tape {
     /// The same of the `rows` alone, `[R]` u32; the activations are copied.
     pub(super) fn of(&self, rows: &Tensor) -> Result<Self> {
         let own = |tensor: &Tensor| tensor.contiguous()?.index_select(rows, 0);
+        let numbers = rows.to_vec1()?;
         Ok(Self {
-            model: self.model.clone(),
+            model: Arc::new(self.model.of(&numbers)),
             ids: own(&self.ids)?,
-            rope: self.rope.of(&rows.to_vec1()?),
+            rope: self.rope.of(&numbers),
             layers: self.layers.iter().map(|layer| layer.map(own)).collect::<candle_core::Result<_>>()?,
             last: own(&self.last)?,
             tied: self.tied,
         })
     }
 
-    /// The gradients of all weights from those of the features `[B * T, D]` and of the head `[V, D]`.
-    pub(super) fn backward(&self, d_hidden: &Tensor, d_head: Tensor) -> Result<Gradients> {
+    /// The gradients of what is trained from those of the features `[B * T, D]` and of the head `[V, D]`, which a frozen one has not.
+    pub(super) fn backward(&self, d_hidden: &Tensor, d_head: Option<Tensor>) -> Result<Gradients> {
+        let frozen = self.model.frozen;
         let mut tensors = BTreeMap::new();
         let d_features = d_hidden.reshape(self.last.shape())?.to_dtype(self.last.dtype())?;
         let (d_last, d_norm) = ops::rms_norm_backward(&self.last, &self.model.final_norm, &d_features, self.model.eps)?;
-        tensors.insert(FINAL_NORM.to_owned(), d_norm);
+        if !frozen {
+            tensors.insert(FINAL_NORM.to_owned(), d_norm);
+        }
+        // Below the lowest adapter nothing is trained.
+        let lowest =
+            if frozen { self.model.layers.iter().position(Layer::has_adapter).unwrap_or(usize::MAX) } else { 0 };
         let (_, inputs) = self.ids.dims2()?;
         let mut dx = d_last.pad_with_zeros(1, inputs - self.last.dim(1)?, 0)?;
         for (number, (layer, kept)) in self.model.layers.iter().zip(&self.layers).enumerate().rev() {
-            let mut gradients = LayerGradients { layer: number, tensors: &mut tensors };
+            if number < lowest {
+                break;
+            }
+            let mut gradients = LayerGradients { layer: number, frozen, tensors: &mut tensors };
             let again;
             let saved = match kept {
                 Kept::All(saved) => saved,
@@ -110,6 +139,14 @@ impl Tape {
             };
             dx = layer_backward(layer, saved, &self.rope, &dx, &mut gradients)?;
         }
+        if let Some(d_head) = d_head {
+            self.embedding_backward(&dx, d_head, &mut tensors)?;
+        }
+        Ok(tensors.into_iter().collect())
+    }
+
+    /// Gradients of the head and of the embedding from that of the residual stream at its entry.
+    fn embedding_backward(&self, dx: &Tensor, d_head: Tensor, tensors: &mut BTreeMap<String, Tensor>) -> Result<()> {
         let embedding = &self.model.embedding;
         let d_rows = dx.reshape((self.ids.elem_count(), embedding.dim(1)?))?.to_dtype(d_head.dtype())?;
         let start = if self.tied {
@@ -121,7 +158,7 @@ impl Tape {
         };
         let d_embedding = ops::add_rows(start, &self.ids.flatten_all()?, &d_rows)?;
         tensors.insert(EMBEDDING.to_owned(), d_embedding);
-        Ok(tensors.into_iter().collect())
+        Ok(())
     }
 }
 
@@ -141,7 +178,7 @@ fn layer_backward(
         &gradients.linear("mlp.up_proj", &layer.up, &gated.normed, &d_up)?,
     )?;
     let (d_residual, d_norm) = ops::rms_norm_backward(&gated.x, &layer.post_norm, &d_normed, layer.sizes.eps)?;
-    gradients.insert("post_attention_layernorm.weight", d_norm);
+    gradients.insert_own("post_attention_layernorm.weight", d_norm);
     let dx = ops::add(dx, &d_residual)?;
 
     let d_mixed = gradients.linear("self_attn.o_proj", &layer.output, &saved.mixed, &dx)?;
@@ -159,7 +196,7 @@ fn layer_backward(
         &gradients.linear("self_attn.v_proj", &layer.value, &saved.normed, &d_heads.values)?,
     )?;
     let (d_residual, d_norm) = ops::rms_norm_backward(&saved.x, &layer.input_norm, &d_normed, layer.sizes.eps)?;
-    gradients.insert("input_layernorm.weight", d_norm);
+    gradients.insert_own("input_layernorm.weight", d_norm);
     Ok(ops::add(&dx, &d_residual)?)
 }
 

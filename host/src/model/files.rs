@@ -16,6 +16,13 @@ pub enum ModelFiles {
     Checkpoint(SealedFolder),
     /// Pairs of file name and contents.
     Embedded(&'static [(&'static str, &'static [u8])]),
+    /// An adapter's files, and those of the model that it belongs to.
+    Adapter {
+        /// The adapter's own.
+        own: Box<ModelFiles>,
+        /// Its base's.
+        base: Box<ModelFiles>,
+    },
 }
 
 impl ModelFiles {
@@ -27,6 +34,7 @@ impl ModelFiles {
                 Ok(Cow::Owned(files::bytes(&path).map_err(|error| unreadable(&path, &error))?))
             }
             Self::Checkpoint(folder) => folder.read(name).map(Cow::Owned),
+            Self::Adapter { .. } => self.holder(name).read(name),
             Self::Embedded(files) => match files.iter().find(|(file, _)| *file == name) {
                 Some((_, bytes)) => Ok(Cow::Borrowed(bytes)),
                 None => bail!("the built-in model has no file `{name}` (give a model directory instead)"),
@@ -39,6 +47,7 @@ impl ModelFiles {
         match self {
             Self::Directory(directory) => size(&directory.join(name)),
             Self::Checkpoint(folder) => size(&folder.dir().join(name)),
+            Self::Adapter { .. } => self.holder(name).size(name),
             Self::Embedded(_) => Ok(self.read(name)?.len() as u64),
         }
     }
@@ -48,6 +57,7 @@ impl ModelFiles {
         match self {
             Self::Directory(directory) => directory.join(name).exists(),
             Self::Checkpoint(folder) => folder.contains(name),
+            Self::Adapter { .. } => self.holder(name).contains(name),
             Self::Embedded(files) => files.iter().any(|(file, _)| *file == name),
         }
     }
@@ -57,7 +67,19 @@ impl ModelFiles {
         match self {
             Self::Directory(directory) => format!("`{}`", directory.join(name).display()),
             Self::Checkpoint(folder) => format!("`{}`", folder.dir().join(name).display()),
+            Self::Adapter { .. } => self.holder(name).describe(name),
             Self::Embedded(_) => format!("`{name}` of the built-in model"),
+        }
+    }
+
+    /// Where the file `name` is looked for: what makes the base is the base's, of the rest an adapter's own comes first.
+    fn holder(&self, name: &str) -> &Self {
+        match self {
+            Self::Adapter { own, base } => {
+                let of_base = name == "config.json" || name.starts_with("model.safetensors");
+                if !of_base && own.contains(name) { own } else { base }
+            }
+            whole => whole,
         }
     }
 }
