@@ -322,7 +322,7 @@ fn targets_that_cannot_be_are_told() {
     };
     assert_eq!(
         refused("lm_head"),
-        "`model.lora_target_modules` has `lm_head`, but `lm_head` cannot be a target: the head stays as it is, for what masks and step controls say of it (leave it out)"
+        "`model.lora_target_modules` has `lm_head`, but `lm_head` cannot be a target: embedding and head stay as they are, which is what masks and step controls reckon with (leave it out)"
     );
     assert!(refused("model.embed_tokens").contains("`embed_tokens` cannot be a target"));
     assert_eq!(

@@ -119,8 +119,8 @@ impl ModelConfig {
         let name = &self.model_name_or_path;
         ensure!(
             self.use_peft != Some(false) && !self.fresh_weights,
-            "`{name}` is an adapter, but `model.{}` (remove it to go on with the adapter, or merge it with `host export` first)",
-            if self.fresh_weights { "fresh_weights` is true" } else { "use_peft` is false" }
+            "`{name}` is an adapter, but {} (remove it to go on with the adapter, or merge it with `host export` first)",
+            if self.fresh_weights { "`model.fresh_weights` is true" } else { "`model.use_peft` is false" }
         );
         if let Some((key, value)) = self.adapter_key() {
             bail!(

@@ -59,7 +59,7 @@ fn is(module: &str, name: &str) -> bool {
 fn check(key: &str, name: &str, modules: &BTreeMap<String, (usize, usize)>) -> Result<()> {
     if let Some(never) = NEVER.into_iter().find(|never| is(name, never)) {
         bail!(
-            "`{key}` has `{name}`, but `{never}` cannot be a target: the head stays as it is, for what masks and step controls say of it (leave it out)"
+            "`{key}` has `{name}`, but `{never}` cannot be a target: embedding and head stay as they are, which is what masks and step controls reckon with (leave it out)"
         );
     }
     ensure!(
