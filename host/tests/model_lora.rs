@@ -205,9 +205,9 @@ fn dropout_is_the_same_in_every_pass_of_a_step() {
             var.set(&Tensor::from_vec(moved, var.shape(), &Device::Cpu).unwrap()).unwrap();
             logps(&step, &rows(6)).iter().zip(seed()).map(|(logp, seed)| f64::from(logp * seed)).sum::<f64>()
         };
-        let slope = (loss(2e-3) - loss(-2e-3)) / 4e-3;
+        let slope = (loss(5e-3) - loss(-5e-3)) / 1e-2;
         loss(0.0);
-        assert!((slope - f64::from(gradient[3])).abs() < 2e-3, "{name}: {slope} {}", gradient[3]);
+        assert!((slope - f64::from(gradient[3])).abs() < 1e-2, "{name}: {slope} {}", gradient[3]);
     }
 }
 
