@@ -72,6 +72,7 @@ fn step(case: &Case) {
         starts: vec![0; case.rows],
         prompt_len: prompt,
         completion_len: case.tokens,
+        numbers: Sequences::numbered(case.rows),
     };
     let seed: Vec<f32> = (0..case.rows * case.tokens).map(|i| (i as f32).sin() / case.tokens as f32).collect();
     let mut seconds = 0.0;

@@ -60,7 +60,8 @@ fn parts() {
             policy.generate(&prompts, &generation, &mut rngs).unwrap();
         });
         let ids = (0..batch * (prompt + tokens)).map(|i| (i * i % 31) as u32).collect();
-        let rows = Sequences { ids, starts: vec![0; batch], prompt_len: prompt, completion_len: tokens };
+        let numbers = Sequences::numbered(batch);
+        let rows = Sequences { ids, starts: vec![0; batch], prompt_len: prompt, completion_len: tokens, numbers };
         let wants = Wants { entropy: true, ..Wants::default() };
         let scoring = least(|| _ = policy.forward_detached(&rows, 1.0).unwrap().scores(&wants).unwrap());
         let seed = vec![0.01; batch * tokens];

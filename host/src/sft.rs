@@ -297,5 +297,9 @@ fn open_model(settings: &Settings) -> Result<(ModelFiles, Policy)> {
             "`[model]` needs exactly one of `config_name_or_path` (fresh weights) and `model_name_or_path` (go on with a model)"
         ),
     };
+    ensure!(
+        policy.adapter().is_none(),
+        "`model.model_name_or_path` is an adapter, but `host sft` trains all weights (merge it with `host export` first)"
+    );
     Ok((files, policy.with_dtype(train.dtype.into()).with_gradient_checkpointing(train.gradient_checkpointing)))
 }

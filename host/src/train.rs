@@ -9,7 +9,7 @@ use capo_plugin::Point;
 use crate::eval;
 use crate::metrics::Timer;
 use crate::metrics::sink::StepSink;
-use crate::model::Policy;
+use crate::model::{Dropout, Policy};
 use crate::report::Report;
 use crate::run::Run;
 use crate::run::{checkpoint, moment};
@@ -77,7 +77,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
         max_steps: config.train.max_steps,
         completions: config.sizes.rollout,
         context: needs.context(),
-        sampler_logps: config.sampler_differs(),
+        sampler_logps: config.sampler_differs() || policy.drops_out(),
         top_k: needs.sampler_top_k(),
         tokenizer,
         rewards,
@@ -87,7 +87,9 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
     let mut rollout = rollout::sample(&drawn_by, dataset, progress.prompts, sampler)?;
     progress.prompts += config.sizes.prompts as u64;
     if config.sizes.steps_per_rollout > 1 {
-        rollout.batch.old_logps = Some(score::logps(policy, &rollout.batch, work)?);
+        // As in TRL, the policy in training says how probable its completions were.
+        let policy = policy.in_training(Dropout::of_rollout(config.train.seed, progress.step));
+        rollout.batch.old_logps = Some(score::logps(&policy, &rollout.batch, work)?);
     }
     drop(timer);
     crate::report::record_rollout(run, &rollout)?;
@@ -100,6 +102,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     let (info, work) = (run.step_info(iteration), run.work());
     let measured = effect::is_due(info.step, run.config.train.measure_step);
     let Run { policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, moment, .. } = run;
+    let policy = &policy.in_training(Dropout::of_step(info.seed, info.step));
     let completion_mask = batch.completion_mask.clone();
     let context = batch.context.take();
     let mut sink = StepSink::new(metrics, &completion_mask, Point::Advantage, warned, watchdog);

@@ -72,7 +72,8 @@ struct Completion {
 fn batch(rows: &[Completion]) -> Sequences {
     let prompt_len = rows.iter().map(|row| row.prompt_ids.len()).max().unwrap();
     let completion_len = rows.iter().map(|row| row.completion_ids.len()).max().unwrap();
-    let mut batch = Sequences { ids: Vec::new(), starts: Vec::new(), prompt_len, completion_len };
+    let numbers = Sequences::numbered(rows.len());
+    let mut batch = Sequences { ids: Vec::new(), starts: Vec::new(), prompt_len, completion_len, numbers };
     for (number, row) in rows.iter().enumerate() {
         let start = prompt_len - row.prompt_ids.len();
         batch.starts.push(start);

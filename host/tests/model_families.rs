@@ -28,7 +28,8 @@ fn golden(name: &str) -> HashMap<String, Tensor> {
 /// The two rows of `make.py`, of which the first `prompt_len` tokens are the prompt.
 fn rows(prompt_len: usize) -> Sequences {
     let ids = [[0, 0, 0, 7, 21, 16, 3, 12, 20, 5, 11], [0, 11, 2, 23, 17, 19, 19, 8, 1, 15, 6]].concat();
-    Sequences { ids, starts: vec![3, 1], prompt_len, completion_len: 11 - prompt_len }
+    let numbers = Sequences::numbered(2);
+    Sequences { ids, starts: vec![3, 1], prompt_len, completion_len: 11 - prompt_len, numbers }
 }
 
 fn values(tensor: &Tensor) -> Vec<f32> {
@@ -112,7 +113,8 @@ fn what_was_drawn_with_a_cache_is_scored_the_same() {
         let completions = policy.generate(&prompts, &generation, &mut rngs).unwrap();
         for (prompt, Completion { ids, logps, .. }) in prompts.into_iter().zip(completions) {
             let (prompt_len, completion_len) = (prompt.len(), ids.len());
-            let row = Sequences { ids: [prompt, ids].concat(), starts: vec![0], prompt_len, completion_len };
+            let (starts, numbers) = (vec![0], Sequences::numbered(1));
+            let row = Sequences { ids: [prompt, ids].concat(), starts, prompt_len, completion_len, numbers };
             let scores = policy.forward_detached(&row, 1.0).unwrap().scores(&Wants::default()).unwrap();
             for (drawn, scored) in logps.iter().zip(&scores.logps) {
                 assert!((drawn - scored).abs() < 1e-4, "{name}: {drawn} {scored}");

@@ -40,7 +40,8 @@ fn generate(policy: &Policy, prompts: &[Vec<u32>], generation: &Generation) -> V
 
 /// All logits of the token after `ids`, from one full forward pass.
 fn next_logits(policy: &Policy, ids: &[u32]) -> Vec<f32> {
-    let rows = Sequences { ids: [ids, &[0]].concat(), starts: vec![0], prompt_len: ids.len(), completion_len: 1 };
+    let (prompt_len, starts, numbers) = (ids.len(), vec![0], Sequences::numbered(1));
+    let rows = Sequences { ids: [ids, &[0]].concat(), starts, prompt_len, completion_len: 1, numbers };
     let forward = policy.forward_detached(&rows, 1.0).unwrap();
     let head = policy.params().get("lm_head.weight").unwrap().as_detached_tensor();
     forward.hidden().unwrap().matmul(&head.t().unwrap()).unwrap().flatten_all().unwrap().to_vec1().unwrap()
@@ -79,7 +80,8 @@ fn sampling_logps_equal_those_of_the_forward_pass() {
         ids.extend(std::iter::repeat_n(0, prompt_len - prompt.len()));
         ids.extend(prompt.iter().chain(&completion.ids));
     }
-    let rows = Sequences { ids, starts, prompt_len, completion_len: 12 };
+    let numbers = Sequences::numbered(starts.len());
+    let rows = Sequences { ids, starts, prompt_len, completion_len: 12, numbers };
     let scores = policy.forward_detached(&rows, 0.7).unwrap().scores(&Wants::default()).unwrap();
     let sampled: Vec<f32> = completions.iter().flat_map(|completion| completion.logps.clone()).collect();
     let worst = sampled.iter().zip(&scores.logps).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);

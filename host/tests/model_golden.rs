@@ -31,6 +31,7 @@ fn sequences(golden: &Value, prompt_len: usize) -> Sequences {
         starts: numbers(&golden["starts"]).iter().map(|start| *start as usize).collect(),
         prompt_len,
         completion_len: rows[0].len() - prompt_len,
+        numbers: Sequences::numbered(rows.len()),
     }
 }
 
@@ -100,7 +101,8 @@ fn logits_of_an_unpadded_row_match_candle_transformers() {
     for name in ["untied", "tied"] {
         let policy = policy(name);
         let ids = [7u32, 21, 46, 3, 12, 30, 5, 41];
-        let rows = Sequences { ids: ids.to_vec(), starts: vec![0], prompt_len: 1, completion_len: ids.len() - 1 };
+        let (completion_len, numbers) = (ids.len() - 1, Sequences::numbered(1));
+        let rows = Sequences { ids: ids.to_vec(), starts: vec![0], prompt_len: 1, completion_len, numbers };
         let actual = logits(&policy, &policy.forward_detached(&rows, 1.0).unwrap());
         let config = policy.config();
         let theirs = qwen2::Config {

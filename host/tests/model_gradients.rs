@@ -28,7 +28,7 @@ fn policy(tied: bool) -> Policy {
 fn rows() -> Sequences {
     let (prompt_len, completion_len) = (4, 5);
     let ids = (0..3 * 9).map(|i| (i * 7 + i / 4) % 23).collect();
-    Sequences { ids, starts: vec![0, 3, 1], prompt_len, completion_len }
+    Sequences { ids, starts: vec![0, 3, 1], prompt_len, completion_len, numbers: Sequences::numbered(3) }
 }
 
 fn seed() -> Vec<f32> {
@@ -114,7 +114,8 @@ fn gradients_of_micro_batches_add_up() {
     let rows = rows();
     let mut sum: Option<Gradients> = None;
     for row in 0..3 {
-        let part = Sequences { ids: rows.ids[row * 9..][..9].to_vec(), starts: vec![rows.starts[row]], ..rows };
+        let (ids, starts, numbers) = (rows.ids[row * 9..][..9].to_vec(), vec![rows.starts[row]], vec![row as u64]);
+        let part = Sequences { ids, starts, numbers, ..rows };
         let part = policy.forward(&part, TEMPERATURE).unwrap().backward(&seed()[row * 5..][..5]).unwrap();
         match &mut sum {
             None => sum = Some(part),

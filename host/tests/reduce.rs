@@ -14,7 +14,8 @@ const PLACES: usize = 12;
 fn batch() -> StepBatch {
     let completions: Vec<Vec<u32>> = LENGTHS.iter().map(|&length| vec![7; length]).collect();
     let completions: Vec<&[u32]> = completions.iter().map(Vec::as_slice).collect();
-    let sequences = Sequences { ids: vec![7; 3 * 5], starts: vec![0; 3], prompt_len: 1, completion_len: 4 };
+    let (ids, starts, numbers) = (vec![7; 3 * 5], vec![0; 3], Sequences::numbered(3));
+    let sequences = Sequences { ids, starts, prompt_len: 1, completion_len: 4, numbers };
     let mut batch = StepBatch::new(sequences, &completions, vec![0; 3], vec![0.0; 3], 3, 0);
     batch.logps = vec![-0.5; PLACES];
     let wave = |at: usize| (at as f32 * 0.7).sin() + 0.1;

@@ -56,6 +56,11 @@ pub(super) enum Command {
     /// Where a row has ids and text, the ids count. Text is encoded by the model's tokenizer, prompt and completion each for itself, and no
     /// special tokens are added. Memory does not grow with the number of rows; the file appears when it is whole.
     Score(ScoreArgs),
+    /// Write a model as a Hugging Face folder.
+    ///
+    /// `host export --model runs/RUN/checkpoints/step-000100 --out DIR` adds an adapter to the model that it belongs to; of a checkpoint of all
+    /// weights it leaves out what only a resume needs. Weights are written in f32.
+    Export(ExportArgs),
     /// Run masks and weights over recorded batches, to try thresholds without training.
     ///
     /// They keep their state from file to file, as in training. `host train --dump-batches DIR` records batches.
@@ -249,6 +254,16 @@ pub(super) struct SftArgs {
     /// Where the model goes: a folder that does not exist yet.
     #[arg(long, value_name = "DIR")]
     pub(super) output_dir: PathBuf,
+}
+
+#[derive(Args)]
+pub(super) struct ExportArgs {
+    /// The model: a Hugging Face folder or an adapter's, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`.
+    #[arg(long, value_name = "DIR")]
+    pub(super) model: String,
+    /// Where it goes: a folder that does not exist yet.
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: PathBuf,
 }
 
 #[derive(Args)]

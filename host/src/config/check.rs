@@ -20,6 +20,7 @@ const MOST_ITERATIONS: usize = 1000;
 /// The first such setting, with its value and its limit.
 pub(super) fn check(config: &Config) -> Result<Sizes> {
     let (data, rollout, train) = (&config.data, &config.rollout, &config.train);
+    config.model.check()?;
     at_least_one(&[
         ("data.max_prompt_length", data.max_prompt_length as u64),
         ("rollout.num_generations", rollout.num_generations as u64),

@@ -3,6 +3,7 @@
 pub(crate) mod check;
 mod data;
 mod draft;
+mod model;
 mod recipe;
 mod sets;
 mod sizes;
@@ -22,6 +23,7 @@ use crate::schedule::ScheduleKind;
 
 pub use data::{DataConfig, Format};
 pub use draft::{Appended, Draft};
+pub use model::{ModelConfig, TargetModules};
 pub use recipe::{Resolved, resolve};
 pub(crate) use sets::{parse_set, set};
 pub use sizes::Sizes;
@@ -64,21 +66,6 @@ pub struct Config {
     /// What follows from the settings; computed when they are checked.
     #[serde(skip)]
     pub sizes: Sizes,
-}
-
-/// `[model]`
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ModelConfig {
-    /// A Hugging Face directory, the id of a model that the Hub's cache has, or `embedded:tiny-arithmetic`.
-    pub model_name_or_path: String,
-    /// The model that a penalty on the distance from a reference compares with, named in the same way, of any family that can be read; the
-    /// one that training starts from where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ref_model_name_or_path: Option<String>,
-    /// Start from random weights in the architecture and with the tokenizer of this model; its own are not read.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub fresh_weights: bool,
 }
 
 /// `[rollout]`

@@ -7,7 +7,8 @@ use serde_json::Value;
 use tokenizers::{TruncationDirection, TruncationParams};
 
 use super::contain::contain;
-use super::tokenizer::{named_token, quote};
+use super::quote::quote;
+use super::tokenizer::named_token;
 use super::tokenizer_json;
 use crate::model::ModelFiles;
 

@@ -48,6 +48,8 @@ impl Kept {
 /// Gradients under the names of one layer.
 struct LayerGradients<'a> {
     layer: usize,
+    /// Whether the layer's own weights have none.
+    frozen: bool,
     sum: &'a mut Gradients,
 }
 
@@ -56,23 +58,38 @@ impl LayerGradients<'_> {
         self.sum.add(format!("model.layers.{}.{part}", self.layer), gradient)
     }
 
-    /// Gradients of `part`'s weight and bias; returns that of `x`, `[.., in]`, for `dy` `[.., out]`.
+    /// That of a weight that an adapter leaves as it is.
+    fn add_own(&mut self, part: &str, gradient: Tensor) -> Result<()> {
+        if self.frozen { Ok(()) } else { self.add(part, gradient) }
+    }
+
+    /// Gradients of `part`'s weight and bias, or of its adapter; returns that of `x`, `[.., in]`, for `dy` `[.., out]`.
     fn linear(&mut self, part: &str, linear: &Linear, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
         let (outputs, inputs) = linear.weight.dims2()?;
         let rows = x.elem_count() / inputs;
         let flat = dy.reshape((rows, outputs))?;
-        self.add(&format!("{part}.weight"), flat.t()?.matmul(&x.reshape((rows, inputs))?)?)?;
-        if linear.bias.is_some() {
-            self.add(&format!("{part}.bias"), ops::sum_rows(&flat)?)?;
+        let flat_x = x.reshape((rows, inputs))?;
+        if !self.frozen {
+            self.add(&format!("{part}.weight"), flat.t()?.matmul(&flat_x)?)?;
+            if linear.bias.is_some() {
+                self.add(&format!("{part}.bias"), ops::sum_rows(&flat)?)?;
+            }
         }
-        Ok(flat.matmul(&linear.weight)?.reshape(x.shape())?)
+        let mut dx = flat.matmul(&linear.weight)?;
+        if let Some(adapter) = &linear.adapter {
+            let gradients = adapter.backward(&flat_x, &flat)?;
+            self.add(&format!("{part}.lora_A.weight"), gradients.a)?;
+            self.add(&format!("{part}.lora_B.weight"), gradients.b)?;
+            dx = ops::add(&dx, &gradients.x)?;
+        }
+        Ok(dx.reshape(x.shape())?)
     }
 
     /// The gradient of the norm `part` of heads; returns that of `x`, `[B, S, H * head_dim]`, for `dy` like it.
     fn head_norm(&mut self, part: &str, weight: &Tensor, x: &Tensor, dy: &Tensor, eps: f64) -> Result<Tensor> {
         let heads = |tensor: &Tensor| tensor.reshape(((), weight.dim(0)?));
         let (dx, d_weight) = ops::rms_norm_backward(&heads(x)?, weight, &heads(dy)?, eps)?;
-        self.add(&format!("{part}.weight"), d_weight)?;
+        self.add_own(&format!("{part}.weight"), d_weight)?;
         Ok(dx.reshape(x.shape())?)
     }
 }
@@ -81,10 +98,11 @@ impl Tape {
     /// The same of the `rows` alone, `[R]` u32; the activations are copied.
     pub(super) fn of(&self, rows: &Tensor) -> Result<Self> {
         let own = |tensor: &Tensor| tensor.contiguous()?.index_select(rows, 0);
+        let numbers = rows.to_vec1()?;
         Ok(Self {
-            model: self.model.clone(),
+            model: Arc::new(self.model.of(&numbers)),
             ids: own(&self.ids)?,
-            rope: self.rope.of(&rows.to_vec1()?),
+            rope: self.rope.of(&numbers),
             layers: self.layers.iter().map(|layer| layer.map(own)).collect::<candle_core::Result<_>>()?,
             last: own(&self.last)?,
             tied: self.tied,
@@ -104,22 +122,36 @@ impl Tape {
         sum.get()
     }
 
-    /// Adds the gradients of all weights, from those of the features `[B * T, D]` and of the head `[V, D]`, to `sum`; activations that nobody
-    /// else holds are gone as soon as they have been used.
-    pub(super) fn backward(mut self, d_hidden: &Tensor, d_head: Tensor, sum: &mut Gradients) -> Result<()> {
+    /// Adds the gradients of what is trained to `sum`, from those of the features `[B * T, D]` and of the head `[V, D]`, which a frozen one has not;
+    /// activations that nobody else holds are gone as soon as they have been used.
+    pub(super) fn backward(mut self, d_hidden: &Tensor, d_head: Option<Tensor>, sum: &mut Gradients) -> Result<()> {
+        let frozen = self.model.frozen;
         let d_features = d_hidden.reshape(self.last.shape())?.to_dtype(self.last.dtype())?;
         let (d_last, d_norm) = ops::rms_norm_backward(&self.last, &self.model.final_norm, &d_features, self.model.eps)?;
-        sum.add(FINAL_NORM.to_owned(), d_norm)?;
+        if !frozen {
+            sum.add(FINAL_NORM.to_owned(), d_norm)?;
+        }
+        // Below the lowest adapter nothing is trained.
+        let lowest =
+            if frozen { self.model.layers.iter().position(Layer::has_adapter).unwrap_or(usize::MAX) } else { 0 };
         let (_, inputs) = self.ids.dims2()?;
         let mut dx = d_last.pad_with_zeros(1, inputs - self.last.dim(1)?, 0)?;
-        for (number, layer) in self.model.layers.iter().enumerate().rev() {
+        for (number, layer) in self.model.layers.iter().enumerate().skip(lowest).rev() {
             let saved = match self.layers.pop() {
                 Some(Kept::All(saved)) => saved,
                 Some(Kept::Entry(x)) => layer.forward(x, &self.rope)?.1,
                 None => bail!("this forward pass kept nothing of layer {number}"),
             };
-            dx = layer_backward(layer, saved, &self.rope, &dx, &mut LayerGradients { layer: number, sum })?;
+            dx = layer_backward(layer, saved, &self.rope, &dx, &mut LayerGradients { layer: number, frozen, sum })?;
         }
+        match d_head {
+            Some(d_head) => self.embedding_backward(&dx, d_head, sum),
+            None => Ok(()),
+        }
+    }
+
+    /// Gradients of the head and of the embedding from that of the residual stream at its entry.
+    fn embedding_backward(&self, dx: &Tensor, d_head: Tensor, sum: &mut Gradients) -> Result<()> {
         let embedding = &self.model.embedding;
         let d_rows = dx.reshape((self.ids.elem_count(), embedding.dim(1)?))?.to_dtype(d_head.dtype())?;
         let start = if self.tied {
@@ -154,7 +186,7 @@ fn layer_backward(
         &gradients.linear("mlp.up_proj", &layer.up, &normed, &d_up)?,
     )?;
     let (d_residual, d_norm) = ops::rms_norm_backward(&gated.x, &layer.post_norm, &d_normed, eps)?;
-    gradients.add("post_attention_layernorm.weight", d_norm)?;
+    gradients.add_own("post_attention_layernorm.weight", d_norm)?;
     let dx = ops::add(dx, &d_residual)?;
     drop((gated, normed, d_inner, d_gate, d_up));
 
@@ -174,7 +206,7 @@ fn layer_backward(
         &gradients.linear("self_attn.v_proj", &layer.value, &normed, &d_heads.values)?,
     )?;
     let (d_residual, d_norm) = ops::rms_norm_backward(&x, &layer.input_norm, &d_normed, eps)?;
-    gradients.add("input_layernorm.weight", d_norm)?;
+    gradients.add_own("input_layernorm.weight", d_norm)?;
     Ok(ops::add(&dx, &d_residual)?)
 }
 

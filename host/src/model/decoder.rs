@@ -7,10 +7,13 @@ use candle_core::{DType, Tensor};
 
 use super::attention::attend;
 use super::config::{Biases, Config};
+use super::lora::{Dropout, DropoutMask, Factors};
 use super::ops::{self, Rope, RopeTable};
-use super::params::{EMBEDDING, FINAL_NORM, Params, head_name};
+use super::params::{EMBEDDING, FINAL_NORM, head_name};
+use super::policy::Policy;
 
-/// The weights in the dtype of the activations: tensors that share storage with the trained ones where that is theirs.
+/// The weights in the dtype of the activations: tensors that share storage with the policy's where that is theirs.
+#[derive(Clone)]
 pub(super) struct Decoder {
     pub(super) embedding: Tensor,
     pub(super) layers: Vec<Layer>,
@@ -22,9 +25,12 @@ pub(super) struct Decoder {
     /// Whether products of the head with a few rows read it as it is.
     streams_head: bool,
     pub(super) eps: f64,
+    /// Whether the weights stay as they are, and only what is beside them is trained.
+    pub(super) frozen: bool,
 }
 
 /// One decoder layer.
+#[derive(Clone)]
 pub(super) struct Layer {
     pub(super) input_norm: Tensor,
     pub(super) query: Linear,
@@ -41,6 +47,7 @@ pub(super) struct Layer {
 }
 
 /// Weights of the norms of each query head and of each key head, `[head_dim]`.
+#[derive(Clone)]
 pub(super) struct HeadNorms {
     pub(super) queries: Tensor,
     pub(super) keys: Tensor,
@@ -114,7 +121,8 @@ impl Saved {
     }
 }
 
-/// `x W^T + b`, with `W` `[out, in]`.
+/// `x W^T + b`, with `W` `[out, in]`, and what an adapter adds.
+#[derive(Clone)]
 pub(super) struct Linear {
     pub(super) weight: Tensor,
     /// The weight as `[in, out]`: a view, or a copy of its own.
@@ -122,11 +130,12 @@ pub(super) struct Linear {
     /// Whether products with a few rows read the weight as it is.
     streams: bool,
     pub(super) bias: Option<Tensor>,
+    pub(super) adapter: Option<Factors>,
 }
 
 impl Linear {
-    fn new(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
-        Ok(Self { transposed: weight.t()?, weight, streams: false, bias })
+    fn new(weight: Tensor, bias: Option<Tensor>, adapter: Option<Factors>) -> Result<Self> {
+        Ok(Self { transposed: weight.t()?, weight, streams: false, bias, adapter })
     }
 
     /// Maps `[.., in]` to `[.., out]` by one matrix product over all rows.
@@ -145,16 +154,23 @@ impl Linear {
             Some(bias) => ops::add_bias(&y, bias)?,
             None => y,
         };
+        let y = match &self.adapter {
+            Some(adapter) => adapter.add_to(&y, &x)?,
+            None => y,
+        };
         Ok(y.reshape(shape)?)
     }
 }
 
 impl Layer {
-    fn new(number: usize, config: &Config, weight: &dyn Fn(&str) -> Result<Tensor>) -> Result<Self> {
+    fn new(number: usize, policy: &Policy, weight: &dyn Fn(&str) -> Result<Tensor>) -> Result<Self> {
+        let config = policy.config();
         let named = |part: &str| weight(&format!("model.layers.{number}.{part}"));
         let linear = |part: &str, biased: bool| {
             let bias = biased.then(|| named(&format!("{part}.bias"))).transpose()?;
-            Linear::new(named(&format!("{part}.weight"))?, bias)
+            let module = format!("model.layers.{number}.{part}");
+            let adapter = policy.adapter().map(|adapter| adapter.factors(&module, policy.dtype())).transpose()?;
+            Linear::new(named(&format!("{part}.weight"))?, bias, adapter.flatten())
         };
         let head_norms = || -> Result<HeadNorms> {
             Ok(HeadNorms { queries: named("self_attn.q_norm.weight")?, keys: named("self_attn.k_norm.weight")? })
@@ -175,9 +191,16 @@ impl Layer {
         })
     }
 
+    /// Its matrices, in the order of the forward pass.
     fn linears(&mut self) -> [&mut Linear; 7] {
         let Self { query, key, value, output, gate, up, down, .. } = self;
         [query, key, value, output, gate, up, down]
+    }
+
+    /// Whether something beside its matrices is trained.
+    pub(super) fn has_adapter(&self) -> bool {
+        let Self { query, key, value, output, gate, up, down, .. } = self;
+        [query, key, value, output, gate, up, down].iter().any(|linear| linear.adapter.is_some())
     }
 
     /// The heads of `x` `[B, S, D]`, with what they were before their norms.
@@ -245,20 +268,57 @@ impl Sizes {
 }
 
 impl Decoder {
-    /// The model over the weights' storage, without an autograd graph; later updates of the weights are seen where `dtype`
-    /// is theirs.
-    pub(super) fn new(config: &Config, params: &Params, dtype: DType) -> Result<Self> {
-        let weight = |name: &str| Ok(params.get(name)?.as_detached_tensor().to_dtype(dtype)?);
+    /// The model over the weights' storage, without an autograd graph and without dropout; later updates of the weights are seen where
+    /// the policy's dtype is theirs.
+    pub(super) fn new(policy: &Policy) -> Result<Self> {
+        let (config, params) = (policy.config(), policy.weights());
+        let weight = |name: &str| Ok(params.get(name)?.as_detached_tensor().to_dtype(policy.dtype())?);
         let head = params.get(head_name(config))?.as_detached_tensor().to_dtype(DType::F32)?;
         Ok(Self {
             embedding: weight(EMBEDDING)?,
-            layers: (0..config.num_hidden_layers).map(|i| Layer::new(i, config, &weight)).collect::<Result<_>>()?,
+            layers: (0..config.num_hidden_layers).map(|i| Layer::new(i, policy, &weight)).collect::<Result<_>>()?,
             final_norm: weight(FINAL_NORM)?,
             head_transposed: head.t()?,
             streams_head: false,
             head,
             eps: config.rms_norm_eps,
+            frozen: policy.adapter().is_some(),
         })
+    }
+
+    /// The same with the dropout that the policy is in, of the rows with these numbers.
+    pub(super) fn for_rows(policy: &Policy, rows: &[u64]) -> Result<Self> {
+        let model = Self::new(policy)?;
+        let rate = policy.adapter().map_or(0.0, |adapter| adapter.config().dropout);
+        Ok(match policy.dropout() {
+            Some(dropout) if rate > 0.0 => model.with_dropout(dropout, rate, rows),
+            _ => model,
+        })
+    }
+
+    /// The same leaving out the share `rate` of what an adapter sees of the rows with these numbers.
+    fn with_dropout(mut self, dropout: Dropout, rate: f64, rows: &[u64]) -> Self {
+        let rows: Arc<[u64]> = rows.into();
+        for (number, layer) in self.layers.iter_mut().enumerate() {
+            for (place, linear) in layer.linears().into_iter().enumerate() {
+                if let Some(adapter) = &mut linear.adapter {
+                    let module = [number as u64, place as u64];
+                    adapter.dropout = Some(DropoutMask { dropout, rate, rows: rows.clone(), module });
+                }
+            }
+        }
+        self
+    }
+
+    /// The same for some rows of the batch.
+    pub(super) fn of(&self, rows: &[u32]) -> Self {
+        let mut model = self.clone();
+        for linear in model.layers.iter_mut().flat_map(Layer::linears) {
+            if let Some(mask) = linear.adapter.as_mut().and_then(|adapter| adapter.dropout.as_mut()) {
+                mask.rows = rows.iter().map(|&row| mask.rows[row as usize]).collect();
+            }
+        }
+        model
     }
 
     /// Copies the matrices into the order that products with few rows read fastest.

@@ -1,17 +1,21 @@
 //! The KL divergence of a step, exact over the vocabulary.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use candle_core::{DType, Tensor};
 
 use super::ops;
 use super::params::{Params, head_name};
 use super::policy::Policy;
 
+/// What is wrong with asking for the part of a head that an adapter leaves as it is.
+const FROZEN: &str = "the head is not trained: `model.use_peft` trains an adapter below it, and its own part of a step is nothing (measure the KL of the whole step)";
+
 /// The output matrix before and after a step, and its change, `[V, D]` each.
 pub struct Heads {
     before: Tensor,
     after: Tensor,
-    change: Tensor,
+    /// None of a head that is not trained.
+    change: Option<Tensor>,
     temperature: f64,
 }
 
@@ -23,8 +27,12 @@ impl Heads {
     /// When the device fails.
     pub fn new(policy: &Policy, before: &Params, temperature: f64) -> Result<Self> {
         let name = head_name(policy.config());
-        let (before, after) = (before.get(name)?.as_detached_tensor(), policy.params().get(name)?.as_detached_tensor());
-        Ok(Self { change: (&after - &before)?, before, after, temperature })
+        let after = policy.weights().get(name)?.as_detached_tensor();
+        if policy.adapter().is_some() {
+            return Ok(Self { before: after.clone(), after, change: None, temperature });
+        }
+        let before = before.get(name)?.as_detached_tensor();
+        Ok(Self { change: Some((&after - &before)?), before, after, temperature })
     }
 
     /// The sum over all tokens of the KL divergence, old to new, that the head's change alone causes, nats; `hidden` `[N, D]` are the
@@ -32,9 +40,11 @@ impl Heads {
     ///
     /// # Errors
     ///
-    /// When the device fails.
+    /// When the head is not trained, or the device fails.
     pub fn divergence_by_head(&self, hidden: &Tensor) -> Result<f64> {
-        self.sum(&hidden.to_dtype(DType::F32)?, None)
+        let change = self.change.as_ref().context(FROZEN)?;
+        let hidden = hidden.to_dtype(DType::F32)?;
+        self.sum(&hidden, &hidden, change)
     }
 
     /// The same for the whole step: `new` `[N, D]` are the features of the new policy.
@@ -45,15 +55,19 @@ impl Heads {
     pub fn divergence(&self, old: &Tensor, new: &Tensor) -> Result<f64> {
         let (old, new) = (old.to_dtype(DType::F32)?, new.to_dtype(DType::F32)?);
         // A product of differences keeps what a difference of products loses: h1 W1 - h0 W0 = (h1 - h0) W1 + h0 (W1 - W0).
-        let change = Tensor::cat(&[&(new - &old)?, &old], 1)?;
-        let by = Tensor::cat(&[&self.after, &self.change], 1)?;
-        self.sum(&old, Some((&change, &by)))
+        let moved = (new - &old)?;
+        match &self.change {
+            None => self.sum(&old, &moved, &self.after),
+            Some(change) => {
+                let by = Tensor::cat(&[&self.after, change], 1)?;
+                self.sum(&old, &Tensor::cat(&[&moved, &old], 1)?, &by)
+            }
+        }
     }
 
-    /// Logits exist for a bounded number of tokens at a time.
-    fn sum(&self, hidden: &Tensor, moved: Option<(&Tensor, &Tensor)>) -> Result<f64> {
+    /// Logits of `hidden`, which change by `change` `by`ᵀ, exist for a bounded number of tokens at a time.
+    fn sum(&self, hidden: &Tensor, change: &Tensor, by: &Tensor) -> Result<f64> {
         let (count, chunk) = (hidden.dim(0)?, (ops::chunk_rows(self.before.dim(0)?) / 2).max(1));
-        let (change, by) = moved.unwrap_or((hidden, &self.change));
         let mut rows = Vec::new();
         for from in (0..count).step_by(chunk) {
             let len = chunk.min(count - from);

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use capo_loader::manifest::SealedFolder;
 
+use super::lora::{ADAPTER_CONFIG_FILE, base_name};
 use super::{ModelFiles, hub};
 
 /// What `model_name_or_path` calls the embedded model.
@@ -19,11 +20,11 @@ macro_rules! files {
 /// The embedded model as a Hugging Face directory: file names and their bytes.
 const FILES: &[(&str, &[u8])] = files!("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json");
 
-/// The files that `model_name_or_path` means: an embedded model's, a directory's, or those that the cache of the Hugging Face Hub has of an id.
+/// The files that `model_name_or_path` means: an embedded model's, a directory's, an adapter's with those of its base, or those that the cache of the Hugging Face Hub has of an id.
 ///
 /// # Errors
 ///
-/// When it is none of them, or a checkpoint whose manifest is damaged.
+/// When it is none of them, a checkpoint whose manifest is damaged, or an adapter without its base.
 pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
     if model_name_or_path == TINY_ARITHMETIC {
         return Ok(ModelFiles::Embedded(FILES));
@@ -45,8 +46,22 @@ pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
             "no model `{model_name_or_path}`: neither an embedded one nor a directory (embedded: `{TINY_ARITHMETIC}`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)"
         );
     }
-    if SealedFolder::is_one(&path) {
-        return Ok(ModelFiles::Checkpoint(SealedFolder::open(&path)?));
-    }
-    Ok(ModelFiles::Directory(path))
+    let files = if SealedFolder::is_one(&path) {
+        ModelFiles::Checkpoint(SealedFolder::open(&path)?)
+    } else {
+        ModelFiles::Directory(path)
+    };
+    if files.contains(ADAPTER_CONFIG_FILE) { with_base(files) } else { Ok(files) }
+}
+
+/// The files of an adapter with those of the model that it names.
+fn with_base(own: ModelFiles) -> Result<ModelFiles> {
+    let name = base_name(&own)?;
+    let place = own.describe(ADAPTER_CONFIG_FILE);
+    let base = model_files(&name).with_context(|| format!("cannot use the base model of {place}"))?;
+    ensure!(
+        !matches!(base, ModelFiles::Adapter { .. }),
+        "cannot use the base model of {place}: `{name}` is an adapter itself (merge it with `host export`)"
+    );
+    Ok(ModelFiles::Adapter { own: Box::new(own), base: Box::new(base) })
 }

@@ -20,6 +20,13 @@ pub enum ModelFiles {
     Embedded(&'static [(&'static str, &'static [u8])]),
     /// The files of another model, with one from elsewhere in place of its own.
     With(Box<ModelFiles>, Replacement),
+    /// An adapter's files, and those of the model that it belongs to.
+    Adapter {
+        /// The adapter's own.
+        own: Box<ModelFiles>,
+        /// Its base's.
+        base: Box<ModelFiles>,
+    },
 }
 
 /// A file that takes the place of another.
@@ -48,6 +55,7 @@ impl ModelFiles {
                 Ok(Cow::Owned(files::bytes(&path).map_err(|error| unreadable(&path, &error))?))
             }
             Self::Checkpoint(folder) => folder.read(name).map(Cow::Owned),
+            Self::Adapter { .. } => self.holder(name).read(name),
             Self::Embedded(files) => match files.iter().find(|(file, _)| *file == name) {
                 Some((_, bytes)) => Ok(Cow::Borrowed(bytes)),
                 None => bail!("the built-in model has no file `{name}` (give a model directory instead)"),
@@ -70,6 +78,7 @@ impl ModelFiles {
         match self {
             Self::Directory(directory) => size(&directory.join(name)),
             Self::Checkpoint(folder) => size(&folder.dir().join(name)),
+            Self::Adapter { .. } => self.holder(name).size(name),
             Self::Embedded(_) => Ok(self.read(name)?.len() as u64),
             Self::With(_, file) if file.name == name => Ok(file.bytes.len() as u64),
             Self::With(files, _) => files.size(name),
@@ -81,6 +90,7 @@ impl ModelFiles {
         match self {
             Self::Directory(directory) => directory.join(name).exists(),
             Self::Checkpoint(folder) => folder.contains(name),
+            Self::Adapter { .. } => self.holder(name).contains(name),
             Self::Embedded(files) => files.iter().any(|(file, _)| *file == name),
             Self::With(files, file) => file.name == name || files.contains(name),
         }
@@ -91,9 +101,21 @@ impl ModelFiles {
         match self {
             Self::Directory(directory) => format!("`{}`", directory.join(name).display()),
             Self::Checkpoint(folder) => format!("`{}`", folder.dir().join(name).display()),
+            Self::Adapter { .. } => self.holder(name).describe(name),
             Self::Embedded(_) => format!("`{name}` of the built-in model"),
             Self::With(_, file) if file.name == name => format!("`{}`", file.path.display()),
             Self::With(files, _) => files.describe(name),
+        }
+    }
+
+    /// Where the file `name` is looked for: what makes the base is the base's, of the rest an adapter's own comes first.
+    fn holder(&self, name: &str) -> &Self {
+        match self {
+            Self::Adapter { own, base } => {
+                let of_base = name == "config.json" || name.starts_with("model.safetensors");
+                if !of_base && own.contains(name) { own } else { base }
+            }
+            whole => whole,
         }
     }
 }

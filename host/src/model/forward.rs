@@ -67,7 +67,7 @@ impl Part {
     /// Runs the model; `keep` says whether activations are kept for the backward pass.
     pub(super) fn new(policy: &Policy, rows: &Sequences, loss_temperature: f64, keep: bool) -> Result<Self> {
         let (config, device) = (policy.config(), policy.device());
-        let model = Decoder::new(config, policy.params(), policy.dtype())?;
+        let model = Decoder::for_rows(policy, &rows.numbers)?;
         let (prompt, tokens) = (rows.prompt_len, rows.completion_len);
         // The last token of a row produces no logits that anyone reads.
         let inputs = prompt + tokens - 1;
@@ -108,9 +108,14 @@ impl Part {
         let tape = self.tape.context("this forward pass kept no activations (call `forward`)")?;
         let seed = Tensor::from_slice(seed, seed.len(), self.hidden.device())?;
         let hidden = self.hidden.to_dtype(DType::F32)?;
+        if tape.model.frozen {
+            let d_hidden =
+                ops::token_logps_by_hidden(&hidden, &self.head, &self.targets, &seed, self.loss_temperature)?;
+            return tape.backward(&d_hidden, None, sum);
+        }
         let (d_hidden, d_head) =
             ops::token_logps_vjp(&hidden, &self.head, &self.targets, &seed, self.loss_temperature)?;
-        tape.backward(&d_hidden, d_head, sum)
+        tape.backward(&d_hidden, Some(d_head), sum)
     }
 
     /// Those of `rows`, `[R]` u32, alone, where `tokens` is T; the activations are copied.

@@ -148,7 +148,7 @@ impl Policy {
     }
 
     fn sampler(&self) -> Result<Decoder> {
-        let model = Decoder::new(self.config(), self.params(), self.dtype())?;
+        let model = Decoder::new(self)?;
         if self.is_small() { model.pack() } else { Ok(model.stream()) }
     }
 

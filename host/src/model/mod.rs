@@ -1,4 +1,4 @@
-//! Decoders with trainable weights: loading and saving, the forward pass, log-probabilities, gradients, generation.
+//! Decoders whose weights, or an adapter of them, can be trained: loading and saving, the forward pass, log-probabilities, gradients, generation.
 //!
 //! The model is written here rather than taken from `candle-transformers`, whose fused operations have no backward
 //! pass. Weights carry their Hugging Face names and are 32-bit floats; activations may be in another dtype.
@@ -19,6 +19,7 @@ mod gradients;
 mod groups;
 pub mod hub;
 mod kv_cache;
+mod lora;
 pub mod ops;
 mod parallel;
 mod params;
@@ -38,6 +39,7 @@ pub use forward::Forward;
 pub use generate::{Completion, Generation};
 pub use gradients::Gradients;
 pub use groups::{Group, groups};
+pub use lora::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, Adapter, Base, Dropout, LoraConfig, Targets};
 pub use params::{EMBEDDING, FINAL_NORM, HEAD, INDEX_FILE, Params, WEIGHTS_FILE, head_name, shapes};
 pub use policy::Policy;
 pub use rotary::{Rotary, Scaling};

@@ -26,7 +26,7 @@ pub const HEAD: &str = "lm_head.weight";
 /// The weight of the last RMSNorm, `[D]`.
 pub const FINAL_NORM: &str = "model.norm.weight";
 
-/// All trainable weights of a model, 32-bit floats, ordered by name.
+/// Weights by name, 32-bit floats: all of a model, or those of an adapter.
 #[derive(Debug, Clone)]
 pub struct Params {
     vars: BTreeMap<String, Var>,
@@ -132,21 +132,21 @@ impl Params {
     /// Writes `model.safetensors` and `config.json` into `directory` (created when missing), each file in one step.
     pub fn save(&self, config: &Config, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory).with_context(|| format!("cannot create `{}`", directory.display()))?;
-        write_atomic(&directory.join(WEIGHTS_FILE), &self.to_safetensors()?)?;
+        write_atomic(&directory.join(WEIGHTS_FILE), &self.to_safetensors("")?)?;
         write_atomic(&directory.join(CONFIG_FILE), config.to_json()?.as_bytes())
     }
 
-    /// The contents of `model.safetensors` for these weights, 32-bit floats.
-    pub fn to_safetensors(&self) -> Result<Vec<u8>> {
+    /// The contents of a safetensors file with these weights, 32-bit floats, each under `prefix` and its name.
+    pub fn to_safetensors(&self, prefix: &str) -> Result<Vec<u8>> {
         let mut buffers = Vec::with_capacity(self.vars.len());
         for (name, var) in &self.vars {
             let values = var.flatten_all()?.to_vec1::<f32>()?;
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            buffers.push((name.as_str(), var.dims().to_vec(), bytes));
+            buffers.push((format!("{prefix}{name}"), var.dims().to_vec(), bytes));
         }
         let mut views = Vec::with_capacity(buffers.len());
         for (name, shape, bytes) in &buffers {
-            views.push((*name, TensorView::new(Dtype::F32, shape.clone(), bytes)?));
+            views.push((name, TensorView::new(Dtype::F32, shape.clone(), bytes)?));
         }
         let metadata = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
         Ok(safetensors::serialize(views, Some(metadata))?)
@@ -173,6 +173,11 @@ impl Params {
         Ok(Self { vars: self.vars.iter().map(copy).collect::<Result<_>>()? })
     }
 
+    /// Whether there is a weight called `name`.
+    pub fn contains(&self, name: &str) -> bool {
+        self.vars.contains_key(name)
+    }
+
     /// The weight called `name`; an unknown name is an error.
     pub fn get(&self, name: &str) -> Result<&Var> {
         self.vars.get(name).with_context(|| format!("the model has no weight `{name}`"))
@@ -183,9 +188,15 @@ impl Params {
         self.vars.iter().map(|(name, var)| (name.as_str(), var))
     }
 
-    /// Number of weights that are trained, scalars counted one by one.
+    /// Number of weights, scalars counted one by one.
     pub fn element_count(&self) -> usize {
         self.vars.values().map(|var| var.elem_count()).sum()
+    }
+}
+
+impl FromIterator<(String, Var)> for Params {
+    fn from_iter<I: IntoIterator<Item = (String, Var)>>(vars: I) -> Self {
+        Self { vars: vars.into_iter().collect() }
     }
 }
 
@@ -241,6 +252,7 @@ impl Loading {
     }
 }
 
+/// A tensor of a file as f32.
 pub(super) fn to_f32(view: &TensorView<'_>, device: &Device) -> Result<Tensor> {
     let dtype = match view.dtype() {
         Dtype::F32 => DType::F32,

@@ -7,16 +7,19 @@ use candle_core::{DType, Device};
 
 use super::config::Config;
 use super::files::ModelFiles;
+use super::lora::{ADAPTER_CONFIG_FILE, Adapter, Base, Dropout, LoraConfig};
 use super::params::Params;
 use super::sequences::Sequences;
 use super::size;
 use crate::rng;
 
-/// A language model whose weights can be trained.
+/// A language model whose weights, or an adapter of them, can be trained.
 #[derive(Debug)]
 pub struct Policy {
     config: Config,
-    params: Params,
+    weights: Params,
+    adapter: Option<Adapter>,
+    dropout: Option<Dropout>,
     device: Device,
     dtype: DType,
     gradient_checkpointing: bool,
@@ -26,8 +29,15 @@ impl Policy {
     /// Reads configuration and weights; what is missing, malformed or unsupported is an error with its path.
     pub fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
-        let params = Params::load(files, &config, device)?;
-        Ok(Self { config, params, device: device.clone(), dtype: DType::F32, gradient_checkpointing: false })
+        let weights = Params::load(files, &config, device)?;
+        let adapter = files.contains(ADAPTER_CONFIG_FILE).then(|| Adapter::load(files, &config, device)).transpose()?;
+        Ok(Self { adapter, ..Self::of(config, weights, device) })
+    }
+
+    /// These weights, in f32, without an adapter.
+    pub(super) fn of(config: Config, weights: Params, device: &Device) -> Self {
+        let device = device.clone();
+        Self { config, weights, adapter: None, dropout: None, device, dtype: DType::F32, gradient_checkpointing: false }
     }
 
     /// A policy with fresh weights in the architecture of `files`, drawn from the stream `model.init` of `seed`.
@@ -39,8 +49,20 @@ impl Policy {
 
     /// A policy with fresh weights; `fill_normal` fills a slice with standard normals.
     pub fn init(config: Config, device: &Device, fill_normal: &mut dyn FnMut(&mut [f32])) -> Result<Self> {
-        let params = Params::init(&config, device, fill_normal)?;
-        Ok(Self { config, params, device: device.clone(), dtype: DType::F32, gradient_checkpointing: false })
+        let weights = Params::init(&config, device, fill_normal)?;
+        Ok(Self::of(config, weights, device))
+    }
+
+    /// The same model, frozen, with a fresh adapter that is trained in place of its weights; `seed` is that of its first factors.
+    pub fn with_adapter(self, lora: LoraConfig, base: Base, seed: u64) -> Result<Self> {
+        let adapter = Adapter::fresh(lora, base, &self.config, seed, &self.device)?;
+        Ok(Self { adapter: Some(adapter), ..self })
+    }
+
+    /// The same weights with the dropout of a step's passes.
+    #[must_use]
+    pub fn in_training(&self, dropout: Dropout) -> Self {
+        Self { dropout: Some(dropout), ..self.share() }
     }
 
     /// The same policy computing in `dtype`: activations, features, the key-value cache and what products read of the weights.
@@ -61,8 +83,9 @@ impl Policy {
     /// The same weights: what updates one updates the other.
     #[must_use]
     pub fn share(&self) -> Self {
-        let Self { config, params, device, .. } = self;
-        Self { config: config.clone(), params: params.clone(), device: device.clone(), ..*self }
+        let Self { config, weights, adapter, device, .. } = self;
+        let (config, weights, adapter) = (config.clone(), weights.clone(), adapter.clone());
+        Self { config, weights, adapter, device: device.clone(), ..*self }
     }
 
     /// The configuration.
@@ -70,9 +93,42 @@ impl Policy {
         &self.config
     }
 
-    /// The weights.
+    /// What is trained: the adapter where there is one, else the weights.
     pub fn params(&self) -> &Params {
-        &self.params
+        self.adapter.as_ref().map_or(&self.weights, Adapter::params)
+    }
+
+    /// The weights of the model, trained or not.
+    pub fn weights(&self) -> &Params {
+        &self.weights
+    }
+
+    /// What is trained in place of the weights.
+    pub fn adapter(&self) -> Option<&Adapter> {
+        self.adapter.as_ref()
+    }
+
+    /// Whether the passes of a step leave something out, as no other pass does.
+    pub fn drops_out(&self) -> bool {
+        self.adapter.as_ref().is_some_and(|adapter| adapter.config().dropout > 0.0)
+    }
+
+    /// Overwrites what is trained with what a checkpoint in `files` has of it.
+    ///
+    /// # Errors
+    ///
+    /// When it is a checkpoint of another run, or of an adapter over another base.
+    pub fn restore(&self, files: &ModelFiles) -> Result<()> {
+        let saved = match &self.adapter {
+            Some(adapter) => adapter.factors_of(files, &self.config, &self.device)?,
+            None => Params::load(files, &self.config, &self.device)?,
+        };
+        self.params().assign(&saved)
+    }
+
+    /// The dropout of the passes that it is used for.
+    pub(super) fn dropout(&self) -> Option<Dropout> {
+        self.dropout
     }
 
     /// The device that holds the weights.
@@ -96,15 +152,28 @@ impl Policy {
         self.gradient_checkpointing
     }
 
-    /// A frozen copy for `ref_logps`: later updates of this policy do not reach it.
+    /// A frozen copy for `ref_logps`: later updates of this policy do not reach it. That of an adapter shares the weights.
     pub fn reference(&self) -> Result<Self> {
-        let params = self.params.deep_copy(self.dtype)?;
-        Ok(Self { config: self.config.clone(), params, device: self.device.clone(), ..*self })
+        if let Some(adapter) = &self.adapter {
+            return Ok(Self { adapter: Some(adapter.deep_copy()?), dropout: None, ..self.share() });
+        }
+        Ok(Self { weights: self.weights.deep_copy(self.dtype)?, ..self.share() })
     }
 
-    /// Writes a Hugging Face directory, see `Params::save`.
+    /// Writes what is trained: a Hugging Face directory, see `Params::save`, or an adapter's.
     pub fn save(&self, directory: &std::path::Path) -> Result<()> {
-        self.params.save(&self.config, directory)
+        match &self.adapter {
+            Some(adapter) => adapter.save(directory),
+            None => self.weights.save(&self.config, directory),
+        }
+    }
+
+    /// Writes a Hugging Face directory, an adapter's product added to the weights.
+    pub fn export(&self, directory: &std::path::Path) -> Result<()> {
+        match &self.adapter {
+            Some(adapter) => adapter.merge(&self.weights)?.save(&self.config, directory),
+            None => self.weights.save(&self.config, directory),
+        }
     }
 
     /// Refuses prompts and completions, the latter by the section of their setting, that together have more tokens than positions, or
@@ -134,6 +203,6 @@ impl Policy {
 
     /// Whether copies of the weights and of their gradients are cheap (at most 64 MiB each, on the CPU).
     pub(super) fn is_small(&self) -> bool {
-        self.device.is_cpu() && self.params.element_count() <= 1 << 24
+        self.device.is_cpu() && self.weights.element_count() <= 1 << 24
     }
 }

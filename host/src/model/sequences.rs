@@ -15,9 +15,17 @@ pub struct Sequences {
     pub prompt_len: usize,
     /// Padded length of the completions, T, tokens.
     pub completion_len: usize,
+    /// Number of each row in the batch that it is of, `[B]`: what is drawn for a row is drawn by it, however the batch is split.
+    pub numbers: Vec<u64>,
 }
 
 impl Sequences {
+    /// The numbers of `rows` rows that are a whole batch.
+    #[must_use]
+    pub fn numbered(rows: usize) -> Vec<u64> {
+        (0..rows as u64).collect()
+    }
+
     /// Number of rows, B.
     pub fn rows(&self) -> usize {
         self.starts.len()
@@ -33,6 +41,7 @@ impl Sequences {
             self.completion_len
         );
         ensure!(self.ids.len() == rows * length, "{} ids do not fill {rows} rows of {length} tokens", self.ids.len());
+        ensure!(self.numbers.len() == rows, "{} numbers for {rows} rows", self.numbers.len());
         if let Some(start) = self.starts.iter().find(|start| **start >= self.prompt_len) {
             bail!("a prompt starts at {start} in {} prompt tokens (give at least one prompt token)", self.prompt_len);
         }
@@ -47,7 +56,8 @@ impl Sequences {
     pub fn slice(&self, rows: Range<usize>) -> Self {
         let length = self.prompt_len + self.completion_len;
         let ids = self.ids[rows.start * length..rows.end * length].to_vec();
-        Self { ids, starts: self.starts[rows].to_vec(), ..*self }
+        let (starts, numbers) = (self.starts[rows.clone()].to_vec(), self.numbers[rows].to_vec());
+        Self { ids, starts, numbers, ..*self }
     }
 
     /// The rows `rows`, in their order.
@@ -55,7 +65,8 @@ impl Sequences {
     pub fn select(&self, rows: &[usize]) -> Self {
         let length = self.prompt_len + self.completion_len;
         let ids = rows.iter().flat_map(|row| self.ids[row * length..(row + 1) * length].iter().copied()).collect();
-        Self { ids, starts: rows.iter().map(|&row| self.starts[row]).collect(), ..*self }
+        let (starts, numbers) = rows.iter().map(|&row| (self.starts[row], self.numbers[row])).unzip();
+        Self { ids, starts, numbers, ..*self }
     }
 
     /// The columns `from..to` of all rows.

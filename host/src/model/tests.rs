@@ -46,7 +46,7 @@ fn of_family(family: &str, scale: f64) -> Policy {
 
 fn rows() -> Sequences {
     let ids = (0..3 * 9).map(|i| (i * 37 + i / 4) % 300).collect();
-    Sequences { ids, starts: vec![0, 3, 1], prompt_len: 4, completion_len: 5 }
+    Sequences { ids, starts: vec![0, 3, 1], prompt_len: 4, completion_len: 5, numbers: Sequences::numbered(3) }
 }
 
 fn seed() -> Vec<f32> {
@@ -201,7 +201,8 @@ fn completions_in_bf16_are_scored_as_they_were_drawn() {
         generate(&policy, Sampling { temperature: TEMPERATURE, top_k: 0, top_p: 1.0 }, true).iter().skip(4)
     {
         let ids = [&[4; 6], completion.ids.as_slice()].concat();
-        let rows = Sequences { ids, starts: vec![0], prompt_len: 6, completion_len: completion.ids.len() };
+        let (starts, numbers, completion_len) = (vec![0], Sequences::numbered(1), completion.ids.len());
+        let rows = Sequences { ids, starts, prompt_len: 6, completion_len, numbers };
         let scores = policy.forward_detached(&rows, TEMPERATURE).unwrap().scores(&Wants::default()).unwrap();
         for (drawn, scored) in completion.logps.iter().zip(&scores.logps) {
             assert!((drawn - scored).abs() < 0.2, "{drawn} {scored}");
@@ -288,7 +289,13 @@ fn the_optimizers_do_not_need_the_fused_kernels() {
 
 #[test]
 fn activations_take_as_many_bytes_as_is_said_before() {
-    let long = Sequences { ids: vec![1; 2 * 300], starts: vec![0, 3], prompt_len: 4, completion_len: 296 };
+    let long = Sequences {
+        ids: vec![1; 2 * 300],
+        starts: vec![0, 3],
+        prompt_len: 4,
+        completion_len: 296,
+        numbers: Sequences::numbered(2),
+    };
     for family in [r#""model_type": "qwen2""#, SWITCHES[0], SWITCHES[1]] {
         for (dtype, checkpointing) in [(DType::F32, false), (DType::F32, true), (DType::BF16, false)] {
             let policy = of_family(family, 0.3).with_dtype(dtype).with_gradient_checkpointing(checkpointing);

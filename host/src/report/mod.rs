@@ -1,5 +1,6 @@
 //! What a person reads: a line per few steps, and a closing summary. What a program reads goes through the metrics.
 
+mod adapter;
 mod rejections;
 pub mod terminal;
 
@@ -69,7 +70,7 @@ impl Report {
         self.say(&format!(
             "model      {} ({} parameters)\ndata       {}\nadvantage  {}\nobjective  {}\nmasks      {masks}",
             config.model.model_name_or_path,
-            grouped(run.policy.params().element_count() as u64),
+            grouped(run.policy.weights().element_count() as u64),
             run.dataset.describe(),
             run.components.advantage.id(),
             run.components.objective.id(),
@@ -77,6 +78,7 @@ impl Report {
         if let Some(reference) = &config.model.ref_model_name_or_path {
             self.say(&format!("reference  {reference}"));
         }
+        adapter::describe(run).iter().for_each(|line| self.say(line));
         let weights: Vec<&str> = run.components.weights.iter().map(capo_plugin::Weight::id).collect();
         let controls: Vec<&str> = run.components.step_controls.iter().map(capo_plugin::StepControlFn::id).collect();
         for (title, list) in [("weights", weights), ("step", controls)].iter().filter(|(_, list)| !list.is_empty()) {

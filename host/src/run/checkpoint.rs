@@ -1,6 +1,6 @@
 //! Checkpoints: model, optimizer, progress and every component's state, whole or absent.
 //!
-//! `checkpoints/step-000040/` is a Hugging Face directory with four things beside the model: `optimizer.safetensors`, the components'
+//! `checkpoints/step-000040/` is a Hugging Face directory, or an adapter's as PEFT has it, with four things beside the model: `optimizer.safetensors`, the components'
 //! states, `progress.json`, and a manifest with the SHA-256 of every file. Random streams are functions of seed and position, so there
 //! is no generator to save.
 
@@ -17,7 +17,7 @@ use super::moment::Moment;
 use super::states::{self, States};
 use super::{Progress, Run};
 use crate::data::Tokenizer;
-use crate::model::{CONFIG_FILE, ModelFiles, Params};
+use crate::model::{CONFIG_FILE, ModelFiles};
 
 /// The folder of checkpoints, in a run's directory.
 pub const FOLDER: &str = "checkpoints";
@@ -170,10 +170,10 @@ fn read(run: &mut Run, dir: &Path, step: u64) -> Result<()> {
     for companion in Tokenizer::FILES.into_iter().filter(|name| checkpoint.contains(name)) {
         checkpoint.read(companion)?;
     }
-    checkpoint.read(CONFIG_FILE)?;
-    let files = ModelFiles::Checkpoint(checkpoint.clone());
-    let params = Params::load(&files, run.policy.config(), run.policy.device())?;
-    run.policy.params().assign(&params)?;
+    if run.policy.adapter().is_none() {
+        checkpoint.read(CONFIG_FILE)?;
+    }
+    run.policy.restore(&ModelFiles::Checkpoint(checkpoint.clone()))?;
     let optimizer = checkpoint.read(OPTIMIZER_FILE)?;
     let optimizer = candle_core::safetensors::load_buffer(&optimizer, run.policy.device())?;
     run.optimizer.load_state(&optimizer.into_iter().collect())?;

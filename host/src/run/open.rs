@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use capo_loader::registry::{Components, Registry};
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{files, terminal};
+use capo_plugin::Inputs;
 
 use super::lock::Lock;
 use super::records::{Marks, Records};
@@ -20,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::metrics::journal::{Expected, Journal, Mark};
 use crate::model::device::{self, Dtype};
 use crate::model::frozen::{self, Reference};
-use crate::model::{ModelFiles, Policy, embedded};
+use crate::model::{ADAPTER_CONFIG_FILE, Base, ModelFiles, Policy, embedded};
 use crate::optim::{Optimizer, OptimizerConfig, OptimizerName};
 use crate::reward::Rewards;
 use crate::schedule::Schedule;
@@ -188,11 +189,18 @@ fn open_policy(config: &Config, files: &ModelFiles) -> Result<Policy> {
     // Products in f32 are rounded only where nothing but bf16 goes into them.
     let widest = if config.sampler_dtype() == Dtype::F32 { Dtype::F32 } else { train.dtype };
     let device = device::open(&train.device, widest)?;
-    let policy = if config.model.fresh_weights {
+    if files.contains(ADAPTER_CONFIG_FILE) {
+        config.model.check_continued()?;
+    }
+    let mut policy = if config.model.fresh_weights {
         Policy::fresh(files, train.seed, &device)?
     } else {
         Policy::load(files, &device)?
     };
+    if let (None, Some(lora)) = (policy.adapter(), config.model.lora()) {
+        let base = Base::of(&config.model.model_name_or_path, files)?;
+        policy = policy.with_adapter(lora, base, train.seed)?;
+    }
     Ok(policy.with_dtype(train.dtype.into()).with_gradient_checkpointing(train.gradient_checkpointing))
 }
 
@@ -237,6 +245,13 @@ fn needs(components: &Components, config: &Config, policy: &Policy) -> Result<Ne
     asked.extend(masks.iter().map(|mask| (mask.id(), mask.inputs())));
     asked.extend(weights.iter().map(|weight| (weight.id(), weight.inputs())));
     asked.extend(step_controls.iter().map(|control| (control.id(), control.inputs())));
+    if policy.adapter().is_some()
+        && let Some((id, _)) = asked.iter().find(|(_, inputs)| inputs.contains(Inputs::OPTIMIZER_STATE))
+    {
+        bail!(
+            "component `{id}` asks for the optimizer's state of the last layer, but an adapter is trained and the head stays as it is: there is none (use the component's own moments, or train all weights)"
+        );
+    }
     let k = match (config.train.last_layer_top_k, config.rollout.top_k) {
         (0, 0) => 50,
         (0, top_k) => top_k,

@@ -24,9 +24,11 @@ pub fn is_due(steps: u64, every: u64) -> bool {
 /// When the device fails.
 pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch, weights: &[f32]) -> Result<()> {
     metrics.record("step/kl", step.kl(FRACTION)?);
-    metrics.record("step/last_layer_kl", step.kl_by_head()?);
     metrics.record("step/update_norm", step.norm()?);
-    metrics.record("step/unused_head_update", step.unused_head_norm()?);
+    if step.trains_head() {
+        metrics.record("step/last_layer_kl", step.kl_by_head()?);
+        metrics.record("step/unused_head_update", step.unused_head_norm()?);
+    }
     let tail = tail_mass(batch, step.temperature())?;
     metrics.record("step/tail_mass", tail);
     let kept = || batch.advantages.iter().zip(weights).filter(|(_, weight)| **weight > 0.0);

@@ -24,6 +24,7 @@ mod frozen;
 mod interruption;
 mod limits;
 mod loading;
+mod lora;
 mod masks;
 mod metrics;
 mod misbehaviour;

@@ -59,6 +59,7 @@ impl Arrays {
             starts: vec![0; rows],
             prompt_len: 1,
             completion_len: tokens,
+            numbers: Sequences::numbered(rows),
         };
         let mut batch = StepBatch::new(sequences, &ids, vec![0; rows], vec![0.0; rows], golden.group_size, 0);
         batch.logps.clone_from(&self.logps);

@@ -116,8 +116,13 @@ mod tests {
 
     #[test]
     fn rows_begin_with_their_first_token() {
-        let rows =
-            Sequences { ids: vec![0, 0, 3, 4, 5, 0, 6, 7, 8, 0], starts: vec![2, 1], prompt_len: 3, completion_len: 2 };
+        let rows = Sequences {
+            ids: vec![0, 0, 3, 4, 5, 0, 6, 7, 8, 0],
+            starts: vec![2, 1],
+            prompt_len: 3,
+            completion_len: 2,
+            numbers: Sequences::numbered(2),
+        };
         assert_eq!(left_aligned(&rows), (vec![3, 4, 0, 6, 7, 8], 3));
     }
 }

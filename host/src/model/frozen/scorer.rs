@@ -1,7 +1,7 @@
 //! Decoders of our own families that score texts: `Qwen2ForSequenceClassification` and the like.
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use serde_json::{Map, Value};
 
 use super::super::config::{CONFIG_FILE, Config};
@@ -9,6 +9,7 @@ use super::super::decoder::{Decoder, rope};
 use super::super::family::{Family, shown};
 use super::super::files::ModelFiles;
 use super::super::params::Params;
+use super::super::policy::Policy;
 use super::labels;
 
 /// The weight that maps features to scores, `[outputs, D]`.
@@ -41,7 +42,7 @@ impl Scorer {
         let shape = vec![names.len(), config.hidden_size];
         let params = Params::load_with(files, &config, Some((SCORE, shape)), device)?;
         let score = params.get(SCORE)?.as_detached_tensor().narrow(0, label, 1)?.t()?.contiguous()?;
-        let model = Decoder::new(&config, &params, DType::F32)?.pack()?;
+        let model = Decoder::new(&Policy::of(config.clone(), params, device))?.pack()?;
         Ok(Self { config, model, score })
     }
 

@@ -34,10 +34,45 @@ pub fn token_logps_vjp(
     seed: &Tensor,
     temperature: f64,
 ) -> Result<(Tensor, Tensor)> {
+    let mut d_head: Option<Tensor> = None;
+    let d_hidden = by_hidden(hidden, head, targets, seed, temperature, |d_logits, hidden| {
+        let part = d_logits.t()?.matmul(hidden)?;
+        d_head = Some(match &d_head {
+            None => part,
+            Some(sum) => super::add(sum, &part)?,
+        });
+        Ok(())
+    })?;
+    let d_head = match d_head {
+        Some(d_head) => d_head,
+        None => head.zeros_like()?,
+    };
+    Ok((d_hidden, d_head))
+}
+
+/// The gradient by `hidden` alone, for a head that stays as it is.
+pub fn token_logps_by_hidden(
+    hidden: &Tensor,
+    head: &Tensor,
+    targets: &Tensor,
+    seed: &Tensor,
+    temperature: f64,
+) -> Result<Tensor> {
+    by_hidden(hidden, head, targets, seed, temperature, |_, _| Ok(()))
+}
+
+/// The gradient by `hidden`; `each` sees that by the logits of some rows, and the rows.
+fn by_hidden(
+    hidden: &Tensor,
+    head: &Tensor,
+    targets: &Tensor,
+    seed: &Tensor,
+    temperature: f64,
+    mut each: impl FnMut(&Tensor, &Tensor) -> Result<()>,
+) -> Result<Tensor> {
     let (rows, _) = hidden.dims2()?;
     let chunk = chunk_rows(head.dim(0)?);
     let mut d_hidden = Vec::new();
-    let mut d_head: Option<Tensor> = None;
     for from in (0..rows).step_by(chunk) {
         let len = chunk.min(rows - from);
         let hidden = hidden.narrow(0, from, len)?;
@@ -46,18 +81,9 @@ pub fn token_logps_vjp(
         let d_logits = logit_gradient(&logits, &targets, &seed, temperature)?;
         drop(logits);
         d_hidden.push(d_logits.matmul(head)?);
-        let part = d_logits.t()?.matmul(&hidden)?;
-        d_head = Some(match d_head {
-            None => part,
-            Some(sum) => super::add(&sum, &part)?,
-        });
+        each(&d_logits, &hidden)?;
     }
-    let d_head = match d_head {
-        Some(d_head) => d_head,
-        None => head.zeros_like()?,
-    };
-    let d_hidden = if d_hidden.is_empty() { hidden.zeros_like()? } else { Tensor::cat(&d_hidden, 0)? };
-    Ok((d_hidden, d_head))
+    if d_hidden.is_empty() { hidden.zeros_like() } else { Tensor::cat(&d_hidden, 0) }
 }
 
 /// The gradient of `sum_n seed_n logp_n` by `logits` `[N, V]`.

@@ -39,7 +39,7 @@ pub use divergence::divergence;
 pub(crate) use draw::{NOT_FINITE, argmax, draw, pick};
 pub(crate) use few_rows::{are_few_rows, product_of_few_rows};
 pub(crate) use kernel::{layout_error, sum_blocks, sum_squares, update2, update3, whole, whole_mut};
-pub use logps::{chunk_rows, logit_stats, token_logps_vjp};
+pub use logps::{chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
 pub use rms_norm::rms_norm;
 pub(crate) use rms_norm::rms_norm_backward;
 pub use rope::{Frequencies, Rope, RopeTable};

@@ -93,11 +93,17 @@ impl<'a> Proposal<'a> {
         Ok(self.group_norms()?.iter().map(|norm| norm * norm).sum::<f64>().sqrt())
     }
 
+    /// Whether the head is part of the step.
+    #[must_use]
+    pub fn trains_head(&self) -> bool {
+        self.policy.adapter().is_none()
+    }
+
     /// Euclidean norm of what the step does to those rows of the head whose token occurs in no completion of the batch.
     ///
     /// # Errors
     ///
-    /// When the device fails.
+    /// When the head is not trained, or the device fails.
     pub fn unused_head_norm(&self) -> Result<f64> {
         let config = self.policy.config();
         let mut used = vec![false; config.vocab_size];
@@ -139,7 +145,7 @@ impl<'a> Proposal<'a> {
     ///
     /// # Errors
     ///
-    /// When the device fails.
+    /// When the head is not trained, or the device fails.
     pub fn kl_by_head(&mut self) -> Result<f64> {
         if let Some(kl) = self.known.last_layer_kl {
             return Ok(kl);

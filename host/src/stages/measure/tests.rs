@@ -26,7 +26,8 @@ fn batch(policy: &Policy) -> StepBatch {
     let ids = (0..ROWS * (prompt + tokens)).map(|i| (i * 37 + i / 4) as u32 % 300).collect::<Vec<_>>();
     let lengths = [6, 3, 1, 5, 6];
     let own: Vec<&[u32]> = (0..ROWS).map(|b| &ids[b * 10 + prompt..b * 10 + prompt + lengths[b]]).collect();
-    let rows = Sequences { ids: ids.clone(), starts: vec![0, 3, 1, 2, 0], prompt_len: prompt, completion_len: tokens };
+    let (starts, numbers) = (vec![0, 3, 1, 2, 0], Sequences::numbered(5));
+    let rows = Sequences { ids: ids.clone(), starts, prompt_len: prompt, completion_len: tokens, numbers };
     let mut batch = StepBatch::new(rows, &own, vec![0; ROWS], vec![0.0; ROWS], 1, 0);
     batch.hidden = Some(policy.forward_detached(&batch.sequences, TEMPERATURE).unwrap().hidden().unwrap());
     batch

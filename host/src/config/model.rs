@@ -1,0 +1,153 @@
+//! `[model]`: which weights, and whether an adapter is trained in place of them.
+
+use anyhow::{Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::Map;
+
+use super::check::{at_least_one, at_most};
+use crate::model::{LoraConfig, Targets};
+
+/// Largest rank: no matrix is wider.
+const LARGEST_RANK: usize = 1 << 20;
+
+/// `[model]`; adapters by the names and defaults of TRL.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// A Hugging Face directory, an adapter's, the id of a model that the Hub's cache has, or `embedded:tiny-arithmetic`.
+    pub model_name_or_path: String,
+    /// The model that a penalty on the distance from a reference compares with, named in the same way, of any family that can be read; the
+    /// one that training starts from where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ref_model_name_or_path: Option<String>,
+    /// Start from random weights in the architecture and with the tokenizer of this model; its own are not read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fresh_weights: bool,
+    /// Train a LoRA adapter, and leave the weights as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub use_peft: Option<bool>,
+    /// Its rank; 16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora_r: Option<usize>,
+    /// What its product is multiplied by, before it is divided by the rank; 32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora_alpha: Option<f64>,
+    /// Share of its inputs that a training pass leaves out; 0.05.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora_dropout: Option<f64>,
+    /// Names of modules, or `all-linear`; `q_proj` and `v_proj`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora_target_modules: Option<TargetModules>,
+    /// Divide by the root of the rank instead; false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub use_rslora: Option<bool>,
+}
+
+/// `model.lora_target_modules`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected `all-linear` or a list of names")]
+pub enum TargetModules {
+    /// `all-linear`.
+    All(String),
+    /// Names of modules, or what these end in.
+    Named(Vec<String>),
+}
+
+impl ModelConfig {
+    /// Refuses numbers that are out of range, and settings of an adapter where none is trained.
+    ///
+    /// # Errors
+    ///
+    /// The first one, with its limit.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.use_peft != Some(true) {
+            return match self.adapter_key() {
+                Some((key, value)) => bail!(
+                    "`model.{key}` is {value}, but no adapter is trained (set `model.use_peft` to `true`, or remove it)"
+                ),
+                None => Ok(()),
+            };
+        }
+        ensure!(
+            !self.fresh_weights,
+            "`model.fresh_weights` and `model.use_peft` are both true, but an adapter belongs to weights that a file holds (set one of them to `false`)"
+        );
+        let LoraConfig { r, alpha, dropout, .. } = self.lora_config();
+        at_least_one(&[("model.lora_r", r as u64)])?;
+        at_most(&[("model.lora_r", r, LARGEST_RANK)])?;
+        ensure!(
+            alpha > 0.0 && alpha <= f64::from(f32::MAX),
+            "`model.lora_alpha` is {alpha} (it must be finite and above 0; twice the rank is usual)"
+        );
+        ensure!(
+            (0.0..1.0).contains(&dropout),
+            "`model.lora_dropout` is {dropout} (it must be 0 or more and less than 1; 0 is off)"
+        );
+        if let Some(TargetModules::All(name)) = &self.lora_target_modules {
+            ensure!(
+                name == "all-linear",
+                "`model.lora_target_modules` is `{name}` (write `all-linear`, or a list of names as in `[\"{name}\"]`)"
+            );
+        }
+        Ok(())
+    }
+
+    /// The adapter that a run begins with, where it is to be a fresh one.
+    #[must_use]
+    pub fn lora(&self) -> Option<LoraConfig> {
+        (self.use_peft == Some(true)).then(|| self.lora_config())
+    }
+
+    fn lora_config(&self) -> LoraConfig {
+        let targets = match &self.lora_target_modules {
+            None => Targets::OfFamily,
+            Some(TargetModules::All(_)) => Targets::AllLinear,
+            Some(TargetModules::Named(names)) => Targets::Named(names.clone()),
+        };
+        LoraConfig {
+            r: self.lora_r.unwrap_or(16),
+            alpha: self.lora_alpha.unwrap_or(32.0),
+            dropout: self.lora_dropout.unwrap_or(0.05),
+            targets,
+            rslora: self.use_rslora.unwrap_or(false),
+            rest: Map::new(),
+        }
+    }
+
+    /// Refuses settings that an adapter's folder has already, `model_name_or_path` being one.
+    ///
+    /// # Errors
+    ///
+    /// The first one.
+    pub fn check_continued(&self) -> Result<()> {
+        let name = &self.model_name_or_path;
+        ensure!(
+            self.use_peft != Some(false) && !self.fresh_weights,
+            "`{name}` is an adapter, but {} (remove it to go on with the adapter, or merge it with `host export` first)",
+            if self.fresh_weights { "`model.fresh_weights` is true" } else { "`model.use_peft` is false" }
+        );
+        if let Some((key, value)) = self.adapter_key() {
+            bail!(
+                "`model.{key}` is {value}, but `{name}` is an adapter, which has its own (remove it, or name the base model to begin with a fresh one)"
+            );
+        }
+        Ok(())
+    }
+
+    /// The first setting of an adapter that is given, with its value.
+    fn adapter_key(&self) -> Option<(&'static str, String)> {
+        let targets = self.lora_target_modules.as_ref().map(|targets| match targets {
+            TargetModules::All(name) => format!("`{name}`"),
+            TargetModules::Named(names) => format!("`{}`", names.join("`, `")),
+        });
+        [
+            ("lora_r", self.lora_r.map(|r| r.to_string())),
+            ("lora_alpha", self.lora_alpha.map(|alpha| alpha.to_string())),
+            ("lora_dropout", self.lora_dropout.map(|dropout| dropout.to_string())),
+            ("lora_target_modules", targets),
+            ("use_rslora", self.use_rslora.map(|on| on.to_string())),
+        ]
+        .into_iter()
+        .find_map(|(key, value)| Some((key, value?)))
+    }
+}

@@ -1,0 +1,82 @@
+//! The model that an adapter belongs to: its name and what its files held.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use capo_loader::files::{sha256_hex, write_atomic};
+use serde::{Deserialize, Serialize};
+
+use crate::model::config::CONFIG_FILE;
+use crate::model::files::ModelFiles;
+use crate::model::params::weight_files;
+
+/// The file in an adapter's folder that says what its base's files held.
+pub(crate) const BASE_FILE: &str = "base.json";
+
+/// A base model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Base {
+    /// As `model_name_or_path` takes it.
+    name: String,
+    /// SHA-256 of its configuration and its weights, by file.
+    files: BTreeMap<String, String>,
+}
+
+impl Base {
+    /// The model `name`, whose files are `files`.
+    ///
+    /// # Errors
+    ///
+    /// When one of them cannot be read.
+    pub fn of(name: &str, files: &ModelFiles) -> Result<Self> {
+        let names = weight_files(files)?.into_iter().chain([CONFIG_FILE.to_owned()]);
+        let digest = |file: String| Ok((file.clone(), sha256_hex(&files.read(&file)?)));
+        Ok(Self { name: name.to_owned(), files: names.map(digest).collect::<Result<_>>()? })
+    }
+
+    /// What the adapter in `files` says of its base; none where another program wrote it.
+    ///
+    /// # Errors
+    ///
+    /// When the file is damaged.
+    pub fn read(files: &ModelFiles) -> Result<Option<Self>> {
+        if !files.contains(BASE_FILE) {
+            return Ok(None);
+        }
+        let base = serde_json::from_slice(&files.read(BASE_FILE)?);
+        base.map(Some).with_context(|| format!("{} cannot be used (use another checkpoint)", files.describe(BASE_FILE)))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Refuses another base than this one.
+    ///
+    /// # Errors
+    ///
+    /// The first file that differs.
+    pub fn check(&self, now: &Self) -> Result<()> {
+        for (file, expected) in &self.files {
+            let found = now.files.get(file).map_or("none", String::as_str);
+            ensure!(
+                found == expected,
+                "the adapter was trained over another `{file}` than `{}` has now: SHA-256 {found}, expected {expected} (put the base model back, or start a run over the new one)",
+                now.name
+            );
+        }
+        Ok(())
+    }
+
+    /// Writes it into an adapter's folder.
+    ///
+    /// # Errors
+    ///
+    /// When the disk refuses.
+    pub(super) fn write(&self, directory: &Path) -> Result<()> {
+        write_atomic(&directory.join(BASE_FILE), &serde_json::to_vec_pretty(self)?)
+    }
+}

@@ -1,0 +1,156 @@
+//! LoRA: a product of two small matrices is trained beside each of some frozen ones, `y = W x + b + s B A x`.
+//!
+//! Names, defaults and files are PEFT's. The sum is never made but for an export: the sampler computes what the trainer does, a copy of
+//! the weights would take their memory, and in bf16 would round a young adapter away.
+
+mod base;
+mod factors;
+mod mask;
+mod peft;
+mod settings;
+mod targets;
+
+use std::collections::BTreeMap;
+use std::path::{Path, absolute};
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device, Tensor, Var};
+use capo_loader::memory;
+
+use super::config::Config;
+use super::files::ModelFiles;
+use super::params::Params;
+use crate::rng;
+
+pub use base::Base;
+pub(super) use factors::Factors;
+pub use mask::Dropout;
+pub(super) use mask::DropoutMask;
+pub use peft::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, base_name};
+use settings::{A, B};
+pub use settings::{LoraConfig, Targets};
+
+/// What is trained beside a frozen model.
+#[derive(Debug, Clone)]
+pub struct Adapter {
+    config: LoraConfig,
+    base: Base,
+    /// `MODULE.lora_A.weight` and `MODULE.lora_B.weight`, f32.
+    params: Params,
+}
+
+impl Adapter {
+    /// A fresh adapter of the model `config`, which changes nothing yet: A is uniform in `±1/√in`, drawn from the stream `lora.init` of
+    /// `seed` in the order of names, and B is 0. Source: `peft.LoraLayer.reset_lora_parameters`.
+    ///
+    /// # Errors
+    ///
+    /// A target that the model has not, or that cannot be one; more than there is memory for.
+    pub fn fresh(lora: LoraConfig, base: Base, config: &Config, seed: u64, device: &Device) -> Result<Self> {
+        let modules = targets::modules("model.lora_target_modules", &lora.targets, config)?;
+        let count = modules.values().map(|(outputs, inputs)| lora.r as u128 * (*outputs as u128 + *inputs as u128));
+        let bytes = 4 * count.sum::<u128>();
+        if let Some(free) = memory::available() {
+            ensure!(
+                bytes <= u128::from(free),
+                "an adapter of rank {} takes {} of memory, and {} are free (lower `model.lora_r`, or name fewer `model.lora_target_modules`)",
+                lora.r,
+                memory::text(bytes),
+                memory::text(free.into())
+            );
+        }
+        let mut rng = rng::stream(seed, "lora.init", &[]);
+        let mut vars = BTreeMap::new();
+        for (module, (outputs, inputs)) in modules {
+            let bound = 1.0 / (inputs as f64).sqrt();
+            let mut draw = || ((2.0 * rng::uniform(&mut rng) - 1.0) * bound) as f32;
+            let a: Vec<f32> = (0..lora.r * inputs).map(|_| draw()).collect();
+            let a = Tensor::from_vec(a, (lora.r, inputs), device)?;
+            vars.insert(format!("{module}.{A}"), Var::from_tensor(&a)?);
+            vars.insert(format!("{module}.{B}"), Var::zeros((outputs, lora.r), DType::F32, device)?);
+        }
+        Ok(Self { config: lora, base, params: vars.into_iter().collect() })
+    }
+
+    /// Reads an adapter of the model `config` from `files`, which name and hold its base too.
+    ///
+    /// # Errors
+    ///
+    /// What PEFT can do and this cannot, tensors that do not fit, a base that has changed since.
+    pub fn load(files: &ModelFiles, config: &Config, device: &Device) -> Result<Self> {
+        let (lora, name) = peft::read_config(files)?;
+        // So that what is saved finds it from any directory.
+        let name = if Path::new(&name).is_dir() { absolute(&name)?.to_string_lossy().into_owned() } else { name };
+        let base = Base::of(&name, files)?;
+        if let Some(known) = Base::read(files)? {
+            known.check(&base)?;
+        }
+        let params = peft::read_params(files, &lora, config, device)?;
+        Ok(Self { config: lora, base, params })
+    }
+
+    /// The factors that a checkpoint of the same run has, over the same base.
+    ///
+    /// # Errors
+    ///
+    /// A base that has changed since, tensors that do not fit.
+    pub fn factors_of(&self, files: &ModelFiles, config: &Config, device: &Device) -> Result<Params> {
+        if let Some(known) = Base::read(files)? {
+            known.check(&self.base)?;
+        }
+        let (lora, _) = peft::read_config(files)?;
+        peft::read_params(files, &lora, config, device)
+    }
+
+    /// What it is made of.
+    pub fn config(&self) -> &LoraConfig {
+        &self.config
+    }
+
+    /// The model that it belongs to.
+    pub fn base(&self) -> &Base {
+        &self.base
+    }
+
+    /// What is trained.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// A copy that shares no storage with the original.
+    pub fn deep_copy(&self) -> Result<Self> {
+        Ok(Self { params: self.params.deep_copy(DType::F32)?, ..self.clone() })
+    }
+
+    /// The factors of `module` in `dtype`, where it has any.
+    pub(super) fn factors(&self, module: &str, dtype: DType) -> Result<Option<Factors>> {
+        let (a, b) = (format!("{module}.{A}"), format!("{module}.{B}"));
+        if !self.params.contains(&a) {
+            return Ok(None);
+        }
+        let factor = |name: &str| Ok::<_, anyhow::Error>(self.params.get(name)?.as_detached_tensor().to_dtype(dtype)?);
+        Ok(Some(Factors::new(factor(&a)?, factor(&b)?, self.config.scale())))
+    }
+
+    /// `W + s B A` for the weights of the base, each a copy of its own.
+    pub fn merge(&self, weights: &Params) -> Result<Params> {
+        let merged = weights.deep_copy(DType::F32)?;
+        for (name, a) in self.params.iter() {
+            let Some(module) = name.strip_suffix(A) else { continue };
+            let change = self.params.get(&format!("{module}{B}"))?.matmul(a)?.affine(self.config.scale(), 0.0)?;
+            let weight = merged.get(&format!("{module}weight")).context("the adapter belongs to another model")?;
+            weight.set(&(weight.as_detached_tensor() + change.detach())?)?;
+        }
+        Ok(merged)
+    }
+
+    /// Writes `adapter_config.json`, `adapter_model.safetensors` and what is known of the base into `directory`.
+    ///
+    /// # Errors
+    ///
+    /// When the disk refuses.
+    pub fn save(&self, directory: &Path) -> Result<()> {
+        peft::write(&self.config, self.base.name(), &self.params, directory)?;
+        self.base.write(directory)
+    }
+}

@@ -1,0 +1,46 @@
+//! The numbers that make an adapter.
+
+use serde_json::{Map, Value};
+
+/// The first factor of a module, `[r, in]`, after its name.
+pub(super) const A: &str = "lora_A.weight";
+/// The second factor of a module, `[out, r]`, after its name.
+pub(super) const B: &str = "lora_B.weight";
+
+/// What an adapter is made of, by PEFT's names.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoraConfig {
+    /// Rank.
+    pub r: usize,
+    /// What the product is multiplied by, before it is divided by the rank.
+    pub alpha: f64,
+    /// Share of the inputs of A that a training pass leaves out.
+    pub dropout: f64,
+    /// Which matrices have an adapter.
+    pub targets: Targets,
+    /// Whether it is divided by the root of the rank instead. Source: <https://arxiv.org/abs/2312.03732>.
+    pub rslora: bool,
+    /// The rest of an `adapter_config.json` that was read, to be written again.
+    pub rest: Map<String, Value>,
+}
+
+/// Which matrices have an adapter.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Targets {
+    /// Those that PEFT takes in a model of this family.
+    OfFamily,
+    /// All in the layers.
+    AllLinear,
+    /// Those whose name is or ends in one of these, from a dot on.
+    Named(Vec<String>),
+    /// Those that a file has, by a regular expression that was theirs.
+    Pattern(String),
+}
+
+impl LoraConfig {
+    /// What the product of both factors is multiplied by: `alpha / r`, or `alpha / √r`.
+    pub fn scale(&self) -> f64 {
+        let r = self.r as f64;
+        self.alpha / if self.rslora { r.sqrt() } else { r }
+    }
+}

@@ -1,0 +1,71 @@
+//! Which matrices of a model have an adapter.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail, ensure};
+
+use super::settings::Targets;
+use crate::model::config::Config;
+use crate::model::params::shapes;
+
+/// What PEFT takes in every family that trains here. Source: `peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING`.
+pub(super) const OF_FAMILY: [&str; 2] = ["q_proj", "v_proj"];
+/// Every matrix of a layer, as they are applied.
+pub(super) const ALL: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+/// What is a matrix and can be no target.
+const NEVER: [&str; 2] = ["lm_head", "embed_tokens"];
+
+/// The modules with an adapter, `[out, in]` by name; `key` is what a sentence calls the setting.
+///
+/// # Errors
+///
+/// A name that no module has, or that of one that cannot be a target.
+pub(super) fn modules(key: &str, targets: &Targets, config: &Config) -> Result<BTreeMap<String, (usize, usize)>> {
+    let mut modules = linear(config);
+    let names: Vec<String> = match targets {
+        Targets::AllLinear => return Ok(modules),
+        Targets::OfFamily => OF_FAMILY.map(str::to_owned).to_vec(),
+        Targets::Named(names) => names.clone(),
+        Targets::Pattern(pattern) => bail!("`{key}` is `{pattern}` (give a list of names, or `all-linear`)"),
+    };
+    ensure!(
+        !names.is_empty(),
+        "`{key}` names no module (name one or more of `{}`, or write `all-linear`)",
+        ALL.join("`, `")
+    );
+    for name in &names {
+        check(key, name, &modules)?;
+    }
+    modules.retain(|module, _| names.iter().any(|name| is(module, name)));
+    Ok(modules)
+}
+
+/// Every matrix that can be a target, `[out, in]` by name.
+pub(super) fn linear(config: &Config) -> BTreeMap<String, (usize, usize)> {
+    let matrix = |(name, shape): (String, Vec<usize>)| match (name.strip_suffix(".weight"), shape.as_slice()) {
+        (Some(module), &[outputs, inputs]) if NEVER.iter().all(|never| !is(module, never)) => {
+            Some((module.to_owned(), (outputs, inputs)))
+        }
+        _ => None,
+    };
+    shapes(config).into_iter().filter_map(matrix).collect()
+}
+
+/// Whether `name` means `module`. Source: `peft.tuners.tuners_utils.check_target_module_exists`.
+fn is(module: &str, name: &str) -> bool {
+    module.strip_suffix(name).is_some_and(|front| front.is_empty() || front.ends_with('.'))
+}
+
+fn check(key: &str, name: &str, modules: &BTreeMap<String, (usize, usize)>) -> Result<()> {
+    if let Some(never) = NEVER.into_iter().find(|never| is(name, never)) {
+        bail!(
+            "`{key}` has `{name}`, but `{never}` cannot be a target: embedding and head stay as they are, which is what masks and step controls reckon with (leave it out)"
+        );
+    }
+    ensure!(
+        modules.keys().any(|module| is(module, name)),
+        "`{key}` has `{name}`, which no matrix of the model is called (name one or more of `{}`, or write `all-linear`)",
+        ALL.join("`, `")
+    );
+    Ok(())
+}

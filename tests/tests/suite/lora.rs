@@ -1,0 +1,244 @@
+//! Runs that train an adapter: `model.use_peft`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use tests::artifacts::workspace;
+use tests::{Folder, RunDir};
+
+use crate::{FOUR_STEPS, ONE_STEP};
+
+const LORA: &str = "--set model.use_peft=true";
+const CAPO: &str = "--plugin libcapo.so";
+/// So that the first step moves something.
+const RATE: &str = "--set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
+
+fn refused(args: &str) -> String {
+    let folder = Folder::new();
+    let sentence = folder.host(&format!("train {args}")).refused();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "a refused run leaves nothing behind");
+    sentence
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn adapter(run: &RunDir) -> Vec<f32> {
+    run.tensors("adapter_model.safetensors").into_values().flatten().collect()
+}
+
+fn apart(a: &RunDir, b: &RunDir) -> f32 {
+    adapter(a).iter().zip(adapter(b)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn a_short_run_learns_and_says_what_it_trains() {
+    let folder = Folder::new();
+    let args = "--set train.max_steps=30 --set train.learning_rate=3e-4 --set eval.num_prompts=128";
+    let out = folder.host(&format!("train {CAPO} {LORA} {args} --output-dir run")).succeeded().stdout;
+    let line = |start: &str| out.lines().find(|line| line.starts_with(start)).unwrap_or_default().to_owned();
+    assert_snapshot!(line("model "), @"model      embedded:tiny-arithmetic (125,376 parameters)");
+    assert_snapshot!(line("lora "), @"lora       rank 16, alpha 32, dropout 0.05, of q_proj, v_proj; trainable 7,168 of 132,544");
+    assert_snapshot!(line("head "), @"head       frozen; capo.curvature predicts the step that it would take if it were trained");
+    let run = folder.run_dir("run");
+    let accuracy = run.metric("eval_accuracy");
+    assert!(accuracy[0] > 0.75, "from 0.51 to {accuracy:?}");
+    let strict = format!("{CAPO} {LORA} {RATE} {FOUR_STEPS} --set mask.0.fisher_threshold=1e-9");
+    let rejected = folder.train("strict", &strict).metric("mask/rejection_rate");
+    assert!(rejected.iter().all(|&rate| rate > 0.0 && rate < 1.0), "the mask has its say: {rejected:?}");
+    let no_mask = folder.host(&format!("train {LORA} {ONE_STEP} --output-dir plain")).succeeded().stdout;
+    assert!(!no_mask.contains("\nhead "), "nobody looks at the head");
+}
+
+#[test]
+fn a_checkpoint_is_an_adapter_and_is_used_as_a_model() {
+    let folder = Folder::new();
+    let run = folder.train("run", &format!("{LORA} --set model.lora_target_modules=all-linear {FOUR_STEPS}"));
+    let checkpoint = run.last_checkpoint();
+    let expected =
+        ["adapter_config.json", "adapter_model.safetensors", "base.json", "optimizer.safetensors", "tokenizer.json"];
+    let files = names(&checkpoint);
+    assert!(expected.iter().all(|name| files.contains(*name)), "{files:?}");
+    assert!(!files.contains("model.safetensors") && !files.contains("config.json"), "the base is not copied");
+    let (trained, moments) =
+        (run.tensors("adapter_model.safetensors"), fs::read(checkpoint.join("optimizer.safetensors")).unwrap());
+    assert!(trained.keys().all(|name| name.starts_with("base_model.model.model.layers.") && name.contains(".lora_")));
+    let numbers: usize = trained.values().map(Vec::len).sum();
+    assert!(moments.len() < 9 * numbers, "two moments of what is trained, and of nothing else");
+
+    let model = checkpoint.display();
+    let merged = format!("export --model {model} --out merged");
+    let said = folder.host(&merged).succeeded().stdout;
+    assert_eq!(said, "125,376 parameters, the adapter merged: `merged`\n");
+    assert_eq!(folder.host(&merged).refused(), "`merged` exists already (choose another `--out`)");
+    assert!(names(&folder.path().join("merged")).contains("config.json"));
+    folder.write("rows.jsonl", "{\"prompt\": \"12+34=\", \"completion\": \"46\"}\n");
+    let scores = |model: &str| -> Vec<f64> {
+        let out = folder.host(&format!("score --model {model} --input rows.jsonl --out -")).succeeded().stdout;
+        let line: Value = serde_json::from_str(out.trim()).unwrap();
+        line["logps"].as_array().unwrap().iter().map(|logp| logp.as_f64().unwrap()).collect()
+    };
+    let (adapter, merged, base) = (scores(&model.to_string()), scores("merged"), scores("embedded:tiny-arithmetic"));
+    assert!(adapter.iter().zip(&merged).all(|(a, b)| (a - b).abs() < 1e-5), "{adapter:?} {merged:?}");
+    assert!(adapter.iter().zip(&base).any(|(a, b)| (a - b).abs() > 1e-4), "{adapter:?} {base:?}");
+    let eval = |model: &str| folder.host(&format!("eval --model {model} --num-prompts 32")).succeeded().stdout;
+    assert_eq!(eval(&model.to_string()), eval("merged"));
+    let prompt = "--temperature 0 --max-completion-length 8 12+34=";
+    let generate = |model: &str| folder.host(&format!("generate --model {model} {prompt}")).succeeded().stdout;
+    assert_eq!(generate(&model.to_string()), generate("merged"));
+
+    // And as the start of another run, which goes on with it.
+    let more = folder.train("more", &format!("--set model.model_name_or_path={model} {RATE} {ONE_STEP}"));
+    assert!(names(&more.last_checkpoint()).contains("adapter_model.safetensors"));
+    let still = folder
+        .train("still", &format!("--set model.model_name_or_path={model} --set train.learning_rate=0 {ONE_STEP}"));
+    assert_eq!(apart(&run, &still), 0.0);
+    assert!(apart(&run, &more) > 0.0);
+}
+
+/// With everything that a step can have: dropout, weights that decay, clipping, two uses of a rollout, a reference.
+const ALL: [&str; 4] = [
+    "--set train.weight_decay=0.1 --set train.max_grad_norm=0.01 --set train.gradient_checkpointing=true",
+    "--plugin libcapo.so --set train.second_moment=kept_and_rejected --set mask.0.fisher_threshold=1e-6",
+    "--set train.optimizer=sgd --set train.sgd_momentum=0.9 --set train.learning_rate=0.05 --set train.measure_step=1",
+    "--set objective.beta=0.1 --set train.per_device_train_batch_size=24 --set train.num_iterations=2 --set train.save_steps=2",
+];
+
+#[test]
+fn a_resumed_run_is_the_uninterrupted_one() {
+    for args in ALL {
+        let folder = Folder::new();
+        let args = format!("{LORA} {args} {FOUR_STEPS} --set model.lora_dropout=0.2");
+        let whole = folder.train("whole", &args);
+        assert!(adapter(&whole).iter().all(|value| value.is_finite()));
+        let _ = folder.train("resumed", &format!("{args} --stop-after 2"));
+        folder.resume("resumed").assert_same_files(&whole);
+    }
+}
+
+/// As after a kill: what came after a checkpoint is not there.
+#[test]
+fn a_run_goes_on_from_an_older_checkpoint() {
+    let folder = Folder::new();
+    let args = format!("{CAPO} {LORA} {FOUR_STEPS} --set train.save_steps=1");
+    let whole = folder.train("whole", &args);
+    let killed = folder.train("killed", &args);
+    for step in [3, 4] {
+        fs::remove_dir_all(killed.path().join(format!("checkpoints/step-{step:06}"))).unwrap();
+    }
+    folder.resume("killed").assert_same_files(&whole);
+}
+
+#[test]
+fn a_split_batch_is_the_whole_batch() {
+    let folder = Folder::new();
+    let args = format!("{CAPO} {LORA} {FOUR_STEPS} --set model.lora_dropout=0.3");
+    let whole = folder.train("whole", &args);
+    for (micro, steps) in [(16, 3), (8, 6)] {
+        let split =
+            format!("--set train.per_device_train_batch_size={micro} --set train.gradient_accumulation_steps={steps}");
+        let split = folder.train(&format!("split{micro}"), &format!("{args} {split}"));
+        assert_eq!(whole.metric("mask/rejection_rate"), split.metric("mask/rejection_rate"));
+        assert!(apart(&whole, &split) < 1e-5, "{:e}", apart(&whole, &split));
+    }
+    let other = folder.train("other", &format!("{CAPO} {LORA} {FOUR_STEPS} --set model.lora_dropout=0.0"));
+    assert!(apart(&whole, &other) > 1e-5, "dropout matters");
+}
+
+#[test]
+fn a_step_is_measured_without_a_head() {
+    let folder = Folder::new();
+    let run = folder.train("run", &format!("{LORA} {RATE} {FOUR_STEPS} --set train.measure_step=1"));
+    assert!(run.metric("step/kl").iter().chain(&run.metric("step/update_norm")).all(|&value| value > 0.0));
+    for name in ["step/last_layer_kl", "step/unused_head_update"] {
+        assert!(run.metric(name).is_empty(), "{name} is not a zero");
+    }
+    let governor = format!("--plugin libgovernor.so {LORA} {RATE} {FOUR_STEPS} --set step_control.0.target=1e-9");
+    let governed = folder.train("governed", &governor);
+    assert!(governed.metric("step_control/applied").iter().any(|&scale| scale < 1.0));
+}
+
+#[test]
+fn a_control_that_asks_for_the_heads_part_of_a_step_is_told() {
+    let folder = Folder::new();
+    let control = "--plugin libmisbehave.so --set step_control=[{use=\"misbehave.control\",sin=\"measures\"}]";
+    let sentence = folder.host(&format!("train {control} {LORA} {RATE} {ONE_STEP}")).failed();
+    assert_snapshot!(sentence, @"the run stopped after step 0 (go on with `host train --resume runs/grpo-seed42`): component `misbehave.control`: the head is not trained: `model.use_peft` trains an adapter below it, and its own part of a step is nothing (measure the KL of the whole step)");
+}
+
+#[test]
+fn a_mask_that_needs_the_heads_moments_is_refused() {
+    assert_snapshot!(refused(&format!("{CAPO} {LORA} --set mask.0.moments=host")), @"component `capo.curvature` asks for the optimizer's state of the last layer, but an adapter is trained and the head stays as it is: there is none (use the component's own moments, or train all weights)");
+}
+
+#[test]
+fn settings() {
+    assert_snapshot!(refused("--set model.lora_rank=4"), @"`[model]` of the default config and `--set`: unknown key `lora_rank` (did you mean `lora_r`?)");
+    assert_snapshot!(refused("--set model.lora_r=4"), @"the settings of the default config and `--set` do not fit together: `model.lora_r` is 4, but no adapter is trained (set `model.use_peft` to `true`, or remove it)");
+    assert_snapshot!(refused(&format!("{LORA} --set model.lora_r=0")), @"the settings of the default config and `--set` do not fit together: `model.lora_r` is 0 (it must be at least 1)");
+    assert_snapshot!(refused(&format!("{LORA} --set model.lora_r=2000000")), @"the settings of the default config and `--set` do not fit together: `model.lora_r` is 2000000 (it must be at most 1048576)");
+    assert_snapshot!(refused(&format!("{LORA} --set model.lora_alpha=0")), @"the settings of the default config and `--set` do not fit together: `model.lora_alpha` is 0 (it must be finite and above 0; twice the rank is usual)");
+    assert_snapshot!(refused(&format!("{LORA} --set model.lora_dropout=1")), @"the settings of the default config and `--set` do not fit together: `model.lora_dropout` is 1 (it must be 0 or more and less than 1; 0 is off)");
+    assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=q_proj")), @r#"the settings of the default config and `--set` do not fit together: `model.lora_target_modules` is `q_proj` (write `all-linear`, or a list of names as in `["q_proj"]`)"#);
+    assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=7")), @"`[model]` of the default config and `--set`: expected `all-linear` or a list of names, in `lora_target_modules`");
+    assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=[]")), @"`model.lora_target_modules` names no module (name one or more of `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj`, `down_proj`, or write `all-linear`)");
+    assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=[\"q_proj\",\"c_attn\"]")), @"`model.lora_target_modules` has `c_attn`, which no matrix of the model is called (name one or more of `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj`, `down_proj`, or write `all-linear`)");
+    assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=[\"lm_head\"]")), @"`model.lora_target_modules` has `lm_head`, but `lm_head` cannot be a target: embedding and head stay as they are, which is what masks and step controls reckon with (leave it out)");
+    assert_snapshot!(refused(&format!("{LORA} --set model.lora_target_modules=[\"embed_tokens\"]")), @"`model.lora_target_modules` has `embed_tokens`, but `embed_tokens` cannot be a target: embedding and head stay as they are, which is what masks and step controls reckon with (leave it out)");
+    assert_snapshot!(refused(&format!("{LORA} --set model.fresh_weights=true")), @"the settings of the default config and `--set` do not fit together: `model.fresh_weights` and `model.use_peft` are both true, but an adapter belongs to weights that a file holds (set one of them to `false`)");
+}
+
+#[test]
+fn settings_of_an_adapters_folder() {
+    let folder = Folder::new();
+    let run = folder.train("run", &format!("{LORA} {ONE_STEP}"));
+    fs::rename(run.last_checkpoint(), folder.path().join("adapter")).unwrap();
+    let refused = |args: &str| folder.host(&format!("train --set model.model_name_or_path=adapter {args}")).refused();
+    assert_snapshot!(refused(&format!("{LORA} --set model.lora_r=4")), @"`model.lora_r` is 4, but `FOLDER/adapter` is an adapter, which has its own (remove it, or name the base model to begin with a fresh one)");
+    assert_snapshot!(refused("--set model.use_peft=false"), @"`FOLDER/adapter` is an adapter, but `model.use_peft` is false (remove it to go on with the adapter, or merge it with `host export` first)");
+    assert_snapshot!(refused("--set model.fresh_weights=true"), @"`FOLDER/adapter` is an adapter, but `model.fresh_weights` is true (remove it to go on with the adapter, or merge it with `host export` first)");
+    let sft = "sft --output-dir out --set model={model_name_or_path=\"adapter\"}";
+    assert_snapshot!(folder.host(sft).refused(), @"`model.model_name_or_path` is an adapter, but `host sft` trains all weights (merge it with `host export` first)");
+}
+
+/// A base that is not what it was ends a resume, and every other use of the adapter.
+#[test]
+fn a_base_that_has_changed_is_refused() {
+    let folder = Folder::new();
+    let _ = folder.host("export --model embedded:tiny-arithmetic --out base").succeeded();
+    let run = folder.train("run", &format!("{LORA} --set model.model_name_or_path=base {FOUR_STEPS} --stop-after 2"));
+    let weights = folder.path().join("base/model.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&weights, bytes).unwrap();
+    let resumed = folder.host("train --resume run").refused();
+    let expected = "the adapter was trained over another `model.safetensors` than ";
+    assert!(resumed.contains("checkpoints/step-000002` cannot be used: ") && resumed.contains(expected), "{resumed}");
+    let evaluated = folder.host(&format!("eval --model {}", run.last_checkpoint().display())).refused();
+    assert!(evaluated.starts_with(expected), "{evaluated}");
+    fs::remove_dir_all(folder.path().join("base")).unwrap();
+    let gone = folder.host(&format!("eval --model {}", run.last_checkpoint().display())).refused();
+    assert!(gone.starts_with("cannot use the base model of `") && gone.contains(": no model `"), "{gone}");
+}
+
+/// What PEFT made is continued.
+#[test]
+fn an_adapter_of_pefts_is_a_model() {
+    let folder = Folder::new();
+    let data = workspace().join("host/tests/data");
+    let config = fs::read_to_string(data.join("lora-golden/llama3/adapter_config.json")).unwrap();
+    let base = data.join("families-golden/llama3");
+    let config = config.replace("tests/data/families-golden/llama3", &base.display().to_string());
+    folder.write("adapter/adapter_config.json", config);
+    let weights = fs::read(data.join("lora-golden/llama3/adapter_model.safetensors")).unwrap();
+    folder.write("adapter/adapter_model.safetensors", weights);
+    folder.write("rows.jsonl", "{\"prompt_ids\": [3, 4], \"completion_ids\": [5, 6]}\n");
+    let scores =
+        |model: &str| folder.host(&format!("score --model {model} --input rows.jsonl --out -")).succeeded().stdout;
+    assert_ne!(scores("adapter"), scores(&base.display().to_string()));
+    let _ = folder.host("export --model adapter --out merged").succeeded();
+}
