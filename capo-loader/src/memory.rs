@@ -12,6 +12,14 @@ pub fn available() -> Option<u64> {
     Some(limit().map_or(free, |limit| free.min(limit)))
 }
 
+/// The most memory that this process has had, bytes; none where the system does not say.
+#[must_use]
+pub fn peak() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// `MemAvailable` and `SwapFree` of `/proc/meminfo`, bytes.
 fn free(meminfo: &str) -> Option<u64> {
     let entry = |name: &str| -> Option<u64> {

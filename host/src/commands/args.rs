@@ -215,6 +215,9 @@ pub(super) struct TrainArgs {
     /// the run's own components ask for.
     #[arg(long, value_name = "DIR")]
     pub(super) dump_batches: Option<PathBuf>,
+    /// Opens everything and says what the run would be and how much memory it takes; nothing is written, no step is taken.
+    #[arg(long, conflicts_with_all = ["resume", "dump_batches"])]
+    pub(super) dry_run: bool,
     /// Stops once this many steps are done, at the end of a rollout, with a checkpoint.
     #[arg(long, value_name = "STEP")]
     pub(super) stop_after: Option<u64>,

@@ -11,13 +11,17 @@ use capo_loader::registry::Registry;
 
 use super::Failure;
 use super::args::TrainArgs;
-use crate::config::{self, Draft, Resolved};
+use crate::config::{self, Config, Draft, Resolved};
 use crate::report::{Report, terminal};
+use crate::run::estimate::Estimate;
 use crate::run::{CONFIG_FILE, Run, directory, provenance};
 use crate::train::train;
 
 /// Trains a new run, or goes on with one.
 pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
+    if args.dry_run {
+        return dry_run(args, started).map_err(Failure::Input);
+    }
     let (mut run, sources) = open_run(args).map_err(Failure::Input)?;
     run.dump_batches(args.dump_batches.as_deref()).map_err(Failure::Input)?;
     let mut report = Report::new(started, &run);
@@ -49,6 +53,26 @@ fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
         return Ok((run, sources));
     }
     args.dump_batches.as_deref().map_or(Ok(()), directory::check_unused)?;
+    let (config, registry, sources) = settings(args)?;
+    Ok((Run::start(config, &registry)?, sources))
+}
+
+/// Says what a new run would be.
+fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
+    let (config, registry, sources) = settings(args)?;
+    let (mut run, dir) = Run::prepare(config, &registry)?;
+    let lines = Estimate::of(&mut run)?.lines(&run);
+    run.dir = dir.unwrap_or_else(|| "runs/".into());
+    let report = Report::new(started, &run);
+    report.opening(&run, &sources);
+    lines.iter().for_each(|line| report.say(line));
+    report.say("\nits settings, in full:\n");
+    report.say(&toml::to_string(&run.config)?);
+    Ok(())
+}
+
+/// The settings of a new run, the plugins, and lines about where they came from.
+fn settings(args: &TrainArgs) -> Result<(Config, Registry, Vec<String>)> {
     let registry = args.plugins.open()?;
     let resolved = args.config.resolve(&registry, args.appended())?;
     let sources = sources(&resolved, &registry);
@@ -59,7 +83,7 @@ fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
     if let Some(device) = &args.device {
         config.train.device.clone_from(device);
     }
-    Ok((Run::start(config, &registry)?, sources))
+    Ok((config, registry, sources))
 }
 
 /// Where the settings came from, and the plugins that are loaded for nothing, as lines of a run's header.

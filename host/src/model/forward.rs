@@ -15,7 +15,7 @@ use super::policy::Policy;
 use super::sequences::Sequences;
 
 /// Most rows of one part of a forward pass.
-const MOST_ROWS: usize = 32;
+pub(super) const MOST_ROWS: usize = 32;
 
 /// One forward pass over `[B, T]` completion tokens, with or without what the backward pass needs.
 pub struct Forward {

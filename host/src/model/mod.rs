@@ -46,6 +46,7 @@ pub use rotary::{Rotary, Scaling};
 pub use sample::Sampling;
 pub use scores::{LastLayer, LastLayerData, LastLayerTensors, Scores, Wants};
 pub use sequences::Sequences;
+pub use size::Shape;
 
 #[cfg(test)]
 mod tests;

@@ -7,10 +7,11 @@ use candle_core::{DType, Device};
 
 use super::config::Config;
 use super::files::ModelFiles;
+use super::forward;
 use super::lora::{ADAPTER_CONFIG_FILE, Adapter, Base, Dropout, LoraConfig};
 use super::params::Params;
 use super::sequences::Sequences;
-use super::size;
+use super::size::{self, Shape};
 use crate::rng;
 
 /// A language model whose weights, or an adapter of them, can be trained.
@@ -143,8 +144,27 @@ impl Policy {
 
     /// Bytes of what [`Policy::forward`] keeps of these rows.
     pub fn activation_bytes(&self, rows: &Sequences) -> u128 {
-        let (inputs, tokens) = (rows.prompt_len + rows.completion_len, rows.completion_len);
-        size::activations(&self.config, rows.rows(), inputs, tokens, self.dtype, self.gradient_checkpointing)
+        let shape = Shape { rows: rows.rows(), prompt: rows.prompt_len, tokens: rows.completion_len };
+        size::activations(&self.config, shape, self.dtype, self.gradient_checkpointing)
+    }
+
+    /// Bytes that sampling `shape` takes, by what they are for.
+    pub fn sampling_bytes(&self, shape: Shape) -> [(&'static str, u128); 3] {
+        let copy = if self.is_small() { self.weights.element_count() } else { 0 };
+        size::sampling(&self.config, shape, self.dtype, copy)
+    }
+
+    /// Bytes that a training pass over `shape`, one micro-batch, takes, by what they are for; `sets` is how many gradients of everything are
+    /// there beside its own.
+    pub fn training_bytes(&self, shape: Shape, sets: usize) -> [(&'static str, u128); 3] {
+        let parts = self.split(shape.rows, forward::MOST_ROWS).len();
+        let sets = if parts > 1 { parts + sets } else { 1.max(sets) };
+        let activations = size::activations(&self.config, shape, self.dtype, self.gradient_checkpointing);
+        [
+            ("gradients", (sets * self.params().element_count()) as u128 * size::BYTES),
+            ("activations", activations),
+            ("a layer and its logits at work", size::at_work(&self.config, shape, self.adapter.is_none(), parts)),
+        ]
     }
 
     /// Whether a training forward pass keeps only what each layer starts from.

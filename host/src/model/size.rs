@@ -7,9 +7,10 @@ use capo_loader::memory;
 use super::attention::LONGEST_WHOLE;
 use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;
+use super::ops::chunk_rows;
 
 /// Bytes of a weight in memory.
-const BYTES: u128 = 4;
+pub(super) const BYTES: u128 = 4;
 /// Bytes of a weight in a file, at least: bf16 and f16 take two.
 const LEAST_BYTES: u128 = 2;
 
@@ -35,31 +36,71 @@ fn weights(config: &Config) -> (u128, u128) {
     (all, hidden * vocab.max(inner).max(queries))
 }
 
-/// Bytes of what a forward pass over `rows` sequences of `inputs` tokens, of which `tokens` are scored, keeps for its backward pass.
-pub(super) fn activations(
-    config: &Config,
-    rows: usize,
-    inputs: usize,
-    tokens: usize,
-    dtype: DType,
-    checkpointing: bool,
-) -> u128 {
-    let wide = |size: usize| size as u128;
-    let (hidden, heads, keys) = (
-        wide(config.hidden_size),
-        wide(config.num_attention_heads) * wide(config.head_dim()),
-        wide(config.num_key_value_heads) * wide(config.head_dim()),
-    );
-    // The last token of a row is no input.
-    let inputs = inputs.saturating_sub(1);
-    let weights = if inputs <= LONGEST_WHOLE { config.num_attention_heads * inputs } else { 0 };
+/// How many sequences, and how long.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Completions.
+    pub rows: usize,
+    /// Tokens of the longest prompt.
+    pub prompt: usize,
+    /// Tokens of the longest completion.
+    pub tokens: usize,
+}
+
+impl Shape {
+    /// Tokens that a forward pass reads, the last of a row being none, and those whose log-probabilities it gives.
+    fn counts(self) -> (u128, u128) {
+        let Self { rows, prompt, tokens } = self;
+        (rows as u128 * (prompt + tokens).saturating_sub(1) as u128, rows as u128 * tokens as u128)
+    }
+}
+
+/// Bytes of what a forward pass keeps for its backward pass.
+pub(super) fn activations(config: &Config, shape: Shape, dtype: DType, checkpointing: bool) -> u128 {
+    let hidden = config.hidden_size as u128;
+    let (heads, keys) = widths(config);
+    let longest = (shape.prompt + shape.tokens).saturating_sub(1);
+    let weights = if longest <= LONGEST_WHOLE { config.num_attention_heads * longest } else { 0 };
     let unnormed = if config.norms_heads() { heads + keys } else { 0 };
-    let all =
-        hidden + unnormed + heads + 2 * keys + wide(weights) + heads + hidden + 2 * wide(config.intermediate_size);
-    let layer = if checkpointing { hidden } else { all };
-    let (inputs, tokens) = (wide(rows) * wide(inputs), wide(rows) * wide(tokens));
-    let numbers = inputs.saturating_mul(wide(config.num_hidden_layers) * layer).saturating_add(tokens * 2 * hidden);
-    numbers.saturating_mul(wide(dtype.size_in_bytes())).saturating_add((inputs + tokens) * BYTES)
+    let kept = 2 * (hidden + heads + keys) + unnormed + weights as u128 + 2 * config.intermediate_size as u128;
+    let layer = if checkpointing { hidden } else { kept };
+    let (inputs, tokens) = shape.counts();
+    let numbers = inputs.saturating_mul(config.num_hidden_layers as u128 * layer).saturating_add(tokens * 2 * hidden);
+    numbers.saturating_mul(dtype.size_in_bytes() as u128).saturating_add((inputs + tokens) * BYTES)
+}
+
+/// Widths of all queries and of all keys.
+fn widths(config: &Config) -> (u128, u128) {
+    let width = |heads: usize| heads as u128 * config.head_dim() as u128;
+    (width(config.num_attention_heads), width(config.num_key_value_heads))
+}
+
+/// Bytes that sampling takes; `copy` weights are there twice.
+pub(super) fn sampling(config: &Config, shape: Shape, dtype: DType, copy: usize) -> [(&'static str, u128); 3] {
+    let Shape { rows, prompt, tokens } = shape;
+    let (heads, keys) = widths(config);
+    let cache = 2 * config.num_hidden_layers as u128 * keys * (rows * (prompt + tokens)) as u128;
+    // All prompts go through a layer at once, or all newest tokens through the head.
+    let layer =
+        (rows * prompt) as u128 * (4 * config.hidden_size as u128 + heads + 3 * config.intermediate_size as u128);
+    let logits = 3 * (rows * config.vocab_size) as u128;
+    [
+        ("keys and values", cache * dtype.size_in_bytes() as u128),
+        ("a copy of the weights in another order", copy as u128 * BYTES),
+        ("a layer and its logits at work", layer.max(logits) * BYTES),
+    ]
+}
+
+/// Bytes of what is there for a moment only in a training pass, of `parts` side by side: a layer's own gradients, or logits and the head's.
+pub(super) fn at_work(config: &Config, shape: Shape, trains_head: bool, parts: usize) -> u128 {
+    let (inputs, tokens) = shape.counts();
+    let (hidden, inner, vocab) =
+        (config.hidden_size as u128, config.intermediate_size as u128, config.vocab_size as u128);
+    let (heads, keys) = widths(config);
+    let layer = inputs * (4 * inner + 4 * hidden + 2 * heads + 2 * keys);
+    let chunk = (chunk_rows(config.vocab_size) as u128 * parts as u128).min(tokens) * vocab;
+    let head = if trains_head { vocab * hidden } else { 0 };
+    layer.max(3 * chunk + 2 * head) * BYTES
 }
 
 /// Refuses a configuration that is larger than the weights in the files `names`, or than the memory there is beside them.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use capo_loader::mask::Keep;
+use capo_loader::memory;
 use capo_loader::weight::Weighed;
 use capo_plugin::Point;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -192,6 +193,9 @@ impl Report {
             self.say(&line);
         }
         self.times(run);
+        if let Some(peak) = memory::peak() {
+            self.say(&format!("memory             {} at the fullest", memory::text(peak.into())));
+        }
         let checkpoint = checkpoint::dir(run);
         self.say(&format!("run directory      {}", run.dir.display()));
         if checkpoint.exists() {

@@ -35,6 +35,12 @@ impl RewardConfig {
         Self { id: "exact_match".into(), weight: 1.0, table: Table::new() }
     }
 
+    /// The same, to read.
+    #[must_use]
+    pub fn model_name(&self) -> Option<&str> {
+        self.table.get("model_name_or_path").filter(|_| self.id == RewardModel::ID)?.as_str()
+    }
+
     /// The name of the model that a reward reads, where it is one that does.
     pub fn model_name_or_path(&mut self) -> Option<&mut String> {
         let name = self.table.get_mut("model_name_or_path").filter(|_| self.id == RewardModel::ID)?;

@@ -2,6 +2,7 @@
 
 pub mod checkpoint;
 pub mod directory;
+pub mod estimate;
 mod lock;
 pub mod moment;
 mod open;

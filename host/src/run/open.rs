@@ -36,12 +36,8 @@ impl Run {
     ///
     /// Whatever is wrong with the settings, the model, the data or the components; nothing is written before all of
     /// them are open.
-    pub fn start(mut config: Config, registry: &Registry) -> Result<Self> {
-        config.make_paths_absolute()?;
-        // The directory knows where it is; without this its settings can be used for another run.
-        let dir = config.train.output_dir.take();
-        dir.as_deref().map_or(Ok(()), directory::check_free)?;
-        let mut run = Self::open(config, registry)?;
+    pub fn start(config: Config, registry: &Registry) -> Result<Self> {
+        let (mut run, dir) = Self::prepare(config, registry)?;
         let name = format!("{}-seed{}", run.config.recipe.as_deref().unwrap_or("run"), run.config.train.seed);
         let settings = toml::to_string(&run.config)?;
         let (dir, lock) = directory::make(dir.as_deref(), &name, &settings, registry.plugins())?;
@@ -49,6 +45,19 @@ impl Run {
         run.metrics = Metrics::new(Journal::new(&dir.join(METRICS_FILE)), 0);
         run.completions = Journal::new(&dir.join(COMPLETIONS_FILE));
         Ok(run)
+    }
+
+    /// A run with everything open that it needs, and the directory that its settings name; nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// As [`Run::start`].
+    pub fn prepare(mut config: Config, registry: &Registry) -> Result<(Self, Option<PathBuf>)> {
+        config.make_paths_absolute()?;
+        // The directory knows where it is; without this its settings can be used for another run.
+        let dir = config.train.output_dir.take();
+        dir.as_deref().map_or(Ok(()), directory::check_free)?;
+        Ok((Self::open(config, registry)?, dir))
     }
 
     /// Takes up the run in `dir`, which `lock` was taken of, at its newest checkpoint, or from its start where it has none.

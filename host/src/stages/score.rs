@@ -97,6 +97,13 @@ impl Needs {
         if self.inputs.contains(Inputs::SAMPLER_TOP_K) { self.last_layer_k } else { 0 }
     }
 
+    /// Bytes that a token's data of the last layer take where the policy computes and on the way to components; 0 where nobody asks.
+    #[must_use]
+    pub fn last_layer_bytes(&self, model: &Config) -> u128 {
+        let k = self.last_layer_k.min(model.vocab_size);
+        if self.inputs.contains(Inputs::LAST_LAYER) { 2 * 4 * (model.hidden_size + 2 * k + 3) as u128 } else { 0 }
+    }
+
     /// Whether a reference model is needed.
     #[must_use]
     pub fn reference(&self) -> bool {

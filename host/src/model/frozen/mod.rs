@@ -17,6 +17,7 @@ mod weights;
 pub use causal::Causal;
 pub use classifier::Classifier;
 pub use reference::{Reference, same_tokens};
+pub use weights::bytes_in_memory;
 
 use anyhow::{Context, Result};
 

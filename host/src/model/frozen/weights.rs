@@ -10,6 +10,7 @@ use candle_nn::{Init, VarBuilder};
 use capo_loader::memory;
 use safetensors::SafeTensors;
 
+use super::super::config::CONFIG_FILE;
 use super::super::files::ModelFiles;
 use super::super::params::{HEAD, to_f32, weight_files};
 
@@ -26,6 +27,18 @@ pub(super) struct Weights {
 struct Held {
     tensor: Tensor,
     used: bool,
+}
+
+/// Bytes that the weights in `files` take in 32-bit floats, going by the files' sizes and the dtype that the configuration names.
+///
+/// # Errors
+///
+/// When there are none.
+pub fn bytes_in_memory(files: &ModelFiles) -> Result<u64> {
+    let config: serde_json::Value = serde_json::from_slice(&files.read(CONFIG_FILE)?)?;
+    let dtype = config.get("dtype").or_else(|| config.get("torch_dtype")).and_then(serde_json::Value::as_str);
+    let sizes = weight_files(files)?.iter().map(|name| files.size(name)).sum::<Result<u64>>()?;
+    Ok(sizes * if matches!(dtype, Some("bfloat16" | "float16")) { 2 } else { 1 })
 }
 
 impl Weights {

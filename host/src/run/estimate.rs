@@ -1,0 +1,118 @@
+//! How much memory a run takes, before it takes it.
+
+use anyhow::Result;
+use capo_loader::memory;
+
+use super::Run;
+use crate::adamw::SecondMoment;
+use crate::config::Config;
+use crate::model::frozen::bytes_in_memory;
+use crate::model::{Policy, Shape, device, embedded};
+use crate::optim::OptimizerName;
+
+/// Bytes of f32.
+const F32: u128 = 4;
+/// What the program, its tokenizer and its threads take before a model is there.
+const PROGRAM: u128 = 40 << 20;
+/// Prompts that are looked at for their length.
+const PROMPTS: u64 = 256;
+
+/// Bytes at the fullest moment of a step, by what they are for. Completions are counted as long as they may get, prompts as long as the
+/// longest of the first ones.
+#[derive(Debug, Clone)]
+pub struct Estimate {
+    /// Name and bytes.
+    pub parts: Vec<(&'static str, u128)>,
+    /// Prompt tokens that were counted.
+    pub prompt_tokens: usize,
+}
+
+impl Estimate {
+    /// What `run` will take.
+    ///
+    /// # Errors
+    ///
+    /// When a prompt cannot be used.
+    pub fn of(run: &mut Run) -> Result<Self> {
+        let prompt = longest_prompt(run)?;
+        let Run { config, policy, reference, needs, .. } = run;
+        let (train, sizes) = (&config.train, &config.sizes);
+        let shape = |rows| Shape { rows, prompt, tokens: config.rollout.max_completion_length };
+        let moments = match train.optimizer {
+            OptimizerName::AdamW => 2,
+            OptimizerName::Sgd if train.sgd_momentum > 0.0 => 1,
+            OptimizerName::Sgd => 0,
+        };
+        let micro = train.per_device_train_batch_size.min(sizes.step);
+        let several = micro < sizes.step;
+        let rejected = train.second_moment == SecondMoment::KeptAndRejected;
+        let mut training = policy.training_bytes(shape(micro), usize::from(several) + usize::from(rejected)).to_vec();
+        if several {
+            // What scoring kept of all of them, and the one at work.
+            let [_, (_, activations), _] = &mut training[..] else { unreachable!("three parts") };
+            let all = *activations * (sizes.step / micro) as u128;
+            *activations = all.min(*activations + u128::from(train.activation_budget << 20));
+        }
+        let k = needs.last_layer_bytes(policy.config()) * (sizes.step * config.rollout.max_completion_length) as u128;
+        training.push(("the last layer, for components", k));
+        let sampling = policy.sampling_bytes(shape(sizes.rollout));
+        let whole = |parts: &[(&str, u128)]| parts.iter().map(|(_, bytes)| bytes).sum::<u128>();
+        let all = policy.weights().element_count();
+        let trained = policy.params().element_count();
+        let mut parts = vec![
+            ("the program", PROGRAM),
+            ("weights", (if policy.adapter().is_some() { all + trained } else { all }) as u128 * F32),
+            ("the optimizer's moments", (trained * moments) as u128 * F32),
+            ("models that are only read", read_only(config, policy, reference.is_some())?),
+        ];
+        // Sampling has ended when training begins.
+        parts.extend(if whole(&training) > whole(&sampling) { training } else { sampling.to_vec() });
+        parts.retain(|(_, bytes)| *bytes > 0);
+        Ok(Self { parts, prompt_tokens: prompt })
+    }
+
+    /// All of it, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u128 {
+        self.parts.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// A line of the run's header and one per part.
+    #[must_use]
+    pub fn lines(&self, run: &Run) -> Vec<String> {
+        let (tokens, text) = (run.config.rollout.max_completion_length, |bytes: u128| memory::text(bytes));
+        let free = memory::available().filter(|_| run.config.train.device == device::CPU);
+        let free = free.map_or_else(String::new, |free| format!("; {} are free", text(free.into())));
+        let prompt = self.prompt_tokens;
+        let first = format!(
+            "memory     about {} at the fullest, with prompts of {prompt} tokens and completions of {tokens}{free}",
+            text(self.bytes())
+        );
+        let parts = self.parts.iter().map(|(name, bytes)| format!("  {:<32} {:>10}", name, text(*bytes)));
+        std::iter::once(first).chain(parts).collect()
+    }
+}
+
+/// Bytes of a reference and of a reward's model.
+fn read_only(config: &Config, policy: &Policy, compares: bool) -> Result<u128> {
+    let rewards = config.reward.iter().filter_map(|reward| reward.model_name()).map(str::to_owned);
+    let named: Vec<String> = rewards.chain(config.model.ref_model_name_or_path.clone()).collect();
+    let mut bytes = 0;
+    for name in &named {
+        bytes += u128::from(bytes_in_memory(&embedded::model_files(name)?)?);
+    }
+    // The model that training started from is a copy, unless it is an adapter's base.
+    if compares && config.model.ref_model_name_or_path.is_none() {
+        bytes += policy.params().element_count() as u128 * policy.dtype().size_in_bytes() as u128;
+    }
+    Ok(bytes)
+}
+
+/// Tokens of the longest of the first prompts.
+fn longest_prompt(run: &mut Run) -> Result<usize> {
+    let Run { config, dataset, tokenizer, .. } = run;
+    let limit = config.data.max_prompt_length;
+    let count = PROMPTS.min(config.sizes.prompts as u64 * config.train.max_steps.max(1));
+    let lengths = (0..count).map(|cursor| Ok(dataset.train(cursor)?.prompt_ids(tokenizer, limit)?.len()));
+    Ok(lengths.collect::<Result<Vec<usize>>>()?.into_iter().max().unwrap_or(1))
+}
