@@ -9,7 +9,7 @@ use capo_plugin::Point;
 use crate::eval;
 use crate::metrics::Timer;
 use crate::metrics::sink::StepSink;
-use crate::model::{Dropout, Policy};
+use crate::model::{Capture, Dropout, Policy};
 use crate::report::Report;
 use crate::run::Run;
 use crate::run::{checkpoint, moment};
@@ -42,9 +42,11 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
     }
     while run.progress.step < max_steps {
         moment::remember(run);
-        let rollout = sample(run)?;
+        let mut rollout = sample(run)?;
+        let mut scores = rollout.scores.take();
         for iteration in 0..run.config.train.num_iterations as u64 {
-            for batch in rollout.parts(run.config.sizes.step) {
+            for mut batch in rollout.parts(run.config.sizes.step) {
+                batch.scores = scores.take();
                 if run.progress.step < max_steps {
                     optimize(run, report, batch, iteration)?;
                 }
@@ -65,6 +67,9 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
 /// Stage 1, and the log-probabilities under the policy that sampled.
 fn sample(run: &mut Run) -> Result<rollout::Rollout> {
     let work = run.work();
+    let measured = effect::is_due(run.progress.step, run.config.train.measure_step);
+    let needs = control::needs(run.needs, &run.components.step_controls, measured);
+    let capture = Capture { wants: needs.wants(), loss_temperature: work.loss_temperature };
     let Run { config, policy, dataset, progress, metrics, tokenizer, rewards, needs, warned, watchdog, .. } = run;
     let timer = metrics.timer("rollout");
     let completions = vec![1; config.sizes.rollout];
@@ -77,6 +82,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
         max_steps: config.train.max_steps,
         completions: config.sizes.rollout,
         context: needs.context(),
+        capture: config.train.score_at_sampling.then_some(capture),
         sampler_logps: config.sampler_differs() || policy.drops_out(),
         top_k: needs.sampler_top_k(),
         tokenizer,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use candle_core::{Device, Tensor};
-use host::model::{Completion, Config, Generation, ModelFiles, Policy, Sampling, Sequences, Wants};
+use host::model::{Capture, Completion, Config, Generation, ModelFiles, Policy, Sampling, Sequences, Wants};
 use host::rng::{fill_standard_normal, stream};
 use rand_chacha::ChaCha12Rng;
 use serde_json::Value;
@@ -100,6 +100,50 @@ fn a_row_does_not_depend_on_the_other_rows() {
             assert_eq!(alone[0].ids, together[row].ids, "row {row}");
         }
     }
+}
+
+#[test]
+fn the_samplers_own_scores_are_those_of_a_forward_pass() {
+    let (policy, prompts) = (policy(0.3), prompts());
+    let eos = generate(&policy, &prompts, &sampling(1.0, 0, 1.0))[1].ids[3];
+    let generation = Generation { eos_ids: vec![eos], ..sampling(1.0, 0, 1.0) };
+    let wants = Wants { entropy: true, hidden: true, last_layer_k: Some(4) };
+    let capture = Capture { wants, loss_temperature: 1.0 };
+    let (completions, scores) =
+        policy.generate_scored(&prompts, &generation, Some(capture), &mut rngs(0..prompts.len() as u64)).unwrap();
+    assert_eq!(completions, generate(&policy, &prompts, &generation), "nothing else is drawn");
+    let scores = scores.unwrap();
+    let last = scores.last_layer.as_ref().unwrap().to_host().unwrap().into_owned();
+    let hidden = host(scores.hidden.as_ref().unwrap());
+    let longest = completions.iter().map(|completion| completion.ids.len()).max().unwrap();
+    assert!(completions.iter().any(|completion| completion.ids.len() < longest), "some end early");
+    for (row, (prompt, completion)) in prompts.iter().zip(&completions).enumerate() {
+        let ids = [&prompt[..], &completion.ids].concat();
+        let (prompt_len, completion_len) = (prompt.len(), completion.ids.len());
+        let numbers = Sequences::numbered(1);
+        let rows = Sequences { ids, starts: vec![0], prompt_len, completion_len, numbers };
+        let expected = policy.forward_detached(&rows, 1.0).unwrap().scores(&wants).unwrap();
+        let theirs = expected.last_layer.as_ref().unwrap().to_host().unwrap().into_owned();
+        for token in 0..completion_len {
+            let near = |one: &[f32], other: &[f32], width: usize, what: &str| {
+                let place = row * longest + token;
+                let (one, other) = (&one[place * width..][..width], &other[token * width..][..width]);
+                let far = one.iter().zip(other).any(|(one, other)| (one - other).abs() > 1e-5);
+                assert!(!far, "{what} of token {token} of row {row}: {one:?} {other:?}");
+            };
+            near(&scores.logps, &expected.logps, 1, "log-probability");
+            near(scores.entropy.as_ref().unwrap(), expected.entropy.as_ref().unwrap(), 1, "entropy");
+            near(&hidden, &host(expected.hidden.as_ref().unwrap()), 16, "features");
+            near(&last.hidden, &theirs.hidden, 16, "features");
+            near(&last.topk_logits, &theirs.topk_logits, 4, "top logits");
+            near(&last.logsumexp, &theirs.logsumexp, 1, "logsumexp");
+            near(&last.action_logits, &theirs.action_logits, 1, "logit");
+        }
+    }
+}
+
+fn host(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
 #[test]

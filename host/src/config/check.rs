@@ -76,7 +76,30 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
         train.save_steps,
         sizes.steps_per_rollout
     );
+    score_at_sampling(config, &sizes)?;
     Ok(sizes)
+}
+
+/// The sampler's scores are those of a step only where both are of the same distribution.
+fn score_at_sampling(config: &Config, sizes: &Sizes) -> Result<()> {
+    if !config.train.score_at_sampling {
+        return Ok(());
+    }
+    let key = "`train.score_at_sampling` is on";
+    ensure!(
+        !config.sampler_differs(),
+        "{key}, but completions are drawn from another distribution than the one that the loss sees (set `rollout.temperature` to `train.loss_temperature`, `rollout.top_k` to 0, `rollout.top_p` to 1 and `rollout.dtype` to `train.dtype`, or turn it off)"
+    );
+    let uses = sizes.steps_per_rollout;
+    ensure!(
+        uses == 1,
+        "{key}, but {uses} steps use each rollout, and all after the first have another policy (use each once, or turn it off)"
+    );
+    ensure!(
+        config.model.lora().is_none_or(|lora| lora.dropout == 0.0),
+        "{key}, but the passes of a step have dropout and the sampler has none (set `model.lora_dropout` to 0, or turn it off)"
+    );
+    Ok(())
 }
 
 /// Refuses counts of 0.

@@ -111,6 +111,10 @@ pub struct TrainConfig {
     /// pass, the same bits.
     #[serde(skip_serializing_if = "is_default")]
     pub gradient_checkpointing: bool,
+    /// Take what masks and objective see of a step from the sampler's own passes, where it draws from the policy as it is trained and each
+    /// rollout is used by one step: no scoring pass.
+    #[serde(skip_serializing_if = "is_default")]
+    pub score_at_sampling: bool,
     /// Where there are several micro-batches: MiB of activations that scoring keeps for the backward pass, so that what fits is computed once.
     #[serde(skip_serializing_if = "is_default_budget")]
     pub activation_budget: u64,
@@ -200,6 +204,7 @@ impl Default for TrainConfig {
             max_steps: 100,
             per_device_train_batch_size: 8,
             gradient_checkpointing: false,
+            score_at_sampling: false,
             activation_budget: ACTIVATION_BUDGET,
             gradient_accumulation_steps: 1,
             steps_per_generation: 0,

@@ -374,9 +374,9 @@ impl Decoder {
         Ok(ops::rms_norm(x, &self.final_norm, self.eps)?)
     }
 
-    /// The logits `[N, V]`, f32, that follow from the residual stream `x` `[N, D]`.
-    pub(super) fn logits(&self, x: &Tensor) -> Result<Tensor> {
-        let features = self.features(x)?.to_dtype(DType::F32)?;
+    /// The logits `[N, V]`, f32, of features `[N, D]`.
+    pub(super) fn logits(&self, features: &Tensor) -> Result<Tensor> {
+        let features = features.to_dtype(DType::F32)?;
         if self.streams_head && ops::are_few_rows(&features, features.dim(0)?) {
             return Ok(ops::product_of_few_rows(&features, &self.head)?);
         }

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::Tensor;
 use rand::Rng;
 
+use super::captured::{Capture, Captured};
 use super::decoder::{Decoder, rope};
 use super::forward::host;
 use super::kv_cache::{KvCache, decode_rows};
@@ -14,6 +15,7 @@ use super::ops;
 use super::parallel::side_by_side;
 use super::policy::Policy;
 use super::sample::{Drawn, Sampling, Scratch};
+use super::scores::Scores;
 use crate::rng::uniform;
 
 /// What is wrong when no token can be drawn.
@@ -115,6 +117,19 @@ impl Policy {
         generation: &Generation,
         rngs: &mut [R],
     ) -> Result<Vec<Completion>> {
+        Ok(self.generate_scored(prompts, generation, None, rngs)?.0)
+    }
+
+    /// The same, with the scores of the drawn tokens, `[B, T]`, where `capture` asks for them.
+    ///
+    /// They are those of [`Policy::forward`] up to the rounding of a pass that has seen one token at a time.
+    pub fn generate_scored<R: Rng + Send>(
+        &self,
+        prompts: &[Vec<u32>],
+        generation: &Generation,
+        capture: Option<Capture>,
+        rngs: &mut [R],
+    ) -> Result<(Vec<Completion>, Option<Scores>)> {
         generation.check()?;
         ensure!(rngs.len() == prompts.len(), "{} random streams for {} prompts", rngs.len(), prompts.len());
         ensure!(!prompts.is_empty(), "there is no prompt (give at least one)");
@@ -126,9 +141,19 @@ impl Policy {
             rest = others;
         }
         let model = self.sampler()?;
-        let generate = |(prompts, rngs)| self.generate_part(&model, prompts, generation, rngs, |_| Ok(()));
-        let completions = side_by_side(parts, generate)?;
-        Ok(completions.into_iter().flatten().collect())
+        let generate = |(prompts, rngs)| {
+            let mut captured = capture.map(Captured::new);
+            let completions = self.generate_part(&model, prompts, generation, rngs, captured.as_mut(), |_| Ok(()))?;
+            Ok((completions, captured))
+        };
+        let parts = side_by_side(parts, generate)?;
+        let tokens = parts.iter().flat_map(|(completions, _)| completions).map(|one| one.ids.len()).max().unwrap_or(0);
+        let (mut completions, mut scores) = (Vec::with_capacity(prompts.len()), Vec::new());
+        for (part, captured) in parts {
+            scores.extend(captured.map(|captured| captured.finish(part.len(), tokens)).transpose()?);
+            completions.extend(part);
+        }
+        Ok((completions, if scores.is_empty() { None } else { Some(Scores::join(scores)?) }))
     }
 
     /// Samples one completion, as [`Policy::generate`] does, and tells each token when it is drawn.
@@ -143,7 +168,7 @@ impl Policy {
         let prompts = Prompts::new(&[prompt.to_vec()], 0..1, self.config().vocab_size)?;
         let model = self.sampler()?;
         let tell = |completions: &[Completion]| completions[0].ids.last().map_or(Ok(()), |id| tell(*id));
-        let completions = self.generate_part(&model, prompts, generation, &mut [rng], tell)?;
+        let completions = self.generate_part(&model, prompts, generation, &mut [rng], None, tell)?;
         completions.into_iter().next().context("a prompt has a completion")
     }
 
@@ -159,19 +184,24 @@ impl Policy {
         prompts: Prompts,
         generation: &Generation,
         rngs: &mut [R],
+        mut captured: Option<&mut Captured>,
         mut after: impl FnMut(&[Completion]) -> Result<()>,
     ) -> Result<Vec<Completion>> {
         let first_row = prompts.first_row;
         let mut cached = Cached::new(self, model, prompts, generation.max_completion_length)?;
         let mut batch = Batch::new(generation, rngs, first_row);
-        let mut logits = cached.prefill()?;
+        let (mut features, mut logits) = cached.prefill()?;
         loop {
+            let rows = captured.as_ref().map(|_| batch.active.clone());
             let finished = batch.take(&logits)?;
+            if let (Some(captured), Some(rows)) = (&mut captured, rows) {
+                captured.take(rows, &batch.completions, &features, &logits)?;
+            }
             after(&batch.completions)?;
             if finished {
                 return Ok(batch.completions);
             }
-            logits = cached.step(&batch)?;
+            (features, logits) = cached.step(&batch)?;
         }
     }
 }
@@ -197,19 +227,21 @@ impl<'a> Cached<'a> {
         Ok(Self { policy, model, prompts, cache, starts, rope })
     }
 
-    /// Fills the cache with the prompts and returns the first logits, `[B, V]`.
-    fn prefill(&mut self) -> Result<Tensor> {
+    /// Fills the cache with the prompts and returns the first features, `[B, D]`, and logits, `[B, V]`.
+    fn prefill(&mut self) -> Result<(Tensor, Tensor)> {
         let (device, length) = (self.policy.device(), self.prompts.length);
         let prompt_of = Tensor::new(self.prompts.prompt_of.as_slice(), device)?;
         let ids = Tensor::from_slice(&self.prompts.ids, (self.prompts.starts.len(), length), device)?;
         let x =
             self.model.residual(&ids, &self.rope, |layer, saved| self.cache.fill(layer, &saved.heads, &prompt_of))?;
         let last = x.narrow(1, length - 1, 1)?.squeeze(1)?;
-        Ok(self.model.logits(&last)?.index_select(&prompt_of, 0)?)
+        let features = self.model.features(&last)?;
+        let logits = self.model.logits(&features)?.index_select(&prompt_of, 0)?;
+        Ok((features.index_select(&prompt_of, 0)?, logits))
     }
 
-    /// Feeds the last token of every active row and returns their next logits, `[A, V]`.
-    fn step<R>(&mut self, batch: &Batch<'_, R>) -> Result<Tensor> {
+    /// Feeds the last token of every active row and returns their next features, `[A, D]`, and logits, `[A, V]`.
+    fn step<R>(&mut self, batch: &Batch<'_, R>) -> Result<(Tensor, Tensor)> {
         let index = self.prompts.length + batch.length - 1;
         let rows = decode_rows(&batch.active, &self.starts, index);
         let rope = ops::Rope::new(self.rope.table.clone(), rows.starts.clone(), index);
@@ -220,7 +252,9 @@ impl<'a> Cached<'a> {
             let mixed = self.cache.attend(number, &heads, &rows)?;
             (x, _) = layer.gated(&x, &mixed)?;
         }
-        self.model.logits(&x.squeeze(1)?)
+        let features = self.model.features(&x.squeeze(1)?)?;
+        let logits = self.model.logits(&features)?;
+        Ok((features, logits))
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod attention;
 mod backward;
+mod captured;
 mod config;
 mod decoder;
 pub mod device;
@@ -31,6 +32,7 @@ mod sequences;
 mod size;
 pub mod update;
 
+pub use captured::Capture;
 pub use config::{Biases, CONFIG_FILE, Config, TokenIds};
 pub use divergence::Heads;
 pub use family::Family;

@@ -165,25 +165,66 @@ impl Forward {
         ensure!(k != Some(0), "the number of top tokens is 0, expected at least 1");
         let parts = side_by_side(self.parts.iter().collect(), |part| part.scores(k))?;
         let stats = join(parts.iter().map(|part| &part.stats))?;
-        let column = |column| stats.narrow(1, column, 1)?.flatten_all()?.contiguous();
-        let last_layer = match k {
+        let top = match k {
             None => None,
-            Some(_) => Some(LastLayerTensors {
-                hidden: self.hidden()?,
-                topk_ids: join(parts.iter().flat_map(|part| &part.topk_ids))?,
-                topk_logits: join(parts.iter().flat_map(|part| &part.topk_logits))?,
-                logsumexp: column(1)?,
-                action_logits: column(3)?,
-                vocab_size: self.parts[0].head.dim(0)?,
-            }),
+            Some(_) => Some((
+                join(parts.iter().flat_map(|part| &part.topk_ids))?,
+                join(parts.iter().flat_map(|part| &part.topk_logits))?,
+            )),
         };
-        let last_layer = match last_layer {
-            Some(tensors) if tensors.hidden.device().is_cpu() => Some(LastLayer::Host(tensors.to_host()?)),
-            other => other.map(LastLayer::Device),
-        };
-        let entropy = if wants.entropy { Some(host(&column(2)?)?) } else { None };
-        let hidden = wants.hidden.then(|| self.hidden()).transpose()?;
-        Ok(Scores { logps: host(&column(0)?)?, entropy, hidden, last_layer })
+        let hidden = (wants.hidden || k.is_some()).then(|| self.hidden()).transpose()?;
+        collect(wants, &stats, hidden, top, self.parts[0].head.dim(0)?)
+    }
+}
+
+/// The scores from the columns of `ops::logit_stats` `[N, 4]`, the features `[N, D]`, and ids and logits of the top tokens `[N, K]`.
+pub(super) fn collect(
+    wants: &Wants,
+    stats: &Tensor,
+    hidden: Option<Tensor>,
+    top: Option<(Tensor, Tensor)>,
+    vocab_size: usize,
+) -> Result<Scores> {
+    let column = |column| stats.narrow(1, column, 1)?.flatten_all()?.contiguous();
+    let last_layer = match (top, &hidden) {
+        (Some((topk_ids, topk_logits)), Some(hidden)) => Some(LastLayerTensors {
+            hidden: hidden.clone(),
+            topk_ids,
+            topk_logits,
+            logsumexp: column(1)?,
+            action_logits: column(3)?,
+            vocab_size,
+        }),
+        _ => None,
+    };
+    let last_layer = match last_layer {
+        Some(tensors) if tensors.hidden.device().is_cpu() => Some(LastLayer::Host(tensors.to_host()?)),
+        other => other.map(LastLayer::Device),
+    };
+    let entropy = if wants.entropy { Some(host(&column(2)?)?) } else { None };
+    Ok(Scores { logps: host(&column(0)?)?, entropy, hidden: hidden.filter(|_| wants.hidden), last_layer })
+}
+
+impl Scores {
+    /// The scores of consecutive rows in one; no part at all is an error.
+    pub fn join(parts: Vec<Self>) -> Result<Self> {
+        let mut all = Self { logps: Vec::new(), entropy: None, hidden: None, last_layer: None };
+        let (mut hidden, mut last_layers) = (Vec::new(), Vec::new());
+        for part in parts {
+            all.logps.extend(part.logps);
+            if let Some(entropy) = part.entropy {
+                all.entropy.get_or_insert_default().extend(entropy);
+            }
+            hidden.extend(part.hidden);
+            last_layers.extend(part.last_layer);
+        }
+        if !hidden.is_empty() {
+            all.hidden = Some(Tensor::cat(&hidden, 0)?);
+        }
+        if !last_layers.is_empty() {
+            all.last_layer = Some(LastLayer::join(last_layers)?);
+        }
+        Ok(all)
     }
 }
 

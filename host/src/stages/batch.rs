@@ -8,7 +8,7 @@ use capo_plugin::{Batch, ContextData, Denominator, Dims, OptimizerInfo, Reductio
 
 use super::lend::{HeadState, LentLayer};
 use crate::config::{self, Config};
-use crate::model::{LastLayer, LastLayerData, Sequences};
+use crate::model::{LastLayer, LastLayerData, Scores, Sequences};
 
 /// The settings of a step that components see.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +91,8 @@ pub struct StepBatch {
     pub sampled_at: u64,
     /// `[B, T]`, nats: with what the sampler drew the tokens, 0 on padding; none unless someone asks.
     pub sampler_logps: Option<Vec<f32>>,
+    /// What the sampler's own passes say about the tokens, until the batch is scored; none where they were not asked.
+    pub scores: Option<Scores>,
     /// What the rollout knows besides; none unless a component asks.
     pub context: Option<ContextData>,
     /// `[B, T]`, nats, under the reference model.
@@ -158,6 +160,7 @@ impl StepBatch {
             old_logps: None,
             sampled_at: 0,
             sampler_logps: None,
+            scores: None,
             context: None,
             ref_logps: None,
             entropy: None,
@@ -189,6 +192,7 @@ impl StepBatch {
             old_logps: cut(&self.old_logps),
             sampled_at: self.sampled_at,
             sampler_logps: cut(&self.sampler_logps),
+            scores: None,
             context: self.context.as_ref().map(|context| context.part(rows.clone())),
             ref_logps: cut(&self.ref_logps),
             entropy: None,

@@ -7,7 +7,7 @@ use capo_plugin::{Dims, Sink};
 
 use crate::config::RolloutConfig;
 use crate::data::{Dataset, Example, Tokenizer};
-use crate::model::{Completion, Generation, Policy, Sampling, Sequences};
+use crate::model::{Capture, Completion, Generation, Policy, Sampling, Scores, Sequences};
 use crate::reward::{Rewards, Scored};
 use crate::rng;
 use crate::stages::batch::StepBatch;
@@ -31,6 +31,8 @@ pub struct Sampler<'a> {
     pub context: bool,
     /// Whether the log-probabilities with which tokens were drawn are kept in any case.
     pub sampler_logps: bool,
+    /// What to keep of the sampler's passes as the scores of the step that uses the rollout whole.
+    pub capture: Option<Capture>,
     /// How many of the most likely tokens are kept at each place, in the context; 0 is none.
     pub top_k: usize,
     /// Text to ids and back.
@@ -50,6 +52,8 @@ pub struct Rollout {
     pub rewards: Scored,
     /// Prompt, completion text and answer of each completion.
     pub texts: Vec<Sample>,
+    /// The scores by the sampler's own passes, where they were asked for.
+    pub scores: Option<Scores>,
     /// Prompt and completion tokens together.
     pub tokens: u64,
 }
@@ -94,8 +98,8 @@ pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, sampler: Samp
         sampler_logps: sampler.context || sampler.sampler_logps,
         top_k: sampler.top_k,
     };
-    let completions = policy.generate(&prompt_ids, &generation, &mut rngs)?;
-    score(cursor, prompt_ids, completions, &examples, sampler)
+    let (completions, scores) = policy.generate_scored(&prompt_ids, &generation, sampler.capture, &mut rngs)?;
+    Ok(Rollout { scores, ..score(cursor, prompt_ids, completions, &examples, sampler)? })
 }
 
 fn score(
@@ -134,7 +138,7 @@ fn score(
     batch.sampled_at = sampler.step;
     batch.context = context.transpose()?;
     batch.sampler_logps = padded(&completions, batch.dims);
-    Ok(Rollout { batch, rewards, texts, tokens })
+    Ok(Rollout { batch, rewards, texts, scores: None, tokens })
 }
 
 /// `[B, T]`: the log-probabilities with which tokens were drawn, 0 on padding; none where they were not asked for.

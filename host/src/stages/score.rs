@@ -3,11 +3,10 @@
 use std::ops::Range;
 
 use anyhow::{Result, bail, ensure};
-use candle_core::Tensor;
 use capo_plugin::Inputs;
 
 use crate::model::frozen::Reference;
-use crate::model::{Config, Forward, HEAD, LastLayer, Policy, Scores, Sequences, Wants};
+use crate::model::{Config, Forward, HEAD, Policy, Scores, Sequences, Wants};
 use crate::optim::{Optimizer, OptimizerName};
 use crate::stages::batch::StepBatch;
 use crate::stages::lend::HeadState;
@@ -85,6 +84,13 @@ impl Needs {
         Self { hidden, ..self }
     }
 
+    /// What is computed of every token besides its log-probability.
+    #[must_use]
+    pub fn wants(&self) -> Wants {
+        let last_layer_k = self.inputs.contains(Inputs::LAST_LAYER).then_some(self.last_layer_k);
+        Wants { entropy: true, hidden: self.hidden, last_layer_k }
+    }
+
     /// Whether what the rollout knows besides its batch is needed.
     #[must_use]
     pub fn context(&self) -> bool {
@@ -113,7 +119,7 @@ impl Needs {
 
 /// Fills in what the current policy says: log-probabilities, entropy and whatever the components asked for.
 ///
-/// The forward passes come back with their activations, for `backward`: that of an only micro-batch always, those of several as far as the budget
+/// Where the sampler has scored the batch already, nothing is computed again. Else the forward passes come back with their activations, for `backward`: that of an only micro-batch always, those of several as far as the budget
 /// goes, and nothing in place of the others.
 ///
 /// # Errors
@@ -127,17 +133,10 @@ pub fn fill(
     needs: &Needs,
     work: Work,
 ) -> Result<Vec<Option<Forward>>> {
-    let last_layer_k = needs.inputs.contains(Inputs::LAST_LAYER).then_some(needs.last_layer_k);
-    let wants = Wants { entropy: true, hidden: needs.hidden, last_layer_k };
-    let mut left = u128::from(work.activation_budget);
-    let (scores, forwards) = in_parts(batch, &wants, work, |rows| {
-        let (bytes, only) = (policy.activation_bytes(rows), rows.rows() == batch.dims.completions as usize);
-        if only || bytes <= left {
-            left -= bytes.min(left);
-            return Ok((policy.forward(rows, work.loss_temperature)?, true));
-        }
-        Ok((policy.forward_detached(rows, work.loss_temperature)?, false))
-    })?;
+    let (scores, forwards) = match batch.scores.take() {
+        Some(scores) => (scores, work.micro_batches(batch.dims.completions as usize).map(|_| None).collect()),
+        None => of_policy(policy, batch, &needs.wants(), work)?,
+    };
     // The first scoring of a rollout that one step uses whole is by the policy that sampled it.
     batch.old_logps.get_or_insert_with(|| scores.logps.clone());
     batch.logps = scores.logps;
@@ -166,6 +165,19 @@ pub fn logps(policy: &Policy, batch: &StepBatch, work: Work) -> Result<Vec<f32>>
     Ok(in_parts(batch, &Wants::default(), work, forward)?.0.logps)
 }
 
+/// The scores, and the forward passes that stay.
+fn of_policy(policy: &Policy, batch: &StepBatch, wants: &Wants, work: Work) -> Result<(Scores, Vec<Option<Forward>>)> {
+    let mut left = u128::from(work.activation_budget);
+    in_parts(batch, wants, work, |rows| {
+        let (bytes, only) = (policy.activation_bytes(rows), rows.rows() == batch.dims.completions as usize);
+        if only || bytes <= left {
+            left -= bytes.min(left);
+            return Ok((policy.forward(rows, work.loss_temperature)?, true));
+        }
+        Ok((policy.forward_detached(rows, work.loss_temperature)?, false))
+    })
+}
+
 /// The scores by `forward`, which says of each pass whether it is to stay, and those that do.
 fn in_parts(
     batch: &StepBatch,
@@ -173,26 +185,13 @@ fn in_parts(
     work: Work,
     mut forward: impl FnMut(&Sequences) -> Result<(Forward, bool)>,
 ) -> Result<(Scores, Vec<Option<Forward>>)> {
-    let mut all = Scores { logps: Vec::new(), entropy: None, hidden: None, last_layer: None };
-    let (mut hidden, mut last_layers, mut forwards) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut scores, mut forwards) = (Vec::new(), Vec::new());
     for rows in work.micro_batches(batch.dims.completions as usize) {
         let (forward, stays) = forward(&batch.sequences.slice(rows))?;
-        let part = forward.scores(wants)?;
+        scores.push(forward.scores(wants)?);
         forwards.push(stays.then_some(forward));
-        all.logps.extend(part.logps);
-        if let Some(entropy) = part.entropy {
-            all.entropy.get_or_insert_default().extend(entropy);
-        }
-        hidden.extend(part.hidden);
-        last_layers.extend(part.last_layer);
     }
-    if !hidden.is_empty() {
-        all.hidden = Some(Tensor::cat(&hidden, 0)?);
-    }
-    if !last_layers.is_empty() {
-        all.last_layer = Some(LastLayer::join(last_layers)?);
-    }
-    Ok((all, forwards))
+    Ok((Scores::join(scores)?, forwards))
 }
 
 fn head_state(policy: &Policy, optimizer: &Optimizer) -> Result<HeadState> {

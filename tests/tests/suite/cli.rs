@@ -197,6 +197,30 @@ fn the_shipped_plugins_train() {
 }
 
 #[test]
+fn a_dry_run_says_what_a_run_takes_and_writes_nothing() {
+    let folder = Folder::new();
+    let args = "train --plugin libcapo.so --set train.max_steps=4 --set train.per_device_train_batch_size=16 --set train.gradient_accumulation_steps=3";
+    let told = folder.host(&format!("{args} --dry-run")).succeeded().stdout;
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is written");
+    for words in [
+        "masks      capo.curvature",
+        "runs/ (4 steps of 48 completions",
+        "memory     about ",
+        "  the optimizer's moments",
+        "max_steps = 4",
+    ] {
+        assert!(told.contains(words), "no `{words}` in\n{told}");
+    }
+    // The settings that it prints are those that the run writes down.
+    let settings = told.split_once("its settings, in full:\n\n").unwrap().1;
+    folder.host(&format!("{args} --output-dir run")).succeeded();
+    let written = std::fs::read_to_string(folder.path().join("run/config.toml")).unwrap();
+    assert_eq!(settings.trim(), written.trim());
+    let refused = folder.host(&format!("{args} --dry-run --set data.dataset_name=nowhere")).refused();
+    assert!(refused.contains("no dataset `nowhere`"), "{refused}");
+}
+
+#[test]
 fn a_run_chooses_a_folder_of_its_own() {
     let folder = Folder::new();
     for name in ["grpo-seed42", "grpo-seed42-2", "grpo-seed42-3"] {

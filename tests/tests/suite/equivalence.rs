@@ -127,6 +127,32 @@ fn activations_kept_from_scoring_change_no_bit() {
 }
 
 #[test]
+fn scores_from_sampling_are_those_of_a_pass_of_their_own() {
+    let folder = Folder::new();
+    let split = "--set train.per_device_train_batch_size=16 --set train.gradient_accumulation_steps=3";
+    let args = format!("{CAPO} {FOUR_STEPS} {split}");
+    let own = folder.train("own", &args);
+    let sampled = folder.train("sampled", &format!("{args} --set train.score_at_sampling=true"));
+    for name in ["reward", "num_tokens", "completions/mean_length", "mask/rejection_rate", "capo.curvature/rows"] {
+        assert_eq!(own.metric(name), sampled.metric(name), "{name}");
+    }
+    assert!(sampled.metric("mask/rejection_rate").iter().any(|&rate| rate > 0.0), "the mask rejects something");
+    let difference = largest_difference(&own, &sampled);
+    assert!(difference < SPLIT_BOUND, "{difference:e}");
+}
+
+#[test]
+fn scores_from_sampling_need_the_samplers_distribution() {
+    let folder = Folder::new();
+    let message = |set: &str| {
+        let args = format!("{FOUR_STEPS} --set train.score_at_sampling=true {set}");
+        folder.host(&format!("train {args} --output-dir run")).refused()
+    };
+    insta::assert_snapshot!(message("--set rollout.top_k=5"), @"");
+    insta::assert_snapshot!(message("--set train.num_iterations=2"), @"");
+}
+
+#[test]
 fn micro_batches_of_one_group_each() {
     let folder = Folder::new();
     let whole = folder.train("whole", FOUR_STEPS);

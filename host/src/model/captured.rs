@@ -1,0 +1,89 @@
+//! What the sampler's own passes say about the tokens that are drawn, so that the policy that drew them need not score them again.
+
+use anyhow::{Context, Result};
+use candle_core::Tensor;
+
+use super::generate::Completion;
+use super::ops;
+use super::scores::{Scores, Wants, collect};
+
+/// Scores to take while sampling.
+#[derive(Debug, Clone, Copy)]
+pub struct Capture {
+    /// What to compute besides the log-probabilities.
+    pub wants: Wants,
+    /// What logits are divided by.
+    pub loss_temperature: f64,
+}
+
+/// The scores of some rows, one step of all that go on after another.
+pub(super) struct Captured {
+    capture: Capture,
+    vocab_size: usize,
+    steps: Vec<Step>,
+}
+
+/// The tokens that were drawn at once.
+struct Step {
+    /// Their rows, ascending.
+    rows: Vec<usize>,
+    /// The columns of `ops::logit_stats`, `[A, 4]`.
+    stats: Tensor,
+    /// `[A, D]`.
+    hidden: Option<Tensor>,
+    /// `[A, K]` each.
+    top: Option<(Tensor, Tensor)>,
+}
+
+impl Captured {
+    pub(super) fn new(capture: Capture) -> Self {
+        Self { capture, vocab_size: 0, steps: Vec::new() }
+    }
+
+    /// Takes in the newest tokens of `rows`, drawn from `logits` `[A, V]`, f32, of `features` `[A, D]`.
+    pub(super) fn take(
+        &mut self,
+        rows: Vec<usize>,
+        completions: &[Completion],
+        features: &Tensor,
+        logits: &Tensor,
+    ) -> Result<()> {
+        let newest = |row: &usize| completions[*row].ids.last().copied().context("a row has drawn no token");
+        let ids = rows.iter().map(newest).collect::<Result<Vec<u32>>>()?;
+        let targets = Tensor::from_vec(ids, rows.len(), logits.device())?;
+        self.vocab_size = logits.dim(1)?;
+        let Capture { wants, loss_temperature } = self.capture;
+        let top = |k: usize| -> Result<(Tensor, Tensor)> {
+            let ids = ops::top_ids(logits, k.min(self.vocab_size))?;
+            let logits = logits.gather(&ids, 1)?;
+            Ok((ids, logits))
+        };
+        let top = wants.last_layer_k.map(top).transpose()?;
+        let hidden = (wants.hidden || top.is_some()).then(|| features.clone());
+        self.steps.push(Step { rows, stats: ops::logit_stats(logits, &targets, loss_temperature)?, hidden, top });
+        Ok(())
+    }
+
+    /// The scores of `rows` rows of `tokens` tokens each; those of padding are another token's.
+    pub(super) fn finish(self, rows: usize, tokens: usize) -> Result<Scores> {
+        let Self { capture, vocab_size, steps } = self;
+        let (mut places, mut before) = (vec![0u32; rows * tokens], 0);
+        for (token, step) in steps.iter().enumerate() {
+            for (number, row) in step.rows.iter().enumerate() {
+                places[row * tokens + token] = (before + number) as u32;
+            }
+            before += step.rows.len();
+        }
+        let first = steps.first().context("nothing was sampled")?;
+        let places = Tensor::from_vec(places, rows * tokens, first.stats.device())?;
+        let all = |part: &dyn Fn(&Step) -> Option<&Tensor>| -> Result<Option<Tensor>> {
+            let Some(parts) = steps.iter().map(part).collect::<Option<Vec<_>>>() else { return Ok(None) };
+            Ok(Some(Tensor::cat(&parts, 0)?.index_select(&places, 0)?))
+        };
+        let stats = all(&|step| Some(&step.stats))?.context("nothing was sampled")?;
+        let ids = all(&|step| step.top.as_ref().map(|(ids, _)| ids))?;
+        let logits = all(&|step| step.top.as_ref().map(|(_, logits)| logits))?;
+        let hidden = all(&|step| step.hidden.as_ref())?;
+        collect(&capture.wants, &stats, hidden, ids.zip(logits), vocab_size)
+    }
+}
