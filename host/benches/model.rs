@@ -54,6 +54,7 @@ fn parts() {
             logps: false,
             sampler_logps: false,
             top_k: 0,
+            max_num_seqs: 0,
         };
         let generating = least(|| {
             let mut rngs: Vec<_> = (0..batch as u64).map(|row| stream(5, "sample", &[row])).collect();

@@ -44,6 +44,7 @@ pub fn grade(
         logps: false,
         sampler_logps: false,
         top_k: 0,
+        max_num_seqs: 0,
     };
     let mut graded = Vec::with_capacity(examples.len());
     for chunk in examples.chunks(CHUNK) {

@@ -107,6 +107,7 @@ fn what_was_drawn_with_a_cache_is_scored_the_same() {
             logps: true,
             sampler_logps: false,
             top_k: 0,
+            max_num_seqs: 0,
         };
         let prompts = vec![vec![3, 20, 9, 4], vec![7]];
         let mut rngs: Vec<_> = (0..2).map(|row| stream(3, "test", &[row])).collect();

@@ -31,7 +31,15 @@ fn rngs(rows: impl Iterator<Item = u64>) -> Vec<ChaCha12Rng> {
 
 fn sampling(temperature: f64, top_k: usize, top_p: f64) -> Generation {
     let sampling = Sampling { temperature, top_k, top_p };
-    Generation { sampling, max_completion_length: 12, eos_ids: vec![], logps: true, sampler_logps: false, top_k: 0 }
+    Generation {
+        sampling,
+        max_completion_length: 12,
+        eos_ids: vec![],
+        logps: true,
+        sampler_logps: false,
+        top_k: 0,
+        max_num_seqs: 0,
+    }
 }
 
 fn generate(policy: &Policy, prompts: &[Vec<u32>], generation: &Generation) -> Vec<Completion> {
@@ -98,6 +106,35 @@ fn a_row_does_not_depend_on_the_other_rows() {
         for (row, prompt) in prompts().into_iter().enumerate() {
             let alone = policy.generate(&[prompt], &generation, &mut rngs(row as u64..row as u64 + 1)).unwrap();
             assert_eq!(alone[0].ids, together[row].ids, "row {row}");
+        }
+    }
+}
+
+#[test]
+fn rows_that_wait_for_a_place_draw_what_they_draw_together() {
+    let policy = policy(0.3);
+    let prompts: Vec<Vec<u32>> = (0..23).map(|row| (0..1 + row % 7).map(|i| (row * 5 + i) % 29).collect()).collect();
+    let free = generate(&policy, &prompts, &sampling(1.0, 0, 1.0));
+    let generation = Generation { eos_ids: vec![free[3].ids[4], free[8].ids[2]], ..sampling(1.0, 0, 1.0) };
+    let wants = Wants { entropy: true, ..Wants::default() };
+    let scored = |max_num_seqs: usize| {
+        let generation = Generation { max_num_seqs, ..generation.clone() };
+        let capture = Some(Capture { wants, loss_temperature: 1.0 });
+        let (completions, scores) =
+            policy.generate_scored(&prompts, &generation, capture, &mut rngs(0..prompts.len() as u64)).unwrap();
+        (completions, scores.unwrap())
+    };
+    let (together, expected) = scored(0);
+    let longest = together.iter().map(|completion| completion.ids.len()).max().unwrap();
+    assert!(together.iter().any(|completion| completion.ids.len() < longest / 2), "some end early");
+    for most in [1, 2, 3, 5, 8, 22, 23, 100] {
+        let (completions, scores) = scored(most);
+        for (row, (one, other)) in completions.iter().zip(&together).enumerate() {
+            assert_eq!((&one.ids, one.truncated), (&other.ids, other.truncated), "row {row} of {most} at a time");
+            let own = row * longest..row * longest + one.ids.len();
+            for (one, other) in scores.logps[own.clone()].iter().zip(&expected.logps[own.clone()]) {
+                assert!((one - other).abs() < 1e-5, "row {row} of {most} at a time");
+            }
         }
     }
 }

@@ -65,6 +65,7 @@ fn child() {
         logps: true,
         sampler_logps: false,
         top_k: 0,
+        max_num_seqs: 0,
     };
     let prompts: Vec<Vec<u32>> = (0..48).map(|row| (0..1 + row % 9).map(|i| row + i).collect()).collect();
     for dtype in [DType::F32, DType::BF16] {

@@ -84,6 +84,7 @@ fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generation {
         logps: false,
         sampler_logps: false,
         top_k: 0,
+        max_num_seqs: 0,
     }
 }
 

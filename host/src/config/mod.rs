@@ -82,6 +82,9 @@ pub struct RolloutConfig {
     pub top_k: usize,
     /// Sample among the most likely tokens of this total probability; 1 is off.
     pub top_p: f32,
+    /// Most completions that are sampled at a time; the others wait for one to end. 0 is no limit.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_num_seqs: usize,
     /// What the sampler computes in: `f32` or `bf16`; `train.dtype` where it is not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dtype: Option<Dtype>,
@@ -89,7 +92,15 @@ pub struct RolloutConfig {
 
 impl Default for RolloutConfig {
     fn default() -> Self {
-        Self { num_generations: 8, max_completion_length: 256, temperature: 1.0, top_k: 0, top_p: 1.0, dtype: None }
+        Self {
+            num_generations: 8,
+            max_completion_length: 256,
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            max_num_seqs: 0,
+            dtype: None,
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use candle_core::Tensor;
 use super::generate::Completion;
 use super::ops;
 use super::scores::{Scores, Wants, collect};
+use super::slots::Next;
 
 /// Scores to take while sampling.
 #[derive(Debug, Clone, Copy)]
@@ -25,8 +26,8 @@ pub(super) struct Captured {
 
 /// The tokens that were drawn at once.
 struct Step {
-    /// Their rows, ascending.
-    rows: Vec<usize>,
+    /// Row and number in its completion of each.
+    places: Vec<(usize, usize)>,
     /// The columns of `ops::logit_stats`, `[A, 4]`.
     stats: Tensor,
     /// `[A, D]`.
@@ -40,14 +41,9 @@ impl Captured {
         Self { capture, vocab_size: 0, steps: Vec::new() }
     }
 
-    /// Takes in the newest tokens of `rows`, drawn from `logits` `[A, V]`, f32, of `features` `[A, D]`.
-    pub(super) fn take(
-        &mut self,
-        rows: Vec<usize>,
-        completions: &[Completion],
-        features: &Tensor,
-        logits: &Tensor,
-    ) -> Result<()> {
+    /// Takes in the newest tokens of the rows, which were drawn from these logits.
+    pub(super) fn take(&mut self, next: &Next, completions: &[Completion]) -> Result<()> {
+        let Next { rows, features, logits } = next;
         let newest = |row: &usize| completions[*row].ids.last().copied().context("a row has drawn no token");
         let ids = rows.iter().map(newest).collect::<Result<Vec<u32>>>()?;
         let targets = Tensor::from_vec(ids, rows.len(), logits.device())?;
@@ -60,7 +56,8 @@ impl Captured {
         };
         let top = wants.last_layer_k.map(top).transpose()?;
         let hidden = (wants.hidden || top.is_some()).then(|| features.clone());
-        self.steps.push(Step { rows, stats: ops::logit_stats(logits, &targets, loss_temperature)?, hidden, top });
+        let places = rows.iter().map(|row| (*row, completions[*row].ids.len() - 1)).collect();
+        self.steps.push(Step { places, stats: ops::logit_stats(logits, &targets, loss_temperature)?, hidden, top });
         Ok(())
     }
 
@@ -68,11 +65,11 @@ impl Captured {
     pub(super) fn finish(self, rows: usize, tokens: usize) -> Result<Scores> {
         let Self { capture, vocab_size, steps } = self;
         let (mut places, mut before) = (vec![0u32; rows * tokens], 0);
-        for (token, step) in steps.iter().enumerate() {
-            for (number, row) in step.rows.iter().enumerate() {
+        for step in &steps {
+            for (number, (row, token)) in step.places.iter().enumerate() {
                 places[row * tokens + token] = (before + number) as u32;
             }
-            before += step.rows.len();
+            before += step.places.len();
         }
         let first = steps.first().context("nothing was sampled")?;
         let places = Tensor::from_vec(places, rows * tokens, first.stats.device())?;

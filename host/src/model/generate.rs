@@ -1,21 +1,17 @@
 //! Sampling completions with a key-value cache.
 
-use std::collections::HashMap;
-use std::ops::Range;
-
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use rand::Rng;
 
 use super::captured::{Capture, Captured};
-use super::decoder::{Decoder, rope};
+use super::decoder::Decoder;
 use super::forward::host;
-use super::kv_cache::{KvCache, decode_rows};
-use super::ops;
 use super::parallel::side_by_side;
 use super::policy::Policy;
 use super::sample::{Drawn, Sampling, Scratch};
 use super::scores::Scores;
+use super::slots::{Next, Slots, check_prompts};
 use crate::rng::uniform;
 
 /// What is wrong when no token can be drawn.
@@ -38,6 +34,8 @@ pub struct Generation {
     pub sampler_logps: bool,
     /// How many of the most likely tokens to return at each place, at most the vocabulary; 0 is none. They need `sampler_logps`.
     pub top_k: usize,
+    /// Most rows that are sampled at a time, the others wait for one to end; 0 is no limit.
+    pub max_num_seqs: usize,
 }
 
 impl Generation {
@@ -67,46 +65,6 @@ pub struct Completion {
     pub top_logps: Vec<f32>,
 }
 
-/// Prompts padded on the left, each distinct one once.
-struct Prompts {
-    /// `[distinct, P]` row-major.
-    ids: Vec<u32>,
-    /// First real token of each distinct prompt.
-    starts: Vec<usize>,
-    length: usize,
-    /// The distinct prompt of each row.
-    prompt_of: Vec<u32>,
-    /// Number of the first row in the whole batch.
-    first_row: usize,
-}
-
-impl Prompts {
-    fn new(prompts: &[Vec<u32>], rows: Range<usize>, vocab_size: usize) -> Result<Self> {
-        let length = prompts[rows.clone()].iter().map(Vec::len).max().unwrap_or(0);
-        let first_row = rows.start;
-        let mut distinct: HashMap<&[u32], u32> = HashMap::new();
-        let mut packed = Self { ids: Vec::new(), starts: Vec::new(), length, prompt_of: Vec::new(), first_row };
-        for row in rows {
-            let prompt = &prompts[row];
-            ensure!(!prompt.is_empty(), "prompt {row} has no token (give at least one)");
-            if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab_size) {
-                bail!(
-                    "prompt {row}: token id {id} is outside the vocabulary of {vocab_size} (use the model's tokenizer)"
-                );
-            }
-            let next = packed.starts.len() as u32;
-            let number = *distinct.entry(prompt.as_slice()).or_insert(next);
-            packed.prompt_of.push(number);
-            if number == next {
-                let start = length - prompt.len();
-                packed.starts.push(start);
-                packed.ids.extend(std::iter::repeat_n(0, start).chain(prompt.iter().copied()));
-            }
-        }
-        Ok(packed)
-    }
-}
-
 impl Policy {
     /// Samples one completion per prompt; row `b` draws from `rngs[b]` alone, one number per token.
     ///
@@ -133,17 +91,20 @@ impl Policy {
         generation.check()?;
         ensure!(rngs.len() == prompts.len(), "{} random streams for {} prompts", rngs.len(), prompts.len());
         ensure!(!prompts.is_empty(), "there is no prompt (give at least one)");
+        check_prompts(prompts, self.config().vocab_size)?;
+        let ranges = self.split(prompts.len(), MOST_ROWS);
+        let most = generation.max_num_seqs.div_ceil(ranges.len());
         let mut parts = Vec::new();
         let mut rest = rngs;
-        for rows in self.split(prompts.len(), MOST_ROWS) {
+        for rows in ranges {
             let (own, others) = rest.split_at_mut(rows.len());
-            parts.push((Prompts::new(prompts, rows, self.config().vocab_size)?, own));
+            parts.push((&prompts[rows.clone()], Batch::new(generation, own, rows.start)));
             rest = others;
         }
         let model = self.sampler()?;
-        let generate = |(prompts, rngs)| {
+        let generate = |(prompts, batch)| {
             let mut captured = capture.map(Captured::new);
-            let completions = self.generate_part(&model, prompts, generation, rngs, captured.as_mut(), |_| Ok(()))?;
+            let completions = self.generate_part(&model, prompts, most, batch, captured.as_mut(), |_| Ok(()))?;
             Ok((completions, captured))
         };
         let parts = side_by_side(parts, generate)?;
@@ -165,10 +126,12 @@ impl Policy {
         mut tell: impl FnMut(u32) -> Result<()>,
     ) -> Result<Completion> {
         generation.check()?;
-        let prompts = Prompts::new(&[prompt.to_vec()], 0..1, self.config().vocab_size)?;
+        let prompts = [prompt.to_vec()];
+        check_prompts(&prompts, self.config().vocab_size)?;
         let model = self.sampler()?;
         let tell = |completions: &[Completion]| completions[0].ids.last().map_or(Ok(()), |id| tell(*id));
-        let completions = self.generate_part(&model, prompts, generation, &mut [rng], None, tell)?;
+        let mut rngs = [rng];
+        let completions = self.generate_part(&model, &prompts, 0, Batch::new(generation, &mut rngs, 0), None, tell)?;
         completions.into_iter().next().context("a prompt has a completion")
     }
 
@@ -177,84 +140,32 @@ impl Policy {
         if self.is_small() { model.pack() } else { Ok(model.stream()) }
     }
 
-    /// `after` sees the completions so far whenever every active row has a new token.
+    /// `after` sees the completions so far whenever some rows have a new token.
     fn generate_part<R: Rng>(
         &self,
         model: &Decoder,
-        prompts: Prompts,
-        generation: &Generation,
-        rngs: &mut [R],
+        prompts: &[Vec<u32>],
+        most: usize,
+        mut batch: Batch<'_, R>,
         mut captured: Option<&mut Captured>,
         mut after: impl FnMut(&[Completion]) -> Result<()>,
     ) -> Result<Vec<Completion>> {
-        let first_row = prompts.first_row;
-        let mut cached = Cached::new(self, model, prompts, generation.max_completion_length)?;
-        let mut batch = Batch::new(generation, rngs, first_row);
-        let (mut features, mut logits) = cached.prefill()?;
+        let mut slots = Slots::new(self, model, prompts, batch.generation.max_completion_length, most)?;
         loop {
-            let rows = captured.as_ref().map(|_| batch.active.clone());
-            let finished = batch.take(&logits)?;
-            if let (Some(captured), Some(rows)) = (&mut captured, rows) {
-                captured.take(rows, &batch.completions, &features, &logits)?;
+            let next = match slots.admit(batch.active.len())? {
+                Some(admitted) => admitted,
+                None if batch.active.is_empty() => return Ok(batch.completions),
+                None => {
+                    let newest = std::mem::take(&mut batch.last_ids);
+                    slots.step(std::mem::take(&mut batch.active), &newest)?
+                }
+            };
+            batch.take(&next)?.into_iter().for_each(|row| slots.release(row));
+            if let Some(captured) = &mut captured {
+                captured.take(&next, &batch.completions)?;
             }
             after(&batch.completions)?;
-            if finished {
-                return Ok(batch.completions);
-            }
-            (features, logits) = cached.step(&batch)?;
         }
-    }
-}
-
-/// The model with its cache.
-struct Cached<'a> {
-    policy: &'a Policy,
-    model: &'a Decoder,
-    prompts: Prompts,
-    cache: KvCache,
-    /// First real token of each row.
-    starts: Vec<usize>,
-    rope: ops::Rope,
-}
-
-impl<'a> Cached<'a> {
-    fn new(policy: &'a Policy, model: &'a Decoder, prompts: Prompts, max_completion_length: usize) -> Result<Self> {
-        let longest = prompts.length + max_completion_length;
-        let (config, rows) = (policy.config(), prompts.prompt_of.len());
-        let cache = KvCache::new(config, rows, longest, policy.dtype(), policy.device())?;
-        let starts = prompts.prompt_of.iter().map(|number| prompts.starts[*number as usize]).collect();
-        let rope = rope(config, &prompts.starts, longest);
-        Ok(Self { policy, model, prompts, cache, starts, rope })
-    }
-
-    /// Fills the cache with the prompts and returns the first features, `[B, D]`, and logits, `[B, V]`.
-    fn prefill(&mut self) -> Result<(Tensor, Tensor)> {
-        let (device, length) = (self.policy.device(), self.prompts.length);
-        let prompt_of = Tensor::new(self.prompts.prompt_of.as_slice(), device)?;
-        let ids = Tensor::from_slice(&self.prompts.ids, (self.prompts.starts.len(), length), device)?;
-        let x =
-            self.model.residual(&ids, &self.rope, |layer, saved| self.cache.fill(layer, &saved.heads, &prompt_of))?;
-        let last = x.narrow(1, length - 1, 1)?.squeeze(1)?;
-        let features = self.model.features(&last)?;
-        let logits = self.model.logits(&features)?.index_select(&prompt_of, 0)?;
-        Ok((features.index_select(&prompt_of, 0)?, logits))
-    }
-
-    /// Feeds the last token of every active row and returns their next features, `[A, D]`, and logits, `[A, V]`.
-    fn step<R>(&mut self, batch: &Batch<'_, R>) -> Result<(Tensor, Tensor)> {
-        let index = self.prompts.length + batch.length - 1;
-        let rows = decode_rows(&batch.active, &self.starts, index);
-        let rope = ops::Rope::new(self.rope.table.clone(), rows.starts.clone(), index);
-        let ids = Tensor::from_slice(&batch.last_ids, (batch.last_ids.len(), 1), self.policy.device())?;
-        let mut x = self.model.embed(&ids)?;
-        for (number, layer) in self.model.layers.iter().enumerate() {
-            let (_, heads) = layer.heads(&x, &rope)?;
-            let mixed = self.cache.attend(number, &heads, &rows)?;
-            (x, _) = layer.gated(&x, &mixed)?;
-        }
-        let features = self.model.features(&x.squeeze(1)?)?;
-        let logits = self.model.logits(&features)?;
-        Ok((features, logits))
     }
 }
 
@@ -263,12 +174,10 @@ struct Batch<'a, R> {
     generation: &'a Generation,
     rngs: &'a mut [R],
     completions: Vec<Completion>,
-    /// Rows that go on, ascending.
+    /// Rows that go on.
     active: Vec<usize>,
     /// The newest token of each active row.
     last_ids: Vec<u32>,
-    /// Tokens of each active completion.
-    length: usize,
     scratch: Scratch,
     first_row: usize,
 }
@@ -280,59 +189,54 @@ impl<'a, R: Rng> Batch<'a, R> {
             generation,
             rngs,
             completions: vec![Completion::default(); rows],
-            active: (0..rows).collect(),
+            active: Vec::new(),
             last_ids: Vec::new(),
-            length: 0,
             scratch: Scratch::default(),
             first_row,
         }
     }
 
-    /// Draws a token for every active row from `logits` `[A, V]`; says whether all rows are finished.
-    fn take(&mut self, logits: &Tensor) -> Result<bool> {
+    /// Draws a token for each of the rows; those that do not end with it are active from now on, the others are returned.
+    fn take(&mut self, next: &Next) -> Result<Vec<usize>> {
         let Generation { sampling, max_completion_length, eos_ids, .. } = self.generation;
-        self.length += 1;
-        let ids = self.draw(sampling, logits)?;
-        self.last_ids.clear();
-        let mut going = Vec::with_capacity(self.active.len());
-        for (row, id) in self.active.iter().zip(ids) {
-            let id = id.context(NOT_FINITE).with_context(|| {
-                format!("cannot sample token {} of completion {}", self.length, self.first_row + row)
-            })?;
+        let ids = self.draw(sampling, next)?;
+        let mut ended = Vec::new();
+        for (row, id) in next.rows.iter().zip(ids) {
             let completion = &mut self.completions[*row];
+            let id = id.context(NOT_FINITE).with_context(|| {
+                let (token, row) = (completion.ids.len() + 1, self.first_row + row);
+                format!("cannot sample token {token} of completion {row}")
+            })?;
             completion.ids.push(id);
-            if eos_ids.contains(&id) {
+            completion.truncated = completion.ids.len() == *max_completion_length && !eos_ids.contains(&id);
+            if completion.truncated || eos_ids.contains(&id) {
+                ended.push(*row);
                 continue;
             }
-            if self.length == *max_completion_length {
-                completion.truncated = true;
-                continue;
-            }
-            going.push(*row);
+            self.active.push(*row);
             self.last_ids.push(id);
         }
-        self.active = going;
-        Ok(self.active.is_empty())
+        Ok(ended)
     }
 
-    /// A token for every active row, with what is asked for besides.
-    fn draw(&mut self, sampling: &Sampling, logits: &Tensor) -> Result<Vec<Option<u32>>> {
+    /// A token for each of the rows, with what is asked for besides.
+    fn draw(&mut self, sampling: &Sampling, Next { rows, logits, .. }: &Next) -> Result<Vec<Option<u32>>> {
         let number = |row: &usize| if sampling.temperature == 0.0 { 0.0 } else { uniform(&mut self.rngs[*row]) };
-        let numbers: Vec<f64> = self.active.iter().map(number).collect();
+        let numbers: Vec<f64> = rows.iter().map(number).collect();
         let Generation { logps, sampler_logps, top_k, .. } = *self.generation;
         let drawn = if !logps && sampling.can_draw_rows(logits)? {
             sampling.draw_rows(logits, &numbers, sampler_logps, &mut self.scratch)?
         } else {
-            self.draw_each(sampling, logits, &numbers)?
+            self.draw_each(sampling, rows, logits, &numbers)?
         };
         if sampler_logps {
-            for (row, drawn) in self.active.iter().zip(&drawn) {
+            for (row, drawn) in rows.iter().zip(&drawn) {
                 self.completions[*row].sampler_logps.extend(drawn.map(|drawn| drawn.logp));
             }
         }
         if let (1.., Some(drawn)) = (top_k, drawn.iter().copied().collect::<Option<Vec<_>>>()) {
             let tops = sampling.tops(logits, top_k, &drawn)?;
-            for (row, (ids, logps)) in self.active.iter().zip(tops) {
+            for (row, (ids, logps)) in rows.iter().zip(tops) {
                 self.completions[*row].top_ids.extend(ids);
                 self.completions[*row].top_logps.extend(logps);
             }
@@ -340,12 +244,18 @@ impl<'a, R: Rng> Batch<'a, R> {
         Ok(drawn.into_iter().map(|drawn| drawn.map(|drawn| drawn.id)).collect())
     }
 
-    /// A token for every active row, drawn from the logits on the host.
-    fn draw_each(&mut self, sampling: &Sampling, logits: &Tensor, numbers: &[f64]) -> Result<Vec<Option<Drawn>>> {
+    /// A token for each of `rows`, drawn from the logits on the host.
+    fn draw_each(
+        &mut self,
+        sampling: &Sampling,
+        rows: &[usize],
+        logits: &Tensor,
+        numbers: &[f64],
+    ) -> Result<Vec<Option<Drawn>>> {
         let Generation { logps, sampler_logps, .. } = *self.generation;
         let (vocab, logits) = (logits.dim(1)?, host(logits)?);
         let mut all = Vec::with_capacity(numbers.len());
-        for ((row, number), logits) in self.active.iter().zip(numbers).zip(logits.chunks_exact(vocab)) {
+        for ((row, number), logits) in rows.iter().zip(numbers).zip(logits.chunks_exact(vocab)) {
             let drawn = sampling.draw(logits, *number, sampler_logps, &mut self.scratch);
             if let (true, Some(drawn)) = (logps, drawn) {
                 self.completions[*row].logps.push(logp(logits, drawn.id, sampling.temperature));

@@ -1,6 +1,6 @@
 //! Keys and values of the tokens so far, in storage allocated once.
 
-use std::sync::Arc;
+use std::ops::Range;
 
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
@@ -31,6 +31,31 @@ impl KvCache {
         Ok(values.slice_set(&heads.values.index_select(prompt_of, 0)?, 2, 0)?)
     }
 
+    /// Stores the heads of the distinct prompt `prompt` as those of cache row `place`, from column `from` on.
+    pub(super) fn fill_place(
+        &self,
+        layer: usize,
+        heads: &Heads,
+        prompt: usize,
+        place: usize,
+        from: usize,
+    ) -> Result<()> {
+        let (keys, values) = &self.layers[layer];
+        for (cache, new) in [(keys, &heads.keys), (values, &heads.values)] {
+            cache.narrow(0, place, 1)?.slice_set(&new.narrow(0, prompt, 1)?.contiguous()?, 2, from)?;
+        }
+        Ok(())
+    }
+
+    /// Moves some columns of cache row `place` to the front.
+    pub(super) fn move_to_the_front(&self, place: usize, columns: Range<usize>) -> Result<()> {
+        for cache in self.layers.iter().flat_map(|(keys, values)| [keys, values]) {
+            let row = cache.narrow(0, place, 1)?;
+            row.slice_set(&row.narrow(2, columns.start, columns.len())?.force_contiguous()?, 2, 0)?;
+        }
+        Ok(())
+    }
+
     /// Stores the heads of one new token per active row, then attends: the mixed values `[A, 1, H * head_dim]`.
     pub(super) fn attend(&self, layer: usize, heads: &Heads, rows: &DecodeRows) -> Result<Tensor> {
         let (keys, values) = &self.layers[layer];
@@ -40,10 +65,4 @@ impl KvCache {
         let queries = heads.queries.reshape((active, all * width))?;
         Ok(ops::decode_attention(&queries, keys, values, rows)?.reshape((active, 1, all * width))?)
     }
-}
-
-/// The active rows as the kernels want them.
-pub(super) fn decode_rows(active: &[usize], starts: &[usize], index: usize) -> DecodeRows {
-    let starts: Arc<[usize]> = active.iter().map(|row| starts[*row]).collect();
-    DecodeRows { cache_rows: active.into(), starts, index }
 }

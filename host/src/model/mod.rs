@@ -30,6 +30,7 @@ mod sample;
 mod scores;
 mod sequences;
 mod size;
+mod slots;
 pub mod update;
 
 pub use captured::Capture;

@@ -164,6 +164,7 @@ fn generate(policy: &Policy, sampling: Sampling, logps: bool) -> Vec<Completion>
         logps,
         sampler_logps: true,
         top_k: 40,
+        max_num_seqs: 0,
     };
     let mut rngs: Vec<_> = (0..prompts.len() as u64).map(|row| stream(11, "sample", &[row])).collect();
     policy.generate(&prompts, &generation, &mut rngs).unwrap()

@@ -97,6 +97,7 @@ pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, sampler: Samp
         logps: false,
         sampler_logps: sampler.context || sampler.sampler_logps,
         top_k: sampler.top_k,
+        max_num_seqs: sampler.config.max_num_seqs,
     };
     let (completions, scores) = policy.generate_scored(&prompt_ids, &generation, sampler.capture, &mut rngs)?;
     Ok(Rollout { scores, ..score(cursor, prompt_ids, completions, &examples, sampler)? })
