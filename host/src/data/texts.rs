@@ -73,3 +73,56 @@ fn read(bytes: &[u8]) -> Result<tokenizers::Tokenizer> {
         .and_then(|()| contain(|| tokenizers::Tokenizer::from_bytes(bytes))?.map_err(|error| anyhow!("{error}")))
         .map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::data::Tokenizer;
+
+    /// The embedded tokenizer's directory, its texts between `<eos>` and `<eos>` where special tokens are asked for.
+    fn folder(config: Option<&Value>) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tokenizer: Value = serde_json::from_slice(Tokenizer::TINY_ARITHMETIC[0].1).unwrap();
+        let special = json!({"SpecialToken": {"id": "<eos>", "type_id": 0}});
+        let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
+        tokenizer["post_processor"] = json!({
+            "type": "TemplateProcessing",
+            "single": [special, text("A"), special],
+            "pair": [special, text("A"), special, text("B"), special],
+            "special_tokens": {"<eos>": {"id": "<eos>", "ids": [1], "tokens": ["<eos>"]}},
+        });
+        std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        if let Some(config) = config {
+            std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+        }
+        folder
+    }
+
+    fn open(folder: &tempfile::TempDir, longest: usize, special: bool) -> Result<Texts> {
+        Texts::open(&ModelFiles::Directory(folder.path().to_owned()), longest, special)
+    }
+
+    #[test]
+    fn texts_keep_their_beginning() {
+        let folder = folder(None);
+        let plain = open(&folder, 3, false).unwrap();
+        let whole = plain.encode("1+1").unwrap();
+        assert_eq!((whole.0.len(), whole.1), (3, false));
+        assert_eq!(plain.encode("1+1=2").unwrap(), (whole.0.clone(), true));
+        let special = open(&folder, 5, true).unwrap();
+        assert_eq!(special.encode("1+1").unwrap(), ([&[1], &whole.0[..], &[1]].concat(), false));
+        assert_eq!(special.encode("1+1=2").unwrap(), ([&[1], &whole.0[..], &[1]].concat(), true));
+        assert!(plain.encode("?").unwrap_err().to_string().starts_with("cannot encode `?`"));
+    }
+
+    #[test]
+    fn what_fills_rows_up() {
+        let pad = |config: Option<&Value>| open(&folder(config), 8, false).map(|texts| texts.pad_id());
+        assert_eq!(pad(None).unwrap(), 0);
+        assert_eq!(pad(Some(&json!({"eos_token": "<eos>"}))).unwrap(), 1);
+        assert_eq!(pad(Some(&json!({"eos_token": "<eos>", "pad_token": "+"}))).unwrap(), 12);
+        assert!(pad(Some(&json!({"pad_token": "<none>"}))).is_err());
+    }
+}
