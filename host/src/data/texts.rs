@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
-use tokenizers::{TruncationDirection, TruncationParams};
+use tokenizers::{PostProcessor, TruncationDirection};
 
 use super::contain::contain;
 use super::tokenizer::{named_token, quote};
@@ -16,6 +16,8 @@ use crate::model::ModelFiles;
 pub struct Texts {
     inner: tokenizers::Tokenizer,
     special: bool,
+    /// Most tokens of a text, without those that are added.
+    room: usize,
     pad: u32,
 }
 
@@ -31,10 +33,14 @@ impl Texts {
         let bytes = files.read("tokenizer.json")?;
         let place = || format!("cannot use {}", files.describe("tokenizer.json"));
         let mut inner = read(&bytes).with_context(place)?;
-        let truncation =
-            TruncationParams { max_length: longest, direction: TruncationDirection::Right, ..Default::default() };
         inner.with_padding(None);
-        inner.with_truncation(Some(truncation)).map_err(|error| anyhow!("{error}")).with_context(place)?;
+        inner.with_truncation(None).map_err(|error| anyhow!("{error}")).with_context(place)?;
+        let processor = inner.get_post_processor().filter(|_| special);
+        let added = processor.map_or(0, |processor| processor.added_tokens(false));
+        ensure!(
+            longest > added,
+            "texts of {longest} tokens have no room beside the {added} that the tokenizer adds (raise `max_length`)"
+        );
         let config = match files.contains("tokenizer_config.json") {
             true => serde_json::from_slice(&files.read("tokenizer_config.json")?)
                 .with_context(|| format!("{} is not valid JSON", files.describe("tokenizer_config.json")))?,
@@ -42,15 +48,23 @@ impl Texts {
         };
         let named = |key| named_token(&inner, &config, key).with_context(place);
         let pad = named("pad_token")?.or(named("eos_token")?).unwrap_or(0);
-        Ok(Self { inner, special, pad })
+        Ok(Self { inner, special, room: longest - added, pad })
     }
 
     /// The ids of a text, and whether it was cut; text that the vocabulary cannot express is an error.
     pub fn encode(&self, text: &str) -> Result<(Vec<u32>, bool)> {
-        let encoding = contain(|| self.inner.encode_fast(text, self.special))
-            .and_then(|encoding| encoding.map_err(|error| anyhow!("{error}")))
-            .with_context(|| format!("cannot encode `{}`", quote(text)))?;
-        Ok((encoding.get_ids().to_vec(), !encoding.get_overflowing().is_empty()))
+        let encode = || {
+            let mut encoding = self.inner.encode_fast(text, false)?;
+            let is_cut = encoding.len() > self.room;
+            if is_cut {
+                encoding.truncate(self.room, 0, TruncationDirection::Right);
+            }
+            let encoding = if self.special { self.inner.post_process(encoding, None, true)? } else { encoding };
+            Ok((encoding.get_ids().to_vec(), is_cut))
+        };
+        contain(encode)
+            .and_then(|encoded: tokenizers::Result<_>| encoded.map_err(|error| anyhow!("{error}")))
+            .with_context(|| format!("cannot encode `{}`", quote(text)))
     }
 
     /// The id that fills rows up: the padding token, else the end token, else 0.
@@ -114,6 +128,8 @@ mod tests {
         let special = open(&folder, 5, true).unwrap();
         assert_eq!(special.encode("1+1").unwrap(), ([&[1], &whole.0[..], &[1]].concat(), false));
         assert_eq!(special.encode("1+1=2").unwrap(), ([&[1], &whole.0[..], &[1]].concat(), true));
+        let error = open(&folder, 2, true).err().unwrap().to_string();
+        assert!(error.starts_with("texts of 2 tokens have no room beside the 2 that"), "{error}");
         assert!(plain.encode("?").unwrap_err().to_string().starts_with("cannot encode `?`"));
     }
 
