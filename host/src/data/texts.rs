@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
-use tokenizers::{TruncationDirection, TruncationParams};
+use tokenizers::{PostProcessor, TruncationDirection};
 
 use super::contain::contain;
 use super::quote::quote;
@@ -17,6 +17,8 @@ use crate::model::ModelFiles;
 pub struct Texts {
     inner: tokenizers::Tokenizer,
     special: bool,
+    /// Most tokens of a text, without those that are added.
+    room: usize,
     pad: u32,
 }
 
@@ -32,10 +34,14 @@ impl Texts {
         let bytes = files.read("tokenizer.json")?;
         let place = || format!("cannot use {}", files.describe("tokenizer.json"));
         let mut inner = read(&bytes).with_context(place)?;
-        let truncation =
-            TruncationParams { max_length: longest, direction: TruncationDirection::Right, ..Default::default() };
         inner.with_padding(None);
-        inner.with_truncation(Some(truncation)).map_err(|error| anyhow!("{error}")).with_context(place)?;
+        inner.with_truncation(None).map_err(|error| anyhow!("{error}")).with_context(place)?;
+        let processor = inner.get_post_processor().filter(|_| special);
+        let added = processor.map_or(0, |processor| processor.added_tokens(false));
+        ensure!(
+            longest > added,
+            "texts of {longest} tokens have no room beside the {added} that the tokenizer adds (raise `max_length`)"
+        );
         let config = match files.contains("tokenizer_config.json") {
             true => serde_json::from_slice(&files.read("tokenizer_config.json")?)
                 .with_context(|| format!("{} is not valid JSON", files.describe("tokenizer_config.json")))?,
@@ -43,15 +49,23 @@ impl Texts {
         };
         let named = |key| named_token(&inner, &config, key).with_context(place);
         let pad = named("pad_token")?.or(named("eos_token")?).unwrap_or(0);
-        Ok(Self { inner, special, pad })
+        Ok(Self { inner, special, room: longest - added, pad })
     }
 
     /// The ids of a text, and whether it was cut; text that the vocabulary cannot express is an error.
     pub fn encode(&self, text: &str) -> Result<(Vec<u32>, bool)> {
-        let encoding = contain(|| self.inner.encode_fast(text, self.special))
-            .and_then(|encoding| encoding.map_err(|error| anyhow!("{error}")))
-            .with_context(|| format!("cannot encode `{}`", quote(text)))?;
-        Ok((encoding.get_ids().to_vec(), !encoding.get_overflowing().is_empty()))
+        let encode = || {
+            let mut encoding = self.inner.encode_fast(text, false)?;
+            let is_cut = encoding.len() > self.room;
+            if is_cut {
+                encoding.truncate(self.room, 0, TruncationDirection::Right);
+            }
+            let encoding = if self.special { self.inner.post_process(encoding, None, true)? } else { encoding };
+            Ok((encoding.get_ids().to_vec(), is_cut))
+        };
+        contain(encode)
+            .and_then(|encoded: tokenizers::Result<_>| encoded.map_err(|error| anyhow!("{error}")))
+            .with_context(|| format!("cannot encode `{}`", quote(text)))
     }
 
     /// The id that fills rows up: the padding token, else the end token, else 0.
@@ -73,4 +87,59 @@ fn read(bytes: &[u8]) -> Result<tokenizers::Tokenizer> {
     tokenizer_json::check(bytes)
         .and_then(|()| contain(|| tokenizers::Tokenizer::from_bytes(bytes))?.map_err(|error| anyhow!("{error}")))
         .map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::data::Tokenizer;
+
+    /// The embedded tokenizer's directory, its texts between `<eos>` and `<eos>` where special tokens are asked for.
+    fn folder(config: Option<&Value>) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tokenizer: Value = serde_json::from_slice(Tokenizer::TINY_ARITHMETIC[0].1).unwrap();
+        let special = json!({"SpecialToken": {"id": "<eos>", "type_id": 0}});
+        let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
+        tokenizer["post_processor"] = json!({
+            "type": "TemplateProcessing",
+            "single": [special, text("A"), special],
+            "pair": [special, text("A"), special, text("B"), special],
+            "special_tokens": {"<eos>": {"id": "<eos>", "ids": [1], "tokens": ["<eos>"]}},
+        });
+        std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        if let Some(config) = config {
+            std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+        }
+        folder
+    }
+
+    fn open(folder: &tempfile::TempDir, longest: usize, special: bool) -> Result<Texts> {
+        Texts::open(&ModelFiles::Directory(folder.path().to_owned()), longest, special)
+    }
+
+    #[test]
+    fn texts_keep_their_beginning() {
+        let folder = folder(None);
+        let plain = open(&folder, 3, false).unwrap();
+        let whole = plain.encode("1+1").unwrap();
+        assert_eq!((whole.0.len(), whole.1), (3, false));
+        assert_eq!(plain.encode("1+1=2").unwrap(), (whole.0.clone(), true));
+        let special = open(&folder, 5, true).unwrap();
+        assert_eq!(special.encode("1+1").unwrap(), ([&[1], &whole.0[..], &[1]].concat(), false));
+        assert_eq!(special.encode("1+1=2").unwrap(), ([&[1], &whole.0[..], &[1]].concat(), true));
+        let error = open(&folder, 2, true).err().unwrap().to_string();
+        assert!(error.starts_with("texts of 2 tokens have no room beside the 2 that"), "{error}");
+        assert!(plain.encode("?").unwrap_err().to_string().starts_with("cannot encode `?`"));
+    }
+
+    #[test]
+    fn what_fills_rows_up() {
+        let pad = |config: Option<&Value>| open(&folder(config), 8, false).map(|texts| texts.pad_id());
+        assert_eq!(pad(None).unwrap(), 0);
+        assert_eq!(pad(Some(&json!({"eos_token": "<eos>"}))).unwrap(), 1);
+        assert_eq!(pad(Some(&json!({"eos_token": "<eos>", "pad_token": "+"}))).unwrap(), 12);
+        assert!(pad(Some(&json!({"pad_token": "<none>"}))).is_err());
+    }
 }

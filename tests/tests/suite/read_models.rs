@@ -64,6 +64,40 @@ fn a_batch_of_one_text_scores_the_same() {
 }
 
 #[test]
+fn a_score_that_is_no_number_ends_the_run() {
+    let folder = folder(&["llama-score"]);
+    let path = folder.path().join("llama-score/model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let header = 8 + usize::try_from(u64::from_le_bytes(*bytes.first_chunk().unwrap())).unwrap();
+    bytes[header..].fill(0xff);
+    fs::write(&path, bytes).unwrap();
+    let outcome = folder.host(&format!("train --output-dir run {SCORED} {ONE_STEP}"));
+    assert_eq!(outcome.code, Some(1));
+    let sentence = "component `reward_model`: the reward is NaN at completion 0 (it must be finite)";
+    assert!(outcome.stderr.contains(sentence), "{}", outcome.stderr);
+}
+
+#[test]
+fn references_of_families_that_are_trained_here() {
+    let folder = folder(&[]);
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/tests/data/families-golden/llama2");
+    for file in ["config.json", "model.safetensors"] {
+        folder.write(&format!("llama/{file}"), fs::read(data.join(file)).unwrap());
+    }
+    let (tokenizer, bytes) = host::data::Tokenizer::TINY_ARITHMETIC[0];
+    folder.write(&format!("llama/{tokenizer}"), bytes);
+    let run = |name: &str, reference: &str| {
+        let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set objective.beta=0.1";
+        folder.train(name, &format!("{two} {reference}"))
+    };
+    let itself = run("itself", "--set model.ref_model_name_or_path=embedded:tiny-arithmetic");
+    assert_eq!(itself.weights(), run("unnamed", "").weights(), "named or not, it is the same reference");
+    // Its vocabulary is padded to 24.
+    let other = run("other", "--set model.ref_model_name_or_path=llama");
+    assert!(other.metric("kl")[0] > 0.1 && other.weights() != itself.weights(), "{:?}", other.metric("kl"));
+}
+
+#[test]
 fn references_that_cannot_be() {
     let refused = |folder: &Folder, args: &str| folder.host(&format!("train --output-dir run {args}")).refused();
     let models = folder(&["gemma", "bert-score"]);
