@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device};
 use host::model::frozen::{Classifier, Reference};
-use host::model::{ModelFiles, Sequences, Wants};
+use host::model::{ModelFiles, Sequences, Wants, embedded};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -102,6 +102,23 @@ fn references_have_the_log_probabilities_of_transformers() {
                 assert!((alone - expected).abs() < 1e-4, "{name}: alone {alone} {expected}");
             }
         }
+    }
+}
+
+/// Of an adapter the base alone would be read.
+#[test]
+fn adapters_of_models_that_score_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["qwen2-score", "bert-score"] {
+        let adapter = folder.path().join(name);
+        fs::create_dir(&adapter).unwrap();
+        let config = serde_json::json!({ "peft_type": "LORA", "base_model_name_or_path": data(name) });
+        fs::write(adapter.join("adapter_config.json"), config.to_string()).unwrap();
+        let files = embedded::model_files(adapter.to_str().unwrap()).unwrap();
+        let error = Classifier::load(&files, None, &Device::Cpu).err().unwrap().to_string();
+        let expected =
+            "makes it an adapter, which is not supported of this model (merge it with PEFT, and name the merged one)";
+        assert!(error.ends_with(expected) && error.contains("adapter_config.json"), "{error}");
     }
 }
 

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
+use host::model::frozen::Reference;
 use host::model::{
     Base, Dropout, Gradients, LoraConfig, ModelFiles, Policy, Sequences, Targets, Wants, embedded, head_name,
 };
@@ -133,7 +134,7 @@ fn saved_adapters_have_the_same_bits_and_merged_ones_are_pefts() {
         assert!(!directory.join("model.safetensors").exists());
 
         let merged = directory.with_file_name(format!("{name}-merged"));
-        policy.export(&merged).unwrap();
+        load(name).merged().unwrap().save(&merged).unwrap();
         let merged = Policy::load(&ModelFiles::Directory(merged), &Device::Cpu).unwrap();
         for (weight, var) in merged.params().iter() {
             let distance = distance(var, &golden(name)[&format!("merged.{weight}")]);
@@ -241,6 +242,14 @@ fn a_reference_shares_the_base_and_keeps_its_factors() {
     assert_ne!(logps(&policy, &rows(6)), before);
     let (ours, theirs) = (policy.weights(), reference.weights());
     assert!(ours.iter().zip(theirs.iter()).all(|((_, a), (_, b))| a.id() == b.id()), "no second copy");
+}
+
+#[test]
+fn a_reference_may_be_an_adapter() {
+    let files = embedded::model_files(data("lora-golden", "llama3").to_str().unwrap()).unwrap();
+    let reference = Reference::load(&files, 11, DType::F32, &Device::Cpu).unwrap();
+    let theirs = reference.forward(&rows(6), 0.9).unwrap().scores(&Wants::default()).unwrap().logps;
+    assert_eq!(theirs, logps(&load("llama3"), &rows(6)));
 }
 
 #[test]

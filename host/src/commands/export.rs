@@ -26,9 +26,9 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {
         Ok((files, policy))
     };
     let (files, policy) = open().map_err(Failure::Input)?;
-    write(&policy, &files, &args.out).map_err(Failure::Run)?;
     let count = grouped(policy.weights().element_count() as u64);
     let merged = if policy.adapter().is_some() { ", the adapter merged" } else { "" };
+    policy.merged().and_then(|policy| write(&policy, &files, &args.out)).map_err(Failure::Run)?;
     say(&format!("{count} parameters{merged}: `{}`", args.out.display()));
     Ok(())
 }
@@ -38,7 +38,7 @@ fn write(policy: &Policy, from: &ModelFiles, out: &Path) -> Result<()> {
     let (parent, name) = folders::split(out)?;
     let cannot = || format!("cannot write `{}`", out.display());
     let new = NewFolder::in_folder(&parent).with_context(cannot)?;
-    policy.export(new.path())?;
+    policy.save(new.path())?;
     for file in Tokenizer::FILES.into_iter().filter(|name| from.contains(name)) {
         files::write_atomic(&new.path().join(file), &from.read(file)?)?;
     }

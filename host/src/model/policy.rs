@@ -188,12 +188,10 @@ impl Policy {
         }
     }
 
-    /// Writes a Hugging Face directory, an adapter's product added to the weights.
-    pub fn export(&self, directory: &std::path::Path) -> Result<()> {
-        match &self.adapter {
-            Some(adapter) => adapter.merge(&self.weights)?.save(&self.config, directory),
-            None => self.weights.save(&self.config, directory),
-        }
+    /// The same model without an adapter: its product is added to the weights in place, those of other policies that share them too.
+    pub fn merged(self) -> Result<Self> {
+        self.adapter.as_ref().map_or(Ok(()), |adapter| adapter.add_to(&self.weights))?;
+        Ok(Self { adapter: None, ..self })
     }
 
     /// Refuses prompts and completions, the latter by the section of their setting, that together have more tokens than positions, or

@@ -147,6 +147,9 @@ fn a_split_batch_is_the_whole_batch() {
     }
     let other = folder.train("other", &format!("{CAPO} {LORA} {FOUR_STEPS} --set model.lora_dropout=0.0"));
     assert!(apart(&whole, &other) > 1e-5, "dropout matters");
+    // Completions are drawn without it, which the metrics of sampler and trainer say.
+    let difference = |run: &RunDir| run.metric("sampling/sampling_logp_difference/mean");
+    assert!(difference(&other).is_empty() && difference(&whole).iter().all(|&mean| mean > 0.0));
 }
 
 #[test]

@@ -11,10 +11,10 @@ use super::super::files::ModelFiles;
 use super::super::forward::{Forward, Part};
 use super::super::params::{EMBEDDING, HEAD};
 use super::super::sequences::Sequences;
-use super::contained;
 use super::families::{Body, FAMILIES, Family};
 use super::known::size;
 use super::weights::Weights;
+use super::{contained, no_adapter};
 
 /// A language model of a family that is not trained here, in 32-bit floats.
 pub struct Causal {
@@ -39,6 +39,7 @@ impl Causal {
     ) -> Result<Option<Self>> {
         let name = json.get("model_type").and_then(Value::as_str).unwrap_or_default();
         let Some(family) = FAMILIES.iter().find(|family| family.known.model_type == name) else { return Ok(None) };
+        no_adapter(files)?;
         let mut settings =
             family.known.settings(json).with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))?;
         let positions = size(&settings, "max_position_embeddings");

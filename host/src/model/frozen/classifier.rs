@@ -9,6 +9,7 @@ use super::super::family::Family;
 use super::super::files::ModelFiles;
 use super::encoder::Encoder;
 use super::encoders::FAMILIES;
+use super::no_adapter;
 use super::reference::unknown;
 use super::scorer::Scorer;
 
@@ -34,6 +35,7 @@ impl Classifier {
         let bytes = files.read(CONFIG_FILE)?;
         let json: Map<String, Value> =
             serde_json::from_slice(&bytes).context("not a JSON object").with_context(place)?;
+        no_adapter(files)?;
         let model = if Family::of(&json).is_ok() {
             Model::Decoder(Scorer::load(files, &json, label, device)?)
         } else {

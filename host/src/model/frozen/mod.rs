@@ -19,9 +19,25 @@ pub use classifier::Classifier;
 pub use reference::{Reference, same_tokens};
 pub use weights::bytes_in_memory;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
+use super::files::ModelFiles;
+use super::lora::ADAPTER_CONFIG_FILE;
 use crate::data::contain::contain;
+
+/// Refuses an adapter, of which the base alone would be read.
+///
+/// # Errors
+///
+/// The file that makes it one.
+fn no_adapter(files: &ModelFiles) -> Result<()> {
+    ensure!(
+        !files.contains(ADAPTER_CONFIG_FILE),
+        "{} makes it an adapter, which is not supported of this model (merge it with PEFT, and name the merged one)",
+        files.describe(ADAPTER_CONFIG_FILE)
+    );
+    Ok(())
+}
 
 /// A call into `candle-transformers`, which may panic over sizes that do not fit one another.
 fn contained<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {

@@ -132,16 +132,19 @@ impl Adapter {
         Ok(Some(Factors::new(factor(&a)?, factor(&b)?, self.config.scale())))
     }
 
-    /// `W + s B A` for the weights of the base, each a copy of its own.
-    pub fn merge(&self, weights: &Params) -> Result<Params> {
-        let merged = weights.deep_copy(DType::F32)?;
+    /// Adds `s B A` to the weights of the base, in place.
+    ///
+    /// # Errors
+    ///
+    /// When they are another model's.
+    pub(super) fn add_to(&self, weights: &Params) -> Result<()> {
         for (name, a) in self.params.iter() {
             let Some(module) = name.strip_suffix(A) else { continue };
-            let change = self.params.get(&format!("{module}{B}"))?.matmul(a)?.affine(self.config.scale(), 0.0)?;
-            let weight = merged.get(&format!("{module}weight")).context("the adapter belongs to another model")?;
-            weight.set(&(weight.as_detached_tensor() + change.detach())?)?;
+            let (a, b) = (a.as_detached_tensor(), self.params.get(&format!("{module}{B}"))?.as_detached_tensor());
+            let weight = weights.get(&format!("{module}weight")).context("the adapter belongs to another model")?;
+            weight.set(&(weight.as_detached_tensor() + b.matmul(&a)?.affine(self.config.scale(), 0.0)?)?)?;
         }
-        Ok(merged)
+        Ok(())
     }
 
     /// Writes `adapter_config.json`, `adapter_model.safetensors` and what is known of the base into `directory`.
