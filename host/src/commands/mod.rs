@@ -3,6 +3,7 @@
 mod args;
 mod batches;
 mod compare_masks;
+mod download;
 mod eval;
 mod generate;
 mod inference_args;
@@ -47,6 +48,7 @@ pub fn main(started: Instant) -> ExitCode {
         Command::Sft(args) => run_sft(args),
         Command::Generate(args) => generate::run(args),
         Command::Score(args) => score::run(args),
+        Command::Download(args) => download::run(args),
         Command::Replay(args) => replay::run(args).map_err(Failure::Input),
         Command::CompareMasks(args) => compare_masks::run(args).map_err(Failure::Input),
         Command::Plugins(args) => plugins::run(args, cli.verbose).map_err(Failure::Input),
