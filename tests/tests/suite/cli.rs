@@ -29,6 +29,7 @@ fn help() {
       sft            Train a base model on worked solutions
       generate       Complete prompts
       score          Say how probable given completions are to a model
+      download       Fetch a model from the Hugging Face Hub into its cache on this machine
       replay         Run masks and weights over recorded batches, to try thresholds without training
       compare-masks  Compare masks on recorded batches: what each rejects when it runs alone
       plugins        List every component and recipe: its point, what it does, where it came from

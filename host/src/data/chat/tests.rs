@@ -215,3 +215,9 @@ fn other_templates_agree_with_transformers() {
         println!("{name}: {} cases", compare(&golden, name, open, &tokenizer));
     }
 }
+
+#[test]
+fn line_ends_are_those_of_python() {
+    let (_folder, chat) = chat("{{ 'a\r\nb' }}\r\n{% if true %}\r\nc\r{% endif %}", ChatOptions::default());
+    assert_eq!(chat.unwrap().prompt(&Messages::user("")).unwrap(), "a\nb\nc\n");
+}
