@@ -61,6 +61,12 @@ pub(super) enum Command {
     /// `host export --model runs/RUN/checkpoints/step-000100 --out DIR` adds an adapter to the model that it belongs to; of a checkpoint of all
     /// weights it leaves out what only a resume needs. Weights are written in f32.
     Export(ExportArgs),
+    /// Fetch a model from the Hugging Face Hub into its cache on this machine.
+    ///
+    /// `host download Qwen/Qwen2.5-0.5B` fetches weights in safetensors, settings and tokenizer, and writes the folder where they are; from then
+    /// on `Qwen/Qwen2.5-0.5B` names the model everywhere. `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT` and `HF_TOKEN` mean what they mean to
+    /// the Hub's own clients. A fetch that broke off goes on where it was. No other command uses the network.
+    Download(DownloadArgs),
     /// Run masks and weights over recorded batches, to try thresholds without training.
     ///
     /// They keep their state from file to file, as in training. `host train --dump-batches DIR` records batches.
@@ -241,6 +247,16 @@ pub(super) struct EvalArgs {
     /// Writes every completion with its reward as JSON lines.
     #[arg(long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(super) struct DownloadArgs {
+    /// The model's id on the Hub.
+    #[arg(value_name = "OWNER/NAME")]
+    pub(super) id: String,
+    /// A branch, a tag or a commit. An id means `main`: name a model of another revision by the folder that this command writes.
+    #[arg(long, value_name = "REVISION", default_value = "main")]
+    pub(super) revision: String,
 }
 
 #[derive(Args)]

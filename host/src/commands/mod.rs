@@ -3,6 +3,7 @@
 mod args;
 mod batches;
 mod compare_masks;
+mod download;
 mod eval;
 mod export;
 mod generate;
@@ -49,6 +50,7 @@ pub fn main(started: Instant) -> ExitCode {
         Command::Generate(args) => generate::run(args),
         Command::Score(args) => score::run(args),
         Command::Export(args) => export::run(args),
+        Command::Download(args) => download::run(args),
         Command::Replay(args) => replay::run(args).map_err(Failure::Input),
         Command::CompareMasks(args) => compare_masks::run(args).map_err(Failure::Input),
         Command::Plugins(args) => plugins::run(args, cli.verbose).map_err(Failure::Input),

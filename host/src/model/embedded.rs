@@ -38,7 +38,7 @@ pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
             (model_name_or_path.contains('/'), hub::is_id(model_name_or_path), hub::cache())
         {
             bail!(
-                "no model `{model_name_or_path}`: neither a directory nor in the cache of the Hugging Face Hub, `{}` (fetch it with `hf download {model_name_or_path}`)",
+                "no model `{model_name_or_path}`: neither a directory nor in the cache of the Hugging Face Hub, `{}` (fetch it with `host download {model_name_or_path}`)",
                 cache.display()
             );
         }

@@ -1,4 +1,4 @@
-//! Models in the local cache of the Hugging Face Hub, by their ids. Nothing is fetched.
+//! Models in the local cache of the Hugging Face Hub, by their ids. Nothing is fetched here.
 
 use std::env;
 use std::fs;
@@ -19,10 +19,29 @@ pub fn find(id: &str) -> Result<Option<PathBuf>> {
 
 /// Where the Hub's clients keep what they fetched, by the same variables as theirs.
 pub(super) fn cache() -> Option<PathBuf> {
-    let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = || variable("HF_HOME").or_else(|| Some(variable("XDG_CACHE_HOME")?.join("huggingface")));
+    variable("HF_HUB_CACHE").or_else(|| Some(home()?.join("hub")))
+}
+
+fn home() -> Option<PathBuf> {
+    let cache = || Some(variable("XDG_CACHE_HOME")?.join("huggingface"));
     let user = || Some(env::home_dir()?.join(".cache/huggingface"));
-    variable("HF_HUB_CACHE").or_else(|| Some(home().or_else(user)?.join("hub")))
+    variable("HF_HOME").or_else(cache).or_else(user)
+}
+
+fn variable(name: &str) -> Option<PathBuf> {
+    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// The token with which the Hub knows its user: `HF_TOKEN`, else what `hf auth login` left behind.
+pub(super) fn token() -> Option<String> {
+    let file = || fs::read_to_string(variable("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))?).ok();
+    let token = env::var("HF_TOKEN").ok().or_else(file)?;
+    Some(token.trim().to_owned()).filter(|token| !token.is_empty())
+}
+
+/// What the folder of a model is called.
+pub(super) fn folder_name(id: &str) -> String {
+    format!("models--{}", id.replace('/', "--"))
 }
 
 /// Whether `name` may be an id: one or two names of letters, digits, `-`, `_` and `.`.
@@ -35,11 +54,11 @@ pub(super) fn is_id(name: &str) -> bool {
 }
 
 fn find_in(cache: &Path, id: &str) -> Result<Option<PathBuf>> {
-    let folder = cache.join(format!("models--{}", id.replace('/', "--")));
+    let folder = cache.join(folder_name(id));
     if !is_id(id) || !folder.is_dir() {
         return Ok(None);
     }
-    let fetch = format!("fetch it again with `hf download {id}`");
+    let fetch = format!("fetch it again with `host download {id}`");
     let reference = folder.join("refs/main");
     let hash =
         fs::read_to_string(&reference).with_context(|| format!("cannot read `{}` ({fetch})", reference.display()))?;
@@ -73,7 +92,7 @@ mod tests {
         assert_eq!(found("org/model"), Ok(None));
         let folder = cache.path().join("models--org--model");
         fs::create_dir_all(folder.join("refs")).unwrap();
-        assert!(found("org/model").unwrap_err().contains("`hf download org/model`"));
+        assert!(found("org/model").unwrap_err().contains("`host download org/model`"));
         for reference in ["../../x", ""] {
             fs::write(folder.join("refs/main"), reference).unwrap();
             assert!(found("org/model").unwrap_err().contains("names no snapshot"));

@@ -10,6 +10,7 @@ mod config;
 mod decoder;
 pub mod device;
 mod divergence;
+pub mod download;
 pub mod embedded;
 mod family;
 mod files;

@@ -30,6 +30,7 @@ fn help() {
       generate       Complete prompts
       score          Say how probable given completions are to a model
       export         Write a model as a Hugging Face folder
+      download       Fetch a model from the Hugging Face Hub into its cache on this machine
       replay         Run masks and weights over recorded batches, to try thresholds without training
       compare-masks  Compare masks on recorded batches: what each rejects when it runs alone
       plugins        List every component and recipe: its point, what it does, where it came from

@@ -3,6 +3,7 @@
 //! Sentences and numbers are inline snapshots. After a change that is meant, `cargo insta test --accept -p tests` writes the
 //! new ones into these files; read the difference before committing it.
 
+mod chat;
 mod check;
 mod check_sins;
 mod cli;
@@ -15,6 +16,7 @@ mod cuda_state;
 mod damage;
 mod device;
 mod distribution;
+mod download;
 mod equivalence;
 mod evolution;
 mod examples;

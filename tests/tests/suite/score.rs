@@ -189,5 +189,5 @@ fn models_are_found_by_their_id() {
         .succeeded();
     let config = std::fs::read_to_string(folder.path().join("next/config.toml")).unwrap();
     assert!(config.contains("hub/models--org--model/snapshots/0123abc\""), "a resume finds the same files: {config}");
-    assert_snapshot!(host("generate --model org/other 1+1=").refused(), @"no model `org/other`: neither a directory nor in the cache of the Hugging Face Hub, `FOLDER/hub` (fetch it with `hf download org/other`)");
+    assert_snapshot!(host("generate --model org/other 1+1=").refused(), @"no model `org/other`: neither a directory nor in the cache of the Hugging Face Hub, `FOLDER/hub` (fetch it with `host download org/other`)");
 }

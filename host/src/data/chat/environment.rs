@@ -50,7 +50,9 @@ pub(super) fn with_template(text: &str, today: Date) -> Result<Environment<'stat
     // In Python a text, a map and what is undefined have items too.
     environment.add_test("sequence", |value: &Value| has_items(value) && value.kind() != ValueKind::Iterable);
     environment.add_test("iterable", has_items);
-    environment.add_template_owned(NAME, without_generation(text))?;
+    // Line ends are Python's, whatever the file has.
+    let text = text.replace("\r\n", "\n").replace('\r', "\n");
+    environment.add_template_owned(NAME, without_generation(&text))?;
     Ok(environment)
 }
 

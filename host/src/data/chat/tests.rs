@@ -200,3 +200,24 @@ fn ends_that_the_files_name_end_completions() {
     assert_eq!(ends(json!({"eos_token": "<|im_end|>"}), json!({"eos_token_id": [end, other]})), [end, other]);
     assert_eq!(ends(json!({"eos_token": "<|endoftext|>"}), json!({"eos_token_id": end})), [other, end]);
 }
+
+/// As above, for the templates in the folder `CHAT_TEMPLATES` that `make.py --check` has been through.
+#[test]
+fn other_templates_agree_with_transformers() {
+    let Some(folder) = std::env::var_os("CHAT_TEMPLATES") else { return };
+    let (golden, tokenizer) = (golden(Path::new(&folder)), tokenizer());
+    for name in golden["templates"].as_object().unwrap().keys() {
+        let text = fs::read_to_string(Path::new(&folder).join(name).with_extension("jinja")).unwrap();
+        let (model, _) = chat(&text, ChatOptions::default());
+        let tokens = json!({"bos_token": "<s>", "eos_token": "</s>"}).to_string();
+        fs::write(model.path().join("tokenizer_config.json"), tokens).unwrap();
+        let open = |options| Chat::open(&files(model.path()), options).unwrap();
+        println!("{name}: {} cases", compare(&golden, name, open, &tokenizer));
+    }
+}
+
+#[test]
+fn line_ends_are_those_of_python() {
+    let (_folder, chat) = chat("{{ 'a\r\nb' }}\r\n{% if true %}\r\nc\r{% endif %}", ChatOptions::default());
+    assert_eq!(chat.unwrap().prompt(&Messages::user("")).unwrap(), "a\nb\nc\n");
+}

@@ -1,0 +1,22 @@
+//! `host download`.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::Failure;
+use super::args::DownloadArgs;
+use crate::model::download::Download;
+use crate::report::terminal::say;
+
+/// Fetches a model into the Hub's cache, with a bar where there is a terminal.
+pub(super) fn run(args: &DownloadArgs) -> Result<(), Failure> {
+    let download = Download::ask(&args.id, &args.revision).map_err(Failure::Input)?;
+    let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {eta} {msg}");
+    let bar = ProgressBar::new(download.size()).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let snapshot = download.fetch(|file, bytes| {
+        bar.set_message(file.to_owned());
+        bar.inc(bytes);
+    });
+    bar.finish_and_clear();
+    say(&snapshot.map_err(Failure::Run)?.display().to_string());
+    Ok(())
+}

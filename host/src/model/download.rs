@@ -1,0 +1,305 @@
+//! Models from the Hugging Face Hub into its cache on this machine, when `host download` asks for one. Nothing else opens a socket.
+//!
+//! The cache is laid out as the Hub's own clients lay it out: contents under `blobs/` by their hashes, `snapshots/COMMIT/` with links to
+//! them, and `refs/`, which is written last, so that a model is found when all of it is there.
+
+use std::env;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use capo_loader::files;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+use super::hub;
+
+/// Where the Hub is.
+const HUB: &str = "https://huggingface.co";
+/// Bytes that are written at a time.
+const PIECE: usize = 1 << 16;
+/// Longest that a connection may take to stand, and an answer to begin.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the Hub says about a model.
+#[derive(Deserialize)]
+struct Model {
+    /// Its name, which may have changed.
+    id: String,
+    /// The commit.
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+}
+
+/// A model whose files are to be fetched.
+pub struct Download {
+    agent: Agent,
+    endpoint: String,
+    token: Option<String>,
+    /// The model's folder in the cache.
+    folder: PathBuf,
+    revision: String,
+    model: Model,
+}
+
+impl Download {
+    /// Asks the Hub for the files of the model `id` at `revision`: a branch, a tag or a commit.
+    ///
+    /// # Errors
+    ///
+    /// An id or a revision that is none, no place for a cache, and a Hub that does not answer or refuses.
+    pub fn ask(id: &str, revision: &str) -> Result<Self> {
+        ensure!(hub::is_id(id), "`{id}` is no id of a model (give one as in `Qwen/Qwen2.5-0.5B`)");
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+        ensure!(
+            !revision.is_empty()
+                && revision.chars().all(plain)
+                && revision.split('/').all(|part| !part.is_empty() && !part.starts_with('.')),
+            "`{revision}` is no revision (give a branch, a tag or a commit)"
+        );
+        let cache = hub::cache().context("there is no place for the Hub's cache (set `HF_HOME`)")?;
+        let endpoint = env::var("HF_ENDPOINT").ok().filter(|endpoint| !endpoint.is_empty());
+        let endpoint = endpoint.as_deref().unwrap_or(HUB).trim_end_matches('/').to_owned();
+        let config = Agent::config_builder().http_status_as_error(false);
+        let config = config.timeout_connect(Some(PATIENCE)).timeout_recv_response(Some(PATIENCE));
+        let (agent, token) = (config.build().new_agent(), hub::token());
+        let folder = cache.join(hub::folder_name(id));
+        let url = format!("{endpoint}/api/models/{id}/revision/{}?blobs=true", revision.replace('/', "%2F"));
+        let mut answer = get(&agent, &url, token.as_deref(), None)?;
+        ensure_given(&answer, id, revision, &endpoint, token.is_some())?;
+        let text = answer.body_mut().read_to_string().with_context(|| format!("`{endpoint}` breaks off"))?;
+        let mut model: Model = serde_json::from_str(&text)
+            .with_context(|| format!("`{endpoint}` answers what the Hub would not (is `HF_ENDPOINT` right?)"))?;
+        ensure!(hub::is_id(&model.id) && is_hash(&model.sha), "`{endpoint}` answers with the commit `{}`", model.sha);
+        let names: Vec<String> = model.siblings.iter().map(|file| file.rfilename.clone()).collect();
+        model.siblings.retain(|file| is_needed(&file.rfilename, &names));
+        ensure!(
+            model.siblings.iter().any(|file| file.rfilename.ends_with(".safetensors")),
+            "`{id}` has no weights in `.safetensors` files (choose a model that has)"
+        );
+        Ok(Self { agent, endpoint, token, folder, revision: revision.to_owned(), model })
+    }
+
+    /// The sizes of all files together, bytes; 0 where the Hub did not say.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.model.siblings.iter().filter_map(|file| file.size).sum()
+    }
+
+    /// Fetches what the cache does not have, and tells `progress` of every file and of bytes that are there. Returns the folder of the
+    /// snapshot.
+    ///
+    /// # Errors
+    ///
+    /// A connection that breaks, contents that are not what the Hub said, a disk that refuses. What was fetched stays, and the next call
+    /// goes on from there.
+    pub fn fetch(&self, mut progress: impl FnMut(&str, u64)) -> Result<PathBuf> {
+        let snapshot = self.folder.join("snapshots").join(&self.model.sha);
+        let blobs = self.folder.join("blobs");
+        for folder in [&snapshot, &blobs] {
+            fs::create_dir_all(folder).with_context(|| format!("cannot make `{}`", folder.display()))?;
+        }
+        for Sibling { rfilename: name, .. } in &self.model.siblings {
+            let blob = self.fetch_file(name, &blobs, &mut |bytes| progress(name, bytes)).with_context(|| {
+                format!("`{name}` was not fetched whole (run the command again; it goes on from there)")
+            })?;
+            let link = snapshot.join(name);
+            if link.symlink_metadata().is_ok() {
+                fs::remove_file(&link).with_context(|| format!("cannot replace `{}`", link.display()))?;
+            }
+            symlink(Path::new("../../blobs").join(blob), &link)
+                .with_context(|| format!("cannot make the link `{}`", link.display()))?;
+        }
+        if self.revision != self.model.sha {
+            let reference = self.folder.join("refs").join(&self.revision);
+            fs::create_dir_all(reference.parent().unwrap_or(&self.folder)).context("cannot make `refs`")?;
+            files::write_atomic(&reference, self.model.sha.as_bytes())?;
+        }
+        Ok(snapshot)
+    }
+
+    /// Fetches one file unless it is there; returns its name under `blobs`.
+    fn fetch_file(&self, name: &str, blobs: &Path, progress: &mut dyn FnMut(u64)) -> Result<String> {
+        let Self { agent, endpoint, model, .. } = self;
+        let url = format!("{endpoint}/{}/resolve/{}/{name}", model.id, model.sha);
+        let token = self.token.as_deref();
+        let (etag, size) = said(agent, &url, token)?;
+        let blob = blobs.join(&etag);
+        if blob.is_file() {
+            progress(fs::metadata(&blob)?.len());
+            return Ok(etag);
+        }
+        let partial = blobs.join(format!("{etag}.incomplete"));
+        let mut file = OpenOptions::new().create(true).read(true).append(true).open(&partial)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => bail!("another process is fetching it (wait for that one)"),
+            other => other?,
+        }
+        let mut length = file.metadata()?.len();
+        if size.is_some_and(|size| length < size) || size.is_none() {
+            let mut answer = get(agent, &url, token, (length > 0).then_some(length))?;
+            match answer.status().as_u16() {
+                206 => {}
+                200 => {
+                    file.set_len(0)?;
+                    length = 0;
+                }
+                status => bail!("`{url}` answers {status}"),
+            }
+            progress(length);
+            copy(&mut answer, &mut file, progress)?;
+        } else {
+            progress(length);
+        }
+        let length = file.metadata()?.len();
+        if size.is_some_and(|size| length < size) {
+            bail!("the connection broke after {length} of {} bytes", size.unwrap_or_default());
+        }
+        if size.is_some_and(|size| length > size) || !is_what_it_should_be(&mut file, &etag)? {
+            fs::remove_file(&partial)?;
+            bail!("what came is not what the Hub said, and was thrown away");
+        }
+        file.sync_all()?;
+        fs::rename(&partial, &blob)?;
+        Ok(etag)
+    }
+}
+
+/// Whether a file is of use: weights, settings, and what a tokenizer is made of; `names` are those of all files.
+fn is_needed(name: &str, names: &[String]) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.starts_with('.') || !name.chars().all(plain) {
+        return false;
+    }
+    // The same weights in the layout of their authors lie beside those that are read.
+    let model = |name: &str| name == "model.safetensors" || name == super::INDEX_FILE;
+    let weights = |name: &str| name.starts_with("model") || !names.iter().any(|name| model(name));
+    let extension = name.rsplit_once('.').map(|(_, extension)| extension);
+    match extension {
+        Some("safetensors") => weights(name),
+        Some("json" | "jinja") => true,
+        _ => ["merges.txt", "vocab.txt", "tokenizer.model"].contains(&name),
+    }
+}
+
+fn is_hash(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+}
+
+/// The hash of a file, which names its contents, and its size where that is said.
+fn said(agent: &Agent, url: &str, token: Option<&str>) -> Result<(String, Option<u64>)> {
+    let mut request = agent.head(url).config().max_redirects(0).max_redirects_will_error(false).build();
+    request = request.header("Accept-Encoding", "identity");
+    if let Some(token) = token {
+        request = request.header("Authorization", format!("Bearer {token}"));
+    }
+    let answer = request.call().with_context(|| format!("cannot reach `{url}`"))?;
+    let status = answer.status().as_u16();
+    ensure!((200..400).contains(&status), "`{url}` answers {status}");
+    let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok());
+    // Large files lie elsewhere, and an answer that leads there has a length of its own.
+    let etag = header("x-linked-etag").or_else(|| header("etag")).unwrap_or_default();
+    let etag = etag.trim_start_matches("W/").trim_matches('"').to_owned();
+    ensure!(is_hash(&etag), "`{url}` names no contents: its `etag` is `{etag}`");
+    let length = if status < 300 { header("content-length") } else { None };
+    let size = header("x-linked-size").or(length).and_then(|size| size.parse().ok());
+    Ok((etag, size))
+}
+
+fn get(agent: &Agent, url: &str, token: Option<&str>, from: Option<u64>) -> Result<Response<Body>> {
+    let mut request = agent.get(url).header("Accept-Encoding", "identity");
+    if let Some(token) = token {
+        request = request.header("Authorization", format!("Bearer {token}"));
+    }
+    if let Some(from) = from {
+        request = request.header("Range", format!("bytes={from}-"));
+    }
+    request.call().with_context(|| format!("cannot reach `{url}`"))
+}
+
+fn copy(answer: &mut Response<Body>, file: &mut File, progress: &mut dyn FnMut(u64)) -> Result<()> {
+    let mut reader = answer.body_mut().as_reader();
+    let mut piece = vec![0; PIECE];
+    loop {
+        match reader.read(&mut piece).context("the connection broke")? {
+            0 => return Ok(()),
+            read => {
+                file.write_all(&piece[..read]).context("the disk refuses")?;
+                progress(read as u64);
+            }
+        }
+    }
+}
+
+/// Whether the contents have the hash that names them, where that is a SHA-256.
+fn is_what_it_should_be(file: &mut File, etag: &str) -> Result<bool> {
+    if etag.len() != 64 {
+        return Ok(true);
+    }
+    file.seek(SeekFrom::Start(0))?;
+    let (mut hash, mut piece) = (Sha256::new(), vec![0; PIECE]);
+    loop {
+        match file.read(&mut piece)? {
+            0 => break,
+            read => hash.update(&piece[..read]),
+        }
+    }
+    let hex: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(hex == etag)
+}
+
+/// Says what a refusal means.
+fn ensure_given(answer: &Response<Body>, id: &str, revision: &str, endpoint: &str, token: bool) -> Result<()> {
+    match answer.status().as_u16() {
+        200 => Ok(()),
+        401 | 403 if token => Err(anyhow!(
+            "`{endpoint}` does not give `{id}` to the owner of this token (ask for access at `{endpoint}/{id}`)"
+        )),
+        401 | 403 => Err(anyhow!(
+            "`{endpoint}` gives `{id}` to nobody without a token: there is no such model, or one has to ask for it (accept its terms at `{endpoint}/{id}`, and set `HF_TOKEN`)"
+        )),
+        404 => Err(anyhow!("`{endpoint}` has no model `{id}` with the revision `{revision}`")),
+        429 => Err(anyhow!("`{endpoint}` was asked too often (wait, or set `HF_TOKEN`)")),
+        status => Err(anyhow!("`{endpoint}` answers {status} when asked for `{id}` (try again later)")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_needed_and_nothing_else() {
+        let sharded = ["model-00001-of-00002.safetensors", super::super::INDEX_FILE, "consolidated.safetensors"];
+        let sharded = sharded.map(str::to_owned);
+        let needed = |name: &str| is_needed(name, &sharded);
+        for name in
+            ["model-00001-of-00002.safetensors", "config.json", "chat_template.jinja", "merges.txt", "tokenizer.model"]
+        {
+            assert!(needed(name), "{name}");
+        }
+        for name in [
+            "consolidated.safetensors",
+            "pytorch_model.bin",
+            "README.md",
+            ".gitattributes",
+            "onnx/model.json",
+            "../config.json",
+            "notes.txt",
+        ] {
+            assert!(!needed(name), "{name}");
+        }
+        assert!(is_needed("adapter_model.safetensors", &["adapter_model.safetensors".to_owned()]));
+    }
+}

@@ -1,0 +1,166 @@
+//! Conversations as prompts: `data.format = "chat"`, `host generate --chat`, and the files that go with a tokenizer.
+
+use insta::assert_snapshot;
+use tests::Folder;
+use tests::artifacts::workspace;
+
+/// Turns of an adder: what it is asked, `=`, and its answer with an end.
+const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'critic' %}{{ raise_exception('no ' ~ m.role) }}{% endif %}\
+    {{ '=' if m.role == 'assistant' }}{{ m.content }}{{ eos_token if m.role == 'assistant' }}{% endfor %}\
+    {{ '=' if add_generation_prompt }}{{ '1' if enable_thinking is true }}";
+
+const CHAT: &str = "--set data.dataset_name=chat.jsonl --set data.format=chat";
+const TEXT: &str = "--set data.dataset_name=text.jsonl";
+const MODEL: &str = "--set model.model_name_or_path=model";
+const STEPS: &str = "--set train.max_steps=2 --set eval.num_prompts=0";
+
+/// The embedded model in a folder with a chat template, and twice the same rows: as messages and as the texts that they make.
+fn folder() -> Folder {
+    let folder = Folder::new();
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        let bytes = std::fs::read(workspace().join("host/assets/tiny-arithmetic").join(file)).unwrap();
+        folder.write(&format!("model/{file}"), bytes);
+    }
+    folder.write("model/chat_template.jinja", TEMPLATE);
+    let rows = |prompt: &dyn Fn(usize) -> String| -> String {
+        let row = |i| {
+            format!(
+                "{{\"prompt\": {}, \"answer\": {}, \"solution\": \"{i}={}\"}}\n",
+                prompt(i),
+                100 + 2 * i,
+                100 + 2 * i
+            )
+        };
+        (0..40).map(row).collect()
+    };
+    folder.write("text.jsonl", rows(&|i| format!("\"{}+{i}=\"", 100 + i)));
+    folder.write(
+        "chat.jsonl",
+        rows(&|i| match i % 2 {
+            0 => format!("\"{}+{i}\"", 100 + i),
+            _ => format!(
+                "[{{\"role\": \"user\", \"content\": \"{}\"}}, {{\"role\": \"user\", \"content\": \"+{i}\"}}]",
+                100 + i
+            ),
+        }),
+    );
+    folder
+}
+
+#[test]
+fn conversations_train_as_the_texts_that_they_make() {
+    let folder = folder();
+    let (chat, text) = (
+        folder.train("chat", &format!("{CHAT} {MODEL} {STEPS}")),
+        folder.train("text", &format!("{TEXT} {MODEL} {STEPS}")),
+    );
+    assert_eq!(chat.weights(), text.weights());
+    let config = std::fs::read_to_string(chat.path().join("config.toml")).unwrap();
+    let date = config.lines().find(|line| line.starts_with("date = ")).expect("the day is written down");
+    assert_eq!(date.len(), "date = \"2026-07-31\"".len(), "{date}");
+    // A resume takes the same day for today.
+    std::fs::remove_dir_all(chat.last_checkpoint()).unwrap();
+    assert_eq!(folder.resume("chat").weights(), text.weights());
+}
+
+#[test]
+fn conversations_are_taught_and_asked_as_the_texts_that_they_make() {
+    let folder = folder();
+    let train = "--set train.max_steps=3 --set train.per_device_train_batch_size=4 --set eval.num_prompts=0 \
+        --set model={model_name_or_path=\"model\"}";
+    let _ = folder.host(&format!("sft --output-dir a {CHAT} {train}")).succeeded();
+    let _ = folder.host(&format!("sft --output-dir b {TEXT} {train}")).succeeded();
+    let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
+    assert!(read("a/model.safetensors") == read("b/model.safetensors"));
+    assert_eq!(read("a/chat_template.jinja"), TEMPLATE.as_bytes());
+    let eval = |more: &str, name: &str| {
+        let held_out = format!("--set data.eval_dataset_name={name}.jsonl --set data.dataset_name={name}.jsonl");
+        folder
+            .host(&format!("eval --model a --num-prompts 16 --output {name}.out {held_out} {more}"))
+            .succeeded()
+            .stdout
+    };
+    assert_eq!(eval("--set data.format=chat", "chat"), eval("", "text"));
+    let completions = |name: &str| -> Vec<serde_json::Value> {
+        let lines = String::from_utf8(read(name)).unwrap();
+        lines
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["completion"].take())
+            .collect()
+    };
+    assert_eq!(completions("chat.out"), completions("text.out"));
+}
+
+#[test]
+fn the_embedded_task_can_be_a_conversation() {
+    let folder = folder();
+    folder.write("plain.jinja", "{{ messages[-1].content }}");
+    let plain = "--set data.format=chat --set data.chat_template=plain.jinja";
+    let chat = folder.train("chat", &format!("{MODEL} {STEPS} {plain}"));
+    assert_eq!(chat.weights(), folder.train("text", &format!("{MODEL} {STEPS}")).weights());
+    let saved = std::fs::read(chat.last_checkpoint().join("chat_template.jinja")).unwrap();
+    assert_eq!(saved, b"{{ messages[-1].content }}", "the model is used with the template that it was trained with");
+}
+
+#[test]
+fn settings_and_rows_that_cannot_be() {
+    let folder = folder();
+    let refused = |args: &str| {
+        let sentence = folder.host(&format!("train {MODEL} {args}")).refused();
+        assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
+        sentence
+    };
+    assert_snapshot!(refused("--set data.system_prompt=be"), @"the settings of the default config and `--set` do not fit together: `data.system_prompt` is set, but `data.format` is `text`, which has no use for it (set `data.format` to `chat`, or remove it)");
+    assert_snapshot!(refused("--set data.format=chats"), @"`[data]` of the default config and `--set`: unknown variant `chats`, expected `text` or `chat`, in `format`");
+    assert_snapshot!(refused("--set data.format=chat --set data.date=2026-02-30"), @"`[data]` of the default config and `--set`: `2026-02-30` is no day (write it as in `2026-07-31`), in `date`");
+    assert_snapshot!(refused("--set data.format=chat --set data.chat_template=absent.jinja"), @"`data.chat_template` cannot be used: cannot read `absent.jinja`: No such file or directory (os error 2)");
+    let row = |row: &str| {
+        folder.write("chat.jsonl", row);
+        refused(CHAT)
+    };
+    assert_snapshot!(row(r#"{"prompt": [{"role": "critic", "content": "1"}], "answer": 1}"#), @"bad row at line 1 of `FOLDER/chat.jsonl` (mend it, or set `data.on_bad_row` to `skip`): the chat template `FOLDER/model/chat_template.jinja` refuses it: no critic");
+    assert_snapshot!(row(r#"{"prompt": [{"role": "user", "content": "two"}], "answer": 1}"#), @"bad row at line 1 of `FOLDER/chat.jsonl` (mend it, or set `data.on_bad_row` to `skip`): cannot encode `two=`: the tokenizer has no id for `t`");
+    assert_snapshot!(row(r#"{"prompt": [], "answer": 1}"#), @"bad row at line 1 of `FOLDER/chat.jsonl` (mend it, or set `data.on_bad_row` to `skip`): column `prompt` has no messages (remove the row or fill it in)");
+    assert_snapshot!(row(r#"{"prompt": {"role": "user"}, "answer": 1}"#), @"bad row at line 1 of `FOLDER/chat.jsonl` (mend it, or set `data.on_bad_row` to `skip`): column `prompt` is an object, expected text (write it as one string)");
+    std::fs::remove_file(folder.path().join("model/chat_template.jinja")).unwrap();
+    assert_snapshot!(refused("--set data.format=chat"), @"the model has no chat template: there is no `FOLDER/model/chat_template.jinja`, and no `chat_template` in `FOLDER/model/tokenizer_config.json` (name a file with `data.chat_template`, or set `data.format` to `text`)");
+}
+
+#[test]
+fn checkpoints_carry_every_file_of_the_tokenizer() {
+    let folder = folder();
+    let files = ["special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "generation_config.json"];
+    for file in files {
+        folder.write(&format!("model/{file}"), "{ }");
+    }
+    let run = folder.train("run", &format!("{TEXT} {MODEL} {STEPS}"));
+    let checkpoint = run.last_checkpoint();
+    for file in files.into_iter().chain(["chat_template.jinja", "tokenizer.json", "tokenizer_config.json"]) {
+        let read = |folder: std::path::PathBuf| std::fs::read(folder.join(file)).unwrap();
+        assert_eq!(read(checkpoint.clone()), read(folder.path().join("model")), "{file}");
+    }
+    std::fs::write(checkpoint.join("chat_template.jinja"), "another").unwrap();
+    let model = checkpoint.display();
+    let changed = folder.host(&format!("generate --model {model} --chat 1+1")).refused();
+    assert!(changed.contains("chat_template.jinja"), "{changed}");
+}
+
+#[test]
+fn messages_are_answered() {
+    let folder = folder();
+    let host = |args: &str| folder.host(args).succeeded().stdout;
+    let greedy = "--temperature 0 --max-completion-length 24";
+    let text = host(&format!("generate --model model {greedy} 448+972="));
+    let chat = host(&format!("generate --model model {greedy} --chat 448+972"));
+    assert_eq!(text, format!("448+972={chat}"));
+    folder.write("in.jsonl", "{\"prompt\": [{\"role\": \"user\", \"content\": \"448+972\"}]}\n{\"prompt\": \"1+1\"}\n");
+    let _ =
+        host(&format!("generate --model model {greedy} --chat --thinking --system 1 --input in.jsonl --out out.jsonl"));
+    let out = std::fs::read_to_string(folder.path().join("out.jsonl")).unwrap();
+    let prompts: Vec<String> = out
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["prompt"].to_string())
+        .collect();
+    assert_eq!(prompts, ["\"1448+972=1\"", "\"11+1=1\""]);
+    assert_snapshot!(folder.host("generate --model embedded:tiny-arithmetic --chat 1+1").refused(), @"the model has no chat template: there is no `chat_template.jinja` of the built-in model, and no `chat_template` in `tokenizer_config.json` of the built-in model (name a file with `data.chat_template`, or set `data.format` to `text`)");
+}

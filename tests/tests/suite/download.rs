@@ -1,0 +1,190 @@
+//! `host download`, from a Hub in this process.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use capo_loader::files::sha256_hex;
+use insta::assert_snapshot;
+use tests::artifacts::workspace;
+use tests::{Folder, Outcome};
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// What the Hub has, and how it behaves.
+struct Hub {
+    address: String,
+    files: BTreeMap<String, Vec<u8>>,
+    /// After how many bytes the next answer with weights breaks off; `usize::MAX` is never.
+    breaks_after: AtomicUsize,
+    /// The requests so far: method, path and range.
+    asked: Mutex<Vec<String>>,
+}
+
+impl Hub {
+    /// A Hub with the embedded model as `org/model`, and things beside it that nobody needs.
+    fn open() -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut files = BTreeMap::from([
+            ("README.md".to_owned(), b"read me".to_vec()),
+            ("pytorch_model.bin".to_owned(), b"pickles".to_vec()),
+            ("merges.txt".to_owned(), b"a b".to_vec()),
+        ]);
+        for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+            let path = workspace().join("host/assets/tiny-arithmetic").join(file);
+            files.insert(file.to_owned(), std::fs::read(path).unwrap());
+        }
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let (breaks_after, asked) = (AtomicUsize::new(usize::MAX), Mutex::new(Vec::new()));
+        let hub = Arc::new(Self { address, files, breaks_after, asked });
+        let server = Arc::clone(&hub);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                server.answer(stream.unwrap());
+            }
+        });
+        hub
+    }
+
+    fn answer(&self, stream: TcpStream) {
+        let mut lines = BufReader::new(&stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+        let Some(first) = lines.next() else { return };
+        let headers: Vec<String> = lines.collect();
+        let range = headers.iter().find_map(|header| {
+            let (name, value) = header.split_once(": ")?;
+            name.eq_ignore_ascii_case("range")
+                .then(|| value.trim_start_matches("bytes=").trim_end_matches('-').to_owned())
+        });
+        let mut words = first.split(' ');
+        let (method, path) = (words.next().unwrap(), words.next().unwrap());
+        self.asked
+            .lock()
+            .unwrap()
+            .push(format!("{method} {path} {}", range.as_deref().unwrap_or("")).trim().to_owned());
+        self.respond(stream, method, path, range.map_or(0, |range| range.parse().unwrap()));
+    }
+
+    fn respond(&self, mut stream: TcpStream, method: &str, path: &str, from: usize) {
+        let mut send = |status: &str, headers: &str, body: &[u8], sent: usize| {
+            let head =
+                format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n{headers}\r\n", body.len());
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body[..sent.min(body.len())]));
+        };
+        if path.starts_with("/api/models/org/model/revision/main") {
+            let files: Vec<_> = self
+                .files
+                .iter()
+                .map(|(name, bytes)| serde_json::json!({"rfilename": name, "size": bytes.len()}))
+                .collect();
+            let model = serde_json::json!({"id": "org/model", "sha": COMMIT, "siblings": files}).to_string();
+            return send("200 OK", "", model.as_bytes(), usize::MAX);
+        }
+        if path.starts_with("/api/models/org/gated") {
+            return send("401 Unauthorized", "", b"", 0);
+        }
+        let name = path.strip_prefix(&format!("/org/model/resolve/{COMMIT}/")).unwrap_or_default();
+        let Some(bytes) = self.files.get(name) else { return send("404 Not Found", "", b"", 0) };
+        let weights = name.ends_with(".safetensors");
+        // Small files are named by another hash, which nobody compares.
+        let etag = if weights { sha256_hex(bytes) } else { sha256_hex(bytes)[..40].to_owned() };
+        let linked = format!("ETag: \"{etag}\"\r\nX-Linked-Size: {}\r\n", bytes.len());
+        match (method, from) {
+            ("HEAD", _) => send("200 OK", &linked, bytes, 0),
+            (_, 0) => {
+                let limit = if weights { self.breaks_after.swap(usize::MAX, Ordering::SeqCst) } else { usize::MAX };
+                send("200 OK", &linked, bytes, limit);
+            }
+            _ => send("206 Partial Content", &linked, &bytes[from..], usize::MAX),
+        }
+    }
+
+    /// How often something whose request begins in this way was asked for.
+    fn asked(&self, beginning: &str) -> usize {
+        self.asked.lock().unwrap().iter().filter(|request| request.starts_with(beginning)).count()
+    }
+
+    fn host(&self, folder: &Folder, args: &str) -> Outcome {
+        let mut command = folder.command(args);
+        for proxy in ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "HF_TOKEN"] {
+            command.env_remove(proxy);
+        }
+        command.env("HF_ENDPOINT", &self.address).env("HF_HOME", folder.path().join("hf"));
+        let mut outcome = folder.outcome(command.output().unwrap());
+        outcome.stderr = outcome.stderr.replace(&self.address, "HUB");
+        outcome
+    }
+}
+
+fn weights(folder: &Path) -> Vec<u8> {
+    std::fs::read(folder.join(format!("snapshots/{COMMIT}/model.safetensors"))).unwrap()
+}
+
+#[test]
+fn a_model_is_fetched_once_and_found_by_its_id() {
+    let (folder, hub) = (Folder::new(), Hub::open());
+    let generate = "generate --model org/model --temperature 0 --max-completion-length 8 1+1=";
+    assert_snapshot!(hub.host(&folder, generate).refused(), @"no model `org/model`: neither a directory nor in the cache of the Hugging Face Hub, `FOLDER/hf/hub` (fetch it with `host download org/model`)");
+    assert_eq!(hub.asked(""), 0, "no other command opens a socket");
+    let said = hub.host(&folder, "download org/model").succeeded().stdout;
+    assert_eq!(said, format!("FOLDER/hf/hub/models--org--model/snapshots/{COMMIT}\n"));
+    let cache = folder.path().join("hf/hub/models--org--model");
+    let names = |path: &str| {
+        let names =
+            std::fs::read_dir(cache.join(path)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let needed = ["config.json", "merges.txt", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+    assert_eq!(names(&format!("snapshots/{COMMIT}")), needed.map(str::to_owned).into());
+    assert_eq!(std::fs::read_to_string(cache.join("refs/main")).unwrap(), COMMIT);
+    assert!(cache.join(format!("snapshots/{COMMIT}/config.json")).is_symlink());
+    assert!(weights(&cache) == hub.files["model.safetensors"]);
+    let answer = hub.host(&folder, generate).succeeded().stdout;
+    assert!(answer.starts_with("1+1="), "{answer}");
+    let fetched = hub.asked("GET /org/model/resolve");
+    let _ = hub.host(&folder, "download org/model").succeeded();
+    assert_eq!(hub.asked("GET /org/model/resolve"), fetched, "what is there is not fetched again");
+}
+
+#[test]
+fn a_fetch_that_breaks_off_leaves_no_model_and_goes_on() {
+    let (folder, hub) = (Folder::new(), Hub::open());
+    hub.breaks_after.store(1000, Ordering::SeqCst);
+    assert_snapshot!(hub.host(&folder, "download org/model").failed(), @"`model.safetensors` was not fetched whole (run the command again; it goes on from there): the connection broke: Peer disconnected");
+    let cache = folder.path().join("hf/hub/models--org--model");
+    assert!(!cache.join("refs").exists() && !cache.join(format!("snapshots/{COMMIT}/model.safetensors")).exists());
+    let _ = hub.host(&folder, "generate --model org/model 1+1=").refused();
+    let _ = hub.host(&folder, "download org/model").succeeded();
+    assert_eq!(hub.asked(&format!("GET /org/model/resolve/{COMMIT}/model.safetensors 1000")), 1, "it goes on");
+    assert!(weights(&cache) == hub.files["model.safetensors"]);
+}
+
+#[test]
+fn contents_that_are_not_those_are_thrown_away() {
+    let (folder, hub) = (Folder::new(), Hub::open());
+    let partial = format!("hf/hub/models--org--model/blobs/{}.incomplete", sha256_hex(&hub.files["model.safetensors"]));
+    folder.write(&partial, "others");
+    assert_snapshot!(hub.host(&folder, "download org/model").failed(), @"`model.safetensors` was not fetched whole (run the command again; it goes on from there): what came is not what the Hub said, and was thrown away");
+    assert!(!folder.path().join(&partial).exists());
+    let _ = hub.host(&folder, "download org/model").succeeded();
+}
+
+#[test]
+fn what_the_hub_does_not_give() {
+    let (folder, hub) = (Folder::new(), Hub::open());
+    let refused = |args: &str| hub.host(&folder, &format!("download {args}")).refused();
+    assert_snapshot!(refused("org/absent"), @"`HUB` has no model `org/absent` with the revision `main`");
+    assert_snapshot!(refused("org/model --revision v2"), @"`HUB` has no model `org/model` with the revision `v2`");
+    assert_snapshot!(refused("org/gated"), @"`HUB` gives `org/gated` to nobody without a token: there is no such model, or one has to ask for it (accept its terms at `HUB/org/gated`, and set `HF_TOKEN`)");
+    assert_snapshot!(refused("org/model --revision ../x"), @"`../x` is no revision (give a branch, a tag or a commit)");
+    assert_snapshot!(refused("org/model/x"), @"`org/model/x` is no id of a model (give one as in `Qwen/Qwen2.5-0.5B`)");
+    assert!(!folder.path().join("hf").exists(), "nothing is written before the Hub has answered");
+    let mut command = folder.command("download org/model");
+    // Nobody listens on the port of a listener that is gone.
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    command.env("HF_ENDPOINT", format!("http://{nobody}")).env("HF_HOME", folder.path().join("hf"));
+    let sentence = folder.outcome(command.output().unwrap()).refused();
+    assert!(sentence.starts_with(&format!("cannot reach `http://{nobody}/api/models/org/model")), "{sentence}");
+}
