@@ -78,7 +78,7 @@ fn check(args: &CheckArgs, verbose: bool) -> Result<bool> {
     }
     let mut report = Report::new(args.json);
     for (path, outcome, components, seconds) in &libraries {
-        report.library(&path.as_ref().map_or_else(|| "built in".to_owned(), |path| path.display().to_string()));
+        report.library(&path.as_ref().map_or_else(|| report::BUILT_IN.to_owned(), |path| path.display().to_string()));
         match &alone {
             Some((id, cases)) => session.reproduce(&mut report, path.as_ref(), components, id, *cases)?,
             None => {

@@ -31,6 +31,9 @@ pub struct Report {
     libraries: Vec<(String, Vec<Row>)>,
 }
 
+/// The name of the host itself among the libraries.
+pub const BUILT_IN: &str = "built in";
+
 impl Report {
     /// An empty report; lines are shown as they come, unless `json`.
     #[must_use]
@@ -76,7 +79,9 @@ impl Report {
             self.say_unchecked();
             say(&format!("\nchecks: {}", words.join(", ")));
         }
-        !rows().any(|row| row.outcome.is_bad())
+        // Of what is built in, the model that scores texts waits for one to be named: nobody's plugin is untested for it.
+        let is_bad = |library: &str, outcome: &Outcome| outcome.is_bad() && !(outcome.unchecked && library == BUILT_IN);
+        !self.libraries.iter().any(|(library, rows)| rows.iter().any(|row| is_bad(library, &row.outcome)))
     }
 
     /// Names the components of which nothing is known.

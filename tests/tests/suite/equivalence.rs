@@ -21,6 +21,9 @@ const NO_LIMITS: &str = "--set mask.0.fisher_threshold=false --set mask.0.hessia
 /// A hundredth of one step at the default rate of 1e-4; one bit of a weight above 1 is 1.2e-7.
 const SPLIT_BOUND: f32 = 1e-6;
 
+/// Completions are drawn from the policy as it is.
+const AS_IT_IS: &str = "--set rollout.temperature=1 --set rollout.top_k=0 --set rollout.top_p=1";
+
 /// The largest difference between two weights.
 fn largest_difference(a: &RunDir, b: &RunDir) -> f32 {
     let (a, b) = (a.tensors("model.safetensors"), b.tensors("model.safetensors"));
@@ -130,7 +133,7 @@ fn activations_kept_from_scoring_change_no_bit() {
 fn scores_from_sampling_are_those_of_a_pass_of_their_own() {
     let folder = Folder::new();
     let split = "--set train.per_device_train_batch_size=16 --set train.gradient_accumulation_steps=3";
-    let args = format!("{CAPO} {FOUR_STEPS} {split}");
+    let args = format!("{CAPO} {FOUR_STEPS} {split} {AS_IT_IS}");
     let own = folder.train("own", &args);
     let sampled = folder.train("sampled", &format!("{args} --set train.score_at_sampling=true"));
     for name in ["reward", "num_tokens", "completions/mean_length", "mask/rejection_rate", "capo.curvature/rows"] {
@@ -145,11 +148,11 @@ fn scores_from_sampling_are_those_of_a_pass_of_their_own() {
 fn scores_from_sampling_need_the_samplers_distribution() {
     let folder = Folder::new();
     let message = |set: &str| {
-        let args = format!("{FOUR_STEPS} --set train.score_at_sampling=true {set}");
+        let args = format!("{FOUR_STEPS} {AS_IT_IS} --set train.score_at_sampling=true {set}");
         folder.host(&format!("train {args} --output-dir run")).refused()
     };
-    insta::assert_snapshot!(message("--set rollout.top_k=5"), @"");
-    insta::assert_snapshot!(message("--set train.num_iterations=2"), @"");
+    insta::assert_snapshot!(message("--set rollout.top_k=5"), @"the settings of the default config and `--set` do not fit together: `train.score_at_sampling` is on, but completions are drawn from another distribution than the one that the loss sees (set `rollout.temperature` to `train.loss_temperature`, `rollout.top_k` to 0, `rollout.top_p` to 1 and `rollout.dtype` to `train.dtype`, or turn it off)");
+    insta::assert_snapshot!(message("--set train.num_iterations=2"), @"the settings of the default config and `--set` do not fit together: `train.score_at_sampling` is on, but 2 steps use each rollout, and all after the first have another policy (use each once, or turn it off)");
 }
 
 #[test]
