@@ -127,20 +127,15 @@ use = "exact_match"
     return command, folder / "run/metrics.jsonl"
 
 
-def watched(command, environment, until=None):
-    """Runs it: its output, when it began, peak memory in GB, and when `until` first had a line (it polls)."""
+def watched(command, environment):
+    """Runs it: the lines that it wrote, each with the seconds since its start, and its peak memory in GB."""
     began = time.time()
     process = subprocess.Popen([str(word) for word in command], env=environment, stdout=subprocess.PIPE, text=True)
-    first = None
-    while until is not None and first is None and process.poll() is None:
-        if until.exists() and until.stat().st_size > 0:
-            first = time.time()
-        time.sleep(0.005)
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0) if process.returncode is None else (0, process.returncode, None)
+    lines = [(time.time() - began, line) for line in process.stdout]
+    _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{command[0]} ended with {status}")
-    return output, began, usage.ru_maxrss * 1024 / 1e9, first
+    return lines, began, usage.ru_maxrss * 1024 / 1e9
 
 
 def once(options, folder, size, who):
@@ -150,17 +145,17 @@ def once(options, folder, size, who):
     environment |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     if who == "host":
         command, metrics = with_host(options, folder, size)
-        _, began, peak, first = watched(command, environment, metrics)
+        told, _, peak = watched(command, environment)
+        start = next(seconds for seconds, line in told if line.startswith("step    1 "))
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
         subprocess.run(["rm", "-rf", folder / "run"], check=True)
         # Of a step's time each line has its share; what is before the first is not in it.
         steps = [line["step_time"] for line in lines][1:]
         generating = [line["timing_s/rollout"] for line in lines][1:]
-        start = first - began
     else:
         command = [sys.executable, __file__, "--worker", "--sizes", size, "--folder", folder, "--steps", options.steps, "--threads", options.threads]
-        output, began, peak, _ = watched(command, environment)
-        ends = json.loads(next(line for line in output.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT "))
+        told, began, peak = watched(command, environment)
+        ends = json.loads(next(line for _, line in told if line.startswith("RESULT ")).removeprefix("RESULT "))
         steps = [after[0] - before[0] for before, after in zip(ends, ends[1:])]
         generating = [after[1] - before[1] for before, after in zip(ends, ends[1:])]
         start = ends[0][0] - began
@@ -175,7 +170,7 @@ def main():
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--micro-batch", type=int, help="completions of `host`'s micro-batch; all when absent")
+    parser.add_argument("--micro-batch", type=int, help="completions of a micro-batch of `host`; all when absent")
     parser.add_argument("--train", default="", help="more lines of `host`'s [train]")
     parser.add_argument("--who", default="host,TRL")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

@@ -1,7 +1,7 @@
 //! Files that survive interruptions: whole or absent, never half-written. Files that are read: regular ones alone.
 
 use std::fs::{self, FileType, OpenOptions};
-use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Write};
+use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -143,9 +143,30 @@ fn kind(kind: FileType) -> &'static str {
     if kind.is_dir() { "a directory" } else { "something else" }
 }
 
+/// The SHA-256 of the regular file at `path` in hexadecimal, read piece by piece; errors as of [`size`], each with its path.
+pub fn sha256_of(path: &Path) -> Result<String> {
+    let digest = || -> io::Result<Sha256> {
+        size(path)?;
+        let (mut file, mut piece) = (fs::File::open(path)?, vec![0; 1 << 20]);
+        let mut digest = Sha256::new();
+        loop {
+            match file.read(&mut piece)? {
+                0 => return Ok(digest),
+                count => digest.update(&piece[..count]),
+            }
+        }
+    };
+    let digest = digest().with_context(|| format!("cannot read `{}`", path.display()))?;
+    Ok(hex(&digest.finalize()))
+}
+
 /// The SHA-256 of `bytes` as 64 lowercase hexadecimal digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ impl SealedFolder {
         for entry in std::fs::read_dir(dir).with_context(|| format!("cannot list `{}`", dir.display()))? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).context("a file's name is not text")?;
-            known.insert(name.to_owned(), sha256_hex(&files::read(&path)?));
+            known.insert(name.to_owned(), files::sha256_of(&path)?);
         }
         seal::write(&dir.join(FILE), &Manifest { files: known })
     }

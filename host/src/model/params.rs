@@ -1,12 +1,12 @@
 //! The trainable weights under their Hugging Face names.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor, Var};
-use capo_loader::files::write_atomic;
+use capo_loader::files::{NewFile, write_atomic};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Deserialize;
@@ -81,6 +81,24 @@ pub fn head_name(config: &Config) -> &'static str {
     if config.tie_word_embeddings { EMBEDDING } else { HEAD }
 }
 
+/// Writes a safetensors file, a tensor at a time: what a file holds is in memory once more nowhere.
+///
+/// # Errors
+///
+/// When the disk refuses; then there is no file, or the one that was there before.
+pub fn save_tensors(
+    path: &Path,
+    tensors: impl IntoIterator<Item = (String, Tensor)>,
+    metadata: Option<HashMap<String, String>>,
+) -> Result<()> {
+    let write = || {
+        let new = NewFile::create(path)?;
+        safetensors::serialize_to_file(tensors, metadata, new.partial())?;
+        new.finish()
+    };
+    write().with_context(|| format!("cannot write `{}`", path.display()))
+}
+
 impl Params {
     /// Reads `model.safetensors` or the shards of `model.safetensors.index.json` (f32, bf16 or f16) as f32.
     ///
@@ -132,24 +150,15 @@ impl Params {
     /// Writes `model.safetensors` and `config.json` into `directory` (created when missing), each file in one step.
     pub fn save(&self, config: &Config, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory).with_context(|| format!("cannot create `{}`", directory.display()))?;
-        write_atomic(&directory.join(WEIGHTS_FILE), &self.to_safetensors("")?)?;
+        self.save_file(&directory.join(WEIGHTS_FILE), "")?;
         write_atomic(&directory.join(CONFIG_FILE), config.to_json()?.as_bytes())
     }
 
-    /// The contents of a safetensors file with these weights, 32-bit floats, each under `prefix` and its name.
-    pub fn to_safetensors(&self, prefix: &str) -> Result<Vec<u8>> {
-        let mut buffers = Vec::with_capacity(self.vars.len());
-        for (name, var) in &self.vars {
-            let values = var.flatten_all()?.to_vec1::<f32>()?;
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            buffers.push((format!("{prefix}{name}"), var.dims().to_vec(), bytes));
-        }
-        let mut views = Vec::with_capacity(buffers.len());
-        for (name, shape, bytes) in &buffers {
-            views.push((name, TensorView::new(Dtype::F32, shape.clone(), bytes)?));
-        }
+    /// Writes a safetensors file with these weights, 32-bit floats, each under `prefix` and its name.
+    pub fn save_file(&self, path: &Path, prefix: &str) -> Result<()> {
+        let named = |(name, var): (&String, &Var)| (format!("{prefix}{name}"), var.as_detached_tensor());
         let metadata = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
-        Ok(safetensors::serialize(views, Some(metadata))?)
+        save_tensors(path, self.vars.iter().map(named), Some(metadata))
     }
 
     /// Overwrites every weight in place with those of `other`; another set of names or shapes is an error.

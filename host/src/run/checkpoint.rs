@@ -17,7 +17,7 @@ use super::moment::Moment;
 use super::states::{self, States};
 use super::{Progress, Run};
 use crate::data::Tokenizer;
-use crate::model::{CONFIG_FILE, ModelFiles};
+use crate::model::{CONFIG_FILE, ModelFiles, save_tensors};
 
 /// The folder of checkpoints, in a run's directory.
 pub const FOLDER: &str = "checkpoints";
@@ -100,9 +100,7 @@ fn write(run: &mut Run, moment: Moment, states: &States) -> Result<()> {
 
 fn fill(run: &Run, moment: &Moment, states: &States, dir: &Path) -> Result<()> {
     run.policy.save(dir)?;
-    let optimizer =
-        safetensors::serialize(run.optimizer.state()?, None).context("the optimizer state cannot be written")?;
-    files::write_atomic(&dir.join(OPTIMIZER_FILE), &optimizer)?;
+    save_tensors(&dir.join(OPTIMIZER_FILE), run.optimizer.state()?, None)?;
     for companion in Tokenizer::FILES.into_iter().filter(|name| run.model_files.contains(name)) {
         files::write_atomic(&dir.join(companion), &run.model_files.read(companion)?)?;
     }

@@ -191,7 +191,7 @@ fn expected<'a>(
 /// When the disk refuses.
 pub(super) fn write(lora: &LoraConfig, base: &str, params: &Params, directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create `{}`", directory.display()))?;
-    write_atomic(&directory.join(ADAPTER_FILE), &params.to_safetensors(PREFIX)?)?;
+    params.save_file(&directory.join(ADAPTER_FILE), PREFIX)?;
     write_atomic(&directory.join(ADAPTER_CONFIG_FILE), &serde_json::to_vec_pretty(&to_json(lora, base))?)
 }
 
