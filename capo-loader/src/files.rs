@@ -174,6 +174,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_digest_in_pieces_is_that_of_the_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        for size in [0_u64, 1, (1 << 20) - 1, 1 << 20, (1 << 21) + 5] {
+            let bytes: Vec<u8> = (0..size).map(|i| (i * i % 251) as u8).collect();
+            fs::write(&path, &bytes).unwrap();
+            assert_eq!(sha256_of(&path).unwrap(), sha256_hex(&bytes), "{size} bytes");
+        }
+        assert!(sha256_of(folder.path()).is_err(), "a folder has none");
+    }
+
+    #[test]
     fn write_atomic_replaces_and_leaves_no_other_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");

@@ -1,4 +1,4 @@
-//! Prints the peak memory and the time of one training step (forward pass with scores of the last layer, backward pass, AdamW) on the CPU:
+//! Prints the peak memory, what was estimated before, and the time of one training step (forward pass with scores of the last layer, backward pass, AdamW) on the CPU:
 //! `cargo bench -p host --bench memory`, or `-- 0.5b` for the large model alone.
 //!
 //! Each case is a process of its own. Weights are fresh, and so are the tokens: what they are changes neither memory nor time.
@@ -8,9 +8,10 @@ use std::time::Instant;
 
 use candle_core::Device;
 use host::adamw::AdamWConfig;
-use host::model::{Config, Policy, Sequences, Wants};
+use host::model::{Config, Policy, Sequences, Shape, Wants};
 use host::optim::{Optimizer, OptimizerConfig};
 use host::rng::{fill_standard_normal, stream};
+use host::run::estimate::PROGRAM;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -46,8 +47,10 @@ fn main() {
         let case = CASES.iter().find(|case| case.name == name).expect("a case of this name");
         return step(case);
     }
-    println!("| case | completions | tokens | `gradient_checkpointing` | peak memory, GB | seconds a step |");
-    println!("|---|---|---|---|---|---|");
+    println!(
+        "| case | completions | tokens | `gradient_checkpointing` | peak memory, GB | estimated | seconds a step |"
+    );
+    println!("|---|---|---|---|---|---|---|");
     for case in CASES.iter().filter(|case| asked.is_empty() || asked.iter().any(|name| case.name.starts_with(name))) {
         let own = std::env::current_exe().expect("this program has a path");
         let done = Command::new(own).args(["--one", case.name]).status().expect("this program runs");
@@ -85,8 +88,17 @@ fn step(case: &Case) {
         optimizer.step(policy.params(), &gradients, None, 1e-5, 1.0).expect("a step");
         seconds = started.elapsed().as_secs_f64();
     }
-    let Case { name, rows, tokens, gradient_checkpointing, .. } = case;
-    println!("| {name} | {rows} | {tokens} | {gradient_checkpointing} | {:.2} | {seconds:.1} |", peak());
+    let Case { name, rows, tokens, gradient_checkpointing, .. } = *case;
+    let shape = Shape { rows, prompt, tokens };
+    let parts: u128 = policy.training_bytes(shape, 0).iter().map(|(_, bytes)| bytes).sum();
+    let weights = policy.weights().element_count() as u128;
+    let layer =
+        (rows * tokens) as u128 * 2 * 4 * (policy.config().hidden_size + 2 * 50.min(vocabulary as usize) + 3) as u128;
+    let estimate = (PROGRAM + 3 * 4 * weights + parts + layer) as f64 / 1e9;
+    println!(
+        "| {name} | {rows} | {tokens} | {gradient_checkpointing} | {:.2} | {estimate:.2} | {seconds:.1} |",
+        peak()
+    );
 }
 
 /// The most memory that this process has had, GB.

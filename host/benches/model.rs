@@ -37,6 +37,28 @@ fn least(mut work: impl FnMut()) -> f64 {
 fn main() {
     parts();
     fused();
+    few_rows();
+}
+
+/// Prints products of a few rows with a matrix as it is stored, beside the matrix library's.
+fn few_rows() {
+    use candle_core::Tensor;
+    use host::model::ops;
+
+    for (inner, outputs) in [(512, 2048), (768, 3072), (768, 49_152)] {
+        let weight = Tensor::randn(0f32, 1f32, (outputs, inner), &Device::Cpu).unwrap();
+        for rows in [1, 2, 8, 32, 64, 128, 256] {
+            let x = Tensor::randn(0f32, 1f32, (rows, inner), &Device::Cpu).unwrap();
+            let ours = least(|| _ = ops::product_of_few_rows(&x, &weight).unwrap());
+            let theirs = least(|| _ = x.matmul(&weight.t().unwrap()).unwrap());
+            let rate = |seconds: f64| (2 * rows * inner * outputs) as f64 / seconds / 1e9;
+            println!(
+                "{rows} x {inner} x {outputs}: as stored {:.0} GFLOP/s, the library {:.0} GFLOP/s",
+                rate(ours),
+                rate(theirs)
+            );
+        }
+    }
 }
 
 /// Prints generation, scoring, gradients and the optimizer step at several sizes.

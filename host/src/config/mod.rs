@@ -286,6 +286,16 @@ impl Config {
         self.rollout.dtype.unwrap_or(self.train.dtype)
     }
 
+    /// How many whole completions the sampler's cache has room for.
+    #[must_use]
+    pub fn cached_completions(&self) -> usize {
+        match self.rollout.max_num_seqs {
+            // Those that wait for a place follow others in it.
+            most if (1..self.sizes.rollout).contains(&most) => 2 * most,
+            _ => self.sizes.rollout,
+        }
+    }
+
     /// Whether completions are drawn from another distribution than the one that the loss sees.
     #[must_use]
     pub fn sampler_differs(&self) -> bool {

@@ -10,9 +10,8 @@ use candle_core::Tensor;
 
 use super::decoder::{Heads, Sizes};
 use super::ops;
+use super::size::LONGEST_WHOLE;
 
-/// Longest sequence whose attention weights are made at once and kept, tokens.
-pub(super) const LONGEST_WHOLE: usize = 256;
 /// Queries of one block of longer sequences.
 const BLOCK: usize = 128;
 

@@ -3,7 +3,6 @@
 use anyhow::{Context, Result};
 use candle_core::Tensor;
 
-use super::generate::Completion;
 use super::ops;
 use super::scores::{Scores, Wants, collect};
 use super::slots::Next;
@@ -41,11 +40,10 @@ impl Captured {
         Self { capture, vocab_size: 0, steps: Vec::new() }
     }
 
-    /// Takes in the newest tokens of the rows, which were drawn from these logits.
-    pub(super) fn take(&mut self, next: &Next, completions: &[Completion]) -> Result<()> {
+    /// Takes in a token of each of the rows, id and number in its completion, drawn from these logits.
+    pub(super) fn take(&mut self, next: &Next, drawn: Vec<(u32, usize)>) -> Result<()> {
         let Next { rows, features, logits } = next;
-        let newest = |row: &usize| completions[*row].ids.last().copied().context("a row has drawn no token");
-        let ids = rows.iter().map(newest).collect::<Result<Vec<u32>>>()?;
+        let (ids, numbers): (Vec<u32>, Vec<usize>) = drawn.into_iter().unzip();
         let targets = Tensor::from_vec(ids, rows.len(), logits.device())?;
         self.vocab_size = logits.dim(1)?;
         let Capture { wants, loss_temperature } = self.capture;
@@ -56,7 +54,7 @@ impl Captured {
         };
         let top = wants.last_layer_k.map(top).transpose()?;
         let hidden = (wants.hidden || top.is_some()).then(|| features.clone());
-        let places = rows.iter().map(|row| (*row, completions[*row].ids.len() - 1)).collect();
+        let places = rows.iter().copied().zip(numbers).collect();
         self.steps.push(Step { places, stats: ops::logit_stats(logits, &targets, loss_temperature)?, hidden, top });
         Ok(())
     }

@@ -13,9 +13,10 @@ use super::ops;
 use super::parallel::side_by_side;
 use super::policy::Policy;
 use super::sequences::Sequences;
+use super::size::{self, Shape};
 
 /// Most rows of one part of a forward pass.
-pub(super) const MOST_ROWS: usize = 32;
+const MOST_ROWS: usize = 32;
 
 /// One forward pass over `[B, T]` completion tokens, with or without what the backward pass needs.
 pub struct Forward {
@@ -49,6 +50,25 @@ impl Policy {
     /// The forward pass for scores alone.
     pub fn forward_detached(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         self.run(rows, loss_temperature, false)
+    }
+
+    /// Bytes of what [`Policy::forward`] keeps of these rows.
+    pub fn activation_bytes(&self, rows: &Sequences) -> u128 {
+        let shape = Shape { rows: rows.rows(), prompt: rows.prompt_len, tokens: rows.completion_len };
+        size::activations(self.config(), shape, self.dtype(), self.checkpoints_gradients())
+    }
+
+    /// Bytes that a training pass over `shape`, one micro-batch, takes, by what they are for; `sets` is how many gradients of everything are
+    /// there beside its own.
+    pub fn training_bytes(&self, shape: Shape, sets: usize) -> [(&'static str, u128); 3] {
+        let parts = self.split(shape.rows, MOST_ROWS).len();
+        let sets = if parts > 1 { parts + sets } else { 1.max(sets) };
+        let activations = size::activations(self.config(), shape, self.dtype(), self.checkpoints_gradients());
+        [
+            ("gradients", (sets * self.params().element_count()) as u128 * size::BYTES),
+            ("activations", activations),
+            ("a layer and its logits at work", size::at_work(self.config(), shape, self.adapter().is_none(), parts)),
+        ]
     }
 
     fn run(&self, rows: &Sequences, loss_temperature: f64, keep: bool) -> Result<Forward> {

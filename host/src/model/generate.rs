@@ -11,6 +11,7 @@ use super::parallel::side_by_side;
 use super::policy::Policy;
 use super::sample::{Drawn, Sampling, Scratch};
 use super::scores::Scores;
+use super::size::{self, Shape};
 use super::slots::{Next, Slots, check_prompts};
 use crate::rng::uniform;
 
@@ -135,6 +136,12 @@ impl Policy {
         completions.into_iter().next().context("a prompt has a completion")
     }
 
+    /// Bytes that sampling `shape` takes, by what they are for.
+    pub fn sampling_bytes(&self, shape: Shape) -> [(&'static str, u128); 3] {
+        let copy = if self.is_small() { self.weights().element_count() } else { 0 };
+        size::sampling(self.config(), shape, self.dtype(), copy)
+    }
+
     fn sampler(&self) -> Result<Decoder> {
         let model = Decoder::new(self)?;
         if self.is_small() { model.pack() } else { Ok(model.stream()) }
@@ -162,7 +169,7 @@ impl Policy {
             };
             batch.take(&next)?.into_iter().for_each(|row| slots.release(row));
             if let Some(captured) = &mut captured {
-                captured.take(&next, &batch.completions)?;
+                captured.take(&next, batch.newest(&next.rows)?)?;
             }
             after(&batch.completions)?;
         }
@@ -217,6 +224,15 @@ impl<'a, R: Rng> Batch<'a, R> {
             self.last_ids.push(id);
         }
         Ok(ended)
+    }
+
+    /// Id and number in its completion of the newest token of each of `rows`.
+    fn newest(&self, rows: &[usize]) -> Result<Vec<(u32, usize)>> {
+        let newest = |row: &usize| {
+            let ids = &self.completions[*row].ids;
+            Some((*ids.last()?, ids.len() - 1))
+        };
+        rows.iter().map(newest).collect::<Option<_>>().context("a row has drawn no token")
     }
 
     /// A token for each of the rows, with what is asked for besides.

@@ -7,11 +7,9 @@ use candle_core::{DType, Device};
 
 use super::config::Config;
 use super::files::ModelFiles;
-use super::forward;
 use super::lora::{ADAPTER_CONFIG_FILE, Adapter, Base, Dropout, LoraConfig};
 use super::params::Params;
-use super::sequences::Sequences;
-use super::size::{self, Shape};
+use super::size;
 use crate::rng;
 
 /// A language model whose weights, or an adapter of them, can be trained.
@@ -140,31 +138,6 @@ impl Policy {
     /// What activations are computed in.
     pub fn dtype(&self) -> DType {
         self.dtype
-    }
-
-    /// Bytes of what [`Policy::forward`] keeps of these rows.
-    pub fn activation_bytes(&self, rows: &Sequences) -> u128 {
-        let shape = Shape { rows: rows.rows(), prompt: rows.prompt_len, tokens: rows.completion_len };
-        size::activations(&self.config, shape, self.dtype, self.gradient_checkpointing)
-    }
-
-    /// Bytes that sampling `shape` takes, by what they are for.
-    pub fn sampling_bytes(&self, shape: Shape) -> [(&'static str, u128); 3] {
-        let copy = if self.is_small() { self.weights.element_count() } else { 0 };
-        size::sampling(&self.config, shape, self.dtype, copy)
-    }
-
-    /// Bytes that a training pass over `shape`, one micro-batch, takes, by what they are for; `sets` is how many gradients of everything are
-    /// there beside its own.
-    pub fn training_bytes(&self, shape: Shape, sets: usize) -> [(&'static str, u128); 3] {
-        let parts = self.split(shape.rows, forward::MOST_ROWS).len();
-        let sets = if parts > 1 { parts + sets } else { 1.max(sets) };
-        let activations = size::activations(&self.config, shape, self.dtype, self.gradient_checkpointing);
-        [
-            ("gradients", (sets * self.params().element_count()) as u128 * size::BYTES),
-            ("activations", activations),
-            ("a layer and its logits at work", size::at_work(&self.config, shape, self.adapter.is_none(), parts)),
-        ]
     }
 
     /// Whether a training forward pass keeps only what each layer starts from.

@@ -4,13 +4,14 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device};
 use capo_loader::memory;
 
-use super::attention::LONGEST_WHOLE;
 use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;
 use super::ops::chunk_rows;
 
 /// Bytes of a weight in memory.
 pub(super) const BYTES: u128 = 4;
+/// Longest sequence whose attention weights are made at once and kept, tokens.
+pub(super) const LONGEST_WHOLE: usize = 256;
 /// Bytes of a weight in a file, at least: bf16 and f16 take two.
 const LEAST_BYTES: u128 = 2;
 

@@ -78,8 +78,9 @@ pub(super) struct Slots<'a> {
     count: usize,
     /// The first row that waits.
     waiting: usize,
-    /// The column of the next tokens.
+    /// The column of the next tokens, behind which the longest prompt has room at any time.
     column: usize,
+    longest_prompt: usize,
     columns: usize,
 }
 
@@ -93,8 +94,8 @@ impl<'a> Slots<'a> {
         most: usize,
     ) -> Result<Self> {
         let config = policy.config();
-        let column = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        let longest = column + max_completion_length;
+        let longest_prompt = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let longest = longest_prompt + max_completion_length;
         let count = if most == 0 { prompts.len() } else { most.min(prompts.len()) };
         // Rows that follow others begin where these are; room for two is enough, see `move_to_the_front`.
         let columns = if count < prompts.len() { 2 * longest } else { longest };
@@ -109,7 +110,8 @@ impl<'a> Slots<'a> {
             prompts,
             count,
             waiting: 0,
-            column,
+            column: longest_prompt,
+            longest_prompt,
             columns,
         })
     }
@@ -134,7 +136,7 @@ impl<'a> Slots<'a> {
         let rope = Rope::new(self.table.clone(), prompts.starts.as_slice().into(), 0);
         let from = self.column - length;
         let x = self.model.residual(&ids, &rope, |layer, saved| {
-            if count == self.count && from == 0 {
+            if rows.start == 0 && count == self.count && from == 0 {
                 return self.cache.fill(layer, &saved.heads, &prompt_of);
             }
             let places = prompts.prompt_of.iter().zip(&self.places[rows.clone()]);
@@ -177,9 +179,10 @@ impl<'a> Slots<'a> {
         self.free.push(self.places[row]);
     }
 
-    /// Makes room at the end of the cache: no row is longer than half of it, so the columns before the first of them are as many at least.
+    /// Makes room at the end of the cache: no row is longer than half of it, so the columns before the first of them are as many at least. Room for
+    /// the longest prompt stays.
     fn move_to_the_front(&mut self, rows: &[usize]) -> Result<()> {
-        let first = rows.iter().map(|row| self.starts[*row]).min().unwrap_or(0);
+        let first = rows.iter().map(|row| self.starts[*row]).min().unwrap_or(0).min(self.column - self.longest_prompt);
         for row in rows {
             self.cache.move_to_the_front(self.places[*row], first..self.column)?;
             self.starts[*row] -= first;

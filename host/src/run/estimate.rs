@@ -13,7 +13,7 @@ use crate::optim::OptimizerName;
 /// Bytes of f32.
 const F32: u128 = 4;
 /// What the program, its tokenizer and its threads take before a model is there.
-const PROGRAM: u128 = 40 << 20;
+pub const PROGRAM: u128 = 40 << 20;
 /// Prompts that are looked at for their length.
 const PROMPTS: u64 = 256;
 
@@ -51,11 +51,11 @@ impl Estimate {
             // What scoring kept of all of them, and the one at work.
             let [_, (_, activations), _] = &mut training[..] else { unreachable!("three parts") };
             let all = *activations * (sizes.step / micro) as u128;
-            *activations = all.min(*activations + u128::from(train.activation_budget << 20));
+            *activations = all.min(*activations + (u128::from(train.activation_budget) << 20));
         }
         let k = needs.last_layer_bytes(policy.config()) * (sizes.step * config.rollout.max_completion_length) as u128;
         training.push(("the last layer, for components", k));
-        let sampling = policy.sampling_bytes(shape(sizes.rollout));
+        let sampling = policy.sampling_bytes(shape(config.cached_completions()));
         let whole = |parts: &[(&str, u128)]| parts.iter().map(|(_, bytes)| bytes).sum::<u128>();
         let all = policy.weights().element_count();
         let trained = policy.params().element_count();

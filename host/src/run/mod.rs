@@ -145,7 +145,7 @@ impl Run {
         let train = &self.config.train;
         Work {
             micro_batch: train.per_device_train_batch_size,
-            activation_budget: train.activation_budget << 20,
+            activation_budget: train.activation_budget.saturating_mul(1 << 20),
             loss_temperature: train.loss_temperature,
         }
     }

@@ -140,7 +140,7 @@ impl Run {
         policy.share().with_dtype(config.sampler_dtype().into()).check_lengths(
             config.data.max_prompt_length,
             ("rollout", config.rollout.max_completion_length),
-            config.sizes.rollout,
+            config.cached_completions(),
         )?;
         let dataset = config.data.open(config.train.seed, Purpose::Training, &model_files, &tokenizer, &policy)?;
         let held_out =

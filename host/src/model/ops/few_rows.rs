@@ -22,7 +22,7 @@ pub(crate) fn are_few_rows(x: &Tensor, rows: usize) -> bool {
 }
 
 /// `x weight^T` for `x` `[M, K]` and `weight` `[N, K]`, f32 on the CPU, as `[M, N]`: every number is summed in the order of K.
-pub(crate) fn product_of_few_rows(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+pub fn product_of_few_rows(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op2_no_bwd(weight, &FewRows)
 }
 
