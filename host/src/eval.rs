@@ -10,7 +10,8 @@ use crate::model::{Generation, Policy, Sampling};
 use crate::reward::Rewards;
 use crate::rng;
 use crate::run::Run;
-use crate::stages::rollout::{Sample, decode, encode, views};
+use crate::stages::context::Sample;
+use crate::stages::rollout::{decode, encode, views};
 
 /// Prompts decoded together.
 pub const CHUNK: usize = 512;

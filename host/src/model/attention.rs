@@ -8,12 +8,46 @@ use std::sync::Arc;
 use anyhow::Result;
 use candle_core::Tensor;
 
-use super::decoder::{Heads, Sizes};
+use super::config::Config;
 use super::ops;
 use super::size::LONGEST_WHOLE;
 
 /// Queries of one block of longer sequences.
 const BLOCK: usize = 128;
+
+/// What the shapes inside a layer follow from.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) eps: f64,
+}
+
+/// Queries, keys and values of a batch, heads first, rotated: `[B, H or KV, S, head_dim]`.
+#[derive(Clone)]
+pub(super) struct Heads {
+    pub(super) queries: Tensor,
+    pub(super) keys: Tensor,
+    pub(super) values: Tensor,
+}
+
+impl Sizes {
+    /// Those of `config`.
+    pub(super) fn of(config: &Config) -> Self {
+        Self {
+            heads: config.num_attention_heads,
+            kv_heads: config.num_key_value_heads,
+            head_dim: config.head_dim(),
+            eps: config.rms_norm_eps,
+        }
+    }
+
+    /// What attention scores are multiplied by.
+    pub(super) fn scale(&self) -> f64 {
+        (self.head_dim as f64).powf(-0.5)
+    }
+}
 
 /// The mixed values `[B, S, H * head_dim]`, and the weights `[B, H, S, S]` of a short sequence.
 pub(super) fn attend(sizes: Sizes, heads: &Heads, starts: &Arc<[usize]>) -> Result<(Option<Tensor>, Tensor)> {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use candle_core::Tensor;
 
-use super::attention::attend_backward;
-use super::decoder::{Decoder, Heads, Layer, Linear, Saved};
+use super::attention::{Heads, attend_backward};
+use super::decoder::{Decoder, Layer, Linear, Saved};
 use super::gradients::Gradients;
 use super::ops::{self, Rope};
 use super::params::{EMBEDDING, FINAL_NORM, HEAD};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use candle_core::{DType, Tensor};
 
-use super::attention::attend;
+use super::attention::{Heads, Sizes, attend};
 use super::config::{Biases, Config};
 use super::lora::{Dropout, DropoutMask, Factors};
 use super::ops::{self, Rope, RopeTable};
@@ -51,23 +51,6 @@ pub(super) struct Layer {
 pub(super) struct HeadNorms {
     pub(super) queries: Tensor,
     pub(super) keys: Tensor,
-}
-
-/// What the shapes inside a layer follow from.
-#[derive(Clone, Copy)]
-pub(super) struct Sizes {
-    pub(super) heads: usize,
-    pub(super) kv_heads: usize,
-    pub(super) head_dim: usize,
-    pub(super) eps: f64,
-}
-
-/// Queries, keys and values of a batch, heads first, rotated: `[B, H or KV, S, head_dim]`.
-#[derive(Clone)]
-pub(super) struct Heads {
-    pub(super) queries: Tensor,
-    pub(super) keys: Tensor,
-    pub(super) values: Tensor,
 }
 
 /// Queries and keys as projected, `[B, S, H or KV * head_dim]`.
@@ -249,22 +232,6 @@ impl Layer {
 fn norm_heads(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     let heads = x.reshape(((), weight.dim(0)?))?;
     Ok(ops::rms_norm(&heads, weight, eps)?.reshape(x.shape())?)
-}
-
-impl Sizes {
-    fn of(config: &Config) -> Self {
-        Self {
-            heads: config.num_attention_heads,
-            kv_heads: config.num_key_value_heads,
-            head_dim: config.head_dim(),
-            eps: config.rms_norm_eps,
-        }
-    }
-
-    /// What attention scores are multiplied by.
-    pub(super) fn scale(&self) -> f64 {
-        (self.head_dim as f64).powf(-0.5)
-    }
 }
 
 impl Decoder {

@@ -7,7 +7,17 @@ use capo_plugin::{CompletionContext, ContextData, PromptContext};
 use crate::data::{Example, Tokenizer};
 use crate::model::Completion;
 use crate::reward::Scored;
-use crate::stages::rollout::Sample;
+
+/// One completion as text.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Sample {
+    /// The prompt.
+    pub prompt: String,
+    /// What was sampled.
+    pub completion: String,
+    /// What was expected.
+    pub answer: String,
+}
 
 /// The completions of one rollout, `[B]` each, of `group` completions per prompt.
 pub struct Sampled<'a> {

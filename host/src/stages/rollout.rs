@@ -11,7 +11,7 @@ use crate::model::{Capture, Completion, Generation, Policy, Sampling, Scores, Se
 use crate::reward::{Rewards, Scored};
 use crate::rng;
 use crate::stages::batch::StepBatch;
-use crate::stages::context::{self, Sampled};
+use crate::stages::context::{self, Sample, Sampled};
 
 /// What sampling needs besides the policy.
 pub struct Sampler<'a> {
@@ -56,17 +56,6 @@ pub struct Rollout {
     pub scores: Option<Scores>,
     /// Prompt and completion tokens together.
     pub tokens: u64,
-}
-
-/// One completion as text.
-#[derive(Debug, Clone, serde::Serialize)]
-pub struct Sample {
-    /// The prompt.
-    pub prompt: String,
-    /// What was sampled.
-    pub completion: String,
-    /// What was expected.
-    pub answer: String,
 }
 
 /// Samples `num_generations` completions for each of the next prompts, and scores them with the rewards.
