@@ -10,10 +10,7 @@ use candle_core::Tensor;
 
 use super::config::Config;
 use super::ops;
-use super::size::LONGEST_WHOLE;
-
-/// Queries of one block of longer sequences.
-const BLOCK: usize = 128;
+use super::size::{BLOCK, LONGEST_WHOLE};
 
 /// What the shapes inside a layer follow from.
 #[derive(Clone, Copy)]

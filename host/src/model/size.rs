@@ -12,6 +12,8 @@ use super::ops::chunk_rows;
 pub(super) const BYTES: u128 = 4;
 /// Longest sequence whose attention weights are made at once and kept, tokens.
 pub(super) const LONGEST_WHOLE: usize = 256;
+/// Queries of one block of longer sequences.
+pub(super) const BLOCK: usize = 128;
 /// Bytes of a weight in a file, at least: bf16 and f16 take two.
 const LEAST_BYTES: u128 = 2;
 
@@ -60,14 +62,18 @@ impl Shape {
 pub(super) fn activations(config: &Config, shape: Shape, dtype: DType, checkpointing: bool) -> u128 {
     let hidden = config.hidden_size as u128;
     let (heads, keys) = widths(config);
-    let longest = (shape.prompt + shape.tokens).saturating_sub(1);
-    let weights = if longest <= LONGEST_WHOLE { config.num_attention_heads * longest } else { 0 };
+    let weights = if longest(shape) <= LONGEST_WHOLE { config.num_attention_heads * longest(shape) } else { 0 };
     let unnormed = if config.norms_heads() { heads + keys } else { 0 };
     let kept = 2 * (hidden + heads + keys) + unnormed + weights as u128 + 2 * config.intermediate_size as u128;
     let layer = if checkpointing { hidden } else { kept };
     let (inputs, tokens) = shape.counts();
     let numbers = inputs.saturating_mul(config.num_hidden_layers as u128 * layer).saturating_add(tokens * 2 * hidden);
     numbers.saturating_mul(dtype.size_in_bytes() as u128).saturating_add((inputs + tokens) * BYTES)
+}
+
+/// Tokens of the longest sequence that a forward pass reads.
+fn longest(shape: Shape) -> usize {
+    (shape.prompt + shape.tokens).saturating_sub(1)
 }
 
 /// Widths of all queries and of all keys.
@@ -99,9 +105,12 @@ pub(super) fn at_work(config: &Config, shape: Shape, trains_head: bool, parts: u
         (config.hidden_size as u128, config.intermediate_size as u128, config.vocab_size as u128);
     let (heads, keys) = widths(config);
     let layer = inputs * (4 * inner + 4 * hidden + 2 * heads + 2 * keys);
+    // Attention's weights, and on the way back their gradients.
+    let queries = if longest(shape) <= LONGEST_WHOLE { longest(shape) } else { BLOCK };
+    let attention = 4 * (shape.rows * config.num_attention_heads * queries * longest(shape)) as u128;
     let chunk = (chunk_rows(config.vocab_size) as u128 * parts as u128).min(tokens) * vocab;
     let head = if trains_head { vocab * hidden } else { 0 };
-    layer.max(3 * chunk + 2 * head) * BYTES
+    (layer + attention).max(3 * chunk + 2 * head) * BYTES
 }
 
 /// Refuses a configuration that is larger than the weights in the files `names`, or than the memory there is beside them.
