@@ -13,7 +13,7 @@ use crate::optim::OptimizerName;
 /// Bytes of f32.
 const F32: u128 = 4;
 /// What the program, its tokenizer and its threads take before a model is there.
-pub const PROGRAM: u128 = 40 << 20;
+pub const PROGRAM: u128 = 80 << 20;
 /// Prompts that are looked at for their length.
 const PROMPTS: u64 = 256;
 
