@@ -90,7 +90,7 @@ fn step(case: &Case) {
     }
     let Case { name, rows, tokens, gradient_checkpointing, .. } = *case;
     let shape = Shape { rows, prompt, tokens };
-    let parts: u128 = policy.training_bytes(shape, 0).iter().map(|(_, bytes)| bytes).sum();
+    let parts: u128 = policy.training_bytes(shape, false, false).iter().map(|(_, bytes)| bytes).sum();
     let weights = policy.weights().element_count() as u128;
     let layer =
         (rows * tokens) as u128 * 2 * 4 * (policy.config().hidden_size + 2 * 50.min(vocabulary as usize) + 3) as u128;

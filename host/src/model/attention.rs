@@ -44,6 +44,17 @@ impl Sizes {
     pub(super) fn scale(&self) -> f64 {
         (self.head_dim as f64).powf(-0.5)
     }
+
+    /// Query heads to a key head.
+    fn shared(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// `[B, H, S, head_dim]` as `[B, S, H * head_dim]`.
+    fn tokens_first(&self, by_head: &Tensor) -> Result<Tensor> {
+        let (rows, _, tokens, _) = by_head.dims4()?;
+        Ok(by_head.transpose(1, 2)?.reshape((rows, tokens, self.heads * self.head_dim))?)
+    }
 }
 
 /// The mixed values `[B, S, H * head_dim]`, and the weights `[B, H, S, S]` of a short sequence.
@@ -152,19 +163,6 @@ impl Block {
     /// `[B, H, Q, n]` as `[B, KV, H / KV * Q, n]`.
     fn stacked(&self, by_head: &Tensor) -> Result<Tensor> {
         Ok(by_head.reshape((by_head.dim(0)?, self.sizes.kv_heads, self.sizes.shared() * self.count, ()))?)
-    }
-}
-
-impl Sizes {
-    /// Query heads to a key head.
-    fn shared(&self) -> usize {
-        self.heads / self.kv_heads
-    }
-
-    /// `[B, H, S, head_dim]` as `[B, S, H * head_dim]`.
-    fn tokens_first(&self, by_head: &Tensor) -> Result<Tensor> {
-        let (rows, _, tokens, _) = by_head.dims4()?;
-        Ok(by_head.transpose(1, 2)?.reshape((rows, tokens, self.heads * self.head_dim))?)
     }
 }
 

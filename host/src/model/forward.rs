@@ -58,11 +58,13 @@ impl Policy {
         size::activations(self.config(), shape, self.dtype(), self.checkpoints_gradients())
     }
 
-    /// Bytes that a training pass over `shape`, one micro-batch, takes, by what they are for; `sets` is how many gradients of everything are
-    /// there beside its own.
-    pub fn training_bytes(&self, shape: Shape, sets: usize) -> [(&'static str, u128); 3] {
+    /// Bytes that a training pass over `shape`, a micro-batch that may be one of `several`, takes, by what they are for; `rejected` says whether
+    /// what masks reject has gradients of its own.
+    pub fn training_bytes(&self, shape: Shape, several: bool, rejected: bool) -> [(&'static str, u128); 3] {
         let parts = self.split(shape.rows, MOST_ROWS).len();
-        let sets = if parts > 1 { parts + sets } else { 1.max(sets) };
+        // One part adds its gradients to the sum; several have their own first.
+        let own = if parts > 1 { parts + usize::from(several) } else { 1 };
+        let sets = own + usize::from(rejected);
         let activations = size::activations(self.config(), shape, self.dtype(), self.checkpoints_gradients());
         [
             ("gradients", (sets * self.params().element_count()) as u128 * size::BYTES),

@@ -107,10 +107,11 @@ pub(super) fn at_work(config: &Config, shape: Shape, trains_head: bool, parts: u
     let layer = inputs * (4 * inner + 4 * hidden + 2 * heads + 2 * keys);
     // Attention's weights, and on the way back their gradients.
     let queries = if longest(shape) <= LONGEST_WHOLE { longest(shape) } else { BLOCK };
-    let attention = 4 * (shape.rows * config.num_attention_heads * queries * longest(shape)) as u128;
+    let scores = [shape.rows, config.num_attention_heads, queries, longest(shape)];
+    let attention = scores.iter().fold(4_u128, |product, size| product.saturating_mul(*size as u128));
     let chunk = (chunk_rows(config.vocab_size) as u128 * parts as u128).min(tokens) * vocab;
     let head = if trains_head { vocab * hidden } else { 0 };
-    (layer + attention).max(3 * chunk + 2 * head) * BYTES
+    layer.saturating_add(attention).max(3 * chunk + 2 * head).saturating_mul(BYTES)
 }
 
 /// Refuses a configuration that is larger than the weights in the files `names`, or than the memory there is beside them.

@@ -307,3 +307,15 @@ fn activations_take_as_many_bytes_as_is_said_before() {
         }
     }
 }
+
+#[test]
+fn what_masks_reject_has_gradients_of_its_own() {
+    let (policy, shape) = (policy(true), Shape { rows: 3, prompt: 4, tokens: 5 });
+    let gradients = |several, rejected| policy.training_bytes(shape, several, rejected)[0].1;
+    let one = 4 * policy.params().element_count() as u128;
+    let parts = policy.split(3, 32).len() as u128;
+    assert!(parts > 1, "a small model's rows are split");
+    assert_eq!(gradients(false, false), parts * one);
+    assert_eq!(gradients(true, false), (parts + 1) * one);
+    assert_eq!(gradients(false, true), (parts + 1) * one);
+}

@@ -46,7 +46,7 @@ impl Estimate {
         let micro = train.per_device_train_batch_size.min(sizes.step);
         let several = micro < sizes.step;
         let rejected = train.second_moment == SecondMoment::KeptAndRejected;
-        let mut training = policy.training_bytes(shape(micro), usize::from(several) + usize::from(rejected)).to_vec();
+        let mut training = policy.training_bytes(shape(micro), several, rejected).to_vec();
         if several {
             // What scoring kept of all of them, and the one at work.
             let [_, (_, activations), _] = &mut training[..] else { unreachable!("three parts") };

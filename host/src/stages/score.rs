@@ -119,8 +119,8 @@ impl Needs {
 
 /// Fills in what the current policy says: log-probabilities, entropy and whatever the components asked for.
 ///
-/// Where the sampler has scored the batch already, nothing is computed again. Else the forward passes come back with their activations, for `backward`: that of an only micro-batch always, those of several as far as the budget
-/// goes, and nothing in place of the others.
+/// Where the sampler has scored the batch already, nothing is computed again. Else the forward passes come back with their activations, for
+/// `backward`: that of an only micro-batch always, those of several as far as the budget goes, and nothing in place of the others.
 ///
 /// # Errors
 ///
