@@ -70,12 +70,12 @@ impl LayerGradients<'_> {
         let flat = dy.reshape((rows, outputs))?;
         let flat_x = x.reshape((rows, inputs))?;
         if !self.frozen {
-            self.add(&format!("{part}.weight"), flat.t()?.matmul(&flat_x)?)?;
+            self.add(&format!("{part}.weight"), ops::product(&flat.t()?, &flat_x, linear.weight.dtype())?)?;
             if linear.bias.is_some() {
                 self.add(&format!("{part}.bias"), ops::sum_rows(&flat)?)?;
             }
         }
-        let mut dx = flat.matmul(&linear.weight)?;
+        let mut dx = ops::product(&flat, &linear.weight, flat.dtype())?;
         if let Some(adapter) = &linear.adapter {
             let gradients = adapter.backward(&flat_x, &flat)?;
             self.add(&format!("{part}.lora_A.weight"), gradients.a)?;

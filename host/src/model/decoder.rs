@@ -12,9 +12,10 @@ use super::ops::{self, Rope, RopeTable};
 use super::params::{EMBEDDING, FINAL_NORM, head_name};
 use super::policy::Policy;
 
-/// The weights in the dtype of the activations: tensors that share storage with the policy's where that is theirs.
+/// The weights as the passes read them: tensors that share storage with the policy's where these need not be converted.
 #[derive(Clone)]
 pub(super) struct Decoder {
+    /// `[V, D]`, as it is stored.
     pub(super) embedding: Tensor,
     pub(super) layers: Vec<Layer>,
     pub(super) final_norm: Tensor,
@@ -104,6 +105,32 @@ impl Saved {
     }
 }
 
+/// A trained weight and what activations are computed in.
+struct Weight {
+    stored: Tensor,
+    dtype: DType,
+}
+
+impl Weight {
+    fn of(policy: &Policy, name: &str) -> Result<Self> {
+        Ok(Self { stored: policy.weights().get(name)?.as_detached_tensor(), dtype: policy.dtype() })
+    }
+
+    /// In the dtype of the activations.
+    fn converted(&self) -> Result<Tensor> {
+        Ok(self.stored.to_dtype(self.dtype)?)
+    }
+
+    /// For [`ops::product`], which on the CPU converts what it reads.
+    fn read_by_products(&self) -> Result<Tensor> {
+        if self.stored.device().is_cpu() && self.dtype == DType::BF16 {
+            Ok(self.stored.clone())
+        } else {
+            self.converted()
+        }
+    }
+}
+
 /// `x W^T + b`, with `W` `[out, in]`, and what an adapter adds.
 #[derive(Clone)]
 pub(super) struct Linear {
@@ -131,7 +158,7 @@ impl Linear {
         let y = if self.streams && ops::are_few_rows(&x, rows) {
             ops::product_of_few_rows(&x, &self.weight)?
         } else {
-            x.matmul(&self.transposed)?
+            ops::product(&x, &self.transposed, x.dtype())?
         };
         let y = match &self.bias {
             Some(bias) => ops::add_bias(&y, bias)?,
@@ -146,14 +173,15 @@ impl Linear {
 }
 
 impl Layer {
-    fn new(number: usize, policy: &Policy, weight: &dyn Fn(&str) -> Result<Tensor>) -> Result<Self> {
+    fn new(number: usize, policy: &Policy) -> Result<Self> {
         let config = policy.config();
-        let named = |part: &str| weight(&format!("model.layers.{number}.{part}"));
+        let weight = |part: &str| Weight::of(policy, &format!("model.layers.{number}.{part}"));
+        let named = |part: &str| weight(part)?.converted();
         let linear = |part: &str, biased: bool| {
             let bias = biased.then(|| named(&format!("{part}.bias"))).transpose()?;
             let module = format!("model.layers.{number}.{part}");
             let adapter = policy.adapter().map(|adapter| adapter.factors(&module, policy.dtype())).transpose()?;
-            Linear::new(named(&format!("{part}.weight"))?, bias, adapter.flatten())
+            Linear::new(weight(&format!("{part}.weight"))?.read_by_products()?, bias, adapter.flatten())
         };
         let head_norms = || -> Result<HeadNorms> {
             Ok(HeadNorms { queries: named("self_attn.q_norm.weight")?, keys: named("self_attn.k_norm.weight")? })
@@ -238,13 +266,12 @@ impl Decoder {
     /// The model over the weights' storage, without an autograd graph and without dropout; later updates of the weights are seen where
     /// the policy's dtype is theirs.
     pub(super) fn new(policy: &Policy) -> Result<Self> {
-        let (config, params) = (policy.config(), policy.weights());
-        let weight = |name: &str| Ok(params.get(name)?.as_detached_tensor().to_dtype(policy.dtype())?);
-        let head = params.get(head_name(config))?.as_detached_tensor().to_dtype(DType::F32)?;
+        let config = policy.config();
+        let head = Weight::of(policy, head_name(config))?.stored.to_dtype(DType::F32)?;
         Ok(Self {
-            embedding: weight(EMBEDDING)?,
-            layers: (0..config.num_hidden_layers).map(|i| Layer::new(i, policy, &weight)).collect::<Result<_>>()?,
-            final_norm: weight(FINAL_NORM)?,
+            embedding: Weight::of(policy, EMBEDDING)?.stored,
+            layers: (0..config.num_hidden_layers).map(|i| Layer::new(i, policy)).collect::<Result<_>>()?,
+            final_norm: Weight::of(policy, FINAL_NORM)?.converted()?,
             head_transposed: head.t()?,
             streams_head: false,
             head,
@@ -302,22 +329,27 @@ impl Decoder {
         Ok(self)
     }
 
-    /// Reads the matrices as they are wherever a product has few rows: what generation of a larger model does, without a copy.
-    pub(super) fn stream(mut self) -> Self {
+    /// Reads the matrices as they are wherever a product has few rows: what generation of a larger model does, without a copy in f32, and in bf16
+    /// with one of half the size.
+    pub(super) fn stream(mut self) -> Result<Self> {
+        let dtype = self.final_norm.dtype();
         for layer in &mut self.layers {
             for linear in layer.linears() {
+                linear.weight = ops::to_dtype(&linear.weight, dtype)?;
+                linear.transposed = linear.weight.t()?;
                 linear.streams = true;
             }
         }
         self.streams_head = true;
-        self
+        Ok(self)
     }
 
     /// Embeddings of `ids` `[B, S]` (u32), as `[B, S, D]`.
     pub(super) fn embed(&self, ids: &Tensor) -> Result<Tensor> {
         let (rows, tokens) = ids.dims2()?;
         let width = self.embedding.dim(1)?;
-        Ok(self.embedding.index_select(&ids.flatten_all()?, 0)?.reshape((rows, tokens, width))?)
+        let rows_of_ids = self.embedding.index_select(&ids.flatten_all()?, 0)?.reshape((rows, tokens, width))?;
+        Ok(ops::to_dtype(&rows_of_ids, self.final_norm.dtype())?)
     }
 
     /// The residual stream `[B, S, D]` after all layers; `keep` gets what each layer computed.

@@ -1,7 +1,7 @@
 //! Sampling completions with a key-value cache.
 
 use anyhow::{Context, Result, ensure};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use rand::Rng;
 
 use super::captured::{Capture, Captured};
@@ -138,13 +138,27 @@ impl Policy {
 
     /// Bytes that sampling `shape` takes, by what they are for.
     pub fn sampling_bytes(&self, shape: Shape) -> [(&'static str, u128); 3] {
-        let copy = if self.is_small() { self.weights().element_count() } else { 0 };
-        size::sampling(self.config(), shape, self.dtype(), copy)
+        let copied = match (self.is_packed(), self.is_rounded()) {
+            (true, _) => size::BYTES,
+            (false, true) => DType::BF16.size_in_bytes() as u128,
+            (false, false) => 0,
+        };
+        size::sampling(self.config(), shape, self.dtype(), copied * self.weights().element_count() as u128)
+    }
+
+    /// Whether products read weights in f32 and round them.
+    fn is_rounded(&self) -> bool {
+        self.device().is_cpu() && self.dtype() == DType::BF16
+    }
+
+    /// Whether the matrices of a sampler are copied into another order.
+    fn is_packed(&self) -> bool {
+        self.is_small() && !self.is_rounded()
     }
 
     fn sampler(&self) -> Result<Decoder> {
         let model = Decoder::new(self)?;
-        if self.is_small() { model.pack() } else { Ok(model.stream()) }
+        if self.is_packed() { model.pack() } else { model.stream() }
     }
 
     /// `after` sees the completions so far whenever some rows have a new token.

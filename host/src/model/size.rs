@@ -82,8 +82,8 @@ fn widths(config: &Config) -> (u128, u128) {
     (width(config.num_attention_heads), width(config.num_key_value_heads))
 }
 
-/// Bytes that sampling takes; `copy` weights are there twice.
-pub(super) fn sampling(config: &Config, shape: Shape, dtype: DType, copy: usize) -> [(&'static str, u128); 3] {
+/// Bytes that sampling takes; `copy` is those of weights that are copied.
+pub(super) fn sampling(config: &Config, shape: Shape, dtype: DType, copy: u128) -> [(&'static str, u128); 3] {
     let Shape { rows, prompt, tokens } = shape;
     let (heads, keys) = widths(config);
     let cache = 2 * config.num_hidden_layers as u128 * keys * (rows * (prompt + tokens)) as u128;
@@ -93,7 +93,7 @@ pub(super) fn sampling(config: &Config, shape: Shape, dtype: DType, copy: usize)
     let logits = 3 * (rows * config.vocab_size) as u128;
     [
         ("keys and values", cache * dtype.size_in_bytes() as u128),
-        ("a copy of the weights in another order", copy as u128 * BYTES),
+        ("a copy of the weights in another order", copy),
         ("a layer and its logits at work", layer.max(logits) * BYTES),
     ]
 }

@@ -3,14 +3,17 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
-use super::fused;
 use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
+use super::{fused, is_rounded, rounded};
 
 /// Elements that one task handles.
 const RUN: usize = 256;
 
 /// `a + b` for two tensors of one shape.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if is_rounded(a) {
+        return rounded([a, b], |[a, b]| add(&a, &b));
+    }
     if !fused(a) {
         return a + b;
     }

@@ -3,11 +3,14 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
-use super::fused;
 use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
+use super::{fused, is_rounded, rounded};
 
 /// `x + bias` for `x` `[.., W]` and `bias` `[W]`.
 pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    if is_rounded(x) {
+        return rounded([x, bias], |[x, bias]| add_bias(&x, &bias));
+    }
     if !fused(x) {
         return x.broadcast_add(bias);
     }
@@ -16,6 +19,9 @@ pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
 
 /// The sum over all rows of `x` `[.., W]`, as `[W]`.
 pub(crate) fn sum_rows(x: &Tensor) -> Result<Tensor> {
+    if is_rounded(x) {
+        return rounded([x], |[x]| sum_rows(&x));
+    }
     let width = x.dim(candle_core::D::Minus1)?;
     let rows = x.elem_count() / width.max(1);
     let ones = Tensor::ones((1, rows), x.dtype(), x.device())?;

@@ -1,18 +1,22 @@
 //! Attention of one new token per row over a key-value cache.
 
-use candle_core::{CpuStorage, CustomOp3, InplaceOp2, Layout, Result, Shape, Tensor};
+use std::borrow::Cow;
+use std::ops::Range;
+
+use candle_core::{CpuStorage, CustomOp3, DType, Error, InplaceOp2, Layout, Result, Shape, Tensor};
+use half::bf16;
 
 use super::decode_rows::DecodeRows;
 use super::kernel::Real;
 use super::kernel::{dot, dtype_error, for_rows_costing, layout_error, maximum, slice, sum};
-use super::{fused, generic, has_kernel};
+use super::{fused, generic, has_kernel, is_rounded, to_dtype};
 
 /// Widest head that the CUDA kernel takes.
 pub(super) const MOST_WIDTH: usize = 256;
 
 /// Writes `new` `[A, H, 1, width]` into `cache` `[B, H, S, width]` at `rows.index` of the active rows, in place.
 pub(crate) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
-    if !has_kernel(cache) {
+    if !has_kernel(cache) && !is_rounded(cache) {
         return generic::append_to_cache(cache, new, rows);
     }
     cache.inplace_op2(new, &Append(rows.clone()))
@@ -21,6 +25,11 @@ pub(crate) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -
 /// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to `rows.index`, as `[A, H * width]`.
 pub(crate) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
     let too_wide = keys.dim(3)? > MOST_WIDTH && !fused(queries);
+    if is_rounded(queries) {
+        // The cache stays as it is, and is widened a head at a time.
+        let mixed = to_dtype(queries, DType::F32)?.apply_op3_no_bwd(keys, values, &Attend(rows.clone()))?;
+        return to_dtype(&mixed, DType::BF16);
+    }
     if !has_kernel(queries) || too_wide {
         return generic::decode_attention(queries, keys, values, rows);
     }
@@ -29,26 +38,35 @@ pub(crate) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor,
 
 struct Append(DecodeRows);
 
+impl Append {
+    fn write<T: Copy>(&self, (cache, cl): (&mut [T], &Layout), (new, nl): (&[T], &Layout)) -> Result<()> {
+        let (_, heads, tokens, width) = cl.shape().dims4()?;
+        let (Some((0, _)), Some((from, to))) = (cl.contiguous_offsets(), nl.contiguous_offsets()) else {
+            return Err(Error::RequiresContiguous { op: self.name() });
+        };
+        if to - from != self.0.cache_rows.len() * heads * width || self.0.index >= tokens {
+            return layout_error(self.name(), format!("{:?} does not fit {:?}", nl.dims(), cl.dims()));
+        }
+        for (run, new) in new[from..to].chunks_exact(width).enumerate() {
+            let (row, head) = (self.0.cache_rows[run / heads], run % heads);
+            let at = ((row * heads + head) * tokens + self.0.index) * width;
+            cache[at..at + width].copy_from_slice(new);
+        }
+        Ok(())
+    }
+}
+
 impl InplaceOp2 for Append {
     fn name(&self) -> &'static str {
         "append-to-cache"
     }
 
     fn cpu_fwd(&self, cache: &mut CpuStorage, cl: &Layout, new: &CpuStorage, nl: &Layout) -> Result<()> {
-        let new = slice::<f32>(new, nl, "append-to-cache")?;
-        let (CpuStorage::F32(cache), Some((0, _))) = (&mut *cache, cl.contiguous_offsets()) else {
-            return dtype_error(cache, "append-to-cache");
-        };
-        let (_, heads, tokens, width) = cl.shape().dims4()?;
-        if new.len() != self.0.cache_rows.len() * heads * width || self.0.index >= tokens {
-            return layout_error("append-to-cache", format!("{:?} does not fit {:?}", nl.dims(), cl.dims()));
+        match (&mut *cache, new) {
+            (CpuStorage::F32(cache), CpuStorage::F32(new)) => self.write((cache, cl), (new, nl)),
+            (CpuStorage::BF16(cache), CpuStorage::BF16(new)) => self.write((cache, cl), (new, nl)),
+            (cache, _) => dtype_error(cache, self.name()),
         }
-        for (run, new) in new.chunks_exact(width).enumerate() {
-            let (row, head) = (self.0.cache_rows[run / heads], run % heads);
-            let at = ((row * heads + head) * tokens + self.0.index) * width;
-            cache[at..at + width].copy_from_slice(new);
-        }
-        Ok(())
     }
 
     #[cfg(feature = "cuda")]
@@ -64,6 +82,30 @@ impl InplaceOp2 for Append {
 }
 
 struct Attend(DecodeRows);
+
+/// The numbers of a cache.
+enum Cached<'a> {
+    F32(&'a [f32]),
+    Bf16(&'a [bf16]),
+}
+
+impl<'a> Cached<'a> {
+    fn new(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<Self> {
+        match (storage, layout.contiguous_offsets()) {
+            (CpuStorage::F32(values), Some((from, to))) => Ok(Self::F32(&values[from..to])),
+            (CpuStorage::BF16(values), Some((from, to))) => Ok(Self::Bf16(&values[from..to])),
+            (_, None) => Err(Error::RequiresContiguous { op }),
+            (other, _) => dtype_error(other, op),
+        }
+    }
+
+    fn part(&self, range: Range<usize>) -> Cow<'a, [f32]> {
+        match self {
+            Self::F32(values) => Cow::Borrowed(&values[range]),
+            Self::Bf16(values) => Cow::Owned(values[range].iter().map(|value| value.to_f32()).collect()),
+        }
+    }
+}
 
 impl Attend {
     /// One row and one key-value head: `queries` and `out` are the heads that share it, `[G * width]`.
@@ -103,7 +145,7 @@ impl CustomOp3 for Attend {
         let (_, kv_heads, tokens, width) = kl.shape().dims4()?;
         let rows = &self.0;
         let queries = slice::<f32>(q, ql, self.name())?;
-        let (keys, values) = (slice::<f32>(k, kl, self.name())?, slice::<f32>(v, vl, self.name())?);
+        let (keys, values) = (Cached::new(k, kl, self.name())?, Cached::new(v, vl, self.name())?);
         let group = queries.len() / (rows.cache_rows.len() * kv_heads).max(1);
         if !group.is_multiple_of(width) || rows.index >= tokens || kl.shape() != vl.shape() {
             return layout_error(self.name(), format!("queries {:?} do not fit {:?}", ql.dims(), kl.dims()));
@@ -114,7 +156,7 @@ impl CustomOp3 for Attend {
             let base = (rows.cache_rows[active] * kv_heads + head) * tokens;
             let range = (base + rows.starts[active]) * width..(base + rows.index + 1) * width;
             let queries = &queries[run * group..][..group];
-            self.group(queries, &keys[range.clone()], &values[range], width, out);
+            self.group(queries, &keys.part(range.clone()), &values.part(range), width, out);
         });
         Ok((CpuStorage::F32(out), ql.shape().clone()))
     }

@@ -7,6 +7,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::kernel::{layout_error, slice};
+use super::product_of_few_rows_in_bf16;
 
 /// Fewest and most rows for which this is the faster way (`benches/model.rs` prints both).
 const FEWEST: usize = 2;
@@ -18,11 +19,14 @@ const TAKEN: usize = 96;
 
 /// Whether [`product_of_few_rows`] takes `rows` rows like `x`.
 pub(crate) fn are_few_rows(x: &Tensor, rows: usize) -> bool {
-    x.device().is_cpu() && x.dtype() == DType::F32 && (FEWEST..=MOST).contains(&rows)
+    x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::BF16) && (FEWEST..=MOST).contains(&rows)
 }
 
-/// `x weight^T` for `x` `[M, K]` and `weight` `[N, K]`, f32 on the CPU, as `[M, N]`: every number is summed in the order of K.
+/// `x weight^T` for `x` `[M, K]` and `weight` `[N, K]`, both f32 or both bf16 on the CPU, as `[M, N]`: every number is summed in the order of K.
 pub fn product_of_few_rows(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    if x.dtype() == DType::BF16 {
+        return product_of_few_rows_in_bf16(x, weight);
+    }
     x.contiguous()?.apply_op2_no_bwd(weight, &FewRows)
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`, and so is each backward pass. All
 //! kernels work row by row in a fixed order: the bits of a result do not depend on the number of threads. Other devices and
-//! other dtypes take the compositions in `generic`, and CUDA kernels for some of them; `fused` and `has_kernel` decide.
+//! other dtypes take the compositions in `generic`, and CUDA kernels for some of them; `fused` and `has_kernel` decide. bf16 on the CPU is widened
+//! for the kernels of f32, and what they give is rounded.
 //!
 //! What fusing gains, forward and backward on one thread, against the same thing made of candle's
 //! differentiable operations (32 rows of 64 tokens, D = 128, 4 heads, gate 512 wide; `benches/model.rs` prints it):
@@ -12,6 +13,7 @@
 use candle_core::{DType, Tensor};
 
 mod add;
+mod bf16;
 mod bias;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -23,6 +25,7 @@ mod few_rows;
 mod generic;
 mod kernel;
 mod logps;
+mod product;
 mod rms_norm;
 mod rope;
 mod rows;
@@ -31,6 +34,8 @@ mod swiglu;
 mod top;
 
 pub use add::add;
+pub(crate) use bf16::to_dtype;
+use bf16::{is_rounded, narrow, round_to_bf16, rounded, rounded_pair};
 pub use bias::add_bias;
 pub(crate) use bias::sum_rows;
 pub(crate) use decode::{append_to_cache, decode_attention};
@@ -41,6 +46,8 @@ pub(crate) use few_rows::are_few_rows;
 pub use few_rows::product_of_few_rows;
 pub(crate) use kernel::{layout_error, sum_blocks, sum_squares, update2, update3, whole, whole_mut};
 pub use logps::{chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
+pub use product::product;
+use product::product_of_few_rows_in_bf16;
 pub use rms_norm::rms_norm;
 pub(crate) use rms_norm::rms_norm_backward;
 pub use rope::{Frequencies, Rope, RopeTable};

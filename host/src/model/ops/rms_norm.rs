@@ -4,12 +4,15 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tenso
 
 use super::bias::sum_rows;
 use super::kernel::{Real, dot, dtype_error, for_rows, layout_error, slice};
-use super::{generic, has_kernel};
+use super::{generic, has_kernel, is_rounded, rounded, rounded_pair};
 
 /// `y_i = w_i x_i / sqrt(mean(x^2) + eps)` over the last axis, for `x` `[.., D]` and `weight` `[D]`.
 ///
 /// Source: `transformers.LlamaRMSNorm`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+    if is_rounded(x) {
+        return rounded([x, weight], |[x, weight]| rms_norm(&x, &weight, eps));
+    }
     if !has_kernel(x) {
         return generic::rms_norm(x, weight, eps);
     }
@@ -18,6 +21,9 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 
 /// Gradients of `rms_norm` by `x` and by `weight`, for the gradient `grad` of its result; all contiguous.
 pub(crate) fn rms_norm_backward(x: &Tensor, weight: &Tensor, grad: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
+    if is_rounded(x) {
+        return rounded_pair([x, weight, grad], |[x, weight, grad]| rms_norm_backward(&x, &weight, &grad, eps));
+    }
     if !has_kernel(x) {
         return generic::rms_norm_backward(x, weight, grad, eps);
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
-use super::{generic, has_kernel};
+use super::{generic, has_kernel, is_rounded, rounded};
 
 /// Radians per position of each pair of a head's numbers.
 #[derive(Debug, Clone, PartialEq)]
@@ -93,6 +93,9 @@ impl Rope {
 
     /// Rotates `x` `[B, S, H * width]` and lays the heads out first: `[B, H, S, width]`.
     pub fn apply(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
+        if is_rounded(x) {
+            return rounded([x], |[x]| self.apply(&x, heads));
+        }
         if !has_kernel(x) {
             let (rows, tokens, all) = x.dims3()?;
             let heads_first = x.reshape((rows, tokens, heads, all / heads))?.transpose(1, 2)?;
@@ -105,6 +108,9 @@ impl Rope {
     /// The gradient by the argument of `apply`, `[B, S, H * width]`, for the gradient of its result, contiguous.
     pub(crate) fn backward(&self, grad: &Tensor) -> Result<Tensor> {
         let heads = grad.dim(1)?;
+        if is_rounded(grad) {
+            return rounded([grad], |[grad]| self.backward(&grad));
+        }
         if !has_kernel(grad) {
             let (rows, _, tokens, width) = grad.dims4()?;
             let Angles { cos, sin } = self.angles(tokens, grad.device())?;

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, dot, dtype_error, for_rows, layout_error, maximum, slice, sum};
-use super::{generic, has_kernel};
+use super::{generic, has_kernel, is_rounded, rounded};
 
 /// `softmax(scale * scores)` over the keys `starts[b]..=i` of query `i`, for `scores` `[B, H, Q, S]` of the last Q of S queries.
 ///
 /// Other keys get 0; so do all keys of a query in the padding (`i < starts[b]`).
 pub fn causal_softmax(scores: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Result<Tensor> {
+    if is_rounded(scores) {
+        return rounded([scores], |[scores]| causal_softmax(&scores, starts, scale));
+    }
     if !has_kernel(scores) {
         return generic::causal_softmax(scores, starts, scale);
     }
@@ -24,6 +27,9 @@ pub(crate) fn causal_softmax_backward(
     starts: &Arc<[usize]>,
     scale: f64,
 ) -> Result<Tensor> {
+    if is_rounded(weights) {
+        return rounded([weights, grad], |[weights, grad]| causal_softmax_backward(&weights, &grad, starts, scale));
+    }
     if !has_kernel(weights) {
         return generic::causal_softmax_backward(weights, grad, scale);
     }

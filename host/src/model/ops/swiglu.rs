@@ -3,13 +3,16 @@
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
-use super::{generic, has_kernel};
+use super::{generic, has_kernel, is_rounded, rounded, rounded_pair};
 
 /// Elements that one task of a kernel handles.
 const RUN: usize = 256;
 
 /// `silu(gate) * up` with `silu(x) = x / (1 + e^-x)`, for two tensors of one shape.
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    if is_rounded(gate) {
+        return rounded([gate, up], |[gate, up]| swiglu(&gate, &up));
+    }
     if !has_kernel(gate) {
         return generic::swiglu(gate, up);
     }
@@ -18,6 +21,9 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 
 /// Gradients of `swiglu` by `gate` and by `up`, for the gradient `grad` of its result; all contiguous.
 pub(crate) fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Tensor, Tensor)> {
+    if is_rounded(gate) {
+        return rounded_pair([gate, up, grad], |[gate, up, grad]| swiglu_backward(&gate, &up, &grad));
+    }
     if !has_kernel(gate) {
         return generic::swiglu_backward(gate, up, grad);
     }

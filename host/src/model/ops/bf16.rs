@@ -1,0 +1,113 @@
+//! Tensors between f32 and bf16 on the CPU: candle's own conversions take one thread, a number at a time.
+
+use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
+use half::bf16;
+use rayon::prelude::*;
+
+use super::kernel::dtype_error;
+
+/// Numbers that one task handles.
+const RUN: usize = 1 << 14;
+
+/// The bits of the nearest bf16, of two equally near ones the even.
+#[inline(always)]
+pub(super) fn round_to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    let quiet = bits | 0x0040_0000;
+    ((if value.is_nan() { quiet } else { rounded }) >> 16) as u16
+}
+
+/// The nearest bf16 of each number.
+pub(super) fn narrow(values: &[f32]) -> Vec<bf16> {
+    let mut out = vec![bf16::ZERO; values.len()];
+    out.par_chunks_mut(RUN).zip(values.par_chunks(RUN)).for_each(|(out, values)| {
+        out.iter_mut().zip(values).for_each(|(out, value)| *out = bf16::from_bits(round_to_bf16(*value)));
+    });
+    out
+}
+
+/// The numbers as f32.
+fn widen(values: &[bf16]) -> Vec<f32> {
+    let mut out = vec![0.0; values.len()];
+    out.par_chunks_mut(RUN).zip(values.par_chunks(RUN)).for_each(|(out, values)| {
+        out.iter_mut().zip(values).for_each(|(out, value)| *out = f32::from_bits(u32::from(value.to_bits()) << 16));
+    });
+    out
+}
+
+/// Whether `x` is bf16 on the CPU: the fused kernels take it as f32, and what they give is rounded.
+pub(super) fn is_rounded(x: &Tensor) -> bool {
+    #[cfg(test)]
+    if super::tests::GENERIC.get() {
+        return false;
+    }
+    x.device().is_cpu() && x.dtype() == DType::BF16
+}
+
+/// `x` in `dtype`.
+pub(crate) fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
+    let here = x.device().is_cpu() && x.is_contiguous();
+    match (x.dtype(), dtype) {
+        (DType::F32, DType::BF16) | (DType::BF16, DType::F32) if here => x.apply_op1_no_bwd(&Convert),
+        _ => x.to_dtype(dtype),
+    }
+}
+
+/// What `f` makes of bf16 tensors as f32, in bf16.
+pub(super) fn rounded<const N: usize>(
+    tensors: [&Tensor; N],
+    f: impl FnOnce([Tensor; N]) -> Result<Tensor>,
+) -> Result<Tensor> {
+    to_dtype(&f(wide(tensors)?)?, DType::BF16)
+}
+
+/// The same of two results.
+pub(super) fn rounded_pair<const N: usize>(
+    tensors: [&Tensor; N],
+    f: impl FnOnce([Tensor; N]) -> Result<(Tensor, Tensor)>,
+) -> Result<(Tensor, Tensor)> {
+    let (first, second) = f(wide(tensors)?)?;
+    Ok((to_dtype(&first, DType::BF16)?, to_dtype(&second, DType::BF16)?))
+}
+
+fn wide<const N: usize>(tensors: [&Tensor; N]) -> Result<[Tensor; N]> {
+    let wide: Vec<Tensor> = tensors.iter().map(|tensor| to_dtype(tensor, DType::F32)).collect::<Result<_>>()?;
+    Ok(wide.try_into().expect("as many as there were"))
+}
+
+/// From either to the other.
+struct Convert;
+
+impl CustomOp1 for Convert {
+    fn name(&self) -> &'static str {
+        "convert"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let range = layout.start_offset()..layout.start_offset() + layout.shape().elem_count();
+        let out = match x {
+            CpuStorage::F32(values) => CpuStorage::BF16(narrow(&values[range])),
+            CpuStorage::BF16(values) => CpuStorage::F32(widen(&values[range])),
+            other => return dtype_error(other, self.name()),
+        };
+        Ok((out, layout.shape().clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_is_to_the_nearest() {
+        let mut values: Vec<f32> = (0..1 << 20).map(|bits: u32| f32::from_bits(bits << 12 | 0x7ff)).collect();
+        values.extend([0.0, -0.0, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE, f32::NAN]);
+        values.extend([0x3f80_8000, 0x3f81_8000, 0x3f80_8001, 0x7f80_0001].map(f32::from_bits));
+        for (found, value) in narrow(&values).into_iter().zip(&values) {
+            assert_eq!(found.to_bits(), bf16::from_f32(*value).to_bits(), "{value:e}");
+        }
+        let back = narrow(&widen(&[bf16::ONE, bf16::MIN]));
+        assert_eq!(back, [bf16::ONE, bf16::MIN]);
+    }
+}

@@ -1,0 +1,116 @@
+//! The innermost product: a tile of sums that stays in registers.
+
+/// Rows of a tile.
+pub(super) const ROWS: usize = 12;
+/// Columns of a tile: two registers of 16.
+pub(super) const COLUMNS: usize = 32;
+
+/// A tile of sums.
+type Sums = [[f32; COLUMNS]; ROWS];
+
+/// With which instructions tiles are multiplied.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tile {
+    /// AVX-512's product of pairs of bf16.
+    #[cfg(target_arch = "x86_64")]
+    Instruction(Instruction),
+    /// The same arithmetic in f32.
+    Portable,
+}
+
+/// Proof that the machine has AVX512-BF16.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Instruction(());
+
+impl Tile {
+    /// The fastest that the machine has.
+    pub(super) fn of_this_machine() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
+            return Self::Instruction(Instruction(()));
+        }
+        Self::Portable
+    }
+
+    /// The sums over pairs of `a` times `b`, pair by pair.
+    pub(super) fn multiply(self, a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Instruction(_) => {
+                // SAFETY: there is an `Instruction` only where the machine has both features.
+                unsafe { with_instruction(a, b) }
+            }
+            Self::Portable => pulp::Arch::new().dispatch(|| in_f32(a, b)),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn with_instruction(a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
+    use std::arch::x86_64::{__m512bh, __m512i, _mm512_dpbf16_ps, _mm512_set1_epi32, _mm512_setzero_ps};
+
+    use bytemuck::cast;
+
+    let pairs = |vector: __m512i| -> __m512bh { cast(vector) };
+    let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
+    for (a, b) in a.iter().zip(b) {
+        let [left, right]: [[u32; 16]; 2] = cast(*b);
+        let b = [left, right].map(|half| pairs(cast(half)));
+        for (sums, a) in sums.iter_mut().zip(a) {
+            let a = pairs(_mm512_set1_epi32(a.cast_signed()));
+            for (sum, b) in sums.iter_mut().zip(b) {
+                *sum = _mm512_dpbf16_ps(*sum, a, b);
+            }
+        }
+    }
+    cast(sums)
+}
+
+/// What the instruction computes: first the product of the high halves is added, then that of the low ones, each rounded once.
+#[inline(always)]
+fn in_f32(a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
+    const AT_ONCE: usize = 3;
+    let mut sums = [[0.0; COLUMNS]; ROWS];
+    for (block, sums) in sums.as_chunks_mut::<AT_ONCE>().0.iter_mut().enumerate() {
+        let mut local = *sums;
+        for (a, b) in a.iter().zip(b) {
+            for (row, sums) in local.iter_mut().enumerate() {
+                let [low, high] = halves(a[block * AT_ONCE + row]);
+                for (sum, b) in sums.iter_mut().zip(b) {
+                    let [b_low, b_high] = halves(*b);
+                    *sum = low.mul_add(b_low, high.mul_add(b_high, *sum));
+                }
+            }
+        }
+        *sums = local;
+    }
+    sums
+}
+
+#[inline(always)]
+fn halves(pair: u32) -> [f32; 2] {
+    [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_instruction_has_the_bits_of_plain_arithmetic() {
+        let mut state = 1_u64;
+        let mut pair = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Any mantissa and sign, exponents of ordinary numbers.
+            ((state >> 32) as u32 & 0x87ff_87ff) | 0x3c00_3c00
+        };
+        for depth in [0, 1, 2, 77, 256] {
+            let a: Vec<[u32; ROWS]> = (0..depth).map(|_| std::array::from_fn(|_| pair())).collect();
+            let b: Vec<[u32; COLUMNS]> = (0..depth).map(|_| std::array::from_fn(|_| pair())).collect();
+            let (found, expected) = (Tile::of_this_machine().multiply(&a, &b), Tile::Portable.multiply(&a, &b));
+            assert_eq!(found.map(|row| row.map(f32::to_bits)), expected.map(|row| row.map(f32::to_bits)), "{depth}");
+        }
+    }
+}
