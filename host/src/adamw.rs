@@ -5,6 +5,7 @@ use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::model::Params;
+use crate::model::device::Dtype;
 use crate::model::ops::{fused, update2, update3, whole, whole_mut};
 use crate::moments::{Moments, State, WeightStep};
 
@@ -21,12 +22,21 @@ pub struct AdamWConfig {
     pub weight_decay: f64,
     /// What the second moment takes in.
     pub second_moment: SecondMoment,
+    /// What both moments of matrices below the last layer are kept in.
+    pub moments: Dtype,
 }
 
 impl Default for AdamWConfig {
     /// The defaults of Hugging Face's `TrainingArguments`.
     fn default() -> Self {
-        Self { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, second_moment: SecondMoment::Kept }
+        Self {
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            second_moment: SecondMoment::Kept,
+            moments: Dtype::F32,
+        }
     }
 }
 
@@ -57,7 +67,7 @@ pub struct AdamW {
 impl AdamW {
     /// An optimizer that has taken no step; both moments of every weight are 0.
     pub fn new(params: &Params, config: AdamWConfig) -> Result<Self> {
-        let zeros = |kind| Moments::zeros(kind, params);
+        let zeros = |kind| Moments::zeros(kind, params, config.moments);
         Ok(Self { config, exp_avg: zeros("exp_avg")?, exp_avg_sq: zeros("exp_avg_sq")? })
     }
 
@@ -72,9 +82,14 @@ impl AdamW {
         &self.config
     }
 
-    /// `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape; an unknown name is an error.
+    /// `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape, as they are kept; an unknown name is an error.
     pub fn moments(&self, name: &str) -> Result<(&Tensor, &Tensor)> {
         Ok((self.exp_avg.get(name)?, self.exp_avg_sq.get(name)?))
+    }
+
+    /// Bytes of both moments.
+    pub fn bytes(&self) -> usize {
+        self.exp_avg.bytes() + self.exp_avg_sq.bytes()
     }
 
     /// How many tensors [`Self::save`] adds.
@@ -107,20 +122,21 @@ impl AdamW {
             eps,
         };
         let (grad, rejected) = (&weight.grad, weight.rejected.as_ref());
-        let (exp_avg, exp_avg_sq) = (self.exp_avg.get_mut(name)?, self.exp_avg_sq.get_mut(name)?);
+        let (mut exp_avg, mut exp_avg_sq) = (self.exp_avg.open(name)?, self.exp_avg_sq.open(name)?);
         if fused(var) {
             exp_avg.inplace_op2(grad, &mean)?;
             match rejected {
                 None => exp_avg_sq.inplace_op2(grad, &square)?,
                 Some(rejected) => exp_avg_sq.inplace_op3(grad, rejected, &square)?,
             }
-            var.as_tensor().inplace_op3(exp_avg, exp_avg_sq, &update)?;
+            var.as_tensor().inplace_op3(&exp_avg, &exp_avg_sq, &update)?;
         } else {
-            *exp_avg = mean.of(exp_avg, grad)?;
-            *exp_avg_sq = square.of(exp_avg_sq, grad, rejected)?;
-            var.set(&update.of(&var.as_detached_tensor(), exp_avg, exp_avg_sq)?)?;
+            exp_avg = mean.of(&exp_avg, grad)?;
+            exp_avg_sq = square.of(&exp_avg_sq, grad, rejected)?;
+            var.set(&update.of(&var.as_detached_tensor(), &exp_avg, &exp_avg_sq)?)?;
         }
-        Ok(())
+        self.exp_avg.close(name, exp_avg, weight.number)?;
+        self.exp_avg_sq.close(name, exp_avg_sq, weight.number)
     }
 }
 

@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor, Var};
+use rand::Rng;
 
-use crate::model::Params;
+use crate::model::device::Dtype;
+use crate::model::ops::{round_by_chance, to_dtype};
+use crate::model::{EMBEDDING, HEAD, Params};
+use crate::rng;
 
 /// One weight's part of an optimizer step.
 pub struct WeightStep<'a> {
@@ -37,7 +41,11 @@ impl WeightStep<'_> {
 /// An optimizer's state, by name: moments are `KIND/NAME`.
 pub type State = BTreeMap<String, Tensor>;
 
-/// A running mean of gradients, or of their squares, for every weight, f32, in its shape.
+/// A running mean of gradients, or of their squares, for every weight, in its shape.
+///
+/// Those of the last layer, which components see, and of norms and biases are f32. Those of the other matrices may be bf16: they are widened for a step, and
+/// rounded up or down with the chance that leaves their mean what it is, for a running mean that changes by a thousandth is not moved at all by rounding
+/// to the nearest.
 #[derive(Debug)]
 pub struct Moments {
     kind: &'static str,
@@ -45,9 +53,13 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Zeros for every weight; `kind` names them in a state.
-    pub fn zeros(kind: &'static str, params: &Params) -> Result<Self> {
-        let zeros = params.iter().map(|(name, var)| Ok((name.to_owned(), var.as_detached_tensor().zeros_like()?)));
+    /// Zeros for every weight, those of matrices below the last layer in `dtype`; `kind` names them in a state.
+    pub fn zeros(kind: &'static str, params: &Params, dtype: Dtype) -> Result<Self> {
+        let last_layer = if params.contains(HEAD) { HEAD } else { EMBEDDING };
+        let zeros = params.iter().map(|(name, var)| {
+            let dtype = if name == last_layer || var.rank() < 2 { var.dtype() } else { dtype.into() };
+            Ok((name.to_owned(), Tensor::zeros(var.shape(), dtype, var.device())?))
+        });
         Ok(Self { kind, tensors: zeros.collect::<Result<_>>()? })
     }
 
@@ -61,9 +73,27 @@ impl Moments {
         self.tensors.get(name).with_context(|| unknown(name))
     }
 
-    /// Those of the weight `name`, for writing; an unknown name is an error.
-    pub fn get_mut(&mut self, name: &str) -> Result<&mut Tensor> {
-        self.tensors.get_mut(name).with_context(|| unknown(name))
+    /// Those of the weight `name` in f32, for a step that changes them in place; an unknown name is an error.
+    pub fn open(&self, name: &str) -> Result<Tensor> {
+        Ok(to_dtype(self.get(name)?, DType::F32)?)
+    }
+
+    /// Takes in what became of [`Moments::open`]'s in the step `number`.
+    pub fn close(&mut self, name: &str, moments: Tensor, number: u64) -> Result<()> {
+        let slot = self.tensors.get_mut(name).with_context(|| unknown(name))?;
+        *slot = match slot.dtype() {
+            DType::BF16 => {
+                let key = rng::stream(number, &format!("{}/{name}", self.kind), &[]).next_u32();
+                round_by_chance(&moments, key)?
+            }
+            _ => moments,
+        };
+        Ok(())
+    }
+
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> usize {
+        self.tensors.values().map(|moment| moment.elem_count() * moment.dtype().size_in_bytes()).sum()
     }
 
     /// A copy, where these lie, that shares no storage with them.
@@ -90,9 +120,11 @@ impl Moments {
                 bail!("the optimizer state has no `{full}` (use a checkpoint of this model and optimizer)");
             };
             ensure!(
-                moment.dims() == like.dims() && moment.dtype() == DType::F32,
-                "`{full}` in the optimizer state has shape {:?}, expected {:?} (use a checkpoint of this model)",
+                moment.dims() == like.dims() && moment.dtype() == like.dtype(),
+                "`{full}` in the optimizer state is {:?} of shape {:?}, expected {:?} of shape {:?} (use a checkpoint of this model)",
+                moment.dtype(),
                 moment.dims(),
+                like.dtype(),
                 like.dims()
             );
             tensors.insert(name.clone(), moment.to_device(like.device())?.copy()?);

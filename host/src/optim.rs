@@ -6,7 +6,7 @@ use capo_plugin::{OptimizerInfo, OptimizerKind};
 use serde::{Deserialize, Serialize};
 
 use crate::adamw::{AdamW, AdamWConfig, SecondMoment};
-use crate::model::ops::{add, fused, sum_squares};
+use crate::model::ops::{add, fused, sum_squares, to_dtype};
 use crate::model::{Gradients, Params};
 use crate::moments::{State, WeightStep};
 use crate::sgd::{Sgd, SgdConfig};
@@ -74,7 +74,7 @@ impl Optimizer {
         let steps_taken = self.steps_taken;
         match &self.rule {
             Rule::AdamW(adamw) => {
-                let &AdamWConfig { beta1, beta2, eps, weight_decay, second_moment } = adamw.config();
+                let &AdamWConfig { beta1, beta2, eps, weight_decay, second_moment, .. } = adamw.config();
                 let kind = match second_moment {
                     SecondMoment::Kept => OptimizerKind::ADAMW,
                     SecondMoment::KeptAndRejected => OptimizerKind::ADAMW_KEPT_AND_REJECTED,
@@ -82,7 +82,7 @@ impl Optimizer {
                 OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken }
             }
             Rule::Sgd(sgd) => {
-                let &SgdConfig { momentum: beta1, weight_decay } = sgd.config();
+                let &SgdConfig { momentum: beta1, weight_decay, .. } = sgd.config();
                 let (kind, beta2, eps) = (OptimizerKind::SGD, 0.0, 0.0);
                 OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken }
             }
@@ -94,7 +94,7 @@ impl Optimizer {
         self.steps_taken
     }
 
-    /// Adam's `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape; an unknown name, or SGD, is an error.
+    /// Adam's `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape, as they are kept; an unknown name, or SGD, is an error.
     pub fn moments(&self, name: &str) -> Result<(&Tensor, &Tensor)> {
         match &self.rule {
             Rule::AdamW(adamw) => adamw.moments(name),
@@ -102,12 +102,20 @@ impl Optimizer {
         }
     }
 
-    /// The mean of squared gradients of the weight `name`, and what it is to be divided by to be free of its start at 0; none for an
+    /// The mean of squared gradients of the weight `name`, f32, and what it is to be divided by to be free of its start at 0; none for an
     /// optimizer that keeps none.
-    pub fn second_moment(&self, name: &str) -> Result<Option<(&Tensor, f64)>> {
+    pub fn second_moment(&self, name: &str) -> Result<Option<(Tensor, f64)>> {
         let Rule::AdamW(adamw) = &self.rule else { return Ok(None) };
         let correction = 1.0 - adamw.config().beta2.powf(self.steps_taken as f64);
-        Ok(Some((adamw.moments(name)?.1, correction)))
+        Ok(Some((to_dtype(adamw.moments(name)?.1, DType::F32)?, correction)))
+    }
+
+    /// Bytes of the moments.
+    pub fn bytes(&self) -> usize {
+        match &self.rule {
+            Rule::AdamW(adamw) => adamw.bytes(),
+            Rule::Sgd(sgd) => sgd.bytes(),
+        }
     }
 
     /// A copy, where the moments lie, that shares no storage with the original.
@@ -153,7 +161,7 @@ impl Optimizer {
         Ok(outcome)
     }
 
-    /// A copy of the state as named tensors in host memory: `KIND/NAME` (f32), where `KIND` is `exp_avg` and `exp_avg_sq` for AdamW and
+    /// A copy of the state as named tensors in host memory: `KIND/NAME`, where `KIND` is `exp_avg` and `exp_avg_sq` for AdamW and
     /// `momentum_buffer` for SGD with momentum, and `steps_taken` (i64, `[1]`).
     pub fn state(&self) -> Result<State> {
         let mut state = State::new();

@@ -4,6 +4,7 @@ use anyhow::Result;
 use candle_core::{CpuStorage, InplaceOp2, Layout, Tensor, Var};
 
 use crate::model::Params;
+use crate::model::device::Dtype;
 use crate::model::ops::{fused, update2, whole, whole_mut};
 use crate::moments::{Moments, State, WeightStep};
 
@@ -14,6 +15,8 @@ pub struct SgdConfig {
     pub momentum: f64,
     /// Decoupled weight decay of matrices, as AdamW's and unlike torch's; biases and norm weights have none.
     pub weight_decay: f64,
+    /// What the momentum of matrices below the last layer is kept in.
+    pub moments: Dtype,
 }
 
 /// SGD over all weights of a model.
@@ -29,7 +32,7 @@ pub struct Sgd {
 impl Sgd {
     /// An optimizer that has taken no step.
     pub fn new(params: &Params, config: SgdConfig) -> Result<Self> {
-        let sums = || Moments::zeros("momentum_buffer", params);
+        let sums = || Moments::zeros("momentum_buffer", params, config.moments);
         Ok(Self { config, sums: (config.momentum != 0.0).then(sums).transpose()? })
     }
 
@@ -41,6 +44,11 @@ impl Sgd {
     /// The constants.
     pub fn config(&self) -> &SgdConfig {
         &self.config
+    }
+
+    /// Bytes of the momentum.
+    pub fn bytes(&self) -> usize {
+        self.sums.as_ref().map_or(0, Moments::bytes)
     }
 
     /// How many tensors [`Self::save`] adds.
@@ -66,13 +74,14 @@ impl Sgd {
         let Some(sums) = &mut self.sums else {
             return descend(var, &weight.grad, &Blend { old: keep, new: -learning_rate * scale });
         };
-        let (sum, grow) = (sums.get_mut(name)?, Blend { old: self.config.momentum, new: scale });
-        if fused(sum) {
+        let (mut sum, grow) = (sums.open(name)?, Blend { old: self.config.momentum, new: scale });
+        if fused(&sum) {
             sum.inplace_op2(&weight.grad, &grow)?;
         } else {
-            *sum = grow.of(sum, &weight.grad)?;
+            sum = grow.of(&sum, &weight.grad)?;
         }
-        descend(var, sum, &Blend { old: keep, new: -learning_rate })
+        descend(var, &sum, &Blend { old: keep, new: -learning_rate })?;
+        sums.close(name, sum, weight.number)
     }
 }
 

@@ -4,13 +4,20 @@ use std::path::PathBuf;
 
 use candle_core::{Device, Tensor};
 use host::adamw::{AdamWConfig, SecondMoment};
+use host::model::device::Dtype;
 use host::model::{Gradients, ModelFiles, Policy};
 use host::optim::{Optimizer, OptimizerConfig};
 use host::schedule::{Schedule, ScheduleKind};
 use serde_json::Value;
 
-const CONFIG: AdamWConfig =
-    AdamWConfig { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, second_moment: SecondMoment::Kept };
+const CONFIG: AdamWConfig = AdamWConfig {
+    beta1: 0.9,
+    beta2: 0.95,
+    eps: 1e-8,
+    weight_decay: 0.1,
+    second_moment: SecondMoment::Kept,
+    moments: Dtype::F32,
+};
 const MAX_GRAD_NORM: f64 = 0.5;
 
 fn data() -> PathBuf {

@@ -2,14 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use host::adamw::{AdamWConfig, SecondMoment};
-use host::model::{Gradients, ModelFiles, Policy};
+use host::model::device::Dtype;
+use host::model::{EMBEDDING, Gradients, ModelFiles, Policy};
 use host::optim::{Optimizer, OptimizerConfig};
 use host::sgd::SgdConfig;
 
-const BOTH: AdamWConfig =
-    AdamWConfig { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, second_moment: SecondMoment::KeptAndRejected };
+const BOTH: AdamWConfig = AdamWConfig {
+    beta1: 0.9,
+    beta2: 0.95,
+    eps: 1e-8,
+    weight_decay: 0.1,
+    second_moment: SecondMoment::KeptAndRejected,
+    moments: Dtype::F32,
+};
 const MAX_GRAD_NORM: f64 = 0.5;
 const RATE: f64 = 1e-2;
 
@@ -171,7 +178,7 @@ fn a_rejected_gradient_that_is_not_finite_changes_nothing() {
 fn sgd_with_and_without_momentum() {
     for momentum in [0.0, 0.9] {
         let policy = policy();
-        let config = SgdConfig { momentum, weight_decay: 0.1 };
+        let config = SgdConfig { momentum, weight_decay: 0.1, ..SgdConfig::default() };
         let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::Sgd(config)).unwrap();
         let (mut w, mut sums): (Values, Option<Values>) = (values(&policy), None);
         for step in 1..=4 {
@@ -201,7 +208,7 @@ fn sgd_with_and_without_momentum() {
 #[test]
 fn a_restored_sgd_continues_bit_for_bit() {
     let policies = [policy(), policy()];
-    let config = OptimizerConfig::Sgd(SgdConfig { momentum: 0.9, weight_decay: 0.1 });
+    let config = OptimizerConfig::Sgd(SgdConfig { momentum: 0.9, weight_decay: 0.1, ..SgdConfig::default() });
     let new = |policy: &Policy| Optimizer::new(policy.params(), config).unwrap();
     let mut optimizers = [new(&policies[0]), new(&policies[1])];
     for step in 0..4 {
@@ -219,4 +226,39 @@ fn a_restored_sgd_continues_bit_for_bit() {
     let error = adamw.load_state(&optimizers[1].state().unwrap()).unwrap_err().to_string();
     assert!(error.contains("(use a checkpoint of this model and this optimizer)"), "{error}");
     assert!(optimizers[1].moments("model.norm.weight").is_err());
+}
+
+#[test]
+fn moments_in_bf16_are_those_in_f32_but_for_rounding() {
+    const STEPS: i32 = 300;
+    let (policies, config) = ([policy(), policy()], AdamWConfig::default());
+    let new = |policy: &Policy, moments| {
+        Optimizer::new(policy.params(), OptimizerConfig::AdamW(AdamWConfig { moments, ..config })).unwrap()
+    };
+    let (mut exact, mut halved) = (new(&policies[0], Dtype::F32), new(&policies[1], Dtype::Bf16));
+    assert!(halved.bytes() < exact.bytes());
+    let g = wave(&policies[0], 1.0);
+    for step in 0..STEPS {
+        for (policy, optimizer) in policies.iter().zip([&mut exact, &mut halved]) {
+            optimizer.step(policy.params(), &gradients(policy, &g), None, RATE, 0.0).unwrap();
+        }
+        if step == STEPS / 2 {
+            let state = halved.state().unwrap();
+            halved = new(&policies[1], Dtype::Bf16);
+            halved.load_state(&state).unwrap();
+        }
+    }
+    let name = "model.layers.0.mlp.up_proj.weight";
+    let sum = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap().sum_all().unwrap().to_scalar::<f64>().unwrap();
+    for (exact, halved) in [exact.moments(name).unwrap().1, exact.moments(EMBEDDING).unwrap().1]
+        .into_iter()
+        .zip([halved.moments(name).unwrap().1, halved.moments(EMBEDDING).unwrap().1])
+    {
+        // Rounding to the nearest is off by 2.7%.
+        assert!((sum(halved) / sum(exact) - 1.0).abs() < 0.005, "{} of {}", sum(halved), sum(exact));
+    }
+    let dtypes = [name, EMBEDDING, "model.norm.weight"].map(|name| halved.moments(name).unwrap().0.dtype());
+    assert_eq!(dtypes, [DType::BF16, DType::F32, DType::F32]);
+    let error = exact.load_state(&halved.state().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("is BF16 of shape"), "{error}");
 }

@@ -5,6 +5,7 @@ use anyhow::{Result, bail, ensure};
 use super::{Config, DataConfig, Format, Sizes, TrainConfig};
 use crate::adamw::SecondMoment;
 use crate::data::Arithmetic;
+use crate::model::device::{CPU, Dtype};
 use crate::optim::OptimizerName;
 use crate::schedule::ScheduleKind;
 
@@ -180,6 +181,11 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
             "`train.second_moment` is `kept_and_rejected`, but `train.optimizer` is `sgd`, which has no second moment (set `train.optimizer` to `adamw`, or remove it)"
         ),
     }
+    ensure!(
+        train.moments_dtype == Dtype::F32 || train.device == CPU,
+        "`train.moments_dtype` is `bf16`, which is there on the CPU alone, and `train.device` is `{}` (remove one of them)",
+        train.device
+    );
     Ok(())
 }
 

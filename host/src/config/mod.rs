@@ -160,6 +160,9 @@ pub struct TrainConfig {
     /// step.
     #[serde(skip_serializing_if = "is_default")]
     pub second_moment: SecondMoment,
+    /// What the optimizer keeps of matrices below the last layer in: `bf16`, on the CPU, takes half the memory.
+    #[serde(skip_serializing_if = "is_default")]
+    pub moments_dtype: Dtype,
     /// Largest global gradient norm; 0 is off.
     pub max_grad_norm: f64,
     /// Divides the logits in the loss.
@@ -230,6 +233,7 @@ impl Default for TrainConfig {
             adam_beta2: 0.999,
             adam_epsilon: 1e-8,
             second_moment: SecondMoment::Kept,
+            moments_dtype: Dtype::F32,
             max_grad_norm: 1.0,
             loss_temperature: 1.0,
             mask_denominator: Denominator::Kept,

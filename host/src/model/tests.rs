@@ -278,7 +278,7 @@ fn optimize(config: OptimizerConfig, dtype: DType) -> Vec<(String, Tensor)> {
 fn the_optimizers_do_not_need_the_fused_kernels() {
     for config in [
         OptimizerConfig::AdamW(AdamWConfig { weight_decay: 0.1, ..AdamWConfig::default() }),
-        OptimizerConfig::Sgd(SgdConfig { momentum: 0.9, weight_decay: 0.1 }),
+        OptimizerConfig::Sgd(SgdConfig { momentum: 0.9, weight_decay: 0.1, ..SgdConfig::default() }),
         OptimizerConfig::Sgd(SgdConfig::default()),
     ] {
         let expected = optimize(config, DType::F32);

@@ -8,7 +8,6 @@ use crate::adamw::SecondMoment;
 use crate::config::Config;
 use crate::model::frozen::bytes_in_memory;
 use crate::model::{Policy, Shape, device, embedded};
-use crate::optim::OptimizerName;
 
 /// Bytes of f32.
 const F32: u128 = 4;
@@ -35,14 +34,9 @@ impl Estimate {
     /// When a prompt cannot be used.
     pub fn of(run: &mut Run) -> Result<Self> {
         let prompt = longest_prompt(run)?;
-        let Run { config, policy, reference, needs, .. } = run;
+        let Run { config, policy, optimizer, reference, needs, .. } = run;
         let (train, sizes) = (&config.train, &config.sizes);
         let shape = |rows| Shape { rows, prompt, tokens: config.rollout.max_completion_length };
-        let moments = match train.optimizer {
-            OptimizerName::AdamW => 2,
-            OptimizerName::Sgd if train.sgd_momentum > 0.0 => 1,
-            OptimizerName::Sgd => 0,
-        };
         let micro = train.per_device_train_batch_size.min(sizes.step);
         let several = micro < sizes.step;
         let rejected = train.second_moment == SecondMoment::KeptAndRejected;
@@ -62,7 +56,7 @@ impl Estimate {
         let mut parts = vec![
             ("the program", PROGRAM),
             ("weights", (if policy.adapter().is_some() { all + trained } else { all }) as u128 * F32),
-            ("the optimizer's moments", (trained * moments) as u128 * F32),
+            ("the optimizer's moments", optimizer.bytes() as u128),
             ("models that are only read", read_only(config, policy, reference.is_some())?),
         ];
         // Sampling has ended when training begins.

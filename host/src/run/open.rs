@@ -240,10 +240,13 @@ fn optimizer_config(train: &TrainConfig) -> OptimizerConfig {
             eps: train.adam_epsilon,
             weight_decay: train.weight_decay,
             second_moment: train.second_moment,
+            moments: train.moments_dtype,
         }),
-        OptimizerName::Sgd => {
-            OptimizerConfig::Sgd(SgdConfig { momentum: train.sgd_momentum, weight_decay: train.weight_decay })
-        }
+        OptimizerName::Sgd => OptimizerConfig::Sgd(SgdConfig {
+            momentum: train.sgd_momentum,
+            weight_decay: train.weight_decay,
+            moments: train.moments_dtype,
+        }),
     }
 }
 

@@ -4,7 +4,7 @@ use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use half::bf16;
 use rayon::prelude::*;
 
-use super::kernel::dtype_error;
+use super::kernel::{dtype_error, whole};
 
 /// Numbers that one task handles.
 const RUN: usize = 1 << 14;
@@ -52,6 +52,41 @@ pub(crate) fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
         (DType::F32, DType::BF16) | (DType::BF16, DType::F32) if here => x.apply_op1_no_bwd(&Convert),
         _ => x.to_dtype(dtype),
     }
+}
+
+/// f32 on the CPU as bf16, each number rounded up or down with the chance that leaves its mean what it is; `key` decides which.
+pub(crate) fn round_by_chance(x: &Tensor, key: u32) -> Result<Tensor> {
+    x.apply_op1_no_bwd(&ByChance { key })
+}
+
+struct ByChance {
+    key: u32,
+}
+
+impl CustomOp1 for ByChance {
+    fn name(&self) -> &'static str {
+        "round-by-chance"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let values = whole(x, layout, self.name())?;
+        let mut out = vec![bf16::ZERO; values.len()];
+        out.par_chunks_mut(RUN).zip(values.par_chunks(RUN)).enumerate().for_each(|(run, (out, values))| {
+            for (at, (out, value)) in out.iter_mut().zip(values).enumerate() {
+                let chance = mixed((run * RUN + at) as u32 ^ self.key) & 0xffff;
+                *out = bf16::from_bits((value.to_bits().wrapping_add(chance) >> 16) as u16);
+            }
+        });
+        Ok((CpuStorage::BF16(out), layout.shape().clone()))
+    }
+}
+
+/// A number that looks random, one of its own for each `x`. Source: `lowbias32` of Ch. Wellons' "hash-prospector".
+#[inline(always)]
+fn mixed(x: u32) -> u32 {
+    let x = (x ^ x >> 16).wrapping_mul(0x7feb_352d);
+    let x = (x ^ x >> 15).wrapping_mul(0x846c_a68b);
+    x ^ x >> 16
 }
 
 /// What `f` makes of bf16 tensors as f32, in bf16.
@@ -106,6 +141,12 @@ mod tests {
         values.extend([0x3f80_8000, 0x3f81_8000, 0x3f80_8001, 0x7f80_0001].map(f32::from_bits));
         for (found, value) in narrow(&values).into_iter().zip(&values) {
             assert_eq!(found.to_bits(), bf16::from_f32(*value).to_bits(), "{value:e}");
+        }
+        let x = Tensor::full(1.001_f32, 1 << 16, &candle_core::Device::Cpu).unwrap();
+        let mean = |key| round_by_chance(&x, key).unwrap().to_dtype(DType::F64).unwrap().mean_all().unwrap();
+        for key in [0, 1, 77] {
+            let mean = mean(key).to_scalar::<f64>().unwrap();
+            assert!((mean - 1.001).abs() < 1e-4, "{mean}");
         }
         let back = narrow(&widen(&[bf16::ONE, bf16::MIN]));
         assert_eq!(back, [bf16::ONE, bf16::MIN]);

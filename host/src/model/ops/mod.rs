@@ -34,8 +34,8 @@ mod swiglu;
 mod top;
 
 pub use add::add;
-pub(crate) use bf16::to_dtype;
 use bf16::{is_rounded, narrow, round_to_bf16, rounded, rounded_pair};
+pub(crate) use bf16::{round_by_chance, to_dtype};
 pub use bias::add_bias;
 pub(crate) use bias::sum_rows;
 pub(crate) use decode::{append_to_cache, decode_attention};

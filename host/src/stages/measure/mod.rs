@@ -124,13 +124,13 @@ impl<'a> Proposal<'a> {
         if let Some(fisher) = self.known.fisher {
             return Ok(fisher);
         }
-        let second = |tensor: &str| Ok(self.second_moment(tensor)?.0.clone());
+        let second = |tensor: &str| Ok(self.second_moment(tensor)?.0);
         let (_, correction) = self.second_moment(&self.groups[0].tensors[0])?;
         let sum: f64 = update::squares(self.before, self.policy.params(), self.groups, Some(&second))?.iter().sum();
         Ok(*self.known.fisher.insert(0.5 * sum / correction))
     }
 
-    fn second_moment(&self, tensor: &str) -> Result<(&Tensor, f64)> {
+    fn second_moment(&self, tensor: &str) -> Result<(Tensor, f64)> {
         self.optimizer.second_moment(tensor)?.context(
             "the optimizer keeps no second moment (measure the KL itself, or train with `train.optimizer = \"adamw\"`)",
         )
