@@ -14,7 +14,7 @@ use super::args::TrainArgs;
 use crate::config::{self, Config, Draft, Resolved};
 use crate::report::{Report, terminal};
 use crate::run::estimate::Estimate;
-use crate::run::{CONFIG_FILE, Run, directory, provenance};
+use crate::run::{AbsentWeights, CONFIG_FILE, Run, directory, provenance};
 use crate::train::train;
 
 /// Trains a new run, or goes on with one.
@@ -60,7 +60,7 @@ fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
 /// Says what a new run would be.
 fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
     let (config, registry, sources) = settings(args)?;
-    let (mut run, dir) = Run::prepare(config, &registry)?;
+    let (mut run, dir) = Run::prepare(config, &registry, AbsentWeights::Counted)?;
     let lines = Estimate::of(&mut run)?.lines(&run);
     run.dir = dir.unwrap_or_else(|| "runs/".into());
     let report = Report::new(started, &run);

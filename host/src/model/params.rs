@@ -147,6 +147,19 @@ impl Params {
         Ok(Self { vars })
     }
 
+    /// Zeros on the CPU, which take no memory until they are read or written. Sizes beyond any machine's are an error.
+    pub(super) fn zeros(config: &Config) -> Result<Self> {
+        size::fits_any_machine(config)?;
+        let zeros =
+            shapes(config).into_iter().map(|(name, shape)| Ok((name, Var::zeros(shape, DType::F32, &Device::Cpu)?)));
+        Ok(Self { vars: zeros.collect::<Result<_>>()? })
+    }
+
+    /// Whether there is a file of weights.
+    pub(crate) fn are_there(files: &ModelFiles) -> bool {
+        files.contains(WEIGHTS_FILE) || files.contains(INDEX_FILE)
+    }
+
     /// Writes `model.safetensors` and `config.json` into `directory` (created when missing), each file in one step.
     pub fn save(&self, config: &Config, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory).with_context(|| format!("cannot create `{}`", directory.display()))?;

@@ -22,6 +22,8 @@ pub struct Policy {
     device: Device,
     dtype: DType,
     gradient_checkpointing: bool,
+    /// Whether there is no more than the sizes of the weights.
+    counted: bool,
 }
 
 impl Policy {
@@ -36,7 +38,20 @@ impl Policy {
     /// These weights, in f32, without an adapter.
     pub(super) fn of(config: Config, weights: Params, device: &Device) -> Self {
         let device = device.clone();
-        Self { config, weights, adapter: None, dropout: None, device, dtype: DType::F32, gradient_checkpointing: false }
+        let (dtype, gradient_checkpointing, counted) = (DType::F32, false, false);
+        Self { config, weights, adapter: None, dropout: None, device, dtype, gradient_checkpointing, counted }
+    }
+
+    /// A policy whose weights are counted and nothing else, for an estimate: they are zeros that nobody reads, which take no memory on the CPU.
+    pub fn counted(files: &ModelFiles) -> Result<Self> {
+        let config = Config::load(files)?;
+        let weights = Params::zeros(&config)?;
+        Ok(Self { counted: true, ..Self::of(config, weights, &Device::Cpu) })
+    }
+
+    /// Whether there is no more than the sizes of the weights.
+    pub fn is_counted(&self) -> bool {
+        self.counted
     }
 
     /// A policy with fresh weights in the architecture of `files`, drawn from the stream `model.init` of `seed`.
@@ -150,6 +165,9 @@ impl Policy {
         if let Some(adapter) = &self.adapter {
             return Ok(Self { adapter: Some(adapter.deep_copy()?), dropout: None, ..self.share() });
         }
+        if self.counted {
+            return Ok(self.share());
+        }
         Ok(Self { weights: self.weights.deep_copy(self.dtype)?, ..self.share() })
     }
 
@@ -180,7 +198,7 @@ impl Policy {
 
     /// Refuses completions, `rows` at a time, whose keys and values do not fit into memory.
     pub fn check_cache(&self, rows: usize, tokens: usize) -> Result<()> {
-        size::fits_cache(&self.config, rows, tokens, self.dtype, &self.device)
+        if self.counted { Ok(()) } else { size::fits_cache(&self.config, rows, tokens, self.dtype, &self.device) }
     }
 
     /// Splits `rows` rows into equal parts of at most `most`, worked on side by side; one part unless the model is small.

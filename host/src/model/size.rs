@@ -1,6 +1,6 @@
 //! How large a model is, compared with its files and with the memory there is before anything is allocated.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use candle_core::{DType, Device};
 use capo_loader::memory;
 
@@ -8,6 +8,8 @@ use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;
 use super::ops::chunk_rows;
 
+/// Bytes of weights that some machine may have: 64 TiB, half of what an address has room for.
+const MOST_BYTES: u128 = 1 << 46;
 /// Bytes of a weight in memory.
 pub(super) const BYTES: u128 = 4;
 /// Longest sequence whose attention weights are made at once and kept, tokens.
@@ -153,9 +155,19 @@ pub(super) fn fits_memory(config: &Config, device: &Device) -> Result<()> {
             memory::text(free.into())
         );
     }
-    // A device's memory is its own; what does not even have a number is refused here.
-    u64::try_from(BYTES.saturating_mul(count))
-        .with_context(|| format!("a model of {count} weights fits no machine"))?;
+    // A device's memory is its own.
+    fits_any_machine(config)
+}
+
+/// Refuses what does not even have a number.
+///
+/// # Errors
+///
+/// How many weights it has.
+pub(super) fn fits_any_machine(config: &Config) -> Result<()> {
+    let (count, _) = weights(config);
+    let bytes = count.saturating_mul(BYTES);
+    ensure!(bytes <= MOST_BYTES, "a model of {count} weights fits no machine (correct the sizes in `config.json`)");
     Ok(())
 }
 

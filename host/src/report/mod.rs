@@ -69,9 +69,10 @@ impl Report {
         let masks: Vec<&str> = run.components.masks.iter().map(capo_plugin::Mask::id).collect();
         let masks = if masks.is_empty() { "none".to_owned() } else { masks.join(", ") };
         self.say(&format!(
-            "model      {} ({} parameters)\ndata       {}\nadvantage  {}\nobjective  {}\nmasks      {masks}",
+            "model      {} ({} parameters{})\ndata       {}\nadvantage  {}\nobjective  {}\nmasks      {masks}",
             config.model.model_name_or_path,
             grouped(run.policy.weights().element_count() as u64),
+            if run.policy.is_counted() { ", counted: it has no weights" } else { "" },
             run.dataset.describe(),
             run.components.advantage.id(),
             run.components.objective.id(),

@@ -33,6 +33,7 @@ use crate::stages::batch::StepInfo;
 use crate::stages::score::{Needs, Work};
 use lock::Lock;
 use moment::Moment;
+pub use open::AbsentWeights;
 use records::Records;
 
 /// The file that holds a run's settings, in its directory.

@@ -21,13 +21,22 @@ use crate::metrics::Metrics;
 use crate::metrics::journal::{Expected, Journal, Mark};
 use crate::model::device::{self, Dtype};
 use crate::model::frozen::{self, Reference};
-use crate::model::{ADAPTER_CONFIG_FILE, Base, ModelFiles, Policy, embedded};
+use crate::model::{ADAPTER_CONFIG_FILE, Base, ModelFiles, Params, Policy, embedded};
 use crate::optim::{Optimizer, OptimizerConfig, OptimizerName};
 use crate::reward::Rewards;
 use crate::schedule::Schedule;
 use crate::sgd::SgdConfig;
 use crate::stages::backward::check_reduction;
 use crate::stages::score::Needs;
+
+/// What is done about a model directory that has no weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AbsentWeights {
+    /// It is an error.
+    Refused,
+    /// They are counted, for an estimate.
+    Counted,
+}
 
 impl Run {
     /// Starts a run in a directory of its own.
@@ -37,7 +46,7 @@ impl Run {
     /// Whatever is wrong with the settings, the model, the data or the components; nothing is written before all of
     /// them are open.
     pub fn start(config: Config, registry: &Registry) -> Result<Self> {
-        let (mut run, dir) = Self::prepare(config, registry)?;
+        let (mut run, dir) = Self::prepare(config, registry, AbsentWeights::Refused)?;
         let name = format!("{}-seed{}", run.config.recipe.as_deref().unwrap_or("run"), run.config.train.seed);
         let settings = toml::to_string(&run.config)?;
         let (dir, lock) = directory::make(dir.as_deref(), &name, &settings, registry.plugins())?;
@@ -52,12 +61,12 @@ impl Run {
     /// # Errors
     ///
     /// As [`Run::start`].
-    pub fn prepare(mut config: Config, registry: &Registry) -> Result<(Self, Option<PathBuf>)> {
+    pub fn prepare(mut config: Config, registry: &Registry, absent: AbsentWeights) -> Result<(Self, Option<PathBuf>)> {
         config.make_paths_absolute()?;
         // The directory knows where it is; without this its settings can be used for another run.
         let dir = config.train.output_dir.take();
         dir.as_deref().map_or(Ok(()), directory::check_free)?;
-        Ok((Self::open(config, registry)?, dir))
+        Ok((Self::open(config, registry, absent)?, dir))
     }
 
     /// Takes up the run in `dir`, which `lock` was taken of, at its newest checkpoint, or from its start where it has none.
@@ -83,7 +92,7 @@ impl Run {
             );
         }
         check_records(dir)?;
-        let mut run = Self::open(config, registry)?;
+        let mut run = Self::open(config, registry, AbsentWeights::Refused)?;
         run.changed = changed;
         run.settle(dir, lock);
         run.watchdog.place().at(step);
@@ -130,12 +139,12 @@ impl Run {
     }
 
     /// Opens everything but the directory.
-    fn open(config: Config, registry: &Registry) -> Result<Self> {
+    fn open(config: Config, registry: &Registry, absent: AbsentWeights) -> Result<Self> {
         let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
         let components = registry.build(config.choice(), &watchdog)?;
         check_reduction(&components.objective)?;
         let model_files = config.data.amend(embedded::model_files(&config.model.model_name_or_path)?)?;
-        let policy = open_policy(&config, &model_files)?;
+        let policy = open_policy(&config, &model_files, absent)?;
         let tokenizer = Tokenizer::open(&model_files)?;
         policy.share().with_dtype(config.sampler_dtype().into()).check_lengths(
             config.data.max_prompt_length,
@@ -193,7 +202,7 @@ fn check_records(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn open_policy(config: &Config, files: &ModelFiles) -> Result<Policy> {
+fn open_policy(config: &Config, files: &ModelFiles, absent: AbsentWeights) -> Result<Policy> {
     let train = &config.train;
     // Products in f32 are rounded only where nothing but bf16 goes into them.
     let widest = if config.sampler_dtype() == Dtype::F32 { Dtype::F32 } else { train.dtype };
@@ -201,7 +210,9 @@ fn open_policy(config: &Config, files: &ModelFiles) -> Result<Policy> {
     if files.contains(ADAPTER_CONFIG_FILE) {
         config.model.check_continued()?;
     }
-    let mut policy = if config.model.fresh_weights {
+    let mut policy = if absent == AbsentWeights::Counted && !Params::are_there(files) {
+        Policy::counted(files)?
+    } else if config.model.fresh_weights {
         Policy::fresh(files, train.seed, &device)?
     } else {
         Policy::load(files, &device)?
