@@ -101,6 +101,8 @@ impl Reduction {
     pub const FIXED_LENGTH: Self = Self(1);
     /// Sum over all tokens ÷ number of tokens (TRL `loss_type="bnpo"`).
     pub const TOKEN_MEAN: Self = Self(2);
+    /// Sum over all tokens ÷ B (TRL `loss_type="luspo"`; verl `seq-mean-token-sum`).
+    pub const COMPLETION_SUM: Self = Self(3);
 }
 
 /// Which tokens a reduction counts after masking: an open set of integers.

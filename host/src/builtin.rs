@@ -1,14 +1,8 @@
-//! The components that come with the trainer: `exact_match`, `reward_model`, `grpo.*`, `dr_grpo.*` and `reinforce.*`.
+//! The rewards that come with the trainer: `exact_match` and `reward_model`.
 
-use capo_baselines::{
-    ByCompletion, ByFixedLength, ClippedSurrogate, GroupCentered, GroupNormalized, PolicyGradient, RewardAsAdvantage,
-};
-use capo_plugin::{recipe, register};
+use capo_plugin::register;
 
 use crate::reward::{ExactMatch, RewardModel};
-
-/// The recipe of a run that names none and loads no plugin with one.
-pub const DEFAULT_RECIPE: &str = "grpo";
 
 register!(Reward, ExactMatch, "exact_match", "1 where a completion ends with the dataset's answer, else 0", {
     answer_separator = "=" => "the answer is the text after the last one of these; empty compares whole texts"
@@ -22,51 +16,3 @@ register!(Reward, RewardModel, "reward_model", "what a model that scores texts g
     add_special_tokens = None::<bool> => "whether texts get the tokens that the model's tokenizer begins and ends one with; absent: where the model is an encoder",
     device = "cpu" => "where the model computes; in a run `train.device` where it is not said",
 });
-
-register!(
-    AdvantageEstimator,
-    GroupNormalized,
-    "grpo.advantage",
-    "(reward - group mean) / (group std + epsilon)",
-    GroupNormalized::KEYS
-);
-register!(
-    Objective,
-    ClippedSurrogate<ByCompletion>,
-    "grpo.objective",
-    "clipped surrogate, mean over completions of their means",
-    ClippedSurrogate::<ByCompletion>::KEYS
-);
-recipe!(
-    "grpo",
-    "group-normalised advantage, clipped surrogate, no mask",
-    "[advantage]\nuse = \"grpo.advantage\"\n\n[objective]\nuse = \"grpo.objective\"\n"
-);
-
-register!(AdvantageEstimator, GroupCentered, "dr_grpo.advantage", "reward - group mean");
-register!(
-    Objective,
-    ClippedSurrogate<ByFixedLength>,
-    "dr_grpo.objective",
-    "clipped surrogate, sum over a fixed length",
-    ClippedSurrogate::<ByFixedLength>::KEYS
-);
-recipe!(
-    "dr_grpo",
-    "centred advantage, fixed-length reduction, no mask",
-    "[advantage]\nuse = \"dr_grpo.advantage\"\n\n[objective]\nuse = \"dr_grpo.objective\"\n"
-);
-
-register!(AdvantageEstimator, RewardAsAdvantage, "reinforce.advantage", "the reward itself");
-register!(
-    Objective,
-    PolicyGradient,
-    "reinforce.objective",
-    "policy gradient, mean over completions of their means",
-    PolicyGradient::KEYS
-);
-recipe!(
-    "reinforce",
-    "reward as advantage, policy gradient, no mask",
-    "[advantage]\nuse = \"reinforce.advantage\"\n\n[objective]\nuse = \"reinforce.objective\"\n"
-);

@@ -6,6 +6,7 @@
 //! plugins is a crate of its own, `capo-loader`.
 
 pub mod adamw;
+pub mod algorithms;
 pub mod builtin;
 pub mod check;
 pub mod commands;

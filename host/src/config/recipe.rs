@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::draft::{COMPONENT_SECTIONS, read_section, to_reward};
 use super::{Config, Draft, RolloutConfig, TrainConfig};
-use crate::builtin::DEFAULT_RECIPE;
+use crate::algorithms::DEFAULT_RECIPE;
 
 /// The sections for which a recipe may set defaults.
 const DEFAULT_SECTIONS: [&str; 3] = ["train", "rollout", "reward"];

@@ -47,8 +47,8 @@ pub struct StepGradients {
 pub fn check_reduction(objective: &ObjectiveFn) -> Result<()> {
     let (id, Reduction(asked)) = (objective.id(), objective.reduction());
     ensure!(
-        asked <= 2,
-        "component `{id}` asks for reduction {asked}, which this host does not know (it knows 0 to 2; use a newer host)"
+        asked <= Reduction::COMPLETION_SUM.0,
+        "component `{id}` asks for reduction {asked}, which this host does not know (it knows 0 to 3; use a newer host)"
     );
     Ok(())
 }
@@ -132,8 +132,9 @@ pub fn token_weights(
         Reduction::COMPLETION_MEAN => Ok(1.0 / (completions * count(&counted[dims.row(b)]))),
         Reduction::FIXED_LENGTH => Ok(1.0 / (completions * max_completion_length as f64)),
         Reduction::TOKEN_MEAN => Ok(1.0 / all),
+        Reduction::COMPLETION_SUM => Ok(1.0 / completions),
         Reduction(other) => {
-            bail!("the objective asks for reduction {other}, which this host does not know (it knows 0 to 2)")
+            bail!("the objective asks for reduction {other}, which this host does not know (it knows 0 to 3)")
         }
     };
     (0..dims.completions as usize).map(weight).collect()

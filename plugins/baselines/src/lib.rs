@@ -1,4 +1,4 @@
-//! The advantages and objectives that GRPO, Dr.GRPO and REINFORCE are made of, as plain types.
+//! The advantages and objectives that GRPO and its relatives are made of, as plain types.
 //!
 //! Nothing registers itself here: a host and each plugin offer these types under their own ids.
 
@@ -6,7 +6,14 @@
 #![deny(missing_docs)]
 
 mod advantage;
+mod checks;
 mod objective;
 
-pub use advantage::{GroupCentered, GroupNormalized, RewardAsAdvantage};
-pub use objective::{ByCompletion, ByFixedLength, ClippedSurrogate, DefaultReduction, PolicyGradient, ReductionName};
+pub use advantage::{
+    Aggregation, Baseline, GroupCentered, GroupNormalized, LeaveOneOut, ReinforcePlusPlus, RewardAsAdvantage,
+    ScaleRewards,
+};
+pub use objective::{
+    ByCompletion, ByFixedLength, ByToken, Cispo, ClippedSurrogate, Dapo, Defaults, Gspo, KlEstimator, Level, Luspo,
+    PolicyGradient, ReductionName, Rloo, Sapo, Vespo,
+};

@@ -14,7 +14,13 @@ impl Thresholds for ReinCapo {
     const HESSIAN: f64 = 1e-1;
 }
 
-register!(AdvantageEstimator, RewardAsAdvantage, "reincapo.advantage", "the reward itself");
+register!(
+    AdvantageEstimator,
+    RewardAsAdvantage,
+    "reincapo.advantage",
+    "the reward itself",
+    RewardAsAdvantage::KEYS
+);
 register!(
     Objective,
     PolicyGradient,

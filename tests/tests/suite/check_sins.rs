@@ -65,7 +65,7 @@ fn advantages_and_objectives_that_break_a_rule() {
     assert_snapshot!(lines("misbehave.objective", &sins), @"
     nan_loss: group-of-one failed the loss is NaN at completion 0, token 0 (it must be finite)
     padding_derivative: rows-of-padding failed the loss's derivative is 0.5 at completion 0, token 0, which is padding (leave padding at 0)
-    unknown_reduction: known-inputs failed component `misbehave.objective` asks for reduction 9, which this host does not know (it knows 0 to 2; use a newer host)
+    unknown_reduction: known-inputs failed component `misbehave.objective` asks for reduction 9, which this host does not know (it knows 0 to 3; use a newer host)
     none: gradients success finite differences of the losses agree with it at 40 tokens
     coupled: gradients success finite differences of the losses agree with it at 40 tokens
     uncoupled: gradients failed `dloss_dlogp` is -0.1726 at completion 0, token 0, where the sum of that completion's losses changes by -0.8631 per nat (return the derivative of that sum, and losses that it is the derivative of)

@@ -112,7 +112,7 @@ fn objectives() {
     padding_derivative: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.objective`: the loss's derivative is 0.5 at completion 0, token 12, which is padding (leave padding at 0)
     ");
     assert_snapshot!(refused(Point::Objective, "unknown_input"), @"component `misbehave.objective` asks for inputs 0x10000000000, which this host does not know (use a newer host, or an older plugin)");
-    assert_snapshot!(refused(Point::Objective, "unknown_reduction"), @"component `misbehave.objective` asks for reduction 9, which this host does not know (it knows 0 to 2; use a newer host)");
+    assert_snapshot!(refused(Point::Objective, "unknown_reduction"), @"component `misbehave.objective` asks for reduction 9, which this host does not know (it knows 0 to 3; use a newer host)");
 }
 
 #[test]

@@ -1,0 +1,121 @@
+//! REINFORCE++: returns of each token, standardised over all tokens of the step.
+
+use capo_plugin::prelude::*;
+use capo_plugin::{KeyDocs, keys};
+use serde::Serialize;
+
+use super::{center, log_ratios_to_reference, reference_inputs};
+use crate::checks;
+
+/// What is subtracted from a completion's reward.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Baseline {
+    /// Nothing: each token has the rewards that come after it (verl `reinforce_plus_plus`).
+    #[default]
+    None,
+    /// The mean of its group: each token has the whole reward (verl `reinforce_plus_plus_baseline`).
+    Group,
+}
+
+/// Returns less their mean, divided by their standard deviation, both over all tokens of the step.
+///
+/// A token's reward is `−beta · (old_logp − ref_logp)`, and the completion's reward at its last token.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReinforcePlusPlus {
+    #[serde(default)]
+    baseline: Baseline,
+    #[serde(default = "no_discount")]
+    gamma: f32,
+    #[serde(default)]
+    beta: f32,
+}
+
+fn no_discount() -> f32 {
+    1.0
+}
+
+/// What verl adds to a variance before it divides by its root.
+const LEAST_VARIANCE: f64 = 1e-8;
+
+impl ReinforcePlusPlus {
+    /// What its keys mean, for `register!`.
+    pub const KEYS: KeyDocs = keys! {
+        baseline = Baseline::default() => "`none`, or `group`: subtract the mean reward of the completion's group",
+        gamma = no_discount() => "what a reward counts a token earlier",
+        beta = 0.0 => "weight of the distance from the reference model in the reward; 0 needs no reference model",
+    };
+
+    /// `[B, T]`: the rewards of each token, the completion's own at its last one.
+    fn token_rewards(&self, batch: &Batch<'_>) -> Result<Vec<f64>, PluginError> {
+        let mut rewards = vec![0.0; batch.dims.len()];
+        let distance = if self.beta > 0.0 { Some(log_ratios_to_reference(batch)?) } else { None };
+        for (b, reward) in batch.rewards.iter().enumerate() {
+            let mut last = None;
+            for i in batch.dims.row(b).filter(|&i| batch.completion_mask[i] == 1) {
+                rewards[i] = distance.as_ref().map_or(0.0, |distance| -f64::from(self.beta) * distance(i));
+                last = Some(i);
+            }
+            if let Some(i) = last {
+                rewards[i] += f64::from(*reward);
+            }
+        }
+        Ok(rewards)
+    }
+
+    /// Turns the rewards of each token into its returns.
+    fn add_later(&self, batch: &Batch<'_>, values: &mut [f64]) {
+        for b in 0..batch.dims.completions as usize {
+            let mut later = 0.0;
+            for i in batch.dims.row(b).rev().filter(|&i| batch.completion_mask[i] == 1) {
+                later = values[i] + f64::from(self.gamma) * later;
+                values[i] = later;
+            }
+        }
+    }
+}
+
+/// Turns the rewards of each token into their sum over its completion, less the mean of such sums over its group.
+fn center_sums(batch: &Batch<'_>, values: &mut [f64]) {
+    let completions = batch.dims.completions as usize;
+    let mut sums: Vec<f64> = (0..completions).map(|b| values[batch.dims.row(b)].iter().sum()).collect();
+    // A group of one keeps its reward, as in verl.
+    center(&mut sums, batch.dims.groups().filter(|group| group.len() > 1));
+    for (b, sum) in sums.into_iter().enumerate() {
+        values[batch.dims.row(b)].fill(sum);
+    }
+}
+
+impl AdvantageEstimator for ReinforcePlusPlus {
+    fn estimate(&mut self, _ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
+        let mut values = self.token_rewards(batch)?;
+        match self.baseline {
+            Baseline::None => self.add_later(batch, &mut values),
+            Baseline::Group => center_sums(batch, &mut values),
+        }
+        let real = || (0..batch.dims.len()).filter(|&i| batch.completion_mask[i] == 1);
+        let (mean, std) = super::mean_and_std(&real().map(|i| values[i]).collect::<Vec<_>>());
+        let divisor = (std * std + LEAST_VARIANCE).sqrt();
+        real().for_each(|i| advantages[i] = ((values[i] - mean) / divisor) as f32);
+        Ok(())
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        checks::not_negative("beta", self.beta)?;
+        if !(0.0..=1.0).contains(&self.gamma) {
+            return Err(PluginError::config(format!("`gamma` is {} (use 0 to 1)", self.gamma)));
+        }
+        if self.baseline == Baseline::Group && self.gamma != 1.0 {
+            return Err(PluginError::config(format!(
+                "`gamma` is {}, but `baseline` is `group`, where each token has the whole reward (remove one of them)",
+                self.gamma
+            )));
+        }
+        Ok(())
+    }
+
+    fn inputs(&self) -> Inputs {
+        reference_inputs(self.beta)
+    }
+}

@@ -1,0 +1,27 @@
+//! Sentences about values that no component takes.
+
+use capo_plugin::PluginError;
+
+/// Refuses a number that is negative or not finite.
+pub fn not_negative(key: &str, value: f32) -> Result<(), PluginError> {
+    if value.is_finite() && value >= 0.0 {
+        return Ok(());
+    }
+    Err(PluginError::config(format!("`{key}` is {value} (use 0 or more)")))
+}
+
+/// Refuses a number that is not above 0, or not finite.
+pub fn positive(key: &str, value: f32) -> Result<(), PluginError> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(());
+    }
+    Err(PluginError::config(format!("`{key}` is {value} (use a number above 0)")))
+}
+
+/// Refuses numbers that are not finite.
+pub fn each_finite(key: &str, values: &[f32]) -> Result<(), PluginError> {
+    match values.iter().find(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(value) => Err(PluginError::config(format!("`{key}` holds {value} (use finite numbers)"))),
+    }
+}

@@ -1,0 +1,110 @@
+//! What the clipped surrogate's keys are under each id where a table does not say.
+
+use capo_plugin::prelude::*;
+use serde::Serialize;
+
+use super::ratio::Level;
+
+/// The values of an id's keys when its table does not say.
+pub trait Defaults: Send {
+    /// How losses become one number.
+    const REDUCTION: ReductionName;
+    /// Over what probabilities are compared.
+    const LEVEL: Level = Level::Token;
+    /// How far below 1 the ratio counts.
+    const EPSILON: f32 = 0.2;
+    /// How far above; none: as far as below.
+    const EPSILON_HIGH: Option<f32> = None;
+}
+
+/// The names of reductions in a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReductionName {
+    /// [`Reduction::COMPLETION_MEAN`].
+    CompletionMean,
+    /// [`Reduction::FIXED_LENGTH`].
+    FixedLength,
+    /// [`Reduction::TOKEN_MEAN`].
+    TokenMean,
+    /// [`Reduction::COMPLETION_SUM`].
+    CompletionSum,
+}
+
+impl From<ReductionName> for Reduction {
+    fn from(name: ReductionName) -> Self {
+        match name {
+            ReductionName::CompletionMean => Self::COMPLETION_MEAN,
+            ReductionName::FixedLength => Self::FIXED_LENGTH,
+            ReductionName::TokenMean => Self::TOKEN_MEAN,
+            ReductionName::CompletionSum => Self::COMPLETION_SUM,
+        }
+    }
+}
+
+/// Mean over completions of their means (GRPO).
+#[derive(Debug, Clone)]
+pub struct ByCompletion;
+
+impl Defaults for ByCompletion {
+    const REDUCTION: ReductionName = ReductionName::CompletionMean;
+}
+
+/// Sum ÷ (B · `max_completion_length`) (Dr.GRPO).
+#[derive(Debug, Clone)]
+pub struct ByFixedLength;
+
+impl Defaults for ByFixedLength {
+    const REDUCTION: ReductionName = ReductionName::FixedLength;
+}
+
+/// Mean over all tokens (BNPO).
+#[derive(Debug, Clone)]
+pub struct ByToken;
+
+impl Defaults for ByToken {
+    const REDUCTION: ReductionName = ReductionName::TokenMean;
+}
+
+/// Mean over all tokens, and more room above 1 than below (DAPO).
+#[derive(Debug, Clone)]
+pub struct Dapo;
+
+impl Defaults for Dapo {
+    const REDUCTION: ReductionName = ReductionName::TokenMean;
+    const EPSILON_HIGH: Option<f32> = Some(0.28);
+}
+
+/// One ratio per completion, whose mean over tokens moves far less than a token's (GSPO).
+#[derive(Debug, Clone)]
+pub struct Gspo;
+
+impl Defaults for Gspo {
+    const REDUCTION: ReductionName = ReductionName::CompletionMean;
+    const LEVEL: Level = Level::Sequence;
+    const EPSILON: f32 = 3e-4;
+    const EPSILON_HIGH: Option<f32> = Some(4e-4);
+}
+
+/// The same with each completion counting by its length (LUSPO).
+#[derive(Debug, Clone)]
+pub struct Luspo;
+
+impl Defaults for Luspo {
+    const REDUCTION: ReductionName = ReductionName::CompletionSum;
+    const LEVEL: Level = Level::Sequence;
+    const EPSILON: f32 = Gspo::EPSILON;
+    const EPSILON_HIGH: Option<f32> = Gspo::EPSILON_HIGH;
+}
+
+/// A completion as one action (RLOO).
+#[derive(Debug, Clone)]
+pub struct Rloo;
+
+impl Defaults for Rloo {
+    const REDUCTION: ReductionName = ReductionName::CompletionMean;
+    const LEVEL: Level = Level::SequenceProduct;
+}
+
+pub(super) const ABOUT_REDUCTION: &str =
+    "how losses become one number: `completion_mean`, `fixed_length`, `token_mean` or `completion_sum`";

@@ -1,0 +1,121 @@
+//! VESPO: a policy gradient whose weight is a smooth function of the whole completion's ratio.
+
+use capo_plugin::prelude::*;
+use capo_plugin::{KeyDocs, keys};
+
+use super::defaults::{ABOUT_REDUCTION, ReductionName};
+use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
+use super::ratio::Level;
+use super::{Term, Token, evaluate};
+use crate::checks;
+
+/// `−φ(w) A · logp + beta · KL`, where `φ(w) = w^k · exp(λ (1 − w))` is held constant and `w` is the ratio of the whole completion, with k and λ
+/// for advantages below 0 and others for the rest (TRL `loss_type="vespo"`).
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vespo {
+    #[serde(default = "two")]
+    vespo_k_pos: f32,
+    #[serde(default = "three")]
+    vespo_lambda_pos: f32,
+    #[serde(default = "three")]
+    vespo_k_neg: f32,
+    #[serde(default = "two")]
+    vespo_lambda_neg: f32,
+    #[serde(default)]
+    beta: f32,
+    #[serde(default)]
+    kl_estimator: KlEstimator,
+    #[serde(default)]
+    use_bias_correction_kl: bool,
+    #[serde(default = "token_mean")]
+    reduction: ReductionName,
+}
+
+fn two() -> f32 {
+    2.0
+}
+
+fn three() -> f32 {
+    3.0
+}
+
+fn token_mean() -> ReductionName {
+    ReductionName::TokenMean
+}
+
+/// Limits on a token's log-ratio, and on that of a completion, in TRL's code.
+const MOST: f64 = 20.0;
+/// `ln(1e-8)`.
+const LEAST_OF_COMPLETION: f64 = -18.420_680_743_952_367;
+
+impl Vespo {
+    /// What its keys mean, for `register!`.
+    pub const KEYS: KeyDocs = keys! {
+        vespo_k_pos = two() => "power of the ratio where the advantage is not below 0: completions that became less probable count less",
+        vespo_lambda_pos = three() => "decay by the ratio there: completions that became more probable count less",
+        vespo_k_neg = three() => "power of the ratio where the advantage is below 0",
+        vespo_lambda_neg = two() => "decay by the ratio there",
+        beta = 0.0 => ABOUT_BETA,
+        kl_estimator = KlEstimator::default() => ABOUT_ESTIMATOR,
+        use_bias_correction_kl = false => ABOUT_CORRECTION,
+        reduction = token_mean() => ABOUT_REDUCTION,
+    };
+
+    fn penalty(&self) -> Penalty {
+        Penalty { beta: self.beta, estimator: self.kl_estimator, by_ratio: self.use_bias_correction_kl }
+    }
+
+    /// φ(w), for a token with this advantage.
+    fn weight(&self, log_ratio: f64, advantage: f32) -> f32 {
+        let (k, lambda) = if advantage >= 0.0 {
+            (self.vespo_k_pos, self.vespo_lambda_pos)
+        } else {
+            (self.vespo_k_neg, self.vespo_lambda_neg)
+        };
+        let (k, lambda) = (f64::from(k), f64::from(lambda));
+        (lambda + k * log_ratio - lambda * log_ratio.exp()).exp() as f32
+    }
+}
+
+/// `ln w` of each completion, `[B]`.
+fn log_ratios(batch: &Batch<'_>) -> Result<Vec<f64>, PluginError> {
+    let old_logps = batch.old_logps()?;
+    let of_token = |i: usize| (f64::from(batch.logps[i]) - f64::from(old_logps[i])).clamp(-MOST, MOST);
+    let of_completion = |b: usize| {
+        let sum: f64 = batch.dims.row(b).filter(|&i| batch.completion_mask[i] == 1).map(of_token).sum();
+        sum.clamp(LEAST_OF_COMPLETION, MOST)
+    };
+    Ok((0..batch.dims.completions as usize).map(of_completion).collect())
+}
+
+impl Objective for Vespo {
+    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError> {
+        let log_ratios = log_ratios(batch)?;
+        evaluate(Level::Token, self.penalty(), ctx, batch, out, |&Token { completion, advantage, logp, .. }| {
+            let weight = -self.weight(log_ratios[completion], advantage) * advantage;
+            Term { loss: weight * logp, by_logp: weight, ..Term::default() }
+        })?;
+        let first = |b: usize| batch.dims.row(b).find(|&i| batch.completion_mask[i] == 1);
+        let weights = (0..log_ratios.len()).filter_map(|b| Some(self.weight(log_ratios[b], batch.advantages[first(b)?])));
+        let (count, sum) = weights.fold((0_u32, 0.0), |(count, sum), weight| (count + 1, sum + f64::from(weight)));
+        ctx.record("vespo/phi_seq_mean", sum / f64::from(count.max(1)));
+        Ok(())
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        checks::not_negative("vespo_k_pos", self.vespo_k_pos)?;
+        checks::positive("vespo_lambda_pos", self.vespo_lambda_pos)?;
+        checks::not_negative("vespo_k_neg", self.vespo_k_neg)?;
+        checks::positive("vespo_lambda_neg", self.vespo_lambda_neg)?;
+        self.penalty().validate()
+    }
+
+    fn reduction(&self) -> Reduction {
+        self.reduction.into()
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs::OLD_LOGPS | self.penalty().inputs()
+    }
+}
