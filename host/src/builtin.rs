@@ -1,18 +1,17 @@
-//! The components that come with the trainer: `exact_match`, `reward_model`, `grpo.*`, `dr_grpo.*` and `reinforce.*`.
+//! The components that come with the trainer: `reward_model`, `grpo.*`, `dr_grpo.*`, `reinforce.*`, and the rewards of `capo-rewards`,
+//! which offers them itself.
 
 use capo_baselines::{
     ByCompletion, ByFixedLength, ClippedSurrogate, GroupCentered, GroupNormalized, PolicyGradient, RewardAsAdvantage,
 };
 use capo_plugin::{recipe, register};
+// Linked, so that what it offers is built in.
+use capo_rewards as _;
 
-use crate::reward::{ExactMatch, RewardModel};
+use crate::reward::RewardModel;
 
 /// The recipe of a run that names none and loads no plugin with one.
 pub const DEFAULT_RECIPE: &str = "grpo";
-
-register!(Reward, ExactMatch, "exact_match", "1 where a completion ends with the dataset's answer, else 0", {
-    answer_separator = "=" => "the answer is the text after the last one of these; empty compares whole texts"
-});
 
 register!(Reward, RewardModel, "reward_model", "what a model that scores texts gives prompt and completion", {
     model_name_or_path => "a directory with a sequence classification, or the id of one that the Hub's cache has",
