@@ -97,6 +97,12 @@ impl RewardFn {
         Self { id: id.to_owned(), wire }
     }
 
+    /// The same under another name in reports, where a run has several of one component.
+    #[must_use]
+    pub fn with_name(self, name: &str) -> Self {
+        Self { id: name.to_owned(), ..self }
+    }
+
     /// Calls `score` on zeroed `rewards`, `[B]`.
     ///
     /// # Errors

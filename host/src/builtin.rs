@@ -1,12 +1,10 @@
-//! The rewards that come with the trainer: `exact_match` and `reward_model`.
+//! The rewards that come with the trainer: `reward_model`, and those of `capo-rewards`, which offers them itself.
 
 use capo_plugin::register;
+// Linked, so that what it offers is built in.
+use capo_rewards as _;
 
-use crate::reward::{ExactMatch, RewardModel};
-
-register!(Reward, ExactMatch, "exact_match", "1 where a completion ends with the dataset's answer, else 0", {
-    answer_separator = "=" => "the answer is the text after the last one of these; empty compares whole texts"
-});
+use crate::reward::RewardModel;
 
 register!(Reward, RewardModel, "reward_model", "what a model that scores texts gives prompt and completion", {
     model_name_or_path => "a directory with a sequence classification, or the id of one that the Hub's cache has",

@@ -18,7 +18,7 @@ use crate::adamw::SecondMoment;
 use crate::model::device::{self, Dtype};
 use crate::model::hub;
 use crate::optim::OptimizerName;
-use crate::reward::RewardConfig;
+use crate::reward::{self, RewardConfig};
 use crate::schedule::ScheduleKind;
 
 pub use data::{DataConfig, Format};
@@ -278,10 +278,10 @@ impl Config {
     /// The names in reports of the run's components: rewards, advantage, objective, masks, weights, step controls.
     #[must_use]
     pub fn component_ids(&self) -> Vec<String> {
-        let rewards = self.reward.iter().map(|reward| reward.id.clone());
+        let rewards = reward::names(&self.reward);
         let others = [&self.advantage, &self.objective].map(|component| component.id.clone());
         let lists = [&self.mask, &self.weight, &self.step_control].into_iter().flat_map(|list| component_names(list));
-        rewards.chain(others).chain(lists).collect()
+        rewards.into_iter().chain(others).chain(lists).collect()
     }
 
     /// What the sampler computes in.

@@ -1,16 +1,14 @@
 //! Rewards of completions: a weighted sum of reward components.
 
-mod exact_match;
 mod reward_model;
 mod seen;
 
-pub use exact_match::ExactMatch;
 pub use reward_model::RewardModel;
 
 use anyhow::{Result, bail, ensure};
-use capo_loader::ComponentConfig;
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
+use capo_loader::{ComponentConfig, component_names};
 use capo_plugin::{RewardFn, Rollout, Sink, nearest};
 use serde::Serialize;
 use toml::{Table, Value};
@@ -63,12 +61,19 @@ impl RewardConfig {
     }
 }
 
+/// What reports call the rewards: `ID`, and `ID#2` where a component is used again.
+#[must_use]
+pub fn names(configs: &[RewardConfig]) -> Vec<String> {
+    let component = |config: &RewardConfig| ComponentConfig { id: config.id.clone(), table: Table::new() };
+    component_names(&configs.iter().map(component).collect::<Vec<_>>())
+}
+
 /// The rewards of B completions, reward units.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scored {
     /// `[B]`, the weighted sum over reward components.
     pub total: Vec<f32>,
-    /// Each component's id and its own rewards before weighting, `[B]`.
+    /// Each component's name and its own rewards before weighting, `[B]`.
     pub per_reward: Vec<(String, Vec<f32>)>,
 }
 
@@ -82,16 +87,12 @@ impl Rewards {
     ///
     /// # Errors
     ///
-    /// No table, a component used twice, a weight that is not finite, an unknown id, a component that refuses its table.
+    /// No table, a weight that is not finite, an unknown id, a component that refuses its table.
     pub fn build(registry: &Registry, configs: &[RewardConfig], device: &str, watchdog: &Watchdog) -> Result<Self> {
         ensure!(!configs.is_empty(), "no reward is given (add a `[[reward]]` table with `use = \"exact_match\"`)");
         let mut components = Vec::new();
-        for (index, config) in configs.iter().enumerate() {
+        for (config, name) in configs.iter().zip(names(configs)) {
             let (id, weight) = (&config.id, config.weight);
-            ensure!(
-                configs[..index].iter().all(|other| other.id != *id),
-                "reward `{id}` is given twice (keep one `[[reward]]` table)"
-            );
             ensure!(weight.is_finite(), "`weight` of reward `{id}` is {weight}, expected a finite number");
             config.check_weight_key(registry)?;
             let mut table = config.table.clone();
@@ -99,7 +100,7 @@ impl Rewards {
                 table.entry("device").or_insert_with(|| device.into());
             }
             let component = ComponentConfig { id: id.clone(), table };
-            components.push((registry.reward(&component, watchdog)?, weight));
+            components.push((registry.reward(&component, watchdog)?.with_name(&name), weight));
         }
         Ok(Rewards { components })
     }
@@ -127,7 +128,7 @@ impl Rewards {
         Ok(Scored { total, per_reward })
     }
 
-    /// The components' ids, in order.
+    /// The components' names, in order.
     #[must_use]
     pub fn ids(&self) -> Vec<&str> {
         self.components.iter().map(|(component, _)| component.id()).collect()
@@ -168,13 +169,24 @@ mod tests {
             error(&[unknown]),
             "`[[reward]]` names `exakt_match`, which no loaded image offers (did you mean `exact_match`?)"
         );
-        assert!(error(&[exact_match(1.0), exact_match(2.0)]).starts_with("reward `exact_match` is given twice"));
         assert!(error(&[exact_match(f64::INFINITY)]).starts_with("`weight` of reward `exact_match` is inf"));
         let misplaced = RewardConfig { id: "grpo.advantage".into(), ..exact_match(1.0) };
         assert_eq!(
             error(&[misplaced]),
             "`[[reward]]` names `grpo.advantage`, which is offered at the advantage point (move it to `[advantage]`)"
         );
+    }
+
+    #[test]
+    fn a_component_may_be_used_again_under_another_name() {
+        let table = toml::toml! { answer_separator = "" };
+        let whole = RewardConfig { table, ..exact_match(0.5) };
+        let fixture = RolloutFixture::new(&["1+3=4", "4"]);
+        let mut rewards = build(&[exact_match(1.0), whole]).unwrap();
+        let scored = rewards.score(&mut Records::default(), &fixture.rollout()).unwrap();
+        assert_eq!(scored.total, [1.0, 1.5]);
+        let names: Vec<&str> = scored.per_reward.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!((names, scored.per_reward[1].1.as_slice()), (vec!["exact_match", "exact_match#2"], &[0.0, 1.0][..]));
     }
 
     #[test]

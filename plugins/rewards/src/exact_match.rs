@@ -6,7 +6,7 @@ use capo_plugin::prelude::*;
 /// Compares the answer that a completion ends with to the dataset's.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ExactMatch {
+struct ExactMatch {
     /// The answer is the text after the last one of these; empty compares whole texts.
     #[serde(default = "default_separator")]
     answer_separator: String,
@@ -18,9 +18,7 @@ fn default_separator() -> String {
 
 impl Reward for ExactMatch {
     fn score(&mut self, _ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
-        for (reward, completion) in rewards.iter_mut().zip(&rollout.completions) {
-            *reward = self.reward(completion);
-        }
+        crate::each(rollout, rewards, |completion| self.reward(completion));
         Ok(())
     }
 }
@@ -43,6 +41,10 @@ impl ExactMatch {
         answer.trim()
     }
 }
+
+register!(Reward, ExactMatch, "exact_match", "1 where a completion ends with the dataset's answer, else 0", {
+    answer_separator = default_separator() => "the answer is the text after the last one of these; empty compares whole texts"
+});
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,26 @@
+//! Rewards that can be verified, a file each: `exact_match`, `number`, `math`, `regex`, `format`, `soft_overlong` and `command`.
+//!
+//! They are built into the trainer, and a plugin for other hosts of `capo-plugin`. What a text says mathematically is in [`math`], for
+//! whoever compares answers without a rollout.
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod exact_match;
+mod format;
+pub mod math;
+mod number;
+mod regex;
+mod soft_overlong;
+
+#[cfg(test)]
+mod tests;
+
+use capo_plugin::Rollout;
+
+/// Fills `rewards` with what `one` gives each completion.
+fn each(rollout: &Rollout<'_>, rewards: &mut [f32], one: impl Fn(&capo_plugin::Completion<'_>) -> f32) {
+    for (reward, completion) in rewards.iter_mut().zip(&rollout.completions) {
+        *reward = one(completion);
+    }
+}

@@ -1,0 +1,202 @@
+//! The value of an expression: exactly where that is possible within limits, else in `f64`.
+
+use super::complex::Complex;
+use super::expression::{Constant, Expression, Function};
+use super::rational::Rational;
+
+/// What may be spent on exact values in one comparison, in products of two words of 64 bits; what is left afterwards is `f64`.
+const MOST_WORK: u64 = 2_000_000;
+
+/// Largest number whose factorial is taken.
+const MOST_FACTORIAL: i64 = 300;
+
+/// A value.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Exact(Rational),
+    Near(Complex),
+}
+
+impl Value {
+    pub(super) fn near(&self) -> Complex {
+        match self {
+            Self::Exact(value) => Complex::real(value.to_f64()),
+            Self::Near(value) => *value,
+        }
+    }
+
+    pub(super) fn is_nan(&self) -> bool {
+        matches!(self, Self::Near(value) if value.is_nan())
+    }
+}
+
+/// Evaluates expressions, as long as the work lasts.
+pub(super) struct Evaluator {
+    work: u64,
+    point: u64,
+}
+
+impl Evaluator {
+    pub(super) fn new() -> Self {
+        Self { work: MOST_WORK, point: 0 }
+    }
+
+    /// Gives the variables the values of point number `point`: fractions of both signs around 1, of the name and the number alone.
+    pub(super) fn at(&mut self, point: u64) -> &mut Self {
+        self.point = point;
+        self
+    }
+
+    /// The value; not a number where there is none.
+    pub(super) fn value(&mut self, expression: &Expression) -> Value {
+        match self.exact(expression) {
+            Some(value) => Value::Exact(value),
+            None => Value::Near(self.near(expression)),
+        }
+    }
+
+    /// Counts what a result has cost.
+    fn spent(&mut self, result: Option<Rational>) -> Option<Rational> {
+        let words = result.as_ref().map_or(64, |value| value.bits() / 64 + 1);
+        self.work = self.work.saturating_sub(words * words);
+        result.filter(|_| self.work > 0)
+    }
+
+    fn exact(&mut self, expression: &Expression) -> Option<Rational> {
+        match expression {
+            Expression::Number(value, _) => Some(value.clone()),
+            Expression::Symbol(name) => Some(variable(name, self.point)),
+            Expression::Sum(terms) => terms.iter().try_fold(Rational::whole(0), |sum, term| {
+                let term = self.exact(term)?;
+                self.spent(sum.add(&term))
+            }),
+            Expression::Product(factors) => factors.iter().try_fold(Rational::whole(1), |product, factor| {
+                let factor = self.exact(factor)?;
+                self.spent(product.times(&factor))
+            }),
+            Expression::Power(base, exponent) => {
+                let (base, exponent) = (self.exact(base)?, self.exact(exponent)?);
+                let (times, degree) = exponent.parts()?;
+                let root = if degree == 1 { Some(base) } else { base.root(u32::try_from(degree).ok()?) }?;
+                // A power of a negative number's root has several values; the principal one is not rational.
+                let principal = degree == 1 || !root.is_negative();
+                self.spent(root.power(times).filter(|_| principal))
+            }
+            Expression::Percent(part) => {
+                let part = self.exact(part)?;
+                self.spent(part.times(&Rational::decimal("0.01")?))
+            }
+            Expression::Call(function, arguments) => {
+                let arguments = arguments.iter().map(|part| self.exact(part)).collect::<Option<Vec<_>>>()?;
+                let result = exact_call(*function, &arguments);
+                self.spent(result)
+            }
+            _ => None,
+        }
+    }
+
+    fn near(&mut self, expression: &Expression) -> Complex {
+        match expression {
+            Expression::Number(value, _) => Complex::real(value.to_f64()),
+            Expression::Symbol(name) => Complex::real(variable(name, self.point).to_f64()),
+            Expression::Constant(constant) => match constant {
+                Constant::Pi => Complex::real(std::f64::consts::PI),
+                Constant::E => Complex::real(std::f64::consts::E),
+                Constant::I => Complex::I,
+                Constant::Infinity => Complex::real(f64::INFINITY),
+            },
+            Expression::Sum(terms) => {
+                terms.iter().fold(Complex::real(0.0), |sum, term| sum.plus(self.value(term).near()))
+            }
+            Expression::Product(factors) => {
+                factors.iter().fold(Complex::real(1.0), |product, factor| product.times(self.value(factor).near()))
+            }
+            Expression::Power(base, exponent) => {
+                let (base, exponent) = (self.value(base).near(), self.value(exponent).near());
+                if exponent == Complex::real(-1.0) { base.inverse() } else { base.power(exponent) }
+            }
+            Expression::Percent(part) => self.value(part).near().times(Complex::real(0.01)),
+            Expression::Call(function, arguments) => {
+                let arguments: Vec<Complex> = arguments.iter().map(|part| self.value(part).near()).collect();
+                near_call(*function, &arguments)
+            }
+            _ => Complex::NAN,
+        }
+    }
+}
+
+/// A fraction between 1/4 and 4 in size.
+fn variable(name: &str, point: u64) -> Rational {
+    let mix = |hash: u64, byte: u64| {
+        let mixed = (hash ^ byte).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        mixed ^ mixed >> 29
+    };
+    let hash = name.bytes().map(u64::from).chain([point, 0]).fold(0xcbf2_9ce4_8422_2325, mix);
+    let (above, below) = ((hash >> 8) % 61 + 29, (hash >> 32) % 53 + 23);
+    let sign = if (hash >> 50).is_multiple_of(2) { 1 } else { -1 };
+    Rational::new((sign * above as i64).into(), below.into()).unwrap_or(Rational::whole(2))
+}
+
+fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
+    match (function, arguments) {
+        (Function::Abs, [value]) => Some(value.magnitude()),
+        (Function::Floor, [value]) => Some(value.floor()),
+        (Function::Ceil, [value]) => Some(value.negated().floor().negated()),
+        (Function::Factorial, [value]) => {
+            let last = value.to_whole().filter(|last| (0..=MOST_FACTORIAL).contains(last))?;
+            (1..=last).try_fold(Rational::whole(1), |product, next| product.times(&Rational::whole(next)))
+        }
+        (Function::Binomial, [above, below]) => {
+            let (n, k) = (above.to_whole()?, below.to_whole()?);
+            let steps = (0..=MOST_FACTORIAL).contains(&k).then(|| 0..k)?;
+            steps.into_iter().try_fold(Rational::whole(1), |product, step| {
+                let factor = Rational::new(n.checked_sub(step)?.into(), (step + 1).into())?;
+                product.times(&factor)
+            })
+        }
+        (Function::Root, [value, degree]) => value.root(u32::try_from(degree.to_whole()?).ok()?),
+        (Function::Log, [base, value]) => whole_logarithm(base, value),
+        _ => None,
+    }
+}
+
+/// The power that makes `value` of `base`, where it is a whole number.
+fn whole_logarithm(base: &Rational, value: &Rational) -> Option<Rational> {
+    let power = (value.to_f64().ln() / base.to_f64().ln()).round();
+    let power = (power.abs() <= 4096.0).then_some(power as i64)?;
+    (base.power(power)? == *value && *base != Rational::whole(1)).then(|| Rational::whole(power))
+}
+
+fn near_call(function: Function, arguments: &[Complex]) -> Complex {
+    let real = |value: &Complex, of: fn(f64) -> f64| {
+        let result = of(value.as_real());
+        if result.is_finite() { Complex::real(result) } else { Complex::NAN }
+    };
+    match (function, arguments) {
+        (Function::Sin, [x]) => real(x, f64::sin),
+        (Function::Cos, [x]) => real(x, f64::cos),
+        (Function::Tan, [x]) => real(x, f64::tan),
+        (Function::Cot, [x]) => real(x, |x| 1.0 / x.tan()),
+        (Function::Sec, [x]) => real(x, |x| 1.0 / x.cos()),
+        (Function::Csc, [x]) => real(x, |x| 1.0 / x.sin()),
+        (Function::Arcsin, [x]) => real(x, f64::asin),
+        (Function::Arccos, [x]) => real(x, f64::acos),
+        (Function::Arctan, [x]) => real(x, f64::atan),
+        (Function::Sinh, [x]) => real(x, f64::sinh),
+        (Function::Cosh, [x]) => real(x, f64::cosh),
+        (Function::Tanh, [x]) => real(x, f64::tanh),
+        (Function::Ln, [x]) => x.ln(),
+        (Function::Log, [base, x]) => x.ln().times(base.ln().inverse()),
+        (Function::Abs, [x]) => Complex::real(x.abs()),
+        (Function::Floor, [x]) => real(x, f64::floor),
+        (Function::Ceil, [x]) => real(x, f64::ceil),
+        (Function::Root, [x, degree]) => {
+            // The real root of a negative number, where the degree is odd.
+            let odd = x.im == 0.0 && x.re < 0.0 && degree.im == 0.0 && degree.re % 2.0 == 1.0;
+            let of = if odd { Complex::real(-x.re) } else { *x };
+            let root = of.power(degree.inverse());
+            if odd { root.times(Complex::real(-1.0)) } else { root }
+        }
+        _ => Complex::NAN,
+    }
+}

@@ -1,0 +1,184 @@
+//! What an answer says: numbers, formulas, and what is made of them.
+
+use super::rational::Rational;
+
+/// An answer, or a part of one.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Expression {
+    /// A number, and whether it was written with a decimal point.
+    Number(Rational, bool),
+    /// A variable by its name.
+    Symbol(String),
+    /// Words, by their letters.
+    Words(String),
+    /// π, e, i or ∞.
+    Constant(Constant),
+    Sum(Vec<Self>),
+    Product(Vec<Self>),
+    Power(Box<Self>, Box<Self>),
+    Call(Function, Vec<Self>),
+    Percent(Box<Self>),
+    /// Several answers side by side, as `2, 3`.
+    List(Vec<Self>),
+    /// A point or an interval: what stands between two brackets, and which they are.
+    Tuple(char, Vec<Self>, char),
+    Set(Vec<Self>),
+    Union(Vec<Self>),
+    Matrix(Vec<Vec<Self>>),
+    /// `1 < x ≤ 3`: one part more than signs.
+    Relation(Vec<Self>, Vec<char>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Constant {
+    Pi,
+    E,
+    I,
+    Infinity,
+}
+
+/// Functions, by the command that writes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Function {
+    Sin,
+    Cos,
+    Tan,
+    Cot,
+    Sec,
+    Csc,
+    Arcsin,
+    Arccos,
+    Arctan,
+    Sinh,
+    Cosh,
+    Tanh,
+    Ln,
+    /// Base, number.
+    Log,
+    Abs,
+    Floor,
+    Ceil,
+    Factorial,
+    /// Above, below.
+    Binomial,
+    /// Number, degree.
+    Root,
+}
+
+impl Function {
+    /// Those of one argument that is written behind the name.
+    pub(super) fn named(command: &str) -> Option<Self> {
+        Some(match command {
+            "sin" => Self::Sin,
+            "cos" => Self::Cos,
+            "tan" => Self::Tan,
+            "cot" => Self::Cot,
+            "sec" => Self::Sec,
+            "csc" => Self::Csc,
+            "arcsin" => Self::Arcsin,
+            "arccos" => Self::Arccos,
+            "arctan" => Self::Arctan,
+            "sinh" => Self::Sinh,
+            "cosh" => Self::Cosh,
+            "tanh" => Self::Tanh,
+            "ln" => Self::Ln,
+            _ => return None,
+        })
+    }
+
+    /// The function that undoes it, for `\sin^{-1}`.
+    pub(super) fn inverse(self) -> Option<Self> {
+        match self {
+            Self::Sin => Some(Self::Arcsin),
+            Self::Cos => Some(Self::Arccos),
+            Self::Tan => Some(Self::Arctan),
+            _ => None,
+        }
+    }
+}
+
+impl Expression {
+    pub(super) fn whole(value: i64) -> Self {
+        Self::Number(Rational::whole(value), false)
+    }
+
+    pub(super) fn negated(self) -> Self {
+        match self {
+            Self::Number(value, decimal) => Self::Number(value.negated(), decimal),
+            other => Self::product(vec![Self::whole(-1), other]),
+        }
+    }
+
+    pub(super) fn over(self, below: Self) -> Self {
+        Self::product(vec![self, below.inverse()])
+    }
+
+    pub(super) fn inverse(self) -> Self {
+        Self::Power(Box::new(self), Box::new(Self::whole(-1)))
+    }
+
+    pub(super) fn call(function: Function, argument: Self) -> Self {
+        Self::Call(function, vec![argument])
+    }
+
+    /// The product; of numbers and one matrix, the matrix of products.
+    pub(super) fn product(mut factors: Vec<Self>) -> Self {
+        if factors.len() == 1 {
+            return factors.remove(0);
+        }
+        let matrices = factors.iter().filter(|factor| matches!(factor, Self::Matrix(_))).count();
+        let place = factors.iter().position(|factor| matches!(factor, Self::Matrix(_)));
+        let Some(Self::Matrix(rows)) = place.filter(|_| matrices == 1).map(|place| factors.remove(place)) else {
+            return Self::Product(factors);
+        };
+        let scaled = |entry: Self| Self::Product(factors.iter().cloned().chain([entry]).collect());
+        Self::Matrix(rows.into_iter().map(|row| row.into_iter().map(scaled).collect()).collect())
+    }
+
+    /// The parts that it is made of.
+    pub(super) fn parts(&self) -> Vec<&Self> {
+        match self {
+            Self::Number(..) | Self::Symbol(_) | Self::Words(_) | Self::Constant(_) => Vec::new(),
+            Self::Sum(parts)
+            | Self::Product(parts)
+            | Self::Call(_, parts)
+            | Self::List(parts)
+            | Self::Tuple(_, parts, _) => parts.iter().collect(),
+            Self::Set(parts) | Self::Union(parts) | Self::Relation(parts, _) => parts.iter().collect(),
+            Self::Power(base, exponent) => vec![base, exponent],
+            Self::Percent(part) => vec![part],
+            Self::Matrix(rows) => rows.iter().flatten().collect(),
+        }
+    }
+
+    /// Whether `holds` for it or a part of it.
+    pub(super) fn any(&self, holds: &impl Fn(&Self) -> bool) -> bool {
+        holds(self) || self.parts().into_iter().any(|part| part.any(holds))
+    }
+
+    /// Whether it has a value of its own, without variables.
+    pub(super) fn is_constant(&self) -> bool {
+        !self.any(&|part| matches!(part, Self::Symbol(_)))
+    }
+
+    /// Whether a number in it was written with a decimal point.
+    pub(super) fn has_decimals(&self) -> bool {
+        self.any(&|part| matches!(part, Self::Number(_, true)))
+    }
+
+    /// Whether it is a number or a formula that has one.
+    pub(super) fn is_scalar(&self) -> bool {
+        !self.any(&|part| {
+            matches!(
+                part,
+                Self::Words(_)
+                    | Self::List(_)
+                    | Self::Tuple(..)
+                    | Self::Set(_)
+                    | Self::Union(_)
+                    | Self::Matrix(_)
+                    | Self::Relation(..)
+            )
+        })
+    }
+}

@@ -1,0 +1,403 @@
+//! LaTeX and plain formulas to tokens: what sets the look of a formula is gone, units behind numbers too.
+
+use super::units;
+
+/// Longest text that is read, bytes: no answer is longer.
+const MOST_BYTES: usize = 4096;
+
+/// Most tokens of a formula.
+const MOST_TOKENS: usize = 1000;
+
+/// A piece of a formula.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Token {
+    /// Digits with at most one point, and perhaps an exponent.
+    Number(String),
+    /// A variable: a letter in lower case, or a Greek one by its command.
+    Name(String),
+    /// What stands in `\text{...}`: letters in lower case.
+    Words(String),
+    /// A command with a meaning, without its backslash.
+    Command(String),
+    /// Anything of one character; relations and the like by their Unicode sign.
+    Mark(char),
+    /// A matrix begins, or ends.
+    Begin,
+    /// A row of a matrix ends.
+    Row,
+    /// A matrix ends.
+    End,
+}
+
+/// Commands that set the look of what follows, and say nothing.
+const SILENT: [&str; 36] = [
+    "left",
+    "right",
+    "big",
+    "Big",
+    "bigg",
+    "Bigg",
+    "bigl",
+    "bigr",
+    "Bigl",
+    "Bigr",
+    "biggl",
+    "biggr",
+    "Biggl",
+    "Biggr",
+    "middle",
+    "displaystyle",
+    "textstyle",
+    "scriptstyle",
+    "limits",
+    "nolimits",
+    "quad",
+    "qquad",
+    "enspace",
+    "thinspace",
+    "mathbf",
+    "mathit",
+    "boldsymbol",
+    "bm",
+    "bf",
+    "rm",
+    "it",
+    "mathsf",
+    "mathcal",
+    "vec",
+    "hat",
+    "hfill",
+];
+
+/// Commands whose argument is text.
+const TEXT: [&str; 11] =
+    ["text", "textbf", "textit", "textrm", "textsf", "texttt", "mbox", "hbox", "mathrm", "operatorname", "textnormal"];
+
+/// Commands and signs for the same mark.
+const MARKS: [(&str, char); 37] = [
+    ("cdot", '*'),
+    ("times", '*'),
+    ("ast", '*'),
+    ("div", '÷'),
+    ("le", '≤'),
+    ("leq", '≤'),
+    ("leqslant", '≤'),
+    ("ge", '≥'),
+    ("geq", '≥'),
+    ("geqslant", '≥'),
+    ("lt", '<'),
+    ("gt", '>'),
+    ("ne", '≠'),
+    ("neq", '≠'),
+    ("in", '∈'),
+    ("cup", '∪'),
+    ("cap", '∩'),
+    ("setminus", '∖'),
+    ("backslash", '∖'),
+    ("pm", '±'),
+    ("mp", '∓'),
+    ("infty", '∞'),
+    ("mid", '|'),
+    ("lvert", '|'),
+    ("rvert", '|'),
+    ("vert", '|'),
+    ("lbrace", '⦃'),
+    ("rbrace", '⦄'),
+    ("circ", '°'),
+    ("degree", '°'),
+    ("approx", '≈'),
+    ("equiv", '='),
+    ("emptyset", '∅'),
+    ("varnothing", '∅'),
+    ("prime", '\''),
+    ("colon", ':'),
+    ("implies", ','),
+];
+
+/// Signs of Unicode, and what they are here.
+const SIGNS: [(char, &str); 22] = [
+    ('−', "-"),
+    ('–', "-"),
+    ('×', "*"),
+    ('·', "*"),
+    ('⋅', "*"),
+    ('∗', "*"),
+    ('⁄', "/"),
+    ('π', "\\pi "),
+    ('√', "\\sqrt "),
+    ('²', "^2"),
+    ('³', "^3"),
+    ('½', "\\frac12 "),
+    ('¼', "\\frac14 "),
+    ('¾', "\\frac34 "),
+    ('⅓', "\\frac13 "),
+    ('⅔', "\\frac23 "),
+    ('\u{a0}', " "),
+    ('ℝ', "\\mathbb{R}"),
+    ('ℤ', "\\mathbb{Z}"),
+    ('，', ","),
+    ('（', "("),
+    ('）', ")"),
+];
+
+/// The tokens of a formula; none where it is too long, or a brace of a command stays open.
+pub(super) fn lex(text: &str) -> Option<Vec<Token>> {
+    if text.len() > MOST_BYTES {
+        return None;
+    }
+    let mut plain = String::with_capacity(text.len());
+    for c in text.chars() {
+        match SIGNS.iter().find(|(sign, _)| *sign == c) {
+            Some((_, stands_for)) => plain.push_str(stands_for),
+            None => plain.push(c),
+        }
+    }
+    let mut lexer = Lexer { rest: &plain, tokens: Vec::new() };
+    while !lexer.rest.is_empty() {
+        lexer.next()?;
+        if lexer.tokens.len() > MOST_TOKENS {
+            return None;
+        }
+    }
+    Some(lexer.tokens)
+}
+
+struct Lexer<'t> {
+    rest: &'t str,
+    tokens: Vec<Token>,
+}
+
+impl<'t> Lexer<'t> {
+    fn next(&mut self) -> Option<()> {
+        let c = self.rest.chars().next()?;
+        match c {
+            '\\' => return self.command(),
+            '0'..='9' | '.' => self.number(),
+            _ if c.is_alphabetic() && !MARKS.iter().any(|(_, mark)| *mark == c) => self.letters(),
+            _ => {
+                self.skip(c.len_utf8());
+                // Dollars are a currency here, or what is left of a formula's fence.
+                if !c.is_whitespace() && !matches!(c, '$' | '~' | '€' | '£') {
+                    self.tokens.push(Token::Mark(c));
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn skip(&mut self, bytes: usize) -> &'t str {
+        let (head, rest) = self.rest.split_at(bytes);
+        self.rest = rest;
+        head
+    }
+
+    /// Takes what `accept` holds for.
+    fn take(&mut self, accept: impl Fn(char) -> bool) -> &'t str {
+        self.skip(self.rest.find(|c| !accept(c)).unwrap_or(self.rest.len()))
+    }
+
+    /// Digits, groups of three behind a separator of thousands, a fraction, an exponent.
+    fn number(&mut self) {
+        let mut digits = self.take(|c| c.is_ascii_digit()).to_owned();
+        let first = digits.len();
+        while (1..=3).contains(&first)
+            && let Some((separator, group)) = thousands(self.rest, self.tokens.last())
+        {
+            self.skip(separator + 3);
+            digits.push_str(group);
+        }
+        if self.rest.starts_with('.') {
+            self.skip(1);
+            digits.push('.');
+            digits.push_str(self.take(|c| c.is_ascii_digit()));
+        }
+        if digits == "." {
+            self.tokens.push(Token::Mark('.'));
+            return;
+        }
+        if let Some(length) = exponent(self.rest) {
+            digits.push_str(self.skip(length));
+        }
+        self.tokens.push(Token::Number(digits));
+    }
+
+    /// A run of letters: a unit behind a number, a function, a word that joins, or variables.
+    fn letters(&mut self) {
+        let run = self.take(char::is_alphabetic);
+        let lower = run.to_lowercase();
+        let after_number = self.after_number();
+        match lower.as_str() {
+            "and" | "or" => self.tokens.push(Token::Mark(',')),
+            "inf" | "infinity" => self.tokens.push(Token::Mark('∞')),
+            "sqrt" | "pi" | "sin" | "cos" | "tan" | "log" | "ln" | "exp" => self.tokens.push(Token::Command(lower)),
+            unit if after_number && units::is_unit(unit) => self.unit_power(),
+            _ => self.tokens.extend(run.chars().map(|c| Token::Name(c.to_lowercase().collect()))),
+        }
+    }
+
+    fn after_number(&self) -> bool {
+        matches!(self.tokens.last(), Some(Token::Number(_) | Token::Mark('}' | ')' | '°')))
+    }
+
+    /// The power of a unit goes with it: `cm^2`.
+    fn unit_power(&mut self) {
+        let power = self.rest.trim_start().strip_prefix('^');
+        let Some(power) = power.map(|rest| rest.strip_prefix('{').unwrap_or(rest)) else { return };
+        let end = power.trim_start_matches(|c: char| c.is_ascii_digit() || c == '-');
+        if end.len() < power.len() {
+            let braced = self.rest.trim_start()[1..].starts_with('{');
+            self.rest = if braced { end.strip_prefix('}').unwrap_or(end) } else { end };
+        }
+    }
+
+    fn command(&mut self) -> Option<()> {
+        self.skip(1);
+        let name = self.take(|c| c.is_ascii_alphabetic());
+        if name.is_empty() {
+            self.escaped();
+            return Some(());
+        }
+        if SILENT.contains(&name) {
+            // `\left.` stands for no bracket.
+            if matches!(name, "left" | "right") && self.rest.starts_with('.') {
+                self.skip(1);
+            }
+            return Some(());
+        }
+        if TEXT.contains(&name) {
+            return self.words();
+        }
+        let mark = MARKS.iter().find(|(command, _)| *command == name);
+        let token = match (name, mark) {
+            (_, Some((_, mark))) => Token::Mark(*mark),
+            ("mathbb", _) => Token::Command(format!("mathbb {}", self.argument()?.trim())),
+            ("begin" | "end", _) => {
+                let environment = self.argument()?;
+                if environment == "array" && name == "begin" {
+                    self.argument();
+                }
+                if name == "begin" { Token::Begin } else { Token::End }
+            }
+            ("dfrac" | "tfrac" | "cfrac" | "frac", _) => Token::Command("frac".into()),
+            ("dbinom" | "tbinom" | "binom" | "choose", _) => Token::Command("binom".into()),
+            _ if GREEK.contains(&name) => Token::Name(name.into()),
+            _ => Token::Command(name.into()),
+        };
+        self.tokens.push(token);
+        Some(())
+    }
+
+    /// What follows a backslash and is no letter.
+    fn escaped(&mut self) {
+        let Some(c) = self.rest.chars().next() else { return };
+        self.skip(c.len_utf8());
+        match c {
+            '{' => self.tokens.push(Token::Mark('⦃')),
+            '}' => self.tokens.push(Token::Mark('⦄')),
+            '%' | '|' => self.tokens.push(Token::Mark(c)),
+            '\\' => self.tokens.push(Token::Row),
+            // Spaces of every width, escaped dollars, and line breaks.
+            _ => {}
+        }
+    }
+
+    /// What stands between the braces that come next.
+    fn argument(&mut self) -> Option<&'t str> {
+        let rest = self.rest.trim_start().strip_prefix('{')?;
+        let length = closing(rest)?;
+        self.rest = &rest[length + 1..];
+        Some(&rest[..length])
+    }
+
+    /// `\text{...}`.
+    fn words(&mut self) -> Option<()> {
+        let text = self.argument()?.trim().trim_matches(['.', '~', ',']).trim();
+        let bare = text.trim_start_matches('(').trim_end_matches(')');
+        let after_number = self.after_number();
+        match bare.to_lowercase().as_str() {
+            "" => {}
+            unit if after_number && units::is_unit(unit) => self.tokens.push(Token::Words(unit.into())),
+            "and" | "or" | ", and" => self.tokens.push(Token::Mark(',')),
+            one if one.chars().count() == 1 && one.chars().all(char::is_alphabetic) => {
+                self.tokens.push(Token::Name(one.into()))
+            }
+            _ if bare.starts_with(|c: char| c.is_ascii_digit() || "-+.$\\".contains(c)) => {
+                self.tokens.extend(lex(bare)?)
+            }
+            words => self.tokens.push(Token::Words(words.chars().filter(|c| c.is_alphanumeric()).collect())),
+        }
+        Some(())
+    }
+}
+
+const GREEK: [&str; 31] = [
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "epsilon",
+    "varepsilon",
+    "zeta",
+    "eta",
+    "theta",
+    "vartheta",
+    "iota",
+    "kappa",
+    "lambda",
+    "mu",
+    "nu",
+    "xi",
+    "rho",
+    "sigma",
+    "tau",
+    "phi",
+    "varphi",
+    "chi",
+    "psi",
+    "omega",
+    "Gamma",
+    "Delta",
+    "Theta",
+    "Lambda",
+    "Sigma",
+    "Phi",
+    "Omega",
+];
+
+/// Bytes until the brace that closes what has been opened before `text`.
+pub(super) fn closing(text: &str) -> Option<usize> {
+    let (mut depth, mut escaped) = (0usize, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'{' => depth += 1,
+            b'}' if depth == 0 => return Some(at),
+            b'}' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The length of a separator of thousands, and the three digits behind it. No space separates them in `\log_2 512`.
+fn thousands<'t>(rest: &'t str, before: Option<&Token>) -> Option<(usize, &'t str)> {
+    let attached = matches!(before, Some(Token::Mark('_' | '^')));
+    let separator = [",", "{,}", "\\,", "\\!", ",\\!", "\\!,\\!", " "].into_iter().find(|separator| {
+        if attached && separator.starts_with([' ', '\\']) {
+            return false;
+        }
+        let group = rest.strip_prefix(separator).unwrap_or_default().as_bytes();
+        group.len() >= 3 && group[..3].iter().all(u8::is_ascii_digit) && !group.get(3).is_some_and(u8::is_ascii_digit)
+    })?;
+    Some((separator.len(), &rest[separator.len()..separator.len() + 3]))
+}
+
+/// The length of an exponent: `e5`, `E12`, `e-05`. One digit behind a sign is left: `2e-3` is `2e` less 3.
+fn exponent(rest: &str) -> Option<usize> {
+    let digits = rest.strip_prefix(['e', 'E'])?;
+    let unsigned = digits.strip_prefix(['+', '-']).unwrap_or(digits);
+    let count = unsigned.bytes().take_while(u8::is_ascii_digit).count();
+    let least = if unsigned.len() < digits.len() { 2 } else { 1 };
+    (count >= least).then_some(rest.len() - unsigned.len() + count)
+}

@@ -1,0 +1,446 @@
+//! Tokens to an expression, by descent of limited depth.
+
+use super::expression::{Constant, Expression, Function};
+use super::lex::{Token, lex};
+use super::rational::Rational;
+
+/// Most brackets, fractions, roots and powers within one another.
+const MOST_DEPTH: usize = 80;
+
+/// Most signs behind one number or bracket: `!`, `%`, `°` and the like.
+const MOST_SIGNS: usize = 4;
+
+const RELATIONS: [char; 8] = ['=', '<', '>', '≤', '≥', '≠', '∈', '≈'];
+
+/// What a formula says; none where it is none, or too large.
+pub(super) fn parse(text: &str) -> Option<Expression> {
+    let tokens = lex(text.trim().trim_end_matches(['.', ':']))?;
+    if !tokens.iter().any(|token| matches!(token, Token::Mark('±' | '∓'))) {
+        return Parser::new(tokens).whole();
+    }
+    // Both signs, one answer each.
+    let signed = |plus, minus| {
+        let sign = |token: &Token| match token {
+            Token::Mark('±') => Token::Mark(plus),
+            Token::Mark('∓') => Token::Mark(minus),
+            other => other.clone(),
+        };
+        Parser::new(tokens.iter().map(sign).collect()).whole()
+    };
+    let both = [signed('+', '-')?, signed('-', '+')?].into_iter().flat_map(|side| match side {
+        Expression::List(items) => items,
+        one => vec![one],
+    });
+    Some(Expression::List(both.collect()))
+}
+
+struct Parser {
+    tokens: Vec<Token>,
+    at: usize,
+    /// Levels that are open.
+    depth: usize,
+    /// Whether the next bar closes one.
+    barred: bool,
+}
+
+impl Parser {
+    fn new(tokens: Vec<Token>) -> Self {
+        Self { tokens, at: 0, depth: 0, barred: false }
+    }
+
+    fn whole(mut self) -> Option<Expression> {
+        let list = self.list()?;
+        (self.at == self.tokens.len()).then_some(list)
+    }
+
+    fn peek(&self) -> Option<&Token> {
+        self.tokens.get(self.at)
+    }
+
+    fn next(&mut self) -> Option<Token> {
+        self.at += 1;
+        self.tokens.get(self.at - 1).cloned()
+    }
+
+    fn mark(&self) -> Option<char> {
+        if let Some(Token::Mark(mark)) = self.peek() { Some(*mark) } else { None }
+    }
+
+    /// Goes on behind `mark`, where that comes next.
+    fn eat(&mut self, mark: char) -> bool {
+        let found = self.mark() == Some(mark);
+        self.at += usize::from(found);
+        found
+    }
+
+    /// Runs `parse` one level deeper.
+    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        self.depth += 1;
+        let found = if self.depth > MOST_DEPTH { None } else { parse(self) };
+        self.depth -= 1;
+        found
+    }
+
+    /// Relations between commas: one, or a list.
+    fn list(&mut self) -> Option<Expression> {
+        let mut items = self.items()?;
+        if items.len() == 1 { items.pop() } else { Some(Expression::List(items)) }
+    }
+
+    fn items(&mut self) -> Option<Vec<Expression>> {
+        let mut items = vec![self.relation()?];
+        while self.eat(',') || self.eat(';') {
+            // `1, and 2`
+            while self.eat(',') {}
+            items.push(self.relation()?);
+        }
+        Some(items)
+    }
+
+    fn relation(&mut self) -> Option<Expression> {
+        let mut parts = vec![self.sets()?];
+        let mut signs = Vec::new();
+        while let Some(sign) = self.mark().filter(|mark| RELATIONS.contains(mark)) {
+            self.at += 1;
+            signs.push(if sign == '≈' { '=' } else { sign });
+            parts.push(self.sets()?);
+        }
+        if signs.is_empty() { parts.pop() } else { Some(Expression::Relation(parts, signs)) }
+    }
+
+    fn sets(&mut self) -> Option<Expression> {
+        let mut parts = vec![self.sum()?];
+        while self.eat('∪') {
+            parts.push(self.sum()?);
+        }
+        if parts.len() == 1 { parts.pop() } else { Some(Expression::Union(parts)) }
+    }
+
+    fn sum(&mut self) -> Option<Expression> {
+        let mut terms = vec![self.product()?];
+        while let Some(sign) = self.mark().filter(|mark| matches!(mark, '+' | '-')) {
+            self.at += 1;
+            let term = self.product()?;
+            terms.push(if sign == '-' { term.negated() } else { term });
+        }
+        if terms.len() == 1 { terms.pop() } else { Some(Expression::Sum(terms)) }
+    }
+
+    fn product(&mut self) -> Option<Expression> {
+        let mut minus = false;
+        while let Some(sign) = self.mark().filter(|mark| matches!(mark, '+' | '-')) {
+            self.at += 1;
+            minus ^= sign == '-';
+        }
+        let mut factors = vec![self.factor()?];
+        loop {
+            if self.eat('*') {
+                let minus = self.eat('-');
+                let factor = self.factor()?;
+                factors.push(if minus { factor.negated() } else { factor });
+            } else if self.eat('/') || self.eat('÷') || self.eat(':') {
+                let minus = self.eat('-');
+                let below = self.factor()?.inverse();
+                factors.push(if minus { below.negated() } else { below });
+            } else if let Some(mixed) = self.mixed(factors.last()?) {
+                *factors.last_mut()? = mixed;
+            } else if self.begins_factor() {
+                factors.push(self.factor()?);
+            } else {
+                break;
+            }
+        }
+        let product = Expression::product(factors);
+        Some(if minus { product.negated() } else { product })
+    }
+
+    /// A whole number and the fraction behind it: `1\frac12`, `1 1/2`.
+    fn mixed(&mut self, last: &Expression) -> Option<Expression> {
+        let Expression::Number(whole, false) = last else { return None };
+        let place = self.at;
+        let fraction = match self.peek()? {
+            Token::Command(name) if name == "frac" => self.atom(),
+            Token::Number(_) => self.plain_fraction(),
+            _ => return None,
+        };
+        let sum = fraction.as_ref().and_then(proper_fraction).and_then(|fraction| whole.add(&fraction));
+        if sum.is_none() {
+            self.at = place;
+        }
+        sum.map(|sum| Expression::Number(sum, false))
+    }
+
+    fn plain_fraction(&mut self) -> Option<Expression> {
+        let above = self.atom()?;
+        if !self.eat('/') {
+            return None;
+        }
+        Some(above.over(self.atom()?))
+    }
+
+    fn begins_factor(&self) -> bool {
+        match self.peek() {
+            Some(Token::Mark('|')) => !self.barred,
+            Some(Token::Mark(mark)) => matches!(mark, '(' | '{' | '⦃' | '∞' | '∅'),
+            Some(Token::Number(_) | Token::Name(_) | Token::Begin) => true,
+            Some(Token::Command(name)) => !matches!(name.as_str(), "rfloor" | "rceil" | "rangle"),
+            _ => false,
+        }
+    }
+
+    /// An atom with its power and what else is written behind it.
+    fn factor(&mut self) -> Option<Expression> {
+        self.deeper(|parser| {
+            let mut value = parser.atom()?;
+            for _ in 0..MOST_SIGNS {
+                value = match parser.peek() {
+                    Some(Token::Mark('!')) => Expression::call(Function::Factorial, value),
+                    Some(Token::Mark('%')) => Expression::Percent(Box::new(value)),
+                    Some(Token::Mark('°' | '\'')) => value,
+                    Some(Token::Words(_)) => {
+                        parser.unit();
+                        continue;
+                    }
+                    Some(Token::Mark('^')) => {
+                        parser.at += 1;
+                        value = parser.raised(value)?;
+                        continue;
+                    }
+                    Some(Token::Mark('_')) => {
+                        parser.at += 1;
+                        value = parser.indexed(value)?;
+                        continue;
+                    }
+                    _ => break,
+                };
+                parser.at += 1;
+            }
+            Some(value)
+        })
+    }
+
+    /// Words behind a value, with their power, say in which unit it is.
+    fn unit(&mut self) {
+        self.at += 1;
+        let power = [self.peek(), self.tokens.get(self.at + 1)];
+        match power {
+            [Some(Token::Mark('^')), Some(Token::Number(_))] => self.at += 2,
+            [Some(Token::Mark('^')), Some(Token::Mark('{'))] => {
+                let close = self.tokens[self.at..].iter().position(|token| *token == Token::Mark('}'));
+                self.at += close.map_or(0, |close| close + 1);
+            }
+            [Some(Token::Mark('/')), Some(Token::Words(_))] => self.at += 2,
+            _ => {}
+        }
+    }
+
+    fn raised(&mut self, base: Expression) -> Option<Expression> {
+        if self.eat('°') || self.eat('\'') {
+            return Some(base);
+        }
+        let degrees = [Token::Mark('{'), Token::Mark('°'), Token::Mark('}')];
+        if self.tokens[self.at..].starts_with(&degrees) {
+            self.at += degrees.len();
+            return Some(base);
+        }
+        let minus = self.eat('-');
+        let exponent = self.deeper(Self::argument)?;
+        let exponent = if minus { exponent.negated() } else { exponent };
+        Some(Expression::Power(Box::new(base), Box::new(exponent)))
+    }
+
+    /// An index is part of a variable's name; behind a number it says in which base its digits are.
+    fn indexed(&mut self, value: Expression) -> Option<Expression> {
+        let index = self.deeper(Self::argument)?;
+        Some(match value {
+            Expression::Symbol(name) => Expression::Symbol(format!("{name}_{}", super::canonical::text(&index))),
+            other => other,
+        })
+    }
+
+    /// What a command takes: a group, or what comes next.
+    fn argument(&mut self) -> Option<Expression> {
+        self.atom()
+    }
+
+    /// What a fraction takes: a group, or one digit, letter or command.
+    fn digit(&mut self) -> Option<Expression> {
+        if let Some(Token::Number(digits)) = self.tokens.get_mut(self.at)
+            && digits.len() > 1
+        {
+            let digit = digits.remove(0).to_string();
+            return Some(Expression::Number(Rational::decimal(&digit)?, false));
+        }
+        self.atom()
+    }
+
+    fn atom(&mut self) -> Option<Expression> {
+        self.deeper(|parser| match parser.next()? {
+            Token::Number(digits) => parser.number(&digits),
+            Token::Name(name) => Some(named(name)),
+            Token::Words(words) => Some(Expression::Words(words)),
+            Token::Command(name) => parser.command(&name),
+            Token::Begin => parser.matrix(),
+            Token::Mark(mark) => parser.bracket(mark),
+            Token::Row | Token::End => None,
+        })
+    }
+
+    fn number(&mut self, digits: &str) -> Option<Expression> {
+        let repeats = matches!(self.peek(), Some(Token::Command(name)) if matches!(name.as_str(), "overline" | "bar"));
+        if let Some((_, places)) = digits.split_once('.').filter(|_| repeats) {
+            let rest = &self.tokens[self.at + 1..];
+            if let [Token::Mark('{'), Token::Number(period), Token::Mark('}'), ..] = rest {
+                let value = repeating(digits, places.len(), period);
+                self.at += 4;
+                return Some(Expression::Number(value?, false));
+            }
+        }
+        Some(Expression::Number(Rational::decimal(digits)?, digits.contains(['.', 'e', 'E'])))
+    }
+
+    fn bracket(&mut self, mark: char) -> Option<Expression> {
+        match mark {
+            '∞' => Some(Expression::Constant(Constant::Infinity)),
+            '∅' => Some(Expression::Set(Vec::new())),
+            '⦃' if self.eat('⦄') => Some(Expression::Set(Vec::new())),
+            '⦃' => {
+                let items = self.items()?;
+                self.eat('⦄').then_some(Expression::Set(items))
+            }
+            '{' => {
+                let inner = self.list()?;
+                self.eat('}').then_some(inner)
+            }
+            '|' => {
+                let outer = std::mem::replace(&mut self.barred, true);
+                let inner = self.sum()?;
+                self.barred = outer;
+                self.eat('|').then_some(Expression::call(Function::Abs, inner))
+            }
+            '(' | '[' => {
+                let mut items = self.items()?;
+                let close = self.mark().filter(|mark| matches!(mark, ')' | ']'))?;
+                self.at += 1;
+                let matching = (mark == '(') == (close == ')');
+                match items.len() {
+                    1 if matching => items.pop(),
+                    1 => None,
+                    _ => Some(Expression::Tuple(mark, items, close)),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    fn command(&mut self, name: &str) -> Option<Expression> {
+        match name {
+            "frac" => Some(self.digit()?.over(self.digit()?)),
+            "binom" => Some(Expression::Call(Function::Binomial, vec![self.argument()?, self.argument()?])),
+            "sqrt" => self.root(),
+            "pi" => Some(Expression::Constant(Constant::Pi)),
+            "log" => self.logarithm(),
+            "exp" => {
+                let exponent = Box::new(self.applied()?);
+                Some(Expression::Power(Box::new(Expression::Constant(Constant::E)), exponent))
+            }
+            "mathbb R" => {
+                let infinity = Expression::Constant(Constant::Infinity);
+                Some(Expression::Tuple('(', vec![infinity.clone().negated(), infinity], ')'))
+            }
+            _ if name.starts_with("mathbb") => Some(Expression::Symbol(name.into())),
+            "lfloor" => self.fenced("rfloor", Function::Floor),
+            "lceil" => self.fenced("rceil", Function::Ceil),
+            "boxed" | "fbox" | "overline" | "bar" => self.argument(),
+            _ => self.function(Function::named(name)?),
+        }
+    }
+
+    fn root(&mut self) -> Option<Expression> {
+        let degree = if self.eat('[') { Some(self.sum()?) } else { None };
+        if degree.is_some() && !self.eat(']') {
+            return None;
+        }
+        let inner = self.argument()?;
+        Some(Expression::Call(Function::Root, vec![inner, degree.unwrap_or(Expression::whole(2))]))
+    }
+
+    fn logarithm(&mut self) -> Option<Expression> {
+        let base = if self.eat('_') { self.argument()? } else { Expression::whole(10) };
+        Some(Expression::Call(Function::Log, vec![base, self.applied()?]))
+    }
+
+    fn fenced(&mut self, close: &str, function: Function) -> Option<Expression> {
+        let inner = self.sum()?;
+        let closed = matches!(self.next()?, Token::Command(name) if name == close);
+        closed.then_some(Expression::call(function, inner))
+    }
+
+    /// A function with its power before its argument: `\sin^2 x`.
+    fn function(&mut self, function: Function) -> Option<Expression> {
+        let power = if self.eat('^') { Some(self.argument()?) } else { None };
+        let argument = self.applied()?;
+        Some(match (power, function.inverse()) {
+            (None, _) => Expression::call(function, argument),
+            (Some(power), Some(inverse)) if power == Expression::whole(-1) => Expression::call(inverse, argument),
+            (Some(power), _) => Expression::Power(Box::new(Expression::call(function, argument)), Box::new(power)),
+        })
+    }
+
+    /// What a function is applied to without brackets: the factors that follow, up to the next function.
+    fn applied(&mut self) -> Option<Expression> {
+        let bracket = self.mark() == Some('(');
+        let mut factors = vec![self.factor()?];
+        let plain = |token: Option<&Token>| match token {
+            Some(Token::Number(_) | Token::Name(_)) => true,
+            Some(Token::Command(name)) => matches!(name.as_str(), "pi" | "frac" | "sqrt"),
+            _ => false,
+        };
+        while !bracket && plain(self.peek()) {
+            factors.push(self.factor()?);
+        }
+        Some(Expression::product(factors))
+    }
+
+    fn matrix(&mut self) -> Option<Expression> {
+        let mut rows = vec![Vec::new()];
+        loop {
+            rows.last_mut()?.push(self.relation()?);
+            match self.next()? {
+                Token::Mark('&') => {}
+                Token::End => break,
+                Token::Row if self.peek() == Some(&Token::End) => {
+                    self.at += 1;
+                    break;
+                }
+                Token::Row => rows.push(Vec::new()),
+                _ => return None,
+            }
+        }
+        Some(Expression::Matrix(rows))
+    }
+}
+
+fn named(name: String) -> Expression {
+    match name.as_str() {
+        "e" => Expression::Constant(Constant::E),
+        "i" => Expression::Constant(Constant::I),
+        "π" => Expression::Constant(Constant::Pi),
+        _ => Expression::Symbol(name),
+    }
+}
+
+/// The value of `digits` with `places` behind the point, and `period` behind those again and again.
+fn repeating(digits: &str, places: usize, period: &str) -> Option<Rational> {
+    let nines = Rational::decimal(&format!("{}{}", "9".repeat(period.len()), "0".repeat(places)))?;
+    Rational::decimal(digits)?.add(&Rational::decimal(period)?.times(&nines.inverse()?)?)
+}
+
+/// The value of a fraction of two whole numbers between 0 and 1.
+fn proper_fraction(expression: &Expression) -> Option<Rational> {
+    let Expression::Product(factors) = expression else { return None };
+    let [Expression::Number(above, false), Expression::Power(below, _)] = factors.as_slice() else { return None };
+    let Expression::Number(below, false) = below.as_ref() else { return None };
+    let value = above.times(&below.inverse()?)?;
+    (!above.is_negative() && above < below).then_some(value)
+}

@@ -1,0 +1,44 @@
+//! The reward `math`: 1 where a completion's answer says what the dataset's says.
+//!
+//! TRL, `accuracy_reward`, and open-r1's before it, both by Hugging Face's `math-verify`.
+
+use capo_plugin::prelude::*;
+
+use super::{Answer, Places};
+
+/// Where answers may stand.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Math {
+    /// Whether only what is boxed, or a formula behind `answer is`, is an answer.
+    #[serde(default = "yes")]
+    anchored: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Reward for Math {
+    fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
+        let places = if self.anchored { Places::Anchored } else { Places::Any };
+        let mut gold: Option<(&str, Answer)> = None;
+        for (reward, completion) in rewards.iter_mut().zip(&rollout.completions) {
+            // A group has one prompt and so one answer.
+            let (_, gold) = match &mut gold {
+                Some((text, answer)) if *text == completion.answer => (*text, &*answer),
+                stale => {
+                    let (text, answer) = stale.insert((completion.answer, Answer::gold(completion.answer)));
+                    (*text, &*answer)
+                }
+            };
+            let right = Answer::of(completion.text, places).is_some_and(|answer| answer.matches(gold));
+            *reward = f32::from(u8::from(right));
+        }
+        Ok(())
+    }
+}
+
+register!(Reward, Math, "math", "1 where a completion's answer says mathematically what the dataset's says", {
+    anchored = yes() => "whether only what is in `\\boxed{}`, or a formula behind `answer is`, is an answer (TRL); false: also the last formula or number",
+});

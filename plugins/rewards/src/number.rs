@@ -1,0 +1,189 @@
+//! The reward `number`: 1 for the right number, compared exactly.
+
+use std::sync::LazyLock;
+
+use ::regex::Regex;
+use capo_plugin::Completion;
+use capo_plugin::prelude::*;
+
+use crate::math::Rational;
+
+/// Which number of a text is its answer, and how near is near enough.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Number {
+    /// The answer is the first number behind the last one of these, where there is one.
+    #[serde(default = "separator")]
+    answer_separator: String,
+    /// Largest difference that counts as right.
+    #[serde(default)]
+    tolerance: f64,
+}
+
+fn separator() -> String {
+    "####".into()
+}
+
+impl Number {
+    /// 1.0 if the completion ended by itself with the right number, else 0.0.
+    fn reward(&self, completion: &Completion<'_>) -> f32 {
+        let right = || {
+            let difference = self.answer(completion.text)?.add(&self.answer(completion.answer)?.negated())?;
+            Some(difference.magnitude() <= Rational::decimal(&format!("{:e}", self.tolerance))?)
+        };
+        f32::from(u8::from(!completion.truncated && right().unwrap_or(false)))
+    }
+
+    /// Behind the separator the first number; else of the last box, else of the text, the last one.
+    fn answer(&self, text: &str) -> Option<Rational> {
+        let separator = self.answer_separator.as_str();
+        match text.rsplit_once(separator).filter(|_| !separator.is_empty()) {
+            Some((_, behind)) => numbers(behind).next()?,
+            None => {
+                let boxed = text
+                    .rsplit_once("\\boxed{")
+                    .map(|(_, inside)| inside.split_once('}').map_or(inside, |(inside, _)| inside));
+                numbers(boxed.unwrap_or(text)).last()?
+            }
+        }
+    }
+}
+
+/// Digits with separators of thousands, a fraction, an exponent, or a whole number below the line.
+static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?:/\d+)?").expect("the pattern is a constant")
+});
+
+/// The numbers of a text in order; none in the place of one that is too long to be an answer, or divided by 0.
+fn numbers(text: &str) -> impl DoubleEndedIterator<Item = Option<Rational>> {
+    let text = text.replace("{,}", ",").replace("\\,", "").replace("\\!", "");
+    let found: Vec<String> =
+        NUMBER.find_iter(&text).flat_map(|found| separate(&text[..found.start()], found.as_str())).collect();
+    found.into_iter().map(|number| value(&number))
+}
+
+/// One number behind `before`, or several where its commas separate no thousands.
+fn separate(before: &str, number: &str) -> Vec<String> {
+    let bare = before.trim_end_matches(['$', '€', '£', '\\', ' ']);
+    let unsigned = bare.strip_suffix(['-', '−']);
+    let minus = unsigned.is_some_and(|before| !before.trim_end().ends_with(|c: char| c.is_alphanumeric() || c == ')'));
+    let sign = if minus { "-" } else { "" };
+    let number = number.trim_end_matches(',');
+    let (digits, rest) =
+        number.split_at(number.find(|c: char| !c.is_ascii_digit() && c != ',').unwrap_or(number.len()));
+    let groups: Vec<&str> = digits.split(',').collect();
+    let thousands = groups[0].len() <= 3 && groups[1..].iter().all(|group| group.len() == 3);
+    if thousands || groups.len() == 1 {
+        return vec![format!("{sign}{}{rest}", groups.concat())];
+    }
+    let last = groups.len() - 1;
+    groups.iter().enumerate().map(|(i, group)| format!("{group}{}", if i == last { rest } else { "" })).collect()
+}
+
+fn value(number: &str) -> Option<Rational> {
+    match number.split_once('/') {
+        None => Rational::decimal(number),
+        Some((above, below)) => Rational::decimal(above)?.times(&Rational::decimal(below)?.inverse()?),
+    }
+}
+
+impl Reward for Number {
+    fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
+        crate::each(rollout, rewards, |completion| self.reward(completion));
+        Ok(())
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        match self.tolerance {
+            tolerance if (0.0..=1e300).contains(&tolerance) => Ok(()),
+            tolerance => {
+                Err(PluginError::config(format!("`tolerance` is {tolerance} (it must be finite and 0 or more)")))
+            }
+        }
+    }
+}
+
+register!(Reward, Number, "number", "1 where a completion's number is the dataset's, else 0", {
+    answer_separator = separator() => "the number is the first behind the last one of these; where there is none, the last in the last `\\boxed{}`, else of the text",
+    tolerance = 0.0 => "largest difference that counts as right",
+});
+
+#[cfg(test)]
+mod tests {
+    use capo_plugin::testing::{self, RolloutFixture};
+
+    use super::*;
+
+    fn reward(table: &str, text: &str, answer: &str) -> f32 {
+        let fixture = RolloutFixture::new(&[text]).answers(&[answer]);
+        fixture.score(&mut testing::reward::<Number>(table).unwrap()).unwrap().rewards[0]
+    }
+
+    #[test]
+    fn numbers_are_the_same_however_they_are_written() {
+        let same = [
+            ("so it is 1,234.", "1234"),
+            ("$1,234.50 in all", "1234.5"),
+            ("-5", "−5"),
+            ("it is +7", "7"),
+            ("50%", "50"),
+            ("1.5e3 apples", "1500"),
+            ("3/4", "0.75"),
+            (".5", "0.5"),
+            ("1{,}000", "1000"),
+            ("5.0", "5"),
+            ("-$3", "-3"),
+            ("2 - 3 = -1", "-1"),
+            ("10-3", "3"),
+            ("007", "7"),
+            ("1,2,3", "3"),
+            ("12,", "12"),
+            ("0.1", "1/10"),
+            ("1e-3", ".001"),
+        ];
+        for (text, answer) in same {
+            assert_eq!(reward("", text, answer), 1.0, "{text} is {answer}");
+        }
+        let other = [
+            ("1234", "1235"),
+            ("5", "-5"),
+            ("1,23", "123"),
+            ("0.1", "0.10000000000000001"),
+            ("none", "5"),
+            ("5", "none"),
+            ("", ""),
+            ("1/0", "1/0"),
+            ("1e999999999", "1e999999999"),
+            ("3.14", "3.1416"),
+            ("10-3", "-3"),
+        ];
+        for (text, answer) in other {
+            assert_eq!(reward("", text, answer), 0.0, "{text} is not {answer}");
+        }
+        let long = "9".repeat(100_000);
+        assert_eq!(reward("", &long, &long), 0.0);
+    }
+
+    #[test]
+    fn the_place_of_the_number() {
+        assert_eq!(reward("", "1 + 1 = 2\n#### 2 apples of 5", "so 2\n#### 2"), 1.0);
+        assert_eq!(reward("", "so \\boxed{x = 2} of 5", "2"), 1.0);
+        assert_eq!(reward("", "2, no: 3", "2"), 0.0);
+        assert_eq!(reward("answer_separator = \"A:\"", "A: 2, that is 3", "2"), 1.0);
+        assert_eq!(reward("answer_separator = \"\"", "#### 2, that is 3", "3"), 1.0);
+    }
+
+    #[test]
+    fn a_difference_may_be_tolerated() {
+        assert_eq!(reward("tolerance = 0.01", "3.14", "3.15"), 1.0);
+        assert_eq!(reward("tolerance = 0.01", "3.14", "3.1500001"), 0.0);
+        let error = testing::reward::<Number>("tolerance = -1").err().unwrap();
+        insta::assert_snapshot!(error, @"`tolerance` is -1 (it must be finite and 0 or more)");
+    }
+
+    #[test]
+    fn a_truncated_completion_earns_nothing() {
+        let fixture = RolloutFixture::new(&["4"]).truncated(&[true]);
+        assert_eq!(fixture.score(&mut testing::reward::<Number>("").unwrap()).unwrap().rewards, [0.0]);
+    }
+}

@@ -1,0 +1,117 @@
+//! The reward `regex`: what a completion earns that matches a pattern, in time linear in its length.
+
+use capo_plugin::prelude::*;
+use regex::Regex;
+
+/// The table of a [`Pattern`].
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    pattern: String,
+    #[serde(default)]
+    full_match: bool,
+    #[serde(default = "one")]
+    reward: f32,
+    #[serde(default)]
+    otherwise: f32,
+}
+
+fn one() -> f32 {
+    1.0
+}
+
+/// A pattern and what a completion earns.
+#[derive(Deserialize)]
+#[serde(try_from = "Settings")]
+struct Pattern {
+    pattern: Regex,
+    reward: f32,
+    otherwise: f32,
+}
+
+impl TryFrom<Settings> for Pattern {
+    type Error = String;
+
+    fn try_from(settings: Settings) -> Result<Self, String> {
+        let Settings { pattern, full_match, reward, otherwise } = settings;
+        for (key, value) in [("reward", reward), ("otherwise", otherwise)] {
+            if !value.is_finite() {
+                return Err(format!("`{key}` is {value} (it must be finite)"));
+            }
+        }
+        // Compiled alone too, so that what is said about a wrong one shows what was typed.
+        let alone = compile(&pattern).map_err(|error| format!("`pattern` is `{pattern}`: {error}"))?;
+        let pattern = if full_match { whole(&pattern)? } else { alone };
+        Ok(Self { pattern, reward, otherwise })
+    }
+}
+
+/// The same pattern for whole texts.
+fn whole(pattern: &str) -> Result<Regex, String> {
+    compile(&format!(r"\A(?:{pattern})\z")).map_err(|_| {
+        format!("`pattern` is `{pattern}`, which matches no text as a whole (does it end with a comment?)")
+    })
+}
+
+/// The last line of what the parser says is the reason; what comes before draws where it is.
+fn compile(pattern: &str) -> Result<Regex, String> {
+    Regex::new(pattern).map_err(|error| {
+        let text = error.to_string();
+        let reason = text.lines().last().unwrap_or_default().trim();
+        reason.strip_prefix("error: ").unwrap_or(reason).trim_end_matches('.').to_owned()
+    })
+}
+
+impl Reward for Pattern {
+    fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
+        crate::each(rollout, rewards, |completion| match self.pattern.is_match(completion.text) {
+            true => self.reward,
+            false => self.otherwise,
+        });
+        Ok(())
+    }
+}
+
+register!(Reward, Pattern, "regex", "what a completion earns that matches a pattern", {
+    pattern => "a regular expression in the syntax of Rust's `regex`; `(?s)` lets `.` match line breaks",
+    full_match = false => "whether the whole completion must match, not a part of it",
+    reward = one() => "what a match earns",
+    otherwise = 0.0 => "what every other completion gets",
+});
+
+#[cfg(test)]
+mod tests {
+    use capo_plugin::testing::{self, RolloutFixture};
+
+    use super::*;
+
+    fn rewards(table: &str) -> Vec<f32> {
+        let fixture = RolloutFixture::new(&["<b>4</b>", "4", "<b>4</b>\n"]);
+        fixture.score(&mut testing::reward::<Pattern>(table).unwrap()).unwrap().rewards
+    }
+
+    #[test]
+    fn a_part_or_the_whole() {
+        assert_eq!(rewards(r#"pattern = "<b>\\d</b>""#), [1.0, 0.0, 1.0]);
+        assert_eq!(rewards("pattern = \"<b>\\\\d</b>\"\nfull_match = true"), [1.0, 0.0, 0.0]);
+        assert_eq!(rewards("pattern = \"4|<b>4</b>\"\nfull_match = true"), [1.0, 1.0, 0.0]);
+        assert_eq!(rewards("pattern = \"<\"\nreward = 0.25\notherwise = -1"), [0.25, -1.0, 0.25]);
+    }
+
+    #[test]
+    fn what_backtracks_elsewhere_takes_linear_time() {
+        let text = "a".repeat(100_000) + "!";
+        let fixture = RolloutFixture::new(&[&text]);
+        let mut reward = testing::reward::<Pattern>("pattern = \"^(a|a)*(a*)*$\"").unwrap();
+        assert_eq!(fixture.score(&mut reward).unwrap().rewards, [0.0]);
+    }
+
+    #[test]
+    fn wrong_patterns_are_refused() {
+        let refused = |table: &str| testing::reward::<Pattern>(table).err().unwrap().to_string();
+        insta::assert_snapshot!(refused("pattern = \"(a\""), @"");
+        insta::assert_snapshot!(refused("pattern = \"a{100000}{100000}\""), @"");
+        insta::assert_snapshot!(refused("pattern = \"(?x) a # b\"\nfull_match = true"), @"");
+        insta::assert_snapshot!(refused("pattern = \"a\"\nreward = 1e39"), @"");
+    }
+}

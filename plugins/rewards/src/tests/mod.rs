@@ -1,0 +1,35 @@
+//! Every id: its keys, and what it does on the rollouts that every component should get along with.
+
+mod agreement;
+mod golden;
+
+use capo_plugin::{Image, Point, RewardFn, testing};
+use insta::assert_snapshot;
+
+/// The reward `id` with the keys of a JSON object.
+fn reward(id: &str, json: &str) -> RewardFn {
+    Image::own().reward(id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
+}
+
+/// Keys without which a reward cannot be made.
+fn keys(id: &str) -> &'static str {
+    match id {
+        "command" => r#"{"command": ["awk", "{print 0.5; fflush()}"]}"#,
+        "regex" => r#"{"pattern": "^-?[0-9]+$"}"#,
+        "soft_overlong" => r#"{"max_completion_len": 4, "soft_punish_cache": 3}"#,
+        _ => "{}",
+    }
+}
+
+#[test]
+fn keys_are_described() {
+    testing::check_key_docs().unwrap();
+}
+
+#[test]
+fn every_reward() {
+    for component in Image::own().components(Point::Reward).unwrap() {
+        let id = component.id.as_str();
+        assert_snapshot!(id, testing::snapshot(&mut reward(id, keys(id))));
+    }
+}
