@@ -2,9 +2,9 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Config, DataConfig, Format, Sizes, TrainConfig};
+use super::{Config, DataConfig, Format, Sizes, TrainConfig, source};
 use crate::adamw::SecondMoment;
-use crate::data::Arithmetic;
+use crate::data::{Arithmetic, Filter};
 use crate::model::device::{CPU, Dtype};
 use crate::optim::OptimizerName;
 use crate::schedule::ScheduleKind;
@@ -189,7 +189,7 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
     Ok(())
 }
 
-/// Refuses names of columns for a dataset that has none, and settings of conversations where prompts are texts.
+/// Refuses settings of files for a dataset that is not in files, and settings of conversations where prompts are texts.
 ///
 /// # Errors
 ///
@@ -206,18 +206,30 @@ pub(crate) fn data(data: &DataConfig) -> Result<()> {
             "`data.{key}` is set, but `data.format` is `text`, which has no use for it (set `data.format` to `chat`, or remove it)"
         );
     }
+    source::check(data)?;
     if !Arithmetic::NAMES.contains(&data.dataset_name.as_str()) {
         return Ok(());
     }
-    let named = [
-        ("prompt_column", &data.prompt_column, super::data::prompt_column()),
-        ("answer_column", &data.answer_column, super::data::answer_column()),
-        ("solution_column", &data.solution_column, super::data::solution_column()),
+    let name = &data.dataset_name;
+    ensure!(
+        data.eval_dataset_name.is_none() && data.dataset_test_split.is_none(),
+        "dataset `{name}` has its own held-out prompts (remove `eval_dataset_name` and `dataset_test_split`)"
+    );
+    if let Some((key, column)) = source::renamed(data) {
+        bail!("`data.{key}` is `{column}`, but dataset `{name}` has no columns (remove it)");
+    }
+    let silent = [
+        ("dataset_config", data.dataset_config.is_some()),
+        ("dataset_train_split", data.dataset_train_split.is_some()),
+        ("preset", data.preset.is_some()),
+        ("prompt_template", data.prompt_template.is_some()),
+        ("filter", data.filter != Filter::default()),
+        ("max_train_samples", data.max_train_samples > 0),
+        ("shuffle_dataset", !data.shuffle_dataset),
+        ("filter_overlong_prompts", data.filter_overlong_prompts),
     ];
-    match named.iter().find(|(_, name, default)| *name != default) {
-        Some((key, name, _)) => {
-            bail!("`data.{key}` is `{name}`, but dataset `{}` has no columns (remove it)", data.dataset_name)
-        }
+    match silent.iter().find(|(_, said)| *said) {
+        Some((key, _)) => bail!("`data.{key}` is set, but dataset `{name}` is made, not read (remove it)"),
         None => Ok(()),
     }
 }

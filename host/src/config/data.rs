@@ -6,18 +6,37 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::is_default;
-use crate::data::{Chat, ChatOptions, Columns, Dataset, Date, Demands, OnBadRow, Purpose, TEMPLATE_FILE, Tokenizer};
+use super::source::{self, SourceConfig};
+use crate::data::{
+    Chat, ChatOptions, Dataset, Date, Demands, Filter, OnBadRow, Order, Preset, Purpose, Rows, TEMPLATE_FILE, Tokenizer,
+};
 use crate::model::{ModelFiles, Policy};
 
 /// `[data]`
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataConfig {
-    /// A JSONL file, or `embedded:arithmetic`.
+    /// A file or a folder of rows, the id of a dataset in the Hub's cache, or `embedded:arithmetic`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub dataset_name: String,
-    /// A JSONL file of held-out prompts; not used with `embedded:arithmetic`, which has its own.
+    /// Its configuration, where it has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataset_config: Option<String>,
+    /// Its split of training prompts; `train` where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataset_train_split: Option<String>,
+    /// Its split of held-out prompts; `test` of `eval_dataset_name` where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataset_test_split: Option<String>,
+    /// A dataset of held-out prompts; not used with `embedded:arithmetic`, which has its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_dataset_name: Option<String>,
+    /// What gives the rows of a well-known dataset the columns `prompt`, `answer` and `solution`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<Preset>,
+    /// A text around each prompt, `{prompt}` in its place; the preset's where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_template: Option<String>,
     /// Column of the prompt text.
     #[serde(default = "prompt_column")]
     pub prompt_column: String,
@@ -30,9 +49,18 @@ pub struct DataConfig {
     /// Longer prompts are bad rows, tokens.
     #[serde(default = "max_prompt_length")]
     pub max_prompt_length: usize,
+    /// Whether rows with longer prompts are left out in place of it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub filter_overlong_prompts: bool,
     /// What is done about a row that cannot be used: `error` or `skip`.
     #[serde(default)]
     pub on_bad_row: OnBadRow,
+    /// Whether training rows are put in a random order, another in each epoch.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub shuffle_dataset: bool,
+    /// Most training rows of each dataset, drawn by the seed; 0 is all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub max_train_samples: usize,
     /// What prompts are: `text`, or `chat`, a conversation or one message of it, which the model's chat template writes.
     #[serde(default, skip_serializing_if = "is_default")]
     pub format: Format,
@@ -48,6 +76,12 @@ pub struct DataConfig {
     /// The day that the chat template takes for today; the day on which the run began where it is not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub date: Option<Date>,
+    /// Training rows are used where these columns have one of these values.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub filter: Filter,
+    /// Several datasets in place of one, drawn from by their weights where they have some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub datasets: Vec<SourceConfig>,
 }
 
 /// What prompts are.
@@ -61,20 +95,28 @@ pub enum Format {
     Chat,
 }
 
-pub(super) fn prompt_column() -> String {
+fn prompt_column() -> String {
     "prompt".into()
 }
 
-pub(super) fn answer_column() -> String {
+fn answer_column() -> String {
     "answer".into()
 }
 
-pub(super) fn solution_column() -> String {
+fn solution_column() -> String {
     "solution".into()
 }
 
 fn max_prompt_length() -> usize {
     512
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 impl DataConfig {
@@ -91,21 +133,22 @@ impl DataConfig {
         tokenizer: &Tokenizer,
         policy: &Policy,
     ) -> Result<Dataset> {
-        let columns = Columns {
-            prompt: self.prompt_column.clone(),
-            answer: self.answer_column.clone(),
-            solution: self.solution_column.clone(),
-        };
         let chat = self.chat(files, purpose)?;
         let demands = Demands {
             tokenizer,
             chat: chat.as_ref(),
             vocab_size: policy.config().vocab_size,
             max_prompt_length: self.max_prompt_length,
+            filter_overlong_prompts: self.filter_overlong_prompts,
             on_bad_row: self.on_bad_row,
             purpose,
         };
-        Dataset::open(&self.dataset_name, self.eval_dataset_name.as_deref().map(Path::new), &columns, seed, &demands)
+        if let Some(task) = Dataset::embedded(&self.dataset_name, seed, &demands)? {
+            return Ok(task);
+        }
+        let order = Order { seed, shuffle: self.shuffle_dataset, max_train_samples: self.max_train_samples };
+        let (train, eval) = (source::train(self)?, source::eval(self)?);
+        Ok(Dataset::Rows(Rows::open(&train, eval.as_ref(), order, &demands)?))
     }
 
     /// The files of a model, with the chat template that is named here in place of its own.

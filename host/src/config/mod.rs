@@ -7,6 +7,7 @@ mod model;
 mod recipe;
 mod sets;
 mod sizes;
+mod source;
 
 use std::path::{Path, PathBuf};
 
@@ -27,6 +28,7 @@ pub use model::{ModelConfig, TargetModules};
 pub use recipe::{Resolved, resolve};
 pub(crate) use sets::{parse_set, set};
 pub use sizes::Sizes;
+pub use source::SourceConfig;
 
 /// The settings of `host train` when no `--config` is given; they lie beneath one that holds components alone.
 pub const DEFAULT: &str = include_str!("../../../configs/tiny/default.toml");
@@ -337,9 +339,15 @@ impl Config {
                 **model = snapshot.to_string_lossy().into_owned();
             }
         }
-        let DataConfig { dataset_name, eval_dataset_name, chat_template, .. } = &mut self.data;
-        let data = [Some(dataset_name), eval_dataset_name.as_mut(), chat_template.as_mut()];
-        let names = models.into_iter().chain(data.into_iter().flatten());
+        let DataConfig { dataset_name, eval_dataset_name, chat_template, datasets, .. } = &mut self.data;
+        let data = [Some(dataset_name), eval_dataset_name.as_mut()].into_iter().flatten();
+        let mut data: Vec<&mut String> = data.chain(datasets.iter_mut().map(|one| &mut one.path)).collect();
+        for name in &mut data {
+            if let (false, Some(snapshot)) = (Path::new(name.as_str()).exists(), hub::find_dataset(name)?) {
+                **name = snapshot.to_string_lossy().into_owned();
+            }
+        }
+        let names = models.into_iter().chain(data).chain(chat_template);
         for name in names.filter(|name| Path::new(name.as_str()).exists()) {
             *name = std::path::absolute(name.as_str())?.to_string_lossy().into_owned();
         }

@@ -1,33 +1,44 @@
-//! Prompts with known answers: the embedded arithmetic task, or any JSONL file.
+//! Prompts with known answers: the embedded arithmetic task, or the rows of files.
 //!
 //! The order of training prompts is a pure function of the run's seed and of the cursor (prompts consumed so far), so a
 //! checkpoint needs the cursor alone.
 
 mod arithmetic;
+mod boxed;
 mod chat;
 pub(crate) mod contain;
-mod jsonl;
+mod files;
+mod filter;
+mod mixture;
 mod pairs;
+mod preset;
 mod quote;
 mod row;
 mod row_check;
+mod rows;
+mod set;
 mod texts;
 mod tokenizer;
 mod tokenizer_json;
 
 pub use arithmetic::Arithmetic;
+pub use boxed::last_boxed;
 pub use chat::{Chat, ChatOptions, Date, Messages, TEMPLATE_FILE};
-pub use jsonl::{Jsonl, rows};
+pub use files::{Wanted, find};
+pub use filter::Filter;
 pub use pairs::{Pair, Pairs};
-pub use row::Columns;
+pub use preset::Preset;
+pub use row::{Columns, PROMPT, Reading};
 pub use row_check::{Demands, OnBadRow, Purpose};
+pub use rows::{Order, Rows};
+pub use set::{Source, rows};
 pub use texts::{Texts, vocabulary};
 pub use tokenizer::{Tokenizer, TokenizerConfigs};
 
-use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
+use files::Unit;
 
 /// One prompt and what is known about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,20 +57,26 @@ pub struct Example {
     pub row: Option<Row>,
 }
 
-/// A row of a JSONL file.
+/// A row of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The file, as it was named.
     pub file: Arc<str>,
-    /// Its line, from 1.
-    pub line: usize,
+    /// What it is called.
+    unit: Unit,
+    /// Its number, from 1.
+    pub number: usize,
 }
 
 impl Row {
     /// What stands before the sentence about what is wrong with it.
     fn is_bad(&self) -> String {
-        let Self { file, line } = self;
-        format!("bad row at line {line} of `{file}` (mend it, or set `data.on_bad_row` to `skip`)")
+        let Self { file, unit, number } = self;
+        let mend = "(mend it, or set `data.on_bad_row` to `skip`)";
+        match unit {
+            Unit::Line => format!("bad row at line {number} of `{file}` {mend}"),
+            Unit::Row => format!("bad row {number} of `{file}` {mend}"),
+        }
     }
 }
 
@@ -70,41 +87,29 @@ impl Example {
     }
 }
 
-/// A source of training prompts and of held-out prompts.
+/// Training prompts and held-out prompts.
 #[derive(Clone, Debug)]
 pub enum Dataset {
     /// Three-digit addition, embedded and endless, and what makes conversations of its prompts.
     Arithmetic(Arithmetic, Option<Chat>),
-    /// Rows of JSONL files.
-    Jsonl(Jsonl),
+    /// Rows of files.
+    Rows(Rows),
 }
 
 impl Dataset {
-    /// Opens `embedded:arithmetic` or the JSONL file called `name`, its training order drawn from `seed`.
+    /// The embedded task called `name`, its training order drawn from `seed`; none where it is not called so.
     ///
-    /// `eval` is the JSONL file of held-out prompts; the embedded task brings its own and refuses one. Errors: a name
-    /// that is neither, a file that cannot be read or holds no rows that can be used, and a row without the named `columns` or that does
-    /// not meet the `demands`, unless these leave it out.
-    pub fn open(
-        name: &str,
-        eval: Option<&Path>,
-        columns: &Columns,
-        seed: u64,
-        demands: &Demands<'_>,
-    ) -> Result<Dataset> {
-        if Arithmetic::NAMES.contains(&name) {
-            ensure!(eval.is_none(), "dataset `{name}` has its own held-out prompts (remove `eval_dataset_name`)");
-            let task = if name == Arithmetic::NAME { Arithmetic::new(seed) } else { Arithmetic::with_slips(seed) };
-            task.check(demands)?;
-            return Ok(Dataset::Arithmetic(task, demands.chat.cloned()));
-        }
-        let path = Path::new(name);
-        ensure!(
-            path.exists(),
-            "no dataset `{name}`: neither an embedded one nor a file (embedded: `{}`; a file must be JSONL)",
-            Arithmetic::NAME
-        );
-        Ok(Dataset::Jsonl(Jsonl::open(path, eval, columns, seed, demands)?))
+    /// # Errors
+    ///
+    /// Prompts that do not meet the `demands`.
+    pub fn embedded(name: &str, seed: u64, demands: &Demands<'_>) -> Result<Option<Self>> {
+        let task = match name {
+            Arithmetic::NAME => Arithmetic::new(seed),
+            Arithmetic::NAME_WITH_SLIPS => Arithmetic::with_slips(seed),
+            _ => return Ok(None),
+        };
+        task.check(demands)?;
+        Ok(Some(Dataset::Arithmetic(task, demands.chat.cloned())))
     }
 
     /// The training prompt at `cursor`, the number of prompts consumed before it.
@@ -115,7 +120,7 @@ impl Dataset {
     pub fn train(&mut self, cursor: u64) -> Result<Example> {
         match self {
             Dataset::Arithmetic(task, chat) => task.train(cursor).in_chat(chat.as_ref()),
-            Dataset::Jsonl(files) => files.train(cursor),
+            Dataset::Rows(rows) => rows.train(cursor),
         }
     }
 
@@ -124,7 +129,16 @@ impl Dataset {
     pub fn describe(&self) -> String {
         match self {
             Dataset::Arithmetic(task, _) => task.name().to_owned(),
-            Dataset::Jsonl(files) => files.describe(),
+            Dataset::Rows(rows) => rows.describe(),
+        }
+    }
+
+    /// A hash of the training rows that are used, prompts as they are read; none where they are made.
+    #[must_use]
+    pub fn fingerprint(&self) -> Option<&str> {
+        match self {
+            Dataset::Arithmetic(..) => None,
+            Dataset::Rows(rows) => Some(rows.fingerprint()),
         }
     }
 
@@ -136,7 +150,7 @@ impl Dataset {
             Dataset::Arithmetic(task, chat) => {
                 task.held_out(count)?.into_iter().map(|example| example.in_chat(chat.as_ref())).collect()
             }
-            Dataset::Jsonl(files) => files.held_out(count),
+            Dataset::Rows(rows) => rows.held_out(count),
         }
     }
 }
@@ -159,45 +173,28 @@ mod tests {
     pub(super) fn demands(tokenizer: &Tokenizer) -> Demands<'_> {
         let (vocab_size, max_prompt_length) = (tokenizer.vocab_size(), 16);
         let (on_bad_row, purpose) = (OnBadRow::Error, Purpose::Training);
-        Demands { tokenizer, chat: None, vocab_size, max_prompt_length, on_bad_row, purpose }
+        let filter_overlong_prompts = false;
+        Demands { tokenizer, chat: None, vocab_size, max_prompt_length, filter_overlong_prompts, on_bad_row, purpose }
     }
 
-    fn open(name: &str, eval: Option<&Path>) -> Result<Dataset> {
+    #[test]
+    fn names_of_embedded_tasks_are_known() {
         let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
-        Dataset::open(name, eval, &Columns::default(), 0, &demands(&tokenizer))
-    }
-
-    #[test]
-    fn names_that_are_no_dataset_say_what_is() {
-        let error = open("arithmetic", None).unwrap_err().to_string();
-        assert!(error.contains("`arithmetic`:") && error.contains("`embedded:arithmetic`"), "{error}");
-    }
-
-    #[test]
-    fn the_embedded_task_refuses_an_eval_file() {
-        let error = open("embedded:arithmetic", Some(Path::new("eval.jsonl"))).unwrap_err().to_string();
-        assert!(error.contains("its own held-out prompts"), "{error}");
+        let open = |name: &str| Dataset::embedded(name, 0, &demands(&tokenizer)).unwrap();
+        assert!(open("arithmetic").is_none());
+        for name in Arithmetic::NAMES {
+            let mut task = open(name).unwrap();
+            assert_eq!(task.describe(), name);
+            assert_eq!(task.train(5).unwrap().target(), task.train(5).unwrap().solution.unwrap());
+            assert_eq!((task.held_out(3).unwrap().len(), task.fingerprint()), (3, None));
+        }
     }
 
     #[test]
     fn the_embedded_task_meets_demands_as_well() {
         let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
         let demands = Demands { max_prompt_length: 7, ..demands(&tokenizer) };
-        let error = Dataset::open("embedded:arithmetic", None, &Columns::default(), 0, &demands).unwrap_err();
+        let error = Dataset::embedded("embedded:arithmetic", 0, &demands).unwrap_err();
         assert!(error.to_string().starts_with("a prompt has 8 tokens, `data.max_prompt_length` is 7"), "{error}");
-    }
-
-    #[test]
-    fn both_kinds_answer_the_same_questions() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("rows.jsonl");
-        std::fs::write(&path, "{\"prompt\": \"2+2=\", \"answer\": 4}\n").unwrap();
-        let mut rows = open(path.to_str().unwrap(), Some(&path)).unwrap();
-        let mut task = open("embedded:arithmetic", None).unwrap();
-        assert_eq!(rows.train(5).unwrap().target(), "4");
-        assert_eq!(task.train(5).unwrap().target(), task.train(5).unwrap().solution.unwrap());
-        assert_eq!(rows.held_out(1).unwrap().len(), 1);
-        assert_eq!(task.held_out(3).unwrap().len(), 3);
-        assert_eq!(task.describe(), "embedded:arithmetic");
     }
 }

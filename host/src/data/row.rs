@@ -1,15 +1,33 @@
-//! One row of a JSONL file: a JSON object with a prompt and an answer (or a worked solution).
+//! One row of a dataset: a JSON object with a prompt and an answer (or a worked solution).
 
 use anyhow::{Result, anyhow, bail, ensure};
 use serde_json::{Map, Value};
 
+use super::filter::Filter;
+use super::preset::Preset;
 use super::quote::quote;
 use super::{Chat, Example, Messages, Row};
 
 /// Most columns that a sentence names.
 const MOST_NAMES: usize = 20;
 
-/// The column names of a JSONL dataset.
+/// What stands for the prompt in a template.
+pub const PROMPT: &str = "{prompt}";
+
+/// How the rows of a dataset are read.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// The columns' names.
+    pub columns: Columns,
+    /// What gives rows of another shape the columns of those names.
+    pub preset: Option<Preset>,
+    /// A text around each prompt, with [`PROMPT`] in its place; the preset's where there is none.
+    pub template: Option<String>,
+    /// Which rows are used.
+    pub filter: Filter,
+}
+
+/// The column names of a dataset; with dots, `a.b` is what column `a` has under `b`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Columns {
     /// The prompt, text.
@@ -27,38 +45,65 @@ impl Default for Columns {
     }
 }
 
-/// The example in a line, which was read at `place`; with a `chat`, its prompt is a conversation or one message of it.
+/// The example in a line, which was read at `place`; with a `chat`, its prompt is a conversation or one message of it. None where the row
+/// is not used.
 ///
 /// Errors name the column.
-pub(super) fn parse(line: &[u8], columns: &Columns, chat: Option<&Chat>, place: Row) -> Result<Example> {
+pub(super) fn parse(line: &[u8], reading: &Reading, chat: Option<&Chat>, place: Row) -> Result<Option<Example>> {
     let value: Value = serde_json::from_slice(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
     let Value::Object(mut row) = value else {
         bail!("expected a JSON object, found {}", kind(&value));
     };
     let present: Vec<String> = row.keys().take(MOST_NAMES).map(|key| format!("`{}`", quote(key))).collect();
-    let missing = |column: &str| anyhow!("no column `{column}` (columns of this row: {})", present.join(", "));
+    let present = present.join(", ");
+    let columns_of_row = || format!("columns of this row: {present}");
+    let missing = |column: &str| anyhow!("no column `{column}` ({})", columns_of_row());
+    if !reading.filter.takes(&row)? {
+        return Ok(None);
+    }
+    if let Some(preset) = reading.preset {
+        preset.apply(&mut row).map_err(|error| anyhow!("{error} ({})", columns_of_row()))?;
+    }
+    let columns = &reading.columns;
 
     let (prompt, messages) = match (chat, row.get(&columns.prompt)) {
         (Some(_), Some(Value::Array(_))) => (String::new(), Some(Messages::in_row(line, &columns.prompt)?)),
-        _ => (text(&row, &columns.prompt)?.ok_or_else(|| missing(&columns.prompt))?, None),
+        _ => (text_of(&row, &columns.prompt)?.ok_or_else(|| missing(&columns.prompt))?, None),
     };
     row.remove(&columns.prompt);
-    let solution = text(&row, &columns.solution)?;
-    let answer = match text(&row, &columns.answer)? {
+    let solution = text_of(&row, &columns.solution)?;
+    let answer = match text_of(&row, &columns.answer)? {
         Some(answer) => answer,
         None => solution.clone().ok_or_else(|| missing(&columns.answer))?,
     };
     let columns = Value::Object(row).to_string();
+    let template = reading.template.as_deref();
+    if let (Some(_), Some(_)) = (&messages, template) {
+        bail!("its prompt is a list of messages, which `prompt_template` cannot be put around (remove it)");
+    }
+    let prompt = match template.or_else(|| reading.preset?.template()) {
+        Some(template) => template.replace(PROMPT, &prompt),
+        None => prompt,
+    };
     let example = Example { prompt, answer, solution, reply: None, columns, row: Some(place) };
     match (chat, messages) {
         (Some(chat), Some(messages)) => example.of_messages(chat, &messages),
         _ => example.in_chat(chat),
     }
+    .map(Some)
+}
+
+/// What a row has in a column, or in the part of one that dots lead to.
+pub(super) fn at<'a>(row: &'a Map<String, Value>, column: &str) -> Option<&'a Value> {
+    row.get(column).or_else(|| {
+        let (first, rest) = column.split_once('.')?;
+        at(row.get(first)?.as_object()?, rest)
+    })
 }
 
 /// `column` of `row` as text; a missing or null column is `None`, an empty one an error.
-fn text(row: &Map<String, Value>, column: &str) -> Result<Option<String>> {
-    let text = match row.get(column) {
+pub(super) fn text_of(row: &Map<String, Value>, column: &str) -> Result<Option<String>> {
+    let text = match at(row, column) {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Number(number)) => number.to_string(),
@@ -81,10 +126,16 @@ fn kind(value: &Value) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::files::Unit;
     use super::*;
 
+    fn read(text: &str, reading: &Reading) -> Result<Option<Example>> {
+        parse(text.as_bytes(), reading, None, Row { file: "rows.jsonl".into(), unit: Unit::Line, number: 1 })
+    }
+
     fn example(text: &str, columns: &Columns) -> Example {
-        parse(text.as_bytes(), columns, None, Row { file: "rows.jsonl".into(), line: 1 }).unwrap()
+        let reading = Reading { columns: columns.clone(), ..Reading::default() };
+        read(text, &reading).unwrap().unwrap()
     }
 
     #[test]
@@ -108,5 +159,36 @@ mod tests {
         let example = example("{\"q\": \"p\", \"a\": \"s=4\", \"answer\": \"other\"}", &columns);
         assert_eq!((example.answer.as_str(), example.target()), ("s=4", "s=4"));
         assert_eq!(example.columns, r#"{"a":"s=4","answer":"other"}"#);
+    }
+
+    #[test]
+    fn dots_lead_into_columns() {
+        let columns = Columns { answer: "reward_model.ground_truth".into(), ..Columns::default() };
+        let example = example(r#"{"prompt": "p", "reward_model": {"ground_truth": "4"}}"#, &columns);
+        assert_eq!(
+            (example.answer.as_str(), example.columns.as_str()),
+            ("4", r#"{"reward_model":{"ground_truth":"4"}}"#)
+        );
+    }
+
+    #[test]
+    fn a_template_stands_around_the_prompt_and_the_preset_has_one() {
+        let row = r#"{"question": "1+1?", "answer": "it is\n#### 2"}"#;
+        let prompt = |template: Option<&str>| {
+            let template = template.map(str::to_owned);
+            read(row, &Reading { preset: Some(Preset::Gsm8k), template, ..Reading::default() }).unwrap().unwrap().prompt
+        };
+        assert_eq!(prompt(Some("{prompt} = ")), "1+1? = ");
+        assert_eq!(prompt(None), "1+1? Let's think step by step and output the final answer after \"####\".");
+    }
+
+    #[test]
+    fn rows_that_a_filter_leaves_out_are_none() {
+        let filter: Filter = toml::from_str("level = 2").unwrap();
+        let reading = Reading { filter, ..Reading::default() };
+        assert!(read(r#"{"prompt": "p", "answer": "a", "level": 2}"#, &reading).unwrap().is_some());
+        assert!(read(r#"{"level": 3}"#, &reading).unwrap().is_none());
+        let error = read(r#"{"prompt": "p", "answer": "a"}"#, &reading).unwrap_err().to_string();
+        assert_eq!(error, "no column `level`, which `filter` asks for");
     }
 }

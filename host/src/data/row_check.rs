@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::quote::quote;
-use super::{Chat, Example, Messages, Tokenizer};
+use super::{Chat, Example, Messages, Row, Tokenizer};
 
 /// Bytes of text that are checked before anything else happens: a matter of seconds.
 const AT_ONCE: usize = 16 << 20;
@@ -45,6 +45,8 @@ pub struct Demands<'a> {
     pub vocab_size: usize,
     /// Longest prompt, tokens.
     pub max_prompt_length: usize,
+    /// Whether rows with longer prompts are left out, whatever is done about others.
+    pub filter_overlong_prompts: bool,
     /// What is done about a row that does not.
     pub on_bad_row: OnBadRow,
     /// What rows are used for.
@@ -139,20 +141,28 @@ impl Example {
 /// The sentence about a bad row that was found while training went on.
 pub(super) type Finding = Arc<OnceLock<String>>;
 
-/// Refuses or leaves out the `rows` that do not meet the demands; with `target` their targets too must. Returns the lines that were
-/// left out. Where there are too many rows to wait for, the rest of them is checked by a thread, which leaves its finding behind.
-pub(super) fn check(
-    rows: &mut Arc<Vec<Example>>,
-    demands: &Demands<'_>,
-    target: bool,
-) -> Result<(Vec<usize>, Option<Finding>)> {
+/// What came of a check.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    /// Rows that were left out because they cannot be used.
+    pub bad: Vec<Row>,
+    /// How many were left out because their prompts are too long.
+    pub long: usize,
+    /// Where rows are still being checked.
+    pub finding: Option<Finding>,
+}
+
+/// Refuses or leaves out the `rows` that do not meet the demands; with `target` their targets too must. Where there are too many rows to wait
+/// for, the rest of them is checked by a thread, which leaves its finding behind.
+pub(super) fn check(rows: &mut Arc<Vec<Example>>, demands: &Demands<'_>, target: bool) -> Result<Checked> {
     // What is left out decides the order of the others, so that it must be known before the first of them.
-    if demands.on_bad_row == OnBadRow::Skip {
-        return Ok((skip(rows, demands, target), None));
+    if demands.on_bad_row == OnBadRow::Skip || demands.filter_overlong_prompts {
+        return leave_out(rows, demands, target);
     }
     let now = first(rows, AT_ONCE);
     find(&rows[..now], demands, target).map_or(Ok(()), Err)?;
-    Ok((Vec::new(), (now < rows.len()).then(|| in_background(rows, now, demands, target))))
+    let finding = (now < rows.len()).then(|| in_background(rows, now, demands, target));
+    Ok(Checked { finding, ..Checked::default() })
 }
 
 /// How many rows have `bytes` of text, one at least.
@@ -171,26 +181,51 @@ fn find(rows: &[Example], demands: &Demands<'_>, target: bool) -> Option<Error> 
     rows.par_iter().find_map_first(|row| row.check(demands, target).err())
 }
 
-fn skip(rows: &mut Arc<Vec<Example>>, demands: &Demands<'_>, target: bool) -> Vec<usize> {
-    let good: Vec<bool> = rows.par_iter().map(|row| row.check(demands, target).is_ok()).collect();
-    let (mut good, mut skipped) = (good.into_iter(), Vec::new());
-    Arc::make_mut(rows).retain(|row| {
-        let good = good.next().unwrap_or(true);
-        if !good {
-            skipped.extend(row.row.as_ref().map(|row| row.line));
+/// What is to be done with a row.
+enum Verdict {
+    Good,
+    Long,
+    Bad(Error),
+}
+
+fn judge(row: &Example, demands: &Demands<'_>, target: bool) -> Verdict {
+    let is_long = || {
+        demands.filter_overlong_prompts
+            && demands.tokenizer.encode(&row.prompt).is_ok_and(|ids| ids.len() > demands.max_prompt_length)
+    };
+    match row.check(demands, target) {
+        Ok(()) => Verdict::Good,
+        Err(_) if is_long() => Verdict::Long,
+        Err(error) => Verdict::Bad(error),
+    }
+}
+
+fn leave_out(rows: &mut Arc<Vec<Example>>, demands: &Demands<'_>, target: bool) -> Result<Checked> {
+    let verdicts: Vec<Verdict> = rows.par_iter().map(|row| judge(row, demands, target)).collect();
+    let (mut checked, mut good) = (Checked::default(), Vec::with_capacity(rows.len()));
+    for (row, verdict) in rows.iter().zip(verdicts) {
+        good.push(matches!(verdict, Verdict::Good));
+        match verdict {
+            Verdict::Bad(error) if demands.on_bad_row == OnBadRow::Error => return Err(error),
+            Verdict::Bad(_) => checked.bad.extend(row.row.clone()),
+            Verdict::Long => checked.long += 1,
+            Verdict::Good => {}
         }
-        good
-    });
-    skipped
+    }
+    let mut good = good.into_iter();
+    Arc::make_mut(rows).retain(|_| good.next().unwrap_or(true));
+    Ok(checked)
 }
 
 fn in_background(rows: &Arc<Vec<Example>>, from: usize, demands: &Demands<'_>, target: bool) -> Finding {
     let finding = Finding::default();
     let (rows, tokenizer, told) = (Arc::clone(rows), demands.tokenizer.clone(), Arc::clone(&finding));
-    let Demands { vocab_size, max_prompt_length, on_bad_row, purpose, .. } = *demands;
+    let Demands { vocab_size, max_prompt_length, filter_overlong_prompts, on_bad_row, purpose, .. } = *demands;
     std::thread::spawn(move || {
         // Conversations are texts by now.
-        let demands = Demands { tokenizer: &tokenizer, chat: None, vocab_size, max_prompt_length, on_bad_row, purpose };
+        let (tokenizer, chat) = (&tokenizer, None);
+        let demands =
+            Demands { tokenizer, chat, vocab_size, max_prompt_length, filter_overlong_prompts, on_bad_row, purpose };
         // One after the other: the threads are for those who train.
         if let Some(error) = rows[from..].iter().find_map(|row| row.check(&demands, target).err()) {
             let _ = told.set(format!("{error:#}"));
@@ -201,17 +236,18 @@ fn in_background(rows: &Arc<Vec<Example>>, from: usize, demands: &Demands<'_>, t
 
 #[cfg(test)]
 mod tests {
-    use super::super::Row;
+    use super::super::files::Unit;
     use super::*;
 
     fn row(line: usize, prompt: &str) -> Example {
-        let row = Some(Row { file: "rows.jsonl".into(), line });
+        let row = Some(Row { file: "rows.jsonl".into(), unit: Unit::Line, number: line });
         Example { prompt: prompt.into(), answer: "1".into(), solution: None, reply: None, columns: "{}".into(), row }
     }
 
     fn demands(tokenizer: &Tokenizer, on_bad_row: OnBadRow) -> Demands<'_> {
-        let purpose = Purpose::Training;
-        Demands { tokenizer, chat: None, vocab_size: 15, max_prompt_length: 4, on_bad_row, purpose }
+        let (purpose, filter_overlong_prompts) = (Purpose::Training, false);
+        let (vocab_size, max_prompt_length) = (15, 4);
+        Demands { tokenizer, chat: None, vocab_size, max_prompt_length, filter_overlong_prompts, on_bad_row, purpose }
     }
 
     #[test]
@@ -241,9 +277,22 @@ mod tests {
     fn bad_rows_are_left_out() {
         let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
         let mut rows = Arc::new(vec![row(1, "1"), row(2, "x"), row(3, "2"), row(9, "11111")]);
-        let (skipped, finding) = check(&mut rows, &demands(&tokenizer, OnBadRow::Skip), false).unwrap();
-        assert_eq!((skipped, finding.is_none()), (vec![2, 9], true));
+        let checked = check(&mut rows, &demands(&tokenizer, OnBadRow::Skip), false).unwrap();
+        let lines: Vec<usize> = checked.bad.iter().map(|row| row.number).collect();
+        assert_eq!((lines, checked.long, checked.finding.is_none()), (vec![2, 9], 0, true));
         assert_eq!(rows.iter().map(|row| row.prompt.as_str()).collect::<Vec<_>>(), ["1", "2"]);
+    }
+
+    #[test]
+    fn prompts_that_are_too_long_are_left_out_by_themselves() {
+        let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
+        let long = |on_bad_row| Demands { filter_overlong_prompts: true, ..demands(&tokenizer, on_bad_row) };
+        let mut rows = Arc::new(vec![row(1, "1"), row(2, "11111"), row(3, "x")]);
+        assert!(format!("{:#}", check(&mut rows, &long(OnBadRow::Error), false).unwrap_err()).contains("line 3"));
+        let checked = check(&mut rows, &long(OnBadRow::Skip), false).unwrap();
+        assert_eq!((checked.bad.len(), checked.long, rows.len()), (1, 1, 1));
+        let mut rows = Arc::new(vec![row(1, "1"), row(2, "11111")]);
+        assert_eq!(check(&mut rows, &long(OnBadRow::Error), false).unwrap().long, 1);
     }
 
     #[test]

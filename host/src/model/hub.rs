@@ -1,4 +1,4 @@
-//! Models in the local cache of the Hugging Face Hub, by their ids. Nothing is fetched here.
+//! Models and datasets in the local cache of the Hugging Face Hub, by their ids. Nothing is fetched here.
 
 use std::env;
 use std::fs;
@@ -15,6 +15,15 @@ use super::config::CONFIG_FILE;
 /// A cache whose files do not fit one another.
 pub fn find(id: &str) -> Result<Option<PathBuf>> {
     cache().map_or(Ok(None), |cache| find_in(&cache, id))
+}
+
+/// The folder of the newest snapshot of the dataset `id`, as in `openai/gsm8k`; none as with [`find`].
+///
+/// # Errors
+///
+/// As [`find`].
+pub fn find_dataset(id: &str) -> Result<Option<PathBuf>> {
+    cache().map_or(Ok(None), |cache| find_dataset_in(&cache, id))
 }
 
 /// Where the Hub's clients keep what they fetched, by the same variables as theirs.
@@ -59,6 +68,24 @@ fn find_in(cache: &Path, id: &str) -> Result<Option<PathBuf>> {
         return Ok(None);
     }
     let fetch = format!("fetch it again with `host download {id}`");
+    let snapshot = snapshot(&folder, &fetch)?;
+    ensure!(snapshot.join(CONFIG_FILE).is_file(), "`{}` has no `{CONFIG_FILE}` ({fetch})", snapshot.display());
+    Ok(Some(snapshot))
+}
+
+fn find_dataset_in(cache: &Path, id: &str) -> Result<Option<PathBuf>> {
+    let folder = cache.join(format!("datasets--{}", id.replace('/', "--")));
+    if !is_id(id) || !folder.is_dir() {
+        return Ok(None);
+    }
+    let fetch = format!("fetch it again with `hf download --repo-type dataset {id}`");
+    let snapshot = snapshot(&folder, &fetch)?;
+    ensure!(snapshot.is_dir(), "`{}` is missing ({fetch})", snapshot.display());
+    Ok(Some(snapshot))
+}
+
+/// The newest snapshot in the folder of an id; `fetch` is what helps where it is damaged.
+fn snapshot(folder: &Path, fetch: &str) -> Result<PathBuf> {
     let reference = folder.join("refs/main");
     let hash =
         fs::read_to_string(&reference).with_context(|| format!("cannot read `{}` ({fetch})", reference.display()))?;
@@ -66,9 +93,7 @@ fn find_in(cache: &Path, id: &str) -> Result<Option<PathBuf>> {
     if hash.is_empty() || !hash.chars().all(|c| c.is_ascii_alphanumeric()) {
         bail!("`{}` names no snapshot ({fetch})", reference.display());
     }
-    let snapshot = folder.join("snapshots").join(hash);
-    ensure!(snapshot.join(CONFIG_FILE).is_file(), "`{}` has no `{CONFIG_FILE}` ({fetch})", snapshot.display());
-    Ok(Some(snapshot))
+    Ok(folder.join("snapshots").join(hash))
 }
 
 #[cfg(test)]
@@ -104,5 +129,18 @@ mod tests {
         fs::write(snapshot.join("config.json"), "{}").unwrap();
         assert_eq!(found("org/model"), Ok(Some(snapshot)));
         assert_eq!(found("org/model/.."), Ok(None));
+    }
+
+    #[test]
+    fn datasets_have_folders_of_their_own() {
+        let cache = tempfile::tempdir().unwrap();
+        let found = |id: &str| find_dataset_in(cache.path(), id).map_err(|error| format!("{error:#}"));
+        assert_eq!(found("openai/gsm8k"), Ok(None));
+        let folder = cache.path().join("datasets--openai--gsm8k");
+        fs::create_dir_all(folder.join("refs")).unwrap();
+        fs::write(folder.join("refs/main"), "abc").unwrap();
+        assert!(found("openai/gsm8k").unwrap_err().contains("`hf download --repo-type dataset openai/gsm8k`"));
+        fs::create_dir_all(folder.join("snapshots/abc")).unwrap();
+        assert_eq!(found("openai/gsm8k"), Ok(Some(folder.join("snapshots/abc"))));
     }
 }

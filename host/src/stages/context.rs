@@ -49,7 +49,7 @@ pub fn gather(sampled: &Sampled<'_>, tokenizer: &Tokenizer) -> Result<ContextDat
     let spans = spans.collect::<Result<Vec<_>>>()?;
     let longest = completions.iter().map(|completion| completion.ids.len()).max().unwrap_or(0);
     let prompts = (0..completions.len()).step_by(group.max(1)).zip(first..).map(|(b, number)| {
-        let line = examples[b].row.as_ref().map(|row| row.line as u64);
+        let line = examples[b].row.as_ref().map(|row| row.number as u64);
         PromptContext { ids: &prompt_ids[b], number, line }
     });
     let each = completions.iter().zip(texts).zip(&spans).map(|((completion, text), spans)| CompletionContext {

@@ -1,0 +1,213 @@
+//! Which files a dataset is in: one, or those of a split in a folder, as `save_to_disk`, the Hub or the cache of `datasets` leave it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use capo_loader::files;
+use serde::Deserialize;
+
+/// Names of files that hold rows end so.
+const ENDINGS: [&str; 4] = ["parquet", "arrow", "jsonl", "ndjson"];
+/// How deep folders may lie in one another, and how many entries are looked at.
+const DEEPEST: usize = 6;
+const MOST: usize = 1 << 17;
+/// The splits, with the other names that `datasets` knows them by.
+const SPLITS: [(&str, &[&str]); 3] = [
+    ("train", &["train", "training"]),
+    ("validation", &["validation", "valid", "dev", "val"]),
+    ("test", &["test", "testing", "eval", "evaluation"]),
+];
+
+/// Which part of a folder is wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'a> {
+    /// The configuration, as the Hub calls it; that of the only one where there is one.
+    pub config: Option<&'a str>,
+    /// The split.
+    pub split: Option<&'a str>,
+    /// The split where none is named.
+    pub default_split: &'a str,
+}
+
+/// `state.json` of `save_to_disk`.
+#[derive(Deserialize)]
+struct State {
+    #[serde(rename = "_data_files")]
+    data_files: Vec<DataFile>,
+    #[serde(rename = "_indices_data_files", default)]
+    indices: Option<Vec<DataFile>>,
+}
+
+#[derive(Deserialize)]
+struct DataFile {
+    filename: String,
+}
+
+/// The files at `path`, in the order of their names.
+///
+/// # Errors
+///
+/// A part that is not there, with those that are; a folder without rows; a part of what is a file.
+pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
+    let shown = path.display();
+    if !path.is_dir() {
+        for (key, part) in [("configuration", wanted.config), ("split", wanted.split)] {
+            if let Some(part) = part {
+                bail!("`{shown}` is a file, which has no {key} `{part}` (name a folder, or remove it)");
+            }
+        }
+        return Ok(vec![path.to_owned()]);
+    }
+    let split = wanted.split.unwrap_or(wanted.default_split);
+    if path.join("dataset_dict.json").is_file() {
+        let folder = path.join(split);
+        ensure!(
+            folder.is_dir() && split.split('/').count() == 1 && !split.starts_with('.'),
+            "`{shown}` has no split `{split}` (it has {})",
+            listed(saved_splits(path)?)
+        );
+        return saved(&folder);
+    }
+    if path.join("state.json").is_file() {
+        return saved(path);
+    }
+    let mut found = Vec::new();
+    list(path, &mut PathBuf::new(), &mut found)?;
+    ensure!(!found.is_empty(), "`{shown}` has no files of rows (their names end in {})", listed(ENDINGS));
+    found.sort();
+    let found = of_config(path, found, wanted.config)?;
+    let found = of_split(path, found, split)?;
+    Ok(found.into_iter().map(|file| path.join(file)).collect())
+}
+
+/// The files of a folder that `save_to_disk` wrote.
+fn saved(folder: &Path) -> Result<Vec<PathBuf>> {
+    let state = folder.join("state.json");
+    let bytes = files::read(&state)?;
+    let place = || format!("`{}` is not as `save_to_disk` writes it", state.display());
+    let State { data_files, indices } = serde_json::from_slice(&bytes).with_context(place)?;
+    let plain = |name: &str| Path::new(name).components().count() == 1 && !name.starts_with('.');
+    if let Some(file) = data_files.iter().find(|file| !plain(&file.filename)) {
+        bail!(
+            "`{}` names the file `{}`, which is not beside it (save the dataset again)",
+            state.display(),
+            file.filename
+        );
+    }
+    ensure!(
+        indices.is_none_or(|indices| indices.is_empty()),
+        "`{}` chooses rows by a file of indices (call `flatten_indices` and save the dataset again)",
+        state.display()
+    );
+    ensure!(!data_files.is_empty(), "`{}` names no files (save the dataset again)", state.display());
+    Ok(data_files.into_iter().map(|file| folder.join(file.filename)).collect())
+}
+
+fn saved_splits(path: &Path) -> Result<BTreeSet<String>> {
+    Ok(entries(path)?.into_iter().filter(|name| path.join(name).join("state.json").is_file()).collect())
+}
+
+/// The names in a folder that are UTF-8 and not hidden.
+fn entries(folder: &Path) -> Result<Vec<String>> {
+    let cannot = || format!("cannot list `{}`", folder.display());
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).with_context(cannot)? {
+        names.extend(entry.with_context(cannot)?.file_name().into_string().ok().filter(|name| !name.starts_with('.')));
+        ensure!(names.len() <= MOST, "`{}` has more than {MOST} entries (name a folder of data)", folder.display());
+    }
+    Ok(names)
+}
+
+/// Collects the files of rows below `root`, as paths from there.
+fn list(root: &Path, below: &mut PathBuf, found: &mut Vec<PathBuf>) -> Result<()> {
+    for name in entries(&root.join(&below))? {
+        below.push(&name);
+        let path = root.join(&below);
+        if path.is_dir() {
+            if below.components().count() < DEEPEST {
+                list(root, below, found)?;
+            }
+        } else if path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending == *known)) {
+            found.push(below.clone());
+        }
+        below.pop();
+    }
+    ensure!(found.len() <= MOST, "`{}` has more than {MOST} files (name a folder of data)", root.display());
+    Ok(())
+}
+
+/// The folders that a file lies in, outermost first.
+fn folders(file: &Path) -> impl Iterator<Item = &str> {
+    file.parent().into_iter().flat_map(Path::iter).filter_map(|part| part.to_str())
+}
+
+/// The folder that a configuration's files have to themselves.
+fn config_of(file: &Path) -> Option<&str> {
+    folders(file).find(|part| *part != "data" && word(part).is_none())
+}
+
+fn of_config(root: &Path, found: Vec<PathBuf>, wanted: Option<&str>) -> Result<Vec<PathBuf>> {
+    let configs: BTreeSet<&str> = found.iter().filter_map(|file| config_of(file)).collect();
+    let chosen = match wanted {
+        Some(wanted) => {
+            let there = found.iter().any(|file| folders(file).any(|part| part == wanted));
+            ensure!(
+                there,
+                "`{}` has no configuration `{wanted}` (it has {})",
+                root.display(),
+                if configs.is_empty() { "none".to_owned() } else { listed(configs) }
+            );
+            return Ok(found.into_iter().filter(|file| folders(file).any(|part| part == wanted)).collect());
+        }
+        None if found.iter().any(|file| config_of(file).is_none()) => None,
+        None if configs.len() == 1 => configs.first().map(|config| (*config).to_owned()),
+        None => bail!(
+            "`{}` has several configurations: {} (choose one with `dataset_config`)",
+            root.display(),
+            listed(configs)
+        ),
+    };
+    Ok(found.into_iter().filter(|file| config_of(file) == chosen.as_deref()).collect())
+}
+
+/// The split that a part of a path names: a word in it.
+fn word(part: &str) -> Option<&'static str> {
+    let words = |c: char| "-._ ".contains(c) || c.is_ascii_digit();
+    let split = |word: &str| SPLITS.iter().find(|(_, names)| names.contains(&word)).map(|(split, _)| *split);
+    part.split(words).find_map(split)
+}
+
+fn stem(file: &Path) -> &str {
+    file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default()
+}
+
+/// The split of a file: that of its name, else of the innermost folder that names one.
+fn split_of(file: &Path) -> Option<&'static str> {
+    word(stem(file)).or_else(|| folders(file).filter_map(word).last())
+}
+
+fn of_split(root: &Path, found: Vec<PathBuf>, split: &str) -> Result<Vec<PathBuf>> {
+    let names_it =
+        |file: &Path| stem(file).split('-').any(|part| part == split) || folders(file).any(|part| part == split);
+    if found.iter().any(|file| names_it(file)) {
+        return Ok(found.into_iter().filter(|file| names_it(file)).collect());
+    }
+    let splits: BTreeSet<&str> = found.iter().filter_map(|file| split_of(file)).collect();
+    // Files that name no split are all of the first.
+    let all = splits.is_empty() && split == SPLITS[0].0;
+    let found: Vec<PathBuf> = found.into_iter().filter(|file| all || split_of(file) == Some(split)).collect();
+    ensure!(
+        !found.is_empty(),
+        "`{}` has no split `{split}` (it has {})",
+        root.display(),
+        if splits.is_empty() { "`train`".to_owned() } else { listed(splits) }
+    );
+    Ok(found)
+}
+
+fn listed<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
+    let names: Vec<String> = names.into_iter().take(20).map(|name| format!("`{}`", name.as_ref())).collect();
+    names.join(", ")
+}

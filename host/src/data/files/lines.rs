@@ -1,0 +1,42 @@
+//! Rows of tables as lines of JSON.
+
+use anyhow::{Result, ensure};
+use arrow_array::RecordBatch;
+use arrow_json::writer::{LineDelimited, Writer, WriterBuilder};
+use capo_loader::memory;
+
+/// Rows that are written before their size is looked at.
+const AT_A_TIME: usize = 64;
+
+/// Lines of JSON, as long as memory is free for them: few bytes of a packed table can stand for any number.
+pub(super) struct Lines {
+    bytes: Vec<u8>,
+    most: u64,
+}
+
+impl Lines {
+    pub(super) fn new() -> Self {
+        Self { bytes: Vec::new(), most: memory::available().unwrap_or(u64::MAX) }
+    }
+
+    /// Appends the rows of `batch`; what is null is written as null.
+    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        for start in (0..batch.num_rows()).step_by(AT_A_TIME) {
+            let part = batch.slice(start, AT_A_TIME.min(batch.num_rows() - start));
+            let mut writer: Writer<_, LineDelimited> =
+                WriterBuilder::new().with_explicit_nulls(true).build(&mut self.bytes);
+            writer.write(&part)?;
+            writer.finish()?;
+            ensure!(
+                (self.bytes.len() as u64) < self.most,
+                "its rows take more than the {} of memory that are free (use a larger machine, or fewer files)",
+                memory::text(self.most.into())
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> Vec<u8> {
+        self.bytes
+    }
+}

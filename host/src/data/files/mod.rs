@@ -1,0 +1,53 @@
+//! Files of rows, whatever they are written in: each becomes lines of JSON, so that one reader of rows serves all.
+
+mod arrow;
+mod find;
+mod lines;
+mod parquet;
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use capo_loader::files;
+
+pub use find::{Wanted, find};
+
+/// What the rows of a file are called in sentences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Of a text.
+    Line,
+    /// Of a table.
+    Row,
+}
+
+/// The rows of a file as JSON, one on each line.
+#[derive(Debug)]
+pub struct Text {
+    /// The lines, in order; empty ones are no rows.
+    pub bytes: Vec<u8>,
+    /// What they are lines of.
+    pub unit: Unit,
+}
+
+/// Reads a file whole: JSON lines, or what starts as parquet or arrow files do, whatever its name.
+///
+/// # Errors
+///
+/// A file that cannot be read, is damaged or packed, or whose rows do not fit into the memory that is free.
+pub fn read(path: &Path) -> Result<Text> {
+    let bytes = files::read(path)?;
+    let place = || format!("cannot read `{}`", path.display());
+    let table = |rows: Result<Vec<u8>>| Ok(Text { bytes: rows.with_context(place)?, unit: Unit::Row });
+    match bytes.get(..4) {
+        Some(b"PAR1") => table(parquet::lines(bytes)),
+        Some(b"ARRO" | b"\xff\xff\xff\xff") => table(arrow::lines(&bytes)),
+        Some([0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd] | b"PK\x03\x04") => {
+            bail!("`{}` is packed (unpack it)", path.display())
+        }
+        _ => Ok(Text { bytes, unit: Unit::Line }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! Parquet files.
+
+use anyhow::{Context, Result, bail, ensure};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::errors::ParquetError;
+
+use super::lines::Lines;
+use crate::data::contain::contain;
+
+/// Rows of a batch.
+const BATCH: usize = 256;
+/// Longest list of what is in a file, bytes; what follows from it is held in memory before a row is read.
+const LONGEST_FOOTER: u32 = 16 << 20;
+/// Stack of the thread that reads, bytes: columns may lie as deep in one another as a list of that length can say.
+const STACK: usize = 1 << 30;
+
+/// The rows of a parquet file as lines of JSON.
+pub(super) fn lines(bytes: Vec<u8>) -> Result<Vec<u8>> {
+    let footer = bytes.len().checked_sub(8).and_then(|at| bytes[at..].first_chunk()).copied().map(u32::from_le_bytes);
+    match footer {
+        Some(length) => ensure!(
+            length <= LONGEST_FOOTER,
+            "its footer is said to have {length} bytes (at most {LONGEST_FOOTER}; write it again with larger row groups)"
+        ),
+        None => bail!("it ends too early (fetch it again)"),
+    }
+    let read = || contain(|| rows(bytes)).and_then(|rows| rows);
+    let thread = std::thread::Builder::new().stack_size(STACK);
+    std::thread::scope(|scope| {
+        let thread = thread.spawn_scoped(scope, read).context("no thread can be started to read it")?;
+        thread.join().unwrap_or_else(|_| bail!("it is damaged"))
+    })
+}
+
+fn rows(bytes: Vec<u8>) -> Result<Vec<u8>> {
+    let damaged = |error: ParquetError| anyhow::anyhow!("it is damaged, or of a kind that is not supported ({error})");
+    let reader = ParquetRecordBatchReaderBuilder::try_new(bytes::Bytes::from(bytes)).map_err(damaged)?;
+    let mut lines = Lines::new();
+    for batch in reader.with_batch_size(BATCH).build().map_err(damaged)? {
+        lines.push(&batch.map_err(|error| damaged(error.into()))?)?;
+    }
+    Ok(lines.finish())
+}

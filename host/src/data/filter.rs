@@ -1,0 +1,92 @@
+//! Which rows are used, by what their columns say.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::row::at;
+
+/// Columns with the values that they may have; a row is used where all of them do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Filter(BTreeMap<String, Allowed>);
+
+/// One value, or some.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Allowed {
+    Some(Vec<Scalar>),
+    One(Scalar),
+}
+
+/// What a column is compared with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Scalar {
+    Bool(bool),
+    Integer(i64),
+    Float(f64),
+    Text(String),
+}
+
+impl Filter {
+    /// Whether a row is used.
+    ///
+    /// # Errors
+    ///
+    /// A row without such a column.
+    pub(super) fn takes(&self, row: &Map<String, Value>) -> Result<bool> {
+        for (column, allowed) in &self.0 {
+            let value = at(row, column);
+            ensure!(value.is_some(), "no column `{column}`, which `filter` asks for");
+            let takes = match allowed {
+                Allowed::One(one) => one.is(value),
+                Allowed::Some(some) => some.iter().any(|one| one.is(value)),
+            };
+            if !takes {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Scalar {
+    fn is(&self, value: Option<&Value>) -> bool {
+        match (self, value) {
+            (Self::Bool(one), Some(Value::Bool(other))) => one == other,
+            (Self::Integer(one), Some(Value::Number(other))) => other.as_f64() == Some(*one as f64),
+            (Self::Float(one), Some(Value::Number(other))) => other.as_f64() == Some(*one),
+            (Self::Text(one), Some(Value::String(other))) => one == other,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rows_are_taken_where_all_columns_agree() {
+        let filter: Filter =
+            toml::from_str("level = ['Level 3', 'Level 4']\ntype = 'Algebra'\n'a.b' = [1, 2.5]\n").unwrap();
+        let takes = |level: &str, kind: &str, number: f64| {
+            let row = json!({"level": level, "type": kind, "a": {"b": number}});
+            filter.takes(row.as_object().unwrap()).unwrap()
+        };
+        assert!(takes("Level 4", "Algebra", 1.0) && takes("Level 3", "Algebra", 2.5));
+        assert!(
+            !takes("Level 5", "Algebra", 1.0)
+                && !takes("Level 3", "Geometry", 1.0)
+                && !takes("Level 3", "Algebra", 3.0)
+        );
+        let error = filter.takes(json!({"level": "Level 3"}).as_object().unwrap()).unwrap_err().to_string();
+        assert_eq!(error, "no column `a.b`, which `filter` asks for");
+        assert!(Filter::default().takes(&Map::new()).unwrap());
+    }
+}

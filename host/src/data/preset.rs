@@ -1,0 +1,197 @@
+//! Rows as well-known datasets have them, made into a prompt, an answer and a solution.
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use super::boxed::last_boxed;
+use super::row::{at, text_of};
+use crate::rng;
+
+/// What the columns of a dataset are called, and where its answers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// `question` and `answer`, a solution with the answer after `####`.
+    Gsm8k,
+    /// `problem` or `question`, `solution`, and `answer`, `final_answer` or what the solution has in its last `\boxed{}`.
+    Math,
+    /// `prompt`, the messages of a conversation, and the answer under `reward_model.ground_truth`, as verl and DAPO have it.
+    Verl,
+    /// `Question`, `Correct Answer` and three `Incorrect Answer N`, which become four choices; the answer is a letter.
+    Gpqa,
+}
+
+const BOXED: &str = "{prompt}\nPlease reason step by step, and put your final answer within \\boxed{}.";
+
+impl Preset {
+    /// What stands around a prompt where the settings do not say it.
+    pub(super) fn template(self) -> Option<&'static str> {
+        match self {
+            Self::Gsm8k => Some("{prompt} Let's think step by step and output the final answer after \"####\"."),
+            Self::Math => Some(BOXED),
+            Self::Verl => None,
+            Self::Gpqa => {
+                Some("{prompt}\nPlease reason step by step, and put the letter of your choice within \\boxed{}.")
+            }
+        }
+    }
+
+    /// Gives a row the columns `prompt`, `answer` and `solution`; the others stay.
+    ///
+    /// # Errors
+    ///
+    /// A row of another shape, with what is missing.
+    pub(super) fn apply(self, row: &mut Map<String, Value>) -> Result<()> {
+        match self {
+            Self::Gsm8k => gsm8k(row),
+            Self::Math => math(row),
+            Self::Verl => verl(row),
+            Self::Gpqa => gpqa(row),
+        }
+    }
+}
+
+fn set(row: &mut Map<String, Value>, columns: [(&str, String); 2]) {
+    row.extend(columns.map(|(column, text)| (column.to_owned(), Value::String(text))));
+}
+
+fn gsm8k(row: &mut Map<String, Value>) -> Result<()> {
+    let prompt = need(row, &["question"])?;
+    let solution = need(row, &["answer"])?;
+    let (_, answer) = solution.rsplit_once("####").context("column `answer` has no `####` before its answer")?;
+    let answer = answer.trim().replace(',', "");
+    row.remove("question");
+    row.insert("solution".into(), Value::String(solution));
+    set(row, [("prompt", prompt), ("answer", answer)]);
+    Ok(())
+}
+
+fn math(row: &mut Map<String, Value>) -> Result<()> {
+    let columns = ["problem", "question"];
+    let prompt = need(row, &columns)?;
+    let solution = joined(row, "solution")?;
+    let given = ["answer", "final_answer"].iter().find_map(|column| joined(row, column).transpose()).transpose()?;
+    let boxed = || solution.as_deref().and_then(last_boxed).map(|answer| answer.trim().to_owned());
+    let answer = given.or_else(boxed).context(
+        "there is no answer: neither a column `answer` or `final_answer`, nor a `\\boxed{}` in a column `solution`",
+    )?;
+    columns.iter().for_each(|column| drop(row.remove(*column)));
+    // A solution that is a list would be no text.
+    if let Some(solution) = solution {
+        row.insert("solution".into(), Value::String(solution));
+    }
+    set(row, [("prompt", prompt), ("answer", answer)]);
+    Ok(())
+}
+
+fn verl(row: &mut Map<String, Value>) -> Result<()> {
+    let path = "reward_model.ground_truth";
+    let answer = at(row, path).cloned().with_context(|| format!("no column `{path}`"))?;
+    row.insert("answer".into(), answer);
+    // What is called so in this layout is no worked solution.
+    row.remove("solution");
+    Ok(())
+}
+
+fn gpqa(row: &mut Map<String, Value>) -> Result<()> {
+    let question = need(row, &["Question"])?;
+    let columns = ["Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"];
+    let choices = columns.iter().map(|column| need(row, &[column])).collect::<Result<Vec<_>>>()?;
+    // The order of the choices is that of every run, wherever the row stands.
+    let hash = Sha256::digest(question.as_bytes());
+    let index = hash.first_chunk().copied().map_or(0, u64::from_le_bytes);
+    let order = rng::permutation(&mut rng::stream(0, "data.gpqa", &[index]), choices.len());
+    let letters = ['A', 'B', 'C', 'D'];
+    let shown = order.iter().zip(letters).map(|(choice, letter)| format!("\n{letter}) {}", choices[*choice].trim()));
+    let prompt = format!("{}\n{}", question.trim(), shown.collect::<String>());
+    let right = order.iter().zip(letters).find(|(choice, _)| **choice == 0).map_or('A', |(_, letter)| letter);
+    set(row, [("prompt", prompt), ("answer", right.to_string())]);
+    Ok(())
+}
+
+/// The text of the first of `columns` that is there.
+fn need(row: &Map<String, Value>, columns: &[&str]) -> Result<String> {
+    let found = columns.iter().find_map(|column| text_of(row, column).transpose()).transpose()?;
+    found.with_context(|| {
+        let names: Vec<String> = columns.iter().map(|column| format!("`{column}`")).collect();
+        format!("no column {}", names.join(" or "))
+    })
+}
+
+/// A column of texts or of one.
+fn joined(row: &Map<String, Value>, column: &str) -> Result<Option<String>> {
+    let Some(Value::Array(list)) = row.get(column) else { return text_of(row, column) };
+    let texts = list.iter().map(|value| match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Number(number) => Ok(number.to_string()),
+        _ => bail!("column `{column}` is a list of other things than texts"),
+    });
+    Ok(Some(texts.collect::<Result<Vec<_>>>()?.join(", ")).filter(|text| !text.trim().is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn applied(preset: Preset, row: Value) -> Result<Value> {
+        let Value::Object(mut row) = row else { bail!("no row") };
+        preset.apply(&mut row)?;
+        Ok(Value::Object(row))
+    }
+
+    #[test]
+    fn gsm8k_has_its_answer_after_the_marks() {
+        let row = json!({"question": "How many?", "answer": "1200 + 34 = <<1200+34=1234>>1234\n#### 1,234"});
+        let expected = json!({
+            "prompt": "How many?",
+            "answer": "1234",
+            "solution": "1200 + 34 = <<1200+34=1234>>1234\n#### 1,234",
+        });
+        assert_eq!(applied(Preset::Gsm8k, row).unwrap(), expected);
+        let error = applied(Preset::Gsm8k, json!({"question": "?", "answer": "5"})).unwrap_err().to_string();
+        assert_eq!(error, "column `answer` has no `####` before its answer");
+        let error = applied(Preset::Gsm8k, json!({"problem": "?", "answer": "5"})).unwrap_err().to_string();
+        assert_eq!(error, "no column `question`");
+    }
+
+    #[test]
+    fn math_has_it_in_a_column_or_in_a_box() {
+        let row = json!({"problem": "p", "solution": "so \\boxed{1} and $\\boxed{\\frac{1}{2}}$.", "level": "Level 3"});
+        let made = applied(Preset::Math, row).unwrap();
+        assert_eq!((&made["answer"], &made["level"]), (&json!("\\frac{1}{2}"), &json!("Level 3")));
+        let given = |row| applied(Preset::Math, row).unwrap()["answer"].clone();
+        assert_eq!(given(json!({"question": "q", "answer": 27.0})), json!("27.0"));
+        assert_eq!(
+            given(json!({"question": "q", "final_answer": ["$2$", "$3$"], "solution": ["s"]})),
+            json!("$2$, $3$")
+        );
+        let error = applied(Preset::Math, json!({"problem": "p", "solution": "none"})).unwrap_err().to_string();
+        assert!(error.starts_with("there is no answer"), "{error}");
+    }
+
+    #[test]
+    fn verl_has_it_below_another() {
+        let row = json!({"prompt": [{"role": "user", "content": "p"}], "reward_model": {"ground_truth": "34", "style": "rule"}});
+        assert_eq!(applied(Preset::Verl, row).unwrap()["answer"], json!("34"));
+        let error = applied(Preset::Verl, json!({"prompt": []})).unwrap_err().to_string();
+        assert_eq!(error, "no column `reward_model.ground_truth`");
+    }
+
+    #[test]
+    fn gpqa_shows_four_choices_and_knows_the_letter() {
+        let row = |question: &str| json!({"Question": question, "Correct Answer": "right", "Incorrect Answer 1": "w1", "Incorrect Answer 2": "w2", "Incorrect Answer 3": "w3"});
+        let mut letters = std::collections::BTreeSet::new();
+        for question in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"] {
+            let made = applied(Preset::Gpqa, row(question)).unwrap();
+            let letter = made["answer"].as_str().unwrap().to_owned();
+            assert!(made["prompt"].as_str().unwrap().contains(&format!("\n{letter}) right")), "{made}");
+            assert_eq!(made, applied(Preset::Gpqa, row(question)).unwrap());
+            letters.insert(letter);
+        }
+        assert_eq!(letters.len(), 4, "the right choice stands in every place");
+    }
+}

@@ -1,0 +1,188 @@
+//! The rows of one dataset, in memory: those that are used, and what was left out.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+
+use super::files::{self, Unit};
+use super::row::{Reading, parse};
+use super::row_check::{self, Demands, Finding, OnBadRow};
+use super::{Chat, Example, Row};
+use crate::rng;
+
+/// Most rows that a description names.
+const MOST_NAMED: usize = 5;
+
+/// A dataset in files, and how its rows are read.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// What the settings call it.
+    pub name: String,
+    /// Its files, in order.
+    pub files: Vec<PathBuf>,
+    /// What its rows are.
+    pub reading: Reading,
+    /// How often prompts are from it, among several.
+    pub weight: Option<f64>,
+}
+
+/// The rows of a dataset that can be used.
+#[derive(Clone, Debug)]
+pub(super) struct Set {
+    pub(super) name: String,
+    pub(super) rows: Arc<Vec<Example>>,
+    left_out: LeftOut,
+    /// Whether its rows are in several files.
+    is_sharded: bool,
+    /// Where rows are still being checked.
+    finding: Option<Finding>,
+}
+
+/// Rows that are not used, by reason.
+#[derive(Clone, Debug, Default)]
+struct LeftOut {
+    bad: Vec<Row>,
+    long: usize,
+    filtered: usize,
+    not_sampled: usize,
+}
+
+impl Set {
+    /// Reads the rows; lines that are none are left out or an error.
+    pub(super) fn read(source: &Source, demands: &Demands<'_>) -> Result<Self> {
+        let (mut rows, mut left_out) = (Vec::new(), LeftOut::default());
+        for file in &source.files {
+            for (row, example) in lines(file, &source.reading, demands.chat)? {
+                match example {
+                    Ok(Some(example)) => rows.push(example),
+                    Ok(None) => left_out.filtered += 1,
+                    Err(_) if demands.on_bad_row == OnBadRow::Skip => left_out.bad.push(row),
+                    Err(error) => return Err(error.context(row.is_bad())),
+                }
+            }
+        }
+        let (name, is_sharded) = (source.name.clone(), source.files.len() > 1);
+        let set = Self { name, rows: Arc::new(rows), left_out, is_sharded, finding: None };
+        set.check_any()?;
+        Ok(set)
+    }
+
+    /// Refuses or leaves out the rows that do not meet the demands.
+    pub(super) fn check(&mut self, demands: &Demands<'_>, target: bool) -> Result<()> {
+        let checked = row_check::check(&mut self.rows, demands, target)?;
+        self.left_out.bad.extend(checked.bad);
+        self.left_out.bad.sort_by(|a, b| (&a.file, a.number).cmp(&(&b.file, b.number)));
+        self.left_out.long = checked.long;
+        self.finding = checked.finding;
+        self.check_any()
+    }
+
+    /// Keeps at most `most` rows, drawn by `seed` for the dataset with this `index`; 0 keeps all.
+    pub(super) fn sample(&mut self, most: usize, seed: u64, index: usize) {
+        let rows = self.rows.len();
+        if most == 0 || most >= rows {
+            return;
+        }
+        let mut drawn = vec![false; rows];
+        let order = rng::permutation(&mut rng::stream(seed, "data.sample", &[index as u64]), rows);
+        order[..most].iter().for_each(|row| drawn[*row] = true);
+        let mut drawn = drawn.into_iter();
+        Arc::make_mut(&mut self.rows).retain(|_| drawn.next().unwrap_or(false));
+        self.left_out.not_sampled = rows - most;
+    }
+
+    /// Ends a run whose rows turned out to be bad.
+    pub(super) fn check_finding(&self) -> Result<()> {
+        match self.finding.as_ref().and_then(|finding| finding.get()) {
+            Some(sentence) => bail!("{sentence}"),
+            None => Ok(()),
+        }
+    }
+
+    /// Where what is found in the background is to be left, as if rows were still being checked.
+    #[cfg(test)]
+    pub(super) fn find_later(&mut self) -> Finding {
+        self.finding.get_or_insert_default().clone()
+    }
+
+    /// Adds its rows to a hash.
+    pub(super) fn digest(&self, hash: &mut Sha256) {
+        for row in self.rows.iter() {
+            for text in [&row.prompt, &row.answer, row.solution.as_deref().unwrap_or_default(), &row.columns] {
+                hash.update((text.len() as u64).to_le_bytes());
+                hash.update(text.as_bytes());
+            }
+        }
+    }
+
+    fn check_any(&self) -> Result<()> {
+        let LeftOut { bad, long, filtered, .. } = &self.left_out;
+        let parts = [
+            (bad.len(), "bad ones"),
+            (*long, "with prompts that are too long"),
+            (*filtered, "that `filter` leaves out"),
+        ];
+        let parts: Vec<String> =
+            parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        let but = if parts.is_empty() { String::new() } else { format!(" but {}", parts.join(", ")) };
+        ensure!(!self.rows.is_empty(), "`{}` holds no rows{but} (expected one JSON object per line)", self.name);
+        Ok(())
+    }
+
+    /// Its name, its number of rows, and what was left out.
+    pub(super) fn describe(&self) -> String {
+        let LeftOut { bad, long, filtered, not_sampled } = &self.left_out;
+        let counts = [(*long, "too long"), (*filtered, "filtered out"), (*not_sampled, "not sampled")];
+        let counts = counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+        let skipped = (!bad.is_empty()).then(|| self.skipped(bad));
+        let parts: Vec<String> = skipped.into_iter().chain(counts).collect();
+        let parts = if parts.is_empty() { String::new() } else { format!(", {}", parts.join("; ")) };
+        format!("{} ({} rows{parts})", self.name, self.rows.len())
+    }
+
+    fn skipped(&self, bad: &[Row]) -> String {
+        let unit = if bad[0].unit == Unit::Line { "line" } else { "row" };
+        let place = |row: &Row| match self.is_sharded {
+            true => format!("{} of `{}`", row.number, row.file),
+            false => row.number.to_string(),
+        };
+        let named: Vec<String> = bad.iter().take(MOST_NAMED).map(place).collect();
+        let rest = if bad.len() > MOST_NAMED { ", ..." } else { "" };
+        format!("{} skipped: {unit} {}{rest}", bad.len(), named.join(", "))
+    }
+
+    pub(super) fn has_left_out(&self) -> bool {
+        let LeftOut { bad, long, filtered, not_sampled } = &self.left_out;
+        bad.len() + long + filtered + not_sampled > 0
+    }
+}
+
+/// The rows of a file with the usual column names, in order.
+///
+/// Errors name the file, the row and the column.
+pub fn rows(path: &Path) -> Result<Vec<Example>> {
+    let place = |row: &Row| format!("bad row at line {} of `{}`", row.number, row.file);
+    let rows = lines(path, &Reading::default(), None)?
+        .into_iter()
+        .filter_map(|(row, example)| example.with_context(|| place(&row)).transpose())
+        .collect::<Result<Vec<_>>>()?;
+    ensure!(!rows.is_empty(), "`{}` holds no rows (expected one JSON object per line)", path.display());
+    Ok(rows)
+}
+
+/// Every line of a file that is not empty, with its place; conversations are written many at a time.
+fn lines(path: &Path, reading: &Reading, chat: Option<&Chat>) -> Result<Vec<(Row, Result<Option<Example>>)>> {
+    let file: Arc<str> = path.display().to_string().into();
+    let text = files::read(path)?;
+    let lines = text.bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty());
+    let row = |(index, line)| {
+        let row = Row { file: Arc::clone(&file), unit: text.unit, number: index + 1 };
+        (row.clone(), parse(line, reading, chat, row))
+    };
+    let Some(chat) = chat else { return Ok(lines.map(row).collect()) };
+    let lines: Vec<(usize, &[u8])> = lines.collect();
+    Ok(chat.on_threads(|| lines.into_par_iter().map(row).collect()))
+}
