@@ -82,6 +82,13 @@ pub(super) enum Command {
     /// `host compare-masks --plugin libmasks.so --target-rate 2% --out masks.html batches/*` finds for each mask the threshold that
     /// rejects one token in fifty, and writes a page that shows which.
     CompareMasks(CompareArgs),
+    /// List runs: how far each is, what it trains, how good it is.
+    Runs(RunsArgs),
+    /// Write a page about runs: charts, the cost of a step, settings side by side, completions token by token.
+    ///
+    /// `host report runs/* --out report.html` writes one file that needs no network. Runs of the same settings but the seed are drawn as
+    /// their mean with its standard error. Runs that are still at work, or damaged, are shown as far as they are.
+    Report(ReportArgs),
     /// List every component and recipe: its point, what it does, where it came from.
     ///
     /// `--verbose` shows a line per key, and what each component asks the trainer for.
@@ -343,6 +350,26 @@ pub(super) struct CompareArgs {
     /// Batch files, in order.
     #[arg(required = true, value_name = "BATCH")]
     pub(super) batches: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+pub(super) struct RunsArgs {
+    /// Folders of runs, or runs.
+    #[arg(value_name = "DIR", default_value = "runs")]
+    pub(super) dirs: Vec<PathBuf>,
+    /// Prints one JSON array instead of lines.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Args)]
+pub(super) struct ReportArgs {
+    /// Directories of runs, or folders of them.
+    #[arg(required = true, value_name = "RUN")]
+    pub(super) runs: Vec<PathBuf>,
+    /// Where the page goes.
+    #[arg(long, value_name = "FILE.html")]
+    pub(super) out: PathBuf,
 }
 
 #[derive(Args)]

@@ -12,6 +12,8 @@ mod new_plugin;
 mod output;
 mod plugins;
 mod replay;
+mod report;
+mod runs;
 mod score;
 mod sweep;
 mod train;
@@ -53,6 +55,8 @@ pub fn main(started: Instant) -> ExitCode {
         Command::Download(args) => download::run(args),
         Command::Replay(args) => replay::run(args).map_err(Failure::Input),
         Command::CompareMasks(args) => compare_masks::run(args).map_err(Failure::Input),
+        Command::Runs(args) => runs::run(args).map_err(Failure::Input),
+        Command::Report(args) => report::run(args).map_err(Failure::Input),
         Command::Plugins(args) => plugins::run(args, cli.verbose).map_err(Failure::Input),
         Command::Check(args) => match check::run(args, cli.verbose) {
             Ok(true) => Ok(()),

@@ -15,7 +15,7 @@ pub const GRAD_NORM_UNMASKED: &str = "grad_norm_unmasked";
 pub const SECOND_PASS_COMPLETIONS: &str = "second_pass_completions";
 
 /// The host's names that stand alone.
-const HOST: [&str; 15] = [
+const HOST: [&str; 16] = [
     "entropy",
     "eval_accuracy",
     "frac_reward_zero_std",
@@ -23,6 +23,7 @@ const HOST: [&str; 15] = [
     GRAD_NORM_UNMASKED,
     "learning_rate",
     "loss",
+    "num_completions",
     "num_tokens",
     REJECTED_GRAD_NORM,
     "reward",

@@ -1,6 +1,9 @@
 //! What a person reads: a line per few steps, and a closing summary. What a program reads goes through the metrics.
 
 mod adapter;
+pub mod found;
+pub mod html;
+pub mod page;
 mod rejections;
 pub mod terminal;
 
@@ -120,6 +123,7 @@ impl Report {
     /// When the metrics cannot be written.
     pub fn started(&self, run: &mut Run) -> Result<()> {
         if let Some(accuracy) = run.progress.accuracy_before {
+            run.metrics.record("num_completions", completions(run));
             run.metrics.flush(0)?;
             self.say(&format!("held-out accuracy {:.1}% before training", 100.0 * accuracy));
         }
@@ -133,6 +137,7 @@ impl Report {
     /// When the metrics cannot be written.
     pub fn step(&mut self, run: &mut Run) -> Result<()> {
         let step = run.progress.step;
+        run.metrics.record("num_completions", completions(run));
         run.metrics.record("step_time", self.last_step.elapsed().as_secs_f64());
         self.last_step = Instant::now();
         let flushed = run.metrics.flush(step)?;
@@ -228,6 +233,11 @@ impl Report {
             self.say(&format!("  {stage:<16} {time:>8.2} s  {share}"));
         }
     }
+}
+
+/// Completions that were sampled for training so far.
+fn completions(run: &Run) -> f64 {
+    run.progress.prompts as f64 * run.config.rollout.num_generations as f64
 }
 
 /// The optimizer in words, where it is not plain AdamW.

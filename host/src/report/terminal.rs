@@ -76,3 +76,24 @@ pub fn sentence(error: &anyhow::Error, verbose: bool) -> String {
     }
     causes.join(": ")
 }
+
+/// A time as people read it: `9.5 s`, `3 min 20 s`, `2 h 5 min`.
+#[must_use]
+pub fn duration(seconds: f64) -> String {
+    match seconds.round() as u64 {
+        0..60 if seconds < 59.95 => format!("{seconds:.1} s"),
+        whole @ 0..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        whole => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        let shown = [0.0, 9.54, 59.96, 200.4, 3599.6, 7500.0].map(duration);
+        assert_eq!(shown, ["0.0 s", "9.5 s", "1 min 0 s", "3 min 20 s", "1 h 0 min", "2 h 5 min"]);
+    }
+}

@@ -17,6 +17,8 @@ const FILE: &str = "lock";
 /// How often the lock's file is looked at before its holder has written who it is, and the pause between two looks.
 const LOOKS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(2);
+/// How often a lock that is held is tried.
+const LOOKS_BESIDE: u32 = 5;
 
 /// Held while a process works in a run's directory.
 #[derive(Debug)]
@@ -32,7 +34,7 @@ impl Lock {
         let path = dir.join(FILE);
         let open = || OpenOptions::new().create(true).truncate(false).write(true).open(&path);
         let mut file = open().with_context(|| format!("cannot lock the run directory `{}`", dir.display()))?;
-        match file.try_lock() {
+        match try_lock(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let holder = holder(&path);
@@ -56,6 +58,24 @@ impl Lock {
         sign().with_context(|| format!("cannot write `{}`", path.display()))?;
         Ok(Self(file))
     }
+}
+
+/// Takes the lock. Who only looks ([`is_at_work`]) has it for no longer than a moment, so it is tried a few times.
+fn try_lock(file: &File) -> std::result::Result<(), TryLockError> {
+    for _ in 1..LOOKS_BESIDE {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            outcome => return outcome,
+        }
+    }
+    file.try_lock()
+}
+
+/// Whether a process works in the run's directory `dir`. Where that cannot be known, as without locks, it counts as no.
+#[must_use]
+pub fn is_at_work(dir: &Path) -> bool {
+    let look = || File::open(dir.join(FILE)).ok().map(|file| file.try_lock_shared());
+    matches!(look(), Some(Err(TryLockError::WouldBlock)))
 }
 
 /// What the process that has the lock wrote into its file at `path`: nothing where it has not come to that within a moment.

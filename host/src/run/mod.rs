@@ -8,7 +8,7 @@ pub mod moment;
 mod open;
 pub mod provenance;
 mod records;
-mod settings;
+pub mod settings;
 mod states;
 
 use std::collections::BTreeSet;
@@ -32,6 +32,7 @@ use crate::schedule::Schedule;
 use crate::stages::batch::StepInfo;
 use crate::stages::score::{Needs, Work};
 use lock::Lock;
+pub use lock::is_at_work;
 use moment::Moment;
 pub use open::AbsentWeights;
 use records::Records;

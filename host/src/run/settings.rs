@@ -1,4 +1,4 @@
-//! Which settings of a run have changed: `train.learning_rate: 0.0001 -> 0.0002`.
+//! Settings of a run key by key, and which of them have changed: `train.learning_rate: 0.0001 -> 0.0002`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,11 @@ pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
 }
 
 /// Every value by its dotted key, as `--set` takes it.
-fn keys(text: &str) -> Result<BTreeMap<String, String>> {
+///
+/// # Errors
+///
+/// When the text is not TOML.
+pub fn keys(text: &str) -> Result<BTreeMap<String, String>> {
     let mut keys = BTreeMap::new();
     collect(String::new(), &Value::Table(text.parse::<Table>().context("settings are not TOML")?), &mut keys);
     Ok(keys)

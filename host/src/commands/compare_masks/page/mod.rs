@@ -8,6 +8,7 @@ use anyhow::Result;
 use super::comparison::Comparison;
 use super::tokens::Tokens;
 use crate::commands::batches::Batches;
+use crate::report::html::escape;
 use crate::report::terminal::grouped;
 
 /// The page. Tables are written here; completions are data, which the page's script shows as text when they are opened.
@@ -51,30 +52,4 @@ fn head(comparison: &Comparison) -> String {
          <details><summary>{} batch files</summary><ol class=\"files\">{files}</ol></details>\n",
         batches.len()
     )
-}
-
-/// Text as it stands in HTML, in quotes too.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c => escaped.push(c),
-        }
-    }
-    escaped
-}
-
-#[cfg(test)]
-mod tests {
-    use super::escape;
-
-    #[test]
-    fn no_text_is_markup() {
-        assert_eq!(escape("<b a=\"x\">'&'</b>"), "&lt;b a=&quot;x&quot;&gt;&#39;&amp;&#39;&lt;/b&gt;");
-    }
 }

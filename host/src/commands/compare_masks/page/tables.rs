@@ -4,7 +4,7 @@ use super::super::comparison::{Compared, Comparison};
 use super::super::row::Overlap;
 use super::super::setting::Setting;
 use super::super::table::{NONE, setting, whole_percent};
-use super::escape;
+use crate::report::html::escape;
 use crate::report::terminal::{grouped, percent};
 
 /// From this share on, a cell's colour is too dark for dark text.

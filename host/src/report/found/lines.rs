@@ -1,0 +1,159 @@
+//! `metrics.jsonl` by columns.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use capo_loader::files;
+use serde_json::{Map, Value};
+
+/// Longest line that is read, bytes: a step's numbers are a few thousand.
+const LONGEST: u64 = 1 << 24;
+
+/// The numbers of a run, by name.
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// The step of each line, which rises.
+    pub steps: Vec<u64>,
+    /// The values of each name.
+    pub columns: BTreeMap<String, Column>,
+    /// Lines that are no whole object with a later step than the one before, by their numbers from 1.
+    damaged: Vec<u64>,
+    /// How many lines there are, damaged ones included.
+    count: u64,
+}
+
+/// The values of one name.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Column {
+    /// The lines that have it, by their places among [`Lines::steps`].
+    pub rows: Vec<u32>,
+    /// What they say; NaN for null.
+    pub values: Vec<f64>,
+}
+
+impl Column {
+    /// The values that are numbers, each with its line's place.
+    pub fn numbers(&self) -> impl DoubleEndedIterator<Item = (usize, f64)> {
+        self.rows.iter().map(|row| *row as usize).zip(self.values.iter().copied()).filter(|(_, value)| !value.is_nan())
+    }
+
+    /// The last number.
+    #[must_use]
+    pub fn last(&self) -> Option<f64> {
+        self.numbers().next_back().map(|(_, value)| value)
+    }
+}
+
+impl Lines {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// When it is missing or the disk refuses.
+    pub fn read(path: &Path) -> Result<Self> {
+        let open = || files::size(path).and_then(|_| File::open(path));
+        let mut file = BufReader::new(open().with_context(|| format!("cannot read `{}`", path.display()))?);
+        let (mut lines, mut line) = (Self::default(), Vec::new());
+        loop {
+            line.clear();
+            (&mut file)
+                .take(LONGEST)
+                .read_until(b'\n', &mut line)
+                .with_context(|| format!("cannot read `{}`", path.display()))?;
+            if line.is_empty() {
+                return Ok(lines);
+            }
+            lines.count += 1;
+            if lines.add(&line).is_none() {
+                lines.damaged.push(lines.count);
+            }
+        }
+    }
+
+    /// Takes in a line; none where it is damaged.
+    fn add(&mut self, line: &[u8]) -> Option<()> {
+        let values: Map<String, Value> = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
+        let step = values.get("step")?.as_u64().filter(|step| self.steps.last().is_none_or(|last| last < step))?;
+        let row = u32::try_from(self.steps.len()).ok()?;
+        self.steps.push(step);
+        for (name, value) in values.into_iter().filter(|(name, _)| name != "step") {
+            let value = if value.is_null() { Some(f64::NAN) } else { value.as_f64() };
+            let column = self.columns.entry(name).or_default();
+            column.rows.push(row);
+            column.values.push(value.unwrap_or(f64::NAN));
+        }
+        Some(())
+    }
+
+    /// The values of `name`; an empty column where no line has it.
+    #[must_use]
+    pub fn column(&self, name: &str) -> &Column {
+        static NONE: Column = Column { rows: Vec::new(), values: Vec::new() };
+        self.columns.get(name).unwrap_or(&NONE)
+    }
+
+    /// At each line, the sum of `name` up to it: NaN and absent values are 0.
+    #[must_use]
+    pub fn running_sum(&self, name: &str) -> Vec<f64> {
+        let mut sums = vec![0.0; self.steps.len()];
+        self.column(name).numbers().for_each(|(row, value)| sums[row] = value);
+        sums.iter_mut().fold(0.0, |sum, value| {
+            *value += sum;
+            *value
+        });
+        sums
+    }
+
+    /// What is wrong with the file, in words. That the last line of a run `at_work` is torn is nothing.
+    #[must_use]
+    pub fn remark(&self, at_work: bool) -> Option<String> {
+        match self.damaged.as_slice() {
+            [] => None,
+            [last] if at_work && *last == self.count => None,
+            [last] if *last == self.count => Some("the last line is torn and left out".to_owned()),
+            [line] => Some(format!("line {line} is damaged and left out")),
+            [first, others @ ..] => Some(format!("line {first} and {} more are damaged and left out", others.len())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Lines {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        std::fs::write(&path, text).unwrap();
+        Lines::read(&path).unwrap()
+    }
+
+    #[test]
+    fn columns_have_gaps() {
+        let lines =
+            lines("{\"step\":0,\"eval\":0.5}\n{\"step\":1,\"kl\":null,\"t\":2}\n{\"step\":3,\"kl\":0.25,\"t\":3}\n");
+        assert_eq!(lines.steps, [0, 1, 3]);
+        assert_eq!(lines.column("kl").numbers().collect::<Vec<_>>(), [(2, 0.25)]);
+        assert_eq!(lines.column("kl").rows, [1, 2]);
+        assert_eq!(lines.column("absent").last(), None);
+        assert_eq!(lines.running_sum("t"), [0.0, 2.0, 5.0]);
+        assert_eq!(lines.remark(false), None);
+    }
+
+    #[test]
+    fn damaged_lines_are_left_out_and_told() {
+        let remark = |text: &str, at_work| lines(text).remark(at_work);
+        let torn = "{\"step\":1}\n{\"step\":2,\"rew";
+        assert_eq!(remark(torn, true), None);
+        assert_eq!(remark(torn, false).unwrap(), "the last line is torn and left out");
+        let middle = "{\"step\":1}\nnot ours\n{\"step\":2}\n";
+        assert_eq!(remark(middle, true).unwrap(), "line 2 is damaged and left out");
+        assert_eq!(lines(middle).steps, [1, 2]);
+        let twice = "{\"step\":1}\n{\"step\":1}\n[]\n{\"step\":-1}\n{\"step\":2}\n\u{0}\n";
+        assert_eq!(remark(twice, false).unwrap(), "line 2 and 3 more are damaged and left out");
+        assert_eq!(lines(twice).steps, [1, 2]);
+    }
+}

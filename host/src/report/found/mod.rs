@@ -1,0 +1,90 @@
+//! A run as its directory shows it, whether or not a process is at work in it: settings, numbers, how far it has come.
+
+mod lines;
+mod summary;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use capo_loader::files;
+use toml::Table;
+
+use crate::run::{CONFIG_FILE, METRICS_FILE, is_at_work, settings};
+pub use lines::{Column, Lines};
+pub use summary::Summary;
+
+/// A run in a directory; nothing of it is changed by looking.
+#[derive(Debug)]
+pub struct FoundRun {
+    /// Its directory, as it was named.
+    pub dir: PathBuf,
+    /// The directory's own name.
+    pub name: String,
+    /// Every setting by its dotted key, as TOML writes the value.
+    pub settings: BTreeMap<String, String>,
+    /// What `metrics.jsonl` holds.
+    pub lines: Lines,
+    /// Whether a process is at work in it.
+    pub at_work: bool,
+    /// What cannot be read of it, in sentences.
+    pub remarks: Vec<String>,
+}
+
+impl FoundRun {
+    /// Reads the run in `dir`. What is damaged of it becomes a remark.
+    ///
+    /// # Errors
+    ///
+    /// When `dir` is no run's.
+    pub fn read(dir: &Path) -> Result<Self> {
+        if !Self::is_run(dir) {
+            bail!(
+                "`{}` is not a run directory: it has no `{CONFIG_FILE}` (give the folder that `host train` printed)",
+                dir.display()
+            );
+        }
+        let mut remarks = Vec::new();
+        let settings = files::read(&dir.join(CONFIG_FILE)).and_then(|bytes| settings::keys(&String::from_utf8(bytes)?));
+        let settings = settings.unwrap_or_else(|error| {
+            remarks.push(format!("`{CONFIG_FILE}` cannot be used: {error:#}").replace('\n', ", "));
+            BTreeMap::new()
+        });
+        let lines = Lines::read(&dir.join(METRICS_FILE)).unwrap_or_else(|error| {
+            remarks.push(format!("{error:#}"));
+            Lines::default()
+        });
+        let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
+        let at_work = is_at_work(dir);
+        remarks.extend(lines.remark(at_work).map(|remark| format!("`{METRICS_FILE}`: {remark}")));
+        Ok(Self {
+            name: name.unwrap_or_else(|| dir.display().to_string()),
+            dir: dir.to_owned(),
+            settings,
+            lines,
+            at_work,
+            remarks,
+        })
+    }
+
+    /// Whether `dir` looks like a run's.
+    #[must_use]
+    pub fn is_run(dir: &Path) -> bool {
+        dir.join(CONFIG_FILE).is_file()
+    }
+
+    /// The value of the setting `key`: a string without its quotes.
+    #[must_use]
+    pub fn setting(&self, key: &str) -> Option<String> {
+        let shown = self.settings.get(key)?;
+        let parsed = format!("v = {shown}").parse::<Table>().ok();
+        let text = parsed.and_then(|table| Some(table.get("v")?.as_str()?.to_owned()));
+        Some(text.unwrap_or_else(|| shown.clone()))
+    }
+
+    /// The whole number that the setting `key` is.
+    #[must_use]
+    pub fn whole(&self, key: &str) -> Option<u64> {
+        self.settings.get(key)?.parse().ok()
+    }
+}

@@ -1,0 +1,91 @@
+//! What there is to say of a run in one row.
+
+use serde::Serialize;
+
+use super::FoundRun;
+
+/// A run in one row. What is not known is absent.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    /// The directory's own name.
+    pub name: String,
+    /// `running`, `finished` or `stopped`.
+    pub status: &'static str,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Optimizer steps of the whole run.
+    pub max_steps: Option<u64>,
+    /// Which recipe chose its components.
+    pub recipe: Option<String>,
+    /// What it trains.
+    pub model: Option<String>,
+    /// What on.
+    pub data: Option<String>,
+    /// `train.seed`.
+    pub seed: Option<u64>,
+    /// `train.learning_rate`.
+    pub learning_rate: Option<f64>,
+    /// Its masks, weights and step controls.
+    pub components: Vec<String>,
+    /// The newest held-out accuracy.
+    pub accuracy: Option<f64>,
+    /// The best held-out accuracy, and the step that it was measured after.
+    pub best_accuracy: Option<f64>,
+    /// That step.
+    pub best_step: Option<u64>,
+    /// The newest mean reward.
+    pub reward: Option<f64>,
+    /// Rejected tokens ÷ completion tokens, mean over steps.
+    pub rejected: Option<f64>,
+    /// Prompt and completion tokens so far.
+    pub num_tokens: Option<f64>,
+    /// Seconds at work.
+    pub seconds: f64,
+    /// What is damaged, in sentences.
+    pub remarks: Vec<String>,
+}
+
+impl Summary {
+    /// Of a run.
+    #[must_use]
+    pub fn of(run: &FoundRun) -> Self {
+        let (step, max_steps) = (run.lines.steps.last().copied().unwrap_or(0), run.whole("train.max_steps"));
+        let status = match max_steps {
+            _ if run.at_work => "running",
+            Some(max_steps) if step >= max_steps => "finished",
+            _ => "stopped",
+        };
+        let accuracies = || run.lines.column("eval_accuracy").numbers();
+        // Of equally good ones the first.
+        let best = accuracies()
+            .fold(None, |best: Option<(usize, f64)>, found| best.filter(|best| best.1 >= found.1).or(Some(found)));
+        let rates: Vec<f64> = run.lines.column("mask/rejection_rate").numbers().map(|(_, rate)| rate).collect();
+        Self {
+            name: run.name.clone(),
+            status,
+            step,
+            max_steps,
+            recipe: run.setting("recipe"),
+            model: run.setting("model.model_name_or_path"),
+            data: run.setting("data.dataset_name"),
+            seed: run.whole("train.seed"),
+            learning_rate: run.settings.get("train.learning_rate").and_then(|value| value.parse().ok()),
+            components: components(run),
+            accuracy: accuracies().next_back().map(|(_, value)| value),
+            best_accuracy: best.map(|(_, value)| value),
+            best_step: best.map(|(row, _)| run.lines.steps[row]),
+            reward: run.lines.column("reward").last(),
+            rejected: (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64),
+            num_tokens: run.lines.column("num_tokens").last(),
+            seconds: run.lines.running_sum("step_time").pop().unwrap_or(0.0),
+            remarks: run.remarks.clone(),
+        }
+    }
+}
+
+/// The ids of what is between objective and weights, in order.
+fn components(run: &FoundRun) -> Vec<String> {
+    let list =
+        |section: &'static str| (0..).map_while(move |number: u32| run.setting(&format!("{section}.{number}.use")));
+    ["mask", "weight", "step_control"].into_iter().flat_map(list).collect()
+}

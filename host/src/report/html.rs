@@ -1,0 +1,50 @@
+//! Text and data inside pages of HTML.
+
+use serde_json::Value;
+
+/// Text as it stands in HTML, in quotes too.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// The element of a page that holds `data` for its script, under the name `id`.
+#[must_use]
+pub fn data(id: &str, data: &Value) -> String {
+    // Within a script, nothing may look like its end.
+    let data = data.to_string().replace('<', "\\u003c");
+    format!("<script type=\"application/json\" id=\"{}\">{data}</script>\n", escape(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn no_text_is_markup() {
+        assert_eq!(escape("<b a=\"x\">'&'</b>"), "&lt;b a=&quot;x&quot;&gt;&#39;&amp;&#39;&lt;/b&gt;");
+    }
+
+    #[test]
+    fn a_text_cannot_end_the_script_that_holds_it() {
+        let text = "</script><script>alert(1)</script><!--";
+        let element = data("data", &json!({ "tokens": [text] }));
+        let (_, rest) = element.split_once("id=\"data\">").unwrap();
+        let (held, _) = rest.split_once("</script>").unwrap();
+        assert_eq!(serde_json::from_str::<Value>(held).unwrap(), json!({ "tokens": [text] }));
+        assert!(!held.contains('<'), "{held}");
+    }
+}

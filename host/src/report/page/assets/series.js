@@ -1,0 +1,122 @@
+// What is drawn of a chart's data: against which axis, smoothed, by run or over seeds. Nothing here knows the page.
+"use strict";
+
+// Exponential moving average that begins at the first value; a gap stays one.
+function smooth(values, weight) {
+  if (weight === 0) return values;
+  let sum = 0, norm = 0;
+  return values.map((value) => {
+    if (value === null) return null;
+    sum = weight * sum + (1 - weight) * value;
+    norm = weight * norm + (1 - weight);
+    return sum / norm;
+  });
+}
+
+// Mean and standard error of it; without a second value there is no error.
+function meanAndError(values) {
+  const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
+  if (values.length < 2) return [mean, null];
+  const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
+  return [mean, Math.sqrt(squares / (values.length - 1) / values.length)];
+}
+
+// A run's line: columns x, y and, of buckets that are not smoothed, the smallest and largest values.
+function ofRun(data, line, { axis, weight }) {
+  const grid = data.runs[line.run].grids[line.grid];
+  const places = grid[axis].flatMap((x, at) => (x === null ? [] : [at]));
+  const pick = (column) => places.map((at) => column[at]);
+  const spread = line.low && weight === 0;
+  return {
+    x: pick(grid[axis]),
+    y: pick(smooth(line.y, weight)),
+    low: spread ? pick(line.low) : null,
+    high: spread ? pick(line.high) : null,
+  };
+}
+
+// Several runs' lines as one: at each step the mean of those that have it, with its standard error on both sides.
+function overSeeds(data, lines, { axis, weight }) {
+  const steps = new Map();
+  for (const line of lines) {
+    const grid = data.runs[line.run].grids[line.grid];
+    smooth(line.y, weight).forEach((y, at) => {
+      if (grid[axis][at] === null) return;
+      const place = steps.get(grid.step[at]) ?? { x: [], y: [] };
+      place.x.push(grid[axis][at]);
+      if (y !== null) place.y.push(y);
+      steps.set(grid.step[at], place);
+    });
+  }
+  const columns = { x: [], y: [], low: [], high: [] };
+  for (const step of [...steps.keys()].sort((a, b) => a - b)) {
+    const place = steps.get(step);
+    const [mean, error] = place.y.length ? meanAndError(place.y) : [null, null];
+    columns.x.push(meanAndError(place.x)[0]);
+    columns.y.push(mean);
+    columns.low.push(error === null ? null : mean - error);
+    columns.high.push(error === null ? null : mean + error);
+  }
+  return columns;
+}
+
+// The lines that a chart shows. `of` is the number of the run or group that each belongs to.
+function linesOf(data, chart, state) {
+  if (!state.seeds) {
+    return chart.lines.map((line) => ({
+      of: line.run, style: line.style, name: line.name, columns: ofRun(data, line, state),
+    }));
+  }
+  return data.groups.flatMap((group, of) => {
+    const parts = new Map();
+    for (const line of chart.lines.filter((line) => group.runs.includes(line.run))) {
+      const key = `${line.style} ${line.name}`;
+      parts.set(key, [...(parts.get(key) ?? []), line]);
+    }
+    return [...parts.values()].map((lines) => ({
+      of, style: lines[0].style, name: lines[0].name, columns: overSeeds(data, lines, state),
+    }));
+  });
+}
+
+// A value that a logarithmic axis has no place for is a gap; a band ends at the smallest value there is.
+function positive(lines) {
+  const values = lines.flatMap(({ columns }) => columns.y.filter((y) => y > 0));
+  const least = values.reduce((a, b) => Math.min(a, b), Infinity);
+  const keep = (y) => (y > 0 ? y : null);
+  const bound = (y) => (y === null ? null : Math.max(y, least));
+  return lines.map((line) => {
+    const { x, y, low, high } = line.columns;
+    return { ...line, columns: { x, y: y.map(keep), low: low && low.map(bound), high: high && high.map(bound) } };
+  });
+}
+
+// Columns as uPlot takes them: one of x for all lines, and three for each.
+function table(lines) {
+  const empty = (columns) => columns.x.map(() => null);
+  const tables = lines.map(({ columns }) => [
+    columns.x, columns.y, columns.low ?? empty(columns), columns.high ?? empty(columns),
+  ]);
+  if (tables.length === 0) return [[]];
+  const same = tables.every(([x]) => x.length === tables[0][0].length && x.every((at, i) => at === tables[0][0][i]));
+  return same ? [tables[0][0], ...tables.flatMap(([, ...columns]) => columns)] : uPlot.join(tables);
+}
+
+// A number in few characters.
+function brief(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace(/\.?0*e\+?/, "e");
+  return String(Number(value.toPrecision(4)));
+}
+
+// A place on an axis: a count, or a time in seconds.
+function place(axis, value) {
+  if (axis === "seconds") {
+    if (value < 120) return `${brief(value)} s`;
+    return value < 7200 ? `${brief(value / 60)} min` : `${brief(value / 3600)} h`;
+  }
+  if (value >= 1e9) return `${brief(value / 1e9)} G`;
+  if (value >= 1e6) return `${brief(value / 1e6)} M`;
+  return value >= 1e4 ? `${brief(value / 1e3)} k` : brief(value);
+}

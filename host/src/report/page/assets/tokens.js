@@ -1,0 +1,2 @@
+// Completions, token by token.
+"use strict";

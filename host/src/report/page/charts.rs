@@ -1,0 +1,90 @@
+//! The data of a page's charts: every run's series of every chart.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::catalog::{self, Found};
+use super::groups::Group;
+use super::series::{Columns, Series};
+use crate::report::found::FoundRun;
+
+/// Numbers that all series together have at most, so that a page stays small; and how many one has at least and at most.
+const NUMBERS: usize = 400_000;
+const FEWEST: usize = 150;
+const MOST: usize = 1000;
+/// Numbers of a bucket: its mean, its smallest and its largest value.
+const OF_A_BUCKET: u64 = 3;
+
+/// A series in a chart.
+#[derive(Serialize)]
+struct Line {
+    run: usize,
+    /// The number of its metric in the chart.
+    style: usize,
+    /// What the legend says besides the run.
+    name: String,
+    #[serde(flatten)]
+    series: Series,
+}
+
+/// The charts, with the runs that they are of.
+pub fn data(runs: &[FoundRun], groups: &[Group]) -> Value {
+    let names: BTreeSet<&str> = runs.iter().flat_map(|run| run.lines.columns.keys()).map(String::as_str).collect();
+    let found = catalog::find(&names);
+    let bucket = Buckets::of(runs, &found);
+    let mut columns: Vec<Columns<'_>> = runs.iter().map(|run| Columns::new(&run.lines)).collect();
+    let charts: Vec<Value> = found.iter().map(|found| chart(found, runs, &mut columns, &bucket)).collect();
+    let run = |(run, columns): (&FoundRun, Columns<'_>)| json!({ "name": run.name, "seed": run.whole("train.seed"), "grids": columns.grids });
+    json!({
+        "runs": runs.iter().zip(columns).map(run).collect::<Vec<_>>(),
+        "groups": groups.iter().map(|group| json!({ "name": group.name, "runs": group.runs })).collect::<Vec<_>>(),
+        "bucket": bucket.width,
+        "charts": charts,
+    })
+}
+
+fn chart(found: &Found, runs: &[FoundRun], columns: &mut [Columns<'_>], buckets: &Buckets) -> Value {
+    let mut lines = Vec::new();
+    for (run, columns) in columns.iter_mut().enumerate() {
+        let has = |(_, name, _): &&(usize, String, String)| runs[run].lines.columns.contains_key(name);
+        let metrics: Vec<_> = found.metrics.iter().filter(has).collect();
+        for (style, name, star) in &metrics {
+            let (_, word) = found.chart.metrics[*style];
+            // Who recorded it is said where several did.
+            let alone = metrics.iter().filter(|(other, _, _)| other == style).count() == 1;
+            let name_of_line = if alone { word.to_owned() } else { format!("{star} {word}").trim().to_owned() };
+            let bucket = (longest(runs, name) > buckets.limit).then_some(buckets.width).flatten();
+            lines.push(Line { run, style: *style, name: name_of_line, series: columns.series(name, bucket) });
+        }
+    }
+    let Found { section, title, chart, .. } = found;
+    json!({ "section": section, "title": title, "unit": chart.unit, "log": chart.log, "lines": lines })
+}
+
+/// How many values the run that has most of `name` has.
+fn longest(runs: &[FoundRun], name: &str) -> usize {
+    runs.iter().map(|run| run.lines.column(name).rows.len()).max().unwrap_or(0)
+}
+
+/// How long series are cut into buckets.
+struct Buckets {
+    /// Longer ones are.
+    limit: usize,
+    /// Steps of a bucket; the same in all runs, so that seeds meet. None where no series is long.
+    width: Option<u64>,
+}
+
+impl Buckets {
+    fn of(runs: &[FoundRun], found: &[Found]) -> Self {
+        let has = |run: &FoundRun, name: &str| usize::from(run.lines.columns.contains_key(name));
+        let metrics = || found.iter().flat_map(|found| &found.metrics);
+        let count: usize = metrics().map(|(_, name, _)| runs.iter().map(|run| has(run, name)).sum::<usize>()).sum();
+        let limit = (NUMBERS / count.max(1)).clamp(FEWEST, MOST);
+        let is_long = metrics().any(|(_, name, _)| longest(runs, name) > limit);
+        let last = runs.iter().filter_map(|run| run.lines.steps.last()).max().copied().unwrap_or(0);
+        let buckets = limit as u64 / OF_A_BUCKET;
+        Self { limit, width: is_long.then(|| (last + 1).div_ceil(buckets)) }
+    }
+}

@@ -1,0 +1,121 @@
+//! What a step costs, stage by stage, as in table 3 of the paper.
+
+use super::groups::Group;
+use super::tables::shown;
+use crate::report::found::{FoundRun, Lines};
+use crate::report::html::escape;
+
+/// A row: what it is called, the metric without `timing_s/`, and whether it is a part of the row above.
+type Stage = (&'static str, &'static str, bool);
+
+/// The stages of a step, in the order of the loop.
+const STAGES: [Stage; 10] = [
+    ("generating completions and scoring them with rewards", "rollout", false),
+    ("forward passes", "score", false),
+    ("advantages", "advantage", false),
+    ("objective", "objective", false),
+    ("masks and weights", "mask", false),
+    ("backward passes", "backward", false),
+    ("second backward pass, for Adam's second moment", "second_moment", true),
+    ("optimizer", "step", false),
+    ("step controls, and measuring the step", "step_control", false),
+    ("the rest", REST, false),
+];
+/// What no stage took.
+const REST: &str = "";
+/// Outside the steps.
+const OUTSIDE: [Stage; 2] = [("evaluation", "eval", false), ("checkpoints", "checkpoint", false)];
+
+/// Seconds per step of one series: means over its runs' steps.
+struct Costs<'a> {
+    runs: Vec<&'a Lines>,
+    steps: f64,
+}
+
+impl Costs<'_> {
+    fn of_metric(&self, name: &str) -> f64 {
+        let sum = |lines: &&Lines| lines.column(name).numbers().map(|(_, value)| value).sum::<f64>();
+        self.runs.iter().map(sum).sum::<f64>() / self.steps.max(1.0)
+    }
+
+    fn of(&self, stage: &str) -> f64 {
+        if stage != REST {
+            return self.of_metric(&format!("timing_s/{stage}"));
+        }
+        let known = STAGES.iter().filter(|(_, stage, part)| *stage != REST && !part);
+        (self.total() - known.map(|(_, stage, _)| self.of(stage)).sum::<f64>()).max(0.0)
+    }
+
+    /// A whole step, evaluations and checkpoints left out.
+    fn total(&self) -> f64 {
+        let outside: f64 = OUTSIDE.iter().map(|(_, stage, _)| self.of(stage)).sum();
+        (self.of_metric("step_time") - outside).max(0.0)
+    }
+}
+
+/// The table: a column of seconds and one of shares per series.
+pub fn table(runs: &[FoundRun], groups: &[Group]) -> String {
+    let costs = |group: &Group| {
+        let runs: Vec<&Lines> = group.runs.iter().map(|run| &runs[*run].lines).collect();
+        let steps = runs.iter().map(|lines| lines.column("step_time").rows.len() as f64).sum();
+        Costs { runs, steps }
+    };
+    let costs: Vec<Costs<'_>> = groups.iter().map(costs).collect();
+    let heads: String =
+        groups.iter().map(|group| format!("<th scope=\"col\" colspan=\"2\">{}</th>", shown(&group.name))).collect();
+    let row = |class: &str, title: &str, seconds: Vec<f64>, whole: bool| {
+        let cell = |(costs, seconds): (&Costs<'_>, f64)| {
+            let share = match costs.total() {
+                total if total > 0.0 && whole => format!("{:.2}%", 100.0 * seconds / total),
+                _ => String::new(),
+            };
+            format!("<td>{}</td><td>{share}</td>", significant(seconds))
+        };
+        let cells: String = costs.iter().zip(seconds).map(cell).collect();
+        format!("<tr{class}><th scope=\"row\">{}</th>{cells}</tr>\n", escape(title))
+    };
+    let of = |stage: &str| costs.iter().map(|costs| costs.of(stage)).collect::<Vec<_>>();
+    let taken = |(_, stage, part): &&Stage| !part || of(stage).iter().any(|seconds| *seconds > 0.0);
+    let stages: String = STAGES
+        .iter()
+        .filter(taken)
+        .map(|(title, stage, part)| row(if *part { " class=\"part\"" } else { "" }, title, of(stage), true))
+        .collect();
+    let outside: String = OUTSIDE
+        .iter()
+        .map(|(title, stage, _)| row("", &format!("{title}, outside the steps"), of(stage), false))
+        .collect();
+    let total = row(" class=\"total\"", "a step", costs.iter().map(Costs::total).collect(), true);
+    format!(
+        "<div class=\"wide\" tabindex=\"0\"><table class=\"costs\">\n<thead><tr><th scope=\"col\">seconds per step</th>{heads}</tr></thead>\n<tbody>\n{total}{stages}{outside}</tbody>\n</table></div>\n"
+    )
+}
+
+/// Three significant digits.
+fn significant(seconds: f64) -> String {
+    let digits = if seconds > 0.0 { (2 - seconds.log10().floor() as i32).clamp(0, 6) } else { 0 };
+    format!("{seconds:.*}", digits as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_and_the_rest_are_a_step() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        let text = "{\"step\":1,\"step_time\":3.0,\"timing_s/rollout\":2.0}\n{\"step\":2,\"step_time\":1.5,\"timing_s/backward\":1.0,\"timing_s/eval\":0.5}\n";
+        std::fs::write(&path, text).unwrap();
+        let lines = Lines::read(&path).unwrap();
+        let costs = Costs { runs: vec![&lines], steps: 2.0 };
+        assert_eq!([costs.total(), costs.of("rollout"), costs.of("backward"), costs.of(REST)], [2.0, 1.0, 0.5, 0.5]);
+        let nothing = Costs { runs: Vec::new(), steps: 0.0 };
+        assert_eq!([nothing.total(), nothing.of(REST)], [0.0, 0.0]);
+    }
+
+    #[test]
+    fn seconds_have_three_digits() {
+        assert_eq!([135.84, 3.988, 0.01234, 0.0, 4e-9].map(significant), ["136", "3.99", "0.0123", "0", "0.000000"]);
+    }
+}

@@ -1,0 +1,103 @@
+//! Which runs are one series: those of the same settings but the seed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::report::found::FoundRun;
+
+/// Runs of the same settings but the seed.
+#[derive(Debug, PartialEq)]
+pub struct Group {
+    /// What tells it from the others.
+    pub name: String,
+    /// Its runs' places.
+    pub runs: Vec<usize>,
+}
+
+/// Settings that a name holds at most; the others are in the table of settings.
+const MOST: usize = 3;
+
+/// Whether two runs may differ in the setting `key` and be one series all the same.
+fn is_aside(key: &str) -> bool {
+    key == "train.seed" || key.starts_with("logging.")
+}
+
+/// The groups, in the order of their first runs.
+pub fn group(runs: &[FoundRun]) -> Vec<Group> {
+    let settings: Vec<BTreeMap<&str, &str>> = runs.iter().map(told).collect();
+    let mut groups: Vec<Group> = Vec::new();
+    for (at, of) in settings.iter().enumerate() {
+        // Runs whose settings cannot be read are no series.
+        let same = |group: &&mut Group| !of.is_empty() && settings[group.runs[0]] == *of;
+        match groups.iter_mut().find(same) {
+            Some(group) => group.runs.push(at),
+            None => groups.push(Group { name: String::new(), runs: vec![at] }),
+        }
+    }
+    let firsts: Vec<usize> = groups.iter().map(|group| group.runs[0]).collect();
+    let mut used = BTreeSet::new();
+    for group in &mut groups {
+        let name = name(runs, &settings, &firsts, group.runs[0]);
+        let numbered = (2..).map(|number: u32| format!("{name} ({number})"));
+        let mut names = std::iter::once(name.clone()).chain(numbered);
+        group.name = names.find(|name| used.insert(name.clone())).unwrap_or(name);
+    }
+    groups
+}
+
+fn told(run: &FoundRun) -> BTreeMap<&str, &str> {
+    let told = run.settings.iter().filter(|(key, _)| !is_aside(key));
+    told.map(|(key, value)| (key.as_str(), value.as_str())).collect()
+}
+
+/// The recipe, and the settings that tell the run at `at` from others of the same recipe.
+fn name(runs: &[FoundRun], settings: &[BTreeMap<&str, &str>], firsts: &[usize], at: usize) -> String {
+    let recipe = |at: usize| runs[at].setting("recipe");
+    let Some(title) = recipe(at).filter(|_| firsts.len() > 1) else { return runs[at].name.clone() };
+    let alike: Vec<usize> = firsts.iter().copied().filter(|other| recipe(*other).as_ref() == Some(&title)).collect();
+    let keys: BTreeSet<&str> = alike.iter().flat_map(|other| settings[*other].keys().copied()).collect();
+    let differs = |key: &&str| alike.iter().any(|other| settings[*other].get(key) != settings[at].get(key));
+    let differing: Vec<&str> = keys.into_iter().filter(differs).collect();
+    let shown = differing.iter().take(MOST).map(|key| {
+        let (_, last) = key.rsplit_once('.').unwrap_or(("", key));
+        format!("{last} {}", settings[at].get(key).map_or("not set", |value| value.trim_matches('"')))
+    });
+    let more = if differing.len() > MOST { ", …" } else { "" };
+    match shown.collect::<Vec<_>>().join(", ") {
+        settings if settings.is_empty() => title,
+        settings => format!("{title}: {settings}{more}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::found::Lines;
+
+    fn run(name: &str, settings: &[(&str, &str)]) -> FoundRun {
+        let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let (dir, lines) = (name.into(), Lines::default());
+        FoundRun { dir, name: name.into(), settings, lines, at_work: false, remarks: Vec::new() }
+    }
+
+    fn names(runs: &[FoundRun]) -> Vec<(String, Vec<usize>)> {
+        group(runs).into_iter().map(|group| (group.name, group.runs)).collect()
+    }
+
+    #[test]
+    fn seeds_are_one_series() {
+        let of =
+            |recipe, seed, rate| run("run", &[("recipe", recipe), ("train.seed", seed), ("train.learning_rate", rate)]);
+        let (grpo, capo) = ("\"grpo\"", "\"capo\"");
+        let runs = [of(grpo, "1", "0.1"), of(capo, "1", "0.1"), of(grpo, "2", "0.1")];
+        assert_eq!(names(&runs), [("grpo".into(), vec![0, 2]), ("capo".into(), vec![1])]);
+        let runs = [of(grpo, "1", "0.1"), of(capo, "1", "0.1"), of(grpo, "2", "0.2")];
+        let expected = ["grpo: learning_rate 0.1", "capo", "grpo: learning_rate 0.2"];
+        assert_eq!(names(&runs).into_iter().map(|(name, _)| name).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn runs_without_settings_stay_apart() {
+        assert_eq!(names(&[run("a", &[]), run("a", &[])]), [("a".into(), vec![0]), ("a (2)".into(), vec![1])]);
+        assert_eq!(names(&[run("one", &[("recipe", "\"grpo\"")])]), [("one".into(), vec![0])]);
+    }
+}

@@ -1,0 +1,50 @@
+//! Runs as one page of HTML that needs nothing else: no network. Its charts are drawn by uPlot, which is part of it.
+
+mod catalog;
+mod charts;
+mod costs;
+mod groups;
+mod series;
+mod tables;
+
+use super::found::FoundRun;
+use super::html;
+
+/// What the page does, in the order in which the parts know each other. `"use strict"` holds for each.
+const SCRIPTS: [&str; 5] = [
+    include_str!("assets/uPlot.iife.min.js"),
+    include_str!("assets/series.js"),
+    include_str!("assets/chart.js"),
+    include_str!("assets/tokens.js"),
+    include_str!("assets/page.js"),
+];
+const STYLES: [&str; 2] = [include_str!("assets/uPlot.min.css"), include_str!("assets/style.css")];
+const THEME: &str = include_str!("assets/theme.js");
+/// What uPlot asks of those who pass it on.
+const LICENSE: &str = include_str!("assets/uPlot.LICENSE");
+
+/// The page about `runs`.
+#[must_use]
+pub fn html(runs: &[FoundRun]) -> String {
+    let groups = groups::group(runs);
+    let data = charts::data(runs, &groups);
+    let scripts: String = SCRIPTS.iter().map(|script| format!("<script>\n{script}</script>\n")).collect();
+    let title = match runs {
+        [run] => tables::shown(&run.name),
+        runs => format!("{} runs", runs.len()),
+    };
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
+         <!--\nuPlot 1.6.32\n{LICENSE}-->\n<script>\n{THEME}</script>\n<style>\n{}</style>\n</head>\n<body>\n\
+         <header><h1>{title}</h1><button id=\"theme\" type=\"button\" title=\"light or dark\"></button></header>\n{}\
+         <form id=\"controls\"></form>\n<noscript><p>Charts are drawn by a script, which is switched off.</p></noscript>\n\
+         <main id=\"charts\"></main>\n<div id=\"tokens\"></div>\n\
+         <h2>Cost of a step</h2>\n{}<h2>Settings</h2>\n{}{}{scripts}</body>\n</html>\n",
+        STYLES.concat(),
+        tables::overview(runs),
+        costs::table(runs, &groups),
+        tables::settings(runs),
+        html::data("data", &data),
+    )
+}

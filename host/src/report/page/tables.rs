@@ -1,0 +1,111 @@
+//! The page's tables: the runs, and their settings side by side.
+
+use std::collections::BTreeSet;
+
+use capo_loader::terminal;
+
+use crate::report::found::{FoundRun, Summary};
+use crate::report::html::escape;
+use crate::report::terminal::{duration, grouped, percent};
+
+/// What stands where there is nothing.
+const NONE: &str = "–";
+
+/// Others' text as it stands in HTML: what it hides is shown.
+pub fn shown(text: &str) -> String {
+    escape(&terminal::escape(text))
+}
+
+/// A row per run.
+pub fn overview(runs: &[FoundRun]) -> String {
+    let heads =
+        ["run", "recipe", "seed", "status", "steps", "accuracy", "best", "reward", "rejected", "tokens", "time"];
+    let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{head}</th>")).collect();
+    let rows: String = runs.iter().map(|run| row(&Summary::of(run))).collect();
+    let remarks = runs.iter().flat_map(|run| run.remarks.iter().map(move |remark| (run, remark)));
+    let remarks: String = remarks
+        .map(|(run, remark)| format!("<p class=\"note\">{}: {}</p>\n", shown(&run.name), shown(remark)))
+        .collect();
+    format!(
+        "<div class=\"wide\" tabindex=\"0\"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n{remarks}"
+    )
+}
+
+fn row(run: &Summary) -> String {
+    let none = || NONE.to_owned();
+    let share = |share: Option<f64>| share.map_or_else(none, percent);
+    let of = run.max_steps.map_or_else(String::new, |max_steps| format!(" <small>of {}</small>", grouped(max_steps)));
+    let best = match (run.best_accuracy, run.best_step) {
+        (Some(best), Some(step)) => format!("{} <small>step {}</small>", percent(best), grouped(step)),
+        _ => none(),
+    };
+    let cells = [
+        run.recipe.as_deref().map_or_else(none, shown),
+        run.seed.map_or_else(none, |seed| seed.to_string()),
+        run.status.to_owned(),
+        format!("{}{of}", grouped(run.step)),
+        share(run.accuracy),
+        best,
+        run.reward.map_or_else(none, |reward| format!("{reward:.3}")),
+        share(run.rejected),
+        run.num_tokens.map_or_else(none, |tokens| grouped(tokens as u64)),
+        duration(run.seconds),
+    ];
+    let cells: String = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+    format!("<tr><th scope=\"row\">{}</th>{cells}</tr>\n", shown(&run.name))
+}
+
+/// Settings by runs: first those that are not the same in all.
+pub fn settings(runs: &[FoundRun]) -> String {
+    let keys: BTreeSet<&str> = runs.iter().flat_map(|run| run.settings.keys()).map(String::as_str).collect();
+    let value = |run: &FoundRun, key: &str| run.settings.get(key).cloned();
+    let (differing, same): (Vec<&str>, Vec<&str>) =
+        keys.into_iter().partition(|key| runs.iter().any(|run| value(run, key) != value(&runs[0], key)));
+    let names: String = runs.iter().map(|run| format!("<th scope=\"col\">{}</th>", shown(&run.name))).collect();
+    let line = |key: &str, runs: &[FoundRun]| {
+        let cell = |run: &FoundRun| value(run, key).map_or_else(|| NONE.to_owned(), |value| shown(&value));
+        let cells: String = runs.iter().map(|run| format!("<td>{}</td>", cell(run))).collect();
+        format!("<tr><th scope=\"row\">{}</th>{cells}</tr>\n", shown(key))
+    };
+    let differing: String = differing.into_iter().map(|key| line(key, runs)).collect();
+    let same: String = same.into_iter().map(|key| line(key, &runs[..1])).collect();
+    let table = |heads: &str, rows: &str| {
+        format!(
+            "<div class=\"wide\" tabindex=\"0\"><table class=\"settings\">\n<thead><tr><th scope=\"col\">setting</th>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
+        )
+    };
+    let all = if runs.len() == 1 { "Settings" } else { "Settings that all runs share" };
+    let apart = if differing.is_empty() { String::new() } else { table(&names, &differing) };
+    format!("{apart}<details><summary>{all}</summary>\n{}</details>\n", table("<th scope=\"col\">value</th>", &same))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::found::Lines;
+
+    fn run(name: &str, seed: &str) -> FoundRun {
+        let settings = [("train.seed", seed), ("recipe", "\"<b>\"")].map(|(key, value)| (key.into(), value.into()));
+        let remarks = vec!["line 3 is damaged".to_owned()];
+        FoundRun {
+            dir: name.into(),
+            name: name.into(),
+            settings: settings.into(),
+            lines: Lines::default(),
+            at_work: false,
+            remarks,
+        }
+    }
+
+    #[test]
+    fn what_differs_comes_first_and_nothing_is_markup() {
+        let runs = [run("one\u{202e}", "1"), run("<two>", "2")];
+        let settings = settings(&runs);
+        let (apart, same) = settings.split_once("<details>").unwrap();
+        assert!(apart.contains("<th scope=\"row\">train.seed</th><td>1</td><td>2</td>"), "{apart}");
+        assert!(same.contains("<th scope=\"row\">recipe</th><td>&quot;&lt;b&gt;&quot;</td></tr>"), "{same}");
+        let overview = overview(&runs);
+        assert!(overview.contains("<th scope=\"row\">one\\u202e</th><td>&lt;b&gt;</td><td>1</td>"), "{overview}");
+        assert!(overview.contains("<p class=\"note\">&lt;two&gt;: line 3 is damaged</p>"), "{overview}");
+    }
+}

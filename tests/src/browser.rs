@@ -1,0 +1,66 @@
+//! Pages as a browser without a window shows them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Under these names Chromium is looked for.
+const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome-stable", "google-chrome"];
+/// Where the value stands in the page that the browser writes.
+const MARK: &str = "capo-found";
+
+/// What the JavaScript `expression` is in `page`, once the page has loaded. None where there is no browser, which is told; with
+/// `CAPO_REQUIRE_CHROMIUM=1`, a failure.
+///
+/// # Panics
+///
+/// Where the browser cannot show the page, or the expression throws.
+#[must_use]
+pub fn evaluate(page: &Path, expression: &str) -> Option<Value> {
+    let Some(browser) = browser() else {
+        assert!(
+            std::env::var_os("CAPO_REQUIRE_CHROMIUM").is_none_or(|value| value != "1"),
+            "no Chromium was found (looked for {NAMES:?})"
+        );
+        eprintln!("SKIPPED: no Chromium was found (looked for {NAMES:?})");
+        return None;
+    };
+    let text = std::fs::read_to_string(page).expect("a page");
+    let write = format!(
+        "<script>const {{ body }} = document; const found = JSON.stringify({expression}); \
+         body.textContent = \"\"; body.append(\"{MARK}\" + encodeURIComponent(found) + \"{MARK}\");</script></body>"
+    );
+    let (before, after) = text.rsplit_once("</body>").expect("a page has a body");
+    let copy = page.with_extension("evaluated.html");
+    std::fs::write(&copy, format!("{before}{write}{after}")).expect("a file is written");
+    let profile = tempfile::tempdir().expect("a temporary folder");
+    let output = Command::new(browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(format!("file://{}", copy.display()))
+        .output()
+        .expect("the browser starts");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    let said = || String::from_utf8_lossy(&output.stderr).into_owned();
+    let found = shown.split(MARK).nth(1).unwrap_or_else(|| panic!("the page wrote nothing: {}", said()));
+    Some(serde_json::from_str(&unescape(found)).expect("JSON"))
+}
+
+/// Text from `encodeURIComponent`.
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, others @ ..] = rest {
+        let hex = (*first == b'%').then(|| std::str::from_utf8(&others[..2]).expect("two digits"));
+        bytes.push(hex.map_or(*first, |hex| u8::from_str_radix(hex, 16).expect("hexadecimal")));
+        rest = &others[if hex.is_some() { 2 } else { 0 }..];
+    }
+    String::from_utf8(bytes).expect("UTF-8")
+}
+
+fn browser() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let files = std::env::split_paths(&path).flat_map(|folder| NAMES.map(|name| folder.join(name)));
+    files.into_iter().find(|file| file.is_file())
+}

@@ -1,0 +1,54 @@
+//! `host runs`.
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use tests::Folder;
+
+#[test]
+fn runs_are_listed_with_what_they_are_and_how_far() {
+    let folder = Folder::new();
+    let steps = "--set train.max_steps=3 --set eval.num_prompts=8";
+    let _ = folder.train("runs/b", &format!("{steps} --set train.seed=7"));
+    let _ = folder.train("runs/a", &format!("{steps} --plugin libcapo.so --stop-after 1"));
+    folder.write("runs/c/config.toml", "damaged");
+    folder.write("runs/notes.txt", "no run");
+    let outcome = folder.host("runs").succeeded();
+    let lines: Vec<Vec<&str>> = outcome.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0][..6], ["run", "status", "steps", "recipe", "seed", "rate"]);
+    assert_eq!(lines[1][..6], ["a", "stopped", "1/3", "capo", "42", "1e-4"]);
+    assert_eq!(lines[2][..6], ["b", "finished", "3/3", "grpo", "7", "1e-4"]);
+    assert_eq!(lines[3][..4], ["c", "stopped", "0/?", "-"]);
+    assert_snapshot!(outcome.stderr, @"");
+    let runs: Value = serde_json::from_str(&folder.host("runs runs/b --json").succeeded().stdout).unwrap();
+    let progress = std::fs::read(folder.run_dir("runs/b").last_checkpoint().join("progress.json")).unwrap();
+    let progress: Value = serde_json::from_slice(&progress).unwrap();
+    assert_eq!(runs[0]["accuracy"], progress["progress"]["accuracy"]);
+    assert_eq!(runs[0]["components"], serde_json::json!([]));
+}
+
+#[test]
+fn a_run_at_work_is_running_and_looking_at_it_is_no_harm() {
+    let folder = Folder::new();
+    let long = "--set train.max_steps=100000 --set eval.num_prompts=0";
+    let mut child = folder.command(&format!("train --output-dir runs/long {long}")).spawn().unwrap();
+    while !folder.path().join("runs/long").exists() {
+        assert_eq!(child.try_wait().unwrap(), None, "the run ended too early");
+        std::thread::yield_now();
+    }
+    let status = || {
+        let runs: Value = serde_json::from_str(&folder.host("runs --json").succeeded().stdout).unwrap();
+        runs[0]["status"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(status(), "running");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(status(), "stopped");
+}
+
+#[test]
+fn a_folder_without_runs_is_refused() {
+    let folder = Folder::new();
+    assert_snapshot!(folder.host("runs").refused(), @"");
+    std::fs::create_dir(folder.path().join("runs")).unwrap();
+    assert_snapshot!(folder.host("runs").refused(), @"");
+}
