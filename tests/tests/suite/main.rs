@@ -33,6 +33,7 @@ mod misbehaviour;
 mod models;
 mod new_plugin;
 mod optimizers;
+mod paper;
 mod read_models;
 mod recipes;
 mod replay;
