@@ -269,7 +269,7 @@ fn the_config_of_the_readme_has_only_known_keys() {
     let folder = Folder::new();
     folder.write("run.toml", config);
     let refused = folder.host("train --config run.toml --plugin libcapo.so").refused();
-    assert!(refused.starts_with("no model `path/to/qwen2`"), "{refused}");
+    assert!(refused.starts_with("no model `Qwen/Qwen2.5-0.5B-Instruct`"), "{refused}");
 }
 
 #[test]
