@@ -37,25 +37,33 @@ fn least(mut work: impl FnMut()) -> f64 {
 fn main() {
     parts();
     fused();
-    few_rows();
+    products();
 }
 
-/// Prints products of a few rows with a matrix as it is stored, beside the matrix library's.
-fn few_rows() {
-    use candle_core::Tensor;
+/// Prints products with a matrix as it is stored and in bf16, beside the matrix library's in f32.
+fn products() {
+    use candle_core::{DType, Tensor};
     use host::model::ops;
 
     for (inner, outputs) in [(512, 2048), (768, 3072), (768, 49_152)] {
         let weight = Tensor::randn(0f32, 1f32, (outputs, inner), &Device::Cpu).unwrap();
-        for rows in [1, 2, 8, 32, 64, 128, 256] {
+        let in_bf16 = weight.to_dtype(DType::BF16).unwrap();
+        for rows in [1, 2, 8, 32, 64, 128, 256, 1024] {
             let x = Tensor::randn(0f32, 1f32, (rows, inner), &Device::Cpu).unwrap();
-            let ours = least(|| _ = ops::product_of_few_rows(&x, &weight).unwrap());
-            let theirs = least(|| _ = x.matmul(&weight.t().unwrap()).unwrap());
-            let rate = |seconds: f64| (2 * rows * inner * outputs) as f64 / seconds / 1e9;
+            let rounded = x.to_dtype(DType::BF16).unwrap();
+            let gradient = Tensor::randn(0f32, 1f32, (rows, outputs), &Device::Cpu).unwrap();
+            let gradient = gradient.to_dtype(DType::BF16).unwrap();
+            let rate = |work: &dyn Fn() -> candle_core::Result<Tensor>| {
+                (2 * rows * inner * outputs) as f64 / least(|| _ = work().unwrap()) / 1e9
+            };
             println!(
-                "{rows} x {inner} x {outputs}: as stored {:.0} GFLOP/s, the library {:.0} GFLOP/s",
-                rate(ours),
-                rate(theirs)
+                "{rows} x {inner} x {outputs}, GFLOP/s: the library {:.0}, as stored {:.0}; in bf16 as stored {:.0}, from f32 {:.0}, by rows {:.0}, by weights {:.0}",
+                rate(&|| x.matmul(&weight.t()?)),
+                rate(&|| ops::product_of_few_rows(&x, &weight)),
+                rate(&|| ops::product_of_few_rows(&rounded, &in_bf16)),
+                rate(&|| ops::product(&rounded, &weight.t()?, DType::BF16)),
+                rate(&|| ops::product(&gradient, &weight, DType::BF16)),
+                rate(&|| ops::product(&gradient.t()?, &rounded, DType::F32)),
             );
         }
     }
