@@ -24,13 +24,7 @@ register!(
     "reward - mean of the group's other rewards",
     LeaveOneOut::KEYS
 );
-register!(
-    AdvantageEstimator,
-    RewardAsAdvantage,
-    "reinforce.advantage",
-    "the reward itself",
-    RewardAsAdvantage::KEYS
-);
+register!(AdvantageEstimator, RewardAsAdvantage, "reinforce.advantage", "the reward itself", RewardAsAdvantage::KEYS);
 register!(
     AdvantageEstimator,
     ReinforcePlusPlus,

@@ -14,13 +14,7 @@ impl Thresholds for ReinCapo {
     const HESSIAN: f64 = 1e-1;
 }
 
-register!(
-    AdvantageEstimator,
-    RewardAsAdvantage,
-    "reincapo.advantage",
-    "the reward itself",
-    RewardAsAdvantage::KEYS
-);
+register!(AdvantageEstimator, RewardAsAdvantage, "reincapo.advantage", "the reward itself", RewardAsAdvantage::KEYS);
 register!(
     Objective,
     PolicyGradient,

@@ -117,7 +117,7 @@ fn overrides_that_are_malformed() {
     assert_snapshot!(refused("--set train.seed"), @"`--set train.seed` has no `=` (write `--set section.key=value`)");
     assert_snapshot!(refused("--set =1"), @"`--set =...` has an empty key (write `--set section.key=value`)");
     assert_snapshot!(refused("--set train..seed=1"), @"`--set train..seed=...` has an empty key (write `--set section.key=value`)");
-    assert_snapshot!(refused("--set recipe.name=1 --set recipe=capo"), @"recipe `capo` is unknown (known: `dr_grpo`, `grpo`, `reinforce`; a plugin's recipe needs its `--plugin`)");
+    assert_snapshot!(refused("--set recipe.name=1 --set recipe=capo"), @"recipe `capo` is unknown (known: `bnpo`, `cispo`, `dapo`, `dr_grpo`, `grpo`, `gspo`, `luspo`, `reinforce`, `reinforce_plus_plus`, `reinforce_plus_plus_baseline`, `rloo`, `sapo`, `vespo`; a plugin's recipe needs its `--plugin`)");
     assert_snapshot!(refused("--plugin libcapo.so --set mask.3.fisher_threshold=1"), @"`--set mask.3.fisher_threshold=...`: `mask` has entries 0 to 0 (write `--set mask.0.key=value`)");
     assert_snapshot!(refused("--set reward.first.weight=1"), @"`--set reward.first.weight=...`: no reward is called so (there are `exact_match`; write `--set reward.exact_match.KEY=VALUE` or `--set reward.0.KEY=VALUE`)");
 }
