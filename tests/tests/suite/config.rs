@@ -21,7 +21,7 @@ fn refused_file(text: &str) -> String {
 #[test]
 fn components_that_are_not_there_or_not_at_this_point() {
     assert_snapshot!(refused("--set advantage.use=grpo.advantag"), @"`[advantage]` names `grpo.advantag`, which no loaded image offers (did you mean `grpo.advantage`?)");
-    assert_snapshot!(refused("--set objective.use=zzz"), @"`[objective]` names `zzz`, which no loaded image offers (known here: `dr_grpo.objective`, `grpo.objective`, `reinforce.objective`; a plugin's components need its `--plugin`)");
+    assert_snapshot!(refused("--set objective.use=zzz"), @"`[objective]` names `zzz`, which no loaded image offers (known here: `bnpo.objective`, `cispo.objective`, `dapo.objective`, `dr_grpo.objective`, `grpo.objective`, `gspo.objective`, `luspo.objective`, `reinforce.objective`, `rloo.objective`, `sapo.objective`, `vespo.objective`; a plugin's components need its `--plugin`)");
     assert_snapshot!(refused("--set advantage.use=grpo.objective"), @"`[advantage]` names `grpo.objective`, which is offered at the objective point (move it to `[objective]`)");
     assert_snapshot!(refused("--plugin libcapo.so --set objective.use=capo.curvature"), @"`[objective]` names `capo.curvature`, which is offered at the mask point (move it to `[[mask]]`)");
     assert_snapshot!(refused("--plugin libcapo.so --set mask.0.use=capo.advantage"), @"`[[mask]]` names `capo.advantage`, which is offered at the advantage point (move it to `[advantage]`)");

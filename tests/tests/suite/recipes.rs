@@ -65,7 +65,7 @@ fn recipes_that_are_wrong() {
     assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=meddling"), @"recipe `meddling` has a section `model` (it may hold `advantage`, `objective`, `mask`, `weight`, `step_control`)");
     assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=overreaching"), @"recipe `overreaching` has a section `data` (it may hold `advantage`, `objective`, `mask`, `weight`, `step_control`, `train`, `rollout`, `reward`)");
     assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=garbled"), @"recipe `garbled` is not TOML: line 1: unclosed table, expected `]`");
-    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=absent"), @"`[objective]` names `absent.objective`, which no loaded image offers (known here: `dr_grpo.objective`, `grpo.objective`, `reinforce.objective`; a plugin's components need its `--plugin`)");
+    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=absent"), @"`[objective]` names `absent.objective`, which no loaded image offers (known here: `bnpo.objective`, `cispo.objective`, `dapo.objective`, `dr_grpo.objective`, `grpo.objective`, `gspo.objective`, `luspo.objective`, `reinforce.objective`, `rloo.objective`, `sapo.objective`, `vespo.objective`; a plugin's components need its `--plugin`)");
     assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=incomplete"), @r#"`[objective]` is missing from the default config and `--set`, and no recipe fills it in (name a component with `use = "..."`, or take a whole recipe with `recipe = "grpo"`)"#);
 }
 
