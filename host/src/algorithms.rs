@@ -72,7 +72,7 @@ register!(
     Objective,
     ClippedSurrogate<Luspo>,
     "luspo.objective",
-    "the same, each completion counting by its length",
+    "clipped surrogate with one ratio per completion, which counts by its length",
     ClippedSurrogate::<Luspo>::KEYS
 );
 register!(
@@ -118,7 +118,12 @@ algorithm!("dr_grpo", "centred advantage, fixed-length reduction, no mask", "dr_
 algorithm!("bnpo", "group-normalised advantage, clipped surrogate over all tokens, no mask", "grpo", "bnpo");
 algorithm!("dapo", "group-normalised advantage, a clip with more room above, over all tokens, no mask", "grpo", "dapo");
 algorithm!("gspo", "group-normalised advantage, one clipped ratio per completion, no mask", "grpo", "gspo");
-algorithm!("luspo", "the same, each completion counting by its length, no mask", "grpo", "luspo");
+algorithm!(
+    "luspo",
+    "group-normalised advantage, one clipped ratio per completion, which counts by its length, no mask",
+    "grpo",
+    "luspo"
+);
 algorithm!("cispo", "group-normalised advantage, policy gradient by limited ratios, no mask", "grpo", "cispo");
 algorithm!("sapo", "group-normalised advantage, surrogate with a soft gate, no mask", "grpo", "sapo");
 algorithm!("vespo", "group-normalised advantage, policy gradient by each completion's ratio, no mask", "grpo", "vespo");
@@ -132,7 +137,7 @@ algorithm!(
 );
 algorithm!(
     "reinforce_plus_plus_baseline",
-    "the same of rewards less their group's mean, no mask",
+    "rewards less their group's mean, standardised over all tokens, clipped surrogate over all tokens, no mask",
     "reinforce_plus_plus",
     "bnpo",
     "baseline = \"group\"\n"

@@ -63,6 +63,26 @@ fn what_is_built_in_is_green() {
       creation            success  it is made from an empty table
       save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
 
+    advantage reinforce_plus_plus.advantage
+      creation            success  it is made from an empty table
+      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+
+    advantage rloo.advantage
+      creation            success  it is made from an empty table
+      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+
+    objective bnpo.objective
+      creation            success  it is made from an empty table
+      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+
+    objective cispo.objective
+      creation            success  it is made from an empty table
+      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+
+    objective dapo.objective
+      creation            success  it is made from an empty table
+      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+
     objective dr_grpo.objective
       creation            success  it is made from an empty table
       save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
@@ -71,13 +91,33 @@ fn what_is_built_in_is_green() {
       creation            success  it is made from an empty table
       save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
 
+    objective gspo.objective
+      creation            success  it is made from an empty table
+      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+
+    objective luspo.objective
+      creation            success  it is made from an empty table
+      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+
     objective reinforce.objective
+      creation            success  it is made from an empty table
+      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+
+    objective rloo.objective
+      creation            success  it is made from an empty table
+      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+
+    objective sapo.objective
+      creation            success  it is made from an empty table
+      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+
+    objective vespo.objective
       creation            success  it is made from an empty table
       save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
 
     not checked, for want of what the lines above ask for: reward_model
 
-    checks: 14 success, 2 skipped, 0 warning, 0 failed, 0 crashed
+    checks: 34 success, 2 skipped, 0 warning, 0 failed, 0 crashed
     ");
     let _ = green("");
 }

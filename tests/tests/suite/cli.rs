@@ -106,7 +106,7 @@ fn listing_of_the_shipped_plugins() {
 
     advantage
       capo.advantage           (reward - group mean) / (group std + epsilon)
-                               keys: epsilon
+                               keys: epsilon, scale_rewards, multi_objective_aggregation, reward_weights
                                from capo 0.1.0, `BUILD/libcapo.so`
       dr_grpo.advantage        reward - group mean
                                no keys
@@ -115,33 +115,63 @@ fn listing_of_the_shipped_plugins() {
                                no keys
                                from drcapo 0.1.0, `BUILD/libdrcapo.so`
       grpo.advantage           (reward - group mean) / (group std + epsilon)
-                               keys: epsilon
+                               keys: epsilon, scale_rewards, multi_objective_aggregation, reward_weights
                                from host 0.1.0, built in
       reincapo.advantage       the reward itself
-                               no keys
+                               keys: normalize_advantages
                                from reincapo 0.1.0, `BUILD/libreincapo.so`
       reinforce.advantage      the reward itself
-                               no keys
+                               keys: normalize_advantages
+                               from host 0.1.0, built in
+      reinforce_plus_plus.advantage returns of each token, standardised over all tokens
+                               keys: baseline, gamma, beta
+                               from host 0.1.0, built in
+      rloo.advantage           reward - mean of the group's other rewards
+                               keys: normalize_advantages, reward_clip_range, beta
                                from host 0.1.0, built in
 
     objective
+      bnpo.objective           clipped surrogate, mean over all tokens
+                               keys: epsilon, epsilon_high, delta, importance_sampling_level, beta, kl_estimator, use_bias_correction_kl, reduction
+                               from host 0.1.0, built in
       capo.objective           clipped surrogate, mean over completions of their means
-                               keys: epsilon, epsilon_high, beta, reduction
+                               keys: epsilon, epsilon_high, delta, importance_sampling_level, beta, kl_estimator, use_bias_correction_kl, reduction
                                from capo 0.1.0, `BUILD/libcapo.so`
+      cispo.objective          policy gradient weighted by ratios with a limit
+                               keys: epsilon_high, importance_sampling_level, beta, kl_estimator, use_bias_correction_kl, reduction
+                               from host 0.1.0, built in
+      dapo.objective           clipped surrogate with more room above, mean over all tokens
+                               keys: epsilon, epsilon_high, delta, importance_sampling_level, beta, kl_estimator, use_bias_correction_kl, reduction
+                               from host 0.1.0, built in
       dr_grpo.objective        clipped surrogate, sum over a fixed length
-                               keys: epsilon, epsilon_high, beta, reduction
+                               keys: epsilon, epsilon_high, delta, importance_sampling_level, beta, kl_estimator, use_bias_correction_kl, reduction
                                from host 0.1.0, built in
       drcapo.objective         clipped surrogate, sum over a fixed length
-                               keys: epsilon, epsilon_high, beta, reduction
+                               keys: epsilon, epsilon_high, delta, importance_sampling_level, beta, kl_estimator, use_bias_correction_kl, reduction
                                from drcapo 0.1.0, `BUILD/libdrcapo.so`
       grpo.objective           clipped surrogate, mean over completions of their means
-                               keys: epsilon, epsilon_high, beta, reduction
+                               keys: epsilon, epsilon_high, delta, importance_sampling_level, beta, kl_estimator, use_bias_correction_kl, reduction
+                               from host 0.1.0, built in
+      gspo.objective           clipped surrogate with one ratio per completion
+                               keys: epsilon, epsilon_high, delta, importance_sampling_level, beta, kl_estimator, use_bias_correction_kl, reduction
+                               from host 0.1.0, built in
+      luspo.objective          clipped surrogate with one ratio per completion, which counts by its length
+                               keys: epsilon, epsilon_high, delta, importance_sampling_level, beta, kl_estimator, use_bias_correction_kl, reduction
                                from host 0.1.0, built in
       reincapo.objective       policy gradient, mean over completions of their means
-                               keys: beta, reduction
+                               keys: beta, kl_estimator, reduction
                                from reincapo 0.1.0, `BUILD/libreincapo.so`
       reinforce.objective      policy gradient, mean over completions of their means
-                               keys: beta, reduction
+                               keys: beta, kl_estimator, reduction
+                               from host 0.1.0, built in
+      rloo.objective           clipped surrogate of whole completions
+                               keys: epsilon, epsilon_high, delta, importance_sampling_level, beta, kl_estimator, use_bias_correction_kl, reduction
+                               from host 0.1.0, built in
+      sapo.objective           surrogate with a soft gate in place of the clip
+                               keys: sapo_temperature_pos, sapo_temperature_neg, importance_sampling_level, beta, kl_estimator, use_bias_correction_kl, reduction
+                               from host 0.1.0, built in
+      vespo.objective          policy gradient weighted smoothly by each completion's ratio
+                               keys: vespo_k_pos, vespo_lambda_pos, vespo_k_neg, vespo_lambda_neg, beta, kl_estimator, use_bias_correction_kl, reduction
                                from host 0.1.0, built in
 
     mask
@@ -167,15 +197,25 @@ fn listing_of_the_shipped_plugins() {
                                from reincapo 0.1.0, `BUILD/libreincapo.so`
 
     recipe
+      bnpo                     group-normalised advantage, clipped surrogate over all tokens, no mask (built in)
       capo                     GRPO with the curvature mask (`BUILD/libcapo.so`)
       capo-soft                GRPO with curvature weights, remembered by the optimizer (`BUILD/libcapo.so`)
+      cispo                    group-normalised advantage, policy gradient by limited ratios, no mask (built in)
+      dapo                     group-normalised advantage, a clip with more room above, over all tokens, no mask (built in)
       dr_grpo                  centred advantage, fixed-length reduction, no mask (built in)
       drcapo                   Dr.GRPO with the curvature mask (`BUILD/libdrcapo.so`)
       drcapo-soft              Dr.GRPO with curvature weights, remembered by the optimizer (`BUILD/libdrcapo.so`)
       grpo                     group-normalised advantage, clipped surrogate, no mask (built in)
+      gspo                     group-normalised advantage, one clipped ratio per completion, no mask (built in)
+      luspo                    group-normalised advantage, one clipped ratio per completion, which counts by its length, no mask (built in)
       reincapo                 REINFORCE with the curvature mask (`BUILD/libreincapo.so`)
       reincapo-soft            REINFORCE with curvature weights, remembered by the optimizer (`BUILD/libreincapo.so`)
       reinforce                reward as advantage, policy gradient, no mask (built in)
+      reinforce_plus_plus      returns standardised over all tokens, clipped surrogate over all tokens, no mask (built in)
+      reinforce_plus_plus_baseline rewards less their group's mean, standardised over all tokens, clipped surrogate over all tokens, no mask (built in)
+      rloo                     leave-one-out advantage, clipped surrogate of whole completions, no mask (built in)
+      sapo                     group-normalised advantage, surrogate with a soft gate, no mask (built in)
+      vespo                    group-normalised advantage, policy gradient by each completion's ratio, no mask (built in)
     ");
 }
 

@@ -21,7 +21,7 @@ fn refused_file(text: &str) -> String {
 #[test]
 fn components_that_are_not_there_or_not_at_this_point() {
     assert_snapshot!(refused("--set advantage.use=grpo.advantag"), @"`[advantage]` names `grpo.advantag`, which no loaded image offers (did you mean `grpo.advantage`?)");
-    assert_snapshot!(refused("--set objective.use=zzz"), @"`[objective]` names `zzz`, which no loaded image offers (known here: `dr_grpo.objective`, `grpo.objective`, `reinforce.objective`; a plugin's components need its `--plugin`)");
+    assert_snapshot!(refused("--set objective.use=zzz"), @"`[objective]` names `zzz`, which no loaded image offers (known here: `bnpo.objective`, `cispo.objective`, `dapo.objective`, `dr_grpo.objective`, `grpo.objective`, `gspo.objective`, `luspo.objective`, `reinforce.objective`, `rloo.objective`, `sapo.objective`, `vespo.objective`; a plugin's components need its `--plugin`)");
     assert_snapshot!(refused("--set advantage.use=grpo.objective"), @"`[advantage]` names `grpo.objective`, which is offered at the objective point (move it to `[objective]`)");
     assert_snapshot!(refused("--plugin libcapo.so --set objective.use=capo.curvature"), @"`[objective]` names `capo.curvature`, which is offered at the mask point (move it to `[[mask]]`)");
     assert_snapshot!(refused("--plugin libcapo.so --set mask.0.use=capo.advantage"), @"`[[mask]]` names `capo.advantage`, which is offered at the advantage point (move it to `[advantage]`)");
@@ -117,7 +117,7 @@ fn overrides_that_are_malformed() {
     assert_snapshot!(refused("--set train.seed"), @"`--set train.seed` has no `=` (write `--set section.key=value`)");
     assert_snapshot!(refused("--set =1"), @"`--set =...` has an empty key (write `--set section.key=value`)");
     assert_snapshot!(refused("--set train..seed=1"), @"`--set train..seed=...` has an empty key (write `--set section.key=value`)");
-    assert_snapshot!(refused("--set recipe.name=1 --set recipe=capo"), @"recipe `capo` is unknown (known: `dr_grpo`, `grpo`, `reinforce`; a plugin's recipe needs its `--plugin`)");
+    assert_snapshot!(refused("--set recipe.name=1 --set recipe=capo"), @"recipe `capo` is unknown (known: `bnpo`, `cispo`, `dapo`, `dr_grpo`, `grpo`, `gspo`, `luspo`, `reinforce`, `reinforce_plus_plus`, `reinforce_plus_plus_baseline`, `rloo`, `sapo`, `vespo`; a plugin's recipe needs its `--plugin`)");
     assert_snapshot!(refused("--plugin libcapo.so --set mask.3.fisher_threshold=1"), @"`--set mask.3.fisher_threshold=...`: `mask` has entries 0 to 0 (write `--set mask.0.key=value`)");
     assert_snapshot!(refused("--set reward.first.weight=1"), @"`--set reward.first.weight=...`: no reward is called so (there are `exact_match`; write `--set reward.exact_match.KEY=VALUE` or `--set reward.0.KEY=VALUE`)");
 }

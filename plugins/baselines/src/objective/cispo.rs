@@ -63,12 +63,7 @@ impl Objective for Cispo {
         let clips = evaluate(self.importance_sampling_level, self.penalty(), ctx, batch, out, |token| {
             let weight = -token.ratio.min(self.epsilon_high) * token.advantage;
             let above = token.ratio > self.epsilon_high && token.advantage > 0.0;
-            Term {
-                loss: weight * token.logp,
-                by_logp: weight,
-                held: above.then_some(Side::Above),
-                ..Term::default()
-            }
+            Term { loss: weight * token.logp, by_logp: weight, held: above.then_some(Side::Above), ..Term::default() }
         })?;
         clips.record_above(ctx, "cispo_clip_ratio");
         Ok(())

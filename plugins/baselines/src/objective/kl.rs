@@ -67,10 +67,8 @@ impl Penalty {
         if self.beta > 0.0 {
             return Ok(());
         }
-        let idle = [
-            ("kl_estimator", self.estimator != KlEstimator::default()),
-            ("use_bias_correction_kl", self.by_ratio),
-        ];
+        let idle =
+            [("kl_estimator", self.estimator != KlEstimator::default()), ("use_bias_correction_kl", self.by_ratio)];
         match idle.iter().find(|(_, set)| *set) {
             None => Ok(()),
             Some((key, _)) => Err(PluginError::config(format!(

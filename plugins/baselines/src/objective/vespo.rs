@@ -97,7 +97,8 @@ impl Objective for Vespo {
             Term { loss: weight * logp, by_logp: weight, ..Term::default() }
         })?;
         let first = |b: usize| batch.dims.row(b).find(|&i| batch.completion_mask[i] == 1);
-        let weights = (0..log_ratios.len()).filter_map(|b| Some(self.weight(log_ratios[b], batch.advantages[first(b)?])));
+        let weights =
+            (0..log_ratios.len()).filter_map(|b| Some(self.weight(log_ratios[b], batch.advantages[first(b)?])));
         let (count, sum) = weights.fold((0_u32, 0.0), |(count, sum), weight| (count + 1, sum + f64::from(weight)));
         ctx.record("vespo/phi_seq_mean", sum / f64::from(count.max(1)));
         Ok(())

@@ -1,0 +1,88 @@
+use super::*;
+use capo_plugin::testing::{Fixture, objective};
+
+fn fixture() -> Fixture {
+    let fixture = Fixture::new(3, 5);
+    let logps = fixture.batch().logps.iter().enumerate();
+    let moved: Vec<f32> = logps.map(|(i, logp)| logp + 0.6 * (i as f32 * 2.1).sin()).collect();
+    fixture.logps(&moved).lengths(&[5, 3, 4])
+}
+
+/// The derivative against central differences of the loss, at every token.
+fn check_slope(component: &mut capo_plugin::ObjectiveFn) {
+    let (_, slope) = fixture().evaluate(component).unwrap();
+    let measured = fixture().derivative(component, 1e-3).unwrap();
+    for (i, (slope, measured)) in slope.iter().zip(&measured).enumerate() {
+        assert!((measured - slope).abs() < 2e-3, "token {i}: {measured} against {slope}");
+    }
+    assert!(slope.iter().any(|slope| slope.abs() > 0.1), "the check sees something");
+}
+
+#[test]
+fn derivatives_match_finite_differences() {
+    check_slope(&mut objective::<ClippedSurrogate<ByCompletion>>("epsilon = 0.2").unwrap());
+    check_slope(
+        &mut objective::<ClippedSurrogate<ByCompletion>>("epsilon = 0.1\nepsilon_high = 0.3\nbeta = 0.4").unwrap(),
+    );
+    check_slope(&mut objective::<ClippedSurrogate<Gspo>>("epsilon = 0.2\nepsilon_high = 0.2").unwrap());
+    check_slope(&mut objective::<ClippedSurrogate<Rloo>>("delta = 1.1").unwrap());
+    check_slope(&mut objective::<Sapo>("beta = 0.4\nuse_bias_correction_kl = true").unwrap());
+    check_slope(&mut objective::<PolicyGradient>("").unwrap());
+    check_slope(&mut objective::<PolicyGradient>("beta = 0.4\nkl_estimator = \"k2\"").unwrap());
+}
+
+#[test]
+fn on_policy_the_ratio_is_one_and_nothing_is_clipped() {
+    let fixture = Fixture::new(2, 2);
+    let mut component = objective::<ClippedSurrogate<ByFixedLength>>("").unwrap();
+    let (loss, slope) = fixture.evaluate(&mut component).unwrap();
+    assert_eq!(loss, slope);
+    assert_eq!(loss, fixture.batch().advantages.iter().map(|advantage| -advantage).collect::<Vec<_>>());
+    assert_eq!(component.reduction(), Reduction::FIXED_LENGTH);
+}
+
+#[test]
+fn a_ratio_beyond_all_bounds_counts_where_a_limit_holds() {
+    // exp(200) is infinite in f32.
+    let far = Fixture::new(1, 1).logps(&[-1.0]).old_logps(&[-201.0]);
+    let mut clipped = objective::<ClippedSurrogate<ByCompletion>>("delta = 3.0").unwrap();
+    assert_eq!(far.clone().advantages(&[2.0]).evaluate(&mut clipped).unwrap(), (vec![-2.4], vec![0.0]));
+    assert_eq!(far.clone().advantages(&[-2.0]).evaluate(&mut clipped).unwrap(), (vec![6.0], vec![0.0]));
+    let mut sapo = objective::<Sapo>("").unwrap();
+    assert_eq!(far.clone().advantages(&[2.0]).evaluate(&mut sapo).unwrap(), (vec![-8.0], vec![0.0]));
+    let mut cispo = objective::<Cispo>("").unwrap();
+    assert_eq!(far.clone().advantages(&[2.0]).evaluate(&mut cispo).unwrap(), (vec![10.0], vec![-10.0]));
+    let mut vespo = objective::<Vespo>("").unwrap();
+    assert_eq!(far.advantages(&[2.0]).evaluate(&mut vespo).unwrap().1, [0.0]);
+}
+
+#[test]
+fn ids_differ_in_their_defaults() {
+    let reduction = |component: capo_plugin::ObjectiveFn| component.reduction();
+    assert_eq!(reduction(objective::<ClippedSurrogate<Dapo>>("").unwrap()), Reduction::TOKEN_MEAN);
+    assert_eq!(reduction(objective::<ClippedSurrogate<Luspo>>("").unwrap()), Reduction::COMPLETION_SUM);
+    // A ratio of 1.25 is below DAPO's limit and above GRPO's.
+    let up = Fixture::new(1, 1).logps(&[-1.0]).old_logps(&[-1.0 - 1.25_f32.ln()]).advantages(&[1.0]);
+    let slope = |mut component: capo_plugin::ObjectiveFn| up.evaluate(&mut component).unwrap().1[0];
+    assert!(slope(objective::<ClippedSurrogate<Dapo>>("").unwrap()) < -1.0);
+    assert!(slope(objective::<ClippedSurrogate<Dapo>>("epsilon_high = 0.2").unwrap()) == 0.0);
+    assert!(slope(objective::<ClippedSurrogate<ByToken>>("").unwrap()) == 0.0);
+    assert!(slope(objective::<ClippedSurrogate<Gspo>>("").unwrap()) == 0.0);
+}
+
+#[test]
+fn values_and_pairs_that_do_not_go_are_refused() {
+    let error = objective::<ClippedSurrogate<ByCompletion>>("epsilon = -1").err().unwrap();
+    assert_eq!(error.to_string(), "`epsilon` is -1 (use 0 or more)");
+    let error = objective::<PolicyGradient>("beta = -0.5").err().unwrap();
+    assert_eq!(error.to_string(), "`beta` is -0.5 (use 0 or more)");
+    let error = objective::<ClippedSurrogate<Dapo>>("delta = 0").err().unwrap();
+    assert_eq!(error.to_string(), "`delta` is 0 (use a number above 0)");
+    let error = objective::<Cispo>("kl_estimator = \"k2\"").err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "`kl_estimator` is set, but `beta` is 0, and distance from the reference model costs nothing (set `beta`, or remove it)"
+    );
+    let error = objective::<Sapo>("sapo_temperature_neg = -1").err().unwrap();
+    assert_eq!(error.to_string(), "`sapo_temperature_neg` is -1 (use a number above 0)");
+}
