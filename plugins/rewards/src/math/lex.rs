@@ -5,6 +5,9 @@ use super::units;
 /// Longest text that is read, bytes: no answer is longer.
 const MOST_BYTES: usize = 4096;
 
+/// Most `\text{...}` within one another.
+const MOST_TEXTS: usize = 3;
+
 /// Most tokens of a formula.
 const MOST_TOKENS: usize = 1000;
 
@@ -142,7 +145,12 @@ const SIGNS: [(char, &str); 22] = [
 
 /// The tokens of a formula; none where it is too long, or a brace of a command stays open.
 pub(super) fn lex(text: &str) -> Option<Vec<Token>> {
-    if text.len() > MOST_BYTES {
+    within(text, 0)
+}
+
+/// The same of a text that stands within `depth` others.
+fn within(text: &str, depth: usize) -> Option<Vec<Token>> {
+    if text.len() > MOST_BYTES || depth > MOST_TEXTS {
         return None;
     }
     let mut plain = String::with_capacity(text.len());
@@ -152,7 +160,7 @@ pub(super) fn lex(text: &str) -> Option<Vec<Token>> {
             None => plain.push(c),
         }
     }
-    let mut lexer = Lexer { rest: &plain, tokens: Vec::new() };
+    let mut lexer = Lexer { rest: &plain, tokens: Vec::new(), depth };
     while !lexer.rest.is_empty() {
         lexer.next()?;
         if lexer.tokens.len() > MOST_TOKENS {
@@ -165,6 +173,7 @@ pub(super) fn lex(text: &str) -> Option<Vec<Token>> {
 struct Lexer<'t> {
     rest: &'t str,
     tokens: Vec<Token>,
+    depth: usize,
 }
 
 impl<'t> Lexer<'t> {
@@ -322,7 +331,7 @@ impl<'t> Lexer<'t> {
                 self.tokens.push(Token::Name(one.into()))
             }
             _ if bare.starts_with(|c: char| c.is_ascii_digit() || "-+.$\\".contains(c)) => {
-                self.tokens.extend(lex(bare)?)
+                self.tokens.extend(within(bare, self.depth + 1)?)
             }
             words => self.tokens.push(Token::Words(words.chars().filter(|c| c.is_alphanumeric()).collect())),
         }

@@ -14,6 +14,8 @@ mod lex;
 mod parse;
 mod rational;
 mod reward;
+#[cfg(test)]
+mod tests;
 mod units;
 
 pub use extract::Places;
