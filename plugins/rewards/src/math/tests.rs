@@ -35,7 +35,15 @@ fn hostile() -> Vec<String> {
         "é½√∞≤ππ".repeat(20),
     ];
     for count in [50, 500, 100_000] {
-        for (open, close) in [("{", "}"), ("(", ")"), ("\\frac{", "}{2}"), ("\\sqrt{", "}"), ("\\text{", "}"), ("\\{", "\\}"), ("2^{", "}")] {
+        for (open, close) in [
+            ("{", "}"),
+            ("(", ")"),
+            ("\\frac{", "}{2}"),
+            ("\\sqrt{", "}"),
+            ("\\text{", "}"),
+            ("\\{", "\\}"),
+            ("2^{", "}"),
+        ] {
             formulas.push(nested(open, close, count));
         }
         formulas.push(many("9", count * 10));
