@@ -33,6 +33,8 @@ fn hostile() -> Vec<String> {
         "\\begin{pmatrix}".repeat(30),
         "&\\\\".repeat(300),
         "é½√∞≤ππ".repeat(20),
+        "\\boxed{1$é".into(),
+        "1} and \\boxed{é$ \\boxed{2}".into(),
     ];
     for count in [50, 500, 100_000] {
         for (open, close) in [
