@@ -7,7 +7,7 @@ use std::process::Command;
 use std::{env, fs};
 
 /// The packages whose libraries are carried.
-const PLUGINS: [&str; 5] = ["capo", "drcapo", "governor", "masks", "reincapo"];
+const PLUGINS: [&str; 6] = ["capo", "capo-rewards", "drcapo", "governor", "masks", "reincapo"];
 
 /// Names a folder with libraries that are built already.
 const BUILT: &str = "CAPO_WHEEL_PLUGINS";
@@ -30,7 +30,7 @@ fn main() {
     let folder = package.join("capo_rl/plugins");
     fs::create_dir_all(&folder).expect("the package's folder can be written");
     for plugin in PLUGINS {
-        let name = format!("{}{plugin}{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX);
+        let name = format!("{}{}{}", env::consts::DLL_PREFIX, plugin.replace('-', "_"), env::consts::DLL_SUFFIX);
         // One that is missing is put there again.
         println!("cargo:rerun-if-changed={}", folder.join(&name).display());
         place(&built.join(&name), &folder.join(&name));

@@ -146,7 +146,7 @@ def test_plugins_are_found_and_opened_once():
         capo_rl.Mask("capo.curvature", plugin=plugin)
     assert mapped() == before
     packages = {component["package"] for component in capo_rl.Plugins().describe()["components"]}
-    assert packages == {"capo", "drcapo", "governor", "masks", "reincapo"}
+    assert packages == {"capo", "capo-rewards", "drcapo", "governor", "masks", "reincapo"}
 
 
 def mapped() -> int:

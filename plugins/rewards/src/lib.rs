@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod command;
 mod exact_match;
 mod format;
 pub mod math;

@@ -109,9 +109,9 @@ mod tests {
     #[test]
     fn wrong_patterns_are_refused() {
         let refused = |table: &str| testing::reward::<Pattern>(table).err().unwrap().to_string();
-        insta::assert_snapshot!(refused("pattern = \"(a\""), @"");
-        insta::assert_snapshot!(refused("pattern = \"a{100000}{100000}\""), @"");
-        insta::assert_snapshot!(refused("pattern = \"(?x) a # b\"\nfull_match = true"), @"");
-        insta::assert_snapshot!(refused("pattern = \"a\"\nreward = 1e39"), @"");
+        insta::assert_snapshot!(refused("pattern = \"(a\""), @"`pattern` is `(a`: unclosed group");
+        insta::assert_snapshot!(refused("pattern = \"a{100000}{100000}\""), @"`pattern` is `a{100000}{100000}`: Compiled regex exceeds size limit of 10485760 bytes");
+        insta::assert_snapshot!(refused("pattern = \"(?x) a # b\"\nfull_match = true"), @"`pattern` is `(?x) a # b`, which matches no text as a whole (does it end with a comment?)");
+        insta::assert_snapshot!(refused("pattern = \"a\"\nreward = 1e39"), @"`reward` is inf (it must be finite)");
     }
 }

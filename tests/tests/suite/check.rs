@@ -47,8 +47,28 @@ fn what_is_built_in_is_green() {
       creation            success  it is made from an empty table
       save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
 
+    reward format
+      creation            success  it is made from an empty table
+      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+
+    reward math
+      creation            success  it is made from an empty table
+      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+
+    reward number
+      creation            success  it is made from an empty table
+      save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
+
+    reward regex
+      creation            skipped  it refuses its table: missing field `pattern` (give its keys as `--set regex.KEY=VALUE`)
+      save-load           skipped  the component could not be built
+
     reward reward_model
       creation            skipped  it refuses its table: missing field `model_name_or_path` (give its keys as `--set reward_model.KEY=VALUE`)
+      save-load           skipped  the component could not be built
+
+    reward soft_overlong
+      creation            skipped  it refuses its table: missing field `soft_punish_cache` (give its keys as `--set soft_overlong.KEY=VALUE`)
       save-load           skipped  the component could not be built
 
     advantage dr_grpo.advantage
@@ -115,7 +135,7 @@ fn what_is_built_in_is_green() {
       creation            success  it is made from an empty table
       save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
 
-    not checked, for want of what the lines above ask for: reward_model
+    not checked, for want of what the lines above ask for: regex, reward_model, soft_overlong
 
     checks: 34 success, 2 skipped, 0 warning, 0 failed, 0 crashed
     ");

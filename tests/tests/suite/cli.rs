@@ -99,10 +99,25 @@ fn listing_of_the_shipped_plugins() {
     reward
       exact_match              1 where a completion ends with the dataset's answer, else 0
                                keys: answer_separator
-                               from host 0.1.0, built in
+                               from capo-rewards 0.1.0, built in
+      format                   1 where a completion has its thoughts and its answer between tags
+                               keys: style
+                               from capo-rewards 0.1.0, built in
+      math                     1 where a completion's answer says mathematically what the dataset's says
+                               keys: anchored
+                               from capo-rewards 0.1.0, built in
+      number                   1 where a completion's number is the dataset's, else 0
+                               keys: answer_separator, tolerance
+                               from capo-rewards 0.1.0, built in
+      regex                    what a completion earns that matches a pattern
+                               keys: pattern, full_match, reward, otherwise
+                               from capo-rewards 0.1.0, built in
       reward_model             what a model that scores texts gives prompt and completion
                                keys: model_name_or_path, label, max_length, batch_size, add_special_tokens, device
                                from host 0.1.0, built in
+      soft_overlong            0 down to -1 over the last tokens before the length limit
+                               keys: max_completion_len, soft_punish_cache
+                               from capo-rewards 0.1.0, built in
 
     advantage
       capo.advantage           (reward - group mean) / (group std + epsilon)

@@ -5,15 +5,19 @@ use super::expression::Expression;
 
 /// The text: of a constant with an exact value that value, `3/4`; else its parts, sums, products and sets sorted.
 pub(super) fn text(expression: &Expression) -> String {
+    write(expression, &mut Evaluator::new())
+}
+
+/// The same with the work that is left to `evaluator`.
+pub(super) fn write(expression: &Expression, evaluator: &mut Evaluator) -> String {
     if expression.is_scalar()
         && expression.is_constant()
-        && let Value::Exact(value) = Evaluator::new().value(expression)
+        && let Value::Exact(value) = evaluator.value(expression)
     {
         return value.to_string();
     }
-    let all = |parts: &[Expression]| parts.iter().map(text).collect::<Vec<_>>();
-    let sorted = |parts: &[Expression]| {
-        let mut texts = all(parts);
+    let mut all = |parts: &[Expression]| parts.iter().map(|part| write(part, evaluator)).collect::<Vec<_>>();
+    let sort = |mut texts: Vec<String>| {
         texts.sort_unstable();
         texts
     };
@@ -22,14 +26,14 @@ pub(super) fn text(expression: &Expression) -> String {
         Expression::Symbol(name) => name.clone(),
         Expression::Words(words) => words.clone(),
         Expression::Constant(constant) => format!("{constant:?}").to_lowercase(),
-        Expression::Sum(terms) => format!("({})", sorted(terms).join("+")),
-        Expression::Product(factors) => format!("({})", sorted(factors).join("*")),
-        Expression::Power(base, exponent) => format!("{}^{}", text(base), text(exponent)),
+        Expression::Sum(terms) => format!("({})", sort(all(terms)).join("+")),
+        Expression::Product(factors) => format!("({})", sort(all(factors)).join("*")),
+        Expression::Power(base, exponent) => format!("{}^{}", write(base, evaluator), write(exponent, evaluator)),
         Expression::Call(function, arguments) => format!("{function:?}({})", all(arguments).join(",")).to_lowercase(),
-        Expression::Percent(part) => format!("{}%", text(part)),
-        Expression::List(parts) | Expression::Set(parts) => format!("{{{}}}", sorted(parts).join(",")),
+        Expression::Percent(part) => format!("{}%", write(part, evaluator)),
+        Expression::List(parts) | Expression::Set(parts) => format!("{{{}}}", sort(all(parts)).join(",")),
         Expression::Tuple(open, parts, close) => format!("{open}{}{close}", all(parts).join(",")),
-        Expression::Union(parts) => sorted(parts).join("∪"),
+        Expression::Union(parts) => sort(all(parts)).join("∪"),
         Expression::Matrix(rows) => rows.iter().map(|row| all(row).join(",")).collect::<Vec<_>>().join(";"),
         Expression::Relation(parts, signs) => {
             let signs = signs.iter().map(char::to_string).chain([String::new()]);

@@ -4,7 +4,8 @@ use super::complex::Complex;
 use super::expression::{Constant, Expression, Function};
 use super::rational::Rational;
 
-/// What may be spent on exact values in one comparison, in products of two words of 64 bits; what is left afterwards is `f64`.
+/// What may be spent in one comparison: a step for each part of an expression that is looked at, and one for each product of two words of
+/// 64 bits. Afterwards nothing has a value.
 const MOST_WORK: u64 = 2_000_000;
 
 /// Largest number whose factorial is taken.
@@ -20,7 +21,10 @@ pub(super) enum Value {
 impl Value {
     pub(super) fn near(&self) -> Complex {
         match self {
-            Self::Exact(value) => Complex::real(value.to_f64()),
+            // What is too large for `f64` is not infinite.
+            Self::Exact(value) => {
+                Some(value.to_f64()).filter(|near| near.is_finite()).map_or(Complex::NAN, Complex::real)
+            }
             Self::Near(value) => *value,
         }
     }
@@ -55,6 +59,12 @@ impl Evaluator {
         }
     }
 
+    /// Counts one step; whether there is work left.
+    pub(super) fn step(&mut self) -> bool {
+        self.work = self.work.saturating_sub(1);
+        self.work > 0
+    }
+
     /// Counts what a result has cost.
     fn spent(&mut self, result: Option<Rational>) -> Option<Rational> {
         let words = result.as_ref().map_or(64, |value| value.bits() / 64 + 1);
@@ -63,6 +73,9 @@ impl Evaluator {
     }
 
     fn exact(&mut self, expression: &Expression) -> Option<Rational> {
+        if !self.step() {
+            return None;
+        }
         match expression {
             Expression::Number(value, _) => Some(value.clone()),
             Expression::Symbol(name) => Some(variable(name, self.point)),
@@ -96,6 +109,9 @@ impl Evaluator {
     }
 
     fn near(&mut self, expression: &Expression) -> Complex {
+        if !self.step() {
+            return Complex::NAN;
+        }
         match expression {
             Expression::Number(value, _) => Complex::real(value.to_f64()),
             Expression::Symbol(name) => Complex::real(variable(name, self.point).to_f64()),

@@ -51,8 +51,9 @@ fn boxed(text: &str) -> Option<String> {
         let open = text.len() - rest.len();
         if let Some(inside) = rest.strip_prefix('{') {
             // One that stays open ends with its line.
-            let length = closing(inside).unwrap_or_else(|| inside.find(['$', '\n']).unwrap_or(inside.len()));
-            boxes.push((at, (open + length + 2).min(text.len()), &inside[..length]));
+            let closed = closing(inside);
+            let length = closed.unwrap_or_else(|| inside.find(['$', '\n']).unwrap_or(inside.len()));
+            boxes.push((at, open + 1 + length + usize::from(closed.is_some()), &inside[..length]));
         } else if let Some(word) = rest.split_whitespace().next().filter(|_| rest.len() < text[behind..].len()) {
             // `\boxed 5`
             boxes.push((at, open + word.len(), word.trim_end_matches(['$', '.'])));

@@ -1,9 +1,12 @@
 //! LaTeX and plain formulas to tokens: what sets the look of a formula is gone, units behind numbers too.
 
-use super::units;
+use super::{signs, units};
 
 /// Longest text that is read, bytes: no answer is longer.
 const MOST_BYTES: usize = 4096;
+
+/// Most `\text{...}` within one another.
+const MOST_TEXTS: usize = 3;
 
 /// Most tokens of a formula.
 const MOST_TOKENS: usize = 1000;
@@ -29,130 +32,24 @@ pub(super) enum Token {
     End,
 }
 
-/// Commands that set the look of what follows, and say nothing.
-const SILENT: [&str; 36] = [
-    "left",
-    "right",
-    "big",
-    "Big",
-    "bigg",
-    "Bigg",
-    "bigl",
-    "bigr",
-    "Bigl",
-    "Bigr",
-    "biggl",
-    "biggr",
-    "Biggl",
-    "Biggr",
-    "middle",
-    "displaystyle",
-    "textstyle",
-    "scriptstyle",
-    "limits",
-    "nolimits",
-    "quad",
-    "qquad",
-    "enspace",
-    "thinspace",
-    "mathbf",
-    "mathit",
-    "boldsymbol",
-    "bm",
-    "bf",
-    "rm",
-    "it",
-    "mathsf",
-    "mathcal",
-    "vec",
-    "hat",
-    "hfill",
-];
-
-/// Commands whose argument is text.
-const TEXT: [&str; 11] =
-    ["text", "textbf", "textit", "textrm", "textsf", "texttt", "mbox", "hbox", "mathrm", "operatorname", "textnormal"];
-
-/// Commands and signs for the same mark.
-const MARKS: [(&str, char); 37] = [
-    ("cdot", '*'),
-    ("times", '*'),
-    ("ast", '*'),
-    ("div", '÷'),
-    ("le", '≤'),
-    ("leq", '≤'),
-    ("leqslant", '≤'),
-    ("ge", '≥'),
-    ("geq", '≥'),
-    ("geqslant", '≥'),
-    ("lt", '<'),
-    ("gt", '>'),
-    ("ne", '≠'),
-    ("neq", '≠'),
-    ("in", '∈'),
-    ("cup", '∪'),
-    ("cap", '∩'),
-    ("setminus", '∖'),
-    ("backslash", '∖'),
-    ("pm", '±'),
-    ("mp", '∓'),
-    ("infty", '∞'),
-    ("mid", '|'),
-    ("lvert", '|'),
-    ("rvert", '|'),
-    ("vert", '|'),
-    ("lbrace", '⦃'),
-    ("rbrace", '⦄'),
-    ("circ", '°'),
-    ("degree", '°'),
-    ("approx", '≈'),
-    ("equiv", '='),
-    ("emptyset", '∅'),
-    ("varnothing", '∅'),
-    ("prime", '\''),
-    ("colon", ':'),
-    ("implies", ','),
-];
-
-/// Signs of Unicode, and what they are here.
-const SIGNS: [(char, &str); 22] = [
-    ('−', "-"),
-    ('–', "-"),
-    ('×', "*"),
-    ('·', "*"),
-    ('⋅', "*"),
-    ('∗', "*"),
-    ('⁄', "/"),
-    ('π', "\\pi "),
-    ('√', "\\sqrt "),
-    ('²', "^2"),
-    ('³', "^3"),
-    ('½', "\\frac12 "),
-    ('¼', "\\frac14 "),
-    ('¾', "\\frac34 "),
-    ('⅓', "\\frac13 "),
-    ('⅔', "\\frac23 "),
-    ('\u{a0}', " "),
-    ('ℝ', "\\mathbb{R}"),
-    ('ℤ', "\\mathbb{Z}"),
-    ('，', ","),
-    ('（', "("),
-    ('）', ")"),
-];
-
 /// The tokens of a formula; none where it is too long, or a brace of a command stays open.
 pub(super) fn lex(text: &str) -> Option<Vec<Token>> {
-    if text.len() > MOST_BYTES {
+    within(text, 0)
+}
+
+/// The same of a text that stands within `depth` others.
+fn within(text: &str, depth: usize) -> Option<Vec<Token>> {
+    if text.len() > MOST_BYTES || depth > MOST_TEXTS {
         return None;
     }
     let mut plain = String::with_capacity(text.len());
     for c in text.chars() {
-        match SIGNS.iter().find(|(sign, _)| *sign == c) {
-            Some((_, stands_for)) => plain.push_str(stands_for),
+        match signs::plain(c) {
+            Some(stands_for) => plain.push_str(stands_for),
             None => plain.push(c),
         }
     }
-    let mut lexer = Lexer { rest: &plain, tokens: Vec::new() };
+    let mut lexer = Lexer { rest: &plain, tokens: Vec::new(), depth };
     while !lexer.rest.is_empty() {
         lexer.next()?;
         if lexer.tokens.len() > MOST_TOKENS {
@@ -165,6 +62,7 @@ pub(super) fn lex(text: &str) -> Option<Vec<Token>> {
 struct Lexer<'t> {
     rest: &'t str,
     tokens: Vec<Token>,
+    depth: usize,
 }
 
 impl<'t> Lexer<'t> {
@@ -173,7 +71,7 @@ impl<'t> Lexer<'t> {
         match c {
             '\\' => return self.command(),
             '0'..='9' | '.' => self.number(),
-            _ if c.is_alphabetic() && !MARKS.iter().any(|(_, mark)| *mark == c) => self.letters(),
+            _ if c.is_alphabetic() => self.letters(),
             _ => {
                 self.skip(c.len_utf8());
                 // Dollars are a currency here, or what is left of a formula's fence.
@@ -257,19 +155,18 @@ impl<'t> Lexer<'t> {
             self.escaped();
             return Some(());
         }
-        if SILENT.contains(&name) {
+        if signs::is_silent(name) {
             // `\left.` stands for no bracket.
             if matches!(name, "left" | "right") && self.rest.starts_with('.') {
                 self.skip(1);
             }
             return Some(());
         }
-        if TEXT.contains(&name) {
+        if signs::is_text(name) {
             return self.words();
         }
-        let mark = MARKS.iter().find(|(command, _)| *command == name);
-        let token = match (name, mark) {
-            (_, Some((_, mark))) => Token::Mark(*mark),
+        let token = match (name, signs::mark(name)) {
+            (_, Some(mark)) => Token::Mark(mark),
             ("mathbb", _) => Token::Command(format!("mathbb {}", self.argument()?.trim())),
             ("begin" | "end", _) => {
                 let environment = self.argument()?;
@@ -280,7 +177,7 @@ impl<'t> Lexer<'t> {
             }
             ("dfrac" | "tfrac" | "cfrac" | "frac", _) => Token::Command("frac".into()),
             ("dbinom" | "tbinom" | "binom" | "choose", _) => Token::Command("binom".into()),
-            _ if GREEK.contains(&name) => Token::Name(name.into()),
+            _ if signs::is_greek(name) => Token::Name(name.into()),
             _ => Token::Command(name.into()),
         };
         self.tokens.push(token);
@@ -322,47 +219,13 @@ impl<'t> Lexer<'t> {
                 self.tokens.push(Token::Name(one.into()))
             }
             _ if bare.starts_with(|c: char| c.is_ascii_digit() || "-+.$\\".contains(c)) => {
-                self.tokens.extend(lex(bare)?)
+                self.tokens.extend(within(bare, self.depth + 1)?)
             }
             words => self.tokens.push(Token::Words(words.chars().filter(|c| c.is_alphanumeric()).collect())),
         }
         Some(())
     }
 }
-
-const GREEK: [&str; 31] = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "varepsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "vartheta",
-    "iota",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "xi",
-    "rho",
-    "sigma",
-    "tau",
-    "phi",
-    "varphi",
-    "chi",
-    "psi",
-    "omega",
-    "Gamma",
-    "Delta",
-    "Theta",
-    "Lambda",
-    "Sigma",
-    "Phi",
-    "Omega",
-];
 
 /// Bytes until the brace that closes what has been opened before `text`.
 pub(super) fn closing(text: &str) -> Option<usize> {

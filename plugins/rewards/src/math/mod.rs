@@ -5,6 +5,7 @@
 //! sizes of numbers and the work of a comparison are limited.
 
 mod canonical;
+mod commands;
 mod compare;
 mod complex;
 mod evaluate;
@@ -14,6 +15,9 @@ mod lex;
 mod parse;
 mod rational;
 mod reward;
+mod signs;
+#[cfg(test)]
+mod tests;
 mod units;
 
 pub use extract::Places;

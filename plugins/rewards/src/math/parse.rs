@@ -34,9 +34,9 @@ pub(super) fn parse(text: &str) -> Option<Expression> {
     Some(Expression::List(both.collect()))
 }
 
-struct Parser {
+pub(super) struct Parser {
     tokens: Vec<Token>,
-    at: usize,
+    pub(super) at: usize,
     /// Levels that are open.
     depth: usize,
     /// Whether the next bar closes one.
@@ -53,21 +53,21 @@ impl Parser {
         (self.at == self.tokens.len()).then_some(list)
     }
 
-    fn peek(&self) -> Option<&Token> {
+    pub(super) fn peek(&self) -> Option<&Token> {
         self.tokens.get(self.at)
     }
 
-    fn next(&mut self) -> Option<Token> {
+    pub(super) fn next(&mut self) -> Option<Token> {
         self.at += 1;
         self.tokens.get(self.at - 1).cloned()
     }
 
-    fn mark(&self) -> Option<char> {
+    pub(super) fn mark(&self) -> Option<char> {
         if let Some(Token::Mark(mark)) = self.peek() { Some(*mark) } else { None }
     }
 
     /// Goes on behind `mark`, where that comes next.
-    fn eat(&mut self, mark: char) -> bool {
+    pub(super) fn eat(&mut self, mark: char) -> bool {
         let found = self.mark() == Some(mark);
         self.at += usize::from(found);
         found
@@ -97,7 +97,7 @@ impl Parser {
         Some(items)
     }
 
-    fn relation(&mut self) -> Option<Expression> {
+    pub(super) fn relation(&mut self) -> Option<Expression> {
         let mut parts = vec![self.sets()?];
         let mut signs = Vec::new();
         while let Some(sign) = self.mark().filter(|mark| RELATIONS.contains(mark)) {
@@ -116,7 +116,7 @@ impl Parser {
         if parts.len() == 1 { parts.pop() } else { Some(Expression::Union(parts)) }
     }
 
-    fn sum(&mut self) -> Option<Expression> {
+    pub(super) fn sum(&mut self) -> Option<Expression> {
         let mut terms = vec![self.product()?];
         while let Some(sign) = self.mark().filter(|mark| matches!(mark, '+' | '-')) {
             self.at += 1;
@@ -189,7 +189,7 @@ impl Parser {
     }
 
     /// An atom with its power and what else is written behind it.
-    fn factor(&mut self) -> Option<Expression> {
+    pub(super) fn factor(&mut self) -> Option<Expression> {
         self.deeper(|parser| {
             let mut value = parser.atom()?;
             for _ in 0..MOST_SIGNS {
@@ -259,12 +259,12 @@ impl Parser {
     }
 
     /// What a command takes: a group, or what comes next.
-    fn argument(&mut self) -> Option<Expression> {
+    pub(super) fn argument(&mut self) -> Option<Expression> {
         self.atom()
     }
 
     /// What a fraction takes: a group, or one digit, letter or command.
-    fn digit(&mut self) -> Option<Expression> {
+    pub(super) fn digit(&mut self) -> Option<Expression> {
         if let Some(Token::Number(digits)) = self.tokens.get_mut(self.at)
             && digits.len() > 1
         {
@@ -331,93 +331,6 @@ impl Parser {
             }
             _ => None,
         }
-    }
-
-    fn command(&mut self, name: &str) -> Option<Expression> {
-        match name {
-            "frac" => Some(self.digit()?.over(self.digit()?)),
-            "binom" => Some(Expression::Call(Function::Binomial, vec![self.argument()?, self.argument()?])),
-            "sqrt" => self.root(),
-            "pi" => Some(Expression::Constant(Constant::Pi)),
-            "log" => self.logarithm(),
-            "exp" => {
-                let exponent = Box::new(self.applied()?);
-                Some(Expression::Power(Box::new(Expression::Constant(Constant::E)), exponent))
-            }
-            "mathbb R" => {
-                let infinity = Expression::Constant(Constant::Infinity);
-                Some(Expression::Tuple('(', vec![infinity.clone().negated(), infinity], ')'))
-            }
-            _ if name.starts_with("mathbb") => Some(Expression::Symbol(name.into())),
-            "lfloor" => self.fenced("rfloor", Function::Floor),
-            "lceil" => self.fenced("rceil", Function::Ceil),
-            "boxed" | "fbox" | "overline" | "bar" => self.argument(),
-            _ => self.function(Function::named(name)?),
-        }
-    }
-
-    fn root(&mut self) -> Option<Expression> {
-        let degree = if self.eat('[') { Some(self.sum()?) } else { None };
-        if degree.is_some() && !self.eat(']') {
-            return None;
-        }
-        let inner = self.argument()?;
-        Some(Expression::Call(Function::Root, vec![inner, degree.unwrap_or(Expression::whole(2))]))
-    }
-
-    fn logarithm(&mut self) -> Option<Expression> {
-        let base = if self.eat('_') { self.argument()? } else { Expression::whole(10) };
-        Some(Expression::Call(Function::Log, vec![base, self.applied()?]))
-    }
-
-    fn fenced(&mut self, close: &str, function: Function) -> Option<Expression> {
-        let inner = self.sum()?;
-        let closed = matches!(self.next()?, Token::Command(name) if name == close);
-        closed.then_some(Expression::call(function, inner))
-    }
-
-    /// A function with its power before its argument: `\sin^2 x`.
-    fn function(&mut self, function: Function) -> Option<Expression> {
-        let power = if self.eat('^') { Some(self.argument()?) } else { None };
-        let argument = self.applied()?;
-        Some(match (power, function.inverse()) {
-            (None, _) => Expression::call(function, argument),
-            (Some(power), Some(inverse)) if power == Expression::whole(-1) => Expression::call(inverse, argument),
-            (Some(power), _) => Expression::Power(Box::new(Expression::call(function, argument)), Box::new(power)),
-        })
-    }
-
-    /// What a function is applied to without brackets: the factors that follow, up to the next function.
-    fn applied(&mut self) -> Option<Expression> {
-        let bracket = self.mark() == Some('(');
-        let mut factors = vec![self.factor()?];
-        let plain = |token: Option<&Token>| match token {
-            Some(Token::Number(_) | Token::Name(_)) => true,
-            Some(Token::Command(name)) => matches!(name.as_str(), "pi" | "frac" | "sqrt"),
-            _ => false,
-        };
-        while !bracket && plain(self.peek()) {
-            factors.push(self.factor()?);
-        }
-        Some(Expression::product(factors))
-    }
-
-    fn matrix(&mut self) -> Option<Expression> {
-        let mut rows = vec![Vec::new()];
-        loop {
-            rows.last_mut()?.push(self.relation()?);
-            match self.next()? {
-                Token::Mark('&') => {}
-                Token::End => break,
-                Token::Row if self.peek() == Some(&Token::End) => {
-                    self.at += 1;
-                    break;
-                }
-                Token::Row => rows.push(Vec::new()),
-                _ => return None,
-            }
-        }
-        Some(Expression::Matrix(rows))
     }
 }
 

@@ -1,6 +1,5 @@
 //! The verdicts of `math` beside those of math-verify: `golden/make_math.py` has asked it.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use insta::assert_snapshot;
@@ -31,44 +30,75 @@ fn cases() -> Vec<Case> {
     include_str!("../../golden/math.jsonl").lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Cases, agreement and right verdicts by kind, then each disagreement.
-fn table(places: Places, theirs: impl Fn(&Case) -> bool) -> String {
-    let (mut kinds, mut order) = (BTreeMap::<String, [usize; 4]>::new(), Vec::new());
-    let (mut differ, mut total) = (String::new(), [0; 4]);
+/// Counts of a kind: cases, the same verdict as the defaults and as TRL's settings, right verdicts of ours and of theirs.
+#[derive(Clone, Default)]
+struct Counts([usize; 5]);
+
+impl Counts {
+    fn add(&mut self, case: &Case) {
+        let (ours, anchored) = (case.verdict(Places::Any), case.verdict(Places::Anchored));
+        let same = [ours == case.verify, anchored == case.trl.unwrap_or(false)];
+        let right = [ours == case.right, case.verify == case.right];
+        let counted = [true, same[0], same[1], right[0], right[1]];
+        self.0.iter_mut().zip(counted).for_each(|(count, one)| *count += usize::from(one));
+    }
+
+    fn row(&self, kind: &str) -> String {
+        let counts: Vec<String> = self.0.iter().map(usize::to_string).collect();
+        format!("| {kind} | {} |\n", counts.join(" | "))
+    }
+}
+
+/// The tables as the documentation has them: kinds in their order, then the cases of different verdicts with the defaults.
+fn tables() -> String {
+    let (mut kinds, mut all) = (Vec::<(String, Counts)>::new(), Counts::default());
+    let mut different = String::new();
     for case in cases() {
-        let (ours, theirs) = (case.verdict(places), theirs(&case));
-        if !order.contains(&case.kind) {
-            order.push(case.kind.clone());
+        if kinds.last().is_none_or(|(kind, _)| *kind != case.kind) {
+            kinds.push((case.kind.clone(), Counts::default()));
         }
-        let counts = [true, ours == theirs, ours == case.right, theirs == case.right].map(usize::from);
-        let row = kinds.entry(case.kind.clone()).or_default();
-        for (column, count) in counts.into_iter().enumerate() {
-            row[column] += count;
-            total[column] += count;
-        }
-        if ours != theirs {
+        kinds.last_mut().unwrap().1.add(&case);
+        all.add(&case);
+        let ours = case.verdict(Places::Any);
+        if ours != case.verify {
             let who = if ours == case.right { "ours" } else { "theirs" };
-            let said = if ours { "right" } else { "wrong" };
-            let [gold, answer] = [&case.gold, &case.answer].map(|text| format!("{text:?}").replace("\\\\", "\\"));
-            writeln!(differ, "{}: gold {gold}, answer {answer}: we say {said}; {who} is right", case.kind).unwrap();
+            let [gold, answer] = [&case.gold, &case.answer].map(|text| text.replace('|', "\\|").replace('\n', " "));
+            let says = |right| if right { "right" } else { "wrong" };
+            writeln!(
+                different,
+                "| {} | `{gold}` | `{answer}` | {} | {} | {who} |",
+                case.kind,
+                says(ours),
+                says(case.verify)
+            )
+            .unwrap();
         }
     }
-    let row = |name: &str, [cases, same, ours, theirs]: [usize; 4]| {
-        format!("{name:<18} {cases:>5} {same:>9} {ours:>10} {theirs:>12}\n")
-    };
-    let rows: String = order.iter().map(|kind| row(kind, kinds[kind])).collect();
+    let rows: String = kinds.iter().map(|(kind, counts)| counts.row(kind)).collect();
     let head =
-        format!("{:<18} {:>5} {:>9} {:>10} {:>12}\n", "kind", "cases", "agreement", "ours right", "theirs right");
-    format!("{head}{rows}{}\n{differ}", row("all", total))
+        "| kind | cases | same verdict | same as TRL | ours right | math-verify right |\n|---|---|---|---|---|---|\n";
+    let list = "| kind | dataset | completion | ours | math-verify | right is |\n|---|---|---|---|---|---|\n";
+    format!("{head}{rows}{}\n{list}{different}", all.row("all"))
 }
 
 #[test]
-fn with_the_defaults() {
-    assert_snapshot!("agreement", table(Places::Any, |case| case.verify));
+fn the_documentation_has_these_verdicts() {
+    let page = include_str!("../../../../docs/rewards.md");
+    let (tables, start) = (tables(), page.find("| kind | cases |").unwrap());
+    assert!(page[start..] == tables, "`docs/rewards.md` must end with\n{tables}");
 }
 
-/// A row that TRL skips earns nothing here.
+/// Where TRL's settings say something else. A row that TRL skips earns nothing here.
 #[test]
-fn as_trl_sets_it() {
-    assert_snapshot!("agreement-trl", table(Places::Anchored, |case| case.trl.unwrap_or(false)));
+fn beside_the_settings_of_trl() {
+    let cases = cases();
+    let line = |case: &Case| {
+        let ours = case.verdict(Places::Anchored);
+        let theirs = case.trl.map_or("skipped", |right| if right { "right" } else { "wrong" });
+        let who = if ours == case.right { "ours" } else { "theirs" };
+        let (kind, gold, answer) = (&case.kind, &case.gold, case.answer.replace('\n', " "));
+        (ours != case.trl.unwrap_or(false))
+            .then(|| format!("{kind} | {gold} | {answer} | TRL: {theirs} | {who} is right"))
+    };
+    assert_snapshot!(cases.iter().filter_map(line).collect::<Vec<_>>().join("\n"));
 }

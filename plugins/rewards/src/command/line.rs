@@ -1,0 +1,75 @@
+//! The lines that an external program reads and writes: JSON, one for each completion.
+
+use capo_plugin::{Completion, Purpose, Rollout};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What it reads.
+#[derive(Serialize)]
+struct Question<'a> {
+    /// The completion's number in the rollout.
+    id: usize,
+    /// The number of its prompt, which its group shares.
+    group: usize,
+    /// Lines of this rollout that this process gets.
+    count: usize,
+    step: u64,
+    purpose: &'static str,
+    prompt: &'a str,
+    completion: &'a str,
+    completion_ids: &'a [u32],
+    truncated: bool,
+    answer: &'a str,
+    columns: Value,
+}
+
+/// What it writes.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Answer {
+    Number(f64),
+    Object { id: Option<usize>, reward: f64 },
+}
+
+/// The lines about the completions from number `first` on.
+pub(super) fn questions(rollout: &Rollout<'_>, first: usize, completions: &[Completion<'_>]) -> Vec<u8> {
+    let purpose = if rollout.purpose == Purpose::EVALUATION { "evaluation" } else { "training" };
+    let mut lines = Vec::new();
+    for (id, completion) in (first..).zip(completions) {
+        let question = Question {
+            id,
+            group: id / rollout.group_size.max(1),
+            count: completions.len(),
+            step: rollout.step,
+            purpose,
+            prompt: completion.prompt,
+            completion: completion.text,
+            completion_ids: completion.ids,
+            truncated: completion.truncated,
+            answer: completion.answer,
+            columns: serde_json::from_str(completion.columns).unwrap_or_default(),
+        };
+        // What is made of text and numbers alone has a JSON form.
+        let _ = serde_json::to_writer(&mut lines, &question);
+        lines.push(b'\n');
+    }
+    lines
+}
+
+/// The completion's number and its reward, where `line` is answer number `next`.
+///
+/// # Errors
+///
+/// What is wrong with it, to be read after "its answer".
+pub(super) fn answer(line: &str, next: usize) -> Result<(usize, f32), String> {
+    let shown: String = line.chars().take(200).collect();
+    let (id, reward) = match serde_json::from_str(line) {
+        Ok(Answer::Number(reward)) => (next, reward),
+        Ok(Answer::Object { id, reward }) => (id.unwrap_or(next), reward),
+        Err(_) => {
+            return Err(format!("is `{shown}` (it must be a number, or an object with `reward` and perhaps `id`)"));
+        }
+    };
+    let narrow = reward as f32;
+    if narrow.is_finite() { Ok((id, narrow)) } else { Err(format!("is `{shown}` (a reward must be finite)")) }
+}

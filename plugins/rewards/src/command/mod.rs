@@ -1,0 +1,203 @@
+//! The reward `command`: what an external program says of each completion, over JSON lines.
+
+mod line;
+mod program;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use capo_plugin::Completion;
+use capo_plugin::prelude::*;
+
+use program::{Program, Silence};
+
+/// A program and how it is run.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct External {
+    /// The program and its arguments.
+    command: Vec<String>,
+    /// Seconds that it may take for one rollout.
+    #[serde(default = "minute")]
+    timeout: f64,
+    /// Processes among which a rollout is divided.
+    #[serde(default = "one")]
+    concurrency: usize,
+    /// How many processes may be started anew over the whole run.
+    #[serde(default = "three")]
+    max_restarts: u64,
+    #[serde(skip)]
+    restarts: u64,
+    /// By their number; one that has not been needed yet, or has ended, is none.
+    #[serde(skip)]
+    programs: Vec<Option<Program>>,
+}
+
+fn minute() -> f64 {
+    60.0
+}
+
+fn one() -> usize {
+    1
+}
+
+fn three() -> u64 {
+    3
+}
+
+/// Most processes.
+const MOST_PROCESSES: usize = 256;
+
+/// Consecutive completions of a rollout, which one process scores.
+struct Share<'s, 'a> {
+    first: usize,
+    completions: &'s [Completion<'a>],
+    rewards: &'s mut [f32],
+}
+
+impl External {
+    fn name(&self) -> &str {
+        self.command.first().map_or("", String::as_str)
+    }
+
+    /// Sends each process its share, so that they work at the same time.
+    fn ask(&mut self, rollout: &Rollout<'_>, number: usize, share: &Share<'_, '_>) -> Result<(), PluginError> {
+        if self.programs.len() <= number {
+            self.programs.resize_with(number + 1, || None);
+        }
+        if let Some(line) = self.programs[number].as_ref().and_then(Program::unasked) {
+            let sentence = format!("`{}` gave an answer too many, `{line}` (one for each line)", self.name());
+            return Err(PluginError::failed(sentence));
+        }
+        if self.programs[number].is_none() {
+            let started = Program::start(&self.command);
+            let started = started
+                .map_err(|error| PluginError::failed(format!("`{}` could not be started: {error}", self.name())))?;
+            self.programs[number] = Some(started);
+        }
+        if let Some(program) = &self.programs[number] {
+            program.send(line::questions(rollout, share.first, share.completions));
+        }
+        Ok(())
+    }
+
+    /// Takes the answers of process `number`; where it ends or is late, another one gets the whole share once more.
+    fn hear(&mut self, rollout: &Rollout<'_>, number: usize, share: &mut Share<'_, '_>) -> Result<(), PluginError> {
+        let mut deadline = Instant::now() + self.patience();
+        loop {
+            let Some(trouble) = self.take(number, share, deadline)? else { return Ok(()) };
+            if self.restarts == self.max_restarts {
+                let sentence =
+                    format!("`{}` {trouble} (started anew {} times; `max_restarts`)", self.name(), self.restarts);
+                return Err(PluginError::failed(sentence));
+            }
+            self.restarts += 1;
+            self.ask(rollout, number, share)?;
+            deadline = Instant::now() + self.patience();
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs_f64(self.timeout)
+    }
+
+    /// Fills in a share; where an answer does not come, the process is ended and what happened is told.
+    fn take(
+        &mut self,
+        number: usize,
+        share: &mut Share<'_, '_>,
+        deadline: Instant,
+    ) -> Result<Option<String>, PluginError> {
+        let count = share.completions.len();
+        let mut answered = vec![false; count];
+        for next in 0..count {
+            let Some(program) = self.programs[number].take() else { return Ok(Some("is not running".into())) };
+            match program.answer(deadline) {
+                Ok(line) => {
+                    self.programs[number] = Some(program);
+                    let (id, reward) =
+                        line::answer(&line, share.first + next).map_err(|error| self.wrong(next, &error))?;
+                    let place = id.checked_sub(share.first).filter(|place| *place < count && !answered[*place]);
+                    let Some(place) = place else {
+                        return Err(self.wrong(next, &format!("has the `id` {id}, which waits for none")));
+                    };
+                    (share.rewards[place], answered[place]) = (reward, true);
+                }
+                Err(Silence::Ended) => {
+                    return Ok(Some(format!("ended after {next} of {count} answers: {}", program.end())));
+                }
+                Err(Silence::Late) => {
+                    let how = program.end();
+                    let seconds = self.timeout;
+                    return Ok(Some(format!("gave {next} of {count} answers in {seconds} seconds, `timeout`: {how}")));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn wrong(&self, next: usize, error: &str) -> PluginError {
+        PluginError::failed(format!("`{}`: its answer {} {error}", self.name(), next + 1))
+    }
+}
+
+impl Reward for External {
+    fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
+        let size = rollout.completions.len().div_ceil(self.concurrency).max(1);
+        let parts = rollout.completions.chunks(size).zip(rewards.chunks_mut(size)).enumerate();
+        let share = |(number, (completions, rewards))| Share { first: number * size, completions, rewards };
+        let mut shares: Vec<Share<'_, '_>> = parts.map(share).collect();
+        let outcome = shares.iter().enumerate().try_for_each(|(number, share)| self.ask(rollout, number, share));
+        let outcome = outcome.and_then(|()| {
+            shares.iter_mut().enumerate().try_for_each(|(number, share)| self.hear(rollout, number, share))
+        });
+        if outcome.is_err() {
+            // Answers to this rollout must not be taken for the next one's.
+            self.programs.clear();
+        }
+        outcome
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        let Self { command, timeout, concurrency, .. } = self;
+        let Some(name) = command.first().filter(|name| !name.is_empty()) else {
+            return Err(PluginError::config(
+                "`command` is empty (give a program and its arguments, `[\"./grade\", \"--fast\"]`)",
+            ));
+        };
+        if !is_found(name) {
+            return Err(PluginError::config(format!(
+                "`command` names `{name}`, which is no file that can be run (give its path, or a name in `PATH`)"
+            )));
+        }
+        if !(0.001..=1e6).contains(timeout) {
+            return Err(PluginError::config(format!("`timeout` is {timeout} (it must be 0.001 to 1000000 seconds)")));
+        }
+        if !(1..=MOST_PROCESSES).contains(concurrency) {
+            return Err(PluginError::config(format!(
+                "`concurrency` is {concurrency} (it must be 1 to {MOST_PROCESSES})"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Whether the system would find a program of this name.
+fn is_found(name: &str) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    let runs = |path: &Path| path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
+    if name.contains('/') {
+        return runs(Path::new(name));
+    }
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| runs(&folder.join(name))))
+}
+
+register!(Reward, External, "command", "what an external program says of each completion, over JSON lines", {
+    command => "the program and its arguments, a list; a relative path is one from where the trainer was started",
+    timeout = minute() => "seconds that it may take for one rollout",
+    concurrency = one() => "processes among which a rollout is divided",
+    max_restarts = three() => "how many may be started anew, over the whole run, for those that end or are late",
+});

@@ -1,0 +1,149 @@
+//! An external program that runs on: lines in, lines out, and its end.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+/// Longest line of an answer, bytes.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// What is kept of the end of standard error, bytes.
+const KEPT: usize = 2000;
+
+/// How long a program may take to end by itself when its input ends.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Why no answer came.
+pub(super) enum Silence {
+    /// It took too long.
+    Late,
+    /// Its output ended.
+    Ended,
+}
+
+/// A running program, the leader of a process group that ends with it.
+pub(super) struct Program {
+    child: Child,
+    input: Option<Sender<Vec<u8>>>,
+    output: Receiver<String>,
+    errors: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Program {
+    /// Starts it, with this process's environment and working directory.
+    pub(super) fn start(command: &[String]) -> io::Result<Self> {
+        let (name, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut child = Command::new(name)
+            .args(arguments)
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let (input, lines) = channel();
+        let (answers, output) = channel();
+        let errors = Arc::<Mutex<Vec<u8>>>::default();
+        // A thread for each pipe, so that neither side waits for the other with a full one.
+        if let (Some(stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        {
+            let kept = Arc::clone(&errors);
+            thread::spawn(move || write(stdin, &lines));
+            thread::spawn(move || read(stdout, &answers));
+            thread::spawn(move || keep(stderr, &kept));
+        }
+        Ok(Self { child, input: Some(input), output, errors })
+    }
+
+    /// Hands lines over; where the program has ended, what is asked for its answer says so.
+    pub(super) fn send(&self, lines: Vec<u8>) {
+        if let Some(input) = &self.input {
+            let _ = input.send(lines);
+        }
+    }
+
+    /// A line that nobody has asked for.
+    pub(super) fn unasked(&self) -> Option<String> {
+        self.output.try_recv().ok()
+    }
+
+    /// The next line.
+    pub(super) fn answer(&self, deadline: Instant) -> Result<String, Silence> {
+        self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|error| match error {
+            RecvTimeoutError::Timeout => Silence::Late,
+            RecvTimeoutError::Disconnected => Silence::Ended,
+        })
+    }
+
+    /// Ends it, and says how it ended and what it said last.
+    pub(super) fn end(mut self) -> String {
+        let status = self.stop().map_or_else(|error| error.to_string(), |status| status.to_string());
+        let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = String::from_utf8_lossy(&errors);
+        let said = text.trim().lines().collect::<Vec<_>>().join(" | ");
+        if said.is_empty() { status } else { format!("{status}; its standard error ends with `{said}`") }
+    }
+
+    /// Ends its input, waits a moment, and then ends the whole group.
+    fn stop(&mut self) -> io::Result<std::process::ExitStatus> {
+        self.input = None;
+        let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(id) = id {
+            let begun = Instant::now();
+            // The leader is not reaped yet, so that its group's number is not another's.
+            let exited =
+                || waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT);
+            while matches!(exited(), Ok(None)) && begun.elapsed() < GRACE {
+                thread::sleep(Duration::from_millis(5));
+            }
+            let _ = kill_process_group(id, Signal::KILL);
+        }
+        self.child.wait()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.stop();
+    }
+}
+
+fn write(mut stdin: ChildStdin, lines: &Receiver<Vec<u8>>) {
+    for lines in lines {
+        if stdin.write_all(&lines).and_then(|()| stdin.flush()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends line after line; one that is too long ends the output.
+fn read(stdout: ChildStdout, answers: &Sender<String>) {
+    let mut stdout = BufReader::new(stdout);
+    loop {
+        let mut line = Vec::new();
+        let count = stdout.by_ref().take(MOST_BYTES).read_until(b'\n', &mut line);
+        if !matches!(count, Ok(1..)) || line.len() as u64 == MOST_BYTES {
+            return;
+        }
+        if answers.send(String::from_utf8_lossy(&line).trim().to_owned()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Keeps the end of what comes.
+fn keep(mut stderr: ChildStderr, kept: &Mutex<Vec<u8>>) {
+    let mut buffer = [0; 1024];
+    while let Ok(count @ 1..) = stderr.read(&mut buffer) {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend(&buffer[..count]);
+        let surplus = kept.len().saturating_sub(KEPT);
+        kept.drain(..surplus);
+    }
+}

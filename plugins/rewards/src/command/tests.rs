@@ -1,0 +1,136 @@
+//! Small programs of a shell: what they answer, and how they end.
+
+use std::path::Path;
+
+use capo_plugin::RewardFn;
+use capo_plugin::testing::{self, RolloutFixture};
+use insta::assert_snapshot;
+
+use super::*;
+
+/// A reward by a script of `sh`, with more keys.
+fn shell(script: &str, keys: &str) -> RewardFn {
+    let command = serde_json::to_string(&["sh", "-c", script]).unwrap();
+    testing::reward::<External>(&format!("command = {command}\n{keys}")).unwrap()
+}
+
+fn rewards(script: &str, keys: &str, texts: &[&str]) -> Vec<f32> {
+    RolloutFixture::new(texts).score(&mut shell(script, keys)).unwrap().rewards
+}
+
+fn error(script: &str, keys: &str) -> String {
+    RolloutFixture::new(&["a", "b", "c"]).score(&mut shell(script, keys)).unwrap_err().to_string()
+}
+
+/// Answers each line with its length in `completion_ids`.
+const COUNTS: &str =
+    r#"awk -F '"completion_ids":\\[' '{split($2, ids, "]"); print split(ids[1], all, ","); fflush()}'"#;
+
+#[test]
+fn answers_in_order_or_by_id() {
+    assert_eq!(rewards(COUNTS, "", &["abc", "a", "ab"]), [3.0, 1.0, 2.0]);
+    let objects = r#"while read -r line; do echo '{"reward": 0.5, "note": "x"}'; done"#;
+    assert_eq!(rewards(objects, "", &["a", "b"]), [0.5, 0.5]);
+    let backwards =
+        r#"read -r a; read -r b; echo '{"id": 1, "reward": 2}'; echo '{"reward": -1, "id": 0}'; cat > /dev/null"#;
+    assert_eq!(rewards(backwards, "", &["a", "b"]), [-1.0, 2.0]);
+}
+
+#[test]
+fn a_process_runs_on_and_several_share_a_rollout() {
+    let mut reward = shell("n=0; while read -r line; do n=$((n+1)); echo $n; done", "concurrency = 2");
+    let fixture = RolloutFixture::new(&["a", "b", "c", "d", "e"]);
+    assert_eq!(fixture.score(&mut reward).unwrap().rewards, [1.0, 2.0, 3.0, 1.0, 2.0]);
+    assert_eq!(fixture.score(&mut reward).unwrap().rewards, [4.0, 5.0, 6.0, 3.0, 4.0]);
+}
+
+#[test]
+fn what_a_line_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("lines");
+    let script = format!("while read -r line; do printf '%s\\n' \"$line\" >> {}; echo 0; done", file.display());
+    let fixture =
+        RolloutFixture::new(&["a\n\"b\"", "é"]).columns(&[r#"{"level": "easy"}"#, "{}"]).truncated(&[false, true]);
+    fixture.groups_of(1).step(7).score(&mut shell(&script, "")).unwrap();
+    assert_snapshot!(std::fs::read_to_string(file).unwrap(), @r#"
+    {"id":0,"group":0,"count":2,"step":7,"purpose":"training","prompt":"2+2=","completion":"a\n\"b\"","completion_ids":[97,10,34,98,34],"truncated":false,"answer":"4","columns":{"level":"easy"}}
+    {"id":1,"group":1,"count":2,"step":7,"purpose":"training","prompt":"2+2=","completion":"é","completion_ids":[195,169],"truncated":true,"answer":"4","columns":{}}
+    "#);
+}
+
+#[test]
+fn more_than_a_pipe_holds_goes_both_ways() {
+    let text = "x".repeat(100_000);
+    let texts = vec![text.as_str(); 30];
+    // Nothing is read before all is written, and much is said on standard error.
+    let script = "head -c 300000 /dev/zero >&2; while read -r line; do echo 1; done";
+    assert_eq!(rewards(script, "", &texts), vec![1.0; 30]);
+}
+
+#[test]
+fn one_that_ends_is_started_anew_until_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("mark");
+    let mark = mark.display();
+    let once =
+        format!("read -r l; echo 1; if [ ! -e {mark} ]; then : > {mark}; exit 3; fi; while read -r l; do echo 2; done");
+    assert_eq!(rewards(&once, "", &["a", "b"]), [1.0, 2.0]);
+    std::fs::remove_file(folder.path().join("mark")).unwrap();
+    assert_snapshot!(error(&once, "max_restarts = 0"), @"component `test.reward`: `sh` ended after 1 of 3 answers: exit status: 3 (started anew 0 times; `max_restarts`)");
+    assert_snapshot!(error("echo 'no such model' >&2; echo again >&2; exit 1", "max_restarts = 2"), @"component `test.reward`: `sh` ended after 0 of 3 answers: exit status: 1; its standard error ends with `no such model | again` (started anew 2 times; `max_restarts`)");
+}
+
+#[test]
+fn one_that_does_not_answer_is_ended() {
+    let keys = "timeout = 0.05\nmax_restarts = 0";
+    assert_snapshot!(error("read -r l; echo 1; exec sleep 1000", keys), @"component `test.reward`: `sh` gave 1 of 3 answers in 0.05 seconds, `timeout`: signal: 9 (SIGKILL) (started anew 0 times; `max_restarts`)");
+}
+
+#[test]
+fn wrong_answers_are_named() {
+    assert_snapshot!(error("while read -r l; do echo NaN; done", ""), @"");
+    assert_snapshot!(error("while read -r l; do echo; done", ""), @"");
+    assert_snapshot!(error("while read -r l; do echo 1e39; done", ""), @"");
+    assert_snapshot!(error("while read -r l; do echo '{\"id\": 3, \"reward\": 1}'; done", ""), @"");
+    assert_snapshot!(error("while read -r l; do echo '{\"id\": 0, \"reward\": 1}'; done", ""), @"");
+    assert_snapshot!(error("while read -r l; do echo '{\"score\": 1}'; done", ""), @"");
+}
+
+#[test]
+fn an_answer_too_many_is_not_taken_for_the_next_rollout() {
+    let mut reward = shell("while read -r l; do printf '1\\n2\\n'; done", "");
+    let fixture = RolloutFixture::new(&["a"]);
+    // Noticed as soon as it has arrived, which may be a rollout later.
+    let error = (0..).find_map(|_| fixture.score(&mut reward).err()).unwrap();
+    assert!(error.to_string().contains("gave an answer too many"), "{error}");
+}
+
+/// Whether a process runs: one that waits to be reaped by whoever is above it does not.
+fn runs(id: i64) -> bool {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(id.to_string()).join("stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+}
+
+#[test]
+fn the_whole_process_group_ends_with_the_reward() {
+    let mut reward = shell("sleep 1000 & read -r l; echo $!; read -r l; echo $$; sleep 1000", "");
+    let ids = RolloutFixture::new(&["a", "b"]).score(&mut reward).unwrap().rewards;
+    assert!(ids.iter().all(|id| runs(*id as i64)));
+    drop(reward);
+    // The leader has been reaped; the others have been told to end.
+    assert!(!Path::new("/proc").join((ids[1] as i64).to_string()).exists());
+    while runs(ids[0] as i64) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn bad_keys_are_refused() {
+    let refused = |keys: &str| testing::reward::<External>(keys).err().unwrap().to_string();
+    assert_snapshot!(refused("command = []"), @"");
+    assert_snapshot!(refused("command = [\"./no-such-program\"]"), @"");
+    assert_snapshot!(refused("command = [\"no-such-program\"]"), @"");
+    assert_snapshot!(refused("command = [\"sh\"]\ntimeout = 0"), @"");
+    assert_snapshot!(refused("command = [\"sh\"]\nconcurrency = 0"), @"");
+    assert_snapshot!(refused("command = \"sh\""), @"");
+}

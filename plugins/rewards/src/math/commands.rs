@@ -1,0 +1,94 @@
+//! What commands of LaTeX say: fractions, roots, functions, matrices.
+
+use super::expression::{Constant, Expression, Function};
+use super::lex::Token;
+use super::parse::Parser;
+
+impl Parser {
+    pub(super) fn command(&mut self, name: &str) -> Option<Expression> {
+        match name {
+            "frac" => Some(self.digit()?.over(self.digit()?)),
+            "binom" => Some(Expression::Call(Function::Binomial, vec![self.argument()?, self.argument()?])),
+            "sqrt" => self.root(),
+            "pi" => Some(Expression::Constant(Constant::Pi)),
+            "log" => self.logarithm(),
+            "exp" => {
+                let exponent = Box::new(self.applied()?);
+                Some(Expression::Power(Box::new(Expression::Constant(Constant::E)), exponent))
+            }
+            "mathbb R" => {
+                let infinity = Expression::Constant(Constant::Infinity);
+                Some(Expression::Tuple('(', vec![infinity.clone().negated(), infinity], ')'))
+            }
+            _ if name.starts_with("mathbb") => Some(Expression::Symbol(name.into())),
+            "lfloor" => self.fenced("rfloor", Function::Floor),
+            "lceil" => self.fenced("rceil", Function::Ceil),
+            "boxed" | "fbox" | "overline" | "bar" => self.argument(),
+            _ => self.function(Function::named(name)?),
+        }
+    }
+
+    fn root(&mut self) -> Option<Expression> {
+        let degree = if self.eat('[') { Some(self.sum()?) } else { None };
+        if degree.is_some() && !self.eat(']') {
+            return None;
+        }
+        let inner = self.argument()?;
+        Some(Expression::Call(Function::Root, vec![inner, degree.unwrap_or(Expression::whole(2))]))
+    }
+
+    fn logarithm(&mut self) -> Option<Expression> {
+        let base = if self.eat('_') { self.argument()? } else { Expression::whole(10) };
+        Some(Expression::Call(Function::Log, vec![base, self.applied()?]))
+    }
+
+    fn fenced(&mut self, close: &str, function: Function) -> Option<Expression> {
+        let inner = self.sum()?;
+        let closed = matches!(self.next()?, Token::Command(name) if name == close);
+        closed.then_some(Expression::call(function, inner))
+    }
+
+    /// A function with its power before its argument: `\sin^2 x`.
+    fn function(&mut self, function: Function) -> Option<Expression> {
+        let power = if self.eat('^') { Some(self.argument()?) } else { None };
+        let argument = self.applied()?;
+        Some(match (power, function.inverse()) {
+            (None, _) => Expression::call(function, argument),
+            (Some(power), Some(inverse)) if power == Expression::whole(-1) => Expression::call(inverse, argument),
+            (Some(power), _) => Expression::Power(Box::new(Expression::call(function, argument)), Box::new(power)),
+        })
+    }
+
+    /// What a function is applied to without brackets: the factors that follow, up to the next function.
+    fn applied(&mut self) -> Option<Expression> {
+        let bracket = self.mark() == Some('(');
+        let mut factors = vec![self.factor()?];
+        let plain = |token: Option<&Token>| match token {
+            Some(Token::Number(_) | Token::Name(_)) => true,
+            Some(Token::Command(name)) => matches!(name.as_str(), "pi" | "frac" | "sqrt"),
+            _ => false,
+        };
+        while !bracket && plain(self.peek()) {
+            factors.push(self.factor()?);
+        }
+        Some(Expression::product(factors))
+    }
+
+    fn matrix(&mut self) -> Option<Expression> {
+        let mut rows = vec![Vec::new()];
+        loop {
+            rows.last_mut()?.push(self.relation()?);
+            match self.next()? {
+                Token::Mark('&') => {}
+                Token::End => break,
+                Token::Row if self.peek() == Some(&Token::End) => {
+                    self.at += 1;
+                    break;
+                }
+                Token::Row => rows.push(Vec::new()),
+                _ => return None,
+            }
+        }
+        Some(Expression::Matrix(rows))
+    }
+}

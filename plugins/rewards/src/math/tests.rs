@@ -1,0 +1,113 @@
+//! What no comparison with another program shows: hostile texts, and what `extract` promises.
+
+use capo_plugin::testing::RolloutFixture;
+
+use super::*;
+
+/// Texts that would hang, overflow the stack or take all memory where nothing is limited.
+fn hostile() -> Vec<String> {
+    let many = |part: &str, count: usize| part.repeat(count);
+    let nested = |open: &str, close: &str, count: usize| format!("{}1{}", many(open, count), many(close, count));
+    let mut formulas = vec![
+        "9^9^9^9".into(),
+        "9^{9^{9^{9^{9^9}}}}".into(),
+        "((9^9)^9)^9^9".into(),
+        "9999999999999!!!!".into(),
+        "300!^{300!}".into(),
+        "\\binom{10^9}{300}^{99}".into(),
+        "\\log_{1}{1}+\\log_0 0+\\ln 0+0^{-1}+\\frac{0}{0}+0^0".into(),
+        "\\sqrt[0]{2}+\\sqrt[4294967296]{2}+\\sqrt[-1]{0}".into(),
+        "1e999999999999999999999".into(),
+        "1e1200^1200".into(),
+        "0.\\overline{9}".into(),
+        (3..600).map(|n| format!("+\\frac{{1}}{{{}}}", n * n + 1)).collect(),
+        (1..150).map(|n| format!("(\\sqrt{{{n}}}+x_{{{n}}})")).collect(),
+        (1..200).map(|n| format!("{n},")).collect::<String>() + "0",
+        "\\pm".repeat(400) + "1",
+        "x".repeat(999),
+        "x^".repeat(300) + "2",
+        "\\sin ".repeat(300) + "x",
+        "-".repeat(900) + "1",
+        "1".to_owned() + &"!".repeat(900),
+        "|".repeat(500),
+        "\\begin{pmatrix}".repeat(30),
+        "&\\\\".repeat(300),
+        "é½√∞≤ππ".repeat(20),
+        "\\boxed{1$é".into(),
+        "1} and \\boxed{é$ \\boxed{2}".into(),
+    ];
+    for count in [50, 500, 100_000] {
+        for (open, close) in [
+            ("{", "}"),
+            ("(", ")"),
+            ("\\frac{", "}{2}"),
+            ("\\sqrt{", "}"),
+            ("\\text{", "}"),
+            ("\\{", "\\}"),
+            ("2^{", "}"),
+        ] {
+            formulas.push(nested(open, close, count));
+        }
+        formulas.push(many("9", count * 10));
+        formulas.push(many("{", count));
+        formulas.push(many("\\boxed{", count));
+        formulas.push(many("$", count) + &many("\\$", count));
+        formulas.push(many("\\(", count));
+        formulas.push(many("answer is $", count));
+        formulas.push(many("\\", count));
+        formulas.push(many("\\boxed{1} and ", count));
+    }
+    formulas
+}
+
+#[test]
+fn hostile_texts_come_to_an_end() {
+    let gold = Answer::gold("$9^{9^{9^{9}}}$");
+    for formula in hostile() {
+        for text in [format!("\\boxed{{{formula}}}"), format!("${formula}$"), formula.clone()] {
+            for places in [Places::Any, Places::Anchored] {
+                if let Some(answer) = Answer::of(&text, places) {
+                    let _ = (answer.matches(&gold), answer.matches(&answer), answer.canonical());
+                }
+            }
+            let _ = Answer::gold(&text);
+        }
+    }
+}
+
+#[test]
+fn what_is_too_large_is_only_what_is_written_the_same() {
+    assert!(verify("$9^{9^{9^9}}$", "\\boxed{9^{9^{9^9}}}"));
+    for other in ["9^{9^{9^8}}", "\\infty", "10^{9^{9^9}}", "0"] {
+        assert!(!verify("$9^{9^{9^9}}$", &format!("\\boxed{{{other}}}")), "{other}");
+    }
+    assert!(!verify("$\\frac{1}{0}$", "\\boxed{\\frac{2}{0}}"));
+}
+
+#[test]
+fn one_answer_however_it_is_written() {
+    let alike = [
+        ["\\boxed{\\frac{3}{6}}", "the answer is 0.5"],
+        ["\\boxed{2x+1}", "$1+2x$"],
+        ["\\boxed{\\{2, 1\\}}", "$1,2$"],
+        ["\\boxed{\\text{East}}", "$\\text{east}$"],
+        ["#### 1,234", "1234"],
+    ];
+    for [one, other] in alike {
+        assert_eq!(extract(one), extract(other), "{one}");
+        assert!(extract(one).is_some(), "{one}");
+    }
+    assert_ne!(extract("\\boxed{x}"), extract("\\boxed{y}"));
+    assert_eq!((extract(""), extract("I do not know")), (None, None));
+}
+
+#[test]
+fn answers_stand_where_trl_looks_for_them_or_anywhere() {
+    let score = |keys: &str, text: &str| {
+        let mut reward = capo_plugin::Image::own().reward("math", keys).unwrap();
+        RolloutFixture::new(&[text]).answers(&["$4$"]).score(&mut reward).unwrap().rewards[0]
+    };
+    let texts = ["\\boxed{4}", "The answer is $4$.", "so $4$", "4", "\\boxed{5} or 4"];
+    assert_eq!(texts.map(|text| score("{}", text)), [1.0, 1.0, 0.0, 0.0, 0.0]);
+    assert_eq!(texts.map(|text| score(r#"{"anchored": false}"#, text)), [1.0, 1.0, 1.0, 1.0, 0.0]);
+}
