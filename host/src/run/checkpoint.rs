@@ -33,6 +33,9 @@ struct Saved {
     components: Vec<String>,
     /// Ids of reward components, in the order of theirs.
     rewards: Vec<String>,
+    /// A hash of the training data; none where they are made, and in checkpoints from before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    data: Option<String>,
 }
 
 /// Whether a checkpoint is due after the step just done.
@@ -107,7 +110,8 @@ fn fill(run: &Run, moment: &Moment, states: &States, dir: &Path) -> Result<()> {
     states.write(dir)?;
     let ids = |states: &[(String, Vec<u8>)]| states.iter().map(|(id, _)| id.clone()).collect();
     let (components, rewards) = (ids(&states.components), ids(&states.rewards));
-    let saved = Saved { progress: moment.progress.clone(), components, rewards };
+    let data = run.dataset.fingerprint().map(str::to_owned);
+    let saved = Saved { progress: moment.progress.clone(), components, rewards, data };
     files::write_atomic(&dir.join(PROGRESS_FILE), &serde_json::to_vec_pretty(&saved)?)?;
     SealedFolder::seal(dir)
 }
@@ -145,22 +149,39 @@ fn prune(folder: &Path, steps: &[u64], limit: usize) -> Result<()> {
 ///
 /// # Errors
 ///
-/// When the checkpoint is damaged, belongs to other components, or a component refuses its state.
-pub fn load(run: &mut Run, step: u64) -> Result<()> {
+/// When the checkpoint is damaged, belongs to other components, was made with other data and no change is allowed, or a component refuses its
+/// state.
+pub fn load(run: &mut Run, step: u64, allow_changes: bool) -> Result<()> {
     if step == 0 {
         return Ok(());
     }
     let folder = run.dir.join(FOLDER);
     let dir = folder.join(name(step));
-    read(run, &dir, step).with_context(|| format!("checkpoint `{}` cannot be used", dir.display()))?;
+    let data = read(run, &dir, step).with_context(|| format!("checkpoint `{}` cannot be used", dir.display()))?;
+    check_data(run, step, data.as_deref(), allow_changes)?;
     // A process that was killed before it pruned left one too many.
     prune(&folder, &steps(&folder)?, run.config.train.save_total_limit)
 }
 
-fn read(run: &mut Run, dir: &Path, step: u64) -> Result<()> {
+/// Refuses data that are not those of a checkpoint, or tells of them.
+fn check_data(run: &mut Run, step: u64, before: Option<&str>, allow_changes: bool) -> Result<()> {
+    if before.is_none_or(|before| run.dataset.fingerprint() == Some(before)) {
+        return Ok(());
+    }
+    let now = run.dataset.describe();
+    ensure!(
+        allow_changes,
+        "the training data are not those that the checkpoint of step {step} was made with: {now} (put them back, or take them with `--allow-changed-config`)"
+    );
+    run.changed.push(format!("the training data: {now}"));
+    Ok(())
+}
+
+/// Takes up a checkpoint; returns its hash of the training data.
+fn read(run: &mut Run, dir: &Path, step: u64) -> Result<Option<String>> {
     let checkpoint = SealedFolder::open(dir)?;
     let saved = checkpoint.read(PROGRESS_FILE)?;
-    let Saved { progress, components, rewards } =
+    let Saved { progress, components, rewards, data } =
         serde_json::from_slice(&saved).with_context(|| format!("its `{PROGRESS_FILE}` cannot be read"))?;
     let found = progress.step;
     ensure!(found == step, "it is of step {found}, not {step} (give the folder its name back: `{}`)", name(found));
@@ -178,5 +199,5 @@ fn read(run: &mut Run, dir: &Path, step: u64) -> Result<()> {
     let bytes = states::load(run, &checkpoint, &components, &rewards)?;
     run.remembers = Moment::is_small(bytes);
     run.progress = progress;
-    Ok(())
+    Ok(data)
 }

@@ -88,7 +88,7 @@ impl Run {
         run.settle(dir, lock);
         run.watchdog.place().at(step);
         run.watchdog.place().saved(step);
-        checkpoint::load(&mut run, step)?;
+        checkpoint::load(&mut run, step, allow_changes)?;
         provenance::go_on(dir, step, registry.plugins(), settings)?;
         run.take_up_records()?;
         Ok(run)
