@@ -6,16 +6,19 @@
 //! plugins is a crate of its own, `capo-loader`.
 
 pub mod adamw;
+pub mod benchmark;
 pub mod builtin;
 pub mod check;
 pub mod commands;
 pub mod config;
 pub mod data;
 pub mod eval;
+pub mod exam;
 pub mod metrics;
 pub mod model;
 pub mod moments;
 pub mod optim;
+pub mod pass_at;
 pub mod report;
 pub mod reward;
 pub mod rng;

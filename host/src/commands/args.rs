@@ -241,11 +241,15 @@ pub(super) struct EvalArgs {
     /// The model: a Hugging Face folder, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`. [default: the config's]
     #[arg(long, value_name = "DIR")]
     pub(super) model: Option<String>,
-    /// Number of held-out prompts. [default: the config's `eval.num_prompts`]
-    #[arg(long, value_name = "N")]
+    /// Number of held-out prompts; they are measured in place of the config's benchmarks. [default: the config's `eval.num_prompts`]
+    #[arg(long, value_name = "N", conflicts_with = "benchmark")]
     pub(super) num_prompts: Option<usize>,
-    /// Writes every completion with its reward as JSON lines.
+    /// Measures this file, a greedy answer to each row, in place of the config's `[[eval.benchmark]]`. Repeatable.
     #[arg(long, value_name = "FILE")]
+    pub(super) benchmark: Vec<String>,
+    /// Writes every completion with its reward as JSON lines. Of benchmarks they are kept in `FILE.partial` until all are there: an evaluation
+    /// that was killed goes on with those that are missing.
+    #[arg(long, value_name = "FILE", visible_alias = "out")]
     pub(super) output: Option<PathBuf>,
 }
 

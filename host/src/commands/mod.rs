@@ -1,5 +1,6 @@
 //! The command line: what each subcommand does, a file each.
 
+mod answers;
 mod args;
 mod batches;
 mod compare_masks;

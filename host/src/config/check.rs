@@ -69,6 +69,7 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     );
     schedule(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.weight_decay)?;
     self::data(data)?;
+    config.check_eval()?;
     let sizes = Sizes::new(rollout, train)?;
     ensure!(
         train.save_steps.is_multiple_of(sizes.steps_per_rollout),

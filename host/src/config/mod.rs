@@ -3,6 +3,7 @@
 pub(crate) mod check;
 mod data;
 mod draft;
+mod eval;
 mod model;
 mod recipe;
 mod sets;
@@ -24,6 +25,7 @@ use crate::schedule::ScheduleKind;
 
 pub use data::{DataConfig, Format};
 pub use draft::{Appended, Draft};
+pub use eval::{ANSWERS_AT_ONCE, BenchmarkConfig, EvalConfig, TEST};
 pub use model::{ModelConfig, TargetModules};
 pub use recipe::{Resolved, resolve};
 pub(crate) use sets::{parse_set, set};
@@ -246,16 +248,6 @@ impl Default for TrainConfig {
     }
 }
 
-/// `[eval]`
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct EvalConfig {
-    /// Held-out prompts, answered greedily before and after training; 0 is off.
-    pub num_prompts: usize,
-    /// Evaluate every so many optimizer steps as well; 0 is off.
-    pub eval_steps: u64,
-}
-
 /// `[logging]`
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -280,6 +272,16 @@ impl Config {
         let others = [&self.advantage, &self.objective].map(|component| component.id.clone());
         let lists = [&self.mask, &self.weight, &self.step_control].into_iter().flat_map(|list| component_names(list));
         rewards.chain(others).chain(lists).collect()
+    }
+
+    /// Refuses benchmarks that cannot be, and a reward that is to decide about answers but is not there.
+    ///
+    /// # Errors
+    ///
+    /// The first one.
+    pub fn check_eval(&self) -> Result<()> {
+        let rewards: Vec<&str> = self.reward.iter().map(|reward| reward.id.as_str()).collect();
+        self.eval.check(&rewards)
     }
 
     /// What the sampler computes in.
@@ -337,7 +339,9 @@ impl Config {
         }
         let DataConfig { dataset_name, eval_dataset_name, chat_template, datasets, .. } = &mut self.data;
         let data = [Some(dataset_name), eval_dataset_name.as_mut()].into_iter().flatten();
-        let mut data: Vec<&mut String> = data.chain(datasets.iter_mut().map(|one| &mut one.path)).collect();
+        let files = self.eval.benchmark.iter_mut().map(|benchmark| &mut benchmark.file);
+        let mut data: Vec<&mut String> =
+            data.chain(datasets.iter_mut().map(|one| &mut one.path)).chain(files).collect();
         for name in &mut data {
             if let (false, Some(snapshot)) = (Path::new(name.as_str()).exists(), hub::find_dataset(name)?) {
                 **name = snapshot.to_string_lossy().into_owned();

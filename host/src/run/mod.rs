@@ -20,6 +20,7 @@ use capo_loader::watchdog::Watchdog;
 use capo_plugin::Inputs;
 use serde::{Deserialize, Serialize};
 
+use crate::benchmark::Benchmark;
 use crate::config::Config;
 use crate::data::{Dataset, Example, Tokenizer};
 use crate::metrics::Metrics;
@@ -84,6 +85,8 @@ pub struct Run {
     pub dataset: Dataset,
     /// Held-out prompts.
     pub held_out: Vec<Example>,
+    /// Benchmarks that it is measured on.
+    pub benchmarks: Vec<Benchmark>,
     /// What completions earn.
     pub rewards: Rewards,
     /// Advantage estimator, objective, masks, weights and step controls.

@@ -15,6 +15,7 @@ use super::lock::Lock;
 use super::records::{Marks, Records};
 use super::{COMPLETIONS_FILE, CONFIG_FILE, METRICS_FILE, Progress, Run, checkpoint, directory, provenance, settings};
 use crate::adamw::AdamWConfig;
+use crate::benchmark::Benchmark;
 use crate::config::{Config, TrainConfig};
 use crate::data::{Purpose, Tokenizer};
 use crate::metrics::Metrics;
@@ -145,6 +146,7 @@ impl Run {
         let dataset = config.data.open(config.train.seed, Purpose::Training, &model_files, &tokenizer, &policy)?;
         let held_out =
             if config.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(config.eval.num_prompts)? };
+        let benchmarks = Benchmark::open_all(&config.eval.benchmark, &config, &model_files, &tokenizer, &policy)?;
         let rewards = Rewards::build(registry, &config.reward, &config.train.device, &watchdog)?;
         let needs = needs(&components, &config, &policy)?;
         let train = &config.train;
@@ -163,6 +165,7 @@ impl Run {
             model_files,
             dataset,
             held_out,
+            benchmarks,
             rewards,
             components,
             needs,
