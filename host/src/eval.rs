@@ -8,11 +8,13 @@ use crate::metrics::Values;
 use crate::metrics::sink::WarningSink;
 use crate::run::Run;
 
-/// Whether the run's held-out accuracy is due after the step just done: every `eval.eval_steps`, and after the last.
+/// Whether the run is measured after the step just done: every `eval.eval_steps`, and after the last.
 #[must_use]
 pub fn is_due(run: &Run) -> bool {
     let (step, every) = (run.progress.step, run.config.eval.eval_steps);
-    step >= run.config.train.max_steps || (every > 0 && step.is_multiple_of(every))
+    let between_rollouts = step.is_multiple_of(run.config.sizes.steps_per_rollout);
+    let is_last = step >= run.config.train.max_steps || (between_rollouts && run.has_its_completions());
+    is_last || (every > 0 && step.is_multiple_of(every))
 }
 
 /// The run's held-out accuracy, or none where `eval.num_prompts` is 0.

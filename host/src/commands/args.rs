@@ -281,9 +281,13 @@ pub(super) struct SftArgs {
 
 #[derive(Args)]
 pub(super) struct ExportArgs {
-    /// The model: a Hugging Face folder or an adapter's, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`.
+    /// The model: a run, of which the best checkpoint is taken, or the newest where no metric says which is the best; a Hugging Face folder or an
+    /// adapter's, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`.
     #[arg(long, value_name = "DIR")]
     pub(super) model: String,
+    /// Takes the run's checkpoint of this step.
+    #[arg(long, value_name = "STEP")]
+    pub(super) step: Option<u64>,
     /// Where it goes: a folder that does not exist yet.
     #[arg(long, value_name = "DIR")]
     pub(super) out: PathBuf,

@@ -3,6 +3,7 @@
 mod answers;
 mod args;
 mod batches;
+mod card;
 mod compare_masks;
 mod download;
 mod eval;

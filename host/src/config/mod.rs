@@ -179,6 +179,24 @@ pub struct TrainConfig {
     pub save_steps: u64,
     /// Older checkpoints are deleted; 0 keeps all.
     pub save_total_limit: usize,
+    /// The metric of evaluations that says which checkpoint is the best: it is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric_for_best_model: Option<String>,
+    /// Whether larger is better; where it is not said, unless the metric's name ends in `loss`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub greater_is_better: Option<bool>,
+    /// The run ends after so many evaluations without improvement; 0 is off.
+    #[serde(skip_serializing_if = "is_default")]
+    pub early_stopping_patience: u64,
+    /// By how much a value must be better to be an improvement.
+    #[serde(skip_serializing_if = "is_default")]
+    pub early_stopping_threshold: f64,
+    /// The run ends once so many completions are sampled, with the rollout; 0 is off.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_completions: u64,
+    /// The process stops after so many seconds, at the end of a rollout, with a checkpoint; 0 is off.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_time: u64,
     /// Longest call of a component, seconds; 0 waits without a limit.
     pub component_timeout: u64,
     /// Largest state of a component in a checkpoint, MiB; 0 is no limit.
@@ -208,6 +226,15 @@ const ACTIVATION_BUDGET: u64 = 1024;
 
 fn is_default_budget(value: &u64) -> bool {
     *value == ACTIVATION_BUDGET
+}
+
+impl TrainConfig {
+    /// Whether a larger value of `metric_for_best_model` is better.
+    #[must_use]
+    pub fn is_greater_better(&self) -> bool {
+        let is_loss = || self.metric_for_best_model.as_deref().is_some_and(|metric| metric.ends_with("loss"));
+        self.greater_is_better.unwrap_or_else(|| !is_loss())
+    }
 }
 
 impl Default for TrainConfig {
@@ -241,6 +268,12 @@ impl Default for TrainConfig {
             measure_step: 0,
             save_steps: 0,
             save_total_limit: 0,
+            metric_for_best_model: None,
+            greater_is_better: None,
+            early_stopping_patience: 0,
+            early_stopping_threshold: 0.0,
+            max_completions: 0,
+            max_time: 0,
             component_timeout: 600,
             component_state_limit: 65_536,
             output_dir: None,

@@ -1,5 +1,6 @@
 //! A run: everything that the loop works with. `open` opens it, in a `directory` of its own; `checkpoint` keeps what lasts of it.
 
+pub mod best;
 pub mod checkpoint;
 pub mod directory;
 pub mod estimate;
@@ -32,6 +33,7 @@ use crate::reward::Rewards;
 use crate::schedule::Schedule;
 use crate::stages::batch::StepInfo;
 use crate::stages::score::{Needs, Work};
+use best::Best;
 use lock::Lock;
 use moment::Moment;
 use records::Records;
@@ -63,6 +65,9 @@ pub struct Progress {
     pub accuracy_before: Option<f64>,
     /// The newest held-out accuracy since.
     pub accuracy: Option<f64>,
+    /// The best evaluation, where a metric says which it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<Best>,
 }
 
 /// A run, ready for its next step.
@@ -140,6 +145,19 @@ impl Run {
         let learning_rate = self.schedule.learning_rate(self.progress.step);
         let optimizer = self.optimizer.info(learning_rate, self.config.train.max_grad_norm);
         StepInfo::new(&self.config, self.progress.step, iteration, self.components.objective.reduction(), optimizer)
+    }
+
+    /// Completions sampled so far.
+    #[must_use]
+    pub fn completions_sampled(&self) -> u64 {
+        self.progress.prompts.saturating_mul(self.config.rollout.num_generations as u64)
+    }
+
+    /// Whether `train.max_completions` are sampled.
+    #[must_use]
+    pub fn has_its_completions(&self) -> bool {
+        let most = self.config.train.max_completions;
+        most > 0 && self.completions_sampled() >= most
     }
 
     /// How forward and backward passes are split.

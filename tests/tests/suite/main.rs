@@ -27,6 +27,7 @@ mod failure;
 mod foreign;
 mod frozen;
 mod interruption;
+mod keeping;
 mod limits;
 mod loading;
 mod lora;
