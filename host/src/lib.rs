@@ -7,16 +7,19 @@
 
 pub mod adamw;
 pub mod algorithms;
+pub mod benchmark;
 pub mod builtin;
 pub mod check;
 pub mod commands;
 pub mod config;
 pub mod data;
 pub mod eval;
+pub mod exam;
 pub mod metrics;
 pub mod model;
 pub mod moments;
 pub mod optim;
+pub mod pass_at;
 pub mod report;
 pub mod reward;
 pub mod rng;

@@ -11,9 +11,9 @@ use capo_loader::watchdog::Watchdog;
 use serde::Deserialize;
 
 use crate::adamw::AdamWConfig;
-use crate::config::{DataConfig, Draft, check};
+use crate::config::{ANSWERS_AT_ONCE, DataConfig, Draft, check};
 use crate::data::{Dataset, Example, Purpose, Tokenizer};
-use crate::eval::{self, Exam, Grader};
+use crate::exam::{self, Exam, Grader};
 use crate::metrics::sink::WarningSink;
 use crate::model::device::{self, CPU, Dtype};
 use crate::model::embedded;
@@ -179,7 +179,7 @@ impl Sft {
         policy.check_lengths(
             settings.data.max_prompt_length,
             ("eval", settings.eval.max_completion_length),
-            settings.eval.num_prompts.min(eval::CHUNK),
+            settings.eval.num_prompts.min(ANSWERS_AT_ONCE),
         )?;
         let held_out =
             if settings.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(settings.eval.num_prompts)? };
@@ -254,6 +254,8 @@ impl Sft {
         let exam = Exam {
             max_prompt_length: data.max_prompt_length,
             max_completion_length: eval.max_completion_length,
+            max_num_seqs: 0,
+            batch_size: ANSWERS_AT_ONCE,
             step: 0,
             max_steps: train.max_steps,
             seed: train.seed,
@@ -261,9 +263,9 @@ impl Sft {
         let watchdog = Watchdog::off();
         let mut rewards = Rewards::build(&Registry::open(&[])?, &[RewardConfig::exact_match()], CPU, &watchdog)?;
         let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &watchdog };
-        let mut grader = Grader { rewards: &mut rewards, sink: &mut sink };
-        let graded = eval::grade(&self.policy, &self.tokenizer, &mut grader, &self.held_out, &exam)?;
-        Ok(Some(eval::share_right(&graded)))
+        let mut grader = Grader { rewards: &mut rewards, sink: &mut sink, decides: None };
+        let graded = exam::grade(&self.policy, &self.tokenizer, &mut grader, &self.held_out, &exam)?;
+        Ok(Some(exam::share_right(&graded)))
     }
 
     /// Writes the model to a folder that appears whole.

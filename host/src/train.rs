@@ -1,6 +1,7 @@
 //! The loop: rollout → advantage → objective → mask and weight → backward → step and its control, whatever the algorithm.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use anyhow::Result;
 use capo_loader::batch_file;
@@ -12,7 +13,7 @@ use crate::metrics::sink::StepSink;
 use crate::model::{Capture, Dropout, Policy};
 use crate::report::Report;
 use crate::run::Run;
-use crate::run::{checkpoint, moment};
+use crate::run::{best, checkpoint, moment};
 use crate::stages::backward::StepGradients;
 use crate::stages::batch::StepBatch;
 use crate::stages::rollout::{self, Sampler};
@@ -35,12 +36,13 @@ pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: 
 }
 
 fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
-    let max_steps = run.config.train.max_steps;
+    let (max_steps, max_time) = (run.config.train.max_steps, run.config.train.max_time);
+    let started = Instant::now();
     if run.progress.step == 0 {
         eval::record_before(run)?;
         report.started(run)?;
     }
-    while run.progress.step < max_steps {
+    while run.progress.step < max_steps && best::ending(run).is_none() {
         moment::remember(run);
         let mut rollout = sample(run)?;
         let mut scores = rollout.scores.take();
@@ -52,8 +54,10 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
                 }
             }
         }
-        let stopped = stop.load(Ordering::Relaxed) || stop_after.is_some_and(|limit| run.progress.step >= limit);
-        if stopped || checkpoint::is_due(run) {
+        let out_of_time = max_time > 0 && started.elapsed().as_secs() >= max_time;
+        let stopped =
+            stop.load(Ordering::Relaxed) || stop_after.is_some_and(|limit| run.progress.step >= limit) || out_of_time;
+        if stopped || checkpoint::is_due(run) || best::ending(run).is_some() {
             let _timer = run.metrics.timer("checkpoint");
             checkpoint::save(run)?;
         }
@@ -179,6 +183,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     run.watchdog.place().at(run.progress.step);
     if eval::is_due(run) {
         eval::record(run)?;
+        best::consider(run);
     }
     report.step(run)
 }

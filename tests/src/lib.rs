@@ -5,6 +5,7 @@ pub mod browser;
 pub mod device;
 pub mod folder;
 pub mod run_dir;
+pub mod text_model;
 
 pub use folder::{Folder, Outcome};
 pub use run_dir::RunDir;

@@ -248,11 +248,15 @@ pub(super) struct EvalArgs {
     /// The model: a Hugging Face folder, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`. [default: the config's]
     #[arg(long, value_name = "DIR")]
     pub(super) model: Option<String>,
-    /// Number of held-out prompts. [default: the config's `eval.num_prompts`]
-    #[arg(long, value_name = "N")]
+    /// Number of held-out prompts; they are measured in place of the config's benchmarks. [default: the config's `eval.num_prompts`]
+    #[arg(long, value_name = "N", conflicts_with = "benchmark")]
     pub(super) num_prompts: Option<usize>,
-    /// Writes every completion with its reward as JSON lines.
+    /// Measures this file, a greedy answer to each row, in place of the config's `[[eval.benchmark]]`. Repeatable.
     #[arg(long, value_name = "FILE")]
+    pub(super) benchmark: Vec<String>,
+    /// Writes every completion with its reward as JSON lines. Of benchmarks they are kept in `FILE.partial` until all are there: an evaluation
+    /// that was killed goes on with those that are missing.
+    #[arg(long, value_name = "FILE", visible_alias = "out")]
     pub(super) output: Option<PathBuf>,
 }
 
@@ -284,9 +288,13 @@ pub(super) struct SftArgs {
 
 #[derive(Args)]
 pub(super) struct ExportArgs {
-    /// The model: a Hugging Face folder or an adapter's, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`.
+    /// The model: a run, of which the best checkpoint is taken, or the newest where no metric says which is the best; a Hugging Face folder or an
+    /// adapter's, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`.
     #[arg(long, value_name = "DIR")]
     pub(super) model: String,
+    /// Takes the run's checkpoint of this step.
+    #[arg(long, value_name = "STEP")]
+    pub(super) step: Option<u64>,
     /// Where it goes: a folder that does not exist yet.
     #[arg(long, value_name = "DIR")]
     pub(super) out: PathBuf,

@@ -1,6 +1,6 @@
 //! `host export`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use capo_loader::files;
@@ -8,11 +8,13 @@ use capo_loader::folders::{self, NewFolder};
 
 use super::Failure;
 use super::args::ExportArgs;
+use super::card;
 use crate::data::Tokenizer;
 use crate::model::{ModelFiles, Policy, device, embedded};
 use crate::report::terminal::{grouped, say};
+use crate::run::{CONFIG_FILE, checkpoint};
 
-/// Writes a model as a Hugging Face folder, an adapter's product added to its base.
+/// Writes a model as a Hugging Face folder, an adapter's product added to its base; that of a run with a card.
 pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
         folders::split(&args.out).context("`--out` cannot be used")?;
@@ -21,26 +23,59 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {
             "`{}` exists already (choose another `--out`)",
             args.out.display()
         );
-        let files = embedded::model_files(&args.model)?;
+        let chosen = chosen(args)?;
+        let model = chosen.as_ref().map_or_else(|| args.model.clone(), |(path, _)| path.display().to_string());
+        let files = embedded::model_files(&model)?;
         let policy = Policy::load(&files, &device::open(device::CPU, device::Dtype::F32)?)?;
-        Ok((files, policy))
+        let card = chosen.as_ref().map(|(_, step)| card::of_run(Path::new(&args.model), *step)).transpose()?;
+        Ok((files, policy, card, chosen))
     };
-    let (files, policy) = open().map_err(Failure::Input)?;
+    let (files, policy, card, chosen) = open().map_err(Failure::Input)?;
     let count = grouped(policy.weights().element_count() as u64);
     let merged = if policy.adapter().is_some() { ", the adapter merged" } else { "" };
-    policy.merged().and_then(|policy| write(&policy, &files, &args.out)).map_err(Failure::Run)?;
-    say(&format!("{count} parameters{merged}: `{}`", args.out.display()));
+    policy.merged().and_then(|policy| write(&policy, &files, card.as_deref(), &args.out)).map_err(Failure::Run)?;
+    let step = chosen.map_or(String::new(), |(_, step)| format!(", step {step}"));
+    say(&format!("{count} parameters{merged}{step}: `{}`", args.out.display()));
     Ok(())
 }
 
+/// The checkpoint of a run that is meant, and its step; none where the model is no run.
+fn chosen(args: &ExportArgs) -> Result<Option<(PathBuf, u64)>> {
+    let dir = Path::new(&args.model);
+    if !dir.join(CONFIG_FILE).is_file() || !dir.join(checkpoint::FOLDER).is_dir() {
+        ensure!(
+            args.step.is_none(),
+            "`{}` is no run, and so has no steps to choose from (remove `--step`)",
+            args.model
+        );
+        return Ok(None);
+    }
+    let steps = checkpoint::steps(dir)?;
+    let newest = *steps.last().with_context(|| format!("the run `{}` has no checkpoint yet", args.model))?;
+    let step = match args.step {
+        Some(step) => step,
+        None => checkpoint::best(dir, newest)?.unwrap_or(newest),
+    };
+    ensure!(
+        steps.contains(&step),
+        "the run `{}` has no checkpoint of step {step} (it has those of {})",
+        args.model,
+        steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+    );
+    Ok(Some((checkpoint::path(dir, step), step)))
+}
+
 /// The folder appears whole.
-fn write(policy: &Policy, from: &ModelFiles, out: &Path) -> Result<()> {
+fn write(policy: &Policy, from: &ModelFiles, card: Option<&str>, out: &Path) -> Result<()> {
     let (parent, name) = folders::split(out)?;
     let cannot = || format!("cannot write `{}`", out.display());
     let new = NewFolder::in_folder(&parent).with_context(cannot)?;
     policy.save(new.path())?;
     for file in Tokenizer::FILES.into_iter().filter(|name| from.contains(name)) {
         files::write_atomic(&new.path().join(file), &from.read(file)?)?;
+    }
+    if let Some(card) = card {
+        files::write_atomic(&new.path().join("README.md"), card.as_bytes())?;
     }
     new.appear_as(&name).with_context(cannot)
 }

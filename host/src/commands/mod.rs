@@ -1,7 +1,9 @@
 //! The command line: what each subcommand does, a file each.
 
+mod answers;
 mod args;
 mod batches;
+mod card;
 mod compare_masks;
 mod download;
 mod eval;

@@ -14,7 +14,7 @@ use super::args::TrainArgs;
 use crate::config::{self, Config, Draft, Resolved};
 use crate::report::{Report, terminal};
 use crate::run::estimate::Estimate;
-use crate::run::{AbsentWeights, CONFIG_FILE, Run, directory, provenance};
+use crate::run::{AbsentWeights, CONFIG_FILE, Run, best, directory, provenance};
 use crate::train::train;
 
 /// Trains a new run, or goes on with one.
@@ -28,6 +28,10 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     report.opening(&run, &sources);
     if run.progress.step >= run.config.train.max_steps {
         report.say("this run has done all its steps");
+        return Ok(());
+    }
+    if let Some(ending) = best::ending(&run) {
+        report.say(&format!("this run has ended: {ending}"));
         return Ok(());
     }
     let stop = Arc::new(AtomicBool::new(false));

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Config, DataConfig, Format, Sizes, TrainConfig, source};
+use super::{Config, DataConfig, Format, Sizes, TEST, TrainConfig, source};
 use crate::adamw::SecondMoment;
 use crate::data::{Arithmetic, Filter};
 use crate::model::device::{CPU, Dtype};
@@ -70,6 +70,7 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     );
     schedule(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.weight_decay)?;
     self::data(data)?;
+    config.check_eval()?;
     let sizes = Sizes::new(rollout, train)?;
     ensure!(
         train.save_steps.is_multiple_of(sizes.steps_per_rollout),
@@ -78,7 +79,51 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
         sizes.steps_per_rollout
     );
     score_at_sampling(config, &sizes)?;
+    best_model(config, &sizes)?;
     Ok(sizes)
+}
+
+/// Refuses settings of the best checkpoint without a metric, and evaluations that no checkpoint can be of.
+fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
+    let (train, eval) = (&config.train, &config.eval);
+    from_zero(&[("train.early_stopping_threshold", train.early_stopping_threshold, f64::MAX)])?;
+    let Some(metric) = &train.metric_for_best_model else {
+        let alone = [
+            ("greater_is_better", train.greater_is_better.is_some()),
+            ("early_stopping_patience", train.early_stopping_patience > 0),
+            ("early_stopping_threshold", train.early_stopping_threshold > 0.0),
+        ];
+        return match alone.iter().find(|(_, said)| *said) {
+            Some((key, _)) => {
+                bail!(
+                    "`train.{key}` is set, but no metric is compared (set `train.metric_for_best_model`, or remove it)"
+                )
+            }
+            None => Ok(()),
+        };
+    };
+    ensure!(
+        eval.eval_steps > 0,
+        "`train.metric_for_best_model` is `{metric}`, but `eval.eval_steps` is 0: only the last step is evaluated (set how often)"
+    );
+    ensure!(
+        eval.eval_steps.is_multiple_of(sizes.steps_per_rollout),
+        "`eval.eval_steps` is {}, but checkpoints are written between rollouts, every {} steps (use a multiple, or remove `train.metric_for_best_model`)",
+        eval.eval_steps,
+        sizes.steps_per_rollout
+    );
+    ensure!(
+        metric != "eval_accuracy" || eval.num_prompts > 0,
+        "`train.metric_for_best_model` is `eval_accuracy`, but `eval.num_prompts` is 0 (set it)"
+    );
+    let benchmark = metric.strip_prefix("eval/").map(|rest| rest.split('/').next().unwrap_or(rest));
+    if let Some(name) = benchmark.filter(|name| *name != TEST) {
+        ensure!(
+            eval.benchmark.iter().any(|benchmark| benchmark.name == name),
+            "`train.metric_for_best_model` is `{metric}`, but no benchmark is called `{name}` (add an `[[eval.benchmark]]` table)"
+        );
+    }
+    Ok(())
 }
 
 /// The sampler's scores are those of a step only where both are of the same distribution.

@@ -134,21 +134,32 @@ impl DataConfig {
         policy: &Policy,
     ) -> Result<Dataset> {
         let chat = self.chat(files, purpose)?;
-        let demands = Demands {
-            tokenizer,
-            chat: chat.as_ref(),
-            vocab_size: policy.config().vocab_size,
-            max_prompt_length: self.max_prompt_length,
-            filter_overlong_prompts: self.filter_overlong_prompts,
-            on_bad_row: self.on_bad_row,
-            purpose,
-        };
+        let demands = self.demands(chat.as_ref(), purpose, tokenizer, policy);
         if let Some(task) = Dataset::embedded(&self.dataset_name, seed, &demands)? {
             return Ok(task);
         }
         let order = Order { seed, shuffle: self.shuffle_dataset, max_train_samples: self.max_train_samples };
         let (train, eval) = (source::train(self)?, source::eval(self)?);
         Ok(Dataset::Rows(Rows::open(&train, eval.as_ref(), order, &demands)?))
+    }
+
+    /// What a row must fit that is used for `purpose`; `chat` writes conversations where prompts are some.
+    pub fn demands<'a>(
+        &self,
+        chat: Option<&'a Chat>,
+        purpose: Purpose,
+        tokenizer: &'a Tokenizer,
+        policy: &Policy,
+    ) -> Demands<'a> {
+        Demands {
+            tokenizer,
+            chat,
+            vocab_size: policy.config().vocab_size,
+            max_prompt_length: self.max_prompt_length,
+            filter_overlong_prompts: self.filter_overlong_prompts,
+            on_bad_row: self.on_bad_row,
+            purpose,
+        }
     }
 
     /// The files of a model, with the chat template that is named here in place of its own.
@@ -164,7 +175,11 @@ impl DataConfig {
     }
 
     /// What writes conversations; none where prompts are texts.
-    fn chat(&self, files: &ModelFiles, purpose: Purpose) -> Result<Option<Chat>> {
+    ///
+    /// # Errors
+    ///
+    /// A model without a chat template, or with one that cannot be read.
+    pub fn chat(&self, files: &ModelFiles, purpose: Purpose) -> Result<Option<Chat>> {
         if self.format == Format::Text {
             return Ok(None);
         }

@@ -3,6 +3,7 @@
 pub(crate) mod check;
 mod data;
 mod draft;
+mod eval;
 mod model;
 mod recipe;
 mod sets;
@@ -24,6 +25,7 @@ use crate::schedule::ScheduleKind;
 
 pub use data::{DataConfig, Format};
 pub use draft::{Appended, Draft};
+pub use eval::{ANSWERS_AT_ONCE, BenchmarkConfig, EvalConfig, TEST};
 pub use model::{ModelConfig, TargetModules};
 pub use recipe::{Resolved, resolve};
 pub(crate) use sets::{parse_set, set};
@@ -180,6 +182,24 @@ pub struct TrainConfig {
     pub save_steps: u64,
     /// Older checkpoints are deleted; 0 keeps all.
     pub save_total_limit: usize,
+    /// The metric of evaluations that says which checkpoint is the best: it is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric_for_best_model: Option<String>,
+    /// Whether larger is better; where it is not said, unless the metric's name ends in `loss`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub greater_is_better: Option<bool>,
+    /// The run ends after so many evaluations without improvement; 0 is off.
+    #[serde(skip_serializing_if = "is_default")]
+    pub early_stopping_patience: u64,
+    /// By how much a value must be better to be an improvement.
+    #[serde(skip_serializing_if = "is_default")]
+    pub early_stopping_threshold: f64,
+    /// The run ends once so many completions are sampled, with the rollout; 0 is off.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_completions: u64,
+    /// The process stops after so many seconds, at the end of a rollout, with a checkpoint; 0 is off.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_time: u64,
     /// Longest call of a component, seconds; 0 waits without a limit.
     pub component_timeout: u64,
     /// Largest state of a component in a checkpoint, MiB; 0 is no limit.
@@ -209,6 +229,15 @@ const ACTIVATION_BUDGET: u64 = 1024;
 
 fn is_default_budget(value: &u64) -> bool {
     *value == ACTIVATION_BUDGET
+}
+
+impl TrainConfig {
+    /// Whether a larger value of `metric_for_best_model` is better.
+    #[must_use]
+    pub fn is_greater_better(&self) -> bool {
+        let is_loss = || self.metric_for_best_model.as_deref().is_some_and(|metric| metric.ends_with("loss"));
+        self.greater_is_better.unwrap_or_else(|| !is_loss())
+    }
 }
 
 impl Default for TrainConfig {
@@ -243,21 +272,17 @@ impl Default for TrainConfig {
             measure_step: 0,
             save_steps: 0,
             save_total_limit: 0,
+            metric_for_best_model: None,
+            greater_is_better: None,
+            early_stopping_patience: 0,
+            early_stopping_threshold: 0.0,
+            max_completions: 0,
+            max_time: 0,
             component_timeout: 600,
             component_state_limit: 65_536,
             output_dir: None,
         }
     }
-}
-
-/// `[eval]`
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct EvalConfig {
-    /// Held-out prompts, answered greedily before and after training; 0 is off.
-    pub num_prompts: usize,
-    /// Evaluate every so many optimizer steps as well; 0 is off.
-    pub eval_steps: u64,
 }
 
 /// `[logging]`
@@ -284,6 +309,16 @@ impl Config {
         let others = [&self.advantage, &self.objective].map(|component| component.id.clone());
         let lists = [&self.mask, &self.weight, &self.step_control].into_iter().flat_map(|list| component_names(list));
         rewards.into_iter().chain(others).chain(lists).collect()
+    }
+
+    /// Refuses benchmarks that cannot be, and a reward that is to decide about answers but is not there.
+    ///
+    /// # Errors
+    ///
+    /// The first one.
+    pub fn check_eval(&self) -> Result<()> {
+        let rewards: Vec<&str> = self.reward.iter().map(|reward| reward.id.as_str()).collect();
+        self.eval.check(&rewards)
     }
 
     /// What the sampler computes in.
@@ -341,7 +376,9 @@ impl Config {
         }
         let DataConfig { dataset_name, eval_dataset_name, chat_template, datasets, .. } = &mut self.data;
         let data = [Some(dataset_name), eval_dataset_name.as_mut()].into_iter().flatten();
-        let mut data: Vec<&mut String> = data.chain(datasets.iter_mut().map(|one| &mut one.path)).collect();
+        let files = self.eval.benchmark.iter_mut().map(|benchmark| &mut benchmark.file);
+        let mut data: Vec<&mut String> =
+            data.chain(datasets.iter_mut().map(|one| &mut one.path)).chain(files).collect();
         for name in &mut data {
             if let (false, Some(snapshot)) = (Path::new(name.as_str()).exists(), hub::find_dataset(name)?) {
                 **name = snapshot.to_string_lossy().into_owned();

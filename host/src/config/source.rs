@@ -72,10 +72,17 @@ pub(super) fn eval(data: &DataConfig) -> Result<Option<Source>> {
         (None, None) => return Ok(None),
     };
     let split = data.dataset_test_split.clone();
-    let mut source = open(&SourceConfig { path, name, split, ..SourceConfig::default() }, data, "test")?;
-    // What a run is measured on does not depend on what it is trained on.
-    source.reading.filter = Filter::default();
-    Ok(Some(source))
+    measured(&SourceConfig { path, name, split, ..SourceConfig::default() }, data).map(Some)
+}
+
+/// A dataset that a model is measured on: which of its rows are used does not depend on what is trained on.
+///
+/// # Errors
+///
+/// As [`train`].
+pub(super) fn measured(config: &SourceConfig, data: &DataConfig) -> Result<Source> {
+    let source = open(config, data, "test")?;
+    Ok(Source { reading: Reading { filter: Filter::default(), ..source.reading }, ..source })
 }
 
 fn open(config: &SourceConfig, data: &DataConfig, default_split: &str) -> Result<Source> {

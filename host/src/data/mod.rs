@@ -31,7 +31,7 @@ pub use preset::Preset;
 pub use row::{Columns, PROMPT, Reading};
 pub use row_check::{Demands, OnBadRow, Purpose};
 pub use rows::{Order, Rows};
-pub use set::{Source, rows};
+pub use set::{Source, examples, rows};
 pub use texts::{Texts, vocabulary};
 pub use tokenizer::{Tokenizer, TokenizerConfigs};
 

@@ -369,9 +369,12 @@ mod tests {
         let print = |text: &str| open(text).unwrap().fingerprint().to_owned();
         let row = r#"{"prompt": "p", "answer": "a", "level": 1}"#;
         assert_eq!(print(row), print(&row.replace(", ", ",   ")));
-        for other in
-            [row.replace('p', "q"), row.replace("\"a\"", "\"b\""), row.replace('1', "2"), format!("{row}\n{row}")]
-        {
+        for other in [
+            row.replace("\"p\"", "\"q\""),
+            row.replace("\"a\"", "\"b\""),
+            row.replace('1', "2"),
+            format!("{row}\n{row}"),
+        ] {
             assert_ne!(print(row), print(&other), "{other}");
         }
     }

@@ -160,6 +160,17 @@ impl Set {
     }
 }
 
+/// The rows of a dataset that meet the demands, in order.
+///
+/// # Errors
+///
+/// A file that cannot be read or holds no rows, and a bad row, unless these are left out.
+pub fn examples(source: &Source, demands: &Demands<'_>) -> Result<Vec<Example>> {
+    let mut set = Set::read(source, demands)?;
+    set.check(demands, false)?;
+    Ok(Arc::unwrap_or_clone(set.rows))
+}
+
 /// The rows of a file with the usual column names, in order.
 ///
 /// Errors name the file, the row and the column.

@@ -105,6 +105,13 @@ impl Metrics {
         }
     }
 
+    /// What the step's line will have under `name`, if it is there by now.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<f64> {
+        let (sum, count) = self.values.get(name).or_else(|| self.held.get(name))?;
+        Some(sum / f64::from(*count))
+    }
+
     /// Adds to the tokens processed so far, prompts and completions (TRL: `num_tokens`, written with every step).
     pub fn count_tokens(&mut self, tokens: u64) {
         self.num_tokens += tokens;

@@ -26,7 +26,7 @@ use crate::metrics::names::{
 };
 use crate::model::device::{self, Dtype};
 use crate::optim::{OptimizerName, StepOutcome};
-use crate::run::checkpoint;
+use crate::run::{best, checkpoint};
 use crate::stages::backward::Reduced;
 use crate::stages::batch::StepBatch;
 use terminal::{grouped, say};
@@ -173,8 +173,15 @@ impl Report {
         let progress = &run.progress;
         let percent =
             |accuracy: Option<f64>| accuracy.map_or_else(|| "-".to_owned(), |value| format!("{:.1}%", 100.0 * value));
-        let finished = progress.step >= run.config.train.max_steps;
+        let ending = best::ending(run);
+        let finished = progress.step >= run.config.train.max_steps || ending.is_some();
         self.say("");
+        if let Some(ending) = ending {
+            self.say(&format!("ended after step {}: {ending}", progress.step));
+        }
+        if let (Some(best), Some(metric)) = (progress.best, &run.config.train.metric_for_best_model) {
+            self.say(&format!("best checkpoint    step {}, {metric} {:.4}", best.step, best.value));
+        }
         if finished {
             self.say(&format!(
                 "held-out accuracy  {} -> {}  ({} prompts, greedy)",

@@ -33,19 +33,29 @@ struct Saved {
     components: Vec<String>,
     /// Ids of reward components, in the order of theirs.
     rewards: Vec<String>,
+    /// A hash of the training data; none where they are made, and in checkpoints from before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    data: Option<String>,
 }
 
-/// Whether a checkpoint is due after the step just done.
+/// Whether a checkpoint is due after the step just done: every `train.save_steps`, at the end, and where it is the best.
 #[must_use]
 pub fn is_due(run: &Run) -> bool {
     let (step, every) = (run.progress.step, run.config.train.save_steps);
-    step >= run.config.train.max_steps || (every > 0 && step.is_multiple_of(every))
+    let is_best = run.progress.best.is_some_and(|best| best.step == step);
+    step >= run.config.train.max_steps || (every > 0 && step.is_multiple_of(every)) || is_best
 }
 
 /// The checkpoint's directory for the current step.
 #[must_use]
 pub fn dir(run: &Run) -> PathBuf {
-    run.dir.join(FOLDER).join(name(run.progress.step))
+    path(&run.dir, run.progress.step)
+}
+
+/// The directory of the checkpoint of `step` of the run in `dir`.
+#[must_use]
+pub fn path(dir: &Path, step: u64) -> PathBuf {
+    dir.join(FOLDER).join(name(step))
 }
 
 fn name(step: u64) -> String {
@@ -88,14 +98,14 @@ fn write(run: &mut Run, moment: Moment, states: &States) -> Result<()> {
     let new =
         NewFolder::in_folder(&folder).with_context(|| format!("cannot make a checkpoint in `{}`", folder.display()))?;
     fill(run, &moment, states, new.path())?;
-    let mut steps = steps(&folder)?;
+    let mut steps = steps(&run.dir)?;
     run.records.note(&run.dir, step, moment.marks, &steps)?;
     let target = folder.join(name(step));
     new.appear_as(Path::new(&name(step)))
         .with_context(|| format!("cannot rename a checkpoint to `{}`", target.display()))?;
     run.watchdog.place().saved(step);
     steps.push(step);
-    prune(&folder, &steps, run.config.train.save_total_limit)
+    prune(run, &folder, &steps)
 }
 
 fn fill(run: &Run, moment: &Moment, states: &States, dir: &Path) -> Result<()> {
@@ -107,13 +117,19 @@ fn fill(run: &Run, moment: &Moment, states: &States, dir: &Path) -> Result<()> {
     states.write(dir)?;
     let ids = |states: &[(String, Vec<u8>)]| states.iter().map(|(id, _)| id.clone()).collect();
     let (components, rewards) = (ids(&states.components), ids(&states.rewards));
-    let saved = Saved { progress: moment.progress.clone(), components, rewards };
+    let data = run.dataset.fingerprint().map(str::to_owned);
+    let saved = Saved { progress: moment.progress.clone(), components, rewards, data };
     files::write_atomic(&dir.join(PROGRESS_FILE), &serde_json::to_vec_pretty(&saved)?)?;
     SealedFolder::seal(dir)
 }
 
-/// The steps of the checkpoints in `folder`, oldest first.
-fn steps(folder: &Path) -> Result<Vec<u64>> {
+/// The steps of the checkpoints of the run in `dir`, oldest first.
+///
+/// # Errors
+///
+/// When the folder cannot be read.
+pub fn steps(dir: &Path) -> Result<Vec<u64>> {
+    let folder = &dir.join(FOLDER);
     if !folder.exists() {
         return Ok(Vec::new());
     }
@@ -133,34 +149,68 @@ fn steps(folder: &Path) -> Result<Vec<u64>> {
 ///
 /// When the folder cannot be read.
 pub fn newest(dir: &Path) -> Result<u64> {
-    Ok(steps(&dir.join(FOLDER))?.pop().unwrap_or(0))
+    Ok(steps(dir)?.pop().unwrap_or(0))
 }
 
-fn prune(folder: &Path, steps: &[u64], limit: usize) -> Result<()> {
+/// The step that the checkpoint of `step` of the run in `dir` knows as the best so far; none where no metric says so.
+///
+/// # Errors
+///
+/// A checkpoint that is damaged.
+pub fn best(dir: &Path, step: u64) -> Result<Option<u64>> {
+    let path = path(dir, step);
+    let damaged = || format!("checkpoint `{}` cannot be used", path.display());
+    let saved = SealedFolder::open(&path).and_then(|folder| folder.read(PROGRESS_FILE)).with_context(damaged)?;
+    let saved: Saved = serde_json::from_slice(&saved).with_context(damaged)?;
+    Ok(saved.progress.best.map(|best| best.step))
+}
+
+/// Deletes the oldest beyond `train.save_total_limit`, the best one never.
+fn prune(run: &Run, folder: &Path, steps: &[u64]) -> Result<()> {
+    let limit = run.config.train.save_total_limit;
     let surplus = if limit == 0 { 0 } else { steps.len().saturating_sub(limit) };
-    steps[..surplus].iter().try_for_each(|step| folders::delete(&folder.join(name(*step))))
+    let best = run.progress.best.map(|best| best.step);
+    let old = steps[..surplus].iter().filter(|step| Some(**step) != best);
+    old.copied().try_for_each(|step| folders::delete(&folder.join(name(step))))
 }
 
 /// Loads the checkpoint of `step` of the run's directory; the run begins at step 0, for which there is none.
 ///
 /// # Errors
 ///
-/// When the checkpoint is damaged, belongs to other components, or a component refuses its state.
-pub fn load(run: &mut Run, step: u64) -> Result<()> {
+/// When the checkpoint is damaged, belongs to other components, was made with other data and no change is allowed, or a component refuses its
+/// state.
+pub fn load(run: &mut Run, step: u64, allow_changes: bool) -> Result<()> {
     if step == 0 {
         return Ok(());
     }
     let folder = run.dir.join(FOLDER);
     let dir = folder.join(name(step));
-    read(run, &dir, step).with_context(|| format!("checkpoint `{}` cannot be used", dir.display()))?;
+    let data = read(run, &dir, step).with_context(|| format!("checkpoint `{}` cannot be used", dir.display()))?;
+    check_data(run, step, data.as_deref(), allow_changes)?;
     // A process that was killed before it pruned left one too many.
-    prune(&folder, &steps(&folder)?, run.config.train.save_total_limit)
+    prune(run, &folder, &steps(&run.dir)?)
 }
 
-fn read(run: &mut Run, dir: &Path, step: u64) -> Result<()> {
+/// Refuses data that are not those of a checkpoint, or tells of them.
+fn check_data(run: &mut Run, step: u64, before: Option<&str>, allow_changes: bool) -> Result<()> {
+    if before.is_none_or(|before| run.dataset.fingerprint() == Some(before)) {
+        return Ok(());
+    }
+    let now = run.dataset.describe();
+    ensure!(
+        allow_changes,
+        "the training data are not those that the checkpoint of step {step} was made with: {now} (put them back, or take them with `--allow-changed-config`)"
+    );
+    run.changed.push(format!("the training data: {now}"));
+    Ok(())
+}
+
+/// Takes up a checkpoint; returns its hash of the training data.
+fn read(run: &mut Run, dir: &Path, step: u64) -> Result<Option<String>> {
     let checkpoint = SealedFolder::open(dir)?;
     let saved = checkpoint.read(PROGRESS_FILE)?;
-    let Saved { progress, components, rewards } =
+    let Saved { progress, components, rewards, data } =
         serde_json::from_slice(&saved).with_context(|| format!("its `{PROGRESS_FILE}` cannot be read"))?;
     let found = progress.step;
     ensure!(found == step, "it is of step {found}, not {step} (give the folder its name back: `{}`)", name(found));
@@ -178,5 +228,5 @@ fn read(run: &mut Run, dir: &Path, step: u64) -> Result<()> {
     let bytes = states::load(run, &checkpoint, &components, &rewards)?;
     run.remembers = Moment::is_small(bytes);
     run.progress = progress;
-    Ok(())
+    Ok(data)
 }

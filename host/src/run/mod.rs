@@ -1,5 +1,6 @@
 //! A run: everything that the loop works with. `open` opens it, in a `directory` of its own; `checkpoint` keeps what lasts of it.
 
+pub mod best;
 pub mod checkpoint;
 pub mod directory;
 pub mod estimate;
@@ -20,6 +21,7 @@ use capo_loader::watchdog::Watchdog;
 use capo_plugin::Inputs;
 use serde::{Deserialize, Serialize};
 
+use crate::benchmark::Benchmark;
 use crate::config::Config;
 use crate::data::{Dataset, Example, Tokenizer};
 use crate::metrics::Metrics;
@@ -31,6 +33,7 @@ use crate::reward::Rewards;
 use crate::schedule::Schedule;
 use crate::stages::batch::StepInfo;
 use crate::stages::score::{Needs, Work};
+use best::Best;
 use lock::Lock;
 pub use lock::is_at_work;
 use moment::Moment;
@@ -64,6 +67,9 @@ pub struct Progress {
     pub accuracy_before: Option<f64>,
     /// The newest held-out accuracy since.
     pub accuracy: Option<f64>,
+    /// The best evaluation, where a metric says which it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<Best>,
 }
 
 /// A run, ready for its next step.
@@ -86,6 +92,8 @@ pub struct Run {
     pub dataset: Dataset,
     /// Held-out prompts.
     pub held_out: Vec<Example>,
+    /// Benchmarks that it is measured on.
+    pub benchmarks: Vec<Benchmark>,
     /// What completions earn.
     pub rewards: Rewards,
     /// Advantage estimator, objective, masks, weights and step controls.
@@ -139,6 +147,19 @@ impl Run {
         let learning_rate = self.schedule.learning_rate(self.progress.step);
         let optimizer = self.optimizer.info(learning_rate, self.config.train.max_grad_norm);
         StepInfo::new(&self.config, self.progress.step, iteration, self.components.objective.reduction(), optimizer)
+    }
+
+    /// Completions sampled so far.
+    #[must_use]
+    pub fn completions_sampled(&self) -> u64 {
+        self.progress.prompts.saturating_mul(self.config.rollout.num_generations as u64)
+    }
+
+    /// Whether `train.max_completions` are sampled.
+    #[must_use]
+    pub fn has_its_completions(&self) -> bool {
+        let most = self.config.train.max_completions;
+        most > 0 && self.completions_sampled() >= most
     }
 
     /// How forward and backward passes are split.

@@ -15,6 +15,7 @@ use super::lock::Lock;
 use super::records::{Marks, Records};
 use super::{COMPLETIONS_FILE, CONFIG_FILE, METRICS_FILE, Progress, Run, checkpoint, directory, provenance, settings};
 use crate::adamw::AdamWConfig;
+use crate::benchmark::Benchmark;
 use crate::config::{Config, TrainConfig};
 use crate::data::{Purpose, Tokenizer};
 use crate::metrics::Metrics;
@@ -97,7 +98,7 @@ impl Run {
         run.settle(dir, lock);
         run.watchdog.place().at(step);
         run.watchdog.place().saved(step);
-        checkpoint::load(&mut run, step)?;
+        checkpoint::load(&mut run, step, allow_changes)?;
         provenance::go_on(dir, step, registry.plugins(), settings)?;
         run.take_up_records()?;
         Ok(run)
@@ -154,6 +155,7 @@ impl Run {
         let dataset = config.data.open(config.train.seed, Purpose::Training, &model_files, &tokenizer, &policy)?;
         let held_out =
             if config.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(config.eval.num_prompts)? };
+        let benchmarks = Benchmark::open_all(&config.eval.benchmark, &config, &model_files, &tokenizer, &policy)?;
         let rewards = Rewards::build(registry, &config.reward, &config.train.device, &watchdog)?;
         let needs = needs(&components, &config, &policy)?;
         let train = &config.train;
@@ -172,6 +174,7 @@ impl Run {
             model_files,
             dataset,
             held_out,
+            benchmarks,
             rewards,
             components,
             needs,

@@ -3,6 +3,7 @@
 //! Sentences and numbers are inline snapshots. After a change that is meant, `cargo insta test --accept -p tests` writes the
 //! new ones into these files; read the difference before committing it.
 
+mod benchmarks;
 mod chat;
 mod check;
 mod check_sins;
@@ -14,6 +15,8 @@ mod context;
 mod cuda;
 mod cuda_state;
 mod damage;
+mod data;
+mod data_docs;
 mod device;
 mod distribution;
 mod download;
@@ -24,6 +27,7 @@ mod failure;
 mod foreign;
 mod frozen;
 mod interruption;
+mod keeping;
 mod limits;
 mod loading;
 mod lora;

@@ -1,0 +1,279 @@
+//! Benchmarks: several answers to each question of a file, and what they say about a model.
+
+use std::ops::Range;
+
+use anyhow::Result;
+use rand_chacha::ChaCha12Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{BenchmarkConfig, Config, TEST};
+use crate::data::{Example, Purpose, Tokenizer, last_boxed};
+use crate::exam::{Exam, Graded, Grader, grade_chunk};
+use crate::metrics::Values;
+use crate::model::{ModelFiles, Policy, Sampling};
+use crate::pass_at::{counts, majority, pass_at};
+use crate::rng;
+
+/// The questions of a benchmark, and how they are asked.
+#[derive(Debug, Clone)]
+pub struct Benchmark {
+    /// What its metrics are called.
+    pub name: String,
+    /// Its questions.
+    pub examples: Vec<Example>,
+    /// Answers to each.
+    pub samples: usize,
+    sampling: Sampling,
+    max_completion_length: usize,
+}
+
+/// One answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Answer {
+    /// The benchmark's name.
+    pub benchmark: String,
+    /// Its question, from 0, in the order of the file.
+    pub prompt: usize,
+    /// Its number among the answers to it, from 0.
+    pub sample: usize,
+    /// The whole text.
+    pub completion: String,
+    /// What the text arrives at; none where it does not.
+    pub extracted: Option<String>,
+    /// What is right.
+    pub answer: String,
+    /// The weighted sum of rewards.
+    pub reward: f32,
+    /// Whether it is right.
+    pub correct: bool,
+    /// Tokens.
+    pub tokens: usize,
+    /// Whether it was cut off.
+    pub truncated: bool,
+}
+
+impl Benchmark {
+    /// Opens the benchmarks of `configs`.
+    ///
+    /// # Errors
+    ///
+    /// A dataset that is not there, a row that cannot be used, answers that are longer than the model's positions.
+    pub fn open_all(
+        configs: &[BenchmarkConfig],
+        config: &Config,
+        files: &ModelFiles,
+        tokenizer: &Tokenizer,
+        policy: &Policy,
+    ) -> Result<Vec<Self>> {
+        if configs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let chat = config.data.chat(files, Purpose::Measuring)?;
+        let demands = config.data.demands(chat.as_ref(), Purpose::Measuring, tokenizer, policy);
+        let open = |benchmark: &BenchmarkConfig| -> Result<Self> {
+            let longest = benchmark.max_completion_length.unwrap_or(config.rollout.max_completion_length);
+            policy.check_lengths(
+                config.data.max_prompt_length,
+                ("eval.benchmark", longest),
+                config.eval.batch_size(),
+            )?;
+            Ok(Self {
+                name: benchmark.name.clone(),
+                examples: benchmark.examples(&config.data, &demands)?,
+                samples: benchmark.samples,
+                sampling: benchmark.sampling(),
+                max_completion_length: longest,
+            })
+        };
+        configs.iter().map(open).collect()
+    }
+
+    /// How many answers there are to be.
+    #[must_use]
+    pub fn answers(&self) -> usize {
+        self.examples.len() * self.samples
+    }
+
+    /// The answers from `first` on, in parts of at most `size` that are asked for at once.
+    pub fn chunks(&self, first: usize, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let all = self.answers();
+        (first..all).step_by(size).map(move |start| start..all.min(start + size))
+    }
+
+    /// Sample `sample` of question `prompt` draws from a stream of its own: no other answer, and no batch, changes it.
+    fn stream(&self, seed: u64, prompt: usize, sample: usize) -> ChaCha12Rng {
+        rng::stream(seed, &format!("eval.{}", self.name), &[prompt as u64, sample as u64])
+    }
+
+    /// The answers `range` of all, prompt by prompt.
+    ///
+    /// # Errors
+    ///
+    /// As [`grade_chunk`].
+    pub fn answer(
+        &self,
+        range: Range<usize>,
+        policy: &Policy,
+        tokenizer: &Tokenizer,
+        grader: &mut Grader<'_>,
+        exam: &Exam,
+    ) -> Result<Vec<Answer>> {
+        let places: Vec<(usize, usize)> = range.map(|i| (i / self.samples, i % self.samples)).collect();
+        let asked: Vec<&Example> = places.iter().map(|(prompt, _)| &self.examples[*prompt]).collect();
+        let mut rngs: Vec<_> = places.iter().map(|(prompt, sample)| self.stream(exam.seed, *prompt, *sample)).collect();
+        let exam = Exam { max_completion_length: self.max_completion_length, ..*exam };
+        let graded = grade_chunk(policy, tokenizer, grader, &asked, (self.sampling, &mut rngs), &exam)?;
+        let answer = |((prompt, sample), graded): ((usize, usize), Graded)| Answer {
+            benchmark: self.name.clone(),
+            prompt,
+            sample,
+            extracted: extracted(&graded.sample.completion),
+            completion: graded.sample.completion,
+            answer: graded.sample.answer,
+            reward: graded.reward,
+            correct: graded.correct,
+            tokens: graded.tokens,
+            truncated: graded.truncated,
+        };
+        Ok(places.into_iter().zip(graded).map(answer).collect())
+    }
+
+    /// The metrics of all answers, in order: `eval/NAME/pass@1` and so on.
+    #[must_use]
+    pub fn metrics(&self, answers: &[Outcome]) -> Values {
+        let (n, questions) = (self.samples, answers.chunks(self.samples));
+        let mean = |score: &dyn Fn(&[Outcome]) -> f64| {
+            questions.clone().map(score).sum::<f64>() / self.examples.len().max(1) as f64
+        };
+        let right = |question: &[Outcome]| question.iter().filter(|answer| answer.correct).count();
+        let mut metrics: Vec<(String, f64)> = (counts(n).into_iter())
+            .map(|k| (format!("pass@{k}"), mean(&|question| pass_at(n, right(question), k))))
+            .collect();
+        if n > 1 {
+            metrics.push((format!("mean@{n}"), mean(&|question| right(question) as f64 / n as f64)));
+            metrics.push((format!("maj@{n}"), mean(&|question| f64::from(u8::from(majority_is_right(question))))));
+        }
+        let tokens: usize = answers.iter().map(|answer| answer.tokens).sum();
+        metrics.push(("mean_length".to_owned(), tokens as f64 / answers.len().max(1) as f64));
+        metrics.into_iter().map(|(metric, value)| (format!("eval/{}/{metric}", self.name), value)).collect()
+    }
+}
+
+/// What is kept of an answer for the metrics.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    correct: bool,
+    extracted: Option<String>,
+    tokens: usize,
+}
+
+impl From<&Answer> for Outcome {
+    fn from(answer: &Answer) -> Self {
+        Self { correct: answer.correct, extracted: answer.extracted.clone(), tokens: answer.tokens }
+    }
+}
+
+fn majority_is_right(question: &[Outcome]) -> bool {
+    let values: Vec<Option<String>> = question.iter().map(|answer| answer.extracted.clone()).collect();
+    majority(&values).is_some_and(|place| question[place].correct)
+}
+
+/// What a completion arrives at, for the votes of `maj@k`: its last box, else what follows `####` or its last `=`.
+fn extracted(completion: &str) -> Option<String> {
+    let marked = |mark: &str| completion.rsplit_once(mark).map(|(_, after)| after);
+    let found =
+        last_boxed(completion).or_else(|| marked("####")).or_else(|| marked("answer is")).or_else(|| marked("="));
+    let found = found?.lines().next()?.trim().trim_end_matches('.').trim_matches('$');
+    let plain: String = found.chars().filter(|c| !c.is_whitespace() && *c != ',').collect();
+    Some(plain).filter(|plain| !plain.is_empty())
+}
+
+/// The unweighted mean over benchmarks of every metric that all of them have, as `eval/TEST/...`; none where there are fewer than two.
+#[must_use]
+pub fn mean(all: &[(String, Values)]) -> Values {
+    let [(name, first), rest @ ..] = all else { return Vec::new() };
+    if rest.is_empty() {
+        return Vec::new();
+    }
+    let metric = |full: &str, name: &str| full.strip_prefix(&format!("eval/{name}/")).map(str::to_owned);
+    let of = |(name, values): &(String, Values), wanted: &str| {
+        values.iter().find(|(full, _)| metric(full, name).as_deref() == Some(wanted)).map(|(_, value)| *value)
+    };
+    let means = first.iter().filter_map(|(full, value)| {
+        let wanted = metric(full, name)?;
+        let others = rest.iter().map(|one| of(one, &wanted)).collect::<Option<Vec<f64>>>()?;
+        let sum = value + others.iter().sum::<f64>();
+        Some((format!("eval/{TEST}/{wanted}"), sum / all.len() as f64))
+    });
+    means.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn benchmark(prompts: usize, samples: usize) -> Benchmark {
+        let example = Example {
+            prompt: "p".into(),
+            answer: "a".into(),
+            solution: None,
+            reply: None,
+            columns: "{}".into(),
+            row: None,
+        };
+        let (sampling, max_completion_length) = (Sampling::GREEDY, 4);
+        Benchmark { name: "aime".into(), examples: vec![example; prompts], samples, sampling, max_completion_length }
+    }
+
+    fn outcome(extracted: &str, correct: bool) -> Outcome {
+        Outcome { correct, extracted: Some(extracted.to_owned()), tokens: 3 }
+    }
+
+    #[test]
+    fn metrics_by_hand() {
+        let answers = [
+            outcome("7", true),
+            outcome("1", false),
+            outcome("7", true),
+            outcome("2", false),
+            // The majority is wrong.
+            outcome("4", false),
+            outcome("4", false),
+            outcome("5", true),
+            outcome("6", false),
+        ];
+        let metrics: std::collections::BTreeMap<String, f64> = benchmark(2, 4).metrics(&answers).into_iter().collect();
+        let is = |name: &str, value: f64| assert!((metrics[name] - value).abs() < 1e-12, "{name}: {metrics:?}");
+        is("eval/aime/pass@1", 3.0 / 8.0);
+        is("eval/aime/mean@4", 3.0 / 8.0);
+        is("eval/aime/pass@2", ((1.0 - 1.0 / 6.0) + 0.5) / 2.0);
+        is("eval/aime/pass@4", 1.0);
+        is("eval/aime/maj@4", 0.5);
+        is("eval/aime/mean_length", 3.0);
+        let one = benchmark(1, 1).metrics(&[outcome("7", true)]);
+        assert_eq!(
+            one.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+            ["eval/aime/pass@1", "eval/aime/mean_length"]
+        );
+    }
+
+    #[test]
+    fn the_mean_is_of_what_all_have() {
+        let of = |name: &str, values: &[(&str, f64)]| {
+            (name.to_owned(), values.iter().map(|(metric, value)| (format!("eval/{name}/{metric}"), *value)).collect())
+        };
+        let all = [of("a", &[("pass@1", 0.5), ("maj@4", 1.0)]), of("b", &[("pass@1", 0.0)])];
+        assert_eq!(mean(&all), [("eval/TEST/pass@1".to_owned(), 0.25)]);
+        assert_eq!(mean(&all[..1]), []);
+    }
+
+    #[test]
+    fn answers_are_what_completions_arrive_at() {
+        assert_eq!(extracted(r"so \boxed{\frac{1}{2}}.").as_deref(), Some(r"\frac{1}{2}"));
+        assert_eq!(extracted("work\n#### 1,234\n").as_deref(), Some("1234"));
+        assert_eq!(extracted("10 12 14=1420").as_deref(), Some("1420"));
+        assert_eq!(extracted("The answer is $12$.").as_deref(), Some("12"));
+        assert_eq!(extracted("no idea"), None);
+    }
+}

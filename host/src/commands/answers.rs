@@ -1,0 +1,129 @@
+//! The answers of an evaluation, as JSON lines that grow while it runs: one that was killed goes on where it was.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use capo_loader::files::{self, NewFile};
+use serde::{Deserialize, Serialize};
+
+use crate::benchmark::{Answer, Benchmark, Outcome};
+
+/// What stands in the first line of the file that grows.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    /// A hash of the model, the settings and the questions.
+    evaluation: String,
+}
+
+/// The file that grows, and what is in it.
+pub(super) struct Answers {
+    path: PathBuf,
+    partial: PathBuf,
+    file: File,
+    /// What is there of each benchmark's answers.
+    done: Vec<Vec<Outcome>>,
+}
+
+impl Answers {
+    /// Takes up the answers beside `path`, `PATH.partial`, where there are some of the same `evaluation`.
+    ///
+    /// # Errors
+    ///
+    /// Answers of another evaluation, a file that another process writes, one that cannot be read or written.
+    pub(super) fn open(path: &Path, evaluation: &str, benchmarks: &[Benchmark]) -> Result<Self> {
+        files::check_replaceable(path)?;
+        let partial = with_ending(path);
+        let shown = partial.display();
+        if partial.exists() {
+            files::size(&partial).with_context(|| format!("cannot read `{shown}`"))?;
+        }
+        let cannot = || format!("cannot write `{shown}`");
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&partial);
+        let mut answers = Self {
+            path: path.to_owned(),
+            file: file.with_context(cannot)?,
+            partial: partial.clone(),
+            done: Vec::new(),
+        };
+        match answers.file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => bail!("`{shown}` is written by another process (wait for it)"),
+            Err(TryLockError::Error(error)) => return Err(error).with_context(cannot),
+        }
+        let whole = answers.take_up(evaluation, benchmarks)?;
+        answers.file.set_len(whole).with_context(cannot)?;
+        answers.file.seek(SeekFrom::End(0)).with_context(cannot)?;
+        if whole == 0 {
+            answers.append(&[Head { evaluation: evaluation.to_owned() }])?;
+        }
+        Ok(answers)
+    }
+
+    /// Reads what is there; returns how many bytes of it are whole lines.
+    fn take_up(&mut self, evaluation: &str, benchmarks: &[Benchmark]) -> Result<u64> {
+        let shown = self.partial.display();
+        let mut lines = BufReader::new(&self.file);
+        let mut expected = benchmarks.iter().flat_map(|benchmark| {
+            (0..benchmark.answers()).map(|i| (benchmark.name.as_str(), i / benchmark.samples, i % benchmark.samples))
+        });
+        self.done = benchmarks.iter().map(|_| Vec::new()).collect();
+        let (mut whole, mut line, mut number) = (0, Vec::new(), 0);
+        loop {
+            line.clear();
+            let read = lines.read_until(b'\n', &mut line).with_context(|| format!("cannot read `{shown}`"))?;
+            // What a kill cut off is answered again.
+            if read == 0 || line.last() != Some(&b'\n') {
+                return Ok(whole);
+            }
+            whole += read as u64;
+            number += 1;
+            let damaged = || anyhow!("`{shown}` is damaged at line {number} (remove it to begin anew)");
+            if number == 1 {
+                let head: Head = serde_json::from_slice(&line).map_err(|_| damaged())?;
+                ensure!(
+                    head.evaluation == evaluation,
+                    "`{shown}` has answers of another model, or to other questions or settings (remove it to begin anew)"
+                );
+                continue;
+            }
+            let answer: Answer = serde_json::from_slice(&line).map_err(|_| damaged())?;
+            let place = expected.next().ok_or_else(damaged)?;
+            ensure!(place == (answer.benchmark.as_str(), answer.prompt, answer.sample), damaged());
+            let benchmark = benchmarks.iter().position(|benchmark| benchmark.name == answer.benchmark);
+            self.done[benchmark.ok_or_else(damaged)?].push(Outcome::from(&answer));
+        }
+    }
+
+    /// What is there of the answers of the benchmark with this `index`.
+    pub(super) fn done(&mut self, index: usize) -> Vec<Outcome> {
+        std::mem::take(&mut self.done[index])
+    }
+
+    /// Adds lines, so that they outlast this process.
+    pub(super) fn append<T: Serialize>(&mut self, lines: &[T]) -> Result<()> {
+        let text = lines.iter().map(|line| Ok(serde_json::to_string(line)? + "\n")).collect::<Result<String>>()?;
+        let write = |file: &mut File| file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
+        write(&mut self.file).with_context(|| format!("cannot write `{}`", self.partial.display()))
+    }
+
+    /// All answers are there: they get the file's own name.
+    pub(super) fn finish(mut self) -> Result<()> {
+        let cannot = || format!("cannot write `{}`", self.path.display());
+        let mut whole = NewFile::create(&self.path)?;
+        self.file.seek(SeekFrom::Start(0)).with_context(cannot)?;
+        let mut lines = BufReader::new(&self.file);
+        lines.skip_until(b'\n').with_context(cannot)?;
+        std::io::copy(&mut lines, &mut whole).with_context(cannot)?;
+        whole.finish().with_context(cannot)?;
+        std::fs::remove_file(&self.partial).with_context(|| format!("cannot remove `{}`", self.partial.display()))
+    }
+}
+
+fn with_ending(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}

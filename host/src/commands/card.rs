@@ -1,0 +1,143 @@
+//! The card of an exported model: what it was made from, how, and what was measured.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use capo_loader::files;
+use serde_json::Value;
+use toml::{Table, Value as Toml};
+
+use crate::model::{ModelFiles, embedded};
+use crate::run::{CONFIG_FILE, METRICS_FILE};
+
+/// Metrics that a card names, before those of benchmarks.
+const FIRST: [&str; 3] = ["eval_accuracy", "reward", "entropy"];
+
+/// Settings that a card shows beside the components, by their sections.
+const SETTINGS: [(&str, &str); 7] = [
+    ("train", "per_device_train_batch_size"),
+    ("train", "gradient_accumulation_steps"),
+    ("rollout", "num_generations"),
+    ("rollout", "max_completion_length"),
+    ("train", "learning_rate"),
+    ("train", "lr_scheduler_type"),
+    ("train", "seed"),
+];
+
+/// The text of `README.md` for the model of the run in `dir` after `step`.
+///
+/// # Errors
+///
+/// Settings or metrics that cannot be read.
+pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
+    let path = dir.join(CONFIG_FILE);
+    let text = files::text(&path).with_context(|| format!("cannot read `{}`", path.display()))?;
+    let settings: Table = text.parse().with_context(|| format!("`{}` is not TOML", path.display()))?;
+    let from = settings["model"]["model_name_or_path"].as_str().unwrap_or("a model").to_owned();
+    let license = embedded::model_files(&from).ok().as_ref().and_then(license);
+    let mut card = head(&from, license.as_deref());
+    let name = base_id(&from).or_else(|| Some(Path::new(&from).file_name()?.to_str()?.to_owned())).unwrap_or(from);
+    let method = settings.get("recipe").and_then(Toml::as_str).map_or(String::new(), |recipe| format!(" of {recipe}"));
+    let _ = write!(card, "# {name} after {step} steps{method}\n\n| setting | value |\n|---|---|\n");
+    for point in ["advantage", "objective", "mask", "weight", "step_control", "reward"] {
+        let ids = ids(settings.get(point));
+        if !ids.is_empty() {
+            let _ = writeln!(card, "| {point} | {} |", ids.join(", "));
+        }
+    }
+    for (section, key) in SETTINGS {
+        if let Some(value) = settings.get(section).and_then(|section| section.get(key)) {
+            let _ = writeln!(card, "| {key} | {} |", value.to_string().trim_matches('"'));
+        }
+    }
+    let metrics = metrics(&dir.join(METRICS_FILE), step)?;
+    if !metrics.is_empty() {
+        let _ = write!(card, "\n| after step {step} | value |\n|---|---|\n");
+        for (metric, value) in metrics {
+            let _ = writeln!(card, "| {metric} | {value:.4} |");
+        }
+    }
+    let _ = write!(card, "\n## Settings\n\n```toml\n{}\n```\n", text.trim_end());
+    Ok(card)
+}
+
+/// What the Hub reads of a card.
+fn head(from: &str, license: Option<&str>) -> String {
+    let mut head = String::from(
+        "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- reinforcement-learning\n",
+    );
+    // A path on one machine says nothing on another.
+    if let Some(id) = base_id(from) {
+        let _ = writeln!(head, "base_model: {id}");
+    }
+    if let Some(license) = license {
+        let _ = writeln!(head, "license: {license}");
+    }
+    head + "---\n\n"
+}
+
+/// The components at a point: one, or a list of them.
+fn ids(point: Option<&Toml>) -> Vec<String> {
+    let tables = match point {
+        Some(Toml::Array(tables)) => tables.iter().collect(),
+        Some(table) => vec![table],
+        None => Vec::new(),
+    };
+    tables.into_iter().filter_map(|table| Some(format!("`{}`", table.get("use")?.as_str()?))).collect()
+}
+
+/// The id on the Hub of a model that was named by it, or by the path of its snapshot.
+fn base_id(name: &str) -> Option<String> {
+    let folder = Path::new(name).components().find_map(|part| part.as_os_str().to_str()?.strip_prefix("models--"));
+    folder.map(|folder| folder.replacen("--", "/", 1))
+}
+
+/// What the base model's own card says of its license.
+fn license(base: &ModelFiles) -> Option<String> {
+    let card = base.contains("README.md").then(|| base.read("README.md").ok()).flatten()?;
+    let text = String::from_utf8(card.into_owned()).ok()?;
+    let (head, _) = text.strip_prefix("---\n")?.split_once("\n---")?;
+    let license = head.lines().find_map(|line| line.strip_prefix("license:"))?.trim();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (!license.is_empty() && license.chars().all(plain)).then(|| license.to_owned())
+}
+
+/// What the run's metrics say of a step: how good the model is, then what stands in every line.
+fn metrics(path: &Path, step: u64) -> Result<Vec<(String, f64)>> {
+    let text = files::text(path).with_context(|| format!("cannot read `{}`", path.display()))?;
+    let line = text.lines().filter_map(|line| serde_json::from_str::<BTreeMap<String, Value>>(line).ok());
+    let Some(line) = line.into_iter().find(|line| line.get("step").and_then(Value::as_u64) == Some(step)) else {
+        return Ok(Vec::new());
+    };
+    let value = |name: &str| line.get(name).and_then(Value::as_f64).map(|value| (name.to_owned(), value));
+    let evals = line.keys().filter(|name| name.starts_with("eval/")).filter_map(|name| value(name));
+    Ok(FIRST.iter().filter_map(|name| value(name)).chain(evals).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_are_named_by_their_ids() {
+        let snapshot = "/home/a/.cache/huggingface/hub/models--Qwen--Qwen2.5-0.5B/snapshots/0123";
+        assert_eq!(base_id(snapshot).as_deref(), Some("Qwen/Qwen2.5-0.5B"));
+        assert_eq!(base_id("embedded:tiny-arithmetic"), None);
+    }
+
+    #[test]
+    fn a_license_is_what_the_base_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = ModelFiles::Directory(folder.path().to_owned());
+        assert_eq!(license(&files), None);
+        let says = |text: &str| {
+            std::fs::write(folder.path().join("README.md"), text).unwrap();
+            license(&files)
+        };
+        assert_eq!(says("---\ntags: []\nlicense: apache-2.0\n---\n# Model\n").as_deref(), Some("apache-2.0"));
+        assert_eq!(says("# Model\nlicense: mit\n"), None);
+        assert_eq!(says("---\nlicense: [a, b]\n---\n"), None);
+    }
+}

@@ -1,0 +1,205 @@
+//! `[eval]`: what is measured, and when.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::source::{self, SourceConfig};
+use super::{DataConfig, is_default};
+use crate::data::{Demands, Example, Preset, examples};
+use crate::model::Sampling;
+
+/// Most samples of a prompt.
+const MOST_SAMPLES: usize = 1 << 16;
+/// What the mean over benchmarks is called in their place.
+pub const TEST: &str = "TEST";
+
+/// `[eval]`
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EvalConfig {
+    /// Held-out prompts, answered greedily before and after training; 0 is off.
+    pub num_prompts: usize,
+    /// Evaluate every so many optimizer steps as well; 0 is off.
+    pub eval_steps: u64,
+    /// Most answers that are asked for at a time; 0 is 512.
+    #[serde(skip_serializing_if = "is_default")]
+    pub per_device_eval_batch_size: usize,
+    /// The reward that says whether an answer is right, where it is above 0; the sum of all where it is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reward: Option<String>,
+    /// `[[eval.benchmark]]`, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub benchmark: Vec<BenchmarkConfig>,
+}
+
+/// `[[eval.benchmark]]`; what it does not say of its rows is as in `[data]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BenchmarkConfig {
+    /// What its metrics are called.
+    pub name: String,
+    /// A file or a folder of rows, or the id of a dataset in the Hub's cache.
+    pub file: String,
+    /// Its configuration, where it has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    /// Its split; `test` where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<String>,
+    /// As in `[data]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<Preset>,
+    /// As in `[data]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_template: Option<String>,
+    /// As in `[data]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_column: Option<String>,
+    /// As in `[data]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_column: Option<String>,
+    /// Answers to each prompt.
+    #[serde(default = "one")]
+    pub samples: usize,
+    /// Divides the logits; 0 takes the likeliest token.
+    #[serde(default)]
+    pub temperature: f64,
+    /// Sample among the most likely tokens of this total probability; 1 is off.
+    #[serde(default = "all")]
+    pub top_p: f64,
+    /// Sample among so many most likely tokens; 0 is off.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub top_k: usize,
+    /// Longest answer, tokens; that of rollouts where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_completion_length: Option<usize>,
+    /// Most prompts, the first of the file; 0 is all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub max_prompts: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn all() -> f64 {
+    1.0
+}
+
+impl BenchmarkConfig {
+    /// The benchmark in a file, with nothing else said: one greedy answer to each prompt, its name that of the file.
+    #[must_use]
+    pub fn of_file(file: &str) -> Self {
+        let stem = std::path::Path::new(file).file_stem().and_then(|stem| stem.to_str()).unwrap_or("benchmark");
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+        Self {
+            name: stem.chars().map(plain).collect(),
+            file: file.to_owned(),
+            config: None,
+            split: None,
+            preset: None,
+            prompt_template: None,
+            prompt_column: None,
+            answer_column: None,
+            samples: one(),
+            temperature: 0.0,
+            top_p: all(),
+            top_k: 0,
+            max_completion_length: None,
+            max_prompts: 0,
+        }
+    }
+
+    /// How tokens are drawn.
+    #[must_use]
+    pub fn sampling(&self) -> Sampling {
+        Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p }
+    }
+
+    /// Its prompts, checked against `demands`.
+    ///
+    /// # Errors
+    ///
+    /// A dataset that is not there, a row that cannot be used.
+    pub fn examples(&self, data: &DataConfig, demands: &Demands<'_>) -> Result<Vec<Example>> {
+        let source = SourceConfig {
+            path: self.file.clone(),
+            name: self.config.clone(),
+            split: self.split.clone(),
+            preset: self.preset,
+            prompt_template: self.prompt_template.clone(),
+            prompt_column: self.prompt_column.clone(),
+            answer_column: self.answer_column.clone(),
+            ..SourceConfig::default()
+        };
+        let mut examples = examples(&source::measured(&source, data)?, demands)?;
+        if self.max_prompts > 0 {
+            examples.truncate(self.max_prompts);
+        }
+        Ok(examples)
+    }
+
+    fn check(&self) -> Result<()> {
+        let name = &self.name;
+        ensure!(
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)),
+            "the `name` of a benchmark is `{name}` (use letters, digits, `-`, `_` and `.`)"
+        );
+        let of = |key: &str| format!("`{key}` of benchmark `{name}`");
+        ensure!(
+            (1..=MOST_SAMPLES).contains(&self.samples),
+            "{} is {} (it must be from 1 to {MOST_SAMPLES})",
+            of("samples"),
+            self.samples
+        );
+        if let Err(error) = self.sampling().check() {
+            bail!("benchmark `{name}`: {error}");
+        }
+        ensure!(
+            self.temperature > 0.0 || self.samples == 1,
+            "{} is {}, but at `temperature` 0 all answers are the same (set a temperature, or 1 sample)",
+            of("samples"),
+            self.samples
+        );
+        ensure!(self.max_completion_length != Some(0), "{} is 0 (it must be at least 1)", of("max_completion_length"));
+        Ok(())
+    }
+}
+
+/// Answers that are asked for at a time where it is not said.
+pub const ANSWERS_AT_ONCE: usize = 512;
+
+impl EvalConfig {
+    /// Most answers that are asked for at a time.
+    #[must_use]
+    pub fn batch_size(&self) -> usize {
+        if self.per_device_eval_batch_size == 0 { ANSWERS_AT_ONCE } else { self.per_device_eval_batch_size }
+    }
+
+    /// Refuses benchmarks that cannot be, or have one name.
+    ///
+    /// # Errors
+    ///
+    /// The first one.
+    pub fn check(&self, rewards: &[&str]) -> Result<()> {
+        let mut names = BTreeSet::from([TEST]);
+        for benchmark in &self.benchmark {
+            benchmark.check()?;
+            let name = &benchmark.name;
+            ensure!(
+                names.insert(name),
+                "two benchmarks are called `{name}`, or one by the name of their mean (give each a name of its own)"
+            );
+        }
+        if let Some(reward) = &self.reward {
+            ensure!(
+                rewards.contains(&reward.as_str()),
+                "`eval.reward` is `{reward}`, but the run has no such reward (it has `{}`)",
+                rewards.join("`, `")
+            );
+        }
+        Ok(())
+    }
+}

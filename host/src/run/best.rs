@@ -1,0 +1,92 @@
+//! The best checkpoint by a metric, and when a run ends because it no longer improves.
+
+use serde::{Deserialize, Serialize};
+
+use super::Run;
+use crate::config::TrainConfig;
+
+/// The evaluation with the best value so far.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Best {
+    /// After which step.
+    pub step: u64,
+    /// The value of `train.metric_for_best_model`.
+    pub value: f64,
+    /// Evaluations since the last one that improved by more than `train.early_stopping_threshold`.
+    pub without_improvement: u64,
+}
+
+/// Compares the step just done, which was evaluated, with the best so far.
+pub fn consider(run: &mut Run) {
+    let Some(metric) = run.config.train.metric_for_best_model.as_deref() else { return };
+    // A step without the metric, or with none that is a number, is not the best.
+    let value = run.metrics.value(metric).unwrap_or(f64::NAN);
+    run.progress.best = compared(run.progress.best, run.progress.step, value, &run.config.train);
+}
+
+fn compared(before: Option<Best>, step: u64, value: f64, train: &TrainConfig) -> Option<Best> {
+    let Some(before) = before else {
+        return value.is_finite().then_some(Best { step, value, without_improvement: 0 });
+    };
+    let gain = if train.is_greater_better() { value - before.value } else { before.value - value };
+    let without_improvement = if gain > train.early_stopping_threshold { 0 } else { before.without_improvement + 1 };
+    let (step, value) = if gain > 0.0 { (step, value) } else { (before.step, before.value) };
+    Some(Best { step, value, without_improvement })
+}
+
+/// Why the run ends before its last step, in words; none where it goes on.
+#[must_use]
+pub fn ending(run: &Run) -> Option<String> {
+    let train = &run.config.train;
+    if run.has_its_completions() {
+        let sampled = run.completions_sampled();
+        return Some(format!(
+            "{sampled} completions are sampled (`train.max_completions` is {})",
+            train.max_completions
+        ));
+    }
+    let best = run.progress.best.filter(|best| {
+        train.early_stopping_patience > 0 && best.without_improvement >= train.early_stopping_patience
+    })?;
+    Some(format!(
+        "{} evaluations without improvement, the best was {} after step {} (`train.early_stopping_patience` is {})",
+        best.without_improvement, best.value, best.step, train.early_stopping_patience
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn history(train: &TrainConfig, values: &[f64]) -> Vec<(u64, u64)> {
+        let mut best = None;
+        let step = |(index, value): (usize, &f64)| {
+            best = compared(best, index as u64 + 1, *value, train);
+            best.map_or((0, 0), |best| (best.step, best.without_improvement))
+        };
+        values.iter().enumerate().map(step).collect()
+    }
+
+    #[test]
+    fn the_best_is_kept_and_patience_counted() {
+        let train = TrainConfig { metric_for_best_model: Some("eval_accuracy".into()), ..TrainConfig::default() };
+        assert_eq!(history(&train, &[0.1, 0.3, 0.2, 0.3, 0.4]), [(1, 0), (2, 0), (2, 1), (2, 2), (5, 0)]);
+        let lower = TrainConfig { metric_for_best_model: Some("loss".into()), ..TrainConfig::default() };
+        assert_eq!(history(&lower, &[0.3, 0.2, 0.4]), [(1, 0), (2, 0), (2, 1)]);
+        let named = TrainConfig { greater_is_better: Some(true), ..lower };
+        assert_eq!(history(&named, &[0.3, 0.2, 0.4]), [(1, 0), (1, 1), (3, 0)]);
+    }
+
+    #[test]
+    fn a_gain_below_the_threshold_is_the_best_but_no_improvement() {
+        let train = TrainConfig { early_stopping_threshold: 0.1, ..TrainConfig::default() };
+        assert_eq!(history(&train, &[0.5, 0.55, 0.7]), [(1, 0), (2, 1), (3, 0)]);
+    }
+
+    #[test]
+    fn what_is_no_number_is_never_the_best() {
+        let train = TrainConfig::default();
+        assert_eq!(history(&train, &[f64::NAN, 0.2, f64::NAN, 0.3]), [(0, 0), (2, 0), (2, 1), (4, 0)]);
+    }
+}

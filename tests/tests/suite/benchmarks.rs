@@ -1,0 +1,158 @@
+//! Benchmarks: several answers to each question, by `host eval` and while a run trains.
+
+use std::collections::BTreeMap;
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use tests::Folder;
+
+/// Sums that the embedded model knows by half, in two files.
+fn folder() -> Folder {
+    let folder = Folder::new();
+    let rows = |from: usize, count: usize| -> String {
+        let row = |i| {
+            format!("{{\"prompt\": \"{}+{}=\", \"answer\": {}}}\n", from + 37 * i, 999 - 11 * i, from + 999 + 26 * i)
+        };
+        (0..count).map(row).collect()
+    };
+    folder.write("easy.jsonl", rows(100, 12));
+    folder.write("hard.jsonl", rows(551, 9));
+    folder
+}
+
+const BENCHMARKS: &str = "--set eval.benchmark=[{name=\"easy\",file=\"easy.jsonl\",samples=4,temperature=1.0},{name=\"hard\",file=\"hard.jsonl\",max_prompts=7}]";
+
+fn answers(folder: &Folder, name: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_answer_is_kept_and_counted() {
+    let folder = folder();
+    let said = folder.host(&format!("eval {BENCHMARKS} --output answers.jsonl")).succeeded().stdout;
+    assert_snapshot!(said, @"");
+    let all = answers(&folder, "answers.jsonl");
+    assert_eq!(all.len(), 12 * 4 + 7);
+    let places: Vec<(u64, u64)> =
+        all[..48].iter().map(|line| (line["prompt"].as_u64().unwrap(), line["sample"].as_u64().unwrap())).collect();
+    assert_eq!(places, (0..12).flat_map(|prompt| (0..4).map(move |sample| (prompt, sample))).collect::<Vec<_>>());
+    let right = all[..48].iter().filter(|line| line["correct"] == true).count();
+    assert!(said.contains(&format!("pass@1 {:.1}%", 100.0 * right as f64 / 48.0)), "{right}: {said}");
+    for line in &all {
+        let ends = line["completion"].as_str().unwrap().rsplit_once('=').map(|(_, answer)| answer);
+        assert_eq!(line["extracted"].as_str(), ends.filter(|answer| !answer.is_empty()), "{line}");
+    }
+    assert!(!folder.path().join("answers.jsonl.partial").exists());
+}
+
+#[test]
+fn an_answer_depends_on_no_other() {
+    let folder = folder();
+    let run = |name: &str, more: &str| {
+        let _ = folder.host(&format!("eval {BENCHMARKS} --output {name} {more}")).succeeded();
+        std::fs::read(folder.path().join(name)).unwrap()
+    };
+    let whole = run("whole.jsonl", "");
+    assert_eq!(run("batches.jsonl", "--set eval.per_device_eval_batch_size=5"), whole);
+    assert_eq!(run("seqs.jsonl", "--set rollout.max_num_seqs=3"), whole);
+    // Fewer samples of the same prompts are the first of more.
+    let _ = run("fewer.jsonl", "--set eval.benchmark=[{name=\"easy\",file=\"easy.jsonl\",samples=2,temperature=1.0}]");
+    let all = answers(&folder, "whole.jsonl");
+    let first: Vec<&Value> = all[..48].iter().filter(|line| line["sample"].as_u64().unwrap() < 2).collect();
+    assert_eq!(answers(&folder, "fewer.jsonl").iter().collect::<Vec<_>>(), first);
+    assert_ne!(run("seed.jsonl", "--set train.seed=7"), whole);
+}
+
+#[test]
+fn a_killed_evaluation_goes_on_to_the_same_bytes() {
+    let folder = folder();
+    let eval = format!("eval {BENCHMARKS} --output answers.jsonl --set eval.per_device_eval_batch_size=5");
+    let _ = folder.host(&eval).succeeded();
+    let whole = std::fs::read(folder.path().join("answers.jsonl")).unwrap();
+    // A process that cannot finish leaves what it has, as a killed one does.
+    std::fs::remove_file(folder.path().join("answers.jsonl")).unwrap();
+    let refused = folder.host(&format!("{eval} --set reward.0.use=exact_mach"));
+    assert_eq!(refused.code, Some(2));
+    let mut child = folder.command(&eval).spawn().unwrap();
+    let partial = folder.path().join("answers.jsonl.partial");
+    while std::fs::metadata(&partial).map_or(0, |found| found.len()) < 600 {
+        if child.try_wait().unwrap().is_some() {
+            break;
+        }
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    // It may have been whole by then; cut it as a kill would.
+    if let Ok(bytes) = std::fs::read(&partial) {
+        std::fs::write(&partial, &bytes[..bytes.len().min(1500)]).unwrap();
+        let other = folder.host(&format!("{eval} --set train.seed=7")).refused();
+        assert_snapshot!(other, @"");
+    }
+    let _ = folder.host(&eval).succeeded();
+    assert!(std::fs::read(folder.path().join("answers.jsonl")).unwrap() == whole);
+}
+
+#[test]
+fn what_is_kept_of_an_evaluation_is_read_with_care() {
+    let folder = folder();
+    let eval = "eval --benchmark hard.jsonl --output answers.jsonl";
+    folder.write("answers.jsonl.partial", "no head\n");
+    assert_snapshot!(folder.host(eval).refused(), @"");
+    std::fs::remove_file(folder.path().join("answers.jsonl.partial")).unwrap();
+    assert_snapshot!(folder.host(eval).succeeded().stdout, @"");
+}
+
+#[test]
+fn a_run_records_its_benchmarks_and_resumes() {
+    let folder = folder();
+    let steps = "--set train.max_steps=4 --set eval.eval_steps=2 --set eval.num_prompts=8 --set train.per_device_train_batch_size=16";
+    let whole = folder.train("whole", &format!("{BENCHMARKS} {steps}"));
+    let _ = folder.train("resumed", &format!("{BENCHMARKS} {steps} --stop-after 3"));
+    folder.resume("resumed").assert_same_files(&whole);
+    let steps: Vec<u64> = (whole.lines().iter())
+        .filter(|line| line.contains_key("eval/TEST/pass@1"))
+        .map(|line| line["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(steps, [0, 2, 4]);
+    let last = whole.lines().pop().unwrap();
+    let evals: BTreeMap<&str, f64> = (last.iter())
+        .filter(|(name, _)| name.starts_with("eval/"))
+        .map(|(name, value)| (name.as_str(), value.as_f64().unwrap()))
+        .collect();
+    let names: Vec<&str> = evals.keys().copied().collect();
+    assert_eq!(
+        names,
+        [
+            "eval/TEST/mean_length",
+            "eval/TEST/pass@1",
+            "eval/easy/maj@4",
+            "eval/easy/mean@4",
+            "eval/easy/mean_length",
+            "eval/easy/pass@1",
+            "eval/easy/pass@2",
+            "eval/easy/pass@4",
+            "eval/hard/mean_length",
+            "eval/hard/pass@1",
+        ]
+    );
+    assert!((evals["eval/TEST/pass@1"] - (evals["eval/easy/pass@1"] + evals["eval/hard/pass@1"]) / 2.0).abs() < 1e-12);
+    // The same model is measured the same by itself.
+    let model = whole.last_checkpoint();
+    let _ = folder.host(&format!("eval {BENCHMARKS} --model {} --output answers.jsonl", model.display())).succeeded();
+    let right = answers(&folder, "answers.jsonl")[..48].iter().filter(|line| line["correct"] == true).count();
+    assert!((evals["eval/easy/pass@1"] - right as f64 / 48.0).abs() < 1e-12);
+}
+
+#[test]
+fn benchmarks_that_cannot_be() {
+    let folder = folder();
+    let refused = |tables: &str| folder.host(&format!("train --set eval.benchmark={tables}")).refused();
+    assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\",samples=4}]"), @"");
+    assert_snapshot!(refused("[{name=\"a/b\",file=\"easy.jsonl\"}]"), @"");
+    assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\"},{name=\"a\",file=\"hard.jsonl\"}]"), @"");
+    assert_snapshot!(refused("[{name=\"a\",file=\"none.jsonl\"}]"), @"");
+    assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\",temperature=-1}]"), @"");
+    assert_snapshot!(folder.host("train --set eval.reward=math").refused(), @"");
+    assert_snapshot!(folder.host("eval --set eval.num_prompts=0").refused(), @"");
+}

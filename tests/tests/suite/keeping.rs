@@ -1,0 +1,107 @@
+//! When a run ends before its last step, which checkpoints it keeps, and what is exported of it.
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use tests::{Folder, RunDir};
+
+/// Steps that are evaluated each, on few prompts, with a rate that soon spoils the model.
+const SPOILED: &str = "--set train.per_device_train_batch_size=16 --set eval.num_prompts=32 --set eval.eval_steps=1 \
+    --set train.learning_rate=3e-2 --set train.warmup_ratio=0 --set train.max_steps=12 --set train.save_steps=1 --set train.save_total_limit=1 \
+    --set train.metric_for_best_model=eval_accuracy";
+
+/// The step with the best accuracy, the first of several.
+fn best(run: &RunDir) -> u64 {
+    let mut best = (0, f64::NEG_INFINITY);
+    for line in run.metrics() {
+        let accuracy = line["eval_accuracy"].as_f64().unwrap();
+        if accuracy > best.1 {
+            best = (line["step"].as_u64().unwrap(), accuracy);
+        }
+    }
+    best.0
+}
+
+#[test]
+fn the_best_checkpoint_is_kept_and_patience_ends_the_run() {
+    let folder = Folder::new();
+    let patience = format!("{SPOILED} --set train.early_stopping_patience=3");
+    let said = folder.host(&format!("train --output-dir whole {patience}")).succeeded().stdout;
+    let whole = folder.run_dir("whole");
+    let (best, last) = (best(&whole), whole.metrics().len() as u64);
+    assert_eq!(last, best + 3, "three evaluations without improvement end the run");
+    assert!(last < 12);
+    assert_eq!(whole.checkpoints(), [best, last], "the best is kept beside the one that the limit allows");
+    let line = said.lines().find(|line| line.starts_with("ended after step")).unwrap();
+    assert!(line.contains("3 evaluations without improvement, the best was "), "{line}");
+    assert!(folder.host("train --resume whole").succeeded().stdout.contains("this run has ended: 3 evaluations"));
+    // A run that was stopped knows what was the best before.
+    let _ = folder.train("resumed", &format!("{patience} --stop-after {}", best + 1));
+    let resumed = folder.resume("resumed");
+    resumed.assert_same_files(&whole);
+    assert_eq!(resumed.checkpoints(), whole.checkpoints());
+}
+
+#[test]
+fn completions_and_time_end_a_run_at_the_end_of_a_rollout() {
+    let folder = Folder::new();
+    let args = "--set train.per_device_train_batch_size=16 --set eval.num_prompts=8 --set train.max_steps=9 --set train.save_steps=0";
+    let run = folder.train("completions", &format!("{args} --set train.max_completions=40"));
+    assert_eq!(run.metrics().len(), 3, "40 completions are begun by the third rollout of 16");
+    assert_eq!(run.checkpoints(), [3]);
+    assert!(run.metrics()[2].contains_key("eval_accuracy"), "the last step is measured");
+    let said = folder.host("train --resume completions").succeeded().stdout;
+    assert_snapshot!(said.lines().last().unwrap(), @"");
+    // Every process takes a rollout at least: five go through the first five steps, whatever they take.
+    let reused = "--set train.num_iterations=2 --set train.max_steps=4";
+    let whole = folder.train("whole", &format!("{args} {reused}"));
+    let _ = folder.train("pieces", &format!("{args} {reused} --stop-after 1"));
+    assert_eq!(folder.run_dir("pieces").checkpoints(), [2]);
+    folder.resume("pieces").assert_same_files(&whole);
+}
+
+#[test]
+fn a_run_is_exported_with_its_card() {
+    let folder = Folder::new();
+    let _ = folder.train("run", SPOILED);
+    let run = folder.run_dir("run");
+    let best = best(&run);
+    let said = folder.host("export --model run --out model").succeeded().stdout;
+    assert!(said.contains(&format!("step {best}: ")), "{said}");
+    let read = |path: &str| std::fs::read(folder.path().join(path)).unwrap();
+    assert!(read("model/model.safetensors") == read(&format!("run/checkpoints/step-{best:06}/model.safetensors")));
+    for file in ["tokenizer.json", "tokenizer_config.json", "config.json"] {
+        assert!(!read(&format!("model/{file}")).is_empty());
+    }
+    let card = String::from_utf8(read("model/README.md")).unwrap();
+    let (before, _) = card.split_once("| learning_rate").unwrap();
+    assert_snapshot!(before, @"");
+    let accuracy = &run.metrics()[best as usize - 1]["eval_accuracy"];
+    let accuracy = format!("| eval_accuracy | {:.4} |", accuracy.as_f64().unwrap());
+    assert!(card.contains(&accuracy), "{card}");
+    let settings = card.split_once("```toml\n").unwrap().1.trim_end().trim_end_matches("```");
+    assert_eq!(settings.trim_end(), String::from_utf8(read("run/config.toml")).unwrap().trim_end());
+    let _ = folder.host("eval --model model --num-prompts 8").succeeded();
+    assert_snapshot!(folder.host("export --model run --step 99 --out other").refused().split(" (it has").next().unwrap(), @"");
+    assert_snapshot!(folder.host("export --model model --step 1 --out other").refused(), @"");
+}
+
+#[test]
+fn settings_that_nothing_follows_from() {
+    let folder = Folder::new();
+    let refused = |args: &str| folder.host(&format!("train {args}")).refused();
+    assert_snapshot!(refused("--set train.early_stopping_patience=2"), @"");
+    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.eval_steps=0"), @"");
+    assert_snapshot!(refused("--set train.metric_for_best_model=eval/aime/pass@1"), @"");
+    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.num_prompts=0"), @"");
+    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.eval_steps=3 --set train.num_iterations=2"), @"");
+}
+
+#[test]
+fn a_checkpoint_without_the_new_keys_is_read() {
+    let folder = Folder::new();
+    let args = "--set train.per_device_train_batch_size=16 --set eval.num_prompts=0 --set train.max_steps=2";
+    let run = folder.train("run", args);
+    let progress: Value =
+        serde_json::from_slice(&std::fs::read(run.last_checkpoint().join("progress.json")).unwrap()).unwrap();
+    assert!(progress["progress"].get("best").is_none() && progress.get("data").is_none(), "{progress}");
+}
