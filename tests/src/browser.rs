@@ -10,7 +10,7 @@ const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome-stable"
 /// Where the value stands in the page that the browser writes.
 const MARK: &str = "capo-found";
 
-/// What the JavaScript `expression` is in `page`, once the page has loaded. None where there is no browser, which is told; with
+/// What the JavaScript `expression` is in `page`, or promises, once the page has loaded. None where there is no browser, which is told; with
 /// `CAPO_REQUIRE_CHROMIUM=1`, a failure.
 ///
 /// # Panics
@@ -28,8 +28,8 @@ pub fn evaluate(page: &Path, expression: &str) -> Option<Value> {
     };
     let text = std::fs::read_to_string(page).expect("a page");
     let write = format!(
-        "<script>const {{ body }} = document; const found = JSON.stringify({expression}); \
-         body.textContent = \"\"; body.append(\"{MARK}\" + encodeURIComponent(found) + \"{MARK}\");</script></body>"
+        "<script>Promise.resolve({expression}).then((found) => {{ const {{ body }} = document; body.textContent = \"\"; \
+         body.append(\"{MARK}\" + encodeURIComponent(JSON.stringify(found)) + \"{MARK}\"); }});</script></body>"
     );
     let (before, after) = text.rsplit_once("</body>").expect("a page has a body");
     let copy = page.with_extension("evaluated.html");

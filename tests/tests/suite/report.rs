@@ -48,10 +48,12 @@ fn a_browser_draws_what_the_runs_wrote() {
     let said = folder.host("report runs --out report.html").succeeded().stdout;
     assert!(said.starts_with("4 runs in report.html ("), "{said}");
     let page = folder.path().join("report.html");
-    let expression = "(() => { const seeds = capo.drawn(); capo.set({ seeds: false }); const runs = capo.drawn(); \
+    let expression = "(async () => { const seeds = capo.drawn(); capo.set({ seeds: false }); const runs = capo.drawn(); \
         capo.set({ weight: 0.5 }); const smooth = capo.drawn(); capo.set({ weight: 0, axis: 'completions' }); \
-        const colored = capo.charts[0].uplot.ctx.getImageData(0, 0, 400, 400).data.filter((_, i) => i % 4 === 3).filter((a) => a > 0).length; \
-        return { seeds, runs, smooth, completions: capo.drawn(), colored, picture: capo.charts[0].picture().toDataURL().length }; })()";
+        const completions = capo.drawn(); await null; const { canvas } = capo.charts[0].uplot.ctx; \
+        const pixels = capo.charts[0].uplot.ctx.getImageData(0, 0, canvas.width, canvas.height).data; \
+        const colored = pixels.filter((_, at) => at % 4 === 3).filter((alpha) => alpha > 0).length; \
+        const picture = capo.charts[0].picture().toDataURL(); return { seeds, runs, smooth, completions, colored, picture }; })()";
     let Some(found) = browser::evaluate(&page, expression) else { return };
     let charts = [
         ("Reward", "", "reward"),
@@ -92,7 +94,9 @@ fn a_browser_draws_what_the_runs_wrote() {
     assert_close(smooth.get(&2).copied(), first[&1] / 3.0 + first[&2] * 2.0 / 3.0, "the average");
     let by_completions = drawn(&found["completions"], "Reward", "capo-1", "y");
     assert_close(by_completions.get(&96).copied(), first[&2], "after two steps of 48 completions");
-    assert!(found["colored"].as_u64().unwrap() > 1000 && found["picture"].as_u64().unwrap() > 3000, "{found}");
+    assert!(found["colored"].as_u64().unwrap() > 1000, "{} pixels", found["colored"]);
+    let picture = found["picture"].as_str().unwrap();
+    assert!(picture.starts_with("data:image/png;base64,") && picture.len() > 3000, "{picture}");
 }
 
 #[test]
@@ -109,7 +113,10 @@ fn a_run_of_which_little_can_be_read_is_shown() {
         folder.write(&format!("runs/{name}/metrics.jsonl").replace("</", "<"), metrics);
     }
     let outcome = folder.host("report runs --out report.html").succeeded();
-    assert_snapshot!(outcome.stderr, @"");
+    assert_snapshot!(outcome.stderr, @"
+    warning: `runs/empty`: `config.toml` cannot be used: settings are not TOML: TOML parse error at line 1, column 5
+    warning: `runs/torn`: `metrics.jsonl`: the last line is torn and left out
+    ");
     let Some(found) = browser::evaluate(
         &folder.path().join("report.html"),
         "[capo.drawn().map(({ title }) => title).slice(0, 2), document.scripts.length, document.querySelector('table').innerText]",
@@ -127,9 +134,9 @@ fn a_report_is_refused_before_anything_is_read() {
     let folder = Folder::new();
     std::fs::create_dir(folder.path().join("folder.html")).unwrap();
     let refused = |args: &str| folder.host(&format!("report {args}")).refused();
-    assert_snapshot!(refused("runs --out report.pdf"), @"");
-    assert_snapshot!(refused("runs --out absent/report.html"), @"");
-    assert_snapshot!(refused("runs --out folder.html"), @"");
-    assert_snapshot!(refused("runs --out report.html"), @"");
-    assert_snapshot!(refused("folder.html --out report.html"), @"");
+    assert_snapshot!(refused("runs --out report.pdf"), @"`--out report.pdf` does not end in `.html` (a report is a page)");
+    assert_snapshot!(refused("runs --out absent/report.html"), @"`--out absent/report.html`: there is no folder `absent` (make it first)");
+    assert_snapshot!(refused("runs --out folder.html"), @"`folder.html` exists and is not a plain file (choose another name)");
+    assert_snapshot!(refused("runs --out report.html"), @"cannot list `runs` (give a run, or a folder of runs): No such file or directory (os error 2)");
+    assert_snapshot!(refused("folder.html --out report.html"), @"`folder.html` is no run and holds none (give a folder that `host train` printed, or one of such folders)");
 }

@@ -18,7 +18,10 @@ fn runs_are_listed_with_what_they_are_and_how_far() {
     assert_eq!(lines[1][..6], ["a", "stopped", "1/3", "capo", "42", "1e-4"]);
     assert_eq!(lines[2][..6], ["b", "finished", "3/3", "grpo", "7", "1e-4"]);
     assert_eq!(lines[3][..4], ["c", "stopped", "0/?", "-"]);
-    assert_snapshot!(outcome.stderr, @"");
+    assert_snapshot!(outcome.stderr, @"
+    warning: `c`: `config.toml` cannot be used: settings are not TOML: TOML parse error at line 1, column 8
+    warning: `c`: cannot read `runs/c/metrics.jsonl`: No such file or directory (os error 2)
+    ");
     let runs: Value = serde_json::from_str(&folder.host("runs runs/b --json").succeeded().stdout).unwrap();
     let progress = std::fs::read(folder.run_dir("runs/b").last_checkpoint().join("progress.json")).unwrap();
     let progress: Value = serde_json::from_slice(&progress).unwrap();
@@ -48,7 +51,7 @@ fn a_run_at_work_is_running_and_looking_at_it_is_no_harm() {
 #[test]
 fn a_folder_without_runs_is_refused() {
     let folder = Folder::new();
-    assert_snapshot!(folder.host("runs").refused(), @"");
+    assert_snapshot!(folder.host("runs").refused(), @"cannot list `runs` (give a run, or a folder of runs): No such file or directory (os error 2)");
     std::fs::create_dir(folder.path().join("runs")).unwrap();
-    assert_snapshot!(folder.host("runs").refused(), @"");
+    assert_snapshot!(folder.host("runs").refused(), @"`runs` is no run and holds none (give a folder that `host train` printed, or one of such folders)");
 }

@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use capo_loader::files;
 use toml::Table;
 
+use super::terminal::sentence;
 use crate::run::{CONFIG_FILE, METRICS_FILE, is_at_work, settings};
 pub use lines::{Column, Lines};
 pub use summary::Summary;
@@ -47,11 +48,11 @@ impl FoundRun {
         let mut remarks = Vec::new();
         let settings = files::read(&dir.join(CONFIG_FILE)).and_then(|bytes| settings::keys(&String::from_utf8(bytes)?));
         let settings = settings.unwrap_or_else(|error| {
-            remarks.push(format!("`{CONFIG_FILE}` cannot be used: {error:#}").replace('\n', ", "));
+            remarks.push(format!("`{CONFIG_FILE}` cannot be used: {}", sentence(&error, false)));
             BTreeMap::new()
         });
         let lines = Lines::read(&dir.join(METRICS_FILE)).unwrap_or_else(|error| {
-            remarks.push(format!("{error:#}"));
+            remarks.push(sentence(&error, false));
             Lines::default()
         });
         let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
