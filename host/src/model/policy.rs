@@ -8,6 +8,7 @@ use candle_core::{DType, Device};
 use super::config::Config;
 use super::files::ModelFiles;
 use super::lora::{ADAPTER_CONFIG_FILE, Adapter, Base, Dropout, LoraConfig};
+use super::ops::Truncation;
 use super::params::Params;
 use super::size;
 use crate::rng;
@@ -22,6 +23,7 @@ pub struct Policy {
     device: Device,
     dtype: DType,
     gradient_checkpointing: bool,
+    truncation: Option<Truncation>,
 }
 
 impl Policy {
@@ -36,7 +38,16 @@ impl Policy {
     /// These weights, in f32, without an adapter.
     pub(super) fn of(config: Config, weights: Params, device: &Device) -> Self {
         let device = device.clone();
-        Self { config, weights, adapter: None, dropout: None, device, dtype: DType::F32, gradient_checkpointing: false }
+        Self {
+            config,
+            weights,
+            adapter: None,
+            dropout: None,
+            device,
+            dtype: DType::F32,
+            gradient_checkpointing: false,
+            truncation: None,
+        }
     }
 
     /// A policy with fresh weights in the architecture of `files`, drawn from the stream `model.init` of `seed`.
@@ -77,6 +88,12 @@ impl Policy {
     #[must_use]
     pub fn with_gradient_checkpointing(self, gradient_checkpointing: bool) -> Self {
         Self { gradient_checkpointing, ..self }
+    }
+
+    /// The same policy whose log-probabilities, and gradients of them, are of what is left of each distribution; the sampled token always is.
+    #[must_use]
+    pub fn with_truncation(self, truncation: Option<Truncation>) -> Self {
+        Self { truncation, ..self }
     }
 
     /// The same weights: what updates one updates the other.
@@ -143,6 +160,11 @@ impl Policy {
     /// Whether a training forward pass keeps only what each layer starts from.
     pub(super) fn checkpoints_gradients(&self) -> bool {
         self.gradient_checkpointing
+    }
+
+    /// What log-probabilities are of, where that is not the whole distribution.
+    pub(super) fn truncation(&self) -> Option<Truncation> {
+        self.truncation
     }
 
     /// A frozen copy for `ref_logps`: later updates of this policy do not reach it. That of an adapter shares the weights.

@@ -29,6 +29,7 @@ mod rows;
 mod softmax;
 mod swiglu;
 mod top;
+mod truncate;
 
 pub use add::add;
 pub use bias::add_bias;
@@ -40,7 +41,7 @@ pub(crate) use draw::{NOT_FINITE, argmax, draw, pick};
 pub(crate) use few_rows::are_few_rows;
 pub use few_rows::product_of_few_rows;
 pub(crate) use kernel::{layout_error, sum_blocks, sum_squares, update2, update3, whole, whole_mut};
-pub use logps::{chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
+pub use logps::{TokenLoss, chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
 pub use rms_norm::rms_norm;
 pub(crate) use rms_norm::rms_norm_backward;
 pub use rope::{Frequencies, Rope, RopeTable};
@@ -50,6 +51,8 @@ pub(crate) use softmax::causal_softmax_backward;
 pub use swiglu::swiglu;
 pub(crate) use swiglu::swiglu_backward;
 pub(crate) use top::{top_ids, top_k};
+pub(crate) use truncate::nucleus;
+pub use truncate::{Truncation, truncate};
 
 /// Whether the fused CPU kernels take `x`; everything else goes to `generic`.
 pub(crate) fn fused(x: &Tensor) -> bool {
