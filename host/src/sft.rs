@@ -240,7 +240,7 @@ impl Sft {
         }
         ensure!(loss.is_finite(), "the loss is {loss} at step {step} (lower `train.learning_rate`)");
         let mut gradients = Gradients::default();
-        forward.finish(&seed, &mut gradients)?;
+        forward.finish(&seed, None, &mut gradients)?;
         let (rate, limit) = (self.schedule.learning_rate(step), self.settings.train.max_grad_norm);
         self.optimizer.step(self.policy.params(), &gradients, None, rate, limit)?;
         Ok(loss)

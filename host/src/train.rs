@@ -98,7 +98,8 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
     progress.prompts += config.sizes.prompts as u64;
     if config.sizes.steps_per_rollout > 1 {
         // As in TRL, the policy in training says how probable its completions were.
-        let policy = policy.in_training(Dropout::of_rollout(config.train.seed, progress.step));
+        let dropout = Dropout::of_rollout(config.train.seed, progress.step);
+        let policy = policy.in_training(dropout).with_truncation(config.loss_truncation());
         rollout.batch.old_logps = Some(score::logps(&policy, &rollout.batch, work)?);
     }
     drop(timer);
@@ -111,8 +112,9 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
 fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration: u64) -> Result<()> {
     let (info, work) = (run.step_info(iteration), run.work());
     let measured = effect::is_due(info.step, run.config.train.measure_step);
+    let (entropy_coef, truncation) = (run.config.train.entropy_coef, run.config.loss_truncation());
     let Run { policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, moment, .. } = run;
-    let policy = &policy.in_training(Dropout::of_step(info.seed, info.step));
+    let policy = &policy.in_training(Dropout::of_step(info.seed, info.step)).with_truncation(truncation);
     let completion_mask = batch.completion_mask.clone();
     let context = batch.context.take();
     let mut sink = StepSink::new(metrics, &completion_mask, Point::Advantage, warned, watchdog);
@@ -148,7 +150,11 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     drop(timer);
 
     let timer = sink.metrics.timer("backward");
-    let reduced = backward::reduce(&batch, &info, &keep, &weighed)?;
+    let mut reduced = backward::reduce(&batch, &info, &keep, &weighed)?;
+    if entropy_coef > 0.0 {
+        sink.metrics.record("policy_loss", reduced.loss);
+        reduced.add_entropy_bonus(&batch, &keep, entropy_coef)?;
+    }
     let gradients = match keep.tokens {
         0 => None,
         _ => Some(backward::accumulate(policy, forwards, &batch, &reduced, work)?),

@@ -1,7 +1,7 @@
 //! Gradients of the whole model: none missing, and equal to finite differences; the same bits on any number of threads.
 
 use candle_core::{Device, Tensor};
-use host::model::{Config, Gradients, Policy, Sequences, Wants};
+use host::model::{Config, Gradients, Policy, Sequences, Truncation, Wants};
 use host::rng::{fill_standard_normal, stream};
 
 const TEMPERATURE: f64 = 0.8;
@@ -35,13 +35,25 @@ fn seed() -> Vec<f32> {
     (0..15).map(|i| if i % 6 == 4 { 0.0 } else { (i as f32 * 0.9).sin() }).collect()
 }
 
-fn loss(policy: &Policy) -> f64 {
-    let scores = policy.forward_detached(&rows(), TEMPERATURE).unwrap().scores(&Wants::default()).unwrap();
-    scores.logps.iter().zip(seed()).map(|(logp, seed)| f64::from(*logp) * f64::from(seed)).sum()
+/// A loss may have a part by entropies too.
+fn entropy_seed() -> Vec<f32> {
+    (0..15).map(|i| if i % 4 == 1 { 0.0 } else { (i as f32 * 1.7).cos() }).collect()
 }
 
-fn gradients(policy: &Policy) -> Gradients {
-    policy.forward(&rows(), TEMPERATURE).unwrap().backward(&seed()).unwrap()
+fn loss(policy: &Policy, entropy: bool) -> f64 {
+    let wants = Wants { entropy, ..Wants::default() };
+    let scores = policy.forward_detached(&rows(), TEMPERATURE).unwrap().scores(&wants).unwrap();
+    let sum = |values: &[f32], seed: Vec<f32>| -> f64 {
+        values.iter().zip(seed).map(|(value, seed)| f64::from(*value) * f64::from(seed)).sum()
+    };
+    sum(&scores.logps, seed()) + sum(&scores.entropy.unwrap_or_default(), entropy_seed())
+}
+
+fn gradients(policy: &Policy, entropy: bool) -> Gradients {
+    let mut sum = Gradients::default();
+    let entropy = entropy.then(entropy_seed);
+    policy.forward(&rows(), TEMPERATURE).unwrap().finish(&seed(), entropy.as_deref(), &mut sum).unwrap();
+    sum
 }
 
 fn values(tensor: &Tensor) -> Vec<f32> {
@@ -49,50 +61,77 @@ fn values(tensor: &Tensor) -> Vec<f32> {
 }
 
 /// `(loss(w + eps d) - loss(w - eps d)) / (2 eps)` for the weight `name`, which is left as it was.
-fn difference(policy: &Policy, name: &str, direction: &[f32], eps: f64) -> f64 {
+fn difference(policy: &Policy, entropy: bool, name: &str, direction: &[f32], eps: f64) -> f64 {
     let var = policy.params().get(name).unwrap();
     let start = var.as_detached_tensor().copy().unwrap();
     let direction = Tensor::from_slice(direction, start.shape(), &Device::Cpu).unwrap();
     let at = |shift: f64| {
         var.set(&(&start + (&direction * shift).unwrap()).unwrap()).unwrap();
-        loss(policy)
+        loss(policy, entropy)
     };
     let slope = (at(eps) - at(-eps)) / (2.0 * eps);
     var.set(&start).unwrap();
     slope
 }
 
+/// The largest error of any weight's gradient, relative to its norm.
+fn worst_error(policy: &Policy, entropy: bool) -> f64 {
+    let gradients = gradients(policy, entropy);
+    assert_eq!(gradients.iter().count(), policy.params().iter().count());
+    let mut worst = 0.0f64;
+    for (name, gradient) in gradients.iter() {
+        let gradient = values(gradient);
+        let norm = gradient.iter().map(|g| g * g).sum::<f32>().sqrt();
+        assert!(norm > 0.0, "{name} has no gradient");
+        // Along the gradient the slope is its norm; along a fixed wave it can have any size up to that.
+        let along: Vec<f32> = gradient.iter().map(|g| g / norm).collect();
+        let wave: Vec<f32> = (0..gradient.len()).map(|i| (1.1 * i as f32).cos()).collect();
+        let wave_norm = wave.iter().map(|w| w * w).sum::<f32>().sqrt();
+        let wave: Vec<f32> = wave.iter().map(|w| w / wave_norm).collect();
+        for direction in [along, wave] {
+            let slope: f32 = gradient.iter().zip(&direction).map(|(g, d)| g * d).sum();
+            let measured = difference(policy, entropy, name, &direction, 2e-3);
+            let error = (measured - f64::from(slope)).abs() / f64::from(norm);
+            worst = worst.max(error);
+            assert!(error < 1e-2, "{name}: relative error {error:e}");
+        }
+    }
+    worst
+}
+
 #[test]
 fn every_weight_has_the_gradient_that_finite_differences_give() {
     for tied in [false, true] {
-        let policy = policy(tied);
-        let gradients = gradients(&policy);
-        assert_eq!(gradients.iter().count(), policy.params().iter().count());
-        let mut worst = 0.0f64;
-        for (name, gradient) in gradients.iter() {
-            let gradient = values(gradient);
-            let norm = gradient.iter().map(|g| g * g).sum::<f32>().sqrt();
-            assert!(norm > 0.0, "{name} has no gradient");
-            // Along the gradient the slope is its norm; along a fixed wave it can have any size up to that.
-            let along: Vec<f32> = gradient.iter().map(|g| g / norm).collect();
-            let wave: Vec<f32> = (0..gradient.len()).map(|i| (1.1 * i as f32).cos()).collect();
-            let wave_norm = wave.iter().map(|w| w * w).sum::<f32>().sqrt();
-            let wave: Vec<f32> = wave.iter().map(|w| w / wave_norm).collect();
-            for direction in [along, wave] {
-                let slope: f32 = gradient.iter().zip(&direction).map(|(g, d)| g * d).sum();
-                let error = (difference(&policy, name, &direction, 2e-3) - f64::from(slope)).abs() / f64::from(norm);
-                worst = worst.max(error);
-                assert!(error < 1e-2, "tied {tied}, {name}: relative error {error:e}");
-            }
-        }
-        println!("tied {tied}: largest relative error {worst:.1e}");
+        println!("tied {tied}: largest relative error {:.1e}", worst_error(&policy(tied), false));
     }
+}
+
+#[test]
+fn so_it_has_of_entropies_and_of_what_truncation_leaves() {
+    let truncations = [None, Some((5, 1.0)), Some((0, 0.7)), Some((9, 0.8))]
+        .map(|truncation| truncation.map(|(top_k, top_p)| Truncation { temperature: TEMPERATURE, top_k, top_p }));
+    for truncation in truncations {
+        let policy = policy(false).with_truncation(truncation);
+        for entropy in [truncation.is_none(), true] {
+            println!("{truncation:?}: largest relative error {:.1e}", worst_error(&policy, entropy));
+        }
+    }
+}
+
+#[test]
+fn a_truncation_that_leaves_all_changes_no_bit() {
+    let whole = policy(false);
+    let truncation = Truncation { temperature: TEMPERATURE, top_k: 23, top_p: 1.0 };
+    let same = whole.share().with_truncation(Some(truncation));
+    assert_eq!(loss(&whole, true).to_bits(), loss(&same, true).to_bits());
+    let (whole, same) = (gradients(&whole, false), gradients(&same, false));
+    assert!(whole.iter().zip(same.iter()).all(|((_, a), (_, b))| values(a) == values(b)));
 }
 
 #[test]
 fn single_entries_of_gradients_match_finite_differences() {
     let policy = policy(true);
-    let gradients = gradients(&policy);
+    let gradients = gradients(&policy, false);
     for name in
         ["model.embed_tokens.weight", "model.layers.0.self_attn.k_proj.weight", "model.layers.1.mlp.up_proj.weight"]
     {
@@ -101,7 +140,7 @@ fn single_entries_of_gradients_match_finite_differences() {
         for index in [0, 17, 100, gradient.len() - 1] {
             let mut direction = vec![0.0; gradient.len()];
             direction[index] = 1.0;
-            let error = (difference(&policy, name, &direction, 2e-3) - f64::from(gradient[index])).abs();
+            let error = (difference(&policy, false, name, &direction, 2e-3) - f64::from(gradient[index])).abs();
             assert!(error < 1e-2 * f64::from(largest), "{name}[{index}]: {error:e} of {largest:e}");
         }
     }
@@ -110,7 +149,7 @@ fn single_entries_of_gradients_match_finite_differences() {
 #[test]
 fn gradients_of_micro_batches_add_up() {
     let policy = policy(false);
-    let whole = gradients(&policy);
+    let whole = gradients(&policy, false);
     let rows = rows();
     let mut sum: Option<Gradients> = None;
     for row in 0..3 {
@@ -162,12 +201,12 @@ fn the_graph_and_the_detached_pass_agree_and_only_one_has_gradients() {
 fn a_reference_does_not_follow_the_policy() {
     let policy = policy(false);
     let reference = policy.reference().unwrap();
-    let before = loss(&reference);
-    assert_eq!(loss(&policy), before);
+    let before = loss(&reference, false);
+    assert_eq!(loss(&policy, false), before);
     let var = policy.params().get("model.norm.weight").unwrap();
     var.set(&(var.as_detached_tensor() * 2.0).unwrap()).unwrap();
-    assert_ne!(loss(&policy), before);
-    assert_eq!(loss(&reference), before);
+    assert_ne!(loss(&policy, false), before);
+    assert_eq!(loss(&reference, false), before);
 }
 
 #[test]

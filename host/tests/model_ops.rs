@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, Var};
-use host::model::ops::{self, Frequencies, Rope, RopeTable};
+use host::model::ops::{self, Frequencies, Rope, RopeTable, TokenLoss};
 
 /// Largest accepted difference between a derivative and its central difference, relative to the largest derivative.
 const TOLERANCE: f64 = 1e-6;
@@ -154,21 +154,30 @@ fn logit_stats() {
 }
 
 #[test]
-fn token_logps_vjp() {
+fn gradients_of_log_probabilities_and_entropies() {
     let (hidden, head, temperature) = (wave(&[6, 5], 0.0), wave(&[9, 5], 2.0), 0.8);
     let targets = Tensor::new(&[3u32, 0, 8, 5, 5, 1], &Device::Cpu).unwrap();
     // A seed of 0 marks a token that takes no part.
     let seed = Tensor::new(&[0.3f64, -1.0, 0.0, 2.0, 0.7, -0.2], &Device::Cpu).unwrap();
-    let value = |hidden: &Tensor, head: &Tensor| {
-        let logits = hidden.matmul(&head.t().unwrap()).unwrap();
-        let stats = ops::logit_stats(&logits, &targets, temperature).unwrap();
-        let logps = stats.narrow(1, 0, 1).unwrap().squeeze(1).unwrap();
-        (logps * &seed).unwrap().sum_all().unwrap().to_scalar::<f64>().unwrap()
-    };
-    let (d_hidden, d_head) = ops::token_logps_vjp(&hidden, &head, &targets, &seed, temperature).unwrap();
-    assert_eq!(d_head.dtype(), DType::F64);
-    assert_close("d_hidden", &values(&d_hidden), &differences(&hidden, |moved| value(moved, &head)));
-    assert_close("d_head", &values(&d_head), &differences(&head, |moved| value(&hidden, moved)));
+    let entropy_seed = Tensor::new(&[-0.5f64, 0.0, 1.5, 0.4, -2.0, 0.9], &Device::Cpu).unwrap();
+    for entropy_seed in [None, Some(&entropy_seed)] {
+        let value = |hidden: &Tensor, head: &Tensor| {
+            let logits = hidden.matmul(&head.t().unwrap()).unwrap();
+            let stats = ops::logit_stats(&logits, &targets, temperature).unwrap();
+            let sum = |column, seed: &Tensor| {
+                let of_rows = stats.narrow(1, column, 1).unwrap().squeeze(1).unwrap();
+                (of_rows * seed).unwrap().sum_all().unwrap().to_scalar::<f64>().unwrap()
+            };
+            sum(0, &seed) + entropy_seed.map_or(0.0, |seed| sum(2, seed))
+        };
+        let loss = TokenLoss { targets: &targets, seed: &seed, entropy_seed, temperature, truncation: None };
+        let (d_hidden, d_head) = ops::token_logps_vjp(&hidden, &head, &loss).unwrap();
+        assert_eq!(d_head.dtype(), DType::F64);
+        assert_close("d_hidden", &values(&d_hidden), &differences(&hidden, |moved| value(moved, &head)));
+        assert_close("d_head", &values(&d_head), &differences(&head, |moved| value(&hidden, moved)));
+        let alone = ops::token_logps_by_hidden(&hidden, &head, &loss).unwrap();
+        assert_eq!(values(&alone), values(&d_hidden));
+    }
 }
 
 #[test]

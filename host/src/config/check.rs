@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Config, DataConfig, Format, Sizes, TEST, TrainConfig, source};
+use super::{Config, DataConfig, Format, LossDistribution, Sizes, TEST, TrainConfig, source};
 use crate::adamw::SecondMoment;
 use crate::data::{Arithmetic, Filter};
 use crate::model::device::{CPU, Dtype};
@@ -59,6 +59,7 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
         ("train.adam_beta2", train.adam_beta2, 1.0 - f64::EPSILON),
         ("train.sgd_momentum", train.sgd_momentum, 1.0 - f64::EPSILON),
         ("train.max_grad_norm", train.max_grad_norm, f64::MAX),
+        ("train.entropy_coef", train.entropy_coef, f64::MAX),
     ])?;
     optimizer(train)?;
     // Weights are f32: a smaller number is 0 to them, and 0 / 0 is what a weight without gradients would become.
@@ -80,6 +81,12 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     );
     score_at_sampling(config, &sizes)?;
     best_model(config, &sizes)?;
+    ensure!(
+        train.loss_distribution == LossDistribution::Full || rollout.temperature == train.loss_temperature as f32,
+        "`train.loss_distribution` is `sampler`, but `train.loss_temperature` is {} and `rollout.temperature` {} (set both to the same)",
+        train.loss_temperature,
+        rollout.temperature
+    );
     Ok(sizes)
 }
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::adamw::SecondMoment;
 use crate::model::device::{self, Dtype};
-use crate::model::hub;
+use crate::model::{Truncation, hub};
 use crate::optim::OptimizerName;
 use crate::reward::{self, RewardConfig};
 use crate::schedule::ScheduleKind;
@@ -171,6 +171,12 @@ pub struct TrainConfig {
     pub max_grad_norm: f64,
     /// Divides the logits in the loss.
     pub loss_temperature: f64,
+    /// Which distribution the loss's log-probabilities are of: the `full` one, or that of the `sampler`, truncated by `rollout.top_k` and `top_p`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub loss_distribution: LossDistribution,
+    /// Weight of the mean entropy of the kept tokens, which the loss is less by.
+    #[serde(skip_serializing_if = "is_default")]
+    pub entropy_coef: f64,
     /// What a loss is averaged over after masking: `kept` tokens or the `original` ones.
     pub mask_denominator: Denominator,
     /// K of the last-layer inputs; 0 takes the sampler's `top_k`, or 50 where that is off.
@@ -217,6 +223,17 @@ pub enum Denominator {
     Kept,
     /// All completion tokens: a rejected token is a zero.
     Original,
+}
+
+/// Which distribution the loss's log-probabilities are of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossDistribution {
+    /// The whole softmax at `train.loss_temperature`.
+    #[default]
+    Full,
+    /// What top-k and top-p leave of it.
+    Sampler,
 }
 
 /// Settings that came later than others stand in a run's file only where they are used, so that older runs can go on.
@@ -267,6 +284,8 @@ impl Default for TrainConfig {
             moments_dtype: Dtype::F32,
             max_grad_norm: 1.0,
             loss_temperature: 1.0,
+            loss_distribution: LossDistribution::Full,
+            entropy_coef: 0.0,
             mask_denominator: Denominator::Kept,
             last_layer_top_k: 0,
             measure_step: 0,
@@ -345,6 +364,14 @@ impl Config {
             || top_k > 0
             || top_p < 1.0
             || temperature != self.train.loss_temperature as f32
+    }
+
+    /// What the loss's log-probabilities are of, where that is not the whole distribution.
+    #[must_use]
+    pub fn loss_truncation(&self) -> Option<Truncation> {
+        let RolloutConfig { temperature, top_k, top_p, .. } = self.rollout;
+        let truncation = Truncation { temperature: f64::from(temperature), top_k, top_p: f64::from(top_p) };
+        (self.train.loss_distribution == LossDistribution::Sampler).then_some(truncation)
     }
 
     /// The run's components besides its rewards.

@@ -25,6 +25,7 @@ const HOST: [&str; 16] = [
     "loss",
     "num_completions",
     "num_tokens",
+    "policy_loss",
     REJECTED_GRAD_NORM,
     "reward",
     "reward_std",

@@ -1,5 +1,6 @@
 //! One forward pass over whole sequences, and the gradients that follow from it.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use candle_core::{DType, Tensor};
 use super::backward::{Kept, Tape};
 use super::decoder::{Decoder, rope};
 use super::gradients::Gradients;
-use super::ops;
+use super::ops::{self, TokenLoss, Truncation};
 use super::parallel::side_by_side;
 use super::policy::Policy;
 use super::sequences::Sequences;
@@ -35,6 +36,7 @@ pub(super) struct Part {
     /// Completion ids, `[rows * T]` u32.
     pub(super) targets: Tensor,
     pub(super) loss_temperature: f64,
+    pub(super) truncation: Option<Truncation>,
     tape: Option<Tape>,
 }
 
@@ -109,6 +111,7 @@ impl Part {
             head: model.head.clone(),
             targets: Tensor::from_vec(rows.columns(prompt, prompt + tokens), count, device)?,
             loss_temperature,
+            truncation: policy.truncation(),
             tape: keep.then(|| Tape {
                 model: Arc::new(model),
                 ids,
@@ -122,21 +125,27 @@ impl Part {
 
     /// What another model made of some rows: their features, and the head and the targets that belong to them.
     pub(super) fn detached(hidden: Tensor, head: Tensor, targets: Tensor, loss_temperature: f64) -> Self {
-        Self { hidden, head, targets, loss_temperature, tape: None }
+        Self { hidden, head, targets, loss_temperature, truncation: None, tape: None }
     }
 
     /// Adds the gradients of a loss with these seeds to `sum`.
-    fn backward(self, seed: &[f32], sum: &mut Gradients) -> Result<()> {
+    fn backward(self, seeds: &Seeds<'_>, sum: &mut Gradients) -> Result<()> {
         let tape = self.tape.context("this forward pass kept no activations (call `forward`)")?;
-        let seed = Tensor::from_slice(seed, seed.len(), self.hidden.device())?;
+        let tensor = |seed: &[f32]| Tensor::from_slice(seed, seed.len(), self.hidden.device());
+        let (seed, entropy_seed) = (tensor(&seeds.logps)?, seeds.entropy.map(tensor).transpose()?);
+        let loss = TokenLoss {
+            targets: &self.targets,
+            seed: &seed,
+            entropy_seed: entropy_seed.as_ref(),
+            temperature: self.loss_temperature,
+            truncation: self.truncation,
+        };
         let hidden = self.hidden.to_dtype(DType::F32)?;
         if tape.model.frozen {
-            let d_hidden =
-                ops::token_logps_by_hidden(&hidden, &self.head, &self.targets, &seed, self.loss_temperature)?;
+            let d_hidden = ops::token_logps_by_hidden(&hidden, &self.head, &loss)?;
             return tape.backward(&d_hidden, None, sum);
         }
-        let (d_hidden, d_head) =
-            ops::token_logps_vjp(&hidden, &self.head, &self.targets, &seed, self.loss_temperature)?;
+        let (d_hidden, d_head) = ops::token_logps_vjp(&hidden, &self.head, &loss)?;
         tape.backward(&d_hidden, Some(d_head), sum)
     }
 
@@ -150,6 +159,14 @@ impl Part {
         let tape = self.tape.as_ref().map(|tape| tape.of(&rows)).transpose()?;
         Ok(Self { hidden: own(&self.hidden)?, targets: own(&self.targets)?, tape, head: self.head.clone(), ..*self })
     }
+}
+
+/// The derivatives of a loss by what a part's tokens have, `[rows * T]` each.
+struct Seeds<'a> {
+    /// By their log-probabilities.
+    logps: Cow<'a, [f32]>,
+    /// By the entropies of their distributions.
+    entropy: Option<&'a [f32]>,
 }
 
 impl Forward {
@@ -186,14 +203,20 @@ impl Forward {
     /// A detached forward pass, or a seed of another size, is an error.
     pub fn backward(&self, seed: &[f32]) -> Result<Gradients> {
         let mut sum = Gradients::default();
-        Self { parts: self.parts.clone(), tokens: self.tokens }.finish(seed, &mut sum)?;
+        Self { parts: self.parts.clone(), tokens: self.tokens }.finish(seed, None, &mut sum)?;
         Ok(sum)
     }
 
     /// The same as the last thing that is done with this forward pass, whose activations go as they are used; added to `sum`, which is empty or has
-    /// all gradients.
-    pub fn finish(self, seed: &[f32], sum: &mut Gradients) -> Result<()> {
+    /// all gradients. `entropy_seed`, `[B, T]`, is the loss's derivative by the tokens' entropies, where it has such a part.
+    pub fn finish(self, seed: &[f32], entropy_seed: Option<&[f32]>, sum: &mut Gradients) -> Result<()> {
         let seeds = self.seeds(seed)?;
+        let entropy_seeds = match entropy_seed {
+            None => vec![None; seeds.len()],
+            Some(seed) => self.seeds(seed)?.into_iter().map(Some).collect(),
+        };
+        let seeds = seeds.into_iter().zip(entropy_seeds);
+        let seeds = seeds.map(|(logps, entropy)| Seeds { logps: Cow::Borrowed(logps), entropy });
         add_all(self.parts.into_iter().zip(seeds).collect(), sum)
     }
 
@@ -204,7 +227,8 @@ impl Forward {
         let mut parts = Vec::new();
         for (part, seed) in self.parts.iter().zip(self.seeds(seed)?) {
             let (rows, seeds) = seeded_rows(seed, self.tokens);
-            if seeds.len() == seed.len() {
+            let (all, seeds) = (seeds.len() == seed.len(), Seeds { logps: Cow::Owned(seeds), entropy: None });
+            if all {
                 parts.push((part.clone(), seeds));
             } else if !rows.is_empty() {
                 parts.push((part.of(rows, self.tokens)?, seeds));
@@ -240,15 +264,15 @@ fn seeded_rows(seed: &[f32], tokens: usize) -> (Vec<u32>, Vec<f32>) {
 }
 
 /// Adds the gradients of all parts, first to each other in their order, then to `sum`.
-fn add_all<S: AsRef<[f32]> + Send>(mut parts: Vec<(Part, S)>, sum: &mut Gradients) -> Result<()> {
+fn add_all(mut parts: Vec<(Part, Seeds<'_>)>, sum: &mut Gradients) -> Result<()> {
     if parts.len() == 1
-        && let Some((part, seed)) = parts.pop()
+        && let Some((part, seeds)) = parts.pop()
     {
-        return part.backward(seed.as_ref(), sum);
+        return part.backward(&seeds, sum);
     }
-    let gradients = side_by_side(parts, |(part, seed)| {
+    let gradients = side_by_side(parts, |(part, seeds)| {
         let mut own = Gradients::default();
-        part.backward(seed.as_ref(), &mut own)?;
+        part.backward(&seeds, &mut own)?;
         Ok(own)
     })?;
     let mut gradients = gradients.into_iter();

@@ -44,6 +44,7 @@ pub use generate::{Completion, Generation};
 pub use gradients::Gradients;
 pub use groups::{Group, groups};
 pub use lora::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, Adapter, Base, Dropout, LoraConfig, Targets};
+pub use ops::Truncation;
 pub use params::{EMBEDDING, FINAL_NORM, HEAD, INDEX_FILE, Params, WEIGHTS_FILE, head_name, save_tensors, shapes};
 pub use policy::Policy;
 pub use rotary::{Rotary, Scaling};

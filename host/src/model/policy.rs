@@ -8,6 +8,7 @@ use candle_core::{DType, Device};
 use super::config::Config;
 use super::files::ModelFiles;
 use super::lora::{ADAPTER_CONFIG_FILE, Adapter, Base, Dropout, LoraConfig};
+use super::ops::Truncation;
 use super::params::Params;
 use super::size;
 use crate::rng;
@@ -24,6 +25,7 @@ pub struct Policy {
     gradient_checkpointing: bool,
     /// Whether there is no more than the sizes of the weights.
     counted: bool,
+    truncation: Option<Truncation>,
 }
 
 impl Policy {
@@ -38,8 +40,17 @@ impl Policy {
     /// These weights, in f32, without an adapter.
     pub(super) fn of(config: Config, weights: Params, device: &Device) -> Self {
         let device = device.clone();
-        let (dtype, gradient_checkpointing, counted) = (DType::F32, false, false);
-        Self { config, weights, adapter: None, dropout: None, device, dtype, gradient_checkpointing, counted }
+        Self {
+            config,
+            weights,
+            adapter: None,
+            dropout: None,
+            device,
+            dtype: DType::F32,
+            gradient_checkpointing: false,
+            truncation: None,
+            counted: false,
+        }
     }
 
     /// A policy whose weights are counted and nothing else, for an estimate: they are zeros that nobody reads, which take no memory on the CPU.
@@ -92,6 +103,12 @@ impl Policy {
     #[must_use]
     pub fn with_gradient_checkpointing(self, gradient_checkpointing: bool) -> Self {
         Self { gradient_checkpointing, ..self }
+    }
+
+    /// The same policy whose log-probabilities, and gradients of them, are of what is left of each distribution; the sampled token always is.
+    #[must_use]
+    pub fn with_truncation(self, truncation: Option<Truncation>) -> Self {
+        Self { truncation, ..self }
     }
 
     /// The same weights: what updates one updates the other.
@@ -158,6 +175,11 @@ impl Policy {
     /// Whether a training forward pass keeps only what each layer starts from.
     pub(super) fn checkpoints_gradients(&self) -> bool {
         self.gradient_checkpointing
+    }
+
+    /// What log-probabilities are of, where that is not the whole distribution.
+    pub(super) fn truncation(&self) -> Option<Truncation> {
+        self.truncation
     }
 
     /// A frozen copy for `ref_logps`: later updates of this policy do not reach it. That of an adapter shares the weights.

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use candle_core::Tensor;
 
-use super::ops::{self, NOT_FINITE, argmax, fused, pick, top_ids, top_k};
+use super::ops::{self, NOT_FINITE, argmax, fused, nucleus, pick, top_ids, top_k};
 
 /// How tokens are drawn: temperature first, then top-k, then top-p, as Hugging Face orders them.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -174,35 +174,9 @@ impl Drawn {
     }
 }
 
-/// How many of the descending `weights` reach the share `top_p` of their sum; at least one.
-fn nucleus(weights: &[f64], top_p: f64) -> usize {
-    if top_p == 1.0 {
-        return weights.len();
-    }
-    let limit = top_p * weights.iter().sum::<f64>();
-    let mut sum = 0.0;
-    for (index, weight) in weights.iter().enumerate() {
-        sum += weight;
-        if sum >= limit {
-            return index + 1;
-        }
-    }
-    weights.len()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_nucleus_is_the_smallest_set_that_reaches_its_share() {
-        let weights = [0.5, 0.3, 0.15, 0.05];
-        assert_eq!(nucleus(&weights, 0.4), 1);
-        assert_eq!(nucleus(&weights, 0.5), 1);
-        assert_eq!(nucleus(&weights, 0.51), 2);
-        assert_eq!(nucleus(&weights, 0.8), 2);
-        assert_eq!(nucleus(&weights, 1.0), 4);
-    }
 
     #[test]
     fn a_drawn_token_knows_how_probable_it_was() {

@@ -23,7 +23,8 @@ pub struct Wants {
 /// Numbers for every completion token, `[B, T]` row-major; positions in the padding hold arbitrary finite values.
 #[derive(Debug, Clone)]
 pub struct Scores {
-    /// Log-probabilities of the tokens under `logits / loss_temperature`, `[B, T]`, nats.
+    /// Log-probabilities of the tokens under `logits / loss_temperature`, `[B, T]`, nats; of what truncation left of them, with
+    /// `Policy::with_truncation`.
     pub logps: Vec<f32>,
     /// Entropy of `softmax(logits / loss_temperature)`, `[B, T]`, nats.
     pub entropy: Option<Vec<f32>>,
@@ -250,7 +251,7 @@ impl Part {
             let len = chunk.min(count - from);
             let logits = self.hidden.narrow(0, from, len)?.to_dtype(DType::F32)?.matmul(&self.head.t()?)?;
             let targets = self.targets.narrow(0, from, len)?;
-            stats.push(ops::logit_stats(&logits, &targets, self.loss_temperature)?);
+            stats.push(self.stats(&logits, &targets)?);
             if let Some(k) = k {
                 let ids = ops::top_ids(&logits, k.min(vocab))?;
                 topk_logits.push(logits.gather(&ids, 1)?);
@@ -258,5 +259,14 @@ impl Part {
             }
         }
         Ok(PartScores { stats: join(stats.iter())?, topk_ids, topk_logits })
+    }
+
+    /// The columns of `ops::logit_stats`, `[n, 4]`, of which the first is of the truncated distribution where the loss is.
+    fn stats(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        let of = |logits: &Tensor| ops::logit_stats(logits, targets, self.loss_temperature);
+        let stats = of(logits)?;
+        let Some(truncation) = self.truncation else { return Ok(stats) };
+        let truncated = of(&ops::truncate(logits, targets, truncation)?)?;
+        Ok(Tensor::cat(&[truncated.narrow(1, 0, 1)?, stats.narrow(1, 1, 3)?], 1)?)
     }
 }

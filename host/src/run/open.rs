@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use capo_loader::registry::{Components, Registry};
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{files, terminal};
@@ -16,7 +16,7 @@ use super::records::{Marks, Records};
 use super::{COMPLETIONS_FILE, CONFIG_FILE, METRICS_FILE, Progress, Run, checkpoint, directory, provenance, settings};
 use crate::adamw::AdamWConfig;
 use crate::benchmark::Benchmark;
-use crate::config::{Config, TrainConfig};
+use crate::config::{Config, LossDistribution, TrainConfig};
 use crate::data::{Purpose, Tokenizer};
 use crate::metrics::Metrics;
 use crate::metrics::journal::{Expected, Journal, Mark};
@@ -229,6 +229,10 @@ fn open_policy(config: &Config, files: &ModelFiles, absent: AbsentWeights) -> Re
 
 /// The model that the policy is compared with, where a component asks for it: the one that is named, else the policy as it is now.
 fn reference(config: &Config, needs: &Needs, policy: &Policy, files: &ModelFiles) -> Result<Option<Reference>> {
+    ensure!(
+        !needs.reference() || config.train.loss_distribution == LossDistribution::Full,
+        "`train.loss_distribution` is `sampler`, but a component compares with a reference, whose most likely tokens are others (set `beta` to 0, or `train.loss_distribution` to `full`)"
+    );
     let named = config.model.ref_model_name_or_path.as_deref();
     let Some(name) = named.filter(|_| needs.reference()) else {
         if let Some(name) = named {

@@ -21,6 +21,8 @@ pub struct Reduced {
     /// `[B, T]`: the same of the loss with nothing rejected, less `seed`; none where the optimizer does not ask for it or nothing was
     /// rejected.
     pub rest: Option<Vec<f32>>,
+    /// `[B, T]`: its derivative by each token's entropy; none without [`Reduced::add_entropy_bonus`].
+    pub entropy_seed: Option<Vec<f32>>,
     /// The share of the gradient's squares that each mask rejected, in the masks' order: squares of each token's derivative of the
     /// unmasked loss by its own logit, `weight · dloss_dlogp · (1 − p)`. What tokens have in common, and the layers below, are left out.
     pub rejected: Vec<f64>,
@@ -84,7 +86,7 @@ pub fn reduce(batch: &StepBatch, info: &StepInfo, keep: &Keep, weighed: &Weighed
     let rejected = keep.rejected.iter().map(of_mask).collect();
     let weighted_away = weighed.given.iter().map(of_weight).collect();
     let rest = rest(batch, info, &seed, dloss_dlogp)?;
-    Ok(Reduced { loss, seed, rest, rejected, weighted_away })
+    Ok(Reduced { loss, seed, rest, entropy_seed: None, rejected, weighted_away })
 }
 
 /// [`Reduced::rest`].
@@ -102,6 +104,20 @@ fn rest(batch: &StepBatch, info: &StepInfo, seed: &[f32], dloss_dlogp: &[f32]) -
 }
 
 impl Reduced {
+    /// Subtracts `coefficient` times the mean entropy of the kept tokens from the loss, whatever its reduction (TRL `entropy_coef`).
+    ///
+    /// # Errors
+    ///
+    /// When nothing has computed entropies.
+    pub fn add_entropy_bonus(&mut self, batch: &StepBatch, keep: &Keep, coefficient: f64) -> Result<()> {
+        let entropy = batch.entropy.as_ref().context("no entropy has been computed")?;
+        let weight = coefficient / keep.tokens.max(1) as f64;
+        let kept = || entropy.iter().zip(&keep.keep).filter(|(_, keep)| **keep == 1);
+        self.loss -= weight * kept().map(|(entropy, _)| f64::from(*entropy)).sum::<f64>();
+        self.entropy_seed = Some(keep.keep.iter().map(|&keep| -(weight as f32) * f32::from(keep)).collect());
+        Ok(())
+    }
+
     /// How many completions have something in `rest`.
     #[must_use]
     pub fn completions_with_rest(&self, dims: &Dims) -> usize {
@@ -173,14 +189,21 @@ pub fn accumulate(
             Some(forward) => forward,
             None => policy.forward(&batch.sequences.slice(rows), work.loss_temperature)?,
         };
-        total.add(policy, forward, &reduced.seed[own], rest)?;
+        let entropy_seed = reduced.entropy_seed.as_ref().map(|seed| &seed[own.clone()]);
+        total.add(policy, forward, (&reduced.seed[own], entropy_seed), rest)?;
     }
     Ok(total)
 }
 
 impl StepGradients {
     /// Adds those of one forward pass: the second backward pass is over the rows that have a rest.
-    fn add(&mut self, policy: &Policy, forward: Forward, seed: &[f32], rest: Option<&[f32]>) -> Result<()> {
+    fn add(
+        &mut self,
+        policy: &Policy,
+        forward: Forward,
+        (seed, entropy_seed): (&[f32], Option<&[f32]>),
+        rest: Option<&[f32]>,
+    ) -> Result<()> {
         if let Some(rest) = rest {
             policy.device().synchronize()?;
             let started = Instant::now();
@@ -192,6 +215,6 @@ impl StepGradients {
             policy.device().synchronize()?;
             self.second_pass += started.elapsed();
         }
-        forward.finish(seed, &mut self.kept)
+        forward.finish(seed, entropy_seed, &mut self.kept)
     }
 }

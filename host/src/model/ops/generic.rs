@@ -164,6 +164,16 @@ pub(super) fn logit_gradient(logits: &Tensor, targets: &Tensor, seed: &Tensor, t
     d_logits.scatter_add(&targets.unsqueeze(1)?, &weight, 1)
 }
 
+/// `d_v = -seed / temperature * p_v (ln p_v + H)`, with `p = softmax(logits / temperature)` and its entropy H.
+pub(super) fn entropy_gradient(logits: &Tensor, seed: &Tensor, temperature: f64) -> Result<Tensor> {
+    let Rows { below, exps, sum, .. } = Rows::new(logits, temperature)?;
+    let (log_sum, p) = (sum.log()?, exps.broadcast_div(&sum)?);
+    let entropy = (&log_sum - (&below * &p)?.sum_keepdim(1)?)?;
+    let surplus = below.broadcast_add(&(entropy - log_sum)?)?;
+    let weight = (wide(seed)?.unsqueeze(1)? / -temperature)?;
+    (p * surplus)?.broadcast_mul(&weight)
+}
+
 /// In f64, as `e^x - 1 - x` needs: below a tenth its series, beyond itself.
 pub(super) fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<Tensor> {
     let (logits, change) =

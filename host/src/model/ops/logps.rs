@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, dtype_error, for_rows_costing, layout_error, maximum, slice};
-use super::{generic, has_kernel};
+use super::{Truncation, generic, has_kernel, truncate};
 
 /// Most logits that exist at one time (64 MiB in f32).
 const CHUNK_LOGITS: usize = 1 << 24;
@@ -24,18 +24,47 @@ pub fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -> Resul
     logits.contiguous()?.apply_op2_no_bwd(targets, &Stats { temperature })
 }
 
-/// Gradients of `sum_n seed_n logp_n` by `hidden` `[N, D]` and `head` `[V, D]`; neither argument may carry a graph.
+/// A loss of what the logits of N rows say about their targets, by its derivatives.
+#[derive(Clone, Copy)]
+pub struct TokenLoss<'a> {
+    /// Token ids `[N]`, u32.
+    pub targets: &'a Tensor,
+    /// `[N]`: the derivative by the target's log-probability.
+    pub seed: &'a Tensor,
+    /// `[N]`: the derivative by the entropy of `softmax(logits / temperature)`; none where the loss has no such part.
+    pub entropy_seed: Option<&'a Tensor>,
+    /// What logits are divided by.
+    pub temperature: f64,
+    /// Where the log-probabilities are of what is left of a distribution.
+    pub truncation: Option<Truncation>,
+}
+
+impl TokenLoss<'_> {
+    /// The gradient by the logits of `len` rows from row `from`, `[len, V]`.
+    fn by_logits(&self, logits: &Tensor, from: usize, len: usize) -> Result<Tensor> {
+        let (targets, seed) = (self.targets.narrow(0, from, len)?, self.seed.narrow(0, from, len)?);
+        let d_logits = match self.truncation {
+            None => logit_gradient(logits, &targets, &seed, self.temperature)?,
+            Some(truncation) => {
+                logit_gradient(&truncate(logits, &targets, truncation)?, &targets, &seed, self.temperature)?
+            }
+        };
+        match self.entropy_seed {
+            None => Ok(d_logits),
+            Some(seed) => {
+                let seed = seed.narrow(0, from, len)?;
+                super::add(&d_logits, &generic::entropy_gradient(logits, &seed, self.temperature)?)
+            }
+        }
+    }
+}
+
+/// Gradients of a loss by `hidden` `[N, D]` and `head` `[V, D]`; neither argument may carry a graph.
 ///
-/// `logp_n = log_softmax(hidden_n . head^T / temperature)[target_n]`; the logits are computed again, chunk by chunk.
-pub fn token_logps_vjp(
-    hidden: &Tensor,
-    head: &Tensor,
-    targets: &Tensor,
-    seed: &Tensor,
-    temperature: f64,
-) -> Result<(Tensor, Tensor)> {
+/// The logits `hidden . head^T` are computed again, chunk by chunk.
+pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenLoss<'_>) -> Result<(Tensor, Tensor)> {
     let mut d_head: Option<Tensor> = None;
-    let d_hidden = by_hidden(hidden, head, targets, seed, temperature, |d_logits, hidden| {
+    let d_hidden = by_hidden(hidden, head, loss, |d_logits, hidden| {
         let part = d_logits.t()?.matmul(hidden)?;
         d_head = Some(match &d_head {
             None => part,
@@ -51,23 +80,15 @@ pub fn token_logps_vjp(
 }
 
 /// The gradient by `hidden` alone, for a head that stays as it is.
-pub fn token_logps_by_hidden(
-    hidden: &Tensor,
-    head: &Tensor,
-    targets: &Tensor,
-    seed: &Tensor,
-    temperature: f64,
-) -> Result<Tensor> {
-    by_hidden(hidden, head, targets, seed, temperature, |_, _| Ok(()))
+pub fn token_logps_by_hidden(hidden: &Tensor, head: &Tensor, loss: &TokenLoss<'_>) -> Result<Tensor> {
+    by_hidden(hidden, head, loss, |_, _| Ok(()))
 }
 
 /// The gradient by `hidden`; `each` sees that by the logits of some rows, and the rows.
 fn by_hidden(
     hidden: &Tensor,
     head: &Tensor,
-    targets: &Tensor,
-    seed: &Tensor,
-    temperature: f64,
+    loss: &TokenLoss<'_>,
     mut each: impl FnMut(&Tensor, &Tensor) -> Result<()>,
 ) -> Result<Tensor> {
     let (rows, _) = hidden.dims2()?;
@@ -77,8 +98,7 @@ fn by_hidden(
         let len = chunk.min(rows - from);
         let hidden = hidden.narrow(0, from, len)?;
         let logits = hidden.matmul(&head.t()?)?;
-        let (targets, seed) = (targets.narrow(0, from, len)?, seed.narrow(0, from, len)?);
-        let d_logits = logit_gradient(&logits, &targets, &seed, temperature)?;
+        let d_logits = loss.by_logits(&logits, from, len)?;
         drop(logits);
         d_hidden.push(d_logits.matmul(head)?);
         each(&d_logits, &hidden)?;

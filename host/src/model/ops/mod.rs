@@ -32,6 +32,7 @@ mod rows;
 mod softmax;
 mod swiglu;
 mod top;
+mod truncate;
 
 pub use add::add;
 use bf16::{is_rounded, narrow, round_to_bf16, rounded, rounded_pair};
@@ -45,7 +46,7 @@ pub(crate) use draw::{NOT_FINITE, argmax, draw, pick};
 pub(crate) use few_rows::are_few_rows;
 pub use few_rows::product_of_few_rows;
 pub(crate) use kernel::{layout_error, sum_blocks, sum_squares, update2, update3, whole, whole_mut};
-pub use logps::{chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
+pub use logps::{TokenLoss, chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
 pub use product::product;
 use product::product_of_few_rows_in_bf16;
 pub use rms_norm::rms_norm;
@@ -57,6 +58,8 @@ pub(crate) use softmax::causal_softmax_backward;
 pub use swiglu::swiglu;
 pub(crate) use swiglu::swiglu_backward;
 pub(crate) use top::{top_ids, top_k};
+pub(crate) use truncate::nucleus;
+pub use truncate::{Truncation, truncate};
 
 /// Whether the fused CPU kernels take `x`; everything else goes to `generic`.
 pub(crate) fn fused(x: &Tensor) -> bool {

@@ -1,0 +1,95 @@
+//! What is left of a distribution where only its most likely tokens are drawn from.
+
+use candle_core::{Device, Result, Tensor};
+
+use super::top_ids;
+
+/// What the logit of a token that cannot be drawn becomes: its probability is 0, and products with 0 stay finite.
+const OUT: f32 = -1e30;
+
+/// Which tokens are drawn from: temperature first, then top-k, then top-p.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Truncation {
+    /// What logits are divided by before `top_p` is reached.
+    pub temperature: f64,
+    /// Number of largest logits kept; 0 keeps all.
+    pub top_k: usize,
+    /// The fewest most likely tokens that together have at least this probability are kept; 1 keeps all.
+    pub top_p: f64,
+}
+
+/// `logits` `[N, V]` f32 with all of those out that cannot be drawn, of each row; its target `[N]` (u32) always can.
+///
+/// Which they are is computed from these logits. A target may lie outside where it was drawn from others: by an older policy, or in another
+/// precision.
+pub fn truncate(logits: &Tensor, targets: &Tensor, truncation: Truncation) -> Result<Tensor> {
+    let Truncation { temperature, top_k, top_p } = truncation;
+    let (rows, vocab) = logits.dims2()?;
+    let k = if top_k == 0 { vocab } else { top_k.min(vocab) };
+    if k == vocab && top_p == 1.0 {
+        return Ok(logits.clone());
+    }
+    let ids = top_ids(logits, k)?;
+    let tops = logits.gather(&ids, 1)?.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
+    let mut kept = vec![0f32; rows * k];
+    for (kept, tops) in kept.chunks_exact_mut(k).zip(tops) {
+        let weight = |logit: &f32| ((f64::from(*logit) - f64::from(tops[0])) / temperature).exp();
+        let weights: Vec<f64> = tops.iter().map(weight).collect();
+        kept[..nucleus(&weights, top_p)].fill(1.0);
+    }
+    let (targets, device) = (targets.unsqueeze(1)?, logits.device());
+    let own = Tensor::ones((rows, 1), logits.dtype(), device)?;
+    let kept = Tensor::from_vec(kept, (rows, k), device)?;
+    let keep = logits.zeros_like()?.scatter_add(&ids, &kept, 1)?.scatter_add(&targets, &own, 1)?;
+    keep.gt(0f32)?.where_cond(logits, &Tensor::full(OUT, (rows, vocab), device)?)
+}
+
+/// How many of the descending `weights` reach the share `top_p` of their sum; at least one.
+pub(crate) fn nucleus(weights: &[f64], top_p: f64) -> usize {
+    if top_p == 1.0 {
+        return weights.len();
+    }
+    let limit = top_p * weights.iter().sum::<f64>();
+    let mut sum = 0.0;
+    for (index, weight) in weights.iter().enumerate() {
+        sum += weight;
+        if sum >= limit {
+            return index + 1;
+        }
+    }
+    weights.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nucleus_is_the_smallest_set_that_reaches_its_share() {
+        let weights = [0.5, 0.3, 0.15, 0.05];
+        assert_eq!(nucleus(&weights, 0.4), 1);
+        assert_eq!(nucleus(&weights, 0.5), 1);
+        assert_eq!(nucleus(&weights, 0.51), 2);
+        assert_eq!(nucleus(&weights, 0.8), 2);
+        assert_eq!(nucleus(&weights, 1.0), 4);
+    }
+
+    #[test]
+    fn what_can_be_drawn_stays_and_so_does_what_was() {
+        let logits = Tensor::new(&[[0.0f32, 2.0, 1.0, -1.0], [3.0, 3.0, 0.0, 1.0]], &Device::Cpu).unwrap();
+        let left = |targets: [u32; 2], top_k, top_p| {
+            let targets = Tensor::new(&targets, &Device::Cpu).unwrap();
+            let rows = truncate(&logits, &targets, Truncation { temperature: 1.0, top_k, top_p }).unwrap();
+            rows.to_vec2::<f32>()
+                .unwrap()
+                .into_iter()
+                .map(|row| row.iter().map(|z| *z > OUT).collect::<Vec<_>>())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(left([1, 0], 2, 1.0), [[false, true, true, false], [true, true, false, false]]);
+        assert_eq!(left([3, 2], 2, 1.0), [[false, true, true, true], [true, true, true, false]]);
+        assert_eq!(left([1, 0], 0, 0.6), [[false, true, false, false], [true, true, false, false]]);
+        assert_eq!(left([1, 0], 3, 0.9), [[false, true, true, false], [true, true, false, false]]);
+        assert_eq!(left([0, 0], 0, 1.0), [[true; 4], [true; 4]]);
+    }
+}
