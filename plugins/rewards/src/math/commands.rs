@@ -74,7 +74,7 @@ impl Parser {
         Some(Expression::product(factors))
     }
 
-    fn matrix(&mut self) -> Option<Expression> {
+    pub(super) fn matrix(&mut self) -> Option<Expression> {
         let mut rows = vec![Vec::new()];
         loop {
             rows.last_mut()?.push(self.relation()?);
