@@ -43,6 +43,10 @@ fn what_is_built_in_is_green() {
     assert_snapshot!(green("--only creation --only save-load"), @"
     library built in
 
+    reward command
+      creation            skipped  it refuses its table: missing field `command` (give its keys as `--set command.KEY=VALUE`)
+      save-load           skipped  the component could not be built
+
     reward exact_match
       creation            success  it is made from an empty table
       save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
@@ -135,9 +139,9 @@ fn what_is_built_in_is_green() {
       creation            success  it is made from an empty table
       save-load           success  a resumed instance goes on with the same bits (0 bytes of state)
 
-    not checked, for want of what the lines above ask for: regex, reward_model, soft_overlong
+    not checked, for want of what the lines above ask for: command, regex, reward_model, soft_overlong
 
-    checks: 34 success, 2 skipped, 0 warning, 0 failed, 0 crashed
+    checks: 34 success, 8 skipped, 0 warning, 0 failed, 0 crashed
     ");
     let _ = green("");
 }

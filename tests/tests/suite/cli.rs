@@ -97,6 +97,9 @@ fn listing_of_the_shipped_plugins() {
     let args = "plugins --plugin libcapo.so --plugin libdrcapo.so --plugin libreincapo.so";
     assert_snapshot!(Folder::new().host(args).succeeded().stdout, @"
     reward
+      command                  what an external program says of each completion, over JSON lines
+                               keys: command, timeout, concurrency, max_restarts
+                               from capo-rewards 0.1.0, built in
       exact_match              1 where a completion ends with the dataset's answer, else 0
                                keys: answer_separator
                                from capo-rewards 0.1.0, built in

@@ -80,7 +80,7 @@ fn it_offers_what_there_was_and_no_reward() {
     frozen                   what a plugin of the first day does (`LIBRARY`)
     ");
     let reward = format!("train --plugin {} --set reward=[{{use=\"frozen.reward\"}}]", library.display());
-    assert_snapshot!(folder.host(&reward).refused(), @"`[[reward]]` names `frozen.reward`, which no loaded image offers (known here: `exact_match`, `format`, `math`, `number`, `regex`, `reward_model`, `soft_overlong`; a plugin's components need its `--plugin`)");
+    assert_snapshot!(folder.host(&reward).refused(), @"`[[reward]]` names `frozen.reward`, which no loaded image offers (known here: `command`, `exact_match`, `format`, `math`, `number`, `regex`, `reward_model`, `soft_overlong`; a plugin's components need its `--plugin`)");
     let mask = format!("train --plugin {} --set mask=[{{use=\"frozen.mask\",facto=1}}]", library.display());
     assert_snapshot!(folder.host(&mask).refused(), @r#"`[[mask]]` with `use = "frozen.mask"`: unknown key `facto` (did you mean `factor`?)"#);
 }

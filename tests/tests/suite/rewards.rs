@@ -71,6 +71,42 @@ fn a_component_that_does_what_the_built_in_one_does() {
     assert_eq!(mean(&both, "exact_match"), mean(&both, "rewarding.levelled"));
 }
 
+/// What answers each line with a quarter.
+const QUARTERS: &str = "#!/bin/sh\nwhile read -r line; do echo 0.25; done\n";
+
+/// A program `grade` in the folder.
+fn with_program(folder: &Folder) {
+    folder.write("grade", QUARTERS);
+    let path = folder.path().join("grade");
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn what_is_built_in_scores_a_run() {
+    let folder = folder(
+        "[[reward]]\nuse = \"exact_match\"\n[[reward]]\nuse = \"math\"\nanchored = false\n[[reward]]\nuse = \"number\"\n\
+         [[reward]]\nuse = \"regex\"\npattern = \"=\"\n[[reward]]\nuse = \"regex\"\npattern = \"x\"\n\
+         [[reward]]\nuse = \"soft_overlong\"\nsoft_punish_cache = 24\n[[reward]]\nuse = \"format\"\n\
+         [[reward]]\nuse = \"command\"\ncommand = [\"./grade\"]\nconcurrency = 3\n",
+    );
+    with_program(&folder);
+    let run = folder.train("run", "--config run.toml --set train.max_steps=2 --set reward.regex#2.otherwise=0.5");
+    let mean = |name: &str| run.metric(&format!("rewards/{name}/mean"));
+    assert_eq!((mean("command"), mean("regex#2"), mean("format")), (vec![0.25; 2], vec![0.5; 2], vec![0.0; 2]));
+    assert_eq!((mean("math"), mean("number")), (mean("exact_match"), mean("exact_match")));
+    assert!(mean("soft_overlong").iter().all(|penalty| (-1.0..0.0).contains(penalty)));
+}
+
+#[test]
+fn the_library_is_for_other_hosts() {
+    let folder = Folder::new();
+    with_program(&folder);
+    let keys = "--set regex.pattern=4 --set soft_overlong.soft_punish_cache=4 --set command.command=[\"./grade\"]";
+    let checked = folder.host(&format!("check libcapo_rewards.so {keys}")).succeeded().stdout;
+    assert!(checked.ends_with("0 warning, 0 failed, 0 crashed\n"), "{checked}");
+    assert_snapshot!(folder.host("train --plugin libcapo_rewards.so").refused(), @"component `command` is offered twice: built in and `BUILD/libcapo_rewards.so` (load only one of them)");
+}
+
 #[test]
 fn state_goes_into_checkpoints() {
     let folder = folder(
@@ -118,6 +154,9 @@ fn it_is_listed() {
     let (rewards, _) = listed.split_once("\n\n").unwrap();
     assert_snapshot!(rewards, @"
     reward
+      command                  what an external program says of each completion, over JSON lines
+                               keys: command, timeout, concurrency, max_restarts
+                               from capo-rewards 0.1.0, built in
       exact_match              1 where a completion ends with the dataset's answer, else 0
                                keys: answer_separator
                                from capo-rewards 0.1.0, built in

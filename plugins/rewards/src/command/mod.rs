@@ -122,7 +122,9 @@ impl External {
                         line::answer(&line, share.first + next).map_err(|error| self.wrong(next, &error))?;
                     let place = id.checked_sub(share.first).filter(|place| *place < count && !answered[*place]);
                     let Some(place) = place else {
-                        return Err(self.wrong(next, &format!("has the `id` {id}, which waits for none")));
+                        return Err(
+                            self.wrong(next, &format!("has the `id` {id} (use those that were asked for, each once)"))
+                        );
                     };
                     (share.rewards[place], answered[place]) = (reward, true);
                 }

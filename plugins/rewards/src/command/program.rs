@@ -33,6 +33,8 @@ pub(super) struct Program {
     input: Option<Sender<Vec<u8>>>,
     output: Receiver<String>,
     errors: Arc<Mutex<Vec<u8>>>,
+    /// Disconnected when standard error has ended.
+    silent: Receiver<()>,
 }
 
 impl Program {
@@ -48,6 +50,7 @@ impl Program {
             .spawn()?;
         let (input, lines) = channel();
         let (answers, output) = channel();
+        let (speaking, silent) = channel();
         let errors = Arc::<Mutex<Vec<u8>>>::default();
         // A thread for each pipe, so that neither side waits for the other with a full one.
         if let (Some(stdin), Some(stdout), Some(stderr)) =
@@ -56,9 +59,9 @@ impl Program {
             let kept = Arc::clone(&errors);
             thread::spawn(move || write(stdin, &lines));
             thread::spawn(move || read(stdout, &answers));
-            thread::spawn(move || keep(stderr, &kept));
+            thread::spawn(move || keep(stderr, &kept, speaking));
         }
-        Ok(Self { child, input: Some(input), output, errors })
+        Ok(Self { child, input: Some(input), output, errors, silent })
     }
 
     /// Hands lines over; where the program has ended, what is asked for its answer says so.
@@ -84,6 +87,8 @@ impl Program {
     /// Ends it, and says how it ended and what it said last.
     pub(super) fn end(mut self) -> String {
         let status = self.stop().map_or_else(|error| error.to_string(), |status| status.to_string());
+        // What has left the group may still hold the pipe.
+        let _ = self.silent.recv_timeout(GRACE);
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(&errors);
         let said = text.trim().lines().collect::<Vec<_>>().join(" | ");
@@ -137,8 +142,8 @@ fn read(stdout: ChildStdout, answers: &Sender<String>) {
     }
 }
 
-/// Keeps the end of what comes.
-fn keep(mut stderr: ChildStderr, kept: &Mutex<Vec<u8>>) {
+/// Keeps the end of what comes; `_speaking` goes when nothing more does.
+fn keep(mut stderr: ChildStderr, kept: &Mutex<Vec<u8>>, _speaking: Sender<()>) {
     let mut buffer = [0; 1024];
     while let Ok(count @ 1..) = stderr.read(&mut buffer) {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);

@@ -22,9 +22,8 @@ fn error(script: &str, keys: &str) -> String {
     RolloutFixture::new(&["a", "b", "c"]).score(&mut shell(script, keys)).unwrap_err().to_string()
 }
 
-/// Answers each line with its length in `completion_ids`.
-const COUNTS: &str =
-    r#"awk -F '"completion_ids":\\[' '{split($2, ids, "]"); print split(ids[1], all, ","); fflush()}'"#;
+/// Answers each line with the number of its `completion_ids`.
+const COUNTS: &str = r#"while read -r l; do l=${l#*ids\":[}; IFS=,; set -- ${l%%]*}; echo $#; IFS=' '; done"#;
 
 #[test]
 fn answers_in_order_or_by_id() {
@@ -88,12 +87,12 @@ fn one_that_does_not_answer_is_ended() {
 
 #[test]
 fn wrong_answers_are_named() {
-    assert_snapshot!(error("while read -r l; do echo NaN; done", ""), @"");
-    assert_snapshot!(error("while read -r l; do echo; done", ""), @"");
-    assert_snapshot!(error("while read -r l; do echo 1e39; done", ""), @"");
-    assert_snapshot!(error("while read -r l; do echo '{\"id\": 3, \"reward\": 1}'; done", ""), @"");
-    assert_snapshot!(error("while read -r l; do echo '{\"id\": 0, \"reward\": 1}'; done", ""), @"");
-    assert_snapshot!(error("while read -r l; do echo '{\"score\": 1}'; done", ""), @"");
+    assert_snapshot!(error("while read -r l; do echo NaN; done", ""), @"component `test.reward`: `sh`: its answer 1 is `NaN` (it must be a number, or an object with `reward` and perhaps `id`)");
+    assert_snapshot!(error("while read -r l; do echo; done", ""), @"component `test.reward`: `sh`: its answer 1 is `` (it must be a number, or an object with `reward` and perhaps `id`)");
+    assert_snapshot!(error("while read -r l; do echo 1e39; done", ""), @"component `test.reward`: `sh`: its answer 1 is `1e39` (a reward must be finite)");
+    assert_snapshot!(error("while read -r l; do echo '{\"id\": 3, \"reward\": 1}'; done", ""), @"component `test.reward`: `sh`: its answer 1 has the `id` 3 (use those that were asked for, each once)");
+    assert_snapshot!(error("while read -r l; do echo '{\"id\": 0, \"reward\": 1}'; done", ""), @"component `test.reward`: `sh`: its answer 2 has the `id` 0 (use those that were asked for, each once)");
+    assert_snapshot!(error("while read -r l; do echo '{\"score\": 1}'; done", ""), @r#"component `test.reward`: `sh`: its answer 1 is `{"score": 1}` (it must be a number, or an object with `reward` and perhaps `id`)"#);
 }
 
 #[test]
@@ -127,10 +126,10 @@ fn the_whole_process_group_ends_with_the_reward() {
 #[test]
 fn bad_keys_are_refused() {
     let refused = |keys: &str| testing::reward::<External>(keys).err().unwrap().to_string();
-    assert_snapshot!(refused("command = []"), @"");
-    assert_snapshot!(refused("command = [\"./no-such-program\"]"), @"");
-    assert_snapshot!(refused("command = [\"no-such-program\"]"), @"");
-    assert_snapshot!(refused("command = [\"sh\"]\ntimeout = 0"), @"");
-    assert_snapshot!(refused("command = [\"sh\"]\nconcurrency = 0"), @"");
-    assert_snapshot!(refused("command = \"sh\""), @"");
+    assert_snapshot!(refused("command = []"), @r#"`command` is empty (give a program and its arguments, `["./grade", "--fast"]`)"#);
+    assert_snapshot!(refused("command = [\"./no-such-program\"]"), @"`command` names `./no-such-program`, which is no file that can be run (give its path, or a name in `PATH`)");
+    assert_snapshot!(refused("command = [\"no-such-program\"]"), @"`command` names `no-such-program`, which is no file that can be run (give its path, or a name in `PATH`)");
+    assert_snapshot!(refused("command = [\"sh\"]\ntimeout = 0"), @"`timeout` is 0 (it must be 0.001 to 1000000 seconds)");
+    assert_snapshot!(refused("command = [\"sh\"]\nconcurrency = 0"), @"`concurrency` is 0 (it must be 1 to 256)");
+    assert_snapshot!(refused("command = \"sh\""), @r#"invalid type: string "sh", expected a sequence"#);
 }

@@ -20,7 +20,7 @@ const ANCHORS: [&str; 4] = ["final answer is", "answer is", "answer:", "answer :
 /// The candidates for a text's answer, the best first.
 pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
     if let Some(boxed) = boxed(text) {
-        return vec![boxed];
+        return if boxed.trim().is_empty() { Vec::new() } else { vec![boxed] };
     }
     let formulas = formulas(text);
     let mut found: Vec<String> = anchored(text, &formulas).into_iter().collect();
@@ -33,6 +33,7 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
         }
         found.extend(last_number(text).map(str::to_owned));
     }
+    found.retain(|candidate| !candidate.trim().is_empty());
     found
 }
 
@@ -139,7 +140,8 @@ fn is_answer(line: &str) -> bool {
     let word = |run: &str| run.len() > 2 && !matches!(run, "and" | "sin" | "cos" | "tan" | "log" | "sqrt");
     let words = || line.split(|c: char| !c.is_alphabetic()).any(word);
     let numbers = line.contains(|c: char| c.is_ascii_digit());
-    !line.contains('\n') && (line.contains('\\') || if numbers { !words() } else { line.len() <= 60 })
+    !line.contains('\n')
+        && (line.contains('\\') || if numbers { !words() } else { line.split_whitespace().count() <= 2 })
 }
 
 /// The last number, with its sign, fraction and separators.

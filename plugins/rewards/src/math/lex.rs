@@ -129,6 +129,7 @@ impl<'t> Lexer<'t> {
             "inf" | "infinity" => self.tokens.push(Token::Mark('∞')),
             "sqrt" | "pi" | "sin" | "cos" | "tan" | "log" | "ln" | "exp" => self.tokens.push(Token::Command(lower)),
             unit if after_number && units::is_unit(unit) => self.unit_power(),
+            word if word.chars().count() > 3 => self.tokens.push(Token::Words(lower)),
             _ => self.tokens.extend(run.chars().map(|c| Token::Name(c.to_lowercase().collect()))),
         }
     }

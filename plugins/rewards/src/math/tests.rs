@@ -98,7 +98,9 @@ fn one_answer_however_it_is_written() {
         assert!(extract(one).is_some(), "{one}");
     }
     assert_ne!(extract("\\boxed{x}"), extract("\\boxed{y}"));
-    assert_eq!((extract(""), extract("I do not know")), (None, None));
+    assert_ne!(extract("\\boxed{Evelyn}"), extract("\\boxed{Levyne}"));
+    assert_eq!(["", "I do not know", "\\boxed{} 5"].map(extract), [None, None, None]);
+    assert!(!verify("", "\\boxed{}"));
 }
 
 #[test]

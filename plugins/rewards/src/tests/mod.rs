@@ -14,7 +14,7 @@ fn reward(id: &str, json: &str) -> RewardFn {
 /// Keys without which a reward cannot be made.
 fn keys(id: &str) -> &'static str {
     match id {
-        "command" => r#"{"command": ["awk", "{print 0.5; fflush()}"]}"#,
+        "command" => r#"{"command": ["sh", "-c", "while read -r line; do echo 0.5; done"]}"#,
         "regex" => r#"{"pattern": "^-?[0-9]+$"}"#,
         "soft_overlong" => r#"{"max_completion_len": 4, "soft_punish_cache": 3}"#,
         _ => "{}",
