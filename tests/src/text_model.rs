@@ -11,7 +11,7 @@ const POSITIONS: usize = 1024;
 /// `--set model.fresh_weights=true`.
 pub fn write(folder: &Folder) {
     let mut vocab: Map<String, Value> =
-        [("<pad>", 0), ("<eos>", 1)].map(|(token, id)| (token.into(), id.into())).into();
+        [("<pad>", 0), ("<eos>", 1)].into_iter().map(|(token, id)| (token.to_owned(), id.into())).collect();
     // The characters by which byte-level tokenizers write bytes.
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let mut others = 256_u32;
