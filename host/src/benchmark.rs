@@ -21,6 +21,8 @@ pub struct Benchmark {
     pub name: String,
     /// Its questions.
     pub examples: Vec<Example>,
+    /// Rows that cannot be used.
+    pub left_out: usize,
     /// Answers to each.
     pub samples: usize,
     sampling: Sampling,
@@ -78,9 +80,11 @@ impl Benchmark {
                 ("eval.benchmark", longest),
                 config.eval.batch_size(),
             )?;
+            let (examples, left_out) = benchmark.examples(&config.data, &demands)?;
             Ok(Self {
                 name: benchmark.name.clone(),
-                examples: benchmark.examples(&config.data, &demands)?,
+                examples,
+                left_out,
                 samples: benchmark.samples,
                 sampling: benchmark.sampling(),
                 max_completion_length: longest,
@@ -223,7 +227,14 @@ mod tests {
             row: None,
         };
         let (sampling, max_completion_length) = (Sampling::GREEDY, 4);
-        Benchmark { name: "aime".into(), examples: vec![example; prompts], samples, sampling, max_completion_length }
+        Benchmark {
+            name: "aime".into(),
+            examples: vec![example; prompts],
+            left_out: 0,
+            samples,
+            sampling,
+            max_completion_length,
+        }
     }
 
     fn outcome(extracted: &str, correct: bool) -> Outcome {

@@ -54,7 +54,7 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
                 }
             }
         }
-        let out_of_time = max_time > 0 && started.elapsed().as_secs() >= max_time;
+        let out_of_time = max_time > 0.0 && started.elapsed().as_secs_f64() >= max_time;
         let stopped =
             stop.load(Ordering::Relaxed) || stop_after.is_some_and(|limit| run.progress.step >= limit) || out_of_time;
         if stopped || checkpoint::is_due(run) || best::ending(run).is_some() {

@@ -35,12 +35,13 @@ pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
     let path = dir.join(CONFIG_FILE);
     let text = files::text(&path).with_context(|| format!("cannot read `{}`", path.display()))?;
     let settings: Table = text.parse().with_context(|| format!("`{}` is not TOML", path.display()))?;
-    let from = settings["model"]["model_name_or_path"].as_str().unwrap_or("a model").to_owned();
+    let from = settings.get("model").and_then(|model| model.get("model_name_or_path")).and_then(Toml::as_str);
+    let from = from.with_context(|| format!("`{}` names no model", path.display()))?.to_owned();
     let license = embedded::model_files(&from).ok().as_ref().and_then(license);
     let mut card = head(&from, license.as_deref());
     let name = base_id(&from).or_else(|| Some(Path::new(&from).file_name()?.to_str()?.to_owned())).unwrap_or(from);
     let method = settings.get("recipe").and_then(Toml::as_str).map_or(String::new(), |recipe| format!(" of {recipe}"));
-    let _ = write!(card, "# {name} after {step} steps{method}\n\n| setting | value |\n|---|---|\n");
+    let _ = write!(card, "# {name} after step {step}{method}\n\n| setting | value |\n|---|---|\n");
     for point in ["advantage", "objective", "mask", "weight", "step_control", "reward"] {
         let ids = ids(settings.get(point));
         if !ids.is_empty() {

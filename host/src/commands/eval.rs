@@ -128,7 +128,7 @@ fn measure(mut open: Open, benchmarks: &[Benchmark], mut answers: Option<Answers
             outcomes.extend(given.iter().map(Outcome::from));
         }
         let metrics = benchmark.metrics(&outcomes);
-        say(&line(&benchmark.name, &metrics, &format!("{} prompts", benchmark.examples.len())));
+        say(&line(&benchmark.name, &metrics, &asked(benchmark)));
         all.push((benchmark.name.clone(), metrics));
     }
     let mean = benchmark::mean(&all);
@@ -136,6 +136,14 @@ fn measure(mut open: Open, benchmarks: &[Benchmark], mut answers: Option<Answers
         say(&line("TEST", &mean, "their mean"));
     }
     answers.map_or(Ok(()), Answers::finish)
+}
+
+fn asked(benchmark: &Benchmark) -> String {
+    let left_out = match benchmark.left_out {
+        0 => String::new(),
+        count => format!(", {count} left out"),
+    };
+    format!("{} prompts{left_out}", benchmark.examples.len())
 }
 
 /// `NAME  pass@1 12.5%  maj@8 20.0%  (30 prompts)`

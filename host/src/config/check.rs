@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Config, DataConfig, Format, LossDistribution, Sizes, TEST, TrainConfig, source};
+use super::{Config, DataConfig, Format, LossDistribution, Sizes, TEST, TrainConfig, datasets};
 use crate::adamw::SecondMoment;
 use crate::data::{Arithmetic, Filter};
 use crate::model::device::{CPU, Dtype};
@@ -93,7 +93,10 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
 /// Refuses settings of the best checkpoint without a metric, and evaluations that no checkpoint can be of.
 fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
     let (train, eval) = (&config.train, &config.eval);
-    from_zero(&[("train.early_stopping_threshold", train.early_stopping_threshold, f64::MAX)])?;
+    from_zero(&[
+        ("train.early_stopping_threshold", train.early_stopping_threshold, f64::MAX),
+        ("train.max_time", train.max_time, f64::MAX),
+    ])?;
     let Some(metric) = &train.metric_for_best_model else {
         let alone = [
             ("greater_is_better", train.greater_is_better.is_some()),
@@ -258,7 +261,7 @@ pub(crate) fn data(data: &DataConfig) -> Result<()> {
             "`data.{key}` is set, but `data.format` is `text`, which has no use for it (set `data.format` to `chat`, or remove it)"
         );
     }
-    source::check(data)?;
+    datasets::check(data)?;
     if !Arithmetic::NAMES.contains(&data.dataset_name.as_str()) {
         return Ok(());
     }
@@ -267,7 +270,7 @@ pub(crate) fn data(data: &DataConfig) -> Result<()> {
         data.eval_dataset_name.is_none() && data.dataset_test_split.is_none(),
         "dataset `{name}` has its own held-out prompts (remove `eval_dataset_name` and `dataset_test_split`)"
     );
-    if let Some((key, column)) = source::renamed(data) {
+    if let Some((key, column)) = datasets::renamed(data) {
         bail!("`data.{key}` is `{column}`, but dataset `{name}` has no columns (remove it)");
     }
     let silent = [

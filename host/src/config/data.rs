@@ -6,10 +6,8 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::is_default;
-use super::source::{self, SourceConfig};
-use crate::data::{
-    Chat, ChatOptions, Dataset, Date, Demands, Filter, OnBadRow, Order, Preset, Purpose, Rows, TEMPLATE_FILE, Tokenizer,
-};
+use super::source::SourceConfig;
+use crate::data::{Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, Tokenizer};
 use crate::model::{ModelFiles, Policy};
 
 /// `[data]`
@@ -120,29 +118,6 @@ fn is_yes(value: &bool) -> bool {
 }
 
 impl DataConfig {
-    /// Opens the dataset for `purpose`, its training order drawn from `seed`; its rows are checked against tokenizer and model.
-    ///
-    /// # Errors
-    ///
-    /// When there is no such dataset, or a row of it cannot be used.
-    pub fn open(
-        &self,
-        seed: u64,
-        purpose: Purpose,
-        files: &ModelFiles,
-        tokenizer: &Tokenizer,
-        policy: &Policy,
-    ) -> Result<Dataset> {
-        let chat = self.chat(files, purpose)?;
-        let demands = self.demands(chat.as_ref(), purpose, tokenizer, policy);
-        if let Some(task) = Dataset::embedded(&self.dataset_name, seed, &demands)? {
-            return Ok(task);
-        }
-        let order = Order { seed, shuffle: self.shuffle_dataset, max_train_samples: self.max_train_samples };
-        let (train, eval) = (source::train(self)?, source::eval(self)?);
-        Ok(Dataset::Rows(Rows::open(&train, eval.as_ref(), order, &demands)?))
-    }
-
     /// What a row must fit that is used for `purpose`; `chat` writes conversations where prompts are some.
     pub fn demands<'a>(
         &self,

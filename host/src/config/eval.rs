@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::source::{self, SourceConfig};
-use super::{DataConfig, is_default};
+use super::data::DataConfig;
+use super::source::SourceConfig;
+use super::{datasets, is_default};
 use crate::data::{Demands, Example, Preset, examples};
 use crate::model::Sampling;
 
@@ -118,12 +119,12 @@ impl BenchmarkConfig {
         Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p }
     }
 
-    /// Its prompts, checked against `demands`.
+    /// Its prompts, checked against `demands`, and how many were left out.
     ///
     /// # Errors
     ///
     /// A dataset that is not there, a row that cannot be used.
-    pub fn examples(&self, data: &DataConfig, demands: &Demands<'_>) -> Result<Vec<Example>> {
+    pub fn examples(&self, data: &DataConfig, demands: &Demands<'_>) -> Result<(Vec<Example>, usize)> {
         let source = SourceConfig {
             path: self.file.clone(),
             name: self.config.clone(),
@@ -134,11 +135,11 @@ impl BenchmarkConfig {
             answer_column: self.answer_column.clone(),
             ..SourceConfig::default()
         };
-        let mut examples = examples(&source::measured(&source, data)?, demands)?;
+        let (mut examples, left_out) = examples(&datasets::measured(&source, data)?, demands)?;
         if self.max_prompts > 0 {
             examples.truncate(self.max_prompts);
         }
-        Ok(examples)
+        Ok((examples, left_out))
     }
 
     fn check(&self) -> Result<()> {

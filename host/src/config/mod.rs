@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 mod data;
+mod datasets;
 mod draft;
 mod eval;
 mod model;
@@ -205,7 +206,7 @@ pub struct TrainConfig {
     pub max_completions: u64,
     /// The process stops after so many seconds, at the end of a rollout, with a checkpoint; 0 is off.
     #[serde(skip_serializing_if = "is_default")]
-    pub max_time: u64,
+    pub max_time: f64,
     /// Longest call of a component, seconds; 0 waits without a limit.
     pub component_timeout: u64,
     /// Largest state of a component in a checkpoint, MiB; 0 is no limit.
@@ -296,7 +297,7 @@ impl Default for TrainConfig {
             early_stopping_patience: 0,
             early_stopping_threshold: 0.0,
             max_completions: 0,
-            max_time: 0,
+            max_time: 0.0,
             component_timeout: 600,
             component_state_limit: 65_536,
             output_dir: None,

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::row::at;
+use super::columns::at;
 
 /// Columns with the values that they may have; a row is used where all of them do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

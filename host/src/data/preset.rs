@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::boxed::last_boxed;
-use super::row::{at, text_of};
+use super::columns::{at, text_of};
 use crate::rng;
 
 /// What the columns of a dataset are called, and where its answers are.

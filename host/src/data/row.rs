@@ -1,8 +1,9 @@
 //! One row of a dataset: a JSON object with a prompt and an answer (or a worked solution).
 
-use anyhow::{Result, anyhow, bail, ensure};
-use serde_json::{Map, Value};
+use anyhow::{Result, anyhow, bail};
+use serde_json::Value;
 
+use super::columns::{Columns, kind, text_of};
 use super::filter::Filter;
 use super::preset::Preset;
 use super::quote::quote;
@@ -25,24 +26,6 @@ pub struct Reading {
     pub template: Option<String>,
     /// Which rows are used.
     pub filter: Filter,
-}
-
-/// The column names of a dataset; with dots, `a.b` is what column `a` has under `b`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Columns {
-    /// The prompt, text.
-    pub prompt: String,
-    /// The answer, text or a number; where a row lacks it, the whole solution is the answer.
-    pub answer: String,
-    /// The worked solution, text or a number; may be absent.
-    pub solution: String,
-}
-
-impl Default for Columns {
-    /// `prompt`, `answer` and `solution`, as in TRL's datasets.
-    fn default() -> Self {
-        Columns { prompt: "prompt".into(), answer: "answer".into(), solution: "solution".into() }
-    }
 }
 
 /// The example in a line, which was read at `place`; with a `chat`, its prompt is a conversation or one message of it. None where the row
@@ -91,37 +74,6 @@ pub(super) fn parse(line: &[u8], reading: &Reading, chat: Option<&Chat>, place: 
         _ => example.in_chat(chat),
     }
     .map(Some)
-}
-
-/// What a row has in a column, or in the part of one that dots lead to.
-pub(super) fn at<'a>(row: &'a Map<String, Value>, column: &str) -> Option<&'a Value> {
-    row.get(column).or_else(|| {
-        let (first, rest) = column.split_once('.')?;
-        at(row.get(first)?.as_object()?, rest)
-    })
-}
-
-/// `column` of `row` as text; a missing or null column is `None`, an empty one an error.
-pub(super) fn text_of(row: &Map<String, Value>, column: &str) -> Result<Option<String>> {
-    let text = match at(row, column) {
-        None | Some(Value::Null) => return Ok(None),
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Number(number)) => number.to_string(),
-        Some(other) => bail!("column `{column}` is {}, expected text (write it as one string)", kind(other)),
-    };
-    ensure!(!text.trim().is_empty(), "column `{column}` is empty (remove the row or fill it in)");
-    Ok(Some(text))
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
 }
 
 #[cfg(test)]

@@ -155,20 +155,26 @@ impl Set {
     }
 
     pub(super) fn has_left_out(&self) -> bool {
-        let LeftOut { bad, long, filtered, not_sampled } = &self.left_out;
-        bad.len() + long + filtered + not_sampled > 0
+        self.left_out.count() > 0
     }
 }
 
-/// The rows of a dataset that meet the demands, in order.
+impl LeftOut {
+    fn count(&self) -> usize {
+        self.bad.len() + self.long + self.filtered + self.not_sampled
+    }
+}
+
+/// The rows of a dataset that meet the demands, in order, and how many were left out.
 ///
 /// # Errors
 ///
 /// A file that cannot be read or holds no rows, and a bad row, unless these are left out.
-pub fn examples(source: &Source, demands: &Demands<'_>) -> Result<Vec<Example>> {
+pub fn examples(source: &Source, demands: &Demands<'_>) -> Result<(Vec<Example>, usize)> {
     let mut set = Set::read(source, demands)?;
     set.check(demands, false)?;
-    Ok(Arc::unwrap_or_clone(set.rows))
+    let left_out = set.left_out.count();
+    Ok((Arc::unwrap_or_clone(set.rows), left_out))
 }
 
 /// The rows of a file with the usual column names, in order.

@@ -31,7 +31,11 @@ fn answers(folder: &Folder, name: &str) -> Vec<Value> {
 fn every_answer_is_kept_and_counted() {
     let folder = folder();
     let said = folder.host(&format!("eval {BENCHMARKS} --output answers.jsonl")).succeeded().stdout;
-    assert_snapshot!(said, @"");
+    assert_snapshot!(said, @r#"
+easy              pass@1 58.3%  pass@2 73.6%  pass@4 83.3%  mean@4 58.3%  maj@4 66.7%  (12 prompts)
+hard              pass@1 28.6%  (7 prompts)
+TEST              pass@1 43.5%  (their mean)
+"#);
     let all = answers(&folder, "answers.jsonl");
     assert_eq!(all.len(), 12 * 4 + 7);
     let places: Vec<(u64, u64)> =
@@ -87,7 +91,7 @@ fn a_killed_evaluation_goes_on_to_the_same_bytes() {
     if let Ok(bytes) = std::fs::read(&partial) {
         std::fs::write(&partial, &bytes[..bytes.len().min(1500)]).unwrap();
         let other = folder.host(&format!("{eval} --set train.seed=7")).refused();
-        assert_snapshot!(other, @"");
+        assert_snapshot!(other, @"`answers.jsonl.partial` has answers of another model, or to other questions or settings (remove it to begin anew)");
     }
     let _ = folder.host(&eval).succeeded();
     assert!(std::fs::read(folder.path().join("answers.jsonl")).unwrap() == whole);
@@ -98,9 +102,9 @@ fn what_is_kept_of_an_evaluation_is_read_with_care() {
     let folder = folder();
     let eval = "eval --benchmark hard.jsonl --output answers.jsonl";
     folder.write("answers.jsonl.partial", "no head\n");
-    assert_snapshot!(folder.host(eval).refused(), @"");
+    assert_snapshot!(folder.host(eval).refused(), @"`answers.jsonl.partial` is damaged at line 1 (remove it to begin anew)");
     std::fs::remove_file(folder.path().join("answers.jsonl.partial")).unwrap();
-    assert_snapshot!(folder.host(eval).succeeded().stdout, @"");
+    assert_snapshot!(folder.host(eval).succeeded().stdout, @"hard              pass@1 44.4%  (9 prompts)");
 }
 
 #[test]
@@ -148,11 +152,11 @@ fn a_run_records_its_benchmarks_and_resumes() {
 fn benchmarks_that_cannot_be() {
     let folder = folder();
     let refused = |tables: &str| folder.host(&format!("train --set eval.benchmark={tables}")).refused();
-    assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\",samples=4}]"), @"");
-    assert_snapshot!(refused("[{name=\"a/b\",file=\"easy.jsonl\"}]"), @"");
-    assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\"},{name=\"a\",file=\"hard.jsonl\"}]"), @"");
-    assert_snapshot!(refused("[{name=\"a\",file=\"none.jsonl\"}]"), @"");
-    assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\",temperature=-1}]"), @"");
-    assert_snapshot!(folder.host("train --set eval.reward=math").refused(), @"");
-    assert_snapshot!(folder.host("eval --set eval.num_prompts=0").refused(), @"");
+    assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\",samples=4}]"), @"the settings of the default config and `--set` do not fit together: `samples` of benchmark `a` is 4, but at `temperature` 0 all answers are the same (set a temperature, or 1 sample)");
+    assert_snapshot!(refused("[{name=\"a/b\",file=\"easy.jsonl\"}]"), @"the settings of the default config and `--set` do not fit together: the `name` of a benchmark is `a/b` (use letters, digits, `-`, `_` and `.`)");
+    assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\"},{name=\"a\",file=\"hard.jsonl\"}]"), @"the settings of the default config and `--set` do not fit together: two benchmarks are called `a`, or one by the name of their mean (give each a name of its own)");
+    assert_snapshot!(refused("[{name=\"a\",file=\"none.jsonl\"}]"), @"no dataset `none.jsonl`: neither an embedded one, nor a file or folder, nor in the Hub's cache (embedded: `embedded:arithmetic`; fetch one with `hf download --repo-type dataset OWNER/NAME`)");
+    assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\",temperature=-1}]"), @"the settings of the default config and `--set` do not fit together: benchmark `a`: `temperature` is -1, expected 0 or more (0 is greedy)");
+    assert_snapshot!(folder.host("train --set eval.reward=math").refused(), @"the settings of the default config and `--set` do not fit together: `eval.reward` is `math`, but the run has no such reward (it has `exact_match`)");
+    assert_snapshot!(folder.host("eval --set eval.num_prompts=0").refused(), @"`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`, or a file with `--benchmark`)");
 }

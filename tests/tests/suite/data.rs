@@ -16,7 +16,7 @@ fn folder() -> Folder {
 
 /// The header's line about the data, of a run that is not started.
 fn data_line(folder: &Folder, args: &str) -> String {
-    let said = folder.host(&format!("train --dry-run {args}")).succeeded().stdout;
+    let said = folder.host(&format!("train --dry-run --set eval.num_prompts=0 {args}")).succeeded().stdout;
     said.lines().find(|line| line.starts_with("data ")).unwrap().to_owned()
 }
 
@@ -78,7 +78,7 @@ fn what_is_left_out_is_counted() {
     let long = format!("{{\"prompt\": \"{}=\", \"answer\": 1, \"level\": 0}}\n", "1".repeat(40));
     folder.write("train.jsonl", rows() + &long + &long);
     let data = "--set data.dataset_name=train.jsonl";
-    assert_snapshot!(folder.host(&format!("train {data}")).refused(), @"");
+    assert_snapshot!(folder.host(&format!("train {data}")).refused(), @"bad row at line 25 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): a prompt has 41 tokens, `data.max_prompt_length` is 16 (raise it, or shorten the prompt `1111111111111111111111111111111111111111=`)");
     assert_snapshot!(data_line(&folder, &format!("{data} --set data.filter_overlong_prompts=true")), @"");
     let all = "--set data.filter_overlong_prompts=true --set data.filter={level=[0,2]} --set data.max_train_samples=5";
     assert_snapshot!(data_line(&folder, &format!("{data} {all}")), @"");
@@ -106,21 +106,21 @@ fn a_run_does_not_go_on_with_other_rows() {
     let args = format!("{STEPS} --set data.dataset_name=train.jsonl --set train.max_steps=3");
     let _ = folder.train("run", &format!("{args} --stop-after 2"));
     folder.write("train.jsonl", rows().replace("\"answer\":300", "\"answer\":301"));
-    assert_snapshot!(folder.host("train --resume run").refused(), @"");
+    assert_snapshot!(folder.host("train --resume run").refused(), @"the training data are not those that the checkpoint of step 2 was made with: FOLDER/train.jsonl (24 rows) (put them back, or take them with `--allow-changed-config`)");
     let said = folder.host("train --resume run --allow-changed-config").succeeded().stdout;
     let changed = said.lines().find(|line| line.starts_with("changed ")).unwrap();
-    assert_snapshot!(changed, @"");
+    assert_snapshot!(changed, @"changed    the training data: FOLDER/train.jsonl (24 rows)");
 }
 
 #[test]
 fn settings_of_data_that_silence_one_another() {
     let folder = folder();
     let refused = |data: &str| folder.host(&format!("train {data}")).refused();
-    assert_snapshot!(refused("--set data.preset=math"), @"");
-    assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\",preset=\"math\",prompt_column=\"q\"}"), @"");
-    assert_snapshot!(refused("--set data={dataset_name=\"a\",datasets=[{path=\"b\"}]}"), @"");
-    assert_snapshot!(refused("--set data={dataset_name=\"a\",prompt_template=\"think:\"}"), @"");
-    assert_snapshot!(refused("--set data={}"), @"");
-    assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\"}"), @"");
-    assert_snapshot!(refused("--set data={dataset_name=\"samples\"}"), @"");
+    assert_snapshot!(refused("--set data.preset=math"), @"the settings of the default config and `--set` do not fit together: `data.preset` is set, but dataset `embedded:arithmetic` is made, not read (remove it)");
+    assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\",preset=\"math\",prompt_column=\"q\"}"), @"the settings of the default config and `--set` do not fit together: `data.prompt_column` is `q`, but a `preset` says what the columns are (remove one of them)");
+    assert_snapshot!(refused("--set data={dataset_name=\"a\",datasets=[{path=\"b\"}]}"), @"the settings of the default config and `--set` do not fit together: `data.dataset_name` is set, but `[[data.datasets]]` name the data (remove one of them)");
+    assert_snapshot!(refused("--set data={dataset_name=\"a\",prompt_template=\"think:\"}"), @"the settings of the default config and `--set` do not fit together: `prompt_template` is `think:`, which has no place for the prompt (write `{prompt}` where it goes)");
+    assert_snapshot!(refused("--set data={}"), @"the settings of the default config and `--set` do not fit together: `data.dataset_name` is missing (name a file, a folder, a dataset in the Hub's cache, or `embedded:arithmetic`)");
+    assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\",max_prompt_length=16}"), @"");
+    assert_snapshot!(refused("--set data={dataset_name=\"samples\",max_prompt_length=16}"), @"");
 }

@@ -50,13 +50,14 @@ fn completions_and_time_end_a_run_at_the_end_of_a_rollout() {
     assert_eq!(run.checkpoints(), [3]);
     assert!(run.metrics()[2].contains_key("eval_accuracy"), "the last step is measured");
     let said = folder.host("train --resume completions").succeeded().stdout;
-    assert_snapshot!(said.lines().last().unwrap(), @"");
-    // Every process takes a rollout at least: five go through the first five steps, whatever they take.
-    let reused = "--set train.num_iterations=2 --set train.max_steps=4";
-    let whole = folder.train("whole", &format!("{args} {reused}"));
-    let _ = folder.train("pieces", &format!("{args} {reused} --stop-after 1"));
-    assert_eq!(folder.run_dir("pieces").checkpoints(), [2]);
-    folder.resume("pieces").assert_same_files(&whole);
+    assert_snapshot!(said.lines().last().unwrap(), @"this run has ended: 48 completions are sampled (`train.max_completions` is 40)");
+    // No time at all: each process takes one rollout.
+    let none = "--set train.num_iterations=2 --set train.max_steps=4 --set train.max_time=1e-9";
+    let pieces = folder.train("pieces", &format!("{args} {none}"));
+    assert_eq!(pieces.checkpoints(), [2]);
+    let whole = folder.train("whole", &format!("{args} {none} --set train.max_time=1e9"));
+    let pieces = folder.resume("pieces");
+    assert_eq!((pieces.weights(), pieces.metrics()), (whole.weights(), whole.metrics()));
 }
 
 #[test]
@@ -74,26 +75,45 @@ fn a_run_is_exported_with_its_card() {
     }
     let card = String::from_utf8(read("model/README.md")).unwrap();
     let (before, _) = card.split_once("| learning_rate").unwrap();
-    assert_snapshot!(before, @"");
+    assert_snapshot!(before, @r#"
+---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- reinforcement-learning
+---
+
+# embedded:tiny-arithmetic after 1 steps of grpo
+
+| setting | value |
+|---|---|
+| advantage | `grpo.advantage` |
+| objective | `grpo.objective` |
+| reward | `exact_match` |
+| per_device_train_batch_size | 16 |
+| gradient_accumulation_steps | 1 |
+| num_generations | 8 |
+| max_completion_length | 24 |
+"#);
     let accuracy = &run.metrics()[best as usize - 1]["eval_accuracy"];
     let accuracy = format!("| eval_accuracy | {:.4} |", accuracy.as_f64().unwrap());
     assert!(card.contains(&accuracy), "{card}");
     let settings = card.split_once("```toml\n").unwrap().1.trim_end().trim_end_matches("```");
     assert_eq!(settings.trim_end(), String::from_utf8(read("run/config.toml")).unwrap().trim_end());
     let _ = folder.host("eval --model model --num-prompts 8").succeeded();
-    assert_snapshot!(folder.host("export --model run --step 99 --out other").refused().split(" (it has").next().unwrap(), @"");
-    assert_snapshot!(folder.host("export --model model --step 1 --out other").refused(), @"");
+    assert_snapshot!(folder.host("export --model run --step 99 --out other").refused().split(" (it has").next().unwrap(), @"the run `run` has no checkpoint of step 99");
+    assert_snapshot!(folder.host("export --model model --step 1 --out other").refused(), @"`model` is no run, and so has no steps to choose from (remove `--step`)");
 }
 
 #[test]
 fn settings_that_nothing_follows_from() {
     let folder = Folder::new();
     let refused = |args: &str| folder.host(&format!("train {args}")).refused();
-    assert_snapshot!(refused("--set train.early_stopping_patience=2"), @"");
-    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.eval_steps=0"), @"");
-    assert_snapshot!(refused("--set train.metric_for_best_model=eval/aime/pass@1"), @"");
-    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.num_prompts=0"), @"");
-    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.eval_steps=3 --set train.num_iterations=2"), @"");
+    assert_snapshot!(refused("--set train.early_stopping_patience=2"), @"the settings of the default config and `--set` do not fit together: `train.early_stopping_patience` is set, but no metric is compared (set `train.metric_for_best_model`, or remove it)");
+    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.eval_steps=0"), @"the settings of the default config and `--set` do not fit together: `train.metric_for_best_model` is `eval_accuracy`, but `eval.eval_steps` is 0: only the last step is evaluated (set how often)");
+    assert_snapshot!(refused("--set train.metric_for_best_model=eval/aime/pass@1"), @"the settings of the default config and `--set` do not fit together: `train.metric_for_best_model` is `eval/aime/pass@1`, but no benchmark is called `aime` (add an `[[eval.benchmark]]` table)");
+    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.num_prompts=0"), @"the settings of the default config and `--set` do not fit together: `train.metric_for_best_model` is `eval_accuracy`, but `eval.num_prompts` is 0 (set it)");
+    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.eval_steps=3 --set train.num_iterations=2"), @"the settings of the default config and `--set` do not fit together: `eval.eval_steps` is 3, but checkpoints are written between rollouts, every 2 steps (use a multiple, or remove `train.metric_for_best_model`)");
 }
 
 #[test]
