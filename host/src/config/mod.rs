@@ -3,6 +3,7 @@
 pub(crate) mod check;
 mod data;
 mod draft;
+mod logging;
 mod model;
 mod recipe;
 mod sets;
@@ -23,6 +24,7 @@ use crate::schedule::ScheduleKind;
 
 pub use data::{DataConfig, Format};
 pub use draft::{Appended, Draft};
+pub use logging::{CompletionsFormat, LoggingConfig, Tracker};
 pub use model::{ModelConfig, TargetModules};
 pub use recipe::{Resolved, resolve};
 pub(crate) use sets::{parse_set, set};
@@ -252,22 +254,6 @@ pub struct EvalConfig {
     pub num_prompts: usize,
     /// Evaluate every so many optimizer steps as well; 0 is off.
     pub eval_steps: u64,
-}
-
-/// `[logging]`
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct LoggingConfig {
-    /// A line on the terminal every so many steps.
-    pub logging_steps: u64,
-    /// Write every completion with its reward to `completions.jsonl`.
-    pub log_completions: bool,
-}
-
-impl Default for LoggingConfig {
-    fn default() -> Self {
-        Self { logging_steps: 10, log_completions: false }
-    }
 }
 
 impl Config {

@@ -1,0 +1,55 @@
+//! Completions as parquet: a file per step, so that a run goes on where it was by leaving later ones out.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use arrow_array::builder::{ListBuilder, StringBuilder};
+use arrow_array::types::{Float32Type, UInt32Type};
+use arrow_array::{
+    ArrayRef, BooleanArray, Float32Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
+};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+
+use super::table::{Column, Table};
+
+/// The file of `table`, the same bytes for the same table.
+///
+/// # Errors
+///
+/// Whatever the format has no place for.
+pub fn bytes(table: &Table) -> Result<Vec<u8>> {
+    let columns = table.columns.iter().map(|(name, column)| (name, array(column, table.rows), true));
+    let batch = RecordBatch::try_from_iter_with_nullable(columns)?;
+    let properties = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?)).build();
+    let mut bytes = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), Some(properties))?;
+    writer.write(&batch)?;
+    writer.close()?;
+    Ok(bytes)
+}
+
+fn array(column: &Column, rows: usize) -> ArrayRef {
+    match column {
+        Column::Step(step) => Arc::new(UInt64Array::from(vec![*step; rows])),
+        Column::Whole(values) => Arc::new(UInt32Array::from(values.clone())),
+        Column::Text(values) => Arc::new(StringArray::from(values.clone())),
+        Column::Number(values) => Arc::new(Float32Array::from(values.clone())),
+        Column::Flag(values) => Arc::new(BooleanArray::from(values.clone())),
+        Column::Wholes(lists) => Arc::new(ListArray::from_iter_primitive::<UInt32Type, _, _>(lists.iter().map(some))),
+        Column::Numbers(lists) => Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(lists.iter().map(some))),
+        Column::Texts(lists) => {
+            let mut builder = ListBuilder::new(StringBuilder::new());
+            for list in lists {
+                list.iter().for_each(|text| builder.values().append_option(text.as_deref()));
+                builder.append(true);
+            }
+            Arc::new(builder.finish())
+        }
+    }
+}
+
+fn some<T: Copy>(list: &Vec<T>) -> Option<Vec<Option<T>>> {
+    Some(list.iter().map(|value| Some(*value)).collect())
+}
