@@ -11,7 +11,7 @@ use crate::eval;
 use crate::metrics::Timer;
 use crate::metrics::sink::StepSink;
 use crate::model::{Capture, Dropout, Policy};
-use crate::report::Report;
+use crate::report::{Decided, Logged, Report, record_completions};
 use crate::run::Run;
 use crate::run::{best, checkpoint, moment};
 use crate::stages::backward::StepGradients;
@@ -47,10 +47,12 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
         let mut rollout = sample(run)?;
         let mut scores = rollout.scores.take();
         for iteration in 0..run.config.train.num_iterations as u64 {
-            for mut batch in rollout.parts(run.config.sizes.step) {
+            for (mut batch, part) in rollout.parts(run.config.sizes.step).zip(0..) {
                 batch.scores = scores.take();
                 if run.progress.step < max_steps {
-                    optimize(run, report, batch, iteration)?;
+                    let is_logged = iteration == 0 && run.completions.is_due(batch.sampled_at);
+                    let logged = is_logged.then(|| Logged { rollout: &rollout, part });
+                    optimize(run, report, batch, iteration, logged)?;
                 }
             }
         }
@@ -109,8 +111,15 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
 }
 
 /// Stages 2 to 6 on one optimizer-step batch.
-fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration: u64) -> Result<()> {
+fn optimize(
+    run: &mut Run,
+    report: &mut Report,
+    mut batch: StepBatch,
+    iteration: u64,
+    logged: Option<Logged<'_>>,
+) -> Result<()> {
     let (info, work) = (run.step_info(iteration), run.work());
+    let log_tokens = logged.is_some() && run.config.logging.log_tokens;
     let measured = effect::is_due(info.step, run.config.train.measure_step);
     let (entropy_coef, truncation) = (run.config.train.entropy_coef, run.config.loss_truncation());
     let Run { policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, moment, .. } = run;
@@ -118,6 +127,7 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     let completion_mask = batch.completion_mask.clone();
     let context = batch.context.take();
     let mut sink = StepSink::new(metrics, &completion_mask, Point::Advantage, warned, watchdog);
+    sink.arrays = log_tokens.then(Vec::new);
     sink.context = context.as_ref().map(|context| context.lend(info.step - batch.sampled_at));
 
     let timer = sink.metrics.timer("score");
@@ -184,7 +194,11 @@ fn optimize(run: &mut Run, report: &mut Report, mut batch: StepBatch, iteration:
     weight::step_end(&mut components.weights, &mut sink, &batch.view(&info), &weighed, taken)?;
     drop(timer);
 
+    let arrays = sink.arrays.take().unwrap_or_default();
     crate::report::record_step(run, &batch, (&keep, &weighed), &reduced, outcome);
+    if let Some(logged) = logged {
+        record_completions(run, &batch, &logged, Decided { keep: &keep, weighed: &weighed, arrays })?;
+    }
     run.progress.step += 1;
     run.watchdog.place().at(run.progress.step);
     if eval::is_due(run) {

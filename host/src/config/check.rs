@@ -22,6 +22,7 @@ const MOST_ITERATIONS: usize = 1000;
 pub(super) fn check(config: &Config) -> Result<Sizes> {
     let (data, rollout, train) = (&config.data, &config.rollout, &config.train);
     config.model.check()?;
+    config.logging.check()?;
     at_least_one(&[
         ("data.max_prompt_length", data.max_prompt_length as u64),
         ("rollout.num_generations", rollout.num_generations as u64),
@@ -30,7 +31,6 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
         ("train.per_device_train_batch_size", train.per_device_train_batch_size as u64),
         ("train.gradient_accumulation_steps", train.gradient_accumulation_steps as u64),
         ("train.num_iterations", train.num_iterations as u64),
-        ("logging.logging_steps", config.logging.logging_steps),
         ("number of `[[reward]]` tables", config.reward.len() as u64),
     ])?;
     at_most(&[

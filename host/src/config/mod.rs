@@ -5,6 +5,7 @@ mod data;
 mod datasets;
 mod draft;
 mod eval;
+mod logging;
 mod model;
 mod recipe;
 mod sets;
@@ -27,6 +28,7 @@ use crate::schedule::ScheduleKind;
 pub use data::{DataConfig, Format};
 pub use draft::{Appended, Draft};
 pub use eval::{ANSWERS_AT_ONCE, BenchmarkConfig, EvalConfig, TEST};
+pub use logging::{CompletionsFormat, LoggingConfig, Tracker};
 pub use model::{ModelConfig, TargetModules};
 pub use recipe::{Resolved, resolve};
 pub(crate) use sets::{parse_set, set};
@@ -302,22 +304,6 @@ impl Default for TrainConfig {
             component_state_limit: 65_536,
             output_dir: None,
         }
-    }
-}
-
-/// `[logging]`
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct LoggingConfig {
-    /// A line on the terminal every so many steps.
-    pub logging_steps: u64,
-    /// Write every completion with its reward to `completions.jsonl`.
-    pub log_completions: bool,
-}
-
-impl Default for LoggingConfig {
-    fn default() -> Self {
-        Self { logging_steps: 10, log_completions: false }
     }
 }
 

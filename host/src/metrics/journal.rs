@@ -87,6 +87,12 @@ impl Journal {
         Ok(())
     }
 
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     fn count(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         self.digest.update(bytes);
@@ -199,7 +205,7 @@ fn step_of(line: &[u8]) -> Option<u64> {
 }
 
 /// `2 to 4, 7`, of numbers that rise; `every` is how far neighbours are apart.
-fn ranges(numbers: impl Iterator<Item = u64>, every: u64) -> String {
+pub(super) fn ranges(numbers: impl Iterator<Item = u64>, every: u64) -> String {
     let mut ranges: Vec<[u64; 2]> = Vec::new();
     for number in numbers {
         match ranges.last_mut() {

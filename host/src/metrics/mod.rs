@@ -1,15 +1,18 @@
 //! What a run reports about itself: one JSON object per step in `metrics.jsonl`, under TRL's names.
 
+pub mod completions;
 pub mod journal;
 mod log;
 mod mismatch;
 pub mod names;
 mod rollout;
 pub mod sink;
+mod tensorboard;
 mod timer;
 
 pub use mismatch::mismatch;
 pub use rollout::{lengths, rewards};
+pub use tensorboard::EventFile;
 pub use timer::Timer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +30,8 @@ pub type Values = Vec<(String, f64)>;
 #[derive(Debug)]
 pub struct Metrics {
     journal: Journal,
+    /// The same for TensorBoard, where it is asked for.
+    events: Option<EventFile>,
     /// Sum and number of the values recorded since the last flush.
     values: BTreeMap<String, (f64, u32)>,
     /// Those of the rollout, which stand in the line of every step that uses it.
@@ -54,6 +59,7 @@ impl Metrics {
     pub fn new(journal: Journal, num_tokens: u64) -> Self {
         Metrics {
             journal,
+            events: None,
             values: BTreeMap::new(),
             held: BTreeMap::new(),
             owners: BTreeMap::new(),
@@ -62,6 +68,11 @@ impl Metrics {
             warnings: Vec::new(),
             warned: BTreeSet::new(),
         }
+    }
+
+    /// Writes what comes to TensorBoard's `events` too.
+    pub fn tell(&mut self, events: EventFile) {
+        self.events = Some(events);
     }
 
     /// How far the file has come: for the checkpoint.
@@ -150,6 +161,7 @@ impl Metrics {
             self.warn_once(name, format!("metric `{name}` is {value} at step {step}: written as null (told once)"));
         }
         self.journal.append(&log::line(step, &values)?)?;
+        self.events.as_mut().map_or(Ok(()), |events| events.write(step, values.iter()))?;
         Ok(Flushed { values, warnings: std::mem::take(&mut self.warnings) })
     }
 

@@ -27,6 +27,8 @@ pub struct StepSink<'a> {
     pub watchdog: &'a Watchdog,
     /// What the rollout knows besides its batch, for the components that asked.
     pub context: Option<Lending<'a>>,
+    /// What components record of each token, `[B, T]`, by name; none where it is not kept.
+    pub arrays: Option<Vec<(String, Vec<f32>)>>,
     /// What is wrong with a name of the current call.
     objection: Option<String>,
 }
@@ -40,7 +42,7 @@ impl<'a> StepSink<'a> {
         warned: &'a mut BTreeSet<String>,
         watchdog: &'a Watchdog,
     ) -> Self {
-        Self { metrics, completion_mask, point, warned, watchdog, context: None, objection: None }
+        Self { metrics, completion_mask, point, warned, watchdog, context: None, arrays: None, objection: None }
     }
 
     fn add(&mut self, component: &str, name: &str, value: f64) {
@@ -71,6 +73,9 @@ impl Sink for StepSink<'_> {
             let [mean, max] = names::of_tokens(name);
             self.add(component, &mean, sum / count as f64);
             self.add(component, &max, largest);
+            if let Some(arrays) = &mut self.arrays {
+                arrays.push((metric_name(self.point, component, name), values.to_vec()));
+            }
         }
     }
 

@@ -1,13 +1,14 @@
 //! What a person reads: a line per few steps, and a closing summary. What a program reads goes through the metrics.
 
 mod adapter;
+mod completions;
 pub mod found;
 pub mod html;
+mod live;
 pub mod page;
 mod rejections;
 pub mod terminal;
 
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -15,7 +16,6 @@ use capo_loader::mask::Keep;
 use capo_loader::memory;
 use capo_loader::weight::Weighed;
 use capo_plugin::Point;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::adamw::SecondMoment;
 use crate::config::TrainConfig;
@@ -33,6 +33,8 @@ use terminal::{grouped, say};
 
 use crate::run::Run;
 use crate::stages::rollout::Rollout;
+pub use completions::{Decided, Logged, record_completions};
+use live::Live;
 use rejections::Rejections;
 
 /// Progress on the terminal.
@@ -42,28 +44,21 @@ pub struct Report {
     last_step: Instant,
     steps: u64,
     rejections: Rejections,
-    bar: ProgressBar,
+    live: Live,
 }
 
 impl Report {
     /// A report of a process that started at `started`, for a run that is about to go on at `run.progress.step`.
     #[must_use]
     pub fn new(started: Instant, run: &Run) -> Self {
-        let bar = if std::io::stderr().is_terminal() {
-            let style = ProgressStyle::with_template("{bar:24} {pos}/{len} steps, {eta} left {msg}");
-            ProgressBar::new(run.config.train.max_steps)
-                .with_position(run.progress.step)
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        } else {
-            ProgressBar::hidden()
-        };
+        let live = Live::new(run.config.train.max_steps, run.progress.step);
         let rejections = Rejections::of(run.components.masks.iter().map(capo_plugin::Mask::id));
-        Self { started, first_step: None, last_step: Instant::now(), steps: 0, rejections, bar }
+        Self { started, first_step: None, last_step: Instant::now(), steps: 0, rejections, live }
     }
 
-    /// A line on its own, above the progress bar.
+    /// A line on its own, above the live one.
     pub fn say(&self, line: &str) {
-        self.bar.suspend(|| say(line));
+        self.live.aside(|| say(line));
     }
 
     /// Says what is about to happen; `sources` are lines about where the settings came from.
@@ -143,9 +138,9 @@ impl Report {
         let flushed = run.metrics.flush(step)?;
         self.steps += 1;
         self.first_step.get_or_insert_with(|| self.started.elapsed());
-        self.bar.set_position(step);
+        self.live.step(step, &flushed.values);
         for warning in flushed.warnings.iter().chain(&self.rejections.step(&flushed.values)) {
-            self.bar.suspend(|| terminal::warn(warning));
+            self.live.aside(|| terminal::warn(warning));
         }
         let every = run.config.logging.logging_steps;
         let value = |name: &str| flushed.values.get(name).copied();
@@ -169,7 +164,7 @@ impl Report {
 
     /// The closing summary.
     pub fn closing(&self, run: &Run) {
-        self.bar.finish_and_clear();
+        self.live.end();
         let progress = &run.progress;
         let percent =
             |accuracy: Option<f64>| accuracy.map_or_else(|| "-".to_owned(), |value| format!("{:.1}%", 100.0 * value));
@@ -258,11 +253,11 @@ fn describe_optimizer(train: &TrainConfig) -> Option<String> {
     }
 }
 
-/// Records what a rollout says about itself, and its completions where the config asks for them.
+/// Records what a rollout says about itself.
 ///
 /// # Errors
 ///
-/// When the completions cannot be written.
+/// When its parts do not fit together.
 pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
     let batch = &rollout.batch;
     let lengths: Vec<usize> = (0..batch.dims.completions as usize)
@@ -272,17 +267,6 @@ pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
     run.metrics.extend(metrics::lengths(&lengths, &truncated)?);
     run.metrics.extend(metrics::rewards(&rollout.rewards, run.config.rollout.num_generations)?);
     run.metrics.count_tokens(rollout.tokens);
-    if run.config.logging.log_completions {
-        for (sample, reward) in rollout.texts.iter().zip(&rollout.rewards.total) {
-            let mut line = serde_json::json!({ "step": run.progress.step + 1, "reward": reward });
-            if let (Some(line), serde_json::Value::Object(sample)) =
-                (line.as_object_mut(), serde_json::to_value(sample)?)
-            {
-                line.extend(sample);
-            }
-            run.completions.append(&line.to_string())?;
-        }
-    }
     Ok(())
 }
 

@@ -25,7 +25,7 @@ use crate::benchmark::Benchmark;
 use crate::config::Config;
 use crate::data::{Dataset, Example, Tokenizer};
 use crate::metrics::Metrics;
-use crate::metrics::journal::Journal;
+use crate::metrics::completions::Completions;
 use crate::model::frozen::Reference;
 use crate::model::{ModelFiles, Policy};
 use crate::optim::Optimizer;
@@ -44,8 +44,6 @@ use records::Records;
 pub const CONFIG_FILE: &str = "config.toml";
 /// The file of metrics, in a run's directory.
 pub const METRICS_FILE: &str = "metrics.jsonl";
-/// The file of completions, in a run's directory.
-pub const COMPLETIONS_FILE: &str = "completions.jsonl";
 
 /// How far a run has come: what a checkpoint says besides weights and components' state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -107,7 +105,7 @@ pub struct Run {
     /// The current step's numbers.
     pub metrics: Metrics,
     /// Completions with their rewards, where the config asks for them.
-    pub completions: Journal,
+    pub completions: Completions,
     /// How far both had come at each checkpoint.
     pub records: Records,
     /// The settings that a resume takes with others than before, in words.

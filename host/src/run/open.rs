@@ -13,13 +13,14 @@ use capo_plugin::Inputs;
 
 use super::lock::Lock;
 use super::records::{Marks, Records};
-use super::{COMPLETIONS_FILE, CONFIG_FILE, METRICS_FILE, Progress, Run, checkpoint, directory, provenance, settings};
+use super::{CONFIG_FILE, METRICS_FILE, Progress, Run, checkpoint, directory, provenance, settings};
 use crate::adamw::AdamWConfig;
 use crate::benchmark::Benchmark;
-use crate::config::{Config, LossDistribution, TrainConfig};
+use crate::config::{Config, LossDistribution, Tracker, TrainConfig};
 use crate::data::{Purpose, Tokenizer};
-use crate::metrics::Metrics;
-use crate::metrics::journal::{Expected, Journal, Mark};
+use crate::metrics::completions::{COMPLETIONS_FILE, Completions};
+use crate::metrics::journal::{Expected, Journal};
+use crate::metrics::{EventFile, Metrics};
 use crate::model::device::{self, Dtype};
 use crate::model::frozen::{self, Reference};
 use crate::model::{ADAPTER_CONFIG_FILE, Base, ModelFiles, Params, Policy, embedded};
@@ -53,7 +54,8 @@ impl Run {
         let (dir, lock) = directory::make(dir.as_deref(), &name, &settings, registry.plugins())?;
         run.settle(&dir, lock);
         run.metrics = Metrics::new(Journal::new(&dir.join(METRICS_FILE)), 0);
-        run.completions = Journal::new(&dir.join(COMPLETIONS_FILE));
+        run.completions = run.new_completions();
+        run.tell_trackers(0)?;
         Ok(run)
     }
 
@@ -124,18 +126,27 @@ impl Run {
             marks = self.records.at(step).cloned();
         }
         let (metrics, completions) = marks.map(|marks| (marks.metrics, marks.completions)).unzip();
-        let every = self.config.sizes.steps_per_rollout;
-        let logged = if self.config.logging.log_completions { step } else { 0 };
-        let resume =
-            |file: &str, mark: Option<Mark>, expected| Journal::resume(&dir.join(file), mark.as_ref(), expected);
-        let (metrics, first) = resume(METRICS_FILE, metrics, Expected { step, every: 1, once: true })?;
-        let (completions, second) =
-            resume(COMPLETIONS_FILE, completions, Expected { step: logged, every, once: false })?;
+        let expected = Expected { step, every: 1, once: true };
+        let (metrics, first) = Journal::resume(&dir.join(METRICS_FILE), metrics.as_ref(), expected)?;
+        self.completions = self.new_completions();
+        let second = self.completions.resume(step, completions.as_ref())?;
         for gap in first.into_iter().chain(second) {
-            self.records.tell(dir, gap)?;
+            self.records.tell(&self.dir, gap)?;
         }
         self.metrics = Metrics::new(metrics, self.progress.num_tokens);
-        self.completions = completions;
+        self.tell_trackers(step + 1)
+    }
+
+    /// Completions of the run's directory, none so far.
+    fn new_completions(&self) -> Completions {
+        Completions::new(&self.dir, &self.config.logging, self.config.sizes.steps_per_rollout)
+    }
+
+    /// From now on, at the step `first`, metrics go where the config says besides.
+    fn tell_trackers(&mut self, first: u64) -> Result<()> {
+        if self.config.logging.report_to.contains(&Tracker::Tensorboard) {
+            self.metrics.tell(EventFile::begin(&self.dir, first)?);
+        }
         Ok(())
     }
 
@@ -163,7 +174,8 @@ impl Run {
         let schedule =
             Schedule::new(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.max_steps)?;
         let reference = reference(&config, &needs, &policy, &model_files)?;
-        let nowhere = Journal::new(Path::new(""));
+        let nowhere = Path::new("");
+        let completions = Completions::new(nowhere, &config.logging, config.sizes.steps_per_rollout);
         Ok(Self {
             config,
             dir: PathBuf::new(),
@@ -180,8 +192,8 @@ impl Run {
             needs,
             optimizer,
             schedule,
-            metrics: Metrics::new(nowhere.clone(), 0),
-            completions: nowhere,
+            metrics: Metrics::new(Journal::new(nowhere), 0),
+            completions,
             records: Records::default(),
             changed: Vec::new(),
             moment: None,

@@ -6,6 +6,7 @@ mod costs;
 mod groups;
 mod series;
 mod tables;
+mod tokens;
 
 use super::found::FoundRun;
 use super::html;
@@ -28,6 +29,9 @@ const LICENSE: &str = include_str!("assets/uPlot.LICENSE");
 pub fn html(runs: &[FoundRun]) -> String {
     let groups = groups::group(runs);
     let data = charts::data(runs, &groups);
+    let (completions, remarks) = tokens::data(runs);
+    let remarks: String =
+        remarks.iter().map(|remark| format!("<p class=\"note\">{}</p>\n", tables::shown(remark))).collect();
     let scripts: String = SCRIPTS.iter().map(|script| format!("<script>\n{script}</script>\n")).collect();
     let title = match runs {
         [run] => tables::shown(&run.name),
@@ -39,12 +43,13 @@ pub fn html(runs: &[FoundRun]) -> String {
          <!--\nuPlot 1.6.32\n{LICENSE}-->\n<script>\n{THEME}</script>\n<style>\n{}</style>\n</head>\n<body>\n\
          <header><h1>{title}</h1><button id=\"theme\" type=\"button\" title=\"light or dark\"></button></header>\n{}\
          <form id=\"controls\"></form>\n<noscript><p>Charts are drawn by a script, which is switched off.</p></noscript>\n\
-         <main id=\"charts\"></main>\n<div id=\"tokens\"></div>\n\
-         <h2>Cost of a step</h2>\n{}<h2>Settings</h2>\n{}{}{scripts}</body>\n</html>\n",
+         <main id=\"charts\"></main>\n<div id=\"tokens\"></div>\n{remarks}\
+         <h2>Cost of a step</h2>\n{}<h2>Settings</h2>\n{}{}{}{scripts}</body>\n</html>\n",
         STYLES.concat(),
         tables::overview(runs),
         costs::table(runs, &groups),
         tables::settings(runs),
         html::data("data", &data),
+        html::data("completions", &completions),
     )
 }

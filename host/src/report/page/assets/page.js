@@ -146,5 +146,7 @@ function watchTheme(page) {
   });
 }
 
-window.capo = new Page(JSON.parse(document.getElementById("data").textContent));
+const read = (id) => JSON.parse(document.getElementById(id).textContent);
+window.capo = new Page(read("data"));
+window.capo.tokens = new TokenView(document.getElementById("tokens"), window.capo.data, read("completions"));
 watchTheme(window.capo);

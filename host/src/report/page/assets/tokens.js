@@ -1,2 +1,139 @@
-// Completions, token by token.
+// Completions, token by token: coloured by a number, rejected ones struck out, with all numbers of the one that is pointed at.
 "use strict";
+
+// Least contrast between the largest values and the middle one from which on colours go by rank.
+const SKEWED = 50;
+
+// How strongly each value is coloured, from -1 to 1: linear in it, or by rank where few values are far larger than the others.
+function strengths(lists) {
+  const sizes = lists.flat().filter((value) => value !== null && value !== 0).map(Math.abs).sort((a, b) => a - b);
+  if (sizes.length === 0) return () => 0;
+  const at = (share) => sizes[Math.min(Math.floor(share * sizes.length), sizes.length - 1)];
+  const rank = (size) => {
+    let [low, high] = [0, sizes.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (sizes[middle] <= size) low = middle + 1; else high = middle;
+    }
+    return low / sizes.length;
+  };
+  const linear = (size) => Math.min(size / at(0.99), 1);
+  const strength = at(0.99) > SKEWED * at(0.5) ? rank : linear;
+  return (value) => (value === null ? 0 : Math.sign(value) * strength(Math.abs(value)));
+}
+
+// Ids where there is no text; line ends and tabs that would not be seen when they are struck out.
+function visible(text, id) {
+  if (text === null) return `⟨${id}⟩`;
+  return text.replace(/\n/g, "↵\n").replace(/\t/g, "⇥");
+}
+
+class TokenView {
+  constructor(place, data, completions) {
+    this.data = data;
+    this.completions = completions;
+    element("h2", "Completions", place);
+    if (completions.length === 0) {
+      element("p", "No run wrote completions down. With logging.log_completions and logging.log_tokens they are shown here.", place, { class: "note" });
+      return;
+    }
+    const form = element("form", "", place, { class: "tokens-form" });
+    form.addEventListener("submit", (event) => event.preventDefault());
+    const runs = [...new Set(completions.map(({ run }) => run))].map((run) => [run, data.runs[run].name]);
+    this.run = this.select(form, "run ", runs, () => this.choose());
+    this.step = this.select(form, "step ", [], () => this.draw());
+    this.by = this.select(form, "coloured by ", [], () => this.draw());
+    this.place = element("div", "", place, { class: "completions" });
+    this.detail = element("div", "", place, { class: "detail", role: "status", hidden: "" });
+    for (const type of ["mouseover", "focusin"]) this.place.addEventListener(type, (event) => this.show(event.target));
+    this.place.addEventListener("mouseleave", () => { this.detail.hidden = true; });
+    this.place.addEventListener("keydown", (event) => this.move(event));
+    this.choose();
+  }
+
+  select(form, text, options, change) {
+    const select = element("select", "", element("label", text, form));
+    this.fill(select, options);
+    select.addEventListener("change", change);
+    return select;
+  }
+
+  fill(select, options) {
+    const before = select.value;
+    select.replaceChildren();
+    for (const [value, text] of options) element("option", text, select, { value });
+    if (options.some(([value]) => String(value) === before)) select.value = before;
+  }
+
+  // Steps and numbers that the run has.
+  choose() {
+    const own = this.completions.filter(({ run }) => String(run) === this.run.value);
+    this.fill(this.step, [...new Set(own.map(({ step }) => step))].map((step) => [step, step]));
+    const names = [...new Set(own.flatMap(({ numbers }) => Object.keys(numbers)))];
+    const first = ["advantage", ...names.filter((name) => /\/m_[fh]$/.test(name)), "entropy", "logp"];
+    const sorted = [...first.filter((name) => names.includes(name)), ...names.filter((name) => !first.includes(name))];
+    this.fill(this.by, [...sorted.map((name) => [name, name]), ["", "nothing"]]);
+    this.draw();
+  }
+
+  draw() {
+    const near = ({ run, step }) => String(run) === this.run.value && String(step) === this.step.value;
+    this.shown = this.completions.filter(near);
+    const by = this.by.value;
+    const strength = strengths(this.shown.map(({ numbers }) => numbers[by] ?? []));
+    this.detail.hidden = true;
+    this.place.replaceChildren(...this.shown.map((completion, at) => this.figure(completion, at, strength, by)));
+  }
+
+  figure(completion, number, strength, by) {
+    const figure = element("figure", "", null);
+    const { prompt, answer, reward, parts, truncated, ids, texts, keep } = completion;
+    const caption = element("figcaption", "", figure);
+    const names = Object.keys(parts);
+    const of = names.length > 1 ? ` (${names.map((name) => `${name} ${brief(parts[name])}`).join(", ")})` : "";
+    const out = keep.filter((kept) => kept === 0).length;
+    const facts = [`reward ${brief(reward)}${of}`, answer && `answer ${answer}`, out && `${out} of ${keep.length} tokens rejected`, truncated && "cut off by the length limit"];
+    element("span", facts.filter(Boolean).join(" · "), caption);
+    element("div", prompt, figure, { class: "prompt" });
+    const text = element("div", "", figure, { class: "text" });
+    if (ids.length === 0) text.append(completion.completion);
+    ids.forEach((id, at) => {
+      const token = element(keep[at] === 0 ? "s" : "i", visible(texts[at], id), text);
+      [token.dataset.completion, token.dataset.at] = [number, at];
+      token.tabIndex = number === 0 && at === 0 ? 0 : -1;
+      const value = strength(completion.numbers[by]?.[at] ?? null);
+      if (value !== 0) {
+        const color = value > 0 ? "var(--color-0)" : "var(--color-1)";
+        token.style.background = `color-mix(in srgb, ${color} ${Math.round(Math.abs(value) * 60)}%, transparent)`;
+      }
+    });
+    return figure;
+  }
+
+  // All that is known of a token.
+  show(token) {
+    const { completion, at } = token.dataset ?? {};
+    if (at === undefined) return;
+    const { ids, numbers, rejectedBy } = this.shown[completion];
+    this.detail.replaceChildren();
+    element("b", `token ${at}, id ${ids[at]}${rejectedBy[at] ? `, rejected by ${rejectedBy[at]}` : ""}`, this.detail);
+    for (const [name, values] of Object.entries(numbers)) {
+      const entry = element("span", "", this.detail);
+      element("small", `${name} `, entry);
+      entry.append(brief(values[at]));
+    }
+    this.detail.hidden = false;
+  }
+
+  // Arrow keys go from token to token.
+  move(event) {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const tokens = [...this.place.querySelectorAll("[data-at]")];
+    const next = tokens[tokens.indexOf(document.activeElement) + by];
+    if (by === undefined || !next) return;
+    event.preventDefault();
+    document.activeElement.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  }
+}

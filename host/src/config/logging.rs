@@ -1,0 +1,121 @@
+//! `[logging]`: what a run tells, and where.
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::check::at_least_one;
+use super::is_default;
+
+/// `[logging]`
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LoggingConfig {
+    /// A line on the terminal every so many steps.
+    pub logging_steps: u64,
+    /// Where metrics go besides `metrics.jsonl`.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "one_or_several")]
+    pub report_to: Vec<Tracker>,
+    /// Write completions with their rewards to `completions.jsonl`, or to files in `completions/`.
+    pub log_completions: bool,
+    /// Of every so many steps, at the beginning of a rollout; the first step is always among them.
+    #[serde(skip_serializing_if = "is_one")]
+    pub completions_steps: u64,
+    /// Most completions of a step that are written; 0 is all.
+    #[serde(skip_serializing_if = "is_default")]
+    pub num_completions: usize,
+    /// One completion per prompt.
+    #[serde(skip_serializing_if = "is_default")]
+    pub log_unique_prompts: bool,
+    /// With what is known of each of their tokens.
+    #[serde(skip_serializing_if = "is_default")]
+    pub log_tokens: bool,
+    /// `jsonl`, or `parquet`: a file per step.
+    #[serde(skip_serializing_if = "is_default")]
+    pub completions_format: CompletionsFormat,
+}
+
+/// A program that shows metrics, and whose files a run writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tracker {
+    /// Event files in the run's directory.
+    Tensorboard,
+}
+
+/// What completions are written as.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CompletionsFormat {
+    /// One file, a JSON object per completion.
+    #[default]
+    Jsonl,
+    /// One file per step.
+    Parquet,
+}
+
+impl Default for LoggingConfig {
+    fn default() -> Self {
+        Self {
+            logging_steps: 10,
+            report_to: Vec::new(),
+            log_completions: false,
+            completions_steps: 1,
+            num_completions: 0,
+            log_unique_prompts: false,
+            log_tokens: false,
+            completions_format: CompletionsFormat::Jsonl,
+        }
+    }
+}
+
+impl LoggingConfig {
+    /// Refuses counts of 0, and settings of completions where none are written.
+    ///
+    /// # Errors
+    ///
+    /// The first such setting.
+    pub(super) fn check(&self) -> Result<()> {
+        at_least_one(&[
+            ("logging.logging_steps", self.logging_steps),
+            ("logging.completions_steps", self.completions_steps),
+        ])?;
+        let silenced = [
+            ("completions_steps", !is_one(&self.completions_steps)),
+            ("num_completions", self.num_completions > 0),
+            ("log_unique_prompts", self.log_unique_prompts),
+            ("log_tokens", self.log_tokens),
+            ("completions_format", self.completions_format != CompletionsFormat::Jsonl),
+        ];
+        match silenced.iter().find(|(_, set)| *set && !self.log_completions) {
+            Some((key, _)) => bail!(
+                "`logging.{key}` is set, but no completions are written (set `logging.log_completions = true`, or remove it)"
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_one(value: &u64) -> bool {
+    *value == 1
+}
+
+/// A list of trackers, or one of them, or `none`.
+fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tracker>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "it names `tensorboard`, a list of such names, or `none`")]
+    enum Given {
+        None(Nothing),
+        One(Tracker),
+        Several(Vec<Tracker>),
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Nothing {
+        None,
+    }
+    Ok(match Given::deserialize(deserializer)? {
+        Given::None(Nothing::None) => Vec::new(),
+        Given::One(tracker) => vec![tracker],
+        Given::Several(trackers) => trackers,
+    })
+}

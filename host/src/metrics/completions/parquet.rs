@@ -1,0 +1,110 @@
+//! Completions as parquet: a file per step, so that a run goes on where it was by leaving later ones out.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use arrow_array::builder::{ListBuilder, StringBuilder};
+use arrow_array::types::{Float32Type, UInt32Type};
+use arrow_array::{
+    ArrayRef, BooleanArray, Float32Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
+};
+use arrow_json::writer::{LineDelimited, Writer, WriterBuilder};
+use capo_loader::files;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+
+use super::table::{Column, Table};
+use crate::data::contain::contain;
+
+/// The file of `table`, the same bytes for the same table.
+///
+/// # Errors
+///
+/// Whatever the format has no place for.
+pub fn bytes(table: &Table) -> Result<Vec<u8>> {
+    let columns = table.columns.iter().map(|(name, column)| (name, array(column, table.rows), true));
+    let batch = RecordBatch::try_from_iter_with_nullable(columns)?;
+    let properties = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?)).build();
+    let mut bytes = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), Some(properties))?;
+    writer.write(&batch)?;
+    writer.close()?;
+    Ok(bytes)
+}
+
+fn array(column: &Column, rows: usize) -> ArrayRef {
+    match column {
+        Column::Step(step) => Arc::new(UInt64Array::from(vec![*step; rows])),
+        Column::Whole(values) => Arc::new(UInt32Array::from(values.clone())),
+        Column::Text(values) => Arc::new(StringArray::from(values.clone())),
+        Column::Number(values) => Arc::new(Float32Array::from(values.clone())),
+        Column::Flag(values) => Arc::new(BooleanArray::from(values.clone())),
+        Column::Wholes(lists) => Arc::new(ListArray::from_iter_primitive::<UInt32Type, _, _>(lists.iter().map(some))),
+        Column::Numbers(lists) => Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(lists.iter().map(some))),
+        Column::Texts(lists) => {
+            let mut builder = ListBuilder::new(StringBuilder::new());
+            for list in lists {
+                list.iter().for_each(|text| builder.values().append_option(text.as_deref()));
+                builder.append(true);
+            }
+            Arc::new(builder.finish())
+        }
+    }
+}
+
+fn some<T: Copy>(list: &Vec<T>) -> Option<Vec<Option<T>>> {
+    Some(list.iter().map(|value| Some(*value)).collect())
+}
+
+/// The rows of such a file as lines of JSON.
+///
+/// # Errors
+///
+/// When the file cannot be read or is damaged.
+pub fn lines(path: &Path) -> Result<Vec<u8>> {
+    let read = || -> Result<Vec<u8>> {
+        let mut lines = Vec::new();
+        for batch in ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)?.build()? {
+            let mut writer: Writer<_, LineDelimited> = WriterBuilder::new().with_explicit_nulls(true).build(&mut lines);
+            writer.write(&batch?)?;
+            writer.finish()?;
+        }
+        Ok(lines)
+    };
+    let whole = files::size(path).map_err(Into::into).and_then(|_| contain(read)).and_then(|lines| lines);
+    whole.with_context(|| format!("cannot read `{}`", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let columns = [
+            ("step", Column::Step(3)),
+            ("prompt", Column::Text(vec!["a\n".into(), "ü".into()])),
+            ("reward", Column::Number(vec![0.1, -1.5])),
+            ("truncated", Column::Flag(vec![true, false])),
+            ("tokens/id", Column::Wholes(vec![vec![7, 0], vec![]])),
+            ("tokens/text", Column::Texts(vec![vec![Some("x".into()), None], vec![]])),
+            ("tokens/logp", Column::Numbers(vec![vec![-0.3, 1e-20], vec![]])),
+        ];
+        let table = Table { rows: 2, columns: columns.map(|(name, column)| (name.to_owned(), column)).into() };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("step-000003.parquet");
+        let written = bytes(&table).unwrap();
+        assert_eq!(written, bytes(&table).unwrap());
+        std::fs::write(&path, &written).unwrap();
+        let parse = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+        let read = String::from_utf8(lines(&path).unwrap()).unwrap();
+        let expected: Vec<_> = table.lines().unwrap().iter().map(|line| parse(line)).collect();
+        assert_eq!(read.lines().map(parse).collect::<Vec<_>>(), expected);
+        std::fs::write(&path, &written[..written.len() / 2]).unwrap();
+        assert!(lines(&path).is_err());
+    }
+}

@@ -1,0 +1,87 @@
+//! Logged completions as columns, which both formats write.
+
+use anyhow::Result;
+
+/// A column, one entry per completion.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Column {
+    /// The same whole number for all.
+    Step(u64),
+    /// Whole numbers.
+    Whole(Vec<u32>),
+    /// Text.
+    Text(Vec<String>),
+    /// Numbers.
+    Number(Vec<f32>),
+    /// Yes or no.
+    Flag(Vec<bool>),
+    /// Whole numbers of each token.
+    Wholes(Vec<Vec<u32>>),
+    /// Texts of each token; none where there is nothing to say.
+    Texts(Vec<Vec<Option<String>>>),
+    /// Numbers of each token.
+    Numbers(Vec<Vec<f32>>),
+}
+
+/// The completions of a step that are logged.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Table {
+    /// Of how many completions.
+    pub rows: usize,
+    /// Columns by name.
+    pub columns: Vec<(String, Column)>,
+}
+
+impl Table {
+    /// Each completion as a line of JSON; numbers that are not finite are null.
+    ///
+    /// # Errors
+    ///
+    /// None that is known: whatever JSON cannot say.
+    pub fn lines(&self) -> Result<Vec<String>> {
+        (0..self.rows).map(|row| self.line(row)).collect()
+    }
+
+    fn line(&self, row: usize) -> Result<String> {
+        let mut line = String::from("{");
+        for (name, column) in &self.columns {
+            let value = match column {
+                Column::Step(step) => step.to_string(),
+                Column::Whole(values) => values[row].to_string(),
+                Column::Text(values) => serde_json::to_string(&values[row])?,
+                Column::Number(values) => serde_json::to_string(&values[row])?,
+                Column::Flag(values) => values[row].to_string(),
+                Column::Wholes(values) => serde_json::to_string(&values[row])?,
+                Column::Texts(values) => serde_json::to_string(&values[row])?,
+                Column::Numbers(values) => serde_json::to_string(&values[row])?,
+            };
+            let comma = if line.len() == 1 { "" } else { "," };
+            line.push_str(&format!("{comma}{}:{value}", serde_json::to_string(name)?));
+        }
+        line.push('}');
+        Ok(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_per_completion() {
+        let columns = [
+            ("step", Column::Step(3)),
+            ("prompt", Column::Text(vec!["a\n".into(), "\"b\"".into()])),
+            ("reward", Column::Number(vec![0.1, f32::NAN])),
+            ("truncated", Column::Flag(vec![true, false])),
+            ("tokens/text", Column::Texts(vec![vec![Some("x".into()), None], vec![]])),
+            ("tokens/logp", Column::Numbers(vec![vec![-0.3, f32::INFINITY], vec![]])),
+        ];
+        let table = Table { rows: 2, columns: columns.map(|(name, column)| (name.to_owned(), column)).into() };
+        let expected = [
+            r#"{"step":3,"prompt":"a\n","reward":0.1,"truncated":true,"tokens/text":["x",null],"tokens/logp":[-0.3,null]}"#,
+            r#"{"step":3,"prompt":"\"b\"","reward":null,"truncated":false,"tokens/text":[],"tokens/logp":[]}"#,
+        ];
+        assert_eq!(table.lines().unwrap(), expected);
+    }
+}

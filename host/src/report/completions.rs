@@ -1,0 +1,149 @@
+//! Which completions of a step are written down, and what is known of them.
+
+use anyhow::{Context, Result};
+use capo_loader::mask::Keep;
+use capo_loader::weight::Weighed;
+
+use crate::config::LoggingConfig;
+use crate::metrics::completions::{Column, Table};
+use crate::run::Run;
+use crate::stages::batch::StepBatch;
+use crate::stages::context::Sample;
+use crate::stages::rollout::Rollout;
+
+/// What stages and components said of each token of a step, `[B, T]` each, by name.
+pub type TokenArrays = Vec<(String, Vec<f32>)>;
+
+/// The part of a rollout that a step uses, where it is to be written down.
+pub struct Logged<'a> {
+    /// The rollout.
+    pub rollout: &'a Rollout,
+    /// Which of the parts that steps use.
+    pub part: usize,
+}
+
+/// What a step made of the tokens of its batch.
+pub struct Decided<'a> {
+    /// Which are kept.
+    pub keep: &'a Keep,
+    /// How much each counts.
+    pub weighed: &'a Weighed,
+    /// What components recorded of each.
+    pub arrays: TokenArrays,
+}
+
+/// Writes down the completions of the step that is being done.
+///
+/// # Errors
+///
+/// When a completion is not text, or the disk refuses.
+pub fn record_completions(run: &mut Run, batch: &StepBatch, logged: &Logged<'_>, decided: Decided<'_>) -> Result<()> {
+    let (logging, step) = (&run.config.logging, run.progress.step + 1);
+    let count = batch.dims.completions as usize;
+    let chosen = chosen(count, run.config.rollout.num_generations, logging);
+    let mut columns = said(step, batch, logged, &chosen);
+    if logging.log_tokens {
+        columns.extend(tokens(run, batch, logged, decided, &chosen)?);
+    }
+    run.completions.write(step, &Table { rows: chosen.len(), columns })
+}
+
+/// The completions that are written of so many, in groups of `group`.
+fn chosen(count: usize, group: usize, logging: &LoggingConfig) -> Vec<usize> {
+    let most = if logging.num_completions == 0 { count } else { logging.num_completions };
+    let by = if logging.log_unique_prompts { group.max(1) } else { 1 };
+    (0..count).step_by(by).take(most).collect()
+}
+
+/// Prompts, texts and rewards.
+fn said(
+    step: u64,
+    batch: &StepBatch,
+    Logged { rollout, part }: &Logged<'_>,
+    chosen: &[usize],
+) -> Vec<(String, Column)> {
+    let first = part * batch.dims.completions as usize;
+    let text = |of: fn(&Sample) -> &String| {
+        Column::Text(chosen.iter().map(|b| of(&rollout.texts[first + b]).clone()).collect())
+    };
+    let numbers = |values: &[f32]| Column::Number(chosen.iter().map(|b| values[first + b]).collect());
+    let mut columns = vec![
+        ("step".to_owned(), Column::Step(step)),
+        ("prompt".to_owned(), text(|sample| &sample.prompt)),
+        ("completion".to_owned(), text(|sample| &sample.completion)),
+        ("answer".to_owned(), text(|sample| &sample.answer)),
+        ("reward".to_owned(), numbers(&rollout.rewards.total)),
+    ];
+    let parts = &rollout.rewards.per_reward;
+    columns.extend(parts.iter().map(|(name, values)| (format!("rewards/{name}"), numbers(values))));
+    let truncated = chosen.iter().map(|b| batch.truncated[*b] == 1).collect();
+    columns.push(("truncated".to_owned(), Column::Flag(truncated)));
+    columns
+}
+
+/// What is known of each token.
+fn tokens(
+    run: &Run,
+    batch: &StepBatch,
+    logged: &Logged<'_>,
+    decided: Decided<'_>,
+    chosen: &[usize],
+) -> Result<Vec<(String, Column)>> {
+    let Decided { keep, weighed, arrays } = decided;
+    let first = logged.part * batch.dims.completions as usize;
+    let places = |b: usize| batch.dims.row(b).filter(|i| batch.completion_mask[*i] == 1);
+    let numbers =
+        |values: &[f32]| Column::Numbers(chosen.iter().map(|b| places(*b).map(|i| values[i]).collect()).collect());
+    let wholes =
+        |of: &dyn Fn(usize) -> u32| Column::Wholes(chosen.iter().map(|b| places(*b).map(of).collect()).collect());
+    let texts = chosen.iter().map(|b| {
+        let ids: Vec<u32> = places(*b).map(|i| batch.completion_ids[i]).collect();
+        let text = &logged.rollout.texts[first + b].completion;
+        let spans = run.tokenizer.spans(&ids, text).context("a sampled completion is not text")?;
+        let piece = |[start, end]: [u32; 2]| text.get(start as usize..end as usize).filter(|piece| !piece.is_empty());
+        Ok(spans.into_iter().map(|span| piece(span).map(str::to_owned)).collect())
+    });
+    let texts = texts.collect::<Result<Vec<Vec<Option<String>>>>>()?;
+    let mut who = vec![None; keep.keep.len()];
+    keep.rejected.iter().for_each(|by| by.tokens.iter().for_each(|i| who[*i] = Some(by.mask.clone())));
+    let rejected_by = chosen.iter().map(|b| places(*b).map(|i| who[i].clone()).collect()).collect();
+    let mut columns = vec![
+        ("id".to_owned(), wholes(&|i| batch.completion_ids[i])),
+        ("text".to_owned(), Column::Texts(texts)),
+        ("keep".to_owned(), wholes(&|i| keep.keep[i].into())),
+        ("rejected_by".to_owned(), Column::Texts(rejected_by)),
+        ("advantage".to_owned(), numbers(&batch.advantages)),
+        ("logp".to_owned(), numbers(&batch.logps)),
+    ];
+    let others = [
+        ("old_logp", &batch.old_logps),
+        ("ref_logp", &batch.ref_logps),
+        ("sampler_logp", &batch.sampler_logps),
+        ("entropy", &batch.entropy),
+    ];
+    columns.extend(others.into_iter().filter_map(|(name, values)| Some((name.to_owned(), numbers(values.as_ref()?)))));
+    if !weighed.given.is_empty() {
+        columns.push(("weight".to_owned(), numbers(&weighed.weights)));
+    }
+    for (name, values) in arrays.iter().filter(|(_, values)| values.len() == batch.dims.len()) {
+        // What a component calls as the host does stays the host's.
+        if columns.iter().all(|(taken, _)| taken != name) {
+            columns.push((name.clone(), numbers(values)));
+        }
+    }
+    Ok(columns.into_iter().map(|(name, column)| (format!("tokens/{name}"), column)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_as_are_asked_for() {
+        let of = |num_completions, log_unique_prompts| {
+            chosen(8, 4, &LoggingConfig { num_completions, log_unique_prompts, ..LoggingConfig::default() })
+        };
+        assert_eq!(of(0, false), (0..8).collect::<Vec<_>>());
+        assert_eq!([of(3, false), of(0, true), of(1, true)], [vec![0, 1, 2], vec![0, 4], vec![0]]);
+    }
+}

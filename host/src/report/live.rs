@@ -1,0 +1,83 @@
+//! The line on a terminal that tells how far a run is, and how long it will still take.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::terminal::{grouped, percent};
+
+/// One line at the end of standard error, which changes with every step; nothing where that is no terminal.
+pub(super) struct Live {
+    bar: ProgressBar,
+    /// When the first step of this process ended, and the tokens up to there.
+    first: Option<(Instant, f64)>,
+    /// The newest held-out accuracy.
+    accuracy: Option<f64>,
+}
+
+impl Live {
+    /// Of a run of `steps` that has done `done`.
+    pub(super) fn new(steps: u64, done: u64) -> Self {
+        let bar = if std::io::stderr().is_terminal() {
+            // No colours: the line is the same for everybody.
+            let style = ProgressStyle::with_template("{bar:16} {pos}/{len}  {eta} left  {wide_msg}");
+            ProgressBar::new(steps)
+                .with_position(done)
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        } else {
+            ProgressBar::hidden()
+        };
+        // What was done before this process says nothing of how long a step takes.
+        bar.reset_eta();
+        Self { bar, first: None, accuracy: None }
+    }
+
+    /// Does `say` with the line out of the way.
+    pub(super) fn aside(&self, say: impl FnOnce()) {
+        self.bar.suspend(say);
+    }
+
+    /// The numbers of `step`.
+    pub(super) fn step(&mut self, step: u64, values: &BTreeMap<String, f64>) {
+        let tokens = values.get("num_tokens").copied().unwrap_or(0.0);
+        let (since, before) = *self.first.get_or_insert_with(|| (Instant::now(), tokens));
+        let seconds = since.elapsed().as_secs_f64();
+        let speed = (tokens > before && seconds > 0.0).then(|| (tokens - before) / seconds);
+        self.accuracy = values.get("eval_accuracy").copied().or(self.accuracy);
+        self.bar.set_position(step);
+        self.bar.set_message(message(values, self.accuracy, speed));
+    }
+
+    /// Takes the line away.
+    pub(super) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// What the line says of a step, the newest `accuracy` and how many tokens there are in a second.
+fn message(values: &BTreeMap<String, f64>, accuracy: Option<f64>, speed: Option<f64>) -> String {
+    let value = |name: &str| values.get(name).copied().filter(|value| value.is_finite());
+    let parts = [
+        value("reward").map(|reward| format!("reward {reward:.3}")),
+        accuracy.map(|accuracy| format!("accuracy {:.1}%", 100.0 * accuracy)),
+        value("mask/rejection_rate").map(|rate| format!("rejected {}", percent(rate))),
+        speed.map(|speed| format!("{} tokens/s", grouped(speed as u64))),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_says_what_is_known() {
+        let values = [("reward", 0.5), ("mask/rejection_rate", 0.0125)].map(|(name, value)| (name.to_owned(), value));
+        let values: BTreeMap<String, f64> = values.into();
+        let all = "reward 0.500  accuracy 75.0%  rejected 1.25%  12,345 tokens/s";
+        assert_eq!(message(&values, Some(0.75), Some(12345.6)), all);
+        assert_eq!(message(&BTreeMap::from([("reward".to_owned(), f64::NAN)]), None, None), "");
+    }
+}

@@ -1,0 +1,122 @@
+//! The data of a page's token view: a few completions of each run, with what is known of their tokens.
+
+use std::collections::BTreeMap;
+
+use capo_loader::terminal;
+use serde_json::{Map, Value, json};
+
+use super::series::short;
+use crate::report::found::{FoundRun, Row, completions};
+
+/// Steps of a run that are shown, and completions of a step.
+const STEPS: usize = 4;
+const OF_A_STEP: usize = 8;
+/// Numbers that all completions of a page have at most.
+const NUMBERS: usize = 200_000;
+/// What tokens have besides numbers.
+const OTHERS: [&str; 4] = ["id", "text", "keep", "rejected_by"];
+const TOKENS: &str = "tokens/";
+
+/// The completions, and sentences about what cannot be read.
+pub fn data(runs: &[FoundRun]) -> (Value, Vec<String>) {
+    let (mut shown, mut remarks) = (Vec::new(), Vec::new());
+    // Each run has its part of what a page holds.
+    let most = NUMBERS / runs.len().max(1);
+    for (number, run) in runs.iter().enumerate() {
+        match completions(&run.dir, STEPS) {
+            Ok(found) => shown.extend(of_run(number, found, most)),
+            Err(error) => remarks.push(format!("{}: {error:#}", run.name)),
+        }
+    }
+    (Value::Array(shown), remarks)
+}
+
+/// Those of a run, as many as `most` numbers are enough for: of each step those first of which most is rejected.
+fn of_run(run: usize, found: BTreeMap<u64, Vec<Row>>, most: usize) -> Vec<Value> {
+    let (mut shown, mut left) = (Vec::new(), most);
+    for (step, mut rows) in found {
+        rows.sort_by_key(|row| std::cmp::Reverse(rejected(row)));
+        for row in rows.iter().take(OF_A_STEP) {
+            let completion = completion(run, step, row);
+            let numbers = size(row);
+            // A long completion does not keep shorter ones out.
+            if numbers <= left {
+                left -= numbers;
+                shown.push(completion);
+            }
+        }
+    }
+    shown
+}
+
+fn list<'a>(row: &'a Row, name: &str) -> &'a [Value] {
+    row.get(&format!("{TOKENS}{name}")).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn rejected(row: &Row) -> usize {
+    list(row, "keep").iter().filter(|keep| keep.as_u64() == Some(0)).count()
+}
+
+fn size(row: &Row) -> usize {
+    row.values().filter_map(Value::as_array).map(Vec::len).sum::<usize>() + 20
+}
+
+fn completion(run: usize, step: u64, row: &Row) -> Value {
+    let text = |value: Option<&Value>| Value::from(terminal::escape(value.and_then(Value::as_str).unwrap_or_default()));
+    let number = |value: &Value| short(value.as_f64().unwrap_or(f64::NAN));
+    let texts = |name: &str| -> Vec<Value> {
+        let shown = |value: &Value| if value.is_null() { Value::Null } else { text(Some(value)) };
+        list(row, name).iter().map(shown).collect()
+    };
+    let parts = row.iter().filter_map(|(name, value)| Some((name.strip_prefix("rewards/")?.to_owned(), number(value))));
+    let columns = row.iter().filter_map(|(name, values)| {
+        let name = name.strip_prefix(TOKENS).filter(|name| !OTHERS.contains(name))?;
+        Some((name.to_owned(), values.as_array()?.iter().map(number).collect()))
+    });
+    json!({
+        "run": run,
+        "step": step,
+        "prompt": text(row.get("prompt")),
+        "completion": text(row.get("completion")),
+        "answer": text(row.get("answer")),
+        "reward": row.get("reward").map_or(Value::Null, number),
+        "parts": parts.collect::<Map<String, Value>>(),
+        "truncated": row.get("truncated") == Some(&Value::Bool(true)),
+        "ids": list(row, "id"),
+        "texts": texts("text"),
+        "rejectedBy": texts("rejected_by"),
+        "keep": list(row, "keep"),
+        "numbers": columns.collect::<Map<String, Value>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(keep: &[u64], text: &str) -> Row {
+        let row = json!({ "step": 1, "prompt": text, "reward": 0.123456, "rewards/a": 1, "tokens/keep": keep,
+            "tokens/text": [text, null], "tokens/m_f": [1.5, null] });
+        row.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn what_is_rejected_comes_first_and_nothing_hides() {
+        let rows = vec![row(&[1, 1], "kept"), row(&[0, 1], "out\u{202e}")];
+        let shown = of_run(3, BTreeMap::from([(7, rows)]), 1000);
+        assert_eq!(shown.len(), 2);
+        let first = &shown[0];
+        assert_eq!(first["prompt"], "out\\u202e");
+        assert_eq!(first["texts"], json!(["out\\u202e", null]));
+        assert_eq!([&first["run"], &first["step"], &first["reward"]], [&json!(3), &json!(7), &json!(0.12346)]);
+        assert_eq!(first["numbers"], json!({ "m_f": [1.5, null] }));
+        assert_eq!(first["parts"], json!({ "a": 1 }));
+    }
+
+    #[test]
+    fn a_page_stays_small() {
+        let rows = vec![row(&[1; 500], "long"), row(&[1; 3], "short")];
+        let shown = of_run(0, BTreeMap::from([(1, rows)]), 100);
+        assert_eq!(shown.iter().map(|one| &one["prompt"]).collect::<Vec<_>>(), ["short"]);
+    }
+}

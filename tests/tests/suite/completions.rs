@@ -1,0 +1,108 @@
+//! Completions that a run writes down: what is known of each token is what the metrics are made of, and a resume writes the same.
+
+use std::collections::BTreeMap;
+
+use host::report::found::{Row, completions};
+use insta::assert_snapshot;
+use serde_json::Value;
+use tests::{Folder, RunDir};
+
+use crate::ONE_STEP;
+
+const STEPS: &str = "--plugin libcapo.so --set train.max_steps=4 --set train.save_steps=2 --set eval.num_prompts=0 --set train.learning_rate=1e-3";
+const TOKENS: &str = "--set logging.log_completions=true --set logging.log_tokens=true";
+
+fn found(run: &RunDir) -> BTreeMap<u64, Vec<Row>> {
+    completions(run.path(), usize::MAX).unwrap()
+}
+
+/// All numbers of a list of every completion.
+fn numbers(rows: &[Row], name: &str) -> Vec<f64> {
+    rows.iter().flat_map(|row| row[name].as_array().unwrap()).map(|value| value.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn what_is_known_of_tokens_is_what_the_metrics_are_made_of() {
+    let folder = Folder::new();
+    let run = folder.train("run", &format!("{STEPS} {TOKENS}"));
+    let found = found(&run);
+    assert_eq!(found.len(), 4);
+    let mut rejected = 0;
+    for line in run.metrics() {
+        let rows = &found[&line["step"].as_u64().unwrap()];
+        assert_eq!(rows.len(), 48);
+        let keep = numbers(rows, "tokens/keep");
+        let count = keep.len() as f64;
+        let mean = |values: Vec<f64>| values.iter().sum::<f64>() / count;
+        for (metric, found) in [
+            ("mask/rejection_rate", 1.0 - mean(keep.clone())),
+            ("entropy", mean(numbers(rows, "tokens/entropy"))),
+            ("capo.curvature/m_f/mean", mean(numbers(rows, "tokens/capo.curvature/m_f"))),
+            ("completions/mean_length", count / 48.0),
+            ("reward", rows.iter().map(|row| row["rewards/exact_match"].as_f64().unwrap()).sum::<f64>() / 48.0),
+        ] {
+            let expected = line[metric].as_f64().unwrap();
+            assert!((found - expected).abs() < 1e-6 * expected.abs().max(1e-6), "{metric}: {found}, {expected}");
+        }
+        for row in rows {
+            let text: String = row["tokens/text"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            assert_eq!(text, row["completion"]);
+            let by = row["tokens/rejected_by"].as_array().unwrap();
+            let of_row = row["tokens/keep"].as_array().unwrap();
+            assert!(by.iter().zip(of_row).all(|(by, keep)| (by == "capo.curvature") == (*keep == 0)));
+            rejected += by.iter().filter(|by| !by.is_null()).count();
+        }
+    }
+    assert!(rejected > 0, "nothing was tried");
+}
+
+#[test]
+fn both_formats_have_the_same() {
+    let folder = Folder::new();
+    let lines = folder.train("lines", &format!("{STEPS} {TOKENS}"));
+    let parquet = folder.train("parquet", &format!("{STEPS} {TOKENS} --set logging.completions_format=parquet"));
+    assert!(!parquet.path().join("completions.jsonl").exists());
+    assert_eq!(found(&lines), found(&parquet));
+}
+
+#[test]
+fn a_resume_writes_the_same_bytes() {
+    let folder = Folder::new();
+    for format in ["jsonl", "parquet"] {
+        let settings = format!("{STEPS} {TOKENS} --set logging.completions_format={format}");
+        let read = |run: &RunDir| match format {
+            "jsonl" => vec![std::fs::read(run.path().join("completions.jsonl")).unwrap()],
+            _ => (1..=4)
+                .map(|step| run.path().join(format!("completions/step-{step:06}.parquet")))
+                .map(|path| std::fs::read(path).unwrap())
+                .collect(),
+        };
+        let run = folder.train(format, &settings);
+        let whole = read(&run);
+        // As if it had been killed before its last checkpoint.
+        std::fs::remove_dir_all(run.last_checkpoint()).unwrap();
+        let outcome = folder.host(&format!("train --resume {format}")).succeeded();
+        assert_eq!(outcome.stderr, "");
+        assert_eq!(read(&run), whole);
+    }
+    std::fs::remove_file(folder.path().join("parquet/completions/step-000002.parquet")).unwrap();
+    std::fs::remove_dir_all(folder.run_dir("parquet").last_checkpoint()).unwrap();
+    let outcome = folder.host("train --resume parquet").succeeded();
+    assert_snapshot!(outcome.stderr, @"warning: `parquet/completions`: lines up to step 2 are not those that the run wrote: no file of step 2; the run goes on");
+}
+
+#[test]
+fn as_many_are_written_as_are_asked_for() {
+    let folder = Folder::new();
+    let train = |name: &str, keys: &[&str]| {
+        let keys: String = keys.iter().map(|key| format!(" --set logging.{key}")).collect();
+        let rows = found(&folder.train(name, &format!("{STEPS} --set logging.log_completions=true{keys}")));
+        rows.into_iter().map(|(step, rows)| (step, rows.len())).collect::<Vec<_>>()
+    };
+    assert_eq!(train("all", &[]), [(1, 48), (2, 48), (3, 48), (4, 48)]);
+    assert_eq!(train("few", &["completions_steps=3", "num_completions=5"]), [(1, 5), (4, 5)]);
+    assert_eq!(train("prompts", &["log_unique_prompts=true"]), [(1, 6), (2, 6), (3, 6), (4, 6)]);
+    let refused = |set: &str| folder.host(&format!("train {ONE_STEP} --set logging.{set}")).refused();
+    assert_snapshot!(refused("log_tokens=true"), @"the settings of the default config and `--set` do not fit together: `logging.log_tokens` is set, but no completions are written (set `logging.log_completions = true`, or remove it)");
+    assert_snapshot!(refused("completions_steps=0"), @"the settings of the default config and `--set` do not fit together: `logging.completions_steps` is 0 (it must be at least 1)");
+}

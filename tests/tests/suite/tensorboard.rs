@@ -1,0 +1,162 @@
+//! Event files, decoded here by TensorFlow's description of them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use tests::{Folder, RunDir};
+
+use crate::ONE_STEP;
+
+/// The checksum of records, bit by bit.
+fn checksum(bytes: &[u8]) -> u32 {
+    let mut sum = !0_u32;
+    for byte in bytes {
+        sum ^= u32::from(*byte);
+        (0..8).for_each(|_| sum = (sum >> 1) ^ (0x82f6_3b78 * (sum & 1)));
+    }
+    let sum = !sum;
+    ((sum >> 15) | (sum << 17)).wrapping_add(0xa282_ead8)
+}
+
+/// The data of each record of a file.
+fn records(mut bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut records = Vec::new();
+    while !bytes.is_empty() {
+        let (head, rest) = bytes.split_at(12);
+        let length = u64::from_le_bytes(head[..8].try_into().unwrap()) as usize;
+        assert_eq!(checksum(&head[..8]), u32::from_le_bytes(head[8..].try_into().unwrap()));
+        let (data, rest) = rest.split_at(length);
+        let (sum, rest) = rest.split_at(4);
+        assert_eq!(checksum(data), u32::from_le_bytes(sum.try_into().unwrap()));
+        records.push(data.to_vec());
+        bytes = rest;
+    }
+    records
+}
+
+/// A field of a message.
+#[derive(Debug)]
+enum Field {
+    Number(u64),
+    Bytes(Vec<u8>),
+}
+
+/// The fields of a message, by their numbers.
+fn fields(mut bytes: &[u8]) -> Vec<(u64, Field)> {
+    fn varint(bytes: &mut &[u8]) -> u64 {
+        let length = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
+        let (number, rest) = bytes.split_at(length);
+        *bytes = rest;
+        number.iter().rev().fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f))
+    }
+    let mut fields = Vec::new();
+    while !bytes.is_empty() {
+        let key = varint(&mut bytes);
+        let length = match key & 7 {
+            0 => {
+                fields.push((key >> 3, Field::Number(varint(&mut bytes))));
+                continue;
+            }
+            1 => 8,
+            2 => varint(&mut bytes) as usize,
+            5 => 4,
+            other => panic!("wire type {other}"),
+        };
+        let (content, rest) = bytes.split_at(length);
+        fields.push((key >> 3, Field::Bytes(content.to_vec())));
+        bytes = rest;
+    }
+    fields
+}
+
+fn bytes(fields: &[(u64, Field)], number: u64) -> Option<&[u8]> {
+    fields.iter().find_map(|(found, field)| match field {
+        Field::Bytes(bytes) if *found == number => Some(&bytes[..]),
+        _ => None,
+    })
+}
+
+fn number(fields: &[(u64, Field)], number: u64) -> u64 {
+    let found = fields.iter().find_map(|(found, field)| match field {
+        Field::Number(value) if *found == number => Some(*value),
+        _ => None,
+    });
+    found.unwrap_or(0)
+}
+
+fn event_files(run: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(run).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> =
+        entries.filter(|path| path.file_name().unwrap().to_str().unwrap().contains("tfevents")).collect();
+    files.sort();
+    files
+}
+
+/// Values by step and name, as TensorBoard understands the files: where a session starts, later steps of earlier ones are gone.
+fn scalars(run: &RunDir) -> BTreeMap<(u64, String), f32> {
+    let mut scalars = BTreeMap::new();
+    for file in event_files(run.path()) {
+        for (at, record) in records(&std::fs::read(file).unwrap()).iter().enumerate() {
+            let event = fields(record);
+            let step = number(&event, 2);
+            if at == 0 {
+                assert_eq!(bytes(&event, 3).unwrap(), b"brain.Event:2");
+            }
+            if let Some(session) = bytes(&event, 7) {
+                assert_eq!(number(&fields(session), 1), 1, "it starts");
+                scalars.retain(|(found, _), _| *found < step);
+            }
+            for (_, value) in bytes(&event, 5).map(fields).unwrap_or_default() {
+                let Field::Bytes(value) = value else { panic!("no message") };
+                let value = fields(&value);
+                let name = String::from_utf8(bytes(&value, 1).unwrap().to_vec()).unwrap();
+                let scalar = f32::from_le_bytes(bytes(&value, 2).unwrap().try_into().unwrap());
+                assert_eq!(scalars.insert((step, name), scalar), None, "each step once");
+            }
+        }
+    }
+    scalars
+}
+
+/// The same of `metrics.jsonl`.
+fn metrics(run: &RunDir) -> BTreeMap<(u64, String), f32> {
+    let text = std::fs::read_to_string(run.path().join("metrics.jsonl")).unwrap();
+    let line = |line: &str| {
+        let values: BTreeMap<String, Value> = serde_json::from_str(line).unwrap();
+        let step = values["step"].as_u64().unwrap();
+        let numbers = values.into_iter().filter(|(name, _)| name != "step");
+        numbers.filter_map(|(name, value)| Some(((step, name), value.as_f64()? as f32))).collect::<Vec<_>>()
+    };
+    text.lines().flat_map(line).collect()
+}
+
+#[test]
+fn event_files_have_what_metrics_have() {
+    let folder = Folder::new();
+    let args = "--plugin libcapo.so --set logging.report_to=[\"tensorboard\"] --set train.max_steps=6 --set train.save_steps=2 \
+        --set eval.num_prompts=8 --set eval.eval_steps=2";
+    let run = folder.train("run", args);
+    assert_eq!(event_files(run.path()).len(), 1);
+    assert_eq!(scalars(&run), metrics(&run));
+    // As if it had been killed after its checkpoint of step 4, once while it wrote.
+    std::fs::remove_dir_all(run.last_checkpoint()).unwrap();
+    let run = folder.resume("run");
+    assert_eq!(event_files(run.path()).len(), 2);
+    assert_eq!(scalars(&run), metrics(&run));
+}
+
+#[test]
+fn who_else_is_told_is_a_setting() {
+    let folder = Folder::new();
+    for none in ["\"none\"", "[]"] {
+        let run = folder.train(&format!("run{}", none.len()), &format!("{ONE_STEP} --set logging.report_to={none}"));
+        assert!(event_files(run.path()).is_empty());
+        assert!(!std::fs::read_to_string(run.path().join("config.toml")).unwrap().contains("report_to"));
+    }
+    let run = folder.train("told", &format!("{ONE_STEP} --set logging.report_to=tensorboard"));
+    assert_eq!(event_files(run.path()).len(), 1);
+    let refused = |set: &str| folder.host(&format!("train {ONE_STEP} --set logging.report_to={set}")).refused();
+    assert_snapshot!(refused("wandb"), @"`[logging]` of the default config and `--set`: it names `tensorboard`, a list of such names, or `none`, in `report_to`");
+}
