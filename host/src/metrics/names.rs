@@ -15,7 +15,7 @@ pub const GRAD_NORM_UNMASKED: &str = "grad_norm_unmasked";
 pub const SECOND_PASS_COMPLETIONS: &str = "second_pass_completions";
 
 /// The host's names that stand alone.
-const HOST: [&str; 16] = [
+const HOST: [&str; 17] = [
     "entropy",
     "eval_accuracy",
     "frac_reward_zero_std",
