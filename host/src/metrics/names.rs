@@ -34,8 +34,9 @@ const HOST: [&str; 16] = [
     "step_time",
 ];
 /// The beginnings of the host's other names.
-const FAMILIES: [&str; 9] = [
+const FAMILIES: [&str; 10] = [
     "completions/",
+    "dynamic_sampling/",
     "mask/",
     "rewards/",
     "rollout_corr/",
