@@ -97,7 +97,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
     };
     let drawn_by = policy.share().with_dtype(config.sampler_dtype().into());
     let mut rollout = rollout::sample(&drawn_by, dataset, progress.prompts, sampler)?;
-    progress.prompts += config.sizes.prompts as u64;
+    progress.prompts += rollout.prompts;
     if config.sizes.steps_per_rollout > 1 {
         // As in TRL, the policy in training says how probable its completions were.
         let dropout = Dropout::of_rollout(config.train.seed, progress.step);
@@ -106,6 +106,9 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
     }
     drop(timer);
     crate::report::record_rollout(run, &rollout)?;
+    if let Some(filtered) = &rollout.filtered {
+        filtered.record(&mut run.metrics);
+    }
     run.metrics.hold();
     Ok(rollout)
 }

@@ -66,7 +66,8 @@ const BOTH: OptimizerKind = OptimizerKind::ADAMW_KEPT_AND_REJECTED;
 
 #[test]
 fn seed_and_rest_are_the_seed_with_nothing_rejected() {
-    for reduction in [Reduction::COMPLETION_MEAN, Reduction::FIXED_LENGTH, Reduction::TOKEN_MEAN] {
+    let constant = [Reduction::FIXED_LENGTH, Reduction::COMPLETION_SUM];
+    for reduction in [Reduction::COMPLETION_MEAN, Reduction::TOKEN_MEAN].into_iter().chain(constant) {
         for denominator in [Denominator::KEPT, Denominator::ORIGINAL] {
             let some = reduced(BOTH, reduction, denominator, &[1, 2, 8]);
             let rest = some.rest.as_ref().expect("tokens are rejected");
@@ -79,7 +80,7 @@ fn seed_and_rest_are_the_seed_with_nothing_rejected() {
                 );
             }
             // Survivors weigh more where the kept ones are counted, and that is a difference too: of their own completion or of all.
-            let kept_by_its_completion = denominator == Denominator::KEPT && reduction != Reduction::FIXED_LENGTH;
+            let kept_by_its_completion = denominator == Denominator::KEPT && !constant.contains(&reduction);
             assert_eq!(rest[0] != 0.0, kept_by_its_completion);
             let everywhere = denominator == Denominator::KEPT && reduction == Reduction::TOKEN_MEAN;
             assert_eq!(some.completions_with_rest(&batch().dims), if everywhere { 3 } else { 2 });
@@ -91,5 +92,25 @@ fn seed_and_rest_are_the_seed_with_nothing_rejected() {
 fn no_rest_is_computed_that_the_optimizer_does_not_ask_for() {
     for kind in [OptimizerKind::SGD, OptimizerKind::ADAMW] {
         assert!(reduced(kind, Reduction::COMPLETION_MEAN, Denominator::KEPT, &[1, 2, 8]).rest.is_none());
+    }
+}
+
+#[test]
+fn an_entropy_bonus_is_a_mean_over_kept_tokens() {
+    let mut batch = batch();
+    let entropy: Vec<f32> = (0..PLACES).map(|at| 0.1 + at as f32).collect();
+    batch.entropy = Some(entropy);
+    // Of the nine tokens two are rejected; places 6, 7 and 11 are padding.
+    let keep = keep(&batch, &[0, 8]);
+    let mean = [1, 2, 3, 4, 5, 9, 10].iter().map(|&at| 0.1 + f64::from(at)).sum::<f64>() / 7.0;
+    let mut reduced = reduced(OptimizerKind::ADAMW, Reduction::FIXED_LENGTH, Denominator::ORIGINAL, &[0, 8]);
+    let before = reduced.loss;
+    assert!(reduced.entropy_seed.is_none());
+    reduced.add_entropy_bonus(&batch, &keep, 0.3).unwrap();
+    assert!((before - reduced.loss - 0.3 * mean).abs() < 1e-6, "{before} {} {mean}", reduced.loss);
+    let seed = reduced.entropy_seed.unwrap();
+    for (at, seed) in seed.iter().enumerate() {
+        let expected = if keep.keep[at] == 1 { -0.3 / 7.0 } else { 0.0 };
+        assert!((seed - expected).abs() < 1e-8, "token {at}: {seed}");
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Config, DataConfig, Format, LossDistribution, Sizes, TEST, TrainConfig, datasets};
+use super::{Config, DataConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST, TrainConfig, datasets};
 use crate::adamw::SecondMoment;
 use crate::data::{Arithmetic, Filter};
 use crate::model::device::{CPU, Dtype};
@@ -81,6 +81,7 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     );
     score_at_sampling(config, &sizes)?;
     best_model(config, &sizes)?;
+    dynamic_sampling(rollout)?;
     ensure!(
         train.loss_distribution == LossDistribution::Full || rollout.temperature == train.loss_temperature as f32,
         "`train.loss_distribution` is `sampler`, but `train.loss_temperature` is {} and `rollout.temperature` {} (set both to the same)",
@@ -152,8 +153,29 @@ fn score_at_sampling(config: &Config, sizes: &Sizes) -> Result<()> {
         "{key}, but {uses} steps use each rollout, and all after the first have another policy (use each once, or turn it off)"
     );
     ensure!(
+        !config.rollout.filter_groups,
+        "{key}, but `rollout.filter_groups` puts a rollout together from several (turn one of them off)"
+    );
+    ensure!(
         config.model.lora().is_none_or(|lora| lora.dropout == 0.0),
         "{key}, but the passes of a step have dropout and the sampler has none (set `model.lora_dropout` to 0, or turn it off)"
+    );
+    Ok(())
+}
+
+/// Refuses groups that cannot differ, and a limit that nothing reads.
+fn dynamic_sampling(rollout: &RolloutConfig) -> Result<()> {
+    let (group, most) = (rollout.num_generations, rollout.max_num_gen_batches);
+    if rollout.filter_groups {
+        ensure!(
+            group > 1,
+            "`rollout.filter_groups` is on, but `rollout.num_generations` is {group}, and a group of one has no difference (raise it, or turn it off)"
+        );
+        return at_least_one(&[("rollout.max_num_gen_batches", most as u64)]);
+    }
+    ensure!(
+        most == RolloutConfig::default().max_num_gen_batches,
+        "`rollout.max_num_gen_batches` is {most}, but `rollout.filter_groups` is off, and each rollout is sampled once (turn it on, or remove it)"
     );
     Ok(())
 }

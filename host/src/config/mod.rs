@@ -92,6 +92,13 @@ pub struct RolloutConfig {
     /// Most completions that are sampled at a time; the others wait for one to end. 0 is no limit.
     #[serde(skip_serializing_if = "is_default")]
     pub max_num_seqs: usize,
+    /// Dynamic sampling: groups whose completions all earn the same are dropped, and others sampled in their place (verl's name).
+    #[serde(skip_serializing_if = "is_default")]
+    pub filter_groups: bool,
+    /// How often completions are sampled for one rollout at most, with `filter_groups`; what is missing then is made up for by groups
+    /// without a difference in reward.
+    #[serde(skip_serializing_if = "is_default_gen_batches")]
+    pub max_num_gen_batches: usize,
     /// What the sampler computes in: `f32` or `bf16`; `train.dtype` where it is not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dtype: Option<Dtype>,
@@ -106,9 +113,18 @@ impl Default for RolloutConfig {
             top_k: 0,
             top_p: 1.0,
             max_num_seqs: 0,
+            filter_groups: false,
+            max_num_gen_batches: GEN_BATCHES,
             dtype: None,
         }
     }
+}
+
+/// `rollout.max_num_gen_batches` where it is not said: that of DAPO's own recipe.
+const GEN_BATCHES: usize = 10;
+
+fn is_default_gen_batches(value: &usize) -> bool {
+    *value == GEN_BATCHES
 }
 
 /// `[train]`
@@ -140,6 +156,9 @@ pub struct TrainConfig {
     pub gradient_accumulation_steps: usize,
     /// Micro-batches of one rollout; `gradient_accumulation_steps` when 0.
     pub steps_per_generation: usize,
+    /// Completions of one rollout, in place of `steps_per_generation`; 0 leaves it to that.
+    #[serde(skip_serializing_if = "is_default")]
+    pub generation_batch_size: usize,
     /// How often a rollout is used.
     pub num_iterations: usize,
     /// Peak learning rate.
@@ -273,6 +292,7 @@ impl Default for TrainConfig {
             activation_budget: ACTIVATION_BUDGET,
             gradient_accumulation_steps: 1,
             steps_per_generation: 0,
+            generation_batch_size: 0,
             num_iterations: 1,
             learning_rate: 1e-6,
             lr_scheduler_type: ScheduleKind::Linear,

@@ -39,20 +39,41 @@ impl Sizes {
             step.is_multiple_of(group),
             "one optimizer step takes {step} completions ({factors}), which is not a multiple of `rollout.num_generations` {group} (a step holds whole groups)"
         );
-        let (key, passes) = match train.steps_per_generation {
-            0 => ("train.gradient_accumulation_steps", accumulation),
-            passes => ("train.steps_per_generation", passes),
+        let completions = completions(train)?;
+        let hint = match train.generation_batch_size {
+            0 => "set `train.steps_per_generation` to a multiple of `train.gradient_accumulation_steps`",
+            _ => "set `train.generation_batch_size` to a multiple of it",
         };
-        let completions =
-            micro_batch.checked_mul(passes).filter(|size| *size <= MOST_COMPLETIONS).with_context(|| {
-                format!("`train.per_device_train_batch_size` {micro_batch} × `{key}` {passes} are more completions of one rollout than the {MOST_COMPLETIONS} that are possible (lower one of them)")
-            })?;
         ensure!(
             completions.is_multiple_of(step),
-            "one rollout makes {completions} completions, which is not a multiple of the {step} of an optimizer step (set `train.steps_per_generation` to a multiple of `train.gradient_accumulation_steps`)"
+            "one rollout makes {completions} completions, which is not a multiple of the {step} of an optimizer step ({hint})"
         );
         // Both factors have limits far below the root of the largest number.
         let steps_per_rollout = (completions / step) as u64 * train.num_iterations as u64;
         Ok(Self { step, rollout: completions, prompts: completions / group, steps_per_rollout })
     }
+}
+
+/// Completions of one rollout: as many as its backward passes take.
+fn completions(train: &TrainConfig) -> Result<usize> {
+    let (micro_batch, said) = (train.per_device_train_batch_size, train.generation_batch_size);
+    if said > 0 {
+        ensure!(
+            train.steps_per_generation == 0,
+            "`train.generation_batch_size` is {said} and `train.steps_per_generation` {} (set one of them: the first is the second × `train.per_device_train_batch_size`)",
+            train.steps_per_generation
+        );
+        ensure!(
+            said <= MOST_COMPLETIONS,
+            "`train.generation_batch_size` is {said} (it must be at most {MOST_COMPLETIONS})"
+        );
+        return Ok(said);
+    }
+    let (key, passes) = match train.steps_per_generation {
+        0 => ("train.gradient_accumulation_steps", train.gradient_accumulation_steps),
+        passes => ("train.steps_per_generation", passes),
+    };
+    micro_batch.checked_mul(passes).filter(|size| *size <= MOST_COMPLETIONS).with_context(|| {
+        format!("`train.per_device_train_batch_size` {micro_batch} × `{key}` {passes} are more completions of one rollout than the {MOST_COMPLETIONS} that are possible (lower one of them)")
+    })
 }

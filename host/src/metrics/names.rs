@@ -38,6 +38,7 @@ const HOST: [&str; 17] = [
 const FAMILIES: [&str; 10] = [
     "completions/",
     "eval/",
+    "dynamic_sampling/",
     "mask/",
     "rewards/",
     "rollout_corr/",

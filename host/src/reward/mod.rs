@@ -5,6 +5,8 @@ mod seen;
 
 pub use reward_model::RewardModel;
 
+use std::ops::Range;
+
 use anyhow::{Result, bail, ensure};
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
@@ -69,12 +71,33 @@ pub fn names(configs: &[RewardConfig]) -> Vec<String> {
 }
 
 /// The rewards of B completions, reward units.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scored {
     /// `[B]`, the weighted sum over reward components.
     pub total: Vec<f32>,
     /// Each component's name and its own rewards before weighting, `[B]`.
     pub per_reward: Vec<(String, Vec<f32>)>,
+}
+
+impl Scored {
+    /// Those of the completions `rows` alone.
+    #[must_use]
+    pub fn part(&self, rows: Range<usize>) -> Self {
+        let per_reward = self.per_reward.iter().map(|(id, rewards)| (id.clone(), rewards[rows.clone()].to_vec()));
+        Self { total: self.total[rows.clone()].to_vec(), per_reward: per_reward.collect() }
+    }
+
+    /// Adds those of more completions, by the same components.
+    pub fn append(&mut self, more: Self) {
+        self.total.extend(more.total);
+        if self.per_reward.is_empty() {
+            self.per_reward = more.per_reward;
+            return;
+        }
+        for ((_, rewards), (_, more)) in self.per_reward.iter_mut().zip(more.per_reward) {
+            rewards.extend(more);
+        }
+    }
 }
 
 /// The reward components of a run, in the order of their tables.

@@ -23,8 +23,8 @@ pub struct Sample {
 pub struct Sampled<'a> {
     /// Completions of each prompt.
     pub group: usize,
-    /// The number of the first prompt in the run's order.
-    pub first: u64,
+    /// The prompts' numbers in the run's order.
+    pub numbers: &'a [u64],
     /// Token ids of the prompts.
     pub prompt_ids: &'a [Vec<u32>],
     /// The prompts' rows.
@@ -43,12 +43,12 @@ pub struct Sampled<'a> {
 ///
 /// When a completion cannot be decoded.
 pub fn gather(sampled: &Sampled<'_>, tokenizer: &Tokenizer) -> Result<ContextData> {
-    let Sampled { group, first, prompt_ids, examples, completions, texts, rewards } = *sampled;
+    let Sampled { group, numbers, prompt_ids, examples, completions, texts, rewards } = *sampled;
     let spans =
         completions.iter().zip(texts).map(|(completion, text)| tokenizer.spans(&completion.ids, &text.completion));
     let spans = spans.collect::<Result<Vec<_>>>()?;
     let longest = completions.iter().map(|completion| completion.ids.len()).max().unwrap_or(0);
-    let prompts = (0..completions.len()).step_by(group.max(1)).zip(first..).map(|(b, number)| {
+    let prompts = (0..completions.len()).step_by(group.max(1)).zip(numbers).map(|(b, &number)| {
         let line = examples[b].row.as_ref().map(|row| row.number as u64);
         PromptContext { ids: &prompt_ids[b], number, line }
     });

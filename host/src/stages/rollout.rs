@@ -12,6 +12,8 @@ use crate::reward::{Rewards, Scored};
 use crate::rng;
 use crate::stages::batch::StepBatch;
 use crate::stages::context::{self, Sample, Sampled};
+use crate::stages::dynamic_sampling::{self, Filtered};
+use crate::stages::group::Group;
 
 /// What sampling needs besides the policy.
 pub struct Sampler<'a> {
@@ -54,8 +56,12 @@ pub struct Rollout {
     pub texts: Vec<Sample>,
     /// The scores by the sampler's own passes, where they were asked for.
     pub scores: Option<Scores>,
-    /// Prompt and completion tokens together.
+    /// Prompt and completion tokens together, those of dropped groups too.
     pub tokens: u64,
+    /// How many prompts it took, those of dropped groups too.
+    pub prompts: u64,
+    /// What was dropped, where groups without a difference in reward are.
+    pub filtered: Option<Filtered>,
 }
 
 /// Samples `num_generations` completions for each of the next prompts, and scores them with the rewards.
@@ -65,14 +71,35 @@ pub struct Rollout {
 /// # Errors
 ///
 /// When a prompt is too long or cannot be encoded, the model's logits are not finite, or a reward component fails.
-pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, sampler: Sampler<'_>) -> Result<Rollout> {
+pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: Sampler<'_>) -> Result<Rollout> {
+    let prompts = (sampler.completions / sampler.config.num_generations) as u64;
+    if !sampler.config.filter_groups {
+        let (groups, scores) = draw(policy, dataset, cursor..cursor + prompts, &mut sampler)?;
+        return Ok(Rollout { scores, prompts, ..assemble(groups, &sampler)? });
+    }
+    let mut next = cursor;
+    let sampled = dynamic_sampling::fill(prompts, sampler.config.max_num_gen_batches, |count| {
+        let numbers = next..next + count;
+        next = numbers.end;
+        Ok(draw(policy, dataset, numbers, &mut sampler)?.0)
+    })?;
+    let rollout = assemble(sampled.groups, &sampler)?;
+    Ok(Rollout { tokens: sampled.tokens, prompts: next - cursor, filtered: Some(sampled.filtered), ..rollout })
+}
+
+/// Completions and their rewards for the prompts of these numbers.
+fn draw(
+    policy: &Policy,
+    dataset: &mut Dataset,
+    numbers: Range<u64>,
+    sampler: &mut Sampler<'_>,
+) -> Result<(Vec<Group>, Option<Scores>)> {
     let group = sampler.config.num_generations;
-    let prompts = sampler.completions / group;
-    let examples = (0..prompts as u64).map(|i| dataset.train(cursor + i)).collect::<Result<Vec<Example>>>()?;
-    let examples: Vec<&Example> = examples.iter().flat_map(|example| std::iter::repeat_n(example, group)).collect();
-    let prompt_ids = encode(&examples, sampler.tokenizer, sampler.max_prompt_length)?;
-    let mut rngs = (0..prompts as u64)
-        .flat_map(|i| (0..group as u64).map(move |j| [cursor + i, j]))
+    let examples = numbers.clone().map(|number| dataset.train(number)).collect::<Result<Vec<Example>>>()?;
+    let each: Vec<&Example> = examples.iter().flat_map(|example| std::iter::repeat_n(example, group)).collect();
+    let prompt_ids = encode(&each, sampler.tokenizer, sampler.max_prompt_length)?;
+    let mut rngs = (numbers.clone())
+        .flat_map(|number| (0..group as u64).map(move |j| [number, j]))
         .map(|index| rng::stream(sampler.seed, "rollout.sample", &index))
         .collect::<Vec<_>>();
     let generation = Generation {
@@ -89,32 +116,48 @@ pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, sampler: Samp
         max_num_seqs: sampler.config.max_num_seqs,
     };
     let (completions, scores) = policy.generate_scored(&prompt_ids, &generation, sampler.capture, &mut rngs)?;
-    Ok(Rollout { scores, ..score(cursor, prompt_ids, completions, &examples, sampler)? })
-}
-
-fn score(
-    cursor: u64,
-    prompt_ids: Vec<Vec<u32>>,
-    completions: Vec<Completion>,
-    examples: &[&Example],
-    sampler: Sampler<'_>,
-) -> Result<Rollout> {
-    let texts = decode(&completions, examples, sampler.tokenizer)?;
-    let mut scored = capo_plugin::Rollout::new(views(&texts, &completions, examples));
+    let texts = decode(&completions, &each, sampler.tokenizer)?;
+    let mut scored = capo_plugin::Rollout::new(views(&texts, &completions, &each));
     scored.step = sampler.step;
     scored.max_steps = sampler.max_steps;
     scored.seed = sampler.seed;
-    scored.group_size = sampler.config.num_generations;
+    scored.group_size = group;
     scored.max_completion_length = sampler.config.max_completion_length;
     let rewards = sampler.rewards.score(sampler.sink, &scored)?;
+    drop(each);
+    let (mut prompt_ids, mut completions) = (prompt_ids.into_iter().step_by(group), completions.into_iter());
+    let mut texts = texts.into_iter();
+    let groups = numbers.zip(examples).enumerate().map(|(place, (number, example))| Group {
+        number,
+        example,
+        prompt_ids: prompt_ids.next().unwrap_or_default(),
+        completions: completions.by_ref().take(group).collect(),
+        texts: texts.by_ref().take(group).collect(),
+        rewards: rewards.part(place * group..(place + 1) * group),
+    });
+    Ok((groups.collect(), scores))
+}
+
+/// The rollout of these groups.
+fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<Rollout> {
+    let (group, tokens) = (sampler.config.num_generations, groups.iter().map(Group::tokens).sum());
+    let numbers: Vec<u64> = groups.iter().map(|group| group.number).collect();
+    let (mut examples, mut prompt_ids) = (Vec::new(), Vec::new());
+    let (mut completions, mut texts, mut rewards) = (Vec::new(), Vec::new(), Scored::default());
+    for group in groups {
+        prompt_ids.extend(std::iter::repeat_n(group.prompt_ids, group.completions.len()));
+        examples.push(group.example);
+        completions.extend(group.completions);
+        texts.extend(group.texts);
+        rewards.append(group.rewards);
+    }
     let ids: Vec<&[u32]> = completions.iter().map(|completion| completion.ids.as_slice()).collect();
-    let tokens =
-        prompt_ids.iter().chain(completions.iter().map(|completion| &completion.ids)).map(|ids| ids.len() as u64).sum();
     let pad = sampler.tokenizer.pad_id();
     let context = sampler.context.then(|| {
-        let group = sampler.config.num_generations;
-        let (first, prompt_ids, completions, texts) = (cursor, &prompt_ids[..], &completions[..], &texts[..]);
-        let sampled = Sampled { group, first, prompt_ids, examples, completions, texts, rewards: &rewards };
+        let examples: Vec<&Example> = examples.iter().flat_map(|one| std::iter::repeat_n(one, group)).collect();
+        let (numbers, examples, prompt_ids) = (&numbers[..], &examples[..], &prompt_ids[..]);
+        let (completions, texts) = (&completions[..], &texts[..]);
+        let sampled = Sampled { group, numbers, prompt_ids, examples, completions, texts, rewards: &rewards };
         context::gather(&sampled, sampler.tokenizer)
     });
     let mut batch = StepBatch::new(
@@ -122,13 +165,14 @@ fn score(
         &ids,
         completions.iter().map(|completion| u8::from(completion.truncated)).collect(),
         rewards.total.clone(),
-        sampler.config.num_generations,
+        group,
         pad,
     );
     batch.sampled_at = sampler.step;
     batch.context = context.transpose()?;
     batch.sampler_logps = padded(&completions, batch.dims);
-    Ok(Rollout { batch, rewards, texts, scores: None, tokens })
+    let prompts = numbers.len() as u64;
+    Ok(Rollout { batch, rewards, texts, scores: None, tokens, prompts, filtered: None })
 }
 
 /// `[B, T]`: the log-probabilities with which tokens were drawn, 0 on padding; none where they were not asked for.

@@ -1,0 +1,119 @@
+//! Dynamic sampling (DAPO): groups whose completions all earn the same say nothing about what is better, and make room for others.
+
+use anyhow::Result;
+
+use super::group::Group;
+use crate::metrics::Metrics;
+
+/// The groups of a rollout, and what it took to find them.
+pub(super) struct Filled {
+    pub groups: Vec<Group>,
+    /// Prompt and completion tokens together, those of dropped groups too.
+    pub tokens: u64,
+    pub filtered: Filtered,
+}
+
+/// What dynamic sampling did for one rollout.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Filtered {
+    /// How often completions were sampled.
+    pub batches: u64,
+    /// Groups that were sampled and are not in the rollout.
+    pub dropped: u64,
+    /// Groups without a difference in reward that are in the rollout, since the limit was reached.
+    pub without_difference: u64,
+    /// Mean reward of all that was sampled.
+    pub reward: f64,
+}
+
+/// `wanted` groups with a difference in reward, from at most `most_batches` calls of `draw`, each for as many prompts as are missing still.
+///
+/// Where that does not yield enough, the first of the others follow.
+///
+/// # Errors
+///
+/// Those of `draw`.
+pub(super) fn fill(
+    wanted: u64,
+    most_batches: usize,
+    mut draw: impl FnMut(u64) -> Result<Vec<Group>>,
+) -> Result<Filled> {
+    let (mut groups, mut others) = (Vec::new(), Vec::new());
+    let mut filtered = Filtered::default();
+    for _ in 0..most_batches {
+        let missing = wanted - groups.len() as u64;
+        if missing == 0 {
+            break;
+        }
+        let (differ, same): (Vec<_>, Vec<_>) = draw(missing)?.into_iter().partition(Group::differs);
+        groups.extend(differ);
+        others.extend(same);
+        filtered.batches += 1;
+    }
+    let all = || groups.iter().chain(&others);
+    let rewards = || all().flat_map(|group| &group.rewards.total);
+    filtered.reward = rewards().map(|&reward| f64::from(reward)).sum::<f64>() / rewards().count().max(1) as f64;
+    let tokens = all().map(Group::tokens).sum();
+    let dropped = others.split_off((wanted as usize - groups.len()).min(others.len()));
+    filtered.without_difference = others.len() as u64;
+    filtered.dropped = dropped.len() as u64;
+    groups.extend(others);
+    Ok(Filled { groups, tokens, filtered })
+}
+
+impl Filtered {
+    /// Records it as `dynamic_sampling/...`.
+    pub fn record(&self, metrics: &mut Metrics) {
+        metrics.record("dynamic_sampling/num_gen_batches", self.batches as f64);
+        metrics.record("dynamic_sampling/dropped_groups", self.dropped as f64);
+        metrics.record("dynamic_sampling/groups_without_difference", self.without_difference as f64);
+        metrics.record("dynamic_sampling/reward", self.reward);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Example;
+    use crate::reward::Scored;
+
+    /// A group by its prompt's number: those of `informative` numbers differ.
+    fn group(number: u64, informative: &[u64]) -> Group {
+        let text = String::new;
+        let example =
+            Example { prompt: text(), answer: text(), solution: None, reply: None, columns: text(), row: None };
+        let total = if informative.contains(&number) { vec![0.0, 1.0] } else { vec![1.0, 1.0] };
+        let rewards = Scored { total, per_reward: Vec::new() };
+        Group { number, example, prompt_ids: vec![], completions: vec![], texts: vec![], rewards }
+    }
+
+    /// The numbers of the groups that are left, how many prompts each call asked for, and what is told.
+    fn filled(wanted: u64, most: usize, informative: &[u64]) -> (Vec<u64>, Vec<u64>, Filtered) {
+        let (mut next, mut calls) = (0, Vec::new());
+        let filled = fill(wanted, most, |count| {
+            calls.push(count);
+            next += count;
+            Ok((next - count..next).map(|number| group(number, informative)).collect())
+        });
+        let filled = filled.unwrap();
+        (filled.groups.iter().map(|group| group.number).collect(), calls, filled.filtered)
+    }
+
+    #[test]
+    fn others_are_sampled_in_the_place_of_those_that_say_nothing() {
+        let (groups, calls, filtered) = filled(3, 10, &[1, 4, 6]);
+        assert_eq!((groups, calls), (vec![1, 4, 6], vec![3, 2, 1, 1]));
+        let expected = Filtered { batches: 4, dropped: 4, without_difference: 0, reward: 5.5 / 7.0 };
+        assert_eq!(filtered, expected);
+    }
+
+    #[test]
+    fn at_the_limit_the_first_of_the_others_follow() {
+        let (groups, calls, filtered) = filled(4, 2, &[2, 5]);
+        assert_eq!((groups, calls), (vec![2, 5, 0, 1], vec![4, 3]));
+        assert_eq!((filtered.batches, filtered.dropped, filtered.without_difference), (2, 3, 2));
+        let (groups, calls, filtered) = filled(2, 1, &[0, 1]);
+        assert_eq!((groups, calls), (vec![0, 1], vec![2]));
+        assert_eq!((filtered.dropped, filtered.without_difference), (0, 0));
+    }
+}

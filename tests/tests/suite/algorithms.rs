@@ -1,0 +1,169 @@
+//! The built-in recipes, batches as TRL counts them, dynamic sampling, the entropy bonus, the sampler's own distribution.
+
+use insta::assert_snapshot;
+use tests::{Folder, RunDir};
+
+use crate::FOUR_STEPS;
+
+/// Completions are drawn from the policy as it is.
+const AS_IT_IS: &str = "--set rollout.temperature=1 --set rollout.top_k=0 --set rollout.top_p=1";
+const REUSED: &str = "--set train.num_iterations=2";
+
+fn refused(args: &str) -> String {
+    Folder::new().host(&format!("train {args}")).refused()
+}
+
+/// The largest difference between two weights.
+fn largest_difference(a: &RunDir, b: &RunDir) -> f32 {
+    let (a, b) = (a.tensors("model.safetensors"), b.tensors("model.safetensors"));
+    a.values().flatten().zip(b.values().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn every_recipe_trains_and_no_two_are_the_same() {
+    let folder = Folder::new();
+    let recipes = [
+        "grpo",
+        "dr_grpo",
+        "bnpo",
+        "dapo",
+        "gspo",
+        "luspo",
+        "cispo",
+        "sapo",
+        "vespo",
+        "rloo",
+        "reinforce",
+        "reinforce_plus_plus",
+        "reinforce_plus_plus_baseline",
+    ];
+    let mut weights = Vec::new();
+    for recipe in recipes {
+        // At five times the good rate the ratio of a reused rollout leaves 1 by more than a clip allows.
+        let rate = "--set train.learning_rate=5e-4 --set train.warmup_ratio=0";
+        let run = folder.train(recipe, &format!("--set recipe={recipe} {REUSED} {FOUR_STEPS} {rate}"));
+        assert!(run.metric("loss").iter().all(|loss| loss.is_finite()), "{recipe}");
+        weights.push((run.weights(), recipe));
+    }
+    weights.sort();
+    for pair in weights.windows(2) {
+        assert_ne!(pair[0].0, pair[1].0, "{} and {}", pair[0].1, pair[1].1);
+    }
+}
+
+#[test]
+fn a_reference_costs_by_each_estimate() {
+    let folder = Folder::new();
+    for estimator in ["k1", "k2", "k3"] {
+        let args = format!("--set recipe=cispo --set objective.beta=0.1 --set objective.kl_estimator={estimator}");
+        let run = folder.train(estimator, &format!("{args} {REUSED} {FOUR_STEPS}"));
+        assert_eq!(run.metric("kl")[0], 0.0, "the policy is its own reference yet");
+        assert!(run.metric("kl")[2] != 0.0, "{estimator}");
+    }
+}
+
+#[test]
+fn on_policy_the_ratio_is_exactly_one() {
+    let folder = Folder::new();
+    // With no room at all a limit holds wherever the ratio is anything else.
+    let args = format!("--set objective.epsilon=0 {FOUR_STEPS}");
+    let split = "--set train.per_device_train_batch_size=12 --set train.gradient_accumulation_steps=4";
+    for (name, extra) in [("whole", ""), ("split", split), ("warm", "--set train.loss_temperature=1.3")] {
+        let run = folder.train(name, &format!("{args} {extra}"));
+        assert_eq!(run.metric("clip_ratio/region_mean"), [0.0; 4], "{name}");
+    }
+    let reused = folder.train("reused", &format!("{args} {REUSED} --set train.warmup_ratio=0"));
+    let held = reused.metric("clip_ratio/region_mean");
+    assert!(held[0] == 0.0 && held[1] > 0.0 && held[2] == 0.0 && held[3] > 0.0, "{held:?}");
+}
+
+#[test]
+fn batches_are_counted_as_trl_counts_them() {
+    let folder = Folder::new();
+    let micro = "--set train.per_device_train_batch_size=12 --set train.gradient_accumulation_steps=2";
+    let args = format!("{FOUR_STEPS} {micro}");
+    // Two optimizer steps of 24 completions from each rollout of 48.
+    let passes = folder.train("passes", &format!("{args} --set train.steps_per_generation=4"));
+    let size = folder.train("size", &format!("{args} --set train.generation_batch_size=48"));
+    passes.assert_same_files(&size);
+    assert_eq!(passes.metric("reward")[0], passes.metric("reward")[1], "one rollout feeds two steps");
+    assert_ne!(passes.metric("reward")[1], passes.metric("reward")[2]);
+    let split = "--set train.per_device_train_batch_size=24 --set train.gradient_accumulation_steps=1";
+    let whole = folder.train("whole", &format!("{FOUR_STEPS} {split} --set train.steps_per_generation=2"));
+    assert!(largest_difference(&passes, &whole) < 1e-6, "a split changes the order of additions and nothing else");
+    assert_snapshot!(refused("--set train.generation_batch_size=48 --set train.steps_per_generation=1"), @"the settings of the default config and `--set` do not fit together: `train.generation_batch_size` is 48 and `train.steps_per_generation` 1 (set one of them: the first is the second × `train.per_device_train_batch_size`)");
+    assert_snapshot!(refused("--set train.generation_batch_size=50"), @"the settings of the default config and `--set` do not fit together: one rollout makes 50 completions, which is not a multiple of the 48 of an optimizer step (set `train.generation_batch_size` to a multiple of it)");
+    assert_snapshot!(refused("--set train.generation_batch_size=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `train.generation_batch_size` is 9223372036854775807 (it must be at most 1048576)");
+}
+
+#[test]
+fn groups_that_say_nothing_make_room_for_others() {
+    let folder = Folder::new();
+    let args = format!("--set rollout.filter_groups=true {FOUR_STEPS} --set train.save_steps=2");
+    let whole = folder.train("whole", &args);
+    assert_eq!(whole.metric("frac_reward_zero_std"), [0.0; 4]);
+    assert_eq!(whole.metric("dynamic_sampling/groups_without_difference"), [0.0; 4]);
+    assert!(whole.metric("dynamic_sampling/dropped_groups")[0] >= 1.0);
+    assert!(whole.metric("dynamic_sampling/num_gen_batches")[0] >= 2.0);
+    let plain = folder.train("plain", FOUR_STEPS);
+    assert!(plain.metric("frac_reward_zero_std").iter().any(|&share| share > 0.0), "there is something to drop");
+    assert!(plain.metric("num_tokens")[3] < whole.metric("num_tokens")[3], "what is dropped was sampled too");
+    let _ = folder.host(&format!("train --output-dir parts {args} --stop-after 2")).succeeded();
+    folder.resume("parts").assert_same(&whole);
+}
+
+#[test]
+fn at_the_limit_groups_that_say_nothing_fill_the_rest() {
+    let folder = Folder::new();
+    let args = format!("--set rollout.filter_groups=true --set rollout.max_num_gen_batches=1 {FOUR_STEPS}");
+    let limited = folder.train("limited", &args);
+    assert_eq!(limited.metric("dynamic_sampling/num_gen_batches"), [1.0; 4]);
+    assert_eq!(limited.metric("dynamic_sampling/dropped_groups"), [0.0; 4]);
+    let groups = limited.metric("dynamic_sampling/groups_without_difference");
+    assert!(groups.iter().any(|&groups| groups > 0.0), "{groups:?}");
+    let plain = folder.train("plain", FOUR_STEPS);
+    assert_eq!(plain.metric("reward")[0], limited.metric("reward")[0], "the same completions in another order");
+    assert_snapshot!(refused("--set rollout.max_num_gen_batches=3"), @"the settings of the default config and `--set` do not fit together: `rollout.max_num_gen_batches` is 3, but `rollout.filter_groups` is off, and each rollout is sampled once (turn it on, or remove it)");
+    assert_snapshot!(refused("--set rollout.filter_groups=true --set rollout.max_num_gen_batches=0"), @"the settings of the default config and `--set` do not fit together: `rollout.max_num_gen_batches` is 0 (it must be at least 1)");
+    assert_snapshot!(refused("--set rollout.filter_groups=true --set rollout.num_generations=1"), @"the settings of the default config and `--set` do not fit together: `rollout.filter_groups` is on, but `rollout.num_generations` is 1, and a group of one has no difference (raise it, or turn it off)");
+    assert_snapshot!(refused(&format!("--set rollout.filter_groups=true --set train.score_at_sampling=true {AS_IT_IS}")), @"the settings of the default config and `--set` do not fit together: `train.score_at_sampling` is on, but `rollout.filter_groups` puts a rollout together from several (turn one of them off)");
+}
+
+#[test]
+fn an_entropy_bonus_keeps_entropy_up() {
+    let folder = Folder::new();
+    let args = format!("{FOUR_STEPS} --set train.warmup_ratio=0 --set train.learning_rate=3e-4");
+    let none = folder.train("none", &args);
+    let said = folder.train("said", &format!("{args} --set train.entropy_coef=0"));
+    said.assert_same(&none);
+    let some = folder.train("some", &format!("{args} --set train.entropy_coef=5"));
+    let last = |run: &RunDir| run.metric("entropy")[3];
+    assert!(last(&some) > 1.1 * last(&none), "{} against {}", last(&some), last(&none));
+    let (loss, policy) = (some.metric("loss"), some.metric("policy_loss"));
+    for (step, entropy) in some.metric("entropy").iter().enumerate() {
+        assert!((policy[step] - 5.0 * entropy - loss[step]).abs() < 1e-6, "step {step}");
+    }
+    assert!(none.metric("policy_loss").is_empty());
+    let split = "--set train.per_device_train_batch_size=12 --set train.gradient_accumulation_steps=4";
+    let split = folder.train("split", &format!("{args} --set train.entropy_coef=5 {split}"));
+    assert!(largest_difference(&some, &split) < 3e-6);
+    assert_snapshot!(refused("--set train.entropy_coef=-1"), @"the settings of the default config and `--set` do not fit together: `train.entropy_coef` is -1 (it must be finite, 0 or more)");
+}
+
+#[test]
+fn the_loss_can_be_over_what_the_sampler_draws_from() {
+    let folder = Folder::new();
+    let args = format!("{FOUR_STEPS} --set rollout.temperature=0.9 --set train.loss_temperature=0.9");
+    let truncated = format!("{args} --set rollout.top_k=6 --set rollout.top_p=0.9");
+    let farthest = |run: &RunDir| run.metric("sampling/sampling_logp_difference/max").into_iter().fold(0.0, f64::max);
+    let full = folder.train("full", &truncated);
+    let sampler = folder.train("sampler", &format!("{truncated} --set train.loss_distribution=sampler"));
+    assert!(farthest(&full) > 0.05, "{}", farthest(&full));
+    assert!(farthest(&sampler) < 1e-4, "{}", farthest(&sampler));
+    assert_ne!(full.weights(), sampler.weights());
+    let plain = folder.train("plain", &args);
+    let same = folder.train("same", &format!("{args} --set train.loss_distribution=sampler"));
+    assert_eq!(plain.weights(), same.weights(), "nothing is truncated");
+    assert_snapshot!(refused("--set train.loss_distribution=sampler --set rollout.temperature=0.7"), @"the settings of the default config and `--set` do not fit together: `train.loss_distribution` is `sampler`, but `train.loss_temperature` is 1 and `rollout.temperature` 0.7 (set both to the same)");
+    assert_snapshot!(refused(&format!("--set train.loss_distribution=sampler --set objective.beta=0.1 {AS_IT_IS} --set train.loss_temperature=1")), @"`train.loss_distribution` is `sampler`, but a component compares with a reference, whose most likely tokens are others (set `beta` to 0, or `train.loss_distribution` to `full`)");
+}
