@@ -137,7 +137,11 @@ fn after_anchor(text: &str) -> Option<&str> {
 
 /// Whether a text may be nothing but an answer: a formula, or a word or two without a number.
 fn is_answer(line: &str) -> bool {
-    let word = |run: &str| run.len() > 2 && !matches!(run, "and" | "sin" | "cos" | "tan" | "log" | "sqrt");
+    let word = |run: &str| match run.len() {
+        0 | 1 => false,
+        2 => matches!(run, "so" | "it" | "is" | "we" | "he" | "of" | "to" | "in" | "as" | "at" | "by"),
+        _ => !matches!(run, "and" | "sin" | "cos" | "tan" | "log" | "sqrt"),
+    };
     // Of what follows a backslash the first letters are a command.
     let plain = |part: &str| part.split(|c: char| !c.is_alphabetic()).any(word);
     let command = |part: &str| plain(part.trim_start_matches(|c: char| c.is_ascii_alphabetic()));
