@@ -33,50 +33,50 @@ impl Complex {
     }
 
     /// A result is infinite only where an argument was: what overflows has no value.
-    fn from_finite(self, finite: bool) -> Self {
+    fn checked(self, finite: bool) -> Self {
         if self.is_nan() || (finite && !self.is_finite()) { Self::NAN } else { self }
     }
 
     pub(super) fn plus(self, other: Self) -> Self {
         let sum = Self { re: self.re + other.re, im: self.im + other.im };
-        sum.from_finite(self.is_finite() && other.is_finite())
+        sum.checked(self.is_finite() && other.is_finite())
     }
 
     pub(super) fn times(self, other: Self) -> Self {
         let finite = self.is_finite() && other.is_finite();
         if self.im == 0.0 && other.im == 0.0 {
-            return Self::real(self.re * other.re).from_finite(finite);
+            return Self::real(self.re * other.re).checked(finite);
         }
         let re = self.re * other.re - self.im * other.im;
-        Self { re, im: self.re * other.im + self.im * other.re }.from_finite(finite)
+        Self { re, im: self.re * other.im + self.im * other.re }.checked(finite)
     }
 
     pub(super) fn inverse(self) -> Self {
         if self.im == 0.0 {
-            return Self::real(1.0 / self.re).from_finite(self.is_finite());
+            return Self::real(1.0 / self.re).checked(self.is_finite());
         }
         let square = self.re * self.re + self.im * self.im;
-        Self { re: self.re / square, im: -self.im / square }.from_finite(self.is_finite())
+        Self { re: self.re / square, im: -self.im / square }.checked(self.is_finite())
     }
 
     pub(super) fn ln(self) -> Self {
         let im = if self.im == 0.0 && self.re >= 0.0 { 0.0 } else { self.im.atan2(self.re) };
-        Self { re: self.abs().ln(), im }.from_finite(self.is_finite())
+        Self { re: self.abs().ln(), im }.checked(self.is_finite())
     }
 
     fn exp(self) -> Self {
         let size = self.re.exp();
         if self.im == 0.0 {
-            return Self::real(size).from_finite(self.is_finite());
+            return Self::real(size).checked(self.is_finite());
         }
-        Self { re: size * self.im.cos(), im: size * self.im.sin() }.from_finite(self.is_finite())
+        Self { re: size * self.im.cos(), im: size * self.im.sin() }.checked(self.is_finite())
     }
 
     /// The principal value.
     pub(super) fn power(self, exponent: Self) -> Self {
         let finite = self.is_finite() && exponent.is_finite();
         if exponent.im == 0.0 && self.im == 0.0 && (self.re >= 0.0 || exponent.re.fract() == 0.0) {
-            return Self::real(self.re.powf(exponent.re)).from_finite(finite);
+            return Self::real(self.re.powf(exponent.re)).checked(finite);
         }
         if exponent.im == 0.0 && exponent.re == 0.5 {
             return self.square_root();
@@ -85,7 +85,7 @@ impl Complex {
             let product = (0..exponent.re.abs() as u32).fold(Self::real(1.0), |product, _| product.times(self));
             return if exponent.re < 0.0 { product.inverse() } else { product };
         }
-        self.ln().times(exponent).exp().from_finite(finite)
+        self.ln().times(exponent).exp().checked(finite)
     }
 
     /// Exact where the logarithm would leave a rest: the root of −4 has no real part.

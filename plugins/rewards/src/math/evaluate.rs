@@ -164,7 +164,7 @@ fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
         }
         (Function::Binomial, [above, below]) => {
             let (n, k) = (above.to_whole()?, below.to_whole()?);
-            let steps = (0..=MOST_FACTORIAL).contains(&k).then(|| 0..k)?;
+            let steps = (0..=MOST_FACTORIAL).contains(&k).then_some(0..k)?;
             steps.into_iter().try_fold(Rational::whole(1), |product, step| {
                 let factor = Rational::new(n.checked_sub(step)?.into(), (step + 1).into())?;
                 product.times(&factor)

@@ -135,13 +135,21 @@ fn after_anchor(text: &str) -> Option<&str> {
     rest.lines().next()
 }
 
-/// Whether a text may be nothing but an answer: a formula, or a few words without a number.
+/// Whether a text may be nothing but an answer: a formula, or a word or two without a number.
 fn is_answer(line: &str) -> bool {
-    let word = |run: &str| run.len() > 2 && !matches!(run, "and" | "sin" | "cos" | "tan" | "log" | "sqrt");
-    let words = || line.split(|c: char| !c.is_alphabetic()).any(word);
+    let word = |run: &str| match run.len() {
+        0 | 1 => false,
+        2 => matches!(run, "so" | "it" | "is" | "we" | "he" | "of" | "to" | "in" | "as" | "at" | "by"),
+        _ => !matches!(run, "and" | "sin" | "cos" | "tan" | "log" | "sqrt"),
+    };
+    // Of what follows a backslash the first letters are a command.
+    let plain = |part: &str| part.split(|c: char| !c.is_alphabetic()).any(word);
+    let command = |part: &str| plain(part.trim_start_matches(|c: char| c.is_ascii_alphabetic()));
+    let mut parts = line.split('\\');
+    let words = plain(parts.next().unwrap_or_default()) || parts.any(command);
     let numbers = line.contains(|c: char| c.is_ascii_digit());
-    !line.contains('\n')
-        && (line.contains('\\') || if numbers { !words() } else { line.split_whitespace().count() <= 2 })
+    let short = line.split_whitespace().count() <= 2;
+    !line.contains('\n') && (line.contains("\\text") || !words || !numbers && short)
 }
 
 /// The last number, with its sign, fraction and separators.

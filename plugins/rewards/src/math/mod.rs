@@ -45,12 +45,13 @@ impl Answer {
         read.or_else(|| candidates.into_iter().next().map(|text| Self { text, says: None }))
     }
 
-    /// The dataset's answer: a text that may hold it anywhere, or be nothing else.
+    /// The dataset's answer: the best place that there is, or the whole text. Where that is not understood, nothing else of the text is
+    /// taken for it.
     #[must_use]
     pub fn gold(text: &str) -> Self {
         let text = text.rsplit("####").next().unwrap_or(text).trim();
-        let whole = || Self { text: text.to_owned(), says: parse::parse(text) };
-        Self::of(text, Places::Any).unwrap_or_else(whole)
+        let text = extract::candidates(text, Places::Any).into_iter().next().unwrap_or_else(|| text.to_owned());
+        Self { says: parse::parse(&text), text }
     }
 
     /// Whether it says what `gold` says.

@@ -85,6 +85,12 @@ fn what_is_too_large_is_only_what_is_written_the_same() {
 }
 
 #[test]
+fn of_a_dataset_answer_that_is_not_understood_no_part_is_taken() {
+    assert!(verify("$\\sum_{k=1}^n k$", "\\boxed{\\sum_{k=1}^n k}"));
+    assert!(!verify("$\\sum_{k=1}^n k$", "\\boxed{1}"));
+}
+
+#[test]
 fn one_answer_however_it_is_written() {
     let alike = [
         ["\\boxed{\\frac{3}{6}}", "the answer is 0.5"],

@@ -49,7 +49,7 @@ impl Counts {
     }
 }
 
-/// The tables as the documentation has them: kinds in their order, then the cases of different verdicts with the defaults.
+/// The tables as the documentation has them: kinds in their order, then the cases where one of the two is not right with the defaults.
 fn tables() -> String {
     let (mut kinds, mut all) = (Vec::<(String, Counts)>::new(), Counts::default());
     let mut different = String::new();
@@ -60,8 +60,12 @@ fn tables() -> String {
         kinds.last_mut().unwrap().1.add(&case);
         all.add(&case);
         let ours = case.verdict(Places::Any);
-        if ours != case.verify {
-            let who = if ours == case.right { "ours" } else { "theirs" };
+        if ours != case.right || case.verify != case.right {
+            let who = match (ours == case.right, case.verify == case.right) {
+                (true, _) => "ours",
+                (_, true) => "theirs",
+                _ => "neither",
+            };
             let [gold, answer] = [&case.gold, &case.answer].map(|text| text.replace('|', "\\|").replace('\n', " "));
             let says = |right| if right { "right" } else { "wrong" };
             writeln!(
