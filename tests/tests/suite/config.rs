@@ -41,11 +41,11 @@ fn keys_of_components() {
 #[test]
 fn sections_and_keys() {
     assert_snapshot!(refused("--set train.learning_rat=1"), @"`[train]` of the default config and `--set`: unknown key `learning_rat` (did you mean `learning_rate`?)");
-    assert_snapshot!(refused("--set train.zzz=1"), @"`[train]` of the default config and `--set`: unknown key `zzz` (known: `device`, `dtype`, `seed`, `max_steps`, `per_device_train_batch_size`, `gradient_checkpointing`, `score_at_sampling`, `activation_budget`, `gradient_accumulation_steps`, `steps_per_generation`, `num_iterations`, `learning_rate`, `lr_scheduler_type`, `warmup_ratio`, `weight_decay`, `optimizer`, `sgd_momentum`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `second_moment`, `max_grad_norm`, `loss_temperature`, `mask_denominator`, `last_layer_top_k`, `measure_step`, `save_steps`, `save_total_limit`, `component_timeout`, `component_state_limit`, `output_dir`)");
+    assert_snapshot!(refused("--set train.zzz=1"), @"`[train]` of the default config and `--set`: unknown key `zzz` (known: `device`, `dtype`, `seed`, `max_steps`, `per_device_train_batch_size`, `gradient_checkpointing`, `score_at_sampling`, `activation_budget`, `gradient_accumulation_steps`, `steps_per_generation`, `num_iterations`, `learning_rate`, `lr_scheduler_type`, `warmup_ratio`, `weight_decay`, `optimizer`, `sgd_momentum`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `second_moment`, `max_grad_norm`, `loss_temperature`, `mask_denominator`, `last_layer_top_k`, `measure_step`, `save_steps`, `save_total_limit`, `metric_for_best_model`, `greater_is_better`, `early_stopping_patience`, `early_stopping_threshold`, `max_completions`, `max_time`, `component_timeout`, `component_state_limit`, `output_dir`)");
     assert_snapshot!(refused("--set trian.seed=1"), @"the default config and `--set`: unknown key `trian` (did you mean `train`?)");
     assert_snapshot!(refused("--set reward.0.weigth=1"), @r#"`[[reward]]` with `use = "exact_match"`: unknown key `weigth` (did you mean `weight`?)"#);
     assert_snapshot!(refused("--set reward.0.use=exact_mach"), @"`[[reward]]` names `exact_mach`, which no loaded image offers (did you mean `exact_match`?)");
-    assert_snapshot!(refused("--set data.dataset_name=embedded:arithmetik"), @"no dataset `embedded:arithmetik`: neither an embedded one nor a file (embedded: `embedded:arithmetic`; a file must be JSONL)");
+    assert_snapshot!(refused("--set data.dataset_name=embedded:arithmetik"), @"no dataset `embedded:arithmetik`: neither an embedded one, nor a file or folder, nor in the Hub's cache (embedded: `embedded:arithmetic`; fetch one with `hf download --repo-type dataset OWNER/NAME`)");
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn settings_that_silence_one_another() {
     assert_snapshot!(refused("--set train.sgd_momentum=0.9"), @"the settings of the default config and `--set` do not fit together: `train.sgd_momentum` is 0.9, but `train.optimizer` is `adamw`, whose momentum is `train.adam_beta1` (set `train.optimizer` to `sgd`, or remove it)");
     assert_snapshot!(refused("--set train.optimizer=sgd --set train.second_moment=kept_and_rejected"), @"the settings of the default config and `--set` do not fit together: `train.second_moment` is `kept_and_rejected`, but `train.optimizer` is `sgd`, which has no second moment (set `train.optimizer` to `adamw`, or remove it)");
     assert_snapshot!(refused("--set data.prompt_column=question"), @"the settings of the default config and `--set` do not fit together: `data.prompt_column` is `question`, but dataset `embedded:arithmetic` has no columns (remove it)");
-    assert_snapshot!(refused("--set data.eval_dataset_name=held_out.jsonl"), @"dataset `embedded:arithmetic` has its own held-out prompts (remove `eval_dataset_name`)");
+    assert_snapshot!(refused("--set data.eval_dataset_name=held_out.jsonl"), @"the settings of the default config and `--set` do not fit together: dataset `embedded:arithmetic` has its own held-out prompts (remove `eval_dataset_name` and `dataset_test_split`)");
     let folder = Folder::new();
-    assert_snapshot!(folder.host("eval --num-prompts 0").refused(), @"`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`)");
+    assert_snapshot!(folder.host("eval --num-prompts 0").refused(), @"`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`, or a file with `--benchmark`)");
     assert_snapshot!(folder.host("eval --set model.fresh_weights=true").refused(), @"`model.fresh_weights` is true: there is no model to measure (name one with `--model`)");
     let sft = |args: &str| folder.host(&format!("sft --output-dir out {args}")).refused();
     assert_snapshot!(sft("--set train.lr_scheduler_type=constant"), @"the settings of the default config and `--set` do not fit together: `train.warmup_ratio` is 0.05, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)");
