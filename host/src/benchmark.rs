@@ -1,5 +1,6 @@
 //! Benchmarks: several answers to each question of a file, and what they say about a model.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::Result;
@@ -213,6 +214,16 @@ pub fn mean(all: &[(String, Values)]) -> Values {
     means.collect()
 }
 
+/// `pass@1` of the mean over benchmarks, or of the only one, among the values of a step: `  TEST 43.5%`.
+#[must_use]
+pub fn shown(values: &BTreeMap<String, f64>) -> Option<String> {
+    let first =
+        |name: &str| Some((name.strip_prefix("eval/")?.strip_suffix("/pass@1")?.to_owned(), *values.get(name)?));
+    let mean = first(&format!("eval/{TEST}/pass@1"));
+    let (name, value) = mean.or_else(|| values.keys().find_map(|name| first(name)))?;
+    Some(format!("  {name} {:.1}%", 100.0 * value))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,7 +265,7 @@ mod tests {
             outcome("5", true),
             outcome("6", false),
         ];
-        let metrics: std::collections::BTreeMap<String, f64> = benchmark(2, 4).metrics(&answers).into_iter().collect();
+        let metrics: BTreeMap<String, f64> = benchmark(2, 4).metrics(&answers).into_iter().collect();
         let is = |name: &str, value: f64| assert!((metrics[name] - value).abs() < 1e-12, "{name}: {metrics:?}");
         is("eval/aime/pass@1", 3.0 / 8.0);
         is("eval/aime/mean@4", 3.0 / 8.0);
@@ -277,6 +288,14 @@ mod tests {
         let all = [of("a", &[("pass@1", 0.5), ("maj@4", 1.0)]), of("b", &[("pass@1", 0.0)])];
         assert_eq!(mean(&all), [("eval/TEST/pass@1".to_owned(), 0.25)]);
         assert_eq!(mean(&all[..1]), []);
+    }
+
+    #[test]
+    fn the_mean_is_shown_or_the_only_one() {
+        let shown = |names: &[&str]| shown(&names.iter().map(|name| ((*name).to_owned(), 0.25)).collect());
+        assert_eq!(shown(&["reward", "eval/a/pass@1", "eval/TEST/pass@1"]).as_deref(), Some("  TEST 25.0%"));
+        assert_eq!(shown(&["eval/a/maj@4", "eval/a/pass@1"]).as_deref(), Some("  a 25.0%"));
+        assert_eq!(shown(&["reward", "eval_accuracy"]), None);
     }
 
     #[test]

@@ -35,9 +35,12 @@ pub(super) enum Command {
     /// Everything goes to a new folder under `runs/`: settings, metrics.jsonl, checkpoints in the Hugging Face layout. Ctrl-C stops
     /// after the current rollout, and `--resume` goes on bit for bit.
     Train(TrainArgs),
-    /// Measure held-out accuracy, greedily.
+    /// Measure a model: benchmarks, or held-out accuracy.
     ///
-    /// Model, data and rewards come from the config; without one, the embedded model on the embedded task.
+    /// Model, data, rewards and benchmarks come from the config; without one, the embedded model on the embedded task.
+    ///
+    /// `host eval --config run.toml --model runs/RUN/checkpoints/step-000100 --output answers.jsonl` asks the config's `[[eval.benchmark]]` and keeps every
+    /// answer; after a kill the same command goes on. Without benchmarks, the first held-out prompts are answered greedily.
     Eval(EvalArgs),
     /// Train a base model on worked solutions.
     ///
@@ -58,8 +61,9 @@ pub(super) enum Command {
     Score(ScoreArgs),
     /// Write a model as a Hugging Face folder.
     ///
-    /// `host export --model runs/RUN/checkpoints/step-000100 --out DIR` adds an adapter to the model that it belongs to; of a checkpoint of all
-    /// weights it leaves out what only a resume needs. Weights are written in f32.
+    /// `host export --model runs/RUN --out DIR` writes the run's best checkpoint, or its newest where no metric says which is the best, with a card that says
+    /// how it was made. An adapter is added to the model that it belongs to; of a checkpoint of all weights, what only a resume needs is left out. Weights
+    /// are written in f32.
     Export(ExportArgs),
     /// Fetch a model from the Hugging Face Hub into its cache on this machine.
     ///

@@ -18,6 +18,7 @@ use capo_loader::weight::Weighed;
 use capo_plugin::Point;
 
 use crate::adamw::SecondMoment;
+use crate::benchmark;
 use crate::config::TrainConfig;
 use crate::metrics;
 use crate::metrics::names::{
@@ -117,10 +118,16 @@ impl Report {
     ///
     /// When the metrics cannot be written.
     pub fn started(&self, run: &mut Run) -> Result<()> {
+        if run.progress.accuracy_before.is_none() && run.benchmarks.is_empty() {
+            return Ok(());
+        }
+        run.metrics.record("num_completions", completions(run));
+        let flushed = run.metrics.flush(0)?;
         if let Some(accuracy) = run.progress.accuracy_before {
-            run.metrics.record("num_completions", completions(run));
-            run.metrics.flush(0)?;
             self.say(&format!("held-out accuracy {:.1}% before training", 100.0 * accuracy));
+        }
+        if let Some(measured) = benchmark::shown(&flushed.values) {
+            self.say(&format!("benchmarks{measured}  before training"));
         }
         Ok(())
     }
@@ -145,7 +152,8 @@ impl Report {
         let every = run.config.logging.logging_steps;
         let value = |name: &str| flushed.values.get(name).copied();
         let last = step == run.config.train.max_steps;
-        if step == 1 || last || step.is_multiple_of(every) || value("eval_accuracy").is_some() {
+        let measured = benchmark::shown(&flushed.values);
+        if step == 1 || last || step.is_multiple_of(every) || value("eval_accuracy").is_some() || measured.is_some() {
             let number = |name: &str| value(name).map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
             let mut line = format!(
                 "step {step:>4}  reward {}  entropy {}  grad_norm {}  rejected {:.2}%",
@@ -157,6 +165,7 @@ impl Report {
             if let Some(accuracy) = value("eval_accuracy") {
                 line.push_str(&format!("  held-out {:.1}%", 100.0 * accuracy));
             }
+            line.push_str(&measured.unwrap_or_default());
             self.say(&line);
         }
         Ok(())

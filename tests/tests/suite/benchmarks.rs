@@ -149,6 +149,23 @@ fn a_run_records_its_benchmarks_and_resumes() {
 }
 
 #[test]
+fn a_run_without_held_out_prompts_has_benchmarks_all_the_same() {
+    let folder = folder();
+    let one =
+        "--set eval.benchmark=[{name=\"hard\",file=\"hard.jsonl\"}] --set eval.num_prompts=0 --set eval.eval_steps=1";
+    let args =
+        format!("train --output-dir run {one} --set train.max_steps=1 --set train.per_device_train_batch_size=16");
+    let said = folder.host(&args).succeeded().stdout;
+    let lines = folder.run_dir("run").lines();
+    let measured: Vec<(u64, f64)> = (lines.iter())
+        .map(|line| (line["step"].as_u64().unwrap(), line["eval/hard/pass@1"].as_f64().unwrap()))
+        .collect();
+    assert_eq!(measured.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [0, 1], "a line of its own before training");
+    assert!(said.contains(&format!("benchmarks  hard {:.1}%  before training", 100.0 * measured[0].1)), "{said}");
+    assert!(said.contains(&format!("  hard {:.1}%\n", 100.0 * measured[1].1)), "{said}");
+}
+
+#[test]
 fn benchmarks_that_cannot_be() {
     let folder = folder();
     let refused = |tables: &str| folder.host(&format!("train --set eval.benchmark={tables}")).refused();

@@ -45,7 +45,7 @@ fn sections_and_keys() {
     assert_snapshot!(refused("--set trian.seed=1"), @"the default config and `--set`: unknown key `trian` (did you mean `train`?)");
     assert_snapshot!(refused("--set reward.0.weigth=1"), @r#"`[[reward]]` with `use = "exact_match"`: unknown key `weigth` (did you mean `weight`?)"#);
     assert_snapshot!(refused("--set reward.0.use=exact_mach"), @"`[[reward]]` names `exact_mach`, which no loaded image offers (did you mean `exact_match`?)");
-    assert_snapshot!(refused("--set data.dataset_name=embedded:arithmetik"), @"no dataset `embedded:arithmetik`: neither an embedded one nor a file (embedded: `embedded:arithmetic`; a file must be JSONL)");
+    assert_snapshot!(refused("--set data.dataset_name=embedded:arithmetik"), @"no dataset `embedded:arithmetik`: neither an embedded one, nor a file or folder, nor in the Hub's cache (embedded: `embedded:arithmetic`; fetch one with `hf download --repo-type dataset OWNER/NAME`)");
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn settings_that_silence_one_another() {
     assert_snapshot!(refused("--set train.sgd_momentum=0.9"), @"the settings of the default config and `--set` do not fit together: `train.sgd_momentum` is 0.9, but `train.optimizer` is `adamw`, whose momentum is `train.adam_beta1` (set `train.optimizer` to `sgd`, or remove it)");
     assert_snapshot!(refused("--set train.optimizer=sgd --set train.second_moment=kept_and_rejected"), @"the settings of the default config and `--set` do not fit together: `train.second_moment` is `kept_and_rejected`, but `train.optimizer` is `sgd`, which has no second moment (set `train.optimizer` to `adamw`, or remove it)");
     assert_snapshot!(refused("--set data.prompt_column=question"), @"the settings of the default config and `--set` do not fit together: `data.prompt_column` is `question`, but dataset `embedded:arithmetic` has no columns (remove it)");
-    assert_snapshot!(refused("--set data.eval_dataset_name=held_out.jsonl"), @"dataset `embedded:arithmetic` has its own held-out prompts (remove `eval_dataset_name`)");
+    assert_snapshot!(refused("--set data.eval_dataset_name=held_out.jsonl"), @"the settings of the default config and `--set` do not fit together: dataset `embedded:arithmetic` has its own held-out prompts (remove `eval_dataset_name` and `dataset_test_split`)");
     let folder = Folder::new();
-    assert_snapshot!(folder.host("eval --num-prompts 0").refused(), @"`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`)");
+    assert_snapshot!(folder.host("eval --num-prompts 0").refused(), @"`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`, or a file with `--benchmark`)");
     assert_snapshot!(folder.host("eval --set model.fresh_weights=true").refused(), @"`model.fresh_weights` is true: there is no model to measure (name one with `--model`)");
     let sft = |args: &str| folder.host(&format!("sft --output-dir out {args}")).refused();
     assert_snapshot!(sft("--set train.lr_scheduler_type=constant"), @"the settings of the default config and `--set` do not fit together: `train.warmup_ratio` is 0.05, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)");

@@ -79,24 +79,24 @@ fn what_is_left_out_is_counted() {
     folder.write("train.jsonl", rows() + &long + &long);
     let data = "--set data.dataset_name=train.jsonl";
     assert_snapshot!(folder.host(&format!("train {data}")).refused(), @"bad row at line 25 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): a prompt has 41 tokens, `data.max_prompt_length` is 16 (raise it, or shorten the prompt `1111111111111111111111111111111111111111=`)");
-    assert_snapshot!(data_line(&folder, &format!("{data} --set data.filter_overlong_prompts=true")), @"");
+    assert_snapshot!(data_line(&folder, &format!("{data} --set data.filter_overlong_prompts=true")), @"data       FOLDER/train.jsonl (24 rows, 2 too long)");
     let all = "--set data.filter_overlong_prompts=true --set data.filter={level=[0,2]} --set data.max_train_samples=5";
-    assert_snapshot!(data_line(&folder, &format!("{data} {all}")), @"");
-    assert_snapshot!(folder.host(&format!("train {data} --set data.filter={{level=7}}")).refused(), @"");
-    assert_snapshot!(folder.host(&format!("train {data} --set data.filter={{grade=7}}")).refused(), @"");
+    assert_snapshot!(data_line(&folder, &format!("{data} {all}")), @"data       FOLDER/train.jsonl (5 rows, 2 too long; 8 filtered out; 11 not sampled)");
+    assert_snapshot!(folder.host(&format!("train {data} --set data.filter={{level=7}}")).refused(), @"`FOLDER/train.jsonl` holds no rows but 26 that `filter` leaves out (widen `filter`)");
+    assert_snapshot!(folder.host(&format!("train {data} --set data.filter={{grade=7}}")).refused(), @"bad row at line 1 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): no column `grade`, which `filter` asks for");
 }
 
 #[test]
 fn a_mixture_goes_on_after_a_kill() {
     let folder = folder();
     let data = "--set data={datasets=[{path=\"samples/saved\",weight=3},{path=\"samples/saved\",split=\"test\",weight=1.5}],max_prompt_length=16}";
-    assert_snapshot!(data_line(&folder, data), @"");
+    assert_snapshot!(data_line(&folder, data), @"data       FOLDER/samples/saved (24 rows); FOLDER/samples/saved, test (8 rows)");
     let steps = "--set train.max_steps=5 --set eval.num_prompts=0 --set train.per_device_train_batch_size=16";
     let whole = folder.train("whole", &format!("{data} {steps}"));
     let _ = folder.train("resumed", &format!("{data} {steps} --stop-after 2"));
     folder.resume("resumed").assert_same_files(&whole);
     let one = "--set data={datasets=[{path=\"samples/saved\",weight=3},{path=\"samples/saved\"}]}";
-    assert_snapshot!(folder.host(&format!("train {one}")).refused(), @"");
+    assert_snapshot!(folder.host(&format!("train {one}")).refused(), @"the settings of the default config and `--set` do not fit together: 1 of 2 `[[data.datasets]]` have a `weight` (give each one, or none)");
 }
 
 #[test]
@@ -121,6 +121,6 @@ fn settings_of_data_that_silence_one_another() {
     assert_snapshot!(refused("--set data={dataset_name=\"a\",datasets=[{path=\"b\"}]}"), @"the settings of the default config and `--set` do not fit together: `data.dataset_name` is set, but `[[data.datasets]]` name the data (remove one of them)");
     assert_snapshot!(refused("--set data={dataset_name=\"a\",prompt_template=\"think:\"}"), @"the settings of the default config and `--set` do not fit together: `prompt_template` is `think:`, which has no place for the prompt (write `{prompt}` where it goes)");
     assert_snapshot!(refused("--set data={}"), @"the settings of the default config and `--set` do not fit together: `data.dataset_name` is missing (name a file, a folder, a dataset in the Hub's cache, or `embedded:arithmetic`)");
-    assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\",max_prompt_length=16}"), @"");
-    assert_snapshot!(refused("--set data={dataset_name=\"samples\",max_prompt_length=16}"), @"");
+    assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\",max_prompt_length=16}"), @"bad row 1 of `FOLDER/samples/math-none.parquet` (mend it, or set `data.on_bad_row` to `skip`): no column `prompt` (columns of this row: `level`, `problem`, `solution`, `type`)");
+    assert_snapshot!(refused("--set data={dataset_name=\"samples\",max_prompt_length=16}"), @"bad row 1 of `FOLDER/samples/math-file.arrow` (mend it, or set `data.on_bad_row` to `skip`): no column `prompt` (columns of this row: `level`, `problem`, `solution`, `type`)");
 }

@@ -83,7 +83,7 @@ tags:
 - reinforcement-learning
 ---
 
-# embedded:tiny-arithmetic after 1 steps of grpo
+# embedded:tiny-arithmetic after step 1 of grpo
 
 | setting | value |
 |---|---|
