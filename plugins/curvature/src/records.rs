@@ -25,6 +25,8 @@ pub(crate) fn assessment(ctx: &mut Ctx<'_>, assessment: &Assessment) {
     ctx.record("changed_by_second_order", share(assessment.changed_by_second_order));
     quantiles(ctx, "m_f", assessed(assessment, &assessment.m_f));
     quantiles(ctx, "m_h_abs", assessed(assessment, &assessment.m_h));
+    kept(ctx, "masked_m_f", assessment, &assessment.m_f);
+    kept(ctx, "masked_m_h", assessment, &assessment.m_h);
     certificate(ctx, &assessment.certificate);
     ctx.record_tokens("m_f", &assessment.m_f);
     ctx.record_tokens("m_h", &assessment.m_h);
@@ -32,6 +34,16 @@ pub(crate) fn assessment(ctx: &mut Ctx<'_>, assessment: &Assessment) {
     ctx.record_tokens("surrogate", &assessment.surrogate);
     let reasons: Vec<f32> = assessment.reasons.iter().map(|&reason| f32::from(reason as u8)).collect();
     ctx.record_tokens("reason", &reasons);
+}
+
+/// Mean and largest value of the tokens that are kept; nothing where there is none.
+fn kept(ctx: &mut Ctx<'_>, name: &str, assessment: &Assessment, values: &[f32]) {
+    let kept =
+        || values.iter().zip(&assessment.keep).filter(|(_, keep)| **keep != 0).map(|(value, _)| f64::from(*value));
+    if let Some(largest) = kept().reduce(f64::max) {
+        ctx.record(&format!("{name}_mean"), kept().sum::<f64>() / kept().count() as f64);
+        ctx.record(&format!("{name}_max"), largest);
+    }
 }
 
 /// Sizes of the values of all tokens that have one.

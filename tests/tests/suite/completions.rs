@@ -21,6 +21,11 @@ fn numbers(rows: &[Row], name: &str) -> Vec<f64> {
     rows.iter().flat_map(|row| row[name].as_array().unwrap()).map(|value| value.as_f64().unwrap()).collect()
 }
 
+fn kept_mean(keep: &[f64], values: &[f64]) -> f64 {
+    let kept: f64 = keep.iter().zip(values).map(|(keep, value)| keep * value).sum();
+    kept / keep.iter().sum::<f64>()
+}
+
 #[test]
 fn what_is_known_of_tokens_is_what_the_metrics_are_made_of() {
     let folder = Folder::new();
@@ -38,6 +43,7 @@ fn what_is_known_of_tokens_is_what_the_metrics_are_made_of() {
             ("mask/rejection_rate", 1.0 - mean(keep.clone())),
             ("entropy", mean(numbers(rows, "tokens/entropy"))),
             ("capo.curvature/m_f/mean", mean(numbers(rows, "tokens/capo.curvature/m_f"))),
+            ("capo.curvature/masked_m_f_mean", kept_mean(&keep, &numbers(rows, "tokens/capo.curvature/m_f"))),
             ("completions/mean_length", count / 48.0),
             ("reward", rows.iter().map(|row| row["rewards/exact_match"].as_f64().unwrap()).sum::<f64>() / 48.0),
         ] {

@@ -124,9 +124,29 @@ fn a_run_of_which_little_can_be_read_is_shown() {
         return;
     };
     assert_eq!(found[0][0], "Reward");
-    assert_eq!(found[1], 8, "no script of others");
+    assert_eq!(found[1], 9, "no script of others");
     let table = found[2].as_str().unwrap();
     assert!(table.contains("<script>alert(1)<script>") && table.contains("</script>\\u202e"), "{table}");
+}
+
+#[test]
+fn a_browser_shows_completions_that_cannot_act() {
+    let folder = Folder::new();
+    folder.write("run/config.toml", "recipe = \"capo\"\n");
+    folder.write("run/metrics.jsonl", "{\"step\":1,\"reward\":1.0}\n");
+    let hostile = "</script><img src=x onerror=alert(1)>\u{202e}";
+    let row = serde_json::json!({ "step": 1, "prompt": hostile, "completion": hostile, "reward": 0.5, "tokens/id": [7, 8, 9],
+        "tokens/text": [hostile, "a\n", null], "tokens/keep": [0, 1, 1], "tokens/rejected_by": ["capo.curvature", null, null],
+        "tokens/advantage": [-1.25, 0.5, null] });
+    folder.write("run/completions.jsonl", format!("{row}\n"));
+    let _ = folder.host("report run --out report.html").succeeded();
+    let expression = "(() => { const text = (selector) => [...document.querySelectorAll(selector)].map((one) => one.textContent); \
+        capo.tokens.show(document.querySelector('.text s')); \
+        return [text('.prompt'), text('.text s'), text('.text i'), text('.detail b, .detail span'), document.images.length]; })()";
+    let Some(found) = browser::evaluate(&folder.path().join("report.html"), expression) else { return };
+    let shown = "</script><img src=x onerror=alert(1)>\\u202e";
+    let detail = ["token 0, id 7, rejected by capo.curvature", "advantage -1.25"];
+    assert_eq!(found, serde_json::json!([[shown], [shown], ["a↵\n", "⟨9⟩"], detail, 0]));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 const LONGEST: u64 = 1 << 24;
 
 /// The numbers of a run, by name.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Lines {
     /// The step of each line, which rises.
     pub steps: Vec<u64>,

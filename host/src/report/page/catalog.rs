@@ -59,8 +59,18 @@ pub const SECTIONS: &[(&str, &[Chart])] = &[
                 "m_F",
                 &[("*/m_f/mean", TOKEN[0]), ("*/m_f_p99", TOKEN[1]), ("*/m_f/max", TOKEN[2])],
             ),
+            logarithmic(
+                "Policy shift m_F of kept tokens",
+                "m_F",
+                &[("*/masked_m_f_mean", TOKEN[0]), ("*/masked_m_f_max", TOKEN[2])],
+            ),
             logarithmic("Size of m_H of tokens", "|m_H|", &[("*/m_h_abs_p50", "median"), ("*/m_h_abs_p99", TOKEN[1])]),
             linear("Objective shift m_H of tokens", "m_H", &[("*/m_h/mean", TOKEN[0]), ("*/m_h/max", TOKEN[2])]),
+            linear(
+                "Objective shift m_H of kept tokens",
+                "m_H",
+                &[("*/masked_m_h_mean", TOKEN[0]), ("*/masked_m_h_max", TOKEN[2])],
+            ),
         ],
     ),
     (

@@ -53,3 +53,46 @@ pub fn html(runs: &[FoundRun]) -> String {
         html::data("completions", &completions),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+    use crate::report::found::Lines;
+
+    /// A run of so many steps, with every metric that a chart shows.
+    fn run(number: u64, steps: u64) -> FoundRun {
+        let names = catalog::SECTIONS.iter().flat_map(|(_, charts)| charts.iter().flat_map(|chart| chart.metrics));
+        let names: Vec<String> = names.map(|(name, _)| name.replace('*', "capo.curvature")).collect();
+        let mut text = String::new();
+        for step in 1..=steps {
+            write!(text, "{{\"step\":{step},\"num_tokens\":{},\"num_completions\":{}", 577 * step, 48 * step).unwrap();
+            for (name, at) in names.iter().zip(1_u64..) {
+                // Digits as numbers that are measured have them.
+                let value = ((number * 7919 + step * 104_729 + at * 1_299_709) % 1_000_003) as f64 / 3.0;
+                write!(text, ",\"{name}\":{value}").unwrap();
+            }
+            text.push_str("}\n");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        std::fs::write(&path, text).unwrap();
+        let settings = [("recipe".to_owned(), "\"capo\"".to_owned()), ("train.seed".to_owned(), number.to_string())];
+        FoundRun {
+            dir: directory.path().to_owned(),
+            name: format!("run-{number}"),
+            settings: settings.into(),
+            lines: Lines::read(&path).unwrap(),
+            at_work: false,
+            remarks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_page_of_many_long_runs_stays_small() {
+        let runs: Vec<FoundRun> = (0..20).map(|number| run(number, 2000)).collect();
+        let size = html(&runs).len();
+        assert!((1_000_000..5_000_000).contains(&size), "{size} bytes");
+    }
+}

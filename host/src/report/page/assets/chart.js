@@ -24,6 +24,19 @@ function color(number) {
   return css(`--color-${number % COLORS}`);
 }
 
+// Places of values between gaps; what is undefined is no place of this line.
+function lonely(values) {
+  const places = values.flatMap((y, at) => (y === undefined ? [] : [at]));
+  const gap = (at) => at === undefined || values[at] === null;
+  return places.filter((at, i) => !gap(at) && gap(places[i - 1]) && gap(places[i + 1]));
+}
+
+// From where to where a linear axis goes; one value alone has room on both sides.
+function span(_uplot, least, most) {
+  if (least !== most || least === null) return uPlot.rangeNum(least ?? 0, most ?? 1, 0.1, true);
+  return least === 0 ? [0, 1] : [Math.min(0, 2 * least), Math.max(0, 2 * least)];
+}
+
 // At most seven powers of ten between two values.
 function decades(_uplot, _axis, least, most) {
   const [first, last] = [Math.floor(Math.log10(least)), Math.ceil(Math.log10(most))];
@@ -41,8 +54,9 @@ class Chart {
     const caption = element("figcaption", "", this.figure);
     element("b", chart.title, caption);
     element("small", chart.unit, caption);
-    this.logButton = this.button(caption, "log", "logarithmic axis", () => this.setLog(!this.log));
-    this.button(caption, "PNG", "keep as a picture", () => this.keep());
+    const buttons = element("span", "", caption);
+    this.logButton = this.button(buttons, "log", "logarithmic axis", () => this.setLog(!this.log));
+    this.button(buttons, "PNG", "keep as a picture", () => this.keep());
     this.words = element("div", "", this.figure, { class: "words" });
     this.plot = element("div", "", this.figure, { class: "plot", tabindex: "0", role: "img" });
     this.plot.setAttribute("aria-label", `${chart.title}: arrow keys move through the values`);
@@ -85,7 +99,7 @@ class Chart {
       height: HEIGHT,
       legend: { show: false },
       cursor: { y: false, points: { size: 6 } },
-      scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
+      scales: { x: { time: false }, y: log ? { distr: 3 } : { range: span } },
       axes: this.axes(state.axis),
       series: [{}, ...lines.flatMap((line) => this.seriesOf(line))],
       bands: lines.map((line, at) => ({ series: [3 * at + 3, 3 * at + 2], fill: `${color(line.of)}33` })),
@@ -96,10 +110,9 @@ class Chart {
 
   seriesOf(line) {
     const edge = { stroke: "transparent", width: 0, points: { show: false } };
-    const few = line.columns.x.length <= 40;
-    const own = {
-      stroke: color(line.of), width: 1.5, dash: DASHES[line.style % DASHES.length], points: { show: few, size: 4 },
-    };
+    // Points are drawn where there are few, or one stands alone.
+    const points = { size: 4, space: 12, filter: (uplot, number, all) => (all ? null : lonely(uplot.data[number])) };
+    const own = { stroke: color(line.of), width: 1.5, dash: DASHES[line.style % DASHES.length], points };
     return [own, edge, edge];
   }
 

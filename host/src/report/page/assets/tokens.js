@@ -94,7 +94,8 @@ class TokenView {
     const out = keep.filter((kept) => kept === 0).length;
     const facts = [`reward ${brief(reward)}${of}`, answer && `answer ${answer}`, out && `${out} of ${keep.length} tokens rejected`, truncated && "cut off by the length limit"];
     element("span", facts.filter(Boolean).join(" · "), caption);
-    element("div", prompt, figure, { class: "prompt" });
+    // Completions of one prompt stand together.
+    if (this.shown[number - 1]?.prompt !== prompt) element("div", prompt, figure, { class: "prompt" });
     const text = element("div", "", figure, { class: "text" });
     if (ids.length === 0) text.append(completion.completion);
     ids.forEach((id, at) => {
