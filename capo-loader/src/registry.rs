@@ -203,15 +203,10 @@ impl Registry {
         let names = || self.recipes().into_iter().map(|recipe| recipe.name.as_str());
         self.recipes.iter().find(|recipe| recipe.name == name).ok_or_else(|| {
             let hint = nearest(name, names()).map_or_else(
-                || {
-                    format!(
-                        "known: `{}`; a plugin's recipe needs its `--plugin`",
-                        names().collect::<Vec<_>>().join("`, `")
-                    )
-                },
+                || format!("known: `{}`;", names().collect::<Vec<_>>().join("`, `")),
                 |near| format!("did you mean `{near}`?"),
             );
-            anyhow!("recipe `{name}` is unknown ({hint})")
+            anyhow!("recipe `{name}` is unknown ({hint} a plugin's recipe needs its `--plugin`)")
         })
     }
 

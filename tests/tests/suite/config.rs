@@ -31,7 +31,7 @@ fn components_that_are_not_there_or_not_at_this_point() {
 #[test]
 fn keys_of_components() {
     assert_snapshot!(refused("--plugin libcapo.so --set mask.0.fisher_treshold=1"), @r#"`[[mask]]` with `use = "capo.curvature"`: unknown key `fisher_treshold` (did you mean `fisher_threshold`?)"#);
-    assert_snapshot!(refused("--set objective.zzz=1"), @r#"`[objective]` with `use = "grpo.objective"`: unknown key `zzz` (known: `epsilon`, `epsilon_high`, `beta`, `reduction`)"#);
+    assert_snapshot!(refused("--set objective.zzz=1"), @r#"`[objective]` with `use = "grpo.objective"`: unknown key `zzz` (known: `epsilon`, `epsilon_high`, `delta`, `importance_sampling_level`, `beta`, `kl_estimator`, `use_bias_correction_kl`, `reduction`)"#);
     assert_snapshot!(refused("--set objective.epsilon=-1"), @r#"`[objective]` with `use = "grpo.objective"`: `epsilon` is -1 (use 0 or more)"#);
     assert_snapshot!(refused("--set objective.epsilon=wide"), @r#"`[objective]` with `use = "grpo.objective"`: invalid type: string "wide", expected f32"#);
     assert_snapshot!(refused("--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\"}]"), @r#"`[[mask]]` with `use = "misbehave.mask"`: missing field `sin`"#);
@@ -117,7 +117,7 @@ fn overrides_that_are_malformed() {
     assert_snapshot!(refused("--set train.seed"), @"`--set train.seed` has no `=` (write `--set section.key=value`)");
     assert_snapshot!(refused("--set =1"), @"`--set =...` has an empty key (write `--set section.key=value`)");
     assert_snapshot!(refused("--set train..seed=1"), @"`--set train..seed=...` has an empty key (write `--set section.key=value`)");
-    assert_snapshot!(refused("--set recipe.name=1 --set recipe=capo"), @"recipe `capo` is unknown (known: `bnpo`, `cispo`, `dapo`, `dr_grpo`, `grpo`, `gspo`, `luspo`, `reinforce`, `reinforce_plus_plus`, `reinforce_plus_plus_baseline`, `rloo`, `sapo`, `vespo`; a plugin's recipe needs its `--plugin`)");
+    assert_snapshot!(refused("--set recipe.name=1 --set recipe=capo"), @"recipe `capo` is unknown (did you mean `sapo`? a plugin's recipe needs its `--plugin`)");
     assert_snapshot!(refused("--plugin libcapo.so --set mask.3.fisher_threshold=1"), @"`--set mask.3.fisher_threshold=...`: `mask` has entries 0 to 0 (write `--set mask.0.key=value`)");
     assert_snapshot!(refused("--set reward.first.weight=1"), @"`--set reward.first.weight=...`: no reward is called so (there are `exact_match`; write `--set reward.exact_match.KEY=VALUE` or `--set reward.0.KEY=VALUE`)");
 }

@@ -53,10 +53,10 @@ fn config_with(advantage: &str, objective: &str) -> String {
 
 #[test]
 fn unknown_recipes() {
-    assert_snapshot!(refused("--set recipe=grop"), @"recipe `grop` is unknown (did you mean `grpo`?)");
+    assert_snapshot!(refused("--set recipe=grop"), @"recipe `grop` is unknown (did you mean `grpo`? a plugin's recipe needs its `--plugin`)");
     assert_snapshot!(refused("--set recipe=zzz"), @"recipe `zzz` is unknown (known: `bnpo`, `cispo`, `dapo`, `dr_grpo`, `grpo`, `gspo`, `luspo`, `reinforce`, `reinforce_plus_plus`, `reinforce_plus_plus_baseline`, `rloo`, `sapo`, `vespo`; a plugin's recipe needs its `--plugin`)");
     // The plugin that has it is not loaded.
-    assert_snapshot!(refused("--set recipe=capo"), @"recipe `capo` is unknown (known: `bnpo`, `cispo`, `dapo`, `dr_grpo`, `grpo`, `gspo`, `luspo`, `reinforce`, `reinforce_plus_plus`, `reinforce_plus_plus_baseline`, `rloo`, `sapo`, `vespo`; a plugin's recipe needs its `--plugin`)");
+    assert_snapshot!(refused("--set recipe=capo"), @"recipe `capo` is unknown (did you mean `sapo`? a plugin's recipe needs its `--plugin`)");
     assert_snapshot!(refused("--set recipe=7"), @"`recipe` in the default config and `--set` is 7 (give a recipe's name as a string)");
 }
 
