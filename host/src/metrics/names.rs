@@ -35,7 +35,7 @@ const HOST: [&str; 17] = [
     "step_time",
 ];
 /// The beginnings of the host's other names.
-const FAMILIES: [&str; 10] = [
+const FAMILIES: [&str; 11] = [
     "completions/",
     "eval/",
     "dynamic_sampling/",
