@@ -51,7 +51,7 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
                 batch.scores = scores.take();
                 if run.progress.step < max_steps {
                     let is_logged = iteration == 0 && run.completions.is_due(batch.sampled_at);
-                    let logged = is_logged.then(|| Logged { rollout: &rollout, part });
+                    let logged = is_logged.then_some(Logged { rollout: &rollout, part });
                     optimize(run, report, batch, iteration, logged)?;
                 }
             }

@@ -88,7 +88,7 @@ pub(super) enum Command {
     CompareMasks(CompareArgs),
     /// List runs: how far each is, what it trains, how good it is.
     Runs(RunsArgs),
-    /// Write a page about runs: charts, the cost of a step, settings side by side, completions token by token.
+    /// Write a page about runs: charts, settings side by side, completions token by token.
     ///
     /// `host report runs/* --out report.html` writes one file that needs no network. Runs of the same settings but the seed are drawn as
     /// their mean with its standard error. Runs that are still at work, or damaged, are shown as far as they are.

@@ -33,6 +33,8 @@ fn help() {
       download       Fetch a model from the Hugging Face Hub into its cache on this machine
       replay         Run masks and weights over recorded batches, to try thresholds without training
       compare-masks  Compare masks on recorded batches: what each rejects when it runs alone
+      runs           List runs: how far each is, what it trains, how good it is
+      report         Write a page about runs: charts, settings side by side, completions token by token
       plugins        List every component and recipe: its point, what it does, where it came from
       check          Check that plugins keep the rules of their extension points
       new-plugin     Make the crate of a plugin, which builds and passes its tests as it is
@@ -77,6 +79,8 @@ fn help() {
     );
     let compare = ["--config", "--set", "--mask", "--plugin", "--target-rate", "--out", "one token in fifty"];
     help_mentions("compare-masks", &compare);
+    help_mentions("report", &["--out", "FILE.html", "runs/*", "standard error"]);
+    help_mentions("runs", &["--json", "runs"]);
     help_mentions("plugins", &["--plugin", "CAPO_PLUGIN_PATH", "component", "recipe"]);
 }
 

@@ -43,8 +43,12 @@ fn array(column: &Column, rows: usize) -> ArrayRef {
         Column::Text(values) => Arc::new(StringArray::from(values.clone())),
         Column::Number(values) => Arc::new(Float32Array::from(values.clone())),
         Column::Flag(values) => Arc::new(BooleanArray::from(values.clone())),
-        Column::Wholes(lists) => Arc::new(ListArray::from_iter_primitive::<UInt32Type, _, _>(lists.iter().map(some))),
-        Column::Numbers(lists) => Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(lists.iter().map(some))),
+        Column::Wholes(lists) => {
+            Arc::new(ListArray::from_iter_primitive::<UInt32Type, _, _>(lists.iter().map(|list| some(list))))
+        }
+        Column::Numbers(lists) => {
+            Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(lists.iter().map(|list| some(list))))
+        }
         Column::Texts(lists) => {
             let mut builder = ListBuilder::new(StringBuilder::new());
             for list in lists {
@@ -56,7 +60,7 @@ fn array(column: &Column, rows: usize) -> ArrayRef {
     }
 }
 
-fn some<T: Copy>(list: &Vec<T>) -> Option<Vec<Option<T>>> {
+fn some<T: Copy>(list: &[T]) -> Option<Vec<Option<T>>> {
     Some(list.iter().map(|value| Some(*value)).collect())
 }
 
