@@ -1,6 +1,8 @@
 //! Benchmarks: several answers to each question, by `host eval` and while a run trains.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 use insta::assert_snapshot;
 use serde_json::Value;
@@ -31,11 +33,11 @@ fn answers(folder: &Folder, name: &str) -> Vec<Value> {
 fn every_answer_is_kept_and_counted() {
     let folder = folder();
     let said = folder.host(&format!("eval {BENCHMARKS} --output answers.jsonl")).succeeded().stdout;
-    assert_snapshot!(said, @r#"
-easy              pass@1 58.3%  pass@2 73.6%  pass@4 83.3%  mean@4 58.3%  maj@4 66.7%  (12 prompts)
-hard              pass@1 28.6%  (7 prompts)
-TEST              pass@1 43.5%  (their mean)
-"#);
+    assert_snapshot!(said, @"
+    easy              pass@1 58.3%  pass@2 73.6%  pass@4 83.3%  mean@4 58.3%  maj@4 66.7%  (12 prompts)
+    hard              pass@1 28.6%  (7 prompts)
+    TEST              pass@1 43.5%  (their mean)
+    ");
     let all = answers(&folder, "answers.jsonl");
     assert_eq!(all.len(), 12 * 4 + 7);
     let places: Vec<(u64, u64)> =
@@ -74,19 +76,14 @@ fn a_killed_evaluation_goes_on_to_the_same_bytes() {
     let eval = format!("eval {BENCHMARKS} --output answers.jsonl --set eval.per_device_eval_batch_size=5");
     let _ = folder.host(&eval).succeeded();
     let whole = std::fs::read(folder.path().join("answers.jsonl")).unwrap();
-    // A process that cannot finish leaves what it has, as a killed one does.
     std::fs::remove_file(folder.path().join("answers.jsonl")).unwrap();
-    let refused = folder.host(&format!("{eval} --set reward.0.use=exact_mach"));
-    assert_eq!(refused.code, Some(2));
-    let mut child = folder.command(&eval).spawn().unwrap();
-    let partial = folder.path().join("answers.jsonl.partial");
-    while std::fs::metadata(&partial).map_or(0, |found| found.len()) < 600 {
-        if child.try_wait().unwrap().is_some() {
-            break;
-        }
-    }
+    let mut child = folder.command(&eval).stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.starts_with("easy "), "{first}");
     let _ = child.kill();
     let _ = child.wait();
+    let partial = folder.path().join("answers.jsonl.partial");
     // It may have been whole by then; cut it as a kill would.
     if let Ok(bytes) = std::fs::read(&partial) {
         std::fs::write(&partial, &bytes[..bytes.len().min(1500)]).unwrap();

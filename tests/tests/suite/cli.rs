@@ -25,7 +25,7 @@ fn help() {
 
     Commands:
       train          Train a policy on verifiable rewards
-      eval           Measure held-out accuracy, greedily
+      eval           Measure a model: benchmarks, or held-out accuracy
       sft            Train a base model on worked solutions
       generate       Complete prompts
       score          Say how probable given completions are to a model
