@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::Result;
+use capo_rewards::math;
 use rand_chacha::ChaCha12Rng;
 use serde::{Deserialize, Serialize};
 
@@ -184,14 +185,15 @@ fn majority_is_right(question: &[Outcome]) -> bool {
     majority(&values).is_some_and(|place| question[place].correct)
 }
 
-/// What a completion arrives at, for the votes of `maj@k`: its last box, else what follows `####` or its last `=`.
+/// What a completion arrives at, for the votes of `maj@k`: its last box, else what follows `####`, `answer is` or its last `=`; as one text for answers
+/// that say the same number.
 fn extracted(completion: &str) -> Option<String> {
     let marked = |mark: &str| completion.rsplit_once(mark).map(|(_, after)| after);
     let found =
         last_boxed(completion).or_else(|| marked("####")).or_else(|| marked("answer is")).or_else(|| marked("="));
     let found = found?.lines().next()?.trim().trim_end_matches('.').trim_matches('$');
-    let plain: String = found.chars().filter(|c| !c.is_whitespace() && *c != ',').collect();
-    Some(plain).filter(|plain| !plain.is_empty())
+    let plain = || found.chars().filter(|c| !c.is_whitespace() && *c != ',').collect();
+    Some(math::extract(found).unwrap_or_else(plain)).filter(|text| !text.is_empty())
 }
 
 /// The unweighted mean over benchmarks of every metric that all of them have, as `eval/TEST/...`; none where there are fewer than two.
@@ -300,7 +302,8 @@ mod tests {
 
     #[test]
     fn answers_are_what_completions_arrive_at() {
-        assert_eq!(extracted(r"so \boxed{\frac{1}{2}}.").as_deref(), Some(r"\frac{1}{2}"));
+        assert_eq!(extracted(r"so \boxed{\frac{1}{2}}.").as_deref(), Some("1/2"));
+        assert_eq!(extracted("#### 0.5"), extracted(r"The answer is $\frac{2}{4}$."));
         assert_eq!(extracted("work\n#### 1,234\n").as_deref(), Some("1234"));
         assert_eq!(extracted("10 12 14=1420").as_deref(), Some("1420"));
         assert_eq!(extracted("The answer is $12$.").as_deref(), Some("12"));

@@ -173,7 +173,7 @@ fn a_foreign_state_is_refused() {
     state.remove("exp_avg/other");
     state.insert("exp_avg/model.norm.weight".to_owned(), moment.narrow(0, 0, 3).unwrap());
     let error = optimizer.load_state(&state).unwrap_err().to_string();
-    assert!(error.contains("has shape [3], expected [32]"), "{error}");
+    assert!(error.contains("is F32 of shape [3], expected F32 of shape [32]"), "{error}");
 }
 
 #[test]

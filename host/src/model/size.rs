@@ -95,7 +95,7 @@ pub(super) fn sampling(config: &Config, shape: Shape, dtype: DType, copy: u128) 
     let logits = 3 * (rows * config.vocab_size) as u128;
     [
         ("keys and values", cache * dtype.size_in_bytes() as u128),
-        ("a copy of the weights in another order", copy),
+        ("a copy of the weights to sample with", copy),
         ("a layer and its logits at work", layer.max(logits) * BYTES),
     ]
 }

@@ -17,7 +17,7 @@ fn checksum(bytes: &[u8]) -> u32 {
         (0..8).for_each(|_| sum = (sum >> 1) ^ (0x82f6_3b78 * (sum & 1)));
     }
     let sum = !sum;
-    ((sum >> 15) | (sum << 17)).wrapping_add(0xa282_ead8)
+    sum.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 /// The data of each record of a file.
