@@ -21,7 +21,7 @@ pub fn is_due(run: &Run) -> bool {
 ///
 /// # Errors
 ///
-/// As [`grade`](crate::exam::grade).
+/// As [`grade`].
 pub fn accuracy(run: &mut Run) -> Result<Option<f64>> {
     if run.held_out.is_empty() {
         return Ok(None);
@@ -39,7 +39,7 @@ pub fn accuracy(run: &mut Run) -> Result<Option<f64>> {
 ///
 /// # Errors
 ///
-/// As [`grade`](crate::exam::grade).
+/// As [`grade`].
 fn benchmarks(run: &mut Run) -> Result<Values> {
     let timer = run.metrics.timer("eval");
     let exam = Exam::of(&run.config, run.progress.step);
@@ -64,7 +64,7 @@ fn benchmarks(run: &mut Run) -> Result<Values> {
 ///
 /// # Errors
 ///
-/// As [`grade`](crate::exam::grade).
+/// As [`grade`].
 pub fn record_before(run: &mut Run) -> Result<()> {
     run.progress.accuracy_before = accuracy(run)?;
     record_all(run, run.progress.accuracy_before)
@@ -74,7 +74,7 @@ pub fn record_before(run: &mut Run) -> Result<()> {
 ///
 /// # Errors
 ///
-/// As [`grade`](crate::exam::grade).
+/// As [`grade`].
 pub fn record(run: &mut Run) -> Result<()> {
     let accuracy = accuracy(run)?;
     run.progress.accuracy = accuracy.or(run.progress.accuracy);
