@@ -20,19 +20,22 @@ pub(super) fn round_to_bf16(value: f32) -> u16 {
 
 /// The nearest bf16 of each number.
 pub(super) fn narrow(values: &[f32]) -> Vec<bf16> {
-    let mut out = vec![bf16::ZERO; values.len()];
-    out.par_chunks_mut(RUN).zip(values.par_chunks(RUN)).for_each(|(out, values)| {
-        out.iter_mut().zip(values).for_each(|(out, value)| *out = bf16::from_bits(round_to_bf16(*value)));
-    });
-    out
+    convert(values, bf16::ZERO, |value| bf16::from_bits(round_to_bf16(value)))
 }
 
 /// The numbers as f32.
 fn widen(values: &[bf16]) -> Vec<f32> {
-    let mut out = vec![0.0; values.len()];
-    out.par_chunks_mut(RUN).zip(values.par_chunks(RUN)).for_each(|(out, values)| {
-        out.iter_mut().zip(values).for_each(|(out, value)| *out = f32::from_bits(u32::from(value.to_bits()) << 16));
-    });
+    convert(values, 0.0, |value| f32::from_bits(u32::from(value.to_bits()) << 16))
+}
+
+fn convert<A: Copy + Sync, B: Copy + Send>(values: &[A], zero: B, f: impl Fn(A) -> B + Sync) -> Vec<B> {
+    let mut out = vec![zero; values.len()];
+    let run = |(out, values): (&mut [B], &[A])| out.iter_mut().zip(values).for_each(|(out, value)| *out = f(*value));
+    if values.len() <= RUN {
+        run((&mut out, values));
+    } else {
+        out.par_chunks_mut(RUN).zip(values.par_chunks(RUN)).for_each(run);
+    }
     out
 }
 

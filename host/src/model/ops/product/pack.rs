@@ -7,6 +7,9 @@ use rayon::prelude::*;
 
 use super::super::round_to_bf16;
 
+/// Pairs of a line that are written before the next line.
+const BLOCK: usize = 16;
+
 /// The numbers of a matrix, in the order of memory.
 #[derive(Clone, Copy)]
 pub(super) enum Values<'a> {
@@ -106,18 +109,23 @@ fn fill<const WIDTH: usize, T: Number>(
         }
         return;
     }
-    for number in 0..lines {
-        let values = &values[number * line..];
-        if step == 1 {
-            let (twos, rest) = values[..inner].as_chunks::<2>();
-            panel.iter_mut().zip(twos).for_each(|(to, [first, second])| to[number] = pair(*first, *second));
-            if let ([last], Some(to)) = (rest, panel.last_mut()) {
-                to[number] = last.bits();
-            }
-        } else {
-            for (at, to) in panel.iter_mut().enumerate() {
-                let second = if 2 * at + 1 < inner { values[(2 * at + 1) * step].bits() } else { 0 };
-                to[number] = values[2 * at * step].bits() | second << 16;
+    // What is written a line at a time across the panel stays in the nearest cache.
+    for (block, panel) in panel.chunks_mut(BLOCK).enumerate() {
+        let from = 2 * BLOCK * block;
+        let count = (2 * panel.len()).min(inner - from);
+        for number in 0..lines {
+            let values = &values[number * line + from * step..];
+            if step == 1 {
+                let (twos, rest) = values[..count].as_chunks::<2>();
+                panel.iter_mut().zip(twos).for_each(|(to, [first, second])| to[number] = pair(*first, *second));
+                if let ([last], Some(to)) = (rest, panel.last_mut()) {
+                    to[number] = last.bits();
+                }
+            } else {
+                for (at, to) in panel.iter_mut().enumerate() {
+                    let second = if 2 * at + 1 < count { values[(2 * at + 1) * step].bits() } else { 0 };
+                    to[number] = values[2 * at * step].bits() | second << 16;
+                }
             }
         }
     }
