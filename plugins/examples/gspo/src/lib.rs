@@ -68,7 +68,11 @@ register!(Objective, Gspo, "example.gspo", "clipped surrogate with one ratio per
     epsilon = epsilon() => "how far below 1 the ratio counts",
     epsilon_high = None::<f64> => "how far above 1 the ratio counts; `epsilon` when absent",
 });
-recipe!("example-gspo", "GRPO's advantages, one importance ratio per completion, no mask", include_str!("../recipe.toml"));
+recipe!(
+    "example-gspo",
+    "GRPO's advantages, one importance ratio per completion, no mask",
+    include_str!("../recipe.toml")
+);
 
 #[cfg(test)]
 mod tests {
