@@ -12,7 +12,7 @@ const THIRTY_STEPS: &str =
     "--plugin libcapo.so --set train.max_steps=30 --set train.save_steps=0 --set eval.num_prompts=0";
 
 /// Waits until the run has written `steps` lines of metrics.
-fn wait_for(child: &mut Child, run: &RunDir, steps: usize) {
+pub(crate) fn wait_for(child: &mut Child, run: &RunDir, steps: usize) {
     let written = || {
         let text = std::fs::read_to_string(run.path().join("metrics.jsonl")).unwrap_or_default();
         text.lines().count() >= steps

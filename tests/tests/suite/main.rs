@@ -54,6 +54,7 @@ mod score;
 mod semantics;
 mod snapshots;
 mod step_controls;
+mod story;
 mod sweep;
 mod tensorboard;
 mod terminal;
