@@ -26,6 +26,7 @@ pub use arithmetic::Arithmetic;
 pub use boxed::last_boxed;
 pub use chat::{Chat, ChatOptions, Date, Messages, TEMPLATE_FILE};
 pub use columns::Columns;
+pub(crate) use files::read as read_rows;
 pub use files::{Wanted, find};
 pub use filter::Filter;
 pub use pairs::{Pair, Pairs};

@@ -1,5 +1,6 @@
-//! Every settings block of docs/data.md, in a folder with the datasets that it names.
+//! Every settings block of docs/data.md, and the configs of other pages, in a folder with the datasets that they name.
 
+use serde_json::Value;
 use tests::artifacts::workspace;
 use tests::{Folder, text_model};
 
@@ -39,4 +40,68 @@ fn every_example_opens() {
         let outcome = folder.host("train --config run.toml --dry-run");
         assert_eq!(outcome.code, Some(0), "block {index}:\n{block}\n{}", outcome.stderr);
     }
+}
+
+/// What a block names that is not here: the model, and the dataset where it is on the Hub.
+const MODEL: &str = "--set model={model_name_or_path=\"model\",fresh_weights=true} --set data.max_prompt_length=600";
+
+fn first_block(page: &str) -> String {
+    let text = std::fs::read_to_string(workspace().join(page)).unwrap();
+    text.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block").to_owned()
+}
+
+#[test]
+fn the_configs_of_other_pages_open() {
+    let samples = workspace().join("tests/data/datasets");
+    let folder = Folder::new();
+    text_model::write(&folder);
+    let expected: Value = serde_json::from_slice(&std::fs::read(samples.join("expected.json")).unwrap()).unwrap();
+    let rows: String = expected["gsm8k"].as_array().unwrap().iter().map(|row| format!("{row}\n")).collect();
+    folder.write("train.jsonl", &rows);
+    folder.write("test.jsonl", &rows);
+    folder.write("math.parquet", std::fs::read(samples.join("math-none.parquet")).unwrap());
+    let cases = [
+        ("README.md", "--plugin libcapo.so --set eval.num_prompts=2 --set rollout.max_completion_length=8"),
+        ("docs/from-trl.md", "--set data.dataset_name=math.parquet --set rollout.max_completion_length=8"),
+    ];
+    for (page, args) in cases {
+        folder.write("run.toml", first_block(page));
+        let outcome = folder.host(&format!("train --config run.toml {MODEL} {args} --dry-run"));
+        assert_eq!(outcome.code, Some(0), "{page}:\n{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn the_papers_benchmarks_open() {
+    let samples = workspace().join("tests/data/datasets");
+    let folder = Folder::new();
+    text_model::write(&folder);
+    let expected: Value = serde_json::from_slice(&std::fs::read(samples.join("expected.json")).unwrap()).unwrap();
+    folder.write("gsm8k.jsonl", format!("{}\n", expected["gsm8k"][0]));
+    folder.write("math.jsonl", "{\"problem\": \"1+1?\", \"answer\": \"2\"}\n");
+    let choices = ["Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"];
+    let mut row = serde_json::Map::from_iter([("Question".to_owned(), Value::from("Which?"))]);
+    row.extend(choices.map(|choice| (choice.to_owned(), Value::from(choice))));
+    folder.write("gpqa.jsonl", format!("{}\n", Value::Object(row)));
+    // The same tables, each with a file of one row.
+    let text = std::fs::read_to_string(workspace().join("configs/eval/benchmarks.toml")).unwrap();
+    let mut config: toml::Table = toml::from_str(&text).unwrap();
+    let data = config["data"].as_table_mut().unwrap();
+    data.insert("dataset_name".into(), "gsm8k.jsonl".into());
+    data.remove("dataset_config");
+    let benchmarks = config["eval"]["benchmark"].as_array_mut().unwrap();
+    assert_eq!(benchmarks.len(), 8);
+    for benchmark in benchmarks {
+        let benchmark = benchmark.as_table_mut().unwrap();
+        let file = format!("{}.jsonl", benchmark["preset"].as_str().unwrap());
+        benchmark.insert("file".into(), file.into());
+        ["config", "split"].iter().for_each(|key| drop(benchmark.remove(*key)));
+    }
+    folder.write("run.toml", toml::to_string(&config).unwrap());
+    let short = "--config run.toml --set rollout.max_completion_length=4";
+    let _ = folder.train("run", &format!("{short} {MODEL} --set train.max_steps=1 --set eval.num_prompts=0"));
+    let outcome =
+        folder.host(&format!("eval {short} --set data.max_prompt_length=600 --model run/checkpoints/step-000001"));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert_eq!(outcome.stdout.lines().filter(|line| line.contains("pass@1")).count(), 9, "{}", outcome.stdout);
 }

@@ -7,6 +7,7 @@ mod algorithms;
 mod benchmarks;
 mod chat;
 mod check;
+mod check_built_in;
 mod check_sins;
 mod cli;
 mod compare_masks;

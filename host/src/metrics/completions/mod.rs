@@ -13,7 +13,6 @@ use capo_loader::folders;
 
 use super::journal::{Expected, Gap, Journal, Mark, ranges};
 use crate::config::{CompletionsFormat, LoggingConfig};
-pub use parquet::lines as parquet_lines;
 pub use table::{Column, Table};
 
 /// The file of lines, in a run's directory.

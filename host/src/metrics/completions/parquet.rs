@@ -1,24 +1,18 @@
 //! Completions as parquet: a file per step, so that a run goes on where it was by leaving later ones out.
 
-use std::fs::File;
-use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use arrow_array::builder::{ListBuilder, StringBuilder};
 use arrow_array::types::{Float32Type, UInt32Type};
 use arrow_array::{
     ArrayRef, BooleanArray, Float32Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
 };
-use arrow_json::writer::{LineDelimited, Writer, WriterBuilder};
-use capo_loader::files;
 use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 
 use super::table::{Column, Table};
-use crate::data::contain::contain;
 
 /// The file of `table`, the same bytes for the same table.
 ///
@@ -64,28 +58,10 @@ fn some<T: Copy>(list: &[T]) -> Option<Vec<Option<T>>> {
     Some(list.iter().map(|value| Some(*value)).collect())
 }
 
-/// The rows of such a file as lines of JSON.
-///
-/// # Errors
-///
-/// When the file cannot be read or is damaged.
-pub fn lines(path: &Path) -> Result<Vec<u8>> {
-    let read = || -> Result<Vec<u8>> {
-        let mut lines = Vec::new();
-        for batch in ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)?.build()? {
-            let mut writer: Writer<_, LineDelimited> = WriterBuilder::new().with_explicit_nulls(true).build(&mut lines);
-            writer.write(&batch?)?;
-            writer.finish()?;
-        }
-        Ok(lines)
-    };
-    let whole = files::size(path).map_err(Into::into).and_then(|_| contain(read)).and_then(|lines| lines);
-    whole.with_context(|| format!("cannot read `{}`", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::read_rows;
 
     #[test]
     fn what_is_written_is_read_again() {
@@ -105,10 +81,10 @@ mod tests {
         assert_eq!(written, bytes(&table).unwrap());
         std::fs::write(&path, &written).unwrap();
         let parse = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
-        let read = String::from_utf8(lines(&path).unwrap()).unwrap();
+        let read = String::from_utf8(read_rows(&path).unwrap().bytes).unwrap();
         let expected: Vec<_> = table.lines().unwrap().iter().map(|line| parse(line)).collect();
         assert_eq!(read.lines().map(parse).collect::<Vec<_>>(), expected);
         std::fs::write(&path, &written[..written.len() / 2]).unwrap();
-        assert!(lines(&path).is_err());
+        assert!(read_rows(&path).is_err());
     }
 }

@@ -10,7 +10,8 @@ use capo_loader::files;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::metrics::completions::{COMPLETIONS_FILE, FOLDER, parquet_lines, step_of};
+use crate::data::read_rows;
+use crate::metrics::completions::{COMPLETIONS_FILE, FOLDER, step_of};
 
 /// Longest line that is read, bytes.
 const LONGEST: u64 = 1 << 28;
@@ -78,7 +79,7 @@ fn index(path: &Path) -> Result<BTreeMap<u64, Source>> {
 fn rows(path: &Path, source: &Source) -> Result<Vec<Row>> {
     let mut lines = Vec::new();
     match source {
-        Source::File(path) => lines = parquet_lines(path)?,
+        Source::File(path) => lines = read_rows(path)?.bytes,
         Source::Lines(places) => {
             let mut file = File::open(path)?;
             for (first, length) in places {

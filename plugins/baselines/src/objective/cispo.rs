@@ -4,7 +4,7 @@ use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
 use super::clips::Side;
-use super::defaults::{ABOUT_REDUCTION, ReductionName};
+use super::defaults::{ABOUT_REDUCTION, ReductionName, token, token_mean};
 use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
 use super::ratio::{ABOUT_LEVEL, Level};
 use super::{Term, evaluate};
@@ -32,14 +32,6 @@ pub struct Cispo {
 
 fn default_epsilon_high() -> f32 {
     5.0
-}
-
-fn token() -> Level {
-    Level::Token
-}
-
-fn token_mean() -> ReductionName {
-    ReductionName::TokenMean
 }
 
 impl Cispo {

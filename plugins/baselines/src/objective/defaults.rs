@@ -106,5 +106,18 @@ impl Defaults for Rloo {
     const LEVEL: Level = Level::SequenceProduct;
 }
 
+/// `importance_sampling_level` where a table does not say it, like those below for `reduction`.
+pub(super) fn token() -> Level {
+    Level::Token
+}
+
+pub(super) fn token_mean() -> ReductionName {
+    ReductionName::TokenMean
+}
+
+pub(super) fn completion_mean() -> ReductionName {
+    ReductionName::CompletionMean
+}
+
 pub(super) const ABOUT_REDUCTION: &str =
     "how losses become one number: `completion_mean`, `fixed_length`, `token_mean` or `completion_sum`";

@@ -4,7 +4,7 @@ use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
 use super::Term;
-use super::defaults::{ABOUT_REDUCTION, ReductionName};
+use super::defaults::{ABOUT_REDUCTION, ReductionName, completion_mean};
 use super::kl::{ABOUT_BETA, ABOUT_ESTIMATOR, KlEstimator, MeanKl, Penalty};
 
 /// `−A · logp + beta · KL`: the plain policy gradient of samples from the current policy (REINFORCE).
@@ -17,10 +17,6 @@ pub struct PolicyGradient {
     kl_estimator: KlEstimator,
     #[serde(default = "completion_mean")]
     reduction: ReductionName,
-}
-
-fn completion_mean() -> ReductionName {
-    ReductionName::CompletionMean
 }
 
 impl PolicyGradient {

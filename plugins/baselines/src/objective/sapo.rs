@@ -3,7 +3,7 @@
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
-use super::defaults::{ABOUT_REDUCTION, ReductionName};
+use super::defaults::{ABOUT_REDUCTION, ReductionName, completion_mean, token};
 use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
 use super::ratio::{ABOUT_LEVEL, Level};
 use super::{Term, Token, evaluate};
@@ -37,14 +37,6 @@ fn default_temperature_pos() -> f32 {
 
 fn default_temperature_neg() -> f32 {
     1.05
-}
-
-fn token() -> Level {
-    Level::Token
-}
-
-fn completion_mean() -> ReductionName {
-    ReductionName::CompletionMean
 }
 
 impl Sapo {

@@ -3,7 +3,7 @@
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
-use super::defaults::{ABOUT_REDUCTION, ReductionName};
+use super::defaults::{ABOUT_REDUCTION, ReductionName, token_mean};
 use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
 use super::ratio::Level;
 use super::{Term, Token, evaluate};
@@ -38,10 +38,6 @@ fn two() -> f32 {
 
 fn three() -> f32 {
     3.0
-}
-
-fn token_mean() -> ReductionName {
-    ReductionName::TokenMean
 }
 
 /// Limits on a token's log-ratio, and on that of a completion, in TRL's code.
