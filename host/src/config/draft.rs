@@ -24,7 +24,7 @@ pub struct Draft {
     pub(super) given: BTreeSet<String>,
     origin: String,
     sets: Vec<(String, Value)>,
-    appended: Appended,
+    pub(super) appended: Appended,
 }
 
 /// Components to append to those of a config or recipe, by their ids.
@@ -40,7 +40,7 @@ pub struct Appended {
 
 impl Appended {
     /// With the section and the flag that names it.
-    fn lists(&self) -> [(&'static str, &'static str, &[String]); 3] {
+    pub(super) fn lists(&self) -> [(&'static str, &'static str, &[String]); 3] {
         [
             ("mask", "--mask", &self.masks),
             ("weight", "--weight", &self.weights),
@@ -177,6 +177,7 @@ impl Draft {
     ///
     /// A table without `use`, an override of something that is not there.
     pub fn masks_and_weights(mut self) -> Result<(Vec<ComponentConfig>, Vec<ComponentConfig>)> {
+        self.take_aliases()?;
         self.apply_components()?;
         Ok((self.components("mask")?, self.components("weight")?))
     }
@@ -230,7 +231,7 @@ impl Draft {
         read_section(name, value, &self.origin)
     }
 
-    fn list(&self, name: &str) -> Result<Vec<Value>> {
+    pub(super) fn list(&self, name: &str) -> Result<Vec<Value>> {
         tables::list(&self.table, name, &self.origin)
     }
 
@@ -254,7 +255,7 @@ fn names(section: &str, table: &Table) -> Vec<String> {
     table.keys().map(|key| format!("{section}.{key}")).collect()
 }
 
-/// When overrides apply: those of components to what a recipe filled in.
+/// When overrides apply: those of keys of components to what a recipe filled in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     BeforeRecipe,
@@ -264,8 +265,8 @@ enum Phase {
 impl Phase {
     fn of(path: &str) -> Self {
         let (section, key) = path.split_once('.').unwrap_or((path, ""));
-        let component = COMPONENT_SECTIONS.contains(&section) || section == "reward" && !key.is_empty();
-        if component { Self::AfterRecipe } else { Self::BeforeRecipe }
+        let component = COMPONENT_SECTIONS.contains(&section) || section == "reward";
+        if component && !key.is_empty() { Self::AfterRecipe } else { Self::BeforeRecipe }
     }
 }
 

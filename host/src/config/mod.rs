@@ -1,5 +1,6 @@
 //! The run's settings: a TOML file, `--set` overrides, a recipe for the components that the file does not name.
 
+mod aliases;
 pub(crate) mod check;
 mod data;
 mod datasets;

@@ -43,6 +43,10 @@ pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
             sources.push(format!("recipe     {} ({}): {}", recipe.name, recipe.origin.name(), taken.join(", ")));
         }
     }
+    for alias in draft.take_aliases()? {
+        alias.check(registry)?;
+        sources.push(alias.line());
+    }
     Ok(Resolved { config: draft.finish()?, sources })
 }
 

@@ -351,17 +351,31 @@ def prime_rl_loss(batch):
     return prime.ipo_loss_fn(inputs, config).loss / batch.mask.sum()
 
 
-def trl_loss(batch):
-    off = {"aux_loss_enabled": False, "beta": 0.0, "use_vllm": False, "_entropy_bonus_enabled": False, "top_entropy_quantile": 1.0}
-    settings = {"loss_type": "grpo", "importance_sampling_level": "token", "epsilon_low": 0.2, "epsilon_high": 0.2}
-    trainer = MagicMock(**off, **settings, off_policy_mask_threshold=0.5, current_gradient_accumulation_steps=1)
-    trainer.args.delta = None
-    trainer._get_per_token_logps_and_entropies = lambda *_, **__: (batch.logps, batch.entropy, None)
-    trainer.get_off_policy_mask = trl.get_off_policy_mask
-    ids = torch.zeros(COMPLETIONS, TOKENS, dtype=torch.long)
-    inputs = {"prompt_ids": ids, "prompt_mask": batch.mask, "completion_ids": ids, "completion_mask": batch.mask}
-    logps = {"old_per_token_logps": batch.old_logps, "sampling_per_token_logps": batch.sampler_logps}
-    return trl._compute_loss(trainer, None, inputs | logps | {"advantages": batch.advantages[:, 0]})
+def trl_loss(off_policy_mask_threshold=None, top_entropy_quantile=1.0, mask_truncated_completions=False, loss_type="grpo", **sampling):
+    """`sampling` has what follows `vllm_importance_sampling_` in a setting's name. Completions as long as the batch are cut off."""
+
+    def run(batch):
+        off = {"aux_loss_enabled": False, "beta": 0.0, "_entropy_bonus_enabled": False}
+        settings = {"loss_type": loss_type, "importance_sampling_level": "token", "epsilon_low": 0.2, "epsilon_high": 0.2}
+        settings |= {"off_policy_mask_threshold": off_policy_mask_threshold, "top_entropy_quantile": top_entropy_quantile}
+        trainer = MagicMock(**off, **settings, use_vllm=bool(sampling), vllm_importance_sampling_correction=bool(sampling))
+        trainer.accelerator.num_processes, trainer.current_gradient_accumulation_steps, trainer.args.delta = 1, 1, None
+        trainer._get_per_token_logps_and_entropies = lambda *_, **__: (batch.logps, batch.entropy, None)
+        trainer.get_off_policy_mask = trl.get_off_policy_mask
+        trainer.get_high_entropy_mask = lambda *_: high_entropy(top_entropy_quantile)(batch)
+        mask = batch.mask
+        if mask_truncated_completions:
+            mask = mask * (torch.tensor(batch.lengths) < TOKENS)[:, None]
+        ids = torch.zeros(COMPLETIONS, TOKENS, dtype=torch.long)
+        inputs = {"prompt_ids": ids, "prompt_mask": mask, "completion_ids": ids, "completion_mask": mask}
+        inputs |= {"old_per_token_logps": batch.old_logps, "sampling_per_token_logps": batch.sampler_logps}
+        inputs |= {"advantages": batch.advantages[:, 0], "num_items_in_batch": mask.sum()}
+        if sampling:
+            limits = sampling.get("clip_min"), sampling.get("clip_max", 3.0)
+            inputs["importance_sampling_ratio"] = trl_ratio(batch, sampling["mode"], *limits)
+        return trl._compute_loss(trainer, None, inputs)
+
+    return run
 
 
 PRIME_DPPO = SimpleNamespace(dppo_mask_low=0.1, dppo_mask_high=0.05, adv_tau=1.0, kl_tau=1e-3)
@@ -411,6 +425,9 @@ WEIGHTS = [
     ("masks.tis", {"rollout_is_threshold": 5.0, "rollout_is_threshold_lower": 0.5}, "slime IcePop", icepop(0.5, 5.0)),
     ("masks.tis", {"rollout_is_threshold": 3.0}, "TRL token_truncate", lambda batch: trl_ratio(batch, "token_truncate", None, 3.0)),
     ("masks.tis", {"rollout_is": "sequence", "rollout_is_threshold": 3.0}, "TRL sequence_truncate", lambda batch: trl_ratio(batch, "sequence_truncate", None, 3.0)),
+    ("masks.tis", {"rollout_is_threshold": 1.3, "rollout_is_threshold_lower": 0.8, "mode": "truncate"}, "TRL token_truncate", lambda batch: trl_ratio(batch, "token_truncate", 0.8, 1.3)),
+    ("masks.tis", {"rollout_is_threshold": 1.3, "mode": "mask"}, "TRL token_mask", lambda batch: trl_ratio(batch, "token_mask", None, 1.3)),
+    ("masks.tis", {"rollout_is": "sequence", "rollout_is_threshold": 3.0, "mode": "mask"}, "TRL sequence_mask", lambda batch: trl_ratio(batch, "sequence_mask", None, 3.0)),
     ("masks.low-probability", {}, "AR-Lopti", reweighting(0.3)),
     ("masks.low-probability", {"alpha": 1.0}, "AR-Lopti", reweighting(1.0)),
 ]
@@ -419,8 +436,26 @@ RECIPES = [
     ("dppo-kl", "verl dppo_kl", slope(verl_loss("dppo_kl", "sampler_logps", "token-mean"))),
     ("ipo", "prime-rl ipo", slope(prime_rl_loss)),
     ("icepop", "verl, rollout_is_threshold 0.5_5.0", slope(verl_loss("vanilla", "old_logps", "seq-mean-token-mean", correction_weights("token", "0.5_5.0")))),
-    ("deepseek-v3.2", "TRL, off_policy_mask_threshold 0.5", slope(trl_loss)),
+    ("deepseek-v3.2", "TRL, off_policy_mask_threshold 0.5", slope(trl_loss(off_policy_mask_threshold=0.5))),
 ]
+# TRL's settings as `host` takes them, each in `[train]`.
+ORIGINAL = {"mask_denominator": "original"}
+SAMPLING = "vllm_importance_sampling_"
+SETTINGS = [
+    ({"mask_truncated_completions": True}, {}),
+    ({"top_entropy_quantile": 0.55}, ORIGINAL),
+    ({"off_policy_mask_threshold": 0.01}, ORIGINAL),
+    ({SAMPLING + "mode": "token_truncate", SAMPLING + "clip_max": 1.3, SAMPLING + "clip_min": 0.8}, {}),
+    ({SAMPLING + "mode": "token_mask", SAMPLING + "clip_max": 1.3, SAMPLING + "clip_min": 0.8}, ORIGINAL),
+    ({SAMPLING + "mode": "token_mask"}, ORIGINAL),
+    ({SAMPLING + "mode": "sequence_truncate", SAMPLING + "clip_max": 1.3}, {}),
+    ({SAMPLING + "mode": "sequence_mask", SAMPLING + "clip_min": 0.5}, ORIGINAL),
+    ({"top_entropy_quantile": 0.55, "off_policy_mask_threshold": 0.01, SAMPLING + "mode": "sequence_truncate"}, ORIGINAL),
+]
+
+
+def settings_slope(trl_settings):
+    return slope(trl_loss(**{name.removeprefix(SAMPLING): value for name, value in trl_settings.items()}))
 
 
 def main():
@@ -440,6 +475,7 @@ def main():
         "masks": [{"id": i, "table": t, "source": s, "keep": keeps(run)} for i, t, s, run in MASKS],
         "weights": [{"id": i, "table": t, "source": s, "weights": weights(run)} for i, t, s, run in WEIGHTS],
         "recipes": [{"recipe": name, "source": s, "slopes": weights(run)} for name, s, run in RECIPES],
+        "settings": [{"train": trl | own, "slopes": weights(settings_slope(trl))} for trl, own in SETTINGS],
     }
     lines = lambda items: "[\n" + ",\n".join(json.dumps(item) for item in items) + "\n]"
     parts = [f"{json.dumps(key)}: {lines(value) if isinstance(value, list) else value}" for key, value in golden.items()]

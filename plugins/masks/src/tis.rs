@@ -1,13 +1,14 @@
 //! Truncated importance weights: corrects for the sampler's being another policy than the trainer, within limits.
 //!
-//! r is the ratio of trainer to sampler, of a token or of a whole completion (the product). The weight is r, at most
-//! `rollout_is_threshold`; with `rollout_is_threshold_lower` it is 0 outside the two, which is IcePop. `rollout_is_batch_normalize` divides
-//! by the mean.
+//! r is the ratio of trainer to sampler, of a token or of a whole completion (the product). The weight is r. Outside the limits it is the
+//! nearer limit (`truncate`) or 0 (`mask`, which is IcePop); where `mode` is not said, 0 if there is a lower limit, as in verl.
+//! `rollout_is_batch_normalize` divides by the mean.
 //!
 //! Yao et al., *Your Efficient RL Framework Secretly Brings You Off-Policy RL Training*, 2025; verl, `rollout_corr_helper.py`, `rollout_is`;
-//! TRL, `vllm_importance_sampling_mode = "token_truncate"` and `"sequence_truncate"`; slime, `--use-tis`.
+//! TRL, `vllm_importance_sampling_mode`, all four; slime, `--use-tis`, whose `tis_mode` is `mode`.
 
 use capo_plugin::prelude::*;
+use serde::Serialize;
 
 use crate::policies::{self, Policies};
 use crate::sequence::{self, Level};
@@ -20,11 +21,13 @@ struct Tis {
     /// Over what the ratio is taken.
     #[serde(default = "Level::token")]
     rollout_is: Level,
-    /// Largest weight.
+    /// The upper limit.
     #[serde(default = "threshold")]
     rollout_is_threshold: f32,
-    /// Ratios below it, and above the other, weigh nothing.
+    /// The lower limit.
     rollout_is_threshold_lower: Option<f32>,
+    /// What becomes of ratios outside.
+    mode: Option<Mode>,
     /// Whether the mean weight is made 1.
     #[serde(default)]
     rollout_is_batch_normalize: bool,
@@ -37,13 +40,25 @@ fn threshold() -> f32 {
     2.0
 }
 
+/// What becomes of a ratio outside the limits.
+#[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum Mode {
+    /// The nearer limit takes its place.
+    Truncate,
+    /// It weighs nothing.
+    Mask,
+}
+
 impl Tis {
+    fn mode(&self) -> Mode {
+        self.mode.unwrap_or(if self.rollout_is_threshold_lower.is_some() { Mode::Mask } else { Mode::Truncate })
+    }
+
     fn limited(&self, ratio: f32) -> f32 {
-        match self.rollout_is_threshold_lower {
-            None => ratio.min(self.rollout_is_threshold),
-            Some(lower) if (lower..=self.rollout_is_threshold).contains(&ratio) => ratio,
-            Some(_) => 0.0,
-        }
+        let lower = self.rollout_is_threshold_lower.unwrap_or(0.0);
+        let limited = ratio.clamp(lower, self.rollout_is_threshold);
+        if limited != ratio && self.mode() == Mode::Mask { 0.0 } else { limited }
     }
 
     /// Over tokens, or over completions of the means over their tokens, as verl.
@@ -91,8 +106,9 @@ impl TokenWeight for Tis {
 
 register!(TokenWeight, Tis, "masks.tis", "weighs tokens by the ratio of trainer to sampler, within limits", {
     rollout_is = Level::Token => sequence::ABOUT,
-    rollout_is_threshold = threshold() => "largest weight"; 1.0..100.0,
-    rollout_is_threshold_lower = None::<f32> => "ratios below it, and above the other, weigh nothing; no such limit when absent",
+    rollout_is_threshold = threshold() => "largest ratio that is a weight as it is"; 1.0..100.0,
+    rollout_is_threshold_lower = None::<f32> => "smallest one; no such limit when absent",
+    mode = None::<Mode> => "ratios outside: `truncate`, the nearer limit is the weight; `mask`, they weigh nothing; when absent `mask` with a lower limit, else `truncate`",
     rollout_is_batch_normalize = false => "whether weights are divided by their mean",
     policies = Policies::OldSampler => policies::ABOUT,
 });

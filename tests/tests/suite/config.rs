@@ -41,11 +41,21 @@ fn keys_of_components() {
 #[test]
 fn sections_and_keys() {
     assert_snapshot!(refused("--set train.learning_rat=1"), @"`[train]` of the default config and `--set`: unknown key `learning_rat` (did you mean `learning_rate`?)");
-    assert_snapshot!(refused("--set train.zzz=1"), @"`[train]` of the default config and `--set`: unknown key `zzz` (known: `device`, `dtype`, `seed`, `max_steps`, `per_device_train_batch_size`, `gradient_checkpointing`, `score_at_sampling`, `activation_budget`, `gradient_accumulation_steps`, `steps_per_generation`, `generation_batch_size`, `num_iterations`, `learning_rate`, `lr_scheduler_type`, `warmup_ratio`, `weight_decay`, `optimizer`, `sgd_momentum`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `second_moment`, `moments_dtype`, `max_grad_norm`, `loss_temperature`, `loss_distribution`, `entropy_coef`, `mask_denominator`, `last_layer_top_k`, `measure_step`, `save_steps`, `save_total_limit`, `metric_for_best_model`, `greater_is_better`, `early_stopping_patience`, `early_stopping_threshold`, `max_completions`, `max_time`, `component_timeout`, `component_state_limit`, `output_dir`)");
+    assert_snapshot!(refused("--set train.zzz=1"), @"`[train]` of the default config and `--set`: unknown key `zzz` (known: `device`, `dtype`, `seed`, `max_steps`, `per_device_train_batch_size`, `gradient_checkpointing`, `score_at_sampling`, `activation_budget`, `gradient_accumulation_steps`, `steps_per_generation`, `generation_batch_size`, `num_iterations`, `learning_rate`, `lr_scheduler_type`, `warmup_ratio`, `weight_decay`, `optimizer`, `sgd_momentum`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `second_moment`, `moments_dtype`, `max_grad_norm`, `loss_temperature`, `loss_distribution`, `entropy_coef`, `mask_denominator`, `last_layer_top_k`, `measure_step`, `save_steps`, `save_total_limit`, `metric_for_best_model`, `greater_is_better`, `early_stopping_patience`, `early_stopping_threshold`, `max_completions`, `max_time`, `component_timeout`, `component_state_limit`, `output_dir`, `mask_truncated_completions`, `top_entropy_quantile`, `off_policy_mask_threshold`, `vllm_importance_sampling_correction`, `vllm_importance_sampling_mode`, `vllm_importance_sampling_clip_max`, `vllm_importance_sampling_clip_min`)");
     assert_snapshot!(refused("--set trian.seed=1"), @"the default config and `--set`: unknown key `trian` (did you mean `train`?)");
     assert_snapshot!(refused("--set reward.0.weigth=1"), @r#"`[[reward]]` with `use = "exact_match"`: unknown key `weigth` (did you mean `weight`?)"#);
     assert_snapshot!(refused("--set reward.0.use=exact_mach"), @"`[[reward]]` names `exact_mach`, which no loaded image offers (did you mean `exact_match`?)");
     assert_snapshot!(refused("--set data.dataset_name=embedded:arithmetik"), @"no dataset `embedded:arithmetik`: neither an embedded one, nor a file or folder, nor in the Hub's cache (embedded: `embedded:arithmetic`; fetch one with `hf download --repo-type dataset OWNER/NAME`)");
+}
+
+#[test]
+fn settings_that_components_stand_for() {
+    assert_snapshot!(refused("--set train.top_entropy_quantil=0.2"), @"`[train]` of the default config and `--set`: unknown key `top_entropy_quantil` (did you mean `top_entropy_quantile`?)");
+    assert_snapshot!(refused("--set train.top_entropy_quantile=0.2"), @"`train.top_entropy_quantile` is done by `masks.entropy-quantile` (give `--plugin libmasks.so`, which has it)");
+    assert_snapshot!(refused("--set recipe=grpo --plugin libmasks.so --set train.top_entropy_quantile=2"), @r#"`[[mask]]` with `use = "masks.entropy-quantile"`: `top_entropy_quantile` is 2 (use 0 to 1)"#);
+    assert_snapshot!(refused("--set recipe=grpo --plugin libmasks.so --set train.vllm_importance_sampling_mode=token"), @"`[train]` of the default config and `--set`: unknown variant `token`, expected one of `token_truncate`, `token_mask`, `sequence_truncate`, `sequence_mask`, in `vllm_importance_sampling_mode`");
+    assert_snapshot!(refused("--set recipe=grpo --plugin libmasks.so --mask masks.truncated --set train.mask_truncated_completions=true"), @"`train.mask_truncated_completions` of the default config and `--set` is the component `masks.truncated`, which is named as well (leave one out)");
+    assert_snapshot!(refused("--set recipe=grpo --plugin libmasks.so --set mask=[{use=\"masks.truncated\"}] --set train.mask_truncated_completions=true"), @"`train.mask_truncated_completions` of the default config and `--set` is the component `masks.truncated`, which is named as well (leave one out)");
 }
 
 #[test]

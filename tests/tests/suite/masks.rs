@@ -18,6 +18,7 @@ struct Golden {
     group_size: usize,
     batches: Vec<Arrays>,
     recipes: Vec<Recipe>,
+    settings: Vec<Settings>,
 }
 
 #[derive(Deserialize)]
@@ -27,6 +28,7 @@ struct Arrays {
     old_logps: Vec<f32>,
     sampler_logps: Vec<f32>,
     advantages: Vec<f32>,
+    entropy: Vec<f32>,
 }
 
 /// One list of derivatives per batch.
@@ -34,6 +36,13 @@ struct Arrays {
 struct Recipe {
     recipe: String,
     source: String,
+    slopes: Vec<Vec<f32>>,
+}
+
+/// Keys of `[train]`, and one list of derivatives per batch.
+#[derive(Deserialize)]
+struct Settings {
+    train: toml::Table,
     slopes: Vec<Vec<f32>>,
 }
 
@@ -65,6 +74,9 @@ impl Arrays {
         batch.logps.clone_from(&self.logps);
         batch.old_logps = Some(self.old_logps.clone());
         batch.advantages.clone_from(&self.advantages);
+        // One of the length of the batch was cut off.
+        batch.truncated = self.lengths.iter().map(|&length| u8::from(length == tokens)).collect();
+        batch.entropy = Some(self.entropy.clone());
         batch.context = Some(self.context(golden));
         batch
     }
@@ -80,9 +92,9 @@ impl Arrays {
     }
 }
 
-/// The derivative of the recipe's reduced loss by each token's log-probability, as the backward pass is seeded with it.
-fn seed(registry: &Registry, recipe: &str, mut batch: StepBatch) -> Vec<f32> {
-    let draft = Draft::read(None, config::DEFAULT, &[format!("recipe={recipe}")]).unwrap();
+/// The derivative of the reduced loss by each token's log-probability, as the backward pass is seeded with it.
+fn seed(registry: &Registry, sets: &[String], mut batch: StepBatch) -> Vec<f32> {
+    let draft = Draft::read(None, config::DEFAULT, sets).unwrap();
     let config = config::resolve(registry, draft).unwrap().config;
     let watchdog = Watchdog::start(0, config.component_ids());
     let mut components = registry.build(config.choice(), &watchdog).unwrap();
@@ -96,20 +108,38 @@ fn seed(registry: &Registry, recipe: &str, mut batch: StepBatch) -> Vec<f32> {
     backward::reduce(&batch, &info, &keep, &weighed).unwrap().seed
 }
 
+/// Each batch's derivatives under the settings `sets` are `slopes`.
+fn assert_slopes(registry: &Registry, golden: &Golden, sets: &[String], slopes: &[Vec<f32>]) {
+    for (number, (arrays, slopes)) in golden.batches.iter().zip(slopes).enumerate() {
+        let largest = slopes.iter().fold(0.0_f32, |largest, slope| largest.max(slope.abs()));
+        for (i, (own, slope)) in seed(registry, sets, arrays.batch(golden)).iter().zip(slopes).enumerate() {
+            let name = format!("{sets:?}, batch {number}, token {i}");
+            assert!((own - slope).abs() <= 1e-6 * largest, "{name}: {own}, expected {slope}");
+        }
+    }
+}
+
+fn golden() -> Golden {
+    let text = std::fs::read_to_string(artifacts::workspace().join("plugins/masks/golden/golden.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
 #[test]
 fn recipes_have_the_gradients_of_their_sources() {
-    let registry = Registry::open(&[artifacts::file("libmasks.so")]).unwrap();
-    let text = std::fs::read_to_string(artifacts::workspace().join("plugins/masks/golden/golden.json")).unwrap();
-    let golden: Golden = serde_json::from_str(&text).unwrap();
+    let (registry, golden) = (Registry::open(&[artifacts::file("libmasks.so")]).unwrap(), golden());
     for case in &golden.recipes {
-        for (number, (arrays, slopes)) in golden.batches.iter().zip(&case.slopes).enumerate() {
-            let largest = slopes.iter().fold(0.0_f32, |largest, slope| largest.max(slope.abs()));
-            for (i, (own, slope)) in seed(&registry, &case.recipe, arrays.batch(&golden)).iter().zip(slopes).enumerate()
-            {
-                let name = format!("{} against {}, batch {number}, token {i}", case.recipe, case.source);
-                assert!((own - slope).abs() <= 1e-6 * largest, "{name}: {own}, expected {slope}");
-            }
-        }
+        println!("{} against {}", case.recipe, case.source);
+        assert_slopes(&registry, &golden, &[format!("recipe={}", case.recipe)], &case.slopes);
+    }
+}
+
+#[test]
+fn trls_settings_have_the_gradients_of_trls_loss() {
+    let (registry, golden) = (Registry::open(&[artifacts::file("libmasks.so")]).unwrap(), golden());
+    for case in &golden.settings {
+        let train = case.train.iter().map(|(key, value)| format!("train.{key}={value}"));
+        let sets: Vec<String> = ["recipe=grpo".to_owned()].into_iter().chain(train).collect();
+        assert_slopes(&registry, &golden, &sets, &case.slopes);
     }
 }
 

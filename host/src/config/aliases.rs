@@ -1,0 +1,221 @@
+//! TRL's settings for what components of libmasks do here. Each stands in `[train]` under TRL's name; it is taken out of there, and the
+//! component that does the same is appended to `[[mask]]` or `[[weight]]`.
+
+use anyhow::{Result, bail};
+use capo_loader::registry::Registry;
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use super::draft::read_section;
+use super::{Draft, TrainConfig};
+
+/// The library whose components they are.
+const LIBRARY: &str = "libmasks.so";
+
+/// TRL's `GRPOConfig`, as far as other components than the objective do it here.
+#[derive(Deserialize)]
+#[serde(default)]
+struct Settings {
+    mask_truncated_completions: bool,
+    top_entropy_quantile: f64,
+    off_policy_mask_threshold: Option<f64>,
+    vllm_importance_sampling_correction: Option<bool>,
+    vllm_importance_sampling_mode: Option<Mode>,
+    vllm_importance_sampling_clip_max: Option<f64>,
+    vllm_importance_sampling_clip_min: Option<f64>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            mask_truncated_completions: false,
+            // All tokens.
+            top_entropy_quantile: 1.0,
+            off_policy_mask_threshold: None,
+            vllm_importance_sampling_correction: None,
+            vllm_importance_sampling_mode: None,
+            vllm_importance_sampling_clip_max: None,
+            vllm_importance_sampling_clip_min: None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Mode {
+    TokenTruncate,
+    TokenMask,
+    SequenceTruncate,
+    SequenceMask,
+}
+
+/// A setting, and the component that stands for it.
+#[derive(Debug, Clone)]
+pub(super) struct Alias {
+    /// Its name in `[train]`.
+    setting: &'static str,
+    /// `mask` or `weight`.
+    pub(super) section: &'static str,
+    id: &'static str,
+    keys: Table,
+}
+
+impl Alias {
+    fn new(setting: &'static str, section: &'static str, id: &'static str) -> Self {
+        Self { setting, section, id, keys: Table::new() }
+    }
+
+    fn key(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.keys.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// As a config would name it.
+    pub(super) fn table(&self) -> Value {
+        let mut table = self.keys.clone();
+        table.insert("use".to_owned(), self.id.into());
+        Value::Table(table)
+    }
+
+    /// A line for the header of a run.
+    pub(super) fn line(&self) -> String {
+        format!("alias      train.{}: {} `{}`", self.setting, self.section, self.id)
+    }
+
+    /// Refuses an image without the component.
+    ///
+    /// # Errors
+    ///
+    /// Which library has it.
+    pub(super) fn check(&self, registry: &Registry) -> Result<()> {
+        if registry.offers().iter().any(|offer| offer.id == self.id) {
+            return Ok(());
+        }
+        bail!("`train.{}` is done by `{}` (give `--plugin {LIBRARY}`, which has it)", self.setting, self.id)
+    }
+}
+
+impl Settings {
+    fn aliases(self) -> Vec<Alias> {
+        let mut aliases = Vec::new();
+        if self.mask_truncated_completions {
+            aliases.push(Alias::new("mask_truncated_completions", "mask", "masks.truncated"));
+        }
+        if self.top_entropy_quantile != 1.0 {
+            let name = "top_entropy_quantile";
+            aliases.push(Alias::new(name, "mask", "masks.entropy-quantile").key(name, self.top_entropy_quantile));
+        }
+        if let Some(threshold) = self.off_policy_mask_threshold {
+            let name = "off_policy_mask_threshold";
+            aliases.push(Alias::new(name, "mask", "masks.off-policy-sequence").key(name, threshold));
+        }
+        aliases.extend(self.importance_sampling());
+        aliases
+    }
+
+    /// The correction for the sampler's being another policy; on where any of its settings is there, but for `..._correction = false`.
+    fn importance_sampling(&self) -> Option<Alias> {
+        let (mode, low) = (self.vllm_importance_sampling_mode, self.vllm_importance_sampling_clip_min);
+        let high = self.vllm_importance_sampling_clip_max;
+        let setting = match self.vllm_importance_sampling_correction {
+            Some(false) => return None,
+            Some(true) => "vllm_importance_sampling_correction",
+            None if mode.is_some() => "vllm_importance_sampling_mode",
+            None if high.is_some() => "vllm_importance_sampling_clip_max",
+            None if low.is_some() => "vllm_importance_sampling_clip_min",
+            None => return None,
+        };
+        // TRL's default.
+        let (level, outside) = match mode.unwrap_or(Mode::SequenceMask) {
+            Mode::TokenTruncate => ("token", "truncate"),
+            Mode::TokenMask => ("token", "mask"),
+            Mode::SequenceTruncate => ("sequence", "truncate"),
+            Mode::SequenceMask => ("sequence", "mask"),
+        };
+        let alias = Alias::new(setting, "weight", "masks.tis").key("mode", outside).key("rollout_is", level);
+        let alias = alias.key("rollout_is_threshold", high.unwrap_or(3.0));
+        Some(match low {
+            Some(low) => alias.key("rollout_is_threshold_lower", low),
+            None => alias,
+        })
+    }
+}
+
+impl Draft {
+    /// Takes TRL's settings out of `[train]`, and appends their components.
+    ///
+    /// # Errors
+    ///
+    /// A value of the wrong type, a key of `[train]` that is neither TRL's nor ours, a component that the config names as well.
+    pub(super) fn take_aliases(&mut self) -> Result<Vec<Alias>> {
+        let own = capo_plugin::known_keys::<Settings>().unwrap_or_default();
+        let train = capo_plugin::known_keys::<TrainConfig>().unwrap_or_default();
+        let origin = self.origin().to_owned();
+        let Some(Value::Table(table)) = self.table.get_mut("train") else { return Ok(Vec::new()) };
+        // Here, so that a slip finds the nearest of both.
+        let known = [train, own].concat();
+        if let Some(unknown) = table.keys().find(|key| !known.contains(&key.as_str())) {
+            bail!("`[train]` of {origin}: {}", capo_plugin::unknown_key(unknown, &known));
+        }
+        let taken: Table = own.iter().filter_map(|name| table.remove_entry(*name)).collect();
+        let aliases = read_section::<Settings>("train", Value::Table(taken), &origin)?.aliases();
+        for alias in &aliases {
+            let mut list = self.list(alias.section)?;
+            let named = list.iter().filter_map(|one| one.get("use").and_then(Value::as_str));
+            let by_flag = self.appended.lists().into_iter().flat_map(|(_, _, ids)| ids).map(String::as_str);
+            if named.chain(by_flag).any(|id| id == alias.id) {
+                let Alias { setting, id, .. } = alias;
+                bail!("`train.{setting}` of {origin} is the component `{id}`, which is named as well (leave one out)");
+            }
+            list.push(alias.table());
+            self.table.insert(alias.section.into(), Value::Array(list));
+        }
+        Ok(aliases)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DEFAULT;
+
+    /// What the settings append, a line each.
+    fn appended(settings: &str) -> String {
+        let sets = settings.split_whitespace().map(|set| format!("train.{set}")).collect::<Vec<_>>();
+        let mut draft = Draft::read(None, DEFAULT, &sets).unwrap();
+        let line = |alias: &Alias| format!("train.{}: {} {}", alias.setting, alias.section, alias.table());
+        draft.take_aliases().unwrap().iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn each_is_a_component() {
+        assert_eq!(
+            appended("mask_truncated_completions=true top_entropy_quantile=0.2 off_policy_mask_threshold=0.5"),
+            "train.mask_truncated_completions: mask { use = \"masks.truncated\" }\n\
+             train.top_entropy_quantile: mask { top_entropy_quantile = 0.2, use = \"masks.entropy-quantile\" }\n\
+             train.off_policy_mask_threshold: mask { off_policy_mask_threshold = 0.5, use = \"masks.off-policy-sequence\" }"
+        );
+        assert_eq!(
+            appended("vllm_importance_sampling_mode=token_truncate vllm_importance_sampling_clip_min=0.5"),
+            "train.vllm_importance_sampling_mode: weight { mode = \"truncate\", rollout_is = \"token\", \
+             rollout_is_threshold = 3.0, rollout_is_threshold_lower = 0.5, use = \"masks.tis\" }"
+        );
+    }
+
+    #[test]
+    fn trls_correction_without_a_mode_is_its_default() {
+        assert_eq!(
+            appended("vllm_importance_sampling_correction=true"),
+            "train.vllm_importance_sampling_correction: weight { mode = \"mask\", rollout_is = \"sequence\", \
+             rollout_is_threshold = 3.0, use = \"masks.tis\" }"
+        );
+        let off = "vllm_importance_sampling_correction=false vllm_importance_sampling_mode=token_mask";
+        assert_eq!(appended(off), "");
+    }
+
+    #[test]
+    fn what_trl_has_off_by_default_is_nothing() {
+        assert_eq!(appended("mask_truncated_completions=false top_entropy_quantile=1.0"), "");
+        assert_eq!(appended("top_entropy_quantile=1"), "");
+    }
+}
