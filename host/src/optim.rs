@@ -161,7 +161,7 @@ impl Optimizer {
         Ok(outcome)
     }
 
-    /// A copy of the state as named tensors in host memory: `KIND/NAME`, where `KIND` is `exp_avg` and `exp_avg_sq` for AdamW and
+    /// The state as named tensors in host memory, to be written before the next step, which changes those that lie there: `KIND/NAME`, where `KIND` is `exp_avg` and `exp_avg_sq` for AdamW and
     /// `momentum_buffer` for SGD with momentum, and `steps_taken` (i64, `[1]`).
     pub fn state(&self) -> Result<State> {
         let mut state = State::new();

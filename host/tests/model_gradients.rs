@@ -158,7 +158,7 @@ fn gradients_of_micro_batches_add_up() {
         let part = policy.forward(&part, TEMPERATURE).unwrap().backward(&seed()[row * 5..][..5]).unwrap();
         match &mut sum {
             None => sum = Some(part),
-            Some(sum) => sum.accumulate(&part).unwrap(),
+            Some(sum) => sum.accumulate(part).unwrap(),
         }
     }
     for (name, gradient) in sum.unwrap().iter() {

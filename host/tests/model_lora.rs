@@ -191,7 +191,7 @@ fn dropout_is_the_same_in_every_pass_of_a_step() {
     let again = again.forward(&rows(6), 0.9).unwrap().backward(&seed()).unwrap();
     assert_eq!(worst(&whole, &again), 0.0, "layers that are computed again leave out the same");
     let mut sum = step.forward(&rows(6).slice(0..1), 0.9).unwrap().backward(&seed()[..5]).unwrap();
-    sum.accumulate(&step.forward(&rows(6).slice(1..2), 0.9).unwrap().backward(&seed()[5..]).unwrap()).unwrap();
+    sum.accumulate(step.forward(&rows(6).slice(1..2), 0.9).unwrap().backward(&seed()[5..]).unwrap()).unwrap();
     assert!(worst(&sum, &whole) < 1e-5);
     let second = [[0.0; 5].as_slice(), &seed()[5..]].concat();
     let seeded = forward.backward_of_seeded(&second).unwrap().unwrap();

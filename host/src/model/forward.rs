@@ -277,8 +277,8 @@ fn add_all(mut parts: Vec<(Part, Seeds<'_>)>, sum: &mut Gradients) -> Result<()>
     })?;
     let mut gradients = gradients.into_iter();
     let mut all = gradients.next().context("a forward pass has at least one part")?;
-    gradients.try_for_each(|own| all.accumulate(&own))?;
-    sum.accumulate(&all)
+    gradients.try_for_each(|own| all.accumulate(own))?;
+    sum.accumulate(all)
 }
 
 /// The values of a tensor on the host, row-major, as f32.

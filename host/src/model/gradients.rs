@@ -8,7 +8,9 @@ use candle_core::{DType, Tensor};
 use super::ops;
 
 /// The gradient of a loss by every weight, ordered by name, each in f32 or in the policy's dtype.
-#[derive(Debug, Clone, Default)]
+///
+/// Each tensor is nobody else's: others are added to it in place.
+#[derive(Debug, Default)]
 pub struct Gradients {
     tensors: BTreeMap<String, Tensor>,
 }
@@ -18,23 +20,19 @@ impl Gradients {
     pub(super) fn add(&mut self, name: String, gradient: Tensor) -> Result<()> {
         let sum = match self.tensors.remove(&name) {
             None => gradient,
-            Some(sum) => ops::add(&sum.to_dtype(DType::F32)?, &gradient.to_dtype(DType::F32)?)?,
+            Some(sum) => ops::add_to(sum.to_dtype(DType::F32)?, &gradient.to_dtype(DType::F32)?)?,
         };
         self.tensors.insert(name, sum);
         Ok(())
     }
 
     /// Adds the gradients of another micro-batch of the same model, in f32.
-    pub fn accumulate(&mut self, other: &Self) -> Result<()> {
-        if self.tensors.is_empty() {
-            *self = other.clone();
-            return Ok(());
-        }
-        ensure!(self.tensors.keys().eq(other.tensors.keys()), "the gradients belong to different models");
-        for (name, sum) in &mut self.tensors {
-            *sum = ops::add(&sum.to_dtype(DType::F32)?, &other.tensors[name].to_dtype(DType::F32)?)?;
-        }
-        Ok(())
+    pub fn accumulate(&mut self, other: Self) -> Result<()> {
+        ensure!(
+            self.tensors.is_empty() || self.tensors.keys().eq(other.tensors.keys()),
+            "the gradients belong to different models"
+        );
+        other.tensors.into_iter().try_for_each(|(name, gradient)| self.add(name, gradient))
     }
 
     /// The gradient by the weight `name`, in its shape; an unknown name is an error.

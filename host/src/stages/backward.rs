@@ -208,7 +208,7 @@ impl StepGradients {
             policy.device().synchronize()?;
             let started = Instant::now();
             match (&mut self.rejected, forward.backward_of_seeded(rest)?) {
-                (Some(sum), Some(other)) => sum.accumulate(&other)?,
+                (Some(sum), Some(other)) => sum.accumulate(other)?,
                 (sum @ None, other) => *sum = other,
                 (Some(_), None) => {}
             }

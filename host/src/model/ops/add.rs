@@ -1,9 +1,9 @@
 //! Sums of two tensors, on rayon's threads: candle's own elementwise operations spin in a thread pool of theirs, which on a
 //! busy machine costs many times the addition.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp2, DType, InplaceOp2, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
+use super::kernel::{Real, dtype_error, for_rows, layout_error, slice, update2, whole, whole_mut};
 use super::{fused, is_rounded, rounded};
 
 /// Elements that one task handles.
@@ -18,6 +18,29 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         return a + b;
     }
     a.contiguous()?.apply_op2(&b.contiguous()?, Add)
+}
+
+/// `sum + b`, in place where both are contiguous f32 on the CPU: nobody else may hold `sum`.
+pub(crate) fn add_to(sum: Tensor, b: &Tensor) -> Result<Tensor> {
+    let in_place = |x: &Tensor| fused(x) && x.dtype() == DType::F32 && x.is_contiguous();
+    if !in_place(&sum) || !in_place(b) {
+        return add(&sum, b);
+    }
+    sum.inplace_op2(b, &AddTo)?;
+    Ok(sum)
+}
+
+struct AddTo;
+
+impl InplaceOp2 for AddTo {
+    fn name(&self) -> &'static str {
+        "add-to"
+    }
+
+    fn cpu_fwd(&self, sum: &mut CpuStorage, sl: &Layout, b: &CpuStorage, bl: &Layout) -> Result<()> {
+        update2(whole_mut(sum, sl, bl, self.name())?, whole(b, bl, self.name())?, |sum, b| *sum += b);
+        Ok(())
+    }
 }
 
 struct Add;

@@ -66,9 +66,9 @@ pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenLoss<'_>) -> 
     let mut d_head: Option<Tensor> = None;
     let d_hidden = by_hidden(hidden, head, loss, |d_logits, hidden| {
         let part = d_logits.t()?.matmul(hidden)?;
-        d_head = Some(match &d_head {
+        d_head = Some(match d_head.take() {
             None => part,
-            Some(sum) => super::add(sum, &part)?,
+            Some(sum) => super::add_to(sum, &part)?,
         });
         Ok(())
     })?;

@@ -35,6 +35,7 @@ mod top;
 mod truncate;
 
 pub use add::add;
+pub(crate) use add::add_to;
 use bf16::{is_rounded, narrow, round_to_bf16, rounded, rounded_pair};
 pub(crate) use bf16::{round_by_chance, to_dtype};
 pub use bias::add_bias;

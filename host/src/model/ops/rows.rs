@@ -1,35 +1,51 @@
 //! Sums of rows by id: the gradient of an embedding.
 
-use candle_core::{Result, Tensor};
+use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Result, Tensor};
 
-/// `sums` `[V, D]` with each of the `rows` `[N, D]` added to the row that `ids` `[N]` (u32) names; both f32 on CUDA.
+use super::fused;
+use super::kernel::{layout_error, whole, whole_mut};
+
+/// `sums` `[V, D]` with each of the `rows` `[N, D]` added to the row that `ids` `[N]` (u32) names, in their order and in place: nobody else may
+/// hold `sums`. Both f32, or in another dtype on the CPU, where that is a copy.
 pub(crate) fn add_rows(sums: Tensor, ids: &Tensor, rows: &Tensor) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if sums.device().is_cuda() {
-        // candle's own kernel takes the rows one after another.
-        sums.inplace_op2(&rows.contiguous()?, &cuda::AddRows(ids.to_vec1()?))?;
+    // candle's own kernels copy the sums on the CPU, and take the rows one after another on CUDA.
+    if sums.dtype() == DType::F32 && sums.is_contiguous() && (fused(&sums) || sums.device().is_cuda()) {
+        sums.inplace_op2(&rows.contiguous()?, &AddRows(ids.to_vec1()?))?;
         return Ok(sums);
     }
     sums.index_add(ids, rows, 0)
 }
 
-#[cfg(feature = "cuda")]
-mod cuda {
-    use candle_core::{CpuStorage, CudaStorage, Error, InplaceOp2, Layout, Result};
+struct AddRows(Vec<u32>);
 
-    pub(super) struct AddRows(pub(super) Vec<u32>);
+impl InplaceOp2 for AddRows {
+    fn name(&self) -> &'static str {
+        "add-rows"
+    }
 
-    impl InplaceOp2 for AddRows {
-        fn name(&self) -> &'static str {
-            "add-rows"
+    fn cpu_fwd(&self, sums: &mut CpuStorage, sl: &Layout, rows: &CpuStorage, rl: &Layout) -> Result<()> {
+        let (all, width) = sl.shape().dims2()?;
+        if rl.dims() != [self.0.len(), width] {
+            return layout_error(self.name(), format!("rows of shape {:?}, {} ids", rl.dims(), self.0.len()));
         }
-
-        fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Result<()> {
-            Err(Error::Msg("add-rows: on the CPU `index_add` does this".to_owned()))
+        let (sums, rows) = (whole_mut(sums, sl, sl, self.name())?, whole(rows, rl, self.name())?);
+        for (id, row) in self.0.iter().zip(rows.chunks(width.max(1))) {
+            let Some(sum) = sums.chunks_mut(width.max(1)).nth(*id as usize) else {
+                return layout_error(self.name(), format!("row {id} of {all}"));
+            };
+            sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
         }
+        Ok(())
+    }
 
-        fn cuda_fwd(&self, sums: &mut CudaStorage, sl: &Layout, rows: &CudaStorage, rl: &Layout) -> Result<()> {
-            super::super::cuda::add_rows((sums, sl), (rows, rl), &self.0)
-        }
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        sums: &mut candle_core::CudaStorage,
+        sl: &Layout,
+        rows: &candle_core::CudaStorage,
+        rl: &Layout,
+    ) -> Result<()> {
+        super::cuda::add_rows((sums, sl), (rows, rl), &self.0)
     }
 }
