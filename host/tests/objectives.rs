@@ -55,8 +55,12 @@ struct Scored {
 struct Case {
     r#use: String,
     keys: Table,
+    /// `[B]`
     #[serde(default)]
     advantages: Vec<f64>,
+    /// `[B, T]`, where tokens of a completion have others.
+    #[serde(default)]
+    token_advantages: Vec<f64>,
     #[serde(default)]
     loss: f64,
     #[serde(default)]
@@ -204,7 +208,7 @@ fn name_of(id: &str) -> &'static str {
 }
 
 #[test]
-fn advantages_are_trls() {
+fn advantages_are_trls_and_verls() {
     let golden = golden();
     let given = &golden.advantages;
     let registry = Registry::open(&[]).unwrap();
@@ -217,12 +221,12 @@ fn advantages_are_trls() {
         given.rewards_per_func.iter().zip(["a", "b"]).for_each(|(rewards, name)| context.add_reward(name, rewards));
         let info = info(Reduction::COMPLETION_MEAN, golden.limit);
         advantage::fill(&mut component, &mut Listener::new(&context), &mut batch, &info).unwrap();
-        for (b, expected) in case.advantages.iter().enumerate() {
-            for (i, is) in batch.dims.row(b).map(|i| (i, f64::from(batch.advantages[i]))) {
-                let expected = if batch.completion_mask[i] == 1 { *expected } else { 0.0 };
-                let at = format!("{}.advantage with {:?}, completion {b}", case.r#use, case.keys);
-                assert!(agree(is, expected, 1e-5, 0.1), "{at}: {is} against {expected}");
-            }
+        for (i, is) in batch.advantages.iter().enumerate() {
+            let b = i / batch.dims.tokens as usize;
+            let expected = case.advantages.get(b).or(case.token_advantages.get(i)).unwrap();
+            let (is, expected) = (f64::from(*is), expected * f64::from(batch.completion_mask[i]));
+            let at = format!("{}.advantage with {:?}, completion {b}", case.r#use, case.keys);
+            assert!(agree(is, expected, 1e-5, 0.1), "{at}: {is} against {expected}");
         }
     }
 }
@@ -250,6 +254,7 @@ fn of(id: &str, pairs: &[(&str, toml::Value)]) -> Case {
         r#use: id.into(),
         keys: keys(pairs),
         advantages: Vec::new(),
+        token_advantages: Vec::new(),
         loss: 0.0,
         gradient: Vec::new(),
         metrics: BTreeMap::new(),

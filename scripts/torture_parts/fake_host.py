@@ -136,8 +136,8 @@ def start(option):
     fresh = run if SIN == "early-death" else Path(f".partial-{os.getpid()}")
     fresh.mkdir(exist_ok=True)
     if SIN == "early-death":
-        # Longer than the whole run takes otherwise, so that a kill after a time comes now.
-        time.sleep(1)
+        # Longer than the whole run takes otherwise, on the busiest machine, so that a kill after a time comes now.
+        time.sleep(5)
     text = f"[train]\nmax_steps = {steps}\nseed = 42\n"
     (fresh / "config.toml").write_text(text)
     (fresh / "provenance.json").write_text('[{"from_step": 0}]')

@@ -71,6 +71,28 @@ fn the_configs_of_other_pages_open() {
     }
 }
 
+/// What docs/evaluation.md adds to a run.
+#[test]
+fn the_settings_of_evaluation_open() {
+    let folder = Folder::new();
+    text_model::write(&folder);
+    for file in ["problems.jsonl", "aime24.jsonl", "amc23.jsonl"] {
+        folder.write(file, "{\"problem\": \"1+1?\", \"answer\": \"2\"}\n");
+    }
+    let page = std::fs::read_to_string(workspace().join("docs/evaluation.md")).unwrap();
+    let blocks: Vec<&str> =
+        page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()).collect();
+    assert!(blocks.len() >= 2, "{}", blocks.len());
+    let run = "recipe = \"grpo\"\n[data]\ndataset_name = \"problems.jsonl\"\npreset = \"math\"\n[[reward]]\nuse = \"exact_match\"\n";
+    // The tiny model has 1,024 positions.
+    folder.write("run.toml", format!("{run}{}", blocks.concat().replace("3000", "300")));
+    let outcome = folder.host(&format!("train --config run.toml {MODEL} --dry-run"));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    folder.write("amc23.jsonl", "{\"question\": \"1+1?\"}\n");
+    let sentence = folder.host(&format!("train --config run.toml {MODEL} --dry-run")).refused();
+    assert!(sentence.contains("amc23"), "benchmarks are opened: {sentence}");
+}
+
 #[test]
 fn the_papers_benchmarks_open() {
     let samples = workspace().join("tests/data/datasets");

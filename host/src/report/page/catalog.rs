@@ -39,6 +39,14 @@ pub const SECTIONS: &[(&str, &[Chart])] = &[
             linear("Reward: *", "mean of completions", &[("rewards/*/mean", "")]),
             linear("Spread of rewards", "standard deviation", &[("reward_std", "")]),
             linear("Groups without a signal", "share of completions", &[("frac_reward_zero_std", "")]),
+            linear(
+                "Dynamic sampling",
+                "groups of a step",
+                &[
+                    ("dynamic_sampling/dropped_groups", "dropped"),
+                    ("dynamic_sampling/groups_without_difference", "kept without a signal"),
+                ],
+            ),
         ],
     ),
     (
@@ -123,7 +131,8 @@ pub const SECTIONS: &[(&str, &[Chart])] = &[
                 ],
             ),
             linear("KL to the reference", "nats per token", &[("kl", "")]),
-            linear("Loss", "of the step", &[("loss", "")]),
+            linear("Loss", "of the step", &[("loss", "all of it"), ("policy_loss", "without the entropy bonus")]),
+            linear("Skipped steps", "1 where it was", &[("step_skipped", "")]),
         ],
     ),
     (

@@ -1,15 +1,17 @@
-"""Writes golden.json: advantages, losses and their gradients by TRL's own code.
+"""Writes golden.json: advantages, losses and their gradients by TRL's own code, and REINFORCE++'s advantages by verl's.
 
-    pip install torch trl && python make.py
+    pip install torch trl && python make.py VERL
 
-Made with torch 2.9.1 and trl 1.16.0. Losses are `GRPOTrainer._compute_loss` and `RLOOTrainer._compute_loss`, called on a trainer without a
+VERL is the unpacked wheel of verl 0.9.1, of which two functions are taken. Made with torch 2.9.1 and trl 1.16.0. Losses are `GRPOTrainer._compute_loss` and `RLOOTrainer._compute_loss`, called on a trainer without a
 model: what it would ask a model for are tensors of random numbers, and the gradient is by the log-probabilities. Advantages are the lines
 of both trainers' `_generate_and_score_completions` that turn rewards into advantages, cut out of their source. Each case has TRL's
 settings, for the reader, and the table that asks this trainer for the same.
 """
 
+import ast
 import inspect
 import json
+import sys
 import textwrap
 from collections import defaultdict
 from pathlib import Path
@@ -141,6 +143,32 @@ def advantages(kind, module, rewards, group, **args):
     return scope["advantages"].tolist()
 
 
+def functions(path, *names, **world):
+    """Functions of a file of verl's by their names, without decorators and annotations."""
+    found = [node for node in ast.parse((Path(sys.argv[1]) / path).read_text()).body if getattr(node, "name", None) in names]
+    for node in found:
+        node.decorator_list, node.returns = [], None
+        for argument in node.args.args:
+            argument.annotation = None
+    world = {"torch": torch, "defaultdict": defaultdict, **world}
+    exec(compile(ast.Module(found, []), path, "exec"), world)
+    return SimpleNamespace(**{name: world[name] for name in names})
+
+
+def reinforce_plus_plus(rewards, group, logps, baseline=None, gamma=1.0, beta=0.0):
+    """verl's, of each token; the distance from the reference is part of the reward, as `use_kl_in_reward` with `kl_penalty = "kl"` has it."""
+    statistics = functions("verl/utils/torch_functional.py", "masked_sum", "masked_mean", "masked_var", "masked_whiten")
+    name = "compute_reinforce_plus_plus_baseline_outcome_advantage" if baseline else "compute_reinforce_plus_plus_outcome_advantage"
+    compute = getattr(functions("verl/trainer/ppo/core_algos.py", name, verl_F=statistics), name)
+    mask = logps["completion_mask"]
+    scores = torch.zeros(mask.shape)
+    scores[torch.arange(len(mask)), mask.sum(1) - 1] = rewards.flatten()
+    scores = (scores - beta * (logps["old_per_token_logps"] - logps["ref_per_token_logps"])) * mask
+    index = [row // group for row in range(len(mask))]
+    values, _ = compute(scores, mask, **({"index": index} if baseline else {"config": SimpleNamespace(gamma=gamma)}))
+    return (values * mask).flatten().tolist()
+
+
 def write_advantages():
     draw = torch.Generator().manual_seed(5)
     rewards = torch.rand((12, 2), generator=draw).mul(4).round().div(4)
@@ -172,6 +200,9 @@ def write_advantages():
         given = {"normalize_advantages": False, "reward_clip_range": None, "beta": 0.0} | keys
         values = advantages(RLOOTrainer, rloo_trainer, total, GROUP, reward_weights=one, logps=logps, **given)
         add(given, "rloo", keys, values)
+    for keys in [{}, {"gamma": 0.9}, {"gamma": 0.9, "beta": 0.05}, {"baseline": "group"}, {"baseline": "group", "beta": 0.05}]:
+        values = reinforce_plus_plus(total, GROUP, logps, **keys)
+        cases.append({"verl": keys, "use": "reinforce_plus_plus", "keys": keys, "token_advantages": values})
     return {
         "rewards": total.flatten().tolist(), "rewards_per_func": rewards.T.tolist(), "lengths": lengths,
         "old_logps": old.flatten().tolist(), "ref_logps": ref.flatten().tolist(), "cases": cases,
