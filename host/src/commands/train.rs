@@ -79,6 +79,7 @@ fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
 fn settings(args: &TrainArgs) -> Result<(Config, Registry, Vec<String>)> {
     let registry = args.plugins.open()?;
     let resolved = args.config.resolve(&registry, args.appended())?;
+    resolved.check_aliases(&registry)?;
     let sources = sources(&resolved, &registry);
     let mut config = resolved.config;
     if let Some(dir) = &args.output_dir {

@@ -5,6 +5,7 @@ use capo_loader::registry::Registry;
 use capo_loader::tables;
 use toml::{Table, Value};
 
+use super::aliases::Alias;
 use super::draft::{COMPONENT_SECTIONS, read_section, to_reward};
 use super::{Config, Draft, RolloutConfig, TrainConfig};
 use crate::algorithms::DEFAULT_RECIPE;
@@ -19,6 +20,19 @@ pub struct Resolved {
     pub config: Config,
     /// Lines for the header of a run: the file with its overrides, and what a recipe filled in.
     pub sources: Vec<String>,
+    /// TRL's settings among them that components stand for.
+    aliases: Vec<Alias>,
+}
+
+impl Resolved {
+    /// Refuses images that lack what TRL's settings stand for, before somebody wonders who named that component.
+    ///
+    /// # Errors
+    ///
+    /// Which library has it.
+    pub fn check_aliases(&self, registry: &Registry) -> Result<()> {
+        self.aliases.iter().try_for_each(|alias| alias.check(registry))
+    }
 }
 
 /// Chooses the recipe for what `draft` leaves open, and finishes it.
@@ -43,11 +57,9 @@ pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
             sources.push(format!("recipe     {} ({}): {}", recipe.name, recipe.origin.name(), taken.join(", ")));
         }
     }
-    for alias in draft.take_aliases()? {
-        alias.check(registry)?;
-        sources.push(alias.line());
-    }
-    Ok(Resolved { config: draft.finish()?, sources })
+    let aliases = draft.take_aliases()?;
+    sources.extend(aliases.iter().map(Alias::line));
+    Ok(Resolved { config: draft.finish()?, sources, aliases })
 }
 
 impl Draft {

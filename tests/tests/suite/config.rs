@@ -59,6 +59,13 @@ fn settings_that_components_stand_for() {
 }
 
 #[test]
+fn an_evaluation_needs_no_plugin_for_what_only_training_uses() {
+    for set in ["train.mask_truncated_completions=true", "mask=[{use=\"masks.truncated\"}]"] {
+        let _ = Folder::new().host(&format!("eval --num-prompts 4 --set {set}")).succeeded();
+    }
+}
+
+#[test]
 fn values_of_the_wrong_type() {
     assert_snapshot!(refused("--set train.max_steps=many"), @r#"`[train]` of the default config and `--set`: invalid type: string "many", expected u64, in `max_steps`"#);
     assert_snapshot!(refused("--set train.max_steps=-1"), @"`[train]` of the default config and `--set`: invalid value: integer `-1`, expected u64, in `max_steps`");
