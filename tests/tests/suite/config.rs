@@ -59,6 +59,13 @@ fn settings_that_components_stand_for() {
 }
 
 #[test]
+fn what_is_appended_joins_a_whole_list_that_is_set() {
+    let args = "train --dry-run --plugin libmasks.so --set recipe=grpo --mask masks.random --set train.top_entropy_quantile=0.5";
+    let said = Folder::new().host(&format!("{args} --set mask=[{{use=\"masks.truncated\"}}]")).succeeded().stdout;
+    assert!(said.contains("masks      masks.truncated, masks.entropy-quantile, masks.random\n"), "{said}");
+}
+
+#[test]
 fn an_evaluation_needs_no_plugin_for_what_only_training_uses() {
     for set in ["train.mask_truncated_completions=true", "mask=[{use=\"masks.truncated\"}]"] {
         let _ = Folder::new().host(&format!("eval --num-prompts 4 --set {set}")).succeeded();
