@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail};
 use capo_loader::registry::Registry;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::draft::read_section;
@@ -40,7 +40,7 @@ impl Default for Settings {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Mode {
     TokenTruncate,
@@ -50,12 +50,12 @@ enum Mode {
 }
 
 /// A setting, and the component that stands for it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Alias {
     /// Its name in `[train]`.
     setting: &'static str,
     /// `mask` or `weight`.
-    pub(super) section: &'static str,
+    section: &'static str,
     id: &'static str,
     keys: Table,
 }
@@ -71,7 +71,7 @@ impl Alias {
     }
 
     /// As a config would name it.
-    pub(super) fn table(&self) -> Value {
+    fn table(&self) -> Value {
         let mut table = self.keys.clone();
         table.insert("use".to_owned(), self.id.into());
         Value::Table(table)
