@@ -29,9 +29,7 @@ fn every_example_opens() {
     }
     let cache = folder.path().join("hub");
     let folder = folder.env("HF_HUB_CACHE", cache);
-    let text = std::fs::read_to_string(workspace().join("docs/data.md")).unwrap();
-    let blocks: Vec<&str> =
-        text.split("```toml\n").skip(1).map(|rest| rest.split_once("```").expect("a block ends").0).collect();
+    let blocks = blocks("docs/data.md");
     assert!(blocks.len() >= 6, "{} blocks", blocks.len());
     let rest = "[model]\nmodel_name_or_path = \"model\"\nfresh_weights = true\n[rollout]\nnum_generations = 2\nmax_completion_length = 8\n\
         [train]\nper_device_train_batch_size = 2\n[[reward]]\nuse = \"exact_match\"\n";
@@ -45,27 +43,35 @@ fn every_example_opens() {
 /// What a block names that is not here: the model, and the dataset where it is on the Hub.
 const MODEL: &str = "--set model={model_name_or_path=\"model\",fresh_weights=true} --set data.max_prompt_length=600";
 
-fn first_block(page: &str) -> String {
+/// The settings blocks of a page.
+fn blocks(page: &str) -> Vec<String> {
     let text = std::fs::read_to_string(workspace().join(page)).unwrap();
-    text.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block").to_owned()
+    let block = |rest: &str| rest.split_once("```").expect("a block ends").0.to_owned();
+    text.split("```toml\n").skip(1).map(block).collect()
+}
+
+/// The model, and rows with the columns of GSM8K.
+fn with_rows() -> (Folder, Vec<String>) {
+    let folder = Folder::new();
+    text_model::write(&folder);
+    let path = workspace().join("tests/data/datasets/expected.json");
+    let expected: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    (folder, expected["gsm8k"].as_array().unwrap().iter().map(|row| format!("{row}\n")).collect())
 }
 
 #[test]
 fn the_configs_of_other_pages_open() {
-    let samples = workspace().join("tests/data/datasets");
-    let folder = Folder::new();
-    text_model::write(&folder);
-    let expected: Value = serde_json::from_slice(&std::fs::read(samples.join("expected.json")).unwrap()).unwrap();
-    let rows: String = expected["gsm8k"].as_array().unwrap().iter().map(|row| format!("{row}\n")).collect();
-    folder.write("train.jsonl", &rows);
-    folder.write("test.jsonl", &rows);
-    folder.write("math.parquet", std::fs::read(samples.join("math-none.parquet")).unwrap());
+    let (folder, rows) = with_rows();
+    folder.write("train.jsonl", rows.concat());
+    folder.write("test.jsonl", rows.concat());
+    let math = workspace().join("tests/data/datasets/math-none.parquet");
+    folder.write("math.parquet", std::fs::read(math).unwrap());
     let cases = [
         ("README.md", "--plugin libcapo.so --set eval.num_prompts=2 --set rollout.max_completion_length=8"),
         ("docs/from-trl.md", "--set data.dataset_name=math.parquet --set rollout.max_completion_length=8"),
     ];
     for (page, args) in cases {
-        folder.write("run.toml", first_block(page));
+        folder.write("run.toml", &blocks(page)[0]);
         let outcome = folder.host(&format!("train --config run.toml {MODEL} {args} --dry-run"));
         assert_eq!(outcome.code, Some(0), "{page}:\n{}", outcome.stderr);
     }
@@ -79,9 +85,7 @@ fn the_settings_of_evaluation_open() {
     for file in ["problems.jsonl", "aime24.jsonl", "amc23.jsonl"] {
         folder.write(file, "{\"problem\": \"1+1?\", \"answer\": \"2\"}\n");
     }
-    let page = std::fs::read_to_string(workspace().join("docs/evaluation.md")).unwrap();
-    let blocks: Vec<&str> =
-        page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()).collect();
+    let blocks = blocks("docs/evaluation.md");
     assert!(blocks.len() >= 2, "{}", blocks.len());
     let run = "recipe = \"grpo\"\n[data]\ndataset_name = \"problems.jsonl\"\npreset = \"math\"\n[[reward]]\nuse = \"exact_match\"\n";
     // The tiny model has 1,024 positions.
@@ -95,11 +99,8 @@ fn the_settings_of_evaluation_open() {
 
 #[test]
 fn the_papers_benchmarks_open() {
-    let samples = workspace().join("tests/data/datasets");
-    let folder = Folder::new();
-    text_model::write(&folder);
-    let expected: Value = serde_json::from_slice(&std::fs::read(samples.join("expected.json")).unwrap()).unwrap();
-    folder.write("gsm8k.jsonl", format!("{}\n", expected["gsm8k"][0]));
+    let (folder, rows) = with_rows();
+    folder.write("gsm8k.jsonl", &rows[0]);
     folder.write("math.jsonl", "{\"problem\": \"1+1?\", \"answer\": \"2\"}\n");
     let choices = ["Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"];
     let mut row = serde_json::Map::from_iter([("Question".to_owned(), Value::from("Which?"))]);

@@ -136,6 +136,7 @@ fn recipes_have_the_gradients_of_their_sources() {
 #[test]
 fn trls_settings_have_the_gradients_of_trls_loss() {
     let (registry, golden) = (Registry::open(&[artifacts::file("libmasks.so")]).unwrap(), golden());
+    assert_eq!(golden.settings.len(), 9);
     for case in &golden.settings {
         let train = case.train.iter().map(|(key, value)| format!("train.{key}={value}"));
         let sets: Vec<String> = ["recipe=grpo".to_owned()].into_iter().chain(train).collect();

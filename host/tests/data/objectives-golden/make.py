@@ -2,10 +2,10 @@
 
     pip install torch trl && python make.py VERL
 
-VERL is the unpacked wheel of verl 0.9.1, of which two functions are taken. Made with torch 2.9.1 and trl 1.16.0. Losses are `GRPOTrainer._compute_loss` and `RLOOTrainer._compute_loss`, called on a trainer without a
-model: what it would ask a model for are tensors of random numbers, and the gradient is by the log-probabilities. Advantages are the lines
-of both trainers' `_generate_and_score_completions` that turn rewards into advantages, cut out of their source. Each case has TRL's
-settings, for the reader, and the table that asks this trainer for the same.
+VERL is the unpacked wheel of verl 0.9.1, of which both advantages of REINFORCE++ are taken. Made with torch 2.9.1 and trl 1.16.0. Losses
+are `GRPOTrainer._compute_loss` and `RLOOTrainer._compute_loss`, called on a trainer without a model: what it would ask a model for are
+tensors of random numbers, and the gradient is by the log-probabilities. Advantages are the lines of both
+trainers' `_generate_and_score_completions` that turn rewards into advantages, cut out of their source. Each case has TRL's settings, for the reader, and the table that asks this trainer for the same.
 """
 
 import ast
