@@ -10,7 +10,8 @@ import shutil
 import sys
 import time
 
-from . import flips, kills, knobs, locks, mutations, process, settings, special, swaps, table, verdict
+from . import answers, flips, graders, hub, kills, knobs, libraries, locks, mutations, process, settings, special, swaps, table, teaching
+from . import templates, verdict
 from .bench import Bench, Case
 from .settings import Failure
 
@@ -22,6 +23,12 @@ PARTS = {
     "settings": knobs,
     "special": special,
     "swaps": swaps,
+    "templates": templates,
+    "hub": hub,
+    "rewards": graders,
+    "evaluation": answers,
+    "sft": teaching,
+    "libraries": libraries,
 }
 FORK = multiprocessing.get_context("fork")
 

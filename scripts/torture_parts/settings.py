@@ -7,9 +7,12 @@ SCRATCH = ROOT / "target/torture"
 
 # Cases of each part: for CI, and by hand.
 SHORT = {"kills": 20, "locks": 4, "flips": 250, "mutations": 1300, "settings": 400, "special": 240, "swaps": 60}
+SHORT |= {"templates": 60, "hub": 20, "rewards": 20, "evaluation": 30, "sft": 30, "libraries": 20}
 LONG = {"kills": 1500, "locks": 100, "flips": 8000, "mutations": 100_000, "settings": 12_000, "special": 240, "swaps": 2000}
+LONG |= {"templates": 6000, "hub": 1500, "rewards": 240, "evaluation": 3000, "sft": 2000, "libraries": 100}
 # About what a case costs on a disk, in milliseconds: by this the parts share the time.
 COST = {"kills": 900, "locks": 1000, "flips": 120, "mutations": 20, "settings": 20, "special": 25, "swaps": 40}
+COST |= {"templates": 60, "hub": 600, "rewards": 1000, "evaluation": 150, "sft": 150, "libraries": 300}
 # Seconds for all parts together; a part that is out of time says how many of its cases it did.
 SHORT_TIME, LONG_TIME = 110, 6 * 3600
 
