@@ -1,6 +1,8 @@
 //! A plugin of the first day, built on `capo-plugin` 1.0.0 as it was, in today's `host`.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
 
 use capo_loader::files::sha256_hex;
 use insta::assert_snapshot;
@@ -8,9 +10,29 @@ use tests::{Folder, artifacts};
 
 use crate::FOUR_STEPS;
 
-/// The frozen sources.
-fn sources() -> PathBuf {
-    artifacts::workspace().join("tests/evolution/1.0.0")
+/// The frozen sources, unpacked where cargo builds them.
+fn sources() -> &'static Path {
+    static SOURCES: OnceLock<PathBuf> = OnceLock::new();
+    SOURCES.get_or_init(|| {
+        let (frozen, evolution) =
+            (artifacts::workspace().join("tests/evolution/1.0.0"), artifacts::target().join("evolution"));
+        std::fs::create_dir_all(evolution.join("1.0.0/plugin/src")).unwrap();
+        // The archive's times stay, so that cargo has nothing to do for sources that it knows.
+        let (archive, into) = (frozen.join("capo-plugin.tar.gz"), evolution.join("1.0.0"));
+        let unpacked = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&into).status();
+        assert!(unpacked.unwrap().success(), "tar unpacks the frozen sources");
+        for name in ["Cargo.toml", "Cargo.lock", "plugin/Cargo.toml", "plugin/src/lib.rs"] {
+            put(&into.join(name), &std::fs::read_to_string(frozen.join(name)).unwrap());
+        }
+        into
+    })
+}
+
+/// Writes a file unless it is there already, for the same reason.
+fn put(path: &Path, text: &str) {
+    if !std::fs::read_to_string(path).is_ok_and(|old| old == text) {
+        std::fs::write(path, text).unwrap();
+    }
 }
 
 /// Builds the plugin with `manifest` and gives the library.
@@ -39,9 +61,7 @@ fn today() -> PathBuf {
     for (name, text) in
         [("Cargo.toml", manifest), ("Cargo.lock", text("Cargo.lock")), ("src/lib.rs", text("plugin/src/lib.rs"))]
     {
-        if !std::fs::read_to_string(root.join(name)).is_ok_and(|old| old == text) {
-            std::fs::write(root.join(name), text).unwrap();
-        }
+        put(&root.join(name), &text);
     }
     build(&root.join("Cargo.toml"), "libfrozen_today.so")
 }
@@ -61,7 +81,7 @@ fn the_sources_are_as_they_were() {
     names.sort();
     let mut all = Vec::new();
     for name in &names {
-        all.extend(name.strip_prefix(&root).unwrap().to_str().unwrap().bytes());
+        all.extend(name.strip_prefix(root).unwrap().to_str().unwrap().bytes());
         all.extend(std::fs::read(name).unwrap());
     }
     assert_eq!(names.len(), 18);
