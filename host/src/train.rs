@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use anyhow::Result;
 use capo_loader::batch_file;
+use capo_loader::lend::Lender;
 use capo_plugin::Point;
 
 use crate::eval;
 use crate::metrics::Timer;
-use crate::metrics::sink::StepSink;
+use crate::metrics::sink::{StepSink, WarningSink};
 use crate::model::{Capture, Dropout, Policy};
 use crate::report::{Decided, Logged, Report, record_completions};
 use crate::run::Run;
@@ -125,7 +126,10 @@ fn optimize(
     let log_tokens = logged.is_some() && run.config.logging.log_tokens;
     let measured = effect::is_due(info.step, run.config.train.measure_step);
     let (entropy_coef, truncation) = (run.config.train.entropy_coef, run.config.loss_truncation());
-    let Run { policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, moment, .. } = run;
+    let Run {
+        config, policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, moment, ..
+    } = run;
+    let loss_factors = &config.train.loss_factors;
     let policy = &policy.in_training(Dropout::of_step(info.seed, info.step)).with_truncation(truncation);
     let completion_mask = batch.completion_mask.clone();
     let context = batch.context.take();
@@ -160,6 +164,14 @@ fn optimize(
     let mut keep = mask::apply(&mut components.masks, &mut sink, &batch.view(&info))?;
     sink.point = Point::Weight;
     let weighed = weight::apply(&mut components.weights, &mut sink, &batch.view(&info), &mut keep)?;
+    if !loss_factors.is_empty() {
+        // What it reports of the batch has been recorded.
+        let mut silent = WarningSink { warned: sink.warned, watchdog: sink.watchdog };
+        let lent = context.as_ref().map(|context| context.lend(info.step - batch.sampled_at));
+        let mut silent = Lender { sink: &mut silent, context: lent, ranks: None };
+        let decided = (&keep, &weighed);
+        objective::factor(&mut components.objective, &mut silent, &mut batch, &info, loss_factors, decided)?;
+    }
     drop(timer);
 
     let timer = sink.metrics.timer("backward");

@@ -144,12 +144,15 @@ impl Scored {
         (batch.logps, batch.old_logps) = (logps.to_vec(), Some(old_logps.to_vec()));
         batch.ref_logps = Some(self.ref_logps.clone());
         let info = info(component.reduction(), limit);
-        let mut records = Records::default();
-        objective::evaluate(component, &mut records, &mut batch, &info).unwrap();
+        // As far off the policy that sampled, however that is moved.
+        let sampler: Vec<f32> = (0..).zip(old_logps).map(|(i, logp)| logp - 0.4 * (i as f32).sin()).collect();
+        let context = context(&self.lengths, self.lengths.len(), &sampler);
+        let mut listener = Listener::new(&context);
+        objective::evaluate(component, &mut listener, &mut batch, &info).unwrap();
         let keep = batch.completion_mask.clone();
         let weights = keep.iter().map(|&keep| f32::from(keep)).collect();
         let keep = Keep { tokens: batch.completion_tokens(), rejected: Vec::new(), keep };
-        (reduce(&batch, &info, &keep, &Weighed { weights, given: Vec::new() }).unwrap(), records)
+        (reduce(&batch, &info, &keep, &Weighed { weights, given: Vec::new() }).unwrap(), listener.records)
     }
 }
 
@@ -217,7 +220,7 @@ fn advantages_are_trls_and_verls() {
         let mut batch = batch(&given.lengths, golden.group, given.rewards.clone());
         (batch.logps, batch.old_logps) = (given.old_logps.clone(), Some(given.old_logps.clone()));
         batch.ref_logps = Some(given.ref_logps.clone());
-        let mut context = context(given, golden.group, batch.dims.tokens as usize);
+        let mut context = context(&given.lengths, golden.group, &given.old_logps);
         given.rewards_per_func.iter().zip(["a", "b"]).for_each(|(rewards, name)| context.add_reward(name, rewards));
         let info = info(Reduction::COMPLETION_MEAN, golden.limit);
         advantage::fill(&mut component, &mut Listener::new(&context), &mut batch, &info).unwrap();
@@ -231,13 +234,13 @@ fn advantages_are_trls_and_verls() {
     }
 }
 
-/// A context of nothing but places for rewards.
-fn context(given: &Rewarded, group: usize, tokens: usize) -> ContextData {
+/// A context of places for rewards and these log-probabilities of the sampler, `[B, T]`.
+fn context(lengths: &[usize], group: usize, sampler_logps: &[f32]) -> ContextData {
+    let tokens = sampler_logps.len() / lengths.len();
     let prompts =
-        (0..given.lengths.len() / group).map(|number| PromptContext { ids: &[], number: number as u64, line: None });
+        (0..lengths.len() / group).map(|number| PromptContext { ids: &[], number: number as u64, line: None });
     let spans = vec![[0, 0]; tokens];
-    let logps = vec![0.0; tokens];
-    let each = given.lengths.iter().map(|&length| CompletionContext {
+    let each = lengths.iter().zip(sampler_logps.chunks(tokens)).map(|(&length, logps)| CompletionContext {
         text: "",
         spans: &spans[..length],
         sampler_logps: &logps[..length],
@@ -294,6 +297,11 @@ fn tables() -> Vec<Case> {
     cases.push(of("sapo", &[("sapo_temperature_pos", 3.0.into()), ("sapo_temperature_neg", 0.5.into())]));
     let shape = [("vespo_k_pos", 1.0), ("vespo_lambda_pos", 0.5), ("vespo_k_neg", 0.5), ("vespo_lambda_neg", 4.0)];
     cases.push(of("vespo", &shape.map(|(key, value)| (key, value.into()))));
+    for mode in ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] {
+        let limits = [("clip_max", 1.2.into()), ("clip_min", 0.8.into()), ("mode", mode.into())];
+        let names = limits.map(|(key, value)| (format!("vllm_importance_sampling_{key}"), value));
+        cases.push(Case { keys: names.into_iter().collect(), ..of("vespo", &[]) });
+    }
     cases
 }
 

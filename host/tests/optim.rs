@@ -1,11 +1,11 @@
 //! AdamW and learning-rate schedules against torch and transformers (numbers made by `data/qwen2-golden/make.py`).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 use host::adamw::{AdamWConfig, SecondMoment};
 use host::model::device::Dtype;
-use host::model::{Gradients, ModelFiles, Policy};
+use host::model::{Base, Gradients, LoraConfig, ModelFiles, Policy, Sequences, Targets};
 use host::optim::{Optimizer, OptimizerConfig};
 use host::schedule::{Schedule, ScheduleKind};
 use serde_json::Value;
@@ -82,6 +82,59 @@ fn five_steps_match_torch() {
     let bias = values(policy.params().get("model.layers.1.self_attn.q_proj.bias").unwrap());
     for (actual, expected) in bias.iter().zip(golden["q_proj_bias"].as_array().unwrap()) {
         assert!((f64::from(*actual) - expected.as_f64().unwrap()).abs() < 1e-6);
+    }
+}
+
+/// A model of `data/families-golden` whose `config.json` says this `pad_token_id`, with an adapter like that of `make.py` or without.
+fn padded(case: &Value, folder: &Path) -> Policy {
+    let name = case["model"].as_str().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/families-golden").join(name);
+    let mut config: Value = serde_json::from_slice(&std::fs::read(source.join("config.json")).unwrap()).unwrap();
+    config["pad_token_id"] = case["pad_token_id"].clone();
+    std::fs::create_dir_all(folder).unwrap();
+    std::fs::copy(source.join("model.safetensors"), folder.join("model.safetensors")).unwrap();
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let files = ModelFiles::Directory(folder.to_owned());
+    let policy = Policy::load(&files, &Device::Cpu).unwrap();
+    if case["adapter"] == false {
+        return policy;
+    }
+    let targets = Targets::Named(["q_proj", "v_proj"].map(str::to_owned).to_vec());
+    let lora = LoraConfig { r: 2, alpha: 4.0, dropout: 0.0, targets, rslora: false, rest: serde_json::Map::new() };
+    let policy = policy.with_adapter(lora, Base::of(name, &files).unwrap(), 7).unwrap();
+    for (number, (_, var)) in policy.params().iter().enumerate() {
+        let wave: Vec<f32> = (0..var.elem_count()).map(|i| (0.3 * i as f32 + number as f32).sin()).collect();
+        var.set(&Tensor::from_vec(wave, var.shape(), &Device::Cpu).unwrap()).unwrap();
+    }
+    policy
+}
+
+#[test]
+fn a_step_on_conversations_whose_turns_end_in_the_padding_token_is_torchs() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/families-golden/padding.json");
+    let cases: Vec<Value> = serde_json::from_slice(&std::fs::read(source).unwrap()).unwrap();
+    let rows = Sequences {
+        ids: [[1, 1, 1, 7, 21, 1, 3, 12, 1, 5, 11], [1, 11, 2, 1, 17, 19, 1, 8, 1, 15, 6]].concat(),
+        starts: vec![3, 1],
+        prompt_len: 6,
+        completion_len: 5,
+        numbers: Sequences::numbered(2),
+    };
+    let seed: Vec<f32> = (0..10).map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32).collect();
+    for (number, case) in cases.iter().enumerate() {
+        let at = format!("{} with `pad_token_id` {}", case["model"], case["pad_token_id"]);
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("padding-{number}"));
+        let policy = padded(case, &folder);
+        let gradients = policy.forward(&rows, 0.9).unwrap().backward(&seed).unwrap();
+        let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
+        let outcome = optimizer.step(policy.params(), &gradients, None, 1e-2, MAX_GRAD_NORM).unwrap();
+        let norm = case["grad_norm"].as_f64().unwrap();
+        assert!((outcome.grad_norm / norm - 1.0).abs() < 1e-5, "{at}: norm {}, expected {norm}", outcome.grad_norm);
+        assert_eq!(policy.params().iter().count(), case["weights"].as_object().unwrap().len(), "{at}");
+        for (name, var) in policy.params().iter() {
+            let difference = difference(var, &case["weights"][name]);
+            assert!(difference < 1e-5, "{at}: {name}: {difference:e}");
+        }
     }
 }
 

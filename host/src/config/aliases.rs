@@ -1,5 +1,5 @@
 //! TRL's settings for what components of libmasks do here. Each stands in `[train]` under TRL's name; it is taken out of there, and the
-//! component that does the same is appended to `[[mask]]` or `[[weight]]`.
+//! component that does the same is appended to `[[mask]]` or `[[weight]]`. VESPO has its correction in the objective, as in TRL.
 
 use anyhow::{Result, bail};
 use capo_loader::registry::Registry;
@@ -11,6 +11,11 @@ use super::{Draft, TrainConfig};
 
 /// The library whose components they are.
 const LIBRARY: &str = "libmasks.so";
+/// The objective that corrects by itself for the sampler's being another policy.
+const VESPO: &str = "vespo.objective";
+
+/// What drops the completions that the length limit cut off.
+const TRUNCATED: &str = "masks.truncated";
 
 /// TRL's `GRPOConfig`, as far as other components than the objective do it here.
 #[derive(Deserialize)]
@@ -54,7 +59,7 @@ enum Mode {
 pub(super) struct Alias {
     /// Its name in `[train]`.
     setting: &'static str,
-    /// `mask` or `weight`.
+    /// `mask`, `weight` or `objective`.
     section: &'static str,
     id: &'static str,
     keys: Table,
@@ -77,6 +82,11 @@ impl Alias {
         Value::Table(table)
     }
 
+    /// The component that TRL has as a factor of the loss; completions that were cut off have no tokens there.
+    pub(super) fn loss_factor(&self) -> Option<&'static str> {
+        (self.section != "objective" && self.id != TRUNCATED).then_some(self.id)
+    }
+
     /// A line for the header of a run.
     pub(super) fn line(&self) -> String {
         format!("alias      train.{}: {} `{}`", self.setting, self.section, self.id)
@@ -96,10 +106,11 @@ impl Alias {
 }
 
 impl Settings {
-    fn aliases(self) -> Vec<Alias> {
+    /// Those of a run with this objective.
+    fn aliases(self, objective: Option<&str>) -> Vec<Alias> {
         let mut aliases = Vec::new();
         if self.mask_truncated_completions {
-            aliases.push(Alias::new("mask_truncated_completions", "mask", "masks.truncated"));
+            aliases.push(Alias::new("mask_truncated_completions", "mask", TRUNCATED));
         }
         if self.top_entropy_quantile != 1.0 {
             let name = "top_entropy_quantile";
@@ -109,12 +120,12 @@ impl Settings {
             let name = "off_policy_mask_threshold";
             aliases.push(Alias::new(name, "mask", "masks.off-policy-sequence").key(name, threshold));
         }
-        aliases.extend(self.importance_sampling());
+        aliases.extend(self.importance_sampling(objective == Some(VESPO)));
         aliases
     }
 
     /// The correction for the sampler's being another policy; on where any of its settings is there, but for `..._correction = false`.
-    fn importance_sampling(&self) -> Option<Alias> {
+    fn importance_sampling(&self, in_objective: bool) -> Option<Alias> {
         let (mode, low) = (self.vllm_importance_sampling_mode, self.vllm_importance_sampling_clip_min);
         let high = self.vllm_importance_sampling_clip_max;
         let setting = match self.vllm_importance_sampling_correction {
@@ -132,25 +143,34 @@ impl Settings {
             Mode::SequenceTruncate => ("sequence", "truncate"),
             Mode::SequenceMask => ("sequence", "mask"),
         };
-        let alias = Alias::new(setting, "weight", "masks.tis").key("mode", outside).key("rollout_is", level);
-        let alias = alias.key("rollout_is_threshold", high.unwrap_or(3.0));
+        let (alias, most, least) = if in_objective {
+            let alias = Alias::new(setting, "objective", VESPO);
+            let alias = alias.key("vllm_importance_sampling_mode", format!("{level}_{outside}"));
+            (alias, "vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min")
+        } else {
+            let alias = Alias::new(setting, "weight", "masks.tis").key("mode", outside).key("rollout_is", level);
+            (alias, "rollout_is_threshold", "rollout_is_threshold_lower")
+        };
+        let alias = alias.key(most, high.unwrap_or(3.0));
         Some(match low {
-            Some(low) => alias.key("rollout_is_threshold_lower", low),
+            Some(low) => alias.key(least, low),
             None => alias,
         })
     }
 }
 
 impl Draft {
-    /// Takes TRL's settings out of `[train]`, and appends their components.
+    /// Takes TRL's settings out of `[train]`, and appends their components, or gives the objective its keys.
     ///
     /// # Errors
     ///
-    /// A value of the wrong type, a key of `[train]` that is neither TRL's nor ours, a component that the config names as well.
+    /// A value of the wrong type, a key of `[train]` that is neither TRL's nor ours, a component or an objective's key that the config names as
+    /// well.
     pub(super) fn take_aliases(&mut self) -> Result<Vec<Alias>> {
         let own = capo_plugin::known_keys::<Settings>().unwrap_or_default();
         let train = capo_plugin::known_keys::<TrainConfig>().unwrap_or_default();
         let origin = self.origin().to_owned();
+        let objective = self.objective();
         let Some(Value::Table(table)) = self.table.get_mut("train") else { return Ok(Vec::new()) };
         // Here, so that a slip finds the nearest of both.
         let known = [train, own].concat();
@@ -158,8 +178,12 @@ impl Draft {
             bail!("`[train]` of {origin}: {}", capo_plugin::unknown_key(unknown, &known));
         }
         let taken: Table = own.iter().filter_map(|name| table.remove_entry(*name)).collect();
-        let aliases = read_section::<Settings>("train", Value::Table(taken), &origin)?.aliases();
+        let aliases = read_section::<Settings>("train", Value::Table(taken), &origin)?.aliases(objective.as_deref());
         for alias in &aliases {
+            if alias.section == "objective" {
+                self.give_objective(alias, &origin)?;
+                continue;
+            }
             let mut list = self.list(alias.section)?;
             let named = list.iter().filter_map(|one| one.get("use").and_then(Value::as_str));
             let by_flag = self.appended.lists().into_iter().flat_map(|(_, _, ids)| ids).map(String::as_str);
@@ -171,6 +195,22 @@ impl Draft {
             self.table.insert(alias.section.into(), Value::Array(list));
         }
         Ok(aliases)
+    }
+
+    /// Gives the objective the keys of `alias`.
+    fn give_objective(&mut self, alias: &Alias, origin: &str) -> Result<()> {
+        let by_set: Vec<&str> = self.sets().filter_map(|path| path.strip_prefix("objective.")).collect();
+        let table = self.table.get("objective").and_then(Value::as_table);
+        let given =
+            |key: &&String| by_set.contains(&key.as_str()) || table.is_some_and(|table| table.contains_key(*key));
+        if let Some(key) = alias.keys.keys().find(given) {
+            bail!("`train.{}` of {origin} sets `objective.{key}`, which is set as well (leave one out)", alias.setting);
+        }
+        let table = self.table.entry("objective").or_insert_with(|| Value::Table(Table::new()));
+        if let Value::Table(table) = table {
+            table.extend(alias.keys.clone());
+        }
+        Ok(())
     }
 }
 
@@ -199,6 +239,27 @@ mod tests {
             appended("vllm_importance_sampling_mode=token_truncate vllm_importance_sampling_clip_min=0.5"),
             "train.vllm_importance_sampling_mode: weight { mode = \"truncate\", rollout_is = \"token\", \
              rollout_is_threshold = 3.0, rollout_is_threshold_lower = 0.5, use = \"masks.tis\" }"
+        );
+    }
+
+    #[test]
+    fn vespo_has_its_correction_in_the_objective() {
+        let taken = |more: &str| {
+            let sets = ["objective.use=vespo.objective", "train.vllm_importance_sampling_clip_max=2.5", more];
+            let mut draft = Draft::read(None, DEFAULT, &sets.map(str::to_owned)).unwrap();
+            let lines: Vec<String> = draft.take_aliases()?.iter().map(Alias::line).collect();
+            assert!(draft.list("weight").unwrap().is_empty());
+            anyhow::Ok(format!("{}, {}", lines.join("\n"), draft.table["objective"]))
+        };
+        assert_eq!(
+            taken("train.seed=1").unwrap(),
+            "alias      train.vllm_importance_sampling_clip_max: objective `vespo.objective`, \
+             { vllm_importance_sampling_mode = \"sequence_mask\", vllm_importance_sampling_clip_max = 2.5 }"
+        );
+        assert_eq!(
+            taken("objective.vllm_importance_sampling_mode=token_mask").unwrap_err().to_string(),
+            "`train.vllm_importance_sampling_clip_max` of the default config and `--set` sets \
+             `objective.vllm_importance_sampling_mode`, which is set as well (leave one out)"
         );
     }
 

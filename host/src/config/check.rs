@@ -1,6 +1,7 @@
 //! Limits on settings, alone and together.
 
 use anyhow::{Result, bail, ensure};
+use capo_loader::component_names;
 
 use super::{Config, DataConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST, TrainConfig, datasets};
 use crate::adamw::SecondMoment;
@@ -82,6 +83,7 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     score_at_sampling(config, &sizes)?;
     best_model(config, &sizes)?;
     dynamic_sampling(rollout)?;
+    loss_factors(config)?;
     ensure!(
         train.loss_distribution == LossDistribution::Full || rollout.temperature == train.loss_temperature as f32,
         "`train.loss_distribution` is `sampler`, but `train.loss_temperature` is {} and `rollout.temperature` {} (set both to the same)",
@@ -89,6 +91,17 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
         rollout.temperature
     );
     Ok(sizes)
+}
+
+/// Refuses factors of the loss that the run does not have.
+fn loss_factors(config: &Config) -> Result<()> {
+    let names = [component_names(&config.mask), component_names(&config.weight)].concat();
+    match config.train.loss_factors.iter().find(|name| !names.contains(name)) {
+        None => Ok(()),
+        Some(name) => bail!(
+            "`train.loss_factors` names `{name}`, which is no mask and no weight of this run (add it to `[[mask]]` or `[[weight]]`, or leave it out)"
+        ),
+    }
 }
 
 /// Refuses settings of the best checkpoint without a metric, and evaluations that no checkpoint can be of.

@@ -117,6 +117,18 @@ impl Draft {
         }
     }
 
+    /// The paths of the overrides.
+    pub(super) fn sets(&self) -> impl Iterator<Item = &str> {
+        self.sets.iter().map(|(path, _)| path.as_str())
+    }
+
+    /// The objective's id, once a recipe has filled it in.
+    pub(super) fn objective(&self) -> Option<String> {
+        let by_set = self.sets.iter().rev().find(|(path, _)| path == "objective.use").map(|(_, value)| value);
+        let id = by_set.or_else(|| self.table.get("objective")?.get("use"))?;
+        id.as_str().map(str::to_owned)
+    }
+
     /// Whether the config itself chooses both components that a run cannot do without.
     #[must_use]
     pub fn names_components(&self) -> bool {

@@ -1,8 +1,9 @@
 //! Which recipe fills in what a config leaves open.
 
 use anyhow::{Result, bail};
+use capo_loader::offer::{Offer, Origin};
 use capo_loader::registry::Registry;
-use capo_loader::tables;
+use capo_loader::{component_names, tables};
 use toml::{Table, Value};
 
 use super::aliases::Alias;
@@ -59,7 +60,25 @@ pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
     }
     let aliases = draft.take_aliases()?;
     sources.extend(aliases.iter().map(Alias::line));
-    Ok(Resolved { config: draft.finish()?, sources, aliases })
+    let mut config = draft.finish()?;
+    add_loss_factors(&mut config, registry, &aliases);
+    Ok(Resolved { config, sources, aliases })
+}
+
+/// Says of the components of TRL's settings that they are factors of the loss, where the objective is one of TRL's, or has the key by which TRL chooses
+/// over what its ratio is taken: of another nobody knows that it is proportional to the advantages.
+fn add_loss_factors(config: &mut Config, registry: &Registry, aliases: &[Alias]) {
+    let is_trls = |offer: &&Offer| {
+        let has_level = || offer.keys.iter().any(|key| key == "importance_sampling_level");
+        offer.id == config.objective.id && (offer.origin == Origin::BuiltIn || has_level())
+    };
+    if !registry.offers().into_iter().any(|offer| is_trls(&offer)) {
+        return;
+    }
+    let names = [component_names(&config.mask), component_names(&config.weight)].concat();
+    let factors = aliases.iter().filter_map(Alias::loss_factor).filter(|id| names.iter().any(|name| name == id));
+    let listed = config.train.loss_factors.clone();
+    config.train.loss_factors.extend(factors.filter(|id| !listed.iter().any(|name| name == id)).map(str::to_owned));
 }
 
 impl Draft {

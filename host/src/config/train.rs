@@ -84,6 +84,10 @@ pub struct TrainConfig {
     pub entropy_coef: f64,
     /// What a loss is averaged over after masking: `kept` tokens or the `original` ones.
     pub mask_denominator: Denominator,
+    /// The masks and weights that are factors of the loss and not of each token's own gradient, by what reports call them; TRL's settings put theirs
+    /// here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub loss_factors: Vec<String>,
     /// K of the last-layer inputs; 0 takes the sampler's `top_k`, or 50 where that is off.
     pub last_layer_top_k: usize,
     /// What every so many-th optimizer step does to the policy is measured and recorded as `step/...`; 0 is off.
@@ -188,6 +192,7 @@ impl Default for TrainConfig {
             loss_distribution: LossDistribution::Full,
             entropy_coef: 0.0,
             mask_denominator: Denominator::Kept,
+            loss_factors: Vec::new(),
             last_layer_top_k: 0,
             measure_step: 0,
             save_steps: 0,

@@ -26,6 +26,8 @@ pub(super) struct Tape {
     pub(super) last: Tensor,
     /// Whether the head is the embedding.
     pub(super) tied: bool,
+    /// The id whose embedding gets no gradient as an input.
+    pub(super) padding: Option<u32>,
 }
 
 /// What the tape has of one layer.
@@ -106,6 +108,7 @@ impl Tape {
             layers: self.layers.iter().map(|layer| layer.map(own)).collect::<candle_core::Result<_>>()?,
             last: own(&self.last)?,
             tied: self.tied,
+            padding: self.padding,
         })
     }
 
@@ -161,7 +164,8 @@ impl Tape {
             sum.add(HEAD.to_owned(), d_head)?;
             zeros
         };
-        sum.add(EMBEDDING.to_owned(), ops::add_rows(start, &self.ids.flatten_all()?, &d_rows)?)
+        let ids = self.ids.flatten_all()?.to_vec1()?;
+        sum.add(EMBEDDING.to_owned(), ops::add_rows(start, &ids, &d_rows, self.padding)?)
     }
 }
 

@@ -183,6 +183,14 @@ impl Config {
         }
     }
 
+    /// The id whose embedding an input does not train: transformers makes it the padding of its `nn.Embedding`. It is `pad_token_id`, of which a
+    /// negative one counts from the end.
+    pub fn padding(&self) -> Option<u32> {
+        let stated = self.json.get("pad_token_id")?.as_i64()?;
+        let id = if stated < 0 { stated.checked_add_unsigned(self.vocab_size as u64)? } else { stated };
+        u32::try_from(id).ok()
+    }
+
     /// Checks the numbers against one another.
     fn check(&self) -> Result<()> {
         let positive = [

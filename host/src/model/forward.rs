@@ -119,6 +119,7 @@ impl Part {
                 layers,
                 last,
                 tied: config.tie_word_embeddings,
+                padding: config.padding(),
             }),
         })
     }

@@ -57,24 +57,29 @@ pub fn check_reduction(objective: &ObjectiveFn) -> Result<()> {
 
 /// Reduces the batch's loss over the kept tokens, each times its weight, all at once, so that micro-batches only split the work.
 ///
-/// Weights do not change what is counted: a kept token is one token.
+/// Weights do not change what is counted: a kept token is one token. Where [`StepBatch::factored`] is filled, its loss is reduced, and its weights are
+/// those of the tokens.
 ///
 /// # Errors
 ///
 /// When the objective asks for a reduction that this host does not know.
 pub fn reduce(batch: &StepBatch, info: &StepInfo, keep: &Keep, weighed: &Weighed) -> Result<Reduced> {
-    let TokenLoss { loss: losses, dloss_dlogp } =
-        batch.token_loss.as_ref().context("no objective has been evaluated")?;
+    let token_loss = batch.token_loss.as_ref().context("no objective has been evaluated")?;
+    let (reduced, factors) = match &batch.factored {
+        None => (token_loss, &weighed.weights),
+        Some(factored) => (&factored.loss, &factored.weights),
+    };
     let counted = if info.denominator == Denominator::KEPT { &keep.keep } else { &batch.completion_mask };
     let weights = weights(batch, info, counted)?;
     let (mut loss, mut seed) = (0.0, vec![0.0; batch.dims.len()]);
     for (b, weight) in weights.into_iter().enumerate() {
-        for i in batch.dims.row(b).filter(|&i| keep.keep[i] == 1) {
-            let weight = weight * f64::from(weighed.weights[i]);
-            loss += weight * f64::from(losses[i]);
-            seed[i] = (weight * f64::from(dloss_dlogp[i])) as f32;
+        for i in batch.dims.row(b).filter(|&i| factors[i] != 0.0) {
+            let weight = weight * f64::from(factors[i]);
+            loss += weight * f64::from(reduced.loss[i]);
+            seed[i] = (weight * f64::from(reduced.dloss_dlogp[i])) as f32;
         }
     }
+    let TokenLoss { dloss_dlogp, .. } = token_loss;
     let squares = squares(batch, info, dloss_dlogp)?;
     let all: f64 = squares.iter().sum();
     let share = |part: f64| if all > 0.0 { part / all } else { 0.0 };

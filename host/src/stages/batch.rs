@@ -85,6 +85,8 @@ pub struct StepBatch {
     pub logps: Vec<f32>,
     /// The objective's answer, once it is there.
     pub token_loss: Option<TokenLoss>,
+    /// What is reduced in its place where masks or weights are factors of the loss and did something.
+    pub factored: Option<Factored>,
     /// `[B, T]`, nats, under the policy that sampled; none until the first scoring.
     pub old_logps: Option<Vec<f32>>,
     /// Optimizer steps done when the completions were sampled.
@@ -115,6 +117,15 @@ pub struct TokenLoss {
     pub loss: Vec<f32>,
     /// `[B, T]`: derivative by the token's log-probability.
     pub dloss_dlogp: Vec<f32>,
+}
+
+/// A loss with factors in it, and what is left to multiply each token's own derivative.
+#[derive(Debug, Clone)]
+pub struct Factored {
+    /// The loss with its factors.
+    pub loss: TokenLoss,
+    /// `[B, T]`: the product of all other weights; 0 for tokens that other masks dropped, and padding.
+    pub weights: Vec<f32>,
 }
 
 /// Extents that tensors borrow.
@@ -157,6 +168,7 @@ impl StepBatch {
             advantages: vec![0.0; dims.len()],
             logps: Vec::new(),
             token_loss: None,
+            factored: None,
             old_logps: None,
             sampled_at: 0,
             sampler_logps: None,
@@ -189,6 +201,7 @@ impl StepBatch {
             advantages: vec![0.0; dims.len()],
             logps: Vec::new(),
             token_loss: None,
+            factored: None,
             old_logps: cut(&self.old_logps),
             sampled_at: self.sampled_at,
             sampler_logps: cut(&self.sampler_logps),

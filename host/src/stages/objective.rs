@@ -1,9 +1,11 @@
 //! Stage 3: advantages and log-probabilities to a loss per token and its derivative.
 
 use anyhow::Result;
+use capo_loader::mask::Keep;
+use capo_loader::weight::Weighed;
 use capo_plugin::{ObjectiveFn, Sink};
 
-use crate::stages::batch::{StepBatch, StepInfo, TokenLoss};
+use crate::stages::batch::{Factored, StepBatch, StepInfo, TokenLoss};
 
 /// Fills `batch.token_loss`.
 ///
@@ -20,5 +22,49 @@ pub fn evaluate(
     let mut out = TokenLoss { loss: vec![0.0; n], dloss_dlogp: vec![0.0; n] };
     objective.evaluate(sink, &batch.view(info), &mut out.loss, &mut out.dloss_dlogp)?;
     batch.token_loss = Some(out);
+    Ok(())
+}
+
+/// Fills `batch.factored` where masks and weights among `names` did something: they are factors of the loss, as TRL's settings for them are.
+///
+/// Where the tokens of a completion share one ratio, the loss of a token moves with all of their log-probabilities, and so does its factor's part of
+/// it; no factor of each token's own derivative could say that. Losses are proportional to the advantages, so the objective is asked again with
+/// advantages times the factors. A penalty on distance from the reference is left as it is, as in TRL.
+///
+/// A token that another mask dropped before has no factor: it counts in full.
+///
+/// # Errors
+///
+/// The objective's own sentence, or the rule that it broke.
+pub fn factor(
+    objective: &mut ObjectiveFn,
+    sink: &mut dyn Sink,
+    batch: &mut StepBatch,
+    info: &StepInfo,
+    names: &[String],
+    (keep, weighed): (&Keep, &Weighed),
+) -> Result<()> {
+    let mut of_loss = vec![1.0; batch.dims.len()];
+    let mut of_gradient: Vec<f32> = batch.completion_mask.iter().map(|&mask| f32::from(mask)).collect();
+    for rejected in &keep.rejected {
+        let factors = if names.contains(&rejected.mask) { &mut of_loss } else { &mut of_gradient };
+        rejected.tokens.iter().for_each(|&i| factors[i] = 0.0);
+    }
+    for given in &weighed.given {
+        let factors = if names.contains(&given.weight) { &mut of_loss } else { &mut of_gradient };
+        let weights = given.weights.iter().zip(&given.reached);
+        let reached = factors.iter_mut().zip(weights).filter(|(_, (_, reached))| **reached == 1);
+        reached.for_each(|(factor, (weight, _))| *factor *= weight);
+    }
+    if of_loss.iter().all(|&factor| factor == 1.0) {
+        return Ok(());
+    }
+    let advantages: Vec<f32> =
+        batch.advantages.iter().zip(&of_loss).map(|(advantage, factor)| advantage * factor).collect();
+    let mut view = batch.view(info);
+    (view.advantages, view.losses, view.dloss_dlogp) = (&advantages, None, None);
+    let mut loss = TokenLoss { loss: vec![0.0; of_loss.len()], dloss_dlogp: vec![0.0; of_loss.len()] };
+    objective.evaluate(sink, &view, &mut loss.loss, &mut loss.dloss_dlogp)?;
+    batch.factored = Some(Factored { loss, weights: of_gradient });
     Ok(())
 }

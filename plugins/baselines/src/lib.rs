@@ -14,6 +14,6 @@ pub use advantage::{
     ScaleRewards,
 };
 pub use objective::{
-    ByCompletion, ByFixedLength, ByToken, Cispo, ClippedSurrogate, Dapo, Defaults, Gspo, KlEstimator, Level, Luspo,
-    PolicyGradient, ReductionName, Rloo, Sapo, Vespo,
+    ByCompletion, ByFixedLength, ByToken, Cispo, ClippedSurrogate, CorrectionMode, Dapo, Defaults, Gspo, KlEstimator,
+    Level, Luspo, PolicyGradient, ReductionName, Rloo, Sapo, Vespo,
 };

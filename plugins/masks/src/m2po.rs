@@ -1,7 +1,7 @@
 //! M2PO: drops the tokens on which trainer and sampler differ most, until the rest have a small second moment.
 //!
-//! With d = ln q − ln p: the tokens of largest d² go, one by one, until the mean of d² over the rest is below `m2_threshold`; one token
-//! always stays.
+//! With d = ln q − ln p: the tokens of largest d² go, one by one, until the mean of d² over the rest is below `m2_threshold`. The
+//! last token stays even where it is above: AReaL's code drops all but one there.
 //!
 //! Zheng et al., *Prosperity before Collapse*, arXiv 2510.01161; AReaL, `trainer/ppo/actor.py`, `m2_threshold`.
 

@@ -193,7 +193,7 @@ fn listing_of_the_shipped_plugins() {
                                keys: sapo_temperature_pos, sapo_temperature_neg, importance_sampling_level, beta, kl_estimator, use_bias_correction_kl, reduction
                                from host 0.1.0, built in
       vespo.objective          policy gradient weighted smoothly by each completion's ratio
-                               keys: vespo_k_pos, vespo_lambda_pos, vespo_k_neg, vespo_lambda_neg, beta, kl_estimator, use_bias_correction_kl, reduction
+                               keys: vespo_k_pos, vespo_lambda_pos, vespo_k_neg, vespo_lambda_neg, vllm_importance_sampling_mode, vllm_importance_sampling_clip_max, vllm_importance_sampling_clip_min, beta, kl_estimator, use_bias_correction_kl, reduction
                                from host 0.1.0, built in
 
     mask

@@ -7,6 +7,7 @@ use capo_plugin::testing::Listener;
 use capo_plugin::{CompletionContext, ContextData, OptimizerInfo, OptimizerKind, PromptContext};
 use host::config::{self, Draft};
 use host::model::Sequences;
+use host::stages::backward::Reduced;
 use host::stages::batch::{StepBatch, StepInfo};
 use host::stages::{backward, mask, objective, weight};
 use serde::Deserialize;
@@ -92,8 +93,8 @@ impl Arrays {
     }
 }
 
-/// The derivative of the reduced loss by each token's log-probability, as the backward pass is seeded with it.
-fn seed(registry: &Registry, sets: &[String], mut batch: StepBatch) -> Vec<f32> {
+/// The reduced loss, and its derivative by each token's log-probability, as the backward pass is seeded with it.
+fn reduced(registry: &Registry, sets: &[String], mut batch: StepBatch) -> Reduced {
     let draft = Draft::read(None, config::DEFAULT, sets).unwrap();
     let config = config::resolve(registry, draft).unwrap().config;
     let watchdog = Watchdog::start(0, config.component_ids());
@@ -105,14 +106,116 @@ fn seed(registry: &Registry, sets: &[String], mut batch: StepBatch) -> Vec<f32> 
     let view = batch.view(&info);
     let mut keep = mask::apply(&mut components.masks, &mut sink, &view).unwrap();
     let weighed = weight::apply(&mut components.weights, &mut sink, &view, &mut keep).unwrap();
-    backward::reduce(&batch, &info, &keep, &weighed).unwrap().seed
+    let factors = &config.train.loss_factors;
+    objective::factor(&mut components.objective, &mut sink, &mut batch, &info, factors, (&keep, &weighed)).unwrap();
+    backward::reduce(&batch, &info, &keep, &weighed).unwrap()
+}
+
+/// `host/tests/data/objectives-golden/corrections.json`.
+#[derive(Deserialize)]
+struct Corrections {
+    limit: usize,
+    batches: Vec<Holed>,
+    cases: Vec<Corrected>,
+}
+
+/// A batch whose completions have holes, `[B, T]`; advantages are `[B]`.
+#[derive(Deserialize)]
+struct Holed {
+    name: String,
+    shape: [usize; 2],
+    mask: Vec<u8>,
+    advantages: Vec<f32>,
+    logps: Vec<f32>,
+    old_logps: Vec<f32>,
+    sampler_logps: Vec<f32>,
+    ref_logps: Vec<f32>,
+    entropy: Vec<f32>,
+}
+
+/// TRL's settings; of each batch the loss and its gradient by the log-probabilities.
+#[derive(Deserialize)]
+struct Corrected {
+    loss_type: String,
+    importance_sampling_level: String,
+    losses: Vec<f64>,
+    gradients: Vec<Vec<f64>>,
+    #[serde(flatten)]
+    more: toml::Table,
+}
+
+impl Corrected {
+    /// The settings here.
+    fn sets(&self, limit: usize) -> Vec<String> {
+        let mut sets = vec![
+            format!("recipe={}", self.loss_type),
+            "train.mask_denominator=original".into(),
+            format!("rollout.max_completion_length={limit}"),
+        ];
+        if self.loss_type == "luspo" {
+            sets.extend(["epsilon", "epsilon_high"].map(|key| format!("objective.{key}=0.2")));
+        }
+        // VESPO has no level.
+        if self.loss_type != "vespo" {
+            sets.push(format!("objective.importance_sampling_level={}", self.importance_sampling_level));
+        }
+        let section = |key: &str| if ["beta", "use_bias_correction_kl"].contains(&key) { "objective" } else { "train" };
+        sets.extend(self.more.iter().map(|(key, value)| format!("{}.{key}={value}", section(key))));
+        sets
+    }
+}
+
+impl Holed {
+    fn batch(&self) -> StepBatch {
+        let [rows, tokens] = self.shape;
+        let golden = Golden { tokens, group_size: rows, batches: vec![], recipes: vec![], settings: vec![] };
+        let each = self.advantages.iter().flat_map(|&advantage| vec![advantage; tokens]).collect();
+        let arrays = Arrays {
+            lengths: vec![tokens; rows],
+            logps: self.logps.clone(),
+            old_logps: self.old_logps.clone(),
+            sampler_logps: self.sampler_logps.clone(),
+            advantages: each,
+            entropy: self.entropy.clone(),
+        };
+        let mut batch = arrays.batch(&golden);
+        batch.completion_mask.clone_from(&self.mask);
+        batch.ref_logps = Some(self.ref_logps.clone());
+        batch
+    }
+}
+
+#[test]
+fn every_loss_with_every_correction_at_both_levels_is_trls() {
+    let file = artifacts::workspace().join("host/tests/data/objectives-golden/corrections.json");
+    let golden: Corrections = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let registry = Registry::open(&[artifacts::file("libmasks.so")]).unwrap();
+    // What TRL makes of e^-40 is no number that counts.
+    let agree = |own: f64, theirs: f64| (own - theirs).abs() <= 2e-5 * theirs.abs() + 1e-8;
+    let mut wrong = Vec::new();
+    for case in &golden.cases {
+        for (batch, (loss, gradient)) in golden.batches.iter().zip(case.losses.iter().zip(&case.gradients)) {
+            let sets = case.sets(golden.limit);
+            let reduced = reduced(&registry, &sets, batch.batch());
+            let at = format!("{} of {sets:?}", batch.name);
+            if !agree(reduced.loss, *loss) {
+                wrong.push(format!("{at}: loss {}, expected {loss}", reduced.loss));
+            }
+            for (i, (own, slope)) in reduced.seed.iter().zip(gradient).enumerate() {
+                if !agree(f64::from(*own), *slope) {
+                    wrong.push(format!("{at}: token {i}: {own}, expected {slope}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} numbers are others:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 /// Each batch's derivatives under the settings `sets` are `slopes`.
 fn assert_slopes(registry: &Registry, golden: &Golden, sets: &[String], slopes: &[Vec<f32>]) {
     for (number, (arrays, slopes)) in golden.batches.iter().zip(slopes).enumerate() {
         let largest = slopes.iter().fold(0.0_f32, |largest, slope| largest.max(slope.abs()));
-        for (i, (own, slope)) in seed(registry, sets, arrays.batch(golden)).iter().zip(slopes).enumerate() {
+        for (i, (own, slope)) in reduced(registry, sets, arrays.batch(golden)).seed.iter().zip(slopes).enumerate() {
             let name = format!("{sets:?}, batch {number}, token {i}");
             assert!((own - slope).abs() <= 1e-6 * largest, "{name}: {own}, expected {slope}");
         }
@@ -147,11 +250,13 @@ fn trls_settings_have_the_gradients_of_trls_loss() {
 #[test]
 fn every_recipe_trains_and_resumes_to_the_same_bits() {
     let folder = Folder::new();
-    for recipe in ["dppo", "dppo-kl", "ipo", "icepop", "deepseek-v3.2"] {
+    let masked = "--set train.top_entropy_quantile=0.5 --set train.vllm_importance_sampling_mode=token_truncate";
+    let recipes = ["dppo", "dppo-kl", "ipo", "icepop", "deepseek-v3.2"].map(|recipe| (recipe, ""));
+    for (recipe, more) in recipes.into_iter().chain([("gspo", masked), ("vespo", masked)]) {
         let off_policy =
             "--set train.steps_per_generation=2 --set rollout.top_p=0.9 --set train.per_device_train_batch_size=8";
         let args = format!(
-            "--plugin libmasks.so --set recipe={recipe} {off_policy} --set train.save_steps=2 {}",
+            "--plugin libmasks.so --set recipe={recipe} {more} {off_policy} --set train.save_steps=2 {}",
             crate::FOUR_STEPS
         );
         let whole = folder.train(&format!("{recipe}-whole"), &args);

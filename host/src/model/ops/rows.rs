@@ -5,15 +5,24 @@ use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Result, Tensor};
 use super::fused;
 use super::kernel::{layout_error, whole, whole_mut};
 
-/// `sums` `[V, D]` with each of the `rows` `[N, D]` added to the row that `ids` `[N]` (u32) names, in their order and in place: nobody else may
-/// hold `sums`. Both f32, or in another dtype on the CPU, where that is a copy.
-pub(crate) fn add_rows(sums: Tensor, ids: &Tensor, rows: &Tensor) -> Result<Tensor> {
+/// `sums` `[V, D]` with each of the `rows` `[N, D]` added to the row that `ids` `[N]` names, in their order and in place: nobody else may
+/// hold `sums`. Both f32, or in another dtype on the CPU, where that is a copy. Rows of the id `padding` are left out.
+pub(crate) fn add_rows(sums: Tensor, ids: &[u32], rows: &Tensor, padding: Option<u32>) -> Result<Tensor> {
+    if let Some(padding) = padding.filter(|padding| ids.contains(padding)) {
+        let (places, ids): (Vec<u32>, Vec<u32>) =
+            (0..).zip(ids.iter().copied()).filter(|(_, id)| *id != padding).unzip();
+        if ids.is_empty() {
+            return Ok(sums);
+        }
+        let rows = rows.index_select(&Tensor::new(places, rows.device())?, 0)?;
+        return add_rows(sums, &ids, &rows, None);
+    }
     // candle's own kernels copy the sums on the CPU, and take the rows one after another on CUDA.
     if sums.dtype() == DType::F32 && sums.is_contiguous() && (fused(&sums) || sums.device().is_cuda()) {
-        sums.inplace_op2(&rows.contiguous()?, &AddRows(ids.to_vec1()?))?;
+        sums.inplace_op2(&rows.contiguous()?, &AddRows(ids.to_vec()))?;
         return Ok(sums);
     }
-    sums.index_add(ids, rows, 0)
+    sums.index_add(&Tensor::new(ids, rows.device())?, rows, 0)
 }
 
 struct AddRows(Vec<u32>);

@@ -1,11 +1,14 @@
 """Makes the checkpoints beside this file and what Hugging Face transformers computes with them, on the CPU.
 
-    pip install torch transformers safetensors && python make.py
+    pip install torch transformers peft safetensors && python make.py
 
 Made with torch 2.9.1 and transformers 5.23.0. Every folder is a tiny random checkpoint, and together they have every
 family and every switch of a decoder once or more. `golden.safetensors` beside each holds, in f32: `logits` `[2, 11, 24]`
 of two left-padded sequences, `logps` `[2, 5]` at temperature 0.9, and under the name of every weight the gradient of
 `sum(seed * logps)`. `scores.json` has log-probabilities at temperature 1 of ragged rows, each computed alone.
+`padding.json`, which `python make.py --padding` makes alone, has one clipped step of torch's AdamW where the token that ends a turn
+is `pad_token_id` and stands in every prompt: the gradient's norm, and each weight after the step as its norm and its product with
+`cos(0.37 i)`; made with torch 2.15.0 and peft 0.21.2.
 
 `python make.py --check DIR` compares the checkpoints in DIR, saved by the trainer's test `model_families` into
 `target/tmp/families`, with the same numbers: they must give equal logits.
@@ -17,6 +20,7 @@ import sys
 from pathlib import Path
 
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -232,6 +236,42 @@ def make():
     (HERE / "scores.json").write_text("[\n" + ",\n".join(json.dumps(row) for row in scores) + "\n]\n")
 
 
+# Two turns before the answer; token 1 ends a turn, and fills rows up.
+CHAT = [[1, 1, 1, 7, 21, 1, 3, 12, 1, 5, 11], [1, 11, 2, 1, 17, 19, 1, 8, 1, 15, 6]]
+
+
+def padding():
+    """`-1` counts from the end, as in torch. An adapter is of the attention alone, and its base stays as it is."""
+    cases = []
+    for name, pad, adapter in [("llama3", 1, False), ("llama-biased", 1, False), ("llama-biased", -23, False), ("llama3", None, False), ("llama3", 1, True)]:
+        # The weights are bf16 in the file.
+        config = AutoConfig.from_pretrained(HERE / name, pad_token_id=pad)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+        model.load_state_dict(load(HERE / name).state_dict())
+        if adapter:
+            model = get_peft_model(model, LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"]))
+            with torch.no_grad():
+                for number, weight in enumerate(w for _, w in sorted(model.named_parameters()) if w.requires_grad):
+                    weight.copy_(torch.sin(0.3 * torch.arange(weight.numel()) + number).reshape(weight.shape))
+        ids, starts = torch.tensor(CHAT), torch.tensor(STARTS)
+        positions = torch.arange(ids.shape[1]) - starts[:, None]
+        out = model(input_ids=ids, attention_mask=(positions >= 0).long(), position_ids=positions.clamp(min=0)).logits
+        logps = torch.log_softmax(out[:, PROMPT_LEN - 1 : -1] / LOSS_TEMPERATURE, -1).gather(-1, ids[:, PROMPT_LEN:, None]).squeeze(-1)
+        seeds = torch.tensor([[math.sin(1.0 + 2.0 * r + 0.7 * t) for t in range(logps.shape[1])] for r in range(2)])
+        (seeds * logps).sum().backward()
+        trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        norm = torch.nn.utils.clip_grad_norm_(trained.values(), 0.5).item()
+        groups = [{"params": [w for w in trained.values() if (w.dim() > 1) == decays], "weight_decay": 0.1 * decays} for decays in (True, False)]
+        torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.95), eps=1e-8).step()
+        wave = lambda w: torch.cos(0.37 * torch.arange(w.numel(), dtype=torch.float64))
+        nine = lambda value: float(f"{value:.9g}")
+        probe = lambda w: {"norm": nine(w.double().norm().item()), "dot": nine((w.double().flatten() @ wave(w)).item())}
+        short = lambda name: name.removeprefix("base_model.model.").replace(".default", "")
+        weights = {short(name): probe(weight.detach()) for name, weight in trained.items()}
+        cases.append({"model": name, "pad_token_id": pad, "adapter": adapter, "grad_norm": nine(norm), "weights": weights})
+    (HERE / "padding.json").write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
+
+
 def check(saved):
     for name in CHECKPOINTS:
         expected = load_file(HERE / name / "golden.safetensors")["logits"]
@@ -242,5 +282,8 @@ def check(saved):
 
 if sys.argv[1:2] == ["--check"]:
     check(Path(sys.argv[2]))
+elif sys.argv[1:2] == ["--padding"]:
+    padding()
 else:
     make()
+    padding()

@@ -6,6 +6,7 @@
 mod cispo;
 mod clipped;
 mod clips;
+mod correction;
 mod defaults;
 mod kl;
 mod policy_gradient;
@@ -17,6 +18,7 @@ use capo_plugin::prelude::*;
 
 pub use cispo::Cispo;
 pub use clipped::ClippedSurrogate;
+pub use correction::CorrectionMode;
 pub use defaults::{ByCompletion, ByFixedLength, ByToken, Dapo, Defaults, Gspo, Luspo, ReductionName, Rloo};
 pub use kl::KlEstimator;
 pub use policy_gradient::PolicyGradient;

@@ -3,6 +3,7 @@
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
+use super::correction::{Correction, CorrectionMode, clip_max};
 use super::defaults::{ABOUT_REDUCTION, ReductionName, token_mean};
 use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
 use super::ratio::Level;
@@ -10,7 +11,8 @@ use super::{Term, Token, evaluate};
 use crate::checks;
 
 /// `−φ(w) A · logp + beta · KL`, where `φ(w) = w^k · exp(λ (1 − w))` is held constant and `w` is the ratio of the whole completion, with k and λ
-/// for advantages below 0 and others for the rest (TRL `loss_type="vespo"`).
+/// for advantages below 0 and others for the rest (TRL `loss_type="vespo"`). With `vllm_importance_sampling_mode`, `w` is multiplied by the ratio of
+/// trainer to sampler.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vespo {
@@ -22,6 +24,10 @@ pub struct Vespo {
     vespo_k_neg: f32,
     #[serde(default = "two")]
     vespo_lambda_neg: f32,
+    vllm_importance_sampling_mode: Option<CorrectionMode>,
+    #[serde(default = "clip_max")]
+    vllm_importance_sampling_clip_max: f32,
+    vllm_importance_sampling_clip_min: Option<f32>,
     #[serde(default)]
     beta: f32,
     #[serde(default)]
@@ -40,10 +46,10 @@ fn three() -> f32 {
     3.0
 }
 
-/// Limits on a token's log-ratio, and on that of a completion, in TRL's code.
-const MOST: f64 = 20.0;
-/// `ln(1e-8)`.
-const LEAST_OF_COMPLETION: f64 = -18.420_680_743_952_367;
+/// Largest logarithm of a ratio, in TRL's code; a token's log-ratio to the old policy lies within ± this.
+pub(super) const MOST: f64 = 20.0;
+/// Smallest one of a completion or a correction: `ln(1e-8)`.
+pub(super) const LEAST: f64 = -18.420_680_743_952_367;
 
 impl Vespo {
     /// What its keys mean, for `register!`.
@@ -52,6 +58,9 @@ impl Vespo {
         vespo_lambda_pos = three() => "decay by the ratio there: completions that became more probable count less",
         vespo_k_neg = three() => "power of the ratio where the advantage is below 0",
         vespo_lambda_neg = two() => "decay by the ratio there",
+        vllm_importance_sampling_mode = None::<CorrectionMode> => "multiplies the completion's ratio by that of trainer to sampler: `token_truncate`, `token_mask`, `sequence_truncate` or `sequence_mask`; off when absent",
+        vllm_importance_sampling_clip_max = clip_max() => "largest ratio of trainer to sampler that counts as it is",
+        vllm_importance_sampling_clip_min = None::<f32> => "smallest one; no such limit when absent",
         beta = 0.0 => ABOUT_BETA,
         kl_estimator = KlEstimator::default() => ABOUT_ESTIMATOR,
         use_bias_correction_kl = false => ABOUT_CORRECTION,
@@ -60,6 +69,14 @@ impl Vespo {
 
     fn penalty(&self) -> Penalty {
         Penalty { beta: self.beta, estimator: self.kl_estimator, by_ratio: self.use_bias_correction_kl }
+    }
+
+    fn correction(&self) -> Correction {
+        Correction {
+            mode: self.vllm_importance_sampling_mode,
+            clip_max: self.vllm_importance_sampling_clip_max,
+            clip_min: self.vllm_importance_sampling_clip_min,
+        }
     }
 
     /// φ(w), for a token with this advantage.
@@ -74,20 +91,21 @@ impl Vespo {
     }
 }
 
-/// `ln w` of each completion, `[B]`.
-fn log_ratios(batch: &Batch<'_>) -> Result<Vec<f64>, PluginError> {
+/// `ln w` of each completion, `[B]`, nats, given that of its correction.
+fn log_ratios(batch: &Batch<'_>, corrections: &[f64]) -> Result<Vec<f64>, PluginError> {
     let old_logps = batch.old_logps()?;
     let of_token = |i: usize| (f64::from(batch.logps[i]) - f64::from(old_logps[i])).clamp(-MOST, MOST);
     let of_completion = |b: usize| {
         let sum: f64 = batch.dims.row(b).filter(|&i| batch.completion_mask[i] == 1).map(of_token).sum();
-        sum.clamp(LEAST_OF_COMPLETION, MOST)
+        (sum + corrections[b]).clamp(LEAST, MOST)
     };
     Ok((0..batch.dims.completions as usize).map(of_completion).collect())
 }
 
 impl Objective for Vespo {
     fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError> {
-        let log_ratios = log_ratios(batch)?;
+        let corrections = self.correction().log_ratios(ctx, batch)?;
+        let log_ratios = log_ratios(batch, &corrections)?;
         evaluate(Level::Token, self.penalty(), ctx, batch, out, |&Token { completion, advantage, logp, .. }| {
             let weight = -self.weight(log_ratios[completion], advantage) * advantage;
             Term { loss: weight * logp, by_logp: weight, ..Term::default() }
@@ -105,6 +123,7 @@ impl Objective for Vespo {
         checks::positive("vespo_lambda_pos", self.vespo_lambda_pos)?;
         checks::not_negative("vespo_k_neg", self.vespo_k_neg)?;
         checks::positive("vespo_lambda_neg", self.vespo_lambda_neg)?;
+        self.correction().validate()?;
         self.penalty().validate()
     }
 
@@ -113,6 +132,6 @@ impl Objective for Vespo {
     }
 
     fn inputs(&self) -> Inputs {
-        Inputs::OLD_LOGPS | self.penalty().inputs()
+        Inputs::OLD_LOGPS | self.penalty().inputs() | self.correction().inputs()
     }
 }
