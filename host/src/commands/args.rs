@@ -107,6 +107,9 @@ pub(super) enum Command {
     /// `host new-plugin calm` makes the folder `calm`: a component, its tests, a README that says what comes next. docs/plugins.md is the
     /// tutorial.
     NewPlugin(NewPluginArgs),
+    /// Applies a chat template in a process of its own; the other subcommands start it.
+    #[command(hide = true)]
+    ApplyChatTemplate,
 }
 
 #[derive(Args)]

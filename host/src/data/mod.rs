@@ -24,7 +24,7 @@ mod tokenizer_json;
 
 pub use arithmetic::Arithmetic;
 pub use boxed::last_boxed;
-pub use chat::{Chat, ChatOptions, Date, Messages, TEMPLATE_FILE};
+pub use chat::{Chat, ChatOptions, Date, Messages, TEMPLATE_FILE, serve as apply_chat_template};
 pub use columns::Columns;
 pub(crate) use files::read as read_rows;
 pub use files::{Wanted, find};

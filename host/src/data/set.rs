@@ -204,7 +204,9 @@ fn lines(path: &Path, reading: &Reading, chat: Option<&Chat>) -> Result<Vec<(Row
         let row = Row { file: Arc::clone(&file), unit: text.unit, number: index + 1 };
         (row.clone(), parse(line, reading, chat, row))
     };
-    let Some(chat) = chat else { return Ok(lines.map(row).collect()) };
+    if chat.is_none() {
+        return Ok(lines.map(row).collect());
+    }
     let lines: Vec<(usize, &[u8])> = lines.collect();
-    Ok(chat.on_threads(|| lines.into_par_iter().map(row).collect()))
+    Ok(lines.into_par_iter().map(row).collect())
 }
