@@ -78,15 +78,25 @@ fn a_killed_evaluation_goes_on_to_the_same_bytes() {
     let whole = std::fs::read(folder.path().join("answers.jsonl")).unwrap();
     std::fs::remove_file(folder.path().join("answers.jsonl")).unwrap();
     let mut child = folder.command(&eval).stdout(Stdio::piped()).spawn().unwrap();
-    let mut first = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
-    assert!(first.starts_with("easy "), "{first}");
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("easy ")));
     let _ = child.kill();
     let _ = child.wait();
     let partial = folder.path().join("answers.jsonl.partial");
     // It may have been whole by then; cut it as a kill would.
     if let Ok(bytes) = std::fs::read(&partial) {
         std::fs::write(&partial, &bytes[..bytes.len().min(1500)]).unwrap();
+        // An answer that was edited is not what was measured.
+        let cut = String::from_utf8(std::fs::read(&partial).unwrap()).unwrap();
+        let right = cut.find("\"correct\":true").unwrap_or(usize::MAX);
+        let (from, to) = if cut.find("\"correct\":false").is_some_and(|wrong| wrong < right) {
+            ("\"correct\":false", "\"correct\":true")
+        } else {
+            ("\"correct\":true", "\"correct\":false")
+        };
+        std::fs::write(&partial, cut.replacen(from, to, 1)).unwrap();
+        assert_snapshot!(folder.host(&eval).refused(), @"`answers.jsonl.partial` is damaged at line 2 (remove it to begin anew)");
+        std::fs::write(&partial, cut).unwrap();
         let other = folder.host(&format!("{eval} --set train.seed=7")).refused();
         assert_snapshot!(other, @"`answers.jsonl.partial` has answers of another model, or to other questions or settings (remove it to begin anew)");
     }
