@@ -10,11 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{BenchmarkConfig, Config, TEST};
 use crate::data::{Example, Purpose, Tokenizer, last_boxed};
-use crate::exam::{Exam, Graded, Grader, grade_chunk};
+use crate::exam::{Earned, Exam, Graded, Grader, grade_chunk, mean_rewards};
 use crate::metrics::Values;
 use crate::model::{ModelFiles, Policy, Sampling};
 use crate::pass_at::{counts, majority, pass_at};
 use crate::rng;
+
+/// What held-out prompts are called among benchmarks.
+pub const HELD_OUT: &str = "held-out";
 
 /// The questions of a benchmark, and how they are asked.
 #[derive(Debug, Clone)]
@@ -33,7 +36,6 @@ pub struct Benchmark {
 
 /// One answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Answer {
     /// The benchmark's name.
     pub benchmark: String,
@@ -47,10 +49,11 @@ pub struct Answer {
     pub extracted: Option<String>,
     /// What is right.
     pub answer: String,
-    /// The weighted sum of rewards.
-    pub reward: f32,
-    /// Whether it is right.
-    pub correct: bool,
+    /// What it earned.
+    #[serde(flatten)]
+    pub earned: Earned,
+    /// Whether it is right; none where nothing says so.
+    pub correct: Option<bool>,
     /// Tokens.
     pub tokens: usize,
     /// Whether it was cut off.
@@ -95,6 +98,13 @@ impl Benchmark {
         configs.iter().map(open).collect()
     }
 
+    /// Held-out prompts as a benchmark, with a greedy answer to each.
+    #[must_use]
+    pub fn held_out(examples: Vec<Example>, max_completion_length: usize) -> Self {
+        let (name, sampling) = (HELD_OUT.to_owned(), Sampling::GREEDY);
+        Self { name, examples, left_out: 0, samples: 1, sampling, max_completion_length }
+    }
+
     /// How many answers there are to be.
     #[must_use]
     pub fn answers(&self) -> usize {
@@ -137,7 +147,7 @@ impl Benchmark {
             extracted: extracted(&graded.sample.completion),
             completion: graded.sample.completion,
             answer: graded.sample.answer,
-            reward: graded.reward,
+            earned: graded.earned,
             correct: graded.correct,
             tokens: graded.tokens,
             truncated: graded.truncated,
@@ -145,21 +155,24 @@ impl Benchmark {
         Ok(places.into_iter().zip(graded).map(answer).collect())
     }
 
-    /// The metrics of all answers, in order: `eval/NAME/pass@1` and so on.
+    /// The metrics of all answers, in order: `eval/NAME/pass@1` and so on, as far as it is known which are right.
     #[must_use]
     pub fn metrics(&self, answers: &[Outcome]) -> Values {
         let (n, questions) = (self.samples, answers.chunks(self.samples));
         let mean = |score: &dyn Fn(&[Outcome]) -> f64| {
             questions.clone().map(score).sum::<f64>() / self.examples.len().max(1) as f64
         };
-        let right = |question: &[Outcome]| question.iter().filter(|answer| answer.correct).count();
-        let mut metrics: Vec<(String, f64)> = (counts(n).into_iter())
-            .map(|k| (format!("pass@{k}"), mean(&|question| pass_at(n, right(question), k))))
-            .collect();
-        if n > 1 {
-            metrics.push((format!("mean@{n}"), mean(&|question| right(question) as f64 / n as f64)));
-            metrics.push((format!("maj@{n}"), mean(&|question| f64::from(u8::from(majority_is_right(question))))));
+        let right = |question: &[Outcome]| question.iter().filter(|answer| answer.correct == Some(true)).count();
+        let mut metrics = Values::new();
+        if answers.iter().all(|answer| answer.correct.is_some()) {
+            let pass = |k| (format!("pass@{k}"), mean(&|question| pass_at(n, right(question), k)));
+            metrics.extend(counts(n).into_iter().map(pass));
+            if n > 1 {
+                metrics.push((format!("mean@{n}"), mean(&|question| right(question) as f64 / n as f64)));
+                metrics.push((format!("maj@{n}"), mean(&|question| f64::from(u8::from(majority_is_right(question))))));
+            }
         }
+        metrics.extend(mean_rewards(answers.iter().map(|answer| &answer.earned)));
         let tokens: usize = answers.iter().map(|answer| answer.tokens).sum();
         metrics.push(("mean_length".to_owned(), tokens as f64 / answers.len().max(1) as f64));
         metrics.into_iter().map(|(metric, value)| (format!("eval/{}/{metric}", self.name), value)).collect()
@@ -169,20 +182,22 @@ impl Benchmark {
 /// What is kept of an answer for the metrics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    correct: bool,
+    correct: Option<bool>,
+    earned: Earned,
     extracted: Option<String>,
     tokens: usize,
 }
 
 impl From<&Answer> for Outcome {
     fn from(answer: &Answer) -> Self {
-        Self { correct: answer.correct, extracted: answer.extracted.clone(), tokens: answer.tokens }
+        let Answer { correct, earned, extracted, tokens, .. } = answer.clone();
+        Self { correct, earned, extracted, tokens }
     }
 }
 
 fn majority_is_right(question: &[Outcome]) -> bool {
     let values: Vec<Option<String>> = question.iter().map(|answer| answer.extracted.clone()).collect();
-    majority(&values).is_some_and(|place| question[place].correct)
+    majority(&values).is_some_and(|place| question[place].correct == Some(true))
 }
 
 /// What a completion arrives at, for the votes of `maj@k`: its last box, else what follows `####`, `answer is` or its last `=`; as one text for answers
@@ -216,14 +231,21 @@ pub fn mean(all: &[(String, Values)]) -> Values {
     means.collect()
 }
 
-/// `pass@1` of the mean over benchmarks, or of the only one, among the values of a step: `  TEST 43.5%`.
+/// `pass@1` of the mean over benchmarks, or of the only one, among the values of a step: `  TEST 43.5%`. The reward where it is not known
+/// what is right.
 #[must_use]
 pub fn shown(values: &BTreeMap<String, f64>) -> Option<String> {
     let first =
         |name: &str| Some((name.strip_prefix("eval/")?.strip_suffix("/pass@1")?.to_owned(), *values.get(name)?));
     let mean = first(&format!("eval/{TEST}/pass@1"));
-    let (name, value) = mean.or_else(|| values.keys().find_map(|name| first(name)))?;
-    Some(format!("  {name} {:.1}%", 100.0 * value))
+    if let Some((name, value)) = mean.or_else(|| values.keys().find_map(|name| first(name))) {
+        return Some(format!("  {name} {:.1}%", 100.0 * value));
+    }
+    let reward = |name: &str| name.strip_prefix("eval/")?.strip_suffix("/reward").map(str::to_owned);
+    let all = format!("eval/{TEST}/reward");
+    let (name, value) =
+        values.get_key_value(&all).or_else(|| values.iter().find(|(name, _)| reward(name).is_some()))?;
+    Some(format!("  {} reward {value:.3}", reward(name)?))
 }
 
 #[cfg(test)]
@@ -251,7 +273,9 @@ mod tests {
     }
 
     fn outcome(extracted: &str, correct: bool) -> Outcome {
-        Outcome { correct, extracted: Some(extracted.to_owned()), tokens: 3 }
+        let reward = f32::from(u8::from(correct));
+        let earned = Earned { reward, rewards: [("math".to_owned(), reward)].into_iter().collect() };
+        Outcome { correct: Some(correct), earned, extracted: Some(extracted.to_owned()), tokens: 3 }
     }
 
     #[test]
@@ -274,12 +298,17 @@ mod tests {
         is("eval/aime/pass@2", ((1.0 - 1.0 / 6.0) + 0.5) / 2.0);
         is("eval/aime/pass@4", 1.0);
         is("eval/aime/maj@4", 0.5);
+        is("eval/aime/reward", 3.0 / 8.0);
+        is("eval/aime/rewards/math/mean", 3.0 / 8.0);
         is("eval/aime/mean_length", 3.0);
         let one = benchmark(1, 1).metrics(&[outcome("7", true)]);
         assert_eq!(
             one.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
-            ["eval/aime/pass@1", "eval/aime/mean_length"]
+            ["eval/aime/pass@1", "eval/aime/reward", "eval/aime/rewards/math/mean", "eval/aime/mean_length"]
         );
+        let unsaid = Outcome { correct: None, ..outcome("7", true) };
+        let names: Vec<String> = benchmark(1, 1).metrics(&[unsaid]).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["eval/aime/reward", "eval/aime/rewards/math/mean", "eval/aime/mean_length"]);
     }
 
     #[test]
@@ -297,6 +326,7 @@ mod tests {
         let shown = |names: &[&str]| shown(&names.iter().map(|name| ((*name).to_owned(), 0.25)).collect());
         assert_eq!(shown(&["reward", "eval/a/pass@1", "eval/TEST/pass@1"]).as_deref(), Some("  TEST 25.0%"));
         assert_eq!(shown(&["eval/a/maj@4", "eval/a/pass@1"]).as_deref(), Some("  a 25.0%"));
+        assert_eq!(shown(&["eval/a/reward", "eval/TEST/reward"]).as_deref(), Some("  TEST reward 0.250"));
         assert_eq!(shown(&["reward", "eval_accuracy"]), None);
     }
 

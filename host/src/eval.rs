@@ -1,9 +1,9 @@
-//! How good a run's model is while it trains: the share of held-out prompts that it answers greedily and right, and its benchmarks.
+//! How good a run's model is while it trains: what it earns on held-out prompts, greedily, how many it answers right, and its benchmarks.
 
 use anyhow::Result;
 
 use crate::benchmark::{self, Outcome};
-use crate::exam::{Exam, Grader, grade, share_right};
+use crate::exam::{Exam, Grader, Right, grade, mean_rewards, share_right};
 use crate::metrics::Values;
 use crate::metrics::sink::WarningSink;
 use crate::run::Run;
@@ -17,22 +17,25 @@ pub fn is_due(run: &Run) -> bool {
     is_last || (every > 0 && step.is_multiple_of(every))
 }
 
-/// The run's held-out accuracy, or none where `eval.num_prompts` is 0.
+/// `eval_accuracy`, where it is known what is right, `eval_reward` and `eval_rewards/NAME/mean` of the run's held-out prompts; nothing where
+/// `eval.num_prompts` is 0.
 ///
 /// # Errors
 ///
 /// As [`grade`].
-pub fn accuracy(run: &mut Run) -> Result<Option<f64>> {
+pub fn held_out(run: &mut Run) -> Result<Values> {
     if run.held_out.is_empty() {
-        return Ok(None);
+        return Ok(Values::new());
     }
     let _timer = run.metrics.timer("eval");
     let exam = Exam::of(&run.config, run.progress.step);
     let mut sink = WarningSink { warned: &mut run.warned, watchdog: &run.watchdog };
-    let decides = run.config.eval.reward.as_deref();
-    let mut grader = Grader { rewards: &mut run.rewards, sink: &mut sink, decides };
+    let right = Right::of(&run.config);
+    let mut grader = Grader { rewards: &mut run.rewards, sink: &mut sink, right: &right };
     let graded = grade(&run.policy, &run.tokenizer, &mut grader, &run.held_out, &exam)?;
-    Ok(Some(share_right(&graded)))
+    let accuracy = share_right(&graded).map(|share| ("accuracy".to_owned(), share));
+    let values = accuracy.into_iter().chain(mean_rewards(graded.iter().map(|graded| &graded.earned)));
+    Ok(values.map(|(name, value)| (format!("eval_{name}"), value)).collect())
 }
 
 /// The metrics of the run's benchmarks, and their mean.
@@ -44,8 +47,8 @@ fn benchmarks(run: &mut Run) -> Result<Values> {
     let timer = run.metrics.timer("eval");
     let exam = Exam::of(&run.config, run.progress.step);
     let mut sink = WarningSink { warned: &mut run.warned, watchdog: &run.watchdog };
-    let decides = run.config.eval.reward.as_deref();
-    let mut grader = Grader { rewards: &mut run.rewards, sink: &mut sink, decides };
+    let right = Right::of(&run.config);
+    let mut grader = Grader { rewards: &mut run.rewards, sink: &mut sink, right: &right };
     let mut all = Vec::new();
     for benchmark in &run.benchmarks {
         let mut outcomes = Vec::with_capacity(benchmark.answers());
@@ -66,28 +69,24 @@ fn benchmarks(run: &mut Run) -> Result<Values> {
 ///
 /// As [`grade`].
 pub fn record_before(run: &mut Run) -> Result<()> {
-    run.progress.accuracy_before = accuracy(run)?;
-    record_all(run, run.progress.accuracy_before)
+    record(run)?;
+    run.progress.accuracy_before = run.progress.accuracy.take();
+    run.progress.held_out_reward_before = run.progress.held_out_reward.take();
+    Ok(())
 }
 
-/// Records how good the run's model is: its held-out accuracy as `eval_accuracy`, and the metrics of its benchmarks.
+/// Records how good the run's model is: what [`held_out`] says, and the metrics of its benchmarks.
 ///
 /// # Errors
 ///
 /// As [`grade`].
 pub fn record(run: &mut Run) -> Result<()> {
-    let accuracy = accuracy(run)?;
-    run.progress.accuracy = accuracy.or(run.progress.accuracy);
-    record_all(run, accuracy)
-}
-
-fn record_all(run: &mut Run, accuracy: Option<f64>) -> Result<()> {
-    if let Some(accuracy) = accuracy {
-        run.metrics.record("eval_accuracy", accuracy);
-    }
+    let mut values = held_out(run)?;
+    let value = |name: &str| values.iter().find(|(found, _)| found == name).map(|(_, value)| *value);
+    (run.progress.accuracy, run.progress.held_out_reward) = (value("eval_accuracy"), value("eval_reward"));
     if !run.benchmarks.is_empty() {
-        let values = benchmarks(run)?;
-        run.metrics.extend(values);
+        values.extend(benchmarks(run)?);
     }
+    run.metrics.extend(values);
     Ok(())
 }

@@ -1,34 +1,115 @@
 //! Questions that a model answers, and how its answers are graded.
 
+use std::fmt;
+
 use anyhow::Result;
 use capo_plugin::{Purpose, Rollout, Sink};
+use indexmap::IndexMap;
 use rand_chacha::ChaCha12Rng;
 
 use crate::config::Config;
 use crate::data::{Example, Tokenizer};
+use crate::metrics::Values;
 use crate::model::{Generation, Policy, Sampling};
-use crate::reward::Rewards;
+use crate::reward::{self, Rewards, Scored};
 use crate::rng;
 use crate::stages::context::Sample;
 use crate::stages::rollout::{decode, encode, views};
 
 /// The outcome on one prompt.
-#[derive(Debug, Clone, serde::Serialize)]
+#[derive(Debug, Clone)]
 pub struct Graded {
     /// Prompt, completion and expected answer.
-    #[serde(flatten)]
     pub sample: Sample,
-    /// The weighted sum of rewards.
-    pub reward: f32,
-    /// Whether the answer is right.
-    #[serde(skip)]
-    pub correct: bool,
+    /// What it earned.
+    pub earned: Earned,
+    /// Whether the answer is right; none where nothing says so.
+    pub correct: Option<bool>,
     /// Tokens of the completion.
-    #[serde(skip)]
     pub tokens: usize,
     /// Whether it was cut off.
-    #[serde(skip)]
     pub truncated: bool,
+}
+
+/// What an answer earned, reward units.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Earned {
+    /// The weighted sum of rewards.
+    pub reward: f32,
+    /// Each reward before its weight, by name.
+    pub rewards: IndexMap<String, f32>,
+}
+
+impl Earned {
+    fn of(scored: &Scored, place: usize) -> Self {
+        let rewards = scored.per_reward.iter().map(|(name, rewards)| (name.clone(), rewards[place])).collect();
+        Self { reward: scored.total[place], rewards }
+    }
+}
+
+/// `reward` and `rewards/NAME/mean`: the means of what answers earned.
+pub fn mean_rewards<'a>(earned: impl Iterator<Item = &'a Earned>) -> Values {
+    let (mut sums, mut count) = (IndexMap::<String, f64>::new(), 0_usize);
+    for Earned { reward, rewards } in earned {
+        let parts = rewards.iter().map(|(name, reward)| (format!("rewards/{name}/mean"), reward));
+        for (name, reward) in std::iter::once(("reward".to_owned(), reward)).chain(parts) {
+            *sums.entry(name).or_default() += f64::from(*reward);
+        }
+        count += 1;
+    }
+    sums.into_iter().map(|(name, sum)| (name, sum / count as f64)).collect()
+}
+
+/// How it is known whether an answer is right.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Right {
+    /// The reward of this name is above 0.
+    By(String),
+    /// The only reward is above 0, as long as it gives -1, 0 and 1 alone: a share of a point does not say.
+    Only(String),
+    /// There are several rewards, and none is known to say it.
+    Unsaid,
+}
+
+impl Right {
+    /// Rewards that compare the answer with the dataset's.
+    const COMPARING: [&str; 3] = ["exact_match", "number", "math"];
+
+    /// How the rewards of `config` say it: the one that `eval.reward` names, else the only one that compares answers, else the only one.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        let names = reward::names(&config.reward);
+        let is_comparing = |name: &&String| Self::COMPARING.contains(&name.split('#').next().unwrap_or_default());
+        let comparing: Vec<&String> = names.iter().filter(is_comparing).collect();
+        match (&config.eval.reward, &comparing[..], &names[..]) {
+            (Some(name), _, _) => Self::By(name.clone()),
+            (None, [name], _) => Self::By((*name).clone()),
+            (None, _, [name]) => Self::Only(name.clone()),
+            _ => Self::Unsaid,
+        }
+    }
+
+    fn judge(&self, earned: &Earned) -> Option<bool> {
+        match self {
+            Self::By(name) => earned.rewards.get(name).map(|reward| *reward > 0.0),
+            Self::Only(name) => {
+                earned.rewards.get(name).filter(|reward| [-1.0, 0.0, 1.0].contains(*reward)).map(|reward| *reward > 0.0)
+            }
+            Self::Unsaid => None,
+        }
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::By(name) => write!(f, "`{name}` above 0"),
+            Self::Only(name) => {
+                write!(f, "`{name}` above 0, as long as it gives -1, 0 and 1 alone (else name it with `eval.reward`)")
+            }
+            Self::Unsaid => f.write_str("no reward says it (name one with `eval.reward`)"),
+        }
+    }
 }
 
 /// Answers `examples` greedily and grades the answers.
@@ -79,13 +160,10 @@ pub fn grade_chunk(
     let completions = policy.generate(&prompts, &generation, rngs)?;
     let samples = decode(&completions, examples, tokenizer)?;
     let scored = grader.rewards.score(grader.sink, &exam.rollout(views(&samples, &completions, examples)))?;
-    let decides = grader.decides.and_then(|id| scored.per_reward.iter().find(|(reward, _)| reward == id));
-    let graded = samples.into_iter().zip(&completions).enumerate().map(|(i, (sample, completion))| Graded {
-        sample,
-        reward: scored.total[i],
-        correct: decides.map_or(&scored.total, |(_, rewards)| rewards)[i] > 0.0,
-        tokens: completion.ids.len(),
-        truncated: completion.truncated,
+    let graded = samples.into_iter().zip(&completions).enumerate().map(|(i, (sample, completion))| {
+        let earned = Earned::of(&scored, i);
+        let (correct, tokens) = (grader.right.judge(&earned), completion.ids.len());
+        Graded { sample, earned, correct, tokens, truncated: completion.truncated }
     });
     Ok(graded.collect())
 }
@@ -96,8 +174,8 @@ pub struct Grader<'a> {
     pub rewards: &'a mut Rewards,
     /// For the components.
     pub sink: &'a mut dyn Sink,
-    /// The reward that says whether an answer is right; the sum of all where it is none.
-    pub decides: Option<&'a str>,
+    /// How it is known whether an answer is right.
+    pub right: &'a Right,
 }
 
 /// The settings of a measurement.
@@ -145,8 +223,30 @@ impl Exam {
     }
 }
 
-/// The share of `graded` that is right.
+/// The share of `graded` that is right; none where that is not known of all.
 #[must_use]
-pub fn share_right(graded: &[Graded]) -> f64 {
-    graded.iter().filter(|graded| graded.correct).count() as f64 / graded.len().max(1) as f64
+pub fn share_right(graded: &[Graded]) -> Option<f64> {
+    let correct: Option<Vec<bool>> = graded.iter().map(|graded| graded.correct).collect();
+    correct.map(|correct| correct.iter().filter(|correct| **correct).count() as f64 / graded.len().max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_a_point_does_not_say_what_is_right() {
+        let earned = |reward: f32| Earned { reward, rewards: [("grade".to_owned(), reward)].into_iter().collect() };
+        for (reward, only, by) in [
+            (1.0, Some(true), true),
+            (0.0, Some(false), false),
+            (-1.0, Some(false), false),
+            (0.25, None, true),
+            (2.0, None, true),
+        ] {
+            assert_eq!(Right::Only("grade".into()).judge(&earned(reward)), only, "{reward}");
+            assert_eq!(Right::By("grade".into()).judge(&earned(reward)), Some(by), "{reward}");
+            assert_eq!(Right::Unsaid.judge(&earned(reward)), None);
+        }
+    }
 }

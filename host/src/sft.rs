@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::adamw::AdamWConfig;
 use crate::config::{ANSWERS_AT_ONCE, DataConfig, Draft, check};
 use crate::data::{Dataset, Example, Purpose, Tokenizer};
-use crate::exam::{self, Exam, Grader};
+use crate::exam::{self, Exam, Grader, Right};
 use crate::metrics::sink::WarningSink;
 use crate::model::device::{self, CPU, Dtype};
 use crate::model::embedded;
@@ -263,9 +263,9 @@ impl Sft {
         let watchdog = Watchdog::off();
         let mut rewards = Rewards::build(&Registry::open(&[])?, &[RewardConfig::exact_match()], CPU, &watchdog)?;
         let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &watchdog };
-        let mut grader = Grader { rewards: &mut rewards, sink: &mut sink, decides: None };
+        let mut grader = Grader { rewards: &mut rewards, sink: &mut sink, right: &Right::By("exact_match".into()) };
         let graded = exam::grade(&self.policy, &self.tokenizer, &mut grader, &self.held_out, &exam)?;
-        Ok(Some(exam::share_right(&graded)))
+        Ok(exam::share_right(&graded))
     }
 
     /// Writes the model to a folder that appears whole.

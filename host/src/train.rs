@@ -210,6 +210,7 @@ fn optimize(
     drop(timer);
 
     let arrays = sink.arrays.take().unwrap_or_default();
+    let signal = batch.advantages.iter().any(|advantage| *advantage != 0.0);
     crate::report::record_step(run, &batch, (&keep, &weighed), &reduced, outcome);
     if let Some(logged) = logged {
         record_completions(run, &batch, &logged, Decided { keep: &keep, weighed: &weighed, arrays })?;
@@ -220,7 +221,7 @@ fn optimize(
         eval::record(run)?;
         best::consider(run);
     }
-    report.step(run)
+    report.step(run, signal)
 }
 
 /// Ends a stage of the policy's work: a device is still at it, which would be in the next stage's time.

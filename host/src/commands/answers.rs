@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use capo_loader::files::{self, NewFile};
+use capo_loader::files::{self, NewFile, sha256_hex};
 use serde::{Deserialize, Serialize};
 
 use crate::benchmark::{Answer, Benchmark, Outcome};
@@ -23,6 +23,8 @@ pub(super) struct Answers {
     path: PathBuf,
     partial: PathBuf,
     file: File,
+    /// A hash of the model, the settings and the questions, which each line's seal holds.
+    evaluation: String,
     /// What is there of each benchmark's answers.
     done: Vec<Vec<Outcome>>,
 }
@@ -46,6 +48,7 @@ impl Answers {
             path: path.to_owned(),
             file: file.with_context(cannot)?,
             partial: partial.clone(),
+            evaluation: evaluation.to_owned(),
             done: Vec::new(),
         };
         match answers.file.try_lock() {
@@ -53,17 +56,18 @@ impl Answers {
             Err(TryLockError::WouldBlock) => bail!("`{shown}` is written by another process (wait for it)"),
             Err(TryLockError::Error(error)) => return Err(error).with_context(cannot),
         }
-        let whole = answers.take_up(evaluation, benchmarks)?;
+        let whole = answers.take_up(benchmarks)?;
         answers.file.set_len(whole).with_context(cannot)?;
         answers.file.seek(SeekFrom::End(0)).with_context(cannot)?;
         if whole == 0 {
-            answers.append(&[Head { evaluation: evaluation.to_owned() }])?;
+            let head = Head { evaluation: evaluation.to_owned() };
+            answers.write(&(serde_json::to_string(&head)? + "\n"))?;
         }
         Ok(answers)
     }
 
     /// Reads what is there; returns how many bytes of it are whole lines.
-    fn take_up(&mut self, evaluation: &str, benchmarks: &[Benchmark]) -> Result<u64> {
+    fn take_up(&mut self, benchmarks: &[Benchmark]) -> Result<u64> {
         let shown = self.partial.display();
         let mut lines = BufReader::new(&self.file);
         let mut expected = benchmarks.iter().flat_map(|benchmark| {
@@ -84,12 +88,14 @@ impl Answers {
             if number == 1 {
                 let head: Head = serde_json::from_slice(&line).map_err(|_| damaged())?;
                 ensure!(
-                    head.evaluation == evaluation,
+                    head.evaluation == self.evaluation,
                     "`{shown}` has answers of another model, or to other questions or settings (remove it to begin anew)"
                 );
                 continue;
             }
-            let answer: Answer = serde_json::from_slice(&line).map_err(|_| damaged())?;
+            let answer = std::str::from_utf8(&line).ok().and_then(|line| line.trim_end().split_once(' '));
+            let (_, answer) = answer.filter(|(hash, answer)| *hash == self.seal(answer)).ok_or_else(damaged)?;
+            let answer: Answer = serde_json::from_str(answer).map_err(|_| damaged())?;
             let place = expected.next().ok_or_else(damaged)?;
             ensure!(place == (answer.benchmark.as_str(), answer.prompt, answer.sample), damaged());
             let benchmark = benchmarks.iter().position(|benchmark| benchmark.name == answer.benchmark);
@@ -102,11 +108,23 @@ impl Answers {
         std::mem::take(&mut self.done[index])
     }
 
-    /// Adds lines, so that they outlast this process.
-    pub(super) fn append<T: Serialize>(&mut self, lines: &[T]) -> Result<()> {
-        let text = lines.iter().map(|line| Ok(serde_json::to_string(line)? + "\n")).collect::<Result<String>>()?;
-        let write = |file: &mut File| file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
-        write(&mut self.file).with_context(|| format!("cannot write `{}`", self.partial.display()))
+    /// The hash that stands before an answer: one that was edited is not what was measured.
+    fn seal(&self, answer: &str) -> String {
+        sha256_hex(format!("{}{answer}", self.evaluation).as_bytes())
+    }
+
+    /// Adds answers, so that they outlast this process.
+    pub(super) fn append(&mut self, answers: &[Answer]) -> Result<()> {
+        let sealed = |answer: &Answer| {
+            let answer = serde_json::to_string(answer)?;
+            Ok(format!("{} {answer}\n", self.seal(&answer)))
+        };
+        self.write(&answers.iter().map(sealed).collect::<Result<String>>()?)
+    }
+
+    fn write(&mut self, text: &str) -> Result<()> {
+        let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data());
+        written.with_context(|| format!("cannot write `{}`", self.partial.display()))
     }
 
     /// All answers are there: they get the file's own name.
@@ -116,7 +134,11 @@ impl Answers {
         self.file.seek(SeekFrom::Start(0)).with_context(cannot)?;
         let mut lines = BufReader::new(&self.file);
         lines.skip_until(b'\n').with_context(cannot)?;
-        std::io::copy(&mut lines, &mut whole).with_context(cannot)?;
+        while lines.skip_until(b' ').with_context(cannot)? > 0 {
+            let mut answer = Vec::new();
+            lines.read_until(b'\n', &mut answer).with_context(cannot)?;
+            whole.write_all(&answer).with_context(cannot)?;
+        }
         whole.finish().with_context(cannot)?;
         std::fs::remove_file(&self.partial).with_context(|| format!("cannot remove `{}`", self.partial.display()))
     }

@@ -37,7 +37,8 @@ pub(super) enum Command {
     Train(TrainArgs),
     /// Measure a model: benchmarks, or held-out accuracy.
     ///
-    /// Model, data, rewards and benchmarks come from the config; without one, the embedded model on the embedded task.
+    /// Model, data, rewards and benchmarks come from the config; where there is none, from the run that `--model` names. Without both, the embedded
+    /// model is measured on the embedded task.
     ///
     /// `host eval --config run.toml --model runs/RUN/checkpoints/step-000100 --output answers.jsonl` asks the config's `[[eval.benchmark]]` and keeps every
     /// answer; after a kill the same command goes on. Without benchmarks, the first held-out prompts are answered greedily.
@@ -107,6 +108,9 @@ pub(super) enum Command {
     /// `host new-plugin calm` makes the folder `calm`: a component, its tests, a README that says what comes next. docs/plugins.md is the
     /// tutorial.
     NewPlugin(NewPluginArgs),
+    /// Applies a chat template in a process of its own; the other subcommands start it.
+    #[command(hide = true)]
+    ApplyChatTemplate,
 }
 
 #[derive(Args)]
@@ -249,7 +253,8 @@ pub(super) struct EvalArgs {
     /// Where the policy computes: `cpu`, or `cuda:N` in a host built with CUDA. [default: the config's `train.device`]
     #[arg(long, value_name = "DEVICE")]
     pub(super) device: Option<String>,
-    /// The model: a Hugging Face folder, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`. [default: the config's]
+    /// The model: a Hugging Face folder, the id of one that is cached, a run, which means its best checkpoint, another checkpoint, or
+    /// `embedded:tiny-arithmetic`. [default: the config's]
     #[arg(long, value_name = "DIR")]
     pub(super) model: Option<String>,
     /// Number of held-out prompts; they are measured in place of the config's benchmarks. [default: the config's `eval.num_prompts`]
@@ -258,8 +263,8 @@ pub(super) struct EvalArgs {
     /// Measures this file, a greedy answer to each row, in place of the config's `[[eval.benchmark]]`. Repeatable.
     #[arg(long, value_name = "FILE")]
     pub(super) benchmark: Vec<String>,
-    /// Writes every completion with its reward as JSON lines. Of benchmarks they are kept in `FILE.partial` until all are there: an evaluation
-    /// that was killed goes on with those that are missing.
+    /// Writes every completion with its reward as JSON lines. They are kept in `FILE.partial` until all are there: an evaluation that was killed
+    /// goes on with those that are missing.
     #[arg(long, value_name = "FILE", visible_alias = "out")]
     pub(super) output: Option<PathBuf>,
 }

@@ -13,7 +13,7 @@ use crate::model::{ModelFiles, embedded};
 use crate::run::{CONFIG_FILE, METRICS_FILE};
 
 /// Metrics that a card names, before those of benchmarks.
-const FIRST: [&str; 3] = ["eval_accuracy", "reward", "entropy"];
+const FIRST: [&str; 4] = ["eval_accuracy", "eval_reward", "reward", "entropy"];
 
 /// Settings that a card shows beside the components, by their sections.
 const SETTINGS: [(&str, &str); 7] = [

@@ -11,48 +11,48 @@ use sha2::{Digest, Sha256};
 use super::Failure;
 use super::answers::Answers;
 use super::args::EvalArgs;
-use crate::benchmark::{self, Benchmark, Outcome};
-use crate::config::{Appended, BenchmarkConfig, Config};
-use crate::data::{Example, Purpose, Tokenizer};
-use crate::exam::{self, Exam, Grader};
+use super::export;
+use crate::benchmark::{self, Benchmark, HELD_OUT, Outcome};
+use crate::config::{self, BenchmarkConfig, Config, Draft};
+use crate::data::{Purpose, Tokenizer};
+use crate::exam::{Exam, Grader, Right};
 use crate::metrics::Values;
 use crate::metrics::sink::WarningSink;
 use crate::model::{Policy, device, embedded, hub};
+use crate::report::Answered;
 use crate::report::terminal::say;
 use crate::reward::Rewards;
+use crate::run::{CONFIG_FILE, checkpoint};
 
-/// What is asked.
-enum Questions {
-    /// The first held-out prompts, greedily.
-    HeldOut(Vec<Example>),
-    /// Benchmarks.
-    Benchmarks(Vec<Benchmark>),
-}
+/// What names of models in this executable begin with.
+const EMBEDDED: &str = "embedded:";
 
 /// Everything that an evaluation needs.
 struct Open {
     policy: Policy,
     tokenizer: Tokenizer,
     rewards: Rewards,
-    questions: Questions,
+    questions: Vec<Benchmark>,
     config: Config,
     watchdog: Watchdog,
     /// The model's name.
     model: String,
 }
 
-/// Measures held-out accuracy, or benchmarks.
+/// Measures benchmarks, or held-out prompts.
 pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
-    let mut open = open(args).map_err(Failure::Input)?;
-    let output = args.output.as_deref();
-    match std::mem::replace(&mut open.questions, Questions::HeldOut(Vec::new())) {
-        Questions::HeldOut(examples) => held_out(open, &examples, output).map_err(Failure::Run),
-        Questions::Benchmarks(benchmarks) => {
-            let answers = output.map(|path| Answers::open(path, &open.identity(&benchmarks)?, &benchmarks));
-            let answers = answers.transpose().map_err(Failure::Input)?;
-            measure(open, &benchmarks, answers).map_err(Failure::Run)
-        }
-    }
+    let open = open(args).map_err(Failure::Input)?;
+    let answers = args.output.as_ref().map(|path| Answers::open(path, &open.identity()?, &open.questions));
+    let answers = answers.transpose().map_err(Failure::Input)?;
+    measure(open, answers).map_err(Failure::Run)
+}
+
+/// The folder of a run that `model` is, or is a checkpoint of.
+fn run_of(model: &str) -> Option<&Path> {
+    let dir = Path::new(model);
+    let is_checkpoints = |folder: &&Path| folder.file_name().is_some_and(|name| name == checkpoint::FOLDER);
+    let runs = [Some(dir), dir.parent().filter(is_checkpoints).and_then(Path::parent)];
+    runs.into_iter().flatten().find(|run| run.join(CONFIG_FILE).is_file() && run.join(checkpoint::FOLDER).is_dir())
 }
 
 fn open(args: &EvalArgs) -> Result<Open> {
@@ -60,10 +60,23 @@ fn open(args: &EvalArgs) -> Result<Open> {
         files::check_replaceable(path)?;
     }
     let registry = args.plugins.open()?;
-    let mut config = args.config.resolve(&registry, Appended::default())?.config;
+    // A run is measured as it was while it trained.
+    let run = args.model.as_deref().filter(|_| args.config.config.is_none()).and_then(run_of);
+    let settings = run.map(|run| run.join(CONFIG_FILE)).or_else(|| args.config.config.clone());
+    let draft = Draft::read(settings.as_deref(), config::DEFAULT, &args.config.set)?;
+    let names_data = run.is_some() || draft.names_data() || !args.benchmark.is_empty();
+    let mut config = config::resolve(&registry, draft)?.config;
     ensure!(
         args.model.is_some() || !config.model.fresh_weights,
         "`model.fresh_weights` is true: there is no model to measure (name one with `--model`)"
+    );
+    let named = args.model.as_deref().unwrap_or(&config.model.model_name_or_path);
+    let chosen = export::chosen(named, None)?;
+    let model = chosen.map_or_else(|| named.to_owned(), |(checkpoint, _)| checkpoint.display().to_string());
+    let files = config.data.amend(embedded::model_files(&model)?)?;
+    ensure!(
+        names_data || model.starts_with(EMBEDDED),
+        "nothing says what `{model}` is measured on (give rows with `--benchmark FILE`, or `--config FILE` with a `[data]` section)"
     );
     if !args.benchmark.is_empty() {
         config.eval.benchmark = args.benchmark.iter().map(|file| BenchmarkConfig::of_file(file)).collect();
@@ -78,48 +91,37 @@ fn open(args: &EvalArgs) -> Result<Open> {
         asks_benchmarks || count > 0,
         "`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`, or a file with `--benchmark`)"
     );
-    let model = args.model.as_deref().unwrap_or(&config.model.model_name_or_path).to_owned();
-    let files = config.data.amend(embedded::model_files(&model)?)?;
     let dtype = config.train.dtype;
     let policy = Policy::load(&files, &device::open(&config.train.device, dtype)?)?.with_dtype(dtype.into());
     let tokenizer = Tokenizer::open(&files)?;
     let questions = if asks_benchmarks {
-        Questions::Benchmarks(Benchmark::open_all(&config.eval.benchmark, &config, &files, &tokenizer, &policy)?)
+        Benchmark::open_all(&config.eval.benchmark, &config, &files, &tokenizer, &policy)?
     } else {
-        let longest = ("rollout", config.rollout.max_completion_length);
-        policy.check_lengths(config.data.max_prompt_length, longest, count.min(config.eval.batch_size()))?;
+        let longest = config.rollout.max_completion_length;
+        let at_once = count.min(config.eval.batch_size());
+        policy.check_lengths(config.data.max_prompt_length, ("rollout", longest), at_once)?;
         let dataset = config.data.open(config.train.seed, Purpose::Measuring, &files, &tokenizer, &policy)?;
-        Questions::HeldOut(dataset.held_out(count)?)
+        vec![Benchmark::held_out(dataset.held_out(count)?, longest)]
     };
     let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
     let rewards = Rewards::build(&registry, &config.reward, &config.train.device, &watchdog)?;
     Ok(Open { policy, tokenizer, rewards, questions, config, watchdog, model })
 }
 
-fn held_out(mut open: Open, examples: &[Example], output: Option<&Path>) -> Result<()> {
-    let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &open.watchdog };
-    let decides = open.config.eval.reward.as_deref();
-    let mut grader = Grader { rewards: &mut open.rewards, sink: &mut sink, decides };
-    let graded = exam::grade(&open.policy, &open.tokenizer, &mut grader, examples, &Exam::of(&open.config, 0))?;
-    let (share, prompts) = (100.0 * exam::share_right(&graded), graded.len());
-    say(&format!("held-out accuracy {share:.1}% of {prompts} prompts, greedy"));
-    if let Some(path) = output {
-        let lines =
-            graded.iter().map(|graded| Ok(serde_json::to_string(graded)? + "\n")).collect::<Result<String>>()?;
-        files::write_atomic(path, lines.as_bytes())?;
-    }
-    Ok(())
-}
-
 /// Asks every benchmark, and says a line about each, and about their mean.
-fn measure(mut open: Open, benchmarks: &[Benchmark], mut answers: Option<Answers>) -> Result<()> {
+fn measure(mut open: Open, mut answers: Option<Answers>) -> Result<()> {
     let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &open.watchdog };
-    let decides = open.config.eval.reward.as_deref();
-    let mut grader = Grader { rewards: &mut open.rewards, sink: &mut sink, decides };
+    let right = Right::of(&open.config);
+    let mut grader = Grader { rewards: &mut open.rewards, sink: &mut sink, right: &right };
     let exam = Exam::of(&open.config, 0);
+    say(&format!("right      {right}"));
+    let mut done: Vec<Vec<Outcome>> = (0..open.questions.len())
+        .map(|index| answers.as_mut().map_or_else(Vec::new, |answers| answers.done(index)))
+        .collect();
+    let all_answers = open.questions.iter().map(Benchmark::answers).sum();
+    let progress = Answered::of(done.iter().map(Vec::len).sum(), all_answers);
     let mut all = Vec::new();
-    for (index, benchmark) in benchmarks.iter().enumerate() {
-        let mut outcomes = answers.as_mut().map_or_else(Vec::new, |answers| answers.done(index));
+    for (benchmark, outcomes) in open.questions.iter().zip(&mut done) {
         for chunk in benchmark.chunks(outcomes.len(), exam.batch_size) {
             let given = benchmark.answer(chunk, &open.policy, &open.tokenizer, &mut grader, &exam)?;
             if let Some(answers) = &mut answers {
@@ -127,10 +129,11 @@ fn measure(mut open: Open, benchmarks: &[Benchmark], mut answers: Option<Answers
             }
             outcomes.extend(given.iter().map(Outcome::from));
         }
-        let metrics = benchmark.metrics(&outcomes);
-        say(&line(&benchmark.name, &metrics, &asked(benchmark)));
+        let metrics = benchmark.metrics(outcomes);
+        progress.aside(|| say(&line(&benchmark.name, &metrics, &asked(benchmark))));
         all.push((benchmark.name.clone(), metrics));
     }
+    drop(progress);
     let mean = benchmark::mean(&all);
     if !mean.is_empty() {
         say(&line("TEST", &mean, "their mean"));
@@ -146,18 +149,31 @@ fn asked(benchmark: &Benchmark) -> String {
     format!("{} prompts{left_out}", benchmark.examples.len())
 }
 
-/// `NAME  pass@1 12.5%  maj@8 20.0%  (30 prompts)`
+/// `NAME  pass@1 12.5%  maj@8 20.0%  reward 0.125  (30 prompts)`, and each reward where there are several.
 fn line(name: &str, metrics: &Values, of: &str) -> String {
+    let own = |metric: &str| metric.splitn(3, '/').last().unwrap_or_default().to_owned();
+    let part = |metric: &str| Some(metric.strip_prefix("rewards/")?.strip_suffix("/mean")?.to_owned());
+    let several = metrics.iter().filter(|(metric, _)| part(&own(metric)).is_some()).count() > 1;
     let shown = metrics.iter().filter_map(|(metric, value)| {
-        let short = metric.rsplit('/').next().unwrap_or(metric);
-        short.contains('@').then(|| format!("  {short} {:.1}%", 100.0 * value))
+        let metric = own(metric);
+        match part(&metric) {
+            Some(reward) => several.then(|| format!("  {reward} {value:.3}")),
+            None if name == HELD_OUT && metric == "pass@1" => Some(format!("  accuracy {:.1}%", 100.0 * value)),
+            None if metric.contains('@') => Some(format!("  {metric} {:.1}%", 100.0 * value)),
+            None => (metric == "reward").then(|| format!("  {metric} {value:.3}")),
+        }
     });
-    format!("{name:<16}{}  ({of})", shown.collect::<String>())
+    let shown: String = shown.collect();
+    if name == HELD_OUT {
+        format!("{name} {}  ({of}, greedy)", shown.trim_start())
+    } else {
+        format!("{name:<16}{shown}  ({of})")
+    }
 }
 
 impl Open {
     /// A hash of what decides the answers: the model, the settings and the questions.
-    fn identity(&self, benchmarks: &[Benchmark]) -> Result<String> {
+    fn identity(&self) -> Result<String> {
         let mut hash = Sha256::new();
         let mut add = |text: &str| {
             hash.update((text.len() as u64).to_le_bytes());
@@ -166,7 +182,7 @@ impl Open {
         add(&toml::to_string(&self.config)?);
         let path = hub::find(&self.model)?.unwrap_or_else(|| PathBuf::from(&self.model));
         weights(&path)?.iter().for_each(|file| add(file));
-        for benchmark in benchmarks {
+        for benchmark in &self.questions {
             add(&benchmark.name);
             for example in &benchmark.examples {
                 [&example.prompt, &example.answer, &example.columns].into_iter().for_each(|text| add(text));

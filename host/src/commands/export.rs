@@ -23,7 +23,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {
             "`{}` exists already (choose another `--out`)",
             args.out.display()
         );
-        let chosen = chosen(args)?;
+        let chosen = chosen(&args.model, args.step)?;
         let model = chosen.as_ref().map_or_else(|| args.model.clone(), |(path, _)| path.display().to_string());
         let files = embedded::model_files(&model)?;
         let policy = Policy::load(&files, &device::open(device::CPU, device::Dtype::F32)?)?;
@@ -39,27 +39,22 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The checkpoint of a run that is meant, and its step; none where the model is no run.
-fn chosen(args: &ExportArgs) -> Result<Option<(PathBuf, u64)>> {
-    let dir = Path::new(&args.model);
+/// The checkpoint that is meant of the run `model`, and its step: the best where none is said; none where the model is no run.
+pub(super) fn chosen(model: &str, step: Option<u64>) -> Result<Option<(PathBuf, u64)>> {
+    let dir = Path::new(model);
     if !dir.join(CONFIG_FILE).is_file() || !dir.join(checkpoint::FOLDER).is_dir() {
-        ensure!(
-            args.step.is_none(),
-            "`{}` is no run, and so has no steps to choose from (remove `--step`)",
-            args.model
-        );
+        ensure!(step.is_none(), "`{model}` is no run, and so has no steps to choose from (remove `--step`)");
         return Ok(None);
     }
     let steps = checkpoint::steps(dir)?;
-    let newest = *steps.last().with_context(|| format!("the run `{}` has no checkpoint yet", args.model))?;
-    let step = match args.step {
+    let newest = *steps.last().with_context(|| format!("the run `{model}` has no checkpoint yet"))?;
+    let step = match step {
         Some(step) => step,
         None => checkpoint::best(dir, newest)?.unwrap_or(newest),
     };
     ensure!(
         steps.contains(&step),
-        "the run `{}` has no checkpoint of step {step} (it has those of {})",
-        args.model,
+        "the run `{model}` has no checkpoint of step {step} (it has those of {})",
         steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
     );
     Ok(Some((checkpoint::path(dir, step), step)))

@@ -28,9 +28,9 @@ use clap::Parser;
 
 use args::{Cli, Command, SftArgs};
 
-use crate::check;
 use crate::report::terminal::{self, say, sentence};
 use crate::sft::Sft;
+use crate::{check, data};
 
 /// A failure, by what the user can do about it.
 enum Failure {
@@ -66,6 +66,7 @@ pub fn main(started: Instant) -> ExitCode {
             Err(error) => Err(Failure::Input(error)),
         },
         Command::NewPlugin(args) => new_plugin::run(args).map_err(Failure::Input),
+        Command::ApplyChatTemplate => data::apply_chat_template().map_err(Failure::Run),
     };
     let (error, code) = match outcome.and_then(|()| terminal::check().map_err(Failure::Run)) {
         Ok(()) => return ExitCode::SUCCESS,

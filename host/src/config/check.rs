@@ -6,6 +6,7 @@ use capo_loader::component_names;
 use super::{Config, DataConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST, TrainConfig, datasets};
 use crate::adamw::SecondMoment;
 use crate::data::{Arithmetic, Filter};
+use crate::exam::Right;
 use crate::model::device::{CPU, Dtype};
 use crate::optim::OptimizerName;
 use crate::schedule::ScheduleKind;
@@ -137,8 +138,12 @@ fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
         sizes.steps_per_rollout
     );
     ensure!(
-        metric != "eval_accuracy" || eval.num_prompts > 0,
-        "`train.metric_for_best_model` is `eval_accuracy`, but `eval.num_prompts` is 0 (set it)"
+        !metric.starts_with("eval_") || eval.num_prompts > 0,
+        "`train.metric_for_best_model` is `{metric}`, but `eval.num_prompts` is 0 (set it)"
+    );
+    ensure!(
+        Right::of(config) != Right::Unsaid || !(metric == "eval_accuracy" || metric.contains('@')),
+        "`train.metric_for_best_model` is `{metric}`, but of several rewards none says which answers are right (name it with `eval.reward`)"
     );
     let benchmark = metric.strip_prefix("eval/").map(|rest| rest.split('/').next().unwrap_or(rest));
     if let Some(name) = benchmark.filter(|name| *name != TEST) {

@@ -87,6 +87,14 @@ impl Draft {
         &self.origin
     }
 
+    /// Whether the user's file or `--set` says what a model is measured on.
+    #[must_use]
+    pub fn names_data(&self) -> bool {
+        ["data.dataset_name", "data.datasets", "data.eval_dataset_name", "eval.benchmark"]
+            .iter()
+            .any(|key| self.given.contains(*key))
+    }
+
     /// Appends components to those of the config or the recipe.
     #[must_use]
     pub fn with_appended(self, appended: Appended) -> Self {

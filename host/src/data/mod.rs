@@ -24,7 +24,7 @@ mod tokenizer_json;
 
 pub use arithmetic::Arithmetic;
 pub use boxed::last_boxed;
-pub use chat::{Chat, ChatOptions, Date, Messages, TEMPLATE_FILE};
+pub use chat::{Chat, ChatOptions, Date, Messages, TEMPLATE_FILE, serve as apply_chat_template};
 pub use columns::Columns;
 pub(crate) use files::read as read_rows;
 pub use files::{Wanted, find};
@@ -42,6 +42,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use files::Unit;
+use sha2::{Digest, Sha256};
 
 /// One prompt and what is known about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,6 +88,14 @@ impl Example {
     /// The completion that supervised training should teach: the worked solution, or the bare answer where there is none.
     pub fn target(&self) -> &str {
         self.solution.as_deref().unwrap_or(&self.answer)
+    }
+
+    /// Adds its texts to a hash.
+    fn digest(&self, hash: &mut Sha256) {
+        for text in [&self.prompt, &self.answer, self.solution.as_deref().unwrap_or_default(), &self.columns] {
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text.as_bytes());
+        }
     }
 }
 
@@ -156,6 +165,19 @@ impl Dataset {
             Dataset::Rows(rows) => rows.held_out(count),
         }
     }
+}
+
+/// A hash of rows, prompts as they are read; none where they are made.
+#[must_use]
+pub fn fingerprint(examples: &[Example]) -> Option<String> {
+    examples.first()?.row.as_ref()?;
+    let mut hash = Sha256::new();
+    examples.iter().for_each(|example| example.digest(&mut hash));
+    Some(hex(hash))
+}
+
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Refuses to hand out fewer held-out prompts than asked for.

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use super::mixture::Mixture;
 use super::row_check::{Demands, Purpose};
 use super::set::{Set, Source};
-use super::{Example, ensure_available};
+use super::{Example, ensure_available, hex};
 use crate::rng;
 
 /// How the rows of training data are put in order.
@@ -53,7 +53,7 @@ impl Rows {
         }
         let mut hash = Sha256::new();
         sets.iter().for_each(|set| set.digest(&mut hash));
-        let fingerprint = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let fingerprint = hex(hash);
         let mut rows = Rows { train: sets, eval, order, mixture, orders: Vec::new(), fingerprint };
         let orders = if rows.mixture.is_some() { rows.train.len() } else { 1 };
         rows.orders = (0..orders).map(|index| (0, rows.epoch(index, 0))).collect();

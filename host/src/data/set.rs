@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use rayon::prelude::*;
-use sha2::{Digest, Sha256};
+use sha2::Sha256;
 
 use super::files::{self, Unit};
 use super::row::{Reading, parse};
@@ -110,12 +110,7 @@ impl Set {
 
     /// Adds its rows to a hash.
     pub(super) fn digest(&self, hash: &mut Sha256) {
-        for row in self.rows.iter() {
-            for text in [&row.prompt, &row.answer, row.solution.as_deref().unwrap_or_default(), &row.columns] {
-                hash.update((text.len() as u64).to_le_bytes());
-                hash.update(text.as_bytes());
-            }
-        }
+        self.rows.iter().for_each(|row| row.digest(hash));
     }
 
     fn check_any(&self) -> Result<()> {
@@ -204,7 +199,9 @@ fn lines(path: &Path, reading: &Reading, chat: Option<&Chat>) -> Result<Vec<(Row
         let row = Row { file: Arc::clone(&file), unit: text.unit, number: index + 1 };
         (row.clone(), parse(line, reading, chat, row))
     };
-    let Some(chat) = chat else { return Ok(lines.map(row).collect()) };
+    if chat.is_none() {
+        return Ok(lines.map(row).collect());
+    }
     let lines: Vec<(usize, &[u8])> = lines.collect();
-    Ok(chat.on_threads(|| lines.into_par_iter().map(row).collect()))
+    Ok(lines.into_par_iter().map(row).collect())
 }

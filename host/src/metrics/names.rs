@@ -4,6 +4,8 @@ use capo_plugin::Point;
 
 /// A mask's share of rejected tokens, beside the names that it records itself.
 pub const REJECTION_RATE: &str = "rejection_rate";
+/// The share of all tokens of the run so far that masks rejected.
+pub const REJECTED_SO_FAR: &str = "rejected_so_far";
 /// The share of the gradient that these tokens carried.
 pub const REJECTED_GRADIENT: &str = "rejected_gradient_share";
 
@@ -15,9 +17,10 @@ pub const GRAD_NORM_UNMASKED: &str = "grad_norm_unmasked";
 pub const SECOND_PASS_COMPLETIONS: &str = "second_pass_completions";
 
 /// The host's names that stand alone.
-const HOST: [&str; 17] = [
+const HOST: [&str; 18] = [
     "entropy",
     "eval_accuracy",
+    "eval_reward",
     "frac_reward_zero_std",
     "grad_norm",
     GRAD_NORM_UNMASKED,
@@ -35,9 +38,10 @@ const HOST: [&str; 17] = [
     "step_time",
 ];
 /// The beginnings of the host's other names.
-const FAMILIES: [&str; 11] = [
+const FAMILIES: [&str; 12] = [
     "completions/",
     "eval/",
+    "eval_rewards/",
     "dynamic_sampling/",
     "mask/",
     "rewards/",

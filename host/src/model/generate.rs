@@ -1,5 +1,7 @@
 //! Sampling completions with a key-value cache.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
 use rand::Rng;
@@ -19,6 +21,15 @@ use crate::rng::uniform;
 const NOT_FINITE: &str = "the model produced a logit that is not finite (lower the learning rate)";
 /// Most rows that one thread generates at a time.
 const MOST_ROWS: usize = 128;
+
+/// See [`sampled`].
+static SAMPLED: AtomicUsize = AtomicUsize::new(0);
+
+/// Completions that this process has sampled, for a line about how far it is.
+#[must_use]
+pub fn sampled() -> usize {
+    SAMPLED.load(Ordering::Relaxed)
+}
 
 /// What to generate.
 #[derive(Debug, Clone, PartialEq)]
@@ -181,7 +192,9 @@ impl Policy {
                     slots.step(std::mem::take(&mut batch.active), &newest)?
                 }
             };
-            batch.take(&next)?.into_iter().for_each(|row| slots.release(row));
+            let ended = batch.take(&next)?;
+            SAMPLED.fetch_add(ended.len(), Ordering::Relaxed);
+            ended.into_iter().for_each(|row| slots.release(row));
             if let Some(captured) = &mut captured {
                 captured.take(&next, batch.newest(&next.rows)?)?;
             }

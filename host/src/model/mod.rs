@@ -40,7 +40,7 @@ pub use divergence::Heads;
 pub use family::Family;
 pub use files::ModelFiles;
 pub use forward::Forward;
-pub use generate::{Completion, Generation};
+pub use generate::{Completion, Generation, sampled};
 pub use gradients::Gradients;
 pub use groups::{Group, groups};
 pub use lora::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, Adapter, Base, Dropout, LoraConfig, Targets};

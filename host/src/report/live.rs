@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
-use std::time::Instant;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::terminal::{grouped, percent};
+use super::terminal::{grouped, note, percent};
+use crate::model::sampled;
 
 /// One line at the end of standard error, which changes with every step; nothing where that is no terminal.
 pub(super) struct Live {
@@ -20,18 +23,7 @@ pub(super) struct Live {
 impl Live {
     /// Of a run of `steps` that has done `done`.
     pub(super) fn new(steps: u64, done: u64) -> Self {
-        let bar = if std::io::stderr().is_terminal() {
-            // No colours: the line is the same for everybody.
-            let style = ProgressStyle::with_template("{bar:16} {pos}/{len}  {eta} left  {wide_msg}");
-            ProgressBar::new(steps)
-                .with_position(done)
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        } else {
-            ProgressBar::hidden()
-        };
-        // What was done before this process says nothing of how long a step takes.
-        bar.reset_eta();
-        Self { bar, first: None, accuracy: None }
+        Self { bar: bar(steps, done), first: None, accuracy: None }
     }
 
     /// Does `say` with the line out of the way.
@@ -52,6 +44,63 @@ impl Live {
 
     /// Takes the line away.
     pub(super) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A line that changes; nothing where standard error is no terminal.
+fn bar(all: u64, done: u64) -> ProgressBar {
+    let bar = if std::io::stderr().is_terminal() {
+        // No colours: the line is the same for everybody.
+        let style = ProgressStyle::with_template("{bar:16} {pos}/{len}  {eta} left  {wide_msg}");
+        ProgressBar::new(all).with_position(done).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    } else {
+        ProgressBar::hidden()
+    };
+    // What was done before this process says nothing of how long a step takes.
+    bar.reset_eta();
+    bar
+}
+
+/// How often it is looked how far an evaluation is, and how often that is a line of its own where there is no terminal.
+const LOOK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+
+/// How many questions are answered: one line at the end of standard error, or a line now and then where that is no terminal.
+pub struct Answered {
+    bar: ProgressBar,
+    /// Its end ends the thread.
+    _running: Sender<()>,
+}
+
+impl Answered {
+    /// Of an evaluation of `all` answers of which `done` are there.
+    #[must_use]
+    pub fn of(done: usize, all: usize) -> Self {
+        let (bar, before) = (bar(all as u64, done as u64), sampled());
+        let (running, ended) = channel::<()>();
+        let shown = bar.clone();
+        thread::spawn(move || {
+            let mut told = Instant::now();
+            while ended.recv_timeout(LOOK.0) == Err(RecvTimeoutError::Timeout) {
+                let answered = all.min(done + sampled() - before);
+                shown.set_position(answered as u64);
+                if shown.is_hidden() && told.elapsed() >= LOOK.1 {
+                    note(&format!("{answered} of {all} answers"));
+                    told = Instant::now();
+                }
+            }
+        });
+        Self { bar, _running: running }
+    }
+
+    /// Does `say` with the line out of the way.
+    pub fn aside(&self, say: impl FnOnce()) {
+        self.bar.suspend(say);
+    }
+}
+
+impl Drop for Answered {
+    fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }

@@ -20,14 +20,15 @@ use capo_plugin::Point;
 use crate::adamw::SecondMoment;
 use crate::benchmark;
 use crate::config::TrainConfig;
+use crate::exam::Right;
 use crate::metrics;
 use crate::metrics::names::{
-    BELOW_ONE, GRAD_NORM_UNMASKED, MEAN_WEIGHT, REJECTED_GRAD_NORM, REJECTED_GRADIENT, REJECTION_RATE,
+    BELOW_ONE, GRAD_NORM_UNMASKED, MEAN_WEIGHT, REJECTED_GRAD_NORM, REJECTED_GRADIENT, REJECTED_SO_FAR, REJECTION_RATE,
     SECOND_PASS_COMPLETIONS, WEIGHTED_AWAY, metric_name,
 };
 use crate::model::device::{self, Dtype};
 use crate::optim::{OptimizerName, StepOutcome};
-use crate::run::{best, checkpoint};
+use crate::run::{Progress, best, checkpoint};
 use crate::stages::backward::Reduced;
 use crate::stages::batch::StepBatch;
 use terminal::{grouped, say};
@@ -35,6 +36,7 @@ use terminal::{grouped, say};
 use crate::run::Run;
 use crate::stages::rollout::Rollout;
 pub use completions::{Decided, Logged, record_completions};
+pub use live::Answered;
 use live::Live;
 use rejections::Rejections;
 
@@ -86,6 +88,9 @@ impl Report {
             self.say(&format!("{title:<10} {}", list.join(", ")));
         }
         sources.iter().for_each(|line| self.say(line));
+        if config.eval.num_prompts > 0 || !config.eval.benchmark.is_empty() {
+            self.say(&format!("right      {}", Right::of(config)));
+        }
         if config.train.device != device::CPU || config.train.dtype != Dtype::F32 {
             let dtype = candle_core::DType::from(config.train.dtype);
             self.say(&format!("device     {}, {}", config.train.device, dtype.as_str()));
@@ -118,13 +123,14 @@ impl Report {
     ///
     /// When the metrics cannot be written.
     pub fn started(&self, run: &mut Run) -> Result<()> {
-        if run.progress.accuracy_before.is_none() && run.benchmarks.is_empty() {
+        if run.progress.held_out_reward_before.is_none() && run.benchmarks.is_empty() {
             return Ok(());
         }
         run.metrics.record("num_completions", completions(run));
         let flushed = run.metrics.flush(0)?;
-        if let Some(accuracy) = run.progress.accuracy_before {
-            self.say(&format!("held-out accuracy {:.1}% before training", 100.0 * accuracy));
+        let Progress { accuracy_before, held_out_reward_before, .. } = run.progress;
+        if let Some(held_out) = held_out(accuracy_before, held_out_reward_before) {
+            self.say(&format!("held-out {held_out} before training"));
         }
         if let Some(measured) = benchmark::shown(&flushed.values) {
             self.say(&format!("benchmarks{measured}  before training"));
@@ -132,12 +138,12 @@ impl Report {
         Ok(())
     }
 
-    /// Ends a step: writes its metrics, and every `logging.logging_steps` a line.
+    /// Ends a step, which had a `signal` where an advantage is not 0: writes its metrics, and every `logging.logging_steps` a line.
     ///
     /// # Errors
     ///
     /// When the metrics cannot be written.
-    pub fn step(&mut self, run: &mut Run) -> Result<()> {
+    pub fn step(&mut self, run: &mut Run, signal: bool) -> Result<()> {
         let step = run.progress.step;
         run.metrics.record("num_completions", completions(run));
         run.metrics.record("step_time", self.last_step.elapsed().as_secs_f64());
@@ -146,14 +152,14 @@ impl Report {
         self.steps += 1;
         self.first_step.get_or_insert_with(|| self.started.elapsed());
         self.live.step(step, &flushed.values);
-        for warning in flushed.warnings.iter().chain(&self.rejections.step(&flushed.values)) {
+        for warning in flushed.warnings.iter().chain(&self.rejections.step(&flushed.values, signal)) {
             self.live.aside(|| terminal::warn(warning));
         }
         let every = run.config.logging.logging_steps;
         let value = |name: &str| flushed.values.get(name).copied();
         let last = step == run.config.train.max_steps;
         let measured = benchmark::shown(&flushed.values);
-        if step == 1 || last || step.is_multiple_of(every) || value("eval_accuracy").is_some() || measured.is_some() {
+        if step == 1 || last || step.is_multiple_of(every) || value("eval_reward").is_some() || measured.is_some() {
             let number = |name: &str| value(name).map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
             let mut line = format!(
                 "step {step:>4}  reward {}  entropy {}  grad_norm {}  rejected {:.2}%",
@@ -162,8 +168,8 @@ impl Report {
                 number("grad_norm"),
                 100.0 * value("mask/rejection_rate").unwrap_or(0.0)
             );
-            if let Some(accuracy) = value("eval_accuracy") {
-                line.push_str(&format!("  held-out {:.1}%", 100.0 * accuracy));
+            if let Some(held_out) = held_out(value("eval_accuracy"), value("eval_reward")) {
+                line.push_str(&format!("  held-out {}", held_out.trim_start_matches("accuracy ")));
             }
             line.push_str(&measured.unwrap_or_default());
             self.say(&line);
@@ -175,8 +181,12 @@ impl Report {
     pub fn closing(&self, run: &Run) {
         self.live.end();
         let progress = &run.progress;
-        let percent =
-            |accuracy: Option<f64>| accuracy.map_or_else(|| "-".to_owned(), |value| format!("{:.1}%", 100.0 * value));
+        let shown = |accuracy, reward| {
+            let shown = held_out(accuracy, reward).unwrap_or_else(|| "-".to_owned());
+            shown.trim_start_matches("accuracy ").trim_start_matches("reward ").to_owned()
+        };
+        let known = progress.accuracy.is_some() || progress.held_out_reward.is_none();
+        let title = if known { "held-out accuracy " } else { "held-out reward   " };
         let ending = best::ending(run);
         let finished = progress.step >= run.config.train.max_steps || ending.is_some();
         self.say("");
@@ -188,15 +198,15 @@ impl Report {
         }
         if finished {
             self.say(&format!(
-                "held-out accuracy  {} -> {}  ({} prompts, greedy)",
-                percent(progress.accuracy_before),
-                percent(progress.accuracy),
+                "{title} {} -> {}  ({} prompts, greedy)",
+                shown(progress.accuracy_before.filter(|_| known), progress.held_out_reward_before.filter(|_| !known)),
+                shown(progress.accuracy, progress.held_out_reward),
                 run.held_out.len()
             ));
         } else {
             self.say(&format!("stopped after step {} of {}", progress.step, run.config.train.max_steps));
         }
-        let rate = 100.0 * progress.rejected_tokens as f64 / progress.completion_tokens.max(1) as f64;
+        let rate = 100.0 * progress.rejected_share();
         self.say(&format!(
             "tokens rejected    {} of {} ({rate:.2}%); steps skipped {}",
             grouped(progress.rejected_tokens),
@@ -244,6 +254,12 @@ impl Report {
             self.say(&format!("  {stage:<16} {time:>8.2} s  {share}"));
         }
     }
+}
+
+/// How good answers to held-out prompts are: the share that is right, else what they earn.
+fn held_out(accuracy: Option<f64>, reward: Option<f64>) -> Option<String> {
+    let accuracy = accuracy.map(|accuracy| format!("accuracy {:.1}%", 100.0 * accuracy));
+    accuracy.or_else(|| reward.map(|reward| format!("reward {reward:.3}")))
 }
 
 /// Completions that were sampled for training so far.
@@ -299,6 +315,7 @@ pub fn record_step(
     metrics.record("loss", reduced.loss);
     metrics.record("learning_rate", learning_rate);
     metrics.record(&format!("mask/{REJECTION_RATE}"), share(rejected));
+    metrics.record(&format!("mask/{REJECTED_SO_FAR}"), run.progress.rejected_share());
     metrics.record(&format!("mask/{REJECTED_GRADIENT}"), reduced.rejected.iter().sum());
     metrics.record("step_skipped", f64::from(u8::from(!taken)));
     if let Some(outcome) = outcome {

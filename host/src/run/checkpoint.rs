@@ -4,6 +4,7 @@
 //! states, `progress.json`, and a manifest with the SHA-256 of every file. Random streams are functions of seed and position, so there
 //! is no generator to save.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::moment::Moment;
 use super::states::{self, States};
 use super::{Progress, Run};
-use crate::data::Tokenizer;
+use crate::data::{Tokenizer, fingerprint};
 use crate::model::{CONFIG_FILE, ModelFiles, save_tensors};
 
 /// The folder of checkpoints, in a run's directory.
@@ -36,6 +37,9 @@ struct Saved {
     /// A hash of the training data; none where they are made, and in checkpoints from before this was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     data: Option<String>,
+    /// Hashes of the rows that the run is measured on, by what they are; as above.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    measured: BTreeMap<String, String>,
 }
 
 /// Whether a checkpoint is due after the step just done: every `train.save_steps`, at the end, and where it is the best.
@@ -118,7 +122,7 @@ fn fill(run: &Run, moment: &Moment, states: &States, dir: &Path) -> Result<()> {
     let ids = |states: &[(String, Vec<u8>)]| states.iter().map(|(id, _)| id.clone()).collect();
     let (components, rewards) = (ids(&states.components), ids(&states.rewards));
     let data = run.dataset.fingerprint().map(str::to_owned);
-    let saved = Saved { progress: moment.progress.clone(), components, rewards, data };
+    let saved = Saved { progress: moment.progress.clone(), components, rewards, data, measured: measured(run) };
     files::write_atomic(&dir.join(PROGRESS_FILE), &serde_json::to_vec_pretty(&saved)?)?;
     SealedFolder::seal(dir)
 }
@@ -186,31 +190,40 @@ pub fn load(run: &mut Run, step: u64, allow_changes: bool) -> Result<()> {
     }
     let folder = run.dir.join(FOLDER);
     let dir = folder.join(name(step));
-    let data = read(run, &dir, step).with_context(|| format!("checkpoint `{}` cannot be used", dir.display()))?;
-    check_data(run, step, data.as_deref(), allow_changes)?;
+    let (data, before) =
+        read(run, &dir, step).with_context(|| format!("checkpoint `{}` cannot be used", dir.display()))?;
+    let mut changed = Vec::new();
+    if data.is_some_and(|data| run.dataset.fingerprint() != Some(&data)) {
+        changed.push(("training data".to_owned(), format!(": {}", run.dataset.describe())));
+    }
+    let now = measured(run);
+    let others = before.into_iter().filter(|(rows, hash)| now.get(rows).is_some_and(|now| now != hash));
+    changed.extend(others.map(|(rows, _)| (rows, String::new())));
+    for (rows, now) in changed {
+        ensure!(
+            allow_changes,
+            "the {rows} are not those that the checkpoint of step {step} was made with{now} (put them back, or take them with `--allow-changed-config`)"
+        );
+        run.changed.push(format!("the {rows}{now}"));
+    }
     // A process that was killed before it pruned left one too many.
     prune(run, &folder, &steps(&run.dir)?)
 }
 
-/// Refuses data that are not those of a checkpoint, or tells of them.
-fn check_data(run: &mut Run, step: u64, before: Option<&str>, allow_changes: bool) -> Result<()> {
-    if before.is_none_or(|before| run.dataset.fingerprint() == Some(before)) {
-        return Ok(());
-    }
-    let now = run.dataset.describe();
-    ensure!(
-        allow_changes,
-        "the training data are not those that the checkpoint of step {step} was made with: {now} (put them back, or take them with `--allow-changed-config`)"
-    );
-    run.changed.push(format!("the training data: {now}"));
-    Ok(())
+/// Hashes of the rows that the run is measured on, by what they are.
+fn measured(run: &Run) -> BTreeMap<String, String> {
+    let held_out = fingerprint(&run.held_out).map(|hash| ("held-out rows".to_owned(), hash));
+    let benchmarks = run.benchmarks.iter().filter_map(|benchmark| {
+        Some((format!("rows of benchmark `{}`", benchmark.name), fingerprint(&benchmark.examples)?))
+    });
+    held_out.into_iter().chain(benchmarks).collect()
 }
 
-/// Takes up a checkpoint; returns its hash of the training data.
-fn read(run: &mut Run, dir: &Path, step: u64) -> Result<Option<String>> {
+/// Takes up a checkpoint; returns its hashes of the training data and of what the run is measured on.
+fn read(run: &mut Run, dir: &Path, step: u64) -> Result<(Option<String>, BTreeMap<String, String>)> {
     let checkpoint = SealedFolder::open(dir)?;
     let saved = checkpoint.read(PROGRESS_FILE)?;
-    let Saved { progress, components, rewards, data } =
+    let Saved { progress, components, rewards, data, measured } =
         serde_json::from_slice(&saved).with_context(|| format!("its `{PROGRESS_FILE}` cannot be read"))?;
     let found = progress.step;
     ensure!(found == step, "it is of step {found}, not {step} (give the folder its name back: `{}`)", name(found));
@@ -228,5 +241,5 @@ fn read(run: &mut Run, dir: &Path, step: u64) -> Result<Option<String>> {
     let bytes = states::load(run, &checkpoint, &components, &rewards)?;
     run.remembers = Moment::is_small(bytes);
     run.progress = progress;
-    Ok(data)
+    Ok((data, measured))
 }

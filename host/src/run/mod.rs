@@ -65,9 +65,23 @@ pub struct Progress {
     pub accuracy_before: Option<f64>,
     /// The newest held-out accuracy since.
     pub accuracy: Option<f64>,
+    /// The mean reward of held-out prompts before step 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_out_reward_before: Option<f64>,
+    /// The newest since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_out_reward: Option<f64>,
     /// The best evaluation, where a metric says which it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
+}
+
+impl Progress {
+    /// The share of completion tokens so far that masks rejected.
+    #[must_use]
+    pub fn rejected_share(&self) -> f64 {
+        self.rejected_tokens as f64 / self.completion_tokens.max(1) as f64
+    }
 }
 
 /// A run, ready for its next step.

@@ -34,9 +34,10 @@ fn every_answer_is_kept_and_counted() {
     let folder = folder();
     let said = folder.host(&format!("eval {BENCHMARKS} --output answers.jsonl")).succeeded().stdout;
     assert_snapshot!(said, @"
-    easy              pass@1 58.3%  pass@2 73.6%  pass@4 83.3%  mean@4 58.3%  maj@4 66.7%  (12 prompts)
-    hard              pass@1 28.6%  (7 prompts)
-    TEST              pass@1 43.5%  (their mean)
+    right      `exact_match` above 0
+    easy              pass@1 58.3%  pass@2 73.6%  pass@4 83.3%  mean@4 58.3%  maj@4 66.7%  reward 0.583  (12 prompts)
+    hard              pass@1 28.6%  reward 0.286  (7 prompts)
+    TEST              pass@1 43.5%  reward 0.435  (their mean)
     ");
     let all = answers(&folder, "answers.jsonl");
     assert_eq!(all.len(), 12 * 4 + 7);
@@ -78,15 +79,25 @@ fn a_killed_evaluation_goes_on_to_the_same_bytes() {
     let whole = std::fs::read(folder.path().join("answers.jsonl")).unwrap();
     std::fs::remove_file(folder.path().join("answers.jsonl")).unwrap();
     let mut child = folder.command(&eval).stdout(Stdio::piped()).spawn().unwrap();
-    let mut first = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
-    assert!(first.starts_with("easy "), "{first}");
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("easy ")));
     let _ = child.kill();
     let _ = child.wait();
     let partial = folder.path().join("answers.jsonl.partial");
     // It may have been whole by then; cut it as a kill would.
     if let Ok(bytes) = std::fs::read(&partial) {
         std::fs::write(&partial, &bytes[..bytes.len().min(1500)]).unwrap();
+        // An answer that was edited is not what was measured.
+        let cut = String::from_utf8(std::fs::read(&partial).unwrap()).unwrap();
+        let right = cut.find("\"correct\":true").unwrap_or(usize::MAX);
+        let (from, to) = if cut.find("\"correct\":false").is_some_and(|wrong| wrong < right) {
+            ("\"correct\":false", "\"correct\":true")
+        } else {
+            ("\"correct\":true", "\"correct\":false")
+        };
+        std::fs::write(&partial, cut.replacen(from, to, 1)).unwrap();
+        assert_snapshot!(folder.host(&eval).refused(), @"`answers.jsonl.partial` is damaged at line 2 (remove it to begin anew)");
+        std::fs::write(&partial, cut).unwrap();
         let other = folder.host(&format!("{eval} --set train.seed=7")).refused();
         assert_snapshot!(other, @"`answers.jsonl.partial` has answers of another model, or to other questions or settings (remove it to begin anew)");
     }
@@ -101,7 +112,10 @@ fn what_is_kept_of_an_evaluation_is_read_with_care() {
     folder.write("answers.jsonl.partial", "no head\n");
     assert_snapshot!(folder.host(eval).refused(), @"`answers.jsonl.partial` is damaged at line 1 (remove it to begin anew)");
     std::fs::remove_file(folder.path().join("answers.jsonl.partial")).unwrap();
-    assert_snapshot!(folder.host(eval).succeeded().stdout, @"hard              pass@1 44.4%  (9 prompts)");
+    assert_snapshot!(folder.host(eval).succeeded().stdout, @"
+    right      `exact_match` above 0
+    hard              pass@1 44.4%  reward 0.444  (9 prompts)
+    ");
 }
 
 #[test]
@@ -127,14 +141,20 @@ fn a_run_records_its_benchmarks_and_resumes() {
         [
             "eval/TEST/mean_length",
             "eval/TEST/pass@1",
+            "eval/TEST/reward",
+            "eval/TEST/rewards/exact_match/mean",
             "eval/easy/maj@4",
             "eval/easy/mean@4",
             "eval/easy/mean_length",
             "eval/easy/pass@1",
             "eval/easy/pass@2",
             "eval/easy/pass@4",
+            "eval/easy/reward",
+            "eval/easy/rewards/exact_match/mean",
             "eval/hard/mean_length",
             "eval/hard/pass@1",
+            "eval/hard/reward",
+            "eval/hard/rewards/exact_match/mean",
         ]
     );
     assert!((evals["eval/TEST/pass@1"] - (evals["eval/easy/pass@1"] + evals["eval/hard/pass@1"]) / 2.0).abs() < 1e-12);

@@ -164,3 +164,32 @@ fn messages_are_answered() {
     assert_eq!(prompts, ["\"1448+972=1\"", "\"11+1=1\""]);
     assert_snapshot!(folder.host("generate --model embedded:tiny-arithmetic --chat 1+1").refused(), @"the model has no chat template: there is no `chat_template.jinja` of the built-in model, and no `chat_template` in `tokenizer_config.json` of the built-in model (name a file with `data.chat_template`, or set `data.format` to `text`)");
 }
+
+#[test]
+fn templates_end_within_their_time_and_memory() {
+    let folder = folder();
+    // Lists and maps that would be endless if they were written out; the engine counts the steps that make them alone.
+    let nested = "{% set ns = namespace(x=[1], y=[1], d={'a': 1}) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
+        {% set ns.y = [ns.y, ns.y] %}{% set ns.d = {'a': ns.d, 'b': ns.d} %}{% endfor %}";
+    let time = "comes to no end within 2 s of work";
+    for (value, limit) in [
+        ("ns.x", time),
+        ("ns.d", time),
+        ("ns.x|tojson", time),
+        ("ns.x|string", time),
+        ("ns.x ~ ''", time),
+        ("'%s'|format(ns.x)", time),
+        ("ns.x == ns.y", time),
+        ("ns.x in [ns.y]", time),
+        ("[ns.x, ns.y]|sort", time),
+        ("[ns.x, ns.y]|unique|list", time),
+        ("{ns.x: 1}", time),
+        ("[ns.x, ns.y]|sum(start=[])", time),
+        ("(['1' * 1000000] * 100000)|join|length", "takes more than 512 MiB of memory, or nests values too deeply"),
+    ] {
+        folder.write("model/chat_template.jinja", format!("{nested}{{{{ {value} }}}}"));
+        let sentence = folder.host("generate --model model --chat 1+1").refused();
+        let mend = "(mend it, or shorten the conversation)";
+        assert_eq!(sentence, format!("the chat template `model/chat_template.jinja` {limit} {mend}"), "{value}");
+    }
+}

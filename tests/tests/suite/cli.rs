@@ -312,7 +312,25 @@ fn evaluation_writes_completions() {
     let right = graded.iter().filter(|line| line["reward"].as_f64().unwrap() > 0.0).count();
     assert_eq!(graded.len(), 16);
     let share = 100.0 * right as f64 / 16.0;
-    assert_eq!(outcome.stdout, format!("held-out accuracy {share:.1}% of 16 prompts, greedy\n"));
+    let right = "right      `exact_match` above 0";
+    let held_out = format!("held-out accuracy {share:.1}%  reward {:.3}  (16 prompts, greedy)", share / 100.0);
+    assert_eq!(outcome.stdout, format!("{right}\n{held_out}\n"));
+    let names: Vec<&str> = graded[0].as_object().unwrap().keys().map(String::as_str).collect();
+    let documented = [
+        "answer",
+        "benchmark",
+        "completion",
+        "correct",
+        "extracted",
+        "prompt",
+        "reward",
+        "rewards",
+        "sample",
+        "tokens",
+        "truncated",
+    ];
+    assert_eq!(names, documented);
+    assert_eq!((&graded[3]["benchmark"], &graded[3]["prompt"]), (&"held-out".into(), &3.into()));
 }
 
 #[test]

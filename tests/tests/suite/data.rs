@@ -113,6 +113,28 @@ fn a_run_does_not_go_on_with_other_rows() {
 }
 
 #[test]
+fn a_run_is_not_measured_on_other_rows_than_before() {
+    let folder = folder();
+    let others = || rows().replace("\"answer\":300", "\"answer\":301");
+    for name in ["train", "eval", "bench"] {
+        folder.write(&format!("{name}.jsonl"), rows());
+    }
+    let measured = "--set data.eval_dataset_name=eval.jsonl --set eval.num_prompts=4 \
+        --set eval.benchmark=[{name=\"bench\",file=\"bench.jsonl\",max_prompts=4}]";
+    let steps = STEPS.replace("--set eval.num_prompts=0", "");
+    let args = format!("{steps} {measured} --set data.dataset_name=train.jsonl --set train.max_steps=3");
+    let _ = folder.train("run", &format!("{args} --stop-after 2"));
+    folder.write("eval.jsonl", others());
+    assert_snapshot!(folder.host("train --resume run").refused(), @"the held-out rows are not those that the checkpoint of step 2 was made with (put them back, or take them with `--allow-changed-config`)");
+    folder.write("eval.jsonl", rows());
+    folder.write("bench.jsonl", others());
+    assert_snapshot!(folder.host("train --resume run").refused(), @"the rows of benchmark `bench` are not those that the checkpoint of step 2 was made with (put them back, or take them with `--allow-changed-config`)");
+    let said = folder.host("train --resume run --allow-changed-config").succeeded().stdout;
+    let changed = said.lines().find(|line| line.starts_with("changed ")).unwrap();
+    assert_snapshot!(changed, @"changed    the rows of benchmark `bench`");
+}
+
+#[test]
 fn settings_of_data_that_silence_one_another() {
     let folder = folder();
     let refused = |data: &str| folder.host(&format!("train {data}")).refused();

@@ -100,7 +100,10 @@ fn a_run_is_exported_with_its_card() {
     assert!(card.contains(&accuracy), "{card}");
     let settings = card.split_once("```toml\n").unwrap().1.trim_end().trim_end_matches("```");
     assert_eq!(settings.trim_end(), String::from_utf8(read("run/config.toml")).unwrap().trim_end());
-    let _ = folder.host("eval --model model --num-prompts 8").succeeded();
+    // A run is measured as its best checkpoint is, on what it names itself.
+    let eval = |model: &str| folder.host(&format!("eval --model {model} --num-prompts 8")).succeeded().stdout;
+    assert_eq!(eval("run"), eval(&format!("run/checkpoints/step-{best:06}")));
+    assert_eq!(eval("run"), eval("model --set data.dataset_name=embedded:arithmetic"));
     assert_snapshot!(folder.host("export --model run --step 99 --out other").refused().split(" (it has").next().unwrap(), @"the run `run` has no checkpoint of step 99");
     assert_snapshot!(folder.host("export --model model --step 1 --out other").refused(), @"`model` is no run, and so has no steps to choose from (remove `--step`)");
 }

@@ -85,7 +85,10 @@ fn a_checkpoint_is_an_adapter_and_is_used_as_a_model() {
     let (adapter, merged, base) = (scores(&model.to_string()), scores("merged"), scores("embedded:tiny-arithmetic"));
     assert!(adapter.iter().zip(&merged).all(|(a, b)| (a - b).abs() < 1e-5), "{adapter:?} {merged:?}");
     assert!(adapter.iter().zip(&base).any(|(a, b)| (a - b).abs() > 1e-4), "{adapter:?} {base:?}");
-    let eval = |model: &str| folder.host(&format!("eval --model {model} --num-prompts 32")).succeeded().stdout;
+    let eval = |model: &str| {
+        let data = "--set data.dataset_name=embedded:arithmetic";
+        folder.host(&format!("eval --model {model} --num-prompts 32 {data}")).succeeded().stdout
+    };
     assert_eq!(eval(&model.to_string()), eval("merged"));
     let prompt = "--temperature 0 --max-completion-length 8 12+34=";
     let generate = |model: &str| folder.host(&format!("generate --model {model} {prompt}")).succeeded().stdout;

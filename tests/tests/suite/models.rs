@@ -43,8 +43,10 @@ fn a_checkpoint_is_a_model() {
     let folder = with_checkpoint();
     let run = folder.train("next", &format!("--set model.model_name_or_path=model {ONE_STEP}"));
     assert_eq!(run.metrics().len(), 1);
-    let outcome = folder.host("eval --model model --num-prompts 16").succeeded();
-    assert!(outcome.stdout.starts_with("held-out accuracy "), "{}", outcome.stdout);
+    let eval = "eval --model model --num-prompts 16";
+    assert_snapshot!(folder.host(eval).refused(), @"nothing says what `model` is measured on (give rows with `--benchmark FILE`, or `--config FILE` with a `[data]` section)");
+    let outcome = folder.host(&format!("{eval} --set data.dataset_name=embedded:arithmetic")).succeeded();
+    assert!(outcome.stdout.contains("\nheld-out accuracy "), "{}", outcome.stdout);
 }
 
 #[test]

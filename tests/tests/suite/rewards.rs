@@ -49,7 +49,10 @@ fn columns_reach_training_and_evaluation() {
     assert_eq!(run.metric("rewards/rewarding.levelled/rollouts"), [1.0, 2.0, 3.0]);
     assert_eq!(run.metric("rewards/rewarding.levelled/step"), [0.0, 1.0, 2.0]);
     let eval = folder.host(&format!("eval --config run.toml {PLUGIN} --output graded.jsonl")).succeeded();
-    assert_eq!(eval.stdout, "held-out accuracy 50.0% of 20 prompts, greedy\n");
+    assert_snapshot!(eval.stdout, @"
+    right      `rewarding.levelled` above 0, as long as it gives -1, 0 and 1 alone (else name it with `eval.reward`)
+    held-out accuracy 50.0%  reward 0.500  (20 prompts, greedy)
+    ");
     let graded = std::fs::read_to_string(folder.path().join("graded.jsonl")).unwrap();
     let rewards = graded.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["reward"].clone());
     assert_eq!(rewards.collect::<Vec<_>>(), [1.0, 0.0].repeat(10));
@@ -96,6 +99,58 @@ fn what_is_built_in_scores_a_run() {
     assert_eq!(mean("number"), mean("exact_match"));
     assert_eq!(mean("math").len(), 2);
     assert!(mean("soft_overlong").iter().all(|penalty| (-1.0..0.0).contains(penalty)));
+}
+
+#[test]
+fn a_share_of_a_point_is_no_right_answer() {
+    let folder = folder("[[reward]]\nuse = \"command\"\ncommand = [\"./grade\"]\n");
+    with_program(&folder);
+    let args = "--config run.toml --plugin libcapo.so --set train.max_steps=2";
+    let said = folder.host(&format!("train --output-dir run {args}")).succeeded().stdout;
+    let lines = |from: &[&str]| -> Vec<String> {
+        said.lines().filter(|line| from.iter().any(|from| line.starts_with(from))).map(str::to_owned).collect()
+    };
+    assert_snapshot!(lines(&["right", "held-out", "no signal", "never rejected"]).join("\n"), @"
+    right      `command` above 0, as long as it gives -1, 0 and 1 alone (else name it with `eval.reward`)
+    held-out reward 0.250 before training
+    held-out reward    0.250 -> 0.250  (20 prompts, greedy)
+    no signal          the completions of each prompt earned alike in all 2 steps, so that nothing was learned from rewards (easier or harder prompts, more `rollout.num_generations`)
+    ");
+    let run = folder.run_dir("run");
+    let first = &run.lines()[0];
+    assert_eq!((&first["eval_reward"], &first["eval_rewards/command/mean"]), (&0.25.into(), &0.25.into()));
+    assert!(run.lines().iter().all(|line| !line.contains_key("eval_accuracy")));
+    let eval = |more: &str| folder.host(&format!("eval --config run.toml {more}")).succeeded().stdout;
+    assert!(eval("").ends_with("\nheld-out reward 0.250  (20 prompts, greedy)\n"));
+    let named = eval("--set eval.reward=command");
+    assert_snapshot!(named, @"
+    right      `command` above 0
+    held-out accuracy 100.0%  reward 0.250  (20 prompts, greedy)
+    ");
+    // Of several rewards, the one that compares answers says it.
+    let two = |more: &str| {
+        eval(&format!("--set reward=[{{use=\"format\"}},{{use=\"command\",command=[\"./grade\"]}}{more}]"))
+    };
+    assert!(two(",{use=\"number\"}").starts_with("right      `number` above 0\nheld-out accuracy "));
+    assert_snapshot!(two(""), @"
+    right      no reward says it (name one with `eval.reward`)
+    held-out reward 0.250  format 0.000  command 0.250  (20 prompts, greedy)
+    ");
+    let best = "--set train.metric_for_best_model=eval_accuracy --set eval.eval_steps=1 --set reward=[{use=\"format\"},{use=\"regex\",pattern=\"1\"}]";
+    assert_snapshot!(folder.host(&format!("train {args} {best}")).refused(), @"the settings of `run.toml` and `--set` do not fit together: `train.metric_for_best_model` is `eval_accuracy`, but of several rewards none says which answers are right (name it with `eval.reward`)");
+}
+
+#[test]
+fn a_program_that_answers_twice_ends_the_run_before_its_first_step() {
+    let folder = folder("[[reward]]\nuse = \"command\"\ncommand = [\"./grade\"]\n");
+    with_program(&folder);
+    folder.write("grade", QUARTERS.replace("echo 0.25", "echo 1; echo 0"));
+    let failed = folder.host("train --output-dir run --config run.toml --set eval.num_prompts=0").failed();
+    assert!(
+        failed.starts_with("the run stopped after step 0") && failed.contains("`command`: `./grade` gave "),
+        "{failed}"
+    );
+    assert!(folder.run_dir("run").metrics().is_empty() && folder.run_dir("run").checkpoints().is_empty());
 }
 
 #[test]

@@ -10,6 +10,7 @@ fn runs_are_listed_with_what_they_are_and_how_far() {
     let steps = "--set train.max_steps=3 --set eval.num_prompts=8";
     let _ = folder.train("runs/b", &format!("{steps} --set train.seed=7"));
     let _ = folder.train("runs/a", &format!("{steps} --plugin libcapo.so --stop-after 1"));
+    let rejecting = folder.train("runs/d", &format!("{steps} --plugin libcapo.so"));
     folder.write("runs/c/config.toml", "damaged");
     folder.write("runs/notes.txt", "no run");
     let outcome = folder.host("runs").succeeded();
@@ -27,6 +28,13 @@ fn runs_are_listed_with_what_they_are_and_how_far() {
     let progress: Value = serde_json::from_slice(&progress).unwrap();
     assert_eq!(runs[0]["accuracy"], progress["progress"]["accuracy"]);
     assert_eq!(runs[0]["components"], serde_json::json!([]));
+    // The share of rejected tokens is that of all tokens, as at the end of a run.
+    let runs: Value = serde_json::from_str(&folder.host("runs runs/d --json").succeeded().stdout).unwrap();
+    let progress = std::fs::read(rejecting.last_checkpoint().join("progress.json")).unwrap();
+    let progress: Value = serde_json::from_slice::<Value>(&progress).unwrap()["progress"].take();
+    let [rejected, tokens] = ["rejected_tokens", "completion_tokens"].map(|name| progress[name].as_f64().unwrap());
+    assert!(rejected > 0.0);
+    assert_eq!(runs[0]["rejected"].as_f64().unwrap(), rejected / tokens);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use indexmap::IndexMap;
 use minijinja::Value;
 use minijinja::value::ValueKind;
+use serde::{Deserialize, Serialize};
 
 /// What each message says, by name, in the order of the file.
 type Message = IndexMap<Value, Value>;
@@ -12,7 +13,7 @@ type Message = IndexMap<Value, Value>;
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// The messages of a conversation, one at least.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Messages(Vec<Message>);
 
 impl Messages {

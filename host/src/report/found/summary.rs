@@ -35,7 +35,7 @@ pub struct Summary {
     pub best_step: Option<u64>,
     /// The newest mean reward.
     pub reward: Option<f64>,
-    /// Rejected tokens ÷ completion tokens, mean over steps.
+    /// Rejected tokens ÷ completion tokens, of the whole run.
     pub rejected: Option<f64>,
     /// Prompt and completion tokens so far.
     pub num_tokens: Option<f64>,
@@ -59,7 +59,6 @@ impl Summary {
         // Of equally good ones the first.
         let best = accuracies()
             .fold(None, |best: Option<(usize, f64)>, found| best.filter(|best| best.1 >= found.1).or(Some(found)));
-        let rates: Vec<f64> = run.lines.column("mask/rejection_rate").numbers().map(|(_, rate)| rate).collect();
         Self {
             name: run.name.clone(),
             status,
@@ -75,7 +74,7 @@ impl Summary {
             best_accuracy: best.map(|(_, value)| value),
             best_step: best.map(|(row, _)| run.lines.steps[row]),
             reward: run.lines.column("reward").last(),
-            rejected: (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64),
+            rejected: run.lines.column("mask/rejected_so_far").last(),
             num_tokens: run.lines.column("num_tokens").last(),
             seconds: run.lines.running_sum("step_time").pop().unwrap_or(0.0),
             remarks: run.remarks.clone(),

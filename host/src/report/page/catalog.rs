@@ -34,6 +34,8 @@ pub const SECTIONS: &[(&str, &[Chart])] = &[
         "Results",
         &[
             linear("Held-out accuracy", "share of prompts", &[("eval_accuracy", "")]),
+            linear("Held-out reward", "mean of prompts", &[("eval_reward", "")]),
+            linear("Held-out reward: *", "mean of prompts", &[("eval_rewards/*/mean", "")]),
             linear("*", "", &[("eval/*", "")]),
             linear("Reward", "mean of completions", &[("reward", "")]),
             linear("Reward: *", "mean of completions", &[("rewards/*/mean", "")]),

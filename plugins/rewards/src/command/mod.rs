@@ -51,6 +51,9 @@ fn three() -> u64 {
 /// Most processes.
 const MOST_PROCESSES: usize = 256;
 
+/// How long a process is listened to after its last answer, at least and at most: it may have more to say than it was asked for.
+const QUIET: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
+
 /// Consecutive completions of a rollout, which one process scores.
 struct Share<'s, 'a> {
     first: usize,
@@ -68,10 +71,6 @@ impl External {
         if self.programs.len() <= number {
             self.programs.resize_with(number + 1, || None);
         }
-        if let Some(line) = self.programs[number].as_ref().and_then(Program::unasked) {
-            let sentence = format!("`{}` gave an answer too many, `{line}` (one for each line)", self.name());
-            return Err(PluginError::failed(sentence));
-        }
         if self.programs[number].is_none() {
             let started = Program::start(&self.command);
             let started = started
@@ -84,11 +83,30 @@ impl External {
         Ok(())
     }
 
-    /// Takes the answers of process `number`; where it ends or is late, another one gets the whole share once more.
-    fn hear(&mut self, rollout: &Rollout<'_>, number: usize, share: &mut Share<'_, '_>) -> Result<(), PluginError> {
+    /// Refuses answers that nobody has asked for and that are there by `deadline`: they would be taken for those of other completions.
+    fn check_surplus(&self, deadline: Instant) -> Result<(), PluginError> {
+        for program in self.programs.iter().flatten() {
+            if let Some(line) = program.unasked(deadline) {
+                let sentence =
+                    format!("`{}` gave an answer too many, `{line}` (write one line for each line)", self.name());
+                return Err(PluginError::failed(sentence));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the answers of process `number`; where it ends or is late, another one gets the whole share once more. Returns the longest
+    /// time between two answers.
+    fn hear(
+        &mut self,
+        rollout: &Rollout<'_>,
+        number: usize,
+        share: &mut Share<'_, '_>,
+    ) -> Result<Duration, PluginError> {
         let mut deadline = Instant::now() + self.patience();
         loop {
-            let Some(trouble) = self.take(number, share, deadline)? else { return Ok(()) };
+            let mut longest = Duration::ZERO;
+            let Some(trouble) = self.take(number, share, deadline, &mut longest)? else { return Ok(longest) };
             if self.restarts == self.max_restarts {
                 let sentence =
                     format!("`{}` {trouble} (started anew {} times; `max_restarts`)", self.name(), self.restarts);
@@ -110,9 +128,11 @@ impl External {
         number: usize,
         share: &mut Share<'_, '_>,
         deadline: Instant,
+        longest: &mut Duration,
     ) -> Result<Option<String>, PluginError> {
         let count = share.completions.len();
         let mut answered = vec![false; count];
+        let mut last = None;
         for next in 0..count {
             let Some(program) = self.programs[number].take() else { return Ok(Some("is not running".into())) };
             match program.answer(deadline) {
@@ -127,6 +147,8 @@ impl External {
                         );
                     };
                     (share.rewards[place], answered[place]) = (reward, true);
+                    let now = Instant::now();
+                    *longest = (*longest).max(now - last.replace(now).unwrap_or(now));
                 }
                 Err(Silence::Ended) => {
                     return Ok(Some(format!("ended after {next} of {count} answers: {}", program.end())));
@@ -137,6 +159,12 @@ impl External {
                     return Ok(Some(format!("gave {next} of {count} answers in {seconds} seconds, `timeout`: {how}")));
                 }
             }
+        }
+        // Answers from before the last line was read are not of that line.
+        if self.programs[number].as_ref().is_some_and(Program::has_unread) {
+            let sentence =
+                format!("`{}` gave {count} answers before it had read {count} lines (write one for each)", self.name());
+            return Err(PluginError::failed(sentence));
         }
         Ok(None)
     }
@@ -152,15 +180,27 @@ impl Reward for External {
         let parts = rollout.completions.chunks(size).zip(rewards.chunks_mut(size)).enumerate();
         let share = |(number, (completions, rewards))| Share { first: number * size, completions, rewards };
         let mut shares: Vec<Share<'_, '_>> = parts.map(share).collect();
-        let outcome = shares.iter().enumerate().try_for_each(|(number, share)| self.ask(rollout, number, share));
-        let outcome = outcome.and_then(|()| {
-            shares.iter_mut().enumerate().try_for_each(|(number, share)| self.hear(rollout, number, share))
-        });
+        let outcome = (|| {
+            self.check_surplus(Instant::now())?;
+            shares.iter().enumerate().try_for_each(|(number, share)| self.ask(rollout, number, share))?;
+            let mut longest = Duration::ZERO;
+            for (number, share) in shares.iter_mut().enumerate() {
+                longest = longest.max(self.hear(rollout, number, share)?);
+            }
+            // A program that answers twice is only halfway, and its next answer takes it about as long as one before.
+            self.check_surplus(Instant::now() + (2 * longest).clamp(QUIET.0, QUIET.1))
+        })();
         if outcome.is_err() {
             // Answers to this rollout must not be taken for the next one's.
             self.programs.clear();
         }
         outcome
+    }
+
+    /// No state, but the last moment before a checkpoint at which surplus answers can be noticed.
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        self.check_surplus(Instant::now())?;
+        Ok(Vec::new())
     }
 
     fn validate(&self) -> Result<(), PluginError> {

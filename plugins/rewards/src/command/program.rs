@@ -3,15 +3,19 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 /// Longest line of an answer, bytes.
 const MOST_BYTES: u64 = 1 << 20;
+
+/// Most lines that are taken before they are asked for: a program that writes without end waits, and takes no memory here.
+const MOST_LINES: usize = 64;
 
 /// What is kept of the end of standard error, bytes.
 const KEPT: usize = 2000;
@@ -31,6 +35,8 @@ pub(super) enum Silence {
 pub(super) struct Program {
     child: Child,
     input: Option<Sender<Vec<u8>>>,
+    /// The pipe behind `input`.
+    pipe: Option<Arc<ChildStdin>>,
     output: Receiver<String>,
     errors: Arc<Mutex<Vec<u8>>>,
     /// Disconnected when standard error has ended.
@@ -49,19 +55,21 @@ impl Program {
             .stderr(Stdio::piped())
             .spawn()?;
         let (input, lines) = channel();
-        let (answers, output) = channel();
+        let (answers, output) = sync_channel(MOST_LINES);
         let (speaking, silent) = channel();
         let errors = Arc::<Mutex<Vec<u8>>>::default();
+        let mut pipe = None;
         // A thread for each pipe, so that neither side waits for the other with a full one.
         if let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         {
-            let kept = Arc::clone(&errors);
-            thread::spawn(move || write(stdin, &lines));
+            let (kept, stdin) = (Arc::clone(&errors), Arc::new(stdin));
+            pipe = Some(Arc::clone(&stdin));
+            thread::spawn(move || write(&stdin, &lines));
             thread::spawn(move || read(stdout, &answers));
             thread::spawn(move || keep(stderr, &kept, speaking));
         }
-        Ok(Self { child, input: Some(input), output, errors, silent })
+        Ok(Self { child, input: Some(input), pipe, output, errors, silent })
     }
 
     /// Hands lines over; where the program has ended, what is asked for its answer says so.
@@ -71,9 +79,14 @@ impl Program {
         }
     }
 
-    /// A line that nobody has asked for.
-    pub(super) fn unasked(&self) -> Option<String> {
-        self.output.try_recv().ok()
+    /// A line that nobody has asked for, which comes until `deadline`.
+    pub(super) fn unasked(&self, deadline: Instant) -> Option<String> {
+        self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
+    }
+
+    /// Whether it has left more of its lines unread than the end of one.
+    pub(super) fn has_unread(&self) -> bool {
+        self.pipe.as_ref().is_some_and(|pipe| ioctl_fionread(pipe).is_ok_and(|bytes| bytes > 1))
     }
 
     /// The next line.
@@ -97,7 +110,7 @@ impl Program {
 
     /// Ends its input, waits a moment, and then ends the whole group.
     fn stop(&mut self) -> io::Result<std::process::ExitStatus> {
-        self.input = None;
+        (self.input, self.pipe) = (None, None);
         let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(id) = id {
             let begun = Instant::now();
@@ -119,7 +132,7 @@ impl Drop for Program {
     }
 }
 
-fn write(mut stdin: ChildStdin, lines: &Receiver<Vec<u8>>) {
+fn write(mut stdin: &ChildStdin, lines: &Receiver<Vec<u8>>) {
     for lines in lines {
         if stdin.write_all(&lines).and_then(|()| stdin.flush()).is_err() {
             return;
@@ -128,7 +141,7 @@ fn write(mut stdin: ChildStdin, lines: &Receiver<Vec<u8>>) {
 }
 
 /// Sends line after line; one that is too long ends the output.
-fn read(stdout: ChildStdout, answers: &Sender<String>) {
+fn read(stdout: ChildStdout, answers: &SyncSender<String>) {
     let mut stdout = BufReader::new(stdout);
     loop {
         let mut line = Vec::new();

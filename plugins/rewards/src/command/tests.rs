@@ -96,12 +96,29 @@ fn wrong_answers_are_named() {
 }
 
 #[test]
-fn an_answer_too_many_is_not_taken_for_the_next_rollout() {
-    let mut reward = shell("while read -r l; do printf '1\\n2\\n'; done", "");
-    let fixture = RolloutFixture::new(&["a"]);
-    // Noticed as soon as it has arrived, which may be a rollout later.
-    let error = (0..).find_map(|_| fixture.score(&mut reward).err()).unwrap();
-    assert!(error.to_string().contains("gave an answer too many"), "{error}");
+fn surplus_answers_are_refused_before_they_are_used() {
+    let twice = "while read -r l; do echo 1; echo 0; done";
+    // By one that has read all before, quickly and slowly.
+    let all = "for i in 1 2 3 4 5 6; do read -r l; done; for i in 1 2 3 4 5 6; do";
+    let (quick, slow) = (format!("{all} echo 1; echo 0; done"), format!("{all} sleep 0.1; echo 1; echo 0; done"));
+    for script in [twice, &quick, &slow, "exec yes 1", "cat > /dev/null & exec yes 1"] {
+        let mut reward = shell(script, "");
+        let error = RolloutFixture::new(&["a"; 6]).score(&mut reward).unwrap_err().to_string();
+        assert!(
+            error.contains("gave an answer too many, ") || error.contains(" before it had read 6 lines"),
+            "{script}: {error}"
+        );
+    }
+    let early = error("read -r l; echo 1; echo 2; echo 3; sleep 1000", "");
+    assert_snapshot!(early, @"component `test.reward`: `sh` gave 3 answers before it had read 3 lines (write one for each)");
+}
+
+#[test]
+fn surplus_answers_that_come_later_keep_a_checkpoint_from_being_written() {
+    let mut reward = shell("read -r l; echo 1; sleep 0.2; echo 2; cat > /dev/null", "");
+    assert_eq!(RolloutFixture::new(&["a"]).score(&mut reward).unwrap().rewards, [1.0]);
+    let error = std::iter::repeat_with(|| reward.save()).find_map(Result::err).unwrap();
+    assert_snapshot!(error.to_string(), @"component `test.reward`: `sh` gave an answer too many, `2` (write one line for each line)");
 }
 
 /// Whether a process runs: one that waits to be reaped by whoever is above it does not.

@@ -1,0 +1,216 @@
+//! Processes that apply a chat template, which comes with a downloaded model: the system ends one that takes too much time or memory.
+//!
+//! The engine counts its own instructions, but one comparison, filter or print may be endless by itself, and a thread cannot be ended.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Error, Result, anyhow};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::template::{Job, Request, Template};
+
+/// The subcommand of this executable that is such a process.
+const COMMAND: &str = "apply-chat-template";
+/// Most work for one conversation, seconds of a processor.
+const MOST_SECONDS: u64 = 2;
+/// Most memory of a process beyond what it begins with, bytes.
+const MOST_BYTES: u64 = 512 << 20;
+/// Stack of the thread that templates run on, bytes: values may hold one another as deeply as a template's work allows.
+const STACK: usize = 256 << 20;
+/// The signal of a process whose time on processors is over.
+const OUT_OF_TIME: i32 = 24;
+
+/// What a process says of a template, or of a conversation: a text or a sentence.
+type Reply = Result<String, String>;
+
+/// The processes of one template, as many as ever write at a time.
+pub(super) struct Workers {
+    /// The [`Job`], as a line.
+    job: String,
+    place: String,
+    idle: Mutex<Vec<Worker>>,
+}
+
+impl Workers {
+    /// # Errors
+    ///
+    /// A template that cannot be read, and a process that cannot be started.
+    pub(super) fn open(job: &Job) -> Result<Self> {
+        let workers = Self { job: line(job)?, place: job.place.clone(), idle: Mutex::default() };
+        if !cfg!(test) {
+            let worker = workers.start()?;
+            workers.rest(worker);
+        } else if let Some(reply) = workers.here("")? {
+            reply.map_err(Error::msg)?;
+        }
+        Ok(workers)
+    }
+
+    /// The text of a conversation.
+    ///
+    /// # Errors
+    ///
+    /// What the template refuses or fails at, and the limit that it goes over.
+    pub(super) fn write(&self, request: &Request) -> Result<String> {
+        let request = line(request)?;
+        if cfg!(test) {
+            let reply = self.here(&request)?.context("a conversation has a text")?;
+            return reply.map_err(Error::msg);
+        }
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut worker = idle.map_or_else(|| self.start(), Ok)?;
+        let reply = worker.ask(&request).map_err(|error| self.ended(worker.end(), &error))?;
+        self.rest(worker);
+        reply.map_err(Error::msg)
+    }
+
+    fn start(&self) -> Result<Worker> {
+        let mut worker = Worker::start().context("no process can be started for chat templates")?;
+        let reply = worker.ask(&self.job).map_err(|error| self.ended(worker.end(), &error))?;
+        reply.map_err(Error::msg)?;
+        Ok(worker)
+    }
+
+    fn rest(&self, worker: Worker) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
+    }
+
+    /// The last reply to the job and a request, by this process: the executable of a unit test is no worker.
+    fn here(&self, request: &str) -> Result<Option<Reply>> {
+        let (lines, mut replies) = (format!("{}{request}", self.job), Vec::new());
+        deep(|| answer(lines.as_bytes().lines(), &mut replies, || Ok(())))??;
+        let replies = String::from_utf8(replies)?;
+        Ok(replies.lines().last().map(serde_json::from_str).transpose()?)
+    }
+
+    /// The sentence about a process that has ended instead of answering.
+    fn ended(&self, status: io::Result<std::process::ExitStatus>, error: &io::Error) -> Error {
+        let place = &self.place;
+        let mend = "(mend it, or shorten the conversation)";
+        match status.map(|status| status.signal()) {
+            Ok(Some(OUT_OF_TIME)) => {
+                anyhow!("the chat template {place} comes to no end within {MOST_SECONDS} s of work {mend}")
+            }
+            // An allocation that fails aborts, and so does a stack that is used up.
+            Ok(Some(_)) => anyhow!(
+                "the chat template {place} takes more than {} MiB of memory, or nests values too deeply {mend}",
+                MOST_BYTES >> 20
+            ),
+            Ok(None) | Err(_) => anyhow!("the process that applies the chat template {place} has ended: {error}"),
+        }
+    }
+}
+
+/// One process.
+struct Worker {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn start() -> io::Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg(COMMAND)
+            // Ctrl-C is for the trainer, which may go on for a while.
+            .process_group(0)
+            // Address space that the allocator keeps in reserve would count.
+            .env("MIMALLOC_ARENA_RESERVE", "0")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let (input, output) = input.zip(output).ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Self { child, input, output: BufReader::new(output) })
+    }
+
+    fn ask(&mut self, line: &str) -> io::Result<Reply> {
+        self.input.write_all(line.as_bytes())?;
+        let mut reply = String::new();
+        self.output.read_line(&mut reply)?;
+        Ok(serde_json::from_str(&reply)?)
+    }
+
+    /// How it ended; it is ended where it has not.
+    fn end(&mut self) -> io::Result<std::process::ExitStatus> {
+        let _ = self.child.kill();
+        self.child.wait()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+fn line<T: serde::Serialize>(value: &T) -> Result<String> {
+    Ok(serde_json::to_string(value)? + "\n")
+}
+
+/// Answers the lines of standard input until it ends: the process of `host apply-chat-template`.
+///
+/// # Errors
+///
+/// When the system refuses the limits or a thread.
+pub fn serve() -> Result<()> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.split_whitespace().next()?.parse().ok());
+    limit(Resource::As, (size.unwrap_or(0_u64) << 10) + STACK as u64 + MOST_BYTES)?;
+    limit(Resource::Core, 0)?;
+    deep(|| answer(io::stdin().lock().lines(), io::stdout().lock(), more_time))?
+}
+
+/// Allows so much work again as one conversation may take.
+fn more_time() -> Result<()> {
+    let used = clock_gettime(ClockId::ProcessCPUTime).tv_sec.unsigned_abs();
+    limit(Resource::Cpu, used + 1 + MOST_SECONDS)
+}
+
+/// Limits a resource to `most`, or to what it is limited to already.
+fn limit(resource: Resource, most: u64) -> Result<()> {
+    let Rlimit { maximum, .. } = getrlimit(resource);
+    let current = Some(maximum.map_or(most, |maximum| maximum.min(most)));
+    setrlimit(resource, Rlimit { current, maximum }).context("the system refuses a limit")
+}
+
+/// Does `work` on a thread with a large stack.
+fn deep<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+        let thread = thread.context("no thread can be started for chat templates")?;
+        thread.join().map_err(|_| anyhow!("a thread for chat templates has ended"))
+    })
+}
+
+/// Replies to a job, and then to requests; `before` each.
+fn answer(
+    mut lines: impl Iterator<Item = io::Result<String>>,
+    mut replies: impl Write,
+    before: impl Fn() -> Result<()>,
+) -> Result<()> {
+    let mut reply = |reply: Result<String>| -> Result<()> {
+        let reply: Reply = reply.map_err(|error| format!("{error:#}"));
+        replies.write_all(line(&reply)?.as_bytes())?;
+        Ok(replies.flush()?)
+    };
+    let Some(job) = lines.next().transpose()? else { return Ok(()) };
+    before()?;
+    let template = match Template::open(serde_json::from_str(&job)?) {
+        Ok(template) => template,
+        Err(error) => return reply(Err(error)),
+    };
+    reply(Ok(String::new()))?;
+    for request in lines {
+        before()?;
+        let request: Request = serde_json::from_str(&request?)?;
+        reply(template.write(&request))?;
+    }
+    Ok(())
+}
