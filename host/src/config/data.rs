@@ -131,6 +131,7 @@ impl DataConfig {
             chat,
             vocab_size: policy.config().vocab_size,
             max_prompt_length: self.max_prompt_length,
+            positions: policy.config().max_position_embeddings,
             filter_overlong_prompts: self.filter_overlong_prompts,
             on_bad_row: self.on_bad_row,
             purpose,
