@@ -46,12 +46,13 @@ fn a_resume_takes_the_memory_of_a_run_as_it_was_estimated() {
         let told = format!("{run}: estimated {estimated}, fresh {fresh}, resumed {resumed} MiB");
         assert!((estimated / fresh - 1.0).abs() < 0.1 && (resumed / fresh - 1.0).abs() < 0.1, "{told}");
     }
-    let much = format!("{model} {batch} --set train.max_steps=1 --set train.per_device_train_batch_size=65536");
-    let much = format!("train {much} --set rollout.max_completion_length=48 --set train.activation_budget=0");
+    // Keys and values of so many rows take a third of what is free, activations more than all of it.
+    let rows = 4 * (capo_loader::memory::available().unwrap() / 3 / (4 * 8 * 2 * 320 * 48 * 4));
+    let much = format!("train {model} {batch} --set rollout.max_completion_length=48 --set train.per_device_train_batch_size={rows}");
     let refused = folder.host(&much).refused();
     assert!(refused.starts_with("the run takes about ") && refused.contains("`--allow-more-memory`"), "{refused}");
     let said = folder.host(&format!("{much} --dry-run"));
-    assert!(said.refused().starts_with("the run takes about ") && memory(&said.stdout) > 100_000.0, "{said:?}");
+    assert!(said.refused().starts_with("the run takes about ") && memory(&said.stdout) > 1000.0, "{said:?}");
     let _ = folder.host(&format!("{much} --dry-run --allow-more-memory")).succeeded();
     assert!(!folder.path().join("runs").exists());
 }
