@@ -98,11 +98,14 @@ impl Draft {
         }
     }
 
-    /// `sentence` after where the settings come from that it names in backticks.
+    /// What stands before a `sentence` about settings that it names in backticks: where they come from.
     #[must_use]
     pub fn do_not_fit(&self, sentence: &str) -> String {
         let keys: Vec<&str> = sentence.split('`').skip(1).step_by(2).filter(|word| word.contains('.')).collect();
-        format!("the settings of {} do not fit together", self.origin(&keys))
+        let origin = self.origin(&keys);
+        // It may speak of a setting that it does not name in full.
+        let sets = if origin == self.origin && !self.sets.is_empty() { " and `--set`" } else { "" };
+        format!("the settings of {origin}{sets} do not fit together")
     }
 
     /// Appends components to those of the config or the recipe.

@@ -329,7 +329,7 @@ fn evaluation_writes_completions() {
 #[test]
 fn sft_refuses_bad_input() {
     let folder = Folder::new();
-    assert_snapshot!(folder.host("sft --output-dir out --set train.max_step=1").refused(), @"`[train]` of the default config and `--set`: unknown key `max_step` (did you mean `max_steps`?)");
+    assert_snapshot!(folder.host("sft --output-dir out --set train.max_step=1").refused(), @"`[train]` of `--set`: unknown key `max_step` (did you mean `max_steps`?)");
     assert_snapshot!(folder.host("sft --output-dir out --config absent.toml").refused(), @"config `absent.toml` cannot be read: No such file or directory (os error 2)");
     let row = |solution: usize| {
         serde_json::json!({"prompt": "1+1=", "answer": "2", "solution": "1".repeat(solution)}).to_string()

@@ -36,7 +36,8 @@ fn a_resume_takes_the_memory_of_a_run_as_it_was_estimated() {
     for (name, bytes) in host::data::Tokenizer::TINY_ARITHMETIC {
         folder.write(&format!("model/{name}"), bytes);
     }
-    let model = "--set model.model_name_or_path=model --set model.fresh_weights=true --set rollout.max_completion_length=8";
+    let model =
+        "--set model.model_name_or_path=model --set model.fresh_weights=true --set rollout.max_completion_length=8";
     let batch = "--set train.per_device_train_batch_size=4 --set rollout.num_generations=4 --set eval.num_prompts=0 --set train.max_steps=2";
     for (run, looks) in [("plain", ""), ("measured", "--set train.measure_step=1")] {
         let args = format!("train {model} {batch} {looks}");
@@ -48,7 +49,9 @@ fn a_resume_takes_the_memory_of_a_run_as_it_was_estimated() {
     }
     // Keys and values of so many rows take a third of what is free, activations more than all of it.
     let rows = 4 * (capo_loader::memory::available().unwrap() / 3 / (4 * 8 * 2 * 320 * 48 * 4));
-    let much = format!("train {model} {batch} --set rollout.max_completion_length=48 --set train.per_device_train_batch_size={rows}");
+    let much = format!(
+        "train {model} {batch} --set rollout.max_completion_length=48 --set train.per_device_train_batch_size={rows}"
+    );
     let refused = folder.host(&much).refused();
     assert!(refused.starts_with("the run takes about ") && refused.contains("`--allow-more-memory`"), "{refused}");
     let said = folder.host(&format!("{much} --dry-run"));
