@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
+use capo_loader::memory;
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use serde::Deserialize;
@@ -17,7 +18,7 @@ use crate::exam::{self, Exam, Grader, Right};
 use crate::metrics::sink::WarningSink;
 use crate::model::device::{self, CPU, Dtype};
 use crate::model::embedded;
-use crate::model::{Gradients, ModelFiles, Policy, Wants};
+use crate::model::{Gradients, ModelFiles, Policy, Shape, Wants};
 use crate::optim::{Optimizer, OptimizerConfig};
 use crate::reward::{RewardConfig, Rewards};
 use crate::schedule::{Schedule, ScheduleKind};
@@ -143,6 +144,8 @@ pub struct Sft {
     optimizer: Optimizer,
     schedule: Schedule,
     output: PathBuf,
+    /// Bytes that the largest step so far has taken.
+    largest_step: u128,
 }
 
 impl Sft {
@@ -170,7 +173,10 @@ impl Sft {
         if let Some(device) = device {
             settings.train.device = device.to_owned();
         }
-        settings.check().with_context(|| format!("the settings of {} do not fit together", draft.origin()))?;
+        settings.check().map_err(|error| {
+            let settings = draft.do_not_fit(&error.to_string());
+            error.context(settings)
+        })?;
         let (files, policy) = open_model(&settings)?;
         let files = settings.data.amend(files)?;
         let tokenizer = Tokenizer::open(&files)?;
@@ -188,7 +194,8 @@ impl Sft {
         let schedule =
             Schedule::new(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.max_steps)?;
         let output = output.to_owned();
-        Ok(Self { settings, policy, tokenizer, files, dataset, held_out, optimizer, schedule, output })
+        let largest_step = 0;
+        Ok(Self { settings, policy, tokenizer, files, dataset, held_out, optimizer, schedule, output, largest_step })
     }
 
     /// Trains, reporting through `say`, and writes the model.
@@ -223,11 +230,14 @@ impl Sft {
         let examples = (0..size).map(|i| self.dataset.train(step * size + i)).collect::<Result<Vec<Example>>>()?;
         let examples: Vec<&Example> = examples.iter().collect();
         let prompts = encode(&examples, &self.tokenizer, self.settings.data.max_prompt_length)?;
-        let targets: Vec<Vec<u32>> =
-            examples.iter().map(|example| example.target_ids(&self.tokenizer)).collect::<Result<_>>()?;
+        let positions = self.policy.config().max_position_embeddings;
+        let target =
+            |(example, prompt): (&&Example, &Vec<u32>)| example.target_ids(&self.tokenizer, prompt.len(), positions);
+        let targets = examples.iter().zip(&prompts).map(target).collect::<Result<Vec<Vec<u32>>>>()?;
         let completions: Vec<&[u32]> = targets.iter().map(Vec::as_slice).collect();
         let sequences = join(&prompts, &completions, self.tokenizer.pad_id());
         let tokens = sequences.completion_len;
+        self.check_memory(Shape { rows: examples.len(), prompt: sequences.prompt_len, tokens })?;
         let forward = self.policy.forward(&sequences, 1.0)?;
         let logps = forward.scores(&Wants::default())?.logps;
         let count: usize = completions.iter().map(|ids| ids.len()).sum();
@@ -244,6 +254,25 @@ impl Sft {
         let (rate, limit) = (self.schedule.learning_rate(step), self.settings.train.max_grad_norm);
         self.optimizer.step(self.policy.params(), &gradients, None, rate, limit)?;
         Ok(loss)
+    }
+
+    /// Refuses a step that takes more memory than there is beside that of the largest one so far, which the process has kept.
+    fn check_memory(&mut self, shape: Shape) -> Result<()> {
+        let parts = self.policy.training_bytes(shape, false, false);
+        let needed: u128 = parts.iter().map(|(_, bytes)| bytes).sum();
+        let more = needed.saturating_sub(self.largest_step);
+        if let Some(free) = memory::available().filter(|_| self.policy.device().is_cpu()) {
+            ensure!(
+                more <= u128::from(free),
+                "a step of {} rows of up to {} tokens takes {} of memory, and {} are free (lower `train.per_device_train_batch_size`, set `train.gradient_checkpointing`, or shorten the solutions)",
+                shape.rows,
+                shape.prompt + shape.tokens,
+                memory::text(needed),
+                memory::text(u128::from(free) + self.largest_step)
+            );
+        }
+        self.largest_step = needed.max(self.largest_step);
+        Ok(())
     }
 
     fn accuracy(&self) -> Result<Option<f64>> {

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::draft::read_section;
+use super::hints;
 use super::{Draft, TrainConfig};
 
 /// The library whose components they are.
@@ -169,19 +170,22 @@ impl Draft {
     pub(super) fn take_aliases(&mut self) -> Result<Vec<Alias>> {
         let own = capo_plugin::known_keys::<Settings>().unwrap_or_default();
         let train = capo_plugin::known_keys::<TrainConfig>().unwrap_or_default();
-        let origin = self.origin().to_owned();
         let objective = self.objective();
-        let Some(Value::Table(table)) = self.table.get_mut("train") else { return Ok(Vec::new()) };
+        let Some(Value::Table(table)) = self.table.get("train") else { return Ok(Vec::new()) };
         // Here, so that a slip finds the nearest of both.
         let known = [train, own].concat();
         if let Some(unknown) = table.keys().find(|key| !known.contains(&key.as_str())) {
-            bail!("`[train]` of {origin}: {}", capo_plugin::unknown_key(unknown, &known));
+            let origin = self.origin(&[&format!("train.{unknown}")]);
+            bail!("`[train]` of {origin}: {}", hints::unknown_key("train", unknown, &known));
         }
+        let mut table = table.clone();
         let taken: Table = own.iter().filter_map(|name| table.remove_entry(*name)).collect();
-        let aliases = read_section::<Settings>("train", Value::Table(taken), &origin)?.aliases(objective.as_deref());
+        self.table.insert("train".into(), Value::Table(table));
+        let origin = |key: &str| self.origin(&[&format!("train.{key}")]);
+        let aliases = read_section::<Settings>("train", Value::Table(taken), origin)?.aliases(objective.as_deref());
         for alias in &aliases {
             if alias.section == "objective" {
-                self.give_objective(alias, &origin)?;
+                self.give_objective(alias)?;
                 continue;
             }
             let mut list = self.list(alias.section)?;
@@ -189,6 +193,7 @@ impl Draft {
             let by_flag = self.appended.lists().into_iter().flat_map(|(_, _, ids)| ids).map(String::as_str);
             if named.chain(by_flag).any(|id| id == alias.id) {
                 let Alias { setting, id, .. } = alias;
+                let origin = self.origin(&[&format!("train.{setting}")]);
                 bail!("`train.{setting}` of {origin} is the component `{id}`, which is named as well (leave one out)");
             }
             list.push(alias.table());
@@ -198,12 +203,13 @@ impl Draft {
     }
 
     /// Gives the objective the keys of `alias`.
-    fn give_objective(&mut self, alias: &Alias, origin: &str) -> Result<()> {
+    fn give_objective(&mut self, alias: &Alias) -> Result<()> {
         let by_set: Vec<&str> = self.sets().filter_map(|path| path.strip_prefix("objective.")).collect();
         let table = self.table.get("objective").and_then(Value::as_table);
         let given =
             |key: &&String| by_set.contains(&key.as_str()) || table.is_some_and(|table| table.contains_key(*key));
         if let Some(key) = alias.keys.keys().find(given) {
+            let origin = self.origin(&[&format!("train.{}", alias.setting)]);
             bail!("`train.{}` of {origin} sets `objective.{key}`, which is set as well (leave one out)", alias.setting);
         }
         let table = self.table.entry("objective").or_insert_with(|| Value::Table(Table::new()));

@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::is_default;
 use super::source::SourceConfig;
+use super::{is_default, may_be_left_out};
 use crate::data::{Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, Tokenizer};
 use crate::model::{ModelFiles, Policy};
 
@@ -114,7 +114,7 @@ fn yes() -> bool {
 }
 
 fn is_yes(value: &bool) -> bool {
-    *value
+    may_be_left_out(*value)
 }
 
 impl DataConfig {
@@ -131,6 +131,7 @@ impl DataConfig {
             chat,
             vocab_size: policy.config().vocab_size,
             max_prompt_length: self.max_prompt_length,
+            positions: policy.config().max_position_embeddings,
             filter_overlong_prompts: self.filter_overlong_prompts,
             on_bad_row: self.on_bad_row,
             purpose,

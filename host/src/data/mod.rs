@@ -198,8 +198,17 @@ mod tests {
     pub(super) fn demands(tokenizer: &Tokenizer) -> Demands<'_> {
         let (vocab_size, max_prompt_length) = (tokenizer.vocab_size(), 16);
         let (on_bad_row, purpose) = (OnBadRow::Error, Purpose::Training);
-        let filter_overlong_prompts = false;
-        Demands { tokenizer, chat: None, vocab_size, max_prompt_length, filter_overlong_prompts, on_bad_row, purpose }
+        let (chat, positions, filter_overlong_prompts) = (None, 64, false);
+        Demands {
+            tokenizer,
+            chat,
+            vocab_size,
+            max_prompt_length,
+            positions,
+            filter_overlong_prompts,
+            on_bad_row,
+            purpose,
+        }
     }
 
     #[test]

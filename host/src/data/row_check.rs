@@ -45,6 +45,8 @@ pub struct Demands<'a> {
     pub vocab_size: usize,
     /// Longest prompt, tokens.
     pub max_prompt_length: usize,
+    /// Longest prompt with its target, tokens: `max_position_embeddings`.
+    pub positions: usize,
     /// Whether rows with longer prompts are left out, whatever is done about others.
     pub filter_overlong_prompts: bool,
     /// What is done about a row that does not.
@@ -99,18 +101,28 @@ impl Example {
         Ok(self)
     }
 
-    /// The ids of the target, an end token last; of a reply, the end that the chat template gives it.
+    /// The ids of the target, an end token last; of a reply, the end that the chat template gives it. They follow `prompt` tokens.
     ///
     /// # Errors
     ///
-    /// A target that cannot be encoded, with the row that it is from.
-    pub fn target_ids(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
-        if let Some(reply) = &self.reply {
-            return self.placed(tokenizer.encode(reply));
-        }
-        let mut ids = self.placed(tokenizer.encode(self.target()))?;
-        ids.push(tokenizer.eos_ids()[0]);
-        Ok(ids)
+    /// A target that cannot be encoded, or that has more than `positions` tokens together with the prompt, with the row that it is from.
+    pub fn target_ids(&self, tokenizer: &Tokenizer, prompt: usize, positions: usize) -> Result<Vec<u32>> {
+        let ids = match &self.reply {
+            Some(reply) => tokenizer.encode(reply),
+            None => tokenizer.encode(self.target()).map(|mut ids| {
+                ids.push(tokenizer.eos_ids()[0]);
+                ids
+            }),
+        };
+        self.placed(ids.and_then(|ids| {
+            ensure!(
+                prompt + ids.len() <= positions,
+                "a prompt of {prompt} tokens and its solution of {} make {}, the model has {positions} positions (shorten the solution)",
+                ids.len(),
+                prompt + ids.len()
+            );
+            Ok(ids)
+        }))
     }
 
     /// An error with the row's file and line before it.
@@ -124,7 +136,7 @@ impl Example {
     pub(super) fn check(&self, demands: &Demands<'_>, target: bool) -> Result<()> {
         let mut ids = self.prompt_ids(demands.tokenizer, demands.max_prompt_length)?;
         if target {
-            ids.extend(self.target_ids(demands.tokenizer)?);
+            ids.extend(self.target_ids(demands.tokenizer, ids.len(), demands.positions)?);
         }
         let outside = ids.iter().find(|id| **id as usize >= demands.vocab_size);
         self.placed(outside.map_or(Ok(()), |id| {
@@ -220,12 +232,21 @@ fn leave_out(rows: &mut Arc<Vec<Example>>, demands: &Demands<'_>, target: bool) 
 fn in_background(rows: &Arc<Vec<Example>>, from: usize, demands: &Demands<'_>, target: bool) -> Finding {
     let finding = Finding::default();
     let (rows, tokenizer, told) = (Arc::clone(rows), demands.tokenizer.clone(), Arc::clone(&finding));
-    let Demands { vocab_size, max_prompt_length, filter_overlong_prompts, on_bad_row, purpose, .. } = *demands;
+    let Demands { vocab_size, max_prompt_length, positions, filter_overlong_prompts, on_bad_row, purpose, .. } =
+        *demands;
     std::thread::spawn(move || {
         // Conversations are texts by now.
         let (tokenizer, chat) = (&tokenizer, None);
-        let demands =
-            Demands { tokenizer, chat, vocab_size, max_prompt_length, filter_overlong_prompts, on_bad_row, purpose };
+        let demands = Demands {
+            tokenizer,
+            chat,
+            vocab_size,
+            max_prompt_length,
+            positions,
+            filter_overlong_prompts,
+            on_bad_row,
+            purpose,
+        };
         // One after the other: the threads are for those who train.
         if let Some(error) = rows[from..].iter().find_map(|row| row.check(&demands, target).err()) {
             let _ = told.set(format!("{error:#}"));
@@ -247,7 +268,17 @@ mod tests {
     fn demands(tokenizer: &Tokenizer, on_bad_row: OnBadRow) -> Demands<'_> {
         let (purpose, filter_overlong_prompts) = (Purpose::Training, false);
         let (vocab_size, max_prompt_length) = (15, 4);
-        Demands { tokenizer, chat: None, vocab_size, max_prompt_length, filter_overlong_prompts, on_bad_row, purpose }
+        let (chat, positions) = (None, 8);
+        Demands {
+            tokenizer,
+            chat,
+            vocab_size,
+            max_prompt_length,
+            positions,
+            filter_overlong_prompts,
+            on_bad_row,
+            purpose,
+        }
     }
 
     #[test]
@@ -267,7 +298,14 @@ mod tests {
         assert!(error(vec![row(4, "1")], |demands| demands.vocab_size = 3, false).contains("token id 3 is outside"));
         let target = Example { solution: Some("x".into()), ..row(7, "1") };
         assert!(error(vec![target.clone()], |_| (), true).contains("line 7 of `rows.jsonl`"));
+        // A prompt of three tokens, a solution of five, and its end.
+        let long = Example { solution: Some("1+1=2".into()), ..row(7, "11=") };
+        let said = error(vec![long.clone()], |_| (), true);
+        assert!(said.contains("line 7 of `rows.jsonl`"), "{said}");
+        let sum = "a prompt of 3 tokens and its solution of 6 make 9, the model has 8 positions (shorten the solution)";
+        assert!(said.ends_with(sum), "{said}");
         let demands = demands(&tokenizer, OnBadRow::Error);
+        assert!(check(&mut Arc::new(vec![long]), &Demands { positions: 9, ..demands }, true).is_ok());
         assert!(check(&mut Arc::new(vec![target]), &demands, false).is_ok(), "nobody reads the target");
         let long = error(vec![row(1, &"x".repeat(1000))], |_| (), false);
         assert!(long.contains(&format!("`{}…`", "x".repeat(60))) && long.len() < 300, "{long}");

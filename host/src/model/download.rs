@@ -5,7 +5,7 @@
 
 use std::env;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,14 +17,20 @@ use sha2::{Digest, Sha256};
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
+use super::embedded::GGUF;
 use super::hub;
 
 /// Where the Hub is.
 const HUB: &str = "https://huggingface.co";
 /// Bytes that are written at a time.
 const PIECE: usize = 1 << 16;
-/// Longest that a connection may take to stand, and an answer to begin.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest that a connection may take to stand, and that nothing may come, unless `HF_HUB_DOWNLOAD_TIMEOUT` says how long.
+const PATIENCE: u64 = 60;
+
+fn patience() -> u64 {
+    let said = env::var("HF_HUB_DOWNLOAD_TIMEOUT").ok().and_then(|seconds| seconds.trim().parse().ok());
+    said.filter(|seconds| *seconds > 0).unwrap_or(PATIENCE)
+}
 
 /// What the Hub says about a model.
 #[derive(Deserialize)]
@@ -72,22 +78,25 @@ impl Download {
         let endpoint = env::var("HF_ENDPOINT").ok().filter(|endpoint| !endpoint.is_empty());
         let endpoint = endpoint.as_deref().unwrap_or(HUB).trim_end_matches('/').to_owned();
         let config = Agent::config_builder().http_status_as_error(false);
-        let config = config.timeout_connect(Some(PATIENCE)).timeout_recv_response(Some(PATIENCE));
+        let patience = Some(Duration::from_secs(patience()));
+        let config = config.timeout_connect(patience).timeout_recv_response(patience).timeout_per_read(patience);
         let (agent, token) = (config.build().new_agent(), hub::token());
         let folder = cache.join(hub::folder_name(id));
         let url = format!("{endpoint}/api/models/{id}/revision/{}?blobs=true", revision.replace('/', "%2F"));
         let mut answer = get(&agent, &url, token.as_deref(), None)?;
         ensure_given(&answer, id, revision, &endpoint, token.is_some())?;
-        let text = answer.body_mut().read_to_string().with_context(|| format!("`{endpoint}` breaks off"))?;
+        let text = answer.body_mut().read_to_string();
+        let text = text.map_err(|error| failed(error, format!("`{endpoint}` breaks off")))?;
         let mut model: Model = serde_json::from_str(&text)
             .with_context(|| format!("`{endpoint}` answers what the Hub would not (is `HF_ENDPOINT` right?)"))?;
         ensure!(hub::is_id(&model.id) && is_hash(&model.sha), "`{endpoint}` answers with the commit `{}`", model.sha);
         let names: Vec<String> = model.siblings.iter().map(|file| file.rfilename.clone()).collect();
         model.siblings.retain(|file| is_needed(&file.rfilename, &names));
-        ensure!(
-            model.siblings.iter().any(|file| file.rfilename.ends_with(".safetensors")),
-            "`{id}` has no weights in `.safetensors` files (choose a model that has)"
-        );
+        if !model.siblings.iter().any(|file| file.rfilename.ends_with(".safetensors")) {
+            let quantized = names.iter().any(|name| name.to_lowercase().ends_with(".gguf"));
+            let other = if quantized { GGUF } else { "choose a model that has" };
+            bail!("`{id}` has no weights in `.safetensors` files ({other})");
+        }
         Ok(Self { agent, endpoint, token, folder, revision: revision.to_owned(), model })
     }
 
@@ -110,8 +119,8 @@ impl Download {
         for folder in [&snapshot, &blobs] {
             fs::create_dir_all(folder).with_context(|| format!("cannot make `{}`", folder.display()))?;
         }
-        for Sibling { rfilename: name, .. } in &self.model.siblings {
-            let blob = self.fetch_file(name, &blobs, &mut |bytes| progress(name, bytes)).with_context(|| {
+        for Sibling { rfilename: name, size } in &self.model.siblings {
+            let blob = self.fetch_file(name, *size, &blobs, &mut |bytes| progress(name, bytes)).with_context(|| {
                 format!("`{name}` was not fetched whole (run the command again; it goes on from there)")
             })?;
             let link = snapshot.join(name);
@@ -129,50 +138,88 @@ impl Download {
         Ok(snapshot)
     }
 
-    /// Fetches one file unless it is there; returns its name under `blobs`.
-    fn fetch_file(&self, name: &str, blobs: &Path, progress: &mut dyn FnMut(u64)) -> Result<String> {
+    /// Fetches one file unless it is there; `listed` is its size where the Hub lists it. Returns its name under `blobs`.
+    fn fetch_file(
+        &self,
+        name: &str,
+        listed: Option<u64>,
+        blobs: &Path,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<String> {
         let Self { agent, endpoint, model, .. } = self;
         let url = format!("{endpoint}/{}/resolve/{}/{name}", model.id, model.sha);
-        let token = self.token.as_deref();
-        let (etag, size) = said(agent, &url, token)?;
+        let (etag, size) = said(agent, &url, self.token.as_deref())?;
         let blob = blobs.join(&etag);
         if blob.is_file() {
             progress(fs::metadata(&blob)?.len());
             return Ok(etag);
         }
+        let size = size.or(listed).with_context(|| format!("`{url}` does not say how many bytes it has"))?;
         let partial = blobs.join(format!("{etag}.incomplete"));
         let mut file = OpenOptions::new().create(true).read(true).append(true).open(&partial)?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => bail!("another process is fetching it (wait for that one)"),
             other => other?,
         }
-        let mut length = file.metadata()?.len();
-        if size.is_some_and(|size| length < size) || size.is_none() {
-            let mut answer = get(agent, &url, token, (length > 0).then_some(length))?;
-            match answer.status().as_u16() {
-                206 => {}
-                200 => {
-                    file.set_len(0)?;
-                    length = 0;
-                }
-                status => bail!("`{url}` answers {status}"),
-            }
-            progress(length);
-            copy(&mut answer, &mut file, progress)?;
-        } else {
-            progress(length);
+        progress(file.metadata()?.len());
+        // What broke off is asked for once more, from where it did.
+        if self.fetch_rest(&url, &mut file, size, progress)?.is_some()
+            && let Some(broken) = self.fetch_rest(&url, &mut file, size, progress)?
+        {
+            return Err(broken);
         }
-        let length = file.metadata()?.len();
-        if size.is_some_and(|size| length < size) {
-            bail!("the connection broke after {length} of {} bytes", size.unwrap_or_default());
-        }
-        if size.is_some_and(|size| length > size) || !is_what_it_should_be(&mut file, &etag)? {
+        if file.metadata()?.len() > size || !is_what_it_should_be(&mut file, &etag)? {
             fs::remove_file(&partial)?;
             bail!("what came is not what the Hub said, and was thrown away");
         }
         file.sync_all()?;
         fs::rename(&partial, &blob)?;
         Ok(etag)
+    }
+
+    /// Fetches what a file of `size` bytes lacks, and one byte more where there are any; returns what broke the connection, if anything did.
+    fn fetch_rest(
+        &self,
+        url: &str,
+        file: &mut File,
+        size: u64,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Option<anyhow::Error>> {
+        let mut length = file.metadata()?.len();
+        if length >= size {
+            return Ok(None);
+        }
+        let mut answer = match get(&self.agent, url, self.token.as_deref(), (length > 0).then_some(length)) {
+            Ok(answer) => answer,
+            Err(broken) => return Ok(Some(broken)),
+        };
+        match answer.status().as_u16() {
+            206 => {}
+            200 => {
+                file.set_len(0)?;
+                length = 0;
+            }
+            status => bail!("`{url}` answers {status}"),
+        }
+        let mut reader = answer.body_mut().as_reader().take(size + 1 - length);
+        let mut piece = vec![0; PIECE];
+        loop {
+            match reader.read(&mut piece) {
+                Ok(0) => break,
+                Ok(read) => {
+                    file.write_all(&piece[..read]).context("the disk refuses")?;
+                    progress(read as u64);
+                    length += read as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    let broken = format!("the connection broke after {length} of {size} bytes");
+                    return Ok(Some(failed(error.into(), broken)));
+                }
+            }
+        }
+        let is_short = length < size;
+        Ok(is_short.then(|| anyhow!("the connection broke after {length} of {size} bytes")))
     }
 }
 
@@ -204,7 +251,7 @@ fn said(agent: &Agent, url: &str, token: Option<&str>) -> Result<(String, Option
     if let Some(token) = token {
         request = request.header("Authorization", format!("Bearer {token}"));
     }
-    let answer = request.call().with_context(|| format!("cannot reach `{url}`"))?;
+    let answer = request.call().map_err(|error| failed(error, format!("cannot reach `{url}`")))?;
     let status = answer.status().as_u16();
     ensure!((200..400).contains(&status), "`{url}` answers {status}");
     let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok());
@@ -225,20 +272,16 @@ fn get(agent: &Agent, url: &str, token: Option<&str>, from: Option<u64>) -> Resu
     if let Some(from) = from {
         request = request.header("Range", format!("bytes={from}-"));
     }
-    request.call().with_context(|| format!("cannot reach `{url}`"))
+    request.call().map_err(|error| failed(error, format!("cannot reach `{url}`")))
 }
 
-fn copy(answer: &mut Response<Body>, file: &mut File, progress: &mut dyn FnMut(u64)) -> Result<()> {
-    let mut reader = answer.body_mut().as_reader();
-    let mut piece = vec![0; PIECE];
-    loop {
-        match reader.read(&mut piece).context("the connection broke")? {
-            0 => return Ok(()),
-            read => {
-                file.write_all(&piece[..read]).context("the disk refuses")?;
-                progress(read as u64);
-            }
+/// The error after which `happened` is known.
+fn failed(error: ureq::Error, happened: String) -> anyhow::Error {
+    match error {
+        ureq::Error::Timeout(_) => {
+            anyhow!("{happened}: nothing came for {} s (`HF_HUB_DOWNLOAD_TIMEOUT` sets the limit)", patience())
         }
+        other => anyhow::Error::new(other).context(happened),
     }
 }
 

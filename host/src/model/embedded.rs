@@ -1,12 +1,12 @@
 //! The base model inside the executable.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::manifest::SealedFolder;
 
 use super::lora::{ADAPTER_CONFIG_FILE, base_name};
-use super::{ModelFiles, hub};
+use super::{CONFIG_FILE, ModelFiles, hub};
 
 /// What `model_name_or_path` calls the embedded model.
 pub const TINY_ARITHMETIC: &str = "embedded:tiny-arithmetic";
@@ -16,6 +16,9 @@ macro_rules! files {
         &[$(($name, include_bytes!(concat!("../../assets/tiny-arithmetic/", $name)))),*]
     };
 }
+
+/// The way out for whoever has weights in another form.
+pub(super) const GGUF: &str = "GGUF files hold quantized weights, which are not read here: take the model that they were made from, in `.safetensors` files";
 
 /// The embedded model as a Hugging Face directory: file names and their bytes.
 const FILES: &[(&str, &[u8])] = files!("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json");
@@ -33,6 +36,7 @@ pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
     if let (false, Some(snapshot)) = (path.is_dir(), hub::find(model_name_or_path)?) {
         path = snapshot;
     }
+    ensure!(!is_gguf(&path), "no model `{model_name_or_path}`: it is a GGUF file ({GGUF})");
     if !path.is_dir() {
         if let (true, true, Some(cache)) =
             (model_name_or_path.contains('/'), hub::is_id(model_name_or_path), hub::cache())
@@ -51,7 +55,19 @@ pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
     } else {
         ModelFiles::Directory(path)
     };
+    if let ModelFiles::Directory(path) = &files
+        && !files.contains(CONFIG_FILE)
+        && !files.contains(ADAPTER_CONFIG_FILE)
+        && let Ok(mut entries) = path.read_dir()
+        && entries.any(|entry| entry.is_ok_and(|entry| is_gguf(&entry.path())))
+    {
+        bail!("no model `{model_name_or_path}`: it has GGUF files alone ({GGUF})");
+    }
     if files.contains(ADAPTER_CONFIG_FILE) { with_base(files) } else { Ok(files) }
+}
+
+fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
 /// The files of an adapter with those of the model that it names.

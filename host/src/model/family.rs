@@ -1,6 +1,10 @@
 //! The families of decoders, and how they differ.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
 use anyhow::{Context, Result, bail, ensure};
+use capo_loader::terminal;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -51,6 +55,39 @@ const FIXED: &[(&str, &str, &str)] = &[
     ("tie_encoder_decoder", "false", "an encoder"),
     ("use_mrope", "false", "rotary embeddings for images"),
 ];
+
+/// Parts of the names of settings that change what a model computes, whatever reads them.
+const MECHANISMS: &str = "act_fn activation alibi attention attn bias compress dropout embed expert ffn gate head hidden layer lora mamba mlp moe norm \
+    position prun quant residual rope rotary router scal softcap sparse ssm vision window";
+
+/// Whether a setting that is not known may be passed over: a private one of its author's, or a text, a list or a table whose name speaks of no part of a
+/// model. A number or a switch may be a part of the computation under any name.
+pub(super) fn may_pass_over(key: &str, value: &Value) -> bool {
+    let name = key.to_lowercase();
+    let says_something = match value {
+        Value::Array(values) => !values.is_empty(),
+        Value::Object(values) => !values.is_empty(),
+        Value::String(_) => true,
+        _ => return key.starts_with('_'),
+    };
+    let names_a_mechanism = MECHANISMS.split_whitespace().any(|part| name.contains(part));
+    key.starts_with('_') || !says_something || !names_a_mechanism
+}
+
+/// Warns of settings that are passed over, once in a process.
+pub(super) fn tell_passed_over(keys: &[&str], model_type: &str) {
+    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if keys.is_empty() {
+        return;
+    }
+    let keys = keys.iter().map(|key| shown_text(key)).collect::<Vec<_>>().join("`, `");
+    let sentence = format!(
+        "`config.json` of a `{model_type}` model has `{keys}`, which is not known and is passed over (docs/models.md lists what is known)"
+    );
+    if TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert(sentence.clone()) {
+        terminal::warn(&sentence);
+    }
+}
 
 impl Family {
     /// The family that `config.json` names; another one, and none, are errors.
@@ -128,7 +165,7 @@ impl Family {
         }
     }
 
-    /// Refuses what `config.json` says that this decoder does not compute, a key that is not known included.
+    /// Refuses what `config.json` says that this decoder does not compute. A key that is not known is refused or passed over with a warning.
     pub(super) fn check(self, json: &Map<String, Value>) -> Result<()> {
         self.check_architectures(json)?;
         self.check_window(json)?;
@@ -137,10 +174,18 @@ impl Family {
             "`quantization_config` is set, but quantized weights are not supported (use the unquantized checkpoint)"
         );
         // What is null is not set.
-        json.iter().filter(|(_, value)| !value.is_null()).try_for_each(|(key, value)| self.check_key(key, value))
+        let mut passed_over = Vec::new();
+        for (key, value) in json.iter().filter(|(_, value)| !value.is_null()) {
+            if !self.check_key(key, value)? {
+                passed_over.push(key.as_str());
+            }
+        }
+        tell_passed_over(&passed_over, self.name());
+        Ok(())
     }
 
-    fn check_key(self, key: &str, value: &Value) -> Result<()> {
+    /// Refuses a setting of a model that is not computed here; false where it is not known and may be passed over.
+    fn check_key(self, key: &str, value: &Value) -> Result<bool> {
         if let Some((_, only, feature)) = FIXED.iter().find(|(fixed, ..)| *fixed == key) {
             let same = match value {
                 Value::Bool(on) => on.then_some("true").unwrap_or("false") == *only,
@@ -151,7 +196,7 @@ impl Family {
                 "`{key}` is `{}`, but {feature} is not supported (only `{only}` is; use another checkpoint)",
                 shown(value)
             );
-            return Ok(());
+            return Ok(true);
         }
         if let Some(fixed) = self.fixed_switch(key) {
             ensure!(
@@ -160,17 +205,18 @@ impl Family {
                 shown(value),
                 self.name()
             );
-            return Ok(());
+            return Ok(true);
         }
         let known = READ.iter().chain(HARMLESS).flat_map(|keys| keys.split(' ')).chain(self.own_keys().iter().copied());
+        let is_known = known.into_iter().any(|known| known == key);
         ensure!(
-            known.into_iter().any(|known| known == key),
+            is_known || may_pass_over(key, value),
             "`{}` is `{}`, which is no setting that is known of a `{}` model (remove it if it changes nothing of what the model computes; docs/models.md lists what is known)",
             shown_text(key),
             shown(value),
             self.name()
         );
-        Ok(())
+        Ok(is_known)
     }
 
     fn check_architectures(self, json: &Map<String, Value>) -> Result<()> {
@@ -230,7 +276,35 @@ pub(super) fn shown_text(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn what_changes_no_computation_is_passed_over() {
+        let passed = |key: &str, value: Value| may_pass_over(key, &value);
+        for (key, value) in [
+            ("_model_name_or_path", json!("org/model")),
+            ("_private", json!(3)),
+            ("author", json!("somebody")),
+            ("auto_map", json!({ "AutoConfig": "configuration.Config" })),
+            ("language", json!(["en"])),
+            ("pruned_heads", json!({})),
+        ] {
+            assert!(passed(key, value), "{key}");
+        }
+        for (key, value) in [
+            ("logit_scale", json!(0.5)),
+            ("use_qk", json!(false)),
+            ("hidden_activation", json!("gelu")),
+            ("position_embedding_type", json!("alibi")),
+            ("no_rope_layers", json!([0, 1])),
+            ("dual_chunk_attention_config", json!({ "chunk_size": 8192 })),
+            ("compression_config", json!({ "bits": 4 })),
+        ] {
+            assert!(!passed(key, value), "{key}");
+        }
+    }
 
     #[test]
     fn the_documentation_names_every_key() {

@@ -1,6 +1,6 @@
 //! How much memory a run takes, before it takes it.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use capo_loader::memory;
 
 use super::Run;
@@ -8,6 +8,7 @@ use crate::adamw::SecondMoment;
 use crate::config::Config;
 use crate::model::frozen::bytes_in_memory;
 use crate::model::{Policy, Shape, device, embedded};
+use crate::stages::control;
 
 /// Bytes of f32.
 const F32: u128 = 4;
@@ -34,7 +35,8 @@ impl Estimate {
     /// When a prompt cannot be used.
     pub fn of(run: &mut Run) -> Result<Self> {
         let prompt = longest_prompt(run)?;
-        let Run { config, policy, optimizer, reference, needs, .. } = run;
+        let Run { config, policy, optimizer, reference, needs, components, .. } = run;
+        let controls = &components.step_controls;
         let (train, sizes) = (&config.train, &config.sizes);
         let shape = |rows| Shape { rows, prompt, tokens: config.rollout.max_completion_length };
         let micro = train.per_device_train_batch_size.min(sizes.step);
@@ -47,8 +49,24 @@ impl Estimate {
             let all = *activations * (sizes.step / micro) as u128;
             *activations = all.min(*activations + (u128::from(train.activation_budget) << 20));
         }
-        let k = needs.last_layer_bytes(policy.config()) * (sizes.step * config.rollout.max_completion_length) as u128;
-        training.push(("the last layer, for components", k));
+        let needs = control::needs(*needs, controls, train.measure_step > 0);
+        let tokens = (sizes.step * config.rollout.max_completion_length) as u128;
+        let features = policy.config().hidden_size * policy.dtype().size_in_bytes();
+        let features = if needs.wants().hidden { features as u128 } else { 0 };
+        let layer = needs.last_layer_bytes(policy.config()) + features;
+        training.push(("the last layer, for components", tokens * layer));
+        let stepping = if train.measure_step > 0 || !controls.is_empty() {
+            let moments = control::restores_moments(controls).then(|| optimizer.bytes() as u128);
+            let copies = [
+                ("the weights before a step", policy.params().element_count() as u128 * F32),
+                ("the moments before a step", moments.unwrap_or(0)),
+            ];
+            // Activations have gone by then. A measurement has logits in place of the gradients.
+            let work = training[0].1.max(training[2].1);
+            [training[3], ("gradients, or a step that is measured", work)].into_iter().chain(copies).collect()
+        } else {
+            Vec::new()
+        };
         let sampling = policy.sampling_bytes(shape(config.cached_completions()));
         let whole = |parts: &[(&str, u128)]| parts.iter().map(|(_, bytes)| bytes).sum::<u128>();
         let all = policy.weights().element_count();
@@ -59,8 +77,9 @@ impl Estimate {
             ("the optimizer's moments", optimizer.bytes() as u128),
             ("models that are only read", read_only(config, policy, reference.is_some())?),
         ];
-        // Sampling has ended when training begins.
-        parts.extend(if whole(&training) > whole(&sampling) { training } else { sampling.to_vec() });
+        // Sampling has ended when the backward pass begins, and that has when the step is looked at.
+        let fullest = [training, sampling.to_vec(), stepping].into_iter().max_by_key(|parts| whole(parts));
+        parts.extend(fullest.unwrap_or_default());
         parts.retain(|(_, bytes)| *bytes > 0);
         Ok(Self { parts, prompt_tokens: prompt })
     }
@@ -75,8 +94,7 @@ impl Estimate {
     #[must_use]
     pub fn lines(&self, run: &Run) -> Vec<String> {
         let (tokens, text) = (run.config.rollout.max_completion_length, |bytes: u128| memory::text(bytes));
-        let free = memory::available().filter(|_| run.config.train.device == device::CPU);
-        let free = free.map_or_else(String::new, |free| format!("; {} are free", text(free.into())));
+        let free = free(run).map_or_else(String::new, |free| format!("; {} are free for it", text(free)));
         let prompt = self.prompt_tokens;
         let first = format!(
             "memory     about {} at the fullest, with prompts of {prompt} tokens and completions of {tokens}{free}",
@@ -85,6 +103,33 @@ impl Estimate {
         let parts = self.parts.iter().map(|(name, bytes)| format!("  {:<32} {:>10}", name, text(*bytes)));
         std::iter::once(first).chain(parts).collect()
     }
+}
+
+/// Bytes that a run may take, those that it has by now among them; none where that cannot be known, or the memory is a GPU's.
+fn free(run: &Run) -> Option<u128> {
+    let free = memory::available().filter(|_| run.config.train.device == device::CPU)?;
+    Some(u128::from(free) + u128::from(memory::resident().unwrap_or(0)))
+}
+
+/// Refuses a run that takes more memory than is free. One without weights is for another machine.
+///
+/// # Errors
+///
+/// Both sizes; when a prompt cannot be used.
+pub fn check(run: &mut Run) -> Result<()> {
+    if run.policy.is_counted() {
+        return Ok(());
+    }
+    let estimate = Estimate::of(run)?;
+    let (needed, tokens) = (estimate.bytes(), run.config.rollout.max_completion_length);
+    if let Some(free) = free(run).filter(|free| needed > *free) {
+        bail!(
+            "the run takes about {} of memory at the fullest, with completions of {tokens} tokens, and {} are free for it (lower `train.per_device_train_batch_size` or `rollout.max_completion_length`, set `train.gradient_checkpointing`, look at the parts with `--dry-run`, or start it with `--allow-more-memory`)",
+            memory::text(needed),
+            memory::text(free)
+        );
+    }
+    Ok(())
 }
 
 /// Bytes of a reference and of a reward's model.

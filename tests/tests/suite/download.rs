@@ -1,10 +1,9 @@
 //! `host download`, from a Hub in this process.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use capo_loader::files::sha256_hex;
@@ -18,10 +17,21 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 struct Hub {
     address: String,
     files: BTreeMap<String, Vec<u8>>,
-    /// After how many bytes the next answer with weights breaks off; `usize::MAX` is never.
-    breaks_after: AtomicUsize,
+    /// What happens to the next answers with weights, the last first; one that is not there is whole.
+    faults: Mutex<Vec<Fault>>,
     /// The requests so far: method, path and range.
     asked: Mutex<Vec<String>>,
+}
+
+/// What happens to an answer with weights.
+#[derive(Clone, Copy)]
+enum Fault {
+    /// It breaks off after so many bytes.
+    Breaks(usize),
+    /// Nothing more comes after so many bytes, and the connection stays.
+    Stalls(usize),
+    /// More comes than was said.
+    Overflows,
 }
 
 impl Hub {
@@ -38,8 +48,8 @@ impl Hub {
             files.insert(file.to_owned(), std::fs::read(path).unwrap());
         }
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let (breaks_after, asked) = (AtomicUsize::new(usize::MAX), Mutex::new(Vec::new()));
-        let hub = Arc::new(Self { address, files, breaks_after, asked });
+        let (faults, asked) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let hub = Arc::new(Self { address, files, faults, asked });
         let server = Arc::clone(&hub);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -91,13 +101,25 @@ impl Hub {
         // Small files are named by another hash, which nobody compares.
         let etag = if weights { sha256_hex(bytes) } else { sha256_hex(bytes)[..40].to_owned() };
         let linked = format!("ETag: \"{etag}\"\r\nX-Linked-Size: {}\r\n", bytes.len());
-        match (method, from) {
-            ("HEAD", _) => send("200 OK", &linked, bytes, 0),
-            (_, 0) => {
-                let limit = if weights { self.breaks_after.swap(usize::MAX, Ordering::SeqCst) } else { usize::MAX };
-                send("200 OK", &linked, bytes, limit);
+        if method == "HEAD" {
+            return send("200 OK", &linked, bytes, 0);
+        }
+        let status = if from == 0 { "200 OK" } else { "206 Partial Content" };
+        let fault = if weights { self.faults.lock().unwrap().pop() } else { None };
+        match fault {
+            None => send(status, &linked, &bytes[from..], usize::MAX),
+            Some(Fault::Breaks(after)) => send(status, &linked, &bytes[from..], after),
+            Some(Fault::Stalls(after)) => {
+                send(status, &linked, &bytes[from..], after);
+                // Held until the other side has lost its patience.
+                std::thread::spawn(move || stream.read_exact(&mut [0]));
             }
-            _ => send("206 Partial Content", &linked, &bytes[from..], usize::MAX),
+            Some(Fault::Overflows) => {
+                let _ = stream.write_all(format!("HTTP/1.1 {status}\r\nConnection: close\r\n{linked}\r\n").as_bytes());
+                let piece = vec![0; 1 << 20];
+                // Ends where the other side hangs up.
+                while stream.write_all(&piece).is_ok() {}
+            }
         }
     }
 
@@ -151,14 +173,51 @@ fn a_model_is_fetched_once_and_found_by_its_id() {
 #[test]
 fn a_fetch_that_breaks_off_leaves_no_model_and_goes_on() {
     let (folder, hub) = (Folder::new(), Hub::open());
-    hub.breaks_after.store(1000, Ordering::SeqCst);
-    assert_snapshot!(hub.host(&folder, "download org/model").failed(), @"`model.safetensors` was not fetched whole (run the command again; it goes on from there): the connection broke: Peer disconnected");
+    *hub.faults.lock().unwrap() = vec![Fault::Breaks(1000), Fault::Breaks(500)];
+    assert_snapshot!(hub.host(&folder, "download org/model").failed(), @"`model.safetensors` was not fetched whole (run the command again; it goes on from there): the connection broke after 1500 of 504232 bytes: Peer disconnected");
     let cache = folder.path().join("hf/hub/models--org--model");
     assert!(!cache.join("refs").exists() && !cache.join(format!("snapshots/{COMMIT}/model.safetensors")).exists());
     let _ = hub.host(&folder, "generate --model org/model 1+1=").refused();
     let _ = hub.host(&folder, "download org/model").succeeded();
-    assert_eq!(hub.asked(&format!("GET /org/model/resolve/{COMMIT}/model.safetensors 1000")), 1, "it goes on");
+    assert_eq!(hub.asked(&format!("GET /org/model/resolve/{COMMIT}/model.safetensors 1500")), 1, "it goes on");
     assert!(weights(&cache) == hub.files["model.safetensors"]);
+}
+
+#[test]
+fn a_fetch_that_breaks_off_once_goes_on_by_itself() {
+    for fault in [Fault::Breaks(1000), Fault::Stalls(1000)] {
+        let (folder, hub) = (Folder::new().env("HF_HUB_DOWNLOAD_TIMEOUT", "1"), Hub::open());
+        hub.faults.lock().unwrap().push(fault);
+        let _ = hub.host(&folder, "download org/model").succeeded();
+        assert_eq!(hub.asked(&format!("GET /org/model/resolve/{COMMIT}/model.safetensors 1000")), 1);
+        assert!(weights(&folder.path().join("hf/hub/models--org--model")) == hub.files["model.safetensors"]);
+    }
+}
+
+#[test]
+fn a_silence_and_a_flood_have_an_end() {
+    let said = |faults: Vec<Fault>| {
+        let (folder, hub) = (Folder::new().env("HF_HUB_DOWNLOAD_TIMEOUT", "1"), Hub::open());
+        *hub.faults.lock().unwrap() = faults;
+        let blobs = folder.path().join("hf/hub/models--org--model/blobs");
+        let sentence = hub.host(&folder, "download org/model").failed();
+        let size = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().metadata().unwrap().len();
+        let most = std::fs::read_dir(blobs).unwrap().map(size).max().unwrap();
+        assert!(most <= hub.files["model.safetensors"].len() as u64, "{most} bytes were written");
+        sentence
+    };
+    assert_snapshot!(said(vec![Fault::Stalls(7), Fault::Stalls(3)]), @"`model.safetensors` was not fetched whole (run the command again; it goes on from there): the connection broke after 10 of 504232 bytes: nothing came for 1 s (`HF_HUB_DOWNLOAD_TIMEOUT` sets the limit)");
+    assert_snapshot!(said(vec![Fault::Overflows]), @"`model.safetensors` was not fetched whole (run the command again; it goes on from there): what came is not what the Hub said, and was thrown away");
+    // A Hub that takes the connection and says nothing.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = Folder::new().env("HF_HUB_DOWNLOAD_TIMEOUT", "1").env("HF_HOME", "hf");
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let mut command = folder.command("download org/model");
+    let outcome = folder.outcome(command.env("HF_ENDPOINT", &address).env("NO_PROXY", "*").output().unwrap());
+    assert!(
+        outcome.refused().ends_with("nothing came for 1 s (`HF_HUB_DOWNLOAD_TIMEOUT` sets the limit)"),
+        "{outcome:?}"
+    );
 }
 
 #[test]

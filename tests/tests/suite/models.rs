@@ -166,6 +166,28 @@ fn configurations_that_are_wrong() {
     assert_snapshot!(changed("tokenizer.json", |text| text[..30].to_owned()), @"cannot use `FOLDER/model/tokenizer.json`: `tokenizer.json` cannot be read: EOF while parsing an object at line 4 column 2");
 }
 
+#[test]
+fn settings_of_an_author_are_passed_over() {
+    let folder = with_model();
+    let path = folder.path().join("model/config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let more =
+        r#"{"_model_name_or_path": "org/model", "auto_map": {"AutoConfig": "a.B"}, "author": "somebody", "_rate": 3,"#;
+    std::fs::write(&path, text.replacen('{', more, 1)).unwrap();
+    let warned = folder.host("generate --model model --max-completion-length 1 1+1=").succeeded().stderr;
+    assert_snapshot!(warned.trim_end(), @"warning: `config.json` of a `qwen2` model has `_model_name_or_path`, `_rate`, `auto_map`, `author`, which is not known and is passed over (docs/models.md lists what is known)");
+    let _ = folder.train("run", &format!("--set model.model_name_or_path=model {ONE_STEP}"));
+}
+
+#[test]
+fn quantized_files_are_named() {
+    let folder = Folder::new();
+    folder.write("some/model.Q4_K_M.gguf", "GGUF");
+    let refused = |model: &str| folder.host(&format!("generate --model {model} 1+1=")).refused();
+    assert_snapshot!(refused("some"), @"no model `some`: it has GGUF files alone (GGUF files hold quantized weights, which are not read here: take the model that they were made from, in `.safetensors` files)");
+    assert_snapshot!(refused("some/model.Q4_K_M.gguf"), @"no model `some/model.Q4_K_M.gguf`: it is a GGUF file (GGUF files hold quantized weights, which are not read here: take the model that they were made from, in `.safetensors` files)");
+}
+
 /// Families that the embedded model is not of, with what is theirs, from fresh weights to a resume.
 #[test]
 fn every_family_trains() {

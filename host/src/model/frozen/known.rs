@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::super::config::{LARGEST, MOST_LAYERS};
-use super::super::family::{HARMLESS, shown, shown_text};
+use super::super::family::{HARMLESS, may_pass_over, shown, shown_text, tell_passed_over};
 
 /// Keys that change nothing in a model that is not trained.
 const NOT_TRAINED: &str = "architectures attention_dropout attention_probs_dropout_prob bos_token_id classifier_dropout cls_dropout cls_token_id \
@@ -60,7 +60,14 @@ impl Known {
         for (key, value) in self.defaults {
             settings.entry(*key).or_insert(serde_json::from_str(value).context("a default is JSON")?);
         }
-        settings.iter().try_for_each(|(key, value)| self.check(key, value))?;
+        let mut passed_over = Vec::new();
+        for (key, value) in &settings {
+            if !self.check(key, value)? {
+                passed_over.push(key.clone());
+            }
+        }
+        tell_passed_over(&passed_over.iter().map(String::as_str).collect::<Vec<_>>(), self.model_type);
+        settings.retain(|key, _| !passed_over.contains(key));
         Ok(settings)
     }
 
@@ -75,7 +82,8 @@ impl Known {
         }
     }
 
-    fn check(&self, key: &str, value: &Value) -> Result<()> {
+    /// Refuses a setting that is not computed; false where it is not known and may be passed over.
+    fn check(&self, key: &str, value: &Value) -> Result<bool> {
         if let Some((_, only)) = self.fixed.iter().find(|(fixed, _)| *fixed == key) {
             let same = |only: Value| value.as_f64().map_or(*value == only, |number| only.as_f64() == Some(number));
             ensure!(
@@ -85,22 +93,23 @@ impl Known {
                 only.trim_matches('"'),
                 self.model_type
             );
-            return Ok(());
+            return Ok(true);
         }
         let mut known =
             [self.read, NOT_TRAINED].into_iter().chain(HARMLESS.iter().copied()).flat_map(str::split_whitespace);
+        let is_known = known.any(|known| known == key);
         ensure!(
-            known.any(|known| known == key),
+            is_known || may_pass_over(key, value),
             "`{}` is `{}`, which is no setting that is known of a `{}` model (remove it if it changes nothing of what the model computes)",
             shown_text(key),
             shown(value),
             self.model_type
         );
-        let Some(number) = value.as_u64() else { return Ok(()) };
+        let Some(number) = value.as_u64() else { return Ok(is_known) };
         let most = if key == "num_hidden_layers" { MOST_LAYERS } else { LARGEST } as u64;
         ensure!(number <= most, "`{key}` is {number}, expected at most {most} (correct `config.json`)");
         ensure!(number > 0 || !COUNTS.contains(&key), "`{key}` is 0, expected at least 1 (correct `config.json`)");
-        Ok(())
+        Ok(is_known)
     }
 }
 
