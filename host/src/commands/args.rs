@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::inference_args::{GenerateArgs, ScoreArgs};
 use crate::check::CheckArgs;
-use crate::config::{self, Appended, Draft, Resolved};
+use crate::config::{self, Appended, Draft, Resolved, TrainConfig};
 
 /// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
@@ -155,6 +155,12 @@ impl ConfigArgs {
         let draft = Draft::read(self.config.as_deref(), config::DEFAULT, &self.set)?;
         config::resolve(registry, draft.with_appended(appended))
     }
+
+    /// How long a plugin may take to be opened, seconds: as far as that can be told before it is. What is wrong with the config is told after.
+    pub(super) fn component_timeout(&self) -> u64 {
+        let draft = Draft::read(self.config.as_deref(), config::DEFAULT, &self.set);
+        draft.map_or(TrainConfig::default().component_timeout, |draft| draft.component_timeout())
+    }
 }
 
 impl MaskArgs {
@@ -180,7 +186,12 @@ impl ReplayArgs {
 
 impl PluginArgs {
     pub(super) fn open(&self) -> Result<Registry> {
-        Registry::open_with(&self.plugin, &self.trust())
+        self.open_within(TrainConfig::default().component_timeout)
+    }
+
+    /// The same, each plugin within `seconds`; 0 waits without a limit.
+    pub(super) fn open_within(&self, seconds: u64) -> Result<Registry> {
+        Registry::open_with(&self.plugin, &self.trust(), Some(seconds))
     }
 
     pub(super) fn trust(&self) -> Trust {

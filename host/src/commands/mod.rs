@@ -24,6 +24,7 @@ mod vendor;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use capo_loader::watchdog::End;
 use clap::Parser;
 
 use args::{Cli, Command, SftArgs};
@@ -43,6 +44,7 @@ enum Failure {
 /// Runs the command line; the exit code is 0, 2 for bad input, 1 for a run that failed or whose output could not be written.
 #[must_use]
 pub fn main(started: Instant) -> ExitCode {
+    let _end = End::awaited();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return not_run(&error),

@@ -10,7 +10,7 @@ use toml::{Table, Value};
 
 use super::check::check;
 use super::sets::{numbered, parse_set, set};
-use super::{Config, Sizes};
+use super::{Config, Sizes, TrainConfig};
 use crate::reward::RewardConfig;
 
 /// The sections that recipes fill in and that belong to components.
@@ -91,6 +91,13 @@ impl Draft {
     #[must_use]
     pub fn with_appended(self, appended: Appended) -> Self {
         Self { appended, ..self }
+    }
+
+    /// `train.component_timeout`, before a recipe is known; what is no such number is refused elsewhere.
+    #[must_use]
+    pub fn component_timeout(&self) -> u64 {
+        let given = self.table.get("train").and_then(|train| train.get("component_timeout")?.as_integer());
+        given.and_then(|seconds| seconds.try_into().ok()).unwrap_or(TrainConfig::default().component_timeout)
     }
 
     /// Where the settings came from, in words: the file, the paths of overrides, components that were appended.
