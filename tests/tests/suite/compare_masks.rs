@@ -242,7 +242,7 @@ fn on_policy_a_mask_of_ratios_has_nothing_to_act_on() {
     let folder = Folder::new();
     // Sampler and trainer compute the same distribution.
     let steps = "--set train.max_steps=1 --set eval.num_prompts=0 --set train.save_steps=0 --set rollout.temperature=1.0 \
-        --plugin libmasks.so --mask masks.icepop --dump-batches dump";
+        --set recipe=grpo --plugin libmasks.so --mask masks.icepop --dump-batches dump";
     let _ = folder.train("run", steps);
     let masks = "--mask masks.dppo-kl --mask masks.ratio-range --mask masks.trm --mask masks.probability-floor";
     let compare = format!("compare-masks --plugin libmasks.so {masks} --target-rate 5% dump/batch-000000.safetensors");

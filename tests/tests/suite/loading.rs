@@ -247,9 +247,8 @@ fn names_and_descriptions_forge_no_line() {
     };
     assert_snapshot!(patched("libtwice.so", "twice.mask", "twice\nmask").refused(), @r#"`FOLDER/libpatched.so` offers "twice\nmask" as a component's name (it may have letters, digits, `.`, `-` and `_`, 100 at most: rename it in the plugin)"#);
     assert_snapshot!(patched("libtwice.so", "twice.mask", "a/../../ma").refused(), @r#"`FOLDER/libpatched.so` offers "a/../../ma" as a component's name (it may have letters, digits, `.`, `-` and `_`, 100 at most: rename it in the plugin)"#);
-    let listed = patched("libmisbehave.so", "keeps all, and commits a sin", "keeps\n  capo.mask    commits sin")
-        .succeeded()
-        .stdout;
+    let listed =
+        patched("libmisbehave.so", "keeps all, and commits a sin", "keeps\n  capo.mask  and a sin").succeeded().stdout;
     let line = listed.lines().find(|line| line.contains("misbehave.mask")).unwrap();
-    assert_snapshot!(line, @"  misbehave.mask           keeps capo.mask commits sin");
+    assert_snapshot!(line, @"  misbehave.mask           keeps capo.mask and a sin");
 }
