@@ -72,9 +72,10 @@ impl Watchdog {
             let names = METHODS.map(|method| last_words::name(kind, &id, method));
             (id, names)
         };
-        let names = ids.into_iter().map(names).collect();
+        let names: Vec<_> = ids.into_iter().map(names).collect();
+        let looks = seconds > 0 && !names.is_empty();
         let watched = Arc::new(Watched { names, calls: AtomicU64::new(0), current: AtomicU64::new(0), place });
-        if seconds > 0 {
+        if looks {
             let weak = Arc::downgrade(&watched);
             let (ready, started) = mpsc::channel();
             std::thread::spawn(move || watch(&weak, seconds, &ready));

@@ -150,16 +150,15 @@ pub(super) struct PluginArgs {
 }
 
 impl ConfigArgs {
+    /// The plugins, each opened within `train.component_timeout`, as far as that is known before.
+    pub(super) fn open(&self, plugins: &PluginArgs) -> Result<Registry> {
+        plugins.open_within(config::component_timeout(self.config.as_deref(), &self.set))
+    }
+
     /// The settings, with what a recipe fills in and the components that are appended.
     pub(super) fn resolve(&self, registry: &Registry, appended: Appended) -> Result<Resolved> {
         let draft = Draft::read(self.config.as_deref(), config::DEFAULT, &self.set)?;
         config::resolve(registry, draft.with_appended(appended))
-    }
-
-    /// How long a plugin may take to be opened, seconds: as far as that can be told before it is. What is wrong with the config is told after.
-    pub(super) fn component_timeout(&self) -> u64 {
-        let draft = Draft::read(self.config.as_deref(), config::DEFAULT, &self.set);
-        draft.map_or(TrainConfig::default().component_timeout, |draft| draft.component_timeout())
     }
 }
 
@@ -320,7 +319,8 @@ pub(super) struct ReplayArgs {
     /// Settings as TOML, of which the `[[mask]]` and `[[weight]]` tables count; without it, those of the plugin's recipe.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// Overrides one setting, as in `mask.0.fisher_threshold=1e-3`. Repeatable.
+    /// Overrides one setting, as in `mask.0.fisher_threshold=1e-3`, or a number of the recorded optimizer, as in
+    /// `train.learning_rate=1e-5`. Repeatable.
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub(super) set: Vec<String>,
     #[command(flatten)]
@@ -355,7 +355,8 @@ pub(super) struct CompareArgs {
     /// Settings as TOML, of which the `[[mask]]` tables count.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// Overrides one setting of a mask, as in `mask.capo.curvature.fisher_threshold=1e-3`. Repeatable.
+    /// Overrides one setting of a mask, as in `mask.capo.curvature.fisher_threshold=1e-3`, or a number of the recorded optimizer, as
+    /// in `train.learning_rate=1e-5`. Repeatable.
     #[arg(long, value_name = "mask.ID.KEY=VALUE")]
     pub(super) set: Vec<String>,
     /// Compares this mask, after those of the config. Repeatable; one that is named twice is `ID` and `ID#2`.

@@ -59,7 +59,7 @@ fn open(args: &EvalArgs) -> Result<Open> {
     if let Some(path) = &args.output {
         files::check_replaceable(path)?;
     }
-    let registry = args.plugins.open_within(args.config.component_timeout())?;
+    let registry = args.config.open(&args.plugins)?;
     let mut config = args.config.resolve(&registry, Appended::default())?.config;
     ensure!(
         args.model.is_some() || !config.model.fresh_weights,

@@ -49,8 +49,8 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
 fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
     if let Some(dir) = &args.resume {
         let lock = directory::reopen(dir)?;
+        let registry = reopen_plugins(args, dir)?;
         let draft = Draft::read(Some(&dir.join(CONFIG_FILE)), config::DEFAULT, &[])?;
-        let registry = reopen_plugins(args, dir, draft.component_timeout())?;
         let resolved = config::resolve(&registry, draft)?;
         let sources = sources(&resolved, &registry);
         let run = Run::resume(resolved.config, &registry, dir, lock, args.allow_changed_config)?;
@@ -77,7 +77,7 @@ fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
 
 /// The settings of a new run, the plugins, and lines about where they came from.
 fn settings(args: &TrainArgs) -> Result<(Config, Registry, Vec<String>)> {
-    let registry = args.plugins.open_within(args.config.component_timeout())?;
+    let registry = args.config.open(&args.plugins)?;
     let resolved = args.config.resolve(&registry, args.appended())?;
     resolved.check_aliases(&registry)?;
     let sources = sources(&resolved, &registry);
@@ -99,8 +99,8 @@ fn sources(resolved: &Resolved, registry: &Registry) -> Vec<String> {
     resolved.sources.iter().cloned().chain(unused).collect()
 }
 
-/// The plugins of the run in `dir`, or those that the command line names in their place, each opened within `seconds`.
-fn reopen_plugins(args: &TrainArgs, dir: &Path, seconds: u64) -> Result<Registry> {
+/// The plugins of the run in `dir`, or those that the command line names in their place.
+fn reopen_plugins(args: &TrainArgs, dir: &Path) -> Result<Registry> {
     let known = provenance::latest(dir)?;
     let given = &args.plugins.plugin;
     if given.is_empty() && !args.trust_run && !known.is_empty() {
@@ -109,6 +109,7 @@ fn reopen_plugins(args: &TrainArgs, dir: &Path, seconds: u64) -> Result<Registry
     let names = if given.is_empty() { known.iter().map(|plugin| plugin.path.clone()).collect() } else { given.clone() };
     let mut trust = args.plugins.trust();
     trust.known = Some(known).filter(|_| !args.allow_changed_plugins);
+    let seconds = config::component_timeout(Some(&dir.join(CONFIG_FILE)), &[]);
     Registry::open_with(&names, &trust, Some(seconds))
 }
 

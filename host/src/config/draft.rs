@@ -93,13 +93,6 @@ impl Draft {
         Self { appended, ..self }
     }
 
-    /// `train.component_timeout`, before a recipe is known; what is no such number is refused elsewhere.
-    #[must_use]
-    pub fn component_timeout(&self) -> u64 {
-        let given = self.table.get("train").and_then(|train| train.get("component_timeout")?.as_integer());
-        given.and_then(|seconds| seconds.try_into().ok()).unwrap_or(TrainConfig::default().component_timeout)
-    }
-
     /// Where the settings came from, in words: the file, the paths of overrides, components that were appended.
     #[must_use]
     pub fn sources(&self) -> String {
@@ -255,6 +248,15 @@ impl Draft {
             Some(value) => tables::component(&format!("[{section}]"), value.clone(), &self.origin),
         }
     }
+}
+
+/// `train.component_timeout` of a config file, or the default one, with overrides, before a recipe is known. Where something is wrong, which
+/// is told once they are read for good, it is the default.
+#[must_use]
+pub fn component_timeout(path: Option<&Path>, sets: &[String]) -> u64 {
+    let draft = Draft::read(path, super::DEFAULT, sets).ok();
+    let given = draft.and_then(|draft| draft.table.get("train")?.get("component_timeout")?.as_integer());
+    given.and_then(|seconds| seconds.try_into().ok()).unwrap_or(TrainConfig::default().component_timeout)
 }
 
 /// The `section.key`s of a section.

@@ -27,7 +27,7 @@ use crate::model::{Truncation, hub};
 use crate::reward::{self, RewardConfig};
 
 pub use data::{DataConfig, Format};
-pub use draft::{Appended, Draft};
+pub use draft::{Appended, Draft, component_timeout};
 pub use eval::{ANSWERS_AT_ONCE, BenchmarkConfig, EvalConfig, TEST};
 pub use logging::{CompletionsFormat, LoggingConfig, Tracker};
 pub use model::{ModelConfig, TargetModules};
