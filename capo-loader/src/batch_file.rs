@@ -1,10 +1,12 @@
 //! Batch files: the batch of one optimizer step as safetensors, for replay, tests and bug reports.
 //!
 //! Tensors have the names and shapes of [`Batch`]; scalars are in the string metadata, `optimizer` as JSON. What the rollout knows besides
-//! lies under `context/`.
+//! lies under `context/`. A SHA-256 in the metadata is of the whole file, so that no flipped bit becomes a number.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_plugin::{Batch, Denominator, Dims, Lending, OptimizerInfo, OptimizerKind, Reduction};
@@ -12,9 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::arrays::{Array, ids};
 use crate::context::{self, Columns};
-use crate::files;
+use crate::files::{self, sha256_hex};
 use crate::recorded::{RecordedBatch, RecordedLayer, RecordedState};
 use crate::tensor_file::TensorFile;
+use crate::terminal;
 
 /// The optimizer in the metadata.
 #[derive(Serialize, Deserialize)]
@@ -93,7 +96,58 @@ pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&Lending<'_>>) -> R
         arrays.extend(columns.arrays(batch.dims));
         metadata.extend(columns.metadata()?);
     }
-    files::write_atomic(path, &safetensors::serialize(arrays, Some(metadata))?)
+    let checksum = [(CHECKSUM.0, CHECKSUM.1.to_owned()), (SHA256, UNWRITTEN.to_owned())];
+    metadata.extend(checksum.map(|(name, value)| (name.to_owned(), value)));
+    let mut bytes = safetensors::serialize(arrays, Some(metadata))?;
+    let place = place_of_checksum(&bytes).context("the file has no place for its checksum")?;
+    let sha256 = sha256_hex(&bytes);
+    bytes[place].copy_from_slice(sha256.as_bytes());
+    files::write_atomic(path, &bytes)
+}
+
+/// What says that there is a checksum. It stands apart from the checksum: were it the same entry, a flipped bit in its name would make the
+/// file one of those that have none.
+const CHECKSUM: (&str, &str) = ("checksum", "sha256");
+/// The entry of the checksum, and what stands there while it is computed.
+const SHA256: &str = "sha256";
+const UNWRITTEN: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// Where the bytes of a file have its checksum; none where they have none.
+fn place_of_checksum(bytes: &[u8]) -> Option<Range<usize>> {
+    let entry = format!("\"{SHA256}\":\"");
+    let header = bytes.get(..8).map(|length| u64::from_le_bytes(length.try_into().expect("eight bytes")))?;
+    let header = bytes.get(8..)?.get(..usize::try_from(header).ok()?)?;
+    let start = 8 + header.windows(entry.len()).position(|window| window == entry.as_bytes())? + entry.len();
+    let place = start..start + UNWRITTEN.len();
+    bytes.get(place.clone()).map(|_| place)
+}
+
+/// Refuses bytes of which one has changed. False where they are those of a file from before there were checksums.
+fn check_sum(bytes: &[u8], file: &TensorFile<'_>) -> Result<bool> {
+    let (marked, summed) = (file.text(CHECKSUM.0), file.text(SHA256));
+    if marked.is_err() && summed.is_err() {
+        return Ok(false);
+    }
+    let place = place_of_checksum(bytes).filter(|_| marked.is_ok_and(|kind| kind == CHECKSUM.1));
+    let place = place.context("it is damaged: its checksum is no longer there (record the batch again)")?;
+    let mut unwritten = bytes.to_vec();
+    unwritten[place.clone()].copy_from_slice(UNWRITTEN.as_bytes());
+    ensure!(
+        sha256_hex(&unwritten).as_bytes() == &bytes[place],
+        "it is damaged: its bytes are not those of its checksum (copy it anew, or record the batch again)"
+    );
+    Ok(true)
+}
+
+/// Says once in a process that a file could be damaged without a word.
+fn warn_unchecked(path: &Path) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        terminal::warn(&format!(
+            "`{}` was recorded before batch files had checksums: damage to it would go unseen (record it again; told once)",
+            path.display()
+        ));
+    }
 }
 
 fn metadata(batch: &Batch<'_>) -> Result<HashMap<String, String>> {
@@ -128,11 +182,17 @@ fn metadata(batch: &Batch<'_>) -> Result<HashMap<String, String>> {
 /// A file that is not a batch: what is missing or has the wrong shape, with its path.
 pub fn read(path: &Path) -> Result<RecordedBatch> {
     let bytes = files::read(path)?;
-    parse(&bytes).with_context(|| format!("`{}` is not a batch file", path.display()))
+    let (batch, checked) = parse(&bytes).with_context(|| format!("`{}` is not a batch file", path.display()))?;
+    if !checked {
+        warn_unchecked(path);
+    }
+    Ok(batch)
 }
 
-fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
+/// The batch, and whether its bytes are known to be those that were written.
+fn parse(bytes: &[u8]) -> Result<(RecordedBatch, bool)> {
     let file = TensorFile::parse(bytes)?;
+    let checked = check_sum(bytes, &file)?;
     let [b, t] = file.shape("completion_mask")?[..] else { bail!("`completion_mask` is not [B, T]") };
     ensure!(b > 0 && t > 0, "it has {b} completions of {t} tokens (a step has at least one of each)");
     let group_size: u64 = file.scalar("group_size")?;
@@ -163,7 +223,7 @@ fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
         context: context::read(&file, dims)?,
     };
     batch.check()?;
-    Ok(batch)
+    Ok((batch, checked))
 }
 
 fn last_layer(file: &TensorFile<'_>, b: usize, t: usize) -> Result<RecordedLayer> {
@@ -250,4 +310,28 @@ pub fn write_outcome(path: &Path, dims: Dims, outcome: &Outcome) -> Result<()> {
     arrays.extend(outcome.tokens.iter().map(|(name, values)| (name.as_str(), Array::new(values, &shape))));
     let numbers = outcome.numbers.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
     files::write_atomic(path, &safetensors::serialize(arrays, Some(numbers))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use capo_plugin::testing::Fixture;
+
+    use super::*;
+
+    #[test]
+    fn no_bit_can_change_unnoticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("batch.safetensors");
+        write(&path, &Fixture::new(2, 2).batch(), None).unwrap();
+        let written = std::fs::read(&path).unwrap();
+        assert!(parse(&written).unwrap().1, "it has a checksum");
+        for bit in 0..8 * written.len() {
+            let mut bytes = written.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(parse(&bytes).is_err(), "bit {} of byte {}", bit % 8, bit / 8);
+        }
+        for place in 0..written.len() {
+            assert!(parse(&written[..place]).is_err(), "cut at {place}");
+        }
+    }
 }

@@ -323,6 +323,8 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
         let mut metadata = header.metadata().clone().unwrap();
+        // A file from before there were checksums: what is wrong besides is seen.
+        metadata.retain(|name, _| !["checksum", "sha256"].contains(&name.as_str()));
         let loose = |view: TensorView<'_>| Loose(view.dtype(), view.shape().to_vec(), view.data().to_vec());
         let mut tensors: BTreeMap<String, Loose> =
             SafeTensors::deserialize(&bytes).unwrap().tensors().into_iter().map(|(n, v)| (n, loose(v))).collect();

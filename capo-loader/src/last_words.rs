@@ -1,4 +1,5 @@
-//! What a process says that ends in the middle of a component's call: by a signal, by `exit`, or because the call took too long.
+//! What a process says that ends before its time: in the middle of a plugin's call or beside all of them, by a signal, by `exit`, or because
+//! a call took too long.
 //!
 //! A signal's handler may do little more than read atomics and write bytes. So what it needs to say lies ready: every call's name, and where
 //! the run stands. These are never freed; there are a few hundred bytes of them for each [`Watchdog`](crate::watchdog::Watchdog).
@@ -10,6 +11,7 @@ use std::sync::{Arc, Once, OnceLock};
 use libc::{c_int, c_void, siginfo_t};
 
 use crate::place::{Place, Words};
+use crate::terminal::escape;
 
 /// The name of the call that is running, as it stands in sentences; null between calls.
 static CALL: AtomicPtr<String> = AtomicPtr::new(null_mut());
@@ -17,6 +19,8 @@ static CALL: AtomicPtr<String> = AtomicPtr::new(null_mut());
 static PLACE: AtomicPtr<Place> = AtomicPtr::new(null_mut());
 /// Whether the last words are spoken.
 static TOLD: AtomicBool = AtomicBool::new(false);
+/// Whether the program has an end of its own, which has not come yet.
+static AWAITED: AtomicBool = AtomicBool::new(false);
 
 /// The signals of a crash, with their names and what they mean.
 const SIGNALS: [(c_int, &str); 5] = [
@@ -33,9 +37,9 @@ static BEFORE: [OnceLock<libc::sigaction>; SIGNALS.len()] = [const { OnceLock::n
 /// A call's name that outlives the process.
 pub(crate) type Name = &'static String;
 
-/// The name of calls of `method` of `component`.
-pub(crate) fn name(component: &str, method: &str) -> Name {
-    Box::leak(Box::new(format!("component `{component}`: `{method}`")))
+/// The name of calls of `method` of the `kind` `id`: a component, or a plugin.
+pub(crate) fn name(kind: &str, id: &str, method: &str) -> Name {
+    Box::leak(Box::new(format!("{kind} `{}`: `{method}`", escape(id))))
 }
 
 /// The call of this name begins.
@@ -63,7 +67,7 @@ pub(crate) fn listen(place: &Arc<Place>) {
     });
 }
 
-/// Ends the process without last words about the call that is running: for ends that are the host's own.
+/// Ends the process without last words: for ends that are the host's own.
 pub fn exit(code: i32) -> ! {
     TOLD.store(true, Ordering::SeqCst);
     std::process::exit(code)
@@ -97,19 +101,46 @@ pub fn survive_file_limit() {
     exchange(libc::SIGXFSZ, &ignore);
 }
 
-/// Says what `happened` to the call that is running. False where none is, or the last words are spoken.
-pub(crate) fn tell(happened: &[&str]) -> bool {
-    let Some(call) = read(&CALL) else { return false };
-    if TOLD.swap(true, Ordering::SeqCst) {
+/// To be held by a program's `main`: an `exit` before this is dropped is none of its own, such as one of a plugin's thread.
+pub struct End(());
+
+impl End {
+    /// From now on the program's end is its own.
+    #[must_use]
+    pub fn awaited() -> Self {
+        AWAITED.store(true, Ordering::SeqCst);
+        Self(())
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        AWAITED.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Ends the process at once, after last words.
+pub(crate) fn end() -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(1) }
+}
+
+/// Says what `happened` to the call that is running, or what happened `beside` all calls. False where there is nothing to say of that, or
+/// the last words are spoken.
+pub(crate) fn tell(happened: &[&str], beside: &[&str]) -> bool {
+    let call = read(&CALL);
+    if (call.is_none() && beside.is_empty()) || TOLD.swap(true, Ordering::SeqCst) {
         return false;
     }
     Stderr.text("error: ");
     if read(&PLACE).is_some_and(|place| place.tell(&mut Stderr)) {
         Stderr.text(": ");
     }
-    Stderr.text(call);
-    Stderr.text(" ");
-    happened.iter().for_each(|part| Stderr.text(part));
+    if let Some(call) = call {
+        Stderr.text(call);
+        Stderr.text(" ");
+    }
+    call.map_or(beside, |_| happened).iter().for_each(|part| Stderr.text(part));
     Stderr.text("\n");
     true
 }
@@ -141,7 +172,12 @@ fn exchange(signal: c_int, new: &libc::sigaction) -> Option<libc::sigaction> {
 /// Calls only what a handler may: atomics, `write`, `sigaction`, `raise`.
 extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     let words = SIGNALS.iter().find(|(known, _)| *known == signal).map_or("a signal", |(_, words)| words);
-    tell(&["was running when the process was ended by ", words]);
+    let beside = [
+        "the process was ended by ",
+        words,
+        " (no call of a component was running: a plugin's own thread, or the host)",
+    ];
+    tell(&["was running when the process was ended by ", words], &beside);
     // From here on a crash is for those who listened before: a second handler would not fit on the small stack of the first.
     for ((signal, _), before) in SIGNALS.iter().zip(&BEFORE) {
         if let Some(before) = before.get() {
@@ -163,11 +199,12 @@ extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     unsafe { libc::raise(signal) };
 }
 
-/// A component that calls `exit` ends the process, but not in silence and not as if all were well.
+/// A plugin that calls `exit` ends the process, but not in silence and not as if all were well.
 extern "C" fn at_exit() {
-    if tell(&["ended the process with `exit` (return an error in its place)"]) {
-        // SAFETY: ends the process.
-        unsafe { libc::_exit(1) };
+    const BESIDE: &str = "something ended the process with `exit` while no call of a component was running (a plugin's own thread may not)";
+    let beside: &[&str] = if AWAITED.load(Ordering::SeqCst) { &[BESIDE] } else { &[] };
+    if tell(&["ended the process with `exit` (return an error in its place)"], beside) {
+        end();
     }
 }
 

@@ -8,6 +8,7 @@ use crate::input_names::input_names;
 use crate::offer::Offer;
 use crate::registry::Registry;
 use crate::trust::PIN;
+use crate::warning::one_line;
 
 pub use crate::listing_json::json;
 
@@ -77,9 +78,9 @@ fn key_lines(docs: &[KeyInfo], sweeps: &[SweepRange], keys: &[String]) -> Vec<St
             let default = match doc.default() {
                 None => " (required)".to_owned(),
                 Some("null") => String::new(),
-                Some(value) => format!(" = {value}"),
+                Some(value) => format!(" = {}", one_line(value)),
             };
-            format!("  {key}{default}  # {}{}", doc.about, range(key).unwrap_or_default())
+            format!("  {key}{default}  # {}{}", one_line(&doc.about), range(key).unwrap_or_default())
         }
     };
     keys.iter().map(line).collect()

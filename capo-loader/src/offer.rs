@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Result, ensure};
 use capo_plugin::Point;
 
 /// An image's name in sentences.
@@ -31,6 +32,25 @@ impl std::fmt::Display for Origin {
             Self::File(path) => write!(f, "`{}`", path.display()),
         }
     }
+}
+
+/// Longest name of a component or a recipe, bytes.
+const LONGEST_NAME: usize = 100;
+
+/// Refuses a name that could be read as something else where it is shown, or as part of a path.
+///
+/// # Errors
+///
+/// The name, its control characters shown, and what it may be.
+pub(crate) fn check_name(kind: &str, name: &str, origin: &Origin) -> Result<()> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let named = name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain);
+    ensure!(
+        named && name.len() <= LONGEST_NAME,
+        "{origin} offers {:?} as a {kind}'s name (it may have letters, digits, `.`, `-` and `_`, {LONGEST_NAME} at most: rename it in the plugin)",
+        name.chars().take(LONGEST_NAME).collect::<String>()
+    );
+    Ok(())
 }
 
 /// One component on offer.
@@ -64,4 +84,21 @@ pub struct OfferedRecipe {
     pub settings: bool,
     /// Where it came from.
     pub origin: Origin,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_words() {
+        for name in ["capo.curvature", "dr_grpo", "a", "Acme.Mask-2"] {
+            check_name("component", name, &Origin::BuiltIn).unwrap();
+        }
+        let long = "a".repeat(LONGEST_NAME + 1);
+        for name in ["", "a b", "a/../b", "..", ".hidden", "a\nmask", "a\u{1b}[2J", "a\u{202e}b", "a`b", "a#2", &long] {
+            let error = check_name("component", name, &Origin::BuiltIn).unwrap_err().to_string();
+            assert!(error.starts_with("built in offers \"") && !error.contains(['\n', '\u{1b}']), "{error}");
+        }
+    }
 }

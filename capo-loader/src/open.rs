@@ -9,7 +9,7 @@ use capo_plugin::abi_keys::KEYS_POINT;
 use capo_plugin::abi_recipe::RECIPE_POINT_2;
 use capo_plugin::abi_sweep::SWEEP_POINT;
 use capo_plugin::abi_traits::TRAITS_POINT;
-use capo_plugin::{Image, Point};
+use capo_plugin::{Image, Point, guarded};
 
 /// How a library names the folder that it lies in, to look for others there. A plugin is opened from a copy, which lies elsewhere.
 const ORIGIN: &[u8] = b"$ORIGIN";
@@ -20,7 +20,8 @@ const ORIGIN: &[u8] = b"$ORIGIN";
 ///
 /// As [`load_bytes`], and when the file cannot be read.
 pub fn load(path: &Path) -> Result<Image> {
-    load_bytes(path, &files::read(path)?)
+    let bytes = files::read(path)?;
+    guarded(|| load_bytes(path, &bytes))
 }
 
 /// Loads the plugin that `bytes` are; `path`, where they came from, gives it a name and is not read again. It stays loaded until

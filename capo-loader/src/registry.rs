@@ -12,9 +12,10 @@ use capo_plugin::{
 };
 
 use crate::component::{Choice, ComponentConfig, component_names};
-use crate::offer::{Offer, OfferedRecipe, Origin};
+use crate::offer::{self, Offer, OfferedRecipe, Origin};
 use crate::open;
-use crate::trust::{PluginRecord, Trust};
+use crate::trust::{PluginRecord, Trust, TrustedFile};
+use crate::warning::one_line;
 use crate::watchdog::Watchdog;
 
 /// Images, their components and their recipes.
@@ -24,6 +25,8 @@ pub struct Registry {
     offers: Vec<Offer>,
     recipes: Vec<OfferedRecipe>,
     plugins: Vec<PluginRecord>,
+    /// Over the plugins, while they are opened or say what they have.
+    watchdog: Watchdog,
 }
 
 /// The components of a run, built.
@@ -45,44 +48,49 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// When a plugin is not found, is not to be trusted, cannot be loaded, or offers an id that is already taken.
+    /// When a plugin is not found, is not to be trusted, cannot be loaded, or offers an id that is already taken or is none.
     pub fn open(names: &[PathBuf]) -> Result<Self> {
-        Self::open_with(names, &Trust::default())
+        Self::open_with(names, &Trust::default(), None)
     }
 
-    /// The same with other demands on the files.
+    /// The same with other demands on the files. Opening one ends the process, with a sentence, where it takes longer than `seconds`, 0
+    /// being without a limit, or where the plugin ends the process; none does not watch.
     ///
     /// # Errors
     ///
     /// As [`Registry::open`].
-    pub fn open_with(names: &[PathBuf], trust: &Trust) -> Result<Self> {
+    pub fn open_with(names: &[PathBuf], trust: &Trust, seconds: Option<u64>) -> Result<Self> {
         let mut registry = Self::default();
-        registry.add(Image::own(), Origin::BuiltIn)?;
-        for name in names {
-            let file = trust.check(name)?;
+        registry.add(Image::own(), &Origin::BuiltIn)?;
+        let files = names.iter().map(|name| trust.check(name)).collect::<Result<Vec<_>>>()?;
+        let shown = |file: &TrustedFile| file.path.display().to_string();
+        let watch = |seconds| Watchdog::over_plugins(seconds, files.iter().map(shown).collect());
+        let watchdog = seconds.map_or_else(Watchdog::off, watch);
+        for file in files {
             if registry.plugins.iter().any(|other| other.path == file.path) {
                 bail!("plugin `{}` is given twice (leave one out)", file.path.display());
             }
-            let image = open::load_bytes(&file.path, &file.bytes)?;
-            registry.add(image, Origin::File(file.path.clone()))?;
+            let open = || registry.add(open::load_bytes(&file.path, &file.bytes)?, &Origin::File(file.path.clone()));
+            watchdog.watch(&shown(&file), "open", open)?;
             registry.record(file.path, file.sha256);
         }
-        Ok(registry)
+        Ok(Self { watchdog, ..registry })
     }
 
-    fn add(&mut self, image: Image, origin: Origin) -> Result<()> {
+    fn add(&mut self, image: Image, origin: &Origin) -> Result<()> {
         for point in Point::ALL {
             for info in image.components(point).map_err(|differences| anyhow!(differences))? {
                 let id = info.id.into_string();
+                offer::check_name("component", &id, origin)?;
                 if let Some(first) = self.offers.iter().find(|offer| offer.id == id) {
-                    bail!("component `{id}` {}", twice(&first.origin, &origin));
+                    bail!("component `{id}` {}", twice(&first.origin, origin));
                 }
                 self.offers.push(Offer {
                     point,
                     id,
-                    about: info.about.into(),
-                    package: format!("{} {}", info.package, info.version),
-                    keys: info.keys.into_iter().map(Into::into).collect(),
+                    about: one_line(&info.about),
+                    package: one_line(&format!("{} {}", info.package, info.version)),
+                    keys: info.keys.iter().map(|key| one_line(key)).collect(),
                     origin: origin.clone(),
                     image: self.images.len(),
                 });
@@ -94,10 +102,11 @@ impl Registry {
             recipes.map(|recipe| (recipe, false)).chain(with_settings.map(|recipe| (recipe, true)))
         {
             let name = recipe.name.into_string();
+            offer::check_name("recipe", &name, origin)?;
             if let Some(first) = self.recipes.iter().find(|known| known.name == name) {
-                bail!("recipe `{name}` {}", twice(&first.origin, &origin));
+                bail!("recipe `{name}` {}", twice(&first.origin, origin));
             }
-            let (about, toml) = (recipe.about.into(), recipe.toml.into());
+            let (about, toml) = (one_line(&recipe.about), recipe.toml.into());
             self.recipes.push(OfferedRecipe { name, about, toml, settings, origin: origin.clone() });
         }
         self.images.push(image);
@@ -115,29 +124,37 @@ impl Registry {
     /// What a component asks of a batch, where it can be built without keys; none for a reward, which sees no batch.
     #[must_use]
     pub fn inputs(&self, offer: &Offer) -> Option<Inputs> {
-        let image = &self.images[offer.image];
-        match offer.point {
+        self.ask(offer, |image| match offer.point {
             Point::Reward => None,
             Point::Advantage => image.advantage(&offer.id, "{}").ok().map(|component| component.inputs()),
             Point::Objective => image.objective(&offer.id, "{}").ok().map(|component| component.inputs()),
             Point::Mask => image.mask(&offer.id, "{}").ok().map(|component| component.inputs()),
             Point::Weight => image.weight(&offer.id, "{}").ok().map(|component| component.inputs()),
             Point::StepControl => image.step_control(&offer.id, "{}").ok().map(|component| component.inputs()),
-        }
+        })
+    }
+
+    /// Asks the image of an offer for what it says of it.
+    fn ask<R>(&self, offer: &Offer, question: impl FnOnce(&Image) -> R) -> R {
+        let path = match &offer.origin {
+            Origin::BuiltIn => String::new(),
+            Origin::File(path) => path.display().to_string(),
+        };
+        self.watchdog.watch(&path, "describe", || question(&self.images[offer.image]))
     }
 
     /// What the author of a component says of its keys; nothing where nothing was said.
     #[must_use]
     pub fn key_docs(&self, offer: &Offer) -> Vec<KeyInfo> {
         // Another layout was refused when the image was opened.
-        self.images[offer.image].key_docs(offer.point, &offer.id).unwrap_or_default()
+        self.ask(offer, |image| image.key_docs(offer.point, &offer.id)).unwrap_or_default()
     }
 
     /// Keys of a component for which a search makes sense, in the order of its author; none where nothing was said.
     #[must_use]
     pub fn sweeps(&self, offer: &Offer) -> Vec<SweepRange> {
         // Another layout was refused when the image was opened.
-        self.images[offer.image].sweeps(offer.point, &offer.id).unwrap_or_default()
+        self.ask(offer, |image| image.sweeps(offer.point, &offer.id)).unwrap_or_default()
     }
 
     /// What a mask or a weight with this table declares of its decisions; nothing where its author said nothing.

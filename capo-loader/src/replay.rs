@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_plugin::{Inputs, Mask, Sink, Weight};
+use capo_plugin::{Inputs, Mask, OptimizerKind, Sink, Weight};
 
 use crate::batch_file::{self, Outcome};
 use crate::context::RecordedContext;
@@ -22,6 +22,52 @@ pub struct Deciders {
     pub masks: Vec<Mask>,
     /// The weights, in order.
     pub weights: Vec<Weight>,
+}
+
+/// Numbers of the optimizer that take the place of those that were recorded: what a mask makes of a step depends on them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct OptimizerSettings {
+    /// `train.learning_rate`
+    pub learning_rate: Option<f64>,
+    /// `train.adam_beta1`
+    pub adam_beta1: Option<f64>,
+    /// `train.adam_beta2`
+    pub adam_beta2: Option<f64>,
+    /// `train.adam_epsilon`
+    pub adam_epsilon: Option<f64>,
+}
+
+impl OptimizerSettings {
+    /// Reads the batch of the file `path`, with these numbers.
+    ///
+    /// # Errors
+    ///
+    /// A file that is not a batch, a number out of its range, one of Adam's for another optimizer.
+    pub fn read(&self, path: &Path) -> Result<RecordedBatch> {
+        let mut batch = batch_file::read(path)?;
+        if *self != Self::default() {
+            self.apply(&mut batch).with_context(|| format!("batch file `{}` with `--set`", path.display()))?;
+        }
+        Ok(batch)
+    }
+
+    fn apply(&self, batch: &mut RecordedBatch) -> Result<()> {
+        let optimizer = &mut batch.scalars.optimizer;
+        let adam = [
+            ("train.adam_beta1", self.adam_beta1, &mut optimizer.beta1),
+            ("train.adam_beta2", self.adam_beta2, &mut optimizer.beta2),
+            ("train.adam_epsilon", self.adam_epsilon, &mut optimizer.eps),
+        ];
+        for (key, value, place) in adam {
+            ensure!(
+                value.is_none() || optimizer.kind != OptimizerKind::SGD,
+                "it was recorded with the optimizer `sgd`, which has no `{key}` (leave it out)"
+            );
+            *place = value.unwrap_or(*place);
+        }
+        optimizer.learning_rate = self.learning_rate.unwrap_or(optimizer.learning_rate);
+        batch.check()
+    }
 }
 
 /// Keeps what masks and weights report of one batch.
@@ -81,7 +127,8 @@ impl std::fmt::Display for Replayed<'_> {
 /// Runs masks and weights over the batch files in order, with their state, and tells `each` what became of every one. With `out`, a
 /// file per batch, named like it, is written there.
 ///
-/// Advantages and losses are those that the files hold. With a device, they find the large arrays in its memory.
+/// Advantages and losses are those that the files hold; so is the optimizer, but for what `optimizer` names. With a device, they find the
+/// large arrays in its memory.
 ///
 /// # Errors
 ///
@@ -91,6 +138,7 @@ pub fn replay(
     deciders: &mut Deciders,
     watchdog: &Watchdog,
     batches: &[PathBuf],
+    optimizer: &OptimizerSettings,
     device: Option<&Device>,
     out: Option<&Path>,
     each: &mut dyn FnMut(Replayed<'_>),
@@ -105,7 +153,7 @@ pub fn replay(
     }
     let mut warned = BTreeSet::new();
     for (path, target) in batches.iter().zip(&targets) {
-        let batch = batch_file::read(path)?;
+        let batch = optimizer.read(path)?;
         let mut sink = Collector { outcome: Outcome::default(), warned: &mut warned, watchdog };
         let (keep, weighed) = replay_step(deciders, &mut sink, path, device, &batch)?;
         let weights = (!deciders.weights.is_empty()).then_some(weighed.weights);

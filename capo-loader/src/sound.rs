@@ -17,6 +17,7 @@ pub fn check(batch: &Batch<'_>, context: &[(&str, &[u32])]) -> Result<()> {
         dims.tokens
     );
     check_scalars(batch)?;
+    check_numbers(batch)?;
     let Some(last) = &batch.last_layer else { return Ok(()) };
     let vocab = last.vocab_size;
     let extent = |tensor: &Tensor<'_>| tensor.shape().last().copied().unwrap_or_default();
@@ -35,6 +36,33 @@ pub fn check(batch: &Batch<'_>, context: &[(&str, &[u32])]) -> Result<()> {
         let expected = [vocab as i64, width];
         let shape = state.weight.shape();
         ensure!(shape == expected, "`weight` has shape {shape:?}, expected {expected:?}");
+    }
+    Ok(())
+}
+
+/// Refuses NaN where there is a token: every comparison with it is false, so that masks would decide by it without a word.
+fn check_numbers(batch: &Batch<'_>) -> Result<()> {
+    let arrays = [
+        ("logps", Some(batch.logps)),
+        ("advantages", Some(batch.advantages)),
+        ("old_logps", batch.old_logps),
+        ("ref_logps", batch.ref_logps),
+        ("entropy", batch.entropy),
+        ("losses", batch.losses),
+        ("dloss_dlogp", batch.dloss_dlogp),
+    ];
+    let tokens = batch.dims.tokens.max(1) as usize;
+    for (name, values) in arrays.into_iter().filter_map(|(name, values)| Some((name, values?))) {
+        if let Some(i) = values.iter().zip(batch.completion_mask).position(|(value, mask)| *mask == 1 && value.is_nan())
+        {
+            let (completion, token) = (i / tokens, i % tokens);
+            bail!(
+                "`{name}` is NaN at completion {completion}, token {token} (it must be a number where `completion_mask` is 1)"
+            );
+        }
+    }
+    if let Some(completion) = batch.rewards.iter().position(|reward| reward.is_nan()) {
+        bail!("`rewards` is NaN at completion {completion} (it must be a number)");
     }
     Ok(())
 }

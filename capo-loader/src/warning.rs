@@ -21,7 +21,7 @@ pub fn show(shown: &mut BTreeSet<String>, component: &str, text: &str) {
 }
 
 /// `text` with a blank for every stretch of blanks, line ends and control characters, cut where it is very long.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     let line = words.collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(LONGEST) {

@@ -5,20 +5,28 @@
 //! and leaving a call are atomic stores; a thread looks at them from time to time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
+
+use capo_plugin::guarded;
 
 use crate::last_words::{self, Name};
 use crate::place::Place;
 
-pub use crate::last_words::{exit, no_memory, survive_file_limit};
+pub use crate::last_words::{End, exit, no_memory, survive_file_limit};
 
 /// The methods that are watched.
-const METHODS: [&str; 10] =
-    ["create", "score", "estimate", "evaluate", "mask", "weigh", "control", "step_end", "save", "load"];
+const METHODS: [&str; 13] = [
+    "open", "describe", "create", "score", "estimate", "evaluate", "mask", "weigh", "control", "step_end", "save",
+    "load", "drop",
+];
+
+/// Who watches over the components of this process: a drop comes without a word of who it is for.
+static NEWEST: Mutex<Option<Watchdog>> = Mutex::new(None);
 
 /// Counts the seconds of the current call. The thread behind it ends when this is dropped.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Watchdog(Arc<Watched>);
 
 #[derive(Debug)]
@@ -34,19 +42,45 @@ struct Watched {
 }
 
 impl Watchdog {
-    /// Ends the process when a call of one of the components `ids` takes longer than `seconds`; 0 waits without a limit.
+    /// Ends the process when a call of one of the components `ids` takes longer than `seconds`; 0 waits without a limit. The newest one
+    /// watches over drops as well, also once it is gone itself.
     #[must_use]
     pub fn start(seconds: u64, ids: Vec<String>) -> Self {
+        let watches = !ids.is_empty();
+        let watchdog = Self::over(seconds, "component", ids);
+        if watches {
+            *NEWEST.lock().unwrap_or_else(PoisonError::into_inner) = Some(watchdog.clone());
+            capo_plugin::watch_drops(|id, drop| {
+                let newest = NEWEST.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                newest.unwrap_or_default().watch(id, "drop", drop);
+            });
+        }
+        watchdog
+    }
+
+    /// The same over whole libraries, by their paths.
+    pub(crate) fn over_plugins(seconds: u64, paths: Vec<String>) -> Self {
+        Self::over(seconds, "plugin", paths)
+    }
+
+    fn over(seconds: u64, kind: &str, ids: Vec<String>) -> Self {
         let place = Arc::default();
         if !ids.is_empty() {
             last_words::listen(&place);
         }
-        let names = |id: String| (id.clone(), METHODS.map(|method| last_words::name(&id, method)));
-        let names = ids.into_iter().map(names).collect();
+        let names = |id: String| {
+            let names = METHODS.map(|method| last_words::name(kind, &id, method));
+            (id, names)
+        };
+        let names: Vec<_> = ids.into_iter().map(names).collect();
+        let looks = seconds > 0 && !names.is_empty();
         let watched = Arc::new(Watched { names, calls: AtomicU64::new(0), current: AtomicU64::new(0), place });
-        if seconds > 0 {
+        if looks {
             let weak = Arc::downgrade(&watched);
-            std::thread::spawn(move || watch(&weak, seconds));
+            let (ready, started) = mpsc::channel();
+            std::thread::spawn(move || watch(&weak, seconds, &ready));
+            // A thread that begins takes the lock of the system's loader, which a library may keep for ever while it is opened.
+            let _ = started.recv();
         }
         Self(watched)
     }
@@ -86,12 +120,18 @@ impl Watchdog {
         last_words::leave();
     }
 
-    /// Runs one call.
+    /// Runs one call, in arithmetic of its own.
     pub fn watch<R>(&self, id: &str, method: &'static str, call: impl FnOnce() -> R) -> R {
         self.enter(id, method);
-        let result = call();
+        let result = guarded(call);
         self.leave();
         result
+    }
+}
+
+impl Default for Watchdog {
+    fn default() -> Self {
+        Self::off()
     }
 }
 
@@ -127,19 +167,18 @@ impl Seen {
 }
 
 /// Looks at the current call until the watchdog is gone, and ends the process when it is the same one for too long.
-fn watch(watched: &Weak<Watched>, seconds: u64) {
-    let (looks, mut seen) = (Looks::within(seconds), Seen::default());
+fn watch(watched: &Weak<Watched>, seconds: u64, ready: &Sender<()>) {
+    let (looks, mut seen, limit) = (Looks::within(seconds), Seen::default(), seconds.to_string());
+    // Nobody listens where the process ends.
+    let _ = ready.send(());
     loop {
         std::thread::sleep(looks.interval);
         let Some(watched) = watched.upgrade() else { return };
         if seen.too_long(watched.current.load(Ordering::Relaxed), looks.most) {
-            let limit = seconds.to_string();
-            last_words::tell(&[
-                "did not come back within ",
-                &limit,
-                " s (the limit is `train.component_timeout`; 0 waits without one)",
-            ]);
-            exit(1);
+            let way_out = " s (the limit is `train.component_timeout`; 0 waits without one)";
+            last_words::tell(&["did not come back within ", &limit, way_out], &[]);
+            // Not `exit`: the system's loader has a lock while it opens a library, and would wait for it here.
+            last_words::end();
         }
     }
 }
@@ -157,7 +196,7 @@ mod tests {
         dog.watch("c.d", "step_end", || assert_eq!(current(), 2));
         dog.watch("c.d", "step_end", || assert_eq!(current(), 3, "another call of the same method is another call"));
         dog.watch("e.f", "mask", || assert_eq!(current(), 0, "nobody knows it"));
-        assert_eq!(*dog.0.names[1].1[7], "component `c.d`: `step_end`");
+        assert_eq!(*dog.0.names[1].1[9], "component `c.d`: `step_end`");
     }
 
     #[test]

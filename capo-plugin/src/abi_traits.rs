@@ -38,6 +38,8 @@ impl MaskTraits {
     /// the same state on all of them, that of a `step_end` on the whole batch but for rounding. So a host need not gather the
     /// batch for it. A component without state may declare it.
     pub const SUMS_RANKS: Self = Self(1 << 1);
+    /// No method reads [`Batch::optimizer`](crate::Batch::optimizer). So a host that knows none may call it all the same.
+    pub const NO_OPTIMIZER: Self = Self(1 << 2);
 
     /// Whether every flag of `other` is set.
     #[must_use]

@@ -6,6 +6,7 @@ use crate::abi::{AdvantageBox, MaskBox, ObjectiveBox, WireBatch};
 use crate::abi_reward::{RewardBox, WireCompletion};
 use crate::abi_weight::WeightBox;
 use crate::batch::{Batch, Dims, Inputs, Reduction};
+use crate::call::{Guest, guarded};
 use crate::error::PluginError;
 use crate::rollout::Rollout;
 use crate::sink::{Sink, contract, listen, per_token};
@@ -44,7 +45,7 @@ macro_rules! handle_basics {
             ///
             /// The component's own sentence, its id in front.
             pub fn save(&self) -> Result<Vec<u8>, PluginError> {
-                let state = self.wire.save().into_result();
+                let state = guarded(|| self.wire.save().into_result());
                 state.map(|state| state.into_vec()).map_err(|error| self.named(error.into()))
             }
 
@@ -54,7 +55,7 @@ macro_rules! handle_basics {
             ///
             /// The component's own sentence, its id in front.
             pub fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-                let loaded = self.wire.load(RSlice::from_slice(state)).into_result();
+                let loaded = guarded(|| self.wire.load(RSlice::from_slice(state)).into_result());
                 loaded.map_err(|error| self.named(error.into()))
             }
 
@@ -71,8 +72,8 @@ macro_rules! handle_inputs {
     ($name:ident, $wire:ty) => {
         impl $name {
             pub(crate) fn new(id: &str, wire: $wire) -> Self {
-                let inputs = wire.inputs();
-                Self { id: id.to_owned(), inputs, wire }
+                let inputs = guarded(|| wire.inputs());
+                Self { id: id.to_owned(), inputs, wire: Guest::new(id, wire) }
             }
 
             /// What the host must compute for it: asked once, when it was made.
@@ -87,14 +88,14 @@ macro_rules! handle_inputs {
 /// A live [`crate::Reward`].
 pub struct RewardFn {
     id: String,
-    wire: RewardBox,
+    wire: Guest<RewardBox>,
 }
 
 handle_basics!(RewardFn);
 
 impl RewardFn {
     pub(crate) fn new(id: &str, wire: RewardBox) -> Self {
-        Self { id: id.to_owned(), wire }
+        Self { id: id.to_owned(), wire: Guest::new(id, wire) }
     }
 
     /// The same under another name in reports, where a run has several of one component.
@@ -140,7 +141,7 @@ fn check_rewards(rewards: &[f32]) -> Result<(), PluginError> {
 pub struct Advantage {
     id: String,
     inputs: Inputs,
-    wire: AdvantageBox,
+    wire: Guest<AdvantageBox>,
 }
 
 handle_basics!(Advantage);
@@ -172,7 +173,7 @@ impl Advantage {
 pub struct ObjectiveFn {
     id: String,
     inputs: Inputs,
-    wire: ObjectiveBox,
+    wire: Guest<ObjectiveBox>,
 }
 
 handle_basics!(ObjectiveFn);
@@ -182,7 +183,7 @@ impl ObjectiveFn {
     /// How its per-token losses become one number.
     #[must_use]
     pub fn reduction(&self) -> Reduction {
-        self.wire.reduction()
+        guarded(|| self.wire.reduction())
     }
 
     /// Calls `evaluate` on zeroed `loss` and `dloss_dlogp`, `[B, T]` each.
@@ -219,7 +220,7 @@ impl ObjectiveFn {
 pub struct Mask {
     id: String,
     inputs: Inputs,
-    wire: MaskBox,
+    wire: Guest<MaskBox>,
 }
 
 handle_basics!(Mask);
@@ -294,7 +295,7 @@ fn check_cleared_only(before: &[u8], after: &[u8], dims: Dims) -> Result<(), Plu
 pub struct Weight {
     id: String,
     inputs: Inputs,
-    wire: WeightBox,
+    wire: Guest<WeightBox>,
 }
 
 handle_basics!(Weight);

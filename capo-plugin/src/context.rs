@@ -186,6 +186,11 @@ impl ContextData {
         data
     }
 
+    /// `[B, T]`, nats: the log-probabilities that tokens were drawn with.
+    pub fn sampler_logps_mut(&mut self) -> &mut [f32] {
+        &mut self.sampler_logps
+    }
+
     /// Adds what the reward function `name` gave, `[B]`.
     ///
     /// # Panics

@@ -7,6 +7,7 @@ use abi_stable::std_types::{RResult, RSlice, RSliceMut, RStr};
 use crate::abi::{WireBatch, WireError};
 use crate::abi_step_control::{MeasureWire, MeasureWire_TO, StepControlBox, WireGroup};
 use crate::batch::{Batch, Inputs};
+use crate::call::{Arithmetic, Guest, guarded};
 use crate::component::handle_basics;
 use crate::error::PluginError;
 use crate::sink::{Sink, contract, listen, per_token};
@@ -41,24 +42,34 @@ pub trait Measurements {
     fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError>;
 }
 
-/// Measurements on the wire.
-struct Meter<'a>(&'a mut dyn Measurements);
+/// Measurements on the wire, in the host's own arithmetic.
+struct Meter<'a>(&'a mut dyn Measurements, Arithmetic);
+
+impl Meter<'_> {
+    fn own<R>(
+        &mut self,
+        measure: impl FnOnce(&mut dyn Measurements) -> Result<R, PluginError>,
+    ) -> RResult<R, WireError> {
+        let Self(measurements, arithmetic) = self;
+        arithmetic.during(|| measure(*measurements)).map_err(WireError::from).into()
+    }
+}
 
 impl MeasureWire for Meter<'_> {
     fn norms(&mut self, norms: RSliceMut<'_, f64>) -> RResult<(), WireError> {
-        self.0.norms(norms.into_mut_slice()).map_err(WireError::from).into()
+        self.own(|host| host.norms(norms.into_mut_slice()))
     }
 
     fn fisher(&mut self) -> RResult<f64, WireError> {
-        self.0.fisher().map_err(WireError::from).into()
+        self.own(|host| host.fisher())
     }
 
     fn last_layer_kl(&mut self) -> RResult<f64, WireError> {
-        self.0.last_layer_kl().map_err(WireError::from).into()
+        self.own(|host| host.last_layer_kl())
     }
 
     fn measure_kl(&mut self, fraction: f64) -> RResult<f64, WireError> {
-        self.0.measure_kl(fraction).map_err(WireError::from).into()
+        self.own(|host| host.measure_kl(fraction))
     }
 }
 
@@ -67,15 +78,15 @@ pub struct StepControlFn {
     id: String,
     inputs: Inputs,
     restores_moments: bool,
-    wire: StepControlBox,
+    wire: Guest<StepControlBox>,
 }
 
 handle_basics!(StepControlFn);
 
 impl StepControlFn {
     pub(crate) fn new(id: &str, wire: StepControlBox) -> Self {
-        let (inputs, restores_moments) = (wire.inputs(), wire.restores_moments());
-        Self { id: id.to_owned(), inputs, restores_moments, wire }
+        let (inputs, restores_moments) = guarded(|| (wire.inputs(), wire.restores_moments()));
+        Self { id: id.to_owned(), inputs, restores_moments, wire: Guest::new(id, wire) }
     }
 
     /// What the host must compute for it: asked once, when it was made.
@@ -118,7 +129,7 @@ impl StepControlFn {
             .map(|group| WireGroup { name: RStr::from_str(group.name), parameters: group.parameters })
             .collect();
         let (seen, wire) = (WireBatch::from(&batch.with_only(self.inputs)), &mut self.wire);
-        let mut meter = Meter(measurements);
+        let mut meter = Meter(measurements, Arithmetic::now());
         let outcome = listen((&self.id, "control", self.inputs), per_token(batch.dims), sink, |host| {
             let mut measure = MeasureWire_TO::from_ptr(RMut::new(&mut meter), TD_Opaque);
             let (weights, groups) = (RSlice::from_slice(weights), RSlice::from_slice(&wire_groups));

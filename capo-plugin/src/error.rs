@@ -1,5 +1,6 @@
 //! Errors of components.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use abi_stable::StableAbi;
@@ -111,6 +112,31 @@ impl From<PluginError> for WireError {
 
 impl From<WireError> for PluginError {
     fn from(error: WireError) -> Self {
-        Self { kind: error.kind, message: error.message.into_string() }
+        Self { kind: error.kind, message: shortened(error.message.as_str()).into_owned() }
+    }
+}
+
+/// Longest text that a host takes from a component, bytes.
+const LONGEST: usize = 4000;
+
+/// `text`, cut where it is longer than a person reads.
+pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
+    if text.len() <= LONGEST {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("{}… (cut: {} bytes in all)", &text[..text.floor_char_boundary(LONGEST)], text.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_component_says_has_an_end() {
+        let said =
+            |message: &str| PluginError::from(WireError::from(PluginError::failed(message))).message().to_owned();
+        assert_eq!(said(&"e".repeat(LONGEST)), "e".repeat(LONGEST));
+        let long = said(&"é".repeat(1_000_000));
+        assert!(long.len() < LONGEST + 50 && long.ends_with("é… (cut: 2000000 bytes in all)"), "{}", long.len());
     }
 }

@@ -10,8 +10,9 @@ use crate::abi::{HostRef, HostWire, HostWire_TO, WireError};
 use crate::abi_context::ROLLOUT_CONTEXT;
 use crate::abi_top_k::SAMPLER_TOP_K;
 use crate::batch::{Dims, Inputs};
+use crate::call::guarded;
 use crate::collective::Connection;
-use crate::error::{ErrorKind, PluginError};
+use crate::error::{ErrorKind, PluginError, shortened};
 use crate::extension::Extension;
 
 /// Where a component's reports go: implemented by hosts. It must not panic.
@@ -104,7 +105,7 @@ impl HostWire for Ear<'_> {
     }
 
     fn warn(&mut self, text: RStr<'_>) {
-        self.sink.warn(self.component, text.as_str());
+        self.sink.warn(self.component, &shortened(text.as_str()));
     }
 
     fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>> {
@@ -135,7 +136,7 @@ pub(crate) fn listen(
         Ear { component, length, inputs, sink, alone: Connection::alone(), names: BTreeSet::new(), broken: None };
     let outcome = {
         let mut host = HostWire_TO::from_ptr(RMut::new(&mut ear), TD_Opaque);
-        call(&mut host)
+        guarded(|| call(&mut host))
     };
     ear.sink.leave();
     let broken = ear.broken.or_else(|| ear.sink.objection());

@@ -12,9 +12,6 @@ from ._layer import check_head, check_same, optimizer_info, optimizer_state
 from ._step import top_rows, whole
 from ._trl_settings import Settings
 
-# Vision inputs and the like, which the forward pass takes beside the tokens: whatever this TRL knows.
-FORWARD = frozenset(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)
-
 
 class Seen:
     """Makes a component's `Batch` of the trainer's inputs; ``needed`` are the optional inputs that some component reads."""
@@ -22,6 +19,8 @@ class Seen:
     def __init__(self, trainer: GRPOTrainer, needed: frozenset[str], top_k: int, settings: Settings) -> None:
         self.trainer, self.needed, self.top_k, self.settings = trainer, needed, top_k, settings
         self._hidden, self._checked = None, False
+        # Vision inputs and the like, which the forward pass takes beside the tokens: whatever this TRL knows.
+        self._forward = frozenset(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)
         if "LAST_LAYER" in needed:
             check_head(self._head())
             self._policy().base_model.register_forward_hook(self._keep_hidden)
@@ -47,7 +46,7 @@ class Seen:
         trainer, ids = self.trainer, inputs["completion_ids"]
         tokens = torch.cat([inputs["prompt_ids"], ids], 1)
         attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
-        others = {name: value for name, value in inputs.items() if name in FORWARD}
+        others = {name: value for name, value in inputs.items() if name in self._forward}
         logps, entropies, *_ = trainer._get_per_token_logps_and_entropies(
             trainer.model, tokens, attention, ids.shape[1], compute_entropy="ENTROPY" in self.needed, **others
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Optional, Union
 
 import torch
+import trl
 from transformers import Trainer
 from trl import GRPOTrainer
 
@@ -23,6 +24,17 @@ LOSSES = {
     "cispo": ("token_mean", "step"),
     "vespo": ("token_mean", "step"),
 }
+# What masks go through of TRL's and transformers' trainers: methods, and what an instance has. Neither library promises to keep their names.
+METHODS = (
+    "_generate_and_score_completions",
+    "_prepare_inputs",
+    "_compute_loss",
+    "_get_per_token_logps_and_entropies",
+    "training_step",
+    "_save_checkpoint",
+    "_load_optimizer_and_scheduler",
+)
+FIELDS = ("_step", "_buffered_inputs", "_metrics", "num_iterations", "loss_type", "temperature", "num_generations", "max_completion_length")
 MODES = ("auto", "ahead", "inflight")
 EXCHANGES = ("auto", "arrays", "sums")
 
@@ -88,7 +100,19 @@ def _exchange(asked, components, mode):
     return "arrays" if others or mode == "ahead" else asked
 
 
+def check_hooks(trainer: Union[GRPOTrainer, type[GRPOTrainer]], names: Sequence[str]) -> None:
+    """Makes sure that this TRL has what masks go through.
+
+    Raises:
+        ValueError: What it lacks, by name.
+    """
+    for name in names:
+        if not hasattr(trainer, name):
+            raise ValueError(f"GRPOTrainer of TRL {trl.__version__} has no `{name}`, which masks go through (install 'trl>=1.0,<1.17')")
+
+
 def _check(trainer):
+    check_hooks(trainer, FIELDS)
     steps, accumulated = trainer.args.steps_per_generation, trainer.args.gradient_accumulation_steps
     if steps % accumulated:
         raise ValueError(

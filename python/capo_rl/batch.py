@@ -53,7 +53,7 @@ class Batch:
     weight, exp_avg, exp_avg_sq: ``[V, D]``: the last layer's weight, and Adam's moments of it.
     optimizer: the one of the coming step, as in ``dict(kind="adamw", learning_rate=1e-6)``; ``kind`` is ``sgd``, ``adam``, ``adamw`` or
         ``adamw_kept_and_rejected``, and ``beta1``, ``beta2``, ``eps``, ``weight_decay``, ``max_grad_norm`` (0 is off) and ``steps_taken`` may follow, with torch's defaults.
-        Masks and weights need it.
+        Masks and weights need it, but for those whose ``traits`` have ``NO_OPTIMIZER``.
     step, max_steps: the optimizer's step, from 0, and how many the run has.
     iteration: how often this rollout was used before; 0 is on policy.
     seed: the run's; random choices of components follow from it and ``step``.

@@ -72,10 +72,18 @@ class Component:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up what ``state_dict`` gave; a resumed run goes on bit for bit.
 
-        Raises ``ValueError`` for the state of another component, ``CapoError`` where the component refuses it; it stays as it was.
+        Raises ``TypeError`` and ``ValueError`` for what is no state, or that of another component, ``CapoError`` where the component refuses it; it
+        stays as it was.
         """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"`state` is of type `{type(state).__name__}` (give the dict that `state_dict` gave)")
+        for name in ("component", "state"):
+            if name not in state:
+                raise ValueError(f"`state` has no `{name}` (give the dict that `state_dict` gave)")
         if state["component"] != self.id:
             raise ValueError(f"this is the state of `{state['component']}` (it must be that of `{self.id}`)")
+        if not isinstance(state["state"], bytes):
+            raise TypeError(f"`state['state']` is of type `{type(state['state']).__name__}` (it must be bytes, as `state_dict` gave)")
         self._native.load(state["state"])
 
     def __repr__(self) -> str:
@@ -88,11 +96,11 @@ class Decider(Component):
 
     @functools.cached_property
     def traits(self) -> frozenset[str]:
-        """What it declares of its decisions, under its keys: any of ``TOKEN_WISE``, ``SUMS_RANKS``.
+        """What it declares of its decisions, under its keys: any of ``TOKEN_WISE``, ``SUMS_RANKS``, ``NO_OPTIMIZER``.
 
         ``TOKEN_WISE``: each token is decided by itself, so that parts of a step's batch, whole completions each, may be decided one by one before the
         one ``step_end`` with the whole. ``SUMS_RANKS``: with a ``collective``, ``step_end`` on each rank's own rows leaves on all ranks the state that
-        one with the whole batch would. Empty for plugins that were built before these could be declared.
+        one with the whole batch would. ``NO_OPTIMIZER``: it needs no ``optimizer`` in its batches. Empty for plugins that were built before these could be declared.
         """
         return frozenset(self._registry.traits(self._point, self.id, self._table))
 

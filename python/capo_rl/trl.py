@@ -32,7 +32,7 @@ from . import Mask, Weight
 from ._decision import Decision, decide, gradient_factor, scale_gradient, step_end
 from ._step import Ranks, joined, over_ranks
 from ._trl_batch import Seen
-from ._trl_settings import settled, take_adamw
+from ._trl_settings import METHODS, check_hooks, settled, take_adamw
 
 __all__ = ["CapoGRPOTrainer"]
 
@@ -71,6 +71,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         last_layer_top_k: int = 50,
         **kwargs,
     ):
+        check_hooks(GRPOTrainer, METHODS)
         super().__init__(*args, **kwargs)
         self.capo_masks = [Mask(mask) if isinstance(mask, str) else mask for mask in masks]
         self.capo_weights = [Weight(weight) if isinstance(weight, str) else weight for weight in weights]

@@ -1,6 +1,6 @@
 """TRL's GRPO with the curvature mask, on a model so small that a CPU trains it within a minute.
 
-    pip install ./python trl && python python/examples/train_trl.py
+    pip install './python[trl]' && python python/examples/train_trl.py
 
 The model is fresh and its vocabulary a few words; it learns to say the ones that pay.
 """

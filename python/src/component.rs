@@ -1,11 +1,11 @@
 //! A component that is built: the calls of every point, with Python's lock released while it works.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
 use capo_loader::lend::Lender;
 use capo_plugin::{
-    Advantage, Completion, Connection, Dims, Inputs, Mask, ObjectiveFn, PluginError, Purpose, RewardFn, Rollout, Sink,
-    Weight,
+    Advantage, Completion, Connection, Dims, Inputs, Mask, MaskTraits, ObjectiveFn, PluginError, Purpose, RewardFn,
+    Rollout, Sink, Weight,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -17,6 +17,7 @@ use crate::collective::Collective;
 use crate::dlpack::Lent;
 use crate::error::broken;
 use crate::fields::REDUCTIONS;
+use crate::fork::Forked;
 use crate::numpy;
 use crate::records::Records;
 
@@ -67,7 +68,9 @@ pub(crate) struct Component {
     id: String,
     inputs: Inputs,
     weighs: bool,
-    handle: Mutex<Handle>,
+    /// Whether its methods read the batch's optimizer, as far as is known.
+    reads_optimizer: bool,
+    handle: Forked<Handle>,
 }
 
 /// An array that comes back, and what was reported.
@@ -83,12 +86,14 @@ impl Component {
 
     /// How an objective's losses become one number; none where this revision has no name for it, or at another point.
     #[getter]
-    fn reduction(&self, py: Python<'_>) -> Option<&'static str> {
+    fn reduction(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
+        self.claim(py)?;
         let reduction = py.detach(|| match &*self.lock() {
             Handle::Objective(objective) => Some(objective.reduction()),
             _ => None,
-        })?;
-        REDUCTIONS.iter().find(|(_, known)| *known == reduction).map(|(name, _)| *name)
+        });
+        let named = REDUCTIONS.iter().find(|(_, known)| Some(*known) == reduction);
+        Ok(named.map(|(name, _)| *name))
     }
 
     /// `keep`, thinned, and what was reported.
@@ -99,7 +104,7 @@ impl Component {
         keep: Option<&Bound<'py, PyAny>>,
         collective: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Answer<'py>> {
-        self.check(batch, true)?;
+        self.check(batch)?;
         let mut keep = self.left(batch, keep)?;
         let records = self.call_on_ranks(py, batch, collective, |handle, sink| match handle {
             Handle::Mask(mask) => mask.mask(sink, &batch.view(), &mut keep),
@@ -116,7 +121,7 @@ impl Component {
         keep: Option<&Bound<'py, PyAny>>,
         collective: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Answer<'py>> {
-        self.check(batch, true)?;
+        self.check(batch)?;
         let keep = self.left(batch, keep)?;
         let mut weights = vec![0.0; keep.len()];
         let records = self.call_on_ranks(py, batch, collective, |handle, sink| match handle {
@@ -135,7 +140,7 @@ impl Component {
         taken: bool,
         collective: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        self.check(batch, true)?;
+        self.check(batch)?;
         if self.weighs {
             let weights = array::floats("weights", self.per_token("weights", batch, values)?)?;
             return self.call_on_ranks(py, batch, collective, |handle, sink| match handle {
@@ -152,7 +157,7 @@ impl Component {
 
     /// Advantages, and what was reported.
     fn estimate<'py>(&self, py: Python<'py>, batch: &Batch) -> PyResult<Answer<'py>> {
-        self.check(batch, false)?;
+        self.check(batch)?;
         let mut advantages = vec![0.0; batch.dims().len()];
         let records = self.call(py, batch, |handle, sink| match handle {
             Handle::Advantage(advantage) => advantage.estimate(sink, &batch.view(), &mut advantages),
@@ -167,7 +172,7 @@ impl Component {
         py: Python<'py>,
         batch: &Batch,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyDict>)> {
-        self.check(batch, false)?;
+        self.check(batch)?;
         let (mut losses, mut slopes) = (vec![0.0; batch.dims().len()], vec![0.0; batch.dims().len()]);
         let records = self.call(py, batch, |handle, sink| match handle {
             Handle::Objective(objective) => objective.evaluate(sink, &batch.view(), &mut losses, &mut slopes),
@@ -179,6 +184,7 @@ impl Component {
 
     /// Rewards, and what was reported.
     fn score<'py>(&self, py: Python<'py>, rollout: RolloutArguments) -> PyResult<Answer<'py>> {
+        self.claim(py)?;
         let mut rewards = vec![0.0; rollout.completions.len()];
         let mut records = Records::default();
         let outcome = py.detach(|| match &mut *self.lock() {
@@ -193,30 +199,39 @@ impl Component {
 
     /// State for a checkpoint.
     fn save<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.claim(py)?;
         let state = py.detach(|| self.lock().save()).map_err(|error| broken(&error))?;
         Ok(PyBytes::new(py, &state))
     }
 
     /// Takes up a saved state.
     fn load(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
+        self.claim(py)?;
         py.detach(|| self.lock().load(state)).map_err(|error| broken(&error))
     }
 }
 
 impl Component {
-    pub(crate) fn new(id: &str, handle: Handle) -> Self {
+    /// Of a component whose author `declared` this of its decisions.
+    pub(crate) fn new(id: &str, handle: Handle, declared: MaskTraits) -> Self {
         let (inputs, weighs) = (handle.inputs(), matches!(handle, Handle::Weight(_)));
-        Self { id: id.to_owned(), inputs, weighs, handle: Mutex::new(handle) }
+        let decides = matches!(handle, Handle::Mask(_) | Handle::Weight(_));
+        let reads_optimizer = decides && !declared.contains(MaskTraits::NO_OPTIMIZER);
+        Self { id: id.to_owned(), inputs, weighs, reads_optimizer, handle: Forked::new(handle) }
+    }
+
+    fn claim(&self, py: Python<'_>) -> PyResult<()> {
+        self.handle.claim(py, &format!("component `{}`", self.id))
     }
 
     /// Waits for the call that is running: never with Python's lock held, which that call may want.
     fn lock(&self) -> MutexGuard<'_, Handle> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.handle.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn check(&self, batch: &Batch, reads_optimizer: bool) -> PyResult<()> {
+    fn check(&self, batch: &Batch) -> PyResult<()> {
         batch.must_hold(&self.id, self.inputs)?;
-        if reads_optimizer { batch.must_know_optimizer(&format!("component `{}`", self.id)) } else { Ok(()) }
+        if self.reads_optimizer { batch.must_know_optimizer(&format!("component `{}`", self.id)) } else { Ok(()) }
     }
 
     /// Runs one call, lent the context of the batch's rollout; what was reported.
@@ -237,6 +252,7 @@ impl Component {
         collective: Option<&Bound<'py, PyAny>>,
         call: impl FnOnce(&mut Handle, &mut dyn Sink) -> Result<(), PluginError> + Send,
     ) -> PyResult<Bound<'py, PyDict>> {
+        self.claim(py)?;
         let collective = collective.map(Collective::new).transpose()?;
         let mut records = Records::default();
         let outcome = py.detach(|| {

@@ -142,6 +142,16 @@ impl Lent {
             };
             (tensor, list(tensor.shape).unwrap_or_default(), list(tensor.strides))
         };
+        let lies_there = match place {
+            Place::Host => [CPU, CUDA_HOST].contains(&tensor.device),
+            Place::Cuda(number) => [CUDA, CUDA_MANAGED].contains(&tensor.device) && tensor.device_id == number,
+        };
+        if !lies_there {
+            let (device, number) = (tensor.device, tensor.device_id);
+            return Err(refused(&format!(
+                "was asked for on `{place}`, and is lent on another device, of DLPack's kind {device} and number {number}"
+            )));
+        }
         let strides = strides.filter(|strides| !is_compact(&shape, strides));
         let address = tensor.data as usize + tensor.byte_offset as usize;
         Ok(Self {

@@ -10,6 +10,7 @@ mod dlpack;
 mod error;
 mod export;
 mod fields;
+mod fork;
 mod layer;
 mod numpy;
 mod records;

@@ -1,7 +1,7 @@
 //! Plugins that are open, and what they offer.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use anyhow::{Result, ensure};
 use capo_loader::listing;
@@ -16,9 +16,10 @@ use pyo3::prelude::*;
 
 use crate::component::{Component, Handle};
 use crate::error::failed;
+use crate::fork::Forked;
 
 /// Libraries of which each set is opened once in a process: what is loaded stays.
-static OPEN: Mutex<Vec<Arc<Open>>> = Mutex::new(Vec::new());
+static OPEN: Forked<Vec<Arc<Open>>> = Forked::new(Vec::new());
 
 /// Open plugins.
 pub(crate) struct Open(registry::Registry);
@@ -32,6 +33,7 @@ impl Registry {
     /// Those of `names`; without any, those that came with this package.
     #[new]
     fn new(py: Python<'_>, names: Vec<PathBuf>, unsafe_path: bool) -> PyResult<Self> {
+        OPEN.claim(py, "the opening of plugins")?;
         let trust = Trust { unsafe_path, known: None };
         py.detach(|| open(names, &trust)).map(Self).map_err(|error| failed(&error))
     }
@@ -54,23 +56,27 @@ impl Registry {
     /// A component of the point `point`, by its id, with its keys as JSON.
     fn component(&self, py: Python<'_>, point: &str, id: &str, keys: &str) -> PyResult<Component> {
         let config = config(id, keys)?;
+        let declared = match point {
+            "mask" | "weight" => self.declared(py, point, &config)?,
+            _ => MaskTraits::NONE,
+        };
         let handle = py.detach(|| self.0.build(point, config)).map_err(|error| failed(&error))?;
-        Ok(Component::new(id, handle))
+        Ok(Component::new(id, handle, declared))
     }
 
     /// Names of what a mask or a weight with these keys declares of its decisions.
     fn traits(&self, py: Python<'_>, point: &str, id: &str, keys: &str) -> PyResult<Vec<&'static str>> {
-        let config = config(id, keys)?;
-        let point = if point == "weight" { Point::Weight } else { Point::Mask };
-        let declared = py.detach(|| self.registry().mask_traits(point, &config, &Watchdog::off()));
-        let declared = declared.map_err(|error| failed(&error))?;
+        let declared = self.declared(py, point, &config(id, keys)?)?;
         Ok(TRAITS.iter().filter(|(one, _)| declared.contains(*one)).map(|(_, name)| *name).collect())
     }
 }
 
 /// What a mask or a weight may declare, by name.
-const TRAITS: [(MaskTraits, &str); 2] =
-    [(MaskTraits::TOKEN_WISE, "TOKEN_WISE"), (MaskTraits::SUMS_RANKS, "SUMS_RANKS")];
+const TRAITS: [(MaskTraits, &str); 3] = [
+    (MaskTraits::TOKEN_WISE, "TOKEN_WISE"),
+    (MaskTraits::SUMS_RANKS, "SUMS_RANKS"),
+    (MaskTraits::NO_OPTIMIZER, "NO_OPTIMIZER"),
+];
 
 /// The component `id` with its keys as JSON.
 fn config(id: &str, keys: &str) -> PyResult<ComponentConfig> {
@@ -80,6 +86,12 @@ fn config(id: &str, keys: &str) -> PyResult<ComponentConfig> {
 }
 
 impl Registry {
+    fn declared(&self, py: Python<'_>, point: &str, config: &ComponentConfig) -> PyResult<MaskTraits> {
+        let point = if point == "weight" { Point::Weight } else { Point::Mask };
+        let declared = py.detach(|| self.registry().mask_traits(point, config, &Watchdog::off()));
+        declared.map_err(|error| failed(&error))
+    }
+
     pub(crate) fn registry(&self) -> &registry::Registry {
         &self.0.0
     }
@@ -107,7 +119,7 @@ fn open(names: Vec<PathBuf>, trust: &Trust) -> Result<Arc<Open>> {
         "this installation of `capo_rl` carries no plugins (install its wheel, or name a `plugin`)"
     );
     let files = names.iter().map(|name| trust.check(name)).collect::<Result<Vec<_>>>()?;
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = OPEN.inner.lock().unwrap_or_else(PoisonError::into_inner);
     let same = |known: &&Arc<Open>| {
         let plugins = known.0.plugins();
         plugins.len() == files.len()
@@ -116,7 +128,7 @@ fn open(names: Vec<PathBuf>, trust: &Trust) -> Result<Arc<Open>> {
     if let Some(known) = open.iter().find(same) {
         return Ok(Arc::clone(known));
     }
-    let new = Arc::new(Open(registry::Registry::open_with(&names, trust)?));
+    let new = Arc::new(Open(registry::Registry::open_with(&names, trust, None)?));
     open.push(Arc::clone(&new));
     Ok(new)
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use capo_loader::batch_file::Outcome;
-use capo_loader::replay::{Deciders, Replayed, replay as replay_files};
+use capo_loader::replay::{Deciders, OptimizerSettings, Replayed, replay as replay_files};
 use capo_loader::upload::{Device, Dtype};
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{files, tables};
@@ -67,7 +67,15 @@ fn run(registry: &Registry, batches: &[PathBuf], settings: &Settings) -> Result<
         steps.push(([dims.completions as usize, dims.tokens as usize], replayed.outcome, line));
     };
     let mut deciders = Deciders { masks, weights };
-    replay_files(&mut deciders, &watchdog, batches, device.as_ref(), settings.out.as_deref(), &mut take)?;
+    replay_files(
+        &mut deciders,
+        &watchdog,
+        batches,
+        &OptimizerSettings::default(),
+        device.as_ref(),
+        settings.out.as_deref(),
+        &mut take,
+    )?;
     Ok(steps)
 }
 

@@ -1,5 +1,7 @@
 """What a batch takes: arrays where they lie, copies where the ABI has another type, sentences where neither will do."""
 
+import ctypes
+
 import numpy as np
 import pytest
 from conftest import layer, small
@@ -136,3 +138,62 @@ def test_tensors_with_a_graph_are_refused():
     torch = pytest.importorskip("torch", reason="torch is not installed here")
     with pytest.raises(ValueError, match="`logps` cannot be lent: Can't export tensors that require gradient, use tensor.detach()"):
         small(logps=torch.zeros(2, 3, requires_grad=True))
+
+
+class Elsewhere:
+    """An array that says where it lies, and is lent as lying elsewhere."""
+
+    def __init__(self, said, lent):
+        self.said, self.lent = said, lent
+
+    def __dlpack_device__(self):
+        return self.said
+
+    def __dlpack__(self, **arguments):
+        return self.lent.__dlpack__()
+
+
+def test_an_array_that_is_lent_on_another_device():
+    hidden = layer()["hidden"]
+    with pytest.raises(ValueError, match="`hidden` was asked for on `cuda:0`, and is lent on another device, of DLPack's kind 1 and number 0 "):
+        small(**layer(hidden=Elsewhere((2, 0), hidden)))
+    # One that is to be brought here, and stays where it is.
+    with pytest.raises(ValueError, match="`logps` was asked for on `cpu`, and is lent on another device, of DLPack's kind 2 and number 1 "):
+        small(logps=Elsewhere((2, 1), OnDevice()))
+
+
+class OnDevice:
+    """Lends what lies on the second CUDA device, at an address that must not be read."""
+
+    def __dlpack__(self):
+        tensor = Tensor(1 << 20, 2, 1, 2, 2, 32, 1, (ctypes.c_int64 * 2)(2, 3), None, 0, None, None)
+        self.kept = tensor
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(tensor), b"dltensor", None)
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+@pytest.mark.parametrize("name", ["logps", "old_logps", "advantages", "entropy"])
+def test_nan_is_no_number_of_a_token(name):
+    values = np.array([[-0.5, -1.0, -8.0], [-2.0, -9.0, np.nan]], np.float32)
+    small(**{name: values})
+    values[1, 1] = np.nan
+    with pytest.raises(ValueError, match=f"`{name}` is NaN at completion 1, token 1 \\(it must be a number where `completion_mask` is 1\\)"):
+        small(**{name: values})

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -41,6 +42,14 @@ def test_state_of_another_component(tmp_path):
         mask.load_state_dict({"component": "other", "state": b""})
     with pytest.raises(capo_rl.CapoError, match="component `capo.curvature`: "):
         mask.load_state_dict({"component": "capo.curvature", "state": b"no state"})
+    with pytest.raises(ValueError, match="`state` has no `component` \\(give the dict that `state_dict` gave\\)"):
+        mask.load_state_dict({})
+    with pytest.raises(ValueError, match="`state` has no `state`"):
+        mask.load_state_dict({"component": "capo.curvature"})
+    with pytest.raises(TypeError, match="`state` is of type `bytes` \\(give the dict"):
+        mask.load_state_dict(b"x")
+    with pytest.raises(TypeError, match="`state\\['state'\\]` is of type `str` \\(it must be bytes"):
+        mask.load_state_dict({"component": "capo.curvature", "state": "x"})
 
 
 def test_state_travels_in_torch_checkpoints(tmp_path):
@@ -111,10 +120,18 @@ def test_what_a_component_declares_of_its_decisions():
     assert "TOKEN_WISE" in capo_rl.Mask("capo.curvature").traits
     assert "TOKEN_WISE" not in capo_rl.Mask("capo.curvature", granularity="completion").traits
     assert "TOKEN_WISE" not in capo_rl.Mask("capo.curvature", assign="random").traits
-    assert capo_rl.Mask("masks.mis").traits == frozenset()
-    assert capo_rl.Mask("masks.mis", level="token").traits == {"TOKEN_WISE", "SUMS_RANKS"}
+    assert capo_rl.Mask("masks.mis").traits == {"NO_OPTIMIZER"}
+    assert capo_rl.Mask("masks.mis", level="token").traits == {"TOKEN_WISE", "SUMS_RANKS", "NO_OPTIMIZER"}
     assert "TOKEN_WISE" in capo_rl.Weight("capo.curvature-weight").traits
-    assert capo_rl.Weight("masks.tis", rollout_is_batch_normalize=True).traits == frozenset()
+    assert capo_rl.Weight("masks.tis", rollout_is_batch_normalize=True).traits == {"NO_OPTIMIZER"}
+    assert "NO_OPTIMIZER" not in capo_rl.Mask("capo.curvature").traits
+
+
+def test_what_needs_no_optimizer_asks_for_none():
+    batch = small(old_logps=np.array([[-0.5, -1.5, -8.0], [-4.0, -9.0, 0.0]], np.float32), optimizer=None)
+    for component in (capo_rl.Mask("masks.ratio-range", low=0.5, high=2.0), capo_rl.Weight("masks.low-probability")):
+        given, _ = component(batch)
+        component.step_end(batch, given, True)
 
 
 def test_a_mask_reads_what_the_sampler_drew_with():
@@ -175,6 +192,37 @@ def test_python_goes_on_while_a_mask_works(third_party, tmp_path):
     (tmp_path / "go").touch()
     thread.join()
     assert results[0][0].tolist() == [[1, 1, 1], [1, 1, 0]]
+
+
+def test_a_fork_in_the_middle_of_a_call(third_party, tmp_path):
+    mask, idle = (capo_rl.Mask("third.waits", plugin=third_party, folder=str(tmp_path)) for _ in range(2))
+    curvature, batch = mask_of("paper-token-adam"), capo_rl.load_batch(batches("paper-token-adam")[0])
+    curvature(batch)
+    thread = threading.Thread(target=lambda: mask(small()))
+    thread.start()
+    while not (tmp_path / "started").exists():
+        os.sched_yield()
+    answers, say = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        told = []
+        for call in (lambda: mask(small()), mask.state_dict, lambda: idle.state_dict() and "well", lambda: curvature(batch) and "well"):
+            try:
+                told.append(call())
+            except capo_rl.CapoError as error:
+                told.append(str(error))
+        os.write(say, json.dumps(told).encode())
+        os._exit(0)
+    (tmp_path / "go").touch()
+    thread.join()
+    os.close(say)
+    with os.fdopen(answers) as pipe:
+        told = pipe.read()
+    assert os.waitpid(child, 0)[1] == 0, "it did not hang"
+    told = json.loads(told)
+    sentence = "component `third.waits` was in a call of another thread when this process was forked, which never ends here "
+    assert all(one.startswith(sentence) for one in told[:2]) and told[2:] == ["well", "well"], told
 
 
 def test_the_command_line(tmp_path):

@@ -209,3 +209,13 @@ def test_the_numbers_are_those_of_host(folder, host):
         assert found["apart"] < apart and found["moved"] > 4e-3
         if second_moment == "kept_and_rejected":
             assert found["rejected_grad_norm"] == pytest.approx([line["rejected_grad_norm"] for line in told], rel=1e-4)
+
+
+def test_a_trl_without_what_masks_go_through(monkeypatch):
+    from trl import GRPOTrainer
+
+    from capo_rl.trl import CapoGRPOTrainer
+
+    monkeypatch.delattr(GRPOTrainer, "_get_per_token_logps_and_entropies")
+    with pytest.raises(ValueError, match="has no `_get_per_token_logps_and_entropies`, which masks go through \\(install 'trl>=1.0,<1.17'\\)"):
+        CapoGRPOTrainer(model="none", reward_funcs=[], masks=["capo.curvature"])

@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::inference_args::{GenerateArgs, ScoreArgs};
 use crate::check::CheckArgs;
-use crate::config::{self, Appended, Draft, Resolved};
+use crate::config::{self, Appended, Draft, Resolved, TrainConfig};
 
 /// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
@@ -159,6 +159,11 @@ pub(super) struct PluginArgs {
 }
 
 impl ConfigArgs {
+    /// The plugins, each opened within `train.component_timeout`, as far as that is known before.
+    pub(super) fn open(&self, plugins: &PluginArgs) -> Result<Registry> {
+        plugins.open_within(config::component_timeout(self.config.as_deref(), &self.set))
+    }
+
     /// The settings, with what a recipe fills in and the components that are appended.
     pub(super) fn resolve(&self, registry: &Registry, appended: Appended) -> Result<Resolved> {
         let draft = Draft::read(self.config.as_deref(), config::DEFAULT, &self.set)?;
@@ -189,7 +194,12 @@ impl ReplayArgs {
 
 impl PluginArgs {
     pub(super) fn open(&self) -> Result<Registry> {
-        Registry::open_with(&self.plugin, &self.trust())
+        self.open_within(TrainConfig::default().component_timeout)
+    }
+
+    /// The same, each plugin within `seconds`; 0 waits without a limit.
+    pub(super) fn open_within(&self, seconds: u64) -> Result<Registry> {
+        Registry::open_with(&self.plugin, &self.trust(), Some(seconds))
     }
 
     pub(super) fn trust(&self) -> Trust {
@@ -322,7 +332,8 @@ pub(super) struct ReplayArgs {
     /// Settings as TOML, of which the `[[mask]]` and `[[weight]]` tables count; without it, those of the plugin's recipe.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// Overrides one setting, as in `mask.0.fisher_threshold=1e-3`. Repeatable.
+    /// Overrides one setting, as in `mask.0.fisher_threshold=1e-3`, or a number of the recorded optimizer, as in
+    /// `train.learning_rate=1e-5`. Repeatable.
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub(super) set: Vec<String>,
     #[command(flatten)]
@@ -357,7 +368,8 @@ pub(super) struct CompareArgs {
     /// Settings as TOML, of which the `[[mask]]` tables count.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// Overrides one setting of a mask, as in `mask.capo.curvature.fisher_threshold=1e-3`. Repeatable.
+    /// Overrides one setting of a mask, as in `mask.capo.curvature.fisher_threshold=1e-3`, or a number of the recorded optimizer, as
+    /// in `train.learning_rate=1e-5`. Repeatable.
     #[arg(long, value_name = "mask.ID.KEY=VALUE")]
     pub(super) set: Vec<String>,
     /// Compares this mask, after those of the config. Repeatable; one that is named twice is `ID` and `ID#2`.

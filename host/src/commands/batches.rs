@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use capo_loader::{RecordedBatch, batch_file};
+use capo_loader::RecordedBatch;
+use capo_loader::replay::OptimizerSettings;
 
 /// Batch files up to this size, all together, are held in memory.
 const HELD_BYTES: u64 = 1 << 30;
@@ -11,15 +12,16 @@ const HELD_BYTES: u64 = 1 << 30;
 /// Batch files, in order.
 pub struct Batches<'a> {
     paths: &'a [PathBuf],
+    optimizer: OptimizerSettings,
     /// The batches, where they are small enough to be read only once.
     held: Option<Vec<RecordedBatch>>,
 }
 
 impl<'a> Batches<'a> {
-    /// Those of `paths`, read when they are gone through.
+    /// Those of `paths`, read when they are gone through, with these numbers of the optimizer.
     #[must_use]
-    pub fn new(paths: &'a [PathBuf]) -> Self {
-        Self { paths, held: None }
+    pub fn new(paths: &'a [PathBuf], optimizer: OptimizerSettings) -> Self {
+        Self { paths, optimizer, held: None }
     }
 
     /// Reads them now, where they are small enough to be held in memory.
@@ -30,7 +32,7 @@ impl<'a> Batches<'a> {
     pub fn hold(&mut self) -> Result<()> {
         let bytes: u64 = self.paths.iter().filter_map(|path| path.metadata().ok()).map(|file| file.len()).sum();
         if bytes <= HELD_BYTES {
-            self.held = Some(self.paths.iter().map(|path| batch_file::read(path)).collect::<Result<_>>()?);
+            self.held = Some(self.paths.iter().map(|path| self.optimizer.read(path)).collect::<Result<_>>()?);
         }
         Ok(())
     }
@@ -49,7 +51,7 @@ impl<'a> Batches<'a> {
     pub fn each(&self, mut take: impl FnMut(&Path, &RecordedBatch) -> Result<()>) -> Result<()> {
         match &self.held {
             Some(held) => self.paths.iter().zip(held).try_for_each(|(path, batch)| take(path, batch)),
-            None => self.paths.iter().try_for_each(|path| take(path, &batch_file::read(path)?)),
+            None => self.paths.iter().try_for_each(|path| take(path, &self.optimizer.read(path)?)),
         }
     }
 }

@@ -59,7 +59,7 @@ fn open(args: &EvalArgs) -> Result<Open> {
     if let Some(path) = &args.output {
         files::check_replaceable(path)?;
     }
-    let registry = args.plugins.open()?;
+    let registry = args.config.open(&args.plugins)?;
     // A run is measured as it was while it trained.
     let run = args.model.as_deref().filter(|_| args.config.config.is_none()).and_then(run_of);
     let settings = run.map(|run| run.join(CONFIG_FILE)).or_else(|| args.config.config.clone());

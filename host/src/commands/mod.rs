@@ -25,6 +25,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use capo_loader::watchdog::End;
 use clap::Parser;
 use clap::error::ErrorKind;
 
@@ -45,6 +46,7 @@ enum Failure {
 /// Runs the command line; the exit code is 0, 2 for bad input, 1 for a run that failed or whose output could not be written.
 #[must_use]
 pub fn main(started: Instant) -> ExitCode {
+    let _end = End::awaited();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return not_run(&error),

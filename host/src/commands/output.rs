@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 use capo_loader::files::NewFile;
+use capo_loader::watchdog;
 
 /// The file as long as it is not whole.
 static PARTIAL: OnceLock<PathBuf> = OnceLock::new();
@@ -22,7 +22,7 @@ pub(super) fn create(path: &Path) -> Result<NewFile> {
             // Where that fails, or it is whole by now, nothing is left to be done.
             let _ = fs::remove_file(partial);
         }
-        process::exit(130);
+        watchdog::exit(130);
     };
     ctrlc::set_handler(interrupted).context("cannot watch for Ctrl-C")?;
     let file = NewFile::create(path).with_context(|| unwritable(path))?;

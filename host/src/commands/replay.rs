@@ -6,8 +6,9 @@ use capo_loader::upload;
 use capo_loader::watchdog::Watchdog;
 
 use super::args::ReplayArgs;
+use super::batches::Batches;
 use super::sweep::{Chosen, Range, Sweep};
-use crate::config::{self, Draft};
+use crate::config::{self, Draft, replayed_settings};
 use crate::report::terminal::say;
 
 /// Runs masks and weights over recorded batches.
@@ -26,6 +27,8 @@ pub(super) fn run(args: &ReplayArgs) -> Result<()> {
         };
         Ok(Chosen { masks, weights })
     };
+    let reads: &[&str] = if args.config.is_some() { &["mask", "weight"] } else { &["mask", "weight", "recipe"] };
+    let optimizer = replayed_settings("a replay", reads, &args.set)?;
     let ranges = args.sweep.iter().map(|text| text.parse()).collect::<Result<Vec<Range>>>()?;
     let target = args.target_rate.as_deref().map(str::parse).transpose()?;
     if let Some(out) = &args.out {
@@ -33,7 +36,8 @@ pub(super) fn run(args: &ReplayArgs) -> Result<()> {
         let watchdog = Watchdog::start(0, chosen.names());
         let mut deciders = chosen.build(&registry, &watchdog)?;
         let mut tell = |replayed: Replayed<'_>| say(&replayed.to_string());
-        replay(&mut deciders, &watchdog, &args.batches, device.as_ref(), Some(out), &mut tell)?;
+        replay(&mut deciders, &watchdog, &args.batches, &optimizer, device.as_ref(), Some(out), &mut tell)?;
     }
-    Sweep::open(&registry, &chosen, &args.batches, device.as_ref(), &ranges)?.run(&ranges, target.as_ref(), &say)
+    let batches = Batches::new(&args.batches, optimizer);
+    Sweep::open(&registry, &chosen, batches, device.as_ref(), &ranges)?.run(&ranges, target.as_ref(), &say)
 }

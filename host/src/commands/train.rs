@@ -84,7 +84,7 @@ fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
 
 /// The settings of a new run, the plugins, and lines about where they came from.
 fn settings(args: &TrainArgs) -> Result<(Config, Registry, Vec<String>)> {
-    let registry = args.plugins.open()?;
+    let registry = args.config.open(&args.plugins)?;
     let resolved = args.config.resolve(&registry, args.appended())?;
     resolved.check_aliases(&registry)?;
     let sources = sources(&resolved, &registry);
@@ -116,7 +116,8 @@ fn reopen_plugins(args: &TrainArgs, dir: &Path) -> Result<Registry> {
     let names = if given.is_empty() { known.iter().map(|plugin| plugin.path.clone()).collect() } else { given.clone() };
     let mut trust = args.plugins.trust();
     trust.known = Some(known).filter(|_| !args.allow_changed_plugins);
-    Registry::open_with(&names, &trust)
+    let seconds = config::component_timeout(Some(&dir.join(CONFIG_FILE)), &[]);
+    Registry::open_with(&names, &trust, Some(seconds))
 }
 
 /// The first Ctrl-C ends the run after the current rollout; the second ends the process.

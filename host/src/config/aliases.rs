@@ -160,6 +160,13 @@ impl Settings {
     }
 }
 
+/// TRL's settings that become components of `section`, `mask` or `weight`.
+pub(super) fn aliases_of(section: &str) -> impl Iterator<Item = &'static str> {
+    let weights = section == "weight";
+    let known = capo_plugin::known_keys::<Settings>().unwrap_or_default();
+    known.iter().copied().filter(move |name| name.starts_with("vllm_importance_sampling") == weights)
+}
+
 impl Draft {
     /// Takes TRL's settings out of `[train]`, and appends their components, or gives the objective its keys.
     ///

@@ -11,7 +11,7 @@ use toml::{Table, Value};
 use super::check::check;
 use super::hints;
 use super::sets::{numbered, parse_set, set};
-use super::{Config, Sizes};
+use super::{Config, Sizes, TrainConfig};
 use crate::reward::RewardConfig;
 
 /// The sections that recipes fill in and that belong to components.
@@ -293,6 +293,15 @@ impl Draft {
             Some(value) => tables::component(&format!("[{section}]"), value.clone(), &self.origin(&[section])),
         }
     }
+}
+
+/// `train.component_timeout` of a config file, or the default one, with overrides, before a recipe is known. Where something is wrong, which
+/// is told once they are read for good, it is the default.
+#[must_use]
+pub fn component_timeout(path: Option<&Path>, sets: &[String]) -> u64 {
+    let draft = Draft::read(path, super::DEFAULT, sets).ok();
+    let given = draft.and_then(|draft| draft.table.get("train")?.get("component_timeout")?.as_integer());
+    given.and_then(|seconds| seconds.try_into().ok()).unwrap_or(TrainConfig::default().component_timeout)
 }
 
 /// The `section.key`s of a section.

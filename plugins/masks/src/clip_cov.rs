@@ -82,6 +82,10 @@ impl PreBackwardMask for ClipCov {
         checks::bound("clip_ratio_high", self.clip_ratio_high)?;
         checks::range(("clip_cov_lb", self.clip_cov_lb), ("clip_cov_ub", self.clip_cov_ub))
     }
+
+    fn traits(&self) -> MaskTraits {
+        MaskTraits::NO_OPTIMIZER
+    }
 }
 
 /// Keeps its draws apart from those of other components.

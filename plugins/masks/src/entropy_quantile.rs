@@ -45,6 +45,10 @@ impl PreBackwardMask for EntropyQuantile {
     fn validate(&self) -> Result<(), PluginError> {
         checks::share("top_entropy_quantile", self.top_entropy_quantile)
     }
+
+    fn traits(&self) -> MaskTraits {
+        MaskTraits::NO_OPTIMIZER
+    }
 }
 
 register!(PreBackwardMask, EntropyQuantile, "masks.entropy-quantile", "keeps the tokens of highest entropy", {

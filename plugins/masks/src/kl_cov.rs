@@ -36,6 +36,10 @@ impl PreBackwardMask for KlCov {
     fn validate(&self) -> Result<(), PluginError> {
         checks::share("kl_cov_ratio", self.kl_cov_ratio)
     }
+
+    fn traits(&self) -> MaskTraits {
+        MaskTraits::NO_OPTIMIZER
+    }
 }
 
 register!(PreBackwardMask, KlCov, "masks.kl-cov", "drops the tokens whose log-probability and advantage go together most", {

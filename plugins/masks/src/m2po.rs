@@ -49,6 +49,10 @@ impl PreBackwardMask for M2po {
     fn validate(&self) -> Result<(), PluginError> {
         checks::positive("m2_threshold", self.m2_threshold as f32)
     }
+
+    fn traits(&self) -> MaskTraits {
+        MaskTraits::NO_OPTIMIZER
+    }
 }
 
 register!(PreBackwardMask, M2po, "masks.m2po", "drops the tokens on which trainer and sampler differ most", {

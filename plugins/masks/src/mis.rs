@@ -57,7 +57,7 @@ impl PreBackwardMask for Mis {
     }
 
     fn traits(&self) -> MaskTraits {
-        tokens::ALONE.only_if(self.level == Level::Token && self.veto_threshold.is_none())
+        tokens::ALONE.only_if(self.level == Level::Token && self.veto_threshold.is_none()) | MaskTraits::NO_OPTIMIZER
     }
 
     fn validate(&self) -> Result<(), PluginError> {

@@ -47,6 +47,10 @@ impl PreBackwardMask for OffPolicySequence {
     fn validate(&self) -> Result<(), PluginError> {
         checks::bound("off_policy_mask_threshold", self.off_policy_mask_threshold)
     }
+
+    fn traits(&self) -> MaskTraits {
+        MaskTraits::NO_OPTIMIZER
+    }
 }
 
 register!(PreBackwardMask, OffPolicySequence, "masks.off-policy-sequence", "drops what went wrong in completions that the policy has left", {

@@ -29,6 +29,10 @@ impl PreBackwardMask for ProbabilityQuantile {
     fn validate(&self) -> Result<(), PluginError> {
         checks::share("share", self.share)
     }
+
+    fn traits(&self) -> MaskTraits {
+        MaskTraits::NO_OPTIMIZER
+    }
 }
 
 register!(PreBackwardMask, ProbabilityQuantile, "masks.probability-quantile", "drops the least probable tokens", {

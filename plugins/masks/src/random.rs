@@ -30,6 +30,10 @@ impl PreBackwardMask for Random {
     fn validate(&self) -> Result<(), PluginError> {
         checks::share("share", self.share)
     }
+
+    fn traits(&self) -> MaskTraits {
+        MaskTraits::NO_OPTIMIZER
+    }
 }
 
 /// Keeps its draws apart from those of other components.

@@ -94,6 +94,7 @@ impl TokenWeight for Tis {
 
     fn traits(&self) -> MaskTraits {
         tokens::ALONE.only_if(self.rollout_is == Level::Token && !self.rollout_is_batch_normalize)
+            | MaskTraits::NO_OPTIMIZER
     }
 
     fn validate(&self) -> Result<(), PluginError> {

@@ -3,7 +3,8 @@
 use capo_plugin::MaskTraits;
 
 /// What a component declares that decides each token alone and keeps no state.
-pub(crate) const ALONE: MaskTraits = MaskTraits(MaskTraits::TOKEN_WISE.0 | MaskTraits::SUMS_RANKS.0);
+pub(crate) const ALONE: MaskTraits =
+    MaskTraits(MaskTraits::TOKEN_WISE.0 | MaskTraits::SUMS_RANKS.0 | MaskTraits::NO_OPTIMIZER.0);
 
 /// Drops the tokens that `drops` names.
 pub(crate) fn drop_where(keep: &mut [u8], drops: impl Fn(usize) -> bool) {

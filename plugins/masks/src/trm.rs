@@ -73,7 +73,7 @@ impl PreBackwardMask for Trm {
     }
 
     fn traits(&self) -> MaskTraits {
-        tokens::ALONE.only_if(self.rollout_rs.over == Over::Token)
+        tokens::ALONE.only_if(self.rollout_rs.over == Over::Token) | MaskTraits::NO_OPTIMIZER
     }
 
     fn validate(&self) -> Result<(), PluginError> {

@@ -236,3 +236,23 @@ fn what_is_wrong_is_a_sentence() {
       <BATCH>...
     ");
 }
+
+#[test]
+fn on_policy_a_mask_of_ratios_has_nothing_to_act_on() {
+    let folder = Folder::new();
+    // Sampler and trainer compute the same distribution.
+    let steps = "--set train.max_steps=1 --set eval.num_prompts=0 --set train.save_steps=0 --set rollout.temperature=1.0 \
+        --set recipe=grpo --plugin libmasks.so --mask masks.icepop --dump-batches dump";
+    let _ = folder.train("run", steps);
+    let masks = "--mask masks.dppo-kl --mask masks.ratio-range --mask masks.trm --mask masks.probability-floor";
+    let compare = format!("compare-masks --plugin libmasks.so {masks} --target-rate 5% dump/batch-000000.safetensors");
+    let said = folder.host(&compare).succeeded().stdout;
+    for mask in ["masks.dppo-kl", "masks.ratio-range", "masks.trm"] {
+        let row = said.lines().find(|line| line.contains(mask)).unwrap();
+        assert!(row.contains("nothing*") && row.contains(" 0  0.00%"), "{row}");
+        let remark =
+            format!("* `{mask}`: it has nothing to act on: current and earlier log-probabilities differ by rounding, ");
+        assert!(said.contains(&remark) && !said.contains(&format!("--set mask.{mask}")), "{said}");
+    }
+    assert!(said.contains("--set mask.masks.probability-floor.min_probability="), "{said}");
+}

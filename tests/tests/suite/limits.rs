@@ -116,6 +116,43 @@ fn a_component_that_ends_the_process_in_good_order() {
     goes_on(folder);
 }
 
+#[test]
+fn a_drop_that_ends_the_process_or_does_not_come_back() {
+    let dropped = |sin: &str| {
+        let folder = Folder::new();
+        let more = "--set train.component_timeout=1";
+        folder.outcome(folder.command(&format!("train --output-dir run {} {more}", settings(sin))).output().unwrap())
+    };
+    assert_snapshot!(dropped("exit_in_drop").failed(), @"the run stopped after step 4 (go on with `host train --resume run`): component `misbehave.mask`: `drop` ended the process with `exit` (return an error in its place)");
+    assert_snapshot!(dropped("hang_in_drop").failed(), @"the run stopped after step 4 (go on with `host train --resume run`): component `misbehave.mask`: `drop` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
+    let aborted = dropped("abort_in_drop");
+    assert_eq!(aborted.code, None, "{aborted:#?}");
+    assert_snapshot!(aborted.stderr.trim_end(), @r#"error: the run stopped after step 4 (go on with `host train --resume run`): component `misbehave.mask`: `drop` was running when the process was ended by SIGABRT: an abort, as of a panic in a library that was built with `panic = "abort"`"#);
+    // Where the run was refused for something else after the component was made.
+    let other =
+        "--set mask=[{use=\"misbehave.mask\",sin=\"exit_in_drop\"},{use=\"misbehave.mask\",sin=\"error_on_creation\"}]";
+    assert_snapshot!(Folder::new().host(&format!("train --plugin libmisbehave.so {other} {FOUR_STEPS}")).failed(), @"component `misbehave.mask`: `drop` ended the process with `exit` (return an error in its place)");
+}
+
+#[test]
+fn a_thread_of_a_plugin_that_ends_the_process() {
+    let folder = Folder::new();
+    let outcome =
+        folder.host(&format!("train --output-dir run {} --set train.max_steps=100000", settings("exit_in_thread")));
+    let sentence = outcome.failed();
+    assert!(sentence.contains("ended the process with `exit`"), "{sentence}");
+}
+
+#[test]
+fn a_sentence_without_end() {
+    let sentence = stopped("long_error", "");
+    assert!(
+        sentence.len() < 5000 && sentence.ends_with("e… (cut: 100000000 bytes in all)"),
+        "{} bytes",
+        sentence.len()
+    );
+}
+
 /// The sentence of a run that stops because of `sin`, and goes on without it.
 fn stopped(sin: &str, more: &str) -> String {
     let folder = Folder::new();

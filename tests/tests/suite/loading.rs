@@ -1,5 +1,7 @@
 //! Finding and opening plugins.
 
+use std::process::Command;
+
 use insta::assert_snapshot;
 use tests::{Folder, artifacts};
 
@@ -184,4 +186,69 @@ fn several_plugins_together() {
     let run = folder.train("run", &format!("{args} {ONE_STEP}"));
     let plugins = std::fs::read_to_string(run.path().join("provenance.json")).unwrap();
     assert!(plugins.contains("libcapo.so") && plugins.contains("libmisbehave.so"), "{plugins}");
+}
+
+/// `libbefore.so`: what `libmisbehave.so` has, and a constructor in C that runs while it is opened.
+fn with_constructor(folder: &Folder, body: &str) {
+    let source = format!(
+        "#include <fenv.h>\n#include <stdlib.h>\n#include <xmmintrin.h>\n__attribute__((constructor)) static void before(void) {{ {body} }}\n"
+    );
+    folder.write("before.c", source);
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o", "libbefore.so", "before.c", "-Wl,--no-as-needed"]);
+    let built = compiler.arg(artifacts::file("libmisbehave.so")).arg("-lm").current_dir(folder.path()).status();
+    assert!(built.unwrap().success(), "the C compiler that links Rust builds it");
+}
+
+#[test]
+fn a_library_that_ends_or_hangs_the_process_while_it_is_opened() {
+    let opened = |body: &str| {
+        let folder = Folder::new();
+        with_constructor(&folder, body);
+        let train = folder.host(&format!("train --plugin ./libbefore.so --set train.component_timeout=1 {ONE_STEP}"));
+        assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
+        train
+    };
+    assert_snapshot!(opened("exit(0);").failed(), @"plugin `FOLDER/libbefore.so`: `open` ended the process with `exit` (return an error in its place)");
+    assert_snapshot!(opened("for (;;) {}").failed(), @"plugin `FOLDER/libbefore.so`: `open` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
+    for (body, words) in [("abort();", "SIGABRT"), ("*(volatile int *)8 = 1;", "SIGSEGV")] {
+        let outcome = opened(body);
+        let expected =
+            format!("error: plugin `FOLDER/libbefore.so`: `open` was running when the process was ended by {words}");
+        assert!(outcome.code.is_none() && outcome.stderr.starts_with(&expected), "{outcome:#?}");
+    }
+    // While it says what it has.
+    let listed = Folder::new().env("MISBEHAVE_LISTED", "abort").host("plugins --plugin libmisbehave.so").stderr;
+    assert_snapshot!(listed.lines().last().unwrap(), @r#"error: plugin `BUILD/libmisbehave.so`: `open` was running when the process was ended by SIGABRT: an abort, as of a panic in a library that was built with `panic = "abort"`"#);
+}
+
+#[test]
+fn arithmetic_is_the_hosts_own_again_once_a_library_is_open() {
+    let folder = Folder::new();
+    // What a library built with `-ffast-math` does, and worse.
+    with_constructor(&folder, "fesetround(FE_UPWARD); _mm_setcsr(_mm_getcsr() | 0x8040);");
+    let plain = folder.train("plain", &format!("--set recipe=grpo {ONE_STEP}"));
+    let before = folder.train("before", &format!("--set recipe=grpo --plugin ./libbefore.so {ONE_STEP}"));
+    assert_eq!(before.weights(), plain.weights());
+    assert_eq!(before.metric("loss"), plain.metric("loss"));
+}
+
+#[test]
+fn names_and_descriptions_forge_no_line() {
+    let patched = |library: &str, from: &str, to: &str| {
+        let mut bytes = std::fs::read(artifacts::file(library)).unwrap();
+        let places: Vec<usize> =
+            (0..bytes.len() - from.len()).filter(|&at| bytes[at..].starts_with(from.as_bytes())).collect();
+        assert!(!places.is_empty() && from.len() == to.len(), "`{from}` is in the library");
+        places.into_iter().for_each(|at| bytes[at..at + to.len()].copy_from_slice(to.as_bytes()));
+        let folder = Folder::new();
+        folder.write("libpatched.so", bytes);
+        folder.host("plugins --plugin ./libpatched.so")
+    };
+    assert_snapshot!(patched("libtwice.so", "twice.mask", "twice\nmask").refused(), @r#"`FOLDER/libpatched.so` offers "twice\nmask" as a component's name (it may have letters, digits, `.`, `-` and `_`, 100 at most: rename it in the plugin)"#);
+    assert_snapshot!(patched("libtwice.so", "twice.mask", "a/../../ma").refused(), @r#"`FOLDER/libpatched.so` offers "a/../../ma" as a component's name (it may have letters, digits, `.`, `-` and `_`, 100 at most: rename it in the plugin)"#);
+    let listed =
+        patched("libmisbehave.so", "keeps all, and commits a sin", "keeps\n  capo.mask  and a sin").succeeded().stdout;
+    let line = listed.lines().find(|line| line.contains("misbehave.mask")).unwrap();
+    assert_snapshot!(line, @"  misbehave.mask           keeps capo.mask and a sin");
 }

@@ -222,3 +222,93 @@ fn shapes_that_no_batch_has() {
         assert!(sentence.starts_with("`batch.safetensors` is not a batch file: "), "{sentence}");
     }
 }
+
+/// What capo.curvature makes of the first and the last step of a case with `set`, and what was said of it.
+fn shifts(set: &str) -> ([Vec<f32>; 2], String) {
+    let (folder, case) = (Folder::new(), case("paper-token-adam"));
+    let files = batches(&case).iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");
+    let args = format!("--plugin libcapo.so {set} --config {} --out out {files}", case.join("mask.toml").display());
+    let said = folder.host(&format!("replay {args}")).succeeded().stderr;
+    let found =
+        |i: usize| tensors(&folder.path().join(format!("out/batch-{i:04}.safetensors")))["capo.curvature/m_f"].clone();
+    ([found(0), found(3)], said)
+}
+
+#[test]
+fn the_optimizer_is_the_recorded_one_but_for_what_is_set() {
+    let (recorded, said) = shifts("");
+    // The files of the case are older than checksums.
+    assert_eq!(said.lines().filter(|line| line.contains("had checksums")).count(), 1, "{said}");
+    // Twice the rate that was recorded.
+    for set in ["--set train.learning_rate=0.004", "--set train={learning_rate=4e-3}"] {
+        for (twice, once) in shifts(set).0[0].iter().zip(&recorded[0]) {
+            assert!((twice - 4.0 * once).abs() <= 1e-5 * twice, "m_F has the square of the rate: {twice} and {once}");
+        }
+    }
+    for set in ["--set train.adam_beta1=0.5", "--set train.adam_beta2=0.5", "--set train.adam_epsilon=1e-3"] {
+        assert_ne!(shifts(set).0[1], recorded[1], "{set}");
+    }
+}
+
+#[test]
+fn overrides_that_nothing_reads_are_refused() {
+    let folder = Folder::new();
+    let of = |case_name: &str| case(case_name).join("batch-0000.safetensors").display().to_string();
+    let replay = |set: &str| {
+        folder.host(&format!("replay --plugin libcapo.so --set {set} --out out {}", of("paper-token-sgd"))).refused()
+    };
+    let compare = |set: &str| {
+        folder.host(&format!("compare-masks --plugin libcapo.so --set {set} {}", of("paper-token-sgd"))).refused()
+    };
+    let portable = |said: String| said.replace(&format!("{}/", workspace().display()), "");
+    assert_snapshot!(replay("rollout.temperature=0.5"), @"`--set rollout.temperature=...`: a replay does not read it (it reads `mask`, `weight`, `recipe`, and of the optimizer `train.learning_rate`, `train.adam_beta1`, `train.adam_beta2` and `train.adam_epsilon`)");
+    assert_snapshot!(replay("train={max_steps=3}"), @"`--set train.max_steps=...`: a replay does not read it (it reads `mask`, `weight`, `recipe`, and of the optimizer `train.learning_rate`, `train.adam_beta1`, `train.adam_beta2` and `train.adam_epsilon`)");
+    assert_snapshot!(compare("weight.0.x=1"), @"`--set weight.0.x=...`: a comparison of masks does not read it (it reads `mask`, and of the optimizer `train.learning_rate`, `train.adam_beta1`, `train.adam_beta2` and `train.adam_epsilon`)");
+    for key in [
+        "train.weight_decay",
+        "train.seed",
+        "model.model_name_or_path",
+        "eval.num_prompts",
+        "objective",
+        "data.format",
+        "recip",
+    ] {
+        assert!(
+            replay(&format!("{key}=1")).starts_with(&format!("`--set {key}=...`: a replay does not read it")),
+            "{key}"
+        );
+        assert!(
+            compare(&format!("{key}=1"))
+                .starts_with(&format!("`--set {key}=...`: a comparison of masks does not read it")),
+            "{key}"
+        );
+    }
+    assert_snapshot!(replay("train.learning_rate=fast"), @r#"`--set train.learning_rate="fast"` is no number (write `--set train.learning_rate=1e-6`)"#);
+    assert_snapshot!(portable(compare("train.learning_rate=-1")), @"batch file `tests/data/replay/paper-token-sgd/batch-0000.safetensors` with `--set`: `learning_rate` of its optimizer is -1 (it must be 0 or more and finite)");
+    let _ = folder
+        .train("run", "--set train.optimizer=sgd --set train.max_steps=1 --set eval.num_prompts=0 --dump-batches dump");
+    let sgd = "--plugin libcapo.so --mask capo.curvature --set train.adam_beta1=0.5 dump/batch-000000.safetensors";
+    assert_snapshot!(folder.host(&format!("compare-masks {sgd}")).refused(), @"batch file `dump/batch-000000.safetensors` with `--set`: it was recorded with the optimizer `sgd`, which has no `train.adam_beta1` (leave it out)");
+    let sweep =
+        format!("replay --plugin libcapo.so --sweep mask.0.fisher_threshold=1e-4..1e-2:3 {}", of("paper-token-adam"));
+    let table = |set: &str| folder.host(&format!("{sweep} {set}")).succeeded().stdout;
+    assert_ne!(table("--set train.learning_rate=1"), table(""));
+    assert!(folder.host(&format!("{sweep} --set train.seed=1")).refused().contains("a replay does not read it"));
+}
+
+#[test]
+fn a_changed_bit_is_seen() {
+    let folder = Folder::new();
+    let steps = "--set train.max_steps=1 --set eval.num_prompts=0";
+    let _ = folder.train("run", &format!("--plugin libcapo.so {steps} --dump-batches dump"));
+    let said = folder.host("replay --plugin libcapo.so --out out dump/batch-000000.safetensors").succeeded();
+    assert_eq!(said.stderr, "", "a new file has a checksum");
+    let bytes = std::fs::read(folder.path().join("dump/batch-000000.safetensors")).unwrap();
+    for place in (0..64).map(|part| part * (bytes.len() - 1) / 63) {
+        let mut changed = bytes.clone();
+        changed[place] ^= 0x10;
+        folder.write("changed.safetensors", changed);
+        let sentence = folder.host("replay --plugin libcapo.so --out out changed.safetensors").refused();
+        assert!(sentence.starts_with("`changed.safetensors` is not a batch file: "), "byte {place}: {sentence}");
+    }
+}

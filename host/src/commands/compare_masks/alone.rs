@@ -4,16 +4,21 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use capo_loader::RecordedBatch;
 use capo_loader::registry::Registry;
 use capo_loader::replay::{Deciders, replay_step};
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::{Extension, Sink};
+use capo_plugin::{Extension, Inputs, Sink};
 
 use super::super::batches::Batches;
 use super::super::sweep::Count;
 use super::contender::Contender;
 use crate::check::cpu_time;
 use crate::metrics::sink::WarningSink;
+
+/// Log-probabilities of one policy that were computed in two ways, as by a sampler and a trainer, may differ by this much, nats: rounding of
+/// f32 over many layers.
+const ROUNDING: f32 = 1e-4;
 
 /// What a mask rejected of the completion tokens of all batches.
 pub struct Rejected {
@@ -53,6 +58,37 @@ impl<'a> Replays<'a> {
     ///
     /// Those of a replay, with the mask's name.
     pub fn run(&mut self, contender: &Contender) -> Result<Rejected> {
+        self.run_on(contender, &mut |_| None)
+    }
+
+    /// The same on batches whose earlier log-probabilities are the current ones where the two differ by rounding alone; and how far apart
+    /// they were.
+    ///
+    /// # Errors
+    ///
+    /// As [`Replays::run`].
+    pub fn run_without_rounding(&mut self, contender: &Contender) -> Result<(Rejected, Apart)> {
+        let mut apart = Apart::default();
+        let rejected = self.run_on(contender, &mut |batch| Some(without_rounding(batch, &mut apart)))?;
+        Ok((rejected, apart))
+    }
+
+    /// Whether the mask compares the current policy with an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// When it refuses its table.
+    pub fn compares_policies(&self, contender: &Contender) -> Result<bool> {
+        let inputs = contender.build(self.registry, self.watchdog)?.inputs();
+        Ok(inputs.contains(Inputs::OLD_LOGPS) || inputs.contains(Inputs::ROLLOUT_CONTEXT))
+    }
+
+    /// Runs a fresh mask on what `change` makes of each batch.
+    fn run_on(
+        &mut self,
+        contender: &Contender,
+        change: &mut dyn FnMut(&RecordedBatch) -> Option<RecordedBatch>,
+    ) -> Result<Rejected> {
         let name = || format!("mask `{}`", contender.name);
         let mask = contender.build(self.registry, self.watchdog).with_context(name)?;
         let mut deciders = Deciders { masks: vec![mask], weights: Vec::new() };
@@ -61,6 +97,8 @@ impl<'a> Replays<'a> {
         let mut tokens = Vec::new();
         self.batches
             .each(|path, batch| {
+                let changed = change(batch);
+                let batch = changed.as_ref().unwrap_or(batch);
                 let (keep, _) = replay_step(&mut deciders, &mut sink, path, None, batch)?;
                 let completion = keep.keep.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
                 tokens.extend(completion.map(|(keep, _)| *keep == 0));
@@ -69,6 +107,35 @@ impl<'a> Replays<'a> {
             .with_context(name)?;
         Ok(Rejected { tokens, time: sink.time })
     }
+}
+
+/// How far earlier log-probabilities are from the current ones, nats.
+#[derive(Default)]
+pub struct Apart {
+    /// Of those that count as equal, the farthest.
+    pub rounding: f32,
+    /// Whether some do not.
+    pub moved: bool,
+}
+
+/// The batch with earlier log-probabilities made the current ones where they differ by rounding.
+fn without_rounding(batch: &RecordedBatch, apart: &mut Apart) -> RecordedBatch {
+    let mut changed = batch.clone();
+    let old = changed.old_logps.iter_mut().map(Vec::as_mut_slice);
+    let sampler = changed.context.iter_mut().map(|context| context.data.sampler_logps_mut());
+    for earlier in old.chain(sampler) {
+        let tokens = earlier.iter_mut().zip(&batch.logps).zip(&batch.completion_mask);
+        for ((earlier, logp), _) in tokens.filter(|(_, mask)| **mask == 1) {
+            let distance = (*earlier - logp).abs();
+            if distance <= ROUNDING {
+                apart.rounding = apart.rounding.max(distance);
+                *earlier = *logp;
+            } else {
+                apart.moved = true;
+            }
+        }
+    }
+    changed
 }
 
 /// Adds up the time of calls.

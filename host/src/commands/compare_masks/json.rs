@@ -27,6 +27,7 @@ pub fn document(comparison: &Comparison) -> Value {
 fn mask(Compared { contender, setting, row, .. }: &Compared) -> Value {
     let (key, remark) = match setting {
         Setting::Found { key, remark, .. } => (Some(key), remark.as_ref()),
+        Setting::Nothing { key, remark } => (Some(key), Some(remark)),
         _ => (None, None),
     };
     json!({

@@ -19,12 +19,14 @@ use capo_loader::watchdog::Watchdog;
 
 use super::args::CompareArgs;
 use super::batches::Batches;
+use crate::config::replayed_settings;
 use crate::report::terminal::say;
 
 use alone::Replays;
 use comparison::{Compared, Comparison};
 use contender::Lineup;
 use row::Row;
+use setting::Setting;
 use tokens::Tokens;
 
 /// What a comparison is written as.
@@ -38,11 +40,12 @@ enum Format {
 pub(super) fn run(args: &CompareArgs) -> Result<()> {
     let out = args.out.as_deref().map(|path| Ok::<_, anyhow::Error>((path, format(path)?))).transpose()?;
     let target = args.target_rate.as_deref().map(str::parse).transpose()?;
+    let optimizer = replayed_settings("a comparison of masks", &["mask"], &args.set)?;
     let registry = args.plugins.open()?;
     let mut lineup = Lineup::choose(args, &registry, target.is_some())?;
     let watchdog = Watchdog::start(0, lineup.names());
     lineup.keep_buildable(&registry, &watchdog)?;
-    let mut batches = Batches::new(&args.batches);
+    let mut batches = Batches::new(&args.batches, optimizer);
     batches.hold()?;
     let tokens = Tokens::read(&batches, &mut |path, batch| lineup.keep_supplied(path, batch))?;
     let Lineup { contenders, left_out, .. } = lineup;
@@ -52,7 +55,10 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
     let mut replays = Replays::new(&registry, &batches, &watchdog);
     let compare = |contender| {
         let (contender, setting) = setting::decide(contender, target.as_ref(), &mut replays)?;
-        let rejected = replays.run(&contender)?;
+        let rejected = match setting {
+            Setting::Nothing { .. } => replays.run_without_rounding(&contender)?.0,
+            _ => replays.run(&contender)?,
+        };
         Ok(Compared {
             row: Row::new(&tokens, &rejected, args.batches.len()),
             contender,

@@ -31,6 +31,13 @@ pub enum Setting {
         /// Why the search is incomplete.
         remark: Option<String>,
     },
+    /// None under `key`: what the search found tells rounding apart, no tokens.
+    Nothing {
+        /// Name of the key.
+        key: String,
+        /// What it would act on.
+        remark: String,
+    },
 }
 
 /// The mask as it is compared: with a target, its open key has the value that rejects most without exceeding it; where every value
@@ -54,7 +61,22 @@ pub fn decide(
     let at = |value: f64| contender.with(&key.key, range.toml(value));
     let mut count = |value: f64| replays.run(&at(value)).map(|rejected| rejected.count());
     let (value, remark) = nearest(&range, target, &mut count)?;
-    Ok((at(value), Setting::Found { key: key.key.to_string(), value: range.text(value), remark }))
+    let (rejected, contender) = (count(value)?.rejected, at(value));
+    let (key, text) = (key.key.to_string(), range.text(value));
+    let (quiet, apart) = replays.run_without_rounding(&contender)?;
+    let idle = match rejected {
+        0 => !apart.moved && replays.compares_policies(&contender)?,
+        // A state that follows decisions may turn on a token or two.
+        _ => 2 * quiet.count().rejected < rejected,
+    };
+    if idle {
+        let remark = format!(
+            "it has nothing to act on: current and earlier log-probabilities differ by rounding, {:.1e} nats at most (record batches of a policy that has moved on, as with `train.num_iterations` above 1)",
+            apart.rounding
+        );
+        return Ok((contender, Setting::Nothing { key, remark }));
+    }
+    Ok((contender, Setting::Found { key, value: text, remark }))
 }
 
 /// The value that rejects most without exceeding the target, else the one that rejects least, and why there may be a better one.

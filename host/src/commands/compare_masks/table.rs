@@ -97,6 +97,7 @@ pub(super) fn setting(setting: &Setting) -> String {
         Setting::Given { value, .. } => format!("given {value}"),
         Setting::Found { value, remark: None, .. } => value.clone(),
         Setting::Found { value, remark: Some(_), .. } => format!("{value}*"),
+        Setting::Nothing { .. } => "nothing*".to_owned(),
     }
 }
 
@@ -132,6 +133,7 @@ fn remarks(comparison: &Comparison) -> Vec<String> {
             Setting::Given { key, value } => {
                 remarks.push(format!("`{name}` ran with `{key} = {value}`, which was given"));
             }
+            Setting::Nothing { remark, .. } => remarks.push(format!("* `{name}`: {remark}")),
             Setting::Found { key, value, remark } => {
                 sets.push(format!("  --set mask.{name}.{key}={value}"));
                 remarks.extend(remark.iter().map(|remark| format!("* `{name}`: {remark}")));

@@ -4,7 +4,7 @@ mod range;
 mod target;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::batches::Batches;
 use crate::metrics::sink::WarningSink;
@@ -97,12 +97,12 @@ impl<'a> Sweep<'a> {
     pub fn open(
         registry: &'a Registry,
         choose: Choose<'a>,
-        paths: &'a [PathBuf],
+        batches: Batches<'a>,
         device: Option<&'a Device>,
         ranges: &[Range],
     ) -> Result<Self> {
         let (warned, watchdog) = (BTreeSet::new(), Watchdog::start(0, choose(None)?.names()));
-        let mut sweep = Self { registry, choose, batches: Batches::new(paths), device, warned, watchdog };
+        let mut sweep = Self { registry, choose, batches, device, warned, watchdog };
         for range in ranges {
             let values = range.values();
             for &value in [values.first(), values.last()].into_iter().flatten() {

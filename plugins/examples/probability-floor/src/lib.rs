@@ -21,7 +21,7 @@ impl PreBackwardMask for ProbabilityFloor {
     }
 
     fn traits(&self) -> MaskTraits {
-        MaskTraits::TOKEN_WISE
+        MaskTraits::TOKEN_WISE | MaskTraits::NO_OPTIMIZER
     }
 
     fn validate(&self) -> Result<(), PluginError> {

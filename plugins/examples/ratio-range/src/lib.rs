@@ -52,7 +52,7 @@ impl PreBackwardMask for RatioRange {
     }
 
     fn traits(&self) -> MaskTraits {
-        MaskTraits::TOKEN_WISE.only_if(self.off_policy_mask_threshold.is_none())
+        MaskTraits::TOKEN_WISE.only_if(self.off_policy_mask_threshold.is_none()) | MaskTraits::NO_OPTIMIZER
     }
 
     fn validate(&self) -> Result<(), PluginError> {

@@ -26,7 +26,7 @@ impl PreBackwardMask for SurpriseCap {
     }
 
     fn traits(&self) -> MaskTraits {
-        MaskTraits::TOKEN_WISE
+        MaskTraits::TOKEN_WISE | MaskTraits::NO_OPTIMIZER
     }
 }
 

@@ -20,7 +20,7 @@ impl PreBackwardMask for Truncated {
     }
 
     fn traits(&self) -> MaskTraits {
-        MaskTraits::TOKEN_WISE
+        MaskTraits::TOKEN_WISE | MaskTraits::NO_OPTIMIZER
     }
 }
 

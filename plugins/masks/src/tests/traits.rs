@@ -55,10 +55,11 @@ fn decided((point, id, json): (Point, &str, &str), batch: &Fixture) -> Vec<f32> 
 #[test]
 fn every_component_says_whether_it_decides_token_by_token() {
     for one in ALONE {
-        assert_eq!(declared(one), MaskTraits::TOKEN_WISE | MaskTraits::SUMS_RANKS, "{one:?}");
+        let all = MaskTraits::TOKEN_WISE | MaskTraits::SUMS_RANKS | MaskTraits::NO_OPTIMIZER;
+        assert_eq!(declared(one), all, "{one:?}");
     }
     for one in TOGETHER {
-        assert_eq!(declared(one), MaskTraits::NONE, "{one:?}");
+        assert_eq!(declared(one), MaskTraits::NO_OPTIMIZER, "{one:?}");
     }
     for point in [Point::Mask, Point::Weight] {
         for component in Image::own().components(point).unwrap() {

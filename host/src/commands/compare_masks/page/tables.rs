@@ -97,7 +97,9 @@ pub fn settings(comparison: &Comparison) -> String {
     let line = |mask: &Compared| {
         let table = toml::to_string(&mask.contender.config).unwrap_or_default();
         let remark = match &mask.setting {
-            Setting::Found { remark: Some(remark), .. } => format!("<p class=\"note\">{}</p>\n", escape(remark)),
+            Setting::Found { remark: Some(remark), .. } | Setting::Nothing { remark, .. } => {
+                format!("<p class=\"note\">{}</p>\n", escape(remark))
+            }
             _ => String::new(),
         };
         format!("<dt>{}</dt><dd><pre>[[mask]]\n{}</pre>{remark}</dd>\n", escape(&mask.contender.name), escape(&table))

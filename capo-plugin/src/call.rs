@@ -1,0 +1,233 @@
+//! The host's side of every call into a plugin: the processor's arithmetic is after it what it was before, and a host that watches over
+//! calls hears of drops as well.
+
+use std::arch::asm;
+use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
+
+/// Runs code of a plugin, then gives floating-point arithmetic back the rounding, the treatment of denormals and the traps that it had: a
+/// library may set them for its own sake, as one built with `-ffast-math` does where it is opened.
+pub fn guarded<R>(call: impl FnOnce() -> R) -> R {
+    let _before = Arithmetic::now();
+    call()
+}
+
+/// What is done around a drop of the component of this id.
+type AroundDrop = fn(id: &str, drop: &mut dyn FnMut());
+
+static AROUND_DROP: OnceLock<AroundDrop> = OnceLock::new();
+
+/// From now on components of plugins are dropped inside `around`, which calls what it is given once. The first one counts.
+pub fn watch_drops(around: AroundDrop) {
+    AROUND_DROP.get_or_init(|| around);
+}
+
+/// A plugin's object, whose drop is a call like any other.
+pub(crate) struct Guest<W> {
+    id: String,
+    /// There until it is dropped.
+    wire: Option<W>,
+}
+
+impl<W> Guest<W> {
+    pub(crate) fn new(id: &str, wire: W) -> Self {
+        Self { id: id.to_owned(), wire: Some(wire) }
+    }
+}
+
+impl<W> Deref for Guest<W> {
+    type Target = W;
+    fn deref(&self) -> &W {
+        self.wire.as_ref().expect("it is not dropped")
+    }
+}
+
+impl<W> DerefMut for Guest<W> {
+    fn deref_mut(&mut self) -> &mut W {
+        self.wire.as_mut().expect("it is not dropped")
+    }
+}
+
+impl<W> Drop for Guest<W> {
+    fn drop(&mut self) {
+        let mut wire = self.wire.take();
+        let mut drop = || guarded(|| drop(wire.take()));
+        match AROUND_DROP.get() {
+            Some(around) => around(&self.id, &mut drop),
+            None => drop(),
+        }
+    }
+}
+
+/// The settings of this thread's floating-point arithmetic, which are put back when this goes.
+pub(crate) struct Arithmetic(Control);
+
+impl Arithmetic {
+    pub(crate) fn now() -> Self {
+        Self(Control::read())
+    }
+
+    /// Runs the host's own code in the middle of a plugin's call.
+    pub(crate) fn during<R>(&self, own: impl FnOnce() -> R) -> R {
+        let _plugins = Self::now();
+        self.0.write();
+        own()
+    }
+}
+
+impl Drop for Arithmetic {
+    fn drop(&mut self) {
+        self.0.write();
+    }
+}
+
+/// The control registers: of SSE and of the x87, which long doubles of C are computed with.
+#[cfg(target_arch = "x86_64")]
+#[derive(PartialEq)]
+struct Control {
+    mxcsr: u32,
+    x87: u16,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Control {
+    /// Bits of `mxcsr` that say what has happened, not how to compute.
+    const HAPPENED: u32 = 0x3f;
+
+    fn read() -> Self {
+        let (mut mxcsr, mut x87) = (0_u32, 0_u16);
+        // SAFETY: both instructions only store a register, into memory of its size.
+        unsafe {
+            asm!("stmxcsr [{}]", "fnstcw [{}]", in(reg) &raw mut mxcsr, in(reg) &raw mut x87, options(nostack, preserves_flags));
+        }
+        Self { mxcsr: mxcsr & !Self::HAPPENED, x87 }
+    }
+
+    /// Nothing, where they are so already: loading is the dearer part.
+    fn write(&self) {
+        if *self != Self::read() {
+            // SAFETY: the values are ones that these registers had; what has happened is forgotten first, so that no trap follows.
+            unsafe {
+                asm!("ldmxcsr [{}]", "fnclex", "fldcw [{}]", in(reg) &raw const self.mxcsr, in(reg) &raw const self.x87, options(nostack, preserves_flags));
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[derive(PartialEq)]
+struct Control(u64);
+
+#[cfg(target_arch = "aarch64")]
+impl Control {
+    fn read() -> Self {
+        let fpcr;
+        // SAFETY: it only reads a register.
+        unsafe { asm!("mrs {}, fpcr", out(reg) fpcr, options(nomem, nostack, preserves_flags)) };
+        Self(fpcr)
+    }
+
+    fn write(&self) {
+        if *self != Self::read() {
+            // SAFETY: the value is one that this register had.
+            unsafe { asm!("msr fpcr, {}", in(reg) self.0, options(nostack, preserves_flags)) };
+        }
+    }
+}
+
+/// Elsewhere nothing is put back.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+struct Control;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+impl Control {
+    fn read() -> Self {
+        Self
+    }
+
+    fn write(&self) {}
+}
+
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::testing::Fixture;
+    use crate::{Batch, Ctx, Inputs, PluginError, PreBackwardMask, testing};
+
+    /// Rounds up, and takes denormals for zeros: what `fesetround` and `-ffast-math` do.
+    fn meddle() {
+        Control { mxcsr: 0x1f80 | 0x4000 | 0x8040, x87: 0x0b7f }.write();
+    }
+
+    fn third() -> [f32; 2] {
+        [(1.0, 3.0), (1e-39, 2.0)].map(|(a, b)| std::hint::black_box(a) / std::hint::black_box(b))
+    }
+
+    /// A mask that meddles in whatever it is called for.
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Meddler {}
+
+    impl PreBackwardMask for Meddler {
+        fn mask(&mut self, _: &mut Ctx, _: &Batch, _: &mut [u8]) -> Result<(), PluginError> {
+            meddle();
+            Ok(())
+        }
+
+        fn step_end(&mut self, _: &mut Ctx, _: &Batch, _: &[u8], _: bool) -> Result<(), PluginError> {
+            meddle();
+            Err("and gives up".into())
+        }
+
+        fn inputs(&self) -> Inputs {
+            meddle();
+            Inputs::NONE
+        }
+
+        fn save(&self) -> Result<Vec<u8>, PluginError> {
+            meddle();
+            Ok(Vec::new())
+        }
+
+        fn load(&mut self, _: &[u8]) -> Result<(), PluginError> {
+            meddle();
+            panic!("in the middle")
+        }
+    }
+
+    impl Drop for Meddler {
+        fn drop(&mut self) {
+            meddle();
+        }
+    }
+
+    #[test]
+    fn arithmetic_is_as_before_after_every_kind_of_call() {
+        let right = third();
+        let same = |call: &str| assert_eq!(third(), right, "{call}");
+        let mut mask = guarded(|| testing::mask::<Meddler>("")).unwrap();
+        same("create");
+        let fixture = Fixture::new(1, 2);
+        fixture.mask(&mut mask).unwrap();
+        same("mask");
+        fixture.step_end(&mut mask, &[1, 1], true).unwrap_err();
+        same("step_end");
+        mask.save().unwrap();
+        same("save");
+        mask.load(&[]).unwrap_err();
+        same("load");
+        drop(mask);
+        same("drop");
+        // While the host answers in the middle of a call.
+        let host = Arithmetic::now();
+        let (answered, inside) = guarded(|| {
+            meddle();
+            (host.during(third), third())
+        });
+        assert_eq!(answered, right);
+        assert_ne!(inside, right, "or else nothing was tried");
+    }
+}

@@ -1,0 +1,39 @@
+//! Processes that were forked: a call that another thread was in stays open in the copy for ever.
+
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, TryLockError};
+
+use pyo3::{PyResult, Python};
+
+use crate::error::CapoError;
+
+/// A lock that is held while a plugin works, and the process in which that can end.
+pub(crate) struct Forked<T> {
+    pub(crate) inner: Mutex<T>,
+    /// By its number; 0 before the first claim.
+    process: AtomicU32,
+}
+
+impl<T> Forked<T> {
+    pub(crate) const fn new(inner: T) -> Self {
+        Self { inner: Mutex::new(inner), process: AtomicU32::new(0) }
+    }
+
+    /// To be called before each lock, with Python's own lock held, so that one thread does at a time.
+    ///
+    /// # Errors
+    ///
+    /// Where this process was forked while `what` was at work: whoever waited for it would wait for ever.
+    pub(crate) fn claim(&self, _: Python<'_>, what: &str) -> PyResult<()> {
+        let own = process::id();
+        let before = self.process.load(Ordering::Relaxed);
+        if before != own && before != 0 && matches!(self.inner.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(CapoError::new_err(format!(
+                "{what} was in a call of another thread when this process was forked, which never ends here (make it in the new process, or start that with `spawn`)"
+            )));
+        }
+        self.process.store(own, Ordering::Relaxed);
+        Ok(())
+    }
+}
