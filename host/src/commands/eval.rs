@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use capo_loader::files;
 use capo_loader::watchdog::Watchdog;
 use sha2::{Digest, Sha256};
@@ -65,7 +65,18 @@ fn open(args: &EvalArgs) -> Result<Open> {
     let settings = run.map(|run| run.join(CONFIG_FILE)).or_else(|| args.config.config.clone());
     let draft = Draft::read(settings.as_deref(), config::DEFAULT, &args.config.set)?;
     let names_data = run.is_some() || draft.names_data() || !args.benchmark.is_empty();
+    let draft = if run.is_some() { draft.without_recipe() } else { draft };
     let mut config = config::resolve(&registry, draft)?.config;
+    if let Some(run) = run
+        && let Some(reward) = config.reward.iter().find(|reward| reward.id == "command")
+    {
+        let settings = run.join(CONFIG_FILE);
+        bail!(
+            "the settings of the run have the reward `{}`, which starts a program (if you trust them, name them with `--config {}`)",
+            reward.id,
+            settings.display()
+        );
+    }
     ensure!(
         args.model.is_some() || !config.model.fresh_weights,
         "`model.fresh_weights` is true: there is no model to measure (name one with `--model`)"

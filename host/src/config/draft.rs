@@ -116,6 +116,13 @@ impl Draft {
             .any(|key| self.given.contains(*key))
     }
 
+    /// Without its recipe: the settings of a run hold what it took from one.
+    #[must_use]
+    pub fn without_recipe(mut self) -> Self {
+        self.table.remove("recipe");
+        self
+    }
+
     /// Appends components to those of the config or the recipe.
     #[must_use]
     pub fn with_appended(self, appended: Appended) -> Self {

@@ -122,6 +122,9 @@ fn a_share_of_a_point_is_no_right_answer() {
     assert!(run.lines().iter().all(|line| !line.contains_key("eval_accuracy")));
     let eval = |more: &str| folder.host(&format!("eval --config run.toml {more}")).succeeded().stdout;
     assert!(eval("").ends_with("\nheld-out reward 0.250  (20 prompts, greedy)\n"));
+    // A model may be a stranger's: what stands in its folder starts no program unasked.
+    assert_snapshot!(folder.host("eval --model run").refused(), @"the settings of the run have the reward `command`, which starts a program (if you trust them, name them with `--config run/config.toml`)");
+    assert!(eval("--model run").contains("\nheld-out reward 0.250 "));
     let named = eval("--set eval.reward=command");
     assert_snapshot!(named, @"
     right      `command` above 0
