@@ -111,7 +111,7 @@ fn free(run: &Run) -> Option<u128> {
 ///
 /// Both sizes; when a prompt cannot be used.
 pub fn check(run: &mut Run) -> Result<()> {
-    if run.policy.is_counted() {
+    if run.policy.is_counted() && !run.config.model.fresh_weights {
         return Ok(());
     }
     let estimate = Estimate::of(run)?;
@@ -145,7 +145,7 @@ fn read_only(config: &Config, policy: &Policy, compares: bool) -> Result<u128> {
 fn longest_prompt(run: &mut Run) -> Result<usize> {
     let Run { config, dataset, tokenizer, .. } = run;
     let limit = config.data.max_prompt_length;
-    let count = PROMPTS.min(config.sizes.prompts as u64 * config.train.max_steps.max(1));
+    let count = PROMPTS.min((config.sizes.prompts as u64).saturating_mul(config.train.max_steps.max(1)));
     let lengths = (0..count).map(|cursor| Ok(dataset.train(cursor)?.prompt_ids(tokenizer, limit)?.len()));
     Ok(lengths.collect::<Result<Vec<usize>>>()?.into_iter().max().unwrap_or(1))
 }
