@@ -55,18 +55,6 @@ impl Estimate {
         let features = if needs.wants().hidden { features as u128 } else { 0 };
         let layer = needs.last_layer_bytes(policy.config()) + features;
         training.push(("the last layer, for components", tokens * layer));
-        let stepping = if train.measure_step > 0 || !controls.is_empty() {
-            let moments = control::restores_moments(controls).then(|| optimizer.bytes() as u128);
-            let copies = [
-                ("the weights before a step", policy.params().element_count() as u128 * F32),
-                ("the moments before a step", moments.unwrap_or(0)),
-            ];
-            // Activations have gone by then. A measurement has logits in place of the gradients.
-            let work = training[0].1.max(training[2].1);
-            [training[3], ("gradients, or a step that is measured", work)].into_iter().chain(copies).collect()
-        } else {
-            Vec::new()
-        };
         let sampling = policy.sampling_bytes(shape(config.cached_completions()));
         let whole = |parts: &[(&str, u128)]| parts.iter().map(|(_, bytes)| bytes).sum::<u128>();
         let all = policy.weights().element_count();
@@ -77,9 +65,15 @@ impl Estimate {
             ("the optimizer's moments", optimizer.bytes() as u128),
             ("models that are only read", read_only(config, policy, reference.is_some())?),
         ];
-        // Sampling has ended when the backward pass begins, and that has when the step is looked at.
-        let fullest = [training, sampling.to_vec(), stepping].into_iter().max_by_key(|parts| whole(parts));
-        parts.extend(fullest.unwrap_or_default());
+        // Sampling has ended when training begins.
+        parts.extend(if whole(&training) > whole(&sampling) { training } else { sampling.to_vec() });
+        // What the backward pass had is free by then, and in pieces of other sizes.
+        if train.measure_step > 0 || !controls.is_empty() {
+            parts.push(("the weights before a step", trained as u128 * F32));
+        }
+        if control::restores_moments(controls) {
+            parts.push(("the moments before a step", optimizer.bytes() as u128));
+        }
         parts.retain(|(_, bytes)| *bytes > 0);
         Ok(Self { parts, prompt_tokens: prompt })
     }
@@ -117,7 +111,7 @@ fn free(run: &Run) -> Option<u128> {
 ///
 /// Both sizes; when a prompt cannot be used.
 pub fn check(run: &mut Run) -> Result<()> {
-    if run.policy.is_counted() {
+    if run.policy.is_counted() && !run.config.model.fresh_weights {
         return Ok(());
     }
     let estimate = Estimate::of(run)?;
@@ -151,7 +145,7 @@ fn read_only(config: &Config, policy: &Policy, compares: bool) -> Result<u128> {
 fn longest_prompt(run: &mut Run) -> Result<usize> {
     let Run { config, dataset, tokenizer, .. } = run;
     let limit = config.data.max_prompt_length;
-    let count = PROMPTS.min(config.sizes.prompts as u64 * config.train.max_steps.max(1));
+    let count = PROMPTS.min((config.sizes.prompts as u64).saturating_mul(config.train.max_steps.max(1)));
     let lengths = (0..count).map(|cursor| Ok(dataset.train(cursor)?.prompt_ids(tokenizer, limit)?.len()));
     Ok(lengths.collect::<Result<Vec<usize>>>()?.into_iter().max().unwrap_or(1))
 }

@@ -30,8 +30,8 @@ fn memory(said: &str) -> f64 {
 #[test]
 fn a_resume_takes_the_memory_of_a_run_as_it_was_estimated() {
     let folder = Folder::new();
-    let sizes = r#""vocab_size": 15, "hidden_size": 320, "intermediate_size": 1280, "num_hidden_layers": 8, "num_attention_heads": 5,
-        "num_key_value_heads": 5, "max_position_embeddings": 64, "eos_token_id": 1"#;
+    let sizes = r#""vocab_size": 15, "hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 6,
+        "num_key_value_heads": 6, "max_position_embeddings": 64, "eos_token_id": 1"#;
     folder.write("model/config.json", format!("{{\"model_type\": \"llama\", {sizes}}}"));
     for (name, bytes) in host::data::Tokenizer::TINY_ARITHMETIC {
         folder.write(&format!("model/{name}"), bytes);
@@ -48,7 +48,7 @@ fn a_resume_takes_the_memory_of_a_run_as_it_was_estimated() {
         assert!((estimated / fresh - 1.0).abs() < 0.1 && (resumed / fresh - 1.0).abs() < 0.1, "{told}");
     }
     // Keys and values of so many rows take a third of what is free, activations more than all of it.
-    let rows = 4 * (capo_loader::memory::available().unwrap() / 3 / (4 * 8 * 2 * 320 * 48 * 4));
+    let rows = 4 * (capo_loader::memory::available().unwrap() / 3 / (4 * 8 * 2 * 384 * 48 * 4));
     let much = format!(
         "train {model} {batch} --set rollout.max_completion_length=48 --set train.per_device_train_batch_size={rows}"
     );
