@@ -176,7 +176,7 @@ fn settings_of_an_author_are_passed_over() {
     std::fs::write(&path, text.replacen('{', more, 1)).unwrap();
     let warned = folder.host("generate --model model --max-completion-length 1 1+1=").succeeded().stderr;
     assert_snapshot!(warned.trim_end(), @"warning: `config.json` of a `qwen2` model has `_model_name_or_path`, `_rate`, `author`, `auto_map`, which is not known and is passed over (docs/models.md lists what is known)");
-    let _ = folder.train("run", &format!("--set model.model_name_or_path=model {ONE_STEP}"));
+    let _ = folder.train("next", &format!("--set model.model_name_or_path=model {ONE_STEP}"));
 }
 
 #[test]
