@@ -69,6 +69,34 @@ pub fn exit(code: i32) -> ! {
     std::process::exit(code)
 }
 
+/// Ends the process with a sentence because `bytes` of memory were asked for and not given: exit code 1 in a run, 2 before it. Whoever asked cannot go on,
+/// and nothing here asks for any.
+pub fn no_memory(bytes: usize) -> ! {
+    TOLD.store(true, Ordering::SeqCst);
+    Stderr.text("error: ");
+    let runs = read(&PLACE).is_some_and(|place| place.tell(&mut Stderr));
+    if runs {
+        Stderr.text(": ");
+    }
+    if let Some(call) = read(&CALL) {
+        Stderr.text(call);
+        Stderr.text(" was running when ");
+    }
+    Stderr.text("there was no memory for ");
+    Stderr.number(bytes as u64);
+    Stderr.text(" bytes more (make the model or the batch smaller, or allow the process more, as with `ulimit -v`)\n");
+    // SAFETY: ends the process. What runs at its end may ask for memory.
+    unsafe { libc::_exit(if runs { 1 } else { 2 }) }
+}
+
+/// From now on a file that grows beyond `ulimit -f` is an error of whoever writes it, and no signal that ends the process.
+pub fn survive_file_limit() {
+    let mut ignore = action();
+    ignore.sa_sigaction = libc::SIG_IGN;
+    ignore.sa_flags = 0;
+    exchange(libc::SIGXFSZ, &ignore);
+}
+
 /// Says what `happened` to the call that is running. False where none is, or the last words are spoken.
 pub(crate) fn tell(happened: &[&str]) -> bool {
     let Some(call) = read(&CALL) else { return false };

@@ -86,15 +86,34 @@ impl SealedFolder {
     ///
     /// When the manifest does not name it, it cannot be read, or it has changed.
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
+        let (mut bytes, path) = (Vec::new(), self.dir.join(name));
+        self.compare(name, || {
+            bytes = files::read(&path)?;
+            Ok(sha256_hex(&bytes))
+        })?;
+        Ok(bytes)
+    }
+
+    /// The path of the file `name`, whose bytes are those that the manifest knows; they are read piece by piece.
+    ///
+    /// # Errors
+    ///
+    /// As [`SealedFolder::read`].
+    pub fn verified(&self, name: &str) -> Result<PathBuf> {
+        let path = self.dir.join(name);
+        self.compare(name, || files::sha256_of(&path))?;
+        Ok(path)
+    }
+
+    /// Refuses the file `name` where it does not have the SHA-256 of the manifest.
+    fn compare(&self, name: &str, sha256: impl FnOnce() -> Result<String>) -> Result<()> {
         let Some(expected) = self.files.get(name) else {
             bail!("`{}` has no file `{name}`", self.dir.display());
         };
-        let path = self.dir.join(name);
-        let damaged = || format!("`{}` is damaged ({HINT})", path.display());
-        let bytes = files::read(&path).with_context(damaged)?;
-        let found = sha256_hex(&bytes);
+        let damaged = || format!("`{}` is damaged ({HINT})", self.dir.join(name).display());
+        let found = sha256().with_context(damaged)?;
         ensure!(found == *expected, "{}: SHA-256 {found}, expected {expected}", damaged());
-        Ok(bytes)
+        Ok(())
     }
 }
 
@@ -116,6 +135,8 @@ mod tests {
         let folder = SealedFolder::open(dir.path()).unwrap();
         assert_eq!(folder.names().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(folder.read("a").unwrap(), b"one");
+        assert_eq!(folder.verified("a").unwrap(), dir.path().join("a"));
+        assert_eq!(folder.verified("b").unwrap_err().to_string(), folder.read("b").unwrap_err().to_string());
         assert!(folder.read("b").unwrap_err().to_string().contains("/b` is damaged (use another checkpoint"));
         assert!(!folder.contains("c"), "what came later is not part of it");
         assert!(folder.read("c").is_err());

@@ -3,21 +3,44 @@
 use std::fs;
 use std::path::Path;
 
-/// Bytes that this process may still take, swap included: what the machine has free, or the limit of its control group. None where
-/// the system does not say.
+#[cfg(unix)]
+use rustix::process::{Resource, getrlimit};
+
+/// Bytes that this process may still take, swap included: what the machine has free, or what the limits of its control group and of `ulimit -v` leave
+/// where that is less. None where the system does not say.
 #[must_use]
 pub fn available() -> Option<u64> {
     // Files of the kernel, not of a user: none of them waits.
     let free = free(&fs::read_to_string("/proc/meminfo").ok()?)?;
-    Some(limit().map_or(free, |limit| free.min(limit)))
+    Some([group(), address_space()].into_iter().flatten().fold(free, u64::min))
 }
 
 /// The most memory that this process has had, bytes; none where the system does not say.
 #[must_use]
 pub fn peak() -> Option<u64> {
+    status("VmHWM:")
+}
+
+/// The memory that this process has, bytes; none where the system does not say.
+#[must_use]
+pub fn resident() -> Option<u64> {
+    status("VmRSS:")
+}
+
+/// A size in what the kernel says of this process, bytes.
+fn status(name: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// What `ulimit -v` leaves. Addresses that are set aside and not in use count as free, for the allocator uses them first.
+fn address_space() -> Option<u64> {
+    #[cfg(unix)]
+    let limit = getrlimit(Resource::As).current;
+    #[cfg(not(unix))]
+    let limit: Option<u64> = None;
+    Some(limit?.saturating_sub(resident().unwrap_or(0)))
 }
 
 /// `MemAvailable` and `SwapFree` of `/proc/meminfo`, bytes.
@@ -29,13 +52,24 @@ fn free(meminfo: &str) -> Option<u64> {
     entry("MemAvailable")?.checked_add(entry("SwapFree").unwrap_or(0))
 }
 
-/// The limit of this process's control group, version 2 or 1, bytes.
-fn limit() -> Option<u64> {
+/// What the limit of this process's control group, version 2 or 1, leaves, bytes.
+fn group() -> Option<u64> {
+    const NEW: [&str; 3] = ["memory.max", "memory.current", "inactive_file"];
+    const OLD: [&str; 3] = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
     let root = Path::new("/sys/fs/cgroup");
-    let files = [root.join(own).join("memory.max"), root.join("memory.max"), root.join("memory/memory.limit_in_bytes")];
-    files.iter().find_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok())
+    let folders = [(root.join(own), NEW), (root.to_owned(), NEW), (root.join("memory"), OLD)];
+    folders.iter().find_map(|(folder, names)| left(folder, *names))
+}
+
+/// Limit less usage, as the files of a control group say; pages of files that nobody has looked at lately are no usage, for the kernel gives them up.
+fn left(folder: &Path, [limit, usage, given_up]: [&str; 3]) -> Option<u64> {
+    let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+    let cached = |stat: String| stat.lines().find_map(|line| line.strip_prefix(given_up)?.trim().parse::<u64>().ok());
+    let cached = read("memory.stat").and_then(cached).unwrap_or(0);
+    Some(number(limit)?.saturating_sub(number(usage).unwrap_or(0).saturating_sub(cached)))
 }
 
 /// Bytes as people read them.
@@ -60,6 +94,18 @@ mod tests {
         assert_eq!(free(meminfo), Some(1024 * 1024));
         assert_eq!(free("MemAvailable:    1000 kB\n"), Some(1000 * 1024));
         assert_eq!(free("MemTotal: 1 kB\n"), None);
+    }
+
+    #[test]
+    fn what_a_control_group_leaves() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["memory.max", "memory.current", "inactive_file"];
+        for (limit, expected) in [("max", None), ("1000", Some(400)), ("100", Some(0))] {
+            let files =
+                [(names[0], limit), (names[1], "700"), ("memory.stat", "anon 600\ninactive_file 100\nactive_file 5\n")];
+            files.map(|(name, text)| fs::write(folder.path().join(name), text).unwrap());
+            assert_eq!(left(folder.path(), names), expected, "{limit}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::last_words::{self, Name};
 use crate::place::Place;
 
-pub use crate::last_words::exit;
+pub use crate::last_words::{exit, no_memory, survive_file_limit};
 
 /// The methods that are watched.
 const METHODS: [&str; 10] =

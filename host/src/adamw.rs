@@ -103,10 +103,10 @@ impl AdamW {
         self.exp_avg_sq.save(state)
     }
 
-    /// Restores what `save` added; on an error nothing has changed.
-    pub fn load(&mut self, state: &State) -> Result<()> {
-        (self.exp_avg, self.exp_avg_sq) = (self.exp_avg.restored(state)?, self.exp_avg_sq.restored(state)?);
-        Ok(())
+    /// Restores what `save` added, which `get` gives by name; after an error some are new.
+    pub fn load(&mut self, get: &mut dyn FnMut(&str) -> Result<Option<Tensor>>) -> Result<()> {
+        self.exp_avg.restore(get)?;
+        self.exp_avg_sq.restore(get)
     }
 
     /// Updates one weight: in place by the fused CPU kernels, on other devices by candle's operations.

@@ -1,11 +1,18 @@
 //! The `host` executable.
 
+use std::alloc::{GlobalAlloc, Layout};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use capo_loader::watchdog;
+use mimalloc::MiMalloc;
+
 // Page faults dominate the speed of training on a CPU with the system's allocator.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Allocator = Allocator(MiMalloc);
+
+/// Stack of the thread that does the work: `ulimit -s` may leave the first one less than it needs.
+const STACK: usize = 8 << 20;
 
 fn main() -> ExitCode {
     let started = Instant::now();
@@ -14,7 +21,43 @@ fn main() -> ExitCode {
     // Without a setting, candle counts the cores anew, from `/proc/cpuinfo`, at every matrix product.
     set_default("RAYON_NUM_THREADS", || candle_core::utils::get_num_threads().to_string());
     keep_freed_memory();
-    host::commands::main(started)
+    watchdog::survive_file_limit();
+    let thread = std::thread::Builder::new().name("main".into()).stack_size(STACK);
+    match thread.spawn(move || host::commands::main(started)) {
+        // The standard library has told of a panic.
+        Ok(thread) => thread.join().unwrap_or(ExitCode::from(101)),
+        Err(_) => host::commands::main(started),
+    }
+}
+
+/// Memory from mimalloc, or the end of the process with a sentence: without it nothing here could go on.
+struct Allocator(MiMalloc);
+
+// SAFETY: each call is passed on as it is to an allocator that keeps this contract.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are those that are asked for.
+        given(unsafe { self.0.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        given(unsafe { self.0.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        given(unsafe { self.0.realloc(memory, layout, size) }, size)
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { self.0.dealloc(memory, layout) }
+    }
+}
+
+fn given(memory: *mut u8, bytes: usize) -> *mut u8 {
+    if memory.is_null() { watchdog::no_memory(bytes) } else { memory }
 }
 
 /// Memory that was freed stays with the process, for the next step needs it again: asking the system for it anew took a third of a step's time.

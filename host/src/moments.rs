@@ -110,25 +110,24 @@ impl Moments {
         Ok(())
     }
 
-    /// A copy of what `save` added to `state`, where these are; a missing or wrongly shaped tensor is an error.
-    pub fn restored(&self, state: &State) -> Result<Self> {
-        let mut tensors = BTreeMap::new();
-        for (name, like) in &self.tensors {
+    /// Takes back what `save` added, which `get` gives by name, one at a time; a missing or wrongly shaped tensor is an error, after which some are new.
+    pub fn restore(&mut self, get: &mut dyn FnMut(&str) -> Result<Option<Tensor>>) -> Result<()> {
+        for (name, slot) in &mut self.tensors {
             let full = format!("{}/{name}", self.kind);
-            let Some(moment) = state.get(&full) else {
+            let Some(moment) = get(&full)? else {
                 bail!("the optimizer state has no `{full}` (use a checkpoint of this model and optimizer)");
             };
             ensure!(
-                moment.dims() == like.dims() && moment.dtype() == like.dtype(),
+                moment.dims() == slot.dims() && moment.dtype() == slot.dtype(),
                 "`{full}` in the optimizer state is {:?} of shape {:?}, expected {:?} of shape {:?} (use a checkpoint of this model)",
                 moment.dtype(),
                 moment.dims(),
-                like.dtype(),
-                like.dims()
+                slot.dtype(),
+                slot.dims()
             );
-            tensors.insert(name.clone(), moment.to_device(like.device())?.copy()?);
+            *slot = moment.to_device(slot.device())?;
         }
-        Ok(Self { kind: self.kind, tensors })
+        Ok(())
     }
 }
 

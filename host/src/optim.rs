@@ -175,7 +175,13 @@ impl Optimizer {
 
     /// Restores what `state` gave, bit for bit; a missing, extra or wrongly shaped tensor is an error.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
-        let steps = state.get(STEPS_TAKEN).context("the optimizer state has no `steps_taken`")?;
+        // The state may share its storage with another optimizer.
+        self.restore(state.len(), &mut |name| Ok(state.get(name).map(Tensor::copy).transpose()?))
+    }
+
+    /// The same of a state of `count` tensors that `get` gives by name, one at a time; after an error some are new.
+    pub fn restore(&mut self, count: usize, get: &mut dyn FnMut(&str) -> Result<Option<Tensor>>) -> Result<()> {
+        let steps = get(STEPS_TAKEN)?.context("the optimizer state has no `steps_taken`")?;
         let steps_taken = u64::try_from(steps.to_vec1::<i64>()?.first().copied().unwrap_or(-1))
             .context("the optimizer state has a negative `steps_taken`")?;
         let expected = 1 + match &self.rule {
@@ -183,13 +189,12 @@ impl Optimizer {
             Rule::Sgd(sgd) => sgd.count(),
         };
         ensure!(
-            state.len() == expected,
-            "the optimizer state has {} tensors, expected {expected} (use a checkpoint of this model and this optimizer)",
-            state.len()
+            count == expected,
+            "the optimizer state has {count} tensors, expected {expected} (use a checkpoint of this model and this optimizer)"
         );
         match &mut self.rule {
-            Rule::AdamW(adamw) => adamw.load(state)?,
-            Rule::Sgd(sgd) => sgd.load(state)?,
+            Rule::AdamW(adamw) => adamw.load(get)?,
+            Rule::Sgd(sgd) => sgd.load(get)?,
         }
         self.steps_taken = steps_taken;
         Ok(())

@@ -173,7 +173,10 @@ impl Sft {
         if let Some(device) = device {
             settings.train.device = device.to_owned();
         }
-        settings.check().with_context(|| format!("the settings of {} do not fit together", draft.origin()))?;
+        settings.check().map_err(|error| {
+            let settings = draft.do_not_fit(&error.to_string());
+            error.context(settings)
+        })?;
         let (files, policy) = open_model(&settings)?;
         let files = settings.data.amend(files)?;
         let tokenizer = Tokenizer::open(&files)?;

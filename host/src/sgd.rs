@@ -61,10 +61,9 @@ impl Sgd {
         self.sums.as_ref().map_or(Ok(()), |sums| sums.save(state))
     }
 
-    /// Restores what `save` added; on an error nothing has changed.
-    pub fn load(&mut self, state: &State) -> Result<()> {
-        self.sums = self.sums.as_ref().map(|sums| sums.restored(state)).transpose()?;
-        Ok(())
+    /// Restores what `save` added, which `get` gives by name; after an error some are new.
+    pub fn load(&mut self, get: &mut dyn FnMut(&str) -> Result<Option<Tensor>>) -> Result<()> {
+        self.sums.as_mut().map_or(Ok(()), |sums| sums.restore(get))
     }
 
     /// Updates one weight: in place by the fused CPU kernel, on other devices by candle's operations.

@@ -46,22 +46,34 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
         moment::remember(run);
         let mut rollout = sample(run)?;
         let mut scores = rollout.scores.take();
+        let mut untold = false;
         for iteration in 0..run.config.train.num_iterations as u64 {
             for (mut batch, part) in rollout.parts(run.config.sizes.step).zip(0..) {
                 batch.scores = scores.take();
                 if run.progress.step < max_steps {
+                    if untold {
+                        report.step(run)?;
+                    }
                     let is_logged = iteration == 0 && run.completions.is_due(batch.sampled_at);
                     let logged = is_logged.then_some(Logged { rollout: &rollout, part });
-                    optimize(run, report, batch, iteration, logged)?;
+                    optimize(run, batch, iteration, logged)?;
+                    untold = true;
                 }
             }
         }
         let out_of_time = max_time > 0.0 && started.elapsed().as_secs_f64() >= max_time;
         let stopped =
             stop.load(Ordering::Relaxed) || stop_after.is_some_and(|limit| run.progress.step >= limit) || out_of_time;
-        if stopped || checkpoint::is_due(run) || best::ending(run).is_some() {
+        // Written before the step is told, whose line says how long that took.
+        let written = if stopped || checkpoint::is_due(run) || best::ending(run).is_some() {
             let _timer = run.metrics.timer("checkpoint");
-            checkpoint::save(run)?;
+            checkpoint::write(run)
+        } else {
+            Ok(None)
+        };
+        report.step(run)?;
+        if let Some(written) = written? {
+            checkpoint::appear(run, &written)?;
         }
         if stopped {
             break;
@@ -114,13 +126,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
 }
 
 /// Stages 2 to 6 on one optimizer-step batch.
-fn optimize(
-    run: &mut Run,
-    report: &mut Report,
-    mut batch: StepBatch,
-    iteration: u64,
-    logged: Option<Logged<'_>>,
-) -> Result<()> {
+fn optimize(run: &mut Run, mut batch: StepBatch, iteration: u64, logged: Option<Logged<'_>>) -> Result<()> {
     let (info, work) = (run.step_info(iteration), run.work());
     let log_tokens = logged.is_some() && run.config.logging.log_tokens;
     let measured = effect::is_due(info.step, run.config.train.measure_step);
@@ -208,7 +214,7 @@ fn optimize(
         eval::record(run)?;
         best::consider(run);
     }
-    report.step(run)
+    Ok(())
 }
 
 /// Ends a stage of the policy's work: a device is still at it, which would be in the next stage's time.

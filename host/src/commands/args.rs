@@ -16,7 +16,12 @@ use crate::config::{self, Appended, Draft, Resolved};
 
 /// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
-#[command(name = "host", version, propagate_version = true)]
+#[command(
+    name = "host",
+    version,
+    propagate_version = true,
+    after_help = "A sweep of thresholds is `host replay --sweep`."
+)]
 pub(super) struct Cli {
     /// Show the whole chain of causes of an error.
     #[arg(long, global = true)]
@@ -32,8 +37,8 @@ pub(super) enum Command {
     /// `host train --plugin libcapo.so` trains the embedded model with CAPO; without a plugin, with GRPO.
     ///
     /// The components come from the config, else from the recipe that the plugin carries, else from the built-in recipe `grpo`.
-    /// Everything goes to a new folder under `runs/`: settings, metrics.jsonl, checkpoints in the Hugging Face layout. Ctrl-C stops
-    /// after the current rollout, and `--resume` goes on bit for bit.
+    /// Everything goes to a new folder under `runs/`: settings, metrics.jsonl, checkpoints in the Hugging Face layout. Ctrl-C and SIGTERM
+    /// stop after the current rollout, and `--resume` goes on bit for bit.
     Train(TrainArgs),
     /// Measure a model: benchmarks, or held-out accuracy.
     ///
@@ -228,6 +233,9 @@ pub(super) struct TrainArgs {
     /// Goes on with the plugins that the run in DIR names, though other users may have written them there.
     #[arg(long, requires = "resume")]
     pub(super) trust_run: bool,
+    /// Starts a run though it may take more memory than is free: completions are counted as long as they may get.
+    #[arg(long)]
+    pub(super) allow_more_memory: bool,
     /// Writes the batch of every optimizer step to this folder, for `host replay`: with the last layer and the rollout's context, whatever
     /// the run's own components ask for.
     #[arg(long, value_name = "DIR")]

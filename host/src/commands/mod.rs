@@ -24,7 +24,9 @@ mod vendor;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use anyhow::{Context, Result, bail};
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use args::{Cli, Command, SftArgs};
 
@@ -47,6 +49,10 @@ pub fn main(started: Instant) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return not_run(&error),
     };
+    if let Err(error) = start_threads() {
+        terminal::error(&sentence(&error, cli.verbose));
+        return ExitCode::from(2);
+    }
     let outcome = match &cli.command {
         Command::Train(args) => train::run(args, started),
         Command::Eval(args) => eval::run(args),
@@ -76,10 +82,27 @@ pub fn main(started: Instant) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// Starts the threads that compute, where it can still be told that they cannot be.
+fn start_threads() -> Result<()> {
+    const MOST: usize = 4096;
+    for name in ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
+        let said = std::env::var(name).ok().and_then(|said| said.parse::<usize>().ok());
+        if let Some(threads) = said.filter(|threads| *threads > MOST) {
+            bail!("`{name}` is {threads} (it must be at most {MOST}; more threads than cores are of no use)");
+        }
+    }
+    rayon::ThreadPoolBuilder::new().build_global().context(
+        "the threads that compute cannot be started (set `RAYON_NUM_THREADS` to fewer, or allow the process more memory or threads)",
+    )
+}
+
 /// Prints the help or the version that was asked for, or what is wrong with the command line.
 fn not_run(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         terminal::note(error.to_string().trim_end());
+        if error.kind() == ErrorKind::InvalidSubcommand && error.to_string().contains("'sweep'") {
+            terminal::note("\n  tip: a sweep of thresholds over recorded batches is `host replay --sweep`");
+        }
         return ExitCode::from(2);
     }
     terminal::heard(error.print());

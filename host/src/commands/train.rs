@@ -13,7 +13,7 @@ use super::Failure;
 use super::args::TrainArgs;
 use crate::config::{self, Config, Draft, Resolved};
 use crate::report::{Report, terminal};
-use crate::run::estimate::Estimate;
+use crate::run::estimate::{self, Estimate};
 use crate::run::{AbsentWeights, CONFIG_FILE, Run, best, directory, provenance};
 use crate::train::train;
 
@@ -53,12 +53,19 @@ fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
         let draft = Draft::read(Some(&dir.join(CONFIG_FILE)), config::DEFAULT, &[])?;
         let resolved = config::resolve(&registry, draft)?;
         let sources = sources(&resolved, &registry);
-        let run = Run::resume(resolved.config, &registry, dir, lock, args.allow_changed_config)?;
+        let mut run = Run::resume(resolved.config, &registry, dir, lock, args.allow_changed_config)?;
+        check_memory(args, &mut run)?;
         return Ok((run, sources));
     }
     args.dump_batches.as_deref().map_or(Ok(()), directory::check_unused)?;
     let (config, registry, sources) = settings(args)?;
-    Ok((Run::start(config, &registry)?, sources))
+    let (mut run, dir) = Run::prepare(config, &registry, AbsentWeights::Refused)?;
+    check_memory(args, &mut run)?;
+    Ok((run.begin(dir, &registry)?, sources))
+}
+
+fn check_memory(args: &TrainArgs, run: &mut Run) -> Result<()> {
+    if args.allow_more_memory { Ok(()) } else { estimate::check(run) }
 }
 
 /// Says what a new run would be.
@@ -66,13 +73,13 @@ fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
     let (config, registry, sources) = settings(args)?;
     let (mut run, dir) = Run::prepare(config, &registry, AbsentWeights::Counted)?;
     let lines = Estimate::of(&mut run)?.lines(&run);
-    run.dir = dir.unwrap_or_else(|| "runs/".into());
+    run.dir = dir.unwrap_or_else(|| directory::free(&run.name()));
     let report = Report::new(started, &run);
     report.opening(&run, &sources);
     lines.iter().for_each(|line| report.say(line));
     report.say("\nits settings, in full:\n");
-    report.say(&toml::to_string(&run.config)?);
-    Ok(())
+    report.say(&run.config.in_full()?);
+    check_memory(args, &mut run)
 }
 
 /// The settings of a new run, the plugins, and lines about where they came from.

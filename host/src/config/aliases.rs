@@ -7,6 +7,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::draft::read_section;
+use super::hints;
 use super::{Draft, TrainConfig};
 
 /// The library whose components they are.
@@ -150,21 +151,25 @@ impl Draft {
     pub(super) fn take_aliases(&mut self) -> Result<Vec<Alias>> {
         let own = capo_plugin::known_keys::<Settings>().unwrap_or_default();
         let train = capo_plugin::known_keys::<TrainConfig>().unwrap_or_default();
-        let origin = self.origin().to_owned();
-        let Some(Value::Table(table)) = self.table.get_mut("train") else { return Ok(Vec::new()) };
+        let Some(Value::Table(table)) = self.table.get("train") else { return Ok(Vec::new()) };
         // Here, so that a slip finds the nearest of both.
         let known = [train, own].concat();
         if let Some(unknown) = table.keys().find(|key| !known.contains(&key.as_str())) {
-            bail!("`[train]` of {origin}: {}", capo_plugin::unknown_key(unknown, &known));
+            let origin = self.origin(&[&format!("train.{unknown}")]);
+            bail!("`[train]` of {origin}: {}", hints::unknown_key("train", unknown, &known));
         }
+        let mut table = table.clone();
         let taken: Table = own.iter().filter_map(|name| table.remove_entry(*name)).collect();
-        let aliases = read_section::<Settings>("train", Value::Table(taken), &origin)?.aliases();
+        self.table.insert("train".into(), Value::Table(table));
+        let origin = |key: &str| self.origin(&[&format!("train.{key}")]);
+        let aliases = read_section::<Settings>("train", Value::Table(taken), origin)?.aliases();
         for alias in &aliases {
             let mut list = self.list(alias.section)?;
             let named = list.iter().filter_map(|one| one.get("use").and_then(Value::as_str));
             let by_flag = self.appended.lists().into_iter().flat_map(|(_, _, ids)| ids).map(String::as_str);
             if named.chain(by_flag).any(|id| id == alias.id) {
                 let Alias { setting, id, .. } = alias;
+                let origin = self.origin(&[&format!("train.{setting}")]);
                 bail!("`train.{setting}` of {origin} is the component `{id}`, which is named as well (leave one out)");
             }
             list.push(alias.table());

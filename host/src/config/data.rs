@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::is_default;
 use super::source::SourceConfig;
+use super::{is_default, may_be_left_out};
 use crate::data::{Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, Tokenizer};
 use crate::model::{ModelFiles, Policy};
 
@@ -114,7 +114,7 @@ fn yes() -> bool {
 }
 
 fn is_yes(value: &bool) -> bool {
-    *value
+    may_be_left_out(*value)
 }
 
 impl DataConfig {

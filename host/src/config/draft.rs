@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::check::check;
+use super::hints;
 use super::sets::{numbered, parse_set, set};
 use super::{Config, Sizes};
 use crate::reward::RewardConfig;
@@ -22,6 +23,7 @@ pub struct Draft {
     pub(super) table: Table,
     /// The sections and `section.key`s that the user's file and `--set` name.
     pub(super) given: BTreeSet<String>,
+    /// The file, or what stands for it.
     origin: String,
     sets: Vec<(String, Value)>,
     pub(super) appended: Appended,
@@ -74,17 +76,36 @@ impl Draft {
         let tables = file.iter().filter_map(|(name, value)| Some((name, value.as_table()?)));
         let given = tables.flat_map(|(name, table)| names(name, table)).chain(file.keys().cloned()).collect();
         table.extend(file);
-        let origin = if sets.is_empty() { origin } else { format!("{origin} and `--set`") };
         let sets = sets.iter().map(|set| parse_set(set)).collect::<Result<_>>()?;
         let mut draft = Self { table, given, origin, sets, appended: Appended::default() };
         draft.apply_sets(Phase::BeforeRecipe)?;
         Ok(draft)
     }
 
-    /// What the settings come from, for a sentence.
+    /// Which of the file and `--set` the sections or dotted `keys` come from, for a sentence.
     #[must_use]
-    pub fn origin(&self) -> &str {
-        &self.origin
+    pub fn origin(&self, keys: &[&str]) -> String {
+        let under = |long: &str, short: &str| {
+            long.strip_prefix(short).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let of = |key: &str, path: &str| under(path, key) || under(key, path);
+        let named: Vec<&str> = self.sets.iter().map(|(path, _)| path.as_str()).collect();
+        let sets: Vec<&str> = named.iter().copied().filter(|path| keys.iter().any(|key| of(key, path))).collect();
+        match &sets[..] {
+            [] => self.origin.clone(),
+            _ if keys.iter().all(|key| sets.iter().any(|path| under(key, path))) => "`--set`".to_owned(),
+            sets => format!("{} and `--set {}`", self.origin, sets.join("`, `--set ")),
+        }
+    }
+
+    /// What stands before a `sentence` about settings that it names in backticks: where they come from.
+    #[must_use]
+    pub fn do_not_fit(&self, sentence: &str) -> String {
+        let keys: Vec<&str> = sentence.split('`').skip(1).step_by(2).filter(|word| word.contains('.')).collect();
+        let origin = self.origin(&keys);
+        // It may speak of a setting that it does not name in full.
+        let sets = if origin == self.origin && !self.sets.is_empty() { " and `--set`" } else { "" };
+        format!("the settings of {origin}{sets} do not fit together")
     }
 
     /// Appends components to those of the config or the recipe.
@@ -97,7 +118,7 @@ impl Draft {
     #[must_use]
     pub fn sources(&self) -> String {
         let paths = self.sets.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>().join(", ");
-        let file = self.origin.trim_end_matches(" and `--set`").replace('`', "");
+        let file = self.origin.replace('`', "");
         let sets = if paths.is_empty() { String::new() } else { format!("; --set {paths}") };
         let lists = self.appended.lists().into_iter().filter(|(_, _, ids)| !ids.is_empty());
         let appended: String = lists.map(|(_, flag, ids)| format!("; {flag} {}", ids.join(", "))).collect();
@@ -113,7 +134,9 @@ impl Draft {
         match self.table.get("recipe") {
             None => Ok(None),
             Some(Value::String(name)) => Ok(Some(name)),
-            Some(other) => bail!("`recipe` in {} is {other} (give a recipe's name as a string)", self.origin),
+            Some(other) => {
+                bail!("`recipe` in {} is {other} (give a recipe's name as a string)", self.origin(&["recipe"]))
+            }
         }
     }
 
@@ -162,12 +185,14 @@ impl Draft {
             reward: self
                 .list("reward")?
                 .into_iter()
-                .map(|value| to_reward(value, &self.origin))
+                .map(|value| to_reward(value, &self.origin(&["reward"])))
                 .collect::<Result<_>>()?,
             sizes: Sizes::default(),
         };
-        config.sizes =
-            check(&config).with_context(|| format!("the settings of {} do not fit together", self.origin))?;
+        config.sizes = check(&config).map_err(|error| {
+            let settings = self.do_not_fit(&error.to_string());
+            error.context(settings)
+        })?;
         Ok(config)
     }
 
@@ -190,7 +215,7 @@ impl Draft {
     pub fn only(&self, known: &[&str]) -> Result<()> {
         let set = self.sets.iter().filter_map(|(path, _)| path.split('.').next());
         match self.table.keys().map(String::as_str).chain(set).find(|key| !known.contains(key)) {
-            Some(unknown) => bail!("{}: {}", self.origin, capo_plugin::unknown_key(unknown, known)),
+            Some(unknown) => bail!("{}: {}", self.origin(&[unknown]), capo_plugin::unknown_key(unknown, known)),
             None => Ok(()),
         }
     }
@@ -228,15 +253,15 @@ impl Draft {
     /// An unknown key with the nearest known one, a value of the wrong type, a missing key.
     pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let value = self.table.get(name).cloned().unwrap_or_else(|| Value::Table(Table::new()));
-        read_section(name, value, &self.origin)
+        read_section(name, value, |key| self.origin(&[&format!("{name}.{key}")]))
     }
 
     pub(super) fn list(&self, name: &str) -> Result<Vec<Value>> {
-        tables::list(&self.table, name, &self.origin)
+        tables::list(&self.table, name, &self.origin(&[name]))
     }
 
     fn components(&self, section: &str) -> Result<Vec<ComponentConfig>> {
-        tables::components(&self.table, section, &self.origin)
+        tables::components(&self.table, section, &self.origin(&[section]))
     }
 
     fn component(&self, section: &str) -> Result<ComponentConfig> {
@@ -245,7 +270,7 @@ impl Draft {
                 "`[{section}]` is missing from {}, and no recipe fills it in (name a component with `use = \"...\"`, or take a whole recipe with `recipe = \"grpo\"`)",
                 self.origin
             ),
-            Some(value) => tables::component(&format!("[{section}]"), value.clone(), &self.origin),
+            Some(value) => tables::component(&format!("[{section}]"), value.clone(), &self.origin(&[section])),
         }
     }
 }
@@ -276,16 +301,23 @@ fn holds_components_alone(file: &Table) -> bool {
     !file.is_empty() && file.keys().all(|key| component(key))
 }
 
-pub(super) fn read_section<T: DeserializeOwned>(name: &str, value: Value, origin: &str) -> Result<T> {
+/// Reads a section; `origin` says where a key of it comes from.
+pub(super) fn read_section<T: DeserializeOwned>(
+    name: &str,
+    value: Value,
+    origin: impl Fn(&str) -> String,
+) -> Result<T> {
     if let (Value::Table(table), Some(known)) = (&value, capo_plugin::known_keys::<T>())
         && let Some(unknown) = table.keys().find(|key| !known.contains(&key.as_str()))
     {
-        bail!("`[{name}]` of {origin}: {}", capo_plugin::unknown_key(unknown, known));
+        bail!("`[{name}]` of {}: {}", origin(unknown), hints::unknown_key(name, unknown, known));
     }
     value.try_into().map_err(|error: toml::de::Error| {
         let sentence = error.to_string().trim().replace('\n', ", ");
         let hint = if sentence.starts_with("missing field") { " (configs/README.md lists every key)" } else { "" };
-        anyhow::anyhow!("`[{name}]` of {origin}: {sentence}{hint}")
+        // The parser names the key at the end.
+        let key = sentence.rsplit_once("in `").map_or("", |(_, key)| key.trim_end_matches('`'));
+        anyhow::anyhow!("`[{name}]` of {}: {sentence}{hint}", origin(key))
     })
 }
 

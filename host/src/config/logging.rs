@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::check::at_least_one;
-use super::is_default;
+use super::{is_default, may_be_left_out};
 
 /// `[logging]`
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub struct LoggingConfig {
     /// Write completions with their rewards to `completions.jsonl`, or to files in `completions/`.
     pub log_completions: bool,
     /// Of every so many steps, at the beginning of a rollout; the first step is always among them.
-    #[serde(skip_serializing_if = "is_one")]
+    #[serde(skip_serializing_if = "is_default_steps")]
     pub completions_steps: u64,
     /// Most completions of a step that are written; 0 is all.
     #[serde(skip_serializing_if = "is_default")]
@@ -99,10 +99,17 @@ fn is_one(value: &u64) -> bool {
     *value == 1
 }
 
+fn is_default_steps(value: &u64) -> bool {
+    may_be_left_out(is_one(value))
+}
+
 /// A list of trackers, or one of them, or `none`.
 fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tracker>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged, expecting = "it names `tensorboard`, a list of such names, or `none`")]
+    #[serde(
+        untagged,
+        expecting = "it names `tensorboard`, a list of such names, or `none` (for Weights & Biases: `wandb sync RUN` takes the files of `tensorboard`)"
+    )]
     enum Given {
         None(Nothing),
         One(Tracker),

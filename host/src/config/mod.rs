@@ -6,6 +6,7 @@ mod data;
 mod datasets;
 mod draft;
 mod eval;
+mod hints;
 mod logging;
 mod model;
 mod recipe;
@@ -15,11 +16,13 @@ mod sizes;
 mod source;
 mod train;
 
+use std::cell::Cell;
 use std::path::Path;
 
 use anyhow::Result;
 use capo_loader::{Choice, ComponentConfig, component_names};
 use serde::Serialize;
+use toml::Table;
 
 use crate::model::device::Dtype;
 use crate::model::{Truncation, hub};
@@ -77,9 +80,19 @@ pub struct Config {
     pub sizes: Sizes,
 }
 
+thread_local! {
+    /// Whether settings are being written in full.
+    static IN_FULL: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Settings that came later than others stand in a run's file only where they are used, so that older runs can go on.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
+    may_be_left_out(*value == T::default())
+}
+
+/// Whether a setting is left out that `is` as if it was not said.
+fn may_be_left_out(is: bool) -> bool {
+    is && !IN_FULL.get()
 }
 
 impl Config {
@@ -90,6 +103,25 @@ impl Config {
         let others = [&self.advantage, &self.objective].map(|component| component.id.clone());
         let lists = [&self.mask, &self.weight, &self.step_control].into_iter().flat_map(|list| component_names(list));
         rewards.into_iter().chain(others).chain(lists).collect()
+    }
+
+    /// All settings as TOML, those with it that a run's file leaves out, and a line with the names of those that have no value.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be written as TOML.
+    pub fn in_full(&self) -> Result<String> {
+        IN_FULL.set(true);
+        let text = toml::to_string(self);
+        IN_FULL.set(false);
+        let text = text?;
+        let table: Table = text.parse()?;
+        let is_there = |section: &str, key: &str| table.get(section).is_some_and(|table| table.get(key).is_some());
+        let of = |(section, keys): (&'static str, &'static [&'static str])| {
+            keys.iter().filter(move |key| !is_there(section, key)).map(move |key| format!("{section}.{key}"))
+        };
+        let unset: Vec<String> = hints::sections().into_iter().flat_map(of).collect();
+        Ok(format!("{text}\n# not set: {}", unset.join(", ")))
     }
 
     /// Refuses benchmarks that cannot be, and a reward that is to decide about answers but is not there.

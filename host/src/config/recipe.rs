@@ -138,9 +138,9 @@ fn check_defaults(section: &str, value: &Value, origin: &str) -> Result<()> {
             if value.get("output_dir").is_some() {
                 bail!("{origin} sets `train.output_dir` (where a run goes is for its user to say)");
             }
-            read_section::<TrainConfig>(section, value.clone(), origin).map(drop)
+            read_section::<TrainConfig>(section, value.clone(), |_| origin.to_owned()).map(drop)
         }
-        "rollout" => read_section::<RolloutConfig>(section, value.clone(), origin).map(drop),
+        "rollout" => read_section::<RolloutConfig>(section, value.clone(), |_| origin.to_owned()).map(drop),
         _ => {
             let Value::Array(rewards) = value else {
                 bail!("`[reward]` in {origin} is one table (write `[[reward]]`)")

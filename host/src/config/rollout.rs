@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::is_default;
+use super::{is_default, may_be_left_out};
 use crate::model::device::Dtype;
 
 /// `[rollout]`
@@ -54,5 +54,5 @@ impl Default for RolloutConfig {
 const GEN_BATCHES: usize = 10;
 
 fn is_default_gen_batches(value: &usize) -> bool {
-    *value == GEN_BATCHES
+    may_be_left_out(*value == GEN_BATCHES)
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::is_default;
+use super::{is_default, may_be_left_out};
 use crate::adamw::SecondMoment;
 use crate::model::device::{self, Dtype};
 use crate::optim::OptimizerName;
@@ -145,7 +145,7 @@ pub enum LossDistribution {
 const ACTIVATION_BUDGET: u64 = 1024;
 
 fn is_default_budget(value: &u64) -> bool {
-    *value == ACTIVATION_BUDGET
+    may_be_left_out(*value == ACTIVATION_BUDGET)
 }
 
 impl TrainConfig {

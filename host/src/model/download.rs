@@ -281,7 +281,7 @@ fn failed(error: ureq::Error, happened: String) -> anyhow::Error {
         ureq::Error::Timeout(_) => {
             anyhow!("{happened}: nothing came for {} s (`HF_HUB_DOWNLOAD_TIMEOUT` sets the limit)", patience())
         }
-        other => anyhow::Error::new(other).context(happened),
+        other => anyhow::Error::new(other.into_io()).context(happened),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Where the files of a model come from.
 
 use std::borrow::Cow;
+use std::fs::File;
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,6 +10,8 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use capo_loader::files;
 use capo_loader::manifest::SealedFolder;
 use serde_json::Value;
+
+use super::tensors::Source;
 
 /// The files of one model: a Hugging Face directory, or bytes inside the executable.
 #[derive(Debug, Clone)]
@@ -65,6 +69,17 @@ impl ModelFiles {
         }
     }
 
+    /// The file `name`, open; a missing or unreadable file is an error that names its path.
+    pub(super) fn open(&self, name: &str) -> Result<Box<dyn Source + '_>> {
+        match self {
+            Self::Directory(directory) => from_disk(&directory.join(name)),
+            Self::Checkpoint(folder) => from_disk(&folder.verified(name)?),
+            Self::Adapter { .. } => self.holder(name).open(name),
+            Self::With(files, file) if file.name != name => files.open(name),
+            Self::Embedded(_) | Self::With(..) => Ok(Box::new(Cursor::new(self.read(name)?))),
+        }
+    }
+
     /// The JSON in the file `name`, null where there is none; a file that is no JSON is an error that names its path.
     pub fn json(&self, name: &str) -> Result<Value> {
         if !self.contains(name) {
@@ -118,6 +133,11 @@ impl ModelFiles {
             whole => whole,
         }
     }
+}
+
+fn from_disk(path: &Path) -> Result<Box<dyn Source>> {
+    let opened = files::size(path).and_then(|_| File::open(path));
+    Ok(Box::new(opened.map_err(|error| unreadable(path, &error))?))
 }
 
 fn size(path: &Path) -> Result<u64> {

@@ -32,6 +32,7 @@ mod scores;
 mod sequences;
 mod size;
 mod slots;
+mod tensors;
 pub mod update;
 
 pub use captured::Capture;
@@ -52,6 +53,7 @@ pub use sample::Sampling;
 pub use scores::{LastLayer, LastLayerData, LastLayerTensors, Scores, Wants};
 pub use sequences::Sequences;
 pub use size::Shape;
+pub use tensors::TensorFile;
 
 #[cfg(test)]
 mod tests;

@@ -29,7 +29,10 @@ pub(super) fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> 
     let pools = pools()?;
     std::thread::scope(|scope| {
         for pool in pools.iter().take(threads) {
-            scope.spawn(|| pool.install(drain));
+            // Where the system has no thread left, this one does the work.
+            if std::thread::Builder::new().spawn_scoped(scope, || pool.install(drain)).is_err() {
+                pool.install(drain);
+            }
         }
     });
     let result = |slot: Mutex<Option<Result<R>>>| {

@@ -7,13 +7,13 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor, Var};
 use capo_loader::files::{NewFile, write_atomic};
-use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Deserialize;
 
 use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;
 use super::size;
+use super::tensors::TensorFile;
 
 /// The name of the weight file of an unsharded model.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
@@ -107,6 +107,11 @@ impl Params {
         Self::load_with(files, config, None, device)
     }
 
+    /// Overwrites every weight in place with what `files` hold of this model, one at a time; errors as of [`Params::load`], after which some are new.
+    pub(super) fn restore(&self, files: &ModelFiles, config: &Config, device: &Device) -> Result<()> {
+        Loading::new(config, Some(self)).load(files, config, device).map(drop)
+    }
+
     /// The same of files that hold one weight `more`, with its shape.
     pub(super) fn load_with(
         files: &ModelFiles,
@@ -114,17 +119,9 @@ impl Params {
         more: Option<(&str, Vec<usize>)>,
         device: &Device,
     ) -> Result<Self> {
-        let names = weight_files(files)?;
-        size::fits_files(config, files, &names)?;
-        let mut expected = shapes(config);
-        expected.extend(more.map(|(name, shape)| (name.to_owned(), shape)));
-        let mut loading = Loading { expected, vars: BTreeMap::new(), spare_head: None };
-        for name in &names {
-            let bytes = files.read(name)?;
-            loading.add(&bytes, config, device).with_context(|| format!("cannot use {}", files.describe(name)))?;
-        }
-        let place = if names.len() == 1 { &names[0] } else { INDEX_FILE };
-        loading.finish().with_context(|| format!("cannot use {}", files.describe(place)))
+        let mut loading = Loading::new(config, None);
+        loading.expected.extend(more.map(|(name, shape)| (name.to_owned(), shape)));
+        loading.load(files, config, device)
     }
 
     /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`, biases 0, norms 1.
@@ -223,37 +220,66 @@ impl FromIterator<(String, Var)> for Params {
 }
 
 /// What has been read so far.
-struct Loading {
+struct Loading<'a> {
     expected: BTreeMap<String, Vec<usize>>,
     vars: BTreeMap<String, Var>,
+    /// The weights that take what is read, in place of new ones.
+    into: Option<&'a Params>,
     /// An `lm_head.weight` in a file whose configuration ties it to the embedding.
     spare_head: Option<Vec<f32>>,
 }
 
-impl Loading {
-    fn add(&mut self, bytes: &[u8], config: &Config, device: &Device) -> Result<()> {
-        let file = SafeTensors::deserialize(bytes)
-            .map_err(|error| anyhow::anyhow!("not a whole safetensors file: {error} (fetch the file again)"))?;
-        // In the order of names, so that of several mistakes always the same one is told.
-        let tensors: BTreeMap<&str, TensorView<'_>> = file.iter().collect();
-        for (name, view) in tensors {
+impl<'a> Loading<'a> {
+    fn new(config: &Config, into: Option<&'a Params>) -> Self {
+        Self { expected: shapes(config), vars: BTreeMap::new(), into, spare_head: None }
+    }
+
+    fn load(mut self, files: &ModelFiles, config: &Config, device: &Device) -> Result<Params> {
+        let names = weight_files(files)?;
+        size::fits_files(config, files, &names)?;
+        if self.into.is_none() {
+            size::fits_memory(config, device)?;
+        }
+        for name in &names {
+            let file = TensorFile::open(files, name)?;
+            self.add(file, config, device).with_context(|| format!("cannot use {}", files.describe(name)))?;
+        }
+        let place = if names.len() == 1 { &names[0] } else { INDEX_FILE };
+        self.finish().with_context(|| format!("cannot use {}", files.describe(place)))
+    }
+
+    fn add(&mut self, mut file: TensorFile<'_>, config: &Config, device: &Device) -> Result<()> {
+        let read = |file: &mut TensorFile<'_>, name: &str| -> Result<Tensor> {
+            let tensor = file.tensor(name, device).and_then(|tensor| Ok(tensor.to_dtype(DType::F32)?));
+            tensor.with_context(|| format!("cannot read tensor `{name}`"))
+        };
+        for name in file.names() {
+            let name = name.as_str();
             if name.ends_with("rotary_emb.inv_freq") {
                 continue;
             }
             if name == HEAD && config.tie_word_embeddings {
-                self.spare_head = Some(to_f32(&view, device)?.flatten_all()?.to_vec1()?);
+                self.spare_head = Some(read(&mut file, name)?.flatten_all()?.to_vec1()?);
                 continue;
             }
             let Some(shape) = self.expected.get(name) else {
                 bail!("unexpected tensor `{name}` (the weights and `config.json` must be of one model)");
             };
+            let found = file.shape(name)?;
             ensure!(
-                view.shape() == shape.as_slice(),
-                "tensor `{name}` has shape {:?}, expected {shape:?} (the weights and `config.json` must be of one model)",
-                view.shape()
+                found == shape.as_slice(),
+                "tensor `{name}` has shape {found:?}, expected {shape:?} (the weights and `config.json` must be of one model)"
             );
-            let tensor = to_f32(&view, device).with_context(|| format!("cannot read tensor `{name}`"))?;
-            let previous = self.vars.insert(name.to_owned(), Var::from_tensor(&tensor)?);
+            let tensor = read(&mut file, name)?;
+            let var = match self.into {
+                Some(params) => {
+                    let var = params.get(name)?;
+                    var.set(&tensor)?;
+                    var.clone()
+                }
+                None => Var::from_tensor(&tensor)?,
+            };
+            let previous = self.vars.insert(name.to_owned(), var);
             ensure!(previous.is_none(), "tensor `{name}` is also in another shard (fetch the files again)");
         }
         Ok(())

@@ -150,11 +150,10 @@ impl Policy {
     ///
     /// When it is a checkpoint of another run, or of an adapter over another base.
     pub fn restore(&self, files: &ModelFiles) -> Result<()> {
-        let saved = match &self.adapter {
-            Some(adapter) => adapter.factors_of(files, &self.config, &self.device)?,
-            None => Params::load(files, &self.config, &self.device)?,
-        };
-        self.params().assign(&saved)
+        match &self.adapter {
+            Some(adapter) => adapter.params().assign(&adapter.factors_of(files, &self.config, &self.device)?),
+            None => self.weights.restore(files, &self.config, &self.device),
+        }
     }
 
     /// The dropout of the passes that it is used for.

@@ -139,18 +139,19 @@ pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) 
     Ok(())
 }
 
-/// Refuses fresh weights that do not fit into the memory there is; on a GPU one matrix at a time goes through it.
+/// Refuses weights that do not fit into the memory there is, with the largest matrix once more, which each is made from; on a GPU that one alone
+/// goes through it.
 ///
 /// # Errors
 ///
 /// Both sizes.
 pub(super) fn fits_memory(config: &Config, device: &Device) -> Result<()> {
     let (count, largest) = weights(config);
-    let needed = BYTES.saturating_mul(if device.is_cpu() { count } else { largest });
+    let needed = BYTES.saturating_mul(if device.is_cpu() { count + largest } else { largest });
     if let Some(free) = memory::available() {
         ensure!(
             needed <= u128::from(free),
-            "a model of {count} weights takes {} of memory, and {} are free (make the sizes in `config.json` smaller, or use a larger machine)",
+            "a model of {count} weights takes {} of memory, and {} are free (use a smaller model, or a larger machine)",
             memory::text(needed),
             memory::text(free.into())
         );

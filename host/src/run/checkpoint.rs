@@ -8,16 +8,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use candle_core::Tensor;
 use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
 use capo_loader::manifest::SealedFolder;
 use serde::{Deserialize, Serialize};
 
 use super::moment::Moment;
+use super::records::Marks;
 use super::states::{self, States};
 use super::{Progress, Run};
 use crate::data::Tokenizer;
-use crate::model::{CONFIG_FILE, ModelFiles, save_tensors};
+use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, save_tensors};
 
 /// The folder of checkpoints, in a run's directory.
 pub const FOLDER: &str = "checkpoints";
@@ -62,17 +64,32 @@ fn name(step: u64) -> String {
     format!("step-{step:06}")
 }
 
-/// Writes a checkpoint of the current step, at the end of a rollout, then deletes those beyond `train.save_total_limit`.
+/// A checkpoint whose files are written, and that is not yet there.
+pub struct Written {
+    step: u64,
+    new: NewFolder,
+}
+
+/// Writes the files of a checkpoint of the current step, at the end of a rollout; none where it is there already.
 ///
 /// # Errors
 ///
 /// When a component cannot save its state, or the disk refuses; older checkpoints stay as they are.
-pub fn save(run: &mut Run) -> Result<()> {
+pub fn write(run: &Run) -> Result<Option<Written>> {
     if dir(run).exists() {
-        return Ok(());
+        return Ok(None);
     }
-    let (moment, states) = (Moment::of(run), States::save(run)?);
-    write(run, moment, &states)
+    write_moment(run, &Moment::of(run), &States::save(run)?).map(Some)
+}
+
+/// The checkpoint is there from now on, with what the run has told up to here; those beyond `train.save_total_limit` are deleted.
+///
+/// # Errors
+///
+/// When the disk refuses.
+pub fn appear(run: &mut Run, written: &Written) -> Result<()> {
+    let marks = Moment::of(run).marks;
+    appear_with(run, written, marks)
 }
 
 /// Writes a checkpoint of the last moment between two rollouts, where the run is still as it was then.
@@ -87,19 +104,26 @@ pub fn save_last(run: &mut Run) -> Result<()> {
         states => states,
     };
     match states {
-        Some(states) => write(run, moment, &states),
+        Some(states) => {
+            let written = write_moment(run, &moment, &states)?;
+            appear_with(run, &written, moment.marks)
+        }
         None => Ok(()),
     }
 }
 
-fn write(run: &mut Run, moment: Moment, states: &States) -> Result<()> {
-    let step = moment.progress.step;
+fn write_moment(run: &Run, moment: &Moment, states: &States) -> Result<Written> {
     let folder = run.dir.join(FOLDER);
     let new =
         NewFolder::in_folder(&folder).with_context(|| format!("cannot make a checkpoint in `{}`", folder.display()))?;
-    fill(run, &moment, states, new.path())?;
+    fill(run, moment, states, new.path())?;
+    Ok(Written { step: moment.progress.step, new })
+}
+
+fn appear_with(run: &mut Run, Written { step, new }: &Written, marks: Marks) -> Result<()> {
+    let (step, folder) = (*step, run.dir.join(FOLDER));
     let mut steps = steps(&run.dir)?;
-    run.records.note(&run.dir, step, moment.marks, &steps)?;
+    run.records.note(&run.dir, step, marks, &steps)?;
     let target = folder.join(name(step));
     new.appear_as(Path::new(&name(step)))
         .with_context(|| format!("cannot rename a checkpoint to `{}`", target.display()))?;
@@ -221,10 +245,15 @@ fn read(run: &mut Run, dir: &Path, step: u64) -> Result<Option<String>> {
     if run.policy.adapter().is_none() {
         checkpoint.read(CONFIG_FILE)?;
     }
-    run.policy.restore(&ModelFiles::Checkpoint(checkpoint.clone()))?;
-    let optimizer = checkpoint.read(OPTIMIZER_FILE)?;
-    let optimizer = candle_core::safetensors::load_buffer(&optimizer, run.policy.device())?;
-    run.optimizer.load_state(&optimizer.into_iter().collect())?;
+    let files = ModelFiles::Checkpoint(checkpoint.clone());
+    run.policy.restore(&files)?;
+    let mut optimizer = TensorFile::open(&files, OPTIMIZER_FILE)?;
+    let (names, device) = (optimizer.names(), run.policy.device());
+    let mut get = |name: &str| -> Result<Option<Tensor>> {
+        let known = names.binary_search_by(|known| known.as_str().cmp(name)).is_ok();
+        if known { optimizer.tensor(name, device).map(Some) } else { Ok(None) }
+    };
+    run.optimizer.restore(names.len(), &mut get)?;
     let bytes = states::load(run, &checkpoint, &components, &rewards)?;
     run.remembers = Moment::is_small(bytes);
     run.progress = progress;

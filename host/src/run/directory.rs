@@ -7,11 +7,14 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
-use capo_loader::{PluginRecord, batch_file};
+use capo_loader::{PluginRecord, batch_file, memory};
 
-use super::lock::Lock;
+use super::lock::{self, Lock};
 use super::{CONFIG_FILE, METRICS_FILE, checkpoint, provenance};
+use crate::metrics::completions::COMPLETIONS_FILE;
 
+/// How the names of TensorBoard's files begin.
+const EVENTS: &str = "events.out.tfevents";
 /// Where runs go that are given no folder.
 const RUNS: &str = "runs";
 
@@ -24,7 +27,7 @@ pub fn check_free(dir: &Path) -> Result<()> {
     if dir.as_os_str().is_empty() {
         bail!("`train.output_dir` is empty (name a folder, or leave it out: the run goes to `{RUNS}/`)");
     }
-    ensure!(dir.symlink_metadata().is_err(), exists_already(dir));
+    ensure!(dir.symlink_metadata().is_err() || is_blank(dir), exists_already(dir));
     let (parent, _) =
         folders::split(dir).context("`train.output_dir` cannot be used (name a folder that does not exist yet)")?;
     // What is made on the way to `..` would be left there.
@@ -42,18 +45,69 @@ fn exists_already(dir: &Path) -> String {
     format!("`train.output_dir` `{dir}` exists already (choose another, or go on with `--resume {dir}`)")
 }
 
+/// Whether `dir` holds a run that has done no step and at which no process works: nothing is lost where another takes its place.
+fn is_blank(dir: &Path) -> bool {
+    const FILES: [&str; 5] = [CONFIG_FILE, METRICS_FILE, COMPLETIONS_FILE, provenance::FILE, lock::FILE];
+    let known = |name: &str| FILES.contains(&name) || name == checkpoint::FOLDER || name.starts_with(EVENTS);
+    let is_known =
+        |entry: std::io::Result<fs::DirEntry>| entry.is_ok_and(|one| one.file_name().to_str().is_some_and(known));
+    let before_a_step = |line: &str| {
+        let line: Option<serde_json::Value> = serde_json::from_str(line).ok();
+        line.is_some_and(|line| line["step"].as_u64() == Some(0))
+    };
+    dir.symlink_metadata().is_ok_and(|found| found.is_dir())
+        && dir.join(provenance::FILE).is_file()
+        && fs::read_dir(dir).is_ok_and(|mut entries| entries.all(is_known))
+        && files::text(&dir.join(METRICS_FILE)).is_ok_and(|text| text.lines().all(before_a_step))
+        && fs::read_dir(dir.join(checkpoint::FOLDER)).map_or(true, |mut entries| entries.next().is_none())
+        && !lock::is_at_work(dir)
+}
+
+/// Refuses a disk that has no room for `bytes` in the folder `dir`, or the first one above it that exists. One that does not say is none.
+fn check_room(dir: &Path, bytes: u64) -> Result<()> {
+    let there = dir.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
+    let Ok(disk) = rustix::fs::statvfs(there) else { return Ok(()) };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    ensure!(
+        bytes <= free,
+        "a checkpoint of this run takes {}, and {} are free on the disk of `{}` (make room, or choose another `train.output_dir`)",
+        memory::text(bytes.into()),
+        memory::text(free.into()),
+        dir.display()
+    );
+    Ok(())
+}
+
+/// Where a new run of this name would go that is given no folder.
+#[must_use]
+pub fn free(name: &str) -> PathBuf {
+    let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
+    let mut dirs = std::iter::once(name.to_owned()).chain(numbered).map(|name| Path::new(RUNS).join(name));
+    dirs.find(|dir| dir.symlink_metadata().is_err()).unwrap_or_default()
+}
+
 /// Makes the directory of a new run, `dir` or else `runs/NAME`, `runs/NAME-2` and so on, with its settings and the plugins that it
 /// starts with. It appears whole, and locked by this process.
 ///
 /// # Errors
 ///
-/// When something has the name, or the disk refuses; nothing is left then.
-pub fn make(dir: Option<&Path>, name: &str, settings: &str, plugins: Vec<PluginRecord>) -> Result<(PathBuf, Lock)> {
+/// When something has the name, or the disk refuses or has no room for a checkpoint of so many bytes; nothing is left then.
+pub fn make(
+    dir: Option<&Path>,
+    name: &str,
+    settings: &str,
+    plugins: Vec<PluginRecord>,
+    checkpoint: u64,
+) -> Result<(PathBuf, Lock)> {
     let (parent, given) = dir.map_or_else(|| Ok((RUNS.into(), name.into())), folders::split)?;
     let cannot = |dir: &Path| format!("cannot make the run directory `{}`", dir.display());
     let first = || cannot(dir.unwrap_or(&parent.join(&given)));
+    check_room(&parent, checkpoint).with_context(first)?;
     let new = NewFolder::in_folder(&parent).with_context(first)?;
     let lock = fill(new.path(), settings, plugins).with_context(first)?;
+    if let Some(blank) = dir.filter(|dir| is_blank(dir)) {
+        folders::delete(blank)?;
+    }
     for number in 1_u32.. {
         let name = if number == 1 { given.clone() } else { format!("{name}-{number}").into() };
         let target = dir.map_or_else(|| parent.join(&name), Path::to_owned);
@@ -129,4 +183,18 @@ pub fn ready_for_batches(dir: &Path, step: u64) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_without_room_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let absent = folder.path().join("absent/run");
+        check_room(&absent, 1).unwrap();
+        let sentence = check_room(&absent, u64::MAX).unwrap_err().to_string();
+        assert!(sentence.starts_with("a checkpoint of this run takes 16777216.0 TiB, and "), "{sentence}");
+    }
 }

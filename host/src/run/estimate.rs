@@ -1,6 +1,6 @@
 //! How much memory a run takes, before it takes it.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use capo_loader::memory;
 
 use super::Run;
@@ -8,6 +8,7 @@ use crate::adamw::SecondMoment;
 use crate::config::Config;
 use crate::model::frozen::bytes_in_memory;
 use crate::model::{Policy, Shape, device, embedded};
+use crate::stages::control;
 
 /// Bytes of f32.
 const F32: u128 = 4;
@@ -34,7 +35,8 @@ impl Estimate {
     /// When a prompt cannot be used.
     pub fn of(run: &mut Run) -> Result<Self> {
         let prompt = longest_prompt(run)?;
-        let Run { config, policy, optimizer, reference, needs, .. } = run;
+        let Run { config, policy, optimizer, reference, needs, components, .. } = run;
+        let controls = &components.step_controls;
         let (train, sizes) = (&config.train, &config.sizes);
         let shape = |rows| Shape { rows, prompt, tokens: config.rollout.max_completion_length };
         let micro = train.per_device_train_batch_size.min(sizes.step);
@@ -47,8 +49,12 @@ impl Estimate {
             let all = *activations * (sizes.step / micro) as u128;
             *activations = all.min(*activations + (u128::from(train.activation_budget) << 20));
         }
-        let k = needs.last_layer_bytes(policy.config()) * (sizes.step * config.rollout.max_completion_length) as u128;
-        training.push(("the last layer, for components", k));
+        let needs = control::needs(*needs, controls, train.measure_step > 0);
+        let tokens = (sizes.step * config.rollout.max_completion_length) as u128;
+        let features = policy.config().hidden_size * policy.dtype().size_in_bytes();
+        let features = if needs.wants().hidden { features as u128 } else { 0 };
+        let layer = needs.last_layer_bytes(policy.config()) + features;
+        training.push(("the last layer, for components", tokens * layer));
         let sampling = policy.sampling_bytes(shape(config.cached_completions()));
         let whole = |parts: &[(&str, u128)]| parts.iter().map(|(_, bytes)| bytes).sum::<u128>();
         let all = policy.weights().element_count();
@@ -61,6 +67,13 @@ impl Estimate {
         ];
         // Sampling has ended when training begins.
         parts.extend(if whole(&training) > whole(&sampling) { training } else { sampling.to_vec() });
+        // What the backward pass had is free by then, and in pieces of other sizes.
+        if train.measure_step > 0 || !controls.is_empty() {
+            parts.push(("the weights before a step", trained as u128 * F32));
+        }
+        if control::restores_moments(controls) {
+            parts.push(("the moments before a step", optimizer.bytes() as u128));
+        }
         parts.retain(|(_, bytes)| *bytes > 0);
         Ok(Self { parts, prompt_tokens: prompt })
     }
@@ -75,8 +88,7 @@ impl Estimate {
     #[must_use]
     pub fn lines(&self, run: &Run) -> Vec<String> {
         let (tokens, text) = (run.config.rollout.max_completion_length, |bytes: u128| memory::text(bytes));
-        let free = memory::available().filter(|_| run.config.train.device == device::CPU);
-        let free = free.map_or_else(String::new, |free| format!("; {} are free", text(free.into())));
+        let free = free(run).map_or_else(String::new, |free| format!("; {} are free for it", text(free)));
         let prompt = self.prompt_tokens;
         let first = format!(
             "memory     about {} at the fullest, with prompts of {prompt} tokens and completions of {tokens}{free}",
@@ -85,6 +97,33 @@ impl Estimate {
         let parts = self.parts.iter().map(|(name, bytes)| format!("  {:<32} {:>10}", name, text(*bytes)));
         std::iter::once(first).chain(parts).collect()
     }
+}
+
+/// Bytes that a run may take, those that it has by now among them; none where that cannot be known, or the memory is a GPU's.
+fn free(run: &Run) -> Option<u128> {
+    let free = memory::available().filter(|_| run.config.train.device == device::CPU)?;
+    Some(u128::from(free) + u128::from(memory::resident().unwrap_or(0)))
+}
+
+/// Refuses a run that takes more memory than is free. One without weights is for another machine.
+///
+/// # Errors
+///
+/// Both sizes; when a prompt cannot be used.
+pub fn check(run: &mut Run) -> Result<()> {
+    if run.policy.is_counted() && !run.config.model.fresh_weights {
+        return Ok(());
+    }
+    let estimate = Estimate::of(run)?;
+    let (needed, tokens) = (estimate.bytes(), run.config.rollout.max_completion_length);
+    if let Some(free) = free(run).filter(|free| needed > *free) {
+        bail!(
+            "the run takes about {} of memory at the fullest, with completions of {tokens} tokens, and {} are free for it (lower `train.per_device_train_batch_size` or `rollout.max_completion_length`, set `train.gradient_checkpointing`, look at the parts with `--dry-run`, or start it with `--allow-more-memory`)",
+            memory::text(needed),
+            memory::text(free)
+        );
+    }
+    Ok(())
 }
 
 /// Bytes of a reference and of a reward's model.
@@ -106,7 +145,7 @@ fn read_only(config: &Config, policy: &Policy, compares: bool) -> Result<u128> {
 fn longest_prompt(run: &mut Run) -> Result<usize> {
     let Run { config, dataset, tokenizer, .. } = run;
     let limit = config.data.max_prompt_length;
-    let count = PROMPTS.min(config.sizes.prompts as u64 * config.train.max_steps.max(1));
+    let count = PROMPTS.min((config.sizes.prompts as u64).saturating_mul(config.train.max_steps.max(1)));
     let lengths = (0..count).map(|cursor| Ok(dataset.train(cursor)?.prompt_ids(tokenizer, limit)?.len()));
     Ok(lengths.collect::<Result<Vec<usize>>>()?.into_iter().max().unwrap_or(1))
 }

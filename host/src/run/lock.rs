@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use capo_loader::terminal;
 
 /// The lock's file, in the directory.
-const FILE: &str = "lock";
+pub const FILE: &str = "lock";
 
 /// How often the lock's file is looked at before its holder has written who it is, and the pause between two looks.
 const LOOKS: u32 = 100;

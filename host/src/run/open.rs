@@ -48,15 +48,31 @@ impl Run {
     /// Whatever is wrong with the settings, the model, the data or the components; nothing is written before all of
     /// them are open.
     pub fn start(config: Config, registry: &Registry) -> Result<Self> {
-        let (mut run, dir) = Self::prepare(config, registry, AbsentWeights::Refused)?;
-        let name = format!("{}-seed{}", run.config.recipe.as_deref().unwrap_or("run"), run.config.train.seed);
-        let settings = toml::to_string(&run.config)?;
-        let (dir, lock) = directory::make(dir.as_deref(), &name, &settings, registry.plugins())?;
-        run.settle(&dir, lock);
-        run.metrics = Metrics::new(Journal::new(&dir.join(METRICS_FILE)), 0);
-        run.completions = run.new_completions();
-        run.tell_trackers(0)?;
-        Ok(run)
+        let (run, dir) = Self::prepare(config, registry, AbsentWeights::Refused)?;
+        run.begin(dir, registry)
+    }
+
+    /// Starts what [`Run::prepare`] opened, in `dir` or in a directory of its name.
+    ///
+    /// # Errors
+    ///
+    /// When the directory cannot be made, or its disk has no room for a checkpoint.
+    pub fn begin(mut self, dir: Option<PathBuf>, registry: &Registry) -> Result<Self> {
+        let settings = toml::to_string(&self.config)?;
+        let parameters = self.policy.params().element_count() as u64;
+        let checkpoint = 4 * parameters + self.optimizer.bytes() as u64;
+        let (dir, lock) = directory::make(dir.as_deref(), &self.name(), &settings, registry.plugins(), checkpoint)?;
+        self.settle(&dir, lock);
+        self.metrics = Metrics::new(Journal::new(&dir.join(METRICS_FILE)), 0);
+        self.completions = self.new_completions();
+        self.tell_trackers(0)?;
+        Ok(self)
+    }
+
+    /// What the directory of a new run is called that is given none.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}-seed{}", self.config.recipe.as_deref().unwrap_or("run"), self.config.train.seed)
     }
 
     /// A run with everything open that it needs, and the directory that its settings name; nothing is written.

@@ -45,6 +45,12 @@ pub fn needs(needs: Needs, controls: &[StepControlFn], measured: bool) -> Needs 
     if measured { needs.with(Inputs::LAST_LAYER) } else { needs }
 }
 
+/// Whether one of them gives the moments back.
+#[must_use]
+pub fn restores_moments(controls: &[StepControlFn]) -> bool {
+    controls.iter().any(StepControlFn::restores_moments)
+}
+
 /// Copies what the step will change, where a control may shorten it or it is `measured`.
 ///
 /// # Errors
@@ -59,8 +65,7 @@ pub fn remember(
     if controls.is_empty() && !measured {
         return Ok(None);
     }
-    let restored = controls.iter().any(StepControlFn::restores_moments);
-    let optimizer = restored.then(|| optimizer.deep_copy()).transpose()?;
+    let optimizer = restores_moments(controls).then(|| optimizer.deep_copy()).transpose()?;
     Ok(Some(Before { weights: policy.params().deep_copy(DType::F32)?, optimizer }))
 }
 

@@ -171,6 +171,6 @@ fn benchmarks_that_cannot_be() {
     assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\"},{name=\"a\",file=\"hard.jsonl\"}]"), @"the settings of the default config and `--set` do not fit together: two benchmarks are called `a`, or one by the name of their mean (give each a name of its own)");
     assert_snapshot!(refused("[{name=\"a\",file=\"none.jsonl\"}]"), @"no dataset `none.jsonl`: neither an embedded one, nor a file or folder, nor in the Hub's cache (embedded: `embedded:arithmetic`; fetch one with `hf download --repo-type dataset OWNER/NAME`)");
     assert_snapshot!(refused("[{name=\"a\",file=\"easy.jsonl\",temperature=-1}]"), @"the settings of the default config and `--set` do not fit together: benchmark `a`: `temperature` is -1, expected 0 or more (0 is greedy)");
-    assert_snapshot!(folder.host("train --set eval.reward=math").refused(), @"the settings of the default config and `--set` do not fit together: `eval.reward` is `math`, but the run has no such reward (it has `exact_match`)");
+    assert_snapshot!(folder.host("train --set eval.reward=math").refused(), @"the settings of `--set` do not fit together: `eval.reward` is `math`, but the run has no such reward (it has `exact_match`)");
     assert_snapshot!(folder.host("eval --set eval.num_prompts=0").refused(), @"`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`, or a file with `--benchmark`)");
 }

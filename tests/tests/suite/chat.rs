@@ -110,9 +110,9 @@ fn settings_and_rows_that_cannot_be() {
         assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
         sentence
     };
-    assert_snapshot!(refused("--set data.system_prompt=be"), @"the settings of the default config and `--set` do not fit together: `data.system_prompt` is set, but `data.format` is `text`, which has no use for it (set `data.format` to `chat`, or remove it)");
-    assert_snapshot!(refused("--set data.format=chats"), @"`[data]` of the default config and `--set`: unknown variant `chats`, expected `text` or `chat`, in `format`");
-    assert_snapshot!(refused("--set data.format=chat --set data.date=2026-02-30"), @"`[data]` of the default config and `--set`: `2026-02-30` is no day (write it as in `2026-07-31`), in `date`");
+    assert_snapshot!(refused("--set data.system_prompt=be"), @"the settings of the default config and `--set data.system_prompt` do not fit together: `data.system_prompt` is set, but `data.format` is `text`, which has no use for it (set `data.format` to `chat`, or remove it)");
+    assert_snapshot!(refused("--set data.format=chats"), @"`[data]` of `--set`: unknown variant `chats`, expected `text` or `chat`, in `format`");
+    assert_snapshot!(refused("--set data.format=chat --set data.date=2026-02-30"), @"`[data]` of `--set`: `2026-02-30` is no day (write it as in `2026-07-31`), in `date`");
     assert_snapshot!(refused("--set data.format=chat --set data.chat_template=absent.jinja"), @"`data.chat_template` cannot be used: cannot read `absent.jinja`: No such file or directory (os error 2)");
     let row = |row: &str| {
         folder.write("chat.jsonl", row);

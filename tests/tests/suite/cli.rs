@@ -44,6 +44,8 @@ fn help() {
           --verbose  Show the whole chain of causes of an error
       -h, --help     Print help
       -V, --version  Print version
+
+    A sweep of thresholds is `host replay --sweep`.
     ");
     let train = [
         "--config",
@@ -60,7 +62,8 @@ fn help() {
         "embedded arithmetic task",
         "host train --plugin libcapo.so",
         "metrics.jsonl",
-        "Ctrl-C",
+        "Ctrl-C and SIGTERM",
+        "--allow-more-memory",
     ];
     help_mentions("train", &train);
     help_mentions(
@@ -89,6 +92,7 @@ fn version_and_wrong_words() {
     let folder = Folder::new();
     assert_snapshot!(folder.host("--version").succeeded().stdout.trim_end(), @"host 0.1.0");
     assert!(folder.host("trian").refused().starts_with("unrecognized subcommand 'trian'"));
+    assert!(folder.host("sweep x").refused().contains("`host replay --sweep`"));
     assert!(folder.host("train --pluggin x").refused().contains("a similar argument exists: '--plugin'"));
     assert!(
         folder.host("train --stop-after soon").refused().contains("invalid value 'soon' for '--stop-after <STEP>'")
@@ -267,18 +271,25 @@ fn a_dry_run_says_what_a_run_takes_and_writes_nothing() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is written");
     for words in [
         "masks      capo.curvature",
-        "runs/ (4 steps of 48 completions",
+        "run        runs/capo-seed42 (4 steps of 48 completions",
         "memory     about ",
         "  the optimizer's moments",
         "max_steps = 4",
     ] {
         assert!(told.contains(words), "no `{words}` in\n{told}");
     }
-    // The settings that it prints are those that the run writes down.
+    // The settings that it prints are those that the run writes down, with those that are left out there.
     let settings = told.split_once("its settings, in full:\n\n").unwrap().1;
     let _ran = folder.train("run", args.strip_prefix("train ").unwrap());
     let written = std::fs::read_to_string(folder.path().join("run/config.toml")).unwrap();
-    assert_eq!(settings.trim(), written.trim());
+    let [told, written] = [settings, &written].map(|text| host::run::settings::keys(text).unwrap());
+    assert!(written.iter().all(|(key, value)| told.get(key) == Some(value)), "{told:?}\n{written:?}");
+    for key in capo_plugin::known_keys::<host::config::TrainConfig>().unwrap() {
+        assert!(told.contains_key(&format!("train.{key}")) || settings.contains(&format!("train.{key},")), "no {key}");
+    }
+    folder.write("full.toml", settings);
+    let again = folder.host("train --config full.toml --dry-run --plugin libcapo.so").succeeded().stdout;
+    assert!(again.ends_with(settings), "{again}");
     let refused = folder.host(&format!("{args} --dry-run --set data.dataset_name=nowhere")).refused();
     assert!(refused.contains("no dataset `nowhere`"), "{refused}");
 }
@@ -318,7 +329,7 @@ fn evaluation_writes_completions() {
 #[test]
 fn sft_refuses_bad_input() {
     let folder = Folder::new();
-    assert_snapshot!(folder.host("sft --output-dir out --set train.max_step=1").refused(), @"`[train]` of the default config and `--set`: unknown key `max_step` (did you mean `max_steps`?)");
+    assert_snapshot!(folder.host("sft --output-dir out --set train.max_step=1").refused(), @"`[train]` of `--set`: unknown key `max_step` (did you mean `max_steps`?)");
     assert_snapshot!(folder.host("sft --output-dir out --config absent.toml").refused(), @"config `absent.toml` cannot be read: No such file or directory (os error 2)");
     let row = |solution: usize| {
         serde_json::json!({"prompt": "1+1=", "answer": "2", "solution": "1".repeat(solution)}).to_string()

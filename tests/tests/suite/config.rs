@@ -40,9 +40,9 @@ fn keys_of_components() {
 
 #[test]
 fn sections_and_keys() {
-    assert_snapshot!(refused("--set train.learning_rat=1"), @"`[train]` of the default config and `--set`: unknown key `learning_rat` (did you mean `learning_rate`?)");
-    assert_snapshot!(refused("--set train.zzz=1"), @"`[train]` of the default config and `--set`: unknown key `zzz` (known: `device`, `dtype`, `seed`, `max_steps`, `per_device_train_batch_size`, `gradient_checkpointing`, `score_at_sampling`, `activation_budget`, `gradient_accumulation_steps`, `steps_per_generation`, `generation_batch_size`, `num_iterations`, `learning_rate`, `lr_scheduler_type`, `warmup_ratio`, `weight_decay`, `optimizer`, `sgd_momentum`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `second_moment`, `moments_dtype`, `max_grad_norm`, `loss_temperature`, `loss_distribution`, `entropy_coef`, `mask_denominator`, `last_layer_top_k`, `measure_step`, `save_steps`, `save_total_limit`, `metric_for_best_model`, `greater_is_better`, `early_stopping_patience`, `early_stopping_threshold`, `max_completions`, `max_time`, `component_timeout`, `component_state_limit`, `output_dir`, `mask_truncated_completions`, `top_entropy_quantile`, `off_policy_mask_threshold`, `vllm_importance_sampling_correction`, `vllm_importance_sampling_mode`, `vllm_importance_sampling_clip_max`, `vllm_importance_sampling_clip_min`)");
-    assert_snapshot!(refused("--set trian.seed=1"), @"the default config and `--set`: unknown key `trian` (did you mean `train`?)");
+    assert_snapshot!(refused("--set train.learning_rat=1"), @"`[train]` of `--set`: unknown key `learning_rat` (did you mean `learning_rate`?)");
+    assert_snapshot!(refused("--set train.zzz=1"), @"`[train]` of `--set`: unknown key `zzz` (known: `device`, `dtype`, `seed`, `max_steps`, `per_device_train_batch_size`, `gradient_checkpointing`, `score_at_sampling`, `activation_budget`, `gradient_accumulation_steps`, `steps_per_generation`, `generation_batch_size`, `num_iterations`, `learning_rate`, `lr_scheduler_type`, `warmup_ratio`, `weight_decay`, `optimizer`, `sgd_momentum`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `second_moment`, `moments_dtype`, `max_grad_norm`, `loss_temperature`, `loss_distribution`, `entropy_coef`, `mask_denominator`, `last_layer_top_k`, `measure_step`, `save_steps`, `save_total_limit`, `metric_for_best_model`, `greater_is_better`, `early_stopping_patience`, `early_stopping_threshold`, `max_completions`, `max_time`, `component_timeout`, `component_state_limit`, `output_dir`, `mask_truncated_completions`, `top_entropy_quantile`, `off_policy_mask_threshold`, `vllm_importance_sampling_correction`, `vllm_importance_sampling_mode`, `vllm_importance_sampling_clip_max`, `vllm_importance_sampling_clip_min`)");
+    assert_snapshot!(refused("--set trian.seed=1"), @"the default config and `--set trian.seed`: unknown key `trian` (did you mean `train`?)");
     assert_snapshot!(refused("--set reward.0.weigth=1"), @r#"`[[reward]]` with `use = "exact_match"`: unknown key `weigth` (did you mean `weight`?)"#);
     assert_snapshot!(refused("--set reward.0.use=exact_mach"), @"`[[reward]]` names `exact_mach`, which no loaded image offers (did you mean `exact_match`?)");
     assert_snapshot!(refused("--set data.dataset_name=embedded:arithmetik"), @"no dataset `embedded:arithmetik`: neither an embedded one, nor a file or folder, nor in the Hub's cache (embedded: `embedded:arithmetic`; fetch one with `hf download --repo-type dataset OWNER/NAME`)");
@@ -50,12 +50,12 @@ fn sections_and_keys() {
 
 #[test]
 fn settings_that_components_stand_for() {
-    assert_snapshot!(refused("--set train.top_entropy_quantil=0.2"), @"`[train]` of the default config and `--set`: unknown key `top_entropy_quantil` (did you mean `top_entropy_quantile`?)");
+    assert_snapshot!(refused("--set train.top_entropy_quantil=0.2"), @"`[train]` of `--set`: unknown key `top_entropy_quantil` (did you mean `top_entropy_quantile`?)");
     assert_snapshot!(refused("--set train.top_entropy_quantile=0.2"), @"`train.top_entropy_quantile` is done by `masks.entropy-quantile` (give `--plugin libmasks.so`, which has it)");
     assert_snapshot!(refused("--set recipe=grpo --plugin libmasks.so --set train.top_entropy_quantile=2"), @r#"`[[mask]]` with `use = "masks.entropy-quantile"`: `top_entropy_quantile` is 2 (use 0 to 1)"#);
-    assert_snapshot!(refused("--set recipe=grpo --plugin libmasks.so --set train.vllm_importance_sampling_mode=token"), @"`[train]` of the default config and `--set`: unknown variant `token`, expected one of `token_truncate`, `token_mask`, `sequence_truncate`, `sequence_mask`, in `vllm_importance_sampling_mode`");
-    assert_snapshot!(refused("--set recipe=grpo --plugin libmasks.so --mask masks.truncated --set train.mask_truncated_completions=true"), @"`train.mask_truncated_completions` of the default config and `--set` is the component `masks.truncated`, which is named as well (leave one out)");
-    assert_snapshot!(refused("--set recipe=grpo --plugin libmasks.so --set mask=[{use=\"masks.truncated\"}] --set train.mask_truncated_completions=true"), @"`train.mask_truncated_completions` of the default config and `--set` is the component `masks.truncated`, which is named as well (leave one out)");
+    assert_snapshot!(refused("--set recipe=grpo --plugin libmasks.so --set train.vllm_importance_sampling_mode=token"), @"`[train]` of `--set`: unknown variant `token`, expected one of `token_truncate`, `token_mask`, `sequence_truncate`, `sequence_mask`, in `vllm_importance_sampling_mode`");
+    assert_snapshot!(refused("--set recipe=grpo --plugin libmasks.so --mask masks.truncated --set train.mask_truncated_completions=true"), @"`train.mask_truncated_completions` of `--set` is the component `masks.truncated`, which is named as well (leave one out)");
+    assert_snapshot!(refused("--set recipe=grpo --plugin libmasks.so --set mask=[{use=\"masks.truncated\"}] --set train.mask_truncated_completions=true"), @"`train.mask_truncated_completions` of `--set` is the component `masks.truncated`, which is named as well (leave one out)");
 }
 
 #[test]
@@ -74,24 +74,24 @@ fn an_evaluation_needs_no_plugin_for_what_only_training_uses() {
 
 #[test]
 fn values_of_the_wrong_type() {
-    assert_snapshot!(refused("--set train.max_steps=many"), @r#"`[train]` of the default config and `--set`: invalid type: string "many", expected u64, in `max_steps`"#);
-    assert_snapshot!(refused("--set train.max_steps=-1"), @"`[train]` of the default config and `--set`: invalid value: integer `-1`, expected u64, in `max_steps`");
-    assert_snapshot!(refused("--set train.learning_rate=true"), @"`[train]` of the default config and `--set`: invalid type: boolean `true`, expected f64, in `learning_rate`");
-    assert_snapshot!(refused("--set train.lr_scheduler_type=cosin"), @"`[train]` of the default config and `--set`: unknown variant `cosin`, expected one of `linear`, `cosine`, `constant`, `constant_with_warmup`, in `lr_scheduler_type`");
-    assert_snapshot!(refused("--set advantage.use=7"), @"`use` of `[advantage]` in the default config and `--set` is 7 (give a component's id as a string)");
-    assert_snapshot!(refused("--set advantage=7"), @"`[advantage]` in the default config and `--set` is not a table");
+    assert_snapshot!(refused("--set train.max_steps=many"), @r#"`[train]` of `--set`: invalid type: string "many", expected u64, in `max_steps`"#);
+    assert_snapshot!(refused("--set train.max_steps=-1"), @"`[train]` of `--set`: invalid value: integer `-1`, expected u64, in `max_steps`");
+    assert_snapshot!(refused("--set train.learning_rate=true"), @"`[train]` of `--set`: invalid type: boolean `true`, expected f64, in `learning_rate`");
+    assert_snapshot!(refused("--set train.lr_scheduler_type=cosin"), @"`[train]` of `--set`: unknown variant `cosin`, expected one of `linear`, `cosine`, `constant`, `constant_with_warmup`, in `lr_scheduler_type`");
+    assert_snapshot!(refused("--set advantage.use=7"), @"`use` of `[advantage]` in the default config and `--set advantage.use` is 7 (give a component's id as a string)");
+    assert_snapshot!(refused("--set advantage=7"), @"`[advantage]` in `--set` is not a table");
     assert_snapshot!(refused("--set mask.use=misbehave.mask"), @"`--set mask.use=...`: this run has no mask (add one with `--mask ID`; `host plugins` lists those on offer)");
 }
 
 #[test]
 fn values_out_of_range() {
-    assert_snapshot!(refused("--set train.max_steps=0"), @"the settings of the default config and `--set` do not fit together: `train.max_steps` is 0 (it must be at least 1)");
-    assert_snapshot!(refused("--set train.learning_rate=nan"), @"the settings of the default config and `--set` do not fit together: `train.learning_rate` is NaN (it must be finite, 0 or more)");
-    assert_snapshot!(refused("--set rollout.temperature=0"), @"the settings of the default config and `--set` do not fit together: `rollout.temperature` is 0 (it must be above 0 and at most 100; for greedy evaluation see `[eval]`; sampling needs more than 0)");
-    assert_snapshot!(refused("--set rollout.num_generations=7"), @"the settings of the default config and `--set` do not fit together: one optimizer step takes 48 completions (`train.per_device_train_batch_size` 48 × `train.gradient_accumulation_steps` 1), which is not a multiple of `rollout.num_generations` 7 (a step holds whole groups)");
-    assert_snapshot!(refused("--set train.gradient_accumulation_steps=2 --set train.steps_per_generation=3"), @"the settings of the default config and `--set` do not fit together: one rollout makes 144 completions, which is not a multiple of the 96 of an optimizer step (set `train.steps_per_generation` to a multiple of `train.gradient_accumulation_steps`)");
-    assert_snapshot!(refused("--set train.num_iterations=2 --set train.save_steps=3"), @"the settings of the default config and `--set` do not fit together: `train.save_steps` is 3, but checkpoints are written between rollouts, every 2 steps (use a multiple)");
-    assert_snapshot!(refused("--set train.adam_epsilon=0"), @"the settings of the default config and `--set` do not fit together: `train.adam_epsilon` is 0 (it must be finite and at least 1.1754944e-38; 1e-8 is usual)");
+    assert_snapshot!(refused("--set train.max_steps=0"), @"the settings of `--set` do not fit together: `train.max_steps` is 0 (it must be at least 1)");
+    assert_snapshot!(refused("--set train.learning_rate=nan"), @"the settings of `--set` do not fit together: `train.learning_rate` is NaN (it must be finite, 0 or more)");
+    assert_snapshot!(refused("--set rollout.temperature=0"), @"the settings of `--set` do not fit together: `rollout.temperature` is 0 (it must be above 0 and at most 100; for greedy evaluation see `[eval]`; sampling needs more than 0)");
+    assert_snapshot!(refused("--set rollout.num_generations=7"), @"the settings of the default config and `--set rollout.num_generations` do not fit together: one optimizer step takes 48 completions (`train.per_device_train_batch_size` 48 × `train.gradient_accumulation_steps` 1), which is not a multiple of `rollout.num_generations` 7 (a step holds whole groups)");
+    assert_snapshot!(refused("--set train.gradient_accumulation_steps=2 --set train.steps_per_generation=3"), @"the settings of `--set` do not fit together: one rollout makes 144 completions, which is not a multiple of the 96 of an optimizer step (set `train.steps_per_generation` to a multiple of `train.gradient_accumulation_steps`)");
+    assert_snapshot!(refused("--set train.num_iterations=2 --set train.save_steps=3"), @"the settings of `--set` do not fit together: `train.save_steps` is 3, but checkpoints are written between rollouts, every 2 steps (use a multiple)");
+    assert_snapshot!(refused("--set train.adam_epsilon=0"), @"the settings of `--set` do not fit together: `train.adam_epsilon` is 0 (it must be finite and at least 1.1754944e-38; 1e-8 is usual)");
     assert_snapshot!(refused("--set rollout.max_completion_length=100"), @"`data.max_prompt_length` 16 and `rollout.max_completion_length` 100 make 116 tokens, the model has 64 positions (lower one of them)");
 }
 
@@ -100,16 +100,16 @@ fn numbers_that_no_run_could_use() {
     let product = |a: &str, b: &str| {
         refused(&format!("--set train.per_device_train_batch_size={a} --set train.gradient_accumulation_steps={b}"))
     };
-    assert_snapshot!(product("4611686018427387904", "4"), @"the settings of the default config and `--set` do not fit together: `train.per_device_train_batch_size` 4611686018427387904 × `train.gradient_accumulation_steps` 4 are more completions of one optimizer step than the 1048576 that are possible (lower one of them)");
-    assert_snapshot!(product("2305843009213693953", "8"), @"the settings of the default config and `--set` do not fit together: `train.per_device_train_batch_size` 2305843009213693953 × `train.gradient_accumulation_steps` 8 are more completions of one optimizer step than the 1048576 that are possible (lower one of them)");
-    assert_snapshot!(product("8", "9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `train.per_device_train_batch_size` 8 × `train.gradient_accumulation_steps` 9223372036854775807 are more completions of one optimizer step than the 1048576 that are possible (lower one of them)");
-    assert_snapshot!(refused("--set train.per_device_train_batch_size=2097152"), @"the settings of the default config and `--set` do not fit together: `train.per_device_train_batch_size` 2097152 × `train.gradient_accumulation_steps` 1 are more completions of one optimizer step than the 1048576 that are possible (lower one of them)");
-    assert_snapshot!(refused("--set train.steps_per_generation=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `train.per_device_train_batch_size` 48 × `train.steps_per_generation` 9223372036854775807 are more completions of one rollout than the 1048576 that are possible (lower one of them)");
-    assert_snapshot!(refused("--set rollout.num_generations=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: one optimizer step takes 48 completions (`train.per_device_train_batch_size` 48 × `train.gradient_accumulation_steps` 1), which is not a multiple of `rollout.num_generations` 9223372036854775807 (a step holds whole groups)");
-    assert_snapshot!(refused("--set rollout.max_completion_length=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `rollout.max_completion_length` is 9223372036854775807 (it must be at most 16777216)");
-    assert_snapshot!(refused("--set data.max_prompt_length=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `data.max_prompt_length` is 9223372036854775807 (it must be at most 16777216)");
+    assert_snapshot!(product("4611686018427387904", "4"), @"the settings of `--set` do not fit together: `train.per_device_train_batch_size` 4611686018427387904 × `train.gradient_accumulation_steps` 4 are more completions of one optimizer step than the 1048576 that are possible (lower one of them)");
+    assert_snapshot!(product("2305843009213693953", "8"), @"the settings of `--set` do not fit together: `train.per_device_train_batch_size` 2305843009213693953 × `train.gradient_accumulation_steps` 8 are more completions of one optimizer step than the 1048576 that are possible (lower one of them)");
+    assert_snapshot!(product("8", "9223372036854775807"), @"the settings of `--set` do not fit together: `train.per_device_train_batch_size` 8 × `train.gradient_accumulation_steps` 9223372036854775807 are more completions of one optimizer step than the 1048576 that are possible (lower one of them)");
+    assert_snapshot!(refused("--set train.per_device_train_batch_size=2097152"), @"the settings of the default config and `--set train.per_device_train_batch_size` do not fit together: `train.per_device_train_batch_size` 2097152 × `train.gradient_accumulation_steps` 1 are more completions of one optimizer step than the 1048576 that are possible (lower one of them)");
+    assert_snapshot!(refused("--set train.steps_per_generation=9223372036854775807"), @"the settings of the default config and `--set train.steps_per_generation` do not fit together: `train.per_device_train_batch_size` 48 × `train.steps_per_generation` 9223372036854775807 are more completions of one rollout than the 1048576 that are possible (lower one of them)");
+    assert_snapshot!(refused("--set rollout.num_generations=9223372036854775807"), @"the settings of the default config and `--set rollout.num_generations` do not fit together: one optimizer step takes 48 completions (`train.per_device_train_batch_size` 48 × `train.gradient_accumulation_steps` 1), which is not a multiple of `rollout.num_generations` 9223372036854775807 (a step holds whole groups)");
+    assert_snapshot!(refused("--set rollout.max_completion_length=9223372036854775807"), @"the settings of `--set` do not fit together: `rollout.max_completion_length` is 9223372036854775807 (it must be at most 16777216)");
+    assert_snapshot!(refused("--set data.max_prompt_length=9223372036854775807"), @"the settings of `--set` do not fit together: `data.max_prompt_length` is 9223372036854775807 (it must be at most 16777216)");
     assert_snapshot!(refused("--set data.max_prompt_length=7"), @"a prompt has 8 tokens, `data.max_prompt_length` is 7 (raise it, or shorten the prompt `781+548=`)");
-    assert_snapshot!(refused("--set train.num_iterations=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `train.num_iterations` is 9223372036854775807 (it must be at most 1000)");
+    assert_snapshot!(refused("--set train.num_iterations=9223372036854775807"), @"the settings of `--set` do not fit together: `train.num_iterations` is 9223372036854775807 (it must be at most 1000)");
     assert_snapshot!(refused("--set eval.num_prompts=9223372036854775807"), @"dataset `embedded:arithmetic` has 81306 held-out prompts, 9223372036854775807 were asked for (set `num_prompts` of `[eval]` to at most 81306)");
     // As many steps as can be counted are no more than one can wait for.
     let endless = "--set train.max_steps=9223372036854775807 --set rollout.top_k=9223372036854775807";
@@ -119,20 +119,20 @@ fn numbers_that_no_run_could_use() {
 
 #[test]
 fn settings_that_silence_one_another() {
-    assert_snapshot!(refused("--set train.lr_scheduler_type=constant"), @"the settings of the default config and `--set` do not fit together: `train.warmup_ratio` is 0.05, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)");
-    assert_snapshot!(refused("--set train.sgd_momentum=0.9"), @"the settings of the default config and `--set` do not fit together: `train.sgd_momentum` is 0.9, but `train.optimizer` is `adamw`, whose momentum is `train.adam_beta1` (set `train.optimizer` to `sgd`, or remove it)");
-    assert_snapshot!(refused("--set train.optimizer=sgd --set train.second_moment=kept_and_rejected"), @"the settings of the default config and `--set` do not fit together: `train.second_moment` is `kept_and_rejected`, but `train.optimizer` is `sgd`, which has no second moment (set `train.optimizer` to `adamw`, or remove it)");
-    assert_snapshot!(refused("--set data.prompt_column=question"), @"the settings of the default config and `--set` do not fit together: `data.prompt_column` is `question`, but dataset `embedded:arithmetic` has no columns (remove it)");
+    assert_snapshot!(refused("--set train.lr_scheduler_type=constant"), @"the settings of the default config and `--set train.lr_scheduler_type` do not fit together: `train.warmup_ratio` is 0.05, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)");
+    assert_snapshot!(refused("--set train.sgd_momentum=0.9"), @"the settings of the default config and `--set train.sgd_momentum` do not fit together: `train.sgd_momentum` is 0.9, but `train.optimizer` is `adamw`, whose momentum is `train.adam_beta1` (set `train.optimizer` to `sgd`, or remove it)");
+    assert_snapshot!(refused("--set train.optimizer=sgd --set train.second_moment=kept_and_rejected"), @"the settings of `--set` do not fit together: `train.second_moment` is `kept_and_rejected`, but `train.optimizer` is `sgd`, which has no second moment (set `train.optimizer` to `adamw`, or remove it)");
+    assert_snapshot!(refused("--set data.prompt_column=question"), @"the settings of `--set` do not fit together: `data.prompt_column` is `question`, but dataset `embedded:arithmetic` has no columns (remove it)");
     assert_snapshot!(refused("--set data.eval_dataset_name=held_out.jsonl"), @"the settings of the default config and `--set` do not fit together: dataset `embedded:arithmetic` has its own held-out prompts (remove `eval_dataset_name` and `dataset_test_split`)");
     let folder = Folder::new();
     assert_snapshot!(folder.host("eval --num-prompts 0").refused(), @"`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`, or a file with `--benchmark`)");
     assert_snapshot!(folder.host("eval --set model.fresh_weights=true").refused(), @"`model.fresh_weights` is true: there is no model to measure (name one with `--model`)");
     let sft = |args: &str| folder.host(&format!("sft --output-dir out {args}")).refused();
-    assert_snapshot!(sft("--set train.lr_scheduler_type=constant"), @"the settings of the default config and `--set` do not fit together: `train.warmup_ratio` is 0.05, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)");
-    assert_snapshot!(sft("--set eval.max_completion_length=0"), @"the settings of the default config and `--set` do not fit together: `eval.max_completion_length` is 0, but 2048 held-out prompts are to be answered (set it, or `eval.num_prompts` to 0)");
-    assert_snapshot!(sft("--set train.learning_rate=-1"), @"the settings of the default config and `--set` do not fit together: `train.learning_rate` is -1 (it must be finite, 0 or more)");
-    assert_snapshot!(sft("--set train.per_device_train_batch_size=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `train.per_device_train_batch_size` is 9223372036854775807 (it must be at most 1048576)");
-    assert_snapshot!(sft("--set train.max_steps=9223372036854775807"), @"the settings of the default config and `--set` do not fit together: `train.max_steps` 9223372036854775807 × `train.per_device_train_batch_size` 64 are more examples than can be counted (lower one of them)");
+    assert_snapshot!(sft("--set train.lr_scheduler_type=constant"), @"the settings of the default config and `--set train.lr_scheduler_type` do not fit together: `train.warmup_ratio` is 0.05, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)");
+    assert_snapshot!(sft("--set eval.max_completion_length=0"), @"the settings of the default config and `--set eval.max_completion_length` do not fit together: `eval.max_completion_length` is 0, but 2048 held-out prompts are to be answered (set it, or `eval.num_prompts` to 0)");
+    assert_snapshot!(sft("--set train.learning_rate=-1"), @"the settings of `--set` do not fit together: `train.learning_rate` is -1 (it must be finite, 0 or more)");
+    assert_snapshot!(sft("--set train.per_device_train_batch_size=9223372036854775807"), @"the settings of `--set` do not fit together: `train.per_device_train_batch_size` is 9223372036854775807 (it must be at most 1048576)");
+    assert_snapshot!(sft("--set train.max_steps=9223372036854775807"), @"the settings of the default config and `--set train.max_steps` do not fit together: `train.max_steps` 9223372036854775807 × `train.per_device_train_batch_size` 64 are more examples than can be counted (lower one of them)");
     assert_snapshot!(sft("--set eval.max_completion_length=100"), @"`data.max_prompt_length` 16 and `eval.max_completion_length` 100 make 116 tokens, the model has 64 positions (lower one of them)");
 }
 

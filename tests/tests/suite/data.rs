@@ -116,11 +116,11 @@ fn a_run_does_not_go_on_with_other_rows() {
 fn settings_of_data_that_silence_one_another() {
     let folder = folder();
     let refused = |data: &str| folder.host(&format!("train {data}")).refused();
-    assert_snapshot!(refused("--set data.preset=math"), @"the settings of the default config and `--set` do not fit together: `data.preset` is set, but dataset `embedded:arithmetic` is made, not read (remove it)");
-    assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\",preset=\"math\",prompt_column=\"q\"}"), @"the settings of the default config and `--set` do not fit together: `data.prompt_column` is `q`, but a `preset` says what the columns are (remove one of them)");
-    assert_snapshot!(refused("--set data={dataset_name=\"a\",datasets=[{path=\"b\"}]}"), @"the settings of the default config and `--set` do not fit together: `data.dataset_name` is set, but `[[data.datasets]]` name the data (remove one of them)");
+    assert_snapshot!(refused("--set data.preset=math"), @"the settings of `--set` do not fit together: `data.preset` is set, but dataset `embedded:arithmetic` is made, not read (remove it)");
+    assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\",preset=\"math\",prompt_column=\"q\"}"), @"the settings of `--set` do not fit together: `data.prompt_column` is `q`, but a `preset` says what the columns are (remove one of them)");
+    assert_snapshot!(refused("--set data={dataset_name=\"a\",datasets=[{path=\"b\"}]}"), @"the settings of the default config and `--set data` do not fit together: `data.dataset_name` is set, but `[[data.datasets]]` name the data (remove one of them)");
     assert_snapshot!(refused("--set data={dataset_name=\"a\",prompt_template=\"think:\"}"), @"the settings of the default config and `--set` do not fit together: `prompt_template` is `think:`, which has no place for the prompt (write `{prompt}` where it goes)");
-    assert_snapshot!(refused("--set data={}"), @"the settings of the default config and `--set` do not fit together: `data.dataset_name` is missing (name a file, a folder, a dataset in the Hub's cache, or `embedded:arithmetic`)");
+    assert_snapshot!(refused("--set data={}"), @"the settings of `--set` do not fit together: `data.dataset_name` is missing (name a file, a folder, a dataset in the Hub's cache, or `embedded:arithmetic`)");
     assert_snapshot!(refused("--set data={dataset_name=\"samples/math-none.parquet\",max_prompt_length=16}"), @"bad row 1 of `FOLDER/samples/math-none.parquet` (mend it, or set `data.on_bad_row` to `skip`): no column `prompt` (columns of this row: `level`, `problem`, `solution`, `type`)");
     assert_snapshot!(refused("--set data={dataset_name=\"samples\",max_prompt_length=16}"), @"bad row 1 of `FOLDER/samples/math-file.arrow` (mend it, or set `data.on_bad_row` to `skip`): no column `prompt` (columns of this row: `level`, `problem`, `solution`, `type`)");
 }

@@ -32,7 +32,7 @@ fn names_that_are_no_device() {
     assert_snapshot!(refused("sft --output-dir model --device 0"), @"there is no device `0` (use `cpu`, or `cuda:0` for the first CUDA device)");
     assert_snapshot!(refused(&replay("--device nvidia")), @"there is no device `nvidia` (use `cpu`, or `cuda:0` for the first CUDA device)");
     assert_snapshot!(refused(&replay("--dtype bf16")), @"`--dtype` is for batches on a CUDA device, on the CPU features are f32 (add `--device cuda:0`)");
-    assert_snapshot!(refused("train --set train.dtype=fp16"), @"`[train]` of the default config and `--set`: unknown variant `fp16`, expected `f32` or `bf16`, in `dtype`");
+    assert_snapshot!(refused("train --set train.dtype=fp16"), @"`[train]` of `--set`: unknown variant `fp16`, expected `f32` or `bf16`, in `dtype`");
 }
 
 #[test]

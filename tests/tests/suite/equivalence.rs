@@ -151,8 +151,8 @@ fn scores_from_sampling_need_the_samplers_distribution() {
         let args = format!("{FOUR_STEPS} {AS_IT_IS} --set train.score_at_sampling=true {set}");
         folder.host(&format!("train {args} --output-dir run")).refused()
     };
-    insta::assert_snapshot!(message("--set rollout.top_k=5"), @"the settings of the default config and `--set` do not fit together: `train.score_at_sampling` is on, but completions are drawn from another distribution than the one that the loss sees (set `rollout.temperature` to `train.loss_temperature`, `rollout.top_k` to 0, `rollout.top_p` to 1 and `rollout.dtype` to `train.dtype`, or turn it off)");
-    insta::assert_snapshot!(message("--set train.num_iterations=2"), @"the settings of the default config and `--set` do not fit together: `train.score_at_sampling` is on, but 2 steps use each rollout, and all after the first have another policy (use each once, or turn it off)");
+    insta::assert_snapshot!(message("--set rollout.top_k=5"), @"the settings of the default config and `--set rollout.temperature`, `--set rollout.top_k`, `--set rollout.top_p`, `--set train.score_at_sampling`, `--set rollout.top_k` do not fit together: `train.score_at_sampling` is on, but completions are drawn from another distribution than the one that the loss sees (set `rollout.temperature` to `train.loss_temperature`, `rollout.top_k` to 0, `rollout.top_p` to 1 and `rollout.dtype` to `train.dtype`, or turn it off)");
+    insta::assert_snapshot!(message("--set train.num_iterations=2"), @"the settings of `--set` do not fit together: `train.score_at_sampling` is on, but 2 steps use each rollout, and all after the first have another policy (use each once, or turn it off)");
 }
 
 #[test]

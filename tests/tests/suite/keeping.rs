@@ -109,11 +109,11 @@ fn a_run_is_exported_with_its_card() {
 fn settings_that_nothing_follows_from() {
     let folder = Folder::new();
     let refused = |args: &str| folder.host(&format!("train {args}")).refused();
-    assert_snapshot!(refused("--set train.early_stopping_patience=2"), @"the settings of the default config and `--set` do not fit together: `train.early_stopping_patience` is set, but no metric is compared (set `train.metric_for_best_model`, or remove it)");
-    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.eval_steps=0"), @"the settings of the default config and `--set` do not fit together: `train.metric_for_best_model` is `eval_accuracy`, but `eval.eval_steps` is 0: only the last step is evaluated (set how often)");
-    assert_snapshot!(refused("--set train.metric_for_best_model=eval/aime/pass@1"), @"the settings of the default config and `--set` do not fit together: `train.metric_for_best_model` is `eval/aime/pass@1`, but no benchmark is called `aime` (add an `[[eval.benchmark]]` table)");
-    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.num_prompts=0"), @"the settings of the default config and `--set` do not fit together: `train.metric_for_best_model` is `eval_accuracy`, but `eval.num_prompts` is 0 (set it)");
-    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.eval_steps=3 --set train.num_iterations=2"), @"the settings of the default config and `--set` do not fit together: `eval.eval_steps` is 3, but checkpoints are written between rollouts, every 2 steps (use a multiple, or remove `train.metric_for_best_model`)");
+    assert_snapshot!(refused("--set train.early_stopping_patience=2"), @"the settings of the default config and `--set train.early_stopping_patience` do not fit together: `train.early_stopping_patience` is set, but no metric is compared (set `train.metric_for_best_model`, or remove it)");
+    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.eval_steps=0"), @"the settings of `--set` do not fit together: `train.metric_for_best_model` is `eval_accuracy`, but `eval.eval_steps` is 0: only the last step is evaluated (set how often)");
+    assert_snapshot!(refused("--set train.metric_for_best_model=eval/aime/pass@1"), @"the settings of the default config and `--set train.metric_for_best_model` do not fit together: `train.metric_for_best_model` is `eval/aime/pass@1`, but no benchmark is called `aime` (add an `[[eval.benchmark]]` table)");
+    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.num_prompts=0"), @"the settings of `--set` do not fit together: `train.metric_for_best_model` is `eval_accuracy`, but `eval.num_prompts` is 0 (set it)");
+    assert_snapshot!(refused("--set train.metric_for_best_model=eval_accuracy --set eval.eval_steps=3 --set train.num_iterations=2"), @"the settings of `--set` do not fit together: `eval.eval_steps` is 3, but checkpoints are written between rollouts, every 2 steps (use a multiple, or remove `train.metric_for_best_model`)");
 }
 
 #[test]

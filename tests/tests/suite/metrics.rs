@@ -16,6 +16,21 @@ fn the_accuracy_before_training_stands_before_the_first_step() {
 }
 
 #[test]
+fn the_line_of_a_step_has_the_time_of_its_checkpoint() {
+    let folder = Folder::new();
+    let steps = |run: &tests::RunDir| {
+        let text = std::fs::read_to_string(run.path().join("metrics.jsonl")).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let with = lines.filter(|line| line["timing_s/checkpoint"].as_f64() > Some(0.0));
+        with.map(|line| line["step"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let args = "--set train.max_steps=3 --set eval.num_prompts=0";
+    assert_eq!(steps(&folder.train("run", args)), [3]);
+    assert_eq!(steps(&folder.train("stopped", &format!("{args} --stop-after 1"))), [1]);
+    assert_eq!(steps(&folder.resume("stopped")), [1, 3]);
+}
+
+#[test]
 fn a_rollouts_metrics_stand_in_the_line_of_every_step_that_uses_it() {
     let folder = Folder::new();
     let args =

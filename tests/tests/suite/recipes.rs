@@ -57,7 +57,7 @@ fn unknown_recipes() {
     assert_snapshot!(refused("--set recipe=zzz"), @"recipe `zzz` is unknown (known: `bnpo`, `cispo`, `dapo`, `dr_grpo`, `grpo`, `gspo`, `luspo`, `reinforce`, `reinforce_plus_plus`, `reinforce_plus_plus_baseline`, `rloo`, `sapo`, `vespo`; a plugin's recipe needs its `--plugin`)");
     // The plugin that has it is not loaded.
     assert_snapshot!(refused("--set recipe=capo"), @"recipe `capo` is unknown (did you mean `sapo`? a plugin's recipe needs its `--plugin`)");
-    assert_snapshot!(refused("--set recipe=7"), @"`recipe` in the default config and `--set` is 7 (give a recipe's name as a string)");
+    assert_snapshot!(refused("--set recipe=7"), @"`recipe` in `--set` is 7 (give a recipe's name as a string)");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn recipes_that_are_wrong() {
     assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=overreaching"), @"recipe `overreaching` has a section `data` (it may hold `advantage`, `objective`, `mask`, `weight`, `step_control`, `train`, `rollout`, `reward`)");
     assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=garbled"), @"recipe `garbled` is not TOML: line 1: unclosed table, expected `]`");
     assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=absent"), @"`[objective]` names `absent.objective`, which no loaded image offers (known here: `bnpo.objective`, `cispo.objective`, `dapo.objective`, `dr_grpo.objective`, `grpo.objective`, `gspo.objective`, `luspo.objective`, `reinforce.objective`, `rloo.objective`, `sapo.objective`, `vespo.objective`; a plugin's components need its `--plugin`)");
-    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=incomplete"), @r#"`[objective]` is missing from the default config and `--set`, and no recipe fills it in (name a component with `use = "..."`, or take a whole recipe with `recipe = "grpo"`)"#);
+    assert_snapshot!(refused("--plugin libbad_recipes.so --set recipe=incomplete"), @r#"`[objective]` is missing from the default config, and no recipe fills it in (name a component with `use = "..."`, or take a whole recipe with `recipe = "grpo"`)"#);
 }
 
 /// The lines of a run's header that say where its settings came from, and its config.

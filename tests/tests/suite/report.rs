@@ -53,7 +53,8 @@ fn a_browser_draws_what_the_runs_wrote() {
         const completions = capo.drawn(); await null; const { canvas } = capo.charts[0].uplot.ctx; \
         const pixels = capo.charts[0].uplot.ctx.getImageData(0, 0, canvas.width, canvas.height).data; \
         const colored = pixels.filter((_, at) => at % 4 === 3).filter((alpha) => alpha > 0).length; \
-        const picture = capo.charts[0].picture().toDataURL(); return { seeds, runs, smooth, completions, colored, picture }; })()";
+        const picture = capo.charts[0].picture().toDataURL(); const logarithmic = capo.charts.filter((chart) => chart.isLog).map(({ uplot: { scales: { y } } }) => [y.min, decades(null, null, y.min, y.max)[0]]); \
+        return { seeds, runs, smooth, completions, colored, picture, logarithmic }; })()";
     let Some(found) = browser::evaluate(&page, expression) else { return };
     let charts = [
         ("Reward", "", "reward"),
@@ -96,6 +97,8 @@ fn a_browser_draws_what_the_runs_wrote() {
     assert_close(by_completions.get(&96).copied(), first[&2], "after two steps of 48 completions");
     assert!(found["colored"].as_u64().unwrap() > 1000, "{} pixels", found["colored"]);
     let picture = found["picture"].as_str().unwrap();
+    let lowest = found["logarithmic"].as_array().unwrap();
+    assert!(!lowest.is_empty() && lowest.iter().all(|pair| pair[0] == pair[1]), "labels below an axis: {lowest:?}");
     assert!(picture.starts_with("data:image/png;base64,") && picture.len() > 3000, "{picture}");
 }
 
@@ -135,9 +138,9 @@ fn a_browser_shows_completions_that_cannot_act() {
     folder.write("run/config.toml", "recipe = \"capo\"\n");
     folder.write("run/metrics.jsonl", "{\"step\":1,\"reward\":1.0}\n");
     let hostile = "</script><img src=x onerror=alert(1)>\u{202e}";
-    let row = serde_json::json!({ "step": 1, "prompt": hostile, "completion": hostile, "reward": 0.5, "tokens/id": [7, 8, 9],
-        "tokens/text": [hostile, "a\n", null], "tokens/keep": [0, 1, 1], "tokens/rejected_by": ["capo.curvature", null, null],
-        "tokens/advantage": [-1.25, 0.5, null] });
+    let row = serde_json::json!({ "step": 1, "prompt": hostile, "completion": hostile, "reward": 0.5, "tokens/id": [7, 8, 8, 9],
+        "tokens/text": [hostile, "a\n", null, null], "tokens/keep": [0, 1, 1, 1], "tokens/rejected_by": ["capo.curvature", null, null, null],
+        "tokens/advantage": [-1.25, 0.5, null, null] });
     folder.write("run/completions.jsonl", format!("{row}\n"));
     let _ = folder.host("report run --out report.html").succeeded();
     let expression = "(() => { const text = (selector) => [...document.querySelectorAll(selector)].map((one) => one.textContent); \
@@ -146,7 +149,7 @@ fn a_browser_shows_completions_that_cannot_act() {
     let Some(found) = browser::evaluate(&folder.path().join("report.html"), expression) else { return };
     let shown = "</script><img src=x onerror=alert(1)>\\u202e";
     let detail = ["token 0, id 7, rejected by capo.curvature", "advantage -1.25"];
-    assert_eq!(found, serde_json::json!([[shown], [shown], ["a↵\n", "⟨9⟩"], detail, 0]));
+    assert_eq!(found, serde_json::json!([[shown], [shown], ["a↵\n", "⟨8⟩", "⟨end⟩"], detail, 0]));
 }
 
 #[test]

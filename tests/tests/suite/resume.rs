@@ -20,6 +20,46 @@ fn whole_and_resumed(args: &str) -> (Folder, RunDir, RunDir) {
     (folder, whole, resumed)
 }
 
+/// MiB of a line of `said` that begins with `memory`.
+fn memory(said: &str) -> f64 {
+    let line = said.lines().find(|line| line.starts_with("memory")).unwrap_or_else(|| panic!("{said}"));
+    let words: Vec<&str> = line.split_whitespace().filter(|word| *word != "about").collect();
+    words[1].parse::<f64>().unwrap() * if words[2] == "GiB" { 1024.0 } else { 1.0 }
+}
+
+#[test]
+fn a_resume_takes_the_memory_of_a_run_as_it_was_estimated() {
+    let folder = Folder::new();
+    let sizes = r#""vocab_size": 15, "hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 6,
+        "num_key_value_heads": 6, "max_position_embeddings": 64, "eos_token_id": 1"#;
+    folder.write("model/config.json", format!("{{\"model_type\": \"llama\", {sizes}}}"));
+    for (name, bytes) in host::data::Tokenizer::TINY_ARITHMETIC {
+        folder.write(&format!("model/{name}"), bytes);
+    }
+    let model =
+        "--set model.model_name_or_path=model --set model.fresh_weights=true --set rollout.max_completion_length=8";
+    let batch = "--set train.per_device_train_batch_size=4 --set rollout.num_generations=4 --set eval.num_prompts=0 --set train.max_steps=2";
+    for (run, looks) in [("plain", ""), ("measured", "--set train.measure_step=1")] {
+        let args = format!("train {model} {batch} {looks}");
+        let estimated = memory(&folder.host(&format!("{args} --dry-run")).succeeded().stdout);
+        let fresh = memory(&folder.host(&format!("{args} --output-dir {run} --stop-after 1")).succeeded().stdout);
+        let resumed = memory(&folder.host(&format!("train --resume {run}")).succeeded().stdout);
+        let told = format!("{run}: estimated {estimated}, fresh {fresh}, resumed {resumed} MiB");
+        assert!((estimated / fresh - 1.0).abs() < 0.1 && (resumed / fresh - 1.0).abs() < 0.1, "{told}");
+    }
+    // Keys and values of so many rows take a third of what is free, activations more than all of it.
+    let rows = 4 * (capo_loader::memory::available().unwrap() / 3 / (4 * 8 * 2 * 384 * 48 * 4));
+    let much = format!(
+        "train {model} {batch} --set rollout.max_completion_length=48 --set train.per_device_train_batch_size={rows}"
+    );
+    let refused = folder.host(&much).refused();
+    assert!(refused.starts_with("the run takes about ") && refused.contains("`--allow-more-memory`"), "{refused}");
+    let said = folder.host(&format!("{much} --dry-run"));
+    assert!(said.refused().starts_with("the run takes about ") && memory(&said.stdout) > 1000.0, "{said:?}");
+    let _ = folder.host(&format!("{much} --dry-run --allow-more-memory")).succeeded();
+    assert!(!folder.path().join("runs").exists());
+}
+
 #[test]
 fn grpo() {
     let (_folder, whole, resumed) = whole_and_resumed("");

@@ -56,13 +56,13 @@ fn killed_as_soon_as_its_directory_appears() {
     assert_eq!(names(folder.path()), BTreeSet::from(["last", "whole"].map(str::to_owned)));
 }
 
-/// Runs `host ARGS` where no file may grow beyond `blocks` of 512 bytes, which is what a full disk looks like.
+/// Runs `host ARGS` where no file may grow beyond `blocks` of 512 bytes, which is what a full disk looks like: the signal that comes with it is ignored.
 fn on_a_full_disk(folder: &Folder, blocks: u32, args: &str) -> Outcome {
     let host = folder.command(args);
     let words = [host.get_program()].into_iter().chain(host.get_args()).map(|word| word.to_str().unwrap());
     let line = words.collect::<Vec<_>>().join(" ");
     let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", &format!("trap '' XFSZ; ulimit -f {blocks}; exec {line}")]).current_dir(folder.path());
+    shell.args(["-c", &format!("ulimit -f {blocks}; exec {line}")]).current_dir(folder.path());
     folder.outcome(shell.output().unwrap())
 }
 
@@ -116,6 +116,24 @@ fn a_start_replaces_nothing() {
     }
     assert_eq!(names(folder.path()), before);
     assert_eq!(fs::read(folder.path().join("config.toml")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_run_that_failed_before_its_first_step_is_no_obstacle() {
+    let folder = Folder::new();
+    let args = "--output-dir run --set train.max_steps=2 --set eval.num_prompts=4";
+    let exists = "`train.output_dir` `run` exists already (choose another, or go on with `--resume run`)";
+    let _ = folder.host(&format!("train {args} --set reward=[{{use=\"command\",command=[\"false\"]}}]")).failed();
+    let blank = names(&folder.path().join("run"));
+    // What somebody put there is no run's, and stays.
+    folder.write("run/notes.txt", "mine");
+    assert_eq!(folder.host(&format!("train {args}")).refused(), exists);
+    fs::remove_file(folder.path().join("run/notes.txt")).unwrap();
+    assert_eq!(names(&folder.path().join("run")), blank);
+    let _ = folder.host(&format!("train {args}")).succeeded();
+    assert_eq!(folder.run_dir("run").metrics().len(), 2);
+    // A run that has done a step is one to go on with.
+    assert_eq!(folder.host(&format!("train {args}")).refused(), exists);
 }
 
 #[test]

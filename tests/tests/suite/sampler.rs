@@ -66,5 +66,5 @@ fn truncation_and_temperature_are_a_mismatch_too() {
 #[test]
 fn dtypes_that_there_are_not() {
     let refused = |args: &str| Folder::new().host(&format!("train {args}")).refused();
-    assert_snapshot!(refused("--set rollout.dtype=fp16"), @"`[rollout]` of the default config and `--set`: unknown variant `fp16`, expected `f32` or `bf16`, in `dtype`");
+    assert_snapshot!(refused("--set rollout.dtype=fp16"), @"`[rollout]` of `--set`: unknown variant `fp16`, expected `f32` or `bf16`, in `dtype`");
 }

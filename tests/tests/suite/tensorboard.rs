@@ -158,5 +158,5 @@ fn who_else_is_told_is_a_setting() {
     let run = folder.train("told", &format!("{ONE_STEP} --set logging.report_to=tensorboard"));
     assert_eq!(event_files(run.path()).len(), 1);
     let refused = |set: &str| folder.host(&format!("train {ONE_STEP} --set logging.report_to={set}")).refused();
-    assert_snapshot!(refused("wandb"), @"`[logging]` of the default config and `--set`: it names `tensorboard`, a list of such names, or `none`, in `report_to`");
+    assert_snapshot!(refused("wandb"), @"`[logging]` of `--set`: it names `tensorboard`, a list of such names, or `none` (for Weights & Biases: `wandb sync RUN` takes the files of `tensorboard`), in `report_to`");
 }

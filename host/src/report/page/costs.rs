@@ -66,7 +66,7 @@ pub fn table(runs: &[FoundRun], groups: &[Group]) -> String {
     let row = |class: &str, title: &str, seconds: Vec<f64>, whole: bool| {
         let cell = |(costs, seconds): (&Costs<'_>, f64)| {
             let share = match costs.total() {
-                total if total > 0.0 && whole => format!("{:.2}%", 100.0 * seconds / total),
+                total if total > 0.0 && whole => format!("{:.2}%", 100.0 * seconds / total + 0.0),
                 _ => String::new(),
             };
             format!("<td>{}</td><td>{share}</td>", significant(seconds))
@@ -93,6 +93,8 @@ pub fn table(runs: &[FoundRun], groups: &[Group]) -> String {
 
 /// Three significant digits.
 fn significant(seconds: f64) -> String {
+    // The sum of no numbers is -0.
+    let seconds = seconds + 0.0;
     let digits = if seconds > 0.0 { (2 - seconds.log10().floor() as i32).clamp(0, 6) } else { 0 };
     format!("{seconds:.*}", digits as usize)
 }
@@ -112,10 +114,21 @@ mod tests {
         assert_eq!([costs.total(), costs.of("rollout"), costs.of("backward"), costs.of(REST)], [2.0, 1.0, 0.5, 0.5]);
         let nothing = Costs { runs: Vec::new(), steps: 0.0 };
         assert_eq!([nothing.total(), nothing.of(REST)], [0.0, 0.0]);
+        let runs = [FoundRun {
+            dir: directory.path().to_owned(),
+            name: "run".into(),
+            settings: [].into(),
+            lines,
+            at_work: false,
+            remarks: Vec::new(),
+        }];
+        let table = table(&runs, &[Group { name: "run".into(), runs: vec![0] }]);
+        assert!(table.contains("<td>0</td><td>0.00%</td>") && !table.contains("-0"), "{table}");
     }
 
     #[test]
     fn seconds_have_three_digits() {
-        assert_eq!([135.84, 3.988, 0.01234, 0.0, 4e-9].map(significant), ["136", "3.99", "0.0123", "0", "0.000000"]);
+        let shown = [135.84, 3.988, 0.01234, 0.0, -0.0, 4e-9].map(significant);
+        assert_eq!(shown, ["136", "3.99", "0.0123", "0", "0", "0.000000"]);
     }
 }

@@ -13,9 +13,6 @@ pub struct Group {
     pub runs: Vec<usize>,
 }
 
-/// Settings that a name holds at most; the others are in the table of settings.
-const MOST: usize = 3;
-
 /// Whether two runs may differ in the setting `key` and be one series all the same.
 fn is_aside(key: &str) -> bool {
     key == "train.seed" || key.starts_with("logging.")
@@ -36,7 +33,7 @@ pub fn group(runs: &[FoundRun]) -> Vec<Group> {
     let firsts: Vec<usize> = groups.iter().map(|group| group.runs[0]).collect();
     let mut used = BTreeSet::new();
     for group in &mut groups {
-        let name = name(runs, &settings, &firsts, group.runs[0]);
+        let name = name(runs, &firsts, group);
         let numbered = (2..).map(|number: u32| format!("{name} ({number})"));
         let mut names = std::iter::once(name.clone()).chain(numbered);
         group.name = names.find(|name| used.insert(name.clone())).unwrap_or(name);
@@ -49,23 +46,17 @@ fn told(run: &FoundRun) -> BTreeMap<&str, &str> {
     told.map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
-/// The recipe, and the settings that tell the run at `at` from others of the same recipe.
-fn name(runs: &[FoundRun], settings: &[BTreeMap<&str, &str>], firsts: &[usize], at: usize) -> String {
+/// The recipe, where no other group has it; else the first run's name, and how many others are drawn with it.
+fn name(runs: &[FoundRun], firsts: &[usize], group: &Group) -> String {
     let recipe = |at: usize| runs[at].setting("recipe");
-    let Some(title) = recipe(at).filter(|_| firsts.len() > 1) else { return runs[at].name.clone() };
-    let alike: Vec<usize> = firsts.iter().copied().filter(|other| recipe(*other).as_ref() == Some(&title)).collect();
-    let keys: BTreeSet<&str> = alike.iter().flat_map(|other| settings[*other].keys().copied()).collect();
-    let differs = |key: &&str| alike.iter().any(|other| settings[*other].get(key) != settings[at].get(key));
-    let differing: Vec<&str> = keys.into_iter().filter(differs).collect();
-    let shown = differing.iter().take(MOST).map(|key| {
-        let (_, last) = key.rsplit_once('.').unwrap_or(("", key));
-        format!("{last} {}", settings[at].get(key).map_or("not set", |value| value.trim_matches('"')))
-    });
-    let more = if differing.len() > MOST { ", …" } else { "" };
-    match shown.collect::<Vec<_>>().join(", ") {
-        settings if settings.is_empty() => title,
-        settings => format!("{title}: {settings}{more}"),
-    }
+    let first = group.runs[0];
+    let title = recipe(first).filter(|_| firsts.len() > 1);
+    let is_alone = |title: &String| firsts.iter().filter(|other| recipe(**other).as_ref() == Some(title)).count() == 1;
+    title.filter(is_alone).unwrap_or_else(|| match group.runs.len() {
+        1 => runs[first].name.clone(),
+        2 => format!("{} and another seed", runs[first].name),
+        several => format!("{} and {} other seeds", runs[first].name, several - 1),
+    })
 }
 
 #[cfg(test)]
@@ -85,14 +76,19 @@ mod tests {
 
     #[test]
     fn seeds_are_one_series() {
-        let of =
-            |recipe, seed, rate| run("run", &[("recipe", recipe), ("train.seed", seed), ("train.learning_rate", rate)]);
+        let of = |recipe, seed, rate: &str| {
+            let settings = [("recipe", recipe), ("train.seed", seed), ("train.learning_rate", rate)];
+            run(&format!("{rate}-{seed}"), &settings)
+        };
         let (grpo, capo) = ("\"grpo\"", "\"capo\"");
         let runs = [of(grpo, "1", "0.1"), of(capo, "1", "0.1"), of(grpo, "2", "0.1")];
         assert_eq!(names(&runs), [("grpo".into(), vec![0, 2]), ("capo".into(), vec![1])]);
         let runs = [of(grpo, "1", "0.1"), of(capo, "1", "0.1"), of(grpo, "2", "0.2")];
-        let expected = ["grpo: learning_rate 0.1", "capo", "grpo: learning_rate 0.2"];
+        let expected = ["0.1-1", "capo", "0.2-2"];
         assert_eq!(names(&runs).into_iter().map(|(name, _)| name).collect::<Vec<_>>(), expected);
+        let runs = [of(grpo, "1", "0.1"), of(grpo, "2", "0.2"), of(grpo, "2", "0.1")];
+        let expected = [("0.1-1 and another seed".into(), vec![0, 2]), ("0.2-2".into(), vec![1])];
+        assert_eq!(names(&runs), expected);
     }
 
     #[test]

@@ -44,6 +44,11 @@ function decades(_uplot, _axis, least, most) {
   return Array.from({ length: Math.floor((last - first) / by) + 1 }, (_, at) => Number(`1e${first + at * by}`));
 }
 
+// From power of ten to power of ten, so that the lowest label is on the axis.
+function magnitudes(_uplot, least, most) {
+  return uPlot.rangeLog(least ?? 1, most ?? 10, 10, true);
+}
+
 class Chart {
   // `page` has the data, the state that all charts share, and the names of what is drawn.
   constructor(page, chart, parent) {
@@ -99,7 +104,7 @@ class Chart {
       height: HEIGHT,
       legend: { show: false },
       cursor: { y: false, points: { size: 6 } },
-      scales: { x: { time: false }, y: log ? { distr: 3 } : { range: span } },
+      scales: { x: { time: false }, y: log ? { distr: 3, range: magnitudes } : { range: span } },
       axes: this.axes(state.axis),
       series: [{}, ...lines.flatMap((line) => this.seriesOf(line))],
       bands: lines.map((line, at) => ({ series: [3 * at + 3, 3 * at + 2], fill: `${color(line.of)}33` })),

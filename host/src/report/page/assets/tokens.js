@@ -22,9 +22,9 @@ function strengths(lists) {
   return (value) => (value === null ? 0 : Math.sign(value) * strength(Math.abs(value)));
 }
 
-// Ids where there is no text; line ends and tabs that would not be seen when they are struck out.
-function visible(text, id) {
-  if (text === null) return `⟨${id}⟩`;
+// Ids where there is no text, but for the one that ends a completion; line ends and tabs that would not be seen when they are struck out.
+function visible(text, id, ends) {
+  if (text === null) return ends ? "⟨end⟩" : `⟨${id}⟩`;
   return text.replace(/\n/g, "↵\n").replace(/\t/g, "⇥");
 }
 
@@ -99,7 +99,7 @@ class TokenView {
     const text = element("div", "", figure, { class: "text" });
     if (ids.length === 0) text.append(completion.completion);
     ids.forEach((id, at) => {
-      const token = element(keep[at] === 0 ? "s" : "i", visible(texts[at], id), text);
+      const token = element(keep[at] === 0 ? "s" : "i", visible(texts[at], id, !truncated && at === ids.length - 1), text);
       [token.dataset.completion, token.dataset.at] = [number, at];
       token.tabIndex = number === 0 && at === 0 ? 0 : -1;
       const value = strength(completion.numbers[by]?.[at] ?? null);

@@ -1,0 +1,95 @@
+//! The tensors of a safetensors file, read one at a time: a large file is in memory nowhere as a whole.
+
+use std::io::{Read, Seek, SeekFrom};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use candle_core::{DType, Device, Tensor};
+use safetensors::SafeTensorError;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+
+use super::files::ModelFiles;
+
+/// What comes before the header: its length.
+const LENGTH: usize = 8;
+/// Longest header, bytes, as the safetensors crate has it.
+const MOST_HEADER: u64 = 100_000_000;
+
+/// What a file's bytes come from.
+pub trait Source: Read + Seek {}
+
+impl<T: Read + Seek> Source for T {}
+
+/// An open file and its header.
+pub struct TensorFile<'a> {
+    source: Box<dyn Source + 'a>,
+    header: Metadata,
+    /// Where the tensors begin.
+    start: u64,
+}
+
+impl<'a> TensorFile<'a> {
+    /// Opens the file `name`; one that cannot be read or is not whole is an error.
+    pub fn open(files: &'a ModelFiles, name: &str) -> Result<Self> {
+        let source = files.open(name)?;
+        Self::new(source).with_context(|| format!("cannot use {}", files.describe(name)))
+    }
+
+    fn new(mut source: Box<dyn Source + 'a>) -> Result<Self> {
+        let size = source.seek(SeekFrom::End(0))?;
+        source.rewind()?;
+        let header = header(&mut source, size)
+            .map_err(|error| anyhow!("not a whole safetensors file: {error} (fetch the file again)"))?;
+        let start = source.stream_position()?;
+        Ok(Self { source, header, start })
+    }
+
+    /// The names of its tensors, in order, so that of several mistakes always the same one is told.
+    pub fn names(&self) -> Vec<String> {
+        let mut names = self.header.offset_keys();
+        names.sort_unstable();
+        names
+    }
+
+    /// The shape of a tensor; an unknown name is an error.
+    pub fn shape(&self, name: &str) -> Result<&[usize]> {
+        Ok(&self.info(name)?.shape)
+    }
+
+    /// A tensor as it is kept, on `device`; an unknown name and a type that is not supported are errors.
+    pub fn tensor(&mut self, name: &str, device: &Device) -> Result<Tensor> {
+        let info = self.info(name)?.clone();
+        let dtype = match info.dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::BF16 => DType::BF16,
+            Dtype::F16 => DType::F16,
+            Dtype::I64 => DType::I64,
+            other => return Err(anyhow!("dtype {other:?} is not supported (convert the weights to f32, bf16 or f16)")),
+        };
+        let (from, to) = info.data_offsets;
+        let mut bytes = vec![0; to - from];
+        self.source.seek(SeekFrom::Start(self.start + from as u64))?;
+        self.source.read_exact(&mut bytes)?;
+        Ok(Tensor::from_raw_buffer(&bytes, dtype, &info.shape, device)?)
+    }
+
+    fn info(&self, name: &str) -> Result<&TensorInfo> {
+        self.header.info(name).with_context(|| format!("it has no tensor `{name}`"))
+    }
+}
+
+/// The header of a file of `size` bytes, which is at its beginning, with the sentences of the safetensors crate.
+fn header(source: &mut impl Read, size: u64) -> Result<Metadata> {
+    ensure!(size >= LENGTH as u64, SafeTensorError::HeaderTooSmall);
+    let mut length = [0; LENGTH];
+    source.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    ensure!(length <= MOST_HEADER, SafeTensorError::HeaderTooLarge);
+    ensure!(length <= size - LENGTH as u64, SafeTensorError::InvalidHeaderLength);
+    let mut text = vec![0; length as usize];
+    source.read_exact(&mut text)?;
+    let text = str::from_utf8(&text).map_err(SafeTensorError::InvalidHeader)?;
+    let header: Metadata = serde_json::from_str(text).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
+    let whole = header.data_len() as u64 + length + LENGTH as u64;
+    ensure!(whole == size, SafeTensorError::MetadataIncompleteBuffer);
+    Ok(header)
+}
