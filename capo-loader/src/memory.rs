@@ -103,7 +103,7 @@ mod tests {
         for (limit, expected) in [("max", None), ("1000", Some(400)), ("100", Some(0))] {
             let files =
                 [(names[0], limit), (names[1], "700"), ("memory.stat", "anon 600\ninactive_file 100\nactive_file 5\n")];
-            files.map(|(name, text)| fs::write(folder.path().join(name), text).unwrap());
+            files.iter().for_each(|(name, text)| fs::write(folder.path().join(name), text).unwrap());
             assert_eq!(left(folder.path(), names), expected, "{limit}");
         }
     }
