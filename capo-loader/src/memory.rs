@@ -34,13 +34,22 @@ fn status(name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
+/// Addresses that `ulimit -v` leaves, in use or not, bytes; none without such a limit.
+#[must_use]
+pub fn addresses() -> Option<u64> {
+    Some(address_limit()?.saturating_sub(status("VmSize:").unwrap_or(0)))
+}
+
+fn address_limit() -> Option<u64> {
+    #[cfg(unix)]
+    return getrlimit(Resource::As).current;
+    #[cfg(not(unix))]
+    None
+}
+
 /// What `ulimit -v` leaves. Addresses that are set aside and not in use count as free, for the allocator uses them first.
 fn address_space() -> Option<u64> {
-    #[cfg(unix)]
-    let limit = getrlimit(Resource::As).current;
-    #[cfg(not(unix))]
-    let limit: Option<u64> = None;
-    Some(limit?.saturating_sub(resident().unwrap_or(0)))
+    Some(address_limit()?.saturating_sub(resident().unwrap_or(0)))
 }
 
 /// `MemAvailable` and `SwapFree` of `/proc/meminfo`, bytes.

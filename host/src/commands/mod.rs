@@ -25,6 +25,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use capo_loader::memory;
 use capo_loader::watchdog::End;
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -93,6 +94,15 @@ fn start_threads() -> Result<()> {
         if let Some(threads) = said.filter(|threads| *threads > MOST) {
             bail!("`{name}` is {threads} (it must be at most {MOST}; more threads than cores are of no use)");
         }
+    }
+    // Threads that find no room for their stacks panic where nobody can tell why.
+    const LEAST: u64 = 512 << 20;
+    if let Some(addresses) = memory::addresses().filter(|addresses| *addresses < LEAST) {
+        bail!(
+            "`ulimit -v` leaves {} of addresses, and {} is the least that works (allow the process more)",
+            memory::text(addresses.into()),
+            memory::text(LEAST.into())
+        );
     }
     rayon::ThreadPoolBuilder::new().build_global().context(
         "the threads that compute cannot be started (set `RAYON_NUM_THREADS` to fewer, or allow the process more memory or threads)",

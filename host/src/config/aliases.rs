@@ -271,7 +271,7 @@ mod tests {
         );
         assert_eq!(
             taken("objective.vllm_importance_sampling_mode=token_mask").unwrap_err().to_string(),
-            "`train.vllm_importance_sampling_clip_max` of the default config and `--set` sets \
+            "`train.vllm_importance_sampling_clip_max` of `--set` sets \
              `objective.vllm_importance_sampling_mode`, which is set as well (leave one out)"
         );
     }

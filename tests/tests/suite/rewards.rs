@@ -140,7 +140,7 @@ fn a_share_of_a_point_is_no_right_answer() {
     held-out reward 0.250  format 0.000  command 0.250  (20 prompts, greedy)
     ");
     let best = "--set train.metric_for_best_model=eval_accuracy --set eval.eval_steps=1 --set reward=[{use=\"format\"},{use=\"regex\",pattern=\"1\"}]";
-    assert_snapshot!(folder.host(&format!("train {args} {best}")).refused(), @"the settings of `run.toml` and `--set` do not fit together: `train.metric_for_best_model` is `eval_accuracy`, but of several rewards none says which answers are right (name it with `eval.reward`)");
+    assert_snapshot!(folder.host(&format!("train {args} {best}")).refused(), @"the settings of `run.toml` and `--set train.metric_for_best_model` do not fit together: `train.metric_for_best_model` is `eval_accuracy`, but of several rewards none says which answers are right (name it with `eval.reward`)");
 }
 
 #[test]

@@ -24,6 +24,8 @@ const MOST_BYTES: u64 = 512 << 20;
 const STACK: usize = 256 << 20;
 /// The signal of a process whose time on processors is over.
 const OUT_OF_TIME: i32 = 24;
+/// The exit code of a process that is given no more memory, outside of a run.
+const NO_MEMORY: i32 = 2;
 
 /// What a process says of a template, or of a conversation: a text or a sentence.
 type Reply = Result<String, String>;
@@ -92,16 +94,16 @@ impl Workers {
     fn ended(&self, status: io::Result<std::process::ExitStatus>, error: &io::Error) -> Error {
         let place = &self.place;
         let mend = "(mend it, or shorten the conversation)";
-        match status.map(|status| status.signal()) {
-            Ok(Some(OUT_OF_TIME)) => {
+        match status.map(|status| (status.signal(), status.code())) {
+            Ok((Some(OUT_OF_TIME), _)) => {
                 anyhow!("the chat template {place} comes to no end within {MOST_SECONDS} s of work {mend}")
             }
-            // An allocation that fails aborts, and so does a stack that is used up.
-            Ok(Some(_)) => anyhow!(
+            // An allocation that fails ends the process, and a stack that is used up aborts it.
+            Ok((Some(_), _) | (_, Some(NO_MEMORY))) => anyhow!(
                 "the chat template {place} takes more than {} MiB of memory, or nests values too deeply {mend}",
                 MOST_BYTES >> 20
             ),
-            Ok(None) | Err(_) => anyhow!("the process that applies the chat template {place} has ended: {error}"),
+            Ok(_) | Err(_) => anyhow!("the process that applies the chat template {place} has ended: {error}"),
         }
     }
 }
