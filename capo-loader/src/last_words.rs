@@ -64,13 +64,24 @@ pub(crate) fn listen(place: &Arc<Place>) {
         }
         // SAFETY: `at_exit` is a function of this executable, which is there as long as the process.
         let _ = unsafe { libc::atexit(at_exit) };
+        #[cfg(target_os = "linux")]
+        // SAFETY: as above.
+        let _ = unsafe { at_quick_exit(at_exit) };
     });
 }
 
-/// Ends the process without last words: for ends that are the host's own.
+#[cfg(target_os = "linux")]
+unsafe extern "C" {
+    /// As `atexit`, for `quick_exit`; the crate of libc's functions has it not.
+    fn at_quick_exit(function: extern "C" fn()) -> c_int;
+}
+
+/// Ends the process without last words: for ends that are the host's own. What libraries have left to be done at the end of a process is not
+/// done: it could hang there, or change the exit code.
 pub fn exit(code: i32) -> ! {
     TOLD.store(true, Ordering::SeqCst);
-    std::process::exit(code)
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(code) }
 }
 
 /// Ends the process with a sentence because `bytes` of memory were asked for and not given: exit code 1 in a run, 2 before it. Whoever asked cannot go on,

@@ -1,7 +1,7 @@
 //! The `host` executable.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::process::ExitCode;
+use std::io::Write;
 use std::time::Instant;
 
 use capo_loader::watchdog;
@@ -14,7 +14,7 @@ static ALLOCATOR: Allocator = Allocator(MiMalloc);
 /// Stack of the thread that does the work: `ulimit -s` may leave the first one less than it needs.
 const STACK: usize = 8 << 20;
 
-fn main() -> ExitCode {
+fn main() -> ! {
     let started = Instant::now();
     // Candle's worker threads spin between operations, which starves the others where cores are few.
     set_default("CANDLE_BARRIER_POOL_SPIN_LIMIT", || "0".to_owned());
@@ -23,11 +23,13 @@ fn main() -> ExitCode {
     keep_freed_memory();
     watchdog::survive_file_limit();
     let thread = std::thread::Builder::new().name("main".into()).stack_size(STACK);
-    match thread.spawn(move || host::commands::main(started)) {
+    let code = match thread.spawn(move || host::commands::main(started)) {
         // The standard library has told of a panic.
-        Ok(thread) => thread.join().unwrap_or(ExitCode::from(101)),
+        Ok(thread) => thread.join().unwrap_or(101),
         Err(_) => host::commands::main(started),
-    }
+    };
+    let _ = std::io::stdout().flush();
+    watchdog::exit(code)
 }
 
 /// Memory from mimalloc, or the end of the process with a sentence: without it nothing here could go on.

@@ -12,7 +12,7 @@ LONG = {"kills": 1500, "locks": 100, "flips": 8000, "mutations": 100_000, "setti
 LONG |= {"templates": 6000, "hub": 1500, "rewards": 240, "evaluation": 3000, "sft": 2000, "libraries": 100}
 # About what a case costs on a disk, in milliseconds: by this the parts share the time.
 COST = {"kills": 900, "locks": 1000, "flips": 120, "mutations": 20, "settings": 20, "special": 25, "swaps": 40}
-COST |= {"templates": 60, "hub": 600, "rewards": 1000, "evaluation": 150, "sft": 150, "libraries": 300}
+COST |= {"templates": 400, "hub": 100, "rewards": 1000, "evaluation": 150, "sft": 150, "libraries": 300}
 # Seconds for all parts together; a part that is out of time says how many of its cases it did.
 SHORT_TIME, LONG_TIME = 110, 6 * 3600
 

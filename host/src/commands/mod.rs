@@ -21,7 +21,6 @@ mod sweep;
 mod train;
 mod vendor;
 
-use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -46,7 +45,7 @@ enum Failure {
 
 /// Runs the command line; the exit code is 0, 2 for bad input, 1 for a run that failed or whose output could not be written.
 #[must_use]
-pub fn main(started: Instant) -> ExitCode {
+pub fn main(started: Instant) -> i32 {
     let _end = End::awaited();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -54,7 +53,7 @@ pub fn main(started: Instant) -> ExitCode {
     };
     if let Err(error) = start_threads() {
         terminal::error(&sentence(&error, cli.verbose));
-        return ExitCode::from(2);
+        return 2;
     }
     let outcome = match &cli.command {
         Command::Train(args) => train::run(args, started),
@@ -71,19 +70,19 @@ pub fn main(started: Instant) -> ExitCode {
         Command::Plugins(args) => plugins::run(args, cli.verbose).map_err(Failure::Input),
         Command::Check(args) => match check::run(args, cli.verbose) {
             Ok(true) => Ok(()),
-            Ok(false) => return ExitCode::FAILURE,
+            Ok(false) => return 1,
             Err(error) => Err(Failure::Input(error)),
         },
         Command::NewPlugin(args) => new_plugin::run(args).map_err(Failure::Input),
         Command::ApplyChatTemplate => data::apply_chat_template().map_err(Failure::Run),
     };
     let (error, code) = match outcome.and_then(|()| terminal::check().map_err(Failure::Run)) {
-        Ok(()) => return ExitCode::SUCCESS,
+        Ok(()) => return 0,
         Err(Failure::Input(error)) => (error, 2),
         Err(Failure::Run(error)) => (error, 1),
     };
     terminal::error(&sentence(&error, cli.verbose));
-    ExitCode::from(code)
+    code
 }
 
 /// Starts the threads that compute, where it can still be told that they cannot be.
@@ -110,20 +109,20 @@ fn start_threads() -> Result<()> {
 }
 
 /// Prints the help or the version that was asked for, or what is wrong with the command line.
-fn not_run(error: &clap::Error) -> ExitCode {
+fn not_run(error: &clap::Error) -> i32 {
     if error.use_stderr() {
         terminal::note(error.to_string().trim_end());
         if error.kind() == ErrorKind::InvalidSubcommand && error.to_string().contains("'sweep'") {
             terminal::note("\n  tip: a sweep of thresholds over recorded batches is `host replay --sweep`");
         }
-        return ExitCode::from(2);
+        return 2;
     }
     terminal::heard(error.print());
     match terminal::check() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(error) => {
             terminal::error(&sentence(&error, false));
-            ExitCode::FAILURE
+            1
         }
     }
 }

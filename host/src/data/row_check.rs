@@ -62,7 +62,7 @@ impl Example {
     ///
     /// A prompt that has more than `limit` tokens or cannot be encoded, with the row that it is from.
     pub fn prompt_ids(&self, tokenizer: &Tokenizer, limit: usize) -> Result<Vec<u32>> {
-        self.placed(tokenizer.encode(&self.prompt).and_then(|ids| {
+        self.placed(encode(tokenizer, &self.prompt, limit).and_then(|ids| {
             ensure!(
                 ids.len() <= limit,
                 "a prompt has {} tokens, `data.max_prompt_length` is {limit} (raise it, or shorten the prompt `{}`)",
@@ -108,8 +108,8 @@ impl Example {
     /// A target that cannot be encoded, or that has more than `positions` tokens together with the prompt, with the row that it is from.
     pub fn target_ids(&self, tokenizer: &Tokenizer, prompt: usize, positions: usize) -> Result<Vec<u32>> {
         let ids = match &self.reply {
-            Some(reply) => tokenizer.encode(reply),
-            None => tokenizer.encode(self.target()).map(|mut ids| {
+            Some(reply) => encode(tokenizer, reply, positions),
+            None => encode(tokenizer, self.target(), positions).map(|mut ids| {
                 ids.push(tokenizer.eos_ids()[0]);
                 ids
             }),
@@ -193,6 +193,24 @@ fn find(rows: &[Example], demands: &Demands<'_>, target: bool) -> Option<Error> 
     rows.par_iter().find_map_first(|row| row.check(demands, target).err())
 }
 
+/// The ids of a text that is to have at most `limit` tokens. One that is far too long is refused unread: the tokenizer takes hundreds of bytes of
+/// memory for each of its own.
+fn encode(tokenizer: &Tokenizer, text: &str, limit: usize) -> Result<Vec<u32>> {
+    ensure!(
+        !is_far_too_long(text, limit),
+        "a text of {} bytes has more than the {limit} tokens that it may have (shorten `{}`)",
+        text.len(),
+        quote(text)
+    );
+    tokenizer.encode(text)
+}
+
+/// Whether `limit` tokens hold less than this text on any vocabulary's average.
+fn is_far_too_long(text: &str, limit: usize) -> bool {
+    const MOST_BYTES_OF_A_TOKEN: usize = 64;
+    text.len() > limit.saturating_mul(MOST_BYTES_OF_A_TOKEN)
+}
+
 /// What is to be done with a row.
 enum Verdict {
     Good,
@@ -202,8 +220,9 @@ enum Verdict {
 
 fn judge(row: &Example, demands: &Demands<'_>, target: bool) -> Verdict {
     let is_long = || {
-        demands.filter_overlong_prompts
-            && demands.tokenizer.encode(&row.prompt).is_ok_and(|ids| ids.len() > demands.max_prompt_length)
+        let (prompt, limit) = (&row.prompt, demands.max_prompt_length);
+        let beyond = || demands.tokenizer.encode(prompt).is_ok_and(|ids| ids.len() > limit);
+        demands.filter_overlong_prompts && (is_far_too_long(prompt, limit) || beyond())
     };
     match row.check(demands, target) {
         Ok(()) => Verdict::Good,

@@ -103,7 +103,7 @@ impl Download {
     /// The sizes of all files together, bytes; 0 where the Hub did not say.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.model.siblings.iter().filter_map(|file| file.size).sum()
+        self.model.siblings.iter().filter_map(|file| file.size).fold(0, u64::saturating_add)
     }
 
     /// Fetches what the cache does not have, and tells `progress` of every file and of bytes that are there. Returns the folder of the
