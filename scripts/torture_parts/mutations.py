@@ -78,7 +78,7 @@ def configs(bench):
 
 
 def models(bench):
-    command = ["eval", "--num-prompts", "1", "--model", "model"]
+    command = ["eval", "--num-prompts", "1", "--set", "data.dataset_name=embedded:arithmetic", "--model", "model"]
     made = originals.model(bench)
     tokenizers = list(originals.tokenizers(bench, made))
     for name, folder in (("model", made), ("sharded model", originals.shards(bench, made)), *tokenizers):

@@ -13,6 +13,7 @@ TRIED = (
 )
 # Seconds: nothing here has to be computed.
 LIMIT = 20
+MEASURED = ("--num-prompts", "1", "--set", "data.dataset_name=embedded:arithmetic")
 
 
 def fifo(path):
@@ -84,11 +85,11 @@ def inputs(reference, half, data, model, batch):
         (data, "plugin.so", ["check", "./plugin.so"], True),
         (batch, "batch-0000.safetensors", replaying, True),
         (batch, "mask.toml", replaying, True),
-        (data, "model", ["eval", "--model", "model", "--num-prompts", "1"], True),
+        (data, "model", ["eval", "--model", "model", *MEASURED], True),
         (data, "run", runs.resume(), True),
     ]
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        places.append((model, name, ["eval", "--model", ".", "--num-prompts", "1"], True))
+        places.append((model, name, ["eval", "--model", ".", *MEASURED], True))
     newest = runs.checkpoint(half).relative_to(half)
     for file in sorted((half / newest).iterdir()):
         # The checkpoint's only companion that a model can do without, and components without a state.
