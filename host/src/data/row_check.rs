@@ -62,7 +62,7 @@ impl Example {
     ///
     /// A prompt that has more than `limit` tokens or cannot be encoded, with the row that it is from.
     pub fn prompt_ids(&self, tokenizer: &Tokenizer, limit: usize) -> Result<Vec<u32>> {
-        self.placed(encode(tokenizer, &self.prompt, limit).and_then(|ids| {
+        self.placed(encode(tokenizer, &self.prompt, limit, "`data.max_prompt_length`").and_then(|ids| {
             ensure!(
                 ids.len() <= limit,
                 "a prompt has {} tokens, `data.max_prompt_length` is {limit} (raise it, or shorten the prompt `{}`)",
@@ -108,8 +108,8 @@ impl Example {
     /// A target that cannot be encoded, or that has more than `positions` tokens together with the prompt, with the row that it is from.
     pub fn target_ids(&self, tokenizer: &Tokenizer, prompt: usize, positions: usize) -> Result<Vec<u32>> {
         let ids = match &self.reply {
-            Some(reply) => encode(tokenizer, reply, positions),
-            None => encode(tokenizer, self.target(), positions).map(|mut ids| {
+            Some(reply) => encode(tokenizer, reply, positions, POSITIONS),
+            None => encode(tokenizer, self.target(), positions, POSITIONS).map(|mut ids| {
                 ids.push(tokenizer.eos_ids()[0]);
                 ids
             }),
@@ -193,12 +193,15 @@ fn find(rows: &[Example], demands: &Demands<'_>, target: bool) -> Option<Error> 
     rows.par_iter().find_map_first(|row| row.check(demands, target).err())
 }
 
-/// The ids of a text that is to have at most `limit` tokens. One that is far too long is refused unread: the tokenizer takes hundreds of bytes of
+/// The limit of solutions, for a sentence.
+const POSITIONS: &str = "the model has positions";
+
+/// The ids of a text that is to have at most `limit` tokens, by the limit's `name`. One that is far too long is refused unread: the tokenizer takes hundreds of bytes of
 /// memory for each of its own.
-fn encode(tokenizer: &Tokenizer, text: &str, limit: usize) -> Result<Vec<u32>> {
+fn encode(tokenizer: &Tokenizer, text: &str, limit: usize, name: &str) -> Result<Vec<u32>> {
     ensure!(
         !is_far_too_long(text, limit),
-        "a text of {} bytes has more than the {limit} tokens that it may have (shorten `{}`)",
+        "a text of {} bytes has more tokens than {name}, {limit} (shorten `{}`)",
         text.len(),
         quote(text)
     );

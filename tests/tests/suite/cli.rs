@@ -355,7 +355,7 @@ fn sft_refuses_bad_input() {
     // Far too long, and a little.
     let sft = "sft --output-dir out --set data={dataset_name=\"rows.jsonl\"} --set eval.num_prompts=0 --set train.max_steps=1";
     folder.write("rows.jsonl", format!("{}\n{}\n", row(1), row(5 << 20)));
-    assert_snapshot!(folder.host(sft).refused(), @"bad row at line 2 of `rows.jsonl` (mend it, or set `data.on_bad_row` to `skip`): a text of 5242880 bytes has more than the 64 tokens that it may have (shorten `111111111111111111111111111111111111111111111111111111111111…`)");
+    assert_snapshot!(folder.host(sft).refused(), @"bad row at line 2 of `rows.jsonl` (mend it, or set `data.on_bad_row` to `skip`): a text of 5242880 bytes has more tokens than the model has positions, 64 (shorten `111111111111111111111111111111111111111111111111111111111111…`)");
     folder.write("rows.jsonl", format!("{}\n{}\n", row(1), row(2000)));
     assert_snapshot!(folder.host(sft).refused(), @"bad row at line 2 of `rows.jsonl` (mend it, or set `data.on_bad_row` to `skip`): a prompt of 4 tokens and its solution of 2001 make 2005, the model has 64 positions (shorten the solution)");
     folder.write("taken/file", "");

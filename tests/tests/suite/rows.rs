@@ -34,7 +34,7 @@ fn a_bad_row_is_told_at_once() {
     assert_snapshot!(refused(&BAD[..1]), @"bad row at line 8 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): cannot encode `12é+9=`: the tokenizer has no id for `é`");
     assert_snapshot!(refused(&BAD[1..2]), @"bad row at line 21 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): not valid JSON: expected ident at line 1 column 2");
     assert_snapshot!(refused(&BAD[2..]), @"bad row at line 34 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): a prompt has 22 tokens, `data.max_prompt_length` is 16 (raise it, or shorten the prompt `1111111111111111111111`)");
-    let long = format!(r#"{{"prompt": "{}", "answer": 1}}"#, "x".repeat(5000));
+    let long = format!(r#"{{"prompt": "{}", "answer": 1}}"#, "x".repeat(1000));
     assert_snapshot!(refused(&[(3, &long)]), @"bad row at line 4 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): cannot encode `xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…`: the tokenizer has no id for `x`");
 }
 
