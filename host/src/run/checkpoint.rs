@@ -100,7 +100,7 @@ pub fn appear(run: &mut Run, written: &Written) -> Result<()> {
 ///
 /// # Errors
 ///
-/// As [`write`].
+/// As [`write()`].
 pub fn save_last(run: &mut Run) -> Result<()> {
     let Some(mut moment) = run.moment.take() else { return Ok(()) };
     let states = match moment.states.take() {
