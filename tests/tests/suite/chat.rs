@@ -192,4 +192,9 @@ fn templates_end_within_their_time_and_memory() {
         let mend = "(mend it, or shorten the conversation)";
         assert_eq!(sentence, format!("the chat template `model/chat_template.jinja` {limit} {mend}"), "{value}");
     }
+    folder.write("model/chat_template.jinja", "{{ '1' * 5000000 }}");
+    assert_snapshot!(folder.host("generate --model model --chat 1+1").refused(), @"the chat template makes a text of 5000000 bytes, at most 2097152 are taken (shorten the conversation)");
+    folder.write("model/chat_template.jinja", "{{ raise_exception('1' * 5000000) }}");
+    let sentence = folder.host("generate --model model --chat 1+1").refused();
+    assert!(sentence.len() < 5000, "{} bytes", sentence.len());
 }

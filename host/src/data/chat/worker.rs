@@ -20,6 +20,10 @@ const COMMAND: &str = "apply-chat-template";
 const MOST_SECONDS: u64 = 2;
 /// Most memory of a process beyond what it begins with, bytes.
 const MOST_BYTES: u64 = 512 << 20;
+/// Longest text of a conversation, bytes: the tokenizer takes hundreds of bytes of memory for each.
+const MOST_TEXT: usize = 2 << 20;
+/// Longest sentence, characters: a template chooses the words of its own refusals.
+const MOST_WORDS: usize = 4000;
 /// Stack of the thread that templates run on, bytes: values may hold one another as deeply as a template's work allows.
 const STACK: usize = 256 << 20;
 /// The signal of a process whose time on processors is over.
@@ -198,7 +202,16 @@ fn answer(
     before: impl Fn() -> Result<()>,
 ) -> Result<()> {
     let mut reply = |reply: Result<String>| -> Result<()> {
-        let reply: Reply = reply.map_err(|error| format!("{error:#}"));
+        let reply: Reply = match reply {
+            Ok(text) if text.len() > MOST_TEXT => {
+                let bytes = text.len();
+                Err(format!(
+                    "the chat template makes a text of {bytes} bytes, at most {MOST_TEXT} are taken (shorten the conversation)"
+                ))
+            }
+            Ok(text) => Ok(text),
+            Err(error) => Err(format!("{error:#}").chars().take(MOST_WORDS).collect()),
+        };
         replies.write_all(line(&reply)?.as_bytes())?;
         Ok(replies.flush()?)
     };
