@@ -105,7 +105,7 @@ pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&Lending<'_>>) -> R
     files::write_atomic(path, &bytes)
 }
 
-/// What says that there is a checksum. It stands apart from the checksum: were it the same entry, a flipped bit in its name would make the
+/// The entry that says that there is a checksum. It stands apart from the checksum: were it the same entry, a flipped bit in its name would make the
 /// file one of those that have none.
 const CHECKSUM: (&str, &str) = ("checksum", "sha256");
 /// The entry of the checksum, and what stands there while it is computed.

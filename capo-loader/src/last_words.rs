@@ -1,4 +1,4 @@
-//! What a process says that ends before its time: in the middle of a plugin's call or beside all of them, by a signal, by `exit`, or because
+//! The last words of a process that ends before its time: in the middle of a plugin's call or beside all of them, by a signal, by `exit`, or because
 //! a call took too long.
 //!
 //! A signal's handler may do little more than read atomics and write bytes. So what it needs to say lies ready: every call's name, and where
@@ -19,7 +19,7 @@ static CALL: AtomicPtr<String> = AtomicPtr::new(null_mut());
 static PLACE: AtomicPtr<Place> = AtomicPtr::new(null_mut());
 /// Whether the last words are spoken.
 static TOLD: AtomicBool = AtomicBool::new(false);
-/// Whether the program has an end of its own, which has not come yet.
+/// True until the program comes to its own end.
 static AWAITED: AtomicBool = AtomicBool::new(false);
 
 /// The signals of a crash, with their names and what they mean.

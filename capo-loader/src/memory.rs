@@ -47,7 +47,7 @@ fn address_limit() -> Option<u64> {
     None
 }
 
-/// What `ulimit -v` leaves. Addresses that are set aside and not in use count as free, for the allocator uses them first.
+/// Bytes that `ulimit -v` leaves. Addresses that are set aside and not in use count as free, for the allocator uses them first.
 fn address_space() -> Option<u64> {
     Some(address_limit()?.saturating_sub(resident().unwrap_or(0)))
 }
@@ -61,7 +61,7 @@ fn free(meminfo: &str) -> Option<u64> {
     entry("MemAvailable")?.checked_add(entry("SwapFree").unwrap_or(0))
 }
 
-/// What the limit of this process's control group, version 2 or 1, leaves, bytes.
+/// Bytes that the limit of this process's control group leaves, version 2 or 1.
 fn group() -> Option<u64> {
     const NEW: [&str; 3] = ["memory.max", "memory.current", "inactive_file"];
     const OLD: [&str; 3] = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];

@@ -53,7 +53,7 @@ impl Registry {
         Self::open_with(names, &Trust::default(), None)
     }
 
-    /// The same with other demands on the files. Opening one ends the process, with a sentence, where it takes longer than `seconds`, 0
+    /// As `open`, with other demands on the files. Opening one ends the process, with a sentence, where it takes longer than `seconds`, 0
     /// being without a limit, or where the plugin ends the process; none does not watch.
     ///
     /// # Errors

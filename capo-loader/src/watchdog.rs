@@ -58,7 +58,7 @@ impl Watchdog {
         watchdog
     }
 
-    /// The same over whole libraries, by their paths.
+    /// As `start`, over whole libraries, by their paths.
     pub(crate) fn over_plugins(seconds: u64, paths: Vec<String>) -> Self {
         Self::over(seconds, "plugin", paths)
     }

@@ -12,7 +12,7 @@ pub fn guarded<R>(call: impl FnOnce() -> R) -> R {
     call()
 }
 
-/// What is done around a drop of the component of this id.
+/// A function that is called around the drop of the component of this id.
 type AroundDrop = fn(id: &str, drop: &mut dyn FnMut());
 
 static AROUND_DROP: OnceLock<AroundDrop> = OnceLock::new();

@@ -16,7 +16,7 @@ use crate::model::{ModelFiles, Policy, Sampling};
 use crate::pass_at::{counts, majority, pass_at};
 use crate::rng;
 
-/// What held-out prompts are called among benchmarks.
+/// The name of held-out prompts among benchmarks.
 pub const HELD_OUT: &str = "held-out";
 
 /// The questions of a benchmark, and how they are asked.
@@ -49,10 +49,10 @@ pub struct Answer {
     pub extracted: Option<String>,
     /// What is right.
     pub answer: String,
-    /// What it earned.
+    /// Its reward.
     #[serde(flatten)]
     pub earned: Earned,
-    /// Whether it is right; none where nothing says so.
+    /// True where it is right; none where nothing says so.
     pub correct: Option<bool>,
     /// Tokens.
     pub tokens: usize,

@@ -21,9 +21,9 @@ use crate::stages::rollout::{decode, encode, views};
 pub struct Graded {
     /// Prompt, completion and expected answer.
     pub sample: Sample,
-    /// What it earned.
+    /// Its reward.
     pub earned: Earned,
-    /// Whether the answer is right; none where nothing says so.
+    /// True where the answer is right; none where nothing says so.
     pub correct: Option<bool>,
     /// Tokens of the completion.
     pub tokens: usize,
@@ -31,7 +31,7 @@ pub struct Graded {
     pub truncated: bool,
 }
 
-/// What an answer earned, reward units.
+/// An answer's reward, reward units.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Earned {
     /// The weighted sum of rewards.

@@ -179,7 +179,7 @@ impl Optimizer {
         self.restore(state.len(), &mut |name| Ok(state.get(name).map(Tensor::copy).transpose()?))
     }
 
-    /// The same of a state of `count` tensors that `get` gives by name, one at a time; after an error some are new.
+    /// As `load`, of a state of `count` tensors that `get` gives by name, one at a time; after an error some are new.
     pub fn restore(&mut self, count: usize, get: &mut dyn FnMut(&str) -> Result<Option<Tensor>>) -> Result<()> {
         let steps = get(STEPS_TAKEN)?.context("the optimizer state has no `steps_taken`")?;
         let steps_taken = u64::try_from(steps.to_vec1::<i64>()?.first().copied().unwrap_or(-1))

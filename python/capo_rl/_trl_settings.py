@@ -24,7 +24,7 @@ LOSSES = {
     "cispo": ("token_mean", "step"),
     "vespo": ("token_mean", "step"),
 }
-# What masks go through of TRL's and transformers' trainers: methods, and what an instance has. Neither library promises to keep their names.
+# The hooks of TRL's and transformers' trainers that masks go through: methods, and what an instance has. Neither library promises to keep their names.
 METHODS = (
     "_generate_and_score_completions",
     "_prepare_inputs",

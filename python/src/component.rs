@@ -68,7 +68,7 @@ pub(crate) struct Component {
     id: String,
     inputs: Inputs,
     weighs: bool,
-    /// Whether its methods read the batch's optimizer, as far as is known.
+    /// True where its methods read the batch's optimizer, as far as is known.
     reads_optimizer: bool,
     handle: Forked<Handle>,
 }

@@ -9,7 +9,7 @@ from .bench import copy
 TRIED = "reward programs that answer twice, early, out of order, without end, in pieces, with what is no number, or end, hang and leave processes behind"
 LIMIT = 30
 
-# What a program does with the line `row` and its right answer `right`. Those in RIGHT are in order: the run must have the right rewards.
+# Code of a program for the line `row` and its right answer `right`. Those in RIGHT are in order: the run must have the right rewards.
 RIGHT = {
     "answers": "say(right)",
     "answers-by-id": "say(json.dumps({'id': row['id'], 'reward': right}))",

@@ -197,7 +197,7 @@ impl PluginArgs {
         self.open_within(TrainConfig::default().component_timeout)
     }
 
-    /// The same, each plugin within `seconds`; 0 waits without a limit.
+    /// As `open`, each plugin within `seconds`; 0 waits without a limit.
     pub(super) fn open_within(&self, seconds: u64) -> Result<Registry> {
         Registry::open_with(&self.plugin, &self.trust(), Some(seconds))
     }

@@ -18,7 +18,7 @@ pub struct Batches<'a> {
 }
 
 impl<'a> Batches<'a> {
-    /// Those of `paths`, read when they are gone through, with these numbers of the optimizer.
+    /// The batches of `paths`, read when they are gone through, with these numbers of the optimizer.
     #[must_use]
     pub fn new(paths: &'a [PathBuf], optimizer: OptimizerSettings) -> Self {
         Self { paths, optimizer, held: None }

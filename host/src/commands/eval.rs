@@ -24,7 +24,7 @@ use crate::report::terminal::say;
 use crate::reward::Rewards;
 use crate::run::{CONFIG_FILE, checkpoint};
 
-/// What names of models in this executable begin with.
+/// The beginning of names of models in this executable.
 const EMBEDDED: &str = "embedded:";
 
 /// Everything that an evaluation needs.

@@ -15,7 +15,7 @@ const LIBRARY: &str = "libmasks.so";
 /// The objective that corrects by itself for the sampler's being another policy.
 const VESPO: &str = "vespo.objective";
 
-/// What drops the completions that the length limit cut off.
+/// The mask that drops completions which the length limit cut off.
 const TRUNCATED: &str = "masks.truncated";
 
 /// TRL's `GRPOConfig`, as far as other components than the objective do it here.
@@ -107,7 +107,7 @@ impl Alias {
 }
 
 impl Settings {
-    /// Those of a run with this objective.
+    /// The aliases of a run with this objective.
     fn aliases(self, objective: Option<&str>) -> Vec<Alias> {
         let mut aliases = Vec::new();
         if self.mask_truncated_completions {

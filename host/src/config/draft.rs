@@ -98,7 +98,7 @@ impl Draft {
         }
     }
 
-    /// What stands before a `sentence` about settings that it names in backticks: where they come from.
+    /// The beginning of a `sentence` about settings: where those come from that it names in backticks.
     #[must_use]
     pub fn do_not_fit(&self, sentence: &str) -> String {
         let keys: Vec<&str> = sentence.split('`').skip(1).step_by(2).filter(|word| word.contains('.')).collect();
@@ -108,7 +108,7 @@ impl Draft {
         format!("the settings of {origin}{sets} do not fit together")
     }
 
-    /// Whether the user's file or `--set` says what a model is measured on.
+    /// True where the user's file or `--set` says what a model is measured on.
     #[must_use]
     pub fn names_data(&self) -> bool {
         ["data.dataset_name", "data.datasets", "data.eval_dataset_name", "eval.benchmark"]

@@ -1,4 +1,4 @@
-//! What to do about a key that is none here: where it is, or what does the same.
+//! Advice about an unknown key: the section that has it, or the setting that does as much.
 
 use super::{DataConfig, EvalConfig, LoggingConfig, ModelConfig, RolloutConfig, TrainConfig};
 

@@ -83,7 +83,7 @@ pub struct Config {
 }
 
 thread_local! {
-    /// Whether settings are being written in full.
+    /// True while settings are written in full.
     static IN_FULL: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -92,7 +92,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     may_be_left_out(*value == T::default())
 }
 
-/// Whether a setting is left out that `is` as if it was not said.
+/// True where a setting may be left out, because it `is` as if it was not said.
 fn may_be_left_out(is: bool) -> bool {
     is && !IN_FULL.get()
 }

@@ -208,7 +208,7 @@ fn encode(tokenizer: &Tokenizer, text: &str, limit: usize, name: &str) -> Result
     tokenizer.encode(text)
 }
 
-/// Whether `limit` tokens hold less than this text on any vocabulary's average.
+/// True where `limit` tokens cannot hold this text, on any vocabulary's average.
 fn is_far_too_long(text: &str, limit: usize) -> bool {
     const MOST_BYTES_OF_A_TOKEN: usize = 64;
     text.len() > limit.saturating_mul(MOST_BYTES_OF_A_TOKEN)

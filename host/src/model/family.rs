@@ -60,7 +60,7 @@ const FIXED: &[(&str, &str, &str)] = &[
 const MECHANISMS: &str = "act_fn activation alibi attention attn bias compress dropout embed expert ffn gate head hidden layer lora mamba mlp moe norm \
     position prun quant residual rope rotary router scal softcap sparse ssm vision window";
 
-/// Whether a setting that is not known may be passed over: a private one of its author's, or a text, a list or a table whose name speaks of no part of a
+/// True where a setting that is not known may be passed over: a private one of its author's, or a text, a list or a table whose name speaks of no part of a
 /// model. A number or a switch may be a part of the computation under any name.
 pub(super) fn may_pass_over(key: &str, value: &Value) -> bool {
     let name = key.to_lowercase();

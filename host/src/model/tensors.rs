@@ -9,12 +9,12 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::files::ModelFiles;
 
-/// What comes before the header: its length.
+/// The bytes before the header: its length.
 const LENGTH: usize = 8;
 /// Longest header, bytes, as the safetensors crate has it.
 const MOST_HEADER: u64 = 100_000_000;
 
-/// What a file's bytes come from.
+/// The source of a file's bytes.
 pub trait Source: Read + Seek {}
 
 impl<T: Read + Seek> Source for T {}

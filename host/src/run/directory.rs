@@ -45,7 +45,7 @@ fn exists_already(dir: &Path) -> String {
     format!("`train.output_dir` `{dir}` exists already (choose another, or go on with `--resume {dir}`)")
 }
 
-/// Whether `dir` holds a run that has done no step and at which no process works: nothing is lost where another takes its place.
+/// True where `dir` holds a run that has done no step and at which no process works: nothing is lost where another takes its place.
 fn is_blank(dir: &Path) -> bool {
     const FILES: [&str; 5] = [CONFIG_FILE, METRICS_FILE, COMPLETIONS_FILE, provenance::FILE, lock::FILE];
     let known = |name: &str| FILES.contains(&name) || name == checkpoint::FOLDER || name.starts_with(EVENTS);

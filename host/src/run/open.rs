@@ -69,7 +69,7 @@ impl Run {
         Ok(self)
     }
 
-    /// What the directory of a new run is called that is given none.
+    /// The name of a new run's directory where none is given.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}-seed{}", self.config.recipe.as_deref().unwrap_or("run"), self.config.train.seed)

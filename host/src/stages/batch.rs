@@ -85,7 +85,7 @@ pub struct StepBatch {
     pub logps: Vec<f32>,
     /// The objective's answer, once it is there.
     pub token_loss: Option<TokenLoss>,
-    /// What is reduced in its place where masks or weights are factors of the loss and did something.
+    /// The loss that is reduced in its place, where masks or weights are factors of the loss and did something.
     pub factored: Option<Factored>,
     /// `[B, T]`, nats, under the policy that sampled; none until the first scoring.
     pub old_logps: Option<Vec<f32>>,

@@ -45,7 +45,7 @@ pub fn needs(needs: Needs, controls: &[StepControlFn], measured: bool) -> Needs 
     if measured { needs.with(Inputs::LAST_LAYER) } else { needs }
 }
 
-/// Whether one of them gives the moments back.
+/// True where one of them gives the moments back.
 #[must_use]
 pub fn restores_moments(controls: &[StepControlFn]) -> bool {
     controls.iter().any(StepControlFn::restores_moments)

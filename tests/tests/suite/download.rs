@@ -17,13 +17,13 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 struct Hub {
     address: String,
     files: BTreeMap<String, Vec<u8>>,
-    /// What happens to the next answers with weights, the last first; one that is not there is whole.
+    /// The fate of the next answers with weights, the last first; one that is not there is whole.
     faults: Mutex<Vec<Fault>>,
     /// The requests so far: method, path and range.
     asked: Mutex<Vec<String>>,
 }
 
-/// What happens to an answer with weights.
+/// The fate of an answer with weights.
 #[derive(Clone, Copy)]
 enum Fault {
     /// It breaks off after so many bytes.

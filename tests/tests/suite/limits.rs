@@ -162,7 +162,7 @@ fn stopped(sin: &str, more: &str) -> String {
     sentence
 }
 
-/// What became of `host ARGS` after `before` in a shell.
+/// The outcome of `host ARGS` after `before` in a shell.
 fn under(folder: &Folder, before: &str, args: &str) -> tests::Outcome {
     let host = folder.command(args);
     let words = [host.get_program()].into_iter().chain(host.get_args()).map(|word| word.to_str().unwrap());

@@ -223,7 +223,7 @@ fn shapes_that_no_batch_has() {
     }
 }
 
-/// What capo.curvature makes of the first and the last step of a case with `set`, and what was said of it.
+/// The decisions of capo.curvature on the first and the last step of a case with `set`, and what was said of it.
 fn shifts(set: &str) -> ([Vec<f32>; 2], String) {
     let (folder, case) = (Folder::new(), case("paper-token-adam"));
     let files = batches(&case).iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");

@@ -61,7 +61,7 @@ impl<'a> Replays<'a> {
         self.run_on(contender, &mut |_| None)
     }
 
-    /// The same on batches whose earlier log-probabilities are the current ones where the two differ by rounding alone; and how far apart
+    /// The outcome on batches whose earlier log-probabilities are the current ones where the two differ by rounding alone; and how far apart
     /// they were.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl<'a> Replays<'a> {
         Ok((rejected, apart))
     }
 
-    /// Whether the mask compares the current policy with an earlier one.
+    /// True where the mask compares the current policy with an earlier one.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl<'a> Replays<'a> {
 pub struct Apart {
     /// Of those that count as equal, the farthest.
     pub rounding: f32,
-    /// Whether some do not.
+    /// True where some do not.
     pub moved: bool,
 }
 

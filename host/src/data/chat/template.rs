@@ -53,7 +53,7 @@ impl Template {
 
     /// # Errors
     ///
-    /// What the template refuses or fails at, with its name.
+    /// The template's refusal or failure, with its name.
     pub(super) fn write(&self, request: &Request) -> Result<String> {
         let mut known = self.known.clone();
         known.insert("messages".to_owned(), request.messages.value());
@@ -89,7 +89,7 @@ impl Template {
     }
 }
 
-/// What an error of the template engine says, with its line.
+/// The sentence of the template engine's error, with its line.
 fn reason(error: &minijinja::Error) -> String {
     let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let line = error.line().map(|line| format!(" (line {line} of the template)"));

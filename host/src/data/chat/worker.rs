@@ -31,7 +31,7 @@ const OUT_OF_TIME: i32 = 24;
 /// The exit code of a process that is given no more memory, outside of a run.
 const NO_MEMORY: i32 = 2;
 
-/// What a process says of a template, or of a conversation: a text or a sentence.
+/// A process's reply about a template, or about a conversation: a text or a sentence.
 type Reply = Result<String, String>;
 
 /// The processes of one template, as many as ever write at a time.
@@ -61,7 +61,7 @@ impl Workers {
     ///
     /// # Errors
     ///
-    /// What the template refuses or fails at, and the limit that it goes over.
+    /// The template's refusal or failure, and the limit that it goes over.
     pub(super) fn write(&self, request: &Request) -> Result<String> {
         let request = line(request)?;
         if cfg!(test) {

@@ -84,7 +84,7 @@ impl Program {
         self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
     }
 
-    /// Whether it has left more of its lines unread than the end of one.
+    /// True where it has left more of its lines unread than the end of one.
     pub(super) fn has_unread(&self) -> bool {
         self.pipe.as_ref().is_some_and(|pipe| ioctl_fionread(pipe).is_ok_and(|bytes| bytes > 1))
     }
