@@ -35,7 +35,7 @@ pub enum Setting {
     Nothing {
         /// Name of the key.
         key: String,
-        /// What it would act on.
+        /// The noise that the mask acts on, for the table.
         remark: String,
     },
 }
