@@ -198,3 +198,13 @@ fn templates_end_within_their_time_and_memory() {
     let sentence = folder.host("generate --model model --chat 1+1").refused();
     assert!(sentence.len() < 5000, "{} bytes", sentence.len());
 }
+
+#[test]
+fn a_host_whose_file_is_gone_applies_templates() {
+    let folder = folder();
+    let gone = "cp \"$0\" gone && exec 3< gone && rm gone && exec /proc/self/fd/3 generate --model model --max-completion-length 8 --chat 1+1";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", gone]).arg(tests::artifacts::file("host")).current_dir(folder.path());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -4,6 +4,7 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -112,6 +113,11 @@ impl Workers {
     }
 }
 
+/// This executable. Its file may be built anew while a run goes on, which takes its name from the one that runs.
+fn program() -> io::Result<PathBuf> {
+    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
+}
+
 /// One process.
 struct Worker {
     child: Child,
@@ -121,7 +127,7 @@ struct Worker {
 
 impl Worker {
     fn start() -> io::Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut child = Command::new(program()?)
             .arg(COMMAND)
             // Ctrl-C is for the trainer, which may go on for a while.
             .process_group(0)

@@ -29,8 +29,8 @@ finds! {
         cuda-emulator: kernel `write_at` wrote to byte -4 of an allocation of 4100 bytes
         Err(DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"))
     "#
-    a_read_far_before_the_beginning: "read_at -2000", @r#"
-        cuda-emulator: kernel `read_at`, block (0, 0, 0), thread (0, 0, 0): illegal address [address], byte -8000 of an allocation of 4100 bytes
+    a_read_far_before_the_beginning: "read_at -1100", @r#"
+        cuda-emulator: kernel `read_at`, block (0, 0, 0), thread (0, 0, 0): illegal address [address], byte -4400 of an allocation of 4100 bytes
         Err(DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"))
     "#
     a_read_of_freed_memory: "freed", @r#"
