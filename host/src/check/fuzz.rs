@@ -1,7 +1,7 @@
 //! Random batches, each a function of a seed and a number, so that one of them can be run alone.
 
 use anyhow::{Context, Result};
-use capo_plugin::testing::check::Subject;
+use capo_plugin::testing::check::{Subject, take_random};
 use serde::{Deserialize, Serialize};
 
 /// Consecutive cases of a seed.
@@ -42,7 +42,7 @@ pub fn run(subject: &Subject<'_>, cases: Cases, begin: &mut dyn FnMut(u64)) -> R
     for case in cases.first..cases.first + cases.count {
         begin(case);
         let name = || name(subject.id, cases.seed, case);
-        let taken = subject.take_random(cases.seed.rotate_left(32) ^ case);
+        let taken = take_random(subject, cases.seed.rotate_left(32) ^ case);
         refused += u64::from(!taken.map_err(|what| format!("{what} (run it alone with `--reproduce {}`)", name()))?);
     }
     Ok(refused)

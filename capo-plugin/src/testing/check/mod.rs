@@ -15,6 +15,7 @@ mod values;
 
 pub use outcome::{Outcome, Status, Verdict, failed, skipped, success, warning};
 pub use subject::{Live, Row, Subject};
+pub use values::take_random;
 
 use super::object;
 use crate::{Image, Point};

@@ -106,15 +106,6 @@ impl Subject<'_> {
         sentence.replacen(&format!("component `{}`: ", self.id), "", 1)
     }
 
-    /// Takes the random input of `seed`: whether it was taken, and not refused with a sentence.
-    ///
-    /// # Errors
-    ///
-    /// Why the component cannot be asked, or what is wrong, the input's shape in front.
-    pub fn take_random(&self, seed: u64) -> Result<bool, String> {
-        super::values::random(self, seed).map_err(|sentence| self.unnamed(&sentence))
-    }
-
     /// Why a check that needs a working instance says nothing about this one: it needs keys, or rows of its own kind.
     #[must_use]
     pub fn cannot_run(&self) -> Option<String> {

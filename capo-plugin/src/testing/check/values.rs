@@ -108,13 +108,13 @@ pub(super) fn odd_columns(subject: &Subject<'_>) -> Verdict {
     success(format!("rows of any shape are taken, or refused with a sentence ({refused} were)"))
 }
 
-/// A random input, taken twice by each of two fresh instances: the second time they have a past. Whether it was taken and not refused with a
-/// sentence.
+/// Gives the random input of `seed` to two fresh instances, twice to each: the second time they have a past. Whether it was taken, and not
+/// refused with a sentence.
 ///
 /// # Errors
 ///
-/// What is wrong with the input's shape in front.
-pub(super) fn random(subject: &Subject<'_>, seed: u64) -> Result<bool, String> {
+/// What is wrong, the input's shape in front.
+pub fn take_random(subject: &Subject<'_>, seed: u64) -> Result<bool, String> {
     let input = subject.random(seed);
     let life = || {
         let mut instance = subject.create()?;
@@ -128,5 +128,5 @@ pub(super) fn random(subject: &Subject<'_>, seed: u64) -> Result<bool, String> {
         (Err(first), Err(second)) if first == second && is_refusal(&first) => return Ok(false),
         (Err(error), _) | (_, Err(error)) => error.to_string(),
     };
-    Err(format!("{}: {sentence}", input.shape()))
+    Err(format!("{}: {}", input.shape(), subject.unnamed(&sentence)))
 }
