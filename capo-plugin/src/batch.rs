@@ -103,6 +103,21 @@ impl Reduction {
     pub const TOKEN_MEAN: Self = Self(2);
     /// Sum over all tokens ÷ B (TRL `loss_type="luspo"`; verl `seq-mean-token-sum`).
     pub const COMPLETION_SUM: Self = Self(3);
+
+    /// Refuses one that this version does not know, which objective `id` asks for.
+    ///
+    /// # Errors
+    ///
+    /// A sentence with the id.
+    pub fn check_known(self, id: &str) -> Result<(), PluginError> {
+        if self.0 <= Self::COMPLETION_SUM.0 {
+            return Ok(());
+        }
+        Err(PluginError::unsupported(format!(
+            "component `{id}` asks for reduction {}, which this host does not know (it knows 0 to 3; use a newer host)",
+            self.0
+        )))
+    }
 }
 
 /// Which tokens a reduction counts after masking: an open set of integers.

@@ -139,7 +139,7 @@
 //!
 //! [`testing::Fixture`] makes batches, [`testing::mask`] and its siblings build a component behind the real ABI.
 //! [`testing::batches`] are those that every component should get along with, and [`testing::snapshot`] renders what a
-//! component does on them as text to keep. `host check LIB` checks the built library.
+//! component does on them as text to keep. [`testing::conform`] asks of all components what `host check LIB` asks of the built library.
 //!
 //! # What stays stable
 //!

@@ -22,4 +22,8 @@ fn it_is_told_which() {
     let sentence = testing::check_key_docs().unwrap_err();
     let why = "key `prize` is described, but nothing reads it (did you mean `price`?)";
     assert_eq!(sentence, format!("reward `test.score`: {why}"));
+    let all = testing::conform(&[("test.score", "price = 1.0")]).unwrap_err();
+    assert_eq!(all, format!("reward `test.score`: key-docs: {why}"));
+    let all = testing::conform(&[]).unwrap_err();
+    assert!(all.contains("reward `test.score`: creation: it refuses its table: missing field `price`"), "{all}");
 }

@@ -1,10 +1,8 @@
 //! Components run on a fixture, as a host would run them.
 
-use super::{Fixture, Listener, Records};
-use crate::component::{Advantage, Mask, ObjectiveFn, Weight};
-use crate::controller::{Measurements, StepControlFn};
-use crate::error::PluginError;
-use crate::step_control::ParameterGroup;
+use super::observed::{Observed, Outputs, narrow};
+use super::{Fixture, Listener, Measured, Records};
+use crate::{Advantage, Mask, ObjectiveFn, PluginError, StepControlFn, Weight};
 
 /// What a mask did to a fixture.
 #[derive(Debug)]
@@ -33,64 +31,21 @@ pub struct Controlled {
     pub records: Records,
 }
 
-/// A proposed update of a model of three groups, by what a host would measure of it.
-#[derive(Debug, Clone, Copy)]
-pub struct Measured {
-    /// Norms of the groups' parts.
-    pub norms: [f64; 3],
-    /// `½ Σ Δ² v̂`.
-    pub fisher: f64,
-    /// KL divergence by the last layer alone, nats.
-    pub last_layer_kl: f64,
-    /// KL divergence, nats, on whatever part of the batch.
-    pub kl: f64,
-}
-
-impl Measured {
-    /// The groups of the model.
-    pub const GROUPS: [ParameterGroup<'static>; 3] = [
-        ParameterGroup { name: "embedding", parameters: 1000 },
-        ParameterGroup { name: "block.0", parameters: 4000 },
-        ParameterGroup { name: "last_layer", parameters: 1000 },
-    ];
-}
-
-impl Default for Measured {
-    /// A step that is somewhat too long for most limits.
-    fn default() -> Self {
-        Self { norms: [0.03, 0.12, 0.04], fisher: 2e-3, last_layer_kl: 1e-6, kl: 4e-3 }
-    }
-}
-
-impl Measurements for Measured {
-    fn norms(&mut self, norms: &mut [f64]) -> Result<(), PluginError> {
-        norms.copy_from_slice(&self.norms);
-        Ok(())
-    }
-
-    fn fisher(&mut self) -> Result<f64, PluginError> {
-        Ok(self.fisher)
-    }
-
-    fn last_layer_kl(&mut self) -> Result<f64, PluginError> {
-        Ok(self.last_layer_kl)
-    }
-
-    fn measure_kl(&mut self, _fraction: f64) -> Result<f64, PluginError> {
-        Ok(self.kl)
-    }
-}
-
 impl Fixture {
+    /// A component's outputs, and what it reported.
+    fn run(&self, component: &mut dyn Observed) -> Result<(Outputs, Records), PluginError> {
+        let context = self.context();
+        let mut listener = Listener::new(&context);
+        Ok((component.run(&mut listener, self)?, listener.records))
+    }
+
     /// Runs an advantage estimator and returns the advantages, `[B, T]`.
     ///
     /// # Errors
     ///
     /// What a host would show.
     pub fn estimate(&self, component: &mut Advantage) -> Result<Vec<f32>, PluginError> {
-        let mut advantages = vec![0.0; self.dims.len()];
-        component.estimate(&mut Listener::new(&self.context()), &self.batch(), &mut advantages)?;
-        Ok(advantages)
+        Ok(narrow(&self.run(component)?.0[0].1))
     }
 
     /// Runs an objective and returns the loss and its derivative, `[B, T]` each.
@@ -99,9 +54,8 @@ impl Fixture {
     ///
     /// What a host would show.
     pub fn evaluate(&self, component: &mut ObjectiveFn) -> Result<(Vec<f32>, Vec<f32>), PluginError> {
-        let (mut loss, mut slope) = (vec![0.0; self.dims.len()], vec![0.0; self.dims.len()]);
-        component.evaluate(&mut Listener::new(&self.context()), &self.batch(), &mut loss, &mut slope)?;
-        Ok((loss, slope))
+        let (outputs, _) = self.run(component)?;
+        Ok((narrow(&outputs[0].1), narrow(&outputs[1].1)))
     }
 
     /// What an objective's `dloss_dlogp` must come near to, `[B, T]`: the derivative by every log-probability of the sum of the
@@ -164,11 +118,8 @@ impl Fixture {
     ///
     /// What a host would show.
     pub fn mask(&self, component: &mut Mask) -> Result<Masked, PluginError> {
-        let mut keep: Vec<u8> = self.mask.iter().zip(&self.keep).map(|(mask, keep)| mask & keep).collect();
-        let context = self.context();
-        let mut listener = Listener::new(&context);
-        component.mask(&mut listener, &self.batch(), &mut keep)?;
-        Ok(Masked { keep, records: listener.records })
+        let (outputs, records) = self.run(component)?;
+        Ok(Masked { keep: outputs[0].1.iter().map(|&keep| keep as u8).collect(), records })
     }
 
     /// Runs a weight on what [`keep`](Self::keep) left of the completion mask.
@@ -177,11 +128,8 @@ impl Fixture {
     ///
     /// What a host would show.
     pub fn weigh(&self, component: &mut Weight) -> Result<Weighed, PluginError> {
-        let keep: Vec<u8> = self.mask.iter().zip(&self.keep).map(|(mask, keep)| mask & keep).collect();
-        let (mut weights, context) = (vec![0.0; keep.len()], self.context());
-        let mut listener = Listener::new(&context);
-        component.weigh(&mut listener, &self.batch(), &keep, &mut weights)?;
-        Ok(Weighed { weights, records: listener.records })
+        let (outputs, records) = self.run(component)?;
+        Ok(Weighed { weights: narrow(&outputs[0].1), records })
     }
 
     /// Ends the step of a weight with the product of all `weights`, as a host does after the optimizer step.
@@ -198,12 +146,9 @@ impl Fixture {
     /// # Errors
     ///
     /// What a host would show.
-    pub fn control(&self, component: &mut StepControlFn, mut update: Measured) -> Result<Controlled, PluginError> {
-        let weights: Vec<f32> = self.mask.iter().zip(&self.keep).map(|(mask, keep)| f32::from(mask & keep)).collect();
-        let (mut scales, context) = ([1.0; 3], self.context());
-        let mut listener = Listener::new(&context);
-        component.control(&mut listener, &self.batch(), &weights, &Measured::GROUPS, &mut update, &mut scales)?;
-        Ok(Controlled { scales, records: listener.records })
+    pub fn control(&self, component: &mut StepControlFn, update: Measured) -> Result<Controlled, PluginError> {
+        let (outputs, records) = Self { update, ..self.clone() }.run(component)?;
+        Ok(Controlled { scales: [0, 1, 2].map(|group| outputs[group].1[0]), records })
     }
 
     /// Ends the step with `keep`, as a host does after the optimizer step.

@@ -1,8 +1,9 @@
 //! Batches of any shape, with plausible values.
 
 use super::layer::LayerData;
+use super::measured::Measured;
 use super::wobble;
-use crate::batch::{Batch, Dims, LastLayer, OptimizerInfo, OptimizerKind};
+use crate::batch::{Batch, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind};
 
 /// An owned batch with plausible values everywhere, every optional input included.
 ///
@@ -33,6 +34,10 @@ pub struct Fixture {
     pub(super) layer: LayerData,
     /// What other masks left.
     pub(super) keep: Vec<u8>,
+    /// What a step control sees of the update.
+    pub(super) update: Measured,
+    /// What is not there, whoever asks.
+    pub(super) withheld: Inputs,
 }
 
 impl Fixture {
@@ -76,6 +81,8 @@ impl Fixture {
             logps,
             layer: LayerData::new(dims, 8, 4, 16),
             keep: vec![1; n],
+            update: Measured::default(),
+            withheld: Inputs::NONE,
         };
         // The sampled token's logit is consistent with its log-probability.
         let layer = &mut fixture.layer;
@@ -119,13 +126,6 @@ impl Fixture {
         self
     }
 
-    /// Sets the rewards, `[B]`.
-    #[must_use]
-    pub fn rewards(mut self, rewards: &[f32]) -> Self {
-        replace(&mut self.rewards, rewards);
-        self
-    }
-
     /// Sets the advantages, `[B, T]`, and with them losses and derivatives, to `-advantage`.
     #[must_use]
     pub fn advantages(mut self, advantages: &[f32]) -> Self {
@@ -142,47 +142,12 @@ impl Fixture {
         self
     }
 
-    /// Sets the sampled tokens, `[B, T]`; V is 16 until [`last_layer`](Self::last_layer) brings another.
-    #[must_use]
-    pub fn completion_ids(mut self, ids: &[u32]) -> Self {
-        replace(&mut self.ids, ids);
-        self
-    }
-
-    /// Sets the log-probabilities, `[B, T]`, nats.
-    #[must_use]
-    pub fn logps(mut self, logps: &[f32]) -> Self {
-        replace(&mut self.logps, logps);
-        self
-    }
-
-    /// Sets the log-probabilities at sampling, `[B, T]`, nats.
-    #[must_use]
-    pub fn old_logps(mut self, old_logps: &[f32]) -> Self {
-        replace(&mut self.old_logps, old_logps);
-        self
-    }
-
     /// Sets the sampler's own log-probabilities, `[B, T]`, nats, for
     /// [`RolloutContext::sampler_logps`](crate::RolloutContext::sampler_logps); 1% off `old_logps` without it.
     #[must_use]
     pub fn sampler_logps(mut self, sampler_logps: &[f32]) -> Self {
         assert_eq!(sampler_logps.len(), self.dims.len(), "`sampler_logps` is [B, T]");
         self.sampler_logps = Some(sampler_logps.to_vec());
-        self
-    }
-
-    /// Sets the log-probabilities under the reference model, `[B, T]`, nats.
-    #[must_use]
-    pub fn ref_logps(mut self, ref_logps: &[f32]) -> Self {
-        replace(&mut self.ref_logps, ref_logps);
-        self
-    }
-
-    /// Sets the entropy of the current policy, `[B, T]`, nats.
-    #[must_use]
-    pub fn entropy(mut self, entropy: &[f32]) -> Self {
-        replace(&mut self.entropy, entropy);
         self
     }
 
@@ -207,13 +172,6 @@ impl Fixture {
     pub fn keep(mut self, keep: &[u8]) -> Self {
         assert!(keep.iter().all(|entry| *entry <= 1), "entries of `keep` are 0 or 1");
         replace(&mut self.keep, keep);
-        self
-    }
-
-    /// Sets which completions the length limit cut off, `[B]`.
-    #[must_use]
-    pub fn truncated(mut self, truncated: &[u8]) -> Self {
-        replace(&mut self.truncated, truncated);
         self
     }
 
@@ -249,8 +207,37 @@ impl Fixture {
         batch.entropy = Some(&self.entropy);
         batch.last_layer = Some(self.layer.borrow());
         batch.optimizer_state = Some(self.layer.borrow_state());
-        batch
+        batch.with_only(Inputs(!self.withheld.0))
     }
+
+    /// The real tokens that the masks before the one under test left, `[B, T]`.
+    pub(super) fn kept(&self) -> Vec<u8> {
+        self.mask.iter().zip(&self.keep).map(|(mask, keep)| mask & keep).collect()
+    }
+}
+
+/// Setters of one array each.
+macro_rules! setters {
+    ($($doc:literal $name:ident: $array:ident [$type:ty];)*) => {
+        impl Fixture {$(
+            #[doc = concat!("Sets ", $doc, ".")]
+            #[must_use]
+            pub fn $name(mut self, $name: &[$type]) -> Self {
+                replace(&mut self.$array, $name);
+                self
+            }
+        )*}
+    };
+}
+
+setters! {
+    "the rewards, `[B]`" rewards: rewards [f32];
+    "the sampled tokens, `[B, T]`; V is 16 until [`last_layer`](Self::last_layer) brings another" completion_ids: ids [u32];
+    "the log-probabilities, `[B, T]`, nats" logps: logps [f32];
+    "the log-probabilities at sampling, `[B, T]`, nats" old_logps: old_logps [f32];
+    "the log-probabilities under the reference model, `[B, T]`, nats" ref_logps: ref_logps [f32];
+    "the entropy of the current policy, `[B, T]`, nats" entropy: entropy [f32];
+    "which completions the length limit cut off, `[B]`" truncated: truncated [u8];
 }
 
 fn replace<T: Copy>(array: &mut [T], values: &[T]) {

@@ -1,6 +1,7 @@
 //! The ear of a host during a fixture's calls: what is recorded, and the rollout's context.
 
 use super::{Fixture, Records};
+use crate::collective::Connection;
 use crate::context::{CompletionContext, ContextData, Lending, PromptContext};
 use crate::extension::Extension;
 use crate::sink::Sink;
@@ -10,14 +11,16 @@ use crate::sink::Sink;
 pub struct Listener<'a> {
     /// What was recorded.
     pub records: Records,
-    context: Lending<'a>,
+    pub(super) context: Lending<'a>,
+    /// On one of several ranks: what connects it with the others.
+    pub(super) ranks: Option<Connection<'a>>,
 }
 
 impl<'a> Listener<'a> {
     /// One that has heard nothing, on a batch with this context, as of [`Fixture::context`].
     #[must_use]
     pub fn new(context: &'a ContextData) -> Self {
-        Self { records: Records::default(), context: context.lend(0) }
+        Self { records: Records::default(), context: context.lend(0), ranks: None }
     }
 }
 
@@ -35,7 +38,8 @@ impl Sink for Listener<'_> {
     }
 
     fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        self.context.extension(id)
+        let ranks = self.ranks.as_mut().and_then(|ranks| ranks.extension(id));
+        ranks.or_else(|| self.context.extension(id))
     }
 }
 

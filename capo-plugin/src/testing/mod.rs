@@ -23,13 +23,16 @@
 //! assert_eq!(fixture.mask(&mut mask).unwrap().keep, [1, 1, 0, 1, 0, 1]);
 //! ```
 //!
-//! [`check_key_docs`] compares what [`register!`](crate::register) says of keys with those that there are, and [`Fixture::derivative`]
-//! measures what an objective should return. `host check LIB` asks the built library the same and more, with [`Fixture::random`] and [`RolloutFixture::random`] too.
+//! [`conform`] asks of every component of a plugin what `host check LIB` asks of the built library. [`check_key_docs`] compares what
+//! [`register!`](crate::register) says of keys with those that there are, and [`Fixture::derivative`] measures what an objective should return.
 
 mod calls;
+pub mod check;
 mod fixture;
 mod layer;
 mod listener;
+mod measured;
+mod observed;
 mod random;
 mod ranks;
 mod rollout;
@@ -37,77 +40,43 @@ mod shapes;
 mod snapshot;
 mod variants;
 
-pub use calls::{Controlled, Masked, Measured, Weighed};
+pub use calls::{Controlled, Masked, Weighed};
+pub use check::conform;
 pub use fixture::Fixture;
 pub use listener::Listener;
+pub use measured::Measured;
+pub use observed::{Answer, Input, Observed};
 pub use ranks::{Seat, on_ranks};
 pub use rollout::{RolloutFixture, Scored};
 pub use shapes::{batches, rollouts};
-pub use snapshot::{Observed, Sheet, Snapshot, snapshot};
+pub use snapshot::{Snapshot, snapshot};
 
 use serde::de::DeserializeOwned;
 
-use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
-use crate::controller::StepControlFn;
-use crate::error::PluginError;
 use crate::guard;
-use crate::image::Image;
-use crate::point::Point;
-use crate::points::{AdvantageEstimator, Objective, PreBackwardMask, Reward, StepControl, TokenWeight};
-use crate::sink::Sink;
+use crate::{Advantage, Image, Mask, ObjectiveFn, PluginError, Point, RewardFn, Sink, StepControlFn, Weight};
+use crate::{AdvantageEstimator, Objective, PreBackwardMask, Reward, StepControl, TokenWeight};
 
-/// Builds a reward from its table, written as `key = value` lines, behind the real wire.
-///
-/// # Errors
-///
-/// What a host would show.
-pub fn reward<T: Reward + DeserializeOwned + 'static>(table: &str) -> Result<RewardFn, PluginError> {
-    guard::reward::<T>(&json(table)?).map(|wire| RewardFn::new("test.reward", wire))
+macro_rules! builders {
+    ($($name:ident $what:literal: $trait:ident => $handle:ident, $id:literal;)*) => {$(
+        #[doc = concat!("Builds ", $what, " from its table, written as `key = value` lines, behind the real wire.")]
+        ///
+        /// # Errors
+        ///
+        /// What a host would show.
+        pub fn $name<T: $trait + DeserializeOwned + 'static>(table: &str) -> Result<$handle, PluginError> {
+            guard::$name::<T>(&json(table)?).map(|wire| $handle::new($id, wire))
+        }
+    )*};
 }
 
-/// Builds an advantage estimator from its table, written as `key = value` lines, behind the real wire.
-///
-/// # Errors
-///
-/// What a host would show.
-pub fn advantage<T: AdvantageEstimator + DeserializeOwned + 'static>(table: &str) -> Result<Advantage, PluginError> {
-    guard::advantage::<T>(&json(table)?).map(|wire| Advantage::new("test.advantage", wire))
-}
-
-/// Builds an objective from its table, written as `key = value` lines, behind the real wire.
-///
-/// # Errors
-///
-/// What a host would show.
-pub fn objective<T: Objective + DeserializeOwned + 'static>(table: &str) -> Result<ObjectiveFn, PluginError> {
-    guard::objective::<T>(&json(table)?).map(|wire| ObjectiveFn::new("test.objective", wire))
-}
-
-/// Builds a mask from its table, written as `key = value` lines, behind the real wire.
-///
-/// # Errors
-///
-/// What a host would show.
-pub fn mask<T: PreBackwardMask + DeserializeOwned + 'static>(table: &str) -> Result<Mask, PluginError> {
-    guard::mask::<T>(&json(table)?).map(|wire| Mask::new("test.mask", wire))
-}
-
-/// Builds a weight from its table, written as `key = value` lines, behind the real wire.
-///
-/// # Errors
-///
-/// What a host would show.
-pub fn weight<T: TokenWeight + DeserializeOwned + 'static>(table: &str) -> Result<Weight, PluginError> {
-    guard::weight::<T>(&json(table)?).map(|wire| Weight::new("test.weight", wire))
-}
-
-/// Builds a step control from its table, written as `key = value` lines, behind the real wire.
-///
-/// # Errors
-///
-/// What a host would show.
-pub fn step_control<T: StepControl + DeserializeOwned + 'static>(table: &str) -> Result<StepControlFn, PluginError> {
-    guard::step_control::<T>(&json(table)?).map(|wire| StepControlFn::new("test.step-control", wire))
+builders! {
+    reward "a reward": Reward => RewardFn, "test.reward";
+    advantage "an advantage estimator": AdvantageEstimator => Advantage, "test.advantage";
+    objective "an objective": Objective => ObjectiveFn, "test.objective";
+    mask "a mask": PreBackwardMask => Mask, "test.mask";
+    weight "a weight": TokenWeight => Weight, "test.weight";
+    step_control "a step control": StepControl => StepControlFn, "test.step-control";
 }
 
 /// Whether the descriptions of keys that this image's `register!`s give are of exactly the keys that their types read: one test for
@@ -132,8 +101,12 @@ pub fn check_key_docs() -> Result<(), String> {
     Ok(())
 }
 
-/// `key = value` lines to a JSON object; a value is a number, a boolean, a quoted string or an array of those.
 fn json(table: &str) -> Result<String, PluginError> {
+    object(table).map(|object| serde_json::Value::Object(object).to_string())
+}
+
+/// `key = value` lines to a JSON object; a value is a number, a boolean, a quoted string or an array of those.
+fn object(table: &str) -> Result<serde_json::Map<String, serde_json::Value>, PluginError> {
     let mut object = serde_json::Map::new();
     for line in table.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (key, value) =
@@ -142,7 +115,7 @@ fn json(table: &str) -> Result<String, PluginError> {
             .map_err(|error| PluginError::config(format!("the value in `{line}`: {error}")))?;
         object.insert(key.trim().to_owned(), value);
     }
-    Ok(serde_json::Value::Object(object).to_string())
+    Ok(object)
 }
 
 /// What a component reported in one call.

@@ -6,7 +6,6 @@ use super::{Fixture, Listener, Records};
 use crate::collective::{Connection, Ranks};
 use crate::component::{Mask, Weight};
 use crate::error::PluginError;
-use crate::extension::Extension;
 use crate::sink::Sink;
 
 /// What all ranks told in one call, with the call's name.
@@ -132,30 +131,6 @@ impl Ranks for Seat<'_> {
     }
 }
 
-/// A listener on one of several ranks.
-struct RankListener<'a> {
-    listener: Listener<'a>,
-    connection: Connection<'a>,
-}
-
-impl Sink for RankListener<'_> {
-    fn record(&mut self, component: &str, name: &str, value: f64) {
-        self.listener.record(component, name, value);
-    }
-
-    fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
-        self.listener.record_tokens(component, name, values);
-    }
-
-    fn warn(&mut self, component: &str, text: &str) {
-        self.listener.warn(component, text);
-    }
-
-    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        self.connection.extension(id).or_else(|| self.listener.extension(id))
-    }
-}
-
 impl Fixture {
     /// Ends the step of a mask on one of several ranks, which has the completions of this batch; what it reported.
     ///
@@ -187,15 +162,16 @@ impl Fixture {
         self.on(seat, |sink| component.step_end(sink, &self.batch(), weights, taken))
     }
 
-    fn on(
+    /// What `call` reported, with an ear on one of several ranks.
+    pub(super) fn on(
         &self,
         seat: &Seat<'_>,
         call: impl FnOnce(&mut dyn Sink) -> Result<(), PluginError>,
     ) -> Result<Records, PluginError> {
         let context = self.context();
-        let mut sink = RankListener { listener: Listener::new(&context), connection: Connection::new(seat) };
-        call(&mut sink)?;
-        Ok(sink.listener.records)
+        let mut listener = Listener { ranks: Some(Connection::new(seat)), ..Listener::new(&context) };
+        call(&mut listener)?;
+        Ok(listener.records)
     }
 }
 

@@ -2,11 +2,9 @@
 
 use std::fmt::Write;
 
-use super::{Listener, Measured, Records, batches, rollouts};
-use crate::batch::{Batch, Dims};
-use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
-use crate::controller::StepControlFn;
-use crate::error::PluginError;
+use super::observed::{Answer, Input, Observed, step};
+use super::{batches, rollouts};
+use crate::point::Point;
 
 /// Renders what `component` does, to four significant digits, for a snapshot test.
 ///
@@ -64,146 +62,43 @@ impl Snapshot {
         Self { only: Some(names.iter().map(|name| (*name).to_owned()).collect()), ..self }
     }
 
-    /// The rendering of `component`.
+    /// The rendering of `component`. Every step is taken.
     #[must_use]
     pub fn of(&self, component: &mut impl Observed) -> String {
         let mut sheet = Sheet { settings: self, text: String::new() };
-        component.observe(&mut sheet);
+        for (name, input) in inputs(component.point()) {
+            sheet.line(0, &format!("{name}: {}", input.shape().replace(" =", "")));
+            let width = match &input {
+                Input::Batch(batch) => batch.dims.tokens as usize,
+                Input::Rollout(rollout) => rollout.rollout().completions.len(),
+            };
+            match step(component, &input, Some(true)) {
+                Ok(answer) => sheet.answer(answer, width),
+                Err(error) => sheet.line(2, &format!("error: {error}")),
+            }
+        }
         sheet.text
     }
 }
 
-/// A component that can be rendered: [`RewardFn`], [`Advantage`], [`ObjectiveFn`], [`Mask`], [`Weight`], [`StepControlFn`].
-pub trait Observed {
-    #[doc(hidden)]
-    fn observe(&mut self, sheet: &mut Sheet<'_>);
+/// The inputs of a point, with their names.
+fn inputs(point: Point) -> Vec<(&'static str, Input)> {
+    match point {
+        Point::Reward => rollouts().into_iter().map(|(name, rollout)| (name, Input::Rollout(rollout))).collect(),
+        _ => batches().into_iter().map(|(name, batch)| (name, Input::Batch(Box::new(batch)))).collect(),
+    }
 }
 
 /// The text so far.
-#[doc(hidden)]
-pub struct Sheet<'a> {
+struct Sheet<'a> {
     settings: &'a Snapshot,
     text: String,
-}
-
-impl Observed for RewardFn {
-    fn observe(&mut self, sheet: &mut Sheet<'_>) {
-        for (name, fixture) in rollouts() {
-            let count = fixture.rollout().completions.len();
-            sheet.line(0, &format!("{name}: B {count}, G {}", fixture.rollout().group_size));
-            let (all, one_row) = (vec![1; count], std::iter::once(0..count));
-            if let Some(scored) = sheet.outcome(fixture.score(self)) {
-                sheet.rows("reward", &scored.rewards, &all, one_row.clone());
-                sheet.records(scored.records, &all, one_row);
-            }
-        }
-    }
-}
-
-impl Observed for Advantage {
-    fn observe(&mut self, sheet: &mut Sheet<'_>) {
-        for (name, fixture) in batches() {
-            let batch = fixture.batch();
-            sheet.heading(name, &batch);
-            let (mut advantages, context) = (vec![0.0; batch.dims.len()], fixture.context());
-            let mut listener = Listener::new(&context);
-            let outcome = self.estimate(&mut listener, &batch, &mut advantages);
-            if sheet.outcome(outcome).is_some() {
-                sheet.tokens("advantage", &advantages, &batch);
-                sheet.records(listener.records, batch.completion_mask, rows(batch.dims));
-            }
-        }
-    }
-}
-
-impl Observed for ObjectiveFn {
-    fn observe(&mut self, sheet: &mut Sheet<'_>) {
-        for (name, fixture) in batches() {
-            let batch = fixture.batch();
-            sheet.heading(name, &batch);
-            let (mut loss, mut slope) = (vec![0.0; batch.dims.len()], vec![0.0; batch.dims.len()]);
-            let context = fixture.context();
-            let mut listener = Listener::new(&context);
-            let outcome = self.evaluate(&mut listener, &batch, &mut loss, &mut slope);
-            if sheet.outcome(outcome).is_some() {
-                sheet.tokens("loss", &loss, &batch);
-                sheet.tokens("dloss_dlogp", &slope, &batch);
-                sheet.records(listener.records, batch.completion_mask, rows(batch.dims));
-            }
-        }
-    }
-}
-
-impl Observed for Mask {
-    /// Every step is taken.
-    fn observe(&mut self, sheet: &mut Sheet<'_>) {
-        for (name, fixture) in batches() {
-            let batch = fixture.batch();
-            sheet.heading(name, &batch);
-            let (mut keep, context) = (batch.completion_mask.to_vec(), fixture.context());
-            let mut listener = Listener::new(&context);
-            let masked = self.mask(&mut listener, &batch, &mut keep);
-            let outcome = masked.and_then(|()| self.step_end(&mut listener, &batch, &keep, true));
-            if sheet.outcome(outcome).is_some() {
-                sheet.keep(&keep, &batch);
-                sheet.records(listener.records, batch.completion_mask, rows(batch.dims));
-            }
-        }
-    }
-}
-
-impl Observed for Weight {
-    /// Every token is kept, every step is taken.
-    fn observe(&mut self, sheet: &mut Sheet<'_>) {
-        for (name, fixture) in batches() {
-            let batch = fixture.batch();
-            sheet.heading(name, &batch);
-            let (mut weights, context) = (vec![0.0; batch.dims.len()], fixture.context());
-            let mut listener = Listener::new(&context);
-            let weighed = self.weigh(&mut listener, &batch, batch.completion_mask, &mut weights);
-            let outcome = weighed.and_then(|()| self.step_end(&mut listener, &batch, &weights, true));
-            if sheet.outcome(outcome).is_some() {
-                sheet.tokens("weight", &weights, &batch);
-                sheet.records(listener.records, batch.completion_mask, rows(batch.dims));
-            }
-        }
-    }
-}
-
-impl Observed for StepControlFn {
-    /// Every update is [`Measured::default`].
-    fn observe(&mut self, sheet: &mut Sheet<'_>) {
-        for (name, fixture) in batches() {
-            let batch = fixture.batch();
-            sheet.heading(name, &batch);
-            if let Some(controlled) = sheet.outcome(fixture.control(self, Measured::default())) {
-                for (group, scale) in Measured::GROUPS.iter().zip(controlled.scales) {
-                    let scale = sheet.number(scale);
-                    sheet.line(2, &format!("scale of {} = {scale}", group.name));
-                }
-                sheet.records(controlled.records, batch.completion_mask, rows(batch.dims));
-            }
-        }
-    }
-}
-
-fn rows(dims: Dims) -> impl Iterator<Item = std::ops::Range<usize>> + Clone {
-    (0..dims.completions as usize).map(move |b| dims.row(b))
 }
 
 impl Sheet<'_> {
     fn line(&mut self, indent: usize, text: &str) {
         // Writing to a string does not fail.
         let _ = writeln!(self.text, "{:indent$}{text}", "");
-    }
-
-    fn heading(&mut self, name: &str, batch: &Batch<'_>) {
-        let Dims { completions, tokens, group_size } = batch.dims;
-        self.line(0, &format!("{name}: B {completions}, T {tokens}, G {group_size}"));
-    }
-
-    fn outcome<T>(&mut self, outcome: Result<T, PluginError>) -> Option<T> {
-        outcome.map_err(|error| self.line(2, &format!("error: {error}"))).ok()
     }
 
     fn wants(&self, name: &str) -> bool {
@@ -215,49 +110,16 @@ impl Sheet<'_> {
         if value == 0.0 { "0".into() } else { format!("{value:.*e}", self.settings.digits - 1) }
     }
 
-    fn tokens(&mut self, name: &str, values: &[f32], batch: &Batch<'_>) {
-        self.rows(name, values, batch.completion_mask, rows(batch.dims));
-    }
-
-    fn rows(
-        &mut self,
-        name: &str,
-        values: &[f32],
-        mask: &[u8],
-        rows: impl IntoIterator<Item = std::ops::Range<usize>>,
-    ) {
-        if self.wants(name) {
-            self.line(2, name);
-            for row in rows {
-                let entry = |i| if mask[i] == 1 { self.number(f64::from(values[i])) } else { ".".to_owned() };
-                let line = runs(row.map(entry));
-                self.line(4, &line);
+    /// Outputs, then what was recorded, sorted by name; several numbers under one name stay in order.
+    fn answer(&mut self, Answer { outputs, mut records, mask, .. }: Answer, width: usize) {
+        for (name, values) in outputs {
+            if name.starts_with("scale of ") {
+                let scale = self.number(values[0]);
+                self.line(2, &format!("{name} = {scale}"));
+            } else {
+                self.rows(name, &values, &mask, width, name == "keep");
             }
         }
-    }
-
-    fn keep(&mut self, keep: &[u8], batch: &Batch<'_>) {
-        if self.wants("keep") {
-            self.line(2, "keep");
-            for row in rows(batch.dims) {
-                let entry = |i: usize| match (batch.completion_mask[i], keep[i]) {
-                    (0, _) => '.',
-                    (_, 0) => '0',
-                    _ => '1',
-                };
-                let line = row.map(entry).collect::<String>();
-                self.line(4, &line);
-            }
-        }
-    }
-
-    /// What was recorded, sorted by name; several numbers under one name stay in order.
-    fn records(
-        &mut self,
-        mut records: Records,
-        mask: &[u8],
-        rows: impl Iterator<Item = std::ops::Range<usize>> + Clone,
-    ) {
         records.numbers.sort_by(|a, b| a.0.cmp(&b.0));
         records.tokens.sort_by(|a, b| a.0.cmp(&b.0));
         for (name, value) in &records.numbers {
@@ -267,10 +129,27 @@ impl Sheet<'_> {
             }
         }
         for (name, values) in &records.tokens {
-            self.rows(name, values, mask, rows.clone());
+            self.rows(name, values, &mask, width, false);
         }
         for warning in &records.warnings {
             self.line(2, &format!("warning: {warning}"));
+        }
+    }
+
+    /// A line per completion, where the name is wanted; what a mask keeps stands close together.
+    fn rows<T: Copy + Into<f64>>(&mut self, name: &str, values: &[T], mask: &[u8], width: usize, close: bool) {
+        if !self.wants(name) {
+            return;
+        }
+        self.line(2, name);
+        for (values, mask) in values.chunks(width).zip(mask.chunks(width)) {
+            let words = values.iter().zip(mask).map(|(&value, mask)| match mask {
+                0 => ".".to_owned(),
+                _ if close => value.into().to_string(),
+                _ => self.number(value.into()),
+            });
+            let line = if close { words.collect() } else { runs(words) };
+            self.line(4, &line);
         }
     }
 }

@@ -1,16 +1,14 @@
-//! Checks of how a component behaves towards the process that it lives in.
+//! Checks of how a component behaves towards the process that it lives in, which is the check's own.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use capo_plugin::testing::{Fixture, RolloutFixture};
-use capo_plugin::{Inputs, Point};
+use capo_plugin::testing::check::{Check, Subject, Verdict, failed, skipped, success, warning};
+use capo_plugin::{PluginError, Point};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::input::Input;
-use super::instance::is_panic;
-use super::outcome::{Outcome, Verdict};
-use super::subject::Subject;
-
+/// The check of what is written to standard output.
+pub const STDOUT_QUIET: &str = "stdout-quiet";
 /// How often threads are looked at that are left after their component is gone, and do nothing.
 const LOOKS: u32 = 100;
 /// The pause between two looks.
@@ -18,72 +16,48 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// How much work such threads may do before they count as left.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Calls that no host makes: without completions, with columns that are no JSON; without tokens, or an input that was asked
-/// for.
-fn odd_calls(subject: &Subject<'_>, asked: Inputs) -> Vec<(String, Input, Inputs)> {
-    if subject.point == Point::Reward {
-        let empty = Input::Rollout(RolloutFixture::new(&[]));
-        let garbled = Input::Rollout(RolloutFixture::new(&["4", "5"]).columns(&["{\"answer\": ", "no JSON"]));
-        return vec![
-            ("on a rollout without completions".to_owned(), empty, asked),
-            ("on columns that are no JSON".to_owned(), garbled, asked),
-        ];
-    }
-    let mut calls = vec![("on a batch without tokens".to_owned(), Fixture::new(2, 0).into(), asked)];
-    for flag in (0..Inputs::KNOWN.0.count_ones()).map(|bit| Inputs(1 << bit)).filter(|flag| asked.contains(*flag)) {
-        let what = format!("without input {:#x}, which it asked for", flag.0);
-        calls.push((what, subject.stream(0), Inputs(asked.0 & !flag.0)));
-    }
-    calls
+/// The checks, in order.
+pub static ALL: [Check; 3] = [
+    Check::new("threads", "no thread is left behind", threads),
+    Check::new(STDOUT_QUIET, "nothing is written to standard output", stdout_quiet),
+    Check::new("call-time", "how much work one step on a small batch is", call_time),
+];
+
+/// Threads of this process before the library was loaded.
+static BEFORE: OnceLock<usize> = OnceLock::new();
+
+/// Counts the threads that are no library's.
+pub fn remember_threads() {
+    BEFORE.get_or_init(|| count_threads().unwrap_or(0));
 }
 
-/// Whether a panic in calls that no host makes is contained.
-pub fn panics_contained(subject: &Subject<'_>) -> Verdict {
-    let asked = subject.create()?.inputs();
-    for (what, input, inputs) in odd_calls(subject, asked) {
-        let mut instance = subject.create()?;
-        let Err(error) = instance.step_with(&input, inputs).map(drop) else { continue };
-        if is_panic(&error) {
-            if instance.step(&subject.stream(0)).is_ok() {
-                return Ok(Outcome::failed(format!(
-                    "after a panic {what} the instance goes on as if nothing had happened"
-                )));
-            }
-            return Ok(Outcome::warning(format!("{what}: {error} (contained; return an error)")));
-        }
+/// Two instances' lives, one after another; the threads that are left.
+fn threads(subject: &Subject<'_>) -> Verdict {
+    if count_threads().is_none() {
+        return skipped("this system does not list threads in `/proc/self/task`");
     }
-    // Its last act is to be dropped, where a panic has no answer; the parent reads of it.
-    Ok(Outcome::success("calls that no host makes do not make it panic"))
-}
-
-/// Three instances' lives, one after another; the threads that are left.
-pub fn threads(subject: &Subject<'_>) -> Verdict {
-    let Some(_) = count_threads() else {
-        return Ok(Outcome::skipped("this system does not list threads in `/proc/self/task`"));
-    };
-    let mut left = Vec::new();
-    for _ in 0..2 {
+    let before = BEFORE.get().copied().unwrap_or(0);
+    let left = || -> Result<usize, PluginError> {
         let mut instance = subject.create()?;
         for step in 0..2 {
             instance.step(&subject.stream(step))?;
         }
         drop(instance);
-        left.push(settle(subject.threads).saturating_sub(subject.threads));
+        Ok(settle(before).saturating_sub(before))
+    };
+    match (left()?, left()?) {
+        (_, 0) => success("none is left"),
+        (first, last) if last > first => {
+            failed(format!("threads left: {first} after one instance, {last} after two (join them in `drop`)"))
+        }
+        (_, last) => {
+            warning(format!("threads left: {last}, however many instances there were (a pool of the library)"))
+        }
     }
-    Ok(match left[..] {
-        [_, 0] => Outcome::success("none is left"),
-        [first, last] if last > first => {
-            Outcome::failed(format!("threads left: {first} after one instance, {last} after two (join them in `drop`)"))
-        }
-        [.., last] => {
-            Outcome::warning(format!("threads left: {last}, however many instances there were (a pool of the library)"))
-        }
-        [] => Outcome::skipped("nothing was counted"),
-    })
 }
 
 /// Threads of this process, where the system says.
-pub fn count_threads() -> Option<usize> {
+fn count_threads() -> Option<usize> {
     std::fs::read_dir("/proc/self/task").ok().map(Iterator::count)
 }
 
@@ -117,18 +91,18 @@ fn running() -> usize {
 }
 
 /// A whole life; the parent reads what was written meanwhile.
-pub fn stdout_quiet(subject: &Subject<'_>) -> Verdict {
+fn stdout_quiet(subject: &Subject<'_>) -> Verdict {
     let mut instance = subject.create()?;
     for step in 0..3 {
         instance.step(&subject.stream(step))?;
     }
     let state = instance.save()?;
     subject.create()?.load(&state)?;
-    Ok(Outcome::success("nothing was written to standard output"))
+    success("nothing was written to standard output")
 }
 
 /// The work of one step on a batch of a usual size, the least of several. It only informs.
-pub fn call_time(subject: &Subject<'_>) -> Verdict {
+fn call_time(subject: &Subject<'_>) -> Verdict {
     let mut instance = subject.create()?;
     let mut least = Duration::MAX;
     for step in 0..5 {
@@ -138,5 +112,5 @@ pub fn call_time(subject: &Subject<'_>) -> Verdict {
         least = least.min(cpu_time().saturating_sub(start));
     }
     let what = if subject.point == Point::Reward { "16 completions" } else { "16 completions of 32 tokens" };
-    Ok(Outcome::success(format!("a step is {:.3} ms of work for {what}", 1e3 * least.as_secs_f64())))
+    success(format!("a step is {:.3} ms of work for {what}", 1e3 * least.as_secs_f64()))
 }

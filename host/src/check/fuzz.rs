@@ -1,11 +1,8 @@
 //! Random batches, each a function of a seed and a number, so that one of them can be run alone.
 
 use anyhow::{Context, Result};
+use capo_plugin::testing::check::{Subject, take_random};
 use serde::{Deserialize, Serialize};
-
-use super::input::Input;
-use super::instance::is_refusal;
-use super::subject::Subject;
 
 /// Consecutive cases of a seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,33 +41,11 @@ pub fn run(subject: &Subject<'_>, cases: Cases, begin: &mut dyn FnMut(u64)) -> R
     let mut refused = 0;
     for case in cases.first..cases.first + cases.count {
         begin(case);
-        let input = subject.random(cases.seed.rotate_left(32) ^ case);
-        match one(subject, &input) {
-            Ok(true) => {}
-            Ok(false) => refused += 1,
-            Err(sentence) => {
-                let (shape, name) = (input.shape(), name(subject.id, cases.seed, case));
-                return Err(format!("{shape}: {sentence} (run it alone with `--reproduce {name}`)"));
-            }
-        }
+        let name = || name(subject.id, cases.seed, case);
+        let taken = take_random(subject, cases.seed.rotate_left(32) ^ case);
+        refused += u64::from(!taken.map_err(|what| format!("{what} (run it alone with `--reproduce {}`)", name()))?);
     }
     Ok(refused)
-}
-
-/// Whether the component took the input, twice: the second time it has a past.
-fn one(subject: &Subject<'_>, input: &Input) -> Result<bool, String> {
-    let life = || {
-        let mut instance = subject.create()?;
-        Ok([instance.step(input)?, instance.step(input)?])
-    };
-    match (life(), life()) {
-        (Ok(first), Ok(second)) => {
-            let place = first.iter().zip(&second).find_map(|(one, two)| one.any_difference(two));
-            place.map_or(Ok(true), |place| Err(format!("two fresh instances differ: {place}")))
-        }
-        (Err(first), Err(second)) if first == second && is_refusal(&first) => Ok(false),
-        (Err(error), _) | (_, Err(error)) => Err(error.to_string()),
-    }
 }
 
 #[cfg(test)]

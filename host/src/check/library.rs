@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use capo_loader::open;
 use capo_plugin::abi::{MaskPoint, RecipePoint};
+use capo_plugin::testing::check::{Verdict, failed, success, warning};
 use capo_plugin::{Image, PluginError, Point};
 
 use super::conduct::cpu_time;
-use super::outcome::{Outcome, Verdict};
 use crate::config::{self, Draft};
 
 /// What a library calls to begin a panic that unwinds, in the system's own library of it.
@@ -42,7 +42,7 @@ impl Loaded {
 
 /// How much work loading is. It only informs.
 pub fn load_time(loaded: &Loaded) -> Verdict {
-    Ok(Outcome::success(format!("loading it is {:.1} ms of work", 1e3 * loaded.time.as_secs_f64())))
+    success(format!("loading it is {:.1} ms of work", 1e3 * loaded.time.as_secs_f64()))
 }
 
 /// Whether its panics unwind, so that they can be contained.
@@ -55,12 +55,10 @@ pub fn panic_strategy(loaded: &Loaded) -> Verdict {
             holds(&bytes, UNWINDING) || !holds(&bytes, PANICKING)
         }
     };
-    Ok(match unwinds {
-        true => Outcome::success("panics unwind, and end no process"),
-        false => Outcome::warning(
-            "it was built with `panic = \"abort\"`: a panic ends the whole run (take that line out of its profile)",
-        ),
-    })
+    if unwinds {
+        return success("panics unwind, and end no process");
+    }
+    warning("it was built with `panic = \"abort\"`: a panic ends the whole run (take that line out of its profile)")
 }
 
 fn holds(bytes: &[u8], wanted: &[u8]) -> bool {
@@ -76,10 +74,10 @@ pub fn unknown_extensions(loaded: &Loaded) -> Verdict {
         let shown: String = id.chars().take(40).collect();
         match (loaded.image.extension::<MaskPoint>(id), loaded.image.extension::<RecipePoint>(id)) {
             (Ok(None), Ok(None)) => {}
-            _ => return Ok(Outcome::failed(format!("it answers to extension id {shown:?}, which does not exist"))),
+            _ => return failed(format!("it answers to extension id {shown:?}, which does not exist")),
         }
     }
-    Ok(Outcome::success("ids that do not exist are answered with none"))
+    success("ids that do not exist are answered with none")
 }
 
 /// Ids, descriptions and keys of all components.
@@ -92,29 +90,26 @@ pub fn component_ids(loaded: &Loaded) -> Verdict {
             // A library may be a part of this trainer, for other hosts.
             let built_in = own.iter().any(|own| own.id == info.id && own.package == info.package);
             if loaded.path.is_some() && !built_in && !is_well_formed(id) {
-                return Ok(Outcome::failed(format!(
+                return failed(format!(
                     "{id:?} is not of the form `vendor.name` (use lower-case letters, digits, `-` and `_`)"
-                )));
+                ));
             }
             if !seen.insert(id.to_owned()) {
-                return Ok(Outcome::failed(format!("`{id}` is offered twice (give each component its own id)")));
+                return failed(format!("`{id}` is offered twice (give each component its own id)"));
             }
             if info.about.trim().is_empty() || info.about.contains('\n') {
-                return Ok(Outcome::failed(format!(
-                    "`{id}` is described by {:?} (write one line)",
-                    info.about.as_str()
-                )));
+                return failed(format!("`{id}` is described by {:?} (write one line)", info.about.as_str()));
             }
             let keys: BTreeSet<&str> = info.keys.iter().map(|key| key.as_str()).collect();
             if keys.len() != info.keys.len() {
-                return Ok(Outcome::failed(format!("`{id}` lists a key twice")));
+                return failed(format!("`{id}` lists a key twice"));
             }
         }
     }
     if seen.is_empty() {
-        return Ok(Outcome::warning("it offers no component (call `register!`)"));
+        return warning("it offers no component (call `register!`)");
     }
-    Ok(Outcome::success("well formed and unique"))
+    success("well formed and unique")
 }
 
 /// `vendor.name`, of lower-case letters, digits, `-` and `_`.
@@ -129,17 +124,19 @@ fn is_well_formed(id: &str) -> bool {
 /// Whether recipes hold what recipes may hold.
 pub fn recipes(loaded: &Loaded) -> Verdict {
     let (plain, with_settings) = (loaded.image.recipes()?, loaded.image.recipes_with_settings()?);
-    let recipes: Vec<_> =
-        plain.iter().map(|recipe| (recipe, false)).chain(with_settings.iter().map(|recipe| (recipe, true))).collect();
+    let plain = plain.iter().map(|recipe| (recipe, false));
+    let mut recipes: Vec<_> = plain.chain(with_settings.iter().map(|recipe| (recipe, true))).collect();
+    // The order in which an image lists them is its linker's.
+    recipes.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
     for (recipe, settings) in &recipes {
         let merged = Draft::read(None, config::DEFAULT, &[])
             .and_then(|mut draft| draft.merge_recipe(&recipe.name, &recipe.toml, *settings));
         if let Err(error) = merged {
-            return Ok(Outcome::failed(error.to_string()));
+            return failed(error.to_string());
         }
     }
     let names: Vec<String> = recipes.iter().map(|(recipe, _)| format!("`{}`", recipe.name)).collect();
-    Ok(Outcome::success(if names.is_empty() { "it carries none".into() } else { names.join(", ") }))
+    success(if names.is_empty() { "it carries none".into() } else { names.join(", ") })
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use capo_plugin::testing::check::{Outcome, Status};
 use serde::Serialize;
 use serde_json::json;
 
-use super::outcome::{Outcome, Status};
 use super::task::Component;
 use crate::report::terminal::say;
 

@@ -3,19 +3,15 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
+use capo_plugin::testing::check::{Outcome, Row, Status, Subject};
 use capo_plugin::{Image, Point};
 use serde::{Deserialize, Serialize};
 
-use super::catalog::{COMPONENT, ENTRY_POINT, FUZZ, LIBRARY};
-use super::conduct::count_threads;
+use super::catalog::{ENTRY_POINT, FUZZ, LIBRARY, of_components};
+use super::conduct::remember_threads;
 use super::fuzz::{self, Cases};
-use super::instance::is_refusal;
 use super::library::Loaded;
-use super::outcome::Outcome;
-use super::subject::Subject;
-use super::subject::made_up_rows;
-use super::table;
-use crate::data;
+use crate::data::{self, Example};
 
 /// What a child is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -72,11 +68,11 @@ pub enum Reply {
 /// When there is no such task, or the answer cannot be written.
 pub fn perform(json: &str) -> Result<()> {
     let task: Task = serde_json::from_str(json).context("`--run-one` is for `host check` itself")?;
-    let threads = count_threads().unwrap_or(0);
+    remember_threads();
     let loaded = Loaded::by(task.library.as_deref());
     let reply = match &loaded {
         Err(error) => Reply::Refused(crate::report::terminal::sentence(error, task.verbose)),
-        Ok(loaded) => task.answer(loaded, threads)?,
+        Ok(loaded) => task.answer(loaded)?,
     };
     task.write(&reply)
 }
@@ -87,65 +83,52 @@ impl Task {
             .with_context(|| format!("cannot write `{}`", self.reply.display()))
     }
 
-    fn answer(&self, loaded: &Loaded, threads: usize) -> Result<Reply> {
+    fn answer(&self, loaded: &Loaded) -> Result<Reply> {
         if self.check == ENTRY_POINT {
             return list(&loaded.image).map(Reply::Components);
         }
-        if let Some(check) = LIBRARY.iter().find(|check| check.name == self.check) {
-            let outcome = (check.run)(loaded).unwrap_or_else(|error| Outcome::failed(error.message()));
+        if let Some((_, _, run)) = LIBRARY.iter().find(|(name, ..)| *name == self.check) {
+            let outcome = run(loaded).unwrap_or_else(|error| Outcome::new(Status::Failed, error.message()));
             return Ok(Reply::Outcome(outcome));
         }
         let component = self.component.as_ref().with_context(|| format!("`{}` needs a component", self.check))?;
         let point = Point::ALL.into_iter().find(|point| point.name() == component.point);
-        let rows = self.rows.as_deref().map_or_else(|| Ok(made_up_rows()), data::rows)?;
         let subject = Subject {
             image: &loaded.image,
             point: point.with_context(|| format!("there is no point `{}`", component.point))?,
             id: &component.id,
             keys: &component.keys,
             table: &component.table,
-            rows: &rows,
-            threads,
+            rows: self
+                .rows
+                .as_deref()
+                .map(|path| data::rows(path).map(|rows| rows.into_iter().map(row).collect()))
+                .transpose()?,
         };
-        self.examine(&subject)
-    }
-
-    /// Why a check that needs a working instance says nothing about this one: it needs keys, or rows of its own kind.
-    fn cannot_run(&self, subject: &Subject<'_>) -> Option<String> {
-        match subject.create() {
-            Err(error) => Some(table::needs_keys(subject, &error)),
-            Ok(mut reward) if subject.point == Point::Reward && self.rows.is_none() => {
-                let error = reward.step(&subject.stream(0)).err().filter(is_refusal)?;
-                Some(format!("it refuses rows that are made up: {error} (give a dataset of its kind as `--rows FILE`)"))
-            }
-            Ok(_) => None,
-        }
-    }
-
-    fn examine(&self, subject: &Subject<'_>) -> Result<Reply> {
-        let check = COMPONENT.iter().find(|check| check.name == self.check);
-        if !check.is_some_and(|check| check.without_instance)
-            && let Some(sentence) = self.cannot_run(subject)
-        {
-            return Ok(Reply::Outcome(Outcome::unchecked(unnamed(&sentence, subject))));
-        }
         if let (Some(cases), FUZZ) = (self.cases, self.check.as_str()) {
-            let fuzzed = fuzz::run(subject, cases, &mut |case| {
-                // Only a crash needs it, and it is written again before the next case.
-                let _ = self.write(&Reply::Case(case));
-            });
-            return Ok(fuzzed
-                .map_or_else(|sentence| Reply::Outcome(Outcome::failed(unnamed(&sentence, subject))), Reply::Fuzzed));
+            return Ok(self.fuzz(&subject, cases));
         }
+        let check = of_components().find(|check| check.name == self.check);
         let check = check.with_context(|| format!("there is no check `{}`", self.check))?;
-        let outcome = (check.run)(subject).unwrap_or_else(|error| Outcome::failed(error.message()));
-        Ok(Reply::Outcome(Outcome { sentence: unnamed(&outcome.sentence, subject), ..outcome }))
+        Ok(Reply::Outcome(check.outcome(&subject)))
+    }
+
+    fn fuzz(&self, subject: &Subject<'_>, cases: Cases) -> Reply {
+        if let Some(sentence) = subject.cannot_run() {
+            return Reply::Outcome(Outcome::unchecked(sentence));
+        }
+        let fuzzed = fuzz::run(subject, cases, &mut |case| {
+            // Only a crash needs it, and it is written again before the next case.
+            let _ = self.write(&Reply::Case(case));
+        });
+        fuzzed.map_or_else(|sentence| Reply::Outcome(Outcome::new(Status::Failed, sentence)), Reply::Fuzzed)
     }
 }
 
-/// A sentence without the component's name, which stands above it in the report.
-fn unnamed(sentence: &str, subject: &Subject<'_>) -> String {
-    sentence.replacen(&format!("component `{}`: ", subject.id), "", 1)
+/// What a reward sees of a row.
+fn row(example: Example) -> Row {
+    let solution = example.target().to_owned();
+    Row { prompt: example.prompt, answer: example.answer, solution, columns: example.columns }
 }
 
 fn list(image: &Image) -> Result<Vec<Component>> {

@@ -2,17 +2,15 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
-use capo_loader::registry::Registry;
-use capo_loader::trust::Trust;
 use capo_loader::upload::{self, Dtype};
 use capo_plugin::Point;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use super::inference_args::{GenerateArgs, ScoreArgs};
+use super::shared_args::{ConfigArgs, MaskArgs, PluginArgs, StepControlArgs};
 use crate::check::CheckArgs;
-use crate::config::{self, Appended, Draft, Resolved, TrainConfig};
+use crate::config::Appended;
 
 /// Reinforcement learning of language models, with components that load at run time.
 #[derive(Parser)]
@@ -119,95 +117,6 @@ pub(super) enum Command {
 }
 
 #[derive(Args)]
-pub(super) struct ConfigArgs {
-    /// Settings as TOML; without it, the embedded arithmetic task. One that holds components alone is laid over that task.
-    #[arg(long, value_name = "FILE")]
-    pub(super) config: Option<PathBuf>,
-    /// Overrides one setting; masks, weights, step controls and rewards by id or by number, as in `mask.capo.curvature.fisher_threshold=1e-3` or
-    /// `mask.0.fisher_threshold=1e-3`. Repeatable.
-    #[arg(long, value_name = "SECTION.KEY=VALUE")]
-    pub(super) set: Vec<String>,
-}
-
-#[derive(Args)]
-pub(super) struct MaskArgs {
-    /// Appends a mask to those of the config or the recipe; `--set mask.ID.KEY=VALUE` gives it its keys. Repeatable.
-    #[arg(long, value_name = "ID")]
-    pub(super) mask: Vec<String>,
-    /// Appends a weight to those of the config or the recipe; `--set weight.ID.KEY=VALUE` gives it its keys. Repeatable.
-    #[arg(long, value_name = "ID")]
-    pub(super) weight: Vec<String>,
-}
-
-#[derive(Args)]
-pub(super) struct StepControlArgs {
-    /// Appends a step control to those of the config or the recipe; `--set step_control.ID.KEY=VALUE` gives it its keys. Repeatable.
-    #[arg(long, value_name = "ID")]
-    pub(super) step_control: Vec<String>,
-}
-
-#[derive(Args)]
-pub(super) struct PluginArgs {
-    /// A plugin, which is native code with your rights: a path, or a name looked up in `./`, the folders of `CAPO_PLUGIN_PATH`,
-    /// beside `host` and in `~/.local/share/capo/plugins`. Repeatable. `LIB@sha256:HEX` accepts no other file than the one with this
-    /// hash.
-    #[arg(long, value_name = "LIB")]
-    pub(super) plugin: Vec<PathBuf>,
-    /// Accepts plugins that other users of this machine may change or replace.
-    #[arg(long)]
-    pub(super) allow_unsafe_plugin_path: bool,
-}
-
-impl ConfigArgs {
-    /// The plugins, each opened within `train.component_timeout`, as far as that is known before.
-    pub(super) fn open(&self, plugins: &PluginArgs) -> Result<Registry> {
-        plugins.open_within(config::component_timeout(self.config.as_deref(), &self.set))
-    }
-
-    /// The settings, with what a recipe fills in and the components that are appended.
-    pub(super) fn resolve(&self, registry: &Registry, appended: Appended) -> Result<Resolved> {
-        let draft = Draft::read(self.config.as_deref(), config::DEFAULT, &self.set)?;
-        config::resolve(registry, draft.with_appended(appended))
-    }
-}
-
-impl MaskArgs {
-    /// What is appended.
-    pub(super) fn appended(&self) -> Appended {
-        Appended { masks: self.mask.clone(), weights: self.weight.clone(), step_controls: Vec::new() }
-    }
-}
-
-impl TrainArgs {
-    /// What is appended.
-    pub(super) fn appended(&self) -> Appended {
-        Appended { step_controls: self.step_controls.step_control.clone(), ..self.masks.appended() }
-    }
-}
-
-impl ReplayArgs {
-    /// What features are rounded to.
-    pub(super) fn dtype(&self) -> Dtype {
-        Dtype::NAMES.into_iter().find(|(name, _)| *name == self.dtype).map_or(Dtype::F32, |(_, dtype)| dtype)
-    }
-}
-
-impl PluginArgs {
-    pub(super) fn open(&self) -> Result<Registry> {
-        self.open_within(TrainConfig::default().component_timeout)
-    }
-
-    /// As `open`, each plugin within `seconds`; 0 waits without a limit.
-    pub(super) fn open_within(&self, seconds: u64) -> Result<Registry> {
-        Registry::open_with(&self.plugin, &self.trust(), Some(seconds))
-    }
-
-    pub(super) fn trust(&self) -> Trust {
-        Trust { unsafe_path: self.allow_unsafe_plugin_path, known: None }
-    }
-}
-
-#[derive(Args)]
 pub(super) struct ListArgs {
     #[command(flatten)]
     pub(super) plugins: PluginArgs,
@@ -260,6 +169,13 @@ pub(super) struct TrainArgs {
     /// Stops once this many steps are done, at the end of a rollout, with a checkpoint.
     #[arg(long, value_name = "STEP")]
     pub(super) stop_after: Option<u64>,
+}
+
+impl TrainArgs {
+    /// What is appended.
+    pub(super) fn appended(&self) -> Appended {
+        Appended { step_controls: self.step_controls.step_control.clone(), ..self.masks.appended() }
+    }
 }
 
 #[derive(Args)]
@@ -361,6 +277,13 @@ pub(super) struct ReplayArgs {
     /// Batch files, in order.
     #[arg(required = true, value_name = "BATCH")]
     pub(super) batches: Vec<PathBuf>,
+}
+
+impl ReplayArgs {
+    /// What features are rounded to.
+    pub(super) fn dtype(&self) -> Dtype {
+        Dtype::NAMES.into_iter().find(|(name, _)| *name == self.dtype).map_or(Dtype::F32, |(_, dtype)| dtype)
+    }
 }
 
 #[derive(Args)]

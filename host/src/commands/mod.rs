@@ -17,6 +17,7 @@ mod replay;
 mod report;
 mod runs;
 mod score;
+mod shared_args;
 mod sweep;
 mod train;
 mod vendor;

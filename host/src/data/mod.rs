@@ -196,18 +196,15 @@ mod tests {
 
     /// Demands that what the embedded tokenizer can read meets.
     pub(super) fn demands(tokenizer: &Tokenizer) -> Demands<'_> {
-        let (vocab_size, max_prompt_length) = (tokenizer.vocab_size(), 16);
-        let (on_bad_row, purpose) = (OnBadRow::Error, Purpose::Training);
-        let (chat, positions, filter_overlong_prompts) = (None, 64, false);
         Demands {
             tokenizer,
-            chat,
-            vocab_size,
-            max_prompt_length,
-            positions,
-            filter_overlong_prompts,
-            on_bad_row,
-            purpose,
+            chat: None,
+            vocab_size: tokenizer.vocab_size(),
+            max_prompt_length: 16,
+            positions: 64,
+            filter_overlong_prompts: false,
+            on_bad_row: OnBadRow::Error,
+            purpose: Purpose::Training,
         }
     }
 

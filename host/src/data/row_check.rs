@@ -280,6 +280,7 @@ fn in_background(rows: &Arc<Vec<Example>>, from: usize, demands: &Demands<'_>, t
 #[cfg(test)]
 mod tests {
     use super::super::files::Unit;
+    use super::super::tests;
     use super::*;
 
     fn row(line: usize, prompt: &str) -> Example {
@@ -288,19 +289,7 @@ mod tests {
     }
 
     fn demands(tokenizer: &Tokenizer, on_bad_row: OnBadRow) -> Demands<'_> {
-        let (purpose, filter_overlong_prompts) = (Purpose::Training, false);
-        let (vocab_size, max_prompt_length) = (15, 4);
-        let (chat, positions) = (None, 8);
-        Demands {
-            tokenizer,
-            chat,
-            vocab_size,
-            max_prompt_length,
-            positions,
-            filter_overlong_prompts,
-            on_bad_row,
-            purpose,
-        }
+        Demands { vocab_size: 15, max_prompt_length: 4, positions: 8, on_bad_row, ..tests::demands(tokenizer) }
     }
 
     #[test]

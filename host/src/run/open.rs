@@ -28,7 +28,6 @@ use crate::optim::{Optimizer, OptimizerConfig, OptimizerName};
 use crate::reward::Rewards;
 use crate::schedule::Schedule;
 use crate::sgd::SgdConfig;
-use crate::stages::backward::check_reduction;
 use crate::stages::score::Needs;
 
 /// What is done about a model directory that has no weights.
@@ -170,7 +169,7 @@ impl Run {
     fn open(config: Config, registry: &Registry, absent: AbsentWeights) -> Result<Self> {
         let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
         let components = registry.build(config.choice(), &watchdog)?;
-        check_reduction(&components.objective)?;
+        components.objective.reduction().check_known(components.objective.id())?;
         let model_files = config.data.amend(embedded::model_files(&config.model.model_name_or_path)?)?;
         let policy = open_policy(&config, &model_files, absent)?;
         let tokenizer = Tokenizer::open(&model_files)?;

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use capo_loader::mask::{Keep, Rejected};
 use capo_loader::weight::{Given, Weighed};
-use capo_plugin::{Denominator, Dims, ObjectiveFn, OptimizerKind, Reduction};
+use capo_plugin::{Denominator, Dims, OptimizerKind, Reduction};
 
 use crate::model::{Forward, Gradients, Policy};
 use crate::stages::batch::{StepBatch, StepInfo, TokenLoss};
@@ -39,20 +39,6 @@ pub struct StepGradients {
     pub rejected: Option<Gradients>,
     /// How long the backward passes of `rejected` took.
     pub second_pass: Duration,
-}
-
-/// Whether this host can reduce as `objective` asks.
-///
-/// # Errors
-///
-/// When it cannot.
-pub fn check_reduction(objective: &ObjectiveFn) -> Result<()> {
-    let (id, Reduction(asked)) = (objective.id(), objective.reduction());
-    ensure!(
-        asked <= Reduction::COMPLETION_SUM.0,
-        "component `{id}` asks for reduction {asked}, which this host does not know (it knows 0 to 3; use a newer host)"
-    );
-    Ok(())
 }
 
 /// Reduces the batch's loss over the kept tokens, each times its weight, all at once, so that micro-batches only split the work.

@@ -48,7 +48,7 @@ recipe!("capo-soft", "GRPO with curvature weights, remembered by the optimizer",
 #[cfg(test)]
 mod tests {
     #[test]
-    fn keys_are_described() {
-        capo_plugin::testing::check_key_docs().unwrap();
+    fn all_components_conform() {
+        capo_plugin::testing::conform(&[]).unwrap();
     }
 }

@@ -42,7 +42,7 @@ recipe!("drcapo-soft", "Dr.GRPO with curvature weights, remembered by the optimi
 #[cfg(test)]
 mod tests {
     #[test]
-    fn keys_are_described() {
-        capo_plugin::testing::check_key_docs().unwrap();
+    fn all_components_conform() {
+        capo_plugin::testing::conform(&[]).unwrap();
     }
 }

@@ -50,8 +50,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_described() {
-        capo_plugin::testing::check_key_docs().unwrap();
+    fn all_components_conform() {
+        capo_plugin::testing::conform(&[]).unwrap();
     }
 
     #[test]

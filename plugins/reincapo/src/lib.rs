@@ -42,7 +42,7 @@ recipe!("reincapo-soft", "REINFORCE with curvature weights, remembered by the op
 #[cfg(test)]
 mod tests {
     #[test]
-    fn keys_are_described() {
-        capo_plugin::testing::check_key_docs().unwrap();
+    fn all_components_conform() {
+        capo_plugin::testing::conform(&[]).unwrap();
     }
 }

@@ -65,13 +65,26 @@ fn the_examples_are_green_with_their_keys_and_skipped_without() {
     ");
 }
 
+/// The report with one line for neighbouring checks of which the same is said.
+fn folded(report: &str) -> String {
+    let said = |line: &str| line.starts_with("  ").then(|| line.get(22..).map(str::to_owned)).flatten();
+    let name = |line: &str| line[..22].trim().to_owned();
+    let lines: Vec<&str> = report.lines().collect();
+    let runs = lines.chunk_by(|one, other| said(one).is_some() && said(one) == said(other));
+    let fold = |run: &[&str]| match run {
+        [first, .., last] => format!("  {} to {} ({}): {}", name(first), name(last), run.len(), &first[22..]),
+        _ => run.concat(),
+    };
+    runs.map(fold).collect::<Vec<_>>().join("\n")
+}
+
 #[test]
 fn a_whole_report() {
     let folder = Folder::new();
     let sins = "--set misbehave.mask.sin=revive --set misbehave.advantage.sin=none";
     let outcome = folder.host(&format!("check libmisbehave.so {sins}"));
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
-    assert_snapshot!(redacted(&outcome.stdout), @"
+    assert_snapshot!(folded(&redacted(&outcome.stdout)), @"
     library BUILD/libmisbehave.so
       entry-point         success  it loads and offers 1 reward, 1 advantage, 1 objective, 1 mask, 1 weight, 1 step control
       load-time           success  loading it is N ms of work
@@ -87,23 +100,7 @@ fn a_whole_report() {
       key-docs            success  no key is described (`register!` takes a list, for `host plugins --verbose`)
       wrong-type          success  it is refused with a sentence, under each key
       malformed-config    success  text that is no table is refused with a sentence
-      group-of-one        skipped  the component could not be built
-      one-completion      skipped  the component could not be built
-      empty-completion    skipped  the component could not be built
-      odd-columns         skipped  the component could not be built
-      outputs-finite      skipped  the component could not be built
-      record-names        skipped  the component could not be built
-      deterministic       skipped  the component could not be built
-      permutation         skipped  the component could not be built
-      save-load           skipped  the component could not be built
-      evaluation          skipped  the component could not be built
-      foreign-state       skipped  the component could not be built
-      state-growth        skipped  the component could not be built
-      key-values          skipped  the component could not be built
-      panics-contained    skipped  the component could not be built
-      threads             skipped  the component could not be built
-      stdout-quiet        skipped  the component could not be built
-      call-time           skipped  the component could not be built
+      group-of-one to call-time (17): skipped  the component could not be built
 
     advantage misbehave.advantage
       creation            success  it is made from the keys given
@@ -138,25 +135,7 @@ fn a_whole_report() {
       key-docs            success  no key is described (`register!` takes a list, for `host plugins --verbose`)
       wrong-type          success  it is refused with a sentence, under each key
       malformed-config    success  text that is no table is refused with a sentence
-      known-inputs        skipped  the component could not be built
-      group-of-one        skipped  the component could not be built
-      one-token           skipped  the component could not be built
-      one-completion      skipped  the component could not be built
-      rows-of-padding     skipped  the component could not be built
-      outputs-finite      skipped  the component could not be built
-      record-names        skipped  the component could not be built
-      gradients           skipped  the component could not be built
-      deterministic       skipped  the component could not be built
-      permutation         skipped  the component could not be built
-      padding-content     skipped  the component could not be built
-      save-load           skipped  the component could not be built
-      foreign-state       skipped  the component could not be built
-      state-growth        skipped  the component could not be built
-      key-values          skipped  the component could not be built
-      panics-contained    skipped  the component could not be built
-      threads             skipped  the component could not be built
-      stdout-quiet        skipped  the component could not be built
-      call-time           skipped  the component could not be built
+      known-inputs to call-time (19): skipped  the component could not be built
 
     mask misbehave.mask
       creation            success  it is made from the keys given
@@ -170,21 +149,15 @@ fn a_whole_report() {
       one-token           failed   the batch has no entry 0
       one-completion      failed   set `keep` to 1 at completion 0, token 5, where it was cleared (a mask may only clear)
       rows-of-padding     failed   set `keep` to 1 at completion 0, token 0, where it was cleared (a mask may only clear)
-      outputs-finite      failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
-      record-names        failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
+      outputs-finite to record-names (2): failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       mask-clears-only    failed   set `keep` to 1 at completion 0, token 0, where it was cleared (a mask may only clear)
-      deterministic       failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
-      permutation         failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
+      deterministic to permutation (2): failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       token-wise          success  it does not say that it decides token by token
       sums-ranks          success  it does not say that ranks come to one state
-      padding-content     failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
-      save-load           failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
-      foreign-state       failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
-      state-growth        failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
+      padding-content to state-growth (4): failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       key-values          success  2 other values are taken without a panic, the rest is refused
       panics-contained    success  calls that no host makes do not make it panic
-      threads             failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
-      stdout-quiet        failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
+      threads to stdout-quiet (2): failed   set `keep` to 1 at completion 1, token 3, where it was cleared (a mask may only clear)
       call-time           failed   the batch has no entry 0
 
     weight misbehave.weight
@@ -194,27 +167,7 @@ fn a_whole_report() {
       key-docs            success  no key is described (`register!` takes a list, for `host plugins --verbose`)
       wrong-type          success  it is refused with a sentence, under each key
       malformed-config    success  text that is no table is refused with a sentence
-      known-inputs        skipped  the component could not be built
-      group-of-one        skipped  the component could not be built
-      one-token           skipped  the component could not be built
-      one-completion      skipped  the component could not be built
-      rows-of-padding     skipped  the component could not be built
-      outputs-finite      skipped  the component could not be built
-      record-names        skipped  the component could not be built
-      weight-of-dropped   skipped  the component could not be built
-      deterministic       skipped  the component could not be built
-      permutation         skipped  the component could not be built
-      token-wise          skipped  the component could not be built
-      sums-ranks          skipped  the component could not be built
-      padding-content     skipped  the component could not be built
-      save-load           skipped  the component could not be built
-      foreign-state       skipped  the component could not be built
-      state-growth        skipped  the component could not be built
-      key-values          skipped  the component could not be built
-      panics-contained    skipped  the component could not be built
-      threads             skipped  the component could not be built
-      stdout-quiet        skipped  the component could not be built
-      call-time           skipped  the component could not be built
+      known-inputs to call-time (21): skipped  the component could not be built
 
     step_control misbehave.control
       creation            skipped  it refuses its table: missing field `sin` (give its keys as `--set misbehave.control.KEY=VALUE`)
@@ -223,24 +176,7 @@ fn a_whole_report() {
       key-docs            success  no key is described (`register!` takes a list, for `host plugins --verbose`)
       wrong-type          success  it is refused with a sentence, under each key
       malformed-config    success  text that is no table is refused with a sentence
-      known-inputs        skipped  the component could not be built
-      group-of-one        skipped  the component could not be built
-      one-token           skipped  the component could not be built
-      one-completion      skipped  the component could not be built
-      rows-of-padding     skipped  the component could not be built
-      outputs-finite      skipped  the component could not be built
-      record-names        skipped  the component could not be built
-      deterministic       skipped  the component could not be built
-      permutation         skipped  the component could not be built
-      padding-content     skipped  the component could not be built
-      save-load           skipped  the component could not be built
-      foreign-state       skipped  the component could not be built
-      state-growth        skipped  the component could not be built
-      key-values          skipped  the component could not be built
-      panics-contained    skipped  the component could not be built
-      threads             skipped  the component could not be built
-      stdout-quiet        skipped  the component could not be built
-      call-time           skipped  the component could not be built
+      known-inputs to call-time (18): skipped  the component could not be built
 
     not checked, for want of what the lines above ask for: misbehave.control, misbehave.objective, misbehave.reward, misbehave.weight
 
@@ -303,7 +239,7 @@ fn recipes_are_checked() {
     assert_snapshot!(outcome.stdout, @"
     library BUILD/libbad_recipes.so
       component-ids       warning  it offers no component (call `register!`)
-      recipes             failed   recipe `meddling` has a section `model` (it may hold `advantage`, `objective`, `mask`, `weight`, `step_control`)
+      recipes             failed   recipe `garbled` is not TOML: line 1: unclosed table, expected `]`
 
     checks: 0 success, 0 skipped, 1 warning, 1 failed, 0 crashed
     ");

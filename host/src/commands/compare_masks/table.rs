@@ -40,19 +40,19 @@ fn head(comparison: &Comparison) -> Vec<String> {
 }
 
 /// Cells of one line, from the left.
-type Cells = Vec<String>;
+type Cells = [String; 13];
 
 fn rows(comparison: &Comparison) -> Vec<String> {
     let heads =
         ["#", "mask", "setting", "rejected", "", "touched", "", "whole", "", "norm²", "least p", "kept A", "ms"];
-    let mut table: Vec<Cells> = vec![heads.map(str::to_owned).to_vec()];
-    table.extend(comparison.masks.iter().zip(1..).map(|(mask, number)| row(mask, number)));
+    let masks = comparison.masks.iter().zip(1..).map(|(mask, number)| row(mask, number));
+    let mut table: Vec<Vec<String>> = [heads.map(str::to_owned)].into_iter().chain(masks).map(Vec::from).collect();
     if comparison.target.is_none() {
         table.iter_mut().for_each(|cells| drop(cells.remove(2)));
     }
     let width = |column: usize| table.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default();
     let widths: Vec<usize> = (0..table[0].len()).map(width).collect();
-    let line = |cells: &Cells| {
+    let line = |cells: &Vec<String>| {
         let cell = |(index, cell): (usize, &String)| {
             // A percentage stands close to its count.
             let gap = match index {
@@ -68,11 +68,12 @@ fn rows(comparison: &Comparison) -> Vec<String> {
     table.iter().map(line).collect()
 }
 
-fn row(mask: &Compared, number: usize) -> Cells {
+/// What a table says of a mask; a percentage follows its count.
+pub(super) fn row(mask: &Compared, number: usize) -> Cells {
     let row = &mask.row;
     let share = |share: Option<f64>| share.map_or_else(|| NONE.to_owned(), percent);
     let of_completions = |count: u64| percent(count as f64 / row.completions.max(1) as f64);
-    vec![
+    [
         number.to_string(),
         mask.contender.name.clone(),
         setting(&mask.setting),
@@ -90,7 +91,7 @@ fn row(mask: &Compared, number: usize) -> Cells {
 }
 
 /// Where the value of a mask's key comes from, in a cell.
-pub(super) fn setting(setting: &Setting) -> String {
+fn setting(setting: &Setting) -> String {
     match setting {
         Setting::Own => String::new(),
         Setting::NoKey => "no key".to_owned(),

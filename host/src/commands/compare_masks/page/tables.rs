@@ -3,7 +3,7 @@
 use super::super::comparison::{Compared, Comparison};
 use super::super::row::Overlap;
 use super::super::setting::Setting;
-use super::super::table::{NONE, setting, whole_percent};
+use super::super::table::{self, NONE, whole_percent};
 use crate::report::html::escape;
 use crate::report::terminal::{grouped, percent};
 
@@ -38,22 +38,13 @@ pub fn masks(comparison: &Comparison) -> String {
 }
 
 fn row(mask: &Compared, number: usize) -> String {
-    let row = &mask.row;
-    let share = |share: Option<f64>| share.map_or_else(|| NONE.to_owned(), percent);
-    let counted =
-        |count: u64, of: u64| format!("{} <small>{}</small>", grouped(count), percent(count as f64 / of.max(1) as f64));
-    let cells = [
-        escape(&setting(&mask.setting)),
-        counted(row.count.rejected, row.count.tokens),
-        counted(row.touched, row.completions),
-        counted(row.whole, row.completions),
-        share(row.gradient_share),
-        share(row.least_probable),
-        row.kept_advantage.map_or_else(|| NONE.to_owned(), |mean| format!("{mean:.4}")),
-        format!("{:.2}", 1e3 * row.time.as_secs_f64()),
-    ];
-    let cells: String = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
-    format!("<tr><td>{number}</td><th>{}</th>{cells}</tr>\n", escape(&mask.contender.name))
+    let [number, name, setting, rejected, of_tokens, touched, of_touched, whole, of_whole, rest @ ..] =
+        table::row(mask, number);
+    let counted = |count: String, share: String| format!("{count} <small>{share}</small>");
+    let counts = [counted(rejected, of_tokens), counted(touched, of_touched), counted(whole, of_whole)];
+    let cells = [escape(&setting)].into_iter().chain(counts).chain(rest);
+    let cells: String = cells.map(|cell| format!("<td>{cell}</td>")).collect();
+    format!("<tr><td>{number}</td><th>{}</th>{cells}</tr>\n", escape(&name))
 }
 
 /// A coloured cell for every two masks; nothing for one mask.

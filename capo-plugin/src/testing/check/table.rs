@@ -1,30 +1,24 @@
 //! Checks of how a component takes its table.
 
-use capo_plugin::abi_sweep::SweepRange;
-use capo_plugin::{ErrorKind, PluginError};
 use serde_json::json;
 
-use super::instance::{Instance, is_panic};
-use super::outcome::{Outcome, Verdict};
-use super::subject::Subject;
+use super::outcome::{Outcome, Verdict, failed, skipped, success};
+use super::subject::{Live, Subject, is_panic};
+use crate::abi_sweep::SweepRange;
+use crate::{ErrorKind, PluginError};
 
 /// Whether it can be built at all. Where it needs keys that it was not given, the other checks are skipped.
-pub fn creation(subject: &Subject<'_>) -> Verdict {
+pub(super) fn creation(subject: &Subject<'_>) -> Verdict {
     let given = if subject.table.is_empty() { "an empty table" } else { "the keys given" };
     match subject.create() {
-        Ok(_) => Ok(Outcome::success(format!("it is made from {given}"))),
-        Err(error) if error.kind() == ErrorKind::CONFIG => Ok(Outcome::unchecked(needs_keys(subject, &error))),
+        Ok(_) => success(format!("it is made from {given}")),
+        Err(error) if error.kind() == ErrorKind::CONFIG => Ok(Outcome::unchecked(subject.needs_keys(&error))),
         Err(error) => Err(error),
     }
 }
 
-/// The sentence about a component that refuses the table it was given.
-pub fn needs_keys(subject: &Subject<'_>, error: &PluginError) -> String {
-    format!("it refuses its table: {error} (give its keys as `--set {}.KEY=VALUE`)", subject.id)
-}
-
 /// What is wrong with the answer to a table that must be refused.
-fn refusal(what: &str, answer: Result<Instance, PluginError>) -> Option<String> {
+fn refusal(what: &str, answer: Result<Live, PluginError>) -> Option<String> {
     match answer {
         Ok(_) => Some(format!("{what} is taken without an error")),
         Err(error) if is_panic(&error) => Some(format!("{what}: {error}")),
@@ -34,38 +28,36 @@ fn refusal(what: &str, answer: Result<Instance, PluginError>) -> Option<String> 
 }
 
 /// An empty table: a component, or a sentence about what is missing.
-pub fn empty_config(subject: &Subject<'_>) -> Verdict {
+pub(super) fn empty_config(subject: &Subject<'_>) -> Verdict {
     match subject.create_from("{}") {
-        Ok(_) => Ok(Outcome::success("it needs no keys")),
+        Ok(_) => success("it needs no keys"),
         Err(error) if is_panic(&error) => Err(error),
-        Err(error) if error.message().trim().is_empty() => Ok(Outcome::failed("it is refused without a sentence")),
-        Err(error) => Ok(Outcome::success(format!("it says what is missing: {error}"))),
+        Err(error) if error.message().trim().is_empty() => failed("it is refused without a sentence"),
+        Err(error) => success(format!("it says what is missing: {error}")),
     }
 }
 
 /// A key that it does not have.
-pub fn unknown_key(subject: &Subject<'_>) -> Verdict {
+pub(super) fn unknown_key(subject: &Subject<'_>) -> Verdict {
     let json = subject.table_with("no-such-key", json!(1));
-    Ok(match refusal("the key `no-such-key`", subject.create_from(&json)) {
-        Some(sentence) => Outcome::failed(format!("{sentence} (derive `Deserialize` on a plain struct)")),
-        None => Outcome::success("it is refused with a sentence"),
-    })
+    match refusal("the key `no-such-key`", subject.create_from(&json)) {
+        Some(sentence) => failed(format!("{sentence} (derive `Deserialize` on a plain struct)")),
+        None => success("it is refused with a sentence"),
+    }
 }
 
 /// What its author says of its keys.
-pub fn key_docs(subject: &Subject<'_>) -> Verdict {
-    if let Err(sentence) = subject.image.check_key_docs(subject.point, subject.id) {
-        return Ok(Outcome::failed(sentence));
-    }
-    if let Some(sentence) = refused_end(subject) {
-        return Ok(Outcome::failed(sentence));
+pub(super) fn key_docs(subject: &Subject<'_>) -> Verdict {
+    let described = subject.image.check_key_docs(subject.point, subject.id);
+    if let Some(sentence) = described.err().or_else(|| refused_end(subject)) {
+        return failed(sentence);
     }
     let said = !subject.image.key_docs(subject.point, subject.id)?.is_empty();
-    Ok(Outcome::success(if said || subject.keys.is_empty() {
+    success(if said || subject.keys.is_empty() {
         "every key is described"
     } else {
         "no key is described (`register!` takes a list, for `host plugins --verbose`)"
-    }))
+    })
 }
 
 /// What is wrong with a key's range: an end that the component does not take, though it takes its table.
@@ -81,41 +73,40 @@ fn refused_end(subject: &Subject<'_>) -> Option<String> {
 }
 
 /// A value of a type that no key has, for each key.
-pub fn wrong_type(subject: &Subject<'_>) -> Verdict {
+pub(super) fn wrong_type(subject: &Subject<'_>) -> Verdict {
     if subject.keys.is_empty() {
-        return Ok(Outcome::skipped("it has no keys"));
+        return skipped("it has no keys");
     }
     for key in subject.keys {
         let json = subject.table_with(key, json!({ "a": [null, { "b": {} }] }));
         if let Some(sentence) = refusal(&format!("a table under `{key}`"), subject.create_from(&json)) {
-            return Ok(Outcome::failed(sentence));
+            return failed(sentence);
         }
     }
-    Ok(Outcome::success("it is refused with a sentence, under each key"))
+    success("it is refused with a sentence, under each key")
 }
 
 /// Other values of each key: refused where it is built, or good for a step.
-pub fn key_values(subject: &Subject<'_>) -> Verdict {
+pub(super) fn key_values(subject: &Subject<'_>) -> Verdict {
     let mut taken = 0;
-    for guess in subject.guesses() {
-        let life = subject.create_from(&guess.json).and_then(|mut instance| {
+    for (name, json) in subject.guesses() {
+        let life = subject.create_from(&json).and_then(|mut instance| {
             taken += 1;
             instance.step(&subject.stream(0)).map(drop)
         });
         if let Some(panic) = life.err().filter(is_panic) {
-            let name = guess.name();
-            return Ok(Outcome::failed(format!("with {name} it {panic} (refuse the value in `validate`)")));
+            return failed(format!("with {name} it {panic} (refuse the value in `validate`)"));
         }
     }
-    Ok(Outcome::success(format!("{taken} other values are taken without a panic, the rest is refused")))
+    success(format!("{taken} other values are taken without a panic, the rest is refused"))
 }
 
 /// Text that is not a table.
-pub fn malformed_config(subject: &Subject<'_>) -> Verdict {
+pub(super) fn malformed_config(subject: &Subject<'_>) -> Verdict {
     for json in ["", "{", "[]", "7", "null", "\u{0}", "{\"a\": 1,}"] {
         if let Some(sentence) = refusal(&format!("the text {json:?} for a table"), subject.create_from(json)) {
-            return Ok(Outcome::failed(sentence));
+            return failed(sentence);
         }
     }
-    Ok(Outcome::success("text that is no table is refused with a sentence"))
+    success("text that is no table is refused with a sentence")
 }

@@ -1,50 +1,48 @@
 //! Checks of what an answer may depend on.
 
-use capo_plugin::testing::{Fixture, Listener};
-use capo_plugin::{MaskTraits, PluginError};
-
-use super::input::Input;
-use super::instance::{Answer, Instance};
-use super::outcome::{Outcome, Verdict};
-use super::subject::Subject;
+use super::outcome::{Verdict, failed, skipped, success, warning};
+use super::subject::{Live, Subject};
+use crate::testing::observed::counts;
+use crate::testing::{Answer, Fixture, Input, Listener};
+use crate::{MaskTraits, PluginError};
 
 /// Sums in another order differ by this much, relative to their size.
-pub const ROUNDING: f32 = 1e-4;
+pub(super) const ROUNDING: f32 = 1e-4;
 
 /// The same inputs to two fresh instances, step by step.
-pub fn deterministic(subject: &Subject<'_>) -> Verdict {
+pub(super) fn deterministic(subject: &Subject<'_>) -> Verdict {
     const ADVICE: &str = "draw at random from `seed` and `step` alone";
     let [mut first, mut second] = [subject.create()?, subject.create()?];
     for step in 0..4 {
         let input = subject.stream(step);
         if let Some(place) = first.step(&input)?.any_difference(&second.step(&input)?) {
-            return Ok(Outcome::failed(format!(
+            return failed(format!(
                 "two fresh instances differ on the same inputs, at step {step}: {place} ({ADVICE})"
-            )));
+            ));
         }
         if first.save()? != second.save()? {
-            return Ok(Outcome::failed(format!(
+            return failed(format!(
                 "two fresh instances save different states after the same inputs, at step {step} (write what is kept in a fixed order)"
-            )));
+            ));
         }
     }
-    Ok(Outcome::success("two fresh instances give the same bits and states"))
+    success("two fresh instances give the same bits and states")
 }
 
 /// The same completions, their groups in another order, step by step.
-pub fn permutation(subject: &Subject<'_>) -> Verdict {
+pub(super) fn permutation(subject: &Subject<'_>) -> Verdict {
     let [mut plain, mut moved] = [subject.create()?, subject.create()?];
     for (step, order) in (0..).zip([[2, 0, 1], [1, 2, 0], [0, 2, 1]]) {
         let input = subject.three_groups(step);
         let whole = plain.step(&input)?;
         let back = restored(moved.step(&input.regrouped(&order))?, &order);
         if let Some(place) = whole.difference(&back, ROUNDING) {
-            return Ok(Outcome::warning(format!(
+            return warning(format!(
                 "with the groups in another order, at step {step}, {place} (fine only where it draws at random)"
-            )));
+            ));
         }
     }
-    Ok(Outcome::success("groups in another order give the same outputs in that order"))
+    success("groups in another order give the same outputs in that order")
 }
 
 /// The answer with the groups in their first order, of which `order` says where each has gone.
@@ -60,77 +58,69 @@ fn restored(mut answer: Answer, order: &[usize]) -> Answer {
 }
 
 /// A batch at once and in parts, step by step, where the component says that it decides token by token.
-pub fn token_wise(subject: &Subject<'_>) -> Verdict {
+pub(super) fn token_wise(subject: &Subject<'_>) -> Verdict {
     if !subject.traits()?.contains(MaskTraits::TOKEN_WISE) {
-        return Ok(Outcome::success("it does not say that it decides token by token"));
+        return success("it does not say that it decides token by token");
     }
     let [mut whole, mut split] = [subject.create()?, subject.create()?];
     for (step, size) in (0..).zip([5, 1, 2, 3, 8]) {
-        let Input::Batch(batch) = subject.three_groups(step) else { return Ok(Outcome::skipped("it sees no tokens")) };
+        let Input::Batch(batch) = subject.three_groups(step) else { return skipped("it sees no tokens") };
         let (ours, theirs) = (decide(&mut whole, &batch)?, decide_parts(&mut split, &batch, size)?);
         if let Some(at) = (0..ours.len()).find(|&at| ours[at].to_bits() != theirs[at].to_bits()) {
-            return Ok(Outcome::failed(format!(
+            return failed(format!(
                 "it gives {} to completion {}, token {} of a whole batch, and {} where it sees a part, at step {step} (declare `TOKEN_WISE` only where each token is decided by itself)",
-                ours[at],
+                ours[at] as f32,
                 at / 6,
                 at % 6,
-                theirs[at]
-            )));
+                theirs[at] as f32
+            ));
         }
         end(&mut whole, &batch, &ours)?;
         end(&mut split, &batch, &ours)?;
         if whole.save()? != split.save()? {
-            return Ok(Outcome::failed(format!(
+            return failed(format!(
                 "it saves another state where it saw the batch in parts, at step {step} (change state in `step_end` alone)"
-            )));
+            ));
         }
     }
-    Ok(Outcome::success("parts of a batch are decided as the whole is"))
+    success("parts of a batch are decided as the whole is")
 }
 
 /// What is decided on all of `batch` at once.
-///
-/// # Errors
-///
-/// The component's own sentence, or the rule that it broke.
-pub fn decide(instance: &mut Instance, batch: &Fixture) -> Result<Vec<f32>, PluginError> {
-    instance.decide(&mut Listener::new(&batch.context()), &batch.batch())
+pub(super) fn decide(instance: &mut Live, batch: &Fixture) -> Result<Vec<f64>, PluginError> {
+    Ok(instance.run(&mut Listener::new(&batch.context()), batch)?.remove(0).1)
 }
 
 /// What is decided on parts of `size` completions, one behind another.
-fn decide_parts(instance: &mut Instance, batch: &Fixture, size: usize) -> Result<Vec<f32>, PluginError> {
-    let completions = batch.batch().dims.completions as usize;
+fn decide_parts(instance: &mut Live, batch: &Fixture, size: usize) -> Result<Vec<f64>, PluginError> {
+    let completions = batch.dims.completions as usize;
     let starts = (0..completions).step_by(size);
     let parts = starts.map(|start| decide(instance, &batch.part(start..(start + size).min(completions))));
     Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 /// Ends its step with what was `decided`.
-///
-/// # Errors
-///
-/// The component's own sentence, or the rule that it broke.
-pub fn end(instance: &mut Instance, batch: &Fixture, decided: &[f32]) -> Result<(), PluginError> {
-    instance.end(&mut Listener::new(&batch.context()), &batch.batch(), decided)
+pub(super) fn end(instance: &mut Live, batch: &Fixture, decided: &[f64]) -> Result<(), PluginError> {
+    instance.end(&mut Listener::new(&batch.context()), batch, decided, counts(decided))
 }
 
 /// The same completions with other values in the padding.
-pub fn padding_content(subject: &Subject<'_>) -> Verdict {
+pub(super) fn padding_content(subject: &Subject<'_>) -> Verdict {
     let lengths = [6, 3, 1, 5, 2, 6, 4, 1];
     let batch = Fixture::new(8, 6).groups_of(4).lengths(&lengths);
     let plain = subject.create()?.step(&batch.clone().into())?;
     for salt in 0..3 {
         let filled = subject.create()?.step(&batch.clone().padding(salt).into())?;
         if let Some(place) = plain.difference(&filled, 0.0) {
-            return Ok(Outcome::failed(format!(
+            return failed(format!(
                 "with other values in the padding {place} (skip tokens whose `completion_mask` is 0)"
-            )));
+            ));
         }
         if let Some(record) = plain.record_difference(&filled) {
-            return Ok(Outcome::warning(format!(
+            return warning(format!(
                 "{record} depends on values in the padding (skip tokens whose `completion_mask` is 0)"
-            )));
+            ));
         }
     }
-    Ok(Outcome::success("outputs and records do not depend on it"))
+    success("outputs and records do not depend on it")
 }

@@ -3,11 +3,10 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use capo_plugin::testing::Fixture;
-use capo_plugin::{Inputs, PluginError};
-
-use super::outcome::{Outcome, Verdict};
+use super::outcome::{Verdict, failed, success};
 use super::subject::Subject;
+use crate::testing::Fixture;
+use crate::{Inputs, PluginError};
 
 /// How far a log-probability is moved, nats.
 const NUDGE: f32 = 1.0 / 256.0;
@@ -28,30 +27,30 @@ enum Ratio {
 }
 
 /// `dloss_dlogp` is the derivative, by a token's log-probability, of the sum of all losses of its completion, whatever couples its tokens.
-pub fn gradients(subject: &Subject<'_>) -> Verdict {
+pub(super) fn gradients(subject: &Subject<'_>) -> Verdict {
     let start = Instant::now();
     let refused = match disagreement(subject, Ratio::Moves, start)? {
         Ok(tokens) => {
-            return Ok(Outcome::success(format!("finite differences of the losses agree with it at {tokens} tokens")));
+            return success(format!("finite differences of the losses agree with it at {tokens} tokens"));
         }
         Err(sentence) => sentence,
     };
     if !subject.create()?.inputs().contains(Inputs::OLD_LOGPS) {
-        return Ok(Outcome::failed(refused));
+        return failed(refused);
     }
-    Ok(match disagreement(subject, Ratio::Stays, start)? {
-        Ok(tokens) => Outcome::success(format!(
-            "finite differences of the losses, ratios held constant, agree with it at {tokens} tokens"
-        )),
-        Err(_) => Outcome::failed(refused),
-    })
+    match disagreement(subject, Ratio::Stays, start)? {
+        Ok(tokens) => {
+            success(format!("finite differences of the losses, ratios held constant, agree with it at {tokens} tokens"))
+        }
+        Err(_) => failed(refused),
+    }
 }
 
 /// The number of tokens at which differences agree, or a sentence about the first at which they do not.
 fn disagreement(subject: &Subject<'_>, ratio: Ratio, start: Instant) -> Result<Result<usize, String>, PluginError> {
     let mut tokens = 0;
     for probe in [Probe::new(subject, false), Probe::new(subject, true)] {
-        let slopes = probe.slopes()?;
+        let [_, slopes] = probe.evaluate(&probe.logps, &probe.old_logps)?;
         for b in 0..probe.lengths.len() {
             for i in probe.row(b) {
                 if start.elapsed() > PATIENCE {
@@ -107,22 +106,13 @@ impl<'a> Probe<'a> {
     }
 
     /// Losses and derivatives, by an instance made for this alone, so that neither its state nor what it draws differs.
-    fn evaluate(&self, logps: &[f32], old_logps: &[f32]) -> Result<[Vec<f32>; 2], PluginError> {
+    fn evaluate(&self, logps: &[f32], old_logps: &[f32]) -> Result<[Vec<f64>; 2], PluginError> {
         let mut instance = self.subject.create()?;
         if let Some(before) = &self.before {
             instance.step(&before.clone().into())?;
         }
-        let mut outputs = instance
-            .step(&self.batch.clone().logps(logps).old_logps(old_logps).into())?
-            .outputs
-            .into_iter()
-            .map(|(_, of)| of);
-        Ok([outputs.next().unwrap_or_default(), outputs.next().unwrap_or_default()])
-    }
-
-    fn slopes(&self) -> Result<Vec<f64>, PluginError> {
-        let [_, slopes] = self.evaluate(&self.logps, &self.old_logps)?;
-        Ok(slopes.into_iter().map(f64::from).collect())
+        let mut outputs = instance.step(&self.batch.clone().logps(logps).old_logps(old_logps).into())?.outputs;
+        Ok([0, 1].map(|output| std::mem::take(&mut outputs[output].1)))
     }
 
     /// How the losses of completion `b` change when token `i` becomes a little less and a little more likely.
@@ -132,7 +122,7 @@ impl<'a> Probe<'a> {
             logps[i] += nudge;
             old_logps[i] += if ratio == Ratio::Stays { nudge } else { 0.0 };
             let [losses, _] = self.evaluate(&logps, &old_logps)?;
-            let losses = || losses[self.row(b)].iter().copied().map(f64::from);
+            let losses = || losses[self.row(b)].iter().copied();
             Ok(Point { logp: f64::from(logps[i]), sum: losses().sum(), size: losses().map(f64::abs).sum() })
         };
         Ok(Differences { points: [at(-NUDGE)?, at(0.0)?, at(NUDGE)?] })

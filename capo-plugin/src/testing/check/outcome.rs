@@ -1,7 +1,8 @@
 //! What came of a check.
 
-use capo_plugin::PluginError;
 use serde::{Deserialize, Serialize};
+
+use crate::PluginError;
 
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,41 +50,17 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// As it should be.
-    pub fn success(sentence: impl Into<String>) -> Self {
-        Self::new(Status::Success, sentence)
-    }
-
-    /// Not run.
-    pub fn skipped(sentence: impl Into<String>) -> Self {
-        Self::new(Status::Skipped, sentence)
+    /// It ended like this.
+    pub fn new(status: Status, sentence: impl Into<String>) -> Self {
+        Self { status, sentence: sentence.into(), unchecked: false }
     }
 
     /// Not run, for want of something that the user can give.
     pub fn unchecked(sentence: impl Into<String>) -> Self {
-        Self { unchecked: true, ..Self::skipped(sentence) }
+        Self { unchecked: true, ..Self::new(Status::Skipped, sentence) }
     }
 
-    /// Allowed, and worth a look.
-    pub fn warning(sentence: impl Into<String>) -> Self {
-        Self::new(Status::Warning, sentence)
-    }
-
-    /// A rule is broken.
-    pub fn failed(sentence: impl Into<String>) -> Self {
-        Self::new(Status::Failed, sentence)
-    }
-
-    /// No answer.
-    pub fn crashed(sentence: impl Into<String>) -> Self {
-        Self::new(Status::Crashed, sentence)
-    }
-
-    fn new(status: Status, sentence: impl Into<String>) -> Self {
-        Self { status, sentence: sentence.into(), unchecked: false }
-    }
-
-    /// Whether `host check` ends with exit code 1 because of it.
+    /// Whether a component with it is not as it should be, or nothing is known of it.
     #[must_use]
     pub fn is_bad(&self) -> bool {
         self.unchecked || matches!(self.status, Status::Failed | Status::Crashed)
@@ -92,3 +69,23 @@ impl Outcome {
 
 /// What a check says: an outcome; or the error of a call that should have succeeded, which is a failure.
 pub type Verdict = Result<Outcome, PluginError>;
+
+/// As it should be.
+pub fn success(sentence: impl Into<String>) -> Verdict {
+    Ok(Outcome::new(Status::Success, sentence))
+}
+
+/// Not run.
+pub fn skipped(sentence: impl Into<String>) -> Verdict {
+    Ok(Outcome::new(Status::Skipped, sentence))
+}
+
+/// Allowed, and worth a look.
+pub fn warning(sentence: impl Into<String>) -> Verdict {
+    Ok(Outcome::new(Status::Warning, sentence))
+}
+
+/// A rule is broken.
+pub fn failed(sentence: impl Into<String>) -> Verdict {
+    Ok(Outcome::new(Status::Failed, sentence))
+}

@@ -2,27 +2,26 @@
 
 use std::ops::Range;
 
-use capo_plugin::testing::{Fixture, Seat, on_ranks};
-use capo_plugin::{MaskTraits, PluginError, Ranks};
-
-use super::input::Input;
 use super::invariance::{ROUNDING, decide, end};
-use super::outcome::{Outcome, Verdict};
+use super::outcome::{Verdict, failed, skipped, success};
 use super::subject::Subject;
+use crate::testing::observed::counts;
+use crate::testing::{Fixture, Input, Seat, on_ranks};
+use crate::{MaskTraits, PluginError, Ranks};
 
 /// The completions of each rank.
 const ROWS: [Range<usize>; 3] = [0..1, 1..5, 5..9];
 
 /// Ranks that end their steps with their own completions, beside an instance that sees all, where the component says that they come to the
 /// same state.
-pub fn sums_ranks(subject: &Subject<'_>) -> Verdict {
+pub(super) fn sums_ranks(subject: &Subject<'_>) -> Verdict {
     if !subject.traits()?.contains(MaskTraits::SUMS_RANKS) {
-        return Ok(Outcome::success("it does not say that ranks come to one state"));
+        return success("it does not say that ranks come to one state");
     }
     let mut whole = subject.create()?;
     let mut steps = Vec::new();
     for step in 0..4 {
-        let Input::Batch(batch) = subject.three_groups(step) else { return Ok(Outcome::skipped("it sees no tokens")) };
+        let Input::Batch(batch) = subject.three_groups(step) else { return skipped("it sees no tokens") };
         let decided = decide(&mut whole, &batch)?;
         end(&mut whole, &batch, &decided)?;
         steps.push((batch, decided));
@@ -32,36 +31,37 @@ pub fn sums_ranks(subject: &Subject<'_>) -> Verdict {
     for step in 0..steps.len() {
         let state = |rank: usize| &told[rank].0[step];
         if let Some(rank) = (1..ROWS.len()).find(|&rank| state(rank) != state(0)) {
-            return Ok(Outcome::failed(format!(
+            return failed(format!(
                 "ranks 0 and {rank} save different states after step {step} (declare `SUMS_RANKS` only where `step_end` brings them together)"
-            )));
+            ));
         }
     }
     let (ours, theirs) = (decide(&mut whole, &steps[0].0)?, &told[0].1);
-    let far = |at: &usize| (ours[*at] - theirs[*at]).abs() > ROUNDING * ours[*at].abs().max(theirs[*at].abs());
-    Ok(match (0..ours.len()).find(far) {
-        None => Outcome::success("ranks with parts of a batch come to the state of the whole"),
-        Some(at) => Outcome::failed(format!(
+    let far =
+        |at: &usize| (ours[*at] - theirs[*at]).abs() > f64::from(ROUNDING) * ours[*at].abs().max(theirs[*at].abs());
+    match (0..ours.len()).find(far) {
+        None => success("ranks with parts of a batch come to the state of the whole"),
+        Some(at) => failed(format!(
             "after {} steps on ranks it gives {} to completion {}, token {}, and {} after the same on whole batches (a sum over ranks is of what the whole batch would add up)",
             steps.len(),
-            theirs[at],
+            theirs[at] as f32,
             at / 6,
             at % 6,
-            ours[at]
+            ours[at] as f32
         )),
-    })
+    }
 }
 
 /// Its state after each step, and what it decides then of the first batch.
-type Told = (Vec<Vec<u8>>, Vec<f32>);
+type Told = (Vec<Vec<u8>>, Vec<f64>);
 
 /// One rank's steps.
-fn rank(subject: &Subject<'_>, seat: &Seat<'_>, steps: &[(Box<Fixture>, Vec<f32>)]) -> Result<Told, PluginError> {
+fn rank(subject: &Subject<'_>, seat: &Seat<'_>, steps: &[(Box<Fixture>, Vec<f64>)]) -> Result<Told, PluginError> {
     let (mut instance, rows) = (subject.create()?, ROWS[seat.rank()].clone());
     let mut states = Vec::new();
     for (batch, decided) in steps {
-        let taken = decided.iter().any(|&value| value > 0.0);
-        instance.end_on(seat, &batch.part(rows.clone()), &decided[6 * rows.start..6 * rows.end], taken)?;
+        let (part, own) = (batch.part(rows.clone()), &decided[6 * rows.start..6 * rows.end]);
+        part.on(seat, |sink| instance.end(sink, &part, own, counts(decided)))?;
         states.push(instance.save()?);
     }
     Ok((states, decide(&mut instance, &steps[0].0)?))

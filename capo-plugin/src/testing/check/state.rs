@@ -2,66 +2,62 @@
 
 use std::time::{Duration, Instant};
 
-use capo_plugin::PluginError;
-
-use super::instance::{Instance, is_panic};
-use super::outcome::{Outcome, Verdict};
-use super::subject::Subject;
+use super::outcome::{Verdict, failed, skipped, success, warning};
+use super::subject::{Live, Subject, is_panic};
+use crate::PluginError;
 
 /// After so long a stream is cut short.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Saves in mid-stream, loads in a fresh instance, and goes on.
-pub fn save_load(subject: &Subject<'_>) -> Verdict {
+pub(super) fn save_load(subject: &Subject<'_>) -> Verdict {
     let mut first = subject.create()?;
     for step in 0..3 {
         first.step(&subject.stream(step))?;
     }
     let state = first.save()?;
     if first.save()? != state {
-        return Ok(Outcome::failed("two saves in a row differ"));
+        return failed("two saves in a row differ");
     }
     let mut second = subject.create()?;
     second.load(&state)?;
     if second.save()? != state {
-        return Ok(Outcome::failed("a state that was loaded and saved again is another state"));
+        return failed("a state that was loaded and saved again is another state");
     }
     for step in 3..6 {
         let input = subject.stream(step);
         if let Some(place) = first.step(&input)?.any_difference(&second.step(&input)?) {
-            return Ok(Outcome::failed(format!(
+            return failed(format!(
                 "after a load in mid-stream step {step} differs: {place} (save all that later steps depend on)"
-            )));
+            ));
         }
     }
     if first.save()? != second.save()? {
-        return Ok(Outcome::failed("after a load in mid-stream the state at the end differs"));
+        return failed("after a load in mid-stream the state at the end differs");
     }
-    Ok(Outcome::success(format!("a resumed instance goes on with the same bits ({} bytes of state)", state.len())))
+    success(format!("a resumed instance goes on with the same bits ({} bytes of state)", state.len()))
 }
 
 /// Rollouts for evaluation between those for training.
-pub fn evaluation(subject: &Subject<'_>) -> Verdict {
+pub(super) fn evaluation(subject: &Subject<'_>) -> Verdict {
     const ADVICE: &str = "change state where `rollout.purpose` is `Purpose::TRAINING` alone";
     let (mut measured, mut plain) = (subject.create()?, subject.create()?);
     for step in 0..4 {
         let input = subject.stream(step);
         if let Some(place) = measured.step(&input)?.any_difference(&plain.step(&input)?) {
-            return Ok(Outcome::failed(format!(
-                "after a rollout for evaluation step {step} differs: {place} ({ADVICE})"
-            )));
+            return failed(format!("after a rollout for evaluation step {step} differs: {place} ({ADVICE})"));
         }
         let before = measured.save()?;
         measured.step(&subject.held_out(step))?;
         if measured.save()? != before {
-            return Ok(Outcome::failed(format!("a rollout for evaluation changes its state ({ADVICE})")));
+            return failed(format!("a rollout for evaluation changes its state ({ADVICE})"));
         }
     }
-    Ok(Outcome::success("rollouts for evaluation change nothing"))
+    success("rollouts for evaluation change nothing")
 }
 
 /// States that it did not write.
-pub fn foreign_state(subject: &Subject<'_>) -> Verdict {
+pub(super) fn foreign_state(subject: &Subject<'_>) -> Verdict {
     let mut taken = None;
     let (own, fresh) = (own_state(subject)?, subject.create()?.save()?);
     for foreign in foreign_states(&own).into_iter().filter(|foreign| *foreign != fresh) {
@@ -72,26 +68,25 @@ pub fn foreign_state(subject: &Subject<'_>) -> Verdict {
         match instance.load(&foreign) {
             Ok(()) => taken = Some(length),
             Err(error) if is_panic(&error) => {
-                return Ok(Outcome::failed(format!("on {length} foreign bytes {error} (return an error)")));
+                return failed(format!("on {length} foreign bytes {error} (return an error)"));
             }
             Err(_) if instance.save()? != before => {
-                return Ok(Outcome::failed(format!("{length} foreign bytes are refused, but its state has changed")));
+                return failed(format!("{length} foreign bytes are refused, but its state has changed"));
             }
             Err(_) => {}
         }
     }
-    for guess in subject.guesses() {
-        if let Some(error) = panic_on(&own, subject, &guess.json) {
-            let what = guess.name();
-            return Ok(Outcome::failed(format!("on the state that it saved without {what} {error} (return an error)")));
+    for (what, json) in subject.guesses() {
+        if let Some(error) = panic_on(&own, subject, &json) {
+            return failed(format!("on the state that it saved without {what} {error} (return an error)"));
         }
     }
-    Ok(match taken {
+    match taken {
         Some(length) => {
-            Outcome::warning(format!("{length} foreign bytes are taken for its state (write what tells them apart)"))
+            warning(format!("{length} foreign bytes are taken for its state (write what tells them apart)"))
         }
-        None => Outcome::success("foreign bytes are refused, and change nothing"),
-    })
+        None => success("foreign bytes are refused, and change nothing"),
+    }
 }
 
 /// A state after two steps.
@@ -115,7 +110,7 @@ fn foreign_states(own: &[u8]) -> Vec<Vec<u8>> {
 
 /// The panic with which an instance that is built from `json` answers to `state`, or to its next step because of it.
 fn panic_on(state: &[u8], subject: &Subject<'_>, json: &str) -> Option<PluginError> {
-    let next = |instance: &mut Instance| instance.step(&subject.stream(3)).map(drop);
+    let next = |instance: &mut Live| instance.step(&subject.stream(3)).map(drop);
     let alone = next(&mut subject.create_from(json).ok()?);
     let mut instance = subject.create_from(json).ok()?;
     let loaded = instance.load(state);
@@ -125,7 +120,7 @@ fn panic_on(state: &[u8], subject: &Subject<'_>, json: &str) -> Option<PluginErr
 }
 
 /// The size of the state over a longer stream; over a shorter one where steps are slow.
-pub fn state_growth(subject: &Subject<'_>) -> Verdict {
+pub(super) fn state_growth(subject: &Subject<'_>) -> Verdict {
     let (mut instance, start) = (subject.create()?, Instant::now());
     let mut sizes = Vec::new();
     for step in 0..64_u64 {
@@ -138,13 +133,12 @@ pub fn state_growth(subject: &Subject<'_>) -> Verdict {
         }
     }
     let steps = 1_u64 << (sizes.len() - 1);
-    let [.., first, second, third] = sizes[..] else { return Ok(Outcome::skipped("its steps take too long for this")) };
+    let [.., first, second, third] = sizes[..] else { return skipped("its steps take too long for this") };
     let sentence = format!("{first}, {second} and {third} bytes after {}, {} and {steps} steps", steps / 4, steps / 2);
     // A step that adds as much as the one before it adds twice as much in twice the steps.
     let (early, late) = (second.saturating_sub(first), third.saturating_sub(second));
-    Ok(if early > 0 && 2 * late > 3 * early {
-        Outcome::warning(format!("its state grows with every step: {sentence}"))
-    } else {
-        Outcome::success(sentence)
-    })
+    if early > 0 && 2 * late > 3 * early {
+        return warning(format!("its state grows with every step: {sentence}"));
+    }
+    success(sentence)
 }

@@ -1,0 +1,244 @@
+//! Which component is under test: how it is built, and the inputs for its point.
+
+use serde_json::{Map, Value, json};
+
+use crate::testing::{Fixture, Input, Observed, RolloutFixture, batches};
+use crate::{ErrorKind, Image, MaskTraits, PluginError, Point, Purpose};
+
+/// A component that lives.
+pub type Live = Box<dyn Observed>;
+
+/// A row of a dataset, of which a reward sees completions.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// The prompt.
+    pub prompt: String,
+    /// What a correct completion arrives at.
+    pub answer: String,
+    /// A worked completion; the bare answer where there is none.
+    pub solution: String,
+    /// All columns but the prompt: a JSON object.
+    pub columns: String,
+}
+
+/// Which component is under test.
+pub struct Subject<'a> {
+    /// The image that offers it.
+    pub image: &'a Image,
+    /// Its extension point.
+    pub point: Point,
+    /// Its id.
+    pub id: &'a str,
+    /// Its keys.
+    pub keys: &'a [String],
+    /// Its table.
+    pub table: &'a Map<String, Value>,
+    /// Rows of which a reward sees completions; none for rows that are made up.
+    pub rows: Option<Vec<Row>>,
+}
+
+impl Subject<'_> {
+    /// Builds it from its table.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub fn create(&self) -> Result<Live, PluginError> {
+        self.create_from(&self.json())
+    }
+
+    /// What it declares of its decisions.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub(super) fn traits(&self) -> Result<MaskTraits, PluginError> {
+        self.image.mask_traits(self.point, self.id, &self.json())
+    }
+
+    /// Its table as JSON text.
+    fn json(&self) -> String {
+        Value::Object(self.table.clone()).to_string()
+    }
+
+    /// Its table with one entry more, or another value for one, as JSON text.
+    pub(super) fn table_with(&self, key: &str, value: Value) -> String {
+        let mut table = self.table.clone();
+        table.insert(key.to_owned(), value);
+        Value::Object(table).to_string()
+    }
+
+    /// Builds it from JSON text.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub(super) fn create_from(&self, json: &str) -> Result<Live, PluginError> {
+        fn live(component: impl Observed + 'static) -> Live {
+            Box::new(component)
+        }
+        match self.point {
+            Point::Reward => self.image.reward(self.id, json).map(live),
+            Point::Advantage => self.image.advantage(self.id, json).map(live),
+            Point::Objective => self.image.objective(self.id, json).map(live),
+            Point::Mask => self.image.mask(self.id, json).map(live),
+            Point::Weight => self.image.weight(self.id, json).map(live),
+            Point::StepControl => self.image.step_control(self.id, json).map(live),
+        }
+    }
+
+    /// The sentence about a component that refuses the table it was given.
+    pub(super) fn needs_keys(&self, error: &PluginError) -> String {
+        format!("it refuses its table: {error} (give its keys as `--set {}.KEY=VALUE`)", self.id)
+    }
+
+    /// Values that a person may try, for each key; most of them are refused. Each is `key = value`, and the table with it.
+    pub(super) fn guesses(&self) -> impl Iterator<Item = (String, String)> {
+        let values = [json!(false), json!(true), json!(0), json!(1), json!(-1), json!(0.5), json!(-0.5)];
+        let words = ["", "group", "authors", "adam"].map(Value::from);
+        let values: Vec<Value> = values.into_iter().chain(words).collect();
+        let all = self.keys.iter().flat_map(move |key| values.clone().into_iter().map(move |value| (key, value)));
+        all.map(|(key, value)| (format!("`{key} = {value}`"), self.table_with(key, value)))
+    }
+
+    /// A sentence without the component's name.
+    pub(super) fn unnamed(&self, sentence: &str) -> String {
+        sentence.replacen(&format!("component `{}`: ", self.id), "", 1)
+    }
+
+    /// Why a check that needs a working instance says nothing about this one: it needs keys, or rows of its own kind.
+    #[must_use]
+    pub fn cannot_run(&self) -> Option<String> {
+        let sentence = match self.create() {
+            Err(error) => self.needs_keys(&error),
+            Ok(mut reward) if self.point == Point::Reward && self.rows.is_none() => {
+                let error = reward.step(&self.stream(0)).err().filter(is_refusal)?;
+                format!("it refuses rows that are made up: {error} (give a dataset of its kind as `--rows FILE`)")
+            }
+            Ok(_) => return None,
+        };
+        Some(self.unnamed(&sentence))
+    }
+}
+
+/// Whether a call panicked, contained by the guard.
+pub(super) fn is_panic(error: &PluginError) -> bool {
+    error.kind() == ErrorKind::PANIC
+}
+
+/// Whether an error is the component's own sentence, neither a panic nor a broken rule.
+pub(super) fn is_refusal(error: &PluginError) -> bool {
+    !matches!(error.kind(), ErrorKind::PANIC | ErrorKind::CONTRACT)
+}
+
+/// Inputs for the component's point.
+impl Subject<'_> {
+    /// Step `step` of a stream whose lengths, order and rewards (for a reward: rows and texts) change from step to step.
+    #[must_use]
+    pub fn stream(&self, step: u64) -> Input {
+        self.input([step as usize, 2, 4], step, || {
+            let mut lengths = [6, 3, 1, 5, 2, 6, 4, 1];
+            lengths.rotate_left(step as usize % 8);
+            let rewards: Vec<f32> = (0..8).map(|b| ((b * (step + 3)) % 5) as f32 / 4.0).collect();
+            let order = [step as usize % 2, 1 - step as usize % 2];
+            let mut batch = Fixture::new(8, 6).groups_of(4).rewards(&rewards).lengths(&lengths).regrouped(&order);
+            batch.optimizer.steps_taken = step;
+            batch
+        })
+    }
+
+    /// Step `step` of the same stream, sampled on held-out prompts: for rewards.
+    pub(super) fn held_out(&self, step: u64) -> Input {
+        Input::Rollout(self.rows_from([step as usize + 1, 3, 1]).step(step).purpose(Purpose::EVALUATION))
+    }
+
+    /// Ordinary inputs of many shapes.
+    #[must_use]
+    pub fn ordinary(&self) -> Vec<Input> {
+        let mut inputs: Vec<Input> = (0..4).map(|step| self.stream(step)).collect();
+        if self.point == Point::Reward {
+            inputs.extend([self.groups_of_one(), self.one_completion(), self.held_out(4)]);
+        } else {
+            inputs.extend(batches().into_iter().map(|(_, batch)| batch.into()));
+        }
+        inputs
+    }
+
+    /// Four completions, each a group.
+    pub(super) fn groups_of_one(&self) -> Input {
+        self.input([0, 4, 1], 0, || Fixture::new(4, 5).groups_of(1).lengths(&[5, 3, 4, 1]))
+    }
+
+    /// One completion.
+    pub(super) fn one_completion(&self) -> Input {
+        self.input([0, 1, 1], 0, || Fixture::new(1, 7).lengths(&[5]))
+    }
+
+    /// Three groups of three, with other rewards and lengths (for a reward: rows and texts) at every step.
+    pub(super) fn three_groups(&self, step: u64) -> Input {
+        let (mut rewards, mut lengths) = ([1.0, 0.0, 0.25, 0.0, 1.0, 1.0, 0.0, 0.5, 0.75], [6, 3, 1, 5, 2, 6, 4, 1, 5]);
+        rewards.rotate_left(2 * step as usize % 9);
+        lengths.rotate_left(step as usize % 9);
+        let batch = || Fixture::new(9, 6).groups_of(3).rewards(&rewards).lengths(&lengths);
+        self.input([step as usize, 3, 3], step, batch)
+    }
+
+    /// Sixteen completions, of 32 tokens each where tokens are seen.
+    #[must_use]
+    pub fn usual(&self, step: u64) -> Input {
+        self.input([0, 4, 4], step, || Fixture::new(16, 32).groups_of(4))
+    }
+
+    /// One drawn from `seed`.
+    pub(super) fn random(&self, seed: u64) -> Input {
+        if self.point == Point::Reward {
+            return Input::Rollout(RolloutFixture::random(seed));
+        }
+        Fixture::random(seed).into()
+    }
+
+    /// Step `step` on `batch`, or on these rows where it is a reward.
+    fn input(&self, rows: [usize; 3], step: u64, batch: impl FnOnce() -> Fixture) -> Input {
+        match self.point {
+            Point::Reward => Input::Rollout(self.rows_from(rows).step(step)),
+            _ => batch().step(step).into(),
+        }
+    }
+
+    /// Groups of completions of the rows from row `first` on.
+    fn rows_from(&self, [first, groups, group]: [usize; 3]) -> RolloutFixture {
+        let all = self.rows.clone().unwrap_or_else(made_up_rows);
+        let rows: Vec<&Row> = all.iter().cycle().skip(first).take(groups).collect();
+        let rows: Vec<&Row> = rows.into_iter().flat_map(|row| std::iter::repeat_n(row, group)).collect();
+        let texts: Vec<String> = rows.iter().zip(first..).map(|(row, number)| completion(row, number)).collect();
+        let each = |pick: fn(&Row) -> &str| rows.iter().map(|row| pick(row)).collect::<Vec<_>>();
+        RolloutFixture::new(&texts.iter().map(String::as_str).collect::<Vec<_>>())
+            .groups_of(group)
+            .prompts(&each(|row| &row.prompt))
+            .answers(&each(|row| &row.answer))
+            .columns(&each(|row| &row.columns))
+            .truncated(&(0..rows.len()).map(|b| (b + first) % 5 == 3).collect::<Vec<_>>())
+    }
+}
+
+/// A completion of `row`: right, wrong, empty or the whole solution, by its number.
+fn completion(row: &Row, number: usize) -> String {
+    match number % 5 {
+        0 => format!("1+1={}", row.answer),
+        1 => "I do not know".into(),
+        2 => row.solution.clone(),
+        3 => format!("{}{}", row.prompt, &row.answer),
+        _ => String::new(),
+    }
+}
+
+/// The rows of which rewards see completions, where no others are given.
+fn made_up_rows() -> Vec<Row> {
+    let row = |(a, b, level): (u32, u32, &str)| Row {
+        prompt: format!("{a}+{b}="),
+        answer: (a + b).to_string(),
+        solution: (a + b).to_string(),
+        columns: format!("{{\"answer\": {}, \"level\": \"{level}\"}}", a + b),
+    };
+    [(2, 2, "easy"), (5, 7, "easy"), (480, 77, "hard"), (999, 1, "hard"), (0, 0, "easy")].map(row).into()
+}

@@ -1,0 +1,132 @@
+//! Checks of shapes and values.
+
+use super::outcome::{Verdict, failed, skipped, success, warning};
+use super::subject::{Subject, is_refusal};
+use crate::testing::{Fixture, Input, Records, RolloutFixture, rollouts};
+use crate::{Inputs, Point};
+
+/// What it asks for.
+pub(super) fn known_inputs(subject: &Subject<'_>) -> Verdict {
+    let instance = subject.create()?;
+    let unknown = instance.inputs().0 & !Inputs::KNOWN.0;
+    if unknown != 0 {
+        return failed(format!("it asks for inputs {unknown:#x}, which this host does not know"));
+    }
+    instance.check_declared()?;
+    success("this host has all that it asks for")
+}
+
+/// One step on `input`.
+fn takes(subject: &Subject<'_>, input: &Input, what: &str) -> Verdict {
+    subject.create()?.step(input)?;
+    success(format!("it takes {what}"))
+}
+
+/// G = 1.
+pub(super) fn group_of_one(subject: &Subject<'_>) -> Verdict {
+    takes(subject, &subject.groups_of_one(), "groups of one completion")
+}
+
+/// T = 1.
+pub(super) fn one_token(subject: &Subject<'_>) -> Verdict {
+    takes(subject, &Fixture::new(6, 1).groups_of(3).into(), "completions of one token")
+}
+
+/// B = 1.
+pub(super) fn one_completion(subject: &Subject<'_>) -> Verdict {
+    takes(subject, &subject.one_completion(), "one completion alone")
+}
+
+/// Completions without a token.
+pub(super) fn rows_of_padding(subject: &Subject<'_>) -> Verdict {
+    takes(subject, &without_tokens(), "completions that are all padding")
+}
+
+fn without_tokens() -> Input {
+    Fixture::new(4, 5).groups_of(2).lengths(&[0, 5, 0, 2]).into()
+}
+
+/// Completions without a character.
+pub(super) fn empty_completion(subject: &Subject<'_>) -> Verdict {
+    let Input::Rollout(rollout) = subject.groups_of_one() else { return skipped("it is no reward") };
+    takes(subject, &Input::Rollout(rollout.texts(&[""; 4])), "completions without a character")
+}
+
+/// Outputs and records on ordinary inputs.
+pub(super) fn outputs_finite(subject: &Subject<'_>) -> Verdict {
+    let inputs = subject.ordinary();
+    for input in &inputs {
+        // The handle refuses outputs that are not finite, or not zero on padding.
+        let answer = subject.create()?.step(input)?;
+        if let Some(name) = infinite(&answer.records) {
+            return warning(format!("the record `{name}` is not finite (it becomes null in the metrics)"));
+        }
+    }
+    match subject.point {
+        Point::Reward => success(format!("all finite, on {} rollouts", inputs.len())),
+        _ => success(format!("all finite, and zero on padding, on {} batches", inputs.len())),
+    }
+}
+
+fn infinite(records: &Records) -> Option<&str> {
+    let numbers = records.numbers.iter().filter(|(_, value)| !value.is_finite()).map(|(name, _)| name);
+    let tokens = records.tokens.iter().filter(|(_, values)| values.iter().any(|value| !value.is_finite()));
+    numbers.chain(tokens.map(|(name, _)| name)).next().map(String::as_str)
+}
+
+/// Steps after a mask that has dropped every other token. The handles refuse a mask that sets what was cleared, and a weight that is not 0 there.
+pub(super) fn after_another(subject: &Subject<'_>) -> Verdict {
+    for input in subject.ordinary().into_iter().chain([without_tokens()]) {
+        let Input::Batch(mut batch) = input else { return skipped("it sees no tokens") };
+        batch.keep.iter_mut().step_by(2).for_each(|keep| *keep = 0);
+        subject.create()?.step(&Input::Batch(batch))?;
+    }
+    success(match subject.point {
+        Point::Mask => "what another mask has cleared stays cleared",
+        _ => "tokens that a mask has dropped weigh nothing",
+    })
+}
+
+/// Rows of all kinds, which a reward may refuse with a sentence.
+pub(super) fn odd_columns(subject: &Subject<'_>) -> Verdict {
+    let columns = [
+        "{}",
+        r#"{"answer": null, "level": [], "tests": {"a": [null, {"b": 1e300}]}}"#,
+        r#"{"answer": true, "level": -1.5, "tests": ["x", 1, null]}"#,
+        r#"{"answer": "", "": "\u0000", "名": "\ud83e\udd80"}"#,
+    ];
+    let odd = columns.map(|columns| RolloutFixture::new(&["4", "1+3=4", ""]).columns(&[columns; 3]));
+    let mut refused = 0;
+    for rollout in rollouts().into_iter().map(|(_, rollout)| rollout).chain(odd) {
+        if let Err(error) = subject.create()?.step(&Input::Rollout(rollout)) {
+            if !is_refusal(&error) || error.message().trim().is_empty() {
+                return Err(error);
+            }
+            refused += 1;
+        }
+    }
+    success(format!("rows of any shape are taken, or refused with a sentence ({refused} were)"))
+}
+
+/// Gives the random input of `seed` to two fresh instances, twice to each: the second time they have a past. Whether it was taken, and not
+/// refused with a sentence.
+///
+/// # Errors
+///
+/// What is wrong, the input's shape in front.
+pub fn take_random(subject: &Subject<'_>, seed: u64) -> Result<bool, String> {
+    let input = subject.random(seed);
+    let life = || {
+        let mut instance = subject.create()?;
+        Ok([instance.step(&input)?, instance.step(&input)?])
+    };
+    let sentence = match (life(), life()) {
+        (Ok(first), Ok(second)) => match first.iter().zip(&second).find_map(|(one, two)| one.any_difference(two)) {
+            None => return Ok(true),
+            Some(place) => format!("two fresh instances differ: {place}"),
+        },
+        (Err(first), Err(second)) if first == second && is_refusal(&first) => return Ok(false),
+        (Err(error), _) | (_, Err(error)) => error.to_string(),
+    };
+    Err(format!("{}: {}", input.shape(), subject.unnamed(&sentence)))
+}

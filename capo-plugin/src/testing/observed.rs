@@ -1,0 +1,309 @@
+//! A component of any point, called as a host calls it: here alone, calls depend on the point.
+
+use super::{Fixture, Listener, Measured, Records, RolloutFixture, Scored};
+use crate::{Advantage, Batch, Inputs, Mask, ObjectiveFn, PluginError, Point, RewardFn, Sink, StepControlFn, Weight};
+
+/// What a component sees of one step.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// Of all points but one.
+    Batch(Box<Fixture>),
+    /// Of rewards.
+    Rollout(RolloutFixture),
+}
+
+impl From<Fixture> for Input {
+    /// A batch whose proposed update is a longer one at every third step.
+    fn from(mut batch: Fixture) -> Self {
+        let factor = [0.1, 1.0, 10.0][batch.step as usize % 3];
+        let Measured { norms, fisher, last_layer_kl, kl } = Measured::default();
+        batch.update = Measured {
+            norms: norms.map(|norm| factor * norm),
+            fisher: factor * factor * fisher,
+            last_layer_kl: factor * factor * last_layer_kl,
+            kl: factor * factor * kl,
+        };
+        Self::Batch(Box::new(batch))
+    }
+}
+
+impl Input {
+    /// The same completions with their groups in another order: group `g` of the result is group `order[g]`.
+    #[must_use]
+    pub fn regrouped(&self, order: &[usize]) -> Self {
+        match self {
+            Self::Batch(batch) => batch.regrouped(order).into(),
+            Self::Rollout(rollout) => Self::Rollout(rollout.regrouped(order)),
+        }
+    }
+
+    /// Its shape for sentences.
+    #[must_use]
+    pub fn shape(&self) -> String {
+        match self {
+            Self::Batch(batch) => {
+                let dims = batch.dims;
+                format!("B = {}, T = {}, G = {}", dims.completions, dims.tokens, dims.group_size)
+            }
+            Self::Rollout(rollout) => {
+                let rollout = rollout.rollout();
+                format!("B = {}, G = {}", rollout.completions.len(), rollout.group_size)
+            }
+        }
+    }
+}
+
+/// Values by name: one per completion, one per token, or one.
+pub(super) type Outputs = Vec<(&'static str, Vec<f64>)>;
+
+/// What a component answered to one input.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its outputs by name.
+    pub outputs: Vec<(&'static str, Vec<f64>)>,
+    /// What it recorded.
+    pub records: Records,
+    pub(super) completions: usize,
+    /// Which entries of a recorded array count: real tokens, all completions.
+    pub(super) mask: Vec<u8>,
+}
+
+/// A live component of any point: [`RewardFn`], [`Advantage`], [`ObjectiveFn`], [`Mask`], [`Weight`], [`StepControlFn`].
+pub trait Observed {
+    /// Its point.
+    fn point(&self) -> Point;
+
+    /// What it asked for.
+    fn inputs(&self) -> Inputs;
+
+    /// Its state.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    fn save(&self) -> Result<Vec<u8>, PluginError>;
+
+    /// Takes up a state.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError>;
+
+    /// Refuses what it declares and this version does not know.
+    ///
+    /// # Errors
+    ///
+    /// As in training.
+    fn check_declared(&self) -> Result<(), PluginError> {
+        Ok(())
+    }
+
+    /// One whole step on `input`, with what the component asked for and no more. It is taken where a token counts.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke.
+    fn step(&mut self, input: &Input) -> Result<Answer, PluginError> {
+        step(self, input, None)
+    }
+
+    #[doc(hidden)]
+    fn scored(&mut self, _rollout: &RolloutFixture) -> Result<Scored, PluginError> {
+        Err(mismatch())
+    }
+
+    #[doc(hidden)]
+    fn run(&mut self, _sink: &mut dyn Sink, _on: &Fixture) -> Result<Outputs, PluginError> {
+        Err(mismatch())
+    }
+
+    #[doc(hidden)]
+    fn end(&mut self, _sink: &mut dyn Sink, _on: &Fixture, _decided: &[f64], _taken: bool) -> Result<(), PluginError> {
+        Ok(())
+    }
+}
+
+/// One whole step, taken or not; none: taken where a token counts.
+pub(super) fn step<C: Observed + ?Sized>(
+    component: &mut C,
+    input: &Input,
+    taken: Option<bool>,
+) -> Result<Answer, PluginError> {
+    match input {
+        Input::Rollout(rollout) => {
+            let Scored { rewards, records } = component.scored(rollout)?;
+            let (completions, mask) = (rewards.len(), vec![1; rewards.len()]);
+            Ok(Answer { outputs: vec![("reward", wide(rewards))], records, completions, mask })
+        }
+        Input::Batch(batch) => {
+            let context = batch.context();
+            let mut listener = Listener::new(&context);
+            let outputs = component.run(&mut listener, batch)?;
+            let decided = &outputs[0].1;
+            component.end(&mut listener, batch, decided, taken.unwrap_or_else(|| counts(decided)))?;
+            let (completions, mask) = (batch.dims.completions as usize, batch.mask.clone());
+            Ok(Answer { outputs, records: listener.records, completions, mask })
+        }
+    }
+}
+
+/// Whether a token counts.
+pub(super) fn counts(decided: &[f64]) -> bool {
+    decided.iter().any(|&value| value > 0.0)
+}
+
+fn mismatch() -> PluginError {
+    PluginError::unsupported("the point has no such call (a reward sees rollouts, the others see batches)")
+}
+
+fn wide<T: Into<f64>>(values: Vec<T>) -> Vec<f64> {
+    values.into_iter().map(Into::into).collect()
+}
+
+pub(super) fn narrow(values: &[f64]) -> Vec<f32> {
+    values.iter().map(|&value| value as f32).collect()
+}
+
+/// What all handles have under the same names.
+macro_rules! basics {
+    ($point:ident, |$self:ident| $inputs:expr) => {
+        fn point(&self) -> Point {
+            Point::$point
+        }
+
+        fn inputs(&$self) -> Inputs {
+            $inputs
+        }
+
+        fn save(&self) -> Result<Vec<u8>, PluginError> {
+            self.save()
+        }
+
+        fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+            self.load(state)
+        }
+    };
+}
+
+impl Observed for RewardFn {
+    basics!(Reward, |self| Inputs::NONE);
+
+    fn scored(&mut self, rollout: &RolloutFixture) -> Result<Scored, PluginError> {
+        rollout.score(self)
+    }
+}
+
+impl Observed for Advantage {
+    basics!(Advantage, |self| self.inputs());
+
+    fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
+        let (zeros, mut advantages) = (vec![0.0; on.dims.len()], vec![0.0; on.dims.len()]);
+        let batch = Batch { advantages: &zeros, losses: None, dloss_dlogp: None, ..on.batch() };
+        self.estimate(sink, &batch, &mut advantages)?;
+        Ok(vec![("advantage", wide(advantages))])
+    }
+}
+
+impl Observed for ObjectiveFn {
+    basics!(Objective, |self| self.inputs());
+
+    fn check_declared(&self) -> Result<(), PluginError> {
+        self.reduction().check_known(self.id())
+    }
+
+    fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
+        let (mut loss, mut slope) = (vec![0.0; on.dims.len()], vec![0.0; on.dims.len()]);
+        self.evaluate(sink, &Batch { losses: None, dloss_dlogp: None, ..on.batch() }, &mut loss, &mut slope)?;
+        Ok(vec![("loss", wide(loss)), ("dloss_dlogp", wide(slope))])
+    }
+}
+
+impl Observed for Mask {
+    basics!(Mask, |self| self.inputs());
+
+    fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
+        let mut keep = on.kept();
+        self.mask(sink, &on.batch(), &mut keep)?;
+        Ok(vec![("keep", wide(keep))])
+    }
+
+    fn end(&mut self, sink: &mut dyn Sink, on: &Fixture, decided: &[f64], taken: bool) -> Result<(), PluginError> {
+        let keep: Vec<u8> = decided.iter().map(|&value| u8::from(value > 0.0)).collect();
+        self.step_end(sink, &on.batch(), &keep, taken)
+    }
+}
+
+impl Observed for Weight {
+    basics!(Weight, |self| self.inputs());
+
+    fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
+        let mut weights = vec![0.0; on.dims.len()];
+        self.weigh(sink, &on.batch(), &on.kept(), &mut weights)?;
+        Ok(vec![("weight", wide(weights))])
+    }
+
+    fn end(&mut self, sink: &mut dyn Sink, on: &Fixture, decided: &[f64], taken: bool) -> Result<(), PluginError> {
+        self.step_end(sink, &on.batch(), &narrow(decided), taken)
+    }
+}
+
+impl Observed for StepControlFn {
+    basics!(StepControl, |self| self.inputs());
+
+    /// All kept tokens weigh 1.
+    fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
+        let weights: Vec<f32> = on.kept().into_iter().map(f32::from).collect();
+        let (mut update, mut scales) = (on.update, [1.0; Measured::GROUPS.len()]);
+        self.control(sink, &on.batch(), &weights, &Measured::GROUPS, &mut update, &mut scales)?;
+        let names = ["scale of embedding", "scale of block.0", "scale of last_layer"];
+        Ok(names.into_iter().zip(scales.map(|scale| vec![scale])).collect())
+    }
+}
+
+impl Answer {
+    /// Where the outputs differ by more than `tolerance`, relative to the larger one; 0 compares bits.
+    #[must_use]
+    pub fn difference(&self, other: &Self, tolerance: f32) -> Option<String> {
+        for ((name, ours), (_, theirs)) in self.outputs.iter().zip(&other.outputs) {
+            let (ours, theirs) = (narrow(ours), narrow(theirs));
+            let differ = |(a, b): (&f32, &f32)| {
+                a.to_bits() != b.to_bits() && (tolerance == 0.0 || (a - b).abs() > tolerance * a.abs().max(b.abs()))
+            };
+            if let Some(at) = ours.iter().zip(&theirs).position(differ) {
+                let width = (ours.len() / self.completions).max(1);
+                let token = if *name == "reward" { String::new() } else { format!(", token {}", at % width) };
+                let (ours, theirs, completion) = (ours[at], theirs[at], at / width);
+                return Some(format!("`{name}` is {ours} and {theirs} at completion {completion}{token}"));
+            }
+        }
+        None
+    }
+
+    /// Where outputs or records differ by a bit.
+    #[must_use]
+    pub fn any_difference(&self, other: &Self) -> Option<String> {
+        self.difference(other, 0.0).or_else(|| self.record_difference(other))
+    }
+
+    /// The first name under which the two recorded different bits; of numbers per token, those of real tokens count.
+    #[must_use]
+    pub fn record_difference(&self, other: &Self) -> Option<String> {
+        let (ours, theirs) = (self.recorded(), other.recorded());
+        if ours.len() != theirs.len() {
+            return Some(format!("{} and {} records", ours.len(), theirs.len()));
+        }
+        let different = ours.iter().zip(&theirs).find(|(a, b)| a != b);
+        different.map(|((name, _), _)| format!("the record `{name}`"))
+    }
+
+    /// The bits of all that counts, by name.
+    fn recorded(&self) -> Vec<(&str, Vec<u64>)> {
+        let numbers = self.records.numbers.iter().map(|(name, value)| (name.as_str(), vec![value.to_bits()]));
+        let tokens = self.records.tokens.iter().map(|(name, values)| {
+            let real = values.iter().zip(&self.mask).filter(|(_, mask)| **mask == 1);
+            (name.as_str(), real.map(|(value, _)| u64::from(value.to_bits())).collect())
+        });
+        numbers.chain(tokens).collect()
+    }
+}
