@@ -104,6 +104,7 @@ fn refused(library: &Path) -> String {
 }
 
 #[test]
+#[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
 fn a_later_minor_version_with_a_point_of_its_own_is_the_same_abi() {
     let last = "        _ => ROption::RNone,";
     let more = "        \"capo.later/1\" => ROption::RSome(Extension::of(&OBJECTIVE)),\n";
@@ -118,12 +119,14 @@ fn a_later_minor_version_with_a_point_of_its_own_is_the_same_abi() {
 }
 
 #[test]
+#[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
 fn another_major_version() {
     let library = Copy::new("other_major").version("2.0.0").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` was built against capo-plugin 2.0.0, this host speaks 1.0.0 (rebuild it against `capo-plugin` 1.x; `--verbose` shows the differences)");
 }
 
 #[test]
+#[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
 fn another_root_revision() {
     let copy = Copy::new("other_root");
     let library = copy.change("capo-plugin/src/abi.rs", "ABI_VERSION: u32 = 1;", "ABI_VERSION: u32 = 2;").build();
@@ -131,6 +134,7 @@ fn another_root_revision() {
 }
 
 #[test]
+#[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
 fn another_layout_under_a_known_id() {
     let copy = Copy::new("other_layout");
     let library = copy.change("capo-plugin/src/tensor.rs", "pub lanes: u16,", "pub lanes: u32,").build();
@@ -138,6 +142,7 @@ fn another_layout_under_a_known_id() {
 }
 
 #[test]
+#[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
 fn another_layout_of_the_reward_point_alone() {
     let copy = Copy::new("other_rewards");
     let library = copy.change("capo-plugin/src/abi_reward.rs", "pub truncated: u8,", "pub truncated: u32,").build();
@@ -145,6 +150,7 @@ fn another_layout_of_the_reward_point_alone() {
 }
 
 #[test]
+#[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
 fn another_layout_of_the_recipes_alone() {
     let (field, value) = ("RVec<RecipeInfo>,", "RecipePoint { recipes }");
     let copy = Copy::new("other_recipes").change("capo-plugin/src/abi.rs", field, &format!("{field} pub more: u32,"));

@@ -12,6 +12,7 @@ fn train(folder: &Folder, profile: &str) -> RunDir {
 }
 
 #[test]
+#[ignore = "slow: it builds twice; .ci/long runs it"]
 fn debug_and_release_do_the_same() {
     let folder = Folder::new();
     let (debug, release) = (train(&folder, "dev"), train(&folder, "release"));

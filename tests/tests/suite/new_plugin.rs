@@ -135,22 +135,26 @@ fn a_mask() {
 }
 
 #[test]
+#[ignore = "slow: it builds a crate and its dependencies; .ci/long runs it"]
 fn a_weight() {
     let means = made("weight").run_dir("run").metric("my-weight.weight/mean");
     assert!(means.iter().all(|mean| (0.5..1.0).contains(mean)), "{means:?}");
 }
 
 #[test]
+#[ignore = "slow: it builds a crate and its dependencies; .ci/long runs it"]
 fn an_advantage() {
     assert_eq!(made("advantage").run_dir("run").metric("advantage_limited"), [0.0]);
 }
 
 #[test]
+#[ignore = "slow: it builds a crate and its dependencies; .ci/long runs it"]
 fn an_objective() {
     assert_eq!(made("objective").run_dir("run").metric("ratio_limited"), [0.0]);
 }
 
 #[test]
+#[ignore = "slow: it builds a crate and its dependencies; .ci/long runs it"]
 fn a_reward() {
     let folder = made("reward");
     let run = folder.run_dir("run");
@@ -160,6 +164,7 @@ fn a_reward() {
 }
 
 #[test]
+#[ignore = "slow: it builds a crate and its dependencies; .ci/long runs it"]
 fn a_step_control() {
     let folder = made("step-control");
     let run = folder.run_dir("run");

@@ -69,6 +69,7 @@ fn assert_said(said: &str, text: &str) {
 }
 
 #[test]
+#[ignore = "slow: it builds the plugins of a page; .ci/long runs it"]
 fn every_block_of_the_page() {
     // At the same place in every run, so that cargo replaces what it built there before.
     let root = artifacts::target().join("tutorial");
