@@ -3,7 +3,7 @@
 
 use candle_core::{CpuStorage, CustomOp2, DType, InplaceOp2, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dtype_error, for_rows, layout_error, slice, update2, whole, whole_mut};
+use super::kernel::{Real, custom_op, for_rows, layout_error, slice, update2, whole, whole_mut};
 use super::{fused, is_rounded, rounded};
 
 /// Elements that one task handles.
@@ -63,16 +63,4 @@ impl Add {
     }
 }
 
-impl CustomOp2 for Add {
-    fn name(&self) -> &'static str {
-        "add"
-    }
-
-    fn cpu_fwd(&self, a: &CpuStorage, al: &Layout, b: &CpuStorage, bl: &Layout) -> Result<(CpuStorage, Shape)> {
-        match a {
-            CpuStorage::F32(_) => self.run::<f32>((a, al), (b, bl)),
-            CpuStorage::F64(_) => self.run::<f64>((a, al), (b, bl)),
-            other => dtype_error(other, self.name()),
-        }
-    }
-}
+custom_op!(Add, "add", CustomOp2);

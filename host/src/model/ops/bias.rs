@@ -3,7 +3,7 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
+use super::kernel::{Real, custom_op, for_rows, layout_error, slice};
 use super::{fused, is_rounded, rounded};
 
 /// `x + bias` for `x` `[.., W]` and `bias` `[W]`.
@@ -48,16 +48,4 @@ impl AddBias {
     }
 }
 
-impl CustomOp2 for AddBias {
-    fn name(&self) -> &'static str {
-        "add-bias"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, b: &CpuStorage, bl: &Layout) -> Result<(CpuStorage, Shape)> {
-        match x {
-            CpuStorage::F32(_) => self.run::<f32>((x, xl), (b, bl)),
-            CpuStorage::F64(_) => self.run::<f64>((x, xl), (b, bl)),
-            other => dtype_error(other, self.name()),
-        }
-    }
-}
+custom_op!(AddBias, "add-bias", CustomOp2);

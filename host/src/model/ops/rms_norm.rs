@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::bias::sum_rows;
-use super::kernel::{Real, dot, dtype_error, for_rows, layout_error, slice};
+use super::kernel::{Real, custom_op, dot, for_rows, layout_error, slice};
 use super::{fused, generic, is_rounded, rounded, rounded_pair};
 
 /// `y_i = w_i x_i / sqrt(mean(x^2) + eps)` over the last axis, for `x` `[.., D]` and `weight` `[D]`.
@@ -68,19 +68,7 @@ impl RmsNorm {
     }
 }
 
-impl CustomOp2 for RmsNorm {
-    fn name(&self) -> &'static str {
-        "rms-norm"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout) -> Result<(CpuStorage, Shape)> {
-        match x {
-            CpuStorage::F32(_) => self.run::<f32>((x, xl), (w, wl)),
-            CpuStorage::F64(_) => self.run::<f64>((x, xl), (w, wl)),
-            other => dtype_error(other, self.name()),
-        }
-    }
-}
+custom_op!(RmsNorm, "rms-norm", CustomOp2);
 
 /// `dx_i = r w_i g_i - r^3 x_i mean(w g x)`, and `g_i x_i r` for the weight, with `r = 1 / rms(x)`.
 struct RmsNormBackward {
@@ -119,24 +107,4 @@ impl RmsNormBackward {
     }
 }
 
-impl CustomOp3 for RmsNormBackward {
-    fn name(&self) -> &'static str {
-        "rms-norm-backward"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        w: &CpuStorage,
-        wl: &Layout,
-        g: &CpuStorage,
-        gl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        match x {
-            CpuStorage::F32(_) => self.run::<f32>((x, xl), (w, wl), (g, gl)),
-            CpuStorage::F64(_) => self.run::<f64>((x, xl), (w, wl), (g, gl)),
-            other => dtype_error(other, self.name()),
-        }
-    }
-}
+custom_op!(RmsNormBackward, "rms-norm-backward", CustomOp3);

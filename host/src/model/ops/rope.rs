@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
+use super::kernel::{Real, custom_op, for_rows, layout_error, slice};
 use super::{fused, generic, is_rounded, rounded};
 
 /// Radians per position of each pair of a head's numbers.
@@ -174,7 +174,7 @@ impl Rotate {
         Ok(sizes)
     }
 
-    fn run<T: Real>(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn run<T: Real>(&self, (storage, layout): (&CpuStorage, &Layout)) -> Result<(CpuStorage, Shape)> {
         let Sizes { rows, tokens, heads, width } = self.sizes(layout)?;
         let x = slice::<T>(storage, layout, self.name())?;
         let mut out = vec![T::from_f64(0.0); x.len()];
@@ -210,16 +210,4 @@ impl Rotate {
     }
 }
 
-impl CustomOp1 for Rotate {
-    fn name(&self) -> &'static str {
-        "rope"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        match x {
-            CpuStorage::F32(_) => self.run::<f32>(x, layout),
-            CpuStorage::F64(_) => self.run::<f64>(x, layout),
-            other => dtype_error(other, self.name()),
-        }
-    }
-}
+custom_op!(Rotate, "rope", CustomOp1);

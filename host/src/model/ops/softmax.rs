@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dot, dtype_error, for_rows, layout_error, maximum, slice, sum};
+use super::kernel::{Real, custom_op, dot, for_rows, layout_error, maximum, slice, sum};
 use super::{fused, generic, is_rounded, rounded};
 
 /// `softmax(scale * scores)` over the keys `starts[b]..=i` of query `i`, for `scores` `[B, H, Q, S]` of the last Q of S queries.
@@ -68,7 +68,7 @@ struct Sizes {
 }
 
 impl CausalSoftmax {
-    fn run<T: Real>(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn run<T: Real>(&self, (storage, layout): (&CpuStorage, &Layout)) -> Result<(CpuStorage, Shape)> {
         let sizes = self.0.sizes(self.name(), layout)?;
         let tokens = sizes.tokens;
         let scores = slice::<T>(storage, layout, self.name())?;
@@ -92,19 +92,7 @@ impl CausalSoftmax {
     }
 }
 
-impl CustomOp1 for CausalSoftmax {
-    fn name(&self) -> &'static str {
-        "causal-softmax"
-    }
-
-    fn cpu_fwd(&self, scores: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        match scores {
-            CpuStorage::F32(_) => self.run::<f32>(scores, layout),
-            CpuStorage::F64(_) => self.run::<f64>(scores, layout),
-            other => dtype_error(other, self.name()),
-        }
-    }
-}
+custom_op!(CausalSoftmax, "causal-softmax", CustomOp1);
 
 /// `ds = scale * p * (g - p.g)`.
 impl CausalSoftmaxBackward {
@@ -127,16 +115,4 @@ impl CausalSoftmaxBackward {
     }
 }
 
-impl CustomOp2 for CausalSoftmaxBackward {
-    fn name(&self) -> &'static str {
-        "causal-softmax-backward"
-    }
-
-    fn cpu_fwd(&self, p: &CpuStorage, pl: &Layout, g: &CpuStorage, gl: &Layout) -> Result<(CpuStorage, Shape)> {
-        match p {
-            CpuStorage::F32(_) => self.run::<f32>((p, pl), (g, gl)),
-            CpuStorage::F64(_) => self.run::<f64>((p, pl), (g, gl)),
-            other => dtype_error(other, self.name()),
-        }
-    }
-}
+custom_op!(CausalSoftmaxBackward, "causal-softmax-backward", CustomOp2);

@@ -2,7 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
+use super::kernel::{Real, custom_op, for_rows, layout_error, slice};
 use super::{fused, generic, is_rounded, rounded, rounded_pair};
 
 /// Elements that one task of a kernel handles.
@@ -55,19 +55,7 @@ impl SwiGlu {
     }
 }
 
-impl CustomOp2 for SwiGlu {
-    fn name(&self) -> &'static str {
-        "swiglu"
-    }
-
-    fn cpu_fwd(&self, g: &CpuStorage, gl: &Layout, u: &CpuStorage, ul: &Layout) -> Result<(CpuStorage, Shape)> {
-        match g {
-            CpuStorage::F32(_) => self.run::<f32>((g, gl), (u, ul)),
-            CpuStorage::F64(_) => self.run::<f64>((g, gl), (u, ul)),
-            other => dtype_error(other, self.name()),
-        }
-    }
-}
+custom_op!(SwiGlu, "swiglu", CustomOp2);
 
 /// `[2, ..]`: `d up s (1 + gate (1 - s))` and `d gate s`, with `s = 1 / (1 + e^-gate)`.
 impl SwiGluBackward {
@@ -95,24 +83,4 @@ impl SwiGluBackward {
     }
 }
 
-impl CustomOp3 for SwiGluBackward {
-    fn name(&self) -> &'static str {
-        "swiglu-backward"
-    }
-
-    fn cpu_fwd(
-        &self,
-        g: &CpuStorage,
-        gl: &Layout,
-        u: &CpuStorage,
-        ul: &Layout,
-        d: &CpuStorage,
-        dl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        match g {
-            CpuStorage::F32(_) => self.run::<f32>((g, gl), (u, ul), (d, dl)),
-            CpuStorage::F64(_) => self.run::<f64>((g, gl), (u, ul), (d, dl)),
-            other => dtype_error(other, self.name()),
-        }
-    }
-}
+custom_op!(SwiGluBackward, "swiglu-backward", CustomOp3);
