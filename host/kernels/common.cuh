@@ -1,25 +1,10 @@
 // What the kernels share. No header of CUDA's is included: NVRTC compiles this as it is.
-typedef float f32_t;
-typedef unsigned short bf16_t;  // the upper half of an f32
-
 // Threads of every block.
 constexpr unsigned THREADS = 256;
 constexpr unsigned WARPS = THREADS / 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 __device__ __forceinline__ float negative_infinity() { return __uint_as_float(0xff800000u); }
-
-__device__ __forceinline__ float widen(float value) { return value; }
-__device__ __forceinline__ float widen(bf16_t value) { return __uint_as_float(static_cast<unsigned>(value) << 16); }
-
-__device__ __forceinline__ void store(float* out, float value) { *out = value; }
-
-// To nearest, ties to even; a NaN stays one.
-__device__ __forceinline__ void store(bf16_t* out, float value) {
-    const unsigned bits = __float_as_uint(value);
-    const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-    *out = static_cast<bf16_t>(nan ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
 
 // The larger one; NaN where either is.
 __device__ __forceinline__ float larger(float a, float b) { return a > b || a != a ? a : b; }

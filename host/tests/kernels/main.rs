@@ -4,7 +4,5 @@
 mod cuda {
     #[macro_use]
     mod gpu;
-    mod attention;
-    mod layers;
     mod logits;
 }

@@ -3,7 +3,7 @@
 
 use candle_core::{CpuStorage, CustomOp2, DType, InplaceOp2, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dtype_error, for_rows, layout_error, slice, update2, whole, whole_mut};
+use super::kernel::{Real, custom_op, for_rows, layout_error, slice, update2, whole, whole_mut};
 use super::{fused, is_rounded, rounded};
 
 /// Elements that one task handles.
@@ -17,7 +17,7 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if !fused(a) {
         return a + b;
     }
-    a.contiguous()?.apply_op2(&b.contiguous()?, Add)
+    a.contiguous()?.apply_op2_no_bwd(&b.contiguous()?, &Add)
 }
 
 /// `sum + b`, in place where both are contiguous f32 on the CPU: nobody else may hold `sum`.
@@ -63,20 +63,4 @@ impl Add {
     }
 }
 
-impl CustomOp2 for Add {
-    fn name(&self) -> &'static str {
-        "add"
-    }
-
-    fn cpu_fwd(&self, a: &CpuStorage, al: &Layout, b: &CpuStorage, bl: &Layout) -> Result<(CpuStorage, Shape)> {
-        match a {
-            CpuStorage::F32(_) => self.run::<f32>((a, al), (b, bl)),
-            CpuStorage::F64(_) => self.run::<f64>((a, al), (b, bl)),
-            other => dtype_error(other, self.name()),
-        }
-    }
-
-    fn bwd(&self, _a: &Tensor, _b: &Tensor, _out: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        Ok((Some(grad.clone()), Some(grad.clone())))
-    }
-}
+custom_op!(Add, "add", CustomOp2);

@@ -3,7 +3,7 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
+use super::kernel::{Real, custom_op, for_rows, layout_error, slice};
 use super::{fused, is_rounded, rounded};
 
 /// `x + bias` for `x` `[.., W]` and `bias` `[W]`.
@@ -14,11 +14,11 @@ pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     if !fused(x) {
         return x.broadcast_add(bias);
     }
-    x.contiguous()?.apply_op2(&bias.contiguous()?, AddBias)
+    x.contiguous()?.apply_op2_no_bwd(&bias.contiguous()?, &AddBias)
 }
 
 /// The sum over all rows of `x` `[.., W]`, as `[W]`.
-pub(crate) fn sum_rows(x: &Tensor) -> Result<Tensor> {
+pub fn sum_rows(x: &Tensor) -> Result<Tensor> {
     if is_rounded(x) {
         return rounded([x], |[x]| sum_rows(&x));
     }
@@ -48,21 +48,4 @@ impl AddBias {
     }
 }
 
-impl CustomOp2 for AddBias {
-    fn name(&self) -> &'static str {
-        "add-bias"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, b: &CpuStorage, bl: &Layout) -> Result<(CpuStorage, Shape)> {
-        match x {
-            CpuStorage::F32(_) => self.run::<f32>((x, xl), (b, bl)),
-            CpuStorage::F64(_) => self.run::<f64>((x, xl), (b, bl)),
-            other => dtype_error(other, self.name()),
-        }
-    }
-
-    fn bwd(&self, _x: &Tensor, _b: &Tensor, _out: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let grad = grad.contiguous()?;
-        Ok((Some(grad.clone()), Some(sum_rows(&grad)?)))
-    }
-}
+custom_op!(AddBias, "add-bias", CustomOp2);

@@ -9,14 +9,11 @@ use half::bf16;
 use super::decode_rows::DecodeRows;
 use super::kernel::Real;
 use super::kernel::{dot, dtype_error, for_rows_costing, layout_error, maximum, slice, sum};
-use super::{fused, generic, has_kernel, is_rounded, to_dtype};
-
-/// Widest head that the CUDA kernel takes.
-pub(super) const MOST_WIDTH: usize = 256;
+use super::{fused, generic, is_rounded, to_dtype};
 
 /// Writes `new` `[A, H, 1, width]` into `cache` `[B, H, S, width]` at `rows.index` of the active rows, in place.
 pub(crate) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
-    if !has_kernel(cache) && !is_rounded(cache) {
+    if !fused(cache) && !is_rounded(cache) {
         return generic::append_to_cache(cache, new, rows);
     }
     cache.inplace_op2(new, &Append(rows.clone()))
@@ -24,13 +21,12 @@ pub(crate) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -
 
 /// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to `rows.index`, as `[A, H * width]`.
 pub(crate) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
-    let too_wide = keys.dim(3)? > MOST_WIDTH && !fused(queries);
     if is_rounded(queries) {
         // The cache stays as it is, and is widened a head at a time.
         let mixed = to_dtype(queries, DType::F32)?.apply_op3_no_bwd(keys, values, &Attend(rows.clone()))?;
         return to_dtype(&mixed, DType::BF16);
     }
-    if !has_kernel(queries) || too_wide {
+    if !fused(queries) {
         return generic::decode_attention(queries, keys, values, rows);
     }
     queries.apply_op3_no_bwd(keys, values, &Attend(rows.clone()))
@@ -67,17 +63,6 @@ impl InplaceOp2 for Append {
             (CpuStorage::BF16(cache), CpuStorage::BF16(new)) => self.write((cache, cl), (new, nl)),
             (cache, _) => dtype_error(cache, self.name()),
         }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        a: &mut candle_core::CudaStorage,
-        al: &Layout,
-        b: &candle_core::CudaStorage,
-        bl: &Layout,
-    ) -> Result<()> {
-        super::cuda::append_to_cache((a, al), (b, bl), &self.0)
     }
 }
 
@@ -159,18 +144,5 @@ impl CustomOp3 for Attend {
             self.group(queries, &keys.part(range.clone()), &values.part(range), width, out);
         });
         Ok((CpuStorage::F32(out), ql.shape().clone()))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        a: &candle_core::CudaStorage,
-        al: &Layout,
-        b: &candle_core::CudaStorage,
-        bl: &Layout,
-        c: &candle_core::CudaStorage,
-        cl: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
-        super::cuda::decode_attention((a, al), (b, bl), (c, cl), &self.0)
     }
 }

@@ -1,9 +1,10 @@
 //! The operations as compositions of candle's own: for devices and dtypes that the fused CPU kernels do not know.
 //!
 //! Sums and functions are computed in f32 (f64 for f64) whatever the dtype of the arguments; results have the arguments'
-//! dtype. Shapes and meaning are those of the fused operation of the same name.
+//! dtype. Shapes and meaning are those of the fused operation of the same name. On CUDA devices each step is a kernel of candle's.
 
 use candle_core::{D, DType, Device, Result, Tensor};
+use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
 
 use super::bias::sum_rows;
 use super::decode_rows::DecodeRows;
@@ -25,8 +26,11 @@ fn inverse_rms(x: &Tensor, eps: f64) -> Result<Tensor> {
 }
 
 pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
-    let (dtype, x) = (x.dtype(), wide(x)?);
-    x.broadcast_mul(&inverse_rms(&x, eps)?)?.broadcast_mul(&wide(weight)?)?.to_dtype(dtype)
+    if x.dtype() == DType::F64 {
+        // candle's operation does not know it.
+        return x.broadcast_mul(&inverse_rms(x, eps)?)?.broadcast_mul(weight);
+    }
+    candle_nn::ops::rms_norm(&x.contiguous()?, &weight.contiguous()?, eps as f32)
 }
 
 /// `dx = r (w g - x r^2 mean(w g x))`, and the sum over rows of `g x r` for the weight, with `r = 1 / rms(x)`.
@@ -41,13 +45,9 @@ pub(super) fn rms_norm_backward(x: &Tensor, weight: &Tensor, grad: &Tensor, eps:
     Ok((dx.to_dtype(dtype)?, sum_rows(&(grad * normed)?)?.to_dtype(dtype)?))
 }
 
-fn sigmoid(x: &Tensor) -> Result<Tensor> {
-    (x.neg()?.exp()? + 1.0)?.recip()
-}
-
 pub(super) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     let (dtype, gate) = (gate.dtype(), wide(gate)?);
-    ((&gate * sigmoid(&gate)?)? * wide(up)?)?.to_dtype(dtype)
+    (silu(&gate)? * wide(up)?)?.to_dtype(dtype)
 }
 
 /// `d up s (1 + gate (1 - s))` and `d gate s`, with `s = 1 / (1 + e^-gate)`.
@@ -74,12 +74,7 @@ pub(super) fn causal_softmax(scores: &Tensor, starts: &[usize], scale: f64) -> R
     let (dtype, sizes) = (scores.dtype(), (scores.dim(D::Minus2)?, scores.dim(D::Minus1)?));
     let valid = valid_keys(starts, sizes, wide_dtype(scores), scores.device())?;
     let scores = (wide(scores)? * scale)?.broadcast_add(&valid.affine(MASKED, -MASKED)?)?;
-    softmax(&scores)?.broadcast_mul(&valid)?.to_dtype(dtype)
-}
-
-fn softmax(scores: &Tensor) -> Result<Tensor> {
-    let exps = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?)?.exp()?;
-    exps.broadcast_div(&exps.sum_keepdim(D::Minus1)?)
+    softmax_last_dim(&scores)?.broadcast_mul(&valid)?.to_dtype(dtype)
 }
 
 /// `ds = scale * p * (g - p.g)`; keys that are not valid have `p = 0`.
@@ -91,41 +86,39 @@ pub(super) fn causal_softmax_backward(weights: &Tensor, grad: &Tensor, scale: f6
 
 /// Rotates pairs `(x_i, x_{i + half})` of `x` `[B, H, S, width]` by the angles with these `[B, 1, S, half]` cosines and sines.
 pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    let (dtype, half) = (x.dtype(), x.dim(D::Minus1)? / 2);
-    let x = wide(x)?;
-    let (cos, sin) = (cos.to_dtype(x.dtype())?, sin.to_dtype(x.dtype())?);
-    let (x1, x2) = (x.narrow(D::Minus1, 0, half)?, x.narrow(D::Minus1, half, half)?);
-    let first = (x1.broadcast_mul(&cos)? - x2.broadcast_mul(&sin)?)?;
-    let second = (x2.broadcast_mul(&cos)? + x1.broadcast_mul(&sin)?)?;
-    Tensor::cat(&[first, second], D::Minus1)?.to_dtype(dtype)
+    let (dtype, x) = (x.dtype(), wide(x)?.contiguous()?);
+    let of_tokens = |table: &Tensor| table.squeeze(1)?.to_dtype(x.dtype());
+    candle_nn::rotary_emb::rope(&x, &of_tokens(cos)?, &of_tokens(sin)?)?.to_dtype(dtype)
 }
 
+/// The column `rows.index` is written whole: rows that are not active keep what they have there.
 pub(super) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
-    let (_, heads, tokens, width) = cache.dims4()?;
-    let lines: Vec<u32> = rows
-        .cache_rows
-        .iter()
-        .flat_map(|row| (0..heads).map(move |head| ((row * heads + head) * tokens + rows.index) as u32))
-        .collect();
-    let lines = Tensor::from_slice(&lines, (lines.len(), 1), cache.device())?;
-    let new = new.reshape((lines.dim(0)?, width))?.contiguous()?;
-    cache.flatten(0, 2)?.scatter_set(&lines.broadcast_as(new.shape())?.contiguous()?, &new, 0)
+    let (all, active) = (cache.dim(0)? as u32, rows.cache_rows.len() as u32);
+    let mut sources: Vec<u32> = (active..active + all).collect();
+    (0..active).zip(rows.cache_rows.iter()).for_each(|(from, row)| sources[*row] = from);
+    let column = Tensor::cat(&[new, &cache.narrow(2, rows.index, 1)?], 0)?;
+    cache.slice_set(&column.index_select(&Tensor::new(sources, cache.device())?, 0)?, 2, rows.index)
 }
 
+/// All rows of the cache are attended where they lie, as a copy of the active ones would cost more; what the others get is dropped.
+///
+/// Products are in the cache's dtype, as for whole sequences.
 pub(super) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
-    let (_, kv_heads, _, width) = keys.dims4()?;
-    let (dtype, active, count) = (queries.dtype(), rows.cache_rows.len(), rows.index + 1);
-    let cache_rows: Vec<u32> = rows.cache_rows.iter().map(|row| *row as u32).collect();
-    let cache_rows = Tensor::from_vec(cache_rows, active, queries.device())?;
-    let recent = |cache: &Tensor| wide(&cache.narrow(2, 0, count)?.contiguous()?.index_select(&cache_rows, 0)?);
-    let queries = wide(queries)?.reshape((active, kv_heads, (), width))?;
-    let starts: Vec<u32> = rows.starts.iter().map(|start| *start as u32).collect();
-    let starts = Tensor::from_vec(starts, (active, 1, 1, 1), queries.device())?;
-    let index = Tensor::arange(0, count as u32, queries.device())?.reshape((1, 1, 1, count))?;
-    let valid = index.broadcast_ge(&starts)?.to_dtype(queries.dtype())?;
-    let scores = (queries.matmul(&recent(keys)?.t()?)? / (width as f64).sqrt())?;
-    let weights = softmax(&scores.broadcast_add(&valid.affine(MASKED, -MASKED)?)?)?;
-    weights.matmul(&recent(values)?)?.reshape((active, ()))?.to_dtype(dtype)
+    let (all, kv_heads, _, width) = keys.dims4()?;
+    let (dtype, device, active, count) = (keys.dtype(), keys.device(), rows.cache_rows.len(), rows.index + 1);
+    let (mut sources, mut starts) = (vec![0u32; all], vec![0u32; all]);
+    for (place, (row, start)) in rows.cache_rows.iter().zip(rows.starts.iter()).enumerate() {
+        (sources[*row], starts[*row]) = (place as u32, *start as u32);
+    }
+    let starts = Tensor::from_vec(starts, (all, 1, 1, 1), device)?;
+    let index = Tensor::arange(0, count as u32, device)?.reshape((1, 1, 1, count))?;
+    let masked = index.broadcast_ge(&starts)?.to_dtype(wide_dtype(keys))?.affine(MASKED, -MASKED)?;
+    let queries = queries.index_select(&Tensor::new(sources, device)?, 0)?.reshape((all, kv_heads, (), width))?;
+    let scores = wide(&queries.matmul(&keys.narrow(2, 0, count)?.t()?)?)?;
+    let weights = softmax_last_dim(&(scores / (width as f64).sqrt())?.broadcast_add(&masked)?)?;
+    let mixed = weights.to_dtype(dtype)?.matmul(&values.narrow(2, 0, count)?)?;
+    let places: Vec<u32> = rows.cache_rows.iter().map(|row| *row as u32).collect();
+    mixed.index_select(&Tensor::new(places, device)?, 0)?.reshape((active, ()))
 }
 
 /// What the rows of `logits` `[N, V]` have in common: largest scaled logit `[N, 1]`, scaled logits below it `[N, V]`, their

@@ -99,6 +99,40 @@ pub fn dtype_error<T>(storage: &CpuStorage, op: &'static str) -> Result<T> {
     Err(Error::UnsupportedDTypeForOp(storage.dtype(), op))
 }
 
+/// Makes a candle operation of a type whose `run`, generic over f32 and f64, takes each argument with its layout.
+macro_rules! custom_op {
+    ($op:ty, $name:literal, CustomOp1) => {
+        custom_op!(@ $op, $name, CustomOp1, a al);
+    };
+    ($op:ty, $name:literal, CustomOp2) => {
+        custom_op!(@ $op, $name, CustomOp2, a al, b bl);
+    };
+    ($op:ty, $name:literal, CustomOp3) => {
+        custom_op!(@ $op, $name, CustomOp3, a al, b bl, c cl);
+    };
+    (@ $op:ty, $name:literal, $kind:ident, $first:ident $layout:ident $(, $other:ident $its:ident)*) => {
+        impl candle_core::$kind for $op {
+            fn name(&self) -> &'static str {
+                $name
+            }
+
+            fn cpu_fwd(
+                &self,
+                $first: &CpuStorage,
+                $layout: &Layout,
+                $($other: &CpuStorage, $its: &Layout),*
+            ) -> Result<(CpuStorage, Shape)> {
+                match $first {
+                    CpuStorage::F32(_) => self.run::<f32>(($first, $layout) $(, ($other, $its))*),
+                    CpuStorage::F64(_) => self.run::<f64>(($first, $layout) $(, ($other, $its))*),
+                    other => crate::model::ops::kernel::dtype_error(other, self.name()),
+                }
+            }
+        }
+    };
+}
+pub(super) use custom_op;
+
 /// The error for tensors whose shapes do not fit together.
 pub fn layout_error<T>(op: &'static str, what: String) -> Result<T> {
     Err(Error::Msg(format!("{op}: {what}")))

@@ -1,8 +1,9 @@
-//! Differentiable tensor operations that candle lacks or has only without a backward pass.
+//! Tensor operations that candle lacks or has only without a backward pass.
 //!
-//! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`, and so is each backward pass. All
+//! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`, and so is each backward pass, a function that
+//! the trainer's own backward pass calls: candle's autograd does not see through them. All
 //! kernels work row by row in a fixed order: the bits of a result do not depend on the number of threads. Other devices and
-//! other dtypes take the compositions in `generic`, and CUDA kernels for some of them; `fused` and `has_kernel` decide. bf16 on the CPU is widened
+//! other dtypes take the compositions in `generic`, and CUDA kernels for logits; `fused` and `has_kernel` decide. bf16 on the CPU is widened
 //! for the kernels of f32, and what they give is rounded.
 //!
 //! What fusing gains, forward and backward on one thread, against the same thing made of candle's
@@ -38,8 +39,7 @@ pub use add::add;
 pub(crate) use add::add_to;
 use bf16::{is_rounded, narrow, round_to_bf16, rounded, rounded_pair};
 pub(crate) use bf16::{round_by_chance, to_dtype};
-pub use bias::add_bias;
-pub(crate) use bias::sum_rows;
+pub use bias::{add_bias, sum_rows};
 pub(crate) use decode::{append_to_cache, decode_attention};
 pub(crate) use decode_rows::DecodeRows;
 pub use divergence::divergence;
@@ -50,14 +50,11 @@ pub(crate) use kernel::{layout_error, sum_blocks, sum_squares, update2, update3,
 pub use logps::{TokenLoss, chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
 pub use product::product;
 use product::product_of_few_rows_in_bf16;
-pub use rms_norm::rms_norm;
-pub(crate) use rms_norm::rms_norm_backward;
+pub use rms_norm::{rms_norm, rms_norm_backward};
 pub use rope::{Frequencies, Rope, RopeTable};
 pub(crate) use rows::add_rows;
-pub use softmax::causal_softmax;
-pub(crate) use softmax::causal_softmax_backward;
-pub use swiglu::swiglu;
-pub(crate) use swiglu::swiglu_backward;
+pub use softmax::{causal_softmax, causal_softmax_backward};
+pub use swiglu::{swiglu, swiglu_backward};
 pub(crate) use top::{top_ids, top_k};
 pub(crate) use truncate::nucleus;
 pub use truncate::{Truncation, truncate};
@@ -71,7 +68,7 @@ pub(crate) fn fused(x: &Tensor) -> bool {
     x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::F64)
 }
 
-/// Whether operations that have a CUDA kernel beside the fused one take `x`; everything else goes to `generic`.
+/// Whether operations on logits, which have a CUDA kernel beside the fused one, take `x`; everything else goes to `generic`.
 fn has_kernel(x: &Tensor) -> bool {
     fused(x) || x.device().is_cuda()
 }

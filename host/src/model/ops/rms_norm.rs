@@ -3,8 +3,8 @@
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::bias::sum_rows;
-use super::kernel::{Real, dot, dtype_error, for_rows, layout_error, slice};
-use super::{generic, has_kernel, is_rounded, rounded, rounded_pair};
+use super::kernel::{Real, custom_op, dot, for_rows, layout_error, slice};
+use super::{fused, generic, is_rounded, rounded, rounded_pair};
 
 /// `y_i = w_i x_i / sqrt(mean(x^2) + eps)` over the last axis, for `x` `[.., D]` and `weight` `[D]`.
 ///
@@ -13,18 +13,18 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if is_rounded(x) {
         return rounded([x, weight], |[x, weight]| rms_norm(&x, &weight, eps));
     }
-    if !has_kernel(x) {
+    if !fused(x) {
         return generic::rms_norm(x, weight, eps);
     }
-    x.contiguous()?.apply_op2(&weight.contiguous()?, RmsNorm { eps })
+    x.contiguous()?.apply_op2_no_bwd(&weight.contiguous()?, &RmsNorm { eps })
 }
 
 /// Gradients of `rms_norm` by `x` and by `weight`, for the gradient `grad` of its result; all contiguous.
-pub(crate) fn rms_norm_backward(x: &Tensor, weight: &Tensor, grad: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
+pub fn rms_norm_backward(x: &Tensor, weight: &Tensor, grad: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
     if is_rounded(x) {
         return rounded_pair([x, weight, grad], |[x, weight, grad]| rms_norm_backward(&x, &weight, &grad, eps));
     }
-    if !has_kernel(x) {
+    if !fused(x) {
         return generic::rms_norm_backward(x, weight, grad, eps);
     }
     // [2, .., D]: the gradient of x, and the terms whose sum over rows is the gradient of the weight.
@@ -68,36 +68,7 @@ impl RmsNorm {
     }
 }
 
-impl CustomOp2 for RmsNorm {
-    fn name(&self) -> &'static str {
-        "rms-norm"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout) -> Result<(CpuStorage, Shape)> {
-        match x {
-            CpuStorage::F32(_) => self.run::<f32>((x, xl), (w, wl)),
-            CpuStorage::F64(_) => self.run::<f64>((x, xl), (w, wl)),
-            other => dtype_error(other, self.name()),
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        a: &candle_core::CudaStorage,
-        al: &Layout,
-        b: &candle_core::CudaStorage,
-        bl: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
-        check(self.name(), al, bl)?;
-        super::cuda::rms_norm((a, al), (b, bl), self.eps)
-    }
-
-    fn bwd(&self, x: &Tensor, w: &Tensor, _out: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw) = rms_norm_backward(x, w, &grad.contiguous()?, self.eps)?;
-        Ok((Some(dx), Some(dw)))
-    }
-}
+custom_op!(RmsNorm, "rms-norm", CustomOp2);
 
 /// `dx_i = r w_i g_i - r^3 x_i mean(w g x)`, and `g_i x_i r` for the weight, with `r = 1 / rms(x)`.
 struct RmsNormBackward {
@@ -136,38 +107,4 @@ impl RmsNormBackward {
     }
 }
 
-impl CustomOp3 for RmsNormBackward {
-    fn name(&self) -> &'static str {
-        "rms-norm-backward"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        w: &CpuStorage,
-        wl: &Layout,
-        g: &CpuStorage,
-        gl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        match x {
-            CpuStorage::F32(_) => self.run::<f32>((x, xl), (w, wl), (g, gl)),
-            CpuStorage::F64(_) => self.run::<f64>((x, xl), (w, wl), (g, gl)),
-            other => dtype_error(other, self.name()),
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        a: &candle_core::CudaStorage,
-        al: &Layout,
-        b: &candle_core::CudaStorage,
-        bl: &Layout,
-        c: &candle_core::CudaStorage,
-        cl: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
-        check(self.name(), al, bl)?;
-        super::cuda::rms_norm_backward((a, al), (b, bl), (c, cl), self.eps)
-    }
-}
+custom_op!(RmsNormBackward, "rms-norm-backward", CustomOp3);

@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
-use super::{generic, has_kernel, is_rounded, rounded};
+use super::kernel::{Real, custom_op, for_rows, layout_error, slice};
+use super::{fused, generic, is_rounded, rounded};
 
 /// Radians per position of each pair of a head's numbers.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,22 +96,22 @@ impl Rope {
         if is_rounded(x) {
             return rounded([x], |[x]| self.apply(&x, heads));
         }
-        if !has_kernel(x) {
+        if !fused(x) {
             let (rows, tokens, all) = x.dims3()?;
             let heads_first = x.reshape((rows, tokens, heads, all / heads))?.transpose(1, 2)?;
             let Angles { cos, sin } = self.angles(tokens, x.device())?;
             return generic::rotate(&heads_first, &cos, &sin);
         }
-        x.contiguous()?.apply_op1(Rotate { rope: self.clone(), heads, inverse: false })
+        x.contiguous()?.apply_op1_no_bwd(&Rotate { rope: self.clone(), heads, inverse: false })
     }
 
     /// The gradient by the argument of `apply`, `[B, S, H * width]`, for the gradient of its result, contiguous.
-    pub(crate) fn backward(&self, grad: &Tensor) -> Result<Tensor> {
+    pub fn backward(&self, grad: &Tensor) -> Result<Tensor> {
         let heads = grad.dim(1)?;
         if is_rounded(grad) {
             return rounded([grad], |[grad]| self.backward(&grad));
         }
-        if !has_kernel(grad) {
+        if !fused(grad) {
             let (rows, _, tokens, width) = grad.dims4()?;
             let Angles { cos, sin } = self.angles(tokens, grad.device())?;
             let turned = generic::rotate(grad, &cos, &sin.neg()?)?;
@@ -174,7 +174,7 @@ impl Rotate {
         Ok(sizes)
     }
 
-    fn run<T: Real>(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn run<T: Real>(&self, (storage, layout): (&CpuStorage, &Layout)) -> Result<(CpuStorage, Shape)> {
         let Sizes { rows, tokens, heads, width } = self.sizes(layout)?;
         let x = slice::<T>(storage, layout, self.name())?;
         let mut out = vec![T::from_f64(0.0); x.len()];
@@ -210,29 +210,4 @@ impl Rotate {
     }
 }
 
-impl CustomOp1 for Rotate {
-    fn name(&self) -> &'static str {
-        "rope"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        match x {
-            CpuStorage::F32(_) => self.run::<f32>(x, layout),
-            CpuStorage::F64(_) => self.run::<f64>(x, layout),
-            other => dtype_error(other, self.name()),
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, a: &candle_core::CudaStorage, al: &Layout) -> Result<(candle_core::CudaStorage, Shape)> {
-        let sizes = self.sizes(al)?;
-        let Angles { cos, sin } = self.rope.angles(sizes.tokens, &Device::Cuda(a.device.clone()))?;
-        let turn =
-            super::cuda::Turn { angles: [&cos, &sin], tokens: sizes.tokens, heads: sizes.heads, inverse: self.inverse };
-        Ok((super::cuda::rotate((a, al), &turn)?, self.shape(&sizes)))
-    }
-
-    fn bwd(&self, _x: &Tensor, _out: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
-        Ok(Some(self.rope.backward(&grad.contiguous()?)?))
-    }
-}
+custom_op!(Rotate, "rope", CustomOp1);

@@ -6,7 +6,7 @@ use super::fused;
 use super::kernel::{layout_error, whole, whole_mut};
 
 /// `sums` `[V, D]` with each of the `rows` `[N, D]` added to the row that `ids` `[N]` names, in their order and in place: nobody else may
-/// hold `sums`. Both f32, or in another dtype on the CPU, where that is a copy. Rows of the id `padding` are left out.
+/// hold `sums`. Rows of the id `padding` are left out.
 pub(crate) fn add_rows(sums: Tensor, ids: &[u32], rows: &Tensor, padding: Option<u32>) -> Result<Tensor> {
     if let Some(padding) = padding.filter(|padding| ids.contains(padding)) {
         let (places, ids): (Vec<u32>, Vec<u32>) =
@@ -17,12 +17,14 @@ pub(crate) fn add_rows(sums: Tensor, ids: &[u32], rows: &Tensor, padding: Option
         let rows = rows.index_select(&Tensor::new(places, rows.device())?, 0)?;
         return add_rows(sums, &ids, &rows, None);
     }
-    // candle's own kernels copy the sums on the CPU, and take the rows one after another on CUDA.
-    if sums.dtype() == DType::F32 && sums.is_contiguous() && (fused(&sums) || sums.device().is_cuda()) {
-        sums.inplace_op2(&rows.contiguous()?, &AddRows(ids.to_vec()))?;
-        return Ok(sums);
+    let rows = rows.contiguous()?;
+    if sums.dtype() == DType::F32 && sums.is_contiguous() && fused(&sums) {
+        sums.inplace_op2(&rows, &AddRows(ids.to_vec()))?;
+    } else {
+        let ids = Tensor::new(ids, rows.device())?.unsqueeze(1)?.broadcast_as(rows.shape())?;
+        sums.scatter_add_set(&ids.contiguous()?, &rows, 0)?;
     }
-    sums.index_add(&Tensor::new(ids, rows.device())?, rows, 0)
+    Ok(sums)
 }
 
 struct AddRows(Vec<u32>);
@@ -45,16 +47,5 @@ impl InplaceOp2 for AddRows {
             sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
         }
         Ok(())
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        sums: &mut candle_core::CudaStorage,
-        sl: &Layout,
-        rows: &candle_core::CudaStorage,
-        rl: &Layout,
-    ) -> Result<()> {
-        super::cuda::add_rows((sums, sl), (rows, rl), &self.0)
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dot, dtype_error, for_rows, layout_error, maximum, slice, sum};
-use super::{generic, has_kernel, is_rounded, rounded};
+use super::kernel::{Real, custom_op, dot, for_rows, layout_error, maximum, slice, sum};
+use super::{fused, generic, is_rounded, rounded};
 
 /// `softmax(scale * scores)` over the keys `starts[b]..=i` of query `i`, for `scores` `[B, H, Q, S]` of the last Q of S queries.
 ///
@@ -14,23 +14,18 @@ pub fn causal_softmax(scores: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Res
     if is_rounded(scores) {
         return rounded([scores], |[scores]| causal_softmax(&scores, starts, scale));
     }
-    if !has_kernel(scores) {
+    if !fused(scores) {
         return generic::causal_softmax(scores, starts, scale);
     }
-    scores.contiguous()?.apply_op1(CausalSoftmax(Masked { starts: starts.clone(), scale }))
+    scores.contiguous()?.apply_op1_no_bwd(&CausalSoftmax(Masked { starts: starts.clone(), scale }))
 }
 
 /// The gradient of `causal_softmax` by `scores`, from its result and the gradient of that; both contiguous.
-pub(crate) fn causal_softmax_backward(
-    weights: &Tensor,
-    grad: &Tensor,
-    starts: &Arc<[usize]>,
-    scale: f64,
-) -> Result<Tensor> {
+pub fn causal_softmax_backward(weights: &Tensor, grad: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Result<Tensor> {
     if is_rounded(weights) {
         return rounded([weights, grad], |[weights, grad]| causal_softmax_backward(&weights, &grad, starts, scale));
     }
-    if !has_kernel(weights) {
+    if !fused(weights) {
         return generic::causal_softmax_backward(weights, grad, scale);
     }
     weights.apply_op2_no_bwd(grad, &CausalSoftmaxBackward(Masked { starts: starts.clone(), scale }))
@@ -73,7 +68,7 @@ struct Sizes {
 }
 
 impl CausalSoftmax {
-    fn run<T: Real>(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn run<T: Real>(&self, (storage, layout): (&CpuStorage, &Layout)) -> Result<(CpuStorage, Shape)> {
         let sizes = self.0.sizes(self.name(), layout)?;
         let tokens = sizes.tokens;
         let scores = slice::<T>(storage, layout, self.name())?;
@@ -97,28 +92,7 @@ impl CausalSoftmax {
     }
 }
 
-impl CustomOp1 for CausalSoftmax {
-    fn name(&self) -> &'static str {
-        "causal-softmax"
-    }
-
-    fn cpu_fwd(&self, scores: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        match scores {
-            CpuStorage::F32(_) => self.run::<f32>(scores, layout),
-            CpuStorage::F64(_) => self.run::<f64>(scores, layout),
-            other => dtype_error(other, self.name()),
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, a: &candle_core::CudaStorage, al: &Layout) -> Result<(candle_core::CudaStorage, Shape)> {
-        super::cuda::causal_softmax((a, al), &self.0.starts, self.0.scale)
-    }
-
-    fn bwd(&self, _scores: &Tensor, out: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
-        Ok(Some(out.apply_op2_no_bwd(&grad.contiguous()?, &CausalSoftmaxBackward(self.0.clone()))?))
-    }
-}
+custom_op!(CausalSoftmax, "causal-softmax", CustomOp1);
 
 /// `ds = scale * p * (g - p.g)`.
 impl CausalSoftmaxBackward {
@@ -141,27 +115,4 @@ impl CausalSoftmaxBackward {
     }
 }
 
-impl CustomOp2 for CausalSoftmaxBackward {
-    fn name(&self) -> &'static str {
-        "causal-softmax-backward"
-    }
-
-    fn cpu_fwd(&self, p: &CpuStorage, pl: &Layout, g: &CpuStorage, gl: &Layout) -> Result<(CpuStorage, Shape)> {
-        match p {
-            CpuStorage::F32(_) => self.run::<f32>((p, pl), (g, gl)),
-            CpuStorage::F64(_) => self.run::<f64>((p, pl), (g, gl)),
-            other => dtype_error(other, self.name()),
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        a: &candle_core::CudaStorage,
-        al: &Layout,
-        b: &candle_core::CudaStorage,
-        bl: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
-        super::cuda::causal_softmax_backward((a, al), (b, bl), &self.0.starts, self.0.scale)
-    }
-}
+custom_op!(CausalSoftmaxBackward, "causal-softmax-backward", CustomOp2);

@@ -2,8 +2,8 @@
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
-use super::kernel::{Real, dtype_error, for_rows, layout_error, slice};
-use super::{generic, has_kernel, is_rounded, rounded, rounded_pair};
+use super::kernel::{Real, custom_op, for_rows, layout_error, slice};
+use super::{fused, generic, is_rounded, rounded, rounded_pair};
 
 /// Elements that one task of a kernel handles.
 const RUN: usize = 256;
@@ -13,18 +13,18 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     if is_rounded(gate) {
         return rounded([gate, up], |[gate, up]| swiglu(&gate, &up));
     }
-    if !has_kernel(gate) {
+    if !fused(gate) {
         return generic::swiglu(gate, up);
     }
-    gate.contiguous()?.apply_op2(&up.contiguous()?, SwiGlu)
+    gate.contiguous()?.apply_op2_no_bwd(&up.contiguous()?, &SwiGlu)
 }
 
 /// Gradients of `swiglu` by `gate` and by `up`, for the gradient `grad` of its result; all contiguous.
-pub(crate) fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Tensor, Tensor)> {
+pub fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Tensor, Tensor)> {
     if is_rounded(gate) {
         return rounded_pair([gate, up, grad], |[gate, up, grad]| swiglu_backward(&gate, &up, &grad));
     }
-    if !has_kernel(gate) {
+    if !fused(gate) {
         return generic::swiglu_backward(gate, up, grad);
     }
     let both = gate.apply_op3_no_bwd(up, grad, &SwiGluBackward)?;
@@ -55,35 +55,7 @@ impl SwiGlu {
     }
 }
 
-impl CustomOp2 for SwiGlu {
-    fn name(&self) -> &'static str {
-        "swiglu"
-    }
-
-    fn cpu_fwd(&self, g: &CpuStorage, gl: &Layout, u: &CpuStorage, ul: &Layout) -> Result<(CpuStorage, Shape)> {
-        match g {
-            CpuStorage::F32(_) => self.run::<f32>((g, gl), (u, ul)),
-            CpuStorage::F64(_) => self.run::<f64>((g, gl), (u, ul)),
-            other => dtype_error(other, self.name()),
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        a: &candle_core::CudaStorage,
-        al: &Layout,
-        b: &candle_core::CudaStorage,
-        bl: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
-        super::cuda::swiglu((a, al), (b, bl))
-    }
-
-    fn bwd(&self, gate: &Tensor, up: &Tensor, _out: &Tensor, d: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (d_gate, d_up) = swiglu_backward(gate, up, &d.contiguous()?)?;
-        Ok((Some(d_gate), Some(d_up)))
-    }
-}
+custom_op!(SwiGlu, "swiglu", CustomOp2);
 
 /// `[2, ..]`: `d up s (1 + gate (1 - s))` and `d gate s`, with `s = 1 / (1 + e^-gate)`.
 impl SwiGluBackward {
@@ -111,37 +83,4 @@ impl SwiGluBackward {
     }
 }
 
-impl CustomOp3 for SwiGluBackward {
-    fn name(&self) -> &'static str {
-        "swiglu-backward"
-    }
-
-    fn cpu_fwd(
-        &self,
-        g: &CpuStorage,
-        gl: &Layout,
-        u: &CpuStorage,
-        ul: &Layout,
-        d: &CpuStorage,
-        dl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        match g {
-            CpuStorage::F32(_) => self.run::<f32>((g, gl), (u, ul), (d, dl)),
-            CpuStorage::F64(_) => self.run::<f64>((g, gl), (u, ul), (d, dl)),
-            other => dtype_error(other, self.name()),
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        a: &candle_core::CudaStorage,
-        al: &Layout,
-        b: &candle_core::CudaStorage,
-        bl: &Layout,
-        c: &candle_core::CudaStorage,
-        cl: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
-        super::cuda::swiglu_backward((a, al), (b, bl), (c, cl))
-    }
-}
+custom_op!(SwiGluBackward, "swiglu-backward", CustomOp3);

@@ -81,13 +81,3 @@ pub fn assert_close(what: &str, actual: &[f32], expected: &[f64], tolerance: f64
         assert!(difference <= tolerance * expected.abs().max(1.0), "{what} [{i}]: {actual}, expected {expected}");
     }
 }
-
-/// `values` as bf16 bits, and what these stand for; the values are halves of small integers, which bf16 holds.
-pub fn coarse(values: &[f32]) -> (Vec<u16>, Vec<f32>) {
-    let coarse: Vec<f32> = values.iter().map(|value| (value * 8.0).round() / 8.0).collect();
-    (coarse.iter().map(|value| (value.to_bits() >> 16) as u16).collect(), coarse)
-}
-
-pub fn widened(bits: &[u16]) -> Vec<f32> {
-    bits.iter().map(|bits| f32::from_bits(u32::from(*bits) << 16)).collect()
-}

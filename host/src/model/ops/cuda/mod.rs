@@ -1,23 +1,17 @@
-//! The kernels of `host/kernels` on candle's stream, in the place of the CPU kernels of the same name.
+//! The kernels of `host/kernels` on candle's stream, in the place of the CPU kernels of the same name: those of logits, which candle
+//! has no operation for, or one that needs a second array of all logits.
 
 use std::sync::OnceLock;
 
-use candle_core::backend::BackendStorage;
-use candle_core::cuda_backend::cudarc::driver::{
-    CudaFunction, CudaSlice, CudaView, DeviceRepr, LaunchConfig, ValidAsZeroBits,
-};
+use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaView, LaunchConfig};
 use candle_core::cuda_backend::cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 use candle_core::cuda_backend::{CudaDType, CudaDevice, WrapErr};
 use candle_core::{CudaStorage, Error, Layout, Result};
 
 use super::kernel::layout_error;
 
-mod attention;
-mod layers;
 mod logits;
 
-pub(super) use attention::{append_to_cache, causal_softmax, causal_softmax_backward, decode_attention};
-pub(super) use layers::{Turn, add_rows, rms_norm, rms_norm_backward, rotate, swiglu, swiglu_backward};
 pub(super) use logits::{draw, logit_gradient, logit_stats, top_ids};
 
 /// Threads of every block.
@@ -25,19 +19,10 @@ const THREADS: usize = 256;
 /// Most ids per row that `top_ids` gives.
 pub(super) const MOST_TOP: usize = 1024;
 /// The translation unit, without its `#include` lines.
-const SOURCES: [&str; 4] = [
-    include_str!("../../../../kernels/common.cuh"),
-    include_str!("../../../../kernels/attention.cuh"),
-    include_str!("../../../../kernels/logits.cuh"),
-    include_str!("../../../../kernels/layers.cuh"),
-];
+const SOURCES: [&str; 2] =
+    [include_str!("../../../../kernels/common.cuh"), include_str!("../../../../kernels/logits.cuh")];
 
 pub(super) type Arg<'a> = (&'a CudaStorage, &'a Layout);
-
-/// A number that kernels read and write.
-trait Number: CudaDType + DeviceRepr + ValidAsZeroBits {}
-
-impl<T: CudaDType + DeviceRepr + ValidAsZeroBits> Number for T {}
 
 /// The kernels as PTX, compiled once per process.
 fn ptx() -> Result<&'static str> {
@@ -66,24 +51,11 @@ fn blocks(count: usize) -> Result<LaunchConfig> {
 }
 
 /// The elements that a contiguous layout covers; anything else is an error of the caller.
-fn view<'a, T>(slice: &'a CudaSlice<T>, layout: &Layout, op: &'static str) -> Result<CudaView<'a, T>> {
+fn view_of<'a, T: CudaDType>((storage, layout): Arg<'a>, op: &'static str) -> Result<CudaView<'a, T>> {
     match layout.contiguous_offsets() {
-        Some((from, to)) => Ok(slice.slice(from..to)),
+        Some((from, to)) => Ok(storage.as_cuda_slice::<T>()?.slice(from..to)),
         None => Err(Error::RequiresContiguous { op }),
     }
-}
-
-fn view_of<'a, T: CudaDType>(arg: Arg<'a>, op: &'static str) -> Result<CudaView<'a, T>> {
-    view(arg.0.as_cuda_slice::<T>()?, arg.1, op)
-}
-
-fn dtype_error<T>(arg: Arg<'_>, op: &'static str) -> Result<T> {
-    Err(Error::UnsupportedDTypeForOp(arg.0.dtype(), op))
-}
-
-fn upload(device: &CudaDevice, numbers: &[usize]) -> Result<CudaSlice<u32>> {
-    let numbers: Vec<u32> = numbers.iter().map(|number| *number as u32).collect();
-    device.clone_htod(&numbers)
 }
 
 fn check_len(op: &'static str, len: usize, expected: usize) -> Result<()> {
