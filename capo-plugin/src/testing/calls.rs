@@ -1,9 +1,10 @@
 //! Components run on a fixture, as a host would run them.
 
 use super::{Fixture, Listener, Records};
-use crate::component::{Advantage, Mask, ObjectiveFn, Weight};
-use crate::controller::{Measurements, StepControlFn};
 use crate::error::PluginError;
+use crate::points::StepControlFn;
+use crate::points::{Advantage, Mask, ObjectiveFn, Weight};
+use crate::step_control::Measurements;
 use crate::step_control::ParameterGroup;
 
 /// What a mask did to a fixture.

@@ -47,12 +47,12 @@ pub use snapshot::{Observed, Sheet, Snapshot, snapshot};
 
 use serde::de::DeserializeOwned;
 
-use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
-use crate::controller::StepControlFn;
 use crate::error::PluginError;
-use crate::guard;
 use crate::image::Image;
 use crate::point::Point;
+use crate::points;
+use crate::points::StepControlFn;
+use crate::points::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
 use crate::points::{AdvantageEstimator, Objective, PreBackwardMask, Reward, StepControl, TokenWeight};
 use crate::sink::Sink;
 
@@ -62,7 +62,7 @@ use crate::sink::Sink;
 ///
 /// What a host would show.
 pub fn reward<T: Reward + DeserializeOwned + 'static>(table: &str) -> Result<RewardFn, PluginError> {
-    guard::reward::<T>(&json(table)?).map(|wire| RewardFn::new("test.reward", wire))
+    points::reward::<T>(&json(table)?).map(|wire| RewardFn::new("test.reward", wire))
 }
 
 /// Builds an advantage estimator from its table, written as `key = value` lines, behind the real wire.
@@ -71,7 +71,7 @@ pub fn reward<T: Reward + DeserializeOwned + 'static>(table: &str) -> Result<Rew
 ///
 /// What a host would show.
 pub fn advantage<T: AdvantageEstimator + DeserializeOwned + 'static>(table: &str) -> Result<Advantage, PluginError> {
-    guard::advantage::<T>(&json(table)?).map(|wire| Advantage::new("test.advantage", wire))
+    points::advantage::<T>(&json(table)?).map(|wire| Advantage::new("test.advantage", wire))
 }
 
 /// Builds an objective from its table, written as `key = value` lines, behind the real wire.
@@ -80,7 +80,7 @@ pub fn advantage<T: AdvantageEstimator + DeserializeOwned + 'static>(table: &str
 ///
 /// What a host would show.
 pub fn objective<T: Objective + DeserializeOwned + 'static>(table: &str) -> Result<ObjectiveFn, PluginError> {
-    guard::objective::<T>(&json(table)?).map(|wire| ObjectiveFn::new("test.objective", wire))
+    points::objective::<T>(&json(table)?).map(|wire| ObjectiveFn::new("test.objective", wire))
 }
 
 /// Builds a mask from its table, written as `key = value` lines, behind the real wire.
@@ -89,7 +89,7 @@ pub fn objective<T: Objective + DeserializeOwned + 'static>(table: &str) -> Resu
 ///
 /// What a host would show.
 pub fn mask<T: PreBackwardMask + DeserializeOwned + 'static>(table: &str) -> Result<Mask, PluginError> {
-    guard::mask::<T>(&json(table)?).map(|wire| Mask::new("test.mask", wire))
+    points::mask::<T>(&json(table)?).map(|wire| Mask::new("test.mask", wire))
 }
 
 /// Builds a weight from its table, written as `key = value` lines, behind the real wire.
@@ -98,7 +98,7 @@ pub fn mask<T: PreBackwardMask + DeserializeOwned + 'static>(table: &str) -> Res
 ///
 /// What a host would show.
 pub fn weight<T: TokenWeight + DeserializeOwned + 'static>(table: &str) -> Result<Weight, PluginError> {
-    guard::weight::<T>(&json(table)?).map(|wire| Weight::new("test.weight", wire))
+    points::weight::<T>(&json(table)?).map(|wire| Weight::new("test.weight", wire))
 }
 
 /// Builds a step control from its table, written as `key = value` lines, behind the real wire.
@@ -107,7 +107,7 @@ pub fn weight<T: TokenWeight + DeserializeOwned + 'static>(table: &str) -> Resul
 ///
 /// What a host would show.
 pub fn step_control<T: StepControl + DeserializeOwned + 'static>(table: &str) -> Result<StepControlFn, PluginError> {
-    guard::step_control::<T>(&json(table)?).map(|wire| StepControlFn::new("test.step-control", wire))
+    points::step_control::<T>(&json(table)?).map(|wire| StepControlFn::new("test.step-control", wire))
 }
 
 /// Whether the descriptions of keys that this image's `register!`s give are of exactly the keys that their types read: one test for

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use super::{Listener, Measured, Records, batches, rollouts};
 use crate::batch::{Batch, Dims};
-use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
-use crate::controller::StepControlFn;
 use crate::error::PluginError;
+use crate::points::StepControlFn;
+use crate::points::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
 
 /// Renders what `component` does, to four significant digits, for a snapshot test.
 ///

@@ -105,8 +105,8 @@ fn refused(library: &Path) -> String {
 
 #[test]
 fn a_later_minor_version_with_a_point_of_its_own_is_the_same_abi() {
-    let last = "        _ => ROption::RNone,";
-    let more = "        \"capo.later/1\" => ROption::RSome(Extension::of(&OBJECTIVE)),\n";
+    let last = "        RECIPE_POINT_2 => ";
+    let more = "        \"capo.later/1\" => ROption::RSome(Extension::of(&RECIPE)),\n";
     let copy = Copy::new("later_minor").version("1.9.3");
     let library = copy.change("capo-plugin/src/answers.rs", last, &format!("{more}{last}")).build();
     let folder = Folder::new();
@@ -126,7 +126,7 @@ fn another_major_version() {
 #[test]
 fn another_root_revision() {
     let copy = Copy::new("other_root");
-    let library = copy.change("capo-plugin/src/abi.rs", "ABI_VERSION: u32 = 1;", "ABI_VERSION: u32 = 2;").build();
+    let library = copy.change("capo-plugin/src/wire/abi.rs", "ABI_VERSION: u32 = 1;", "ABI_VERSION: u32 = 2;").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` speaks plugin ABI 2, this host speaks 1 (rebuild the plugin against `capo-plugin` 1.x)");
 }
 
@@ -140,14 +140,14 @@ fn another_layout_under_a_known_id() {
 #[test]
 fn another_layout_of_the_reward_point_alone() {
     let copy = Copy::new("other_rewards");
-    let library = copy.change("capo-plugin/src/abi_reward.rs", "pub truncated: u8,", "pub truncated: u32,").build();
+    let library = copy.change("capo-plugin/src/wire/abi_reward.rs", "pub truncated: u8,", "pub truncated: u32,").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.reward/1` (rebuild it against a released `capo-plugin`)");
 }
 
 #[test]
 fn another_layout_of_the_recipes_alone() {
     let (field, value) = ("RVec<RecipeInfo>,", "RecipePoint { recipes }");
-    let copy = Copy::new("other_recipes").change("capo-plugin/src/abi.rs", field, &format!("{field} pub more: u32,"));
+    let copy = Copy::new("other_recipes").change("capo-plugin/src/wire/abi.rs", field, &format!("{field} pub more: u32,"));
     let library = copy.change("capo-plugin/src/answers.rs", value, "RecipePoint { recipes, more: 0 }").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.recipe/1` (rebuild it against a released `capo-plugin`)");
 }

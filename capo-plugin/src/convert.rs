@@ -1,9 +1,38 @@
 //! Conversions between what authors and hosts see and what crosses the wire. Slices keep their addresses.
 
-use abi_stable::std_types::{ROption, RSlice};
+use abi_stable::std_types::{ROption, RSlice, RStr};
 
-use crate::abi::{WireBatch, WireLastLayer, WireOptimizerState};
+use crate::abi::{WireBatch, WireError, WireLastLayer, WireOptimizerState};
+use crate::abi_reward::{WireCompletion, WireRollout};
+use crate::abi_step_control::WireGroup;
 use crate::batch::{Batch, LastLayer, OptimizerState};
+use crate::error::{PluginError, shortened};
+use crate::rollout::{Completion, Rollout};
+use crate::step_control::ParameterGroup;
+
+impl From<PluginError> for WireError {
+    fn from(error: PluginError) -> Self {
+        Self { kind: error.kind(), message: error.message().into() }
+    }
+}
+
+impl From<WireError> for PluginError {
+    fn from(error: WireError) -> Self {
+        Self::new(error.kind, shortened(error.message.as_str()))
+    }
+}
+
+impl<'a> From<&ParameterGroup<'a>> for WireGroup<'a> {
+    fn from(group: &ParameterGroup<'a>) -> Self {
+        Self { name: RStr::from_str(group.name), parameters: group.parameters }
+    }
+}
+
+impl<'a> From<&WireGroup<'a>> for ParameterGroup<'a> {
+    fn from(group: &WireGroup<'a>) -> Self {
+        Self { name: group.name.as_str(), parameters: group.parameters }
+    }
+}
 
 impl<'a> From<&Batch<'a>> for WireBatch<'a> {
     fn from(batch: &Batch<'a>) -> Self {
@@ -97,6 +126,61 @@ impl<'a> From<&WireBatch<'a>> for Batch<'a> {
                 exp_avg: state.exp_avg,
                 exp_avg_sq: state.exp_avg_sq,
             }),
+        }
+    }
+}
+
+impl Rollout<'_> {
+    /// The rollout on the wire; `completions` holds what it borrows.
+    pub(crate) fn to_wire<'w>(&self, completions: &'w [WireCompletion<'w>]) -> WireRollout<'w> {
+        WireRollout {
+            purpose: self.purpose,
+            step: self.step,
+            max_steps: self.max_steps,
+            seed: self.seed,
+            group_size: self.group_size as u64,
+            max_completion_length: self.max_completion_length as u64,
+            completions: RSlice::from_slice(completions),
+        }
+    }
+}
+
+impl<'a> From<&Completion<'a>> for WireCompletion<'a> {
+    fn from(completion: &Completion<'a>) -> Self {
+        Self {
+            prompt: RStr::from_str(completion.prompt),
+            text: RStr::from_str(completion.text),
+            ids: RSlice::from_slice(completion.ids),
+            truncated: completion.truncated.into(),
+            answer: RStr::from_str(completion.answer),
+            columns: RStr::from_str(completion.columns),
+        }
+    }
+}
+
+impl<'a> From<&WireCompletion<'a>> for Completion<'a> {
+    fn from(wire: &WireCompletion<'a>) -> Self {
+        Self {
+            prompt: wire.prompt.as_str(),
+            text: wire.text.as_str(),
+            ids: wire.ids.as_slice(),
+            truncated: wire.truncated != 0,
+            answer: wire.answer.as_str(),
+            columns: wire.columns.as_str(),
+        }
+    }
+}
+
+impl<'a> From<&WireRollout<'a>> for Rollout<'a> {
+    fn from(wire: &WireRollout<'a>) -> Self {
+        Self {
+            purpose: wire.purpose,
+            step: wire.step,
+            max_steps: wire.max_steps,
+            seed: wire.seed,
+            group_size: wire.group_size as usize,
+            max_completion_length: wire.max_completion_length as usize,
+            completions: wire.completions.iter().map(Completion::from).collect(),
         }
     }
 }
