@@ -6,6 +6,8 @@
 use std::ops::{BitOr, Range};
 
 use abi_stable::StableAbi;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{ErrorKind, PluginError};
 use crate::tensor::Tensor;
@@ -103,6 +105,36 @@ impl Reduction {
     pub const TOKEN_MEAN: Self = Self(2);
     /// Sum over all tokens ÷ B (TRL `loss_type="luspo"`; verl `seq-mean-token-sum`).
     pub const COMPLETION_SUM: Self = Self(3);
+
+    /// All of them by their names in tables, in the order of their numbers.
+    pub const NAMED: [(&'static str, Self); 4] = [
+        ("completion_mean", Self::COMPLETION_MEAN),
+        ("fixed_length", Self::FIXED_LENGTH),
+        ("token_mean", Self::TOKEN_MEAN),
+        ("completion_sum", Self::COMPLETION_SUM),
+    ];
+
+    /// Its name in a table; none for one that came after this version.
+    #[must_use]
+    pub fn name(self) -> Option<&'static str> {
+        Self::NAMED.iter().find(|(_, known)| *known == self).map(|(name, _)| *name)
+    }
+}
+
+impl<'de> Deserialize<'de> for Reduction {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const NAMES: &[&str] =
+            &[Reduction::NAMED[0].0, Reduction::NAMED[1].0, Reduction::NAMED[2].0, Reduction::NAMED[3].0];
+        let name = String::deserialize(deserializer)?;
+        let found = Self::NAMED.iter().find(|(known, _)| *known == name);
+        found.map(|(_, reduction)| *reduction).ok_or_else(|| D::Error::unknown_variant(&name, NAMES))
+    }
+}
+
+impl Serialize for Reduction {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.name().serialize(serializer)
+    }
 }
 
 /// Which tokens a reduction counts after masking: an open set of integers.

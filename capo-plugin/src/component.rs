@@ -1,20 +1,32 @@
 //! The host's side of the wire: a handle that calls a component and checks what it did. What is called, depends on the point.
 
-use abi_stable::std_types::{RResult, RSlice, RVec};
+use abi_stable::StableAbi;
+use abi_stable::std_types::{RResult, RSlice, RStr, RVec};
 
-use crate::abi::{HostRef, WireBatch, WireError};
+use crate::abi::{ComponentInfo, HostRef, WireBatch, WireError};
 use crate::batch::{Batch, Dims, Inputs};
 use crate::call::{Guest, guarded};
 use crate::error::PluginError;
+use crate::point::Point;
 use crate::sink::{Sink, contract, listen, per_token};
 
-/// What all components have on the wire.
-pub trait Wired {
-    /// What the host must compute for it.
+/// How an image lists the components of one point, and builds one from its id and its table as JSON text.
+pub(crate) type Doors<W> =
+    (extern "C" fn() -> RVec<ComponentInfo>, extern "C" fn(id: RStr<'_>, config: RStr<'_>) -> RResult<W, WireError>);
+
+/// A point's object on the wire: for code that is the same at all points.
+pub trait Wired: Sized + 'static {
+    /// The point.
+    const POINT: Point;
+    /// What an image has behind the point's extension id.
+    type List: StableAbi + 'static;
+    #[doc(hidden)]
+    fn doors(list: &Self::List) -> Doors<Self>;
+    #[doc(hidden)]
     fn inputs(&self) -> Inputs;
-    /// Its state.
+    #[doc(hidden)]
     fn save(&self) -> RResult<RVec<u8>, WireError>;
-    /// Takes up a state.
+    #[doc(hidden)]
     fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError>;
 }
 

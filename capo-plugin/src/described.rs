@@ -7,14 +7,14 @@ use crate::abi::{ComponentInfo, WireError};
 use crate::abi_keys::KeyInfo;
 use crate::abi_sweep::SweepRange;
 use crate::abi_traits::MaskTraits;
+use crate::component::Wired;
 use crate::error::PluginError;
-use crate::image::Offered;
 use crate::keys::Key;
 use crate::register::Entry;
 
 /// All components of this image at a point.
-pub(crate) extern "C" fn components<P: Offered>() -> RVec<ComponentInfo> {
-    let entries = inventory::iter::<Entry>.into_iter().filter(|entry| entry.point == P::POINT);
+pub(crate) extern "C" fn components<W: Wired>() -> RVec<ComponentInfo> {
+    let entries = inventory::iter::<Entry>.into_iter().filter(|entry| entry.point == W::POINT);
     entries
         .map(|entry| ComponentInfo {
             id: entry.id.into(),
@@ -27,12 +27,12 @@ pub(crate) extern "C" fn components<P: Offered>() -> RVec<ComponentInfo> {
 }
 
 /// Builds component `id` of a point from its table as JSON text.
-pub(crate) extern "C" fn create<P: Offered>(id: RStr<'_>, config: RStr<'_>) -> RResult<P::Object, WireError> {
-    let built = match entry(RStr::from_str(P::POINT.extension_id()), id) {
+pub(crate) extern "C" fn create<W: Wired>(id: RStr<'_>, config: RStr<'_>) -> RResult<W, WireError> {
+    let built = match entry(RStr::from_str(W::POINT.extension_id()), id) {
         Some(entry) => (entry.make)(config.as_str()),
         None => Err(PluginError::config(format!("the image has no component `{id}` at this point"))),
     };
-    let wire = built.map(|made| *made.downcast::<P::Object>().expect("an entry makes what its point takes"));
+    let wire = built.map(|made| *made.downcast::<W>().expect("an entry makes what its point takes"));
     wire.map_err(WireError::from).into()
 }
 

@@ -2,9 +2,9 @@
 //! the executable's own answer alike, so that a host has one registry with two doors.
 
 use abi_stable::StableAbi;
-use abi_stable::std_types::{ROption, RResult, RStr, RVec};
+use abi_stable::std_types::{ROption, RStr, RVec};
 
-use crate::abi::{ComponentInfo, PluginRoot_Ref, RECIPE_POINT, RecipeInfo, RecipePoint, WireError};
+use crate::abi::{ComponentInfo, PluginRoot_Ref, RECIPE_POINT, RecipeInfo, RecipePoint};
 use crate::abi_keys::{KEYS_POINT, KeyInfo, KeysPoint};
 use crate::abi_recipe::{RECIPE_POINT_2, RecipePoint2};
 use crate::abi_sweep::{SWEEP_POINT, SweepPoint, SweepRange};
@@ -13,20 +13,6 @@ use crate::component::{Component, Wired};
 use crate::error::PluginError;
 use crate::keys;
 use crate::point::Point;
-
-/// How an image lists the components of one point, and builds one from its id and its table as JSON text.
-pub(crate) type Doors<W> =
-    (extern "C" fn() -> RVec<ComponentInfo>, extern "C" fn(id: RStr<'_>, config: RStr<'_>) -> RResult<W, WireError>);
-
-/// What stands behind a point's extension id.
-pub(crate) trait Offered: StableAbi + 'static {
-    /// The point.
-    const POINT: Point;
-    /// A component of it on the wire.
-    type Object: Wired + 'static;
-    /// What was compiled into the image.
-    fn doors(&self) -> Doors<Self::Object>;
-}
 
 /// An executable or a loaded library.
 #[derive(Clone, Copy)]
@@ -126,19 +112,23 @@ impl Image {
         Ok(point.map(|point| (point.recipes)().into_vec()).unwrap_or_default())
     }
 
-    /// The components that it offers behind `P`'s extension id; empty where it does not know the point.
-    pub(crate) fn list<P: Offered>(&self) -> Result<Vec<ComponentInfo>, String> {
-        let offered = self.extension::<P>(P::POINT.extension_id())?;
-        Ok(offered.map(|point| (point.doors().0)().into_vec()).unwrap_or_default())
+    /// The components that it offers at the point of `W`; empty where it does not know the point.
+    pub(crate) fn list<W: Wired>(&self) -> Result<Vec<ComponentInfo>, String> {
+        let list = self.extension::<W::List>(W::POINT.extension_id())?;
+        Ok(list.map(|list| (W::doors(list).0)().into_vec()).unwrap_or_default())
     }
 
-    /// Builds component `id` from its table, written as JSON text.
-    pub(crate) fn create<P: Offered>(&self, id: &str, json: &str) -> Result<Component<P::Object>, PluginError> {
-        let point = P::POINT.extension_id();
-        let Some(offered) = self.extension::<P>(point)? else {
+    /// Builds component `id` of the point of `W` from its table, written as JSON text.
+    ///
+    /// # Errors
+    ///
+    /// When the image has no such component, or the component refuses its table.
+    pub fn create<W: Wired>(&self, id: &str, json: &str) -> Result<Component<W>, PluginError> {
+        let point = W::POINT.extension_id();
+        let Some(list) = self.extension::<W::List>(point)? else {
             return Err(PluginError::unsupported(format!("the image has no extension `{point}`")));
         };
-        let wire = (offered.doors().1)(RStr::from_str(id), RStr::from_str(json)).into_result();
+        let wire = (W::doors(list).1)(RStr::from_str(id), RStr::from_str(json)).into_result();
         Ok(Component::new(id, wire?))
     }
 }

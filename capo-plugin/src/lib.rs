@@ -178,7 +178,7 @@ mod wire;
 pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
 pub use call::{guarded, watch_drops};
 pub use collective::{Connection, OneRank, Ranks};
-pub use component::Component;
+pub use component::{Component, Wired};
 pub use config::{known_keys, nearest, unknown_key};
 pub use context::{CompletionContext, ContextData, Lending, PromptContext};
 pub use ctx::Ctx;

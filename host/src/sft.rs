@@ -8,6 +8,7 @@ use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
 use capo_loader::memory;
 use capo_loader::registry::Registry;
+use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use serde::Deserialize;
 
@@ -15,7 +16,6 @@ use crate::adamw::AdamWConfig;
 use crate::config::{ANSWERS_AT_ONCE, DataConfig, Draft, check};
 use crate::data::{Dataset, Example, Purpose, Tokenizer};
 use crate::exam::{self, Exam, Grader, Right};
-use crate::metrics::sink::WarningSink;
 use crate::model::device::{self, CPU, Dtype};
 use crate::model::embedded;
 use crate::model::{Gradients, ModelFiles, Policy, Shape, Wants};

@@ -9,10 +9,10 @@ mod reward;
 mod step_control;
 mod weight;
 
-use crate::abi::{AdvantagePoint, ComponentInfo, MaskPoint, ObjectivePoint};
-use crate::abi_reward::RewardPoint;
-use crate::abi_step_control::StepControlPoint;
-use crate::abi_weight::WeightPoint;
+use crate::abi::{AdvantageBox, ComponentInfo, MaskBox, ObjectiveBox};
+use crate::abi_reward::RewardBox;
+use crate::abi_step_control::StepControlBox;
+use crate::abi_weight::WeightBox;
 use crate::extension::Extension;
 use crate::image::Image;
 use crate::point::Point;
@@ -34,12 +34,12 @@ impl Image {
     /// When the image compiled another layout under the point's id.
     pub fn components(&self, point: Point) -> Result<Vec<ComponentInfo>, String> {
         match point {
-            Point::Reward => self.list::<RewardPoint>(),
-            Point::Advantage => self.list::<AdvantagePoint>(),
-            Point::Objective => self.list::<ObjectivePoint>(),
-            Point::Mask => self.list::<MaskPoint>(),
-            Point::Weight => self.list::<WeightPoint>(),
-            Point::StepControl => self.list::<StepControlPoint>(),
+            Point::Reward => self.list::<RewardBox>(),
+            Point::Advantage => self.list::<AdvantageBox>(),
+            Point::Objective => self.list::<ObjectiveBox>(),
+            Point::Mask => self.list::<MaskBox>(),
+            Point::Weight => self.list::<WeightBox>(),
+            Point::StepControl => self.list::<StepControlBox>(),
         }
     }
 }

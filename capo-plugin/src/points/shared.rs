@@ -95,6 +95,13 @@ macro_rules! point {
         pub type $handle = crate::component::Component<$object>;
 
         impl crate::component::Wired for $object {
+            const POINT: crate::point::Point = crate::point::Point::$point;
+            type List = $list;
+
+            fn doors(list: &$list) -> crate::component::Doors<Self> {
+                (list.components, list.create)
+            }
+
             fn inputs(&self) -> crate::batch::Inputs {
                 crate::batch::Inputs::NONE $(| <$object>::$inputs(self))?
             }
@@ -108,19 +115,10 @@ macro_rules! point {
             }
         }
 
-        impl crate::image::Offered for $list {
-            const POINT: crate::point::Point = crate::point::Point::$point;
-            type Object = $object;
-
-            fn doors(&self) -> crate::image::Doors<$object> {
-                (self.components, self.create)
-            }
-        }
-
         /// What this image offers at the point.
         pub(crate) static OWN: $list = $list {
-            components: crate::described::components::<$list>,
-            create: crate::described::create::<$list>,
+            components: crate::described::components::<$object>,
+            create: crate::described::create::<$object>,
         };
 
         /// Builds a component from its table and puts it behind the wire.
@@ -156,7 +154,7 @@ macro_rules! point {
             ///
             /// When the image has no such component, or the component refuses its table.
             pub fn $name(&self, id: &str, json: &str) -> Result<$handle, PluginError> {
-                self.create::<$list>(id, json)
+                self.create(id, json)
             }
         }
     };

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 use capo_loader::files;
+use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use sha2::{Digest, Sha256};
 
@@ -17,7 +18,6 @@ use crate::config::{self, BenchmarkConfig, Config, Draft};
 use crate::data::{Purpose, Tokenizer};
 use crate::exam::{Exam, Grader, Right};
 use crate::metrics::Values;
-use crate::metrics::sink::WarningSink;
 use crate::model::{Policy, device, embedded, hub};
 use crate::report::Answered;
 use crate::report::terminal::say;

@@ -140,14 +140,16 @@ fn another_layout_under_a_known_id() {
 #[test]
 fn another_layout_of_the_reward_point_alone() {
     let copy = Copy::new("other_rewards");
-    let library = copy.change("capo-plugin/src/wire/abi_reward.rs", "pub truncated: u8,", "pub truncated: u32,").build();
+    let library =
+        copy.change("capo-plugin/src/wire/abi_reward.rs", "pub truncated: u8,", "pub truncated: u32,").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.reward/1` (rebuild it against a released `capo-plugin`)");
 }
 
 #[test]
 fn another_layout_of_the_recipes_alone() {
     let (field, value) = ("RVec<RecipeInfo>,", "RecipePoint { recipes }");
-    let copy = Copy::new("other_recipes").change("capo-plugin/src/wire/abi.rs", field, &format!("{field} pub more: u32,"));
+    let copy =
+        Copy::new("other_recipes").change("capo-plugin/src/wire/abi.rs", field, &format!("{field} pub more: u32,"));
     let library = copy.change("capo-plugin/src/answers.rs", value, "RecipePoint { recipes, more: 0 }").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.recipe/1` (rebuild it against a released `capo-plugin`)");
 }

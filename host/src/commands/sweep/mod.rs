@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::batches::Batches;
-use crate::metrics::sink::WarningSink;
 use crate::report::terminal::{grouped, percent};
 use anyhow::{Result, ensure};
 use capo_loader::registry::Registry;
 use capo_loader::replay::{Deciders, check_any, replay_step};
 use capo_loader::upload::Device;
+use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{ComponentConfig, RecordedBatch, component_names};
 
@@ -69,8 +69,8 @@ impl Chosen {
     ///
     /// When an id is unknown or at the wrong point, or a component refuses its table.
     pub fn build(&self, registry: &Registry, watchdog: &Watchdog) -> Result<Deciders> {
-        let (masks, weights) = (registry.masks(&self.masks, watchdog)?, registry.weights(&self.weights, watchdog)?);
-        Ok(Deciders { masks, weights })
+        let masks = registry.create_all(&self.masks, watchdog)?;
+        Ok(Deciders { masks, weights: registry.create_all(&self.weights, watchdog)? })
     }
 }
 

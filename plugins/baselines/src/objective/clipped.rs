@@ -6,7 +6,7 @@ use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
 use super::clips::Side;
-use super::defaults::{ABOUT_REDUCTION, Defaults, ReductionName};
+use super::defaults::{ABOUT_REDUCTION, Defaults};
 use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
 use super::ratio::{ABOUT_LEVEL, Level};
 use super::{Term, Token, evaluate};
@@ -29,7 +29,7 @@ pub struct ClippedSurrogate<D> {
     kl_estimator: KlEstimator,
     #[serde(default)]
     use_bias_correction_kl: bool,
-    reduction: Option<ReductionName>,
+    reduction: Option<Reduction>,
     #[serde(skip)]
     default: PhantomData<D>,
 }
@@ -89,7 +89,7 @@ impl<D: Defaults> Objective for ClippedSurrogate<D> {
     }
 
     fn reduction(&self) -> Reduction {
-        self.reduction.unwrap_or(D::REDUCTION).into()
+        self.reduction.unwrap_or(D::REDUCTION)
     }
 
     fn inputs(&self) -> Inputs {

@@ -19,7 +19,7 @@ use capo_plugin::prelude::*;
 pub use cispo::Cispo;
 pub use clipped::ClippedSurrogate;
 pub use correction::CorrectionMode;
-pub use defaults::{ByCompletion, ByFixedLength, ByToken, Dapo, Defaults, Gspo, Luspo, ReductionName, Rloo};
+pub use defaults::{ByCompletion, ByFixedLength, ByToken, Dapo, Defaults, Gspo, Luspo, Rloo};
 pub use kl::KlEstimator;
 pub use policy_gradient::PolicyGradient;
 pub use ratio::Level;

@@ -3,7 +3,7 @@
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
-use super::defaults::{ABOUT_REDUCTION, ReductionName, completion_mean, token};
+use super::defaults::{ABOUT_REDUCTION, completion_mean, token};
 use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
 use super::ratio::{ABOUT_LEVEL, Level};
 use super::{Term, Token, evaluate};
@@ -28,7 +28,7 @@ pub struct Sapo {
     #[serde(default)]
     use_bias_correction_kl: bool,
     #[serde(default = "completion_mean")]
-    reduction: ReductionName,
+    reduction: Reduction,
 }
 
 fn default_temperature_pos() -> f32 {
@@ -79,7 +79,7 @@ impl Objective for Sapo {
     }
 
     fn reduction(&self) -> Reduction {
-        self.reduction.into()
+        self.reduction
     }
 
     fn inputs(&self) -> Inputs {

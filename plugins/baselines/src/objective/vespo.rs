@@ -4,7 +4,7 @@ use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
 use super::correction::{Correction, CorrectionMode, clip_max};
-use super::defaults::{ABOUT_REDUCTION, ReductionName, token_mean};
+use super::defaults::{ABOUT_REDUCTION, token_mean};
 use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
 use super::ratio::Level;
 use super::{Term, Token, evaluate};
@@ -35,7 +35,7 @@ pub struct Vespo {
     #[serde(default)]
     use_bias_correction_kl: bool,
     #[serde(default = "token_mean")]
-    reduction: ReductionName,
+    reduction: Reduction,
 }
 
 fn two() -> f32 {
@@ -128,7 +128,7 @@ impl Objective for Vespo {
     }
 
     fn reduction(&self) -> Reduction {
-        self.reduction.into()
+        self.reduction
     }
 
     fn inputs(&self) -> Inputs {
