@@ -9,10 +9,10 @@ use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use sha2::{Digest, Sha256};
 
-use super::Failure;
 use super::answers::Answers;
 use super::args::EvalArgs;
 use super::export;
+use super::failure::Failure;
 use crate::benchmark::{self, Benchmark, HELD_OUT, Outcome};
 use crate::config::{self, BenchmarkConfig, Config, Draft};
 use crate::data::{Purpose, Tokenizer};

@@ -17,24 +17,7 @@ use capo_loader::watchdog::Watchdog;
 use capo_loader::{ComponentConfig, RecordedBatch, component_names};
 
 pub use range::Range;
-pub use target::{Found, Target, search};
-
-/// Tokens that were rejected, of all there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Count {
-    /// Tokens that masks dropped.
-    pub rejected: u64,
-    /// Completion tokens.
-    pub tokens: u64,
-}
-
-impl Count {
-    /// The share of rejected tokens; 0 where there are none at all.
-    #[must_use]
-    pub fn rate(self) -> f64 {
-        self.rejected as f64 / self.tokens.max(1) as f64
-    }
-}
+pub use target::{Count, Found, Target, search};
 
 /// What a replay of all batches came to.
 struct Counts {

@@ -6,13 +6,10 @@ use std::ops::Range;
 use candle_core::{CpuStorage, CustomOp3, DType, Error, InplaceOp2, Layout, Result, Shape, Tensor};
 use half::bf16;
 
-use super::decode_rows::DecodeRows;
+use super::decode_rows::{DecodeRows, MOST_WIDTH};
 use super::kernel::Real;
 use super::kernel::{dot, dtype_error, for_rows_costing, layout_error, maximum, slice, sum};
 use super::{fused, generic, has_kernel, is_rounded, to_dtype};
-
-/// Widest head that the CUDA kernel takes.
-pub(super) const MOST_WIDTH: usize = 256;
 
 /// Writes `new` `[A, H, 1, width]` into `cache` `[B, H, S, width]` at `rows.index` of the active rows, in place.
 pub(crate) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+/// Widest head that the CUDA kernel takes.
+pub(super) const MOST_WIDTH: usize = 256;
+
 /// Which rows of the cache are still generating, and where they stand.
 #[derive(Debug, Clone)]
 pub(crate) struct DecodeRows {

@@ -5,9 +5,10 @@ use capo_plugin::{KeyDocs, keys};
 
 use super::clips::Side;
 use super::defaults::{ABOUT_REDUCTION, token, token_mean};
+use super::evaluate::evaluate;
 use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
 use super::ratio::{ABOUT_LEVEL, Level};
-use super::{Term, evaluate};
+use super::term::Term;
 use crate::checks;
 
 /// `−min(ρ, epsilon_high) A · logp + beta · KL`, where the first factor is held constant (TRL `loss_type="cispo"`).

@@ -7,9 +7,10 @@ use capo_plugin::{KeyDocs, keys};
 
 use super::clips::Side;
 use super::defaults::{ABOUT_REDUCTION, Defaults};
+use super::evaluate::evaluate;
 use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
 use super::ratio::{ABOUT_LEVEL, Level};
-use super::{Term, Token, evaluate};
+use super::term::{Term, Token};
 use crate::checks;
 
 /// `−min(min(ρ, delta) A, clip(ρ, 1 − epsilon, 1 + epsilon_high) A) + beta · KL`, with `ρ = exp(logps − old_logps)`

@@ -3,9 +3,9 @@
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
-use super::Term;
 use super::defaults::{ABOUT_REDUCTION, completion_mean};
 use super::kl::{ABOUT_BETA, ABOUT_ESTIMATOR, KlEstimator, MeanKl, Penalty};
+use super::term::Term;
 
 /// `−A · logp + beta · KL`: the plain policy gradient of samples from the current policy (REINFORCE).
 #[derive(Debug, Clone, Deserialize)]

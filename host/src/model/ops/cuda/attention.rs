@@ -5,8 +5,7 @@ use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaView, PushKernelA
 use candle_core::cuda_backend::{CudaDevice, CudaStorageSlice, WrapErr};
 use candle_core::{CudaStorage, Error, Layout, Result, Shape};
 
-use super::super::decode::MOST_WIDTH;
-use super::super::decode_rows::DecodeRows;
+use super::super::decode_rows::{DecodeRows, MOST_WIDTH};
 use super::super::kernel::layout_error;
 use super::{Arg, Number, THREADS, blocks, check_len, dtype_error, kernel, upload, view, view_of};
 
