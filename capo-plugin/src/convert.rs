@@ -5,10 +5,11 @@ use abi_stable::std_types::{ROption, RSlice, RStr};
 use crate::abi::{WireBatch, WireError, WireLastLayer, WireOptimizerState};
 use crate::abi_reward::{WireCompletion, WireRollout};
 use crate::abi_step_control::WireGroup;
-use crate::batch::{Batch, LastLayer, OptimizerState};
+use crate::batch::{Batch, Denominator, Dims, LastLayer, OptimizerInfo, OptimizerState, Reduction};
 use crate::error::{PluginError, shortened};
 use crate::rollout::{Completion, Rollout};
 use crate::step_control::ParameterGroup;
+use crate::tensor::Tensor;
 
 impl From<PluginError> for WireError {
     fn from(error: PluginError) -> Self {
@@ -22,112 +23,90 @@ impl From<WireError> for PluginError {
     }
 }
 
-impl<'a> From<&ParameterGroup<'a>> for WireGroup<'a> {
-    fn from(group: &ParameterGroup<'a>) -> Self {
-        Self { name: RStr::from_str(group.name), parameters: group.parameters }
-    }
+/// One field's value on the other side.
+trait Cross<T> {
+    fn cross(self) -> T;
 }
 
-impl<'a> From<&WireGroup<'a>> for ParameterGroup<'a> {
-    fn from(group: &WireGroup<'a>) -> Self {
-        Self { name: group.name.as_str(), parameters: group.parameters }
-    }
-}
-
-impl<'a> From<&Batch<'a>> for WireBatch<'a> {
-    fn from(batch: &Batch<'a>) -> Self {
-        let optional = |values: Option<&'a [f32]>| ROption::from(values.map(RSlice::from_slice));
-        Self {
-            dims: batch.dims,
-            step: batch.step,
-            max_steps: batch.max_steps,
-            iteration: batch.iteration,
-            seed: batch.seed,
-            sampling_temperature: batch.sampling_temperature,
-            sampling_top_p: batch.sampling_top_p,
-            sampling_top_k: batch.sampling_top_k,
-            loss_temperature: batch.loss_temperature,
-            optimizer: batch.optimizer,
-            reduction: batch.reduction,
-            denominator: batch.denominator,
-            max_completion_length: batch.max_completion_length as u64,
-            completion_ids: RSlice::from_slice(batch.completion_ids),
-            completion_mask: RSlice::from_slice(batch.completion_mask),
-            truncated: RSlice::from_slice(batch.truncated),
-            rewards: RSlice::from_slice(batch.rewards),
-            advantages: RSlice::from_slice(batch.advantages),
-            logps: RSlice::from_slice(batch.logps),
-            losses: optional(batch.losses),
-            dloss_dlogp: optional(batch.dloss_dlogp),
-            old_logps: optional(batch.old_logps),
-            ref_logps: optional(batch.ref_logps),
-            entropy: optional(batch.entropy),
-            last_layer: batch
-                .last_layer
-                .map(|last| WireLastLayer {
-                    hidden: last.hidden,
-                    topk_ids: last.topk_ids,
-                    topk_logits: last.topk_logits,
-                    logsumexp: last.logsumexp,
-                    action_logits: last.action_logits,
-                    vocab_size: last.vocab_size as u64,
-                })
-                .into(),
-            optimizer_state: batch
-                .optimizer_state
-                .map(|state| WireOptimizerState {
-                    weight: state.weight,
-                    exp_avg: state.exp_avg,
-                    exp_avg_sq: state.exp_avg_sq,
-                })
-                .into(),
+macro_rules! same_on_both_sides {
+    ($($type:ty),*) => {$(
+        impl<'a> Cross<$type> for $type {
+            fn cross(self) -> Self {
+                self
+            }
         }
+    )*};
+}
+
+same_on_both_sides!(f32, u32, u64, Denominator, Dims, OptimizerInfo, Reduction, Tensor<'a>);
+
+/// Values of other types on the two sides: there and back.
+macro_rules! crosses {
+    ($($from:ty => $to:ty: $there:expr, $back:expr;)*) => {$(
+        impl<'a> Cross<$to> for $from {
+            fn cross(self) -> $to {
+                ($there)(self)
+            }
+        }
+
+        impl<'a> Cross<$from> for $to {
+            fn cross(self) -> $from {
+                ($back)(self)
+            }
+        }
+    )*};
+}
+
+crosses! {
+    usize => u64: |count| count as u64, |count| count as usize;
+    bool => u8: u8::from, |byte| byte != 0;
+    &'a str => RStr<'a>: RStr::from_str, |text: RStr<'a>| text.as_str();
+    &'a [u8] => RSlice<'a, u8>: RSlice::from_slice, |values: RSlice<'a, u8>| values.as_slice();
+    &'a [u32] => RSlice<'a, u32>: RSlice::from_slice, |values: RSlice<'a, u32>| values.as_slice();
+    &'a [f32] => RSlice<'a, f32>: RSlice::from_slice, |values: RSlice<'a, f32>| values.as_slice();
+}
+
+impl<T: Cross<U>, U> Cross<ROption<U>> for Option<T> {
+    fn cross(self) -> ROption<U> {
+        self.map(T::cross).into()
     }
 }
 
-impl<'a> From<&WireBatch<'a>> for Batch<'a> {
-    fn from(wire: &WireBatch<'a>) -> Self {
-        let optional = |values: ROption<RSlice<'a, f32>>| values.into_option().map(|values| values.as_slice());
-        Self {
-            dims: wire.dims,
-            step: wire.step,
-            max_steps: wire.max_steps,
-            iteration: wire.iteration,
-            seed: wire.seed,
-            sampling_temperature: wire.sampling_temperature,
-            sampling_top_k: wire.sampling_top_k,
-            sampling_top_p: wire.sampling_top_p,
-            loss_temperature: wire.loss_temperature,
-            optimizer: wire.optimizer,
-            reduction: wire.reduction,
-            denominator: wire.denominator,
-            max_completion_length: wire.max_completion_length as usize,
-            completion_ids: wire.completion_ids.as_slice(),
-            completion_mask: wire.completion_mask.as_slice(),
-            truncated: wire.truncated.as_slice(),
-            rewards: wire.rewards.as_slice(),
-            advantages: wire.advantages.as_slice(),
-            logps: wire.logps.as_slice(),
-            losses: optional(wire.losses),
-            dloss_dlogp: optional(wire.dloss_dlogp),
-            old_logps: optional(wire.old_logps),
-            ref_logps: optional(wire.ref_logps),
-            entropy: optional(wire.entropy),
-            last_layer: wire.last_layer.into_option().map(|last| LastLayer {
-                hidden: last.hidden,
-                topk_ids: last.topk_ids,
-                topk_logits: last.topk_logits,
-                logsumexp: last.logsumexp,
-                action_logits: last.action_logits,
-                vocab_size: last.vocab_size as usize,
-            }),
-            optimizer_state: wire.optimizer_state.into_option().map(|state| OptimizerState {
-                weight: state.weight,
-                exp_avg: state.exp_avg,
-                exp_avg_sq: state.exp_avg_sq,
-            }),
-        }
+impl<T: Cross<U>, U> Cross<Option<U>> for ROption<T> {
+    fn cross(self) -> Option<U> {
+        self.into_option().map(T::cross)
     }
+}
+
+/// Two structs with the same fields, one on each side.
+macro_rules! alike {
+    ($($type:ident, $wire:ident: $($field:ident)*;)*) => {$(
+        alike!(@one $type => $wire: $($field)*);
+        alike!(@one $wire => $type: $($field)*);
+    )*};
+    (@one $from:ident => $to:ident: $($field:ident)*) => {
+        impl<'a> Cross<$to<'a>> for $from<'a> {
+            fn cross(self) -> $to<'a> {
+                $to { $($field: self.$field.cross()),* }
+            }
+        }
+
+        impl<'a> From<&$from<'a>> for $to<'a> {
+            fn from(from: &$from<'a>) -> Self {
+                (*from).cross()
+            }
+        }
+    };
+}
+
+alike! {
+    Batch, WireBatch: dims step max_steps iteration seed sampling_temperature sampling_top_p sampling_top_k loss_temperature optimizer reduction
+        denominator max_completion_length completion_ids completion_mask truncated rewards advantages logps losses dloss_dlogp old_logps ref_logps
+        entropy last_layer optimizer_state;
+    LastLayer, WireLastLayer: hidden topk_ids topk_logits logsumexp action_logits vocab_size;
+    OptimizerState, WireOptimizerState: weight exp_avg exp_avg_sq;
+    ParameterGroup, WireGroup: name parameters;
+    Completion, WireCompletion: prompt text ids truncated answer columns;
 }
 
 impl Rollout<'_> {
@@ -141,32 +120,6 @@ impl Rollout<'_> {
             group_size: self.group_size as u64,
             max_completion_length: self.max_completion_length as u64,
             completions: RSlice::from_slice(completions),
-        }
-    }
-}
-
-impl<'a> From<&Completion<'a>> for WireCompletion<'a> {
-    fn from(completion: &Completion<'a>) -> Self {
-        Self {
-            prompt: RStr::from_str(completion.prompt),
-            text: RStr::from_str(completion.text),
-            ids: RSlice::from_slice(completion.ids),
-            truncated: completion.truncated.into(),
-            answer: RStr::from_str(completion.answer),
-            columns: RStr::from_str(completion.columns),
-        }
-    }
-}
-
-impl<'a> From<&WireCompletion<'a>> for Completion<'a> {
-    fn from(wire: &WireCompletion<'a>) -> Self {
-        Self {
-            prompt: wire.prompt.as_str(),
-            text: wire.text.as_str(),
-            ids: wire.ids.as_slice(),
-            truncated: wire.truncated != 0,
-            answer: wire.answer.as_str(),
-            columns: wire.columns.as_str(),
         }
     }
 }

@@ -29,8 +29,7 @@ pub struct Entry {
 pub(crate) type Make = fn(&str) -> Result<Box<dyn Any>, PluginError>;
 
 /// Names, as the macro hands them over: id, about, package, version.
-#[doc(hidden)]
-pub type Names = [&'static str; 4];
+pub(crate) type Names = [&'static str; 4];
 
 impl Entry {
     pub(crate) const fn new<T: DeserializeOwned>(point: Point, make: Make, names: Names, docs: KeyDocs) -> Self {
