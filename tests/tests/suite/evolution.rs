@@ -30,7 +30,14 @@ impl Copy {
 
     /// Copies a folder of the workspace, without what was built in it.
     fn take(&self, folder: &str) {
-        for entry in std::fs::read_dir(artifacts::workspace().join(folder)).unwrap() {
+        let source = artifacts::workspace().join(folder);
+        // What has moved since the last copy would stand beside the file that took its place.
+        for old in std::fs::read_dir(self.root.join(folder)).into_iter().flatten().map(Result::unwrap) {
+            if old.path().is_file() && !source.join(old.file_name()).exists() {
+                std::fs::remove_file(old.path()).unwrap();
+            }
+        }
+        for entry in std::fs::read_dir(source).unwrap() {
             let entry = entry.unwrap();
             let name = format!("{folder}/{}", entry.file_name().to_str().unwrap());
             if entry.path().is_file() {
