@@ -6,8 +6,6 @@
 use std::ops::{BitOr, Range};
 
 use abi_stable::StableAbi;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{ErrorKind, PluginError};
 use crate::tensor::Tensor;
@@ -118,22 +116,6 @@ impl Reduction {
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         Self::NAMED.iter().find(|(_, known)| *known == self).map(|(name, _)| *name)
-    }
-}
-
-impl<'de> Deserialize<'de> for Reduction {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        const NAMES: &[&str] =
-            &[Reduction::NAMED[0].0, Reduction::NAMED[1].0, Reduction::NAMED[2].0, Reduction::NAMED[3].0];
-        let name = String::deserialize(deserializer)?;
-        let found = Self::NAMED.iter().find(|(known, _)| *known == name);
-        found.map(|(_, reduction)| *reduction).ok_or_else(|| D::Error::unknown_variant(&name, NAMES))
-    }
-}
-
-impl Serialize for Reduction {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.name().serialize(serializer)
     }
 }
 
