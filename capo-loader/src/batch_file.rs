@@ -13,7 +13,7 @@ use capo_plugin::{Batch, Denominator, Dims, Lending, OptimizerInfo, OptimizerKin
 use serde::{Deserialize, Serialize};
 
 use crate::arrays::{Array, ids};
-use crate::context::{self, Columns};
+use crate::context;
 use crate::files::{self, sha256_hex};
 use crate::recorded::{RecordedBatch, RecordedLayer, RecordedState};
 use crate::tensor_file::TensorFile;
@@ -61,7 +61,6 @@ pub fn step(file: &str) -> Option<u64> {
 ///
 /// An array on a device; a disk that refuses.
 pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&Lending<'_>>) -> Result<()> {
-    let columns = context.map(|context| Columns::of(context, batch.dims));
     let (b, t) = (batch.dims.completions as usize, batch.dims.tokens as usize);
     let mut arrays = BTreeMap::from([
         ("rewards", Array::new(batch.rewards, &[b])),
@@ -92,9 +91,9 @@ pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&Lending<'_>>) -> R
         arrays.insert("exp_avg_sq", Array::of(&state.exp_avg_sq)?);
     }
     let mut metadata = metadata(batch)?;
-    if let Some(columns) = &columns {
-        arrays.extend(columns.arrays(batch.dims));
-        metadata.extend(columns.metadata()?);
+    if let Some(context) = context {
+        arrays.extend(context::arrays(context, batch.dims));
+        metadata.extend(context::metadata(context)?);
     }
     let checksum = [(CHECKSUM.0, CHECKSUM.1.to_owned()), (SHA256, UNWRITTEN.to_owned())];
     metadata.extend(checksum.map(|(name, value)| (name.to_owned(), value)));

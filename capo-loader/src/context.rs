@@ -1,12 +1,11 @@
 //! What a rollout knows besides its batch, in a batch file: tensors under `context/`, names and age in the metadata.
 //!
-//! Lists of different lengths lie one behind another; where each ends is in a tensor of its own. Letters as in [`Batch`](capo_plugin::Batch);
-//! P = B ÷ G prompts, R reward functions.
+//! They are the arrays of [`ContextData`].
 
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
-use capo_plugin::{CompletionContext, ContextData, Dims, Lending, PromptContext};
+use capo_plugin::{ContextData, Dims, Lending};
 
 use crate::arrays::{Array, counts, ids};
 use crate::tensor_file::TensorFile;
@@ -34,142 +33,32 @@ pub struct RecordedContext {
     pub age: u64,
 }
 
-impl RecordedContext {
-    /// Whether the sampler's most likely tokens are known.
-    pub(crate) fn has_top_k(&self) -> bool {
-        self.data.lend(self.age).top_k().is_some()
+/// The tensors of `context`, which belongs to a batch of `dims`.
+pub(crate) fn arrays<'a>(context: &Lending<'a>, dims: Dims) -> Vec<(&'static str, Array<'a>)> {
+    let (data, b, t) = (context.data(), dims.completions as usize, dims.tokens as usize);
+    let mut arrays = vec![
+        (PROMPT_IDS, Array::new(&data.prompt_ids, &[data.prompt_ids.len()])),
+        (PROMPT_ENDS, Array::new(&data.prompt_ends, &[data.prompt_ends.len()])),
+        (PROMPT_NUMBERS, Array::new(&data.prompt_numbers, &[data.prompt_numbers.len()])),
+        (LINES, Array::new(&data.lines, &[data.lines.len()])),
+        (TEXTS, Array::new(&data.texts, &[data.texts.len()])),
+        (TEXT_ENDS, Array::new(&data.text_ends, &[b])),
+        (SPANS, Array::new(&data.spans, &[b, t, 2])),
+        (REWARDS, Array::new(&data.rewards, &[data.reward_name_ends.len(), b])),
+        (SAMPLER_LOGPS, Array::new(&data.sampler_logps, &[b, t])),
+    ];
+    if data.top_k > 0 {
+        let shape = [b, t, data.top_k as usize];
+        arrays.push((TOP_IDS, Array::new(&data.top_ids, &shape)));
+        arrays.push((TOP_LOGPS, Array::new(&data.top_logps, &shape)));
     }
-
-    /// The ids of the sampler's most likely tokens at all places, one behind another.
-    pub(crate) fn top_ids(&self, dims: Dims) -> Vec<u32> {
-        let (context, t) = (self.data.lend(self.age), dims.tokens as usize);
-        let at = |i: usize| context.top_k().map_or(&[][..], |top_k| top_k.ids(i / t, i % t));
-        (0..dims.len()).flat_map(at).copied().collect()
-    }
-
-    /// Those of every prompt, one behind another.
-    pub(crate) fn prompt_ids(&self, dims: Dims) -> Vec<u32> {
-        let context = self.data.lend(self.age);
-        dims.groups().flat_map(|group| context.prompt_ids(group.start).to_vec()).collect()
-    }
+    arrays
 }
 
-/// A context as a file has it.
-#[derive(Default)]
-pub(crate) struct Columns {
-    /// Ids of all prompts.
-    prompt_ids: Vec<u32>,
-    /// `[P]`, like the next two.
-    prompt_ends: Vec<u64>,
-    prompt_numbers: Vec<u64>,
-    /// From 1; 0 is none.
-    lines: Vec<u64>,
-    /// UTF-8 of all completions.
-    texts: Vec<u8>,
-    /// `[B]`.
-    text_ends: Vec<u64>,
-    /// `[B, T, 2]`.
-    spans: Vec<u32>,
-    reward_names: Vec<String>,
-    /// `[R, B]`.
-    rewards: Vec<f32>,
-    /// `[B, T]`.
-    sampler_logps: Vec<f32>,
-    /// `[B, T, K]`, like the next; K is 0 where they are not known.
-    top_ids: Vec<u32>,
-    top_logps: Vec<f32>,
-    top_k: usize,
-    age: u64,
-}
-
-impl Columns {
-    /// Those of `context`, which belongs to a batch of `dims`.
-    pub(crate) fn of(context: &Lending<'_>, dims: Dims) -> Self {
-        let mut columns =
-            Self { sampler_logps: context.sampler_logps().to_vec(), age: context.age(), ..Self::default() };
-        for group in dims.groups() {
-            columns.prompt_ids.extend(context.prompt_ids(group.start));
-            columns.prompt_ends.push(columns.prompt_ids.len() as u64);
-            columns.prompt_numbers.push(context.prompt_number(group.start));
-            columns.lines.push(context.line(group.start).unwrap_or(0));
-        }
-        for b in 0..dims.completions as usize {
-            columns.texts.extend(context.text(b).as_bytes());
-            columns.text_ends.push(columns.texts.len() as u64);
-            let spans = (0..dims.tokens as usize).map(|t| context.span(b, t));
-            columns.spans.extend(spans.flat_map(|span| [span.start as u32, span.end as u32]));
-        }
-        for (index, name) in context.reward_names().enumerate() {
-            columns.reward_names.push(name.to_owned());
-            columns.rewards.extend(context.rewards(index));
-        }
-        if let Some(top_k) = context.top_k() {
-            columns.top_k = top_k.k();
-            let places = || (0..dims.len()).map(|i| (i / dims.tokens as usize, i % dims.tokens as usize));
-            columns.top_ids = places().flat_map(|(b, t)| top_k.ids(b, t)).copied().collect();
-            columns.top_logps = places().flat_map(|(b, t)| top_k.logps(b, t)).copied().collect();
-        }
-        columns
-    }
-
-    pub(crate) fn arrays(&self, dims: Dims) -> Vec<(&'static str, Array<'_>)> {
-        let (b, t) = (dims.completions as usize, dims.tokens as usize);
-        let mut arrays = vec![
-            (PROMPT_IDS, Array::new(&self.prompt_ids, &[self.prompt_ids.len()])),
-            (PROMPT_ENDS, Array::new(&self.prompt_ends, &[self.prompt_ends.len()])),
-            (PROMPT_NUMBERS, Array::new(&self.prompt_numbers, &[self.prompt_numbers.len()])),
-            (LINES, Array::new(&self.lines, &[self.lines.len()])),
-            (TEXTS, Array::new(&self.texts, &[self.texts.len()])),
-            (TEXT_ENDS, Array::new(&self.text_ends, &[b])),
-            (SPANS, Array::new(&self.spans, &[b, t, 2])),
-            (REWARDS, Array::new(&self.rewards, &[self.reward_names.len(), b])),
-            (SAMPLER_LOGPS, Array::new(&self.sampler_logps, &[b, t])),
-        ];
-        if self.top_k > 0 {
-            arrays.push((TOP_IDS, Array::new(&self.top_ids, &[b, t, self.top_k])));
-            arrays.push((TOP_LOGPS, Array::new(&self.top_logps, &[b, t, self.top_k])));
-        }
-        arrays
-    }
-
-    pub(crate) fn metadata(&self) -> Result<[(String, String); 2]> {
-        let names = serde_json::to_string(&self.reward_names)?;
-        Ok([(REWARD_NAMES.to_owned(), names), (AGE.to_owned(), self.age.to_string())])
-    }
-
-    fn data(&self, dims: Dims) -> Result<ContextData> {
-        let prompts = parts((PROMPT_ENDS, &self.prompt_ends), (PROMPT_IDS, self.prompt_ids.len()))?;
-        let texts = self.texts()?;
-        let spans: Vec<[u32; 2]> = self.spans.chunks_exact(2).map(|span| [span[0], span[1]]).collect();
-        let tokens = dims.tokens as usize;
-        let prompts = prompts.into_iter().enumerate().map(|(p, part)| PromptContext {
-            ids: &self.prompt_ids[part],
-            number: self.prompt_numbers[p],
-            line: Some(self.lines[p]).filter(|&line| line > 0),
-        });
-        let completions = texts.iter().enumerate().map(|(b, &text)| CompletionContext {
-            text,
-            spans: &spans[dims.row(b)],
-            sampler_logps: &self.sampler_logps[dims.row(b)],
-        });
-        let mut data = ContextData::new(tokens, prompts, completions);
-        for (name, rewards) in self.reward_names.iter().zip(self.rewards.chunks_exact(texts.len())) {
-            data.add_reward(name, rewards);
-        }
-        data.set_top_k(self.top_k, self.top_ids.clone(), self.top_logps.clone());
-        check_spans(&texts, &spans, tokens)?;
-        Ok(data)
-    }
-
-    /// The text of every completion.
-    fn texts(&self) -> Result<Vec<&str>> {
-        let parts = parts((TEXT_ENDS, &self.text_ends), (TEXTS, self.texts.len()))?;
-        let text = |(b, part): (usize, Range<usize>)| {
-            std::str::from_utf8(&self.texts[part])
-                .map_err(|_| anyhow::anyhow!("`{TEXTS}` of completion {b} is not UTF-8"))
-        };
-        parts.into_iter().enumerate().map(text).collect()
-    }
+/// What stands in the metadata beside them.
+pub(crate) fn metadata(context: &Lending<'_>) -> Result<[(String, String); 2]> {
+    let names = serde_json::to_string(&context.reward_names().collect::<Vec<_>>())?;
+    Ok([(REWARD_NAMES.to_owned(), names), (AGE.to_owned(), context.age().to_string())])
 }
 
 /// The context in `file`, whose batch has `dims`; none where it was recorded without.
@@ -192,10 +81,9 @@ pub(crate) fn read(file: &TensorFile<'_>, dims: Dims) -> Result<Option<RecordedC
         0 => (Vec::new(), Vec::new()),
         k => (ids(TOP_IDS, &file.shaped(TOP_IDS, &[b, t, k])?)?, file.floats(TOP_LOGPS, &[b, t, k])?),
     };
-    let columns = Columns {
-        top_ids,
-        top_logps,
-        top_k,
+    let mut data = ContextData {
+        group_size: dims.group_size,
+        tokens: dims.tokens,
         prompt_ids: ids(PROMPT_IDS, &list(PROMPT_IDS)?)?,
         prompt_ends: counted(PROMPT_ENDS, &[prompts])?,
         prompt_numbers: counted(PROMPT_NUMBERS, &[prompts])?,
@@ -203,12 +91,38 @@ pub(crate) fn read(file: &TensorFile<'_>, dims: Dims) -> Result<Option<RecordedC
         texts: crate::arrays::bytes(TEXTS, &list(TEXTS)?)?,
         text_ends: counted(TEXT_ENDS, &[b])?,
         spans: ids(SPANS, &file.shaped(SPANS, &[b, t, 2])?)?,
-        rewards: file.floats(REWARDS, &[names.len(), b])?,
-        reward_names: names,
         sampler_logps: file.floats(SAMPLER_LOGPS, &[b, t])?,
-        age: file.scalar(AGE)?,
+        top_k: top_k as u64,
+        top_ids,
+        top_logps,
+        ..ContextData::default()
     };
-    Ok(Some(RecordedContext { data: columns.data(dims)?, age: columns.age }))
+    for (name, rewards) in names.iter().zip(file.floats(REWARDS, &[names.len(), b])?.chunks_exact(b)) {
+        data.add_reward(name, rewards);
+    }
+    let age = file.scalar(AGE)?;
+    check(&data)?;
+    Ok(Some(RecordedContext { data, age }))
+}
+
+/// Refuses lists that are not cut into parts, and spans that are no part of their completion's text.
+fn check(data: &ContextData) -> Result<()> {
+    parts((PROMPT_ENDS, &data.prompt_ends), (PROMPT_IDS, data.prompt_ids.len()))?;
+    let mut texts = Vec::with_capacity(data.text_ends.len());
+    for (b, part) in parts((TEXT_ENDS, &data.text_ends), (TEXTS, data.texts.len()))?.into_iter().enumerate() {
+        let text = std::str::from_utf8(&data.texts[part]);
+        texts.push(text.ok().with_context(|| format!("`{TEXTS}` of completion {b} is not UTF-8"))?);
+    }
+    for (i, span) in data.spans.chunks_exact(2).enumerate() {
+        let (b, t) = (i / data.tokens as usize, i % data.tokens as usize);
+        let [start, end] = [span[0] as usize, span[1] as usize];
+        ensure!(
+            texts[b].get(start..end).is_some(),
+            "`{SPANS}` of completion {b}, token {t} is {start}..{end}, which is no part of its text of {} bytes",
+            texts[b].len()
+        );
+    }
+    Ok(())
 }
 
 /// The parts of a list of `len` entries that end at `ends`.
@@ -222,25 +136,13 @@ fn parts((name, ends): (&str, &[u64]), (list, len): (&str, usize)) -> Result<Vec
     Ok(starts.zip(ends).map(|(start, &end)| start as usize..end as usize).collect())
 }
 
-/// Refuses spans that are no part of their completion's text.
-fn check_spans(texts: &[&str], spans: &[[u32; 2]], tokens: usize) -> Result<()> {
-    for (i, [start, end]) in spans.iter().enumerate() {
-        let (b, t) = (i / tokens, i % tokens);
-        ensure!(
-            texts[b].get(*start as usize..*end as usize).is_some(),
-            "`{SPANS}` of completion {b}, token {t} is {start}..{end}, which is no part of its text of {} bytes",
-            texts[b].len()
-        );
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::path::PathBuf;
 
     use capo_plugin::testing::Fixture;
+    use capo_plugin::{CompletionContext, PromptContext};
     use safetensors::{Dtype, SafeTensors, View, tensor::TensorView};
 
     use super::*;

@@ -13,16 +13,8 @@ pub struct Lender<'a> {
 }
 
 impl Sink for Lender<'_> {
-    fn record(&mut self, component: &str, name: &str, value: f64) {
-        self.sink.record(component, name, value);
-    }
-
-    fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
-        self.sink.record_tokens(component, name, values);
-    }
-
-    fn warn(&mut self, component: &str, text: &str) {
-        self.sink.warn(component, text);
+    fn behind(&mut self) -> Option<&mut dyn Sink> {
+        Some(self.sink)
     }
 
     fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
@@ -31,17 +23,5 @@ impl Sink for Lender<'_> {
             Some(lent) => Some(lent),
             None => self.sink.extension(id),
         }
-    }
-
-    fn enter(&mut self, component: &str, method: &'static str) {
-        self.sink.enter(component, method);
-    }
-
-    fn leave(&mut self) {
-        self.sink.leave();
-    }
-
-    fn objection(&mut self) -> Option<String> {
-        self.sink.objection()
     }
 }

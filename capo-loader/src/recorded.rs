@@ -96,10 +96,9 @@ impl RecordedBatch {
 
     /// Refuses what no run records: scalars out of range, ids outside the vocabulary, parts that do not fit together.
     pub(crate) fn check(&self) -> Result<()> {
-        let (dims, context) = (self.scalars.dims, self.context.as_ref());
-        let prompt_ids = context.map_or_else(Vec::new, |context| context.prompt_ids(dims));
-        let top_ids = context.map_or_else(Vec::new, |context| context.top_ids(dims));
-        sound::check(&self.view(), &[(PROMPT_IDS, &prompt_ids), (TOP_IDS, &top_ids)])
+        let data = self.context.as_ref().map(|context| &context.data);
+        let (prompt_ids, top_ids) = data.map_or((&[][..], &[][..]), |data| (&data.prompt_ids, &data.top_ids));
+        sound::check(&self.view(), &[(PROMPT_IDS, prompt_ids), (TOP_IDS, top_ids)])
     }
 
     /// Number of completion tokens.

@@ -8,7 +8,7 @@ use capo_plugin::PluginError;
 use capo_plugin::abi_keys::KeyInfo;
 use capo_plugin::abi_sweep::SweepRange;
 use capo_plugin::{
-    Advantage, Image, Inputs, Mask, MaskTraits, ObjectiveFn, Point, RewardFn, StepControlFn, Weight, nearest,
+    Advantage, Component, Image, Inputs, Mask, MaskTraits, ObjectiveFn, Point, StepControlFn, Weight, Wired, nearest,
 };
 
 use crate::component::{Choice, ComponentConfig, component_names};
@@ -79,7 +79,11 @@ impl Registry {
 
     fn add(&mut self, image: Image, origin: &Origin) -> Result<()> {
         for point in Point::ALL {
-            for info in image.components(point).map_err(|differences| anyhow!(differences))? {
+            let mut offered: Vec<_> =
+                image.components(point).map_err(|differences| anyhow!(differences))?.into_iter().collect();
+            // The linker orders what is registered, and another build may order it otherwise.
+            offered.sort_by(|one, other| one.id.cmp(&other.id));
+            for info in offered {
                 let id = info.id.into_string();
                 offer::check_name("component", &id, origin)?;
                 if let Some(first) = self.offers.iter().find(|offer| offer.id == id) {
@@ -163,7 +167,7 @@ impl Registry {
     ///
     /// As [`Registry::build`].
     pub fn mask_traits(&self, point: Point, config: &ComponentConfig, watchdog: &Watchdog) -> Result<MaskTraits> {
-        self.one(point, config, watchdog, |image, id, json| image.mask_traits(point, id, json))
+        self.make(point, config, watchdog, |image, id, json| image.mask_traits(point, id, json))
     }
 
     /// All recipes, in the order of their names.
@@ -264,87 +268,46 @@ impl Registry {
     /// When an id is unknown or at the wrong point, or a component refuses its table.
     pub fn build(&self, choice: Choice<'_>, watchdog: &Watchdog) -> Result<Components> {
         Ok(Components {
-            advantage: self.advantage(choice.advantage, watchdog)?,
-            objective: self.objective(choice.objective, watchdog)?,
-            masks: self.masks(choice.masks, watchdog)?,
-            weights: self.weights(choice.weights, watchdog)?,
-            step_controls: self.list(Point::StepControl, choice.step_controls, watchdog, |image, id, json, name| {
-                Ok(image.step_control(id, json)?.renamed(name))
-            })?,
+            advantage: self.create(choice.advantage, watchdog)?,
+            objective: self.create(choice.objective, watchdog)?,
+            masks: self.create_all(choice.masks, watchdog)?,
+            weights: self.create_all(choice.weights, watchdog)?,
+            step_controls: self.create_all(choice.step_controls, watchdog)?,
         })
     }
 
-    /// Builds masks alone, each under its name in reports.
+    /// Builds components of a point that has any number of them, each under its name in reports.
     ///
     /// # Errors
     ///
     /// As [`Registry::build`].
-    pub fn masks(&self, configs: &[ComponentConfig], watchdog: &Watchdog) -> Result<Vec<Mask>> {
-        self.list(Point::Mask, configs, watchdog, |image, id, json, name| Ok(image.mask(id, json)?.renamed(name)))
+    pub fn create_all<W: Wired>(&self, configs: &[ComponentConfig], watchdog: &Watchdog) -> Result<Vec<Component<W>>> {
+        let named = configs.iter().zip(component_names(configs));
+        named.map(|(config, name)| Ok(self.create(config, watchdog)?.renamed(&name))).collect()
     }
 
-    /// Builds weights alone, each under its name in reports.
+    /// Builds one component.
     ///
     /// # Errors
     ///
     /// As [`Registry::build`].
-    pub fn weights(&self, configs: &[ComponentConfig], watchdog: &Watchdog) -> Result<Vec<Weight>> {
-        self.list(Point::Weight, configs, watchdog, |image, id, json, name| Ok(image.weight(id, json)?.renamed(name)))
+    pub fn create<W: Wired>(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<Component<W>> {
+        self.make(W::POINT, config, watchdog, Image::create)
     }
 
-    /// Builds one advantage estimator.
-    ///
-    /// # Errors
-    ///
-    /// As [`Registry::build`].
-    pub fn advantage(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<Advantage> {
-        self.one(Point::Advantage, config, watchdog, Image::advantage)
-    }
-
-    /// Builds one objective.
-    ///
-    /// # Errors
-    ///
-    /// As [`Registry::build`].
-    pub fn objective(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<ObjectiveFn> {
-        self.one(Point::Objective, config, watchdog, Image::objective)
-    }
-
-    /// Builds one reward.
-    ///
-    /// # Errors
-    ///
-    /// As [`Registry::build`].
-    pub fn reward(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<RewardFn> {
-        self.one(Point::Reward, config, watchdog, Image::reward)
-    }
-
-    /// Builds components of which there can be several, each under its name in reports: `build` gets image, id, table and name.
-    fn list<C>(
-        &self,
-        point: Point,
-        configs: &[ComponentConfig],
-        watchdog: &Watchdog,
-        build: impl Fn(&Image, &str, &str, &str) -> Result<C, PluginError>,
-    ) -> Result<Vec<C>> {
-        let one = |(config, name): (&ComponentConfig, String)| {
-            self.one(point, config, watchdog, |image, id, json| build(image, id, json, &name))
-        };
-        configs.iter().zip(component_names(configs)).map(one).collect()
-    }
-
-    fn one<C>(
+    /// What `make` makes of a component's image, its id and its table as JSON text.
+    fn make<R>(
         &self,
         point: Point,
         config: &ComponentConfig,
         watchdog: &Watchdog,
-        build: impl Fn(&Image, &str, &str) -> Result<C, PluginError>,
-    ) -> Result<C> {
+        make: impl Fn(&Image, &str, &str) -> Result<R, PluginError>,
+    ) -> Result<R> {
         let section = section(point);
         let offer = self.offer(&section, point, &config.id)?;
         let table = serde_json::to_string(&config.table)?;
         watchdog
-            .watch(&offer.id, "create", || build(&self.images[offer.image], &offer.id, &table))
+            .watch(&offer.id, "create", || make(&self.images[offer.image], &offer.id, &table))
             .map_err(|error| anyhow!("`{section}` with `use = \"{}\"`: {error}", config.id))
     }
 

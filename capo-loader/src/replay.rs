@@ -7,12 +7,11 @@ use anyhow::{Context, Result, bail, ensure};
 use capo_plugin::{Inputs, Mask, OptimizerKind, Sink, Weight};
 
 use crate::batch_file::{self, Outcome};
-use crate::context::RecordedContext;
 use crate::lend::Lender;
 use crate::mask::{self, Keep};
 use crate::recorded::RecordedBatch;
 use crate::upload::Device;
-use crate::warning;
+use crate::warning::WarningSink;
 use crate::watchdog::Watchdog;
 use crate::weight::{self, Weighed};
 
@@ -73,31 +72,20 @@ impl OptimizerSettings {
 /// Keeps what masks and weights report of one batch.
 struct Collector<'a> {
     outcome: Outcome,
-    /// Sentences already shown.
-    warned: &'a mut BTreeSet<String>,
-    /// Told of every call.
-    watchdog: &'a Watchdog,
+    warnings: WarningSink<'a>,
 }
 
 impl Sink for Collector<'_> {
+    fn behind(&mut self) -> Option<&mut dyn Sink> {
+        Some(&mut self.warnings)
+    }
+
     fn record(&mut self, component: &str, name: &str, value: f64) {
         self.outcome.numbers.insert(format!("{component}/{name}"), value);
     }
 
     fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
         self.outcome.tokens.insert(format!("{component}/{name}"), values.to_vec());
-    }
-
-    fn warn(&mut self, component: &str, text: &str) {
-        warning::show(self.warned, component, text);
-    }
-
-    fn enter(&mut self, component: &str, method: &'static str) {
-        self.watchdog.enter(component, method);
-    }
-
-    fn leave(&mut self) {
-        self.watchdog.leave();
     }
 }
 
@@ -154,7 +142,8 @@ pub fn replay(
     let mut warned = BTreeSet::new();
     for (path, target) in batches.iter().zip(&targets) {
         let batch = optimizer.read(path)?;
-        let mut sink = Collector { outcome: Outcome::default(), warned: &mut warned, watchdog };
+        let mut sink =
+            Collector { outcome: Outcome::default(), warnings: WarningSink { warned: &mut warned, watchdog } };
         let (keep, weighed) = replay_step(deciders, &mut sink, path, device, &batch)?;
         let weights = (!deciders.weights.is_empty()).then_some(weighed.weights);
         let outcome = Outcome { keep: keep.keep, weights, ..sink.outcome };
@@ -249,7 +238,7 @@ fn check_inputs<'a>(asked: impl Iterator<Item = (&'a str, Inputs)>, batch: &Reco
         (
             Inputs::SAMPLER_TOP_K,
             "the sampler's top tokens",
-            batch.context.as_ref().is_some_and(RecordedContext::has_top_k),
+            batch.context.as_ref().is_some_and(|context| context.data.top_k > 0),
         ),
     ];
     for (id, inputs) in asked {

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use capo_plugin::Sink;
+
 use crate::terminal;
+use crate::watchdog::Watchdog;
 
 /// Most sentences of components that one process shows.
 const MOST: usize = 100;
@@ -27,6 +30,28 @@ pub(crate) fn one_line(text: &str) -> String {
     match line.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
+    }
+}
+
+/// The sink of calls that belong to no step, as of a measurement on held-out prompts: warnings are shown, calls are watched.
+pub struct WarningSink<'a> {
+    /// Sentences already shown.
+    pub warned: &'a mut BTreeSet<String>,
+    /// Told of every call.
+    pub watchdog: &'a Watchdog,
+}
+
+impl Sink for WarningSink<'_> {
+    fn warn(&mut self, component: &str, text: &str) {
+        show(self.warned, component, text);
+    }
+
+    fn enter(&mut self, component: &str, method: &'static str) {
+        self.watchdog.enter(component, method);
+    }
+
+    fn leave(&mut self) {
+        self.watchdog.leave();
     }
 }
 

@@ -118,6 +118,20 @@ impl Reduction {
             self.0
         )))
     }
+
+    /// All of them by their names in tables, in the order of their numbers.
+    pub const NAMED: [(&'static str, Self); 4] = [
+        ("completion_mean", Self::COMPLETION_MEAN),
+        ("fixed_length", Self::FIXED_LENGTH),
+        ("token_mean", Self::TOKEN_MEAN),
+        ("completion_sum", Self::COMPLETION_SUM),
+    ];
+
+    /// Its name in a table; none for one that came after this version.
+    #[must_use]
+    pub fn name(self) -> Option<&'static str> {
+        Self::NAMED.iter().find(|(_, known)| *known == self).map(|(name, _)| *name)
+    }
 }
 
 /// Which tokens a reduction counts after masking: an open set of integers.

@@ -1,7 +1,9 @@
 //! Component tables: which keys a type reads, and sentences about keys that it does not.
 
-use serde::de::{DeserializeOwned, Deserializer, Visitor};
+use serde::de::{DeserializeOwned, Deserializer, Error, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
 
+use crate::batch::Reduction;
 use crate::error::PluginError;
 
 /// The keys that `T` reads from its table, or none when `T` is not a plain struct.
@@ -85,6 +87,22 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     serde::forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit seq tuple
         tuple_struct map enum identifier ignored_any
+    }
+}
+
+impl<'de> Deserialize<'de> for Reduction {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const NAMED: [(&str, Reduction); 4] = Reduction::NAMED;
+        const NAMES: &[&str] = &[NAMED[0].0, NAMED[1].0, NAMED[2].0, NAMED[3].0];
+        let name = String::deserialize(deserializer)?;
+        let found = Self::NAMED.iter().find(|(known, _)| *known == name);
+        found.map(|(_, reduction)| *reduction).ok_or_else(|| D::Error::unknown_variant(&name, NAMES))
+    }
+}
+
+impl Serialize for Reduction {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.name().serialize(serializer)
     }
 }
 

@@ -1,6 +1,5 @@
 //! What a rollout knows of its completions besides the batch: what components read, and what a host fills in.
 
-use std::marker::PhantomData;
 use std::ops::{Deref, Range};
 
 use crate::abi_context::{Lent, ROLLOUT_CONTEXT, RolloutContext};
@@ -135,26 +134,42 @@ pub struct PromptContext<'a> {
     pub line: Option<u64>,
 }
 
-/// What a host lends as [`RolloutContext`]; it owns the arrays.
+/// What a host lends as [`RolloutContext`]; it owns the arrays. Lists of different lengths lie one behind another; where each ends is in
+/// an array of its own. Letters as in [`Batch`](crate::Batch); P = B ÷ G prompts, R reward functions.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ContextData {
-    group_size: u64,
-    tokens: u64,
-    prompt_ids: Vec<u32>,
-    prompt_ends: Vec<u64>,
-    prompt_numbers: Vec<u64>,
-    lines: Vec<u64>,
-    texts: Vec<u8>,
-    text_ends: Vec<u64>,
-    spans: Vec<u32>,
-    reward_names: Vec<u8>,
-    reward_name_ends: Vec<u64>,
-    rewards: Vec<f32>,
-    sampler_logps: Vec<f32>,
+    /// G.
+    pub group_size: u64,
+    /// T.
+    pub tokens: u64,
+    /// Ids of all prompts.
+    pub prompt_ids: Vec<u32>,
+    /// `[P]`, like the next two.
+    pub prompt_ends: Vec<u64>,
+    /// In the run's order of prompts, from 0.
+    pub prompt_numbers: Vec<u64>,
+    /// In the dataset's file, from 1; 0 is none.
+    pub lines: Vec<u64>,
+    /// UTF-8 of all completions.
+    pub texts: Vec<u8>,
+    /// `[B]`.
+    pub text_ends: Vec<u64>,
+    /// `[B, T, 2]`.
+    pub spans: Vec<u32>,
+    /// UTF-8 of the names of all reward functions.
+    pub reward_names: Vec<u8>,
+    /// `[R]`.
+    pub reward_name_ends: Vec<u64>,
+    /// `[R, B]`.
+    pub rewards: Vec<f32>,
+    /// `[B, T]`, nats: the log-probabilities that tokens were drawn with.
+    pub sampler_logps: Vec<f32>,
     /// K; 0 where the most likely tokens are not known.
-    top_k: u64,
-    top_ids: Vec<u32>,
-    top_logps: Vec<f32>,
+    pub top_k: u64,
+    /// `[B, T, K]`, like the next.
+    pub top_ids: Vec<u32>,
+    /// As [`SamplerTopK::logps`] has them.
+    pub top_logps: Vec<f32>,
 }
 
 impl ContextData {
@@ -184,11 +199,6 @@ impl ContextData {
         }
         data.group_size = (data.text_ends.len() / data.prompt_ends.len().max(1)) as u64;
         data
-    }
-
-    /// `[B, T]`, nats: the log-probabilities that tokens were drawn with.
-    pub fn sampler_logps_mut(&mut self) -> &mut [f32] {
-        &mut self.sampler_logps
     }
 
     /// Adds what the reward function `name` gave, `[B]`.
@@ -265,7 +275,7 @@ impl ContextData {
             ids: Lent::new(&self.top_ids),
             logps: Lent::new(&self.top_logps),
         });
-        Lending { context, top_k, data: PhantomData }
+        Lending { context, top_k, data: self }
     }
 }
 
@@ -274,10 +284,16 @@ impl ContextData {
 pub struct Lending<'a> {
     context: RolloutContext,
     top_k: Option<SamplerTopK>,
-    data: PhantomData<&'a ContextData>,
+    data: &'a ContextData,
 }
 
-impl Lending<'_> {
+impl<'a> Lending<'a> {
+    /// The arrays.
+    #[must_use]
+    pub fn data(&self) -> &'a ContextData {
+        self.data
+    }
+
     /// The sampler's most likely tokens, where they are known.
     #[must_use]
     pub fn top_k(&self) -> Option<&SamplerTopK> {

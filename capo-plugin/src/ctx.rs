@@ -3,45 +3,16 @@
 use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RSlice, RStr};
 
-use crate::abi::HostRef;
+use crate::abi::{HostRef, HostWire};
 use crate::abi_collective::{COLLECTIVE, Collective};
 use crate::abi_context::{ROLLOUT_CONTEXT, RolloutContext};
 use crate::abi_top_k::{SAMPLER_TOP_K, SamplerTopK};
 use crate::error::{ErrorKind, PluginError};
-use crate::extension::Extension;
 
 /// The host's ear during one call.
 pub struct Ctx<'a> {
-    host: &'a mut (dyn Host + 'a),
-}
-
-/// The host as the wire shows it. Its one purpose is to hide the wire's lifetime from authors.
-trait Host {
-    fn record(&mut self, name: &str, value: f64);
-    fn record_tokens(&mut self, name: &str, values: &[f32]);
-    fn warn(&mut self, text: &str);
-    fn extension(&mut self, id: &str) -> Option<Extension<'_>>;
-}
-
-impl Host for HostRef<'_> {
-    fn record(&mut self, name: &str, value: f64) {
-        HostRef::record(self, RStr::from_str(name), value);
-    }
-
-    fn record_tokens(&mut self, name: &str, values: &[f32]) {
-        HostRef::record_tokens(self, RStr::from_str(name), RSlice::from_slice(values));
-    }
-
-    fn warn(&mut self, text: &str) {
-        HostRef::warn(self, RStr::from_str(text));
-    }
-
-    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        match HostRef::extension(self, RStr::from_str(id)) {
-            ROption::RSome(extension) => Some(extension),
-            ROption::RNone => None,
-        }
-    }
+    /// Without the wire's own lifetime, which authors need not know of.
+    host: &'a mut (dyn HostWire + 'a),
 }
 
 impl<'a> Ctx<'a> {
@@ -53,19 +24,19 @@ impl<'a> Ctx<'a> {
     /// advantage estimator and the objective, of which a run has one each. A reward's appear as `rewards/component-id/name`. The
     /// names under which the host itself records are taken.
     pub fn record(&mut self, name: &str, value: f64) {
-        self.host.record(name, value);
+        self.host.record(RStr::from_str(name), value);
     }
 
     /// Records one number per token, `[B, T]` (at the reward point one per completion, `[B]`). Mean and largest value over the
     /// completions' tokens appear in the metrics, as `name/mean` and `name/max`; `host replay` writes the whole array, for
     /// histograms and pictures.
     pub fn record_tokens(&mut self, name: &str, values: &[f32]) {
-        self.host.record_tokens(name, values);
+        self.host.record_tokens(RStr::from_str(name), RSlice::from_slice(values));
     }
 
     /// Shows a sentence to the person at the terminal.
     pub fn warn(&mut self, text: &str) {
-        self.host.warn(text);
+        self.host.warn(RStr::from_str(text));
     }
 
     /// What the rollout knows of its completions besides the batch: prompts, texts, rewards per function, the sampler's own
@@ -105,7 +76,7 @@ impl<'a> Ctx<'a> {
     ///
     /// When the host compiled another layout under this id.
     pub fn extension<T: StableAbi>(&mut self, id: &str) -> Result<Option<&T>, PluginError> {
-        let Some(extension) = self.host.extension(id) else { return Ok(None) };
+        let ROption::RSome(extension) = self.host.extension(RStr::from_str(id)) else { return Ok(None) };
         extension.get::<T>().map(Some).map_err(|differences| {
             PluginError::unsupported(format!("the host has another layout under extension id `{id}`\n{differences}"))
         })

@@ -1,18 +1,44 @@
-//! What this image says of its components: their keys' names, what they mean, where a search for their values makes sense; and what masks
-//! and weights declare of their decisions.
+//! What this image says of its components: that there are such, their keys' names, what they mean, where a search for their values makes
+//! sense; and what masks and weights declare of their decisions.
 
 use abi_stable::std_types::{RResult, RStr, RString, RVec};
 
-use crate::abi::WireError;
+use crate::abi::{ComponentInfo, WireError};
 use crate::abi_keys::KeyInfo;
 use crate::abi_sweep::SweepRange;
 use crate::abi_traits::MaskTraits;
+use crate::component::Wired;
+use crate::error::PluginError;
 use crate::keys::Key;
 use crate::register::Entry;
 
+/// All components of this image at a point.
+pub(crate) extern "C" fn components<W: Wired>() -> RVec<ComponentInfo> {
+    let entries = inventory::iter::<Entry>.into_iter().filter(|entry| entry.point == W::POINT);
+    entries
+        .map(|entry| ComponentInfo {
+            id: entry.id.into(),
+            about: entry.about.into(),
+            package: entry.package.into(),
+            version: entry.version.into(),
+            keys: keys_of(entry),
+        })
+        .collect()
+}
+
+/// Builds component `id` of a point from its table as JSON text.
+pub(crate) extern "C" fn create<W: Wired>(id: RStr<'_>, config: RStr<'_>) -> RResult<W, WireError> {
+    let built = match entry(RStr::from_str(W::POINT.extension_id()), id) {
+        Some(entry) => (entry.make)(config.as_str()),
+        None => Err(PluginError::config(format!("the image has no component `{id}` at this point"))),
+    };
+    let wire = built.map(|made| *made.downcast::<W>().expect("an entry makes what its point takes"));
+    wire.map_err(WireError::from).into()
+}
+
 /// The keys of `entry`: those that its type reads, or, where its type does not say, those that its author describes. None where
 /// asking the type panics, which must not cross the ABI.
-pub(crate) fn keys_of(entry: &Entry) -> RVec<RString> {
+fn keys_of(entry: &Entry) -> RVec<RString> {
     match std::panic::catch_unwind(entry.keys) {
         Ok(Some(keys)) => keys.iter().map(|key| (*key).into()).collect(),
         Ok(None) => entry.docs.list().into_iter().map(|key| key.info.name).collect(),
@@ -44,6 +70,6 @@ fn described(point: RStr<'_>, id: RStr<'_>) -> Vec<Key> {
 }
 
 fn entry(point: RStr<'_>, id: RStr<'_>) -> Option<&'static Entry> {
-    let asked = |entry: &&Entry| entry.make.point().extension_id() == point.as_str() && entry.id == id.as_str();
+    let asked = |entry: &&Entry| entry.point.extension_id() == point.as_str() && entry.id == id.as_str();
     inventory::iter::<Entry>.into_iter().find(asked)
 }

@@ -5,8 +5,6 @@ use std::fmt;
 
 use abi_stable::StableAbi;
 
-use crate::abi::WireError;
-
 /// What kind of failure: an open set of integers.
 #[repr(transparent)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,18 +102,6 @@ impl From<&str> for PluginError {
     }
 }
 
-impl From<PluginError> for WireError {
-    fn from(error: PluginError) -> Self {
-        Self { kind: error.kind, message: error.message.into() }
-    }
-}
-
-impl From<WireError> for PluginError {
-    fn from(error: WireError) -> Self {
-        Self { kind: error.kind, message: shortened(error.message.as_str()).into_owned() }
-    }
-}
-
 /// Longest text that a host takes from a component, bytes.
 const LONGEST: usize = 4000;
 
@@ -130,6 +116,7 @@ pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::WireError;
 
     #[test]
     fn what_a_component_says_has_an_end() {

@@ -1,21 +1,15 @@
 //! The host's view of an image: its components and recipes, asked for through one function pointer. A plugin's root and
 //! the executable's own answer alike, so that a host has one registry with two doors.
 
+use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RStr, RVec};
 
-use crate::abi::{
-    AdvantagePoint, ComponentInfo, MaskPoint, ObjectivePoint, PluginRoot_Ref, RECIPE_POINT, RecipeInfo, RecipePoint,
-};
+use crate::abi::{ComponentInfo, PluginRoot_Ref, RECIPE_POINT, RecipeInfo, RecipePoint};
 use crate::abi_keys::{KEYS_POINT, KeyInfo, KeysPoint};
 use crate::abi_recipe::{RECIPE_POINT_2, RecipePoint2};
-use crate::abi_reward::RewardPoint;
-use crate::abi_step_control::StepControlPoint;
 use crate::abi_sweep::{SWEEP_POINT, SweepPoint, SweepRange};
 use crate::abi_traits::{MaskTraits, TRAITS_POINT, TraitsPoint};
-use crate::abi_weight::WeightPoint;
-pub(crate) use crate::answers::own_root;
-use crate::component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
-use crate::controller::StepControlFn;
+use crate::component::{Component, Wired};
 use crate::error::PluginError;
 use crate::keys;
 use crate::point::Point;
@@ -27,12 +21,6 @@ pub struct Image {
 }
 
 impl Image {
-    /// The image that this code was linked into.
-    #[must_use]
-    pub fn own() -> Self {
-        Self { root: own_root() }
-    }
-
     /// A loaded library's image.
     #[must_use]
     pub fn from_root(root: PluginRoot_Ref) -> Self {
@@ -50,29 +38,11 @@ impl Image {
     /// # Errors
     ///
     /// When the image compiled another layout under this id: the differences, as abi_stable prints them.
-    pub fn extension<T: abi_stable::StableAbi>(&self, id: &str) -> Result<Option<&'static T>, String> {
+    pub fn extension<T: StableAbi>(&self, id: &str) -> Result<Option<&'static T>, String> {
         match self.root.extension()(RStr::from_str(id)) {
             ROption::RNone => Ok(None),
             ROption::RSome(extension) => extension.get::<T>().map(Some),
         }
-    }
-
-    /// The components that it offers at `point`; empty where it does not know the point.
-    ///
-    /// # Errors
-    ///
-    /// When the image compiled another layout under the point's id.
-    pub fn components(&self, point: Point) -> Result<Vec<ComponentInfo>, String> {
-        let id = point.extension_id();
-        let list = match point {
-            Point::Reward => self.extension::<RewardPoint>(id)?.map(|point| (point.components)()),
-            Point::Advantage => self.extension::<AdvantagePoint>(id)?.map(|point| (point.components)()),
-            Point::Objective => self.extension::<ObjectivePoint>(id)?.map(|point| (point.components)()),
-            Point::Mask => self.extension::<MaskPoint>(id)?.map(|point| (point.components)()),
-            Point::Weight => self.extension::<WeightPoint>(id)?.map(|point| (point.components)()),
-            Point::StepControl => self.extension::<StepControlPoint>(id)?.map(|point| (point.components)()),
-        };
-        Ok(list.map(RVec::into_vec).unwrap_or_default())
     }
 
     /// What the keys of component `id` at `point` mean, in the order of its author; empty where nothing was said, or the image
@@ -142,116 +112,23 @@ impl Image {
         Ok(point.map(|point| (point.recipes)().into_vec()).unwrap_or_default())
     }
 
-    /// Builds reward `id` from its table, written as JSON text.
+    /// The components that it offers at the point of `W`; empty where it does not know the point.
+    pub(crate) fn list<W: Wired>(&self) -> Result<Vec<ComponentInfo>, String> {
+        let list = self.extension::<W::List>(W::POINT.extension_id())?;
+        Ok(list.map(|list| (W::doors(list).0)().into_vec()).unwrap_or_default())
+    }
+
+    /// Builds component `id` of the point of `W` from its table, written as JSON text.
     ///
     /// # Errors
     ///
     /// When the image has no such component, or the component refuses its table.
-    pub fn reward(&self, id: &str, json: &str) -> Result<RewardFn, PluginError> {
-        let point = self.point::<RewardPoint>(Point::Reward)?;
-        let wire = (point.create)(RStr::from_str(id), RStr::from_str(json)).into_result();
-        wire.map(|wire| RewardFn::new(id, wire)).map_err(PluginError::from)
-    }
-
-    /// Builds advantage estimator `id` from its table, written as JSON text.
-    ///
-    /// # Errors
-    ///
-    /// When the image has no such component, or the component refuses its table.
-    pub fn advantage(&self, id: &str, json: &str) -> Result<Advantage, PluginError> {
-        let point = self.point::<AdvantagePoint>(Point::Advantage)?;
-        let wire = (point.create)(RStr::from_str(id), RStr::from_str(json)).into_result();
-        wire.map(|wire| Advantage::new(id, wire)).map_err(PluginError::from)
-    }
-
-    /// Builds objective `id` from its table, written as JSON text.
-    ///
-    /// # Errors
-    ///
-    /// When the image has no such component, or the component refuses its table.
-    pub fn objective(&self, id: &str, json: &str) -> Result<ObjectiveFn, PluginError> {
-        let point = self.point::<ObjectivePoint>(Point::Objective)?;
-        let wire = (point.create)(RStr::from_str(id), RStr::from_str(json)).into_result();
-        wire.map(|wire| ObjectiveFn::new(id, wire)).map_err(PluginError::from)
-    }
-
-    /// Builds mask `id` from its table, written as JSON text.
-    ///
-    /// # Errors
-    ///
-    /// When the image has no such component, or the component refuses its table.
-    pub fn mask(&self, id: &str, json: &str) -> Result<Mask, PluginError> {
-        let point = self.point::<MaskPoint>(Point::Mask)?;
-        let wire = (point.create)(RStr::from_str(id), RStr::from_str(json)).into_result();
-        wire.map(|wire| Mask::new(id, wire)).map_err(PluginError::from)
-    }
-
-    /// Builds weight `id` from its table, written as JSON text.
-    ///
-    /// # Errors
-    ///
-    /// When the image has no such component, or the component refuses its table.
-    pub fn weight(&self, id: &str, json: &str) -> Result<Weight, PluginError> {
-        let point = self.point::<WeightPoint>(Point::Weight)?;
-        let wire = (point.create)(RStr::from_str(id), RStr::from_str(json)).into_result();
-        wire.map(|wire| Weight::new(id, wire)).map_err(PluginError::from)
-    }
-
-    /// Builds step control `id` from its table, written as JSON text.
-    ///
-    /// # Errors
-    ///
-    /// When the image has no such component, or the component refuses its table.
-    pub fn step_control(&self, id: &str, json: &str) -> Result<StepControlFn, PluginError> {
-        let point = self.point::<StepControlPoint>(Point::StepControl)?;
-        let wire = (point.create)(RStr::from_str(id), RStr::from_str(json)).into_result();
-        wire.map(|wire| StepControlFn::new(id, wire)).map_err(PluginError::from)
-    }
-
-    fn point<T: abi_stable::StableAbi>(&self, point: Point) -> Result<&'static T, PluginError> {
-        let id = point.extension_id();
-        self.extension::<T>(id)?.ok_or_else(|| PluginError::unsupported(format!("the image has no extension `{id}`")))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::abi::leak_root;
-    use crate::answers::own_extension;
-    use crate::extension::Extension;
-    use crate::recipe::recipes;
-
-    /// An image from before keys could be described, and decisions declared.
-    extern "C" fn older(id: RStr<'_>) -> ROption<Extension<'static>> {
-        if [KEYS_POINT, SWEEP_POINT, TRAITS_POINT].contains(&id.as_str()) { ROption::RNone } else { own_extension(id) }
-    }
-
-    /// An image whose owner compiled something else under the ids.
-    extern "C" fn another(id: RStr<'_>) -> ROption<Extension<'static>> {
-        static RECIPE: RecipePoint = RecipePoint { recipes };
-        let changed = [KEYS_POINT, SWEEP_POINT, TRAITS_POINT].contains(&id.as_str());
-        if changed { ROption::RSome(Extension::of(&RECIPE)) } else { own_extension(id) }
-    }
-
-    #[test]
-    fn an_image_may_know_nothing_of_descriptions_but_not_something_else() {
-        let ask = |extension| Image::from_root(leak_root(extension));
-        assert_eq!(ask(older).key_docs(Point::Mask, "test.mask"), Ok(Vec::new()));
-        assert_eq!(ask(older).sweeps(Point::Mask, "test.mask"), Ok(Vec::new()));
-        assert_eq!(ask(older).mask_traits(Point::Mask, "test.mask", "{}").unwrap(), MaskTraits::NONE);
-        let differences = ask(another).key_docs(Point::Mask, "test.mask").unwrap_err();
-        assert!(differences.contains("describe"), "{differences}");
-        let differences = ask(another).sweeps(Point::Mask, "test.mask").unwrap_err();
-        assert!(differences.contains("ranges"), "{differences}");
-        let error = ask(another).mask_traits(Point::Mask, "test.mask", "{}").unwrap_err();
-        assert!(error.to_string().contains("traits"), "{error}");
-    }
-
-    #[test]
-    fn the_header_symbol_is_the_one_that_loaders_look_for() {
-        let source = include_str!("abi.rs");
-        let name = abi_stable::library::ROOT_MODULE_LOADER_NAME;
-        assert!(source.contains(&format!("export_name = \"{name}\"")), "abi_stable looks for `{name}`");
+    pub fn create<W: Wired>(&self, id: &str, json: &str) -> Result<Component<W>, PluginError> {
+        let point = W::POINT.extension_id();
+        let Some(list) = self.extension::<W::List>(point)? else {
+            return Err(PluginError::unsupported(format!("the image has no extension `{point}`")));
+        };
+        let wire = (W::doors(list).1)(RStr::from_str(id), RStr::from_str(json)).into_result();
+        Ok(Component::new(id, wire?))
     }
 }

@@ -148,17 +148,6 @@
 
 #![deny(missing_docs)]
 
-pub mod abi;
-pub mod abi_collective;
-pub mod abi_context;
-pub mod abi_keys;
-pub mod abi_recipe;
-pub mod abi_reward;
-pub mod abi_step_control;
-pub mod abi_sweep;
-pub mod abi_top_k;
-pub mod abi_traits;
-pub mod abi_weight;
 mod answers;
 mod batch;
 mod call;
@@ -166,7 +155,7 @@ mod collective;
 mod component;
 mod config;
 mod context;
-mod controller;
+mod convert;
 mod ctx;
 mod described;
 mod draws;
@@ -186,17 +175,12 @@ mod tensor;
 pub mod testing;
 mod wire;
 
-pub use abi_collective::Collective;
-pub use abi_context::RolloutContext;
-pub use abi_top_k::SamplerTopK;
-pub use abi_traits::MaskTraits;
 pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
 pub use call::{guarded, watch_drops};
 pub use collective::{Connection, OneRank, Ranks};
-pub use component::{Advantage, Mask, ObjectiveFn, RewardFn, Weight};
+pub use component::{Component, Wired};
 pub use config::{known_keys, nearest, unknown_key};
 pub use context::{CompletionContext, ContextData, Lending, PromptContext};
-pub use controller::{Measurements, StepControlFn};
 pub use ctx::Ctx;
 pub use draws::Draws;
 pub use error::{ErrorKind, PluginError};
@@ -204,11 +188,22 @@ pub use extension::Extension;
 pub use image::Image;
 pub use keys::KeyDocs;
 pub use point::Point;
-pub use points::{AdvantageEstimator, Objective, PerToken, PreBackwardMask, Reward, StepControl, TokenWeight};
+pub use points::{
+    Advantage, AdvantageEstimator, Mask, Objective, ObjectiveFn, PerToken, PreBackwardMask, Reward, RewardFn,
+    StepControl, StepControlFn, TokenWeight, Weight,
+};
 pub use rollout::{Completion, Purpose, Rollout};
 pub use sink::Sink;
-pub use step_control::{ParameterGroup, Update};
+pub use step_control::{Measurements, ParameterGroup, Update};
 pub use tensor::{DType, DeviceKind, Tensor};
+pub use wire::abi_collective::Collective;
+pub use wire::abi_context::RolloutContext;
+pub use wire::abi_top_k::SamplerTopK;
+pub use wire::abi_traits::MaskTraits;
+pub use wire::{
+    abi, abi_collective, abi_context, abi_keys, abi_recipe, abi_reward, abi_step_control, abi_sweep, abi_top_k,
+    abi_traits, abi_weight,
+};
 
 /// The page on the registry does what it says.
 #[cfg(doctest)]

@@ -1,22 +1,19 @@
 //! Offering components and recipes: `register!` and `recipe!` in a plugin, `builtin` crates in a host.
 
+use std::any::Any;
+
 use serde::de::DeserializeOwned;
 
-use crate::abi::{AdvantageBox, MaskBox, ObjectiveBox};
-use crate::abi_reward::RewardBox;
-use crate::abi_step_control::StepControlBox;
 use crate::abi_traits::MaskTraits;
-use crate::abi_weight::WeightBox;
 use crate::config::known_keys;
 use crate::error::PluginError;
-use crate::guard;
 use crate::keys::KeyDocs;
 use crate::point::Point;
-use crate::points::{AdvantageEstimator, Objective, PreBackwardMask, Reward, StepControl, TokenWeight};
 
-/// One registered component of this image.
+/// One registered component of this image. Each point has a constructor, under its name in [`register!`].
 #[doc(hidden)]
 pub struct Entry {
+    pub(crate) point: Point,
     pub(crate) make: Make,
     pub(crate) id: &'static str,
     pub(crate) about: &'static str,
@@ -28,81 +25,21 @@ pub struct Entry {
     pub(crate) traits: fn(&str) -> Result<MaskTraits, PluginError>,
 }
 
-/// How to build it, by extension point.
-#[derive(Clone, Copy)]
-pub(crate) enum Make {
-    Reward(fn(&str) -> Result<RewardBox, PluginError>),
-    Advantage(fn(&str) -> Result<AdvantageBox, PluginError>),
-    Objective(fn(&str) -> Result<ObjectiveBox, PluginError>),
-    Mask(fn(&str) -> Result<MaskBox, PluginError>),
-    Weight(fn(&str) -> Result<WeightBox, PluginError>),
-    StepControl(fn(&str) -> Result<StepControlBox, PluginError>),
-}
-
-impl Make {
-    pub(crate) fn point(self) -> Point {
-        match self {
-            Self::Reward(_) => Point::Reward,
-            Self::Advantage(_) => Point::Advantage,
-            Self::Objective(_) => Point::Objective,
-            Self::Mask(_) => Point::Mask,
-            Self::Weight(_) => Point::Weight,
-            Self::StepControl(_) => Point::StepControl,
-        }
-    }
-}
+/// Builds a component's object on the wire from its table as JSON text.
+pub(crate) type Make = fn(&str) -> Result<Box<dyn Any>, PluginError>;
 
 /// Names, as the macro hands them over: id, about, package, version.
-type Names = [&'static str; 4];
+pub(crate) type Names = [&'static str; 4];
 
 impl Entry {
-    const fn new(make: Make, names: Names, keys: fn() -> Option<&'static [&'static str]>, docs: KeyDocs) -> Self {
+    pub(crate) const fn new<T: DeserializeOwned>(point: Point, make: Make, names: Names, docs: KeyDocs) -> Self {
         let [id, about, package, version] = names;
-        Self { make, id, about, package, version, keys, docs, traits: |_| Ok(MaskTraits::NONE) }
+        let traits: fn(&str) -> Result<MaskTraits, PluginError> = |_| Ok(MaskTraits::NONE);
+        Self { point, make, id, about, package, version, keys: known_keys::<T>, docs, traits }
     }
 
-    /// An entry at the reward point.
-    #[must_use]
-    pub const fn reward<T: Reward + DeserializeOwned + 'static>(names: Names, docs: KeyDocs) -> Self {
-        Self::new(Make::Reward(guard::reward::<T>), names, known_keys::<T>, docs)
-    }
-
-    /// An entry at the advantage point.
-    #[must_use]
-    pub const fn advantage_estimator<T: AdvantageEstimator + DeserializeOwned + 'static>(
-        names: Names,
-        docs: KeyDocs,
-    ) -> Self {
-        Self::new(Make::Advantage(guard::advantage::<T>), names, known_keys::<T>, docs)
-    }
-
-    /// An entry at the objective point.
-    #[must_use]
-    pub const fn objective<T: Objective + DeserializeOwned + 'static>(names: Names, docs: KeyDocs) -> Self {
-        Self::new(Make::Objective(guard::objective::<T>), names, known_keys::<T>, docs)
-    }
-
-    /// An entry at the mask point.
-    #[must_use]
-    pub const fn pre_backward_mask<T: PreBackwardMask + DeserializeOwned + 'static>(
-        names: Names,
-        docs: KeyDocs,
-    ) -> Self {
-        let entry = Self::new(Make::Mask(guard::mask::<T>), names, known_keys::<T>, docs);
-        Self { traits: guard::mask_traits::<T>, ..entry }
-    }
-
-    /// An entry at the weight point.
-    #[must_use]
-    pub const fn token_weight<T: TokenWeight + DeserializeOwned + 'static>(names: Names, docs: KeyDocs) -> Self {
-        let entry = Self::new(Make::Weight(guard::weight::<T>), names, known_keys::<T>, docs);
-        Self { traits: guard::weight_traits::<T>, ..entry }
-    }
-
-    /// An entry at the step-control point.
-    #[must_use]
-    pub const fn step_control<T: StepControl + DeserializeOwned + 'static>(names: Names, docs: KeyDocs) -> Self {
-        Self::new(Make::StepControl(guard::step_control::<T>), names, known_keys::<T>, docs)
+    pub(crate) const fn declaring(self, traits: fn(&str) -> Result<MaskTraits, PluginError>) -> Self {
+        Self { traits, ..self }
     }
 }
 

@@ -1,10 +1,8 @@
 //! What a reward sees: completions as text, with what the dataset says about their prompts.
 
 use abi_stable::StableAbi;
-use abi_stable::std_types::{RSlice, RStr};
 use serde::de::DeserializeOwned;
 
-use crate::abi_reward::{WireCompletion, WireRollout};
 use crate::config::nearest;
 use crate::error::PluginError;
 
@@ -102,59 +100,6 @@ impl<'a> Rollout<'a> {
             group_size: 1,
             max_completion_length,
             completions,
-        }
-    }
-
-    /// The rollout on the wire; `completions` holds what it borrows.
-    pub(crate) fn to_wire<'w>(&self, completions: &'w [WireCompletion<'w>]) -> WireRollout<'w> {
-        WireRollout {
-            purpose: self.purpose,
-            step: self.step,
-            max_steps: self.max_steps,
-            seed: self.seed,
-            group_size: self.group_size as u64,
-            max_completion_length: self.max_completion_length as u64,
-            completions: RSlice::from_slice(completions),
-        }
-    }
-}
-
-impl<'a> From<&Completion<'a>> for WireCompletion<'a> {
-    fn from(completion: &Completion<'a>) -> Self {
-        Self {
-            prompt: RStr::from_str(completion.prompt),
-            text: RStr::from_str(completion.text),
-            ids: RSlice::from_slice(completion.ids),
-            truncated: completion.truncated.into(),
-            answer: RStr::from_str(completion.answer),
-            columns: RStr::from_str(completion.columns),
-        }
-    }
-}
-
-impl<'a> From<&WireCompletion<'a>> for Completion<'a> {
-    fn from(wire: &WireCompletion<'a>) -> Self {
-        Self {
-            prompt: wire.prompt.as_str(),
-            text: wire.text.as_str(),
-            ids: wire.ids.as_slice(),
-            truncated: wire.truncated != 0,
-            answer: wire.answer.as_str(),
-            columns: wire.columns.as_str(),
-        }
-    }
-}
-
-impl<'a> From<&WireRollout<'a>> for Rollout<'a> {
-    fn from(wire: &WireRollout<'a>) -> Self {
-        Self {
-            purpose: wire.purpose,
-            step: wire.step,
-            max_steps: wire.max_steps,
-            seed: wire.seed,
-            group_size: wire.group_size as usize,
-            max_completion_length: wire.max_completion_length as usize,
-            completions: wire.completions.iter().map(Completion::from).collect(),
         }
     }
 }

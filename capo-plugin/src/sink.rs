@@ -15,28 +15,50 @@ use crate::collective::Connection;
 use crate::error::{ErrorKind, PluginError, shortened};
 use crate::extension::Extension;
 
-/// Where a component's reports go: implemented by hosts. It must not panic.
+/// Where a component's reports go: implemented by hosts. It must not panic. What a sink does not take itself goes to the one behind it,
+/// and nowhere where there is none.
 pub trait Sink {
+    /// The sink behind this one.
+    fn behind(&mut self) -> Option<&mut dyn Sink> {
+        None
+    }
     /// One number of this step, under the component's id.
-    fn record(&mut self, component: &str, name: &str, value: f64);
+    fn record(&mut self, component: &str, name: &str, value: f64) {
+        if let Some(sink) = self.behind() {
+            sink.record(component, name, value);
+        }
+    }
     /// One number per token, `[B, T]`.
-    fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]);
+    fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
+        if let Some(sink) = self.behind() {
+            sink.record_tokens(component, name, values);
+        }
+    }
     /// A sentence for the person at the terminal.
-    fn warn(&mut self, component: &str, text: &str);
+    fn warn(&mut self, component: &str, text: &str) {
+        if let Some(sink) = self.behind() {
+            sink.warn(component, text);
+        }
+    }
     /// The host's extension `id`, or none; without an answer to `capo.collective/1` a component is told of one rank.
     fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        let _ = id;
-        None
+        self.behind()?.extension(id)
     }
     /// A call of `method` begins: for a host that watches over calls.
     fn enter(&mut self, component: &str, method: &'static str) {
-        let _ = (component, method);
+        if let Some(sink) = self.behind() {
+            sink.enter(component, method);
+        }
     }
     /// That call has come back.
-    fn leave(&mut self) {}
+    fn leave(&mut self) {
+        if let Some(sink) = self.behind() {
+            sink.leave();
+        }
+    }
     /// What the host has against the names that were recorded in this call, told once: it becomes the call's error.
     fn objection(&mut self) -> Option<String> {
-        None
+        self.behind()?.objection()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a step control sees of the update that the optimizer proposes, and how it answers.
 
-use crate::abi_step_control::{MeasureRef, WireGroup};
+use crate::abi_step_control::MeasureRef;
 use crate::error::PluginError;
 
 /// A part of the model that the host can scale on its own: the embedding, each block, the last norm with the head.
@@ -12,32 +12,47 @@ pub struct ParameterGroup<'a> {
     pub parameters: u64,
 }
 
-impl<'a> From<&WireGroup<'a>> for ParameterGroup<'a> {
-    fn from(group: &WireGroup<'a>) -> Self {
-        Self { name: group.name.as_str(), parameters: group.parameters }
-    }
-}
-
 /// The update Δ that the optimizer proposes for all weights: what it would do, measured when asked, and how much of it is applied.
 ///
 /// Numbers are of the update as the step controls before this one left it; none depends on the scales that this one has set so far.
 /// Only numbers cross: the weights stay where they are.
 pub struct Update<'a> {
-    measure: &'a mut dyn Measure,
+    measure: &'a mut dyn Measurements,
     groups: &'a [ParameterGroup<'a>],
     weights: &'a [f32],
     scales: &'a mut [f64],
 }
 
-/// The host as the wire shows it. Its one purpose is to hide the wire's lifetime from authors.
-pub(crate) trait Measure {
+/// What a host measures of a proposed update when it is asked: implemented by hosts. It must not panic. What the numbers are is
+/// described at [`Update`].
+pub trait Measurements {
+    /// Euclidean norm of each group's part, into `norms`.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
     fn norms(&mut self, norms: &mut [f64]) -> Result<(), PluginError>;
+    /// `½ Σ Δ² v̂`.
+    ///
+    /// # Errors
+    ///
+    /// When there is no second moment, or the device fails.
     fn fisher(&mut self) -> Result<f64, PluginError>;
+    /// Mean KL divergence that the output matrix's part alone would cause, nats.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
     fn last_layer_kl(&mut self) -> Result<f64, PluginError>;
+    /// Mean KL divergence of the whole update on `fraction` of the batch's completions, nats.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
     fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError>;
 }
 
-impl Measure for MeasureRef<'_> {
+impl Measurements for MeasureRef<'_> {
     fn norms(&mut self, norms: &mut [f64]) -> Result<(), PluginError> {
         Ok(MeasureRef::norms(self, norms.into()).into_result()?)
     }
@@ -57,7 +72,7 @@ impl Measure for MeasureRef<'_> {
 
 impl<'a> Update<'a> {
     pub(crate) fn new(
-        measure: &'a mut dyn Measure,
+        measure: &'a mut dyn Measurements,
         groups: &'a [ParameterGroup<'a>],
         weights: &'a [f32],
         scales: &'a mut [f64],

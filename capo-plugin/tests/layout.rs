@@ -145,7 +145,8 @@ fn every_type_of_the_wire_is_in_the_table() {
     let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let table = include_str!("layout.rs");
     let mut count = 0;
-    for entry in std::fs::read_dir(source).unwrap() {
+    let files = [source.join("wire"), source].map(|folder| std::fs::read_dir(folder).unwrap());
+    for entry in files.into_iter().flatten() {
         let path = entry.unwrap().path();
         let Ok(text) = std::fs::read_to_string(&path) else { continue };
         for name in wire_types(&text) {

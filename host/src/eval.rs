@@ -1,11 +1,11 @@
 //! How good a run's model is while it trains: what it earns on held-out prompts, greedily, how many it answers right, and its benchmarks.
 
 use anyhow::Result;
+use capo_loader::warning::WarningSink;
 
 use crate::benchmark::{self, Outcome};
 use crate::exam::{Exam, Grader, Right, grade, mean_rewards, share_right};
 use crate::metrics::Values;
-use crate::metrics::sink::WarningSink;
 use crate::run::Run;
 
 /// Whether the run is measured after the step just done: every `eval.eval_steps`, and after the last.

@@ -8,14 +8,14 @@ use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
 use capo_loader::memory;
 use capo_loader::registry::Registry;
+use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use serde::Deserialize;
 
 use crate::adamw::AdamWConfig;
-use crate::config::{ANSWERS_AT_ONCE, DataConfig, Draft, check};
+use crate::config::{ANSWERS_AT_ONCE, DataConfig, Draft, check, limits};
 use crate::data::{Dataset, Example, Purpose, Tokenizer};
 use crate::exam::{self, Exam, Grader, Right};
-use crate::metrics::sink::WarningSink;
 use crate::model::device::{self, CPU, Dtype};
 use crate::model::embedded;
 use crate::model::{Gradients, ModelFiles, Policy, Shape, Wants};
@@ -109,13 +109,13 @@ impl Settings {
     /// Refuses settings that are out of range or silence one another.
     fn check(&self) -> Result<()> {
         let (train, eval) = (&self.train, &self.eval);
-        check::at_least_one(&[
+        limits::at_least_one(&[
             ("data.max_prompt_length", self.data.max_prompt_length as u64),
             ("train.max_steps", train.max_steps),
             ("train.per_device_train_batch_size", train.per_device_train_batch_size as u64),
         ])?;
         let size = train.per_device_train_batch_size;
-        check::at_most(&[("train.per_device_train_batch_size", size, MOST_EXAMPLES)])?;
+        limits::at_most(&[("train.per_device_train_batch_size", size, MOST_EXAMPLES)])?;
         ensure!(
             train.max_steps.checked_mul(size as u64).is_some(),
             "`train.max_steps` {} × `train.per_device_train_batch_size` {size} are more examples than can be counted (lower one of them)",

@@ -6,11 +6,12 @@ use std::time::Instant;
 use anyhow::Result;
 use capo_loader::batch_file;
 use capo_loader::lend::Lender;
+use capo_loader::{mask, weight};
 use capo_plugin::Point;
 
 use crate::eval;
 use crate::metrics::Timer;
-use crate::metrics::sink::{StepSink, WarningSink};
+use crate::metrics::sink::StepSink;
 use crate::model::{Capture, Dropout, Policy};
 use crate::report::{Decided, Logged, Report, record_completions};
 use crate::run::Run;
@@ -18,7 +19,7 @@ use crate::run::{best, checkpoint, moment};
 use crate::stages::backward::StepGradients;
 use crate::stages::batch::StepBatch;
 use crate::stages::rollout::{self, Sampler};
-use crate::stages::{advantage, backward, control, effect, mask, objective, score, step, weight};
+use crate::stages::{advantage, backward, control, effect, objective, score, step};
 
 /// Trains until the last step, or until `stop` is set or `stop_after` steps are done, at the end of a rollout.
 ///
@@ -172,9 +173,8 @@ fn optimize(run: &mut Run, mut batch: StepBatch, iteration: u64, logged: Option<
     let weighed = weight::apply(&mut components.weights, &mut sink, &batch.view(&info), &mut keep)?;
     if !loss_factors.is_empty() {
         // What it reports of the batch has been recorded.
-        let mut silent = WarningSink { warned: sink.warned, watchdog: sink.watchdog };
         let lent = context.as_ref().map(|context| context.lend(info.step - batch.sampled_at));
-        let mut silent = Lender { sink: &mut silent, context: lent, ranks: None };
+        let mut silent = Lender { sink: &mut sink.warnings, context: lent, ranks: None };
         let decided = (&keep, &weighed);
         objective::factor(&mut components.objective, &mut silent, &mut batch, &info, loss_factors, decided)?;
     }

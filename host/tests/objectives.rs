@@ -121,7 +121,7 @@ impl Case {
     }
 
     fn objective(&self) -> ObjectiveFn {
-        Registry::open(&[]).unwrap().objective(&self.config("objective"), &Watchdog::off()).unwrap()
+        Registry::open(&[]).unwrap().create(&self.config("objective"), &Watchdog::off()).unwrap()
     }
 }
 
@@ -216,7 +216,7 @@ fn advantages_are_trls_and_verls() {
     let given = &golden.advantages;
     let registry = Registry::open(&[]).unwrap();
     for case in &given.cases {
-        let mut component = registry.advantage(&case.config("advantage"), &Watchdog::off()).unwrap();
+        let mut component = registry.create(&case.config("advantage"), &Watchdog::off()).unwrap();
         let mut batch = batch(&given.lengths, golden.group, given.rewards.clone());
         (batch.logps, batch.old_logps) = (given.old_logps.clone(), Some(given.old_logps.clone()));
         batch.ref_logps = Some(given.ref_logps.clone());

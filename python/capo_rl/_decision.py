@@ -54,7 +54,7 @@ def gradient_factor(mask: Tensor, keep: Tensor, weights: Tensor, reduction: str,
     With the denominator ``kept`` the tokens that stay weigh more, over their completion or, where all tokens share one denominator (``token_mean``), over the
     batch. 1 less this is the factor of what was rejected.
     """
-    if denominator == "original" or reduction == "fixed_length":
+    if denominator == "original" or reduction in ("fixed_length", "completion_sum"):
         return weights
     counts = (mask.sum(1, keepdim=True), keep.sum(1, keepdim=True)) if reduction == "completion_mean" else (mask.sum(), keep.sum())
     return weights * (counts[0] / counts[1].clamp(min=1)).float()

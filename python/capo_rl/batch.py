@@ -59,7 +59,8 @@ class Batch:
     seed: the run's; random choices of components follow from it and ``step``.
     sampling_temperature, sampling_top_k, sampling_top_p: the sampler's; 0 and 1 are off.
     loss_temperature: what logits are divided by in ``logps``.
-    reduction: how losses become one number: ``completion_mean`` (TRL's ``grpo``), ``fixed_length`` (``dr_grpo``) or ``token_mean`` (``bnpo``, ``dapo``).
+    reduction: how losses become one number: ``completion_mean`` (TRL's ``grpo``), ``fixed_length`` (``dr_grpo``), ``token_mean`` (``bnpo``, ``dapo``) or
+        ``completion_sum`` (``luspo``).
     denominator: what the reduction counts after masking: ``kept`` tokens or the ``original`` ones.
     max_completion_length: the limit, tokens; T without it.
     stream: the CUDA stream on which arrays on a device are ready and components work, as ``torch.cuda.current_stream().cuda_stream``; without it the default

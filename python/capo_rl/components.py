@@ -167,7 +167,7 @@ class Objective(Component):
 
     @property
     def reduction(self) -> Optional[str]:
-        """How its losses become one number: ``completion_mean``, ``fixed_length`` or ``token_mean``."""
+        """How its losses become one number: ``completion_mean``, ``fixed_length``, ``token_mean`` or ``completion_sum``."""
         return self._native.reduction
 
     def __call__(self, batch: Batch) -> tuple[np.ndarray, np.ndarray, Records]:

@@ -8,7 +8,7 @@ use capo_loader::batch_file;
 use capo_loader::{RecordedContext, sound};
 use capo_plugin::{
     Batch as View, CompletionContext, ContextData, Dims, Inputs, Lending, OptimizerInfo, OptimizerKind, OptimizerState,
-    PromptContext,
+    PromptContext, Reduction,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -18,7 +18,7 @@ use crate::array::{Array, Large};
 use crate::dlpack::Place;
 use crate::error::{failed, refused};
 use crate::export::{floats, to_fields};
-use crate::fields::{DENOMINATORS, Fields, REDUCTIONS};
+use crate::fields::{DENOMINATORS, Fields};
 use crate::layer::Layer;
 
 /// What a batch says of an optimizer that it was not told of; components that read it are refused before.
@@ -311,7 +311,7 @@ fn scalars(fields: &Fields<'_, '_>, dims: Dims, optimizer: OptimizerInfo) -> PyR
     view.sampling_top_k = fields.number("sampling_top_k", view.sampling_top_k)?;
     view.sampling_top_p = fields.number("sampling_top_p", view.sampling_top_p)?;
     view.loss_temperature = fields.number("loss_temperature", view.loss_temperature)?;
-    view.reduction = fields.named("reduction", &REDUCTIONS, view.reduction)?;
+    view.reduction = fields.named("reduction", &Reduction::NAMED, view.reduction)?;
     view.denominator = fields.named("denominator", &DENOMINATORS, view.denominator)?;
     view.max_completion_length = fields.number("max_completion_length", view.max_completion_length)?;
     Ok(view)

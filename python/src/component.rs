@@ -16,7 +16,6 @@ use crate::batch::{Batch, input_names};
 use crate::collective::Collective;
 use crate::dlpack::Lent;
 use crate::error::broken;
-use crate::fields::REDUCTIONS;
 use crate::fork::Forked;
 use crate::numpy;
 use crate::records::Records;
@@ -89,11 +88,10 @@ impl Component {
     fn reduction(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         self.claim(py)?;
         let reduction = py.detach(|| match &*self.lock() {
-            Handle::Objective(objective) => Some(objective.reduction()),
+            Handle::Objective(objective) => objective.reduction().name(),
             _ => None,
         });
-        let named = REDUCTIONS.iter().find(|(_, known)| Some(*known) == reduction);
-        Ok(named.map(|(name, _)| *name))
+        Ok(reduction)
     }
 
     /// `keep`, thinned, and what was reported.

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::failed;
-use crate::fields::{DENOMINATORS, REDUCTIONS};
+use crate::fields::DENOMINATORS;
 use crate::numpy;
 
 /// Numbers per token.
@@ -68,7 +68,7 @@ pub(crate) fn to_fields<'py>(py: Python<'py>, view: &View<'_>) -> PyResult<Bound
     fields.set_item("sampling_top_p", view.sampling_top_p)?;
     fields.set_item("loss_temperature", view.loss_temperature)?;
     fields.set_item("max_completion_length", view.max_completion_length)?;
-    fields.set_item("reduction", REDUCTIONS.iter().find(|(_, r)| *r == view.reduction).map(|(name, _)| *name))?;
+    fields.set_item("reduction", view.reduction.name())?;
     fields.set_item("denominator", DENOMINATORS.iter().find(|(_, d)| *d == view.denominator).map(|(name, _)| *name))?;
     fields.set_item("optimizer", optimizer(py, &view.optimizer)?)?;
     Ok(fields)

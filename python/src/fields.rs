@@ -3,20 +3,13 @@
 use std::fmt::Write as _;
 
 use capo_loader::batch_file::OPTIMIZERS;
-use capo_plugin::{Denominator, OptimizerInfo, OptimizerKind, Reduction, nearest, unknown_key};
+use capo_plugin::{Denominator, OptimizerInfo, OptimizerKind, nearest, unknown_key};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::array::{self, Array, Large};
 use crate::dlpack::Lent;
-
-/// What `reduction` is called.
-pub(crate) const REDUCTIONS: [(&str, Reduction); 3] = [
-    ("completion_mean", Reduction::COMPLETION_MEAN),
-    ("fixed_length", Reduction::FIXED_LENGTH),
-    ("token_mean", Reduction::TOKEN_MEAN),
-];
 
 /// What `denominator` is called.
 pub(crate) const DENOMINATORS: [(&str, Denominator); 2] =

@@ -99,14 +99,13 @@ impl Registry {
 
 impl Open {
     fn build(&self, point: &str, config: ComponentConfig) -> Result<Handle> {
-        let (registry, watchdog, one) = (&self.0, Watchdog::off(), std::slice::from_ref(&config));
-        let first = "one table makes one component";
+        let (registry, watchdog) = (&self.0, Watchdog::off());
         Ok(match point {
-            "reward" => Handle::Reward(registry.reward(&config, &watchdog)?),
-            "advantage" => Handle::Advantage(registry.advantage(&config, &watchdog)?),
-            "objective" => Handle::Objective(registry.objective(&config, &watchdog)?),
-            "weight" => Handle::Weight(registry.weights(one, &watchdog)?.pop().expect(first)),
-            _ => Handle::Mask(registry.masks(one, &watchdog)?.pop().expect(first)),
+            "reward" => Handle::Reward(registry.create(&config, &watchdog)?),
+            "advantage" => Handle::Advantage(registry.create(&config, &watchdog)?),
+            "objective" => Handle::Objective(registry.create(&config, &watchdog)?),
+            "weight" => Handle::Weight(registry.create(&config, &watchdog)?),
+            _ => Handle::Mask(registry.create(&config, &watchdog)?),
         })
     }
 }

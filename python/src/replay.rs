@@ -58,8 +58,8 @@ fn run(registry: &Registry, batches: &[PathBuf], settings: &Settings) -> Result<
         }
     };
     let table = tables::parse(&text, &origin)?;
-    let masks = registry.masks(&tables::components(&table, "mask", &origin)?, &watchdog)?;
-    let weights = registry.weights(&tables::components(&table, "weight", &origin)?, &watchdog)?;
+    let masks = registry.create_all(&tables::components(&table, "mask", &origin)?, &watchdog)?;
+    let weights = registry.create_all(&tables::components(&table, "weight", &origin)?, &watchdog)?;
     let device = Device::open(&settings.device, settings.dtype)?;
     let mut steps = Vec::with_capacity(batches.len());
     let mut take = |replayed: Replayed<'_>| {

@@ -26,7 +26,7 @@ def reduced(losses, counted, reduction):
     return losses.sum() / (counted.sum() if reduction == "token_mean" else 5 * 7)
 
 
-@pytest.mark.parametrize("reduction", ["completion_mean", "token_mean", "fixed_length"])
+@pytest.mark.parametrize("reduction", ["completion_mean", "token_mean", "fixed_length", "completion_sum"])
 @pytest.mark.parametrize("denominator", ["kept", "original"])
 def test_a_factor_is_a_masked_loss(reduction, denominator):
     mask, keep, weights, logps, slopes = arrays()

@@ -72,7 +72,10 @@ def cargo(*arguments, target=None, environment=None):
 def build(profile):
     """Paths by file name, and the test executables. In one build, so that dependencies are compiled once; none of them links CUDA."""
     files, tests = {}, []
-    for message in cargo("build", "--profile", profile, "--workspace", "--lib", "--bins", "--tests"):
+    made = cargo("build", "--profile", profile, "--workspace", "--lib", "--bins", "--tests")
+    # The core's suite on a device is no part of an ordinary test run, and has to be named.
+    made += cargo("build", "--profile", profile, "--workspace", "--test", "cuda")
+    for message in made:
         package = str(Path(message["manifest_path"]).parent.relative_to(ROOT))
         if not message["profile"]["test"]:
             files |= {Path(path).name: Path(path) for path in message["filenames"]}

@@ -53,7 +53,7 @@ pub use snapshot::{Snapshot, snapshot};
 
 use serde::de::DeserializeOwned;
 
-use crate::guard;
+use crate::points;
 use crate::{Advantage, Image, Mask, ObjectiveFn, PluginError, Point, RewardFn, Sink, StepControlFn, Weight};
 use crate::{AdvantageEstimator, Objective, PreBackwardMask, Reward, StepControl, TokenWeight};
 
@@ -65,7 +65,7 @@ macro_rules! builders {
         ///
         /// What a host would show.
         pub fn $name<T: $trait + DeserializeOwned + 'static>(table: &str) -> Result<$handle, PluginError> {
-            guard::$name::<T>(&json(table)?).map(|wire| $handle::new($id, wire))
+            points::$name::<T>(&json(table)?).map(|wire| $handle::new($id, wire))
         }
     )*};
 }

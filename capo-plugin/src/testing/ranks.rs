@@ -4,8 +4,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::{Fixture, Listener, Records};
 use crate::collective::{Connection, Ranks};
-use crate::component::{Mask, Weight};
 use crate::error::PluginError;
+use crate::points::{Mask, Weight};
 use crate::sink::Sink;
 
 /// What all ranks told in one call, with the call's name.

@@ -1,8 +1,8 @@
 //! Completions as text, for tests of rewards.
 
 use super::{Records, assert_permutation};
-use crate::component::RewardFn;
 use crate::error::PluginError;
+use crate::points::RewardFn;
 use crate::rollout::{Completion, Purpose, Rollout};
 
 /// Owned completions, all of one group, with the answer `4` and an empty row.

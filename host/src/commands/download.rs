@@ -2,8 +2,8 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::Failure;
 use super::args::DownloadArgs;
+use super::failure::Failure;
 use crate::model::download::Download;
 use crate::report::terminal::say;
 

@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 use capo_loader::files;
+use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use sha2::{Digest, Sha256};
 
-use super::Failure;
 use super::answers::Answers;
 use super::args::EvalArgs;
 use super::export;
+use super::failure::Failure;
 use crate::benchmark::{self, Benchmark, HELD_OUT, Outcome};
 use crate::config::{self, BenchmarkConfig, Config, Draft};
 use crate::data::{Purpose, Tokenizer};
 use crate::exam::{Exam, Grader, Right};
 use crate::metrics::Values;
-use crate::metrics::sink::WarningSink;
 use crate::model::{Policy, device, embedded, hub};
 use crate::report::Answered;
 use crate::report::terminal::say;

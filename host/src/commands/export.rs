@@ -6,9 +6,9 @@ use anyhow::{Context, Result, ensure};
 use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
 
-use super::Failure;
 use super::args::ExportArgs;
 use super::card;
+use super::failure::Failure;
 use crate::data::Tokenizer;
 use crate::model::{ModelFiles, Policy, device, embedded};
 use crate::report::terminal::{grouped, say};

@@ -8,7 +8,7 @@ use capo_loader::files::{self, NewFile};
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Value, json};
 
-use super::Failure;
+use super::failure::Failure;
 use super::inference_args::GenerateArgs;
 use super::output::{self, unwritable};
 use crate::data::{Chat, Messages, Tokenizer};

@@ -8,6 +8,7 @@ mod compare_masks;
 mod download;
 mod eval;
 mod export;
+mod failure;
 mod generate;
 mod inference_args;
 mod new_plugin;
@@ -31,18 +32,11 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use args::{Cli, Command, SftArgs};
+use failure::Failure;
 
 use crate::report::terminal::{self, say, sentence};
 use crate::sft::Sft;
 use crate::{check, data};
-
-/// A failure, by what the user can do about it.
-enum Failure {
-    /// Exit code 2: settings, files or plugins are wrong, and nothing has been done.
-    Input(anyhow::Error),
-    /// Exit code 1: the run broke on the way.
-    Run(anyhow::Error),
-}
 
 /// Runs the command line; the exit code is 0, 2 for bad input, 1 for a run that failed or whose output could not be written.
 #[must_use]

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use super::Failure;
+use super::failure::Failure;
 use super::inference_args::ScoreArgs;
 use super::output::{self, unwritable};
 use crate::data::Pairs;

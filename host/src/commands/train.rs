@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use capo_loader::place::Place;
 use capo_loader::registry::Registry;
 
-use super::Failure;
 use super::args::TrainArgs;
+use super::failure::Failure;
 use crate::config::{self, Config, Draft, Resolved};
 use crate::report::{Report, terminal};
 use crate::run::estimate::{self, Estimate};

@@ -3,6 +3,7 @@
 use anyhow::{Result, bail, ensure};
 use capo_loader::component_names;
 
+use super::limits::{at_least_one, at_most};
 use super::{Config, DataConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST, TrainConfig, datasets};
 use crate::adamw::SecondMoment;
 use crate::data::{Arithmetic, Filter};
@@ -196,30 +197,6 @@ fn dynamic_sampling(rollout: &RolloutConfig) -> Result<()> {
         "`rollout.max_num_gen_batches` is {most}, but `rollout.filter_groups` is off, and each rollout is sampled once (turn it on, or remove it)"
     );
     Ok(())
-}
-
-/// Refuses counts of 0.
-///
-/// # Errors
-///
-/// The first one.
-pub(crate) fn at_least_one(counts: &[(&str, u64)]) -> Result<()> {
-    match counts.iter().find(|(_, value)| *value == 0) {
-        Some((key, _)) => bail!("`{key}` is 0 (it must be at least 1)"),
-        None => Ok(()),
-    }
-}
-
-/// Refuses counts above their limits.
-///
-/// # Errors
-///
-/// The first one, with its limit.
-pub(crate) fn at_most(counts: &[(&str, usize, usize)]) -> Result<()> {
-    match counts.iter().find(|(_, value, limit)| value > limit) {
-        Some((key, value, limit)) => bail!("`{key}` is {value} (it must be at most {limit})"),
-        None => Ok(()),
-    }
 }
 
 /// Refuses numbers that are negative, not finite or above their limits.

@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use super::omission::{is_default, may_be_left_out};
 use super::source::SourceConfig;
-use super::{is_default, may_be_left_out};
 use crate::data::{Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, Tokenizer};
 use crate::model::{ModelFiles, Policy};
 

@@ -6,8 +6,9 @@ use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::data::DataConfig;
+use super::datasets;
+use super::omission::is_default;
 use super::source::SourceConfig;
-use super::{datasets, is_default};
 use crate::data::{Demands, Example, Preset, examples};
 use crate::model::Sampling;
 

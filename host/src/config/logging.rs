@@ -3,8 +3,8 @@
 use anyhow::{Result, bail};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::check::at_least_one;
-use super::{is_default, may_be_left_out};
+use super::limits::at_least_one;
+use super::omission::{is_default, may_be_left_out};
 
 /// `[logging]`
 #[derive(Debug, Clone, Serialize, Deserialize)]

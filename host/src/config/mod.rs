@@ -7,8 +7,10 @@ mod datasets;
 mod draft;
 mod eval;
 mod hints;
+pub(crate) mod limits;
 mod logging;
 mod model;
+mod omission;
 mod recipe;
 mod replayed;
 mod rollout;
@@ -17,7 +19,6 @@ mod sizes;
 mod source;
 mod train;
 
-use std::cell::Cell;
 use std::path::Path;
 
 use anyhow::Result;
@@ -34,6 +35,7 @@ pub use draft::{Appended, Draft, component_timeout};
 pub use eval::{ANSWERS_AT_ONCE, BenchmarkConfig, EvalConfig, TEST};
 pub use logging::{CompletionsFormat, LoggingConfig, Tracker};
 pub use model::{ModelConfig, TargetModules};
+use omission::in_full;
 pub use recipe::{Resolved, resolve};
 pub use replayed::replayed_settings;
 pub use rollout::RolloutConfig;
@@ -82,21 +84,6 @@ pub struct Config {
     pub sizes: Sizes,
 }
 
-thread_local! {
-    /// True while settings are written in full.
-    static IN_FULL: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Settings that came later than others stand in a run's file only where they are used, so that older runs can go on.
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    may_be_left_out(*value == T::default())
-}
-
-/// True where a setting may be left out, because it `is` as if it was not said.
-fn may_be_left_out(is: bool) -> bool {
-    is && !IN_FULL.get()
-}
-
 impl Config {
     /// The names in reports of the run's components: rewards, advantage, objective, masks, weights, step controls.
     #[must_use]
@@ -113,10 +100,7 @@ impl Config {
     ///
     /// When they cannot be written as TOML.
     pub fn in_full(&self) -> Result<String> {
-        IN_FULL.set(true);
-        let text = toml::to_string(self);
-        IN_FULL.set(false);
-        let text = text?;
+        let text = in_full(|| toml::to_string(self))?;
         let table: Table = text.parse()?;
         let is_there = |section: &str, key: &str| table.get(section).is_some_and(|table| table.get(key).is_some());
         let of = |(section, keys): (&'static str, &'static [&'static str])| {

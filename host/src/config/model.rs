@@ -4,7 +4,7 @@ use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
-use super::check::{at_least_one, at_most};
+use super::limits::{at_least_one, at_most};
 use crate::model::{LoraConfig, Targets};
 
 /// Largest rank: no matrix is wider.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{is_default, may_be_left_out};
+use super::omission::{is_default, may_be_left_out};
 use crate::model::device::Dtype;
 
 /// `[rollout]`

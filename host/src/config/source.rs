@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::is_default;
+use super::omission::is_default;
 use crate::data::{Filter, Preset};
 
 /// `[[data.datasets]]`; what it does not say is as in `[data]`.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{is_default, may_be_left_out};
+use super::omission::{is_default, may_be_left_out};
 use crate::adamw::SecondMoment;
 use crate::model::device::{self, Dtype};
 use crate::optim::OptimizerName;

@@ -11,7 +11,8 @@
 use anyhow::Result;
 use serde_json::json;
 
-use super::{Demands, Example, Purpose, ensure_available};
+use super::example::{Example, ensure_available};
+use super::row_check::{Demands, Purpose};
 use crate::rng;
 
 const SMALLEST: u64 = 100;

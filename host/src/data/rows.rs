@@ -3,10 +3,10 @@
 use anyhow::{Result, bail};
 use sha2::{Digest, Sha256};
 
+use super::example::{Example, ensure_available, hex};
 use super::mixture::Mixture;
 use super::row_check::{Demands, Purpose};
 use super::set::{Set, Source};
-use super::{Example, ensure_available, hex};
 use crate::rng;
 
 /// How the rows of training data are put in order.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use capo_loader::warning;
+use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::{Extension, Lending, Point, Sink};
 
@@ -21,10 +21,8 @@ pub struct StepSink<'a> {
     pub completion_mask: &'a [u8],
     /// Whose calls come now.
     pub point: Point,
-    /// Sentences already shown.
-    pub warned: &'a mut BTreeSet<String>,
-    /// Told of every call.
-    pub watchdog: &'a Watchdog,
+    /// Where the rest goes.
+    pub warnings: WarningSink<'a>,
     /// What the rollout knows besides its batch, for the components that asked.
     pub context: Option<Lending<'a>>,
     /// What components record of each token, `[B, T]`, by name; none where it is not kept.
@@ -42,7 +40,8 @@ impl<'a> StepSink<'a> {
         warned: &'a mut BTreeSet<String>,
         watchdog: &'a Watchdog,
     ) -> Self {
-        Self { metrics, completion_mask, point, warned, watchdog, context: None, arrays: None, objection: None }
+        let warnings = WarningSink { warned, watchdog };
+        Self { metrics, completion_mask, point, warnings, context: None, arrays: None, objection: None }
     }
 
     fn add(&mut self, component: &str, name: &str, value: f64) {
@@ -57,6 +56,10 @@ impl<'a> StepSink<'a> {
 }
 
 impl Sink for StepSink<'_> {
+    fn behind(&mut self) -> Option<&mut dyn Sink> {
+        Some(&mut self.warnings)
+    }
+
     fn record(&mut self, component: &str, name: &str, value: f64) {
         self.add(component, name, value);
     }
@@ -79,49 +82,11 @@ impl Sink for StepSink<'_> {
         }
     }
 
-    fn warn(&mut self, component: &str, text: &str) {
-        warning::show(self.warned, component, text);
-    }
-
-    fn enter(&mut self, component: &str, method: &'static str) {
-        self.watchdog.enter(component, method);
-    }
-
-    fn leave(&mut self) {
-        self.watchdog.leave();
-    }
-
     fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
         self.context.as_ref()?.extension(id)
     }
 
     fn objection(&mut self) -> Option<String> {
         self.objection.take()
-    }
-}
-
-/// The sink of calls that belong to no step, as of a measurement on held-out prompts: warnings are shown.
-pub struct WarningSink<'a> {
-    /// Sentences already shown.
-    pub warned: &'a mut BTreeSet<String>,
-    /// Told of every call.
-    pub watchdog: &'a Watchdog,
-}
-
-impl Sink for WarningSink<'_> {
-    fn record(&mut self, _component: &str, _name: &str, _value: f64) {}
-
-    fn record_tokens(&mut self, _component: &str, _name: &str, _values: &[f32]) {}
-
-    fn warn(&mut self, component: &str, text: &str) {
-        warning::show(self.warned, component, text);
-    }
-
-    fn enter(&mut self, component: &str, method: &'static str) {
-        self.watchdog.enter(component, method);
-    }
-
-    fn leave(&mut self) {
-        self.watchdog.leave();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::Cursor;
+use std::io::{Cursor, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +11,10 @@ use capo_loader::files;
 use capo_loader::manifest::SealedFolder;
 use serde_json::Value;
 
-use super::tensors::Source;
+/// The source of a file's bytes.
+pub trait Source: Read + Seek {}
+
+impl<T: Read + Seek> Source for T {}
 
 /// The files of one model: a Hugging Face directory, or bytes inside the executable.
 #[derive(Debug, Clone)]

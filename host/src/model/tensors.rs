@@ -7,17 +7,12 @@ use candle_core::{DType, Device, Tensor};
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
-use super::files::ModelFiles;
+use super::files::{ModelFiles, Source};
 
 /// The bytes before the header: its length.
 const LENGTH: usize = 8;
 /// Longest header, bytes, as the safetensors crate has it.
 const MOST_HEADER: u64 = 100_000_000;
-
-/// The source of a file's bytes.
-pub trait Source: Read + Seek {}
-
-impl<T: Read + Seek> Source for T {}
 
 /// An open file and its header.
 pub struct TensorFile<'a> {

@@ -123,7 +123,7 @@ impl Rewards {
                 table.entry("device").or_insert_with(|| device.into());
             }
             let component = ComponentConfig { id: id.clone(), table };
-            components.push((registry.reward(&component, watchdog)?.with_name(&name), weight));
+            components.push((registry.create(&component, watchdog)?.renamed(&name), weight));
         }
         Ok(Rewards { components })
     }

@@ -1,21 +1,8 @@
 //! The best checkpoint by a metric, and when a run ends because it no longer improves.
 
-use serde::{Deserialize, Serialize};
-
 use super::Run;
+use super::progress::Best;
 use crate::config::TrainConfig;
-
-/// The evaluation with the best value so far.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Best {
-    /// After which step.
-    pub step: u64,
-    /// The value of `train.metric_for_best_model`.
-    pub value: f64,
-    /// Evaluations since the last one that improved by more than `train.early_stopping_threshold`.
-    pub without_improvement: u64,
-}
 
 /// Compares the step just done, which was evaluated, with the best so far.
 pub fn consider(run: &mut Run) {

@@ -15,10 +15,10 @@ use capo_loader::folders::{self, NewFolder};
 use capo_loader::manifest::SealedFolder;
 use serde::{Deserialize, Serialize};
 
-use super::moment::Moment;
+use super::Run;
+use super::progress::{Moment, Progress, States};
 use super::records::Marks;
-use super::states::{self, States};
-use super::{Progress, Run};
+use super::states;
 use crate::data::{Tokenizer, fingerprint};
 use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, save_tensors};
 

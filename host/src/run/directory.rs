@@ -8,9 +8,10 @@ use anyhow::{Context, Result, bail, ensure};
 use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
 use capo_loader::{PluginRecord, batch_file, memory};
+use capo_plugin::Inputs;
 
 use super::lock::{self, Lock};
-use super::{CONFIG_FILE, METRICS_FILE, checkpoint, provenance};
+use super::{CONFIG_FILE, METRICS_FILE, Run, checkpoint, provenance};
 use crate::metrics::completions::COMPLETIONS_FILE;
 
 /// How the names of TensorBoard's files begin.
@@ -171,7 +172,7 @@ pub fn check_unused(dir: &Path) -> Result<()> {
 /// # Errors
 ///
 /// When the disk refuses.
-pub fn ready_for_batches(dir: &Path, step: u64) -> Result<()> {
+fn ready_for_batches(dir: &Path, step: u64) -> Result<()> {
     let shown = dir.display();
     fs::create_dir_all(dir).with_context(|| format!("cannot make the folder `{shown}`"))?;
     folders::clean(dir)?;
@@ -183,6 +184,22 @@ pub fn ready_for_batches(dir: &Path, step: u64) -> Result<()> {
         }
     }
     Ok(())
+}
+
+impl Run {
+    /// From now on writes the batch of every step to `dir`, last layer and rollout's context included.
+    ///
+    /// # Errors
+    ///
+    /// When the disk refuses.
+    pub fn dump_batches(&mut self, dir: Option<&Path>) -> Result<()> {
+        if let Some(dir) = dir {
+            ready_for_batches(dir, self.progress.step)?;
+            self.needs = self.needs.with(Inputs::LAST_LAYER | Inputs::ROLLOUT_CONTEXT | Inputs::SAMPLER_TOP_K);
+            self.dump = Some(dir.to_owned());
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -7,19 +7,17 @@ pub mod estimate;
 mod lock;
 pub mod moment;
 mod open;
+mod progress;
 pub mod provenance;
 mod records;
 pub mod settings;
 mod states;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::Result;
 use capo_loader::registry::Components;
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::Inputs;
-use serde::{Deserialize, Serialize};
 
 use crate::benchmark::Benchmark;
 use crate::config::Config;
@@ -33,56 +31,17 @@ use crate::reward::Rewards;
 use crate::schedule::Schedule;
 use crate::stages::batch::StepInfo;
 use crate::stages::score::{Needs, Work};
-use best::Best;
 use lock::Lock;
 pub use lock::is_at_work;
-use moment::Moment;
 pub use open::AbsentWeights;
+use progress::Moment;
+pub use progress::Progress;
 use records::Records;
 
 /// The file that holds a run's settings, in its directory.
 pub const CONFIG_FILE: &str = "config.toml";
 /// The file of metrics, in a run's directory.
 pub const METRICS_FILE: &str = "metrics.jsonl";
-
-/// How far a run has come: what a checkpoint says besides weights and components' state.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Progress {
-    /// Optimizer steps done, skipped ones included.
-    pub step: u64,
-    /// Training prompts consumed.
-    pub prompts: u64,
-    /// Prompt and completion tokens processed.
-    pub num_tokens: u64,
-    /// Completion tokens that reached the masks.
-    pub completion_tokens: u64,
-    /// Of those, rejected ones.
-    pub rejected_tokens: u64,
-    /// Steps without an update.
-    pub skipped_steps: u64,
-    /// Held-out accuracy before step 0.
-    pub accuracy_before: Option<f64>,
-    /// The newest held-out accuracy since.
-    pub accuracy: Option<f64>,
-    /// The mean reward of held-out prompts before step 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_out_reward_before: Option<f64>,
-    /// The newest since.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_out_reward: Option<f64>,
-    /// The best evaluation, where a metric says which it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub best: Option<Best>,
-}
-
-impl Progress {
-    /// The share of completion tokens so far that masks rejected.
-    #[must_use]
-    pub fn rejected_share(&self) -> f64 {
-        self.rejected_tokens as f64 / self.completion_tokens.max(1) as f64
-    }
-}
 
 /// A run, ready for its next step.
 pub struct Run {
@@ -139,20 +98,6 @@ pub struct Run {
 }
 
 impl Run {
-    /// From now on writes the batch of every step to `dir`, last layer and rollout's context included.
-    ///
-    /// # Errors
-    ///
-    /// When the disk refuses.
-    pub fn dump_batches(&mut self, dir: Option<&Path>) -> Result<()> {
-        if let Some(dir) = dir {
-            directory::ready_for_batches(dir, self.progress.step)?;
-            self.needs = self.needs.with(Inputs::LAST_LAYER | Inputs::ROLLOUT_CONTEXT | Inputs::SAMPLER_TOP_K);
-            self.dump = Some(dir.to_owned());
-        }
-        Ok(())
-    }
-
     /// The settings of the coming step, on a rollout that has been used `iteration` times before.
     #[must_use]
     pub fn step_info(&self, iteration: u64) -> StepInfo {

@@ -3,24 +3,12 @@
 //! Until the optimizer's step the weights are those of that moment. Components are not: each of their calls may have moved their state. So
 //! their states are kept while they are small, and else such a moment lasts until the first of these calls.
 
+use super::Run;
+use super::progress::{Moment, Progress, States};
 use super::records::Marks;
-use super::states::States;
-use super::{Progress, Run};
 
 /// Largest states, of all components together, that are kept at every rollout, bytes.
 const SMALL: usize = 1 << 20;
-
-/// A moment between two rollouts. It is over once the weights change.
-pub struct Moment {
-    /// How far the run had come.
-    pub progress: Progress,
-    /// How far its records had.
-    pub marks: Marks,
-    /// How many calls of components had begun.
-    pub calls: u64,
-    /// What the components saved, if they were asked.
-    pub states: Option<States>,
-}
 
 impl Moment {
     /// The present one, without states.

@@ -10,14 +10,7 @@ use capo_loader::registry::Components;
 use capo_plugin::{Mask, PluginError, StepControlFn, Weight};
 
 use super::Run;
-
-/// What the components of a run saved, each with its id.
-pub struct States {
-    /// Advantage, objective, masks, weights, step controls.
-    pub components: Vec<(String, Vec<u8>)>,
-    /// Rewards.
-    pub rewards: Vec<(String, Vec<u8>)>,
-}
+use super::progress::States;
 
 impl States {
     /// Asks every component for its state.

@@ -15,5 +15,5 @@ pub use advantage::{
 };
 pub use objective::{
     ByCompletion, ByFixedLength, ByToken, Cispo, ClippedSurrogate, CorrectionMode, Dapo, Defaults, Gspo, KlEstimator,
-    Level, Luspo, PolicyGradient, ReductionName, Rloo, Sapo, Vespo,
+    Level, Luspo, PolicyGradient, Rloo, Sapo, Vespo,
 };

@@ -1,7 +1,5 @@
 //! The keys of mask and weight.
 
-use std::marker::PhantomData;
-
 use capo_core::{
     Acceptance, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, MomentUpdate, ObjectiveShift,
     OutsideAction, PolicyShift, Probabilities, RejectedBatch, Semantics, StateDtype, Switch, Temperature,
@@ -13,8 +11,6 @@ use serde::de::{Deserializer, Error};
 use crate::assign::Assign;
 use crate::optimizer::{Adam, Moments, Optimizer, OptimizerChoice};
 use crate::predictor::{Predictor, Signal};
-use crate::weight::CurvatureWeight;
-use crate::{CurvatureMask, Thresholds};
 
 /// Keys of a table: those that masks and weights share, and `own` ones between them.
 macro_rules! table {
@@ -100,7 +96,7 @@ macro_rules! table {
             }
 
             /// The model that these keys describe, with this acceptance.
-            fn predictor(&self, acceptance: Acceptance) -> Result<Predictor, String> {
+            pub(crate) fn predictor(&self, acceptance: Acceptance) -> Result<Predictor, String> {
                 let adam = Adam { beta1: self.adam_beta1, beta2: self.adam_beta2, eps: self.adam_epsilon };
                 let optimizer = Optimizer { choice: self.optimizer, adam, moments: self.moments };
                 let mut model = CurvatureModel::new(acceptance, self.granularity, self.semantics())
@@ -138,7 +134,7 @@ table! {
     /// The weight's keys.
     WeightTable, signal: "unit", own: {
         /// The policy shift at which weights begin to fall below 1.
-        fisher_threshold: Option<f64>,
+        pub(crate) fisher_threshold: Option<f64>,
     }
 }
 
@@ -215,8 +211,9 @@ impl Limit {
 }
 
 impl MaskTable {
-    fn acceptance<T: Thresholds>(&self) -> Result<Acceptance, String> {
-        let fisher_threshold = self.fisher_threshold.unwrap_or(Limit::At(T::FISHER)).value("fisher_threshold")?;
+    /// Which shifts are accepted; the two thresholds are those where the table says none.
+    pub(crate) fn acceptance(&self, fisher: f64, hessian: f64) -> Result<Acceptance, String> {
+        let fisher_threshold = self.fisher_threshold.unwrap_or(Limit::At(fisher)).value("fisher_threshold")?;
         let one_sided = self.hessian_interval == Interval::OneSided;
         match (self.hessian_range, self.hessian_threshold) {
             (Some(_), Some(_)) => Err("`hessian_range` and `hessian_threshold` are both given (keep one)".into()),
@@ -226,31 +223,10 @@ impl MaskTable {
             ),
             (Some(range), None) => Ok(Acceptance { fisher_threshold, hessian_range: Some(range), low_end_kept: false }),
             (None, limit) => {
-                let limit = limit.unwrap_or(Limit::At(T::HESSIAN)).value("hessian_threshold")?;
+                let limit = limit.unwrap_or(Limit::At(hessian)).value("hessian_threshold")?;
                 let range = |limit: f64| [if one_sided { 0.0 } else { -limit }, limit];
                 Ok(Acceptance { fisher_threshold, hessian_range: limit.map(range), low_end_kept: one_sided })
             }
         }
-    }
-}
-
-impl<T: Thresholds> TryFrom<MaskTable> for CurvatureMask<T> {
-    type Error = String;
-
-    fn try_from(table: MaskTable) -> Result<Self, String> {
-        let acceptance = table.acceptance::<T>()?;
-        Ok(Self { predictor: table.predictor(acceptance)?, thresholds: PhantomData })
-    }
-}
-
-impl TryFrom<WeightTable> for CurvatureWeight {
-    type Error = String;
-
-    fn try_from(table: WeightTable) -> Result<Self, String> {
-        let threshold = table.fisher_threshold.unwrap_or(CurvatureWeight::FISHER);
-        if !(threshold.is_finite() && threshold > 0.0) {
-            return Err(format!("`fisher_threshold` is {threshold} (it must be finite and above 0)"));
-        }
-        Ok(Self { predictor: table.predictor(Acceptance::default())?, threshold })
     }
 }

@@ -1,5 +1,6 @@
 //! The curvature weight: no token moves the policy further than a bound, and none is thrown away.
 
+use capo_core::Acceptance;
 use capo_plugin::prelude::*;
 
 use crate::predictor::Predictor;
@@ -23,6 +24,18 @@ impl CurvatureWeight {
     fn weight(&self, m_f: f32) -> f32 {
         let m_f = f64::from(m_f);
         if m_f.is_nan() { 0.0 } else { (self.threshold / m_f.max(0.0)).sqrt().min(1.0) as f32 }
+    }
+}
+
+impl TryFrom<WeightTable> for CurvatureWeight {
+    type Error = String;
+
+    fn try_from(table: WeightTable) -> Result<Self, String> {
+        let threshold = table.fisher_threshold.unwrap_or(CurvatureWeight::FISHER);
+        if !(threshold.is_finite() && threshold > 0.0) {
+            return Err(format!("`fisher_threshold` is {threshold} (it must be finite and above 0)"));
+        }
+        Ok(Self { predictor: table.predictor(Acceptance::default())?, threshold })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use capo_plugin::prelude::*;
 
-use crate::{check_target, scale};
+use crate::target::{check_target, scale};
 
 pub(crate) const TARGET: f64 = 3e-5;
 pub(crate) const FRACTION: f64 = 0.125;

@@ -4,7 +4,7 @@ use capo_core::{Acceptance, CurvatureModel, Granularity, Loss, SecondMoment, Sem
 use capo_curvature::trainer_step;
 use capo_plugin::prelude::*;
 
-use crate::{check_target, scale};
+use crate::target::{check_target, scale};
 
 /// On the default run the last layer's prediction is 0.021% of a step's divergence (median): this is that share of 3e-5.
 pub(crate) const TARGET: f64 = 6e-9;

@@ -12,7 +12,7 @@ from verl.trainer.ppo.core_algos import agg_loss, register_adv_est, register_pol
 from .. import Advantage, Batch, Objective
 from ..plugins import Source
 
-AGGREGATIONS = {"token_mean": "token-mean", "completion_mean": "seq-mean-token-mean", "fixed_length": "seq-mean-token-sum-norm"}
+AGGREGATIONS = {"token_mean": "token-mean", "completion_mean": "seq-mean-token-mean", "fixed_length": "seq-mean-token-sum-norm", "completion_sum": "seq-mean-token-sum"}
 
 
 def register_advantage(id: str, plugin: Source = None, **keys: Any) -> None:

@@ -30,7 +30,14 @@ impl Copy {
 
     /// Copies a folder of the workspace, without what was built in it.
     fn take(&self, folder: &str) {
-        for entry in std::fs::read_dir(artifacts::workspace().join(folder)).unwrap() {
+        let source = artifacts::workspace().join(folder);
+        // What has moved since the last copy would stand beside the file that took its place.
+        for old in std::fs::read_dir(self.root.join(folder)).into_iter().flatten().map(Result::unwrap) {
+            if old.path().is_file() && !source.join(old.file_name()).exists() {
+                std::fs::remove_file(old.path()).unwrap();
+            }
+        }
+        for entry in std::fs::read_dir(source).unwrap() {
             let entry = entry.unwrap();
             let name = format!("{folder}/{}", entry.file_name().to_str().unwrap());
             if entry.path().is_file() {
@@ -106,8 +113,8 @@ fn refused(library: &Path) -> String {
 #[test]
 #[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
 fn a_later_minor_version_with_a_point_of_its_own_is_the_same_abi() {
-    let last = "        _ => ROption::RNone,";
-    let more = "        \"capo.later/1\" => ROption::RSome(Extension::of(&OBJECTIVE)),\n";
+    let last = "        RECIPE_POINT_2 => ";
+    let more = "        \"capo.later/1\" => ROption::RSome(Extension::of(&RECIPE)),\n";
     let copy = Copy::new("later_minor").version("1.9.3");
     let library = copy.change("capo-plugin/src/answers.rs", last, &format!("{more}{last}")).build();
     let folder = Folder::new();
@@ -129,7 +136,7 @@ fn another_major_version() {
 #[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
 fn another_root_revision() {
     let copy = Copy::new("other_root");
-    let library = copy.change("capo-plugin/src/abi.rs", "ABI_VERSION: u32 = 1;", "ABI_VERSION: u32 = 2;").build();
+    let library = copy.change("capo-plugin/src/wire/abi.rs", "ABI_VERSION: u32 = 1;", "ABI_VERSION: u32 = 2;").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` speaks plugin ABI 2, this host speaks 1 (rebuild the plugin against `capo-plugin` 1.x)");
 }
 
@@ -145,7 +152,8 @@ fn another_layout_under_a_known_id() {
 #[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
 fn another_layout_of_the_reward_point_alone() {
     let copy = Copy::new("other_rewards");
-    let library = copy.change("capo-plugin/src/abi_reward.rs", "pub truncated: u8,", "pub truncated: u32,").build();
+    let library =
+        copy.change("capo-plugin/src/wire/abi_reward.rs", "pub truncated: u8,", "pub truncated: u32,").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.reward/1` (rebuild it against a released `capo-plugin`)");
 }
 
@@ -153,7 +161,8 @@ fn another_layout_of_the_reward_point_alone() {
 #[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
 fn another_layout_of_the_recipes_alone() {
     let (field, value) = ("RVec<RecipeInfo>,", "RecipePoint { recipes }");
-    let copy = Copy::new("other_recipes").change("capo-plugin/src/abi.rs", field, &format!("{field} pub more: u32,"));
+    let copy =
+        Copy::new("other_recipes").change("capo-plugin/src/wire/abi.rs", field, &format!("{field} pub more: u32,"));
     let library = copy.change("capo-plugin/src/answers.rs", value, "RecipePoint { recipes, more: 0 }").build();
     assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.recipe/1` (rebuild it against a released `capo-plugin`)");
 }

@@ -3,13 +3,14 @@
 
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
+use capo_loader::{mask, weight};
 use capo_plugin::testing::Listener;
 use capo_plugin::{CompletionContext, ContextData, OptimizerInfo, OptimizerKind, PromptContext};
 use host::config::{self, Draft};
 use host::model::Sequences;
 use host::stages::backward::Reduced;
 use host::stages::batch::{StepBatch, StepInfo};
-use host::stages::{backward, mask, objective, weight};
+use host::stages::{backward, objective};
 use serde::Deserialize;
 use tests::{Folder, artifacts};
 

@@ -7,14 +7,14 @@ use anyhow::{Context, Result};
 use capo_loader::RecordedBatch;
 use capo_loader::registry::Registry;
 use capo_loader::replay::{Deciders, replay_step};
+use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::{Extension, Inputs, Sink};
+use capo_plugin::{Inputs, Sink};
 
 use super::super::batches::Batches;
 use super::super::sweep::Count;
 use super::contender::Contender;
 use crate::check::cpu_time;
-use crate::metrics::sink::WarningSink;
 
 /// Log-probabilities of one policy that were computed in two ways, as by a sampler and a trainer, may differ by this much, nats: rounding of
 /// f32 over many layers.
@@ -122,7 +122,7 @@ pub struct Apart {
 fn without_rounding(batch: &RecordedBatch, apart: &mut Apart) -> RecordedBatch {
     let mut changed = batch.clone();
     let old = changed.old_logps.iter_mut().map(Vec::as_mut_slice);
-    let sampler = changed.context.iter_mut().map(|context| context.data.sampler_logps_mut());
+    let sampler = changed.context.iter_mut().map(|context| context.data.sampler_logps.as_mut_slice());
     for earlier in old.chain(sampler) {
         let tokens = earlier.iter_mut().zip(&batch.logps).zip(&batch.completion_mask);
         for ((earlier, logp), _) in tokens.filter(|(_, mask)| **mask == 1) {
@@ -146,16 +146,8 @@ struct TimedSink<'a> {
 }
 
 impl Sink for TimedSink<'_> {
-    fn record(&mut self, component: &str, name: &str, value: f64) {
-        self.inner.record(component, name, value);
-    }
-
-    fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
-        self.inner.record_tokens(component, name, values);
-    }
-
-    fn warn(&mut self, component: &str, text: &str) {
-        self.inner.warn(component, text);
+    fn behind(&mut self) -> Option<&mut dyn Sink> {
+        Some(&mut self.inner)
     }
 
     fn enter(&mut self, component: &str, method: &'static str) {
@@ -166,9 +158,5 @@ impl Sink for TimedSink<'_> {
     fn leave(&mut self) {
         self.time += cpu_time().saturating_sub(self.entered);
         self.inner.leave();
-    }
-
-    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        self.inner.extension(id)
     }
 }

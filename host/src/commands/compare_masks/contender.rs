@@ -46,8 +46,7 @@ impl Contender {
     ///
     /// When its id is unknown or at another point, or it refuses its table.
     pub fn build(&self, registry: &Registry, watchdog: &Watchdog) -> Result<Mask> {
-        let built = registry.masks(std::slice::from_ref(&self.config), watchdog)?;
-        Ok(built.into_iter().next().expect("one table makes one mask").renamed(&self.name))
+        Ok(registry.create(&self.config, watchdog)?.renamed(&self.name))
     }
 }
 

@@ -7,34 +7,17 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::batches::Batches;
-use crate::metrics::sink::WarningSink;
 use crate::report::terminal::{grouped, percent};
 use anyhow::{Result, ensure};
 use capo_loader::registry::Registry;
 use capo_loader::replay::{Deciders, check_any, replay_step};
 use capo_loader::upload::Device;
+use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{ComponentConfig, RecordedBatch, component_names};
 
 pub use range::Range;
-pub use target::{Found, Target, search};
-
-/// Tokens that were rejected, of all there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Count {
-    /// Tokens that masks dropped.
-    pub rejected: u64,
-    /// Completion tokens.
-    pub tokens: u64,
-}
-
-impl Count {
-    /// The share of rejected tokens; 0 where there are none at all.
-    #[must_use]
-    pub fn rate(self) -> f64 {
-        self.rejected as f64 / self.tokens.max(1) as f64
-    }
-}
+pub use target::{Count, Found, Target, search};
 
 /// What a replay of all batches came to.
 struct Counts {
@@ -69,8 +52,8 @@ impl Chosen {
     ///
     /// When an id is unknown or at the wrong point, or a component refuses its table.
     pub fn build(&self, registry: &Registry, watchdog: &Watchdog) -> Result<Deciders> {
-        let (masks, weights) = (registry.masks(&self.masks, watchdog)?, registry.weights(&self.weights, watchdog)?);
-        Ok(Deciders { masks, weights })
+        let masks = registry.create_all(&self.masks, watchdog)?;
+        Ok(Deciders { masks, weights: registry.create_all(&self.weights, watchdog)? })
     }
 }
 

@@ -4,8 +4,25 @@ use std::str::FromStr;
 
 use anyhow::{Error, Result, anyhow};
 
-use super::{Count, Range};
+use super::range::Range;
 use crate::report::terminal::percent;
+
+/// Tokens that were rejected, of all there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// Tokens that masks dropped.
+    pub rejected: u64,
+    /// Completion tokens.
+    pub tokens: u64,
+}
+
+impl Count {
+    /// The share of rejected tokens; 0 where there are none at all.
+    #[must_use]
+    pub fn rate(self) -> f64 {
+        self.rejected as f64 / self.tokens.max(1) as f64
+    }
+}
 
 /// A rejection rate to aim at: `0.02` or `2%`.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,10 +4,11 @@ use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
 use super::clips::Side;
-use super::defaults::{ABOUT_REDUCTION, ReductionName, token, token_mean};
+use super::defaults::{ABOUT_REDUCTION, token, token_mean};
+use super::evaluate::evaluate;
 use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
 use super::ratio::{ABOUT_LEVEL, Level};
-use super::{Term, evaluate};
+use super::term::Term;
 use crate::checks;
 
 /// `−min(ρ, epsilon_high) A · logp + beta · KL`, where the first factor is held constant (TRL `loss_type="cispo"`).
@@ -27,7 +28,7 @@ pub struct Cispo {
     #[serde(default)]
     use_bias_correction_kl: bool,
     #[serde(default = "token_mean")]
-    reduction: ReductionName,
+    reduction: Reduction,
 }
 
 fn default_epsilon_high() -> f32 {
@@ -67,7 +68,7 @@ impl Objective for Cispo {
     }
 
     fn reduction(&self) -> Reduction {
-        self.reduction.into()
+        self.reduction
     }
 
     fn inputs(&self) -> Inputs {

@@ -6,10 +6,11 @@ use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
 use super::clips::Side;
-use super::defaults::{ABOUT_REDUCTION, Defaults, ReductionName};
+use super::defaults::{ABOUT_REDUCTION, Defaults};
+use super::evaluate::evaluate;
 use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
 use super::ratio::{ABOUT_LEVEL, Level};
-use super::{Term, Token, evaluate};
+use super::term::{Term, Token};
 use crate::checks;
 
 /// `−min(min(ρ, delta) A, clip(ρ, 1 − epsilon, 1 + epsilon_high) A) + beta · KL`, with `ρ = exp(logps − old_logps)`
@@ -29,7 +30,7 @@ pub struct ClippedSurrogate<D> {
     kl_estimator: KlEstimator,
     #[serde(default)]
     use_bias_correction_kl: bool,
-    reduction: Option<ReductionName>,
+    reduction: Option<Reduction>,
     #[serde(skip)]
     default: PhantomData<D>,
 }
@@ -89,7 +90,7 @@ impl<D: Defaults> Objective for ClippedSurrogate<D> {
     }
 
     fn reduction(&self) -> Reduction {
-        self.reduction.unwrap_or(D::REDUCTION).into()
+        self.reduction.unwrap_or(D::REDUCTION)
     }
 
     fn inputs(&self) -> Inputs {

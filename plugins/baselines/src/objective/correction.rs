@@ -3,8 +3,12 @@
 use capo_plugin::prelude::*;
 use serde::Serialize;
 
-use super::vespo::{LEAST, MOST};
 use crate::checks;
+
+/// Largest logarithm of a ratio, in TRL's code; a token's log-ratio to the old policy lies within ± this.
+pub(super) const MOST: f64 = 20.0;
+/// Smallest one of a completion or a correction: `ln(1e-8)`.
+pub(super) const LEAST: f64 = -18.420_680_743_952_367;
 
 /// Over what the ratio of trainer to sampler is taken, and what becomes of one outside the limits (TRL `vllm_importance_sampling_mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]

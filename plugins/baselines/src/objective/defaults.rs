@@ -1,14 +1,13 @@
 //! What the clipped surrogate's keys are under each id where a table does not say.
 
 use capo_plugin::prelude::*;
-use serde::Serialize;
 
 use super::ratio::Level;
 
 /// The values of an id's keys when its table does not say.
 pub trait Defaults: Send {
     /// How losses become one number.
-    const REDUCTION: ReductionName;
+    const REDUCTION: Reduction;
     /// Over what probabilities are compared.
     const LEVEL: Level = Level::Token;
     /// How far below 1 the ratio counts.
@@ -17,37 +16,12 @@ pub trait Defaults: Send {
     const EPSILON_HIGH: Option<f32> = None;
 }
 
-/// The names of reductions in a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ReductionName {
-    /// [`Reduction::COMPLETION_MEAN`].
-    CompletionMean,
-    /// [`Reduction::FIXED_LENGTH`].
-    FixedLength,
-    /// [`Reduction::TOKEN_MEAN`].
-    TokenMean,
-    /// [`Reduction::COMPLETION_SUM`].
-    CompletionSum,
-}
-
-impl From<ReductionName> for Reduction {
-    fn from(name: ReductionName) -> Self {
-        match name {
-            ReductionName::CompletionMean => Self::COMPLETION_MEAN,
-            ReductionName::FixedLength => Self::FIXED_LENGTH,
-            ReductionName::TokenMean => Self::TOKEN_MEAN,
-            ReductionName::CompletionSum => Self::COMPLETION_SUM,
-        }
-    }
-}
-
 /// Mean over completions of their means (GRPO).
 #[derive(Debug, Clone)]
 pub struct ByCompletion;
 
 impl Defaults for ByCompletion {
-    const REDUCTION: ReductionName = ReductionName::CompletionMean;
+    const REDUCTION: Reduction = Reduction::COMPLETION_MEAN;
 }
 
 /// Sum ÷ (B · `max_completion_length`) (Dr.GRPO).
@@ -55,7 +29,7 @@ impl Defaults for ByCompletion {
 pub struct ByFixedLength;
 
 impl Defaults for ByFixedLength {
-    const REDUCTION: ReductionName = ReductionName::FixedLength;
+    const REDUCTION: Reduction = Reduction::FIXED_LENGTH;
 }
 
 /// Mean over all tokens (BNPO).
@@ -63,7 +37,7 @@ impl Defaults for ByFixedLength {
 pub struct ByToken;
 
 impl Defaults for ByToken {
-    const REDUCTION: ReductionName = ReductionName::TokenMean;
+    const REDUCTION: Reduction = Reduction::TOKEN_MEAN;
 }
 
 /// Mean over all tokens, and more room above 1 than below (DAPO).
@@ -71,7 +45,7 @@ impl Defaults for ByToken {
 pub struct Dapo;
 
 impl Defaults for Dapo {
-    const REDUCTION: ReductionName = ReductionName::TokenMean;
+    const REDUCTION: Reduction = Reduction::TOKEN_MEAN;
     const EPSILON_HIGH: Option<f32> = Some(0.28);
 }
 
@@ -80,7 +54,7 @@ impl Defaults for Dapo {
 pub struct Gspo;
 
 impl Defaults for Gspo {
-    const REDUCTION: ReductionName = ReductionName::CompletionMean;
+    const REDUCTION: Reduction = Reduction::COMPLETION_MEAN;
     const LEVEL: Level = Level::Sequence;
     const EPSILON: f32 = 3e-4;
     const EPSILON_HIGH: Option<f32> = Some(4e-4);
@@ -91,7 +65,7 @@ impl Defaults for Gspo {
 pub struct Luspo;
 
 impl Defaults for Luspo {
-    const REDUCTION: ReductionName = ReductionName::CompletionSum;
+    const REDUCTION: Reduction = Reduction::COMPLETION_SUM;
     const LEVEL: Level = Level::Sequence;
     const EPSILON: f32 = Gspo::EPSILON;
     const EPSILON_HIGH: Option<f32> = Gspo::EPSILON_HIGH;
@@ -102,7 +76,7 @@ impl Defaults for Luspo {
 pub struct Rloo;
 
 impl Defaults for Rloo {
-    const REDUCTION: ReductionName = ReductionName::CompletionMean;
+    const REDUCTION: Reduction = Reduction::COMPLETION_MEAN;
     const LEVEL: Level = Level::SequenceProduct;
 }
 
@@ -111,12 +85,12 @@ pub(super) fn token() -> Level {
     Level::Token
 }
 
-pub(super) fn token_mean() -> ReductionName {
-    ReductionName::TokenMean
+pub(super) fn token_mean() -> Reduction {
+    Reduction::TOKEN_MEAN
 }
 
-pub(super) fn completion_mean() -> ReductionName {
-    ReductionName::CompletionMean
+pub(super) fn completion_mean() -> Reduction {
+    Reduction::COMPLETION_MEAN
 }
 
 pub(super) const ABOUT_REDUCTION: &str =

@@ -3,7 +3,7 @@
 use capo_plugin::prelude::*;
 use serde::Serialize;
 
-use super::Term;
+use super::term::Term;
 use crate::checks;
 
 /// Estimates of the KL divergence from the reference model by one token, with `d = ref_logp − logp` (John Schulman's names).

@@ -3,9 +3,9 @@
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
-use super::Term;
-use super::defaults::{ABOUT_REDUCTION, ReductionName, completion_mean};
+use super::defaults::{ABOUT_REDUCTION, completion_mean};
 use super::kl::{ABOUT_BETA, ABOUT_ESTIMATOR, KlEstimator, MeanKl, Penalty};
+use super::term::Term;
 
 /// `−A · logp + beta · KL`: the plain policy gradient of samples from the current policy (REINFORCE).
 #[derive(Debug, Clone, Deserialize)]
@@ -16,7 +16,7 @@ pub struct PolicyGradient {
     #[serde(default)]
     kl_estimator: KlEstimator,
     #[serde(default = "completion_mean")]
-    reduction: ReductionName,
+    reduction: Reduction,
 }
 
 impl PolicyGradient {
@@ -52,7 +52,7 @@ impl Objective for PolicyGradient {
     }
 
     fn reduction(&self) -> Reduction {
-        self.reduction.into()
+        self.reduction
     }
 
     fn inputs(&self) -> Inputs {

@@ -3,10 +3,11 @@
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
-use super::defaults::{ABOUT_REDUCTION, ReductionName, completion_mean, token};
+use super::defaults::{ABOUT_REDUCTION, completion_mean, token};
+use super::evaluate::evaluate;
 use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
 use super::ratio::{ABOUT_LEVEL, Level};
-use super::{Term, Token, evaluate};
+use super::term::{Term, Token};
 use crate::checks;
 
 /// `−4/τ · sigmoid(τ (ρ − 1)) A + beta · KL`, with a τ for advantages above 0 and one for the others (TRL `loss_type="sapo"`).
@@ -28,7 +29,7 @@ pub struct Sapo {
     #[serde(default)]
     use_bias_correction_kl: bool,
     #[serde(default = "completion_mean")]
-    reduction: ReductionName,
+    reduction: Reduction,
 }
 
 fn default_temperature_pos() -> f32 {
@@ -79,7 +80,7 @@ impl Objective for Sapo {
     }
 
     fn reduction(&self) -> Reduction {
-        self.reduction.into()
+        self.reduction
     }
 
     fn inputs(&self) -> Inputs {

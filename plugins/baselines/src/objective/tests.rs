@@ -1,4 +1,5 @@
 use super::*;
+use capo_plugin::Reduction;
 use capo_plugin::testing::{Fixture, objective};
 
 fn fixture() -> Fixture {

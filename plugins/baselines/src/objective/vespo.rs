@@ -3,11 +3,12 @@
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
-use super::correction::{Correction, CorrectionMode, clip_max};
-use super::defaults::{ABOUT_REDUCTION, ReductionName, token_mean};
+use super::correction::{Correction, CorrectionMode, LEAST, MOST, clip_max};
+use super::defaults::{ABOUT_REDUCTION, token_mean};
+use super::evaluate::evaluate;
 use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
 use super::ratio::Level;
-use super::{Term, Token, evaluate};
+use super::term::{Term, Token};
 use crate::checks;
 
 /// `−φ(w) A · logp + beta · KL`, where `φ(w) = w^k · exp(λ (1 − w))` is held constant and `w` is the ratio of the whole completion, with k and λ
@@ -35,7 +36,7 @@ pub struct Vespo {
     #[serde(default)]
     use_bias_correction_kl: bool,
     #[serde(default = "token_mean")]
-    reduction: ReductionName,
+    reduction: Reduction,
 }
 
 fn two() -> f32 {
@@ -45,11 +46,6 @@ fn two() -> f32 {
 fn three() -> f32 {
     3.0
 }
-
-/// Largest logarithm of a ratio, in TRL's code; a token's log-ratio to the old policy lies within ± this.
-pub(super) const MOST: f64 = 20.0;
-/// Smallest one of a completion or a correction: `ln(1e-8)`.
-pub(super) const LEAST: f64 = -18.420_680_743_952_367;
 
 impl Vespo {
     /// What its keys mean, for `register!`.
@@ -128,7 +124,7 @@ impl Objective for Vespo {
     }
 
     fn reduction(&self) -> Reduction {
-        self.reduction.into()
+        self.reduction
     }
 
     fn inputs(&self) -> Inputs {

@@ -19,7 +19,7 @@
 
 pub use abi_stable::library::{AbiHeaderRef, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL as HEADER_SYMBOL};
 
-use abi_stable::library::{CheckTypeLayout, LibHeader, RootModule, RootModuleError, RootModuleResult};
+use abi_stable::library::RootModule;
 use abi_stable::prefix_type::PrefixTypeTrait;
 use abi_stable::sabi_types::{RMut, VersionStrings};
 use abi_stable::std_types::{RBox, ROption, RResult, RSlice, RSliceMut, RStr, RString, RVec};
@@ -61,21 +61,6 @@ impl RootModule for PluginRoot_Ref {
     const NAME: &'static str = "capo_plugin";
     const VERSION_STRINGS: VersionStrings = abi_stable::package_version_strings!();
 }
-
-extern "C" fn construct_root() -> RootModuleResult {
-    let root = crate::image::own_root();
-    // SAFETY: `LibHeader` below is built for the same `PluginRoot_Ref`, so the erased reference is read back as what it is.
-    let erased = unsafe { abi_stable::prefix_type::PrefixRefTrait::to_prefix_ref(root).cast() };
-    RResult::<_, RootModuleError>::ROk(erased)
-}
-
-/// The symbol that a loader looks for. It stands here, once, instead of in an export macro, so that several plugins can
-/// be linked into one executable. A test compares the name with abi_stable's.
-// SAFETY: no other item of any image carries this name; abi_stable's own macro would, and is not used.
-#[unsafe(export_name = "_1as_0lib_1header_0root_bmodule_bloader")]
-pub static ROOT_HEADER: LibHeader =
-    // SAFETY: `construct_root` erases a `PluginRoot_Ref`.
-    unsafe { LibHeader::from_constructor::<PluginRoot_Ref>(construct_root, CheckTypeLayout::Yes) };
 
 /// Builds the root module of this image.
 pub(crate) fn leak_root(extension: extern "C" fn(RStr<'_>) -> ROption<Extension<'static>>) -> PluginRoot_Ref {

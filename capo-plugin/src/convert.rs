@@ -1,0 +1,139 @@
+//! Conversions between what authors and hosts see and what crosses the wire. Slices keep their addresses.
+
+use abi_stable::std_types::{ROption, RSlice, RStr};
+
+use crate::abi::{WireBatch, WireError, WireLastLayer, WireOptimizerState};
+use crate::abi_reward::{WireCompletion, WireRollout};
+use crate::abi_step_control::WireGroup;
+use crate::batch::{Batch, Denominator, Dims, LastLayer, OptimizerInfo, OptimizerState, Reduction};
+use crate::error::{PluginError, shortened};
+use crate::rollout::{Completion, Rollout};
+use crate::step_control::ParameterGroup;
+use crate::tensor::Tensor;
+
+impl From<PluginError> for WireError {
+    fn from(error: PluginError) -> Self {
+        Self { kind: error.kind(), message: error.message().into() }
+    }
+}
+
+impl From<WireError> for PluginError {
+    fn from(error: WireError) -> Self {
+        Self::new(error.kind, shortened(error.message.as_str()))
+    }
+}
+
+/// One field's value on the other side.
+trait Cross<T> {
+    fn cross(self) -> T;
+}
+
+macro_rules! same_on_both_sides {
+    ($($type:ty),*) => {$(
+        impl<'a> Cross<$type> for $type {
+            fn cross(self) -> Self {
+                self
+            }
+        }
+    )*};
+}
+
+same_on_both_sides!(f32, u32, u64, Denominator, Dims, OptimizerInfo, Reduction, Tensor<'a>);
+
+/// Values of other types on the two sides: there and back.
+macro_rules! crosses {
+    ($($from:ty => $to:ty: $there:expr, $back:expr;)*) => {$(
+        impl<'a> Cross<$to> for $from {
+            fn cross(self) -> $to {
+                ($there)(self)
+            }
+        }
+
+        impl<'a> Cross<$from> for $to {
+            fn cross(self) -> $from {
+                ($back)(self)
+            }
+        }
+    )*};
+}
+
+crosses! {
+    usize => u64: |count| count as u64, |count| count as usize;
+    bool => u8: u8::from, |byte| byte != 0;
+    &'a str => RStr<'a>: RStr::from_str, |text: RStr<'a>| text.as_str();
+    &'a [u8] => RSlice<'a, u8>: RSlice::from_slice, |values: RSlice<'a, u8>| values.as_slice();
+    &'a [u32] => RSlice<'a, u32>: RSlice::from_slice, |values: RSlice<'a, u32>| values.as_slice();
+    &'a [f32] => RSlice<'a, f32>: RSlice::from_slice, |values: RSlice<'a, f32>| values.as_slice();
+}
+
+impl<T: Cross<U>, U> Cross<ROption<U>> for Option<T> {
+    fn cross(self) -> ROption<U> {
+        self.map(T::cross).into()
+    }
+}
+
+impl<T: Cross<U>, U> Cross<Option<U>> for ROption<T> {
+    fn cross(self) -> Option<U> {
+        self.into_option().map(T::cross)
+    }
+}
+
+/// Two structs with the same fields, one on each side.
+macro_rules! alike {
+    ($($type:ident, $wire:ident: $($field:ident)*;)*) => {$(
+        alike!(@one $type => $wire: $($field)*);
+        alike!(@one $wire => $type: $($field)*);
+    )*};
+    (@one $from:ident => $to:ident: $($field:ident)*) => {
+        impl<'a> Cross<$to<'a>> for $from<'a> {
+            fn cross(self) -> $to<'a> {
+                $to { $($field: self.$field.cross()),* }
+            }
+        }
+
+        impl<'a> From<&$from<'a>> for $to<'a> {
+            fn from(from: &$from<'a>) -> Self {
+                (*from).cross()
+            }
+        }
+    };
+}
+
+alike! {
+    Batch, WireBatch: dims step max_steps iteration seed sampling_temperature sampling_top_p sampling_top_k loss_temperature optimizer reduction
+        denominator max_completion_length completion_ids completion_mask truncated rewards advantages logps losses dloss_dlogp old_logps ref_logps
+        entropy last_layer optimizer_state;
+    LastLayer, WireLastLayer: hidden topk_ids topk_logits logsumexp action_logits vocab_size;
+    OptimizerState, WireOptimizerState: weight exp_avg exp_avg_sq;
+    ParameterGroup, WireGroup: name parameters;
+    Completion, WireCompletion: prompt text ids truncated answer columns;
+}
+
+impl Rollout<'_> {
+    /// The rollout on the wire; `completions` holds what it borrows.
+    pub(crate) fn to_wire<'w>(&self, completions: &'w [WireCompletion<'w>]) -> WireRollout<'w> {
+        WireRollout {
+            purpose: self.purpose,
+            step: self.step,
+            max_steps: self.max_steps,
+            seed: self.seed,
+            group_size: self.group_size as u64,
+            max_completion_length: self.max_completion_length as u64,
+            completions: RSlice::from_slice(completions),
+        }
+    }
+}
+
+impl<'a> From<&WireRollout<'a>> for Rollout<'a> {
+    fn from(wire: &WireRollout<'a>) -> Self {
+        Self {
+            purpose: wire.purpose,
+            step: wire.step,
+            max_steps: wire.max_steps,
+            seed: wire.seed,
+            group_size: wire.group_size as usize,
+            max_completion_length: wire.max_completion_length as usize,
+            completions: wire.completions.iter().map(Completion::from).collect(),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Stage 2: rewards to advantages.
+
+use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
+
+use crate::abi::{AdvantageBox, AdvantagePoint, AdvantageWire, AdvantageWire_TO, HostRef, WireBatch, WireError};
+use crate::batch::{Batch, Inputs};
+use crate::ctx::Ctx;
+use crate::error::PluginError;
+use crate::guard::{Answers, Guarded};
+use crate::sink::Sink;
+
+/// Rewards to advantages. Stage 2 of 6.
+pub trait AdvantageEstimator: Send {
+    /// Fills `advantages`, `[B, T]`, reward units. Arrives zeroed; padding stays zero.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    fn estimate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError>;
+
+    inputs_method!();
+
+    common_methods!();
+}
+
+point! {
+    Advantage: AdvantageEstimator as advantage_estimator, built by advantage "an advantage estimator",
+    AdvantagePoint of AdvantageBox over AdvantageWire_TO inputs,
+    Advantage answers |component| Answers { inputs: component.inputs(), ..Answers::NONE }
+}
+
+impl<T: AdvantageEstimator> AdvantageWire for Guarded<T> {
+    guarded_inputs!();
+
+    fn estimate(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        advantages: RSliceMut<'_, f32>,
+    ) -> RResult<(), WireError> {
+        self.call("estimate", |component| {
+            component.estimate(&mut Ctx::new(host), &batch.into(), advantages.into_mut_slice())
+        })
+    }
+
+    guarded_state!();
+}
+
+impl Advantage {
+    /// Calls `estimate` on zeroed `advantages`, `[B, T]`.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke: a value that is not finite, or not zero on padding.
+    pub fn estimate(
+        &mut self,
+        sink: &mut dyn Sink,
+        batch: &Batch<'_>,
+        advantages: &mut [f32],
+    ) -> Result<(), PluginError> {
+        assert_eq!(advantages.len(), batch.dims.len(), "`advantages` is [B, T]");
+        advantages.fill(0.0);
+        self.call("estimate", sink, batch, |wire, host, seen| {
+            wire.estimate(host, seen, RSliceMut::from_mut_slice(advantages))
+        })?;
+        self.check_per_token("the advantage", advantages, batch)
+    }
+}

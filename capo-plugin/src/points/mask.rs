@@ -1,0 +1,112 @@
+//! Stage 4: which tokens reach the backward pass.
+
+use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
+
+use crate::abi::{HostRef, MaskBox, MaskPoint, MaskWire, MaskWire_TO, WireBatch, WireError};
+use crate::abi_traits::MaskTraits;
+use crate::batch::{Batch, Inputs};
+use crate::ctx::Ctx;
+use crate::error::PluginError;
+use crate::guard::{Answers, Guarded};
+use crate::sink::Sink;
+
+/// The last say on which tokens reach the backward pass. Stage 4 of 6.
+pub trait PreBackwardMask: Send {
+    /// Clears `keep[b * T + t]` for each token to drop. Arrives as the completion mask thinned by the masks before this
+    /// one. A mask may only clear: setting a cleared entry is an error.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError>;
+
+    /// Called once after the optimizer step with the final `keep` of all masks, `taken = false` when the step was
+    /// skipped: the moment to update a model of the optimizer.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    fn step_end(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<(), PluginError> {
+        let _ = (ctx, batch, keep, taken);
+        Ok(())
+    }
+
+    inputs_method!();
+
+    traits_method!();
+
+    common_methods!();
+}
+
+point! {
+    Mask: PreBackwardMask as pre_backward_mask, built by mask "a mask",
+    MaskPoint of MaskBox over MaskWire_TO inputs,
+    Mask answers |component| Answers { inputs: component.inputs(), ..Answers::NONE },
+    declares traits
+}
+
+impl<T: PreBackwardMask> MaskWire for Guarded<T> {
+    guarded_inputs!();
+
+    fn mask(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        keep: RSliceMut<'_, u8>,
+    ) -> RResult<(), WireError> {
+        self.call("mask", |component| component.mask(&mut Ctx::new(host), &batch.into(), keep.into_mut_slice()))
+    }
+
+    fn step_end(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        keep: RSlice<'_, u8>,
+        taken: bool,
+    ) -> RResult<(), WireError> {
+        self.call("step_end", |component| {
+            component.step_end(&mut Ctx::new(host), &batch.into(), keep.as_slice(), taken)
+        })
+    }
+
+    guarded_state!();
+}
+
+impl Mask {
+    /// Calls `mask` on `keep`, `[B, T]`, which holds zeros and ones.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke: a cleared entry that it set.
+    pub fn mask(&mut self, sink: &mut dyn Sink, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
+        assert_eq!(keep.len(), batch.dims.len(), "`keep` is [B, T]");
+        let before = keep.to_vec();
+        self.call("mask", sink, batch, |wire, host, seen| wire.mask(host, seen, RSliceMut::from_mut_slice(keep)))?;
+        // Without an early end, so that the compiler takes many bytes at a time.
+        if !before.iter().zip(&*keep).fold(false, |set, (before, after)| set | (after > before)) {
+            return Ok(());
+        }
+        self.check(batch.dims, |i| match (before[i], keep[i]) {
+            (before, after) if after <= before => None,
+            (0, after) => Some((format!("set `keep` to {after}"), ", where it was cleared (a mask may only clear)")),
+            (_, after) => Some((format!("wrote {after} into `keep`"), " (entries are 0 or 1)")),
+        })
+    }
+
+    /// Calls `step_end` with the final `keep` of all masks.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub fn step_end(
+        &mut self,
+        sink: &mut dyn Sink,
+        batch: &Batch<'_>,
+        keep: &[u8],
+        taken: bool,
+    ) -> Result<(), PluginError> {
+        assert_eq!(keep.len(), batch.dims.len(), "`keep` is [B, T]");
+        let keep = RSlice::from_slice(keep);
+        self.call("step_end", sink, batch, |wire, host, seen| wire.step_end(host, seen, keep, taken))
+    }
+}

@@ -1,0 +1,78 @@
+//! The end of stage 1: completions to rewards.
+
+use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
+
+use crate::abi::{HostRef, WireError};
+use crate::abi_reward::{RewardBox, RewardPoint, RewardWire, RewardWire_TO, WireCompletion, WireRollout};
+use crate::batch::Inputs;
+use crate::ctx::Ctx;
+use crate::error::PluginError;
+use crate::guard::{Answers, Guarded};
+use crate::rollout::Rollout;
+use crate::sink::{Sink, contract, listen};
+
+/// Completions to rewards. The end of stage 1 of 6.
+///
+/// What it records in training appears as `rewards/ID/NAME`; `mean` and `std` are taken by the rewards themselves. Its table's key
+/// `weight` is the host's. A reward above 0 counts as right when the host measures accuracy.
+pub trait Reward: Send {
+    /// Fills `rewards`, `[B]`, reward units, one for each of `rollout.completions`. Arrives zeroed. There are no tokens here:
+    /// [`Ctx::record_tokens`] takes `[B]`, one number per completion.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    fn score(&mut self, ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError>;
+
+    common_methods!();
+}
+
+point! {
+    Reward: Reward as reward, built by reward "a reward",
+    RewardPoint of RewardBox over RewardWire_TO,
+    RewardFn answers |_component| Answers::NONE
+}
+
+impl<T: Reward> RewardWire for Guarded<T> {
+    fn score(
+        &mut self,
+        host: &mut HostRef<'_>,
+        rollout: &WireRollout<'_>,
+        rewards: RSliceMut<'_, f32>,
+    ) -> RResult<(), WireError> {
+        self.call("score", |component| component.score(&mut Ctx::new(host), &rollout.into(), rewards.into_mut_slice()))
+    }
+
+    guarded_state!();
+}
+
+impl RewardFn {
+    /// Calls `score` on zeroed `rewards`, `[B]`.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke: a reward that is not finite.
+    pub fn score(
+        &mut self,
+        sink: &mut dyn Sink,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError> {
+        let count = rollout.completions.len();
+        assert_eq!(rewards.len(), count, "`rewards` is [B]");
+        rewards.fill(0.0);
+        let completions = rollout.completions.iter().map(WireCompletion::from).collect::<Vec<_>>();
+        let wire = &mut self.wire;
+        let length = (count, "completions (at this point one per completion)");
+        let outcome = listen((&self.id, "score", Inputs::NONE), length, sink, |host| {
+            wire.score(host, &rollout.to_wire(&completions), RSliceMut::from_mut_slice(rewards)).into_result()
+        });
+        let broken = || match rewards.iter().enumerate().find(|(_, reward)| !reward.is_finite()) {
+            None => Ok(()),
+            Some((completion, reward)) => {
+                Err(contract(format!("the reward is {reward} at completion {completion} (it must be finite)")))
+            }
+        };
+        outcome.and_then(|()| broken()).map_err(|error| self.named(error))
+    }
+}

@@ -1,0 +1,161 @@
+//! What the points have in common: the methods of their traits, with the words for authors; the adapters between the two sides.
+
+/// What the author of a component may say of what it needs.
+macro_rules! inputs_method {
+    () => {
+        /// What the host must compute for this component: asked once, when it is made. What it does not name is not in its batches.
+        fn inputs(&self) -> Inputs {
+            Inputs::NONE
+        }
+    };
+}
+
+/// What the author of a mask or a weight may declare.
+macro_rules! traits_method {
+    () => {
+        /// Facts about how it decides, on which a host may rely: asked of an instance made for the question alone. Only what holds for every
+        /// batch may be declared; `host check` tries it.
+        fn traits(&self) -> MaskTraits {
+            MaskTraits::NONE
+        }
+    };
+}
+
+/// What the author of any component may add: a check of its table, and state.
+macro_rules! common_methods {
+    () => {
+        /// Whether the values of its keys go together and lie within their ranges: asked once, when it is made, before anything else.
+        ///
+        /// # Errors
+        ///
+        /// A sentence about what is wrong in its table: the key, the value, the limit. Whatever its kind, it counts as
+        /// [`ErrorKind::CONFIG`](crate::ErrorKind::CONFIG), and no run starts.
+        fn validate(&self) -> Result<(), PluginError> {
+            Ok(())
+        }
+
+        /// State for checkpoints; a resumed run continues bit for bit.
+        ///
+        /// # Errors
+        ///
+        /// When the state cannot be written down.
+        fn save(&self) -> Result<Vec<u8>, PluginError> {
+            Ok(Vec::new())
+        }
+
+        /// Takes up what [`save`](Self::save) wrote.
+        ///
+        /// # Errors
+        ///
+        /// When `state` was written by another component, configuration or version; the component stays as it was.
+        fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+            if state.is_empty() {
+                return Ok(());
+            }
+            let len = state.len();
+            Err(PluginError::state(format!(
+                "{len} bytes of saved state, but this component keeps none (it was saved by another one)"
+            )))
+        }
+    };
+}
+
+/// The wire's side of [`common_methods`], in a guard.
+macro_rules! guarded_state {
+    () => {
+        fn save(&self) -> RResult<RVec<u8>, WireError> {
+            self.call_shared("save", |component| component.save().map(RVec::from))
+        }
+
+        fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError> {
+            self.call("load", |component| component.load(state.as_slice()))
+        }
+    };
+}
+
+/// The wire's side of [`inputs_method`], in a guard.
+macro_rules! guarded_inputs {
+    () => {
+        fn inputs(&self) -> Inputs {
+            self.answers.inputs
+        }
+    };
+}
+
+/// A point's two sides: a plugin registers and builds what implements `$trait`, a host asks an image for a `$handle`. `$answers` is what a
+/// component is asked when it is made, `$traits` what it may declare.
+macro_rules! point {
+    (
+        $point:ident: $trait:ident as $entry:ident, built by $name:ident $what:literal,
+        $list:ident of $object:ident over $wire:ident $($inputs:ident)?,
+        $handle:ident answers |$component:ident| $answers:expr
+        $(, declares $traits:ident)?
+    ) => {
+        #[doc = concat!("A live [`", stringify!($trait), "`].")]
+        pub type $handle = crate::component::Component<$object>;
+
+        impl crate::component::Wired for $object {
+            const POINT: crate::point::Point = crate::point::Point::$point;
+            type List = $list;
+
+            fn doors(list: &$list) -> crate::component::Doors<Self> {
+                (list.components, list.create)
+            }
+
+            fn inputs(&self) -> crate::batch::Inputs {
+                crate::batch::Inputs::NONE $(| <$object>::$inputs(self))?
+            }
+
+            fn save(&self) -> RResult<RVec<u8>, WireError> {
+                <$object>::save(self)
+            }
+
+            fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError> {
+                <$object>::load(self, state)
+            }
+        }
+
+        /// What this image offers at the point.
+        pub(crate) static OWN: $list = $list {
+            components: crate::described::components::<$object>,
+            create: crate::described::create::<$object>,
+        };
+
+        /// Builds a component from its table and puts it behind the wire.
+        pub(crate) fn $name<T>(json: &str) -> Result<$object, PluginError>
+        where
+            T: $trait + serde::de::DeserializeOwned + 'static,
+        {
+            let component = crate::guard::create(json, T::validate, |$component: &T| $answers)?;
+            Ok($wire::from_value(component, abi_stable::sabi_trait::TD_Opaque))
+        }
+
+        impl crate::register::Entry {
+            #[doc = concat!("An entry of ", $what, ".")]
+            #[must_use]
+            pub const fn $entry<T>(names: crate::register::Names, docs: crate::keys::KeyDocs) -> Self
+            where
+                T: $trait + serde::de::DeserializeOwned + 'static,
+            {
+                let make: crate::register::Make = |json| Ok(Box::new($name::<T>(json)?));
+                let entry = Self::new::<T>(crate::point::Point::$point, make, names, docs);
+                $(let entry = entry.declaring(|json| {
+                    let ask = |component: &T| Answers { $traits: component.$traits(), ..Answers::NONE };
+                    Ok(crate::guard::create(json, T::validate, ask)?.answers.$traits)
+                });)?
+                entry
+            }
+        }
+
+        impl crate::image::Image {
+            #[doc = concat!("Builds ", $what, ", `id`, from its table, written as JSON text.")]
+            ///
+            /// # Errors
+            ///
+            /// When the image has no such component, or the component refuses its table.
+            pub fn $name(&self, id: &str, json: &str) -> Result<$handle, PluginError> {
+                self.create(id, json)
+            }
+        }
+    };
+}

@@ -1,0 +1,139 @@
+//! The end of stage 4: how much each token that the masks left counts.
+
+use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
+
+use crate::abi::{HostRef, WireBatch, WireError};
+use crate::abi_traits::MaskTraits;
+use crate::abi_weight::{WeightBox, WeightPoint, WeightWire, WeightWire_TO};
+use crate::batch::{Batch, Inputs};
+use crate::ctx::Ctx;
+use crate::error::PluginError;
+use crate::guard::{Answers, Guarded};
+use crate::sink::Sink;
+
+/// How much each kept token counts in the gradient. The end of stage 4 of 6: a mask decides 0 or 1, a weight anything from 0 on.
+///
+/// What the objective said of a token, its loss and its derivative, is multiplied by the weights of all such components. What the
+/// reduction counts stays the same: a token of weight one half is still one token; one of weight 0 is dropped as by a mask.
+pub trait TokenWeight: Send {
+    /// Fills `weights`, `[B, T]`, each finite and 0 or more. Arrives as 1 where `keep` is 1 and as 0 elsewhere, where it stays 0;
+    /// `keep` is what all masks left, and what the weights before this one did not set to 0.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    fn weigh(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        keep: &[u8],
+        weights: &mut [f32],
+    ) -> Result<(), PluginError>;
+
+    /// Called once after the optimizer step with the product of all `weights`, `[B, T]`, 0 for dropped tokens; `taken = false` when
+    /// the step was skipped: the moment to update a model of the optimizer.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    fn step_end(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        weights: &[f32],
+        taken: bool,
+    ) -> Result<(), PluginError> {
+        let _ = (ctx, batch, weights, taken);
+        Ok(())
+    }
+
+    inputs_method!();
+
+    traits_method!();
+
+    common_methods!();
+}
+
+point! {
+    Weight: TokenWeight as token_weight, built by weight "a weight",
+    WeightPoint of WeightBox over WeightWire_TO inputs,
+    Weight answers |component| Answers { inputs: component.inputs(), ..Answers::NONE },
+    declares traits
+}
+
+impl<T: TokenWeight> WeightWire for Guarded<T> {
+    guarded_inputs!();
+
+    fn weigh(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        keep: RSlice<'_, u8>,
+        weights: RSliceMut<'_, f32>,
+    ) -> RResult<(), WireError> {
+        self.call("weigh", |component| {
+            component.weigh(&mut Ctx::new(host), &batch.into(), keep.as_slice(), weights.into_mut_slice())
+        })
+    }
+
+    fn step_end(
+        &mut self,
+        host: &mut HostRef<'_>,
+        batch: &WireBatch<'_>,
+        weights: RSlice<'_, f32>,
+        taken: bool,
+    ) -> RResult<(), WireError> {
+        self.call("step_end", |component| {
+            component.step_end(&mut Ctx::new(host), &batch.into(), weights.as_slice(), taken)
+        })
+    }
+
+    guarded_state!();
+}
+
+impl Weight {
+    /// Calls `weigh` on `weights`, `[B, T]`, which becomes `keep`, zeros and ones, before.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence, or the rule that it broke: a weight that is negative or not finite, or not 0 where `keep` is.
+    pub fn weigh(
+        &mut self,
+        sink: &mut dyn Sink,
+        batch: &Batch<'_>,
+        keep: &[u8],
+        weights: &mut [f32],
+    ) -> Result<(), PluginError> {
+        assert!(keep.len() == batch.dims.len() && weights.len() == keep.len(), "`keep` and `weights` are [B, T]");
+        weights.iter_mut().zip(keep).for_each(|(weight, keep)| *weight = f32::from(*keep));
+        self.call("weigh", sink, batch, |wire, host, seen| {
+            wire.weigh(host, seen, RSlice::from_slice(keep), RSliceMut::from_mut_slice(weights))
+        })?;
+        self.check(batch.dims, |i| match weights[i] {
+            weight if !(weight.is_finite() && weight >= 0.0) => {
+                Some((format!("the weight is {weight}"), " (it must be finite, 0 or more)"))
+            }
+            weight if keep[i] == 0 && weight != 0.0 => {
+                Some((format!("the weight is {weight}"), ", which is padding or was dropped (leave it at 0)"))
+            }
+            _ => None,
+        })
+    }
+
+    /// Calls `step_end` with the product of all weights.
+    ///
+    /// # Errors
+    ///
+    /// The component's own sentence.
+    pub fn step_end(
+        &mut self,
+        sink: &mut dyn Sink,
+        batch: &Batch<'_>,
+        weights: &[f32],
+        taken: bool,
+    ) -> Result<(), PluginError> {
+        assert_eq!(weights.len(), batch.dims.len(), "`weights` is [B, T]");
+        let weights = RSlice::from_slice(weights);
+        self.call("step_end", sink, batch, |wire, host, seen| wire.step_end(host, seen, weights, taken))
+    }
+}

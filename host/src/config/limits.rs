@@ -1,0 +1,27 @@
+//! Limits on counts.
+
+use anyhow::{Result, bail};
+
+/// Refuses counts of 0.
+///
+/// # Errors
+///
+/// The first one.
+pub(crate) fn at_least_one(counts: &[(&str, u64)]) -> Result<()> {
+    match counts.iter().find(|(_, value)| *value == 0) {
+        Some((key, _)) => bail!("`{key}` is 0 (it must be at least 1)"),
+        None => Ok(()),
+    }
+}
+
+/// Refuses counts above their limits.
+///
+/// # Errors
+///
+/// The first one, with its limit.
+pub(crate) fn at_most(counts: &[(&str, usize, usize)]) -> Result<()> {
+    match counts.iter().find(|(_, value, limit)| value > limit) {
+        Some((key, value, limit)) => bail!("`{key}` is {value} (it must be at most {limit})"),
+        None => Ok(()),
+    }
+}

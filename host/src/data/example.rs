@@ -1,0 +1,86 @@
+//! A prompt with what is known about it, and the row that it came from.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use sha2::{Digest, Sha256};
+
+use super::files::Unit;
+
+/// One prompt and what is known about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Example {
+    /// The model's input, as text; of a conversation, what the chat template makes of it.
+    pub prompt: String,
+    /// What a correct completion arrives at; never empty.
+    pub answer: String,
+    /// A worked completion, answer included, for supervised training.
+    pub solution: Option<String>,
+    /// What is to be taught after the prompt, end included, as a chat template writes it; none where no template does.
+    pub reply: Option<String>,
+    /// Every column of the row but the prompt: a JSON object.
+    pub columns: String,
+    /// Where it was read; none where it was made.
+    pub row: Option<Row>,
+}
+
+/// A row of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The file, as it was named.
+    pub file: Arc<str>,
+    /// What it is called.
+    pub(super) unit: Unit,
+    /// Its number, from 1.
+    pub number: usize,
+}
+
+impl Row {
+    /// What stands before the sentence about what is wrong with it.
+    pub(super) fn is_bad(&self) -> String {
+        let Self { file, unit, number } = self;
+        let mend = "(mend it, or set `data.on_bad_row` to `skip`)";
+        match unit {
+            Unit::Line => format!("bad row at line {number} of `{file}` {mend}"),
+            Unit::Row => format!("bad row {number} of `{file}` {mend}"),
+        }
+    }
+}
+
+impl Example {
+    /// The completion that supervised training should teach: the worked solution, or the bare answer where there is none.
+    pub fn target(&self) -> &str {
+        self.solution.as_deref().unwrap_or(&self.answer)
+    }
+
+    /// Adds its texts to a hash.
+    pub(super) fn digest(&self, hash: &mut Sha256) {
+        for text in [&self.prompt, &self.answer, self.solution.as_deref().unwrap_or_default(), &self.columns] {
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text.as_bytes());
+        }
+    }
+}
+
+/// A hash of rows, prompts as they are read; none where they are made.
+#[must_use]
+pub fn fingerprint(examples: &[Example]) -> Option<String> {
+    examples.first()?.row.as_ref()?;
+    let mut hash = Sha256::new();
+    examples.iter().for_each(|example| example.digest(&mut hash));
+    Some(hex(hash))
+}
+
+pub(super) fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Refuses to hand out fewer held-out prompts than asked for.
+pub(super) fn ensure_available(source: &str, available: usize, count: usize) -> Result<()> {
+    if count > available {
+        bail!(
+            "{source} has {available} held-out prompts, {count} were asked for (set `num_prompts` of `[eval]` to at most {available})"
+        );
+    }
+    Ok(())
+}

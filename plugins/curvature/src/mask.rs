@@ -1,0 +1,260 @@
+//! The curvature mask: no token moves objective or policy too far, or it is dropped.
+
+use std::marker::PhantomData;
+
+use capo_plugin::prelude::*;
+
+use crate::predictor::Predictor;
+use crate::table::MaskTable;
+
+/// The thresholds of a method: what its id stands for when a table does not say.
+pub trait Thresholds: Send {
+    /// `δ_F`: largest accepted policy shift.
+    const FISHER: f64;
+    /// `δ_H`: largest accepted objective shift in either direction.
+    const HESSIAN: f64;
+}
+
+/// Drops the subsets of tokens whose predicted step would move the objective or the policy too far (paper, algorithm 1).
+#[derive(Deserialize)]
+#[serde(try_from = "MaskTable", bound = "T: Thresholds")]
+pub struct CurvatureMask<T> {
+    predictor: Predictor,
+    thresholds: PhantomData<T>,
+}
+
+impl<T: Thresholds> TryFrom<MaskTable> for CurvatureMask<T> {
+    type Error = String;
+
+    fn try_from(table: MaskTable) -> Result<Self, String> {
+        let acceptance = table.acceptance(T::FISHER, T::HESSIAN)?;
+        Ok(Self { predictor: table.predictor(acceptance)?, thresholds: PhantomData })
+    }
+}
+
+impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
+    fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
+        let mut assessment = self.predictor.assess(ctx, batch, keep)?;
+        self.predictor.assign.rejections(batch, keep, &mut assessment.keep);
+        keep.copy_from_slice(&assessment.keep);
+        Ok(())
+    }
+
+    fn step_end(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<(), PluginError> {
+        let weights: Vec<f32> = keep.iter().map(|&keep| f32::from(keep)).collect();
+        self.predictor.step_end(ctx, batch, &weights, taken)
+    }
+
+    fn inputs(&self) -> Inputs {
+        self.predictor.inputs()
+    }
+
+    fn traits(&self) -> MaskTraits {
+        self.predictor.traits()
+    }
+
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        self.predictor.save()
+    }
+
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        self.predictor.load(state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use capo_plugin::testing::{self, Fixture};
+    use capo_plugin::{OptimizerInfo, OptimizerKind};
+
+    struct Wide;
+
+    impl Thresholds for Wide {
+        const FISHER: f64 = 1e9;
+        const HESSIAN: f64 = 1e9;
+    }
+
+    #[test]
+    fn keeps_all_under_wide_limits_and_drops_under_narrow_ones() {
+        let fixture = Fixture::new(4, 6).lengths(&[6, 3, 0, 5]);
+        let mut wide = testing::mask::<CurvatureMask<Wide>>("").unwrap();
+        let all = fixture.mask(&mut wide).unwrap();
+        assert_eq!(all.keep, fixture.batch().completion_mask);
+        assert!(all.records.number("m_f_batch").unwrap() > 0.0);
+        let median = {
+            let mut m_f = all.records.tokens[0].1.iter().copied().filter(|&m_f| m_f > 0.0).collect::<Vec<_>>();
+            m_f.sort_by(f32::total_cmp);
+            0.9999 * m_f[m_f.len() / 2]
+        };
+        let table = format!("fisher_threshold = {median}\nhessian_threshold = false");
+        let half = fixture.mask(&mut testing::mask::<CurvatureMask<Wide>>(&table).unwrap()).unwrap();
+        assert_eq!(half.keep.iter().filter(|&&keep| keep == 1).count(), 7);
+        assert_eq!(half.records.number("rejected_fisher"), Some(0.5));
+    }
+
+    /// Parts have the decisions and the shifts of the whole, in the middle of a run too.
+    #[test]
+    fn tokens_are_decided_alone_where_it_is_declared() {
+        let fixture = Fixture::new(5, 6).lengths(&[6, 3, 0, 5, 6]);
+        for semantics in ["paper", "authors", "exact"] {
+            let table = |more: &str| format!("semantics = \"{semantics}\"\nhessian_threshold = false\n{more}");
+            let mut open = testing::mask::<CurvatureMask<Wide>>(&table("")).unwrap();
+            let m_f = fixture.mask(&mut open).unwrap().records.tokens[0].1[4];
+            let table = table(&format!("fisher_threshold = {m_f}"));
+            let mut mask = testing::mask::<CurvatureMask<Wide>>(&table).unwrap();
+            for step in 0..2 {
+                let whole = fixture.mask(&mut mask).unwrap();
+                let parts: Vec<_> = [0..1, 1..4, 4..5]
+                    .map(|rows| fixture.part(rows).mask(&mut mask).unwrap())
+                    .into_iter()
+                    .map(|masked| (masked.keep, masked.records.tokens[0].1.clone()))
+                    .collect();
+                let (keep, m_f): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+                assert_eq!((keep.concat(), m_f.concat()), (whole.keep.clone(), whole.records.tokens[0].1.clone()));
+                assert!(step > 0 || (whole.keep.contains(&0) && whole.keep.contains(&1)), "{table}");
+                fixture.step_end(&mut mask, &whole.keep, true).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn state_goes_on_where_it_was_saved() {
+        let fixture = Fixture::new(4, 6);
+        let mut first = testing::mask::<CurvatureMask<Wide>>("").unwrap();
+        let keep = fixture.mask(&mut first).unwrap().keep;
+        fixture.step_end(&mut first, &keep, true).unwrap();
+        let mut second = testing::mask::<CurvatureMask<Wide>>("").unwrap();
+        second.load(&first.save().unwrap()).unwrap();
+        let tokens = |mask: &mut capo_plugin::Mask| fixture.mask(mask).unwrap().records.tokens;
+        assert_eq!(tokens(&mut first), tokens(&mut second));
+        assert!(second.load(b"nonsense").is_err());
+    }
+
+    #[test]
+    fn tables_are_checked() {
+        let say = |table: &str| testing::mask::<CurvatureMask<Wide>>(table).err().unwrap().to_string();
+        assert_eq!(
+            say("hessian_range = [0, 1]\nhessian_threshold = 2"),
+            "`hessian_range` and `hessian_threshold` are both given (keep one)"
+        );
+        assert_eq!(say("fisher_treshold = 2"), "unknown key `fisher_treshold` (did you mean `fisher_threshold`?)");
+        assert_eq!(
+            say("fisher_threshold = true"),
+            "`fisher_threshold` is true (give a number, or false to switch the test off)"
+        );
+        assert!(
+            say("granularity = \"sentence\"")
+                .contains("unknown variant `sentence`, expected one of `token`, `completion`, `group`, `batch`")
+        );
+    }
+
+    #[test]
+    fn a_subset_is_kept_or_dropped_as_a_whole() {
+        let fixture = Fixture::new(4, 3).lengths(&[3, 2, 0, 3]).groups_of(2);
+        let valid = fixture.batch().completion_mask.to_vec();
+        for (granularity, span) in [("token", 1), ("completion", 3), ("group", 6), ("batch", 12)] {
+            let run = |limits: &str| {
+                let table = format!("granularity = \"{granularity}\"\n{limits}");
+                fixture.mask(&mut testing::mask::<CurvatureMask<Wide>>(&table).unwrap()).unwrap()
+            };
+            let open = run("");
+            assert_eq!(open.keep, valid);
+            let m_f = &open.records.tokens[0].1;
+            // A bound just below the largest shift drops the subset of the token that has it, and no other.
+            let worst = (0..12).max_by(|&a, &b| m_f[a].total_cmp(&m_f[b])).unwrap();
+            let limit = 0.999 * m_f[worst];
+            let expected: Vec<u8> = (0..12).map(|at| valid[at] * u8::from(at / span != worst / span)).collect();
+            assert_eq!(run(&format!("fisher_threshold = {limit}")).keep, expected, "{granularity}: {m_f:?}");
+        }
+    }
+
+    #[test]
+    fn shifts_of_the_batch_can_be_left_out() {
+        let fixture = Fixture::new(4, 6);
+        let run = |table: &str| {
+            let mut mask = testing::mask::<CurvatureMask<Wide>>(table).unwrap();
+            fixture.mask(&mut mask).unwrap()
+        };
+        let (with, without) = (run(""), run("batch_shifts = false"));
+        assert!(with.records.number("masked_kl_batch").is_some() && without.records.number("m_f_batch").is_none());
+        assert_eq!((with.keep, with.records.tokens), (without.keep, without.records.tokens));
+    }
+
+    #[test]
+    fn semantics_are_a_preset_and_single_switches() {
+        let fixture = Fixture::new(4, 6).lengths(&[6, 3, 0, 5]).groups_of(2);
+        let run = |table: &str| {
+            let table = format!("granularity = \"batch\"\noptimizer = \"adam\"\n{table}");
+            let mut mask = testing::mask::<CurvatureMask<Wide>>(&table).unwrap();
+            let keep = fixture.mask(&mut mask).unwrap().keep;
+            let none = vec![0; keep.len()];
+            let mut seen = Vec::new();
+            for (keep, taken) in [(&none, false), (&keep, true), (&none, false)] {
+                seen.push(fixture.mask(&mut mask).unwrap().records.tokens);
+                fixture.step_end(&mut mask, keep, taken).unwrap();
+            }
+            seen.push(fixture.mask(&mut mask).unwrap().records.tokens);
+            seen
+        };
+        let (paper, authors) = (run(""), run("semantics = \"authors\""));
+        let switches = [
+            "feature = \"next\"",
+            "temperature = \"one\"",
+            "outside_action = \"leave_out\"",
+            "subset_weights = \"row_mean\"",
+            "moment_input = \"row_mean\"",
+            "moment_update = \"with_thresholds\"",
+            "curvature_average = \"completion_mean\"",
+            "untouched_rows = \"freeze\"",
+            "empty_state = \"raw_gradient\"",
+            "rejected_batch = \"counts\"",
+        ];
+        assert_eq!(run(&switches.join("\n")), authors);
+        assert_eq!(run("semantics = \"paper\""), paper);
+        assert_ne!(paper, authors);
+    }
+
+    #[test]
+    fn a_batch_rejected_whole_reaches_the_model_only_where_it_counts() {
+        let fixture = Fixture::new(4, 6);
+        let (none, all) = (vec![0; 24], vec![1; 24]);
+        for (table, counts) in [("", false), ("rejected_batch = \"counts\"", true)] {
+            let mut mask = testing::mask::<CurvatureMask<Wide>>(&format!("optimizer = \"adam\"\n{table}")).unwrap();
+            let before = mask.save().unwrap();
+            fixture.step_end(&mut mask, &all, false).unwrap();
+            assert_eq!(mask.save().unwrap(), before, "a gradient that was not finite is no step");
+            fixture.step_end(&mut mask, &none, false).unwrap();
+            assert_eq!(mask.save().unwrap() != before, counts);
+        }
+    }
+
+    /// The trainer's second moment remembers what was rejected, and the mask's model with it; a table that names Adam does not.
+    #[test]
+    fn rejected_tokens_enter_the_second_moment_where_they_enter_the_trainers() {
+        let keep: Vec<u8> = (0..24).map(|at| at % 2).collect();
+        let state = |kind: OptimizerKind, table: &str| {
+            let optimizer = OptimizerInfo { kind, ..Fixture::new(4, 6).batch().optimizer };
+            let fixture = Fixture::new(4, 6).optimizer(optimizer);
+            let mut mask = testing::mask::<CurvatureMask<Wide>>(table).unwrap();
+            fixture.step_end(&mut mask, &keep, true).unwrap();
+            mask.save().unwrap()
+        };
+        let plain = state(OptimizerKind::ADAMW, "");
+        assert_ne!(state(OptimizerKind::ADAMW_KEPT_AND_REJECTED, ""), plain);
+        assert_eq!(state(OptimizerKind::ADAMW_KEPT_AND_REJECTED, "optimizer = \"adamw\""), plain);
+    }
+
+    #[test]
+    fn semantics_that_do_not_fit_are_refused() {
+        let say = |table: &str| testing::mask::<CurvatureMask<Wide>>(table).err().unwrap().to_string();
+        assert_eq!(
+            say("semantics = \"authors\"\ngranularity = \"group\""),
+            "`granularity` is `group`, which the authors' semantics do not have (choose `token`, `completion` or `batch`, or the paper's semantics)"
+        );
+        assert!(say("feature = \"nxt\"").contains("unknown variant `nxt`, expected `aligned` or `next`"));
+        let saved = testing::mask::<CurvatureMask<Wide>>("").unwrap().save().unwrap();
+        let mut other = testing::mask::<CurvatureMask<Wide>>("semantics = \"authors\"").unwrap();
+        assert!(other.load(&saved).unwrap_err().to_string().contains("made with `feature` = `aligned`"));
+    }
+}
