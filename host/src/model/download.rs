@@ -24,6 +24,8 @@ use super::hub;
 const HUB: &str = "https://huggingface.co";
 /// Bytes that are written at a time.
 const PIECE: usize = 1 << 16;
+/// Most redirects on the way to a file.
+const MOST_REDIRECTS: usize = 10;
 /// Longest that a connection may take to stand, and that nothing may come, unless `HF_HUB_DOWNLOAD_TIMEOUT` says how long.
 const PATIENCE: u64 = 60;
 
@@ -264,15 +266,31 @@ fn said(agent: &Agent, url: &str, token: Option<&str>) -> Result<(String, Option
     Ok((etag, size))
 }
 
+/// The answer at the end of all redirects. They are followed here: the client would read the body of each first, which may have no end.
 fn get(agent: &Agent, url: &str, token: Option<&str>, from: Option<u64>) -> Result<Response<Body>> {
-    let mut request = agent.get(url).header("Accept-Encoding", "identity");
-    if let Some(token) = token {
-        request = request.header("Authorization", format!("Bearer {token}"));
+    let mut place = url.to_owned();
+    for _ in 0..=MOST_REDIRECTS {
+        let mut request = agent.get(&place).config().max_redirects(0).max_redirects_will_error(false).build();
+        request = request.header("Accept-Encoding", "identity");
+        // Another host gets no token.
+        if let Some(token) = token.filter(|_| origin(&place) == origin(url)) {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        if let Some(from) = from {
+            request = request.header("Range", format!("bytes={from}-"));
+        }
+        let answer = request.call().map_err(|error| failed(error, format!("cannot reach `{place}`")))?;
+        let next = answer.headers().get("location").filter(|_| answer.status().is_redirection());
+        let Some(next) = next.and_then(|next| next.to_str().ok()) else { return Ok(answer) };
+        place = if next.starts_with('/') { format!("{}{next}", origin(&place)) } else { next.to_owned() };
     }
-    if let Some(from) = from {
-        request = request.header("Range", format!("bytes={from}-"));
-    }
-    request.call().map_err(|error| failed(error, format!("cannot reach `{url}`")))
+    bail!("`{url}` leads from place to place (more than {MOST_REDIRECTS} times)")
+}
+
+/// The scheme and the host of a URL.
+fn origin(url: &str) -> &str {
+    let host = url.find("://").map_or(0, |at| at + 3);
+    url[host..].find(['/', '?', '#']).map_or(url, |end| &url[..host + end])
 }
 
 /// The error after which `happened` is known.

@@ -32,6 +32,8 @@ enum Fault {
     Stalls(usize),
     /// More comes than was said.
     Overflows,
+    /// It leads back here, with a body that does not end.
+    Leads,
 }
 
 impl Hub {
@@ -114,7 +116,11 @@ impl Hub {
                 // Held until the other side has lost its patience.
                 std::thread::spawn(move || stream.read_exact(&mut [0]));
             }
-            Some(Fault::Overflows) => {
+            Some(endless @ (Fault::Overflows | Fault::Leads)) => {
+                let (status, linked) = match endless {
+                    Fault::Leads => ("302 Found", format!("Location: {path}\r\n")),
+                    _ => (status, linked),
+                };
                 let _ = stream.write_all(format!("HTTP/1.1 {status}\r\nConnection: close\r\n{linked}\r\n").as_bytes());
                 let piece = vec![0; 1 << 20];
                 // Ends where the other side hangs up.
@@ -218,6 +224,17 @@ fn a_silence_and_a_flood_have_an_end() {
         outcome.refused().ends_with("nothing came for 1 s (`HF_HUB_DOWNLOAD_TIMEOUT` sets the limit)"),
         "{outcome:?}"
     );
+}
+
+#[test]
+fn redirects_are_followed_whatever_comes_with_them() {
+    let (folder, hub) = (Folder::new(), Hub::open());
+    *hub.faults.lock().unwrap() = vec![Fault::Leads; 2];
+    let _ = hub.host(&folder, "download org/model").succeeded();
+    let (folder, hub) = (Folder::new(), Hub::open());
+    *hub.faults.lock().unwrap() = vec![Fault::Leads; 30];
+    let sentence = hub.host(&folder, "download org/model").failed();
+    assert!(sentence.ends_with("leads from place to place (more than 10 times)"), "{sentence}");
 }
 
 #[test]
