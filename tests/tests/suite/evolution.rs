@@ -152,8 +152,9 @@ fn another_layout_under_a_known_id() {
 #[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
 fn another_layout_of_the_reward_point_alone() {
     let copy = Copy::new("other_rewards");
-    let library =
-        copy.change("capo-plugin/src/wire/abi_reward.rs", "pub truncated: u8,", "pub truncated: u32,").build();
+    let (truncated, answer) = ("pub truncated: u8,", "pub answer: RStr<'a>,");
+    let [now, then] = [(truncated, answer), (answer, truncated)].map(|(a, b)| format!("    {a}\n    {b}\n"));
+    let library = copy.change("capo-plugin/src/wire/abi_reward.rs", &now, &then).build();
     assert_snapshot!(refused(&library), @"`LIBRARY` has another layout under extension `capo.reward/1` (rebuild it against a released `capo-plugin`)");
 }
 
