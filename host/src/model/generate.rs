@@ -40,9 +40,9 @@ pub struct Generation {
     pub max_completion_length: usize,
     /// Ids that end a completion; may be empty.
     pub eos_ids: Vec<u32>,
-    /// True if to return the log-probabilities of the drawn tokens.
+    /// True to return the log-probabilities of the drawn tokens.
     pub logps: bool,
-    /// True if to return the log-probabilities with which they were drawn.
+    /// True to return the log-probabilities with which they were drawn.
     pub sampler_logps: bool,
     /// How many of the most likely tokens to return at each place, at most the vocabulary; 0 is none. They need `sampler_logps`.
     pub top_k: usize,
