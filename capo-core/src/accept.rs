@@ -92,7 +92,7 @@ impl Acceptance {
         }
     }
 
-    /// Whether any test is made.
+    /// True if any test is made.
     pub(crate) fn tests(&self) -> bool {
         self.fisher_threshold.is_some() || self.hessian_range.is_some()
     }

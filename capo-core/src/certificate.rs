@@ -29,7 +29,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Whether the theorem guarantees that the accepted steps improve the objective.
+    /// True if the theorem guarantees that the accepted steps improve the objective.
     pub fn holds(&self) -> bool {
         self.omega > 0.0 && self.omega >= self.gap
     }

@@ -30,7 +30,7 @@ impl Pair {
         pairs.of(token).map(pair)
     }
 
-    /// Whether both are entries of the same row of the same gradient.
+    /// True if both are entries of the same row of the same gradient.
     pub fn shares_row(&self, other: &Self) -> bool {
         (self.subset, self.row) == (other.subset, other.row)
     }

@@ -39,7 +39,7 @@ pub struct Semantics {
     pub policy_shift: PolicyShift,
     /// What `m_H` is.
     pub objective_shift: ObjectiveShift,
-    /// Whether tokens without a gradient of their own are tested.
+    /// How tokens without a gradient of their own are treated.
     pub zero_advantage: ZeroAdvantage,
 }
 
@@ -180,7 +180,7 @@ pub enum ObjectiveShift {
     Surrogate,
 }
 
-/// Whether tokens without a gradient of their own, for advantage 0, are tested.
+/// How tokens without a gradient of their own, for advantage 0, are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ZeroAdvantage {
     /// Paper, authors: as all others; under Adam momentum may move them.
@@ -239,7 +239,7 @@ impl Semantics {
         ..Self::PAPER
     };
 
-    /// Whether a token whose gradient has this factor is kept without a test.
+    /// True if a token whose gradient has this factor is kept without a test.
     pub(crate) fn exempts(&self, signal: f64) -> bool {
         self.zero_advantage == ZeroAdvantage::Accept && signal == 0.0
     }

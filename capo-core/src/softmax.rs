@@ -12,7 +12,7 @@ pub(crate) struct Softmax {
     pub full: bool,
     /// How many of the K kept logits take part.
     pub columns: usize,
-    /// Whether a sampled token outside of them joins.
+    /// True if a sampled token outside of them joins.
     pub add_action: bool,
 }
 

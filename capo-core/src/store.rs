@@ -87,7 +87,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Whether no row has moments.
+    /// True if no row has moments.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::Own(store) => store.rows() == 0,
@@ -95,7 +95,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Whether moments on a device start at multiples of 16 bytes, as the model's own do.
+    /// True if moments on a device start at multiples of 16 bytes, as the model's own do.
     pub fn is_aligned(&self) -> bool {
         match self {
             Self::Trainer(HostMoments { arrays: MomentArrays::Cuda { exp_avg, exp_avg_sq }, .. }) => {

@@ -28,7 +28,7 @@ pub(crate) struct Subsets {
     pub count: usize,
     /// Completions of each; 1 of single tokens.
     completions: usize,
-    /// Whether each token is a subset of its own.
+    /// True if each token is a subset of its own.
     pub single: bool,
 }
 
@@ -70,7 +70,7 @@ impl Subsets {
         Self { of: vec![0; supports.len()], count: 1, completions: batch.completions, single: false }
     }
 
-    /// Whether token n is in a subset.
+    /// True if token n is in a subset.
     pub fn holds(&self, n: usize) -> bool {
         self.of[n] != Self::NONE
     }

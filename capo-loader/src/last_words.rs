@@ -17,7 +17,7 @@ use crate::terminal::escape;
 static CALL: AtomicPtr<String> = AtomicPtr::new(null_mut());
 /// Where the run stands that the newest watchdog watches over.
 static PLACE: AtomicPtr<Place> = AtomicPtr::new(null_mut());
-/// Whether the last words are spoken.
+/// Set once the last words are spoken.
 static TOLD: AtomicBool = AtomicBool::new(false);
 /// True until the program comes to its own end.
 static AWAITED: AtomicBool = AtomicBool::new(false);

@@ -45,7 +45,7 @@ impl SealedFolder {
         seal::write(&dir.join(FILE), &Manifest { files: known })
     }
 
-    /// Whether the folder `dir` has a manifest.
+    /// True if the folder `dir` has a manifest.
     #[must_use]
     pub fn is_one(dir: &Path) -> bool {
         dir.join(FILE).symlink_metadata().is_ok()
@@ -74,7 +74,7 @@ impl SealedFolder {
         self.files.keys().map(String::as_str)
     }
 
-    /// Whether the manifest names the file `name`.
+    /// True if the manifest names the file `name`.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
         self.files.contains_key(name)

@@ -80,7 +80,7 @@ pub struct OfferedRecipe {
     pub about: String,
     /// Component tables and, where there are `settings`, defaults of other keys.
     pub toml: String,
-    /// Whether the text may hold more than component tables.
+    /// True if the text may hold more than component tables.
     pub settings: bool,
     /// Where it came from.
     pub origin: Origin,

@@ -112,7 +112,7 @@ pub fn check(_: &str, _: &Path, _: &Metadata, _: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether `group` is the private group of `user` or of root, as the lists `/etc/group` and `/etc/passwd` tell: it has the user's name,
+/// True if `group` is the private group of `user` or of root, as the lists `/etc/group` and `/etc/passwd` tell: it has the user's name,
 /// is the user's first one, and nobody else is in it. Systems that give each user such a group let new files be writable by it.
 ///
 /// Who is not in these lists is not known here, so that groups from a directory service are never private.

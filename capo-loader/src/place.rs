@@ -32,7 +32,7 @@ impl Place {
         self.saved.store(step, Ordering::Relaxed);
     }
 
-    /// Whether a resume would go on exactly here: there is a checkpoint of this step, or none is needed at step 0.
+    /// True if a resume would go on exactly here: there is a checkpoint of this step, or none is needed at step 0.
     #[must_use]
     pub fn is_saved(&self) -> bool {
         self.saved.load(Ordering::Relaxed) == self.step.load(Ordering::Relaxed)

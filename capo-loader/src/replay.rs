@@ -216,7 +216,7 @@ fn mean_weight(weights: &[f32], tokens: u64) -> String {
     format!("  mean weight {:.3}", weights.iter().map(|&weight| f64::from(weight)).sum::<f64>() / tokens.max(1) as f64)
 }
 
-/// Whether the batch of the file `path` holds what `mask` asks for.
+/// Refuses a batch of the file `path` that lacks an input of `mask`.
 ///
 /// # Errors
 ///

@@ -158,7 +158,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether `current` has now been seen more than `most` times in a row.
+    /// True if `current` has now been seen more than `most` times in a row.
     fn too_long(&mut self, current: u64, most: u64) -> bool {
         let same = current != 0 && current == self.call;
         *self = Self { call: current, looks: if same { self.looks + 1 } else { 0 } };

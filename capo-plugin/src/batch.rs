@@ -29,7 +29,7 @@ impl Dims {
         (self.completions * self.tokens) as usize
     }
 
-    /// Whether there is no token at all.
+    /// True if there is no token at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -75,7 +75,7 @@ impl Inputs {
     /// All flags that this revision names.
     pub const KNOWN: Self = Self((1 << 7) - 1);
 
-    /// Whether every flag of `other` is set.
+    /// True if every flag of `other` is set.
     #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

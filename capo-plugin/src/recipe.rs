@@ -31,7 +31,7 @@ fn list(settings: bool) -> RVec<RecipeInfo> {
         .collect()
 }
 
-/// Whether a recipe's text names one of the sections, in a table's header or in a key above the first one. It need not be
+/// True if a recipe's text names one of the sections, in a table's header or in a key above the first one. It need not be
 /// TOML: the host reads it, and says what is wrong.
 fn has_settings(toml: &str) -> bool {
     let mut above = true;

@@ -28,7 +28,7 @@ pub struct Completion<'a> {
     pub text: &'a str,
     /// Its tokens, up to and including the end token.
     pub ids: &'a [u32],
-    /// Whether the length limit cut it off.
+    /// True if the length limit cut it off.
     pub truncated: bool,
     /// The dataset's answer as text, from the column that the run's settings name (else its worked solution).
     pub answer: &'a str,

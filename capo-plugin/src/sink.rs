@@ -81,7 +81,7 @@ struct Ear<'a> {
 }
 
 impl Ear<'_> {
-    /// Whether `name` is within the limits.
+    /// True if `name` is within the limits.
     fn takes(&mut self, name: &str) -> bool {
         if name.len() > LONGEST_NAME {
             let length = name.len();

@@ -174,7 +174,7 @@ impl<'a> Tensor<'a> {
         self.shape().iter().product::<i64>() as usize
     }
 
-    /// Whether there is no element.
+    /// True if there is no element.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -56,7 +56,7 @@ pub struct Answer {
     pub correct: Option<bool>,
     /// Tokens.
     pub tokens: usize,
-    /// Whether it was cut off.
+    /// True if it was cut off.
     pub truncated: bool,
 }
 

@@ -8,7 +8,7 @@ use crate::exam::{Exam, Grader, Right, grade, mean_rewards, share_right};
 use crate::metrics::Values;
 use crate::run::Run;
 
-/// Whether the run is measured after the step just done: every `eval.eval_steps`, and after the last.
+/// True if the run is measured after the step just done: every `eval.eval_steps`, and after the last.
 #[must_use]
 pub fn is_due(run: &Run) -> bool {
     let (step, every) = (run.progress.step, run.config.eval.eval_steps);

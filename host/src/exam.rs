@@ -27,7 +27,7 @@ pub struct Graded {
     pub correct: Option<bool>,
     /// Tokens of the completion.
     pub tokens: usize,
-    /// Whether it was cut off.
+    /// True if it was cut off.
     pub truncated: bool,
 }
 

@@ -40,7 +40,7 @@ pub struct StepOutcome {
     pub rejected_grad_norm: f64,
     /// Norm of their sum: this is what is clipped.
     pub grad_norm_unmasked: f64,
-    /// Whether the weights were updated; `false` when a norm is not finite.
+    /// True if the weights were updated; `false` when a norm is not finite.
     pub taken: bool,
 }
 

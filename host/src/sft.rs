@@ -54,7 +54,7 @@ struct TrainConfig {
     max_steps: u64,
     /// Examples of one step.
     per_device_train_batch_size: usize,
-    /// Whether activations are computed again in the backward pass, as in `host train`.
+    /// True if activations are computed again in the backward pass, as in `host train`.
     gradient_checkpointing: bool,
     /// Peak learning rate.
     learning_rate: f64,

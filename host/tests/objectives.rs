@@ -156,7 +156,7 @@ impl Scored {
     }
 }
 
-/// Whether they agree to `relative` of the larger one, or of `scale`.
+/// True if they agree to `relative` of the larger one, or of `scale`.
 fn agree(a: f64, b: f64, relative: f64, scale: f64) -> bool {
     (a - b).abs() <= relative * a.abs().max(b.abs()).max(scale)
 }

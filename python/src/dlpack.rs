@@ -72,7 +72,7 @@ pub(crate) struct Lent {
     shape: Vec<i64>,
     /// In elements; none where the elements lie one behind another in the order of the shape.
     strides: Option<Vec<i64>>,
-    /// Whether it was brought here from a device.
+    /// True if it was brought here from a device.
     fetched: bool,
 }
 
@@ -186,7 +186,7 @@ impl Lent {
         self.strides.as_deref()
     }
 
-    /// Whether it was brought here from a device.
+    /// True if it was brought here from a device.
     pub(crate) fn fetched(&self) -> bool {
         self.fetched
     }
@@ -235,7 +235,7 @@ fn capsule<'py>(name: &str, object: &Bound<'py, PyAny>, arguments: &Bound<'py, P
     })
 }
 
-/// Whether elements of these strides lie one behind another in the order of the shape.
+/// True if elements of these strides lie one behind another in the order of the shape.
 fn is_compact(shape: &[i64], strides: &[i64]) -> bool {
     let mut expected = 1;
     shape.iter().zip(strides).rev().all(|(&extent, &stride)| {

@@ -5,7 +5,7 @@ use cuda_emulator::Emulator;
 use crate::Folder;
 use crate::artifacts::workspace;
 
-/// Whether these tests are to run on a real device.
+/// True if these tests are to run on a real device.
 #[must_use]
 pub fn is_real() -> bool {
     std::env::var_os("CAPO_TEST_DEVICE").is_some_and(|device| device == "cuda")

@@ -114,7 +114,7 @@ impl RunDir {
     }
 }
 
-/// Whether a metric is a duration, which no run repeats.
+/// True if a metric is a duration, which no run repeats.
 fn is_time(name: &str) -> bool {
     name == "step_time" || name.starts_with("timing_s/")
 }

@@ -38,7 +38,7 @@ impl<T> Slice<'_, T> {
         self.len
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -103,7 +103,7 @@ impl Features<'_> {
         }
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

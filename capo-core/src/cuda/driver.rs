@@ -303,7 +303,7 @@ impl<T> Buffer<T> {
         self.len
     }
 
-    /// Whether it holds none.
+    /// True if it holds none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

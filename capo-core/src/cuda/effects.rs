@@ -87,7 +87,7 @@ impl Projector<'_> {
         &self.pairs.queue
     }
 
-    /// Whether rows of features and of moments may be read 16 bytes at a time.
+    /// 1 where rows of features and of moments may be read 16 bytes at a time, else 0.
     fn vector(&self) -> i32 {
         self.pairs.hidden.vector & i32::from(self.proposer.source.is_aligned())
     }

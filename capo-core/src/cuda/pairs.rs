@@ -40,7 +40,7 @@ pub(super) struct Hidden {
     pub address: u64,
     /// D.
     pub width: u32,
-    /// Whether rows may be read 16 bytes at a time.
+    /// 1 where rows may be read 16 bytes at a time, else 0.
     pub vector: i32,
     dtype: usize,
 }

@@ -81,7 +81,7 @@ pub struct Case {
     pub granularity: Granularity,
     pub optimizer: OptimizerModel,
     pub dtype: Dtype,
-    /// Whether the trainer's moments are used instead of the model's own.
+    /// True if the trainer's moments are used instead of the model's own.
     pub trainers: bool,
     pub learning_rate: f64,
 }

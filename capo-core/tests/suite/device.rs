@@ -10,7 +10,7 @@ use cuda_emulator::Emulator;
 
 use super::fixture::Batch;
 
-/// Whether this binary's batches lie on a device.
+/// True if this binary's batches lie on a device.
 pub const ON_DEVICE: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"cuda");
 
 /// The emulator; `None` where a real device is to be used.

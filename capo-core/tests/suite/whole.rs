@@ -43,7 +43,7 @@ pub struct Shifts {
 pub struct Subset {
     pub tokens: Vec<usize>,
     pub completions: Range<usize>,
-    /// Whether it is a token of its own, which is then a whole completion too: what the loss counts says nothing of it.
+    /// True if it is a token of its own, which is then a whole completion too: what the loss counts says nothing of it.
     single: bool,
 }
 
@@ -270,7 +270,7 @@ pub fn as_host_moments(optimizer: &Optimizer) -> (Vec<f32>, Vec<f32>) {
     (exp_avg, optimizer.v.iter().map(|&x| x as f32).collect())
 }
 
-/// Whether some sampled token is not among its largest logits.
+/// True if some sampled token is not among its largest logits.
 pub fn has_outside_actions(batch: &Batch) -> bool {
     let k = batch.dims.2;
     batch.action_ids.iter().enumerate().any(|(at, id)| !batch.topk_ids[at * k..][..k].contains(id))

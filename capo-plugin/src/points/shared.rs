@@ -24,7 +24,7 @@ macro_rules! traits_method {
 /// What the author of any component may add: a check of its table, and state.
 macro_rules! common_methods {
     () => {
-        /// Whether the values of its keys go together and lie within their ranges: asked once, when it is made, before anything else.
+        /// Refuses values of its keys that do not go together or lie out of range. Asked once, when it is made, before anything else.
         ///
         /// # Errors
         ///

@@ -29,7 +29,7 @@ pub trait StepControl: Send {
     /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
     fn control(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, update: &mut Update<'_>) -> Result<(), PluginError>;
 
-    /// Whether the optimizer's moments go back to what they were before a step of which nothing is applied, as if there had been
+    /// True if the optimizer's moments go back to what they were before a step of which nothing is applied, as if there had been
     /// no such step: asked once, when it is made. Where no control says so they stay as the step made them, whatever is applied.
     fn restores_moments(&self) -> bool {
         false
@@ -108,7 +108,7 @@ impl MeasureWire for Meter<'_> {
 }
 
 impl StepControlFn {
-    /// Whether the moments go back where nothing of a step is applied.
+    /// True if the moments go back where nothing of a step is applied.
     #[must_use]
     pub fn restores_moments(&self) -> bool {
         guarded(|| self.wire.restores_moments())

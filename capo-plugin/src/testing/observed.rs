@@ -148,7 +148,7 @@ pub(super) fn step<C: Observed + ?Sized>(
     }
 }
 
-/// Whether a token counts.
+/// True if a token counts.
 pub(super) fn counts(decided: &[f64]) -> bool {
     decided.iter().any(|&value| value > 0.0)
 }

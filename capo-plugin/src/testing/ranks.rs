@@ -25,7 +25,7 @@ struct Meeting {
     /// Calls that are over, and what was told in the last.
     calls: u64,
     told: Arc<Told>,
-    /// Whether a rank has no more calls to make.
+    /// True if a rank has no more calls to make.
     left: bool,
 }
 

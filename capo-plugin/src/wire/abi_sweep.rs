@@ -27,6 +27,6 @@ pub struct SweepRange {
     pub low: f64,
     /// The highest value.
     pub high: f64,
-    /// Whether the key takes whole numbers alone.
+    /// True if the key takes whole numbers alone.
     pub whole: bool,
 }

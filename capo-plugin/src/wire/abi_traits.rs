@@ -41,7 +41,7 @@ impl MaskTraits {
     /// No method reads [`Batch::optimizer`](crate::Batch::optimizer). So a host that knows none may call it all the same.
     pub const NO_OPTIMIZER: Self = Self(1 << 2);
 
-    /// Whether every flag of `other` is set.
+    /// True if every flag of `other` is set.
     #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

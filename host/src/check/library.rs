@@ -45,7 +45,7 @@ pub fn load_time(loaded: &Loaded) -> Verdict {
     success(format!("loading it is {:.1} ms of work", 1e3 * loaded.time.as_secs_f64()))
 }
 
-/// Whether its panics unwind, so that they can be contained.
+/// Its panics must unwind, so that they can be contained.
 pub fn panic_strategy(loaded: &Loaded) -> Verdict {
     let unwinds = match &loaded.path {
         None => cfg!(panic = "unwind"),
@@ -121,7 +121,7 @@ fn is_well_formed(id: &str) -> bool {
     id.len() <= 100 && id.contains('.') && id.split('.').all(word)
 }
 
-/// Whether recipes hold what recipes may hold.
+/// Recipes must hold nothing but what recipes may hold.
 pub fn recipes(loaded: &Loaded) -> Verdict {
     let (plain, with_settings) = (loaded.image.recipes()?, loaded.image.recipes_with_settings()?);
     let plain = plain.iter().map(|recipe| (recipe, false));

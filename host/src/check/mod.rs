@@ -82,7 +82,7 @@ struct Library {
     /// Its file; none for what is built in.
     path: Option<PathBuf>,
     components: Vec<Component>,
-    /// Whether it loads, and how long that took.
+    /// The outcome of loading it, and how long that took.
     entry: (Outcome, f64),
 }
 

@@ -49,7 +49,7 @@ pub struct CheckArgs {
 }
 
 impl CheckArgs {
-    /// Whether a check is to run.
+    /// True if a check is to run.
     #[must_use]
     pub fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|wanted| wanted == name)

@@ -28,7 +28,7 @@ pub struct Task {
     pub rows: Option<PathBuf>,
     /// The file to answer in.
     pub reply: PathBuf,
-    /// Whether a refusal comes with all its causes.
+    /// True if a refusal comes with all its causes.
     pub verbose: bool,
 }
 

@@ -33,7 +33,7 @@ struct Writer {
     policy: Policy,
     tokenizer: Tokenizer,
     generation: Generation,
-    /// Whether prompts are messages, whose text is not for the terminal.
+    /// True if prompts are messages, whose text is not for the terminal.
     chat: bool,
 }
 

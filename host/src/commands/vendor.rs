@@ -55,7 +55,7 @@ fn manifest(text: &str) -> Result<String> {
     Ok(remark.to_owned() + &toml::to_string(&own)?)
 }
 
-/// Whether a value is `{ workspace = true }`.
+/// True if a value is `{ workspace = true }`.
 fn inherits(value: &Value) -> bool {
     value.get("workspace").and_then(Value::as_bool).unwrap_or(false)
 }

@@ -47,13 +47,13 @@ pub struct DataConfig {
     /// Longer prompts are bad rows, tokens.
     #[serde(default = "max_prompt_length")]
     pub max_prompt_length: usize,
-    /// Whether rows with longer prompts are left out in place of it.
+    /// True if rows with longer prompts are left out in place of it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub filter_overlong_prompts: bool,
     /// What is done about a row that cannot be used: `error` or `skip`.
     #[serde(default)]
     pub on_bad_row: OnBadRow,
-    /// Whether training rows are put in a random order, another in each epoch.
+    /// True if training rows are put in a random order, another in each epoch.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub shuffle_dataset: bool,
     /// Most training rows of each dataset, drawn by the seed; 0 is all.

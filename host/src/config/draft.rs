@@ -167,7 +167,7 @@ impl Draft {
         id.as_str().map(str::to_owned)
     }
 
-    /// Whether the config itself chooses both components that a run cannot do without.
+    /// True if the config itself chooses both components that a run cannot do without.
     #[must_use]
     pub fn names_components(&self) -> bool {
         self.table.contains_key("advantage") && self.table.contains_key("objective")
@@ -331,7 +331,7 @@ impl Phase {
     }
 }
 
-/// Whether a config file holds tables of components and nothing that a run is made of.
+/// True if a config file holds tables of components and nothing that a run is made of.
 fn holds_components_alone(file: &Table) -> bool {
     let component = |key: &str| COMPONENT_SECTIONS.contains(&key) || ["recipe", "reward"].contains(&key);
     !file.is_empty() && file.keys().all(|key| component(key))

@@ -136,7 +136,7 @@ impl Config {
         }
     }
 
-    /// Whether completions are drawn from another distribution than the one that the loss sees.
+    /// True if completions are drawn from another distribution than the one that the loss sees.
     #[must_use]
     pub fn sampler_differs(&self) -> bool {
         let RolloutConfig { temperature, top_k, top_p, .. } = self.rollout;

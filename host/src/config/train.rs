@@ -24,7 +24,7 @@ pub struct TrainConfig {
     pub max_steps: u64,
     /// Completions of one backward pass (a micro-batch).
     pub per_device_train_batch_size: usize,
-    /// Whether activations are computed again in the backward pass, a layer at a time, in place of being kept: less memory, one more forward
+    /// True if activations are computed again in the backward pass, a layer at a time, in place of being kept: less memory, one more forward
     /// pass, the same bits.
     #[serde(skip_serializing_if = "is_default")]
     pub gradient_checkpointing: bool,
@@ -100,7 +100,7 @@ pub struct TrainConfig {
     /// The metric of evaluations that says which checkpoint is the best: it is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metric_for_best_model: Option<String>,
-    /// Whether larger is better; where it is not said, unless the metric's name ends in `loss`.
+    /// True if larger is better. Left out, it is true unless the metric's name ends in `loss`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub greater_is_better: Option<bool>,
     /// The run ends after so many evaluations without improvement; 0 is off.
@@ -153,7 +153,7 @@ fn is_default_budget(value: &u64) -> bool {
 }
 
 impl TrainConfig {
-    /// Whether a larger value of `metric_for_best_model` is better.
+    /// True if a larger value of `metric_for_best_model` is better.
     #[must_use]
     pub fn is_greater_better(&self) -> bool {
         let is_loss = || self.metric_for_best_model.as_deref().is_some_and(|metric| metric.ends_with("loss"));

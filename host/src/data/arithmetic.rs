@@ -57,7 +57,7 @@ impl Arithmetic {
         if self.slips { Self::NAME_WITH_SLIPS } else { Self::NAME }
     }
 
-    /// Whether its first prompts meet the demands; the others are of the same characters and as long.
+    /// Refuses demands that its first prompts do not meet. The others are of equal characters and length.
     pub(super) fn check(&self, demands: &Demands<'_>) -> Result<()> {
         let target = demands.purpose == Purpose::Teaching;
         (0..SAMPLES).try_for_each(|cursor| self.train(cursor).in_chat(demands.chat)?.check(demands, target))

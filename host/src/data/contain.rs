@@ -8,7 +8,7 @@ use std::sync::Once;
 use anyhow::{Result, anyhow};
 
 thread_local! {
-    /// Whether this thread is in such a call: its panics are not printed.
+    /// True while this thread is in such a call: its panics are not printed.
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 

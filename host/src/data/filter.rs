@@ -32,7 +32,7 @@ enum Scalar {
 }
 
 impl Filter {
-    /// Whether a row is used.
+    /// True if a row is used.
     ///
     /// # Errors
     ///

@@ -47,7 +47,7 @@ pub struct Demands<'a> {
     pub max_prompt_length: usize,
     /// Longest prompt with its target, tokens: `max_position_embeddings`.
     pub positions: usize,
-    /// Whether rows with longer prompts are left out, whatever is done about others.
+    /// True if rows with longer prompts are left out, whatever is done about others.
     pub filter_overlong_prompts: bool,
     /// What is done about a row that does not.
     pub on_bad_row: OnBadRow,

@@ -14,7 +14,7 @@ use crate::rng;
 pub struct Order {
     /// Source of the order, and of which rows are drawn.
     pub seed: u64,
-    /// Whether each epoch has a random order of its own; rows come in that of their files otherwise.
+    /// True if each epoch has a random order of its own; rows come in that of their files otherwise.
     pub shuffle: bool,
     /// Most rows of each dataset, drawn by the seed; 0 is all.
     pub max_train_samples: usize,

@@ -35,7 +35,7 @@ pub(super) struct Set {
     pub(super) name: String,
     pub(super) rows: Arc<Vec<Example>>,
     left_out: LeftOut,
-    /// Whether its rows are in several files.
+    /// True if its rows are in several files.
     is_sharded: bool,
     /// Where rows are still being checked.
     finding: Option<Finding>,

@@ -64,7 +64,7 @@ pub struct Expected {
     pub step: u64,
     /// From step 1 on every so many steps have lines.
     pub every: u64,
-    /// Whether each has one line.
+    /// True if each has one line.
     pub once: bool,
 }
 

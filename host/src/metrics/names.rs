@@ -85,7 +85,7 @@ pub fn of_tokens(name: &str) -> [String; 2] {
     ["mean", "max"].map(|of| format!("{name}/{of}"))
 }
 
-/// Whether a component at `point` that records `name` would meet a number of the host.
+/// True if a component at `point` that records `name` would meet a number of the host.
 #[must_use]
 pub fn is_reserved(point: Point, name: &str) -> bool {
     match point {

@@ -24,7 +24,7 @@ pub(super) struct Tape {
     pub(super) layers: Vec<Kept>,
     /// The residual stream of the last T tokens before the last norm, `[B, T, D]`.
     pub(super) last: Tensor,
-    /// Whether the head is the embedding.
+    /// True if the head is the embedding.
     pub(super) tied: bool,
     /// The id whose embedding gets no gradient as an input.
     pub(super) padding: Option<u32>,
@@ -50,7 +50,7 @@ impl Kept {
 /// Gradients under the names of one layer.
 struct LayerGradients<'a> {
     layer: usize,
-    /// Whether the layer's own weights have none.
+    /// True if the layer's own weights have none.
     frozen: bool,
     sum: &'a mut Gradients,
 }

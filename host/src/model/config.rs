@@ -38,10 +38,10 @@ pub struct Config {
     pub head_dim: Option<usize>,
     /// Longest sequence that the model was made for, tokens.
     pub max_position_embeddings: usize,
-    /// Whether the head is the embedding matrix.
+    /// True if the head is the embedding matrix.
     #[serde(default)]
     pub tie_word_embeddings: bool,
-    /// Whether the projections of attention have biases, in families where that is a choice; see [`Config::biases`].
+    /// True if the projections of attention have biases, in families where that is a choice; see [`Config::biases`].
     #[serde(default)]
     attention_bias: bool,
     /// The same of the feed-forward layer.
@@ -169,7 +169,7 @@ impl Config {
         }
     }
 
-    /// Whether queries and keys are normed, head by head.
+    /// True if queries and keys are normed, head by head.
     pub fn norms_heads(&self) -> bool {
         self.model_type.norms_heads()
     }

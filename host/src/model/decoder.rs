@@ -23,10 +23,10 @@ pub(super) struct Decoder {
     pub(super) head: Tensor,
     /// The head as `[D, V]`: a view, or a copy of its own.
     head_transposed: Tensor,
-    /// Whether products of the head with a few rows read it as it is.
+    /// True if products of the head with a few rows read it as it is.
     streams_head: bool,
     pub(super) eps: f64,
-    /// Whether the weights stay as they are, and only what is beside them is trained.
+    /// True if the weights stay as they are, and only what is beside them is trained.
     pub(super) frozen: bool,
 }
 
@@ -137,7 +137,7 @@ pub(super) struct Linear {
     pub(super) weight: Tensor,
     /// The weight as `[in, out]`: a view, or a copy of its own.
     transposed: Tensor,
-    /// Whether products with a few rows read the weight as it is.
+    /// True if products with a few rows read the weight as it is.
     streams: bool,
     pub(super) bias: Option<Tensor>,
     pub(super) adapter: Option<Factors>,
@@ -208,7 +208,7 @@ impl Layer {
         [query, key, value, output, gate, up, down]
     }
 
-    /// Whether something beside its matrices is trained.
+    /// True if something beside its matrices is trained.
     pub(super) fn has_adapter(&self) -> bool {
         let Self { query, key, value, output, gate, up, down, .. } = self;
         [query, key, value, output, gate, up, down].iter().any(|linear| linear.adapter.is_some())

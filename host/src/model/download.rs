@@ -225,7 +225,7 @@ impl Download {
     }
 }
 
-/// Whether a file is of use: weights, settings, and what a tokenizer is made of; `names` are those of all files.
+/// True if a file is of use: weights, settings, and what a tokenizer is made of; `names` are those of all files.
 fn is_needed(name: &str, names: &[String]) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.starts_with('.') || !name.chars().all(plain) {
@@ -303,7 +303,7 @@ fn failed(error: ureq::Error, happened: String) -> anyhow::Error {
     }
 }
 
-/// Whether the contents have the hash that names them, where that is a SHA-256.
+/// True if the contents have the hash that names them, or that is no SHA-256.
 fn is_what_it_should_be(file: &mut File, etag: &str) -> Result<bool> {
     if etag.len() != 64 {
         return Ok(true);

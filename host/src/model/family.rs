@@ -131,7 +131,7 @@ impl Family {
         }
     }
 
-    /// Whether queries and keys are normed, head by head, before they are rotated.
+    /// True if queries and keys are normed, head by head, before they are rotated.
     pub(super) fn norms_heads(self) -> bool {
         self == Self::Qwen3
     }
@@ -141,7 +141,7 @@ impl Family {
         (self == Self::Qwen3).then_some(128)
     }
 
-    /// Whether `num_key_value_heads` may be absent: there are as many as query heads.
+    /// True if `num_key_value_heads` may be absent: there are as many as query heads.
     pub(super) fn may_leave_out_key_heads(self) -> bool {
         self == Self::Llama
     }

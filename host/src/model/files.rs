@@ -103,7 +103,7 @@ impl ModelFiles {
         }
     }
 
-    /// Whether there is a file `name`, be it one that cannot be read.
+    /// True if there is a file `name`, be it one that cannot be read.
     pub fn contains(&self, name: &str) -> bool {
         match self {
             Self::Directory(directory) => directory.join(name).exists(),

@@ -40,9 +40,9 @@ pub struct Generation {
     pub max_completion_length: usize,
     /// Ids that end a completion; may be empty.
     pub eos_ids: Vec<u32>,
-    /// Whether to return the log-probabilities of the drawn tokens.
+    /// True to return the log-probabilities of the drawn tokens.
     pub logps: bool,
-    /// Whether to return the log-probabilities with which they were drawn.
+    /// True to return the log-probabilities with which they were drawn.
     pub sampler_logps: bool,
     /// How many of the most likely tokens to return at each place, at most the vocabulary; 0 is none. They need `sampler_logps`.
     pub top_k: usize,
@@ -63,7 +63,7 @@ impl Generation {
 pub struct Completion {
     /// Token ids, the end-of-sequence token included when it was drawn.
     pub ids: Vec<u32>,
-    /// Whether the length limit ended it.
+    /// True if the length limit ended it.
     pub truncated: bool,
     /// Log-probabilities of the ids under `logits / temperature` (1 when greedy) before top-k and top-p, nats; empty
     /// unless asked for.
@@ -157,12 +157,12 @@ impl Policy {
         size::sampling(self.config(), shape, self.dtype(), copied * self.weights().element_count() as u128)
     }
 
-    /// Whether products read weights in f32 and round them.
+    /// True if products read weights in f32 and round them.
     fn is_rounded(&self) -> bool {
         self.device().is_cpu() && self.dtype() == DType::BF16
     }
 
-    /// Whether the matrices of a sampler are copied into another order.
+    /// True if the matrices of a sampler are copied into another order.
     fn is_packed(&self) -> bool {
         self.is_small() && !self.is_rounded()
     }

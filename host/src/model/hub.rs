@@ -53,7 +53,7 @@ pub(super) fn folder_name(id: &str) -> String {
     format!("models--{}", id.replace('/', "--"))
 }
 
-/// Whether `name` may be an id: one or two names of letters, digits, `-`, `_` and `.`.
+/// True if `name` may be an id: one or two names of letters, digits, `-`, `_` and `.`.
 pub(super) fn is_id(name: &str) -> bool {
     let plain = |part: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

@@ -152,7 +152,7 @@ impl Params {
         Ok(Self { vars: zeros.collect::<Result<_>>()? })
     }
 
-    /// Whether there is a file of weights.
+    /// True if there is a file of weights.
     pub(crate) fn are_there(files: &ModelFiles) -> bool {
         files.contains(WEIGHTS_FILE) || files.contains(INDEX_FILE)
     }
@@ -192,7 +192,7 @@ impl Params {
         Ok(Self { vars: self.vars.iter().map(copy).collect::<Result<_>>()? })
     }
 
-    /// Whether there is a weight called `name`.
+    /// True if there is a weight called `name`.
     pub fn contains(&self, name: &str) -> bool {
         self.vars.contains_key(name)
     }

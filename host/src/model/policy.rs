@@ -23,7 +23,7 @@ pub struct Policy {
     device: Device,
     dtype: DType,
     gradient_checkpointing: bool,
-    /// Whether there is no more than the sizes of the weights.
+    /// True if there is no more than the sizes of the weights.
     counted: bool,
     truncation: Option<Truncation>,
 }
@@ -60,7 +60,7 @@ impl Policy {
         Ok(Self { counted: true, ..Self::of(config, weights, &Device::Cpu) })
     }
 
-    /// Whether there is no more than the sizes of the weights.
+    /// True if there is no more than the sizes of the weights.
     pub fn is_counted(&self) -> bool {
         self.counted
     }
@@ -139,7 +139,7 @@ impl Policy {
         self.adapter.as_ref()
     }
 
-    /// Whether the passes of a step leave something out, as no other pass does.
+    /// True if the passes of a step leave something out, as no other pass does.
     pub fn drops_out(&self) -> bool {
         self.adapter.as_ref().is_some_and(|adapter| adapter.config().dropout > 0.0)
     }
@@ -171,7 +171,7 @@ impl Policy {
         self.dtype
     }
 
-    /// Whether a training forward pass keeps only what each layer starts from.
+    /// True if a training forward pass keeps only what each layer starts from.
     pub(super) fn checkpoints_gradients(&self) -> bool {
         self.gradient_checkpointing
     }
@@ -231,7 +231,7 @@ impl Policy {
         (0..parts).map(|part| part * rows / parts..(part + 1) * rows / parts).collect()
     }
 
-    /// Whether copies of the weights and of their gradients are cheap (at most 64 MiB each, on the CPU).
+    /// True if copies of the weights and of their gradients are cheap (at most 64 MiB each, on the CPU).
     pub(super) fn is_small(&self) -> bool {
         self.device.is_cpu() && self.weights.element_count() <= 1 << 24
     }

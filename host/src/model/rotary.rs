@@ -55,7 +55,7 @@ pub enum Scaling {
         beta_fast: f64,
         /// Turns up to which it is divided.
         beta_slow: f64,
-        /// Whether the bounds between them are rounded to whole indices.
+        /// True if the bounds between them are rounded to whole indices.
         truncate: bool,
     },
 }

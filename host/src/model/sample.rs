@@ -55,7 +55,7 @@ impl Sampling {
         Some(self.among(ids, tops, largest, (uniform, asked), &mut scratch.weights))
     }
 
-    /// Whether `draw_rows` can draw from `logits` on their device: top-p without top-k sorts them all.
+    /// True if `draw_rows` can draw from `logits` on their device: top-p without top-k sorts them all.
     pub(super) fn can_draw_rows(&self, logits: &Tensor) -> Result<bool> {
         let sorts = self.temperature > 0.0 && self.top_p < 1.0 && self.is_unlimited(logits.dim(1)?);
         Ok(!fused(logits) && !sorts)

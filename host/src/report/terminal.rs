@@ -29,7 +29,7 @@ pub fn heard(written: io::Result<()>) {
     }
 }
 
-/// Whether everything said could be written.
+/// Fails where something that was said could not be written.
 ///
 /// # Errors
 ///

@@ -44,7 +44,7 @@ struct Saved {
     measured: BTreeMap<String, String>,
 }
 
-/// Whether a checkpoint is due after the step just done: every `train.save_steps`, at the end, and where it is the best.
+/// True if a checkpoint is due after the step just done: every `train.save_steps`, at the end, and where it is the best.
 #[must_use]
 pub fn is_due(run: &Run) -> bool {
     let (step, every) = (run.progress.step, run.config.train.save_steps);

@@ -71,7 +71,7 @@ fn try_lock(file: &File) -> std::result::Result<(), TryLockError> {
     file.try_lock()
 }
 
-/// Whether a process works in the run's directory `dir`. Where that cannot be known, as without locks, it counts as no.
+/// True if a process works in the run's directory `dir`. Where that cannot be known, as without locks, it counts as no.
 #[must_use]
 pub fn is_at_work(dir: &Path) -> bool {
     let look = || File::open(dir.join(FILE)).ok().map(|file| file.try_lock_shared());

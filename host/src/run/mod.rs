@@ -85,7 +85,7 @@ pub struct Run {
     pub changed: Vec<String>,
     /// The last moment between two rollouts, while the run can still be saved as it was then.
     pub moment: Option<Moment>,
-    /// Whether such a moment holds the components' states.
+    /// True if such a moment holds the components' states.
     pub remembers: bool,
     /// Held while the run is open; none before it has a directory.
     lock: Option<Lock>,
@@ -112,7 +112,7 @@ impl Run {
         self.progress.prompts.saturating_mul(self.config.rollout.num_generations as u64)
     }
 
-    /// Whether `train.max_completions` are sampled.
+    /// True if `train.max_completions` are sampled.
     #[must_use]
     pub fn has_its_completions(&self) -> bool {
         let most = self.config.train.max_completions;

@@ -19,7 +19,7 @@ impl Moment {
         Self { progress, marks, calls: run.watchdog.calls(), states: None }
     }
 
-    /// Whether states of so many bytes are kept.
+    /// True if states of so many bytes are kept.
     #[must_use]
     pub fn is_small(bytes: usize) -> bool {
         bytes <= SMALL

@@ -34,7 +34,7 @@ pub struct Taken<'a> {
     pub weights: &'a [f32],
     /// How forward passes are split.
     pub work: Work,
-    /// Whether `train.measure_step` asks for the numbers of this step.
+    /// True if `train.measure_step` asks for the numbers of this step.
     pub measured: bool,
 }
 

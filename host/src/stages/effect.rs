@@ -11,7 +11,7 @@ use crate::model::LastLayer;
 /// The share of the batch on which the KL divergence is measured.
 const FRACTION: f64 = 0.25;
 
-/// Whether the step after `steps` steps is measured, where every `every`-th is; 0 is none.
+/// True if the step after `steps` steps is measured, where every `every`-th is; 0 is none.
 #[must_use]
 pub fn is_due(steps: u64, every: u64) -> bool {
     every > 0 && (steps + 1).is_multiple_of(every)

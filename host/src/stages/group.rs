@@ -23,7 +23,7 @@ impl Group {
         self.completions.iter().map(tokens).sum()
     }
 
-    /// Whether one completion earned more than another.
+    /// True if one completion earned more than another.
     pub fn differs(&self) -> bool {
         self.rewards.total.iter().any(|reward| *reward != self.rewards.total[0])
     }

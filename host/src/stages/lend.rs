@@ -172,7 +172,7 @@ impl HeadState {
         OptimizerState::new(weight, exp_avg, exp_avg_sq)
     }
 
-    /// Whether all three matrices lie in host memory.
+    /// True if all three matrices lie in host memory.
     #[must_use]
     pub fn is_on_host(&self) -> bool {
         self.matrices.iter().all(|matrix| matches!(matrix, Matrix::Host(_)))

@@ -29,9 +29,9 @@ pub struct Sampler<'a> {
     pub max_steps: u64,
     /// Completions of one rollout, a multiple of `num_generations`.
     pub completions: usize,
-    /// Whether a component asks for what the rollout knows besides its batch.
+    /// True if a component asks for what the rollout knows besides its batch.
     pub context: bool,
-    /// Whether the log-probabilities with which tokens were drawn are kept in any case.
+    /// True if the log-probabilities with which tokens were drawn are kept in any case.
     pub sampler_logps: bool,
     /// What to keep of the sampler's passes as the scores of the step that uses the rollout whole.
     pub capture: Option<Capture>,

@@ -16,7 +16,7 @@ use crate::stages::lend::HeadState;
 pub struct Needs {
     inputs: Inputs,
     last_layer_k: usize,
-    /// Whether the features are kept, for what is measured of a step.
+    /// True if the features are kept, for what is measured of a step.
     hidden: bool,
 }
 
@@ -91,7 +91,7 @@ impl Needs {
         Wants { entropy: true, hidden: self.hidden, last_layer_k }
     }
 
-    /// Whether what the rollout knows besides its batch is needed.
+    /// True if what the rollout knows besides its batch is needed.
     #[must_use]
     pub fn context(&self) -> bool {
         self.inputs.contains(Inputs::ROLLOUT_CONTEXT) || self.sampler_top_k() > 0
@@ -110,7 +110,7 @@ impl Needs {
         if self.inputs.contains(Inputs::LAST_LAYER) { 2 * 4 * (model.hidden_size + 2 * k + 3) as u128 } else { 0 }
     }
 
-    /// Whether a reference model is needed.
+    /// True if a reference model is needed.
     #[must_use]
     pub fn reference(&self) -> bool {
         self.inputs.contains(Inputs::REF_LOGPS)

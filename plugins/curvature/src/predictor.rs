@@ -15,7 +15,7 @@ pub(crate) struct Predictor {
     pub optimizer: Optimizer,
     pub signal: Signal,
     pub assign: Assign,
-    /// Whether the shifts of one step on the whole batch are reported too.
+    /// True if the shifts of one step on the whole batch are reported too.
     pub batch_shifts: bool,
 }
 

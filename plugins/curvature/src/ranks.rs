@@ -16,9 +16,9 @@ pub(crate) struct TrainerRanks<'a> {
 /// What a rank knows of a step that is over.
 #[derive(Clone, Copy)]
 pub(crate) struct Ended {
-    /// Whether the optimizer took it.
+    /// True if the optimizer took it.
     pub taken: bool,
-    /// Whether a token of this rank was kept.
+    /// True if a token of this rank was kept.
     pub kept: bool,
 }
 

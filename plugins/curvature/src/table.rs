@@ -43,7 +43,7 @@ macro_rules! table {
             moments: Moments,
             /// Most threads that work at a time; by default as many as the machine runs at once.
             threads: Option<usize>,
-            /// Whether the shifts of one step on the whole batch are reported too.
+            /// True if the shifts of one step on the whole batch are reported too.
             #[serde(default = "yes")]
             batch_shifts: bool,
             $($own)*

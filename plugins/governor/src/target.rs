@@ -12,7 +12,7 @@ pub(crate) fn scale(target: f64, kl: f64) -> f64 {
     }
 }
 
-/// Whether `target` can be kept to; `usual` says what is.
+/// Refuses a `target` that cannot be kept to; `usual` says which can.
 pub(crate) fn check_target(target: f64, usual: &str) -> Result<(), capo_plugin::PluginError> {
     if target > 0.0 && target.is_finite() {
         return Ok(());

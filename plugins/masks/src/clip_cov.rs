@@ -50,7 +50,7 @@ fn clip() -> f32 {
 }
 
 impl ClipCov {
-    /// Whether PPO's loss is the clipped one, which has no gradient.
+    /// True if PPO's loss is the clipped one, which has no gradient.
     fn clipped(&self, log_ratio: f32, advantage: f32) -> bool {
         let ratio = log_ratio.exp();
         let inside = ratio.clamp(1.0 - self.clip_ratio_low, 1.0 + self.clip_ratio_high);

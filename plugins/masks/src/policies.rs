@@ -79,7 +79,7 @@ impl Compared {
         (self.of[i].exp(), self.against[i].exp())
     }
 
-    /// Whether a step at this advantage pushes token `i` further away from the second policy: up, where it is above already, or
+    /// True if a step at this advantage pushes token `i` further away from the second policy: up, where it is above already, or
     /// down, where it is below.
     pub(crate) fn goes_further(&self, i: usize, advantage: f32) -> bool {
         if advantage > 0.0 { self.of[i] > self.against[i] } else { self.of[i] < self.against[i] }

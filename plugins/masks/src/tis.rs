@@ -28,7 +28,7 @@ struct Tis {
     rollout_is_threshold_lower: Option<f32>,
     /// What becomes of ratios outside.
     mode: Option<Mode>,
-    /// Whether the mean weight is made 1.
+    /// True if the mean weight is made 1.
     #[serde(default)]
     rollout_is_batch_normalize: bool,
     /// Whose probabilities.

@@ -171,7 +171,7 @@ fn a_folder_in_which_anybody_may_replace_it() {
     let _ = folder.host("plugins --plugin open/libmine.so").succeeded();
 }
 
-/// Whether this process may give files away.
+/// True if this process may give files away.
 fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
 }

@@ -25,7 +25,7 @@ fn odd_calls(subject: &Subject<'_>, asked: Inputs) -> Vec<(String, Input)> {
     calls
 }
 
-/// Whether a panic in calls that no host makes is contained.
+/// Panics in calls that no host makes must be contained.
 pub(super) fn panics_contained(subject: &Subject<'_>) -> Verdict {
     for (what, input) in odd_calls(subject, subject.create()?.inputs()) {
         let mut instance = subject.create()?;

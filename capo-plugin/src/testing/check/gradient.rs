@@ -152,7 +152,7 @@ impl Differences {
         self.between(0, 2)
     }
 
-    /// Whether `slope` is a derivative here: between the differences to either side, which are far apart at a kink alone, as where a ratio
+    /// True if `slope` is a derivative here: between the differences to either side, which are far apart at a kink alone, as where a ratio
     /// is clipped.
     fn agree(&self, slope: f64) -> bool {
         let (below, above) = (self.between(0, 1), self.between(1, 2));

@@ -29,7 +29,7 @@ pub struct Check {
     pub about: &'static str,
     /// The points at which it makes sense.
     pub points: &'static [Point],
-    /// Whether it runs although the component cannot be built.
+    /// True if it runs although the component cannot be built.
     pub without_instance: bool,
     /// The check.
     pub run: fn(&Subject<'_>) -> Verdict,

@@ -60,7 +60,7 @@ impl Outcome {
         Self { unchecked: true, ..Self::new(Status::Skipped, sentence) }
     }
 
-    /// Whether a component with it is not as it should be, or nothing is known of it.
+    /// True if a component with it is not as it should be, or nothing is known of it.
     #[must_use]
     pub fn is_bad(&self) -> bool {
         self.unchecked || matches!(self.status, Status::Failed | Status::Crashed)

@@ -121,12 +121,12 @@ impl Subject<'_> {
     }
 }
 
-/// Whether a call panicked, contained by the guard.
+/// True if a call panicked, contained by the guard.
 pub(super) fn is_panic(error: &PluginError) -> bool {
     error.kind() == ErrorKind::PANIC
 }
 
-/// Whether an error is the component's own sentence, neither a panic nor a broken rule.
+/// True if an error is the component's own sentence, neither a panic nor a broken rule.
 pub(super) fn is_refusal(error: &PluginError) -> bool {
     !matches!(error.kind(), ErrorKind::PANIC | ErrorKind::CONTRACT)
 }

@@ -7,7 +7,7 @@ use super::subject::{Live, Subject, is_panic};
 use crate::abi_sweep::SweepRange;
 use crate::{ErrorKind, PluginError};
 
-/// Whether it can be built at all. Where it needs keys that it was not given, the other checks are skipped.
+/// It must be possible to build it. Where it needs keys that it was not given, the other checks are skipped.
 pub(super) fn creation(subject: &Subject<'_>) -> Verdict {
     let given = if subject.table.is_empty() { "an empty table" } else { "the keys given" };
     match subject.create() {

@@ -32,7 +32,7 @@ pub struct Comparison {
     pub completions: u64,
     /// Mean advantage of all tokens, reward units.
     pub mean_advantage: f64,
-    /// Whether gradients are those of the last layer, or else of the sampled token's logit.
+    /// True if gradients are those of the last layer, or else of the sampled token's logit.
     pub last_layer: bool,
     /// The masks, in order.
     pub masks: Vec<Compared>,

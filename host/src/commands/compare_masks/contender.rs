@@ -56,9 +56,9 @@ pub struct Lineup {
     pub contenders: Vec<Contender>,
     /// A sentence about each mask that was not named and cannot run.
     pub left_out: Vec<String>,
-    /// Whether the user named them: then one that cannot run is an error.
+    /// True if the user named them: then one that cannot run is an error.
     named: bool,
-    /// Whether open keys are searched, so that they need no value.
+    /// True if open keys are searched, so that they need no value.
     searched: bool,
     /// Those of `contenders`, once they are built, for what they ask of a batch.
     built: Vec<Mask>,

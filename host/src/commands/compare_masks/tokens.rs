@@ -19,7 +19,7 @@ pub struct Tokens {
     pub advantages: Vec<f32>,
     /// Squared norm of each one's gradient, by the last layer's weight where `last_layer`, else by its own logit.
     pub squares: Vec<f64>,
-    /// Whether every batch holds the features and logits of the last layer.
+    /// True if every batch holds the features and logits of the last layer.
     pub last_layer: bool,
     /// The tokens of each completion that has some.
     pub completions: Vec<Range<usize>>,

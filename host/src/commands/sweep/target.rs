@@ -113,7 +113,7 @@ pub fn search(
     Ok(Found { best: Some(good), replays, remark })
 }
 
-/// Whether the count never rises or never falls.
+/// True if the count never rises or never falls.
 fn steady(counts: &[(f64, Count)]) -> bool {
     counts.is_sorted_by(|a, b| a.1.rejected <= b.1.rejected) || counts.is_sorted_by(|a, b| a.1.rejected >= b.1.rejected)
 }

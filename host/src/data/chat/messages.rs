@@ -50,7 +50,7 @@ impl Messages {
         Ok(Self(messages))
     }
 
-    /// Whether the first one is the system's.
+    /// True if the first one is the system's.
     pub(super) fn have_system(&self) -> bool {
         self.0.first().is_some_and(|first| role(first) == "system")
     }

@@ -34,7 +34,7 @@ pub struct ChatOptions {
     pub enable_thinking: Option<bool>,
     /// The day that templates take for today.
     pub date: Date,
-    /// Whether answers are written too, to be taught.
+    /// True if answers are written too, to be taught.
     pub teaches: bool,
 }
 
@@ -73,7 +73,7 @@ impl Chat {
         Ok(Self { workers: Arc::new(workers), system_prompt, teaches, place })
     }
 
-    /// Whether answers are written too, to be taught.
+    /// True if answers are written too, to be taught.
     pub(super) fn teaches(&self) -> bool {
         self.teaches
     }

@@ -80,7 +80,7 @@ impl Completions {
         Ok(kept)
     }
 
-    /// Whether those of a rollout are logged that was sampled when `sampled_at` steps were done.
+    /// True if those of a rollout are logged that was sampled when `sampled_at` steps were done.
     #[must_use]
     pub fn is_due(&self, sampled_at: u64) -> bool {
         self.every.is_some_and(|every| sampled_at.is_multiple_of(every))

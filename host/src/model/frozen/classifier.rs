@@ -55,7 +55,7 @@ impl Classifier {
         self.extents().1
     }
 
-    /// Whether it reads a text as a whole, between tokens of its own.
+    /// True if it reads a text as a whole, between tokens of its own.
     pub fn is_encoder(&self) -> bool {
         matches!(self.model, Model::Encoder(_))
     }

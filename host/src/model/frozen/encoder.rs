@@ -15,7 +15,7 @@ use super::{contained, labels};
 /// An encoder with a head.
 pub(super) struct Encoder {
     body: Body,
-    /// Whether the features of all tokens are averaged; else those of the first are read.
+    /// True if the features of all tokens are averaged; else those of the first are read.
     averages: bool,
     dense: Linear,
     activation: fn(&Tensor) -> candle_core::Result<Tensor>,

@@ -18,7 +18,7 @@ pub struct LoraConfig {
     pub dropout: f64,
     /// Which matrices have an adapter.
     pub targets: Targets,
-    /// Whether it is divided by the root of the rank instead. Source: <https://arxiv.org/abs/2312.03732>.
+    /// True if it is divided by the root of the rank instead. Source: <https://arxiv.org/abs/2312.03732>.
     pub rslora: bool,
     /// The rest of an `adapter_config.json` that was read, to be written again.
     pub rest: Map<String, Value>,

@@ -51,7 +51,7 @@ pub(super) fn linear(config: &Config) -> BTreeMap<String, (usize, usize)> {
     shapes(config).into_iter().filter_map(matrix).collect()
 }
 
-/// Whether `name` means `module`. Source: `peft.tuners.tuners_utils.check_target_module_exists`.
+/// True if `name` means `module`. Source: `peft.tuners.tuners_utils.check_target_module_exists`.
 fn is(module: &str, name: &str) -> bool {
     module.strip_suffix(name).is_some_and(|front| front.is_empty() || front.ends_with('.'))
 }

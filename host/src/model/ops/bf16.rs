@@ -39,7 +39,7 @@ fn convert<A: Copy + Sync, B: Copy + Send>(values: &[A], zero: B, f: impl Fn(A) 
     out
 }
 
-/// Whether `x` is bf16 on the CPU: the fused kernels take it as f32, and what they give is rounded.
+/// True if `x` is bf16 on the CPU: the fused kernels take it as f32, and what they give is rounded.
 pub(super) fn is_rounded(x: &Tensor) -> bool {
     #[cfg(test)]
     if super::tests::GENERIC.get() {

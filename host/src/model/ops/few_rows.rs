@@ -17,7 +17,7 @@ const VECTORS: usize = 2;
 /// Weights' rows that one thread takes at a time.
 const TAKEN: usize = 96;
 
-/// Whether [`product_of_few_rows`] takes `rows` rows like `x`.
+/// True if [`product_of_few_rows`] takes `rows` rows like `x`.
 pub(crate) fn are_few_rows(x: &Tensor, rows: usize) -> bool {
     x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::BF16) && (FEWEST..=MOST).contains(&rows)
 }

@@ -59,7 +59,7 @@ pub(crate) use top::{top_ids, top_k};
 pub(crate) use truncate::nucleus;
 pub use truncate::{Truncation, truncate};
 
-/// Whether the fused CPU kernels take `x`; everything else goes to `generic`.
+/// True if the fused CPU kernels take `x`; everything else goes to `generic`.
 pub(crate) fn fused(x: &Tensor) -> bool {
     #[cfg(test)]
     if tests::GENERIC.get() {
@@ -68,7 +68,7 @@ pub(crate) fn fused(x: &Tensor) -> bool {
     x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::F64)
 }
 
-/// Whether operations on logits, which have a CUDA kernel beside the fused one, take `x`; everything else goes to `generic`.
+/// True if operations on logits, which have a CUDA kernel beside the fused one, take `x`; everything else goes to `generic`.
 fn has_kernel(x: &Tensor) -> bool {
     fused(x) || x.device().is_cuda()
 }

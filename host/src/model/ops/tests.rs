@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use super::*;
 
 thread_local! {
-    /// Whether this thread's operations go to `generic` even where a fused kernel would take them.
+    /// True while this thread's operations go to `generic` even where a fused kernel would take them.
     pub(crate) static GENERIC: Cell<bool> = const { Cell::new(false) };
 }
 

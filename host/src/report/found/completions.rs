@@ -47,7 +47,7 @@ pub fn completions(dir: &Path, steps: usize) -> Result<BTreeMap<u64, Vec<Row>>> 
     chosen.map(|(_, (step, source))| Ok((step, rows(&path, &source).with_context(cannot)?))).collect()
 }
 
-/// Whether the one at `at` of `count` is among `most` that are evenly apart, the first and the last with them.
+/// True if the one at `at` of `count` is among `most` that are evenly apart, the first and the last with them.
 fn is_chosen(at: usize, count: usize, most: usize) -> bool {
     count <= most || (0..most).any(|number| number * (count - 1) / (most.max(2) - 1) == at)
 }

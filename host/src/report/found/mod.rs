@@ -28,7 +28,7 @@ pub struct FoundRun {
     pub settings: BTreeMap<String, String>,
     /// What `metrics.jsonl` holds.
     pub lines: Lines,
-    /// Whether a process is at work in it.
+    /// True if a process is at work in it.
     pub at_work: bool,
     /// What cannot be read of it, in sentences.
     pub remarks: Vec<String>,
@@ -70,7 +70,7 @@ impl FoundRun {
         })
     }
 
-    /// Whether `dir` looks like a run's.
+    /// True if `dir` looks like a run's.
     #[must_use]
     pub fn is_run(dir: &Path) -> bool {
         dir.join(CONFIG_FILE).is_file()

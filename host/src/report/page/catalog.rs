@@ -9,7 +9,7 @@ pub struct Chart {
     pub title: &'static str,
     /// What the numbers are, or their unit.
     pub unit: &'static str,
-    /// Whether its axis begins as a logarithmic one.
+    /// True if its axis begins as a logarithmic one.
     pub log: bool,
     /// The metrics, each with its word in the legend; empty where a series stands for itself.
     pub metrics: &'static [(&'static str, &'static str)],

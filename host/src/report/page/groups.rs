@@ -13,7 +13,7 @@ pub struct Group {
     pub runs: Vec<usize>,
 }
 
-/// Whether two runs may differ in the setting `key` and be one series all the same.
+/// True if two runs may differ in the setting `key` and be one series all the same.
 fn is_aside(key: &str) -> bool {
     key == "train.seed" || key.starts_with("logging.")
 }

@@ -93,7 +93,7 @@ impl<'a> Proposal<'a> {
         Ok(self.group_norms()?.iter().map(|norm| norm * norm).sum::<f64>().sqrt())
     }
 
-    /// Whether the head is part of the step.
+    /// True if the head is part of the step.
     #[must_use]
     pub fn trains_head(&self) -> bool {
         self.policy.adapter().is_none()

@@ -36,7 +36,7 @@ impl KlEstimator {
 pub(super) struct Penalty {
     pub beta: f32,
     pub estimator: KlEstimator,
-    /// Whether the estimate is multiplied by the ratio.
+    /// True if the estimate is multiplied by the ratio.
     pub by_ratio: bool,
 }
 

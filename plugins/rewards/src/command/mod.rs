@@ -227,7 +227,7 @@ impl Reward for External {
     }
 }
 
-/// Whether the system would find a program of this name.
+/// True if the system would find a program of this name.
 fn is_found(name: &str) -> bool {
     use std::os::unix::fs::PermissionsExt;
     let runs = |path: &Path| path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);

@@ -121,7 +121,7 @@ fn surplus_answers_that_come_later_keep_a_checkpoint_from_being_written() {
     assert_snapshot!(error.to_string(), @"component `test.reward`: `sh` gave an answer too many, `2` (write one line for each line)");
 }
 
-/// Whether a process runs: one that waits to be reaped by whoever is above it does not.
+/// True if a process runs: one that waits to be reaped by whoever is above it does not.
 fn runs(id: i64) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(id.to_string()).join("stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))

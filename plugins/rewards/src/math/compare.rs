@@ -19,7 +19,7 @@ const ROUNDING: f64 = 1e-9;
 /// The difference that a decimal of six places may have from what it stands for.
 const SIX_PLACES: f64 = 5e-7;
 
-/// Whether `answer` says what `gold` says.
+/// True if `answer` says what `gold` says.
 pub(super) fn same(gold: &Expression, answer: &Expression) -> bool {
     Comparison(Evaluator::new()).same(gold, answer)
 }
@@ -72,7 +72,7 @@ impl Comparison {
         parts.len() == others.len() && parts.iter().zip(others).all(|(part, other)| self.same(part, other))
     }
 
-    /// Whether each has what the other has.
+    /// True if each has what the other has.
     fn as_sets(&mut self, parts: &[Expression], others: &[Expression]) -> bool {
         if parts.len().max(others.len()) > MOST_MEMBERS {
             return self.in_order(parts, others);
@@ -97,7 +97,7 @@ impl Comparison {
         pairs.iter().all(|(left, right)| equal(left, right))
     }
 
-    /// Whether they are written alike, for what has no value.
+    /// True if they are written alike, for what has no value.
     fn alike(&mut self, gold: &Expression, answer: &Expression) -> bool {
         canonical::write(gold, &mut self.0) == canonical::write(answer, &mut self.0)
     }
@@ -130,7 +130,7 @@ impl Comparison {
         signs == turned && self.proportional(&difference, &less(other_right, other_left), false)
     }
 
-    /// Whether one is a constant times the other: above 0, or any but 0.
+    /// True if one is a constant times the other: above 0, or any but 0.
     fn proportional(&mut self, one: &Expression, other: &Expression, any: bool) -> bool {
         let pairs = self.at_points(one, other);
         let pairs: Vec<(Complex, Complex)> = pairs.iter().map(|(left, right)| (left.near(), right.near())).collect();
@@ -152,7 +152,7 @@ impl Comparison {
     }
 }
 
-/// Whether it is a variable, a function of something, or several variables.
+/// True if it is a variable, a function of something, or several variables.
 fn is_name(part: &Expression) -> bool {
     match part {
         Expression::Symbol(_) | Expression::Words(_) => true,
@@ -211,7 +211,7 @@ fn near(left: Complex, right: Complex) -> bool {
     difference <= ROUNDING * left.abs().max(right.abs()) || difference <= 1e-14
 }
 
-/// Whether one is the other rounded to six places, and not merely as small.
+/// True if one is the other rounded to six places, and not merely as small.
 fn rounded(left: &Value, right: &Value) -> bool {
     let difference = match (left, right) {
         (Value::Exact(left), Value::Exact(right)) => {

@@ -151,22 +151,22 @@ impl Expression {
         }
     }
 
-    /// Whether `holds` for it or a part of it.
+    /// True if `holds` for it or a part of it.
     pub(super) fn any(&self, holds: &impl Fn(&Self) -> bool) -> bool {
         holds(self) || self.parts().into_iter().any(|part| part.any(holds))
     }
 
-    /// Whether it has a value of its own, without variables.
+    /// True if it has a value of its own, without variables.
     pub(super) fn is_constant(&self) -> bool {
         !self.any(&|part| matches!(part, Self::Symbol(_)))
     }
 
-    /// Whether a number in it was written with a decimal point.
+    /// True if a number in it was written with a decimal point.
     pub(super) fn has_decimals(&self) -> bool {
         self.any(&|part| matches!(part, Self::Number(_, true)))
     }
 
-    /// Whether it is a number or a formula that has one.
+    /// True if it is a number or a formula that has one.
     pub(super) fn is_scalar(&self) -> bool {
         !self.any(&|part| {
             matches!(

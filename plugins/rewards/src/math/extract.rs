@@ -135,7 +135,7 @@ fn after_anchor(text: &str) -> Option<&str> {
     rest.lines().next()
 }
 
-/// Whether a text may be nothing but an answer: a formula, or a word or two without a number.
+/// True if a text may be nothing but an answer: a formula, or a word or two without a number.
 fn is_answer(line: &str) -> bool {
     let word = |run: &str| match run.len() {
         0 | 1 => false,

@@ -54,7 +54,7 @@ impl Answer {
         Self { says: parse::parse(&text), text }
     }
 
-    /// Whether it says what `gold` says.
+    /// True if it says what `gold` says.
     #[must_use]
     pub fn matches(&self, gold: &Self) -> bool {
         let same = || Some(compare::same(gold.says.as_ref()?, self.says.as_ref()?));
@@ -81,7 +81,7 @@ pub fn extract(text: &str) -> Option<String> {
     Answer::of(text, Places::Any).map(|answer| answer.canonical())
 }
 
-/// Whether the answer of a text, wherever it stands, is the dataset's.
+/// True if the answer of a text, wherever it stands, is the dataset's.
 ///
 /// ```
 /// use capo_rewards::math;

@@ -39,7 +39,7 @@ pub(super) struct Parser {
     pub(super) at: usize,
     /// Levels that are open.
     depth: usize,
-    /// Whether the next bar closes one.
+    /// True if the next bar closes one.
     barred: bool,
 }
 

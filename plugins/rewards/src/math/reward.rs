@@ -10,7 +10,7 @@ use super::{Answer, Places};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Math {
-    /// Whether only what is boxed, or a formula behind `answer is`, is an answer.
+    /// True if only what is boxed, or a formula behind `answer is`, is an answer.
     #[serde(default = "yes")]
     anchored: bool,
 }

@@ -7,7 +7,7 @@ const UNITS: &str = "mm cm dm m km in inch inche ft foot feet yd yard mi mile me
     percent dollar cent euro usd eur point people person student way time apple piece page book mole mol volt watt \
     joule newton hz square cubic per coin ball marble child children men women car ticket hectare acre gb mb";
 
-/// Whether a word of lower-case letters is one, in the singular or the plural.
+/// True if a word of lower-case letters is one, in the singular or the plural.
 pub(super) fn is_unit(word: &str) -> bool {
     let singular = word.strip_suffix('s').filter(|stem| stem.len() > 1);
     UNITS.split(' ').any(|unit| unit == word || Some(unit) == singular)
