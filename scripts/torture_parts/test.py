@@ -60,8 +60,12 @@ class Sins(unittest.TestCase):
         return found
 
     def finds(self, name, sin, what, cases):
-        found = self.found(name, sin, cases)
-        self.assertTrue(any(what in one for one in found), f"{sin}: not among {found}")
+        # Moments of kills and swaps depend on the machine: a few rounds may be needed to hit one.
+        for _ in range(6):
+            found = self.found(name, sin, cases)
+            if any(what in one for one in found):
+                return
+        self.fail(f"{sin}: `{what}` is not among {found}")
 
     def test_none(self):
         counts = {"kills": 4, "locks": 2, "flips": 40, "mutations": 70, "settings": 40, "special": 300, "swaps": 10}
