@@ -110,13 +110,12 @@ impl Reduction {
     ///
     /// A sentence with the id.
     pub fn check_known(self, id: &str) -> Result<(), PluginError> {
-        if self.name().is_some() {
-            return Ok(());
-        }
-        Err(PluginError::unsupported(format!(
-            "component `{id}` asks for reduction {}, which this host does not know (it knows 0 to 3; use a newer host)",
-            self.0
-        )))
+        self.name().map(drop).ok_or_else(|| {
+            PluginError::unsupported(format!(
+                "component `{id}` asks for reduction {}, which this host does not know (it knows 0 to 3; use a newer host)",
+                self.0
+            ))
+        })
     }
 
     /// All of them by their names in tables, in the order of their numbers.
