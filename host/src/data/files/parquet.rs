@@ -11,21 +11,21 @@ use crate::data::contain::contain;
 const BATCH: usize = 256;
 /// Longest list of what is in a file, bytes; what follows from it is held in memory before a row is read.
 const LONGEST_FOOTER: u32 = 16 << 20;
-/// Stack of the thread that reads, bytes: columns may lie as deep in one another as a list of that length can say.
-const STACK: usize = 1 << 30;
+/// Stack of the thread that reads, bytes for each byte of that list: a column in another one takes at least five, and a frame of two KiB.
+const STACK: usize = 512;
+/// Least stack, bytes.
+const LEAST_STACK: usize = 16 << 20;
 
 /// The rows of a parquet file as lines of JSON.
 pub(super) fn lines(bytes: Vec<u8>) -> Result<Vec<u8>> {
     let footer = bytes.len().checked_sub(8).and_then(|at| bytes[at..].first_chunk()).copied().map(u32::from_le_bytes);
-    match footer {
-        Some(length) => ensure!(
-            length <= LONGEST_FOOTER,
-            "its footer is said to have {length} bytes (at most {LONGEST_FOOTER}; write it again with larger row groups)"
-        ),
-        None => bail!("it ends too early (fetch it again)"),
-    }
+    let Some(length) = footer else { bail!("it ends too early (fetch it again)") };
+    ensure!(
+        length <= LONGEST_FOOTER,
+        "its footer is said to have {length} bytes (at most {LONGEST_FOOTER}; write it again with larger row groups)"
+    );
     let read = || contain(|| rows(bytes)).and_then(|rows| rows);
-    let thread = std::thread::Builder::new().stack_size(STACK);
+    let thread = std::thread::Builder::new().stack_size(LEAST_STACK.max(STACK * length as usize));
     std::thread::scope(|scope| {
         let thread = thread.spawn_scoped(scope, read).context("no thread can be started to read it")?;
         thread.join().unwrap_or_else(|_| bail!("it is damaged"))

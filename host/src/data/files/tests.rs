@@ -153,9 +153,9 @@ fn a_packed_column_that_says_to_be_endless_takes_no_memory() {
 
 #[test]
 fn columns_without_end_in_one_another_overflow_no_stack() {
-    // A footer by hand: a million groups, each of which holds the next.
+    // A footer by hand, about as long as may be: two million groups, each of which holds the next.
     let element = [0x35, 0x00, 0x18, 0x01, b'a', 0x15, 0x02, 0x00];
-    let count = 1_000_000_u32;
+    let count = 2_000_000_u32;
     let mut footer = vec![0x15, 0x02, 0x19, 0xfc];
     let mut rest = count;
     while rest >= 0x80 {
