@@ -12,12 +12,12 @@ use capo_plugin::Point;
 use crate::eval;
 use crate::metrics::Timer;
 use crate::metrics::sink::StepSink;
-use crate::model::{Capture, Dropout, Policy};
+use crate::model::{Capture, Dropout, Policy, Scores};
 use crate::report::{Decided, Logged, Report, record_completions};
 use crate::run::Run;
 use crate::run::{best, checkpoint, moment};
 use crate::stages::backward::StepGradients;
-use crate::stages::batch::StepBatch;
+use crate::stages::batch::SampledBatch;
 use crate::stages::rollout::{self, Sampler};
 use crate::stages::{advantage, backward, control, effect, objective, score, step};
 
@@ -51,15 +51,14 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
         // The last step's signal, until the step is told.
         let mut untold = None;
         for iteration in 0..run.config.train.num_iterations as u64 {
-            for (mut batch, part) in rollout.parts(run.config.sizes.step).zip(0..) {
-                batch.scores = scores.take();
+            for (batch, part) in rollout.parts(run.config.sizes.step).zip(0..) {
                 if run.progress.step < max_steps {
                     if let Some(signal) = untold {
                         report.step(run, signal)?;
                     }
                     let is_logged = iteration == 0 && run.completions.is_due(batch.sampled_at);
                     let logged = is_logged.then_some(Logged { rollout: &rollout, part });
-                    untold = Some(optimize(run, batch, iteration, logged)?);
+                    untold = Some(optimize(run, (batch, scores.take()), iteration, logged)?);
                 }
             }
         }
@@ -128,7 +127,12 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
 }
 
 /// Stages 2 to 6 on one optimizer-step batch. Returns whether an advantage was not 0: else there was nothing to learn from rewards.
-fn optimize(run: &mut Run, mut batch: StepBatch, iteration: u64, logged: Option<Logged<'_>>) -> Result<bool> {
+fn optimize(
+    run: &mut Run,
+    (mut batch, scores): (SampledBatch, Option<Scores>),
+    iteration: u64,
+    logged: Option<Logged<'_>>,
+) -> Result<bool> {
     let (info, work) = (run.step_info(iteration), run.work());
     let log_tokens = logged.is_some() && run.config.logging.log_tokens;
     let measured = effect::is_due(info.step, run.config.train.measure_step);
@@ -146,16 +150,16 @@ fn optimize(run: &mut Run, mut batch: StepBatch, iteration: u64, logged: Option<
 
     let timer = sink.metrics.timer("score");
     let needs = control::needs(*needs, &components.step_controls, measured);
-    let forwards = score::fill(policy, reference.as_ref(), optimizer, &mut batch, &needs, work)?;
+    let (batch, forwards) = score::score(policy, reference.as_ref(), optimizer, (batch, scores), &needs, work)?;
     end(timer, policy)?;
 
     let timer = sink.metrics.timer("advantage");
-    advantage::fill(&mut components.advantage, &mut sink, &mut batch, &info)?;
+    let advantages = advantage::estimate(&mut components.advantage, &mut sink, &batch, &info)?;
     drop(timer);
 
     sink.point = Point::Objective;
     let timer = sink.metrics.timer("objective");
-    objective::evaluate(&mut components.objective, &mut sink, &mut batch, &info)?;
+    let batch = objective::evaluate(&mut components.objective, &mut sink, batch, advantages, &info)?;
     drop(timer);
 
     if let Some(dir) = dump {
@@ -171,20 +175,21 @@ fn optimize(run: &mut Run, mut batch: StepBatch, iteration: u64, logged: Option<
     let mut keep = mask::apply(&mut components.masks, &mut sink, &batch.view(&info))?;
     sink.point = Point::Weight;
     let weighed = weight::apply(&mut components.weights, &mut sink, &batch.view(&info), &mut keep)?;
+    let mut factored = None;
     if !loss_factors.is_empty() {
         // What it reports of the batch has been recorded.
         let lent = context.as_ref().map(|context| context.lend(info.step - batch.sampled_at));
         let mut silent = Lender { sink: &mut sink.warnings, context: lent, ranks: None };
         let decided = (&keep, &weighed);
-        objective::factor(&mut components.objective, &mut silent, &mut batch, &info, loss_factors, decided)?;
+        factored = objective::factor(&mut components.objective, &mut silent, &batch, &info, loss_factors, decided)?;
     }
     drop(timer);
 
     let timer = sink.metrics.timer("backward");
-    let mut reduced = backward::reduce(&batch, &info, &keep, &weighed)?;
+    let mut reduced = backward::reduce(&batch, &info, &keep, &weighed, factored.as_ref())?;
     if entropy_coef > 0.0 {
         sink.metrics.record("policy_loss", reduced.loss);
-        reduced.add_entropy_bonus(&batch, &keep, entropy_coef)?;
+        reduced.add_entropy_bonus(&batch, &keep, entropy_coef);
     }
     let gradients = match keep.tokens {
         0 => None,

@@ -12,9 +12,9 @@ use capo_plugin::{
     CompletionContext, ContextData, Denominator, Dims, ObjectiveFn, OptimizerInfo, OptimizerKind, Point, PromptContext,
     Reduction,
 };
-use host::model::Sequences;
+use host::model::{Scores, Sequences};
 use host::stages::backward::{Reduced, reduce};
-use host::stages::batch::{StepBatch, StepInfo};
+use host::stages::batch::{SampledBatch, ScoredBatch, StepInfo};
 use host::stages::{advantage, objective};
 use serde::Deserialize;
 use toml::Table;
@@ -101,7 +101,7 @@ fn info(reduction: Reduction, limit: usize) -> StepInfo {
     }
 }
 
-fn batch(lengths: &[usize], group: usize, rewards: Vec<f32>) -> StepBatch {
+fn batch(lengths: &[usize], group: usize, rewards: Vec<f32>) -> SampledBatch {
     let (rows, longest) = (lengths.len(), *lengths.iter().max().unwrap());
     let ids = vec![7; longest];
     let completions: Vec<&[u32]> = lengths.iter().map(|&length| &ids[..length]).collect();
@@ -112,7 +112,17 @@ fn batch(lengths: &[usize], group: usize, rewards: Vec<f32>) -> StepBatch {
         completion_len: longest,
         numbers: Sequences::numbered(rows),
     };
-    StepBatch::new(sequences, &completions, vec![0; rows], rewards, group, 0)
+    SampledBatch::new(sequences, &completions, vec![0; rows], rewards, group, 0)
+}
+
+/// `batch` under three policies, `[B, T]` each.
+fn scored(mut batch: SampledBatch, logps: &[f32], old_logps: &[f32], ref_logps: &[f32]) -> ScoredBatch {
+    batch.old_logps = Some(old_logps.to_vec());
+    let entropy = Some(vec![0.0; logps.len()]);
+    let scores = Scores { logps: logps.to_vec(), entropy, hidden: None, last_layer: None };
+    let mut scored = ScoredBatch::new(batch, scores).unwrap();
+    scored.ref_logps = Some(ref_logps.to_vec());
+    scored
 }
 
 impl Case {
@@ -137,22 +147,23 @@ impl Scored {
         limit: usize,
         [logps, old_logps]: [&[f32]; 2],
     ) -> (Reduced, Records) {
-        let mut batch = batch(&self.lengths, self.lengths.len(), vec![0.0; self.lengths.len()]);
+        let batch = batch(&self.lengths, self.lengths.len(), vec![0.0; self.lengths.len()]);
+        let mut advantages = vec![0.0; batch.dims.len()];
         for b in 0..self.lengths.len() {
-            batch.advantages[batch.dims.row(b)].fill(self.advantages[b]);
+            advantages[batch.dims.row(b)].fill(self.advantages[b]);
         }
-        (batch.logps, batch.old_logps) = (logps.to_vec(), Some(old_logps.to_vec()));
-        batch.ref_logps = Some(self.ref_logps.clone());
+        let batch = scored(batch, logps, old_logps, &self.ref_logps);
         let info = info(component.reduction(), limit);
         // As far off the policy that sampled, however that is moved.
         let sampler: Vec<f32> = (0..).zip(old_logps).map(|(i, logp)| logp - 0.4 * (i as f32).sin()).collect();
         let context = context(&self.lengths, self.lengths.len(), &sampler);
         let mut listener = Listener::new(&context);
-        objective::evaluate(component, &mut listener, &mut batch, &info).unwrap();
+        let batch = objective::evaluate(component, &mut listener, batch, advantages, &info).unwrap();
         let keep = batch.completion_mask.clone();
         let weights = keep.iter().map(|&keep| f32::from(keep)).collect();
         let keep = Keep { tokens: batch.completion_tokens(), rejected: Vec::new(), keep };
-        (reduce(&batch, &info, &keep, &Weighed { weights, given: Vec::new() }).unwrap(), listener.records)
+        let weighed = Weighed { weights, given: Vec::new() };
+        (reduce(&batch, &info, &keep, &weighed, None).unwrap(), listener.records)
     }
 }
 
@@ -217,14 +228,13 @@ fn advantages_are_trls_and_verls() {
     let registry = Registry::open(&[]).unwrap();
     for case in &given.cases {
         let mut component = registry.create(&case.config("advantage"), &Watchdog::off()).unwrap();
-        let mut batch = batch(&given.lengths, golden.group, given.rewards.clone());
-        (batch.logps, batch.old_logps) = (given.old_logps.clone(), Some(given.old_logps.clone()));
-        batch.ref_logps = Some(given.ref_logps.clone());
+        let batch = batch(&given.lengths, golden.group, given.rewards.clone());
+        let batch = scored(batch, &given.old_logps, &given.old_logps, &given.ref_logps);
         let mut context = context(&given.lengths, golden.group, &given.old_logps);
         given.rewards_per_func.iter().zip(["a", "b"]).for_each(|(rewards, name)| context.add_reward(name, rewards));
         let info = info(Reduction::COMPLETION_MEAN, golden.limit);
-        advantage::fill(&mut component, &mut Listener::new(&context), &mut batch, &info).unwrap();
-        for (i, is) in batch.advantages.iter().enumerate() {
+        let advantages = advantage::estimate(&mut component, &mut Listener::new(&context), &batch, &info).unwrap();
+        for (i, is) in advantages.iter().enumerate() {
             let b = i / batch.dims.tokens as usize;
             let expected = case.advantages.get(b).or(case.token_advantages.get(i)).unwrap();
             let (is, expected) = (f64::from(*is), expected * f64::from(batch.completion_mask[i]));

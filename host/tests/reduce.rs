@@ -3,9 +3,9 @@
 use capo_loader::mask::Keep;
 use capo_loader::weight::Weighed;
 use capo_plugin::{Denominator, OptimizerInfo, OptimizerKind, Reduction};
-use host::model::Sequences;
+use host::model::{Scores, Sequences};
 use host::stages::backward::{Reduced, reduce};
-use host::stages::batch::{StepBatch, StepInfo, TokenLoss};
+use host::stages::batch::{SampledBatch, ScoredBatch, StepBatch, StepInfo, TokenLoss};
 
 /// Three completions of up to four tokens.
 const LENGTHS: [usize; 3] = [4, 2, 3];
@@ -16,12 +16,13 @@ fn batch() -> StepBatch {
     let completions: Vec<&[u32]> = completions.iter().map(Vec::as_slice).collect();
     let (ids, starts, numbers) = (vec![7; 3 * 5], vec![0; 3], Sequences::numbered(3));
     let sequences = Sequences { ids, starts, prompt_len: 1, completion_len: 4, numbers };
-    let mut batch = StepBatch::new(sequences, &completions, vec![0; 3], vec![0.0; 3], 3, 0);
-    batch.logps = vec![-0.5; PLACES];
+    let sampled = SampledBatch::new(sequences, &completions, vec![0; 3], vec![0.0; 3], 3, 0);
+    let entropy = Some((0..PLACES).map(|at| 0.1 + at as f32).collect());
+    let scores = Scores { logps: vec![-0.5; PLACES], entropy, hidden: None, last_layer: None };
     let wave = |at: usize| (at as f32 * 0.7).sin() + 0.1;
     let (loss, dloss_dlogp) = (0..PLACES).map(|at| (wave(at), wave(at + 20))).unzip();
-    batch.token_loss = Some(TokenLoss { loss, dloss_dlogp });
-    batch
+    let scored = ScoredBatch::new(sampled, scores).unwrap();
+    StepBatch { scored, advantages: vec![0.0; PLACES], loss: TokenLoss { loss, dloss_dlogp } }
 }
 
 fn keep(batch: &StepBatch, rejected: &[usize]) -> Keep {
@@ -59,7 +60,7 @@ fn reduced(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, 
     let batch = batch();
     let keep = keep(&batch, rejected);
     let weights = keep.keep.iter().map(|&keep| f32::from(keep)).collect();
-    reduce(&batch, &info, &keep, &Weighed { weights, given: Vec::new() }).unwrap()
+    reduce(&batch, &info, &keep, &Weighed { weights, given: Vec::new() }, None).unwrap()
 }
 
 const BOTH: OptimizerKind = OptimizerKind::ADAMW_KEPT_AND_REJECTED;
@@ -97,16 +98,14 @@ fn no_rest_is_computed_that_the_optimizer_does_not_ask_for() {
 
 #[test]
 fn an_entropy_bonus_is_a_mean_over_kept_tokens() {
-    let mut batch = batch();
-    let entropy: Vec<f32> = (0..PLACES).map(|at| 0.1 + at as f32).collect();
-    batch.entropy = Some(entropy);
+    let batch = batch();
     // Of the nine tokens two are rejected; places 6, 7 and 11 are padding.
     let keep = keep(&batch, &[0, 8]);
     let mean = [1, 2, 3, 4, 5, 9, 10].iter().map(|&at| 0.1 + f64::from(at)).sum::<f64>() / 7.0;
     let mut reduced = reduced(OptimizerKind::ADAMW, Reduction::FIXED_LENGTH, Denominator::ORIGINAL, &[0, 8]);
     let before = reduced.loss;
     assert!(reduced.entropy_seed.is_none());
-    reduced.add_entropy_bonus(&batch, &keep, 0.3).unwrap();
+    reduced.add_entropy_bonus(&batch, &keep, 0.3);
     assert!((before - reduced.loss - 0.3 * mean).abs() < 1e-6, "{before} {} {mean}", reduced.loss);
     let seed = reduced.entropy_seed.unwrap();
     for (at, seed) in seed.iter().enumerate() {

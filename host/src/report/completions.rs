@@ -116,12 +116,12 @@ fn tokens(
         ("logp".to_owned(), numbers(&batch.logps)),
     ];
     let others = [
-        ("old_logp", &batch.old_logps),
-        ("ref_logp", &batch.ref_logps),
-        ("sampler_logp", &batch.sampler_logps),
-        ("entropy", &batch.entropy),
+        ("old_logp", Some(&batch.old_logps)),
+        ("ref_logp", batch.ref_logps.as_ref()),
+        ("sampler_logp", batch.sampler_logps.as_ref()),
+        ("entropy", Some(&batch.entropy)),
     ];
-    columns.extend(others.into_iter().filter_map(|(name, values)| Some((name.to_owned(), numbers(values.as_ref()?)))));
+    columns.extend(others.into_iter().filter_map(|(name, values)| Some((name.to_owned(), numbers(values?)))));
     if !weighed.given.is_empty() {
         columns.push(("weight".to_owned(), numbers(&weighed.weights)));
     }

@@ -339,11 +339,9 @@ pub fn record_step(
         metrics.record(&name(BELOW_ONE), below as f64 / count);
         metrics.record(&name(WEIGHTED_AWAY), *away);
     }
-    if let Some(entropy) = &batch.entropy {
-        let real = entropy.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
-        metrics.record("entropy", real.map(|(entropy, _)| f64::from(*entropy)).sum::<f64>() / tokens.max(1) as f64);
-    }
-    if let (Some(training), Some(sampler)) = (&batch.old_logps, &batch.sampler_logps) {
-        metrics.extend(metrics::mismatch(training, sampler, &batch.completion_mask, batch.dims));
+    let real = batch.entropy.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
+    metrics.record("entropy", real.map(|(entropy, _)| f64::from(*entropy)).sum::<f64>() / tokens.max(1) as f64);
+    if let Some(sampler) = &batch.sampler_logps {
+        metrics.extend(metrics::mismatch(&batch.old_logps, sampler, &batch.completion_mask, batch.dims));
     }
 }

@@ -3,18 +3,21 @@
 use anyhow::Result;
 use capo_plugin::{Advantage, Sink};
 
-use crate::stages::batch::{StepBatch, StepInfo};
+use crate::stages::batch::{ScoredBatch, StepInfo};
 
-/// Fills `batch.advantages`, `[B, T]`, reward units.
+/// The advantages, `[B, T]`, reward units.
 ///
 /// # Errors
 ///
 /// The estimator's own sentence, or the rule that it broke.
-pub fn fill(estimator: &mut Advantage, sink: &mut dyn Sink, batch: &mut StepBatch, info: &StepInfo) -> Result<()> {
-    let mut advantages = std::mem::take(&mut batch.advantages);
+pub fn estimate(
+    estimator: &mut Advantage,
+    sink: &mut dyn Sink,
+    batch: &ScoredBatch,
+    info: &StepInfo,
+) -> Result<Vec<f32>> {
     // While the estimator runs, the batch shows zeros.
-    batch.advantages = vec![0.0; advantages.len()];
-    estimator.estimate(sink, &batch.view(info), &mut advantages)?;
-    batch.advantages = advantages;
-    Ok(())
+    let (zeros, mut advantages) = (vec![0.0; batch.dims.len()], vec![0.0; batch.dims.len()]);
+    estimator.estimate(sink, &batch.view(info, &zeros), &mut advantages)?;
+    Ok(advantages)
 }

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use capo_loader::mask::{Keep, Rejected};
 use capo_loader::weight::{Given, Weighed};
 use capo_plugin::{Denominator, Dims, OptimizerKind, Reduction};
 
 use crate::model::{Forward, Gradients, Policy};
-use crate::stages::batch::{StepBatch, StepInfo, TokenLoss};
+use crate::stages::batch::{Factored, StepBatch, StepInfo};
 use crate::stages::score::Work;
 
 /// A reduced loss.
@@ -43,16 +43,21 @@ pub struct StepGradients {
 
 /// Reduces the batch's loss over the kept tokens, each times its weight, all at once, so that micro-batches only split the work.
 ///
-/// Weights do not change what is counted: a kept token is one token. Where [`StepBatch::factored`] is filled, its loss is reduced, and its weights are
-/// those of the tokens.
+/// Weights do not change what is counted: a kept token is one token. Where there is a `factored` loss, that is reduced, and its weights are those of
+/// the tokens.
 ///
 /// # Errors
 ///
 /// When the objective asks for a reduction that this host does not know.
-pub fn reduce(batch: &StepBatch, info: &StepInfo, keep: &Keep, weighed: &Weighed) -> Result<Reduced> {
-    let token_loss = batch.token_loss.as_ref().context("no objective has been evaluated")?;
-    let (reduced, factors) = match &batch.factored {
-        None => (token_loss, &weighed.weights),
+pub fn reduce(
+    batch: &StepBatch,
+    info: &StepInfo,
+    keep: &Keep,
+    weighed: &Weighed,
+    factored: Option<&Factored>,
+) -> Result<Reduced> {
+    let (reduced, factors) = match factored {
+        None => (&batch.loss, &weighed.weights),
         Some(factored) => (&factored.loss, &factored.weights),
     };
     let counted = if info.denominator == Denominator::KEPT { &keep.keep } else { &batch.completion_mask };
@@ -65,7 +70,7 @@ pub fn reduce(batch: &StepBatch, info: &StepInfo, keep: &Keep, weighed: &Weighed
             seed[i] = (weight * f64::from(reduced.dloss_dlogp[i])) as f32;
         }
     }
-    let TokenLoss { dloss_dlogp, .. } = token_loss;
+    let dloss_dlogp = &batch.loss.dloss_dlogp;
     let squares = squares(batch, info, dloss_dlogp)?;
     let all: f64 = squares.iter().sum();
     let share = |part: f64| if all > 0.0 { part / all } else { 0.0 };
@@ -96,17 +101,11 @@ fn rest(batch: &StepBatch, info: &StepInfo, seed: &[f32], dloss_dlogp: &[f32]) -
 
 impl Reduced {
     /// Subtracts `coefficient` times the mean entropy of the kept tokens from the loss, whatever its reduction (TRL `entropy_coef`).
-    ///
-    /// # Errors
-    ///
-    /// When nothing has computed entropies.
-    pub fn add_entropy_bonus(&mut self, batch: &StepBatch, keep: &Keep, coefficient: f64) -> Result<()> {
-        let entropy = batch.entropy.as_ref().context("no entropy has been computed")?;
+    pub fn add_entropy_bonus(&mut self, batch: &StepBatch, keep: &Keep, coefficient: f64) {
         let weight = coefficient / keep.tokens.max(1) as f64;
-        let kept = || entropy.iter().zip(&keep.keep).filter(|(_, keep)| **keep == 1);
+        let kept = || batch.entropy.iter().zip(&keep.keep).filter(|(_, keep)| **keep == 1);
         self.loss -= weight * kept().map(|(entropy, _)| f64::from(*entropy)).sum::<f64>();
         self.entropy_seed = Some(keep.keep.iter().map(|&keep| -(weight as f32) * f32::from(keep)).collect());
-        Ok(())
     }
 
     /// How many completions have something in `rest`.

@@ -1,9 +1,9 @@
 //! The batch of one optimizer step: what the stages fill in, and the view of it that components get.
 
 use std::borrow::Cow;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use capo_plugin::{Batch, ContextData, Denominator, Dims, OptimizerInfo, Reduction, Tensor};
 
 use super::lend::{HeadState, LentLayer};
@@ -64,9 +64,9 @@ impl StepInfo {
     }
 }
 
-/// One rollout, or the part of it that one optimizer step uses. Letters as in [`capo_plugin::Batch`].
+/// Sampled and rewarded completions: a rollout, or the part of it that one optimizer step uses. Letters as in [`capo_plugin::Batch`].
 #[derive(Debug, Clone)]
-pub struct StepBatch {
+pub struct SampledBatch {
     /// Prompts and completions, one row per completion.
     pub sequences: Sequences,
     /// B, T and G.
@@ -79,35 +79,62 @@ pub struct StepBatch {
     pub truncated: Vec<u8>,
     /// `[B]`, reward units.
     pub rewards: Vec<f32>,
-    /// `[B, T]`, reward units.
-    pub advantages: Vec<f32>,
-    /// `[B, T]`, nats, under the current policy.
-    pub logps: Vec<f32>,
-    /// The objective's answer, once it is there.
-    pub token_loss: Option<TokenLoss>,
-    /// The loss that is reduced in its place, where masks or weights are factors of the loss and did something.
-    pub factored: Option<Factored>,
-    /// `[B, T]`, nats, under the policy that sampled; none until the first scoring.
-    pub old_logps: Option<Vec<f32>>,
     /// Optimizer steps done when the completions were sampled.
     pub sampled_at: u64,
-    /// `[B, T]`, nats: with what the sampler drew the tokens, 0 on padding; none unless someone asks.
+    /// `[B, T]`, nats, under the policy that sampled; none where the first scoring is by that policy.
+    pub old_logps: Option<Vec<f32>>,
+    /// `[B, T]`, nats: with what the sampler drew the tokens, 0 on padding; none unless a component asks.
     pub sampler_logps: Option<Vec<f32>>,
-    /// What the sampler's own passes say about the tokens, until the batch is scored; none where they were not asked.
-    pub scores: Option<Scores>,
-    /// What the rollout knows besides; none unless a component asks.
+    /// Texts, prompt numbers and columns of the dataset; none unless a component asks.
     pub context: Option<ContextData>,
-    /// `[B, T]`, nats, under the reference model.
-    pub ref_logps: Option<Vec<f32>>,
+}
+
+/// A sampled batch after the forward passes of policy and reference: input of the advantage estimator.
+#[derive(Debug, Clone)]
+pub struct ScoredBatch {
+    sampled: SampledBatch,
+    /// `[B, T]`, nats, under the current policy.
+    pub logps: Vec<f32>,
+    /// `[B, T]`, nats, under the policy that sampled.
+    pub old_logps: Vec<f32>,
     /// `[B, T]`, nats.
-    pub entropy: Option<Vec<f32>>,
-    /// `[B * T, D]`: the features behind each token's logits, for what is measured of the step.
+    pub entropy: Vec<f32>,
+    /// `[B, T]`, nats, under the reference model, where there is one.
+    pub ref_logps: Option<Vec<f32>>,
+    /// `[B * T, D]`: the features behind each token's logits, where the step is measured.
     pub hidden: Option<candle_core::Tensor>,
     last_layer: Option<LastLayer>,
     lent: Option<LentLayer>,
-    /// The head and the optimizer's moments of it.
+    /// The head and the optimizer's moments of it, where a component asks.
     pub head_state: Option<HeadState>,
     shapes: Shapes,
+}
+
+/// A scored batch with advantages and loss: input of masks, weights, the backward pass and step controls.
+#[derive(Debug, Clone)]
+pub struct StepBatch {
+    /// The batch before advantages and loss.
+    pub scored: ScoredBatch,
+    /// `[B, T]`, reward units.
+    pub advantages: Vec<f32>,
+    /// The objective's answer.
+    pub loss: TokenLoss,
+}
+
+impl Deref for ScoredBatch {
+    type Target = SampledBatch;
+
+    fn deref(&self) -> &SampledBatch {
+        &self.sampled
+    }
+}
+
+impl Deref for StepBatch {
+    type Target = ScoredBatch;
+
+    fn deref(&self) -> &ScoredBatch {
+        &self.scored
+    }
 }
 
 /// A loss per token, not yet masked or reduced.
@@ -136,8 +163,8 @@ struct Shapes {
     topk: [i64; 3],
 }
 
-impl StepBatch {
-    /// A batch of sampled completions that nothing has scored yet.
+impl SampledBatch {
+    /// A batch of `completions`, sampled at step 0.
     ///
     /// `completions[b]` holds the tokens of completion `b`, `truncated[b]` whether the limit cut it off.
     #[must_use]
@@ -165,55 +192,29 @@ impl StepBatch {
             completion_mask,
             truncated,
             rewards,
-            advantages: vec![0.0; dims.len()],
-            logps: Vec::new(),
-            token_loss: None,
-            factored: None,
-            old_logps: None,
             sampled_at: 0,
+            old_logps: None,
             sampler_logps: None,
-            scores: None,
             context: None,
-            ref_logps: None,
-            entropy: None,
-            hidden: None,
-            last_layer: None,
-            lent: None,
-            head_state: None,
-            shapes: Shapes::default(),
         }
     }
 
-    /// Completions `rows`, a whole number of groups, as a batch of its own. Of what was scored only `old_logps` and
-    /// `ref_logps` come along: the rest belongs to a policy that may have moved on.
+    /// Completions `rows`, a whole number of groups, as a batch of its own.
     #[must_use]
     pub fn part(&self, rows: Range<usize>) -> Self {
         let tokens = rows.start * self.dims.tokens as usize..rows.end * self.dims.tokens as usize;
         let cut = |values: &Option<Vec<f32>>| values.as_ref().map(|values| values[tokens.clone()].to_vec());
-        let dims = Dims { completions: rows.len() as u64, ..self.dims };
         Self {
             sequences: self.sequences.slice(rows.clone()),
-            dims,
+            dims: Dims { completions: rows.len() as u64, ..self.dims },
             completion_ids: self.completion_ids[tokens.clone()].to_vec(),
             completion_mask: self.completion_mask[tokens.clone()].to_vec(),
             truncated: self.truncated[rows.clone()].to_vec(),
             rewards: self.rewards[rows.clone()].to_vec(),
-            advantages: vec![0.0; dims.len()],
-            logps: Vec::new(),
-            token_loss: None,
-            factored: None,
-            old_logps: cut(&self.old_logps),
             sampled_at: self.sampled_at,
+            old_logps: cut(&self.old_logps),
             sampler_logps: cut(&self.sampler_logps),
-            scores: None,
             context: self.context.as_ref().map(|context| context.part(rows.clone())),
-            ref_logps: cut(&self.ref_logps),
-            entropy: None,
-            hidden: None,
-            last_layer: None,
-            lent: None,
-            head_state: None,
-            shapes: Shapes::default(),
         }
     }
 
@@ -222,51 +223,45 @@ impl StepBatch {
     pub fn completion_tokens(&self) -> u64 {
         self.completion_mask.iter().map(|&mask| u64::from(mask)).sum()
     }
+}
 
-    /// The last layer's features and logits, once they are there.
+impl ScoredBatch {
+    /// `sampled` with what the policy's forward passes gave, without a reference model.
+    ///
+    /// # Errors
+    ///
+    /// When `scores` have no entropy, or the last layer's data lies on a device from which it cannot be lent to components.
+    pub fn new(mut sampled: SampledBatch, scores: Scores) -> Result<Self> {
+        let Scores { logps, entropy, hidden, last_layer } = scores;
+        let (b, t) = (sampled.dims.completions as i64, sampled.dims.tokens as i64);
+        let (width, k) = last_layer.as_ref().map_or((0, 0), LastLayer::extents);
+        let lent = match &last_layer {
+            Some(LastLayer::Device(tensors)) => Some(LentLayer::new(tensors)?),
+            _ => None,
+        };
+        Ok(Self {
+            // The first scoring of a rollout that one step uses whole is by the policy that sampled it.
+            old_logps: sampled.old_logps.take().unwrap_or_else(|| logps.clone()),
+            sampled,
+            logps,
+            entropy: entropy.context("no entropy has been computed")?,
+            ref_logps: None,
+            hidden,
+            last_layer,
+            lent,
+            head_state: None,
+            shapes: Shapes { tokens: [b, t], hidden: [b, t, width as i64], topk: [b, t, k as i64] },
+        })
+    }
+
+    /// The last layer's features and logits, where a component asks.
     #[must_use]
     pub fn last_layer(&self) -> Option<&LastLayer> {
         self.last_layer.as_ref()
     }
 
-    /// Takes up the last layer's features and logits.
-    ///
-    /// # Errors
-    ///
-    /// When they lie on a device from which they cannot be lent to components.
-    pub fn set_last_layer(&mut self, last: LastLayer) -> Result<()> {
-        let (b, t) = (self.dims.completions as i64, self.dims.tokens as i64);
-        let (width, k) = last.extents();
-        self.shapes = Shapes { tokens: [b, t], hidden: [b, t, width as i64], topk: [b, t, k as i64] };
-        self.lent = match &last {
-            LastLayer::Host(_) => None,
-            LastLayer::Device(tensors) => Some(LentLayer::new(tensors)?),
-        };
-        self.last_layer = Some(last);
-        Ok(())
-    }
-
-    /// The same with every array in host memory.
-    ///
-    /// # Errors
-    ///
-    /// When a device fails.
-    pub fn to_host(&self) -> Result<Cow<'_, Self>> {
-        let on_host = self.lent.is_none() && self.head_state.as_ref().is_none_or(HeadState::is_on_host);
-        if on_host {
-            return Ok(Cow::Borrowed(self));
-        }
-        let mut copy = Self { lent: None, ..self.clone() };
-        if let Some(last) = &self.last_layer {
-            copy.last_layer = Some(LastLayer::Host(last.to_host()?.into_owned()));
-        }
-        copy.head_state = self.head_state.as_ref().map(HeadState::to_host).transpose()?;
-        Ok(Cow::Owned(copy))
-    }
-
-    /// What components see.
-    #[must_use]
-    pub fn view(&self, info: &StepInfo) -> Batch<'_> {
+    /// The batch as components see it, with `advantages`, `[B, T]`.
+    pub(super) fn view<'a>(&'a self, info: &StepInfo, advantages: &'a [f32]) -> Batch<'a> {
         let mut batch = Batch::new(self.dims, info.optimizer);
         batch.step = info.step;
         batch.max_steps = info.max_steps;
@@ -283,13 +278,11 @@ impl StepBatch {
         batch.completion_mask = &self.completion_mask;
         batch.truncated = &self.truncated;
         batch.rewards = &self.rewards;
-        batch.advantages = &self.advantages;
+        batch.advantages = advantages;
         batch.logps = &self.logps;
-        batch.losses = self.token_loss.as_ref().map(|token_loss| token_loss.loss.as_slice());
-        batch.dloss_dlogp = self.token_loss.as_ref().map(|token_loss| token_loss.dloss_dlogp.as_slice());
-        batch.old_logps = self.old_logps.as_deref();
+        batch.old_logps = Some(&self.old_logps);
         batch.ref_logps = self.ref_logps.as_deref();
-        batch.entropy = self.entropy.as_deref();
+        batch.entropy = Some(&self.entropy);
         let Shapes { tokens, hidden, topk } = &self.shapes;
         batch.last_layer = match (&self.last_layer, &self.lent) {
             (Some(LastLayer::Host(last)), _) => Some(self.borrow(last)),
@@ -308,5 +301,35 @@ impl StepBatch {
             Tensor::from_f32(&last.action_logits, &self.shapes.tokens),
             last.vocab_size,
         )
+    }
+}
+
+impl StepBatch {
+    /// The batch with every array in host memory.
+    ///
+    /// # Errors
+    ///
+    /// When a device fails.
+    pub fn to_host(&self) -> Result<Cow<'_, Self>> {
+        let on_host = self.lent.is_none() && self.head_state.as_ref().is_none_or(HeadState::is_on_host);
+        if on_host {
+            return Ok(Cow::Borrowed(self));
+        }
+        let mut copy = self.clone();
+        copy.scored.lent = None;
+        if let Some(last) = &self.last_layer {
+            copy.scored.last_layer = Some(LastLayer::Host(last.to_host()?.into_owned()));
+        }
+        copy.scored.head_state = self.head_state.as_ref().map(HeadState::to_host).transpose()?;
+        Ok(Cow::Owned(copy))
+    }
+
+    /// The batch as components see it.
+    #[must_use]
+    pub fn view(&self, info: &StepInfo) -> Batch<'_> {
+        let mut batch = self.scored.view(info, &self.advantages);
+        batch.losses = Some(&self.loss.loss);
+        batch.dloss_dlogp = Some(&self.loss.dloss_dlogp);
+        batch
     }
 }

@@ -5,9 +5,9 @@ use capo_loader::mask::Keep;
 use capo_loader::weight::Weighed;
 use capo_plugin::{ObjectiveFn, Sink};
 
-use crate::stages::batch::{Factored, StepBatch, StepInfo, TokenLoss};
+use crate::stages::batch::{Factored, ScoredBatch, StepBatch, StepInfo, TokenLoss};
 
-/// Fills `batch.token_loss`.
+/// The batch with its loss; `advantages` are `[B, T]`.
 ///
 /// # Errors
 ///
@@ -15,17 +15,29 @@ use crate::stages::batch::{Factored, StepBatch, StepInfo, TokenLoss};
 pub fn evaluate(
     objective: &mut ObjectiveFn,
     sink: &mut dyn Sink,
-    batch: &mut StepBatch,
+    scored: ScoredBatch,
+    advantages: Vec<f32>,
     info: &StepInfo,
-) -> Result<()> {
-    let n = batch.dims.len();
-    let mut out = TokenLoss { loss: vec![0.0; n], dloss_dlogp: vec![0.0; n] };
-    objective.evaluate(sink, &batch.view(info), &mut out.loss, &mut out.dloss_dlogp)?;
-    batch.token_loss = Some(out);
-    Ok(())
+) -> Result<StepBatch> {
+    let loss = ask(objective, sink, &scored, &advantages, info)?;
+    Ok(StepBatch { scored, advantages, loss })
 }
 
-/// Fills `batch.factored` where masks and weights among `names` did something: they are factors of the loss, as TRL's settings for them are.
+fn ask(
+    objective: &mut ObjectiveFn,
+    sink: &mut dyn Sink,
+    scored: &ScoredBatch,
+    advantages: &[f32],
+    info: &StepInfo,
+) -> Result<TokenLoss> {
+    let n = scored.dims.len();
+    let mut out = TokenLoss { loss: vec![0.0; n], dloss_dlogp: vec![0.0; n] };
+    objective.evaluate(sink, &scored.view(info, advantages), &mut out.loss, &mut out.dloss_dlogp)?;
+    Ok(out)
+}
+
+/// The loss that is reduced in place of the batch's, where masks and weights among `names` did something: they are factors of the loss, as TRL's
+/// settings for them are.
 ///
 /// Where the tokens of a completion share one ratio, the loss of a token moves with all of their log-probabilities, and so does its factor's part of
 /// it; no factor of each token's own derivative could say that. Losses are proportional to the advantages, so the objective is asked again with
@@ -39,11 +51,11 @@ pub fn evaluate(
 pub fn factor(
     objective: &mut ObjectiveFn,
     sink: &mut dyn Sink,
-    batch: &mut StepBatch,
+    batch: &StepBatch,
     info: &StepInfo,
     names: &[String],
     (keep, weighed): (&Keep, &Weighed),
-) -> Result<()> {
+) -> Result<Option<Factored>> {
     let mut of_loss = vec![1.0; batch.dims.len()];
     let mut of_gradient: Vec<f32> = batch.completion_mask.iter().map(|&mask| f32::from(mask)).collect();
     for rejected in &keep.rejected {
@@ -57,14 +69,10 @@ pub fn factor(
         reached.for_each(|(factor, (weight, _))| *factor *= weight);
     }
     if of_loss.iter().all(|&factor| factor == 1.0) {
-        return Ok(());
+        return Ok(None);
     }
     let advantages: Vec<f32> =
         batch.advantages.iter().zip(&of_loss).map(|(advantage, factor)| advantage * factor).collect();
-    let mut view = batch.view(info);
-    (view.advantages, view.losses, view.dloss_dlogp) = (&advantages, None, None);
-    let mut loss = TokenLoss { loss: vec![0.0; of_loss.len()], dloss_dlogp: vec![0.0; of_loss.len()] };
-    objective.evaluate(sink, &view, &mut loss.loss, &mut loss.dloss_dlogp)?;
-    batch.factored = Some(Factored { loss, weights: of_gradient });
-    Ok(())
+    let loss = ask(objective, sink, &batch.scored, &advantages, info)?;
+    Ok(Some(Factored { loss, weights: of_gradient }))
 }

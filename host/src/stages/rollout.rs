@@ -10,7 +10,7 @@ use crate::data::{Dataset, Example, Tokenizer};
 use crate::model::{Capture, Completion, Generation, Policy, Sampling, Scores, Sequences};
 use crate::reward::{Rewards, Scored};
 use crate::rng;
-use crate::stages::batch::StepBatch;
+use crate::stages::batch::SampledBatch;
 use crate::stages::context::{self, Sample, Sampled};
 use crate::stages::dynamic_sampling::{self, Filtered};
 use crate::stages::group::Group;
@@ -49,7 +49,7 @@ pub struct Sampler<'a> {
 #[derive(Debug)]
 pub struct Rollout {
     /// All completions, not yet scored by the policy.
-    pub batch: StepBatch,
+    pub batch: SampledBatch,
     /// Rewards, in total and per function.
     pub rewards: Scored,
     /// Prompt, completion text and answer of each completion.
@@ -160,7 +160,7 @@ fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<Rollout> {
         let sampled = Sampled { group, numbers, prompt_ids, examples, completions, texts, rewards: &rewards };
         context::gather(&sampled, sampler.tokenizer)
     });
-    let mut batch = StepBatch::new(
+    let mut batch = SampledBatch::new(
         join(&prompt_ids, &ids, pad),
         &ids,
         completions.iter().map(|completion| u8::from(completion.truncated)).collect(),
@@ -234,7 +234,7 @@ pub(crate) fn join(prompts: &[Vec<u32>], completions: &[&[u32]], pad: u32) -> Se
 
 impl Rollout {
     /// The parts that optimizer steps of `size` completions use, in order.
-    pub fn parts(&self, size: usize) -> impl Iterator<Item = StepBatch> {
+    pub fn parts(&self, size: usize) -> impl Iterator<Item = SampledBatch> {
         let completions = self.batch.dims.completions as usize;
         let ranges: Vec<Range<usize>> = (0..completions).step_by(size).map(|start| start..start + size).collect();
         ranges.into_iter().map(|rows| self.batch.part(rows))

@@ -8,7 +8,7 @@ use capo_plugin::Inputs;
 use crate::model::frozen::Reference;
 use crate::model::{Config, Forward, HEAD, Policy, Scores, Sequences, Wants};
 use crate::optim::{Optimizer, OptimizerName};
-use crate::stages::batch::StepBatch;
+use crate::stages::batch::{SampledBatch, ScoredBatch};
 use crate::stages::lend::HeadState;
 
 /// What the components of a run asked for.
@@ -117,42 +117,35 @@ impl Needs {
     }
 }
 
-/// Fills in what the current policy says: log-probabilities, entropy and whatever the components asked for.
+/// The batch with the current policy's log-probabilities and entropy, and whatever the components asked for.
 ///
-/// Where the sampler has scored the batch already, nothing is computed again. Else the forward passes come back with their activations, for
+/// Where the sampler's own passes gave `scores`, nothing is computed again. Else the forward passes come back with their activations, for
 /// `backward`: that of an only micro-batch always, those of several as far as the budget goes, and nothing in place of the others.
 ///
 /// # Errors
 ///
 /// When the device fails.
-pub fn fill(
+pub fn score(
     policy: &Policy,
     reference: Option<&Reference>,
     optimizer: &Optimizer,
-    batch: &mut StepBatch,
+    (batch, scores): (SampledBatch, Option<Scores>),
     needs: &Needs,
     work: Work,
-) -> Result<Vec<Option<Forward>>> {
-    let (scores, forwards) = match batch.scores.take() {
+) -> Result<(ScoredBatch, Vec<Option<Forward>>)> {
+    let (scores, forwards) = match scores {
         Some(scores) => (scores, work.micro_batches(batch.dims.completions as usize).map(|_| None).collect()),
-        None => of_policy(policy, batch, &needs.wants(), work)?,
+        None => of_policy(policy, &batch, &needs.wants(), work)?,
     };
-    // The first scoring of a rollout that one step uses whole is by the policy that sampled it.
-    batch.old_logps.get_or_insert_with(|| scores.logps.clone());
-    batch.logps = scores.logps;
-    batch.entropy = scores.entropy;
-    batch.hidden = scores.hidden;
-    if let Some(last) = scores.last_layer {
-        batch.set_last_layer(last)?;
-    }
-    if let (Some(reference), None) = (reference, &batch.ref_logps) {
+    let mut batch = ScoredBatch::new(batch, scores)?;
+    if let Some(reference) = reference {
         let forward = |rows: &Sequences| Ok((reference.forward(rows, work.loss_temperature)?, false));
-        batch.ref_logps = Some(in_parts(batch, &Wants::default(), work, forward)?.0.logps);
+        batch.ref_logps = Some(in_parts(&batch, &Wants::default(), work, forward)?.0.logps);
     }
     if needs.inputs.contains(Inputs::OPTIMIZER_STATE) {
         batch.head_state = Some(head_state(policy, optimizer)?);
     }
-    Ok(forwards)
+    Ok((batch, forwards))
 }
 
 /// Log-probabilities of the sampled tokens, `[B, T]`, nats, without a graph.
@@ -160,13 +153,18 @@ pub fn fill(
 /// # Errors
 ///
 /// When the device fails.
-pub fn logps(policy: &Policy, batch: &StepBatch, work: Work) -> Result<Vec<f32>> {
+pub fn logps(policy: &Policy, batch: &SampledBatch, work: Work) -> Result<Vec<f32>> {
     let forward = |rows: &Sequences| Ok((policy.forward_detached(rows, work.loss_temperature)?, false));
     Ok(in_parts(batch, &Wants::default(), work, forward)?.0.logps)
 }
 
 /// The scores, and the forward passes that stay.
-fn of_policy(policy: &Policy, batch: &StepBatch, wants: &Wants, work: Work) -> Result<(Scores, Vec<Option<Forward>>)> {
+fn of_policy(
+    policy: &Policy,
+    batch: &SampledBatch,
+    wants: &Wants,
+    work: Work,
+) -> Result<(Scores, Vec<Option<Forward>>)> {
     let mut left = u128::from(work.activation_budget);
     in_parts(batch, wants, work, |rows| {
         let (bytes, only) = (policy.activation_bytes(rows), rows.rows() == batch.dims.completions as usize);
@@ -180,7 +178,7 @@ fn of_policy(policy: &Policy, batch: &StepBatch, wants: &Wants, work: Work) -> R
 
 /// The scores by `forward`, which says of each pass whether it is to stay, and those that do.
 fn in_parts(
-    batch: &StepBatch,
+    batch: &SampledBatch,
     wants: &Wants,
     work: Work,
     mut forward: impl FnMut(&Sequences) -> Result<(Forward, bool)>,

@@ -7,9 +7,9 @@ use capo_loader::{mask, weight};
 use capo_plugin::testing::Listener;
 use capo_plugin::{CompletionContext, ContextData, OptimizerInfo, OptimizerKind, PromptContext};
 use host::config::{self, Draft};
-use host::model::Sequences;
+use host::model::{Scores, Sequences};
 use host::stages::backward::Reduced;
-use host::stages::batch::{StepBatch, StepInfo};
+use host::stages::batch::{SampledBatch, ScoredBatch, StepInfo};
 use host::stages::{backward, objective};
 use serde::Deserialize;
 use tests::{Folder, artifacts};
@@ -31,6 +31,9 @@ struct Arrays {
     sampler_logps: Vec<f32>,
     advantages: Vec<f32>,
     entropy: Vec<f32>,
+    /// Which tokens count, where that is not those of the completions.
+    mask: Option<Vec<u8>>,
+    ref_logps: Option<Vec<f32>>,
 }
 
 /// One list of derivatives per batch.
@@ -61,7 +64,7 @@ const OPTIMIZER: OptimizerInfo = OptimizerInfo {
 
 impl Arrays {
     /// The batch as the stages before the objective leave it.
-    fn batch(&self, golden: &Golden) -> StepBatch {
+    fn batch(&self, golden: &Golden) -> ScoredBatch {
         let (rows, tokens) = (self.lengths.len(), golden.tokens);
         let ids: Vec<Vec<u32>> = self.lengths.iter().map(|&length| vec![5; length]).collect();
         let ids: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
@@ -72,15 +75,18 @@ impl Arrays {
             completion_len: tokens,
             numbers: Sequences::numbered(rows),
         };
-        let mut batch = StepBatch::new(sequences, &ids, vec![0; rows], vec![0.0; rows], golden.group_size, 0);
-        batch.logps.clone_from(&self.logps);
-        batch.old_logps = Some(self.old_logps.clone());
-        batch.advantages.clone_from(&self.advantages);
         // One of the length of the batch was cut off.
-        batch.truncated = self.lengths.iter().map(|&length| u8::from(length == tokens)).collect();
-        batch.entropy = Some(self.entropy.clone());
-        batch.context = Some(self.context(golden));
-        batch
+        let truncated = self.lengths.iter().map(|&length| u8::from(length == tokens)).collect();
+        let mut batch = SampledBatch::new(sequences, &ids, truncated, vec![0.0; rows], golden.group_size, 0);
+        batch.old_logps = Some(self.old_logps.clone());
+        if let Some(mask) = &self.mask {
+            batch.completion_mask.clone_from(mask);
+        }
+        let (logps, entropy) = (self.logps.clone(), Some(self.entropy.clone()));
+        let scores = Scores { logps, entropy, hidden: None, last_layer: None };
+        let mut scored = ScoredBatch::new(batch, scores).unwrap();
+        scored.ref_logps.clone_from(&self.ref_logps);
+        scored
     }
 
     fn context(&self, golden: &Golden) -> ContextData {
@@ -95,21 +101,23 @@ impl Arrays {
 }
 
 /// The reduced loss, and its derivative by each token's log-probability, as the backward pass is seeded with it.
-fn reduced(registry: &Registry, sets: &[String], mut batch: StepBatch) -> Reduced {
+fn reduced(registry: &Registry, sets: &[String], golden: &Golden, arrays: &Arrays) -> Reduced {
     let draft = Draft::read(None, config::DEFAULT, sets).unwrap();
     let config = config::resolve(registry, draft).unwrap().config;
     let watchdog = Watchdog::start(0, config.component_ids());
     let mut components = registry.build(config.choice(), &watchdog).unwrap();
     let info = StepInfo::new(&config, 0, 0, components.objective.reduction(), OPTIMIZER);
-    let context = batch.context.take().unwrap();
+    let context = arrays.context(golden);
     let mut sink = Listener::new(&context);
-    objective::evaluate(&mut components.objective, &mut sink, &mut batch, &info).unwrap();
+    let (batch, advantages) = (arrays.batch(golden), arrays.advantages.clone());
+    let batch = objective::evaluate(&mut components.objective, &mut sink, batch, advantages, &info).unwrap();
     let view = batch.view(&info);
     let mut keep = mask::apply(&mut components.masks, &mut sink, &view).unwrap();
     let weighed = weight::apply(&mut components.weights, &mut sink, &view, &mut keep).unwrap();
     let factors = &config.train.loss_factors;
-    objective::factor(&mut components.objective, &mut sink, &mut batch, &info, factors, (&keep, &weighed)).unwrap();
-    backward::reduce(&batch, &info, &keep, &weighed).unwrap()
+    let decided = (&keep, &weighed);
+    let factored = objective::factor(&mut components.objective, &mut sink, &batch, &info, factors, decided).unwrap();
+    backward::reduce(&batch, &info, &keep, &weighed, factored.as_ref()).unwrap()
 }
 
 /// `host/tests/data/objectives-golden/corrections.json`.
@@ -167,7 +175,7 @@ impl Corrected {
 }
 
 impl Holed {
-    fn batch(&self) -> StepBatch {
+    fn arrays(&self) -> (Golden, Arrays) {
         let [rows, tokens] = self.shape;
         let golden = Golden { tokens, group_size: rows, batches: vec![], recipes: vec![], settings: vec![] };
         let each = self.advantages.iter().flat_map(|&advantage| vec![advantage; tokens]).collect();
@@ -178,11 +186,10 @@ impl Holed {
             sampler_logps: self.sampler_logps.clone(),
             advantages: each,
             entropy: self.entropy.clone(),
+            mask: Some(self.mask.clone()),
+            ref_logps: Some(self.ref_logps.clone()),
         };
-        let mut batch = arrays.batch(&golden);
-        batch.completion_mask.clone_from(&self.mask);
-        batch.ref_logps = Some(self.ref_logps.clone());
-        batch
+        (golden, arrays)
     }
 }
 
@@ -197,7 +204,8 @@ fn every_loss_with_every_correction_at_both_levels_is_trls() {
     for case in &golden.cases {
         for (batch, (loss, gradient)) in golden.batches.iter().zip(case.losses.iter().zip(&case.gradients)) {
             let sets = case.sets(golden.limit);
-            let reduced = reduced(&registry, &sets, batch.batch());
+            let (shape, arrays) = batch.arrays();
+            let reduced = reduced(&registry, &sets, &shape, &arrays);
             let at = format!("{} of {sets:?}", batch.name);
             if !agree(reduced.loss, *loss) {
                 wrong.push(format!("{at}: loss {}, expected {loss}", reduced.loss));
@@ -216,7 +224,7 @@ fn every_loss_with_every_correction_at_both_levels_is_trls() {
 fn assert_slopes(registry: &Registry, golden: &Golden, sets: &[String], slopes: &[Vec<f32>]) {
     for (number, (arrays, slopes)) in golden.batches.iter().zip(slopes).enumerate() {
         let largest = slopes.iter().fold(0.0_f32, |largest, slope| largest.max(slope.abs()));
-        for (i, (own, slope)) in reduced(registry, sets, arrays.batch(golden)).seed.iter().zip(slopes).enumerate() {
+        for (i, (own, slope)) in reduced(registry, sets, golden, arrays).seed.iter().zip(slopes).enumerate() {
             let name = format!("{sets:?}, batch {number}, token {i}");
             assert!((own - slope).abs() <= 1e-6 * largest, "{name}: {own}, expected {slope}");
         }

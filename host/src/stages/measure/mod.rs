@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use capo_plugin::{Measurements, PluginError};
 
-use super::batch::StepBatch;
+use super::batch::ScoredBatch;
 use super::score::Work;
 use crate::model::{Group, Heads, Params, Policy, head_name, update};
 use crate::optim::Optimizer;
@@ -18,7 +18,7 @@ pub struct Proposal<'a> {
     before: &'a Params,
     optimizer: &'a Optimizer,
     groups: &'a [Group],
-    batch: &'a StepBatch,
+    batch: &'a ScoredBatch,
     /// Completions in the order in which measurements draw them.
     order: Vec<usize>,
     work: Work,
@@ -42,7 +42,7 @@ impl<'a> Proposal<'a> {
         (policy, before): (&'a Policy, &'a Params),
         optimizer: &'a Optimizer,
         groups: &'a [Group],
-        batch: &'a StepBatch,
+        batch: &'a ScoredBatch,
         (seed, step): (u64, u64),
         work: Work,
     ) -> Self {

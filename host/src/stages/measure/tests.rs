@@ -2,9 +2,10 @@
 
 use candle_core::{DType, Device, Tensor};
 
+use super::super::batch::SampledBatch;
 use super::*;
 use crate::adamw::AdamWConfig;
-use crate::model::{Config, Sequences, groups};
+use crate::model::{Config, Sequences, Wants, groups};
 use crate::optim::{Optimizer, OptimizerConfig};
 
 const TEMPERATURE: f64 = 0.8;
@@ -21,16 +22,17 @@ fn policy(tied: bool) -> Policy {
     Policy::init(Config::from_json(json.as_bytes()).unwrap(), &Device::Cpu, &mut fill).unwrap()
 }
 
-fn batch(policy: &Policy) -> StepBatch {
+fn batch(policy: &Policy) -> ScoredBatch {
     let (prompt, tokens) = (4, 6);
     let ids = (0..ROWS * (prompt + tokens)).map(|i| (i * 37 + i / 4) as u32 % 300).collect::<Vec<_>>();
     let lengths = [6, 3, 1, 5, 6];
     let own: Vec<&[u32]> = (0..ROWS).map(|b| &ids[b * 10 + prompt..b * 10 + prompt + lengths[b]]).collect();
     let (starts, numbers) = (vec![0, 3, 1, 2, 0], Sequences::numbered(5));
     let rows = Sequences { ids: ids.clone(), starts, prompt_len: prompt, completion_len: tokens, numbers };
-    let mut batch = StepBatch::new(rows, &own, vec![0; ROWS], vec![0.0; ROWS], 1, 0);
-    batch.hidden = Some(policy.forward_detached(&batch.sequences, TEMPERATURE).unwrap().hidden().unwrap());
-    batch
+    let sampled = SampledBatch::new(rows, &own, vec![0; ROWS], vec![0.0; ROWS], 1, 0);
+    let forward = policy.forward_detached(&sampled.sequences, TEMPERATURE).unwrap();
+    let wants = Wants { entropy: true, hidden: true, last_layer_k: None };
+    ScoredBatch::new(sampled, forward.scores(&wants).unwrap()).unwrap()
 }
 
 /// Moves every weight by `size` times a standard normal.
@@ -47,7 +49,7 @@ fn move_by(policy: &Policy, size: f64) {
 struct Case {
     policy: Policy,
     before: Params,
-    batch: StepBatch,
+    batch: ScoredBatch,
     groups: Vec<Group>,
     optimizer: Optimizer,
 }
