@@ -178,12 +178,25 @@ def test_rows_of_trl(tmp_path, monkeypatch):
 
 
 def test_held_out_questions_are_others(tmp_path, monkeypatch, capsys):
-    train = make(tmp_path, monkeypatch, "chain_sum", "--size", "60", "--held-out", "40", "--config=max_terms=2", "--config=max_digits=1", "--config=min_digits=1")
+    digits = ["--config=max_terms=2", "--config=max_digits=1"]
+    train = make(tmp_path, monkeypatch, "chain_sum", "--size", "60", "--held-out", "40", *digits)
     held_out = read(tmp_path / "held_out.jsonl")
-    assert not {row["prompt"] for row in train} & {row["prompt"] for row in held_out}
-    said = capsys.readouterr().out
-    assert f"held_out.jsonl: {len(held_out)} rows; {40 - len(held_out)} left out" in said
+    questions = {row["prompt"] for row in held_out}
+    assert len(questions) == len(held_out) == 40
+    assert not {row["prompt"] for row in train} & questions
+    left_out = held_out[-1]["index"] + 1 - 40
+    assert f"held_out.jsonl: 40 rows of 40; {left_out} left out" in capsys.readouterr().out
+    assert left_out > 0
     assert {row["seed"] for row in train} == {0} and {row["seed"] for row in held_out} == {60}
+    with pytest.raises(SystemExit):
+        make(tmp_path, monkeypatch, "n_queens", "--size", "90", "--held-out", "1", "--config=n=4", "--config=min_remove=4", "--config=max_remove=4")
+    assert "all 10 held-out questions are in train.jsonl" in capsys.readouterr().err
+
+
+def test_a_task_without_answers_has_rows(tmp_path, monkeypatch):
+    [row] = make(tmp_path, monkeypatch, "graph_color", "--size", "1")
+    assert row["answer"] == "no single answer"
+    assert reward.score("{}", row["task"], row["config"], row["entry"]) < 1
 
 
 @pytest.mark.parametrize(
