@@ -38,7 +38,7 @@ EVALUATED = {
     *("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"),
     *("countdown", "puzzle24", "simple_integration", "intermediate_integration", "polynomial_multiplication"),
 }
-FUNCTIONS = set("sin cos tan cot sec csc asin acos atan sinh cosh tanh exp log ln sqrt abs Abs pi".split())
+FUNCTIONS = set("sin cos tan cot sec csc asin acos atan sinh cosh tanh exp log ln sqrt abs Abs pi Integral".split())
 
 # Columns of a row that the verifier needs.
 COLUMNS = ("task", "config", "entry")
@@ -68,7 +68,7 @@ def answer_of(completion: str, separator: str | None = None) -> str:
 
 @lru_cache(maxsize=64)
 def dataset(task: str, config: str):
-    """The dataset whose verifier is asked; it generates nothing."""
+    """The dataset whose verifier is asked; it generates one entry at most."""
     return reasoning_gym.create_dataset(task, seed=0, size=1, **json.loads(config))
 
 

@@ -137,6 +137,12 @@ def test_answers_do_not_reach_python(tmp_path, monkeypatch):
     assert not left.exists()
 
 
+@pytest.mark.parametrize("task", sorted(reward.EVALUATED))
+def test_a_task_s_own_answers_are_harmless(task):
+    dataset = reasoning_gym.create_dataset(task, size=50, seed=9)
+    assert [entry["answer"] for entry in dataset if not reward.harmless(str(entry["answer"]))] == []
+
+
 def test_verifiers_may_print_and_read(tmp_path, monkeypatch):
     rows = make(tmp_path, monkeypatch, "leg_counting", "--size", "1") * 2
     verifier = "lambda *_: [print(7), 1.0 + len(sys.stdin.read())][1]"
