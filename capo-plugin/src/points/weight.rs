@@ -21,7 +21,7 @@ pub trait TokenWeight: Send {
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    /// A sentence about the reason; the run stops with it and can be resumed.
     fn weigh(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -35,7 +35,7 @@ pub trait TokenWeight: Send {
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    /// A sentence about the reason; the run stops with it and can be resumed.
     fn step_end(
         &mut self,
         ctx: &mut Ctx<'_>,
