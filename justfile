@@ -23,7 +23,7 @@ kernels:
     scripts/cuda-toolchain
     scripts/check-kernels
 
-# What travels to a machine with a GPU, where `gpu-check run` runs it; docs/gpu.md.
+# Files that travel to a machine with a GPU, where `gpu-check run` runs them; docs/gpu.md.
 gpu-pack:
     scripts/cuda-toolchain
     scripts/gpu-check pack

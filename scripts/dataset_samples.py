@@ -75,7 +75,7 @@ def main() -> None:
     splits = {"train": Dataset.from_list(arithmetic(200, 24)), "test": Dataset.from_list(arithmetic(500, 8))}
     DatasetDict(splits).save_to_disk(OUT / "saved")
     splits["train"].save_to_disk(OUT / "sharded", num_shards=3)
-    # What all of them are to be read as.
+    # Expected contents of all of them.
     (OUT / "expected.json").write_text(json.dumps({"gsm8k": GSM8K, "math": MATH, "verl": VERL, "train": arithmetic(200, 24)}, indent=1))
 
 

@@ -1,4 +1,4 @@
-// What a token's policy does, from the projections of its rows; as `shift.rs` has it.
+// Reaction of a token's policy, from the projections of its rows; as `shift.rs` has it.
 
 // For tokens whose direction is their own gradient: `v = w A |h|^2 u`.
 extern "C" __global__ void follow_gradients(

@@ -3,10 +3,10 @@
 // Adam at one particular step; as `optimizer.rs` has it.
 struct Adam {
     double beta1, beta2, eps;
-    // What a proposal is divided by, `1 - beta^step`; 1 for an update.
+    // Divisors of a proposal, `1 - beta^step`; 1 for an update.
     double unbias1, unbias2;
     u64 steps;
-    // Whether rows that rest decay.
+    // True if rows without a gradient decay.
     int decay;
 };
 

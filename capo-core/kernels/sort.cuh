@@ -2,7 +2,7 @@
 
 constexpr u32 DIGITS = 16;
 
-// Whether a pair takes part: it has a row, its token is in a subset and, where coefficients are given, it adds something.
+// True if a pair takes part: it has a row, its token is in a subset and, where coefficients are given, its own is not 0.
 __device__ inline bool takes_part(u32 index, const u32* rows, const u32* subsets, u32 stride, const double* coefficients) {
     return rows[index] != NONE && subsets[index / stride] != NONE && (!coefficients || coefficients[index] != 0.0);
 }
@@ -87,7 +87,7 @@ extern "C" __global__ void write_segments(u32 pairs, const u32* prefix, u32* seg
     if (at < pairs) segments[at] = prefix[at + 1] - 1;
 }
 
-// What each pair's feature is multiplied with, by index: `weight slope A u`, 0 where there is no row.
+// Coefficient of each pair's feature, by index: `weight slope A u`, 0 where there is no row.
 extern "C" __global__ void weigh_tokens(
     u32 count, const u32* rows, u32 stride, const double* weights, const double* signals, double slope, const double* u,
     double* coefficients) {
@@ -97,7 +97,7 @@ extern "C" __global__ void weigh_tokens(
     coefficients[index] = rows[index] == NONE ? 0.0 : weights[n] * (slope * signals[n] * u[index]);
 }
 
-// The same with 1 over the pairs of its row as the weight, times that of its token where `weights` are given.
+// As `weigh_tokens`, but the weight is 1 over the pairs of its row, times that of its token where `weights` are given.
 extern "C" __global__ void weigh_rows(
     u32 pairs, const u32* values, const u32* segments, const u32* starts, u32 stride, const double* weights, const double* signals,
     double slope, const double* u, double* coefficients) {

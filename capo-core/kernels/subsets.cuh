@@ -155,7 +155,7 @@ __device__ inline void update_segment(
         __syncthreads();
     }
     Row row = rows[segment];
-    // What a new row's memory holds is not read.
+    // The memory of a new row is not read: it holds no moments yet.
     bool fresh = row.old1 == 0.0 && row.old2 == 0.0;
     for (u32 own = threadIdx.x; own < TILE && base + own < width; own += WARPS * WARP) {
         float *m = row.exp_avg + base + own, *v = row.exp_avg_sq + base + own;

@@ -8,7 +8,7 @@ struct Softmax {
     u32 k;
     // Over the whole vocabulary, by its logsumexp; else over the rows alone.
     int full;
-    // Whether a sampled token outside of the columns joins, in slot `columns`.
+    // True if a sampled token outside of the columns joins, in slot `columns`.
     int add_action;
 };
 

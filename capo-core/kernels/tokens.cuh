@@ -5,7 +5,7 @@
 
 constexpr u32 TOKEN_WARPS = 4;
 
-// What one tile adds to a pair: `D h`, `|D|^2`, and whether an intermediate left the range of float.
+// A tile's addends to a pair: `D h`, `|D|^2`, and whether an intermediate left the range of float.
 struct Part {
     float v, norm;
     bool lost;
@@ -92,7 +92,7 @@ __device__ inline void project_tokens(
     v[index] = total, norms[index] = total_norm;
 }
 
-// The same in double, for pairs whose projection is not finite. A warp per window.
+// The projections in double, for pairs whose projection is not finite. A warp per window.
 template <class H>
 __device__ inline void project_tokens_wide(
     u32 pairs, const u32* values, const u32* segments, const Row* rows, const H* hidden, const u32* features, u32 width, u32 stride,

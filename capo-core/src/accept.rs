@@ -19,7 +19,8 @@ pub struct Acceptance {
     pub low_end_kept: bool,
 }
 
-/// What the model predicts for each token and which tokens it keeps; all tokens of a subset carry the subset's shifts.
+/// Prediction of the model for each token, and the tokens that it keeps. All tokens of a subset carry the subset's
+/// shifts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assessment {
     /// Policy shift `m_F` of the step that each token belongs to, `[B, T]`, nats; 0 on padding, NaN where not finite.
@@ -42,7 +43,7 @@ pub struct Assessment {
     pub rejected: Rejections,
     /// Tokens whose decision would be another with `m_H` to first order only, `lr g . D`.
     pub changed_by_second_order: usize,
-    /// What the paper's theorem needs of the accepted subsets.
+    /// The certificate of the accepted subsets: the quantities that the paper's theorem needs.
     pub certificate: Certificate,
 }
 
@@ -97,7 +98,7 @@ impl Acceptance {
         self.fisher_threshold.is_some() || self.hessian_range.is_some()
     }
 
-    /// What is wrong with these shifts, which are finite.
+    /// Reason to reject these shifts, which are finite; `Reason::None` where they pass.
     fn reason(&self, m_f: f64, m_h: f64) -> Reason {
         let fisher = self.fisher_threshold.is_none_or(|limit| m_f < limit);
         let hessian =

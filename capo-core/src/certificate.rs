@@ -6,7 +6,7 @@ use crate::shift::Shift;
 use crate::subset::Subsets;
 use crate::support::Supports;
 
-/// What "Monotonic improvement under CAPO" needs of a batch, in the last layer's model.
+/// Quantities of a batch that the theorem "Monotonic improvement under CAPO" needs, in the last layer's model.
 ///
 /// The theorem: if every accepted step has norm at most `r` and `m_H >= omega + M r²`, with `M` bounding the Hessian's norm,
 /// and `m_F <= delta_F`, then their mean improves the objective by at least `omega - C sqrt(delta_F)`. That is the proof's

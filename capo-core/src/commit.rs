@@ -30,19 +30,22 @@ impl CurvatureModel {
         self.commit_weighted(prepared, &weights)
     }
 
-    /// The same where each token's gradient is multiplied with `weights[b, t]`, at least 0 and finite; those with 0 are not kept.
+    /// As [`Self::commit`], with each token's gradient multiplied by `weights[b, t]`, finite and at least 0; tokens with 0 are not kept.
     ///
-    /// What the tokens weigh besides does not depend on `weights`, only on which of them are 0; what is weighted away counts as rejected.
+    /// The token's own share in its subset depends only on which `weights` are 0, not on their size. Tokens with weight 0 count as
+    /// rejected.
     pub fn commit_weighted(&mut self, prepared: &Prepared, weights: &[f32]) -> Result<(), Error> {
         self.commit_over(prepared, weights, &OneRank)
     }
 
-    /// The same where each of the `ranks` calls it with its own completions of the step's batch: it leaves the moments of all of them as a
-    /// commit of the whole batch would, but for the rounding of sums, and the same bits on every rank that began with the same.
+    /// As [`Self::commit_weighted`] on several ranks: each of the `ranks` calls it with its own completions of the step's batch. Every
+    /// rank ends with the moments that a commit of the whole batch gives, but for the rounding of sums. Ranks that began with equal
+    /// moments end with equal bits.
     ///
-    /// Each adds up the gradient of its own tokens, row by row in `f64`; the sums are added up over the ranks, 8 D bytes for each row
-    /// that any of them has touched, twice that with [`SecondMoment::KeptAndRejected`]; and each takes the whole into its moments.
-    /// Where one rank cannot, none does, and each has an error. On a device the sums of a rank are `f32`, and cross to the host and back.
+    /// Each rank adds up the gradient of its own tokens, row by row in `f64`. These sums are added up over the ranks, and each rank takes
+    /// the total into its moments. The traffic is 8 D bytes for each row that any rank has touched, twice that with
+    /// [`SecondMoment::KeptAndRejected`]. Where one rank fails, no rank's moments change, and each rank returns an error. On a device the
+    /// sums of a rank are `f32`, and cross to the host and back.
     pub fn commit_over(&mut self, prepared: &Prepared, weights: &[f32], ranks: &dyn Ranks) -> Result<(), Error> {
         let part = self.part(prepared, weights);
         let Prepared { step, supports, .. } = prepared;
@@ -76,7 +79,7 @@ impl CurvatureModel {
         }
     }
 
-    /// What this rank has of the step.
+    /// This rank's part of the step.
     fn part(&self, prepared: &Prepared, weights: &[f32]) -> Result<Part, Error> {
         let Prepared { step, supports, .. } = prepared;
         step.batch.check_per_token("weights", weights.len())?;
@@ -111,7 +114,7 @@ impl CurvatureModel {
     }
 }
 
-/// What one rank has of a step.
+/// One rank's part of a step.
 struct Part {
     /// Its tokens that are kept.
     kept: Subsets,
@@ -121,11 +124,11 @@ struct Part {
     moved: Option<Store>,
 }
 
-/// What all ranks have of a step.
+/// Totals of a step over all ranks.
 struct Whole {
     /// Tokens that are kept.
     kept: i64,
-    /// What the weights of the tokens that are kept are divided by, and those of all tokens.
+    /// Divisor of the weights of the kept tokens, and that of all tokens.
     divisors: [i64; 2],
 }
 
@@ -175,7 +178,7 @@ impl Update<'_> {
         }
         let (vocab_size, width) = (step.batch.vocab_size, step.batch.width);
         let features = cpu::Features { hidden: arrays.hidden, width, positions: &supports.features, threads };
-        // What other ranks have is heard before anything changes.
+        // The sums of other ranks arrive before anything changes.
         let sums = if self.ranks.size() > 1 { Some(self.sums(features, &gradients)?) } else { None };
         (moments.vocab_size, moments.width) = (vocab_size, width);
         let steps = moments.steps;
@@ -204,7 +207,7 @@ impl Update<'_> {
         Ok(())
     }
 
-    /// The same on a device, with what other ranks have.
+    /// The update on a device, with the sums of the other ranks.
     fn on_device(&self, moments: &mut cuda::Moments, pairs: &cuda::Pairs) -> Result<(), Error> {
         let Prepared { step, supports, .. } = self.prepared;
         let Arrays::Cuda(arrays) = &step.batch.arrays else { unreachable!("a device's pairs come from its arrays") };

@@ -1,4 +1,4 @@
-//! What proposals do to each token, computed in host memory.
+//! Effects of proposals on each token, computed in host memory.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::support::HostPairs;
 /// share while the rows that touch them come by.
 const BLOCK: usize = 1 << 21;
 
-/// What the step of its subset does to one token, and the token's part of that step.
+/// Effect of its subset's step on one token, and the token's part of that step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Effect {
     pub reaction: Reaction,
@@ -113,14 +113,14 @@ impl HostEffects<'_> {
         projection.v - decay * f64::from(self.pairs.logits[pair.index as usize])
     }
 
-    /// What token n's policy does, from the projections of its pairs.
+    /// Reaction of token n's policy, from the projections of its pairs.
     fn reaction(&self, n: usize, v: &[f64]) -> Reaction {
         let own = self.pairs.of(n);
         let (pi, u) = (&self.pairs.pi[own.clone()], &self.pairs.u[own]);
         Reaction::of(pi, u, v, self.pairs.tails[n], self.proposer.rate())
     }
 
-    /// What each token's policy does, `[N]`, from the projections of all pairs, `[P]`.
+    /// Reactions of the tokens' policies, `[N]`, from the projections of all pairs, `[P]`.
     fn reactions(&self, v: &[f64]) -> Vec<Reaction> {
         let react = |n: usize| self.reaction(n, &v[self.pairs.of(n)]);
         let part = |part: Range<usize>| part.map(react).collect::<Vec<_>>();

@@ -41,9 +41,9 @@ impl Pair {
 #[derive(Debug)]
 pub(crate) struct Gradients {
     pub pairs: Vec<Pair>,
-    /// What each pair's feature is multiplied with: `weight A u`, in the order of `pairs`.
+    /// Coefficient of each pair's feature: `weight A u`, in the order of `pairs`.
     pub coefficients: Vec<f64>,
-    /// The same with nothing rejected, where the second moment takes in what was.
+    /// Coefficients with nothing rejected, where the second moment takes in rejected tokens too.
     pub everything: Option<Vec<f64>>,
 }
 
@@ -137,8 +137,8 @@ pub(crate) fn total_tokens(own: &[i64], ranks: &dyn Ranks) -> Result<impl Fn(u32
     Ok(move |row: u32| tokens.get(&i64::from(row)).map_or(1, |&count: &i64| count.max(1)) as f64)
 }
 
-/// What each of the `pairs`, sorted by row, is multiplied with in the gradient that `intake` is, divided by its row's entry of `divisors`; 0
-/// for tokens that are not in it.
+/// Coefficient of each of the `pairs`, sorted by row, in the gradient that `intake` is. It is divided by the row's entry of `divisors`, and
+/// is 0 for tokens that are not in the gradient.
 fn coefficients(
     pairs: &[Pair],
     intake: &Intake,

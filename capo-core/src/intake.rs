@@ -1,4 +1,4 @@
-//! What a step takes into the moments.
+//! The gradients that a step takes into the moments.
 
 use crate::semantics::Weights;
 use crate::step::Step;
@@ -10,12 +10,12 @@ use crate::support::Supports;
 pub(crate) struct Intake {
     /// The tokens.
     pub subset: Subsets,
-    /// What each token's gradient is multiplied with, `[N]`, 0 where it is not in the subset; with [`Weights::RowMean`] it is divided by
-    /// the number of the subset's tokens in each row besides.
+    /// Weight of each token's gradient, `[N]`; 0 where it is not in the subset. With [`Weights::RowMean`] it is divided as well by the
+    /// number of the subset's tokens in each row.
     pub weights: Vec<f64>,
 }
 
-/// What one step takes in.
+/// The gradients that one step takes in.
 pub(crate) struct Taken<'a> {
     /// The gradient of what was kept.
     pub kept: &'a Intake,

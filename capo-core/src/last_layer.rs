@@ -1,4 +1,4 @@
-//! What the model sees of a batch: the inputs and the largest outputs of the policy's last layer.
+//! The model's view of a batch: the inputs and the largest outputs of the policy's last layer.
 
 use crate::{Error, cuda};
 

@@ -69,7 +69,7 @@ impl CurvatureModel {
         Ok(Self { acceptance, granularity, semantics, threads, moments: Store::Host(Moments::default()) })
     }
 
-    /// The same model on at most `threads` threads, at least 1; results do not depend on it.
+    /// Sets the number of threads to at most `threads`, at least 1; results do not depend on it.
     pub fn with_threads(self, threads: usize) -> Self {
         Self { threads: threads.max(1), ..self }
     }
@@ -125,7 +125,7 @@ impl CurvatureModel {
         Ok(BatchShift { m_f, m_h, kl, surrogate, tokens })
     }
 
-    /// What is kept or rejected as a whole.
+    /// The unit that is kept or rejected as a whole.
     pub fn granularity(&self) -> Granularity {
         self.granularity
     }

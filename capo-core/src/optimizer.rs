@@ -37,7 +37,7 @@ pub struct OptimizerModel {
     /// Moments are `f32`, so the second one is 0 for gradients below about 1e-20: an `eps` as small as that makes their
     /// directions meaningless.
     pub eps: f64,
-    /// What the second moment takes in; read for Adam only.
+    /// The gradients that the second moment takes in; read for Adam only.
     pub second_moment: SecondMoment,
     /// Decoupled weight decay, at least 0: the direction loses this times the weight, so that a raw logit loses this times
     /// itself. Read for Adam only.
@@ -79,7 +79,7 @@ impl OptimizerModel {
         Ok(())
     }
 
-    /// What a raw logit loses per step, as a share of itself and the learning rate.
+    /// Loss of a raw logit per step, as a share of itself and the learning rate.
     pub(crate) fn logit_decay(&self) -> f64 {
         if self.kind == OptimizerKind::Adam { self.weight_decay } else { 0.0 }
     }
@@ -150,8 +150,8 @@ impl Adam {
         }
     }
 
-    /// The same moments, bias-corrected: what the direction `mean / (sqrt(square) + eps)` is made of. No row means moments
-    /// of zero.
+    /// Rule of the bias-corrected moments, from which the direction `mean / (sqrt(square) + eps)` is made. No row means
+    /// moments of zero.
     pub fn proposal(&self, row: Option<&MomentRow>) -> RowRule {
         let rule = self.update(row.map_or(0, |row| row.age));
         RowRule {
@@ -176,7 +176,7 @@ impl RowRule {
         (self.old1 * m + self.new1 * g, self.old2 * v + self.new2 * g * g)
     }
 
-    /// What the entry of the rejected gradient adds to that of the second moment.
+    /// Addend to an entry of the second moment from the entry `g` of the rejected gradient.
     pub fn rejected(&self, g: f64) -> f64 {
         self.new2 * g * g
     }

@@ -5,7 +5,7 @@ use crate::Error;
 /// The sampling policy: a softmax over the largest logits, renormalised, with the sampled token always inside.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Policy {
-    /// What raw logits are divided by; above 0.
+    /// Divisor of the raw logits; above 0.
     pub temperature: f32,
     /// The sampler's own limit, at least 1; `None` or anything above K uses all K kept logits.
     pub top_k: Option<usize>,

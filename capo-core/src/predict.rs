@@ -36,7 +36,7 @@ pub(crate) fn shifts(proposer: &Proposer, subsets: &Subsets) -> Result<Vec<Shift
     Ok(shifts)
 }
 
-/// What the proposals of their subsets do to all tokens, `[N]`, computed where the batch lies.
+/// Effects of the subsets' proposals on all tokens, `[N]`, computed where the batch lies.
 fn effects(proposer: &Proposer, subsets: &Subsets, weights: &[f64]) -> Result<Vec<Effect>, Error> {
     let Proposer { step, supports, threads, .. } = proposer;
     let (pairs, arrays) = match (&supports.pairs, &step.batch.arrays) {

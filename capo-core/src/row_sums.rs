@@ -67,7 +67,7 @@ impl RowSums {
         kept.chunks(self.width).map(move |kept| (kept, everything.next()))
     }
 
-    /// The same for writing, with the row's id.
+    /// The rows' sums for writing, with each row's id.
     pub fn rows_mut(&mut self) -> impl Iterator<Item = (u32, SumsMut<'_>)> {
         let (kept, everything) = self.values.split_at_mut(self.rows.len() * self.width);
         let mut everything = everything.chunks_mut(self.width);

@@ -5,7 +5,7 @@
 //! "authors" the code beside it, `luckeciano/stable-pg-llm`, and "exact" what the same cost buys when neither binds: the
 //! distribution, the weights and the derivative of the trainer's own loss, and shifts without a Taylor error.
 
-/// What exactly the model computes: [`PAPER`](Self::PAPER), [`AUTHORS`](Self::AUTHORS), [`EXACT`](Self::EXACT), or any
+/// The model's exact formulas: [`PAPER`](Self::PAPER), [`AUTHORS`](Self::AUTHORS), [`EXACT`](Self::EXACT), or any
 /// mixture of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Semantics {
@@ -13,11 +13,11 @@ pub struct Semantics {
     pub feature: Feature,
     /// Over which rows a token's probabilities sum to 1.
     pub probabilities: Probabilities,
-    /// What logits are divided by in the probabilities.
+    /// Divisor of the logits in the probabilities.
     pub temperature: Temperature,
-    /// What happens to a sampled token that is not among the top rows.
+    /// Treatment of a sampled token that is not among the top rows.
     pub outside_action: OutsideAction,
-    /// What a token's `e_a - pi` is multiplied with.
+    /// Factor of a token's `e_a - pi`.
     pub token_gradient: TokenGradient,
     /// How the tokens of a subset make one gradient.
     pub subset_weights: Weights,
@@ -27,17 +27,17 @@ pub struct Semantics {
     pub moment_input: Weights,
     /// In which runs the model's own moments advance.
     pub moment_update: MomentUpdate,
-    /// What a step does to the moments of rows that it has no gradient for.
+    /// Effect of a step on the moments of rows that it has no gradient for.
     pub untouched_rows: UntouchedRows,
-    /// What Adam proposes before any row has moments.
+    /// Adam's proposal before any row has moments.
     pub empty_state: EmptyState,
-    /// What a step is that no token was accepted for.
+    /// Treatment of a step for which no token was accepted.
     pub rejected_batch: RejectedBatch,
     /// In which precision the model's own moments are stored.
     pub state_dtype: StateDtype,
-    /// What `m_F` is.
+    /// Formula of `m_F`.
     pub policy_shift: PolicyShift,
-    /// What `m_H` is.
+    /// Formula of `m_H`.
     pub objective_shift: ObjectiveShift,
     /// How tokens without a gradient of their own are treated.
     pub zero_advantage: ZeroAdvantage,
@@ -63,7 +63,7 @@ pub enum Probabilities {
     Full,
 }
 
-/// What logits are divided by in the probabilities.
+/// Divisor of the logits in the probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Temperature {
     /// Paper: the sampler's temperature.
@@ -74,7 +74,7 @@ pub enum Temperature {
     Loss,
 }
 
-/// What happens to a sampled token that is not among the top rows.
+/// Treatment of a sampled token that is not among the top rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutsideAction {
     /// Paper, exact: its row joins them.
@@ -83,7 +83,7 @@ pub enum OutsideAction {
     LeaveOut,
 }
 
-/// What a token's `e_a - pi` is multiplied with in its gradient, and its curvature in `m_H`.
+/// Factor of a token's `e_a - pi` in its gradient, and of its curvature in `m_H`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenGradient {
     /// Paper, authors: the advantage.
@@ -124,7 +124,7 @@ pub enum MomentUpdate {
     WithThresholds,
 }
 
-/// What a step does to the moments of rows that it has no gradient for.
+/// Effect of a step on the moments of rows that it has no gradient for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UntouchedRows {
     /// Paper, exact: they decay, as in Adam over the whole matrix.
@@ -133,7 +133,7 @@ pub enum UntouchedRows {
     Freeze,
 }
 
-/// What Adam proposes before any row has moments.
+/// Adam's proposal before any row has moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmptyState {
     /// Paper, exact: its first step, from moments of zero.
@@ -142,7 +142,7 @@ pub enum EmptyState {
     RawGradient,
 }
 
-/// What a step is that no token was accepted for.
+/// Treatment of a step for which no token was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectedBatch {
     /// Paper, exact: no step.
@@ -160,7 +160,7 @@ pub enum StateDtype {
     Bf16,
 }
 
-/// What `m_F` is, nats.
+/// Formula of `m_F`, nats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolicyShift {
     /// Paper, authors: `½ lr² s²`, of the sampled token alone (eq. 9 and 10).
@@ -171,7 +171,7 @@ pub enum PolicyShift {
     Kl,
 }
 
-/// What `m_H` is, reward units.
+/// Formula of `m_H`, reward units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectiveShift {
     /// Paper, authors: up to second order (eq. 8 and 10).

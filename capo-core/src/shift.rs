@@ -1,4 +1,4 @@
-//! What a direction does to one token's policy and objective: the formulas, nothing else.
+//! Effect of a direction on one token's policy and objective: the formulas, nothing else.
 
 /// How a token's policy reacts to a step: its logits move by `lr v`, `v = D h` over the token's rows.
 ///

@@ -6,7 +6,7 @@ use crate::semantics::{OutsideAction, Probabilities, Semantics, Temperature};
 /// How a token's probabilities come from its logits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Softmax {
-    /// What logits are divided by.
+    /// Divisor of the logits.
     pub temperature: f64,
     /// Over the whole vocabulary, by its logsumexp.
     pub full: bool,

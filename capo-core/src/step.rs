@@ -1,4 +1,4 @@
-//! What a proposed step depends on besides the model's own moments.
+//! A proposed step: all that it depends on besides the model's own moments.
 
 use crate::semantics::{Feature, Semantics, TokenGradient};
 use crate::{Arrays, Error, LastLayer, OptimizerModel, Policy, cuda};
@@ -10,11 +10,11 @@ pub struct Step<'a> {
     pub batch: LastLayer<'a>,
     /// `[B, T]`: what each token's log-probability is weighted with; never read on padding.
     pub advantages: &'a [f32],
-    /// What the tokens were sampled from.
+    /// The distribution that the tokens were sampled from.
     pub policy: Policy,
-    /// What the trainer minimises.
+    /// The loss that the trainer minimises.
     pub loss: Loss<'a>,
-    /// What turns a gradient into a direction.
+    /// The optimizer, which turns a gradient into a direction.
     pub optimizer: OptimizerModel,
     /// Learning rate of this step, at least 0.
     pub learning_rate: f64,
@@ -25,7 +25,7 @@ pub struct Step<'a> {
 /// The trainer's loss, as far as the last layer's model needs it.
 #[derive(Debug, Clone, Copy)]
 pub struct Loss<'a> {
-    /// What logits are divided by in its log-probabilities; above 0.
+    /// Divisor of the logits in its log-probabilities; above 0.
     pub temperature: f32,
     /// How losses per token become one number.
     pub reduction: Reduction,
@@ -145,7 +145,7 @@ impl Step<'_> {
         )))
     }
 
-    /// What the token's `e_a - pi` is multiplied with.
+    /// Factor of the token's `e_a - pi`.
     pub(crate) fn signal(&self, token: usize, semantics: &Semantics) -> f64 {
         match (semantics.token_gradient, self.loss.derivatives) {
             (TokenGradient::Loss, Some(derivatives)) => -f64::from(derivatives[token]),

@@ -105,7 +105,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The same in host memory; an error if they lie elsewhere.
+    /// The moments in host memory; an error if they lie elsewhere.
     pub fn on_host(&self) -> Result<HostSource<'a>, Error> {
         match self {
             Self::Own(Store::Host(moments)) => Ok(HostSource::Own(moments)),

@@ -96,7 +96,7 @@ impl Subsets {
         sums
     }
 
-    /// What `value` says of each token's subset, `[N]`; 0 where there is none.
+    /// Value of each token's subset by `value`, `[N]`; 0 for tokens in none.
     fn spread(&self, value: impl Fn(usize) -> f64) -> Vec<f64> {
         (0..self.of.len()).map(|n| self.index(n).map_or(0.0, &value)).collect()
     }
@@ -107,7 +107,7 @@ impl Subsets {
         self.weights_by(step, supports, weights, &self.divisors(step, supports, weights))
     }
 
-    /// What the weights of each subset's tokens are divided by, `[count]`: whole numbers, which add up over the parts of a batch.
+    /// Divisor of the weights of each subset's tokens, `[count]`: whole numbers, which add up over the parts of a batch.
     pub fn divisors(&self, step: &Step, supports: &Supports, weights: Weights) -> Vec<f64> {
         match weights {
             Weights::TokenMean | Weights::RowMean => self.sums(|_| 1.0),
@@ -147,7 +147,8 @@ impl Subsets {
         if self.single { None } else { step.loss.counted }
     }
 
-    /// What the trainer's loss would divide by if each subset were the whole batch, but for what a completion alone decides, `[count]`.
+    /// Divisor of the trainer's loss if each subset were the whole batch, `[count]`. Factors of a single completion, such as its
+    /// length, are not in it.
     fn loss_divisors(&self, step: &Step, supports: &Supports) -> Vec<f64> {
         match step.loss.reduction {
             Reduction::CompletionMean | Reduction::TokenMean if self.single => self.sums(|_| 1.0),
@@ -159,7 +160,7 @@ impl Subsets {
         }
     }
 
-    /// What the trainer's loss would weigh each token with if its subset were the whole batch, `[N]`.
+    /// Weight of each token in the trainer's loss if its subset were the whole batch, `[N]`.
     fn loss_weights(&self, step: &Step, supports: &Supports) -> Vec<f64> {
         self.loss_weights_by(step, supports, &self.loss_divisors(step, supports))
     }

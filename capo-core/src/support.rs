@@ -17,7 +17,7 @@ pub(crate) struct Supports {
     pub features: Vec<usize>,
     /// `‖h‖²` of each token's feature, `[N]`.
     pub squared_norms: Vec<f64>,
-    /// What multiplies `u ⊗ h`: the advantage or its like, `[N]`.
+    /// Factor of `u ⊗ h`, `[N]`: the advantage or its like.
     pub signals: Vec<f64>,
     /// Selected tokens that were left out because their data holds a NaN or an infinity.
     pub not_finite: Vec<usize>,

@@ -1,7 +1,7 @@
 //! Batch files: the batch of one optimizer step as safetensors, for replay, tests and bug reports.
 //!
-//! Tensors have the names and shapes of [`Batch`]; scalars are in the string metadata, `optimizer` as JSON. What the rollout knows besides
-//! lies under `context/`. A SHA-256 in the metadata is of the whole file, so that no flipped bit becomes a number.
+//! Tensors have the names and shapes of [`Batch`]; scalars are in the string metadata, `optimizer` as JSON. The rollout's context lies
+//! under `context/`. A SHA-256 in the metadata covers the whole file, so that a flipped bit cannot pass as a number.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -34,7 +34,7 @@ struct Optimizer {
     steps_taken: u64,
 }
 
-/// What files and settings call the update rules.
+/// Names of the update rules in files and settings.
 pub const OPTIMIZERS: [(&str, OptimizerKind); 4] = [
     ("sgd", OptimizerKind::SGD),
     ("adam", OptimizerKind::ADAM),
@@ -284,7 +284,7 @@ fn optimizer(file: &TensorFile<'_>) -> Result<OptimizerInfo> {
     Ok(OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken })
 }
 
-/// What the masks and weights of a replay did to one batch.
+/// Effect of a replay's masks and weights on one batch.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// `[B, T]`.

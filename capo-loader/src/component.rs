@@ -14,8 +14,8 @@ pub struct ComponentConfig {
     pub table: Table,
 }
 
-/// What each component of a list, such as a run's masks, is called in reports: its id, and `ID#2` where one is used again, so that no
-/// report hides another.
+/// Names of a list's components, such as a run's masks, in reports. The name is the component's id, or `ID#2` where an id is used
+/// again, so that no report hides another.
 #[must_use]
 pub fn component_names(list: &[ComponentConfig]) -> Vec<String> {
     let name = |(index, one): (usize, &ComponentConfig)| match list[..index].iter().filter(|c| c.id == one.id).count() {

@@ -1,6 +1,6 @@
-//! What a rollout knows besides its batch, in a batch file: tensors under `context/`, names and age in the metadata.
+//! The rollout's context in a batch file: tensors under `context/`, names and age in the metadata.
 //!
-//! They are the arrays of [`ContextData`].
+//! The tensors are the arrays of [`ContextData`].
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ const AGE: &str = "context/age";
 /// The rollout's context of a recorded batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedContext {
-    /// What components are lent.
+    /// The context that components are lent.
     pub data: ContextData,
     /// Optimizer steps from the sampling to the batch's step.
     pub age: u64,
@@ -55,7 +55,7 @@ pub(crate) fn arrays<'a>(context: &Lending<'a>, dims: Dims) -> Vec<(&'static str
     arrays
 }
 
-/// What stands in the metadata beside them.
+/// Metadata entries that belong to these tensors: the names of the reward functions, and the age.
 pub(crate) fn metadata(context: &Lending<'_>) -> Result<[(String, String); 2]> {
     let names = serde_json::to_string(&context.reward_names().collect::<Vec<_>>())?;
     Ok([(REWARD_NAMES.to_owned(), names), (AGE.to_owned(), context.age().to_string())])
@@ -219,7 +219,7 @@ mod tests {
 
     type Metadata = std::collections::HashMap<String, String>;
 
-    /// What is said of the file once `damage` has been at it.
+    /// The sentence about the file after `damage` has changed it.
     fn said(damage: impl FnOnce(&mut BTreeMap<String, Loose>, &mut Metadata)) -> String {
         let (_folder, path) = written(&data(), 5);
         let bytes = std::fs::read(&path).unwrap();

@@ -1,4 +1,4 @@
-//! What the bytes of a library say before the system's loader sees them.
+//! Checks of a library's bytes, made before the system's loader sees them.
 
 use anyhow::{Result, bail};
 
@@ -16,12 +16,12 @@ const OTHERS: [(&[u8], &str, &str); 6] = [
     (b"\x1f\x8b", "a gzip archive", "unpack it, and give the library"),
 ];
 
-/// Refuses bytes that are no library for this machine, and those that end before their segments do: mapping that would end this
-/// process with a bus error.
+/// Refuses bytes that are no library for this machine. It also refuses bytes that end before their segments do: mapping such a
+/// file would end this process with a bus error.
 ///
 /// # Errors
 ///
-/// What they are instead, with `shown` as their name.
+/// A sentence that says what the bytes are instead, with `shown` as their name.
 pub fn check(bytes: &[u8], shown: &str) -> Result<()> {
     if bytes.is_empty() {
         bail!("`{shown}` is empty (build or copy it again)");

@@ -26,9 +26,9 @@ pub fn carried() -> Vec<PathBuf> {
 }
 
 /// Where to look for a plugin, in this order: as given, `./`, each folder of `$CAPO_PLUGIN_PATH`, beside the executable, in the folder
-/// of those that came with the program, where plugins are installed.
+/// of plugins that came with the program, in the folder of installed plugins.
 ///
-/// What the user names goes first. What is installed goes last, so that it never takes the place of a plugin that came with the
+/// Places that the user names go first. Installed plugins go last, so that none takes the place of a plugin that came with the
 /// executable.
 fn candidates(name: &Path) -> Vec<PathBuf> {
     // `dlopen` searches the system's folders for a bare name, not the working directory; so a bare name is never given
@@ -53,7 +53,7 @@ fn data_folder() -> Option<PathBuf> {
     data_folder_of(env::var_os("XDG_DATA_HOME"), env::var_os("HOME"))
 }
 
-/// The same for these values of `$XDG_DATA_HOME` and `$HOME`, of which relative ones do not count.
+/// The folder of installed plugins for these values of `$XDG_DATA_HOME` and `$HOME`; relative paths do not count.
 fn data_folder_of(data: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
     let data = absolute(data).or_else(|| Some(absolute(home)?.join(".local/share")));

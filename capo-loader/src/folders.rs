@@ -1,8 +1,8 @@
 //! Folders that survive interruptions: they appear whole by one rename, and leave by one.
 //!
-//! What is not whole has a name that begins with [`PARTIAL`] or [`DELETED`], and what a process that died left under such a name
-//! is removed by the next one. A folder that processes share may hold the work of a living one, so each keeps its own behind a lock,
-//! which the kernel releases with the process.
+//! A folder that is not whole has a name that begins with [`PARTIAL`] or [`DELETED`]. The next process removes such folders that a
+//! dead process left. Several processes may work in one parent folder, so each holds a lock on its own folder. The kernel releases
+//! the lock when the process ends.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -18,7 +18,7 @@ pub const DELETED: &str = ".deleted-capo-";
 
 /// The lock of a folder in the making.
 const LOCK: &str = "lock";
-/// What is made, beside the lock.
+/// Name of the folder in the making, beside the lock.
 const WHOLE: &str = "whole";
 
 /// A folder in the making. Dropped before it appeared, it leaves nothing behind.
@@ -113,7 +113,8 @@ fn lock_file(workshop: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).truncate(false).write(true).open(workshop.join(LOCK))
 }
 
-/// Removes what dead processes left in the making in the folder `parent`. What cannot be removed stays, as what another user's process left.
+/// Removes unfinished folders that dead processes left in the folder `parent`. A folder that cannot be removed stays, such as one of
+/// another user.
 pub fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {

@@ -1,4 +1,4 @@
-//! What a component asks the trainer for, in words.
+//! Inputs that a component asks the trainer for, in words.
 
 use capo_plugin::Inputs;
 

@@ -31,7 +31,7 @@ const SIGNALS: [(c_int, &str); 5] = [
     (libc::SIGSEGV, "SIGSEGV: memory that is not its own, or a stack that is too deep"),
 ];
 
-/// What happened at each of [`SIGNALS`] before this process listened: the standard library has a handler for stacks that overflow.
+/// Action at each of [`SIGNALS`] before this process listened: the standard library has a handler for stacks that overflow.
 static BEFORE: [OnceLock<libc::sigaction>; SIGNALS.len()] = [const { OnceLock::new() }; SIGNALS.len()];
 
 /// A call's name that outlives the process.
@@ -76,8 +76,8 @@ unsafe extern "C" {
     fn at_quick_exit(function: extern "C" fn()) -> c_int;
 }
 
-/// Ends the process without last words: for ends that are the host's own. What libraries have left to be done at the end of a process is not
-/// done: it could hang there, or change the exit code.
+/// Ends the process without last words: for ends that are the host's own. Exit handlers of libraries do not run: they could hang, or change
+/// the exit code.
 pub fn exit(code: i32) -> ! {
     TOLD.store(true, Ordering::SeqCst);
     // SAFETY: ends the process.
@@ -100,7 +100,7 @@ pub fn no_memory(bytes: usize) -> ! {
     Stderr.text("there was no memory for ");
     Stderr.number(bytes as u64);
     Stderr.text(" bytes more (make the model or the batch smaller, or allow the process more, as with `ulimit -v`)\n");
-    // SAFETY: ends the process. What runs at its end may ask for memory.
+    // SAFETY: ends the process without exit handlers, which may ask for memory.
     unsafe { libc::_exit(if runs { 1 } else { 2 }) }
 }
 
@@ -161,7 +161,7 @@ fn read<T>(pointer: &AtomicPtr<T>) -> Option<&'static T> {
     unsafe { pointer.load(Ordering::SeqCst).as_ref() }
 }
 
-/// What is done at a signal of [`SIGNALS`].
+/// The action at a signal of [`SIGNALS`].
 fn action() -> libc::sigaction {
     // SAFETY: all zeros is a value of this structure of numbers and an optional pointer.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -224,7 +224,7 @@ struct Stderr;
 
 impl Words for Stderr {
     fn text(&mut self, text: &str) {
-        // SAFETY: the bytes are there. What cannot be written is lost.
+        // SAFETY: the bytes are there. Bytes that cannot be written are lost.
         let _ = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     }
 }

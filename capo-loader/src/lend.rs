@@ -6,9 +6,9 @@ use capo_plugin::{Connection, Extension, Lending, Sink};
 pub struct Lender<'a> {
     /// Where reports go.
     pub sink: &'a mut dyn Sink,
-    /// What is lent, where it is known.
+    /// The rollout's context, where it is known.
     pub context: Option<Lending<'a>>,
-    /// What connects the ranks, where there are several.
+    /// The connection between the ranks, where there are several.
     pub ranks: Option<Connection<'a>>,
 }
 

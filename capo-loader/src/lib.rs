@@ -1,5 +1,5 @@
-//! What any trainer needs to run plugins: finding and trusting their files, opening them, the registry of components, masks
-//! applied in order, the watchdog over calls, batch files and their replay.
+//! Parts that any trainer needs to run plugins: finding and trusting their files, opening them, the registry of components,
+//! masks applied in order, the watchdog over calls, batch files and their replay.
 //!
 //! It knows no tensor library and no command line. `host` stands on it; a trainer in another language would too.
 //!

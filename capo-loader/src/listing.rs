@@ -54,7 +54,7 @@ fn in_one_line(offer: &Offer) -> String {
     if offer.keys.is_empty() { "no keys".to_owned() } else { format!("keys: {}", offer.keys.join(", ")) }
 }
 
-/// What a component asks the trainer for, and a line per key.
+/// Inputs that a component asks the trainer for, and a line per key.
 fn in_full(registry: &Registry, offer: &Offer) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(inputs) = registry.inputs(offer).filter(|inputs| *inputs != Inputs::NONE) {

@@ -1,4 +1,4 @@
-//! What a registry offers as JSON; docs/distribution.md says what each field means.
+//! A registry's offers as JSON; docs/distribution.md says what each field means.
 
 use std::path::Path;
 

@@ -8,13 +8,13 @@ use capo_plugin::{Batch, Mask, Sink};
 pub struct Keep {
     /// `[B, T]`.
     pub keep: Vec<u8>,
-    /// What each mask dropped, in the masks' order.
+    /// Tokens that each mask dropped, in the masks' order.
     pub rejected: Vec<Rejected>,
     /// Tokens that are left.
     pub tokens: u64,
 }
 
-/// What one mask dropped of the tokens that the masks before it had left.
+/// Tokens that one mask dropped, of those that the masks before it had left.
 #[derive(Debug)]
 pub struct Rejected {
     /// The mask's name in reports.

@@ -1,4 +1,4 @@
-//! What is on offer: a component or a recipe, and the image that it came from.
+//! An offer of a plugin: a component or a recipe, and the image that it came from.
 
 use std::path::PathBuf;
 
@@ -74,7 +74,7 @@ pub struct Offer {
 /// One recipe on offer.
 #[derive(Debug, Clone)]
 pub struct OfferedRecipe {
-    /// What `recipe = "..."` calls it.
+    /// Its name in `recipe = "..."`.
     pub name: String,
     /// One line for a person.
     pub about: String,

@@ -45,7 +45,8 @@ impl Place {
         self.tell(&mut sentence).then_some(sentence)
     }
 
-    /// The same in `words`; false before there is a directory. A signal's handler may call it.
+    /// Writes the sentence of [`Self::stopped`] to `words`; false before there is a directory. A signal's handler may
+    /// call it.
     pub(crate) fn tell(&self, words: &mut impl Words) -> bool {
         let Some(dir) = self.dir.get() else { return false };
         let (step, saved) = (self.step.load(Ordering::Relaxed), self.saved.load(Ordering::Relaxed));

@@ -37,7 +37,7 @@ pub struct RecordedBatch {
     pub last_layer: Option<RecordedLayer>,
     /// The last layer's weight and the optimizer's moments of it.
     pub optimizer_state: Option<RecordedState>,
-    /// What the rollout knows besides.
+    /// The rollout's context.
     pub context: Option<RecordedContext>,
 }
 
@@ -74,7 +74,7 @@ pub struct RecordedState {
 }
 
 impl RecordedBatch {
-    /// What components see.
+    /// The batch as components see it.
     #[must_use]
     pub fn view(&self) -> Batch<'_> {
         let mut batch: Batch<'_> = self.scalars;

@@ -44,11 +44,11 @@ pub struct Components {
 }
 
 impl Registry {
-    /// What is linked into this executable, and the plugins `names`, in order.
+    /// A registry of the components linked into this executable and of the plugins `names`, in order.
     ///
     /// # Errors
     ///
-    /// When a plugin is not found, is not to be trusted, cannot be loaded, or offers an id that is already taken or is none.
+    /// When a plugin is not found, is not to be trusted, cannot be loaded, or offers an id that is taken or is not valid.
     pub fn open(names: &[PathBuf]) -> Result<Self> {
         Self::open_with(names, &Trust::default(), None)
     }
@@ -125,7 +125,8 @@ impl Registry {
         offers
     }
 
-    /// What a component asks of a batch, where it can be built without keys; none for a reward, which sees no batch.
+    /// Inputs that a component asks of a batch, where it can be built without keys. None for a reward, which sees no
+    /// batch.
     #[must_use]
     pub fn inputs(&self, offer: &Offer) -> Option<Inputs> {
         self.ask(offer, |image| match offer.point {
@@ -147,7 +148,7 @@ impl Registry {
         self.watchdog.watch(&path, "describe", || question(&self.images[offer.image]))
     }
 
-    /// What the author of a component says of its keys; nothing where nothing was said.
+    /// Descriptions of a component's keys by its author; empty where the author gave none.
     #[must_use]
     pub fn key_docs(&self, offer: &Offer) -> Vec<KeyInfo> {
         // Another layout was refused when the image was opened.
@@ -161,7 +162,7 @@ impl Registry {
         self.ask(offer, |image| image.sweeps(offer.point, &offer.id)).unwrap_or_default()
     }
 
-    /// What a mask or a weight with this table declares of its decisions; nothing where its author said nothing.
+    /// Declarations of a mask or a weight with this table about its decisions; none where its author made none.
     ///
     /// # Errors
     ///
@@ -295,7 +296,7 @@ impl Registry {
         self.make(W::POINT, config, watchdog, Image::create)
     }
 
-    /// What `make` makes of a component's image, its id and its table as JSON text.
+    /// Calls `make` with a component's image, its id and its table as JSON text; returns its result.
     fn make<R>(
         &self,
         point: Point,
@@ -343,7 +344,7 @@ fn section(point: Point) -> String {
     }
 }
 
-/// What is wrong with an id that two images offer, or one of them twice.
+/// Sentence about an id that two images offer, or that one image offers twice.
 fn twice(first: &Origin, second: &Origin) -> String {
     if first == second {
         return format!("is offered twice by {first} (the library registers it twice: give each its own id)");

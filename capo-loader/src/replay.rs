@@ -15,7 +15,7 @@ use crate::warning::WarningSink;
 use crate::watchdog::Watchdog;
 use crate::weight::{self, Weighed};
 
-/// What decides over tokens, built.
+/// Masks and weights, built: the components that decide over tokens.
 pub struct Deciders {
     /// The masks, in order.
     pub masks: Vec<Mask>,
@@ -95,9 +95,9 @@ pub struct Replayed<'a> {
     pub path: &'a Path,
     /// Where the result was written, if it was.
     pub target: Option<&'a Path>,
-    /// What was recorded.
+    /// The recorded batch.
     pub batch: &'a RecordedBatch,
-    /// What masks and weights did.
+    /// Effect of the masks and weights.
     pub outcome: Outcome,
 }
 
@@ -220,7 +220,7 @@ fn mean_weight(weights: &[f32], tokens: u64) -> String {
 ///
 /// # Errors
 ///
-/// What it lacks.
+/// A sentence that names the missing inputs.
 pub fn check_held(mask: &Mask, path: &Path, batch: &RecordedBatch) -> Result<()> {
     check_inputs([(mask.id(), mask.inputs())].into_iter(), batch)
         .with_context(|| format!("batch file `{}`", path.display()))

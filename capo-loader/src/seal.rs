@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::files::{self, sha256_hex};
 
-/// What stands between the fields that are sealed and their SHA-256.
+/// Text between the sealed fields and their SHA-256.
 const SEAL: &str = ",\n  \"sha256\": \"";
 const END: &str = "\"\n}\n";
 

@@ -1,14 +1,14 @@
-//! Whether a batch is one that a run could have: scalars within their ranges, ids of the vocabulary, parts that fit together.
+//! Checks that a run could have a batch: scalars within their ranges, ids of the vocabulary, parts that fit together.
 
 use anyhow::{Result, bail, ensure};
 use capo_plugin::{Batch, DeviceKind, Tensor};
 
-/// Refuses what no run has. `context` are token ids of the rollout's context, with what they are called; ids that lie on a device are not
-/// looked at.
+/// Refuses values that no run has. `context` holds token ids of the rollout's context, each with its name. Ids that lie on a device are
+/// not checked.
 ///
 /// # Errors
 ///
-/// What is wrong, with its value and its limit.
+/// A sentence with the wrong value and its limit.
 pub fn check(batch: &Batch<'_>, context: &[(&str, &[u32])]) -> Result<()> {
     let &Batch { dims, max_completion_length, .. } = batch;
     ensure!(

@@ -44,7 +44,7 @@ pub fn components(table: &Table, section: &str, origin: &str) -> Result<Vec<Comp
 ///
 /// # Errors
 ///
-/// What is no table, or one without `use`.
+/// When the value is not a table, or the table lacks `use`.
 pub fn component(section: &str, value: Value, origin: &str) -> Result<ComponentConfig> {
     let Value::Table(mut table) = value else { bail!("`{section}` in {} is not a table", origin) };
     match table.remove("use") {

@@ -6,7 +6,7 @@ use std::io::Write as _;
 
 /// `text` with every control character as `\u001b`, line breaks and tabs excepted.
 ///
-/// Controls of the direction of text are among them: they can make a line read as another one. What comes out is still JSON where
+/// Controls of the direction of text are among them: they can make a line read as another one. The result is still JSON where
 /// `text` is.
 #[must_use]
 pub fn escape(text: &str) -> Cow<'_, str> {

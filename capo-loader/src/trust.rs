@@ -11,13 +11,14 @@ use crate::files::sha256_hex;
 use crate::find::find;
 use crate::owner;
 
-/// What stands between a plugin's name and the SHA-256 that it is pinned to, as in `libcapo.so@sha256:5ce1...`.
+/// Separator between a plugin's name and the SHA-256 that it is pinned to, as in `libcapo.so@sha256:5ce1...`.
 pub const PIN: &str = "@sha256:";
 
 /// The flag that stands for [`Trust::unsafe_path`].
 const UNSAFE_PATH: &str = "--allow-unsafe-plugin-path";
 
-/// What is asked of a plugin's file before it is loaded. The default asks for all but the last.
+/// Checks of a plugin's file before it is loaded. The default refuses files that other users may change, and takes any
+/// hash.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
     /// Accept a file that other users may change or replace.
@@ -40,14 +41,14 @@ pub struct PluginRecord {
     pub components: Vec<String>,
 }
 
-/// A file that may be loaded: the bytes that were checked. What becomes of the file from then on does not matter.
+/// A file that may be loaded: the bytes that were checked. Later changes of the file do not matter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedFile {
     /// Absolute.
     pub path: PathBuf,
     /// Of the bytes.
     pub sha256: String,
-    /// What to load.
+    /// The bytes to load.
     pub bytes: Vec<u8>,
 }
 

@@ -11,7 +11,7 @@ use cudarc::driver::result::stream::StreamKind;
 use cudarc::driver::{result as driver, sys};
 use half::{bf16, f16};
 
-/// What features are converted to on their way to a device.
+/// Type that features are converted to on their way to a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Dtype {
     /// 32-bit floats, as recorded.
@@ -28,7 +28,7 @@ impl Dtype {
     pub const NAMES: [(&'static str, Self); 3] = [("f32", Self::F32), ("bf16", Self::Bf16), ("f16", Self::F16)];
 }
 
-/// What `--device` calls the CPU.
+/// Name of the CPU in `--device`.
 pub const CPU: &str = "cpu";
 
 /// The number of the CUDA device called `name`; none for `cpu`.

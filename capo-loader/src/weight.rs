@@ -5,16 +5,16 @@ use capo_plugin::{Batch, Sink, Weight};
 
 use crate::mask::Keep;
 
-/// What the weights made of the tokens that the masks left.
+/// Weights of the tokens that the masks left.
 #[derive(Debug)]
 pub struct Weighed {
     /// `[B, T]`: the product of all weights; 0 for dropped tokens and padding.
     pub weights: Vec<f32>,
-    /// What each weight gave, in the weights' order.
+    /// The factors of each weight, in the weights' order.
     pub given: Vec<Given>,
 }
 
-/// What one weight gave the tokens that were left to it.
+/// The factors of one weight, for the tokens that were left to it.
 #[derive(Debug)]
 pub struct Given {
     /// The weight's name in reports.

@@ -1,4 +1,4 @@
-//! What this image answers when it is asked, and the symbol that a loader looks for.
+//! Answers of this image to a loader's questions, and the symbol that a loader looks for.
 
 use abi_stable::library::{CheckTypeLayout, LibHeader, RootModuleError, RootModuleResult};
 use abi_stable::prefix_type::PrefixRefTrait;

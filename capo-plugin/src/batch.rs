@@ -1,4 +1,4 @@
-//! What a component sees of an optimizer step.
+//! The view that a component has of an optimizer step.
 //!
 //! Letters: B completions, T tokens of the longest completion, G completions per prompt, V vocabulary, D hidden width,
 //! K top tokens. All arrays are row-major.
@@ -49,7 +49,7 @@ impl Dims {
     }
 }
 
-/// What the host must compute beyond the plain arrays: a set of flags.
+/// Arrays that the host must compute beyond the plain ones: a set of flags.
 #[repr(transparent)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inputs(pub u64);
@@ -157,8 +157,9 @@ impl OptimizerKind {
     pub const ADAM: Self = Self(1);
     /// Adam with decoupled weight decay.
     pub const ADAMW: Self = Self(2);
-    /// The same with a second moment that takes in `g_k² + g_r²`: `g_k` is the gradient of what the masks kept, which alone enters the
-    /// first moment, `g_r` that of what they held back. One factor, from the norm of `g_k + g_r`, clips both.
+    /// AdamW with a second moment that takes in `g_k² + g_r²`. `g_k` is the gradient of the tokens that the masks kept, and alone
+    /// enters the first moment. `g_r` is the gradient of the tokens that they held back. One factor, from the norm of `g_k + g_r`,
+    /// clips both.
     pub const ADAMW_KEPT_AND_REJECTED: Self = Self(3);
 }
 
@@ -256,13 +257,13 @@ pub struct Batch<'a> {
     pub iteration: u64,
     /// The run's seed; derive every random draw from it and `step`.
     pub seed: u64,
-    /// What logits were divided by when sampling.
+    /// Divisor of the logits in sampling.
     pub sampling_temperature: f32,
     /// The sampler's top-k; 0 is off.
     pub sampling_top_k: u32,
     /// The sampler's top-p; 1 is off.
     pub sampling_top_p: f32,
-    /// What logits are divided by in `logps`.
+    /// Divisor of the logits in `logps`.
     pub loss_temperature: f32,
     /// The optimizer at the coming step.
     pub optimizer: OptimizerInfo,
@@ -335,7 +336,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The same batch with those optional inputs alone that `inputs` names: what a component that asked for them sees.
+    /// This batch with only those optional inputs that `inputs` names: the view of a component that asked for them.
     #[must_use]
     pub fn with_only(mut self, inputs: Inputs) -> Self {
         self.old_logps = self.old_logps.filter(|_| inputs.contains(Inputs::OLD_LOGPS));

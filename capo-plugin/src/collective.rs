@@ -1,4 +1,4 @@
-//! What connects the ranks of a run: what components call, and what a host implements.
+//! The connection between the ranks of a run: calls for components, and a trait for hosts.
 
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -66,7 +66,7 @@ impl Collective {
     }
 }
 
-/// What connects the ranks of a run: implemented by hosts that have several.
+/// The connection between the ranks of a run: implemented by hosts that have several.
 ///
 /// Both calls come while a component works, from the thread that called it.
 pub trait Ranks {
@@ -140,7 +140,7 @@ impl<'a> Connection<'a> {
         Self::new(&OneRank)
     }
 
-    /// What a host answers to a component that asks for its extension `id`; none where it is another's.
+    /// The host's answer to a component that asks for its extension `id`; none where the id is another's.
     #[must_use]
     pub fn extension(&self, id: &str) -> Option<Extension<'_>> {
         (id == COLLECTIVE).then(|| Extension::of(&self.collective))

@@ -1,4 +1,5 @@
-//! The host's side of the wire: a handle that calls a component and checks what it did. What is called, depends on the point.
+//! The host's side of the wire: a handle that calls a component and checks its results. The method that is called depends on
+//! the point.
 
 use abi_stable::StableAbi;
 use abi_stable::std_types::{RResult, RSlice, RStr, RVec};
@@ -18,7 +19,7 @@ pub(crate) type Doors<W> =
 pub trait Wired: Sized + 'static {
     /// The point.
     const POINT: Point;
-    /// What an image has behind the point's extension id.
+    /// Type of the list that an image has behind the point's extension id.
     type List: StableAbi + 'static;
     #[doc(hidden)]
     fn doors(list: &Self::List) -> Doors<Self>;
@@ -49,13 +50,13 @@ impl<W: Wired> Component<W> {
         &self.id
     }
 
-    /// What the host must compute for it: asked once, when it was made.
+    /// Inputs that the host must compute for it: asked once, when it was made.
     #[must_use]
     pub fn inputs(&self) -> Inputs {
         self.inputs
     }
 
-    /// The same component under another id in reports and sentences: for a host that runs one more than once.
+    /// Gives the component another id in reports and sentences: for a host that runs one more than once.
     #[must_use]
     pub fn renamed(self, id: &str) -> Self {
         Self { id: id.to_owned(), ..self }

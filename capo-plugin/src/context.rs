@@ -1,4 +1,4 @@
-//! What a rollout knows of its completions besides the batch: what components read, and what a host fills in.
+//! The rollout's context: facts about its completions besides the batch, which components read and a host fills in.
 
 use std::ops::{Deref, Range};
 
@@ -58,17 +58,17 @@ impl RolloutContext {
         (0..ends.len()).map(move |index| text(part(self.reward_names.get(), ends, index)))
     }
 
-    /// What reward function `index` gave, `[B]`, before its weight.
+    /// Rewards of reward function `index`, `[B]`, before its weight.
     #[must_use]
     pub fn rewards(&self, index: usize) -> &[f32] {
         let count = self.text_ends.get().len();
         &self.rewards.get()[index * count..(index + 1) * count]
     }
 
-    /// `[B, T]`, nats: the log-probability with which each token was drawn: under the sampler's own distribution, temperature and
-    /// truncation included, in the sampler's own precision. What vLLM's are to TRL and verl. 0 on padding.
+    /// `[B, T]`, nats: the log-probability with which each token was drawn. It is of the sampler's own distribution, temperature
+    /// and truncation included, in the sampler's own precision, as vLLM reports it to TRL and verl. 0 on padding.
     ///
-    /// What the trainer computes for the same policy is [`Batch::old_logps`](crate::Batch::old_logps).
+    /// The trainer's own values for the same policy are [`Batch::old_logps`](crate::Batch::old_logps).
     #[must_use]
     pub fn sampler_logps(&self) -> &[f32] {
         self.sampler_logps.get()
@@ -134,8 +134,8 @@ pub struct PromptContext<'a> {
     pub line: Option<u64>,
 }
 
-/// What a host lends as [`RolloutContext`]; it owns the arrays. Lists of different lengths lie one behind another; where each ends is in
-/// an array of its own. Letters as in [`Batch`](crate::Batch); P = B ÷ G prompts, R reward functions.
+/// The arrays that a host lends as [`RolloutContext`]. Lists of different lengths lie one behind another, and an array of its own says
+/// where each ends. Letters as in [`Batch`](crate::Batch); P = B ÷ G prompts, R reward functions.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ContextData {
     /// G.
@@ -300,7 +300,7 @@ impl<'a> Lending<'a> {
         self.top_k.as_ref()
     }
 
-    /// What a host answers to a component that asks for its extension `id`; none where it is another's.
+    /// The host's answer to a component that asks for its extension `id`; none where the id is another's.
     #[must_use]
     pub fn extension(&self, id: &str) -> Option<Extension<'_>> {
         match id {

@@ -1,4 +1,4 @@
-//! What a component can tell and ask the host during a call.
+//! A component's line to the host during a call: reports and questions.
 
 use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RSlice, RStr};
@@ -39,8 +39,8 @@ impl<'a> Ctx<'a> {
         self.host.warn(RStr::from_str(text));
     }
 
-    /// What the rollout knows of its completions besides the batch: prompts, texts, rewards per function, the sampler's own
-    /// log-probabilities. Asked for with [`Inputs::ROLLOUT_CONTEXT`](crate::Inputs::ROLLOUT_CONTEXT).
+    /// The rollout's context, facts about its completions besides the batch: prompts, texts, rewards per function, the
+    /// sampler's own log-probabilities. Asked for with [`Inputs::ROLLOUT_CONTEXT`](crate::Inputs::ROLLOUT_CONTEXT).
     ///
     /// # Errors
     ///

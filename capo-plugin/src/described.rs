@@ -1,5 +1,5 @@
-//! What this image says of its components: that there are such, their keys' names, what they mean, where a search for their values makes
-//! sense; and what masks and weights declare of their decisions.
+//! Descriptions by this image of its components: their ids, their keys' names and meanings, and ranges where a search for a key's values
+//! makes sense. Also the declarations of masks and weights about their decisions.
 
 use abi_stable::std_types::{RResult, RStr, RString, RVec};
 

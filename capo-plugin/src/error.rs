@@ -5,7 +5,7 @@ use std::fmt;
 
 use abi_stable::StableAbi;
 
-/// What kind of failure: an open set of integers.
+/// Kind of a failure: an open set of integers.
 #[repr(transparent)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ErrorKind(pub u32);
@@ -63,7 +63,7 @@ impl PluginError {
         Self::new(ErrorKind::STATE, message)
     }
 
-    /// What kind of failure.
+    /// Kind of this failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
@@ -75,7 +75,7 @@ impl PluginError {
         &self.message
     }
 
-    /// The same error with `context` in front: `context: sentence`.
+    /// Puts `context` in front of the sentence: `context: sentence`.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> Self {
         Self { kind: self.kind, message: format!("{context}: {}", self.message) }

@@ -14,7 +14,7 @@ use crate::batch::{Inputs, Reduction};
 use crate::config;
 use crate::error::{ErrorKind, PluginError};
 
-/// What a component answers once, at creation: on the wire these cannot fail.
+/// Answers that a component gives once, at creation: on the wire these cannot fail.
 #[derive(Clone, Copy)]
 pub(crate) struct Answers {
     pub(crate) inputs: Inputs,
@@ -94,7 +94,8 @@ impl<T> Guarded<T> {
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
         let component = AssertUnwindSafe(&mut self.component);
-        // A panic in an author's `drop` must not cross the ABI. What it had left to free leaks, and its payload too.
+        // A panic in an author's `drop` must not cross the ABI. Memory that it had left to free leaks, and its payload
+        // too.
         // SAFETY: `self` is being dropped, so nobody uses `component` after this.
         let outcome = catch_unwind(move || unsafe { ManuallyDrop::drop({ component }.0) });
         if let Err(payload) = outcome {

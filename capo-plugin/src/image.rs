@@ -33,7 +33,7 @@ impl Image {
         self.root.abi_version()
     }
 
-    /// What lies behind extension `id`, or none when the image does not know it.
+    /// The extension `id` of the image, or none when the image does not know it.
     ///
     /// # Errors
     ///
@@ -45,8 +45,8 @@ impl Image {
         }
     }
 
-    /// What the keys of component `id` at `point` mean, in the order of its author; empty where nothing was said, or the image
-    /// was built before that could be.
+    /// Meanings of the keys of component `id` at `point`, in the order of its author. Empty where the author gave none, or the
+    /// image was built before descriptions existed.
     ///
     /// # Errors
     ///
@@ -67,8 +67,8 @@ impl Image {
         Ok(self.extension::<SweepPoint>(SWEEP_POINT)?.map(ranges).map(RVec::into_vec).unwrap_or_default())
     }
 
-    /// What component `id` at `point`, built from its table, written as JSON text, declares of its decisions; nothing where the image was
-    /// built before that could be.
+    /// Declarations about its decisions of component `id` at `point`, built from its table, which is JSON text. None where the image was
+    /// built before declarations existed.
     ///
     /// # Errors
     ///
@@ -79,12 +79,13 @@ impl Image {
         (extension.traits)(point, id, json).into_result().map_err(PluginError::from)
     }
 
-    /// Whether the descriptions of the keys of component `id` at `point`, where there are any, are of exactly the keys that it
-    /// reads, and their ranges of numbers.
+    /// Checks that the descriptions of the keys of component `id` at `point`, where its author gave any, are of exactly the keys that
+    /// it reads, and that their ranges of numbers are valid.
     ///
     /// # Errors
     ///
-    /// The first key that is described and not read, read and not described, described twice or without words, or whose range is none.
+    /// The first key that is described and not read, read and not described, described twice or without words, or whose range is
+    /// empty.
     pub fn check_key_docs(&self, point: Point, id: &str) -> Result<(), String> {
         let docs = self.key_docs(point, id)?;
         let components = self.components(point)?;

@@ -1,4 +1,5 @@
-//! What a component's keys mean: `keys!` in a plugin, the check that the descriptions are of the keys that there are.
+//! Meanings of a component's keys: `keys!` in a plugin, and the check that the descriptions are of exactly the keys
+//! that the component reads.
 
 use std::ops::Range;
 
@@ -15,7 +16,7 @@ pub struct KeyDocs {
     list: fn() -> Vec<Key>,
 }
 
-/// What an author says of one key.
+/// An author's description of one key.
 #[doc(hidden)]
 #[derive(Debug, Clone, PartialEq)]
 pub struct Key {
@@ -30,7 +31,7 @@ impl From<KeyInfo> for Key {
 }
 
 impl Key {
-    /// The same with a range in which a search makes sense.
+    /// Adds a range in which a search makes sense.
     #[must_use]
     pub fn searched(self, range: impl Into<Ends>) -> Self {
         let Ends { low, high, whole } = range.into();

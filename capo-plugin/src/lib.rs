@@ -69,15 +69,15 @@
 //!
 //! # What a component sees
 //!
-//! [`Batch`] is the whole batch of one optimizer step, however the trainer splits its work. More than the plain arrays
-//! comes on request: return the flags from `inputs`, as in `Inputs::LAST_LAYER | Inputs::OLD_LOGPS`. What was not asked for
-//! is not there. The last layer's features, its largest logits and the optimizer's settings are what a curvature model needs;
-//! where the trainer runs on a GPU, these tensors lie there ([`Tensor::device`]). A reward sees a [`Rollout`]
-//! instead: prompt and completion as text, and what the dataset's row says, as in `completion.column::<u32>("level")`.
+//! [`Batch`] is the whole batch of one optimizer step, however the trainer splits its work. More than the plain arrays comes on request:
+//! return the flags from `inputs`, as in `Inputs::LAST_LAYER | Inputs::OLD_LOGPS`. Inputs that were not asked for are not there. The last
+//! layer's features, its largest logits and the optimizer's settings are what a curvature model needs; where the trainer runs on a GPU,
+//! these tensors lie there ([`Tensor::device`]). A reward sees a [`Rollout`] instead: prompt and completion as text, and what the dataset's
+//! row says, as in `completion.column::<u32>("level")`.
 //!
-//! With `Inputs::ROLLOUT_CONTEXT`, [`Ctx::rollout_context`] lends what the rollout knows besides: prompt ids, the completions' text and
-//! each token's part of it, what every reward function gave, the log-probabilities under the sampler's own distribution, and how
-//! many steps old all of it is. It is the host's memory, good until the call returns:
+//! With `Inputs::ROLLOUT_CONTEXT`, [`Ctx::rollout_context`] lends the rollout's context: prompt ids, the completions' text and each token's
+//! part of it, the rewards of every reward function, the log-probabilities under the sampler's own distribution, and how many steps old all
+//! of it is. It is the host's memory, good until the call returns:
 //!
 //! ```
 //! # use capo_plugin::prelude::*;

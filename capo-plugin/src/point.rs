@@ -27,7 +27,7 @@ impl Point {
     pub const ALL: [Self; 6] =
         [Self::Reward, Self::Advantage, Self::Objective, Self::Mask, Self::Weight, Self::StepControl];
 
-    /// What a config calls it: `reward`, `advantage`, `objective`, `mask`, `weight`, `step_control`.
+    /// Its name in a config: `reward`, `advantage`, `objective`, `mask`, `weight`, `step_control`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

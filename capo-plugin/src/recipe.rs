@@ -5,7 +5,7 @@ use abi_stable::std_types::RVec;
 use crate::abi::RecipeInfo;
 use crate::register::Recipe;
 
-/// What the first hosts refuse in a recipe: sections for which it sets defaults, and points that came later.
+/// Sections that the first hosts refuse in a recipe: those for which it sets defaults, and points that came later.
 const SETTINGS: [&str; 5] = ["train", "rollout", "reward", "weight", "step_control"];
 
 /// Behind `capo.recipe/1`.

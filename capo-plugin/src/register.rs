@@ -21,7 +21,7 @@ pub struct Entry {
     pub(crate) version: &'static str,
     pub(crate) keys: fn() -> Option<&'static [&'static str]>,
     pub(crate) docs: KeyDocs,
-    /// What a mask or a weight declares when it is built from its table as JSON text.
+    /// Declarations of a mask or a weight that is built from its table as JSON text.
     pub(crate) traits: fn(&str) -> Result<MaskTraits, PluginError>,
 }
 

@@ -1,4 +1,4 @@
-//! What a reward sees: completions as text, with what the dataset says about their prompts.
+//! The view that a reward has: completions as text, with the dataset's columns for their prompts.
 
 use abi_stable::StableAbi;
 use serde::de::DeserializeOwned;
@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use crate::config::nearest;
 use crate::error::PluginError;
 
-/// What completions were sampled for: an open set of integers.
+/// Purpose of sampling completions: an open set of integers.
 #[repr(transparent)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Purpose(pub u32);
@@ -71,7 +71,7 @@ impl<'a> Completion<'a> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Rollout<'a> {
-    /// What the completions are for.
+    /// Purpose of the completions.
     pub purpose: Purpose,
     /// Optimizer steps done when they were sampled.
     pub step: u64,

@@ -15,8 +15,8 @@ use crate::collective::Connection;
 use crate::error::{ErrorKind, PluginError, shortened};
 use crate::extension::Extension;
 
-/// Where a component's reports go: implemented by hosts. It must not panic. What a sink does not take itself goes to the one behind it,
-/// and nowhere where there is none.
+/// Where a component's reports go: implemented by hosts. It must not panic. A report that a sink does not take itself goes to the sink
+/// behind it. Without one behind it, the report is lost.
 pub trait Sink {
     /// The sink behind this one.
     fn behind(&mut self) -> Option<&mut dyn Sink> {
@@ -56,7 +56,7 @@ pub trait Sink {
             sink.leave();
         }
     }
-    /// What the host has against the names that were recorded in this call, told once: it becomes the call's error.
+    /// The host's objection to the names that were recorded in this call, told once: it becomes the call's error.
     fn objection(&mut self) -> Option<String> {
         self.behind()?.objection()
     }
@@ -74,7 +74,7 @@ struct Ear<'a> {
     length: (usize, &'static str),
     inputs: Inputs,
     sink: &'a mut dyn Sink,
-    /// What it is told of ranks where the host says nothing.
+    /// The connection of a single rank, for a host that gives none.
     alone: Connection<'static>,
     names: BTreeSet<String>,
     broken: Option<String>,

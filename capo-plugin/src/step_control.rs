@@ -1,4 +1,4 @@
-//! What a step control sees of the update that the optimizer proposes, and how it answers.
+//! The view that a step control has of the optimizer's proposed update, and its answer.
 
 use crate::abi_step_control::MeasureRef;
 use crate::error::PluginError;
@@ -6,7 +6,7 @@ use crate::error::PluginError;
 /// A part of the model that the host can scale on its own: the embedding, each block, the last norm with the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParameterGroup<'a> {
-    /// What the host calls it: `embedding`, `block.0`, ..., `last_layer`.
+    /// The host's name for it: `embedding`, `block.0`, ..., `last_layer`.
     pub name: &'a str,
     /// Number of its weights.
     pub parameters: u64,
@@ -23,8 +23,8 @@ pub struct Update<'a> {
     scales: &'a mut [f64],
 }
 
-/// What a host measures of a proposed update when it is asked: implemented by hosts. It must not panic. What the numbers are is
-/// described at [`Update`].
+/// Measurements that a host makes of a proposed update on request: implemented by hosts. It must not panic. [`Update`]
+/// describes the numbers.
 pub trait Measurements {
     /// Euclidean norm of each group's part, into `norms`.
     ///

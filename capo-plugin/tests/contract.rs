@@ -1,4 +1,4 @@
-//! What the guard and the handles do with components that break the rules, through the real wire.
+//! Treatment by the guard and the handles of components that break the rules, through the real wire.
 
 use capo_plugin::ErrorKind;
 use capo_plugin::prelude::*;

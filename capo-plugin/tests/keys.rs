@@ -1,4 +1,4 @@
-//! What `register!` says about keys, as a host hears it.
+//! Descriptions of keys that `register!` gives, as a host hears them.
 
 use capo_plugin::prelude::*;
 use capo_plugin::{Image, KeyDocs, Point, keys, testing};

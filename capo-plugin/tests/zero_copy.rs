@@ -52,7 +52,7 @@ impl Witness {
             ctx.record(&name, address as f64);
         }
         more.iter().for_each(|(name, address)| ctx.record(name, *address as f64));
-        // What it reports is read where it lies, too.
+        // Recorded arrays are read where they lie, too.
         ctx.record("logps_again", of(batch.logps) as f64);
         ctx.record_tokens("logps_again", batch.logps);
     }

@@ -183,7 +183,7 @@ class CapoGRPOTrainer(GRPOTrainer):
             scale_gradient(entropies, factor)
         return found
 
-    # What was rejected ------------------------------------------------------------------------------------------------------
+    # Rejected gradients ----------------------------------------------------------------------------------------------------
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         loss = super().training_step(model, inputs, num_items_in_batch)
@@ -220,7 +220,8 @@ class CapoGRPOTrainer(GRPOTrainer):
     def _with_rest(self, inputs, mask, rest, count):
         """``count`` rows of a micro-batch, those that have something in ``rest`` among them, whose loss is then reduced as in the micro-batch."""
         size, together = len(rest), self.capo_settings.together
-        # What is no array of one entry a row (images), or is averaged on its own, keeps the micro-batch whole.
+        # A value that is no array of one entry a row (images), or that is averaged on its own, keeps the micro-batch
+        # whole.
         splits = all(torch.is_tensor(value) and (value.dim() == 0 or len(value) == size) for value in inputs.values())
         if count == size or not splits or getattr(self, "_entropy_bonus_enabled", False):
             return inputs | {"capo_factor": rest}

@@ -203,7 +203,7 @@ impl<T> Large<T> {
         }
     }
 
-    /// What components see; `dtype` is that of `T`.
+    /// The array as components see it; `dtype` is that of `T`.
     fn view(&self, dtype: DType) -> Tensor<'_> {
         let ((kind, number), shape) = (device(self.place()), self.shape());
         let (data, dtype, stream) = match self {

@@ -21,7 +21,7 @@ use crate::export::{floats, to_fields};
 use crate::fields::{DENOMINATORS, Fields};
 use crate::layer::Layer;
 
-/// What a batch says of an optimizer that it was not told of; components that read it are refused before.
+/// Optimizer of a batch that was not told of one; components that read it are refused before.
 const NO_OPTIMIZER: OptimizerInfo = OptimizerInfo {
     kind: OptimizerKind::SGD,
     learning_rate: 0.0,
@@ -216,7 +216,7 @@ impl Batch {
         self.completion_mask.get()
     }
 
-    /// What components see.
+    /// The batch as components see it.
     pub(crate) fn view(&self) -> View<'_> {
         let mut view: View<'_> = self.scalars.0;
         view.completion_ids = self.completion_ids.get();

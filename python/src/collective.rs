@@ -58,7 +58,7 @@ impl Collective {
         }
     }
 
-    /// What `call` gives, or a sentence about the exception that `method` ended with.
+    /// Result of `call`, or a sentence about the exception that `method` ended with.
     fn call<T>(&self, method: &str, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> Result<T, PluginError> {
         Python::attach(|py| {
             call(self.object.bind(py)).map_err(|raised| {

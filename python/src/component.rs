@@ -232,7 +232,7 @@ impl Component {
         if self.reads_optimizer { batch.must_know_optimizer(&format!("component `{}`", self.id)) } else { Ok(()) }
     }
 
-    /// Runs one call, lent the context of the batch's rollout; what was reported.
+    /// Runs one call, lent the context of the batch's rollout. Returns its reports.
     fn call<'py>(
         &self,
         py: Python<'py>,
@@ -242,7 +242,7 @@ impl Component {
         self.call_on_ranks(py, batch, None, call)
     }
 
-    /// The same, connected with other ranks by the object `collective`.
+    /// Runs one call as [`Self::call`], connected with other ranks by the object `collective`. Returns its reports.
     fn call_on_ranks<'py>(
         &self,
         py: Python<'py>,
@@ -298,7 +298,7 @@ fn extents(dims: Dims) -> [usize; 2] {
     [dims.completions as usize, dims.tokens as usize]
 }
 
-/// What a reward scores, by the names of `capo_rl.Reward`'s arguments.
+/// Completions that a reward scores, by the names of `capo_rl.Reward`'s arguments.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct RolloutArguments {

@@ -77,12 +77,12 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// Borrows the array `object`, which sentences call `name`. What lies on a CUDA device is ready once the work queued on `stream` is
+    /// Borrows the array `object`, which sentences call `name`. An array on a CUDA device is ready once the work queued on `stream` is
     /// done; 0 is the device's default stream.
     ///
     /// # Errors
     ///
-    /// `TypeError` for what is no array, `ValueError` for one that its library does not lend or that lies nowhere known.
+    /// `TypeError` for an object that is no array, `ValueError` for an array that its library does not lend or whose place is unknown.
     pub(crate) fn new(name: &str, object: &Bound<'_, PyAny>, stream: u64) -> PyResult<Self> {
         let place = place(name, object)?;
         let arguments = PyDict::new(object.py());
@@ -215,7 +215,7 @@ fn place(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Place> {
     }
 }
 
-/// What `object.__dlpack__` gives, of the newest version that both sides know.
+/// The capsule of `object.__dlpack__`, of the newest version that both sides know.
 fn capsule<'py>(name: &str, object: &Bound<'py, PyAny>, arguments: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let newest = arguments.copy()?;

@@ -1,4 +1,4 @@
-//! What goes wrong, as exceptions with the project's sentences.
+//! Errors as exceptions, with the project's sentences.
 
 use std::io::ErrorKind;
 

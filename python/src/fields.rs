@@ -1,4 +1,4 @@
-//! What a batch is made of, by the names that its arguments have in Python.
+//! Fields of a batch, by the names of its arguments in Python.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 use crate::array::{self, Array, Large};
 use crate::dlpack::Lent;
 
-/// What `denominator` is called.
+/// Names of `denominator`.
 pub(crate) const DENOMINATORS: [(&str, Denominator); 2] =
     [("kept", Denominator::KEPT), ("original", Denominator::ORIGINAL)];
 

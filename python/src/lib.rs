@@ -1,6 +1,6 @@
 //! The native half of the Python package `capo_rl`: plugins on `capo-loader`, tensors through DLPack, numpy arrays back.
 //!
-//! What people use is Python (`python/capo_rl`): signatures, defaults and documentation are there, and this is behind them.
+//! Users call Python (`python/capo_rl`): signatures, defaults and documentation are there, and this is behind them.
 
 mod array;
 mod batch;

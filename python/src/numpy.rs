@@ -9,7 +9,7 @@ use crate::dlpack::Lent;
 
 /// A type that numpy knows.
 pub(crate) trait Element: Copy {
-    /// What numpy calls it.
+    /// numpy's name for it.
     const NAME: &str;
     /// DLPack's number for its kind.
     const CODE: u8;

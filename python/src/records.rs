@@ -1,4 +1,4 @@
-//! What a component reports during a call.
+//! Reports of a component during a call.
 
 use std::ffi::CString;
 

@@ -38,7 +38,7 @@ impl Registry {
         py.detach(|| open(names, &trust)).map(Self).map_err(|error| failed(&error))
     }
 
-    /// What is on offer, as lines for a person.
+    /// The components and recipes on offer, as lines for a person.
     fn lines(&self, verbose: bool) -> Vec<String> {
         listing::lines(self.registry(), verbose).iter().map(|line| escape(line).into_owned()).collect()
     }
@@ -48,7 +48,7 @@ impl Registry {
         listing::pins(self.registry()).iter().map(|line| escape(line).into_owned()).collect()
     }
 
-    /// What is on offer, as JSON.
+    /// The components and recipes on offer, as JSON.
     fn json(&self) -> String {
         escape(&listing::json(self.registry(), "capo_rl", env!("CARGO_PKG_VERSION")).to_string()).into_owned()
     }
@@ -71,7 +71,7 @@ impl Registry {
     }
 }
 
-/// What a mask or a weight may declare, by name.
+/// Declarations that a mask or a weight may make, by name.
 const TRAITS: [(MaskTraits, &str); 3] = [
     (MaskTraits::TOKEN_WISE, "TOKEN_WISE"),
     (MaskTraits::SUMS_RANKS, "SUMS_RANKS"),

@@ -9,7 +9,7 @@ from .bench import copy, put
 TRIED = "one digit or byte of a run directory's files, then `--resume` and `host eval --model CHECKPOINT`"
 # Besides every digit, so many bytes of each file.
 RANDOM = 100
-# What `host eval` reads of a checkpoint.
+# Files of a checkpoint that `host eval` reads.
 READ = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 

@@ -11,7 +11,7 @@ TRIED = "`--set` of every documented key, alone and several at once, with absurd
 COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations")
 COUNTS += ("num_generations", "max_completion_length", "max_prompt_length", "last_layer_top_k", "top_k", "num_prompts")
 COUNTS += ("max_steps", "save_steps", "eval_steps")
-# What lies in the folder where the command runs.
+# Files in the folder where the command runs.
 OWN = {
     "config.toml": "mine\n",
     "provenance.json": "mine\n",

@@ -20,7 +20,7 @@ SHORT_TIME, LONG_TIME = 135, 6 * 3600
 HANG = 60
 # Bytes in memory at once that no case here has a reason for.
 MEMORY = 2 << 30
-# What the kernel allows a command, so that no finding takes the machine along: bytes of addresses, bytes of a file.
+# Limits of the kernel for a command, so that no finding takes the machine along: bytes of addresses, bytes of a file.
 ADDRESSES, FILE_SIZE = 12 << 30, 1 << 30
 # Bytes of a command's output that are looked at.
 OUTPUT = 1 << 20

@@ -88,7 +88,7 @@ pub fn cargo_in(folder: &Path, target: &Path, args: &[&str]) -> Result<(), Strin
 /// Sets the target folder of a cargo that `command` starts, and takes away what concerns this test alone.
 pub fn clean(command: &mut Command, target: &Path) {
     command.env("CARGO_TARGET_DIR", target);
-    // What cargo told this test about its own package is not for that build.
+    // Variables that cargo set for this test's own package are not for that build.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         let ours = ["CARGO_PKG_", "CARGO_MANIFEST_", "INSTA_"].iter().any(|prefix| name.starts_with(prefix));

@@ -10,8 +10,8 @@ const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome-stable"
 /// Where the value stands in the page that the browser writes.
 const MARK: &str = "capo-found";
 
-/// What the JavaScript `expression` is in `page`, or promises, once the page has loaded. None where there is no browser, which is told; with
-/// `CAPO_REQUIRE_CHROMIUM=1`, a failure.
+/// Value of the JavaScript `expression` in `page`, or of its promise, once the page has loaded. None where there is no browser, which is
+/// reported; with `CAPO_REQUIRE_CHROMIUM=1` that is a failure.
 ///
 /// # Panics
 ///

@@ -28,14 +28,14 @@ pub struct Folder {
     program: PathBuf,
 }
 
-/// What a `host` process left behind.
+/// Results of a `host` process that ended.
 #[derive(Debug)]
 pub struct Outcome {
     /// Its exit code; none when a signal ended it.
     pub code: Option<i32>,
-    /// What it printed.
+    /// Its standard output.
     pub stdout: String,
-    /// What it printed as errors and warnings.
+    /// Its standard error: errors and warnings.
     pub stderr: String,
 }
 
@@ -100,7 +100,7 @@ impl Folder {
         self.outcome(self.command(args).output().expect("`host` starts"))
     }
 
-    /// What a process that [`command`](Self::command) made left behind.
+    /// Results of a process that [`command`](Self::command) made.
     #[must_use]
     pub fn outcome(&self, output: Output) -> Outcome {
         let text = |bytes: Vec<u8>| self.normal(&String::from_utf8(bytes).expect("`host` prints UTF-8"));
@@ -127,7 +127,7 @@ impl Folder {
         RunDir::new(self.path.join(name))
     }
 
-    /// The same text on every machine: paths and hashes replaced by words.
+    /// The text with paths and hashes replaced by words, so that it is equal on every machine.
     fn normal(&self, text: &str) -> String {
         let text = text
             .replace(&*self.path.to_string_lossy(), "FOLDER")

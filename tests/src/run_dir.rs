@@ -1,4 +1,4 @@
-//! What a run wrote: metrics, checkpoints, weights.
+//! Files that a run wrote: metrics, checkpoints, weights.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

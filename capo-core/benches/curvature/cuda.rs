@@ -122,7 +122,7 @@ fn token_adam(bencher: Bencher) {
     });
 }
 
-/// The same for completions.
+/// Proposal, shifts and decision of every completion under Adam.
 #[divan::bench(sample_count = 9, sample_size = 1)]
 fn completion_adam(bencher: Bencher) {
     let Some(batch) = on_device() else { return };

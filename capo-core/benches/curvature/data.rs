@@ -12,8 +12,8 @@ pub const VOCABULARY: usize = 151_936;
 /// Vocabulary rows that occur at all.
 const ROWS: usize = 10_000;
 
-/// A batch that owns its arrays: ids as frequent as words are (Zipf's law, exponent 1.1), completions of full length. The same
-/// law and sizes as in `benches/peers`.
+/// A batch that owns its arrays. Ids are as frequent as words are (Zipf's law, exponent 1.1), and completions have full
+/// length. `benches/peers` has the same law and sizes.
 pub struct Data {
     shape: Shape,
     pub hidden: Vec<f32>,

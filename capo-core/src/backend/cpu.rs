@@ -262,7 +262,7 @@ mod tests {
         Gradients { pairs, coefficients, everything: None }
     }
 
-    /// What all three operations give, each called through `run`.
+    /// Results of all three operations, each called through `run`.
     macro_rules! results {
         ($run:expr) => {{
             let hidden: Vec<f32> = (0..TOKENS as usize * WIDTH).map(wave).collect();

@@ -16,7 +16,7 @@ mod lanes;
 pub(crate) mod parallel;
 pub(crate) mod update;
 
-/// What a direction does to one (row, token) pair.
+/// Effect of a direction on one (row, token) pair.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Projection {
     /// `D_row . h`.

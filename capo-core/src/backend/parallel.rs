@@ -1,6 +1,6 @@
 //! Work on several threads that exist only while it lasts, so that nothing is left behind in the process.
 //!
-//! What a piece of work computes never depends on how many threads there are or which of them takes it.
+//! The result of a piece of work never depends on the number of threads, nor on the thread that takes it.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};

@@ -53,7 +53,7 @@ pub(crate) fn take_in(
     parallel::for_each(threads, groups, |rows| arch.dispatch(TakeIn { rows, width }));
 }
 
-/// What becomes of a row's gradient.
+/// A receiver of a row's gradient, columns at a time.
 pub(super) trait Target {
     /// Takes some columns of the gradient of what was kept, and of that of everything where there is one.
     fn take(&mut self, tile: &Range<usize>, kept: &[f64], everything: Option<&[f64]>);

@@ -72,12 +72,12 @@ impl Stream {
     }
 }
 
-/// What runs in the order in which it is queued: a stream, and where one handle means a stream per thread, the thread.
+/// A queue whose work runs in order: a stream, and where one handle means a stream per thread, the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Lane(Stream, Option<ThreadId>);
 
 impl Lane {
-    /// What this thread queues on `stream`.
+    /// The queue of `stream` for this thread.
     pub fn of(stream: Stream) -> Self {
         Self(stream, (stream == PER_THREAD).then(|| std::thread::current().id()))
     }

@@ -1,4 +1,4 @@
-//! What each pair's feature is multiplied with, on a device.
+//! Coefficients of the pairs' features, on a device.
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
@@ -32,7 +32,8 @@ impl Pairs {
         Ok(coefficients)
     }
 
-    /// The same with 1 over the pairs of its row as the weight, times that of its token in `weights`, `[N]`, where they are given.
+    /// As [`Self::coefficients`], with 1 over the number of pairs in the pair's row as the weight. Where `weights`, `[N]`, are
+    /// given, the token's weight multiplies it.
     pub(super) fn row_means(
         &self,
         segments: &Segments,

@@ -178,7 +178,7 @@ impl Device {
 pub(super) struct Queue {
     device: Device,
     stream: Stream,
-    /// What queued copies may still read: not every machine reads host memory before such a call returns.
+    /// Host memory that queued copies may still read: not every machine has read it before such a call returns.
     held: Mutex<Vec<Box<dyn Any + Send + Sync>>>,
 }
 
@@ -348,7 +348,7 @@ macro_rules! plain {
 }
 plain!(u8, u16, u32, u64, f32, f64, [f64; 6]);
 
-/// What a kernel takes by value.
+/// A type that a kernel takes by value.
 pub(super) trait Argument {}
 
 impl Argument for u32 {}

@@ -1,4 +1,4 @@
-//! What proposals do to each token, computed on a device: the sums behind [`Effect`], with the pairs where they lie.
+//! Effects of proposals on each token, computed on a device: the sums behind [`Effect`], with the pairs where they lie.
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
@@ -141,7 +141,7 @@ impl Projector<'_> {
         let windows = segments.pairs.div_ceil(WARP);
         let fast = hidden.of_dtype(["project_tokens_f32", "project_tokens_f16", "project_tokens_bf16"]);
         let wide = hidden.of_dtype(["project_tokens_wide_f32", "project_tokens_wide_f16", "project_tokens_wide_bf16"]);
-        // What the fast kernel has no number for, the wide one computes.
+        // The wide kernel computes the values that the fast one has no number for.
         let eps = if FAST_EPS.contains(&adam.eps) { adam.eps as f32 } else { f32::NAN };
         // SAFETY: values and segments of pairs are `[P]`, rows `[R]`, features `[N]`, the rest `[N, S]`; the rows' moments are of
         // the width of the features.

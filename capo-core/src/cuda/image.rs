@@ -42,7 +42,8 @@ pub(super) fn of((major, minor): (i32, i32)) -> impl Iterator<Item = Vec<u8>> {
     images(cache_file(&source, &arch), source, arch)
 }
 
-/// What is kept in `file`, what NVRTC makes of `source` for `arch`, and keeps there, and what comes with this crate.
+/// Images to try, in order: the one kept in `file`, the one that NVRTC compiles from `source` for `arch`, the one in
+/// this crate. A compiled image is kept in `file`.
 fn images(file: Option<PathBuf>, source: String, arch: String) -> impl Iterator<Item = Vec<u8>> {
     let kept = file.as_ref().and_then(|file| fs::read(file).ok()).filter(|image| is_cubin(image));
     let compiled = move || {

@@ -13,8 +13,8 @@
 //! | projections `D h`, D from a subset's gradient; moment update | `subsets.cuh` |
 //! | `s`, `q`, KL and gain of each token | `reactions.cuh` |
 //!
-//! What several ranks add up crosses to the host too: the sums of the rows that a step touches. They come from the kernels of the moment
-//! update, and go back through them (`sums.rs`).
+//! With several ranks, the sums of the rows that a step touches cross to the host too, to be added up. They come from the kernels of the
+//! moment update, and go back through them (`sums.rs`).
 //!
 //! Decisions, which are O(N), are made by the same code as for host memory. Results have the same bits whenever the inputs
 //! have; they are those of the CPU but for rounding: the direction of a single token is made of fast roots and quotients, to 2 ulps.

@@ -58,7 +58,7 @@ impl Argument for SlotsArgument {}
 struct Coefficients {
     /// 0 for each token in it, `[N]`, as [`Choice`] has it.
     subset_of: Buffer<u32>,
-    /// What each pair's feature is multiplied with, `[N, S]`; 0 for tokens that are not in it.
+    /// Coefficient of each pair's feature, `[N, S]`; 0 for tokens that are not in the subset.
     values: Buffer<f64>,
 }
 

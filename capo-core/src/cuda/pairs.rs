@@ -28,7 +28,7 @@ pub(crate) struct Pairs {
     pub(super) logits: Buffer<f32>,
     pub(super) pi: Buffer<f64>,
     pub(super) u: Buffer<f64>,
-    /// What `hidden` borrows from, where that is no batch.
+    /// Memory that `hidden` borrows from, where the batch does not hold it.
     pub(super) _held: Option<Buffer<f32>>,
     /// As [`Supports::spread`](crate::support::Supports::spread), `[N]`, in host memory.
     pub spreads: Vec<f64>,

@@ -34,7 +34,7 @@ pub(super) struct Choice<'a> {
     pub subset_of: &'a Buffer<u32>,
     /// How many subsets there are.
     pub subsets: usize,
-    /// What each pair's feature is multiplied with, `[N, S]`, where pairs with 0 are left out.
+    /// Coefficient of each pair's feature, `[N, S]`: pairs with 0 are left out. `None` leaves out none.
     pub nonzero: Option<&'a Buffer<f64>>,
 }
 

@@ -22,7 +22,7 @@ struct SoftmaxArgument {
 
 impl Argument for SoftmaxArgument {}
 
-/// What `collect_supports` says of a token.
+/// Flags of a token, as `collect_supports` writes them.
 const NOT_FINITE: u32 = 1;
 const BAD_ID: u32 = 2;
 

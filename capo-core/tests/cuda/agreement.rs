@@ -86,7 +86,7 @@ pub struct Case {
     pub learning_rate: f64,
 }
 
-/// What most questions use.
+/// Learning rate of most steps.
 pub const RATE: f64 = 0.1;
 
 /// A step for each scene, asked about and committed; then the state, which crosses over.

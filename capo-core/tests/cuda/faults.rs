@@ -1,4 +1,4 @@
-//! What is left when the device fails.
+//! State of the model after the device fails.
 
 use std::ffi::OsStr;
 use std::process::Command;

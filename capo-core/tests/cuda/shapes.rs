@@ -262,7 +262,7 @@ fn norms_beyond_f32_agree() {
     assert!(got.certificate.step_norm > 1e20 && got.m_f.iter().any(|&m_f| m_f > 0.0));
 }
 
-/// The same values one place further on.
+/// A copy of the values on the device, one place further on.
 fn shifted<T: Plain + ToBits>(values: &[T]) -> Slice<'static, T> {
     let longer: Vec<T> = std::iter::once(T::default()).chain(values.iter().copied()).collect();
     let slice = uploaded(&longer);

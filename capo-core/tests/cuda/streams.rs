@@ -15,7 +15,7 @@ use super::suite::scene::Scene;
 
 /// A stream that does not wait for the default one, kept for the life of the process.
 pub fn new_stream() -> *mut c_void {
-    // What has been uploaded has made the device's context this thread's.
+    // An upload makes the device's context current on this thread.
     uploaded(&[0.0f32]);
     cuda::Device::open(0).unwrap().upload(&[0.0f32]).unwrap();
     create(StreamKind::NonBlocking).unwrap().cast()
@@ -58,7 +58,7 @@ fn all_work_of_a_batch_is_on_its_stream() {
     let (scenes, own) = (scenes(500), new_stream());
     for granularity in [Granularity::Token, Granularity::Completion] {
         let expected = run(&scenes, std::ptr::null_mut(), granularity);
-        // What the batches are made of is there before.
+        // The batches' arrays are uploaded before the emulator watches the stream.
         for scene in &scenes {
             step_on(scene, own);
         }

@@ -126,7 +126,7 @@ impl Batch {
         }
     }
 
-    /// The same completions in another order.
+    /// These completions in another order.
     pub fn reordered(&self, order: &[usize]) -> Self {
         Self {
             dims: self.dims,

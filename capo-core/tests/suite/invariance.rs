@@ -1,4 +1,4 @@
-//! What results must not depend on: how many threads there are, and the order of completions.
+//! Independence of the results from the number of threads and from the order of completions.
 
 use capo_core::{
     Acceptance, Assessment, BatchShift, CurvatureModel, Granularity, HostMoments, OptimizerModel, Semantics, Step,

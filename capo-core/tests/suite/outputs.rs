@@ -64,7 +64,7 @@ fn bounds(open: &Assessment) -> Acceptance {
     }
 }
 
-/// What follows from the shifts alone.
+/// The reason that follows from the shifts alone.
 fn reason(acceptance: &Acceptance, m_f: f32, m_h: f64) -> Reason {
     if m_f.is_nan() {
         return Reason::NotFinite;

@@ -14,7 +14,7 @@ use super::second_moment::rows;
 
 const DIMS: Dims = Dims(6, 3, 3, 70, 40);
 
-/// What threads that play ranks tell each other.
+/// Messages between threads that play ranks.
 struct Table {
     told: Mutex<Vec<Vec<u64>>>,
     barrier: Barrier,
@@ -118,8 +118,8 @@ fn commit(
     })
 }
 
-/// Whether the saved moments of both are the same but for rounding: a difference of 4 ulps at most of the row's largest entry; on a device,
-/// where what ranks tell each other is rounded too, 16.
+/// Asserts that the saved moments of both are equal but for rounding: within 4 ulps of the row's largest entry. On a device the limit is 16
+/// ulps, because the messages between ranks are rounded there too.
 fn assert_near(name: &str, got: &CurvatureModel, expected: &CurvatureModel) {
     let (got, expected) = (rows(got), rows(expected));
     let ids = |rows: &[(u32, Vec<f64>, Vec<f64>)]| rows.iter().map(|(id, ..)| *id).collect::<Vec<_>>();
@@ -248,7 +248,7 @@ fn one_ranks_error_is_an_error_of_all_and_changes_nothing() {
     }
 }
 
-/// What [`SecondMoment::KeptAndRejected`] remembers does reach the other ranks.
+/// Rejected gradients that [`SecondMoment::KeptAndRejected`] remembers reach the other ranks.
 #[test]
 fn what_was_rejected_on_one_rank_is_remembered_on_all() {
     let mut rng = Rng(8);

@@ -73,7 +73,7 @@ pub fn rows(model: &CurvatureModel) -> Rows {
     (0..rows).map(|row| (id(row), floats(0, row), floats(1, row))).collect()
 }
 
-/// What `rows` has of `row`, 0 where there is nothing.
+/// Moments of `row` in `rows`, `[D]` each; 0 where there are none.
 fn moments(rows: &Rows, row: u32, width: usize) -> (Vec<f64>, Vec<f64>) {
     let found = rows.iter().find(|(own, ..)| *own == row);
     found.map_or_else(|| (vec![0.0; width], vec![0.0; width]), |(_, m, v)| (m.clone(), v.clone()))

@@ -23,7 +23,7 @@ fn model(granularity: Granularity, semantics: Semantics) -> CurvatureModel {
     CurvatureModel::new(OPEN, granularity, semantics).unwrap()
 }
 
-/// What a model without history says of a batch.
+/// Assessment of a batch by a model without history.
 fn fresh(batch: &Batch, granularity: Granularity, semantics: Semantics, optimizer: &OptimizerModel) -> Assessment {
     batch.assess(&model(granularity, semantics), &POLICY, optimizer, RATE)
 }

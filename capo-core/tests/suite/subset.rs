@@ -12,7 +12,7 @@ fn grouped(mut batch: Batch, group_size: usize) -> Batch {
     batch
 }
 
-/// What a model with some history says of a batch.
+/// Assessment of a batch by a model with some history.
 fn assess(batch: &Batch, acceptance: Acceptance, granularity: Granularity, optimizer: &OptimizerModel) -> Assessment {
     let (mut model, mut rng) = (CurvatureModel::new(acceptance, granularity, Semantics::PAPER).unwrap(), Rng(3));
     for _ in 0..3 {

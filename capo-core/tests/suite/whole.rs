@@ -63,7 +63,7 @@ pub fn subsets(scene: &Scene, granularity: Granularity, keep: &[u8]) -> Vec<Subs
     (0..keep.len()).step_by(span).map(subset).collect()
 }
 
-/// What the loss weighs the tokens with if they are the whole batch.
+/// Weights of the tokens in the loss if they are the whole batch.
 fn loss_weights(scene: &Scene, subset: &Subset) -> Vec<f64> {
     let positions = scene.batch.dims.1;
     let size = |completion: usize| match &scene.counted {
@@ -231,7 +231,7 @@ impl Whole {
 }
 
 impl Token {
-    /// What the logits of its policy move by, 0 for the rows that stand still.
+    /// Movements of the policy's logits; 0 for the rows that stand still.
     fn moves(&self, direction: &[f64], lr: f64) -> Vec<f64> {
         let dot = |row: &[f64]| row.iter().zip(&self.h).map(|(d, h)| d * h).sum::<f64>();
         let rows = direction.chunks(self.h.len()).zip(&self.support);

@@ -15,7 +15,7 @@ pub trait AdvantageEstimator: Send {
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    /// A sentence about the reason; the run stops with it and can be resumed.
     fn estimate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError>;
 
     inputs_method!();

@@ -17,7 +17,7 @@ pub trait PreBackwardMask: Send {
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    /// A sentence about the reason; the run stops with it and can be resumed.
     fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError>;
 
     /// Called once after the optimizer step with the final `keep` of all masks, `taken = false` when the step was
@@ -25,7 +25,7 @@ pub trait PreBackwardMask: Send {
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    /// A sentence about the reason; the run stops with it and can be resumed.
     fn step_end(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<(), PluginError> {
         let _ = (ctx, batch, keep, taken);
         Ok(())

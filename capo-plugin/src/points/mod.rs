@@ -44,7 +44,7 @@ impl Image {
     }
 }
 
-/// What this image offers at `point`.
+/// This image's components at `point`, as an extension.
 pub(crate) fn own(point: Point) -> Extension<'static> {
     match point {
         Point::Reward => Extension::of(&reward::OWN),

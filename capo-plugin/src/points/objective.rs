@@ -17,8 +17,8 @@ pub struct PerToken<'a> {
     pub loss: &'a mut [f32],
     /// `[B, T]`: derivative by this token's entry of `batch.logps` of the *sum of all losses of its completion*, not of its own
     /// loss alone. The two are the same where a token's loss depends on its own log-probability only; where a completion's
-    /// tokens share something, such as a ratio, this token's part in the others' losses belongs here. What the method holds
-    /// constant (a stop-gradient) is constant here. Arrives zeroed; padding stays zero.
+    /// tokens share something, such as a ratio, this token's part in the others' losses belongs here. A value that the method
+    /// holds constant (a stop-gradient) is constant here. Arrives zeroed; padding stays zero.
     pub dloss_dlogp: &'a mut [f32],
 }
 
@@ -34,7 +34,7 @@ pub trait Objective: Send {
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    /// A sentence about the reason; the run stops with it and can be resumed.
     fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError>;
 
     /// How per-token losses become one number, after masking.

@@ -13,7 +13,7 @@ use crate::sink::{Sink, contract, listen};
 
 /// Completions to rewards. The end of stage 1 of 6.
 ///
-/// What it records in training appears as `rewards/ID/NAME`; `mean` and `std` are taken by the rewards themselves. Its table's key
+/// Its records in training appear as `rewards/ID/NAME`; `mean` and `std` are taken by the rewards themselves. Its table's key
 /// `weight` is the host's. A reward above 0 counts as right when the host measures accuracy.
 pub trait Reward: Send {
     /// Fills `rewards`, `[B]`, reward units, one for each of `rollout.completions`. Arrives zeroed. There are no tokens here:
@@ -21,7 +21,7 @@ pub trait Reward: Send {
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    /// A sentence about the reason; the run stops with it and can be resumed.
     fn score(&mut self, ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError>;
 
     common_methods!();

@@ -1,16 +1,17 @@
-//! What the points have in common: the methods of their traits, with the words for authors; the adapters between the two sides.
+//! Code that the points share: the methods of their traits, with the words for authors, and the adapters between the two sides.
 
-/// What the author of a component may say of what it needs.
+/// The method with which the author of a component asks for inputs.
 macro_rules! inputs_method {
     () => {
-        /// What the host must compute for this component: asked once, when it is made. What it does not name is not in its batches.
+        /// Inputs that the host must compute for this component: asked once, when it is made. Inputs that it does not name are not
+        /// in its batches.
         fn inputs(&self) -> Inputs {
             Inputs::NONE
         }
     };
 }
 
-/// What the author of a mask or a weight may declare.
+/// The method with which the author of a mask or a weight makes declarations.
 macro_rules! traits_method {
     () => {
         /// Facts about how it decides, on which a host may rely: asked of an instance made for the question alone. Only what holds for every
@@ -21,7 +22,7 @@ macro_rules! traits_method {
     };
 }
 
-/// What the author of any component may add: a check of its table, and state.
+/// Methods that the author of any component may add: a check of its table, and state.
 macro_rules! common_methods {
     () => {
         /// Refuses values of its keys that do not go together or lie out of range. Asked once, when it is made, before anything else.
@@ -115,7 +116,7 @@ macro_rules! point {
             }
         }
 
-        /// What this image offers at the point.
+        /// This image's components at the point.
         pub(crate) static OWN: $list = $list {
             components: crate::described::components::<$object>,
             create: crate::described::create::<$object>,

@@ -26,7 +26,7 @@ pub trait StepControl: Send {
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    /// A sentence about the reason; the run stops with it and can be resumed.
     fn control(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, update: &mut Update<'_>) -> Result<(), PluginError>;
 
     /// True if the optimizer's moments go back to what they were before a step of which nothing is applied, as if there had been

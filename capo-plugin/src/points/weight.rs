@@ -13,15 +13,15 @@ use crate::sink::Sink;
 
 /// How much each kept token counts in the gradient. The end of stage 4 of 6: a mask decides 0 or 1, a weight anything from 0 on.
 ///
-/// What the objective said of a token, its loss and its derivative, is multiplied by the weights of all such components. What the
-/// reduction counts stays the same: a token of weight one half is still one token; one of weight 0 is dropped as by a mask.
+/// A token's loss and derivative from the objective are multiplied by the weights of all weight components. The reduction's count
+/// does not change: a token of weight one half is still one token; one of weight 0 is dropped as by a mask.
 pub trait TokenWeight: Send {
     /// Fills `weights`, `[B, T]`, each finite and 0 or more. Arrives as 1 where `keep` is 1 and as 0 elsewhere, where it stays 0;
     /// `keep` is what all masks left, and what the weights before this one did not set to 0.
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    /// A sentence about the reason; the run stops with it and can be resumed.
     fn weigh(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -35,7 +35,7 @@ pub trait TokenWeight: Send {
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from doing so; the run stops with that sentence and can be resumed.
+    /// A sentence about the reason; the run stops with it and can be resumed.
     fn step_end(
         &mut self,
         ctx: &mut Ctx<'_>,

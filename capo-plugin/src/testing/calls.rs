@@ -4,30 +4,30 @@ use super::observed::{Observed, Outputs, narrow};
 use super::{Fixture, Listener, Measured, Records};
 use crate::{Advantage, Mask, ObjectiveFn, PluginError, StepControlFn, Weight};
 
-/// What a mask did to a fixture.
+/// Result of a mask on a fixture.
 #[derive(Debug)]
 pub struct Masked {
     /// `[B, T]`.
     pub keep: Vec<u8>,
-    /// What it reported.
+    /// Its reports.
     pub records: Records,
 }
 
-/// What a weight did to a fixture.
+/// Result of a weight on a fixture.
 #[derive(Debug)]
 pub struct Weighed {
     /// `[B, T]`.
     pub weights: Vec<f32>,
-    /// What it reported.
+    /// Its reports.
     pub records: Records,
 }
 
-/// What a step control did to a [`Measured`] update.
+/// Result of a step control on a [`Measured`] update.
 #[derive(Debug)]
 pub struct Controlled {
     /// One per group of [`Measured::GROUPS`].
     pub scales: [f64; 3],
-    /// What it reported.
+    /// Its reports.
     pub records: Records,
 }
 
@@ -43,7 +43,7 @@ impl Fixture {
     ///
     /// # Errors
     ///
-    /// What a host would show.
+    /// The sentence that a host would show.
     pub fn estimate(&self, component: &mut Advantage) -> Result<Vec<f32>, PluginError> {
         Ok(narrow(&self.run(component)?.0[0].1))
     }
@@ -52,14 +52,15 @@ impl Fixture {
     ///
     /// # Errors
     ///
-    /// What a host would show.
+    /// The sentence that a host would show.
     pub fn evaluate(&self, component: &mut ObjectiveFn) -> Result<(Vec<f32>, Vec<f32>), PluginError> {
         let (outputs, _) = self.run(component)?;
         Ok((narrow(&outputs[0].1), narrow(&outputs[1].1)))
     }
 
-    /// What an objective's `dloss_dlogp` must come near to, `[B, T]`: the derivative by every log-probability of the sum of the
-    /// losses of its completion, from central differences over `step` nats (1e-2 suits values near 1).
+    /// Measured derivative, `[B, T]`, that an objective's `dloss_dlogp` must come near to. It is the derivative by every
+    /// log-probability of the sum of the losses of its completion. It comes from central differences over `step` nats (1e-2
+    /// suits values near 1).
     ///
     /// The objective is run twice per token; its answer must not depend on how often.
     ///
@@ -92,7 +93,7 @@ impl Fixture {
     ///
     /// # Errors
     ///
-    /// What a host would show.
+    /// The sentence that a host would show.
     pub fn derivative(&self, component: &mut ObjectiveFn, step: f32) -> Result<Vec<f32>, PluginError> {
         let (mut moved, mut derivative) = (self.clone(), vec![0.0; self.dims.len()]);
         for row in (0..self.dims.completions as usize).map(|b| self.dims.row(b)) {
@@ -112,21 +113,21 @@ impl Fixture {
         Ok(derivative)
     }
 
-    /// Runs a mask on what [`keep`](Self::keep) left of the completion mask.
+    /// Runs a mask on the tokens that [`keep`](Self::keep) left of the completion mask.
     ///
     /// # Errors
     ///
-    /// What a host would show.
+    /// The sentence that a host would show.
     pub fn mask(&self, component: &mut Mask) -> Result<Masked, PluginError> {
         let (outputs, records) = self.run(component)?;
         Ok(Masked { keep: outputs[0].1.iter().map(|&keep| keep as u8).collect(), records })
     }
 
-    /// Runs a weight on what [`keep`](Self::keep) left of the completion mask.
+    /// Runs a weight on the tokens that [`keep`](Self::keep) left of the completion mask.
     ///
     /// # Errors
     ///
-    /// What a host would show.
+    /// The sentence that a host would show.
     pub fn weigh(&self, component: &mut Weight) -> Result<Weighed, PluginError> {
         let (outputs, records) = self.run(component)?;
         Ok(Weighed { weights: narrow(&outputs[0].1), records })
@@ -136,16 +137,16 @@ impl Fixture {
     ///
     /// # Errors
     ///
-    /// What a host would show.
+    /// The sentence that a host would show.
     pub fn weighed_step_end(&self, component: &mut Weight, weights: &[f32], taken: bool) -> Result<(), PluginError> {
         component.step_end(&mut Listener::new(&self.context()), &self.batch(), weights, taken)
     }
 
-    /// Runs a step control on an update, all of whose kept tokens weigh 1.
+    /// Runs a step control on an update whose kept tokens all weigh 1.
     ///
     /// # Errors
     ///
-    /// What a host would show.
+    /// The sentence that a host would show.
     pub fn control(&self, component: &mut StepControlFn, update: Measured) -> Result<Controlled, PluginError> {
         let (outputs, records) = Self { update, ..self.clone() }.run(component)?;
         Ok(Controlled { scales: [0, 1, 2].map(|group| outputs[group].1[0]), records })
@@ -155,7 +156,7 @@ impl Fixture {
     ///
     /// # Errors
     ///
-    /// What a host would show.
+    /// The sentence that a host would show.
     pub fn step_end(&self, component: &mut Mask, keep: &[u8], taken: bool) -> Result<(), PluginError> {
         component.step_end(&mut Listener::new(&self.context()), &self.batch(), keep, taken)
     }

@@ -24,7 +24,7 @@ pub struct Fixture {
     pub(super) logps: Vec<f32>,
     /// `−advantage`: a policy gradient's loss on policy.
     pub(super) losses: Vec<f32>,
-    /// The same: its derivative.
+    /// Their derivative, which is `−advantage` too.
     pub(super) slopes: Vec<f32>,
     pub(super) old_logps: Vec<f32>,
     /// None: a little off `old_logps`.
@@ -32,11 +32,11 @@ pub struct Fixture {
     pub(super) ref_logps: Vec<f32>,
     pub(super) entropy: Vec<f32>,
     pub(super) layer: LayerData,
-    /// What other masks left.
+    /// Tokens that other masks left.
     pub(super) keep: Vec<u8>,
-    /// What a step control sees of the update.
+    /// The update that a step control sees.
     pub(super) update: Measured,
-    /// What is not there, whoever asks.
+    /// Inputs that are not there, even for a component that asks.
     pub(super) withheld: Inputs,
 }
 

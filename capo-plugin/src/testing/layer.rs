@@ -4,7 +4,7 @@ use super::wobble;
 use crate::batch::{Dims, LastLayer, OptimizerState};
 use crate::tensor::Tensor;
 
-/// What [`Batch::last_layer`](crate::Batch::last_layer) and the optimizer's state of it borrow from.
+/// Arrays that [`Batch::last_layer`](crate::Batch::last_layer) and the optimizer's state of it borrow.
 #[derive(Clone, Debug)]
 pub(super) struct LayerData {
     pub(super) vocab_size: usize,

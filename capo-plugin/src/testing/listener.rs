@@ -9,7 +9,7 @@ use crate::sink::Sink;
 /// A sink that keeps what it hears and lends a [`ContextData`].
 #[derive(Debug)]
 pub struct Listener<'a> {
-    /// What was recorded.
+    /// The recorded reports.
     pub records: Records,
     pub(super) context: Lending<'a>,
     /// On one of several ranks: what connects it with the others.

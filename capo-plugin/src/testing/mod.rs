@@ -63,7 +63,7 @@ macro_rules! builders {
         ///
         /// # Errors
         ///
-        /// What a host would show.
+        /// The sentence that a host would show.
         pub fn $name<T: $trait + DeserializeOwned + 'static>(table: &str) -> Result<$handle, PluginError> {
             points::$name::<T>(&json(table)?).map(|wire| $handle::new($id, wire))
         }
@@ -79,7 +79,7 @@ builders! {
     step_control "a step control": StepControl => StepControlFn, "test.step-control";
 }
 
-/// Whether the descriptions of keys that this image's `register!`s give are of exactly the keys that their types read: one test for
+/// Checks that the descriptions of keys in this image's `register!`s are of exactly the keys that their types read: one test for
 /// all components of a plugin.
 ///
 /// ```
@@ -118,7 +118,7 @@ fn object(table: &str) -> Result<serde_json::Map<String, serde_json::Value>, Plu
     Ok(object)
 }
 
-/// What a component reported in one call.
+/// Reports of a component in one call.
 #[derive(Debug, Default)]
 pub struct Records {
     /// `record(name, value)`, in order.

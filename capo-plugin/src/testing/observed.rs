@@ -3,7 +3,7 @@
 use super::{Fixture, Listener, Measured, Records, RolloutFixture, Scored};
 use crate::{Advantage, Batch, Inputs, Mask, ObjectiveFn, PluginError, Point, RewardFn, Sink, StepControlFn, Weight};
 
-/// What a component sees of one step.
+/// The view that a component has of one step.
 #[derive(Debug, Clone)]
 pub enum Input {
     /// Of all points but one.
@@ -28,7 +28,7 @@ impl From<Fixture> for Input {
 }
 
 impl Input {
-    /// The same completions with their groups in another order: group `g` of the result is group `order[g]`.
+    /// These completions with their groups in another order: group `g` of the result is group `order[g]`.
     #[must_use]
     pub fn regrouped(&self, order: &[usize]) -> Self {
         match self {
@@ -56,12 +56,12 @@ impl Input {
 /// Values by name: one per completion, one per token, or one.
 pub(super) type Outputs = Vec<(&'static str, Vec<f64>)>;
 
-/// What a component answered to one input.
+/// A component's answer to one input.
 #[derive(Debug)]
 pub struct Answer {
     /// Its outputs by name.
     pub outputs: Vec<(&'static str, Vec<f64>)>,
-    /// What it recorded.
+    /// Its records.
     pub records: Records,
     pub(super) completions: usize,
     /// Which entries of a recorded array count: real tokens, all completions.
@@ -73,7 +73,7 @@ pub trait Observed {
     /// Its point.
     fn point(&self) -> Point;
 
-    /// What it asked for.
+    /// Inputs that it asked for.
     fn inputs(&self) -> Inputs;
 
     /// Its state.
@@ -165,7 +165,7 @@ pub(super) fn narrow(values: &[f64]) -> Vec<f32> {
     values.iter().map(|&value| value as f32).collect()
 }
 
-/// What all handles have under the same names.
+/// Methods that all handles have under one name.
 macro_rules! basics {
     ($point:ident, |$self:ident| $inputs:expr) => {
         fn point(&self) -> Point {

@@ -78,7 +78,7 @@ impl RolloutFixture {
     }
 }
 
-/// What the completions of a group share.
+/// Parts that the completions of a group share.
 struct Question {
     prompt: String,
     answer: String,

@@ -8,7 +8,7 @@ use crate::error::PluginError;
 use crate::points::{Mask, Weight};
 use crate::sink::Sink;
 
-/// What all ranks told in one call, with the call's name.
+/// Messages of all ranks in one call, each with the call's name.
 type Told = Vec<(&'static str, Vec<u64>)>;
 
 /// Where ranks meet.
@@ -78,7 +78,7 @@ impl Drop for Seat<'_> {
 }
 
 impl Seat<'_> {
-    /// What all ranks tell in the call `name`.
+    /// Sends `values` to all ranks in the call `name`; returns the messages of all.
     fn tell(&self, name: &'static str, values: Vec<u64>) -> Result<Arc<Told>, PluginError> {
         let mut meeting = self.table.meeting();
         let own = meeting.calls;
@@ -132,11 +132,11 @@ impl Ranks for Seat<'_> {
 }
 
 impl Fixture {
-    /// Ends the step of a mask on one of several ranks, which has the completions of this batch; what it reported.
+    /// Ends the step of a mask on one of several ranks, which has the completions of this batch. Returns its reports.
     ///
     /// # Errors
     ///
-    /// What a host would show.
+    /// The sentence that a host would show.
     pub fn step_end_on(
         &self,
         seat: &Seat<'_>,
@@ -147,11 +147,11 @@ impl Fixture {
         self.on(seat, |sink| component.step_end(sink, &self.batch(), keep, taken))
     }
 
-    /// The same for a weight.
+    /// Ends the step of a weight on one of several ranks, which has the completions of this batch. Returns its reports.
     ///
     /// # Errors
     ///
-    /// What a host would show.
+    /// The sentence that a host would show.
     pub fn weighed_step_end_on(
         &self,
         seat: &Seat<'_>,
@@ -162,7 +162,7 @@ impl Fixture {
         self.on(seat, |sink| component.step_end(sink, &self.batch(), weights, taken))
     }
 
-    /// What `call` reported, with an ear on one of several ranks.
+    /// Reports of `call`, with an ear on one of several ranks.
     pub(super) fn on(
         &self,
         seat: &Seat<'_>,

@@ -56,12 +56,12 @@ impl Row {
     }
 }
 
-/// What a reward made of a fixture.
+/// Result of a reward on a fixture.
 #[derive(Debug)]
 pub struct Scored {
     /// `[B]`.
     pub rewards: Vec<f32>,
-    /// What it reported.
+    /// Its reports.
     pub records: Records,
 }
 
@@ -136,7 +136,7 @@ impl RolloutFixture {
         self
     }
 
-    /// The same completions with their groups in another order: group `g` of the result is group `order[g]`.
+    /// These completions with their groups in another order: group `g` of the result is group `order[g]`.
     ///
     /// # Panics
     ///
@@ -170,7 +170,7 @@ impl RolloutFixture {
     ///
     /// # Errors
     ///
-    /// What a host would show.
+    /// The sentence that a host would show.
     pub fn score(&self, component: &mut RewardFn) -> Result<Scored, PluginError> {
         let (mut rewards, mut records) = (vec![0.0; self.rows.len()], Records::default());
         component.score(&mut records, &self.rollout(), &mut rewards)?;

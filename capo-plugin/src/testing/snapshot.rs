@@ -1,4 +1,4 @@
-//! What a component does on every batch of [`batches`] or [`rollouts`], as text to keep and compare.
+//! Results of a component on every batch of [`batches`] or [`rollouts`], as text to keep and compare.
 
 use std::fmt::Write;
 
@@ -106,7 +106,7 @@ impl Sheet<'_> {
     }
 
     fn number(&self, value: f64) -> String {
-        // Whether a zero has a sign depends on the order of operations.
+        // The sign of a zero depends on the order of operations.
         if value == 0.0 { "0".into() } else { format!("{value:.*e}", self.settings.digits - 1) }
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{Fixture, assert_permutation, wobble};
 
 impl Fixture {
-    /// The same completions with their groups in another order: group `g` of the result is group `order[g]`.
+    /// These completions with their groups in another order: group `g` of the result is group `order[g]`.
     ///
     /// # Panics
     ///

@@ -4,8 +4,8 @@
 //!
 //! * Nothing here changes once released: no field, no method, no layout, not even at the end of a type. abi_stable
 //!   refuses an older plugin in a newer host as soon as a type has grown, so growth happens by new extension ids only.
-//! * An extension id is `vendor.name/revision`. What lies behind an id never changes; a change is a new revision.
-//!   Both sides answer `extension(id)`: a plugin's root (its extension points, its recipes) and the host's context.
+//! * An extension id is `vendor.name/revision`. The type behind an id never changes; a change is a new revision. Both
+//! sides answer `extension(id)`: a plugin's root (its extension points, its recipes) and the host's context.
 //! * Sets that may grow (inputs, reductions, dtypes, error and optimizer kinds) are integers with constants, never enums.
 //! * Memory is freed by the image that allocated it; an image is an executable or a shared library.
 //! * Libraries are never unloaded.
@@ -42,7 +42,7 @@ pub const MASK_POINT: &str = "capo.mask/1";
 /// Extension id of [`RecipePoint`].
 pub const RECIPE_POINT: &str = "capo.recipe/1";
 
-/// What every image exports: a version and one question.
+/// The symbol that every image exports: a version, and a function that answers questions about the image.
 #[repr(C)]
 #[derive(StableAbi)]
 #[sabi(kind(Prefix(prefix_ref = PluginRoot_Ref, prefix_fields = PluginRoot_Prefix)))]
@@ -87,7 +87,7 @@ pub struct ComponentInfo {
 #[repr(C)]
 #[derive(StableAbi, Debug, Clone)]
 pub struct RecipeInfo {
-    /// What `recipe = "..."` calls it.
+    /// Its name in `recipe = "..."`.
     pub name: RString,
     /// One line for a person.
     pub about: RString,
@@ -139,7 +139,7 @@ pub struct RecipePoint {
 #[repr(C)]
 #[derive(StableAbi, Debug, Clone)]
 pub struct WireError {
-    /// What kind of failure.
+    /// Kind of the failure.
     pub kind: ErrorKind,
     /// The sentence.
     pub message: RString,

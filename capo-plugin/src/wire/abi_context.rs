@@ -31,7 +31,8 @@ impl<T> Lent<T> {
     }
 }
 
-/// What a rollout knows of its completions besides the batch: see [`Ctx::rollout_context`](crate::Ctx::rollout_context).
+/// The rollout's context, facts about its completions besides the batch: see
+/// [`Ctx::rollout_context`](crate::Ctx::rollout_context).
 #[repr(C)]
 #[derive(StableAbi, Debug)]
 pub struct RolloutContext {

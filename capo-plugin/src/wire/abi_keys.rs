@@ -11,16 +11,16 @@ pub const KEYS_POINT: &str = "capo.keys/1";
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct KeysPoint {
-    /// What the keys of component `id` at the point with extension id `point` mean, in the order of their author; empty where
-    /// nothing was said, or there is no such component.
+    /// Meanings of the keys of component `id` at the point with extension id `point`, in the order of their author. Empty
+    /// where the author gave none, or there is no such component.
     pub describe: extern "C" fn(point: RStr<'_>, id: RStr<'_>) -> RVec<KeyInfo>,
 }
 
-/// What one configuration key means.
+/// Meaning of one configuration key.
 #[repr(C)]
 #[derive(StableAbi, Debug, Clone, PartialEq, Eq)]
 pub struct KeyInfo {
-    /// What a table calls it.
+    /// Its name in a table.
     pub name: RString,
     /// One line for a person.
     pub about: RString,

@@ -21,7 +21,7 @@ pub struct SweepPoint {
 #[repr(C)]
 #[derive(StableAbi, Debug, Clone, PartialEq)]
 pub struct SweepRange {
-    /// What a table calls the key.
+    /// Name of the key in a table.
     pub key: RString,
     /// The lowest value. Where it is above 0, values are spaced evenly in their logarithm.
     pub low: f64,

@@ -15,8 +15,8 @@ pub const TRAITS_POINT: &str = "capo.mask-traits/1";
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct TraitsPoint {
-    /// What component `id` at the point with extension id `point`, a mask's or a weight's, declares when it is built from its table as JSON
-    /// text; nothing where there is no such component.
+    /// Declarations of component `id` at the point with extension id `point`, a mask's or a weight's, that is built from its table as JSON
+    /// text. None where there is no such component.
     pub traits: extern "C" fn(point: RStr<'_>, id: RStr<'_>, config: RStr<'_>) -> RResult<MaskTraits, WireError>,
 }
 

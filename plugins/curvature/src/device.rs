@@ -138,7 +138,7 @@ mod tests {
 
     const CUDA: (DeviceKind, i32) = (DeviceKind::CUDA, 0);
 
-    /// What tells a tensor from its neighbours.
+    /// Properties in which a tensor may differ from the others of its batch.
     #[derive(Clone, Copy)]
     struct Lent {
         device: (DeviceKind, i32),

@@ -1,4 +1,4 @@
-//! What the keys of mask and weight mean.
+//! Meanings of the keys of mask and weight.
 
 use capo_core::{
     CurvatureAverage, EmptyState, Feature, MomentUpdate, ObjectiveShift, OutsideAction, PolicyShift, Probabilities,
@@ -48,7 +48,7 @@ macro_rules! documented {
 }
 
 impl<T: Thresholds> CurvatureMask<T> {
-    /// What its keys mean, for `register!`.
+    /// Meanings of its keys, for `register!`.
     pub const KEYS: KeyDocs = documented!(signal: "advantage", own: {
         fisher_threshold = T::FISHER => "accept m_F below this; `false` switches the test off"; 1e-10..1e2,
         hessian_threshold = T::HESSIAN => "accept m_H below this, and above what `hessian_interval` says; `false` switches the test off",
@@ -58,7 +58,7 @@ impl<T: Thresholds> CurvatureMask<T> {
 }
 
 impl CurvatureWeight {
-    /// What its keys mean, for `register!`.
+    /// Meanings of its keys, for `register!`.
     pub const KEYS: KeyDocs = documented!(signal: "unit", own: {
         fisher_threshold = Self::FISHER => "m_F up to which a token counts in full; above, it counts the square root of this over m_F"; 1e-10..1e2,
     });

@@ -55,7 +55,7 @@ impl Optimizer {
         Self { choice: OptimizerChoice::Host, adam, moments: Moments::Own }
     }
 
-    /// What the core models.
+    /// The optimizer, as the core models it.
     pub fn model(&self, batch: &Batch<'_>) -> Result<OptimizerModel, PluginError> {
         let host = batch.optimizer;
         let kept = SecondMoment::Kept;

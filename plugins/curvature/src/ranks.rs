@@ -13,7 +13,7 @@ pub(crate) struct TrainerRanks<'a> {
     told: Cell<usize>,
 }
 
-/// What a rank knows of a step that is over.
+/// A rank's knowledge of a step that is over.
 #[derive(Clone, Copy)]
 pub(crate) struct Ended {
     /// True if the optimizer took it.

@@ -1,4 +1,4 @@
-//! What the mask reports.
+//! The mask's reports.
 
 use capo_core::{Assessment, BatchShift, Certificate, Reason};
 use capo_plugin::prelude::*;

@@ -19,7 +19,7 @@ macro_rules! table {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(crate) struct $name {
-            /// What is computed where paper, released code and the exact model differ; the switches at the end change it one by one.
+            /// Formulas where paper, released code and the exact model differ; the switches at the end change them one by one.
             #[serde(default)]
             semantics: Preset,
             /// Whose step is predicted as a whole.

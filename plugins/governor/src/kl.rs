@@ -156,7 +156,7 @@ mod tests {
     fn between_measurements_the_second_moment_says_it() {
         let mut third = governor("target = 1e-4\nevery = 3");
         let number = |controlled: &Controlled, name: &str| controlled.records.number(name);
-        // Whatever the step, the first one is measured.
+        // The first step is measured, whatever its number.
         let first = at(4, &mut third, 4e-4, 2e-4);
         assert_eq!((first.scales, number(&first, "kl"), number(&first, "predicted_kl")), ([0.5; 3], Some(4e-4), None));
         assert!((number(&first, "rho").unwrap() - 2.0_f64.ln()).abs() < 1e-12);

@@ -43,7 +43,7 @@ impl TryFrom<Table> for LastLayerGovernor {
 impl LastLayerGovernor {
     /// The KL divergence of the step on the tokens that weigh something, mean over them, nats.
     fn predict(&self, step: &Step, weights: &[f32]) -> Result<f64, PluginError> {
-        // What a token weighs is a factor of its part of the gradient.
+        // A token's weight is a factor of its part of the gradient.
         let weighed = |values: &[f32]| values.iter().zip(weights).map(|(value, weight)| value * weight).collect();
         let advantages: Vec<f32> = weighed(step.advantages);
         let slopes: Option<Vec<f32>> = step.loss.derivatives.map(weighed);

@@ -1,7 +1,7 @@
 //! Off-policy sequence masking: drops the tokens of negative advantage of completions that the policy has left.
 //!
 //! A completion has drifted where the mean over its tokens of ln q − ln p, with p the trainer's probability and q the sampler's, exceeds
-//! `off_policy_mask_threshold`. What it did right is still learnt.
+//! `off_policy_mask_threshold`. Its tokens of positive advantage are still learnt.
 //!
 //! DeepSeek-V3.2, arXiv 2512.02556, equation 9, which does not say its threshold; TRL, `off_policy_mask_threshold` (`get_off_policy_mask`;
 //! "0.5, for example"); slime, `--use-opsm` (1e-4); ms-swift, `off_policy_sequence_mask_delta`.

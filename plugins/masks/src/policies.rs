@@ -3,7 +3,7 @@
 use capo_plugin::prelude::*;
 use serde::Serialize;
 
-/// What the key `policies` means, for `register!`.
+/// Meaning of the key `policies`, for `register!`.
 pub(crate) const ABOUT: &str = "whose probabilities: `trainer/sampler`, `trainer/old` or `old/sampler`";
 
 /// Two of the three policies that gave a token a probability: the trainer's now; the same when the token was sampled, as the trainer
@@ -37,7 +37,7 @@ impl Policies {
         Self::OldSampler
     }
 
-    /// What the host must compute.
+    /// Inputs that the host must compute.
     pub(crate) fn inputs(self) -> Inputs {
         match self {
             Self::TrainerSampler => Inputs::ROLLOUT_CONTEXT,

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::policies::safe;
 
-/// What the key `level` means, for `register!`.
+/// Meaning of the key `level`, for `register!`.
 pub(crate) const ABOUT: &str =
     "`token`: each token's own ratio, `sequence`: their product, `geometric`: its root of their number";
 

@@ -4,9 +4,9 @@ use capo_plugin::prelude::*;
 
 use crate::checks;
 
-/// What the keys mean, for `register!`.
+/// Meaning of the lower bound's key, for `register!`.
 pub(crate) const LOW: &str = "the same for tokens that have fallen; `clip_ratio` when absent";
-/// The other one.
+/// Meaning of the upper bound's key, for `register!`.
 pub(crate) const HIGH: &str = "the same for tokens that have risen; `clip_ratio` when absent";
 
 /// For `#[serde(default = "...")]`: verl's.

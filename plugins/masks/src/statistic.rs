@@ -6,7 +6,7 @@ use std::str::FromStr;
 use capo_plugin::prelude::*;
 use serde::Serialize;
 
-/// What is bounded: an estimate of the divergence, of a token or over a completion.
+/// The bounded quantity: an estimate of the divergence, of a token or over a completion.
 #[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Statistic {

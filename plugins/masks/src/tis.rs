@@ -26,7 +26,7 @@ struct Tis {
     rollout_is_threshold: f32,
     /// The lower limit.
     rollout_is_threshold_lower: Option<f32>,
-    /// What becomes of ratios outside.
+    /// Treatment of ratios outside the limits.
     mode: Option<Mode>,
     /// True if the mean weight is made 1.
     #[serde(default)]
@@ -40,7 +40,7 @@ fn threshold() -> f32 {
     2.0
 }
 
-/// What becomes of a ratio outside the limits.
+/// Treatment of a ratio outside the limits.
 #[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 enum Mode {

@@ -2,7 +2,7 @@
 
 use capo_plugin::MaskTraits;
 
-/// What a component declares that decides each token alone and keeps no state.
+/// Declarations of a component that decides each token alone and keeps no state.
 pub(crate) const ALONE: MaskTraits =
     MaskTraits(MaskTraits::TOKEN_WISE.0 | MaskTraits::SUMS_RANKS.0 | MaskTraits::NO_OPTIMIZER.0);
 

@@ -1,7 +1,7 @@
 //! Rewards that can be verified, a file each: `exact_match`, `number`, `math`, `regex`, `format`, `soft_overlong` and `command`.
 //!
-//! They are built into the trainer, and a plugin for other hosts of `capo-plugin`. What a text says mathematically is in [`math`], for
-//! whoever compares answers without a rollout.
+//! They are built into the trainer, and a plugin for other hosts of `capo-plugin`. The mathematical meaning of a text is in [`math`],
+//! for callers that compare answers without a rollout.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

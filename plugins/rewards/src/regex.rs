@@ -46,7 +46,7 @@ impl TryFrom<Settings> for Pattern {
     }
 }
 
-/// The same pattern for whole texts.
+/// Compiles the pattern so that it matches whole texts only.
 fn whole(pattern: &str) -> Result<Regex, String> {
     compile(&format!(r"\A(?:{pattern})\z")).map_err(|_| {
         format!("`pattern` is `{pattern}`, which matches no text as a whole (does it end with a comment?)")

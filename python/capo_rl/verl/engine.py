@@ -66,7 +66,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         if "OPTIMIZER_STATE" in self._inputs and isinstance(self.module, FullyShardedDataParallel):
             raise ValueError("a mask reads the optimizer's state, which strategy `fsdp` flattens (set actor.strategy=fsdp2)")
 
-    # What masks see ---------------------------------------------------------------------------------------------------------
+    # The masks' view of a batch ---------------------------------------------------------------------------------------------
 
     def forward_step(self, micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
         if self._parts is None:
@@ -116,7 +116,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         if self._layer and self._steps == 0 and mask.any():
             check_same(self._layer, logps, mask.to(device), self._temperature)
         flat = {name: array.to(device) for name, array in flat.items()}
-        # What a tool answered is inside of a response, and what verl has there means nothing.
+        # A tool's answer lies inside of a response, and verl's values there mean nothing.
         flat = {name: torch.where(mask.to(device), array, 0) if array.is_floating_point() else array for name, array in flat.items()} | self._layer
         part = {name: these.padded(array) for name, array in flat.items()}
         prompts, contents = these.keys(micro)

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-// What NVRTC does not have.
+// Macros of the CPU's headers that NVRTC does not have.
 #undef HUGE_VAL
 #undef HUGE_VALF
 #undef INFINITY

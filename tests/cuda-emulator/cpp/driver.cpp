@@ -35,7 +35,7 @@ std::mutex& lock = *new std::mutex;
 auto& modules = *new std::set<Module*>;
 auto& functions = *new std::set<Function*>;
 
-// What is removed stays allocated, so that no later handle has its address.
+// A removed handle stays allocated, so that no later handle has its address.
 template <class T, class F>
 void remove_if(std::set<T>& handles, F goes) {
     for (auto next = handles.begin(); next != handles.end();) next = goes(*next) ? handles.erase(next) : std::next(next);

@@ -1,4 +1,4 @@
-// What runs a kernel on the CPU: the types that the kernels' header, the executor and the driver share. It includes nothing, so that the
+// Types for running a kernel on the CPU, which the kernels' header, the executor and the driver share. It includes nothing, so that the
 // kernels see no type that NVRTC does not have.
 #pragma once
 
@@ -26,8 +26,8 @@ struct Worker;
 struct Fiber;
 struct Context;
 
-// What belongs to one OS thread. It is the only thread-local of the library that is not `__shared__` memory of a kernel: all others are
-// filled with garbage before each block.
+// State of one OS thread. It is the only thread-local of the library that is not `__shared__` memory of a kernel: all others are filled
+// with garbage before each block.
 struct Self {
     uint3 thread_idx, block_idx, block_dim, grid_dim;
     Worker* worker;    // null outside a kernel

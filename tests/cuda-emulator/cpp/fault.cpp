@@ -1,4 +1,4 @@
-// What goes wrong inside a kernel, in words: faults of the CPU, and the compiler's checks of indices and alignment.
+// Faults inside a kernel, in words: faults of the CPU, and the compiler's checks of indices and alignment.
 #include "driver.h"
 #include "memory.h"
 #include "settings.h"
@@ -113,7 +113,7 @@ void report(const char* format, ...) {
 
 }  // namespace cuda_emulator
 
-// What code compiled with -fsanitize calls. The structs are the compiler's; only their first member is read.
+// Functions that code compiled with -fsanitize calls. The structs are the compiler's; only their first member is read.
 struct Checked {
     const char* file;
     unsigned line, column;

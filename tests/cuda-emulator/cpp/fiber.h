@@ -16,7 +16,7 @@ char* map_stacks(unsigned count);
 // The upper end of stack `number`.
 char* stack_top(char* stacks, unsigned number);
 
-// Whether `address` lies in a guard page of `stacks`.
+// True if `address` lies in a guard page of `stacks`.
 bool is_stack_overflow(const char* stacks, unsigned count, const void* address);
 
 // A fiber that will begin with `entry`, which never returns.

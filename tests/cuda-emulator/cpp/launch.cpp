@@ -76,7 +76,7 @@ class Pool {
     }
 };
 
-// Whether every pointer among the arguments is null or device memory.
+// True if every pointer among the arguments is null or device memory.
 bool check_arguments(const Kernel& kernel, void** arguments) {
     for (unsigned i = 0; i < kernel.arguments; i++) {
         if (!kernel.is_pointer[i]) continue;

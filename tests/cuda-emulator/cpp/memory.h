@@ -14,13 +14,13 @@ CUresult release(CUdeviceptr pointer);
 // Unmaps all that `device` holds.
 void release_all(CUdevice device);
 
-// Whether `pointer .. pointer + bytes` lies in one allocation; the end of an allocation is part of it when `bytes` is 0.
+// True if `pointer .. pointer + bytes` lies in one allocation; the end of an allocation is part of it when `bytes` is 0.
 bool is_device_memory(CUdeviceptr pointer, std::size_t bytes);
 
 // Bytes that `device` holds.
 std::size_t used_memory(CUdevice device);
 
-// Reports what `kernel` wrote into the few bytes beside an allocation that share its pages. Whether there was any.
+// Reports bytes that `kernel` wrote beside an allocation, in the pages that it shares. True if there were any.
 bool find_overruns(const char* kernel);
 
 // Writes where `address` lies, in words. Takes no lock if it cannot have it at once: it is called where a signal is handled.

@@ -1,4 +1,4 @@
-// What tests may change.
+// Settings that tests may change.
 #pragma once
 
 #include "executor.h"

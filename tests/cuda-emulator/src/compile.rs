@@ -132,7 +132,7 @@ impl Compiler {
         self.command().arg("--version").output().is_ok_and(|output| output.status.success())
     }
 
-    /// Compiles or links with `arguments`. What the compiler warns of goes to stderr.
+    /// Compiles or links with `arguments`. The compiler's warnings go to stderr.
     fn run(&self, arguments: &[&[&OsStr]]) -> Result<(), Failure> {
         let failure = |text: &str| Failure::Broken(format!("`{}`: {text}", self.0.join(" ")));
         let output = self.command().args(arguments.concat()).output().map_err(|error| failure(&error.to_string()))?;

@@ -69,8 +69,8 @@ impl Emulator {
         (self.set_fill)(fill);
     }
 
-    /// Refuses this thread's work on any stream but this one; null permits all. What a launch does not say, the order of streams, is
-    /// not emulated: work is done when a call returns.
+    /// Refuses this thread's work on any stream but this one; null permits all. The order of work on several streams is not
+    /// emulated: work is done when a call returns.
     pub fn set_stream(&self, stream: *const c_void) {
         (self.set_stream)(stream);
     }

@@ -158,7 +158,7 @@ fn a_run_records_its_benchmarks_and_resumes() {
         ]
     );
     assert!((evals["eval/TEST/pass@1"] - (evals["eval/easy/pass@1"] + evals["eval/hard/pass@1"]) / 2.0).abs() < 1e-12);
-    // The same model is measured the same by itself.
+    // An evaluation of the model by itself gives the run's results.
     let model = whole.last_checkpoint();
     let _ = folder.host(&format!("eval {BENCHMARKS} --model {} --output answers.jsonl", model.display())).succeeded();
     let right = answers(&folder, "answers.jsonl")[..48].iter().filter(|line| line["correct"] == true).count();

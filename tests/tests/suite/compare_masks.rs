@@ -19,7 +19,7 @@ fn plugins(examples: &[&str]) -> String {
     format!("--plugin libcapo.so{}", examples.iter().map(example).collect::<String>())
 }
 
-/// What was said, without the last column of the first table: how long calls took.
+/// The output without the last column of the first table, which holds the times of calls.
 fn without_times(outcome: Outcome) -> String {
     let said = outcome.succeeded().stdout;
     let mut in_table = false;
@@ -31,7 +31,7 @@ fn without_times(outcome: Outcome) -> String {
     said.lines().map(line).collect()
 }
 
-/// The same, with nothing of this machine's folders.
+/// The output without this machine's folders.
 fn portable(said: &str) -> String {
     said.replace(&format!("{}/", workspace().display()), "")
 }
@@ -120,7 +120,7 @@ fn json(folder: &Folder, name: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(folder.path().join(name)).unwrap()).unwrap()
 }
 
-/// What the script of a page shows.
+/// Data that the script of a page shows.
 fn page_data(folder: &Folder, name: &str) -> Value {
     let page = std::fs::read_to_string(folder.path().join(name)).unwrap();
     let (_, data) = page.split_once("id=\"data\">").unwrap();

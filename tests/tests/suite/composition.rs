@@ -65,7 +65,7 @@ fn a_mask_sees_what_is_left() {
     let folder = Folder::new();
     let surprise = "{use=\"example.surprise-cap\",max_nats=0.1}";
     let run = train(&folder, "run", &[surprise, "{use=\"example.top-entropy\",top_entropy_quantile=0.3}"], "");
-    // What surprises most has a high entropy, so of all tokens a larger share would go.
+    // The most surprising tokens have a high entropy, so of all tokens a larger share would go.
     let (before, share) = (rejected(&run, "example.surprise-cap"), rejected(&run, "example.top-entropy"));
     for (before, share) in before.iter().zip(share) {
         assert!(*before > 0.05, "{before}");

@@ -1,4 +1,4 @@
-//! What a rollout knows besides its batch reaches the components that ask for it.
+//! The rollout's context, besides the batch, reaches the components that ask for it.
 
 use capo_loader::batch_file;
 use insta::assert_snapshot;
@@ -93,7 +93,7 @@ fn the_samplers_top_tokens() {
     assert_eq!(number(&two, "k"), 2.0);
     assert!((0.2..0.999).contains(&number(&two, "least")) && number(&two, "found") < tokens(&two));
     assert_eq!(two.weights(), whole.weights());
-    // What truncation left has all of the probability.
+    // The tokens that truncation left have all of the probability.
     let truncated = "--set rollout.top_k=3 --set train.last_layer_top_k=6 --set rollout.dtype=bf16";
     let truncated = folder.train("truncated", &settings("top_k", truncated));
     assert!((number(&truncated, "least") - 1.0).abs() < 1e-5);
@@ -113,7 +113,7 @@ fn tokens(run: &RunDir) -> f64 {
     48.0 * run.metric("completions/mean_length")[3]
 }
 
-/// What the mask recorded in the replay of step `step`.
+/// Value that the mask recorded under `name` in the replay of step `step`.
 fn recorded(folder: &Folder, step: u64, name: &str) -> f64 {
     let file = std::fs::read(folder.path().join(format!("out/{}", batch_file::name(step)))).unwrap();
     let (_, header) = SafeTensors::read_metadata(&file).unwrap();

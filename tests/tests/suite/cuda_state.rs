@@ -38,7 +38,7 @@ fn assert_close(found: &[f32], expected: &[f32]) {
     assert!(worst <= TOLERANCE * largest, "{worst} of {largest}");
 }
 
-/// What precedes the moments in a state, and the first and second moments.
+/// The bytes before the moments in a state, and the first and second moments.
 fn parts(state: &[u8]) -> (&[u8], [Vec<f32>; 2]) {
     let number = |at: usize| u64::from_le_bytes(state[at..at + 8].try_into().unwrap()) as usize;
     let (width, rows) = (number(20), number(36));

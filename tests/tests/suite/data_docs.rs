@@ -40,7 +40,8 @@ fn every_example_opens() {
     }
 }
 
-/// What a block names that is not here: the model, and the dataset where it is on the Hub.
+/// Settings in place of those that a block names and that are not here: the model, and the dataset where it is on the
+/// Hub.
 const MODEL: &str = "--set model={model_name_or_path=\"model\",fresh_weights=true} --set data.max_prompt_length=600";
 
 /// The settings blocks of a page.
@@ -77,7 +78,7 @@ fn the_configs_of_other_pages_open() {
     }
 }
 
-/// What docs/evaluation.md adds to a run.
+/// Settings that docs/evaluation.md adds to a run.
 #[test]
 fn the_settings_of_evaluation_open() {
     let folder = Folder::new();
@@ -106,7 +107,7 @@ fn the_papers_benchmarks_open() {
     let mut row = serde_json::Map::from_iter([("Question".to_owned(), Value::from("Which?"))]);
     row.extend(choices.map(|choice| (choice.to_owned(), Value::from(choice))));
     folder.write("gpqa.jsonl", format!("{}\n", Value::Object(row)));
-    // The same tables, each with a file of one row.
+    // The tables of the file, each with a file of one row.
     let text = std::fs::read_to_string(workspace().join("configs/eval/benchmarks.toml")).unwrap();
     let mut config: toml::Table = toml::from_str(&text).unwrap();
     let data = config["data"].as_table_mut().unwrap();

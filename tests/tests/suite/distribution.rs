@@ -18,7 +18,7 @@ fn home(place: &str) -> Folder {
     folder.env("HOME", home)
 }
 
-/// What `host plugins --json ARGS` prints.
+/// Output of `host plugins --json ARGS`.
 fn listing(folder: &Folder, args: &str) -> Value {
     let said = folder.command(&format!("plugins --json {args}")).output().unwrap();
     assert!(said.status.success(), "{said:?}");

@@ -13,7 +13,7 @@ use tests::{Folder, Outcome};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// What the Hub has, and how it behaves.
+/// Files of the Hub, and its behaviour.
 struct Hub {
     address: String,
     files: BTreeMap<String, Vec<u8>>,

@@ -1,4 +1,5 @@
-//! What must not change a run: how a component was linked, masks that do nothing, threads, how the work is split.
+//! Circumstances that must not change a run: how a component was linked, masks that do nothing, threads, how the work
+//! is split.
 
 // Linked into this executable, so that its components are built in here.
 use capo as _;

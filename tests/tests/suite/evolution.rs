@@ -31,7 +31,7 @@ impl Copy {
     /// Copies a folder of the workspace, without what was built in it.
     fn take(&self, folder: &str) {
         let source = artifacts::workspace().join(folder);
-        // What has moved since the last copy would stand beside the file that took its place.
+        // A file that has moved since the last copy would stand beside the file that took its place.
         for old in std::fs::read_dir(self.root.join(folder)).into_iter().flatten().map(Result::unwrap) {
             if old.path().is_file() && !source.join(old.file_name()).exists() {
                 std::fs::remove_file(old.path()).unwrap();
@@ -98,7 +98,7 @@ pub fn aborting() -> PathBuf {
     copy.build_with(&["-C", "panic=abort"])
 }
 
-/// What `host plugins` says about a plugin, its path left out; with `--verbose`, the differences follow.
+/// Sentence of `host plugins` about a plugin, its path left out; with `--verbose`, the differences follow.
 fn refused(library: &Path) -> String {
     let folder = Folder::new();
     let library = library.display().to_string();

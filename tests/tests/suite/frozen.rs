@@ -49,7 +49,7 @@ pub fn frozen() -> PathBuf {
     build(&sources().join("plugin/Cargo.toml"), "libfrozen.so")
 }
 
-/// The same source on today's `capo-plugin`.
+/// The source of the frozen plugin, built on today's `capo-plugin`.
 fn today() -> PathBuf {
     let root = artifacts::target().join("evolution/frozen_today");
     let text = |name: &str| std::fs::read_to_string(sources().join(name)).unwrap();

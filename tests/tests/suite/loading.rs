@@ -225,7 +225,7 @@ fn a_library_that_ends_or_hangs_the_process_while_it_is_opened() {
 #[test]
 fn arithmetic_is_the_hosts_own_again_once_a_library_is_open() {
     let folder = Folder::new();
-    // What a library built with `-ffast-math` does, and worse.
+    // A library built with `-ffast-math` does this to arithmetic, and worse.
     with_constructor(&folder, "fesetround(FE_UPWARD); _mm_setcsr(_mm_getcsr() | 0x8040);");
     let plain = folder.train("plain", &format!("--set recipe=grpo {ONE_STEP}"));
     let before = folder.train("before", &format!("--set recipe=grpo --plugin ./libbefore.so {ONE_STEP}"));

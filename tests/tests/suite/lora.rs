@@ -139,7 +139,7 @@ fn a_run_goes_on_from_an_older_checkpoint() {
 #[test]
 fn a_split_batch_is_the_whole_batch() {
     let folder = Folder::new();
-    // What is drawn and what is trained differ by dropout alone.
+    // Sampling and training differ by dropout alone.
     let args = format!("{CAPO} {LORA} {FOUR_STEPS} --set rollout.temperature=1 --set model.lora_dropout");
     let (without, args) = (format!("{args}=0.0"), format!("{args}=0.3"));
     let whole = folder.train("whole", &args);
@@ -233,7 +233,7 @@ fn a_base_that_has_changed_is_refused() {
     assert!(gone.starts_with("cannot use the base model of `") && gone.contains(": no model `"), "{gone}");
 }
 
-/// What PEFT made is continued.
+/// Training continues an adapter that PEFT made.
 #[test]
 fn an_adapter_of_pefts_is_a_model() {
     let folder = Folder::new();

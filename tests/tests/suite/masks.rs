@@ -198,7 +198,7 @@ fn every_loss_with_every_correction_at_both_levels_is_trls() {
     let file = artifacts::workspace().join("host/tests/data/objectives-golden/corrections.json");
     let golden: Corrections = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     let registry = Registry::open(&[artifacts::file("libmasks.so")]).unwrap();
-    // What TRL makes of e^-40 is no number that counts.
+    // Differences below 1e-8, such as TRL's values of e^-40, do not count.
     let agree = |own: f64, theirs: f64| (own - theirs).abs() <= 2e-5 * theirs.abs() + 1e-8;
     let mut wrong = Vec::new();
     for case in &golden.cases {

@@ -1,4 +1,4 @@
-//! What `metrics.jsonl` holds.
+//! Contents of `metrics.jsonl`.
 
 use tests::Folder;
 

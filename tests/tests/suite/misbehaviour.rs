@@ -317,7 +317,7 @@ fn all_that_the_host_records_is_reserved() {
         .map(|point| std::fs::read_to_string(clean(point).path().join("metrics.jsonl")).unwrap())
         .concat();
     let lines = text.lines().map(|line| serde_json::from_str::<tests::run_dir::Line>(line).unwrap());
-    // What an objective records is its own.
+    // Names that an objective records are not the host's.
     let own = lines.flat_map(|line| line.into_keys()).filter(|name| !name.starts_with("clip_ratio/") && name != "kl");
     let unknown: Vec<String> = own.filter(|name| !reserved(name)).collect();
     assert!(unknown.is_empty(), "to be listed in `metrics::names`: {unknown:?}");

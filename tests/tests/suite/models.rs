@@ -14,7 +14,8 @@ fn with_checkpoint() -> Folder {
     folder
 }
 
-/// The same without its manifest: a model directory like any other, of which nobody said what is in it.
+/// A folder with that checkpoint without its manifest: a model directory like any other, whose contents nobody
+/// declared.
 pub fn with_model() -> Folder {
     let folder = with_checkpoint();
     std::fs::remove_file(folder.path().join("model").join(FILE)).unwrap();

@@ -60,7 +60,7 @@ fn assert_no_checkout(folder: &Path) {
     }
 }
 
-/// What `cargo ARGS` prints in the checkout.
+/// Output of `cargo ARGS` in the checkout.
 fn cargo_says(args: &[&str]) -> String {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     artifacts::clean(&mut command, &artifacts::target().join("package"));

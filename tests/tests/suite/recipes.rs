@@ -88,7 +88,7 @@ fn a_recipe_sets_what_the_user_did_not() {
     assert_eq!(config["train"]["learning_rate"].as_float(), Some(2e-4));
     assert_eq!(config["rollout"]["temperature"].as_float(), Some(0.8));
     assert_eq!(config["reward"][0]["weight"].as_float(), Some(2.0));
-    // What the default config sets and the recipe does not stays.
+    // A value that the default config sets and the recipe does not stays.
     assert_eq!(config["train"]["per_device_train_batch_size"].as_integer(), Some(48));
 }
 
@@ -152,7 +152,7 @@ fn masks_beside_those_of_a_recipe() {
     assert_eq!((masks[0]["use"].as_str(), masks[0]["threads"].as_integer()), (Some("capo.curvature"), Some(1)));
     assert_eq!(masks[1]["use"].as_str(), Some("drcapo.curvature"));
     assert_eq!(masks[1]["fisher_threshold"].as_float(), Some(0.5));
-    // The same one again is another instance.
+    // The recipe's mask named once more is another instance.
     let (_, config) =
         sources("--plugin libcapo.so --mask capo.curvature --set mask.capo.curvature#2.fisher_threshold=0.25");
     assert_eq!(config["mask"][1]["fisher_threshold"].as_float(), Some(0.25));

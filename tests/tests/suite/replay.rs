@@ -40,7 +40,7 @@ fn check(name: &str) {
     check_case(&Folder::new(), "", &case(name));
 }
 
-/// What a replay into `out` found in a case's batch `i`, against what is expected.
+/// Compares the result of a replay into `out` of a case's batch `i` with the expected one.
 fn compare(folder: &Folder, case: &Path, i: usize) {
     let found = tensors(&folder.path().join(format!("out/batch-{i:04}.safetensors")));
     let expected = tensors(&case.join(format!("expected-{i:04}.safetensors")));

@@ -32,7 +32,7 @@ fn assert_close(drawn: Option<f64>, expected: f64, what: &str) {
     assert!((drawn - expected).abs() <= 1e-4 * expected.abs() + 1e-12, "{what}: {drawn}, expected {expected}");
 }
 
-/// What the chart `title` draws as `label`: values by step, in the columns `y`, `low` and `high`.
+/// Values by step that the chart `title` draws as `label`, from the column `column`: `y`, `low` or `high`.
 fn drawn(charts: &Value, title: &str, label: &str, column: &str) -> BTreeMap<u64, f64> {
     let list = |value: &Value| value.as_array().unwrap().clone();
     let chart = list(charts).into_iter().find(|chart| chart["title"] == title).unwrap_or_else(|| panic!("no {title}"));

@@ -74,7 +74,7 @@ fn a_component_that_does_what_the_built_in_one_does() {
     assert_eq!(mean(&both, "exact_match"), mean(&both, "rewarding.levelled"));
 }
 
-/// What answers each line with a quarter.
+/// A program that answers each line with a quarter.
 const QUARTERS: &str = "#!/bin/sh\nwhile read -r line; do echo 0.25; done\n";
 
 /// A program `grade` in the folder.

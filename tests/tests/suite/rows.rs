@@ -54,7 +54,7 @@ fn bad_rows_can_be_skipped_and_the_run_is_that_of_the_others() {
     let clean = clean.train("clean", ROWS);
     let skipped = folder.run_dir("skipped");
     assert_eq!(skipped.weights(), clean.weights());
-    // What a checkpoint counts are rows that can be used, so that a resume goes on among the same.
+    // A checkpoint counts usable rows, so that a resume goes on among the same rows.
     std::fs::remove_dir_all(skipped.path().join("checkpoints/step-000003")).unwrap();
     std::fs::remove_dir_all(skipped.path().join("checkpoints/step-000002")).unwrap();
     assert_eq!(folder.resume("skipped").weights(), clean.weights());

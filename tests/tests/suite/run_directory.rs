@@ -125,7 +125,7 @@ fn a_run_that_failed_before_its_first_step_is_no_obstacle() {
     let exists = "`train.output_dir` `run` exists already (choose another, or go on with `--resume run`)";
     let _ = folder.host(&format!("train {args} --set reward=[{{use=\"command\",command=[\"false\"]}}]")).failed();
     let blank = names(&folder.path().join("run"));
-    // What somebody put there is no run's, and stays.
+    // A file that somebody put there is no run's, and stays.
     folder.write("run/notes.txt", "mine");
     assert_eq!(folder.host(&format!("train {args}")).refused(), exists);
     fs::remove_file(folder.path().join("run/notes.txt")).unwrap();

@@ -35,7 +35,7 @@ fn runs_are_listed_with_what_they_are_and_how_far() {
     let [rejected, tokens] = ["rejected_tokens", "completion_tokens"].map(|name| progress[name].as_f64().unwrap());
     assert!(rejected > 0.0);
     assert_eq!(runs[0]["rejected"].as_f64().unwrap(), rejected / tokens);
-    // What its recipe was is in its settings: to measure it wants no plugin.
+    // The run's settings name its recipe: its evaluation needs no plugin.
     let _ = folder.host("eval --model runs/d --num-prompts 2").succeeded();
 }
 

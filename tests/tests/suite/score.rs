@@ -40,7 +40,7 @@ fn scores_are_those_of_transformers() {
         let score = format!("score --model {} --input rows.jsonl", directory.display());
         let outcome = folder.host(&format!("{score} --out scores.jsonl")).succeeded();
         assert_eq!(outcome.stdout, "7 completions, 22 tokens: `scores.jsonl`\n");
-        // The same in other batches: one row each, and all rows to the terminal.
+        // The scores are equal in other batches: one row each, and all rows to the terminal.
         let apart = folder.host(&format!("{score} --batch-tokens 1 --out -")).succeeded().stdout;
         for scores in [file(&folder, "scores.jsonl"), lines(&apart)] {
             assert_eq!(scores.len(), rows.len());

@@ -1,4 +1,4 @@
-//! What the shipped components and the example compute on the canonical batches, through the library that ships and linked into
+//! Results of the shipped components and the example on the canonical batches, through the library that ships and linked into
 //! this executable.
 //!
 //! After a change that is meant, `INSTA_UPDATE=always cargo test -p tests snapshots` writes the files in `snapshots/` again.
@@ -19,7 +19,7 @@ use capo_plugin::testing::{Snapshot, snapshot};
 use insta::assert_snapshot;
 use tests::artifacts;
 
-/// What `render` makes of the library at `path`, which must be what it makes of this executable.
+/// Text that `render` makes of the library at `path`, which must be the text that it makes of this executable.
 fn loaded_and_linked(path: &Path, render: impl Fn(&Image) -> String) -> String {
     let loaded = render(&capo_loader::open::load(path).unwrap());
     assert_eq!(loaded, render(&Image::own()), "`{}` is not what is linked in here", path.display());

@@ -96,7 +96,7 @@ fn a_run_is_swept_with_each_mask_of_its_own() {
     let head = words(first.lines().nth(2).unwrap());
     assert_eq!(head, ["fisher_threshold", "rejected", "rate", "capo.curvature", "example.surprise-cap"]);
     let tokens: f64 = words(first)[4].replace(',', "").parse().unwrap();
-    // What the run itself rejected, at the same threshold.
+    // Tokens that the run itself rejected, at the same threshold.
     let counts = run.metric("mask/rejection_rate").into_iter().zip(batches.split(' ')).map(|(rate, batch)| {
         let mask = &tensors(&folder.path().join(batch))["completion_mask"];
         rate * f64::from(mask.iter().sum::<f32>())

@@ -120,7 +120,7 @@ fn scalars(run: &RunDir) -> BTreeMap<(u64, String), f32> {
     scalars
 }
 
-/// The same of `metrics.jsonl`.
+/// Scalars of `metrics.jsonl` by step and name.
 fn metrics(run: &RunDir) -> BTreeMap<(u64, String), f32> {
     let text = std::fs::read_to_string(run.path().join("metrics.jsonl")).unwrap();
     let line = |line: &str| {

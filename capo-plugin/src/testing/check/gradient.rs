@@ -17,7 +17,7 @@ const ROUNDING: f64 = 16.0 * f32::EPSILON as f64;
 /// After so long no more tokens are tried.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a nudge of a log-probability does to its ratio to the policy that sampled.
+/// Effect of a nudge of a log-probability on its ratio to the policy that sampled.
 #[derive(Clone, Copy, PartialEq)]
 enum Ratio {
     /// It moves, as in a clipped surrogate.

@@ -9,7 +9,7 @@ use crate::{MaskTraits, PluginError};
 /// Sums in another order differ by this much, relative to their size.
 pub(super) const ROUNDING: f32 = 1e-4;
 
-/// The same inputs to two fresh instances, step by step.
+/// Gives equal inputs to two fresh instances, step by step.
 pub(super) fn deterministic(subject: &Subject<'_>) -> Verdict {
     const ADVICE: &str = "draw at random from `seed` and `step` alone";
     let [mut first, mut second] = [subject.create()?, subject.create()?];
@@ -29,7 +29,7 @@ pub(super) fn deterministic(subject: &Subject<'_>) -> Verdict {
     success("two fresh instances give the same bits and states")
 }
 
-/// The same completions, their groups in another order, step by step.
+/// Gives completions to one instance, and to another with their groups in another order, step by step.
 pub(super) fn permutation(subject: &Subject<'_>) -> Verdict {
     let [mut plain, mut moved] = [subject.create()?, subject.create()?];
     for (step, order) in (0..).zip([[2, 0, 1], [1, 2, 0], [0, 2, 1]]) {
@@ -86,12 +86,12 @@ pub(super) fn token_wise(subject: &Subject<'_>) -> Verdict {
     success("parts of a batch are decided as the whole is")
 }
 
-/// What is decided on all of `batch` at once.
+/// Decisions on all of `batch` at once.
 pub(super) fn decide(instance: &mut Live, batch: &Fixture) -> Result<Vec<f64>, PluginError> {
     Ok(instance.run(&mut Listener::new(&batch.context()), batch)?.remove(0).1)
 }
 
-/// What is decided on parts of `size` completions, one behind another.
+/// Decisions on parts of `size` completions, one behind another.
 fn decide_parts(instance: &mut Live, batch: &Fixture, size: usize) -> Result<Vec<f64>, PluginError> {
     let completions = batch.dims.completions as usize;
     let starts = (0..completions).step_by(size);
@@ -104,7 +104,7 @@ pub(super) fn end(instance: &mut Live, batch: &Fixture, decided: &[f64]) -> Resu
     instance.end(&mut Listener::new(&batch.context()), batch, decided, counts(decided))
 }
 
-/// The same completions with other values in the padding.
+/// Gives completions to one instance, and to another with other values in the padding.
 pub(super) fn padding_content(subject: &Subject<'_>) -> Verdict {
     let lengths = [6, 3, 1, 5, 2, 6, 4, 1];
     let batch = Fixture::new(8, 6).groups_of(4).lengths(&lengths);

@@ -25,7 +25,7 @@ use crate::{Image, Point};
 pub struct Check {
     /// Its name.
     pub name: &'static str,
-    /// What it asks.
+    /// The demand that it checks, for the user.
     pub about: &'static str,
     /// The points at which it makes sense.
     pub points: &'static [Point],
@@ -115,7 +115,7 @@ impl Check {
         Self { points, ..self }
     }
 
-    /// What comes of it for `subject`, whose name is left out of the sentence.
+    /// Its outcome for `subject`, whose name is left out of the sentence.
     #[must_use]
     pub fn outcome(&self, subject: &Subject<'_>) -> Outcome {
         let cannot_run = if self.without_instance { None } else { subject.cannot_run() };
@@ -129,7 +129,7 @@ impl Check {
 
 /// Asks all [`CHECKS`] of every component of this image: one test for all components of a plugin.
 ///
-/// A component that needs keys gets them by its id, as `key = value` lines. What a check warns of is no error. The sentences
+/// A component that needs keys gets them by its id, as `key = value` lines. A warning of a check is no error. The sentences
 /// are those of `host check`, which asks more.
 ///
 /// ```
@@ -139,7 +139,7 @@ impl Check {
 ///
 /// # Errors
 ///
-/// A line for each check that fails, and for each that could not be made for want of keys.
+/// A line for each check that fails, and for each that lacks keys to run with.
 pub fn conform(tables: &[(&str, &str)]) -> Result<(), String> {
     let (image, mut wrong) = (Image::own(), Vec::new());
     for point in Point::ALL {

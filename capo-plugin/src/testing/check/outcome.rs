@@ -1,4 +1,4 @@
-//! What came of a check.
+//! Outcomes of a check.
 
 use serde::{Deserialize, Serialize};
 
@@ -67,7 +67,7 @@ impl Outcome {
     }
 }
 
-/// What a check says: an outcome; or the error of a call that should have succeeded, which is a failure.
+/// Result of a check: an outcome, or the error of a call that should have succeeded. Such an error is a failure.
 pub type Verdict = Result<Outcome, PluginError>;
 
 /// As it should be.

@@ -67,7 +67,8 @@ fn rank(subject: &Subject<'_>, seat: &Seat<'_>, steps: &[(Box<Fixture>, Vec<f64>
     Ok((states, decide(&mut instance, &steps[0].0)?))
 }
 
-/// What all ranks told, or the error of the first that has one of its own: that others gave up follows from it.
+/// Messages of all ranks, or the first error that does not follow from another rank's. A rank that gives up because
+/// another one stopped comes last.
 fn first_cause(told: Vec<Result<Told, PluginError>>) -> Result<Vec<Told>, PluginError> {
     let follows = |error: &PluginError| error.message().contains("waits for a rank that does not call it");
     let mut errors: Vec<PluginError> = told.iter().filter_map(|one| one.as_ref().err().cloned()).collect();

@@ -13,7 +13,7 @@ pub type Live = Box<dyn Observed>;
 pub struct Row {
     /// The prompt.
     pub prompt: String,
-    /// What a correct completion arrives at.
+    /// The correct answer.
     pub answer: String,
     /// A worked completion; the bare answer where there is none.
     pub solution: String,
@@ -47,7 +47,7 @@ impl Subject<'_> {
         self.create_from(&self.json())
     }
 
-    /// What it declares of its decisions.
+    /// Its declarations about its decisions.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ pub(super) fn creation(subject: &Subject<'_>) -> Verdict {
     }
 }
 
-/// What is wrong with the answer to a table that must be refused.
+/// Sentence about a wrong answer to a table that must be refused; none where the table is refused.
 fn refusal(what: &str, answer: Result<Live, PluginError>) -> Option<String> {
     match answer {
         Ok(_) => Some(format!("{what} is taken without an error")),
@@ -46,7 +46,7 @@ pub(super) fn unknown_key(subject: &Subject<'_>) -> Verdict {
     }
 }
 
-/// What its author says of its keys.
+/// Checks the author's descriptions of its keys.
 pub(super) fn key_docs(subject: &Subject<'_>) -> Verdict {
     let described = subject.image.check_key_docs(subject.point, subject.id);
     if let Some(sentence) = described.err().or_else(|| refused_end(subject)) {
@@ -60,7 +60,7 @@ pub(super) fn key_docs(subject: &Subject<'_>) -> Verdict {
     })
 }
 
-/// What is wrong with a key's range: an end that the component does not take, though it takes its table.
+/// Sentence about a key's range with an end that the component does not take, though it takes its table.
 fn refused_end(subject: &Subject<'_>) -> Option<String> {
     subject.create().ok()?;
     let ranges = subject.image.sweeps(subject.point, subject.id).ok()?;

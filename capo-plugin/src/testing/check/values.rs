@@ -5,7 +5,7 @@ use super::subject::{Subject, is_refusal};
 use crate::testing::{Fixture, Input, Records, RolloutFixture, rollouts};
 use crate::{Inputs, Point};
 
-/// What it asks for.
+/// Checks that it asks only for inputs that this host knows.
 pub(super) fn known_inputs(subject: &Subject<'_>) -> Verdict {
     let instance = subject.create()?;
     let unknown = instance.inputs().0 & !Inputs::KNOWN.0;
@@ -108,12 +108,12 @@ pub(super) fn odd_columns(subject: &Subject<'_>) -> Verdict {
     success(format!("rows of any shape are taken, or refused with a sentence ({refused} were)"))
 }
 
-/// Gives the random input of `seed` to two fresh instances, twice to each: the second time they have a past. Whether it was taken, and not
-/// refused with a sentence.
+/// Gives the random input of `seed` to two fresh instances, twice to each: the second time they have a past. True if the input was taken,
+/// false if it was refused with a sentence.
 ///
 /// # Errors
 ///
-/// What is wrong, the input's shape in front.
+/// A sentence about the fault, with the input's shape in front.
 pub fn take_random(subject: &Subject<'_>, seed: u64) -> Result<bool, String> {
     let input = subject.random(seed);
     let life = || {

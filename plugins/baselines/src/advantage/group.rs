@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{center, fill, mean_and_std, rewards, standardize};
 use crate::checks;
 
-/// What centred rewards are divided by (TRL `scale_rewards`).
+/// Divisor of centred rewards (TRL `scale_rewards`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScaleRewards {
@@ -51,7 +51,7 @@ fn default_epsilon() -> f32 {
 }
 
 impl GroupNormalized {
-    /// What its keys mean, for `register!`.
+    /// Meanings of its keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         epsilon = default_epsilon() => "added to the standard deviation, reward units",
         scale_rewards = ScaleRewards::default() => "whose standard deviation divides: of the `group`, of the `batch`, or `none`",

@@ -20,7 +20,7 @@ pub struct LeaveOneOut {
 }
 
 impl LeaveOneOut {
-    /// What its keys mean, for `register!`.
+    /// Meanings of its keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         normalize_advantages = false => "whether advantages are standardised over the step",
         reward_clip_range = None::<[f32; 2]> => "least and largest reward that counts; no limit when absent",

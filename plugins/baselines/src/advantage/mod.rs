@@ -14,7 +14,7 @@ pub use leave_one_out::LeaveOneOut;
 pub use reinforce::RewardAsAdvantage;
 pub use reinforce_plus_plus::{Baseline, ReinforcePlusPlus};
 
-/// What TRL adds to a standard deviation before it divides by it, reward units.
+/// TRL's addend to a standard deviation before it divides by it, reward units.
 const EPSILON: f64 = 1e-4;
 
 /// Writes `values[b]` to every token of completion `b`.
@@ -58,7 +58,7 @@ fn log_ratios_to_reference<'a>(batch: &Batch<'a>) -> Result<impl Fn(usize) -> f6
     Ok(move |i: usize| f64::from(old_logps[i]) - f64::from(ref_logps[i]))
 }
 
-/// What [`log_ratios_to_reference`] needs, where `beta` asks for it.
+/// Inputs that [`log_ratios_to_reference`] needs, where `beta` asks for it.
 fn reference_inputs(beta: f32) -> Inputs {
     if beta > 0.0 { Inputs::OLD_LOGPS | Inputs::REF_LOGPS } else { Inputs::NONE }
 }

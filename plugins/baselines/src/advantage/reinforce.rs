@@ -14,7 +14,7 @@ pub struct RewardAsAdvantage {
 }
 
 impl RewardAsAdvantage {
-    /// What its keys mean, for `register!`.
+    /// Meanings of its keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         normalize_advantages = false => "whether rewards are standardised over the step",
     };

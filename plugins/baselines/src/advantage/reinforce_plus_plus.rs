@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{center, log_ratios_to_reference, reference_inputs};
 use crate::checks;
 
-/// What is subtracted from a completion's reward.
+/// Value that is subtracted from a completion's reward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Baseline {
@@ -36,11 +36,11 @@ fn no_discount() -> f32 {
     1.0
 }
 
-/// What verl adds to a variance before it divides by its root.
+/// verl's addend to a variance before it divides by its root.
 const LEAST_VARIANCE: f64 = 1e-8;
 
 impl ReinforcePlusPlus {
-    /// What its keys mean, for `register!`.
+    /// Meanings of its keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         baseline = Baseline::default() => "`none`, or `group`: subtract the mean reward of the completion's group",
         gamma = no_discount() => "what a reward counts a token earlier",

@@ -36,7 +36,7 @@ fn default_epsilon_high() -> f32 {
 }
 
 impl Cispo {
-    /// What its keys mean, for `register!`.
+    /// Meanings of its keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         epsilon_high = default_epsilon_high() => "largest ratio that counts",
         importance_sampling_level = token() => ABOUT_LEVEL,

@@ -36,7 +36,7 @@ pub struct ClippedSurrogate<D> {
 }
 
 impl<D: Defaults> ClippedSurrogate<D> {
-    /// What its keys mean, for `register!`.
+    /// Meanings of its keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         epsilon = D::EPSILON => "how far below 1 the ratio counts",
         epsilon_high = D::EPSILON_HIGH => "how far above 1 the ratio counts; `epsilon` where nothing is said",

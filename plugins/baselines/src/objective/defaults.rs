@@ -1,4 +1,4 @@
-//! What the clipped surrogate's keys are under each id where a table does not say.
+//! Defaults of the clipped surrogate's keys under each id.
 
 use capo_plugin::prelude::*;
 
@@ -60,7 +60,7 @@ impl Defaults for Gspo {
     const EPSILON_HIGH: Option<f32> = Some(4e-4);
 }
 
-/// The same with each completion counting by its length (LUSPO).
+/// One ratio per completion as in [`Gspo`], with each completion counting by its length (LUSPO).
 #[derive(Debug, Clone)]
 pub struct Luspo;
 

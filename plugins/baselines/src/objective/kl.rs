@@ -1,4 +1,4 @@
-//! What distance from the reference model costs.
+//! Cost of the distance from the reference model.
 
 use capo_plugin::prelude::*;
 use serde::Serialize;

@@ -41,7 +41,7 @@ fn default_temperature_neg() -> f32 {
 }
 
 impl Sapo {
-    /// What its keys mean, for `register!`.
+    /// Meanings of its keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         sapo_temperature_pos = default_temperature_pos() => "how fast the slope falls off where the advantage is above 0",
         sapo_temperature_neg = default_temperature_neg() => "the same where it is not",

@@ -1,8 +1,8 @@
-//! What a token's loss is made of.
+//! Parts of a token's loss.
 
 use super::clips::Side;
 
-/// What a loss is made of at one token.
+/// Parts of a loss at one token.
 #[derive(Clone, Copy)]
 pub(super) struct Token {
     /// Which completion it belongs to.

@@ -48,7 +48,7 @@ fn three() -> f32 {
 }
 
 impl Vespo {
-    /// What its keys mean, for `register!`.
+    /// Meanings of its keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         vespo_k_pos = two() => "power of the ratio where the advantage is not below 0: completions that became less probable count less",
         vespo_lambda_pos = three() => "decay by the ratio there: completions that became more probable count less",

@@ -1,4 +1,4 @@
-//! What the public implementations decide on the same batches: `golden/make.py` has run them.
+//! Decisions of the public implementations on equal batches: `golden/make.py` has run them.
 
 use capo_plugin::testing::{Fixture, Listener};
 use capo_plugin::{ContextData, LastLayer, Tensor};
@@ -93,7 +93,7 @@ impl Golden {
         self.batches.iter().map(|arrays| arrays.with_layer(fixture(arrays))).collect()
     }
 
-    /// What the rollout of each batch knows besides.
+    /// The rollout's context of each batch.
     fn contexts(&self) -> Vec<ContextData> {
         let context = |(fixture, arrays): (&Fixture, &Arrays)| {
             let mut context = fixture.context();

@@ -12,7 +12,7 @@ fn mask(id: &str, json: &str) -> Mask {
     Image::own().mask(id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
 }
 
-/// The same for a weight.
+/// The weight `id` with the keys of a JSON object.
 fn weight(id: &str, json: &str) -> Weight {
     Image::own().weight(id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
 }

@@ -1,4 +1,4 @@
-//! What masks and weights declare of their decisions, and that it is so.
+//! Declarations of masks and weights about their decisions, and tests that they hold.
 
 use capo_plugin::testing::{Fixture, batches};
 use capo_plugin::{Image, MaskTraits, Point};

@@ -4,7 +4,7 @@ use capo_plugin::{Completion, Purpose, Rollout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What it reads.
+/// A line that the program reads.
 #[derive(Serialize)]
 struct Question<'a> {
     /// The completion's number in the rollout.
@@ -23,7 +23,7 @@ struct Question<'a> {
     columns: Value,
 }
 
-/// What it writes.
+/// A line that the program writes.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Answer {
@@ -49,7 +49,7 @@ pub(super) fn questions(rollout: &Rollout<'_>, first: usize, completions: &[Comp
             answer: completion.answer,
             columns: serde_json::from_str(completion.columns).unwrap_or_default(),
         };
-        // What is made of text and numbers alone has a JSON form.
+        // Text and numbers always have a JSON form.
         let _ = serde_json::to_writer(&mut lines, &question);
         lines.push(b'\n');
     }
@@ -60,7 +60,7 @@ pub(super) fn questions(rollout: &Rollout<'_>, first: usize, completions: &[Comp
 ///
 /// # Errors
 ///
-/// What is wrong with it, to be read after "its answer".
+/// A sentence about the fault, to be read after "its answer".
 pub(super) fn answer(line: &str, next: usize) -> Result<(usize, f32), String> {
     let shown: String = line.chars().take(200).collect();
     let (id, reward) = match serde_json::from_str(line) {

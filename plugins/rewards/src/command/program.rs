@@ -17,7 +17,7 @@ const MOST_BYTES: u64 = 1 << 20;
 /// Most lines that are taken before they are asked for: a program that writes without end waits, and takes no memory here.
 const MOST_LINES: usize = 64;
 
-/// What is kept of the end of standard error, bytes.
+/// Bytes that are kept of the end of standard error.
 const KEPT: usize = 2000;
 
 /// How long a program may take to end by itself when its input ends.
@@ -100,7 +100,7 @@ impl Program {
     /// Ends it, and says how it ended and what it said last.
     pub(super) fn end(mut self) -> String {
         let status = self.stop().map_or_else(|error| error.to_string(), |status| status.to_string());
-        // What has left the group may still hold the pipe.
+        // A process that has left the group may still hold the pipe.
         let _ = self.silent.recv_timeout(GRACE);
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(&errors);

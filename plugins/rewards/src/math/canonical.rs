@@ -8,7 +8,7 @@ pub(super) fn text(expression: &Expression) -> String {
     write(expression, &mut Evaluator::new())
 }
 
-/// The same with the work that is left to `evaluator`.
+/// As [`text`], with the work that is left to `evaluator`.
 pub(super) fn write(expression: &Expression, evaluator: &mut Evaluator) -> String {
     if expression.is_scalar()
         && expression.is_constant()

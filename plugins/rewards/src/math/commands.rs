@@ -1,4 +1,4 @@
-//! What commands of LaTeX say: fractions, roots, functions, matrices.
+//! Commands of LaTeX: fractions, roots, functions, matrices.
 
 use super::expression::{Constant, Expression, Function};
 use super::lex::Token;
@@ -59,7 +59,7 @@ impl Parser {
         })
     }
 
-    /// What a function is applied to without brackets: the factors that follow, up to the next function.
+    /// Argument of a function without brackets: the factors that follow, up to the next function.
     fn applied(&mut self) -> Option<Expression> {
         let bracket = self.mark() == Some('(');
         let mut factors = vec![self.factor()?];

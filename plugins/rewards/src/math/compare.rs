@@ -1,4 +1,4 @@
-//! Whether two expressions say the same.
+//! Comparison of two expressions by their meaning.
 
 use super::canonical;
 use super::complex::Complex;
@@ -143,7 +143,7 @@ impl Comparison {
         pairs.len() >= LEAST_POINTS && (any || ratio.re > 0.0) && pairs.iter().all(fits)
     }
 
-    /// What `x = 5`, `f(x) = 5` or `x ∈ S` gives the name on its left, and what `2 + 3 = 5` says in the end.
+    /// The value that `x = 5`, `f(x) = 5` or `x ∈ S` gives the name on its left, or the last part of `2 + 3 = 5`.
     fn assigned<'e>(&mut self, relation: &'e Expression) -> Option<&'e Expression> {
         let Expression::Relation(parts, signs) = relation else { return None };
         let last = parts.last().filter(|_| signs.iter().all(|sign| matches!(sign, '=' | '∈')))?;

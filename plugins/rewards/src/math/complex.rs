@@ -1,6 +1,7 @@
 //! Complex numbers in `f64`, as far as answers need them.
 
-/// What is not a number, or no finite one of finite parts, is not a number in both parts.
+/// A complex number. A result that is not a number, or that overflows from finite numbers, is not a number in both
+/// parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Complex {
     pub(super) re: f64,
@@ -23,7 +24,7 @@ impl Complex {
         self.re.is_finite() && self.im.is_finite()
     }
 
-    /// What there is without an imaginary part, else not a number.
+    /// The real part where the imaginary part is 0, else not a number.
     pub(super) fn as_real(self) -> f64 {
         if self.im == 0.0 { self.re } else { f64::NAN }
     }

@@ -4,8 +4,8 @@ use super::complex::Complex;
 use super::expression::{Constant, Expression, Function};
 use super::rational::Rational;
 
-/// What may be spent in one comparison: a step for each part of an expression that is looked at, and one for each product of two words of
-/// 64 bits. Afterwards nothing has a value.
+/// Limit of the work in one comparison. Each part of an expression that is looked at costs a step, and so does each product of two words
+/// of 64 bits. Beyond the limit no expression has a value.
 const MOST_WORK: u64 = 2_000_000;
 
 /// Largest number whose factorial is taken.
@@ -21,7 +21,7 @@ pub(super) enum Value {
 impl Value {
     pub(super) fn near(&self) -> Complex {
         match self {
-            // What is too large for `f64` is not infinite.
+            // A number too large for `f64` is not infinite: it has no value.
             Self::Exact(value) => {
                 Some(value.to_f64()).filter(|near| near.is_finite()).map_or(Complex::NAN, Complex::real)
             }

@@ -1,4 +1,4 @@
-//! What an answer says: numbers, formulas, and what is made of them.
+//! Expressions of an answer: numbers, formulas, and their compounds.
 
 use super::rational::Rational;
 

@@ -5,7 +5,7 @@ use super::lex::closing;
 /// Which places count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Places {
-    /// What is boxed, and a formula that the text calls its answer.
+    /// Boxed text, and a formula that the text calls its answer.
     Anchored,
     /// Also the last formula, the last number, and a text that is nothing but an answer.
     Any,
@@ -37,7 +37,7 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
     found
 }
 
-/// What is in the last `\boxed{...}` or `\fbox{...}`, with those right before it: `\boxed{1} and \boxed{2}`.
+/// Contents of the last `\boxed{...}` or `\fbox{...}`, with those right before it: `\boxed{1} and \boxed{2}`.
 fn boxed(text: &str) -> Option<String> {
     let mut boxes: Vec<(usize, usize, &str)> = Vec::new();
     let starts = text.match_indices("\\boxed").chain(text.match_indices("\\fbox"));

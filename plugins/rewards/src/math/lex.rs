@@ -18,7 +18,7 @@ pub(super) enum Token {
     Number(String),
     /// A variable: a letter in lower case, or a Greek one by its command.
     Name(String),
-    /// What stands in `\text{...}`: letters in lower case.
+    /// Text in `\text{...}`: letters in lower case.
     Words(String),
     /// A command with a meaning, without its backslash.
     Command(String),
@@ -37,7 +37,7 @@ pub(super) fn lex(text: &str) -> Option<Vec<Token>> {
     within(text, 0)
 }
 
-/// The same of a text that stands within `depth` others.
+/// The tokens of a text that stands within `depth` others; none as for [`lex`].
 fn within(text: &str, depth: usize) -> Option<Vec<Token>> {
     if text.len() > MOST_BYTES || depth > MOST_TEXTS {
         return None;
@@ -185,7 +185,7 @@ impl<'t> Lexer<'t> {
         Some(())
     }
 
-    /// What follows a backslash and is no letter.
+    /// A character behind a backslash that is no letter.
     fn escaped(&mut self) {
         let Some(c) = self.rest.chars().next() else { return };
         self.skip(c.len_utf8());
@@ -199,7 +199,7 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// What stands between the braces that come next.
+    /// Text between the braces that come next.
     fn argument(&mut self) -> Option<&'t str> {
         let rest = self.rest.trim_start().strip_prefix('{')?;
         let length = closing(rest)?;

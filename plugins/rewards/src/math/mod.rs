@@ -41,7 +41,7 @@ impl Answer {
             let says = parse::parse(candidate)?;
             Some(Self { text: candidate.clone(), says: Some(says) })
         });
-        // What is not understood is still compared as text.
+        // An answer that cannot be parsed is still compared as text.
         read.or_else(|| candidates.into_iter().next().map(|text| Self { text, says: None }))
     }
 

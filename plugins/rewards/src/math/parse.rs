@@ -12,7 +12,7 @@ const MOST_SIGNS: usize = 4;
 
 const RELATIONS: [char; 8] = ['=', '<', '>', '≤', '≥', '≠', '∈', '≈'];
 
-/// What a formula says; none where it is none, or too large.
+/// The expression of a formula; none where the text is no formula, or too large.
 pub(super) fn parse(text: &str) -> Option<Expression> {
     let tokens = lex(text.trim().trim_end_matches(['.', ':']))?;
     if !tokens.iter().any(|token| matches!(token, Token::Mark('±' | '∓'))) {
@@ -258,12 +258,12 @@ impl Parser {
         })
     }
 
-    /// What a command takes: a group, or what comes next.
+    /// Argument of a command: a group, or the atom that comes next.
     pub(super) fn argument(&mut self) -> Option<Expression> {
         self.atom()
     }
 
-    /// What a fraction takes: a group, or one digit, letter or command.
+    /// Argument of a fraction: a group, or one digit, letter or command.
     pub(super) fn digit(&mut self) -> Option<Expression> {
         if let Some(Token::Number(digits)) = self.tokens.get_mut(self.at)
             && digits.len() > 1

@@ -13,7 +13,7 @@ const MOST_EXPONENT: i64 = 1200;
 
 /// A fraction in lowest terms with a positive denominator.
 ///
-/// Whatever would take more than 4,096 bits above or below the line is none, so that no sum of work can grow without end.
+/// A fraction that needs more than 4,096 bits above or below the line has no value, so that work cannot grow without end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rational {
     numerator: BigInt,

@@ -1,4 +1,4 @@
-//! What commands and signs of Unicode stand for.
+//! Meanings of LaTeX commands and of Unicode signs.
 
 /// Commands that set the look of what follows, and say nothing.
 const SILENT: &str = "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr middle displaystyle textstyle scriptstyle \

@@ -1,4 +1,4 @@
-//! What no comparison with another program shows: hostile texts, and what `extract` promises.
+//! Cases that no comparison with another program covers: hostile texts, and the promises of `extract`.
 
 use capo_plugin::testing::RolloutFixture;
 

@@ -1,4 +1,4 @@
-// What the emulator must find.
+// Faults that the emulator must find.
 
 extern "C" __global__ void reverse_without_barrier(float* values) {
     __shared__ float tile[128];

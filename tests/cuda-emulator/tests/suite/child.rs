@@ -6,7 +6,7 @@ use std::process::Command;
 pub fn run(name: &str, settings: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
     command.args(["child::part", "--exact", "--include-ignored", "--nocapture", "--quiet"]);
-    // What the gate asks for is asked of this process, not of the child.
+    // The gate's demand for an emulator is on this process, not on the child.
     command.env_remove("CAPO_REQUIRE_EMULATOR").env("PART", name).env("CUDA_EMULATOR_THREADS", "1");
     command.envs(settings.iter().copied());
     let output = command.output().expect("the test program runs");

@@ -1,4 +1,4 @@
-//! What the environment changes.
+//! Effects of the environment's settings.
 
 use insta::assert_snapshot;
 

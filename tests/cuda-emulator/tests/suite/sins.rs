@@ -1,4 +1,4 @@
-//! What the children do. Each ends with the driver's answer on stderr.
+//! Work of the children. Each ends with the driver's answer on stderr.
 
 use cudarc::driver::result;
 
