@@ -20,9 +20,9 @@ pub struct AdamWConfig {
     pub eps: f64,
     /// Decoupled weight decay of matrices; biases and norm weights have none.
     pub weight_decay: f64,
-    /// What the second moment takes in.
+    /// Gradients that the second moment averages.
     pub second_moment: SecondMoment,
-    /// What both moments of matrices below the last layer are kept in.
+    /// Storage type of both moments, for matrices below the last layer.
     pub moments: Dtype,
 }
 

@@ -22,7 +22,7 @@ pub const HELD_OUT: &str = "held-out";
 /// The questions of a benchmark, and how they are asked.
 #[derive(Debug, Clone)]
 pub struct Benchmark {
-    /// What its metrics are called.
+    /// Name under which its metrics appear: `eval/NAME/...`.
     pub name: String,
     /// Its questions.
     pub examples: Vec<Example>,
@@ -45,9 +45,9 @@ pub struct Answer {
     pub sample: usize,
     /// The whole text.
     pub completion: String,
-    /// What the text arrives at; none where it does not.
+    /// Final answer found in the text; none where there is none.
     pub extracted: Option<String>,
-    /// What is right.
+    /// Expected answer.
     pub answer: String,
     /// Its reward.
     #[serde(flatten)]
@@ -179,7 +179,7 @@ impl Benchmark {
     }
 }
 
-/// What is kept of an answer for the metrics.
+/// The part of an answer that the metrics need.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     correct: Option<bool>,
@@ -200,8 +200,10 @@ fn majority_is_right(question: &[Outcome]) -> bool {
     majority(&values).is_some_and(|place| question[place].correct == Some(true))
 }
 
-/// What a completion arrives at, for the votes of `maj@k`: its last box, else what follows `####`, `answer is` or its last `=`; as one text for answers
-/// that say the same number.
+/// The final answer in a completion, for the votes of `maj@k`; none where there is none.
+///
+/// It is the content of the last box, else the text after the last `####`, `answer is` or `=`. Answers that state the same number become
+/// the same text.
 fn extracted(completion: &str) -> Option<String> {
     let marked = |mark: &str| completion.rsplit_once(mark).map(|(_, after)| after);
     let found =

@@ -15,7 +15,7 @@ pub struct Cases {
     pub count: u64,
 }
 
-/// What names case `case` of component `id` in sentences and for `--reproduce`.
+/// Name of case `case` of component `id`, for messages and for `--reproduce`.
 pub fn name(id: &str, seed: u64, case: u64) -> String {
     format!("{id}@{seed}.{case}")
 }

@@ -12,9 +12,9 @@ use capo_plugin::{Image, PluginError, Point};
 use super::conduct::cpu_time;
 use crate::config::{self, Draft};
 
-/// What a library calls to begin a panic that unwinds, in the system's own library of it.
+/// Name of the system function that begins an unwinding panic; libraries that unwind contain it.
 const UNWINDING: &[u8] = b"_Unwind_RaiseException";
-/// What stands in every library that may panic.
+/// Text that every library that may panic contains.
 const PANICKING: &[u8] = b"panicked at ";
 
 /// An image, and what loading it took.

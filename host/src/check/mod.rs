@@ -77,7 +77,7 @@ fn check(args: &CheckArgs, verbose: bool) -> Result<bool> {
     Ok(session.report.close())
 }
 
-/// What is known of a library before it is checked.
+/// A library as it is known before its checks.
 struct Library {
     /// Its file; none for what is built in.
     path: Option<PathBuf>,

@@ -56,7 +56,7 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     std::thread::spawn(move || {
         let Some(mut pipe) = pipe else { return };
         let mut kept = Vec::new();
-        // What cannot be read is as good as not written.
+        // Output that cannot be read counts as not written.
         let _ = pipe.by_ref().take(MOST_OUTPUT).read_to_end(&mut kept);
         let _ = std::io::copy(&mut pipe, &mut std::io::sink());
         let _ = sender.send(kept);
@@ -64,7 +64,7 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// What was read; a grandchild that holds the pipe open is not waited for.
+/// The output that was read. It does not wait for a grandchild that holds the pipe open.
 fn text(output: &Receiver<Vec<u8>>) -> String {
     let bytes = output.recv_timeout(Duration::from_secs(10)).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()

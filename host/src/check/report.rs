@@ -1,4 +1,4 @@
-//! What a person and a program read of the checks.
+//! Results of the checks: lines for a person, JSON for a program.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub struct Row {
     pub component: Option<String>,
     /// The check.
     pub check: String,
-    /// What came of it.
+    /// Its result.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// How long its process took.

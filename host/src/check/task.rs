@@ -13,7 +13,7 @@ use super::fuzz::{self, Cases};
 use super::library::Loaded;
 use crate::data::{self, Example};
 
-/// What a child is to do.
+/// The work that a child process is asked to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Task {
     /// The library, or none for what is built in.
@@ -45,15 +45,15 @@ pub struct Component {
     pub table: serde_json::Map<String, serde_json::Value>,
 }
 
-/// What a child answers.
+/// A child process's answer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
     /// The library cannot be loaded.
     Refused(String),
-    /// What the library offers.
+    /// The components that the library offers.
     Components(Vec<Component>),
-    /// What came of the check.
+    /// The result of the check.
     Outcome(Outcome),
     /// All cases ran; so many were refused with a sentence.
     Fuzzed(u64),
@@ -125,7 +125,7 @@ impl Task {
     }
 }
 
-/// What a reward sees of a row.
+/// A dataset row in the form in which a reward sees it.
 fn row(example: Example) -> Row {
     let solution = example.target().to_owned();
     Row { prompt: example.prompt, answer: example.answer, solution, columns: example.columns }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::benchmark::{Answer, Benchmark, Outcome};
 
-/// What stands in the first line of the file that grows.
+/// The first line of the file that grows.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Head {
@@ -25,7 +25,7 @@ pub(super) struct Answers {
     file: File,
     /// A hash of the model, the settings and the questions, which each line's seal holds.
     evaluation: String,
-    /// What is there of each benchmark's answers.
+    /// Outcomes of the answers that the file already holds, a list per benchmark.
     done: Vec<Vec<Outcome>>,
 }
 
@@ -78,7 +78,7 @@ impl Answers {
         loop {
             line.clear();
             let read = lines.read_until(b'\n', &mut line).with_context(|| format!("cannot read `{shown}`"))?;
-            // What a kill cut off is answered again.
+            // A line that a kill cut off is dropped, and its question is answered again.
             if read == 0 || line.last() != Some(&b'\n') {
                 return Ok(whole);
             }
@@ -103,7 +103,7 @@ impl Answers {
         }
     }
 
-    /// What is there of the answers of the benchmark with this `index`.
+    /// Takes the outcomes that the file already held for the benchmark with this `index`.
     pub(super) fn done(&mut self, index: usize) -> Vec<Outcome> {
         std::mem::take(&mut self.done[index])
     }

@@ -1,4 +1,4 @@
-//! What the command line takes: every subcommand and flag, with the help that it shows.
+//! The command line: every subcommand and flag, with its help text.
 
 use std::path::PathBuf;
 
@@ -172,7 +172,7 @@ pub(super) struct TrainArgs {
 }
 
 impl TrainArgs {
-    /// What is appended.
+    /// The components that flags append to the config.
     pub(super) fn appended(&self) -> Appended {
         Appended { step_controls: self.step_controls.step_control.clone(), ..self.masks.appended() }
     }
@@ -280,7 +280,7 @@ pub(super) struct ReplayArgs {
 }
 
 impl ReplayArgs {
-    /// What features are rounded to.
+    /// The floating-point type to which features are rounded.
     pub(super) fn dtype(&self) -> Dtype {
         Dtype::NAMES.into_iter().find(|(name, _)| *name == self.dtype).map_or(Dtype::F32, |(_, dtype)| dtype)
     }
@@ -348,7 +348,7 @@ pub(super) struct NewPluginArgs {
     pub(super) dir: PathBuf,
 }
 
-/// What the command line calls a point: its name with `-`.
+/// The name of an extension point on the command line, with `-` between words.
 pub(super) fn flag_name(point: Point) -> &'static str {
     match point {
         Point::StepControl => "step-control",

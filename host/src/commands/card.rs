@@ -64,7 +64,7 @@ pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
     Ok(card)
 }
 
-/// What the Hub reads of a card.
+/// The YAML header of a model card, which the Hub reads.
 fn head(from: &str, license: Option<&str>) -> String {
     let mut head = String::from(
         "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- reinforcement-learning\n",
@@ -95,7 +95,7 @@ fn base_id(name: &str) -> Option<String> {
     folder.map(|folder| folder.replacen("--", "/", 1))
 }
 
-/// What the base model's own card says of its license.
+/// The license in the base model's own card; none where the card names none.
 fn license(base: &ModelFiles) -> Option<String> {
     let card = base.contains("README.md").then(|| base.read("README.md").ok()).flatten()?;
     let text = String::from_utf8(card.into_owned()).ok()?;
@@ -105,7 +105,7 @@ fn license(base: &ModelFiles) -> Option<String> {
     (!license.is_empty() && license.chars().all(plain)).then(|| license.to_owned())
 }
 
-/// What the run's metrics say of a step: how good the model is, then what stands in every line.
+/// The run's metrics of a step: quality first, then the evaluations. Empty where the step has no line.
 fn metrics(path: &Path, step: u64) -> Result<Vec<(String, f64)>> {
     let text = files::text(path).with_context(|| format!("cannot read `{}`", path.display()))?;
     let line = text.lines().filter_map(|line| serde_json::from_str::<BTreeMap<String, Value>>(line).ok());

@@ -28,7 +28,7 @@ struct Row<'a> {
     rng: ChaCha12Rng,
 }
 
-/// What completes prompts.
+/// The model, tokenizer and settings that complete prompts.
 struct Writer {
     policy: Policy,
     tokenizer: Tokenizer,
@@ -119,7 +119,7 @@ fn read(path: &Path, chat: Option<&Chat>) -> Result<Vec<String>> {
     Ok(prompts)
 }
 
-/// What the model's authors propose for sampling, which is not taken silently.
+/// A note about the sampling settings that the model's authors propose, which are not applied. None where they propose none.
 fn suggestion(files: &ModelFiles) -> Result<Option<String>> {
     const FILE: &str = "generation_config.json";
     let config = files.json(FILE)?;

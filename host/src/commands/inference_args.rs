@@ -81,7 +81,7 @@ pub(super) struct GenerateArgs {
 }
 
 impl GenerateArgs {
-    /// What writes conversations; none where prompts are texts.
+    /// The chat template that writes conversations; none where prompts are plain text.
     pub(super) fn open_chat(&self, files: &ModelFiles) -> Result<Option<Chat>> {
         let enable_thinking = (self.thinking || self.no_thinking).then_some(self.thinking);
         let options = ChatOptions { system_prompt: self.system.clone(), enable_thinking, ..ChatOptions::default() };

@@ -76,7 +76,7 @@ pub(super) fn run(args: &NewPluginArgs) -> Result<()> {
     Ok(())
 }
 
-/// What to make, and where.
+/// A request for a new plugin crate.
 #[derive(Debug)]
 struct NewPlugin<'a> {
     /// The crate's name.

@@ -1,4 +1,4 @@
-//! What `--out` names: a file that appears when it is whole, and of which nothing stays behind where the work is interrupted.
+//! The file that `--out` names. It appears when it is whole, and an interrupted command leaves nothing behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(super) fn create(path: &Path) -> Result<NewFile> {
     Ok(file)
 }
 
-/// What stands before the reason why a file cannot be written.
+/// Beginning of the error message about a file that cannot be written; the reason follows it.
 pub(super) fn unwritable(path: &Path) -> String {
     format!("cannot write `{}`", path.display())
 }

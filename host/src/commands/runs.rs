@@ -47,7 +47,7 @@ fn inside(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut runs = Vec::new();
     for entry in entries {
         let path = entry.with_context(|| format!("cannot list `{shown}`"))?.path();
-        // What begins with a dot is being made or deleted.
+        // A folder whose name begins with a dot is being made or deleted.
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         if !hidden && FoundRun::is_run(&path) {
             runs.push(path);
@@ -60,7 +60,7 @@ fn inside(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(runs)
 }
 
-/// What a table has for what is not known.
+/// Cell text for an unknown value.
 const NONE: &str = "-";
 
 fn lines(runs: &[Summary]) -> Vec<String> {

@@ -63,7 +63,7 @@ impl ConfigArgs {
 }
 
 impl MaskArgs {
-    /// What is appended.
+    /// The components that flags append to the config.
     pub(super) fn appended(&self) -> Appended {
         Appended { masks: self.mask.clone(), weights: self.weight.clone(), step_controls: Vec::new() }
     }

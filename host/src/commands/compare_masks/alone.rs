@@ -20,7 +20,7 @@ use crate::check::cpu_time;
 /// f32 over many layers.
 const ROUNDING: f32 = 1e-4;
 
-/// What a mask rejected of the completion tokens of all batches.
+/// The completion tokens that a mask rejected, over all batches.
 pub struct Rejected {
     /// Of every completion token, in order, whether it was rejected.
     pub tokens: Vec<bool>,

@@ -1,4 +1,4 @@
-//! What a comparison came to.
+//! The result of a comparison.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub struct Compared {
     pub rejected: Vec<bool>,
 }
 
-/// What a comparison came to.
+/// The result of a comparison.
 pub struct Comparison {
     /// Batch files, in order.
     pub batches: Vec<PathBuf>,
@@ -36,7 +36,7 @@ pub struct Comparison {
     pub last_layer: bool,
     /// The masks, in order.
     pub masks: Vec<Compared>,
-    /// What every two of them have in common.
+    /// Overlap of every two masks: rejected tokens that they share.
     pub overlap: Vec<Vec<Overlap>>,
     /// A sentence about each mask that was left out.
     pub left_out: Vec<String>,
@@ -66,7 +66,7 @@ impl Comparison {
         }
     }
 
-    /// What gradients are measured by, in words.
+    /// The variable with respect to which gradients are taken, in words.
     #[must_use]
     pub fn measure(&self) -> &'static str {
         if self.last_layer { "the last layer's weight" } else { "the sampled token's logit" }

@@ -17,7 +17,7 @@ use crate::config::{self, Appended, Draft};
 /// A mask that is compared.
 #[derive(Clone)]
 pub struct Contender {
-    /// What reports call it.
+    /// Its name in reports.
     pub name: String,
     /// Its table.
     pub config: ComponentConfig,
@@ -26,7 +26,7 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// The same with `value` under `key`.
+    /// A copy of the mask with `value` under `key`.
     #[must_use]
     pub fn with(&self, key: &str, value: toml::Value) -> Self {
         let mut changed = self.clone();
@@ -96,7 +96,7 @@ impl Lineup {
         Ok(Self { contenders, left_out: Vec::new(), named, searched, built: Vec::new() })
     }
 
-    /// What they are called in reports.
+    /// Their names in reports.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.contenders.iter().map(|contender| contender.name.clone()).collect()

@@ -29,7 +29,7 @@ use row::Row;
 use setting::Setting;
 use tokens::Tokens;
 
-/// What a comparison is written as.
+/// The file format of a comparison.
 #[derive(Clone, Copy)]
 enum Format {
     Json,
@@ -78,7 +78,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
     }
 }
 
-/// What the file's name says that it holds. What cannot be written is refused before the work is done.
+/// The file format that the name's ending asks for. A path that cannot be written is refused here, before the work is done.
 fn format(path: &Path) -> Result<Format> {
     files::check_replaceable(path)?;
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {

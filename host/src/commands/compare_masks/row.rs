@@ -1,4 +1,4 @@
-//! What one mask did, in numbers.
+//! Numbers about one mask of a comparison.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::alone::Rejected;
 use super::tokens::Tokens;
 use crate::commands::sweep::Count;
 
-/// What one mask did.
+/// Numbers about one mask of a comparison.
 pub struct Row {
     /// Tokens that it rejected.
     pub count: Count,
@@ -53,7 +53,7 @@ impl Row {
     }
 }
 
-/// What two masks have in common, tokens.
+/// Overlap of two masks, tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overlap {
     /// Rejected by both.

@@ -116,7 +116,7 @@ fn beside(counts: &[(f64, Count)], best: f64, target: &Target) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// What is found where the rate at a value is `rate(value)`.
+    /// The value that the search finds where `rate(value)` is the rejection rate at a value, and the remark about it.
     fn found(range: &str, target: &str, rate: impl Fn(f64) -> f64) -> (f64, Option<String>) {
         let mut count = |value| Ok(Count { rejected: (1e6 * rate(value)) as u64, tokens: 1_000_000 });
         nearest(&range.parse().unwrap(), &target.parse().unwrap(), &mut count).unwrap()

@@ -5,7 +5,7 @@ use super::row::Overlap;
 use super::setting::Setting;
 use crate::report::terminal::{grouped, percent};
 
-/// What stands where there is no number.
+/// Cell text for a missing number.
 pub(super) const NONE: &str = "-";
 
 /// All lines.
@@ -68,7 +68,7 @@ fn rows(comparison: &Comparison) -> Vec<String> {
     table.iter().map(line).collect()
 }
 
-/// What a table says of a mask; a percentage follows its count.
+/// The table cells of a mask; a percentage follows its count.
 pub(super) fn row(mask: &Compared, number: usize) -> Cells {
     let row = &mask.row;
     let share = |share: Option<f64>| share.map_or_else(|| NONE.to_owned(), percent);
@@ -123,7 +123,7 @@ pub(super) fn whole_percent(share: f64) -> String {
     }
 }
 
-/// What was searched, given or left out.
+/// Sentences about keys that were searched or given, and about masks that were left out.
 fn remarks(comparison: &Comparison) -> Vec<String> {
     let (mut sets, mut remarks) = (Vec::new(), Vec::new());
     for Compared { contender, setting, .. } in &comparison.masks {

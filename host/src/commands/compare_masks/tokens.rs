@@ -1,4 +1,4 @@
-//! What is known of every completion token of the batches.
+//! Data about every completion token of the batches.
 
 use std::ops::Range;
 use std::path::Path;

@@ -19,7 +19,7 @@ use capo_loader::{ComponentConfig, RecordedBatch, component_names};
 pub use range::Range;
 pub use target::{Count, Found, Target, search};
 
-/// What a replay of all batches came to.
+/// The result of a replay of all batches.
 struct Counts {
     all: Count,
     /// Of each mask, in order; each sees what those before it left.
@@ -40,7 +40,7 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// What they are called in reports.
+    /// Their names in reports.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         [&self.masks, &self.weights].into_iter().flat_map(|list| component_names(list)).collect()
@@ -57,7 +57,7 @@ impl Chosen {
     }
 }
 
-/// What a configuration with one override, `KEY=VALUE`, chooses.
+/// The masks and weights that a configuration chooses, with one override `KEY=VALUE` applied to it.
 type Choose<'a> = &'a dyn Fn(Option<String>) -> Result<Chosen>;
 
 /// Replays of the same batches at different settings.

@@ -22,7 +22,7 @@ pub struct Range {
     high: f64,
     points: usize,
     whole: bool,
-    /// What helps where no value reaches a target.
+    /// Advice for the user where no value reaches a target.
     pub advice: &'static str,
 }
 
@@ -104,7 +104,7 @@ impl Range {
         }
     }
 
-    /// The same key between two of the values.
+    /// A range of the same key, between two of the values.
     #[must_use]
     pub fn between_values(&self, a: f64, b: f64) -> Self {
         Self { low: a.min(b), high: a.max(b), ..self.clone() }

@@ -39,7 +39,7 @@ impl FromStr for Target {
     ///
     /// # Errors
     ///
-    /// What is no number, or not between 0 and 1.
+    /// A text that is not a number, or not between 0 and 1.
     fn from_str(text: &str) -> Result<Self> {
         let rate = match text.strip_suffix('%') {
             Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
@@ -61,7 +61,7 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Debug, PartialEq)]
 pub struct Found {
     /// The value that rejects most without exceeding the target, if any does.
