@@ -105,7 +105,7 @@ fn license(base: &ModelFiles) -> Option<String> {
     (!license.is_empty() && license.chars().all(plain)).then(|| license.to_owned())
 }
 
-/// The run's metrics of a step: quality first, then the evaluations. Empty where the step has no line.
+/// The run's metrics of a step: those of [`FIRST`], then those of evaluations. Empty where the step has no line.
 fn metrics(path: &Path, step: u64) -> Result<Vec<(String, f64)>> {
     let text = files::text(path).with_context(|| format!("cannot read `{}`", path.display()))?;
     let line = text.lines().filter_map(|line| serde_json::from_str::<BTreeMap<String, Value>>(line).ok());

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use crate::config::DEFAULT;
 
-    /// What the settings append, a line each.
+    /// The components that the settings append, a line each.
     fn appended(settings: &str) -> String {
         let sets = settings.split_whitespace().map(|set| format!("train.{set}")).collect::<Vec<_>>();
         let mut draft = Draft::read(None, DEFAULT, &sets).unwrap();

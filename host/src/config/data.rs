@@ -29,7 +29,7 @@ pub struct DataConfig {
     /// A dataset of held-out prompts; not used with `embedded:arithmetic`, which has its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_dataset_name: Option<String>,
-    /// What gives the rows of a well-known dataset the columns `prompt`, `answer` and `solution`.
+    /// Layout of a well-known dataset, whose rows it gives the columns `prompt`, `answer` and `solution`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<Preset>,
     /// A text around each prompt, `{prompt}` in its place; the preset's where it is not said.
@@ -50,7 +50,7 @@ pub struct DataConfig {
     /// True if rows with longer prompts are left out in place of it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub filter_overlong_prompts: bool,
-    /// What is done about a row that cannot be used: `error` or `skip`.
+    /// Treatment of a row that cannot be used: `error` or `skip`.
     #[serde(default)]
     pub on_bad_row: OnBadRow,
     /// True if training rows are put in a random order, another in each epoch.
@@ -59,13 +59,13 @@ pub struct DataConfig {
     /// Most training rows of each dataset, drawn by the seed; 0 is all.
     #[serde(default, skip_serializing_if = "is_default")]
     pub max_train_samples: usize,
-    /// What prompts are: `text`, or `chat`, a conversation or one message of it, which the model's chat template writes.
+    /// Form of prompts: `text`, or `chat`, a conversation or a single message of it, which the model's chat template writes.
     #[serde(default, skip_serializing_if = "is_default")]
     pub format: Format,
     /// The first message of conversations that have no system message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// What the chat template knows as `enable_thinking`; it knows nothing of it where this is not said.
+    /// Value of `enable_thinking` for the chat template; the template does not see the variable where this is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enable_thinking: Option<bool>,
     /// A file with the chat template to use in place of the model's own.
@@ -82,7 +82,7 @@ pub struct DataConfig {
     pub datasets: Vec<SourceConfig>,
 }
 
-/// What prompts are.
+/// Form of prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
@@ -118,7 +118,7 @@ fn is_yes(value: &bool) -> bool {
 }
 
 impl DataConfig {
-    /// What a row must fit that is used for `purpose`; `chat` writes conversations where prompts are some.
+    /// Requirements on rows that are used for `purpose`; `chat` writes those prompts that are conversations.
     pub fn demands<'a>(
         &self,
         chat: Option<&'a Chat>,
@@ -150,7 +150,7 @@ impl DataConfig {
         }
     }
 
-    /// What writes conversations; none where prompts are texts.
+    /// The chat template that writes conversations; none where prompts are plain text.
     ///
     /// # Errors
     ///

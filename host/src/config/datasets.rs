@@ -101,7 +101,7 @@ fn open(config: &SourceConfig, data: &DataConfig, default_split: &str) -> Result
 ///
 /// # Errors
 ///
-/// What is neither, and a damaged cache.
+/// A name that is neither, and a damaged cache.
 fn located(name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.exists() {

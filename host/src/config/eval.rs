@@ -14,7 +14,7 @@ use crate::model::Sampling;
 
 /// Most samples of a prompt.
 const MOST_SAMPLES: usize = 1 << 16;
-/// What the mean over benchmarks is called in their place.
+/// Name of the mean over benchmarks in metrics, in place of the name of a benchmark.
 pub const TEST: &str = "TEST";
 
 /// `[eval]`
@@ -40,7 +40,7 @@ pub struct EvalConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BenchmarkConfig {
-    /// What its metrics are called.
+    /// Name under which its metrics appear.
     pub name: String,
     /// A file or a folder of rows, or the id of a dataset in the Hub's cache.
     pub file: String,

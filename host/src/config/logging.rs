@@ -42,7 +42,7 @@ pub enum Tracker {
     Tensorboard,
 }
 
-/// What completions are written as.
+/// File format of completions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompletionsFormat {

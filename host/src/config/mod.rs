@@ -79,7 +79,7 @@ pub struct Config {
     pub step_control: Vec<ComponentConfig>,
     /// `[[reward]]`; rewards are summed
     pub reward: Vec<RewardConfig>,
-    /// What follows from the settings; computed when they are checked.
+    /// Sizes that follow from the settings; computed when the settings are checked.
     #[serde(skip)]
     pub sizes: Sizes,
 }
@@ -120,7 +120,7 @@ impl Config {
         self.eval.check(&rewards)
     }
 
-    /// What the sampler computes in.
+    /// Floating-point type of the sampler.
     #[must_use]
     pub fn sampler_dtype(&self) -> Dtype {
         self.rollout.dtype.unwrap_or(self.train.dtype)
@@ -146,7 +146,7 @@ impl Config {
             || temperature != self.train.loss_temperature as f32
     }
 
-    /// What the loss's log-probabilities are of, where that is not the whole distribution.
+    /// Truncation of the distribution that the loss takes log-probabilities of; none where it takes the whole distribution.
     #[must_use]
     pub fn loss_truncation(&self) -> Option<Truncation> {
         let RolloutConfig { temperature, top_k, top_p, .. } = self.rollout;
@@ -166,8 +166,9 @@ impl Config {
         }
     }
 
-    /// Makes the paths of models and data absolute, so that the run can be resumed from any directory. What a Hub's id means today is
-    /// written down as the path of its snapshot, and which day it is where conversations may say so.
+    /// Makes the paths of models and data absolute, so that the run can be resumed from any directory.
+    ///
+    /// An id of the Hub becomes the path of its newest snapshot. Today's date is set where a chat template may ask for it.
     ///
     /// # Errors
     ///

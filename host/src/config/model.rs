@@ -29,7 +29,7 @@ pub struct ModelConfig {
     /// Its rank; 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_r: Option<usize>,
-    /// What its product is multiplied by, before it is divided by the rank; 32.
+    /// Factor of the adapter's product, before the division by the rank; 32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_alpha: Option<f64>,
     /// Share of its inputs that a training pass leaves out; 0.05.

@@ -17,7 +17,7 @@ pub(super) fn may_be_left_out(is: bool) -> bool {
     is && !IN_FULL.get()
 }
 
-/// What `write` writes, with the settings that are left out otherwise.
+/// Calls `write`, and has it write the settings too that a file leaves out otherwise.
 pub(super) fn in_full<R>(write: impl FnOnce() -> R) -> R {
     IN_FULL.set(true);
     let written = write();

@@ -82,8 +82,9 @@ fn add_loss_factors(config: &mut Config, registry: &Registry, aliases: &[Alias])
 }
 
 impl Draft {
-    /// Takes what the config does not have from a recipe: component sections and, where it is one `with_settings`, values for keys of
-    /// `[train]`, `[rollout]` and `[[reward]]` that the user did not set. What it took, in words.
+    /// Takes what the config does not have from a recipe: component sections, and settings of a recipe `with_settings`.
+    ///
+    /// Such settings are keys of `[train]`, `[rollout]` and `[[reward]]` that the user did not set. Returns all that it took, in words.
     ///
     /// # Errors
     ///

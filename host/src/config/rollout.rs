@@ -29,7 +29,7 @@ pub struct RolloutConfig {
     /// without a difference in reward.
     #[serde(skip_serializing_if = "is_default_gen_batches")]
     pub max_num_gen_batches: usize,
-    /// What the sampler computes in: `f32` or `bf16`; `train.dtype` where it is not said.
+    /// Floating-point type of the sampler: `f32` or `bf16`; `train.dtype` where it is not set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dtype: Option<Dtype>,
 }

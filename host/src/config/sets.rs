@@ -60,8 +60,10 @@ pub(crate) fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
     Ok(())
 }
 
-/// The same path with a number where it names an entry of `section` by its component: `mask.advdecay.mask.quantile` is
-/// `mask.0.quantile` where that mask comes first, and so is `mask.advdecay.quantile` where no other id begins with `advdecay.`.
+/// The path with a number in place of the component that names an entry of `section`.
+///
+/// `mask.advdecay.mask.quantile` becomes `mask.0.quantile` where that mask comes first. So does `mask.advdecay.quantile` where no other id
+/// begins with `advdecay.`.
 ///
 /// # Errors
 ///
@@ -111,12 +113,12 @@ pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<Strin
     }
 }
 
-/// What follows `name.` in `rest`.
+/// The text that follows `name.` in `rest`.
 fn key_of<'r>(rest: &'r str, name: &str) -> Option<&'r str> {
     rest.strip_prefix(name)?.strip_prefix('.').filter(|_| !name.is_empty())
 }
 
-/// What reports call the entries: `ID`, and `ID#2` where one is used again.
+/// Names of the entries in reports: `ID`, and `ID#2` for the second use of a component.
 fn names(entries: &[Value]) -> Vec<String> {
     let component = |entry: &Value| {
         let id = entry.get("use").and_then(Value::as_str).unwrap_or_default().to_owned();

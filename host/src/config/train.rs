@@ -16,7 +16,7 @@ use crate::schedule::ScheduleKind;
 pub struct TrainConfig {
     /// Where the policy computes: `cpu`, or `cuda:N`.
     pub device: String,
-    /// What it computes in: `f32` or `bf16`.
+    /// Floating-point type of the computation: `f32` or `bf16`.
     pub dtype: Dtype,
     /// Source of every random choice.
     pub seed: u64,
@@ -52,11 +52,12 @@ pub struct TrainConfig {
     pub warmup_ratio: f64,
     /// Decoupled weight decay of matrices.
     pub weight_decay: f64,
-    /// What turns gradients into steps: `adamw`, or `sgd`, where a mask shortens the step by itself.
+    /// The optimizer: `adamw`, or `sgd`, where a mask shortens the step by itself.
     #[serde(skip_serializing_if = "is_default")]
     pub optimizer: OptimizerName,
-    /// What is left of SGD's sum of gradients from one step to the next, as in `torch.optim.SGD`; its weight decay is decoupled all the
-    /// same, and of matrices only, as AdamW's.
+    /// Momentum of SGD, as in `torch.optim.SGD`: the share of the sum of gradients that the next step keeps.
+    ///
+    /// Weight decay is decoupled all the same, and of matrices only, as in AdamW.
     #[serde(skip_serializing_if = "is_default")]
     pub sgd_momentum: f64,
     /// Decay of Adam's first moment.
@@ -69,7 +70,7 @@ pub struct TrainConfig {
     /// step.
     #[serde(skip_serializing_if = "is_default")]
     pub second_moment: SecondMoment,
-    /// What the optimizer keeps of matrices below the last layer in: `bf16`, on the CPU, takes half the memory.
+    /// Storage type of the optimizer's moments, for matrices below the last layer; `bf16`, on the CPU, halves their memory.
     #[serde(skip_serializing_if = "is_default")]
     pub moments_dtype: Dtype,
     /// Largest global gradient norm; 0 is off.
@@ -82,7 +83,7 @@ pub struct TrainConfig {
     /// Weight of the mean entropy of the kept tokens, which the loss is less by.
     #[serde(skip_serializing_if = "is_default")]
     pub entropy_coef: f64,
-    /// What a loss is averaged over after masking: `kept` tokens or the `original` ones.
+    /// Tokens over which a loss is averaged after masking: the `kept` ones or all `original` ones.
     pub mask_denominator: Denominator,
     /// The masks and weights that are factors of the loss and not of each token's own gradient, by what reports call them; TRL's settings put theirs
     /// here.
@@ -90,7 +91,7 @@ pub struct TrainConfig {
     pub loss_factors: Vec<String>,
     /// K of the last-layer inputs; 0 takes the sampler's `top_k`, or 50 where that is off.
     pub last_layer_top_k: usize,
-    /// What every so many-th optimizer step does to the policy is measured and recorded as `step/...`; 0 is off.
+    /// Interval, in optimizer steps, at which the change of the policy is measured and recorded as `step/...`; 0 is off.
     #[serde(skip_serializing_if = "is_default")]
     pub measure_step: u64,
     /// Checkpoint interval in optimizer steps; 0 writes one at the end only.
@@ -124,7 +125,7 @@ pub struct TrainConfig {
     pub output_dir: Option<PathBuf>,
 }
 
-/// What a loss is averaged over after masking.
+/// Tokens over which a loss is averaged after masking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Denominator {
@@ -141,7 +142,7 @@ pub enum LossDistribution {
     /// The whole softmax at `train.loss_temperature`.
     #[default]
     Full,
-    /// What top-k and top-p leave of it.
+    /// The part of it that top-k and top-p leave.
     Sampler,
 }
 

@@ -1,7 +1,8 @@
 //! The last `\boxed{}` of a text.
 
-/// What is in the last `\boxed{...}` or `\fbox{...}`, braces matched, or after a `\boxed` without them; none where there is none, or its
-/// brace is never closed.
+/// The content of the last `\boxed{...}` or `\fbox{...}`, braces matched, or the word after a `\boxed` without braces.
+///
+/// None where the text has no box, or its brace is never closed.
 #[must_use]
 pub fn last_boxed(text: &str) -> Option<&str> {
     let (at, name) = ["\\boxed", "\\fbox"].iter().filter_map(|name| Some((text.rfind(name)?, name))).max()?;

@@ -21,7 +21,7 @@ impl Default for Columns {
     }
 }
 
-/// What a row has in a column, or in the part of one that dots lead to.
+/// The value of a column of a row, or of a nested field, with dots between the names.
 pub(super) fn at<'a>(row: &'a Map<String, Value>, column: &str) -> Option<&'a Value> {
     row.get(column).or_else(|| {
         let (first, rest) = column.split_once('.')?;
@@ -41,7 +41,7 @@ pub(super) fn text_of(row: &Map<String, Value>, column: &str) -> Result<Option<S
     Ok(Some(text))
 }
 
-/// What a value is, in words.
+/// The kind of a value, in words.
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

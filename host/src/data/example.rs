@@ -12,11 +12,11 @@ use super::files::Unit;
 pub struct Example {
     /// The model's input, as text; of a conversation, what the chat template makes of it.
     pub prompt: String,
-    /// What a correct completion arrives at; never empty.
+    /// Final answer of a correct completion; never empty.
     pub answer: String,
     /// A worked completion, answer included, for supervised training.
     pub solution: Option<String>,
-    /// What is to be taught after the prompt, end included, as a chat template writes it; none where no template does.
+    /// Text to teach after the prompt, end included, as a chat template writes it; none without a template.
     pub reply: Option<String>,
     /// Every column of the row but the prompt: a JSON object.
     pub columns: String,
@@ -29,14 +29,14 @@ pub struct Example {
 pub struct Row {
     /// The file, as it was named.
     pub file: Arc<str>,
-    /// What it is called.
+    /// Word for it in messages: line or row.
     pub(super) unit: Unit,
     /// Its number, from 1.
     pub number: usize,
 }
 
 impl Row {
-    /// What stands before the sentence about what is wrong with it.
+    /// Beginning of the error message about a bad row: its place, and advice.
     pub(super) fn is_bad(&self) -> String {
         let Self { file, unit, number } = self;
         let mend = "(mend it, or set `data.on_bad_row` to `skip`)";

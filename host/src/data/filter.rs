@@ -21,7 +21,7 @@ enum Allowed {
     One(Scalar),
 }
 
-/// What a column is compared with.
+/// A value that a column is compared with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Scalar {

@@ -9,8 +9,8 @@ const BLOCK: u64 = 1 << 12;
 
 /// Draws a dataset for each cursor, with probabilities in proportion to weights, as `interleave_datasets` does.
 ///
-/// What is drawn is a function of the seed and the cursor. How often each was drawn before is counted from the start, and kept for the cursors
-/// that follow.
+/// The dataset at a cursor is a function of the seed and the cursor. Earlier draws of each dataset are counted from the start, and the
+/// counts are kept for the cursors that follow.
 #[derive(Clone, Debug)]
 pub(super) struct Mixture {
     /// Sums of the weights up to each dataset, the last of which is 1.
@@ -19,7 +19,7 @@ pub(super) struct Mixture {
     /// The cursor before which `before` counts, a multiple of [`BLOCK`].
     start: u64,
     before: Vec<u64>,
-    /// What is drawn from `start` on.
+    /// Numbers of the datasets that are drawn from cursor `start` on.
     block: Vec<usize>,
 }
 

@@ -9,7 +9,7 @@ use super::boxed::last_boxed;
 use super::columns::{at, text_of};
 use crate::rng;
 
-/// What the columns of a dataset are called, and where its answers are.
+/// Layout of a well-known dataset: names of its columns, and the place of its answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
@@ -26,7 +26,7 @@ pub enum Preset {
 const BOXED: &str = "{prompt}\nPlease reason step by step, and put your final answer within \\boxed{}.";
 
 impl Preset {
-    /// What stands around a prompt where the settings do not say it.
+    /// Text around a prompt where the settings give none.
     pub(super) fn template(self) -> Option<&'static str> {
         match self {
             Self::Gsm8k => Some("{prompt} Let's think step by step and output the final answer after \"####\"."),
@@ -90,7 +90,7 @@ fn verl(row: &mut Map<String, Value>) -> Result<()> {
     let path = "reward_model.ground_truth";
     let answer = at(row, path).cloned().with_context(|| format!("no column `{path}`"))?;
     row.insert("answer".into(), answer);
-    // What is called so in this layout is no worked solution.
+    // The column `solution` of this layout is not a worked solution.
     row.remove("solution");
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::{Chat, Example, Messages, Row};
 /// Most columns that a sentence names.
 const MOST_NAMES: usize = 20;
 
-/// What stands for the prompt in a template.
+/// Placeholder of the prompt in a template.
 pub const PROMPT: &str = "{prompt}";
 
 /// How the rows of a dataset are read.
@@ -20,7 +20,7 @@ pub const PROMPT: &str = "{prompt}";
 pub struct Reading {
     /// The columns' names.
     pub columns: Columns,
-    /// What gives rows of another shape the columns of those names.
+    /// Layout from which rows of another shape get those columns.
     pub preset: Option<Preset>,
     /// A text around each prompt, with [`PROMPT`] in its place; the preset's where there is none.
     pub template: Option<String>,

@@ -12,7 +12,7 @@ use super::{Chat, Example, Messages, Row, Tokenizer};
 /// Bytes of text that are checked before anything else happens: a matter of seconds.
 const AT_ONCE: usize = 16 << 20;
 
-/// What is done about a row that cannot be used.
+/// Treatment of a row that cannot be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnBadRow {
@@ -23,7 +23,7 @@ pub enum OnBadRow {
     Skip,
 }
 
-/// What rows are used for, and so what is asked of them.
+/// Use of rows, on which the requirements depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Prompts are answered, in training and in evaluations.
@@ -34,12 +34,12 @@ pub enum Purpose {
     Measuring,
 }
 
-/// What a row must fit.
+/// Requirements on rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Demands<'a> {
     /// Text to ids.
     pub tokenizer: &'a Tokenizer,
-    /// What makes texts of conversations; none where prompts are texts.
+    /// The chat template that writes conversations; none where prompts are plain text.
     pub chat: Option<&'a Chat>,
     /// Number of ids that the model knows.
     pub vocab_size: usize,
@@ -49,9 +49,9 @@ pub struct Demands<'a> {
     pub positions: usize,
     /// True if rows with longer prompts are left out, whatever is done about others.
     pub filter_overlong_prompts: bool,
-    /// What is done about a row that does not.
+    /// Treatment of a row that does not meet the requirements.
     pub on_bad_row: OnBadRow,
-    /// What rows are used for.
+    /// Use of the rows.
     pub purpose: Purpose,
 }
 
@@ -77,7 +77,7 @@ impl Example {
     ///
     /// # Errors
     ///
-    /// What the chat template refuses.
+    /// A refusal by the chat template.
     pub(super) fn in_chat(self, chat: Option<&Chat>) -> Result<Self> {
         match chat {
             Some(chat) => {
@@ -153,7 +153,7 @@ impl Example {
 /// The sentence about a bad row that was found while training went on.
 pub(super) type Finding = Arc<OnceLock<String>>;
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     /// Rows that were left out because they cannot be used.
@@ -167,7 +167,7 @@ pub(super) struct Checked {
 /// Refuses or leaves out the `rows` that do not meet the demands; with `target` their targets too must. Where there are too many rows to wait
 /// for, the rest of them is checked by a thread, which leaves its finding behind.
 pub(super) fn check(rows: &mut Arc<Vec<Example>>, demands: &Demands<'_>, target: bool) -> Result<Checked> {
-    // What is left out decides the order of the others, so that it must be known before the first of them.
+    // Rows that are left out shift the others, so that all must be known before the first one is used.
     if demands.on_bad_row == OnBadRow::Skip || demands.filter_overlong_prompts {
         return leave_out(rows, demands, target);
     }
@@ -188,7 +188,7 @@ fn first(rows: &[Example], bytes: usize) -> usize {
     rows.iter().position(beyond).unwrap_or(rows.len())
 }
 
-/// What is wrong with the first bad row.
+/// The error about the first bad row, if there is one.
 fn find(rows: &[Example], demands: &Demands<'_>, target: bool) -> Option<Error> {
     rows.par_iter().find_map_first(|row| row.check(demands, target).err())
 }
@@ -214,7 +214,7 @@ fn is_far_too_long(text: &str, limit: usize) -> bool {
     text.len() > limit.saturating_mul(MOST_BYTES_OF_A_TOKEN)
 }
 
-/// What is to be done with a row.
+/// The decision about a row.
 enum Verdict {
     Good,
     Long,

@@ -19,11 +19,11 @@ const MOST_NAMED: usize = 5;
 /// A dataset in files, and how its rows are read.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// What the settings call it.
+    /// Its name in the settings.
     pub name: String,
     /// Its files, in order.
     pub files: Vec<PathBuf>,
-    /// What its rows are.
+    /// Rules by which its rows are read.
     pub reading: Reading,
     /// How often prompts are from it, among several.
     pub weight: Option<f64>,

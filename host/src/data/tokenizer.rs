@@ -8,7 +8,7 @@ use super::quote::quote;
 use super::tokenizer_json;
 use crate::model::ModelFiles;
 
-/// What a panic over a text says about the file.
+/// Error message after a panic of the tokenizers crate over a text.
 const UNUSABLE: &str = "`tokenizer.json` cannot be used";
 /// Tokens that are decoded to see whether that can be done.
 const SAMPLES: u32 = 1000;
@@ -123,7 +123,8 @@ impl Tokenizer {
             .map_err(|error| anyhow!("cannot decode {} tokens: {error}", ids.len()))
     }
 
-    /// What each id adds to the text after `prompt`, special tokens left out; none where it is the beginning of a character.
+    /// A function that returns the text that each id adds after `prompt`, special tokens left out. It returns none while a character is
+    /// incomplete.
     pub fn stream(&self, prompt: &[u32]) -> Result<impl FnMut(u32) -> Result<Option<String>>> {
         let mut stream = self.inner.decode_stream(true);
         let mut step = move |id| {

@@ -1,4 +1,4 @@
-//! What is asked of a `tokenizer.json` before the tokenizers crate reads it: few bytes of it can ask for all memory.
+//! Checks of a `tokenizer.json` before the tokenizers crate reads it: a few bytes of the file can claim all memory.
 
 use anyhow::{Result, bail, ensure};
 use serde_json::Value;
@@ -14,7 +14,7 @@ const MOST_GROWTH: usize = 1 << 10;
 ///
 /// # Errors
 ///
-/// What is no JSON; the first number that is beyond its limit.
+/// Bytes that are not JSON; the first number that exceeds its limit.
 pub(super) fn check(bytes: &[u8]) -> Result<()> {
     let json: Value = serde_json::from_slice(bytes)?;
     let vocab = json["model"]["vocab"].as_object().into_iter().flatten().map(|(_, id)| id);
@@ -122,7 +122,7 @@ fn written_out(pattern: &str) -> usize {
                 }
                 None => group.push(1),
             },
-            // What follows a repetition may repeat it again.
+            // A counted repetition may apply to this repetition too, so `last` stays as it is.
             '?' | '*' | '+' => group.all = group.all.saturating_add(1),
             _ => group.push(1),
         }
@@ -130,7 +130,7 @@ fn written_out(pattern: &str) -> usize {
     groups.into_iter().fold(0, |sum, group| sum.saturating_add(group.all))
 }
 
-/// What stands in the braces that begin `text`, and what comes after them.
+/// The text between the braces that begin `text`, and the text after them.
 fn braces(text: &str) -> Option<(&str, &str)> {
     text.strip_prefix('{')?.split_once('}')
 }

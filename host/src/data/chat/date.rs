@@ -86,7 +86,7 @@ impl Date {
         era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
     }
 
-    /// What Python's `strftime` makes of its midnight, in English.
+    /// The midnight that begins this day, as Python's `strftime` formats it in English.
     ///
     /// # Errors
     ///

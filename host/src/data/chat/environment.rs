@@ -1,4 +1,4 @@
-//! What a chat template finds around it: the environment that transformers makes for it, with an end to its work.
+//! The environment in which a chat template runs: the one that transformers makes, with a limit on the work.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub(super) const NAME: &str = "chat";
 /// Most work for one conversation: instructions, and each 64 bytes that they make.
 pub(super) const STEPS: u64 = 1 << 19;
 
-/// What a template said with `raise_exception`.
+/// The message that a template passed to `raise_exception`.
 #[derive(Debug)]
 pub(super) struct Refused(pub(super) String);
 

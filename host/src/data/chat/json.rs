@@ -5,11 +5,11 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-/// What `tojson` can be told.
+/// Options of `tojson`.
 struct Style {
     ascii: bool,
     sorted: bool,
-    /// What a level is indented by; none writes everything on one line.
+    /// Indentation of a level; none writes everything on one line.
     indent: Option<String>,
     item: String,
     key: String,

@@ -6,7 +6,7 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 use serde::{Deserialize, Serialize};
 
-/// What each message says, by name, in the order of the file.
+/// The fields of a message by name, in the order of the file.
 type Message = IndexMap<Value, Value>;
 
 /// Names under which a message may hold what its author thought; templates read the first.
@@ -27,7 +27,7 @@ impl Messages {
     ///
     /// # Errors
     ///
-    /// What is no list of messages, or one that the assistant has answered.
+    /// A column that is not a list of messages, or a conversation that the assistant has answered.
     pub fn in_row(line: &[u8], column: &str) -> Result<Self> {
         let mut row: IndexMap<String, Value> =
             serde_json::from_slice(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
@@ -66,7 +66,7 @@ impl Messages {
         self
     }
 
-    /// What a template sees.
+    /// The messages as a value for the template.
     pub(super) fn value(&self) -> Value {
         self.0.iter().cloned().map(Value::from_object).collect()
     }

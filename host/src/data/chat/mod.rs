@@ -30,7 +30,7 @@ use worker::Workers;
 pub struct ChatOptions {
     /// The first message of conversations that have no system message.
     pub system_prompt: Option<String>,
-    /// What templates know as `enable_thinking`; where it is none, they know nothing of it.
+    /// Value of `enable_thinking` for the template; with none, the template does not see the variable.
     pub enable_thinking: Option<bool>,
     /// The day that templates take for today.
     pub date: Date,
@@ -82,12 +82,12 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// What the template refuses or fails at, with the template's name.
+    /// A refusal by the template, or a failure in it, with the name of the template.
     pub fn prompt(&self, messages: &Messages) -> Result<String> {
         self.write(&self.begun(messages), true)
     }
 
-    /// What follows `prompt`, the text of `messages`, where the assistant says `answer`: the answer and its end.
+    /// The assistant's `answer` as the template writes it after `prompt`, the text of `messages`: the answer and its end.
     ///
     /// # Errors
     ///

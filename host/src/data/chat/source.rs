@@ -20,7 +20,7 @@ const NAMES: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "p
 /// A template.
 pub(super) struct Source {
     pub(super) text: String,
-    /// What sentences call it.
+    /// Its name in error messages.
     pub(super) place: String,
 }
 

@@ -1,4 +1,4 @@
-//! What transformers makes of conversations, and what becomes of templates that cannot be used.
+//! Conversations come out as transformers writes them, and templates that cannot be used are refused.
 
 use std::fs;
 use std::path::Path;

@@ -10,13 +10,13 @@ use arrow_schema::ArrowError;
 use super::lines::Lines;
 use crate::data::contain::contain;
 
-/// What stands before the stream in a file that has a foot.
+/// Bytes before the stream in a file that has a footer.
 const HEAD: &[u8] = b"ARROW1\0\0";
 const CONTINUATION: [u8; 4] = [0xff; 4];
 /// A packed column may be this many times as long as its bytes.
 const MOST_GROWTH: u64 = 1 << 12;
 
-/// The rows of an arrow file as lines of JSON. Its foot is not looked at: the stream says the same.
+/// The rows of an arrow file as lines of JSON. The footer is not read: the stream says the same.
 pub(super) fn lines(bytes: &[u8]) -> Result<Vec<u8>> {
     let stream = bytes.strip_prefix(HEAD).unwrap_or(bytes);
     contain(|| {

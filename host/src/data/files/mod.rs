@@ -12,7 +12,7 @@ use capo_loader::files;
 
 pub use find::{Wanted, find};
 
-/// What the rows of a file are called in sentences.
+/// Word for a row of a file in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Of a text.
@@ -26,7 +26,7 @@ pub enum Unit {
 pub struct Text {
     /// The lines, in order; empty ones are no rows.
     pub bytes: Vec<u8>,
-    /// What they are lines of.
+    /// Word for them in messages.
     pub unit: Unit,
 }
 

@@ -110,7 +110,7 @@ fn splits_are_told_by_names_as_datasets_tells_them() {
     assert_eq!(found(&["rows.jsonl"], "train"), ["rows.jsonl"], "files that name no split are all of the first");
     assert!(files(&["rows.jsonl"], "test").unwrap_err().ends_with("has no split `test` (it has `train`)"));
     assert!(files(&["notes.txt"], "train").unwrap_err().contains("has no files of rows"));
-    // What a run leaves behind is no data.
+    // Files in a hidden folder are not data.
     assert_eq!(found(&[".hidden/train.jsonl", "train.jsonl"], "train"), ["train.jsonl"]);
 }
 
