@@ -2,8 +2,8 @@
 //! are components behind a stable ABI.
 //!
 //! Start reading at [`train`]: the loop. [`run`] opens what it works with, [`stages`] are its steps, [`model`] is the policy,
-//! [`data`] and [`reward`] are what it learns from. [`commands`] is the command line, [`check`] its largest command. What knows
-//! plugins is a crate of its own, `capo-loader`.
+//! [`data`] and [`reward`] are what it learns from. [`commands`] is the command line, [`check`] its largest command. Plugins are loaded by
+//! a crate of its own, `capo-loader`.
 
 pub mod adamw;
 pub mod algorithms;

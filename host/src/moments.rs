@@ -1,4 +1,4 @@
-//! What optimizers share: their memory of gradients, and one weight's part of a step.
+//! Common parts of the optimizers: their memory of gradients, and one weight's part of a step.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct WeightStep<'a> {
     pub grad: Tensor,
     /// The gradient of what was held back, where there is any, like `grad`.
     pub rejected: Option<Tensor>,
-    /// What clips both: they are multiplied by it.
+    /// Clipping factor of both gradients.
     pub scale: f64,
     /// The learning rate.
     pub learning_rate: f64,
@@ -30,7 +30,7 @@ pub struct WeightStep<'a> {
 }
 
 impl WeightStep<'_> {
-    /// What decoupled weight decay leaves of the weight: matrices decay, biases and norm weights do not. Source:
+    /// Share of the weight that decoupled weight decay leaves. Matrices decay, biases and norm weights do not. Source:
     /// `transformers.Trainer.get_decay_parameter_names`.
     pub fn keep(&self, weight_decay: f64) -> f64 {
         let decay = if self.var.rank() >= 2 { weight_decay } else { 0.0 };

@@ -31,7 +31,7 @@ pub enum OptimizerConfig {
     Sgd(SgdConfig),
 }
 
-/// What happened in one optimizer step. Norms are Euclidean, over all weights, before clipping; they may be infinite or NaN.
+/// Result of one optimizer step. Norms are Euclidean, over all weights, before clipping; they may be infinite or NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepOutcome {
     /// Norm of the gradient of what was kept.
@@ -69,7 +69,7 @@ impl Optimizer {
         Ok(Self { rule, steps_taken: 0 })
     }
 
-    /// What components are told of it at the step to come; for SGD `beta1` is its momentum.
+    /// Description of the optimizer for components, at the step to come; for SGD `beta1` is its momentum.
     pub fn info(&self, learning_rate: f64, max_grad_norm: f64) -> OptimizerInfo {
         let steps_taken = self.steps_taken;
         match &self.rule {
@@ -202,7 +202,7 @@ impl Optimizer {
 }
 
 impl StepOutcome {
-    /// What is known before the step: it is to be taken where all norms are finite.
+    /// The norms before the step; the step is taken where all of them are finite.
     fn of(grads: &Gradients, rejected: Option<&Gradients>) -> Result<Self> {
         let grad_norm = global_norm(grads)?;
         let (rejected_grad_norm, grad_norm_unmasked) = match rejected {
@@ -246,7 +246,7 @@ fn norm(grads: impl Iterator<Item = Result<Tensor>>, on_host: bool) -> Result<f6
     Ok(sum.sqrt())
 }
 
-/// What gradients of norm `norm` are multiplied by: `max / (norm + 1e-6)` when less than 1; 1 when `max` is 0.
+/// Clipping factor for gradients of norm `norm`: `max / (norm + 1e-6)` when less than 1; 1 when `max` is 0.
 fn clip_scale(norm: f64, max: f64) -> f64 {
     if max > 0.0 { (max / (norm + 1e-6)).min(1.0) } else { 1.0 }
 }

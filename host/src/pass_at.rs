@@ -1,4 +1,4 @@
-//! What several answers to a question say about a model.
+//! Quality of a model from several answers to a question: `pass@k` and the majority vote.
 
 use std::collections::HashMap;
 

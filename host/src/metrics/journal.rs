@@ -34,7 +34,7 @@ impl Default for Mark {
     }
 }
 
-/// What is wrong with a journal that a run takes up again.
+/// Damage that is found in a journal when a run takes it up again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gap {
@@ -227,7 +227,7 @@ mod tests {
     const TWO: &str = "{\"step\":1,\"kl\":null}\n{\"step\":2}\n";
     const EXPECTED: Expected = Expected { step: 2, every: 1, once: true };
 
-    /// What is left of a journal that was `written` when it is found as `found` after step 2, and what is told of it.
+    /// The rest of a journal and the gap, where it was `written` and is `found` otherwise after step 2.
     fn resumed(written: &str, found: Option<&str>) -> (String, Option<Gap>) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");

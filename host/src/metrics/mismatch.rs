@@ -7,7 +7,7 @@ use capo_plugin::Dims;
 
 use super::Values;
 
-/// What verl bounds a logarithm of a ratio to before it squares the ratio.
+/// Bound on the logarithm of a ratio before the ratio is squared, as in verl.
 const BOUND: f64 = 20.0;
 
 /// One completion.

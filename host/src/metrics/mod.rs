@@ -1,4 +1,4 @@
-//! What a run reports about itself: one JSON object per step in `metrics.jsonl`, under TRL's names.
+//! Metrics of a run: one JSON object per step in `metrics.jsonl`, under TRL's names.
 
 pub mod completions;
 pub mod journal;
@@ -30,7 +30,7 @@ pub type Values = Vec<(String, f64)>;
 #[derive(Debug)]
 pub struct Metrics {
     journal: Journal,
-    /// The same for TensorBoard, where it is asked for.
+    /// TensorBoard's file of the values, where the user asks for it.
     events: Option<EventFile>,
     /// Sum and number of the values recorded since the last flush.
     values: BTreeMap<String, (f64, u32)>,
@@ -81,7 +81,7 @@ impl Metrics {
         self.journal.mark()
     }
 
-    /// What has been recorded since the last flush is the rollout's: it stands in every line until the next rollout.
+    /// Marks the values since the last flush as the rollout's. They stand in every line until the next rollout.
     pub fn hold(&mut self) {
         self.held = std::mem::take(&mut self.values);
     }
@@ -116,7 +116,7 @@ impl Metrics {
         }
     }
 
-    /// What the step's line will have under `name`, if it is there by now.
+    /// Mean of the values under `name` that the step's line has so far; none where there is no value yet.
     #[must_use]
     pub fn value(&self, name: &str) -> Option<f64> {
         let (sum, count) = self.values.get(name).or_else(|| self.held.get(name))?;

@@ -1,4 +1,4 @@
-//! What numbers are called in `metrics.jsonl`, and which names are the host's own.
+//! Names of the numbers in `metrics.jsonl`, and which of them are reserved for the host.
 
 use capo_plugin::Point;
 
@@ -52,7 +52,7 @@ const FAMILIES: [&str; 12] = [
     "timing_s/",
     "weight/",
 ];
-/// What the host says about each mask.
+/// Names of the numbers that the host records of each mask.
 const OF_MASKS: [&str; 2] = [REJECTION_RATE, REJECTED_GRADIENT];
 /// The mean of the weights of the tokens that reached it, beside the names that a weight records itself.
 pub const MEAN_WEIGHT: &str = "mean";
@@ -62,14 +62,15 @@ pub const BELOW_ONE: &str = "below_one";
 pub const WEIGHTED_AWAY: &str = "weighted_away_gradient_share";
 /// The share of the update's length that a step control left.
 pub const APPLIED: &str = "applied";
-/// What the host says about each weight.
+/// Names of the numbers that the host records of each weight.
 const OF_WEIGHTS: [&str; 3] = [MEAN_WEIGHT, BELOW_ONE, WEIGHTED_AWAY];
-/// What the host says about each step control.
+/// Names of the numbers that the host records of each step control.
 const OF_STEP_CONTROLS: [&str; 1] = [APPLIED];
-/// What the host says about each reward.
+/// Names of the numbers that the host records of each reward.
 const OF_REWARDS: [&str; 2] = ["mean", "std"];
 
-/// What `name` of `component` is called in the metrics: a run has one advantage estimator and one objective, whose names stand alone.
+/// Full name in the metrics of the number `name` of `component`. Those of the advantage estimator and the objective, one each per run, are
+/// plain.
 #[must_use]
 pub fn metric_name(point: Point, component: &str, name: &str) -> String {
     match point {

@@ -23,11 +23,11 @@ pub struct StepSink<'a> {
     pub point: Point,
     /// Where the rest goes.
     pub warnings: WarningSink<'a>,
-    /// What the rollout knows besides its batch, for the components that asked.
+    /// Data of the rollout beside its batch, for the components that asked for it.
     pub context: Option<Lending<'a>>,
-    /// What components record of each token, `[B, T]`, by name; none where it is not kept.
+    /// Values that components record for each token, `[B, T]`, by name; none where they are not kept.
     pub arrays: Option<Vec<(String, Vec<f32>)>>,
-    /// What is wrong with a name of the current call.
+    /// The error about a name in the current call, if there is one.
     objection: Option<String>,
 }
 

@@ -21,7 +21,8 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Begins a file in the run's directory `dir`, of steps from `first` on. What files before it say of these steps counts no more.
+    /// Begins a file in the run's directory `dir`, of steps from `first` on. TensorBoard then ignores what earlier files hold of these
+    /// steps.
     ///
     /// # Errors
     ///

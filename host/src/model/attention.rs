@@ -12,7 +12,7 @@ use super::config::Config;
 use super::ops;
 use super::size::{BLOCK, LONGEST_WHOLE};
 
-/// What the shapes inside a layer follow from.
+/// Sizes that determine the shapes inside a layer, and the epsilon of its norms.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) heads: usize,
@@ -40,7 +40,7 @@ impl Sizes {
         }
     }
 
-    /// What attention scores are multiplied by.
+    /// Factor of attention scores, `1 / √head_dim`.
     pub(super) fn scale(&self) -> f64 {
         (self.head_dim as f64).powf(-0.5)
     }

@@ -1,7 +1,7 @@
 //! The backward pass, layer by layer, as the transpose of each step of `decoder`.
 //!
 //! Written out rather than left to candle's autograd, which starts every gradient from a tensor of zeros and adds to it
-//! in a thread pool that spins. What it computes is checked against transformers and against finite differences.
+//! in a thread pool that spins. The gradients are checked against transformers and against finite differences.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::gradients::Gradients;
 use super::ops::{self, Rope};
 use super::params::{EMBEDDING, FINAL_NORM, HEAD};
 
-/// What a forward pass kept; a clone shares the activations.
+/// Activations that a forward pass kept for the backward pass; a clone shares them.
 #[derive(Clone)]
 pub(super) struct Tape {
     pub(super) model: Arc<Decoder>,
@@ -30,7 +30,7 @@ pub(super) struct Tape {
     pub(super) padding: Option<u32>,
 }
 
-/// What the tape has of one layer.
+/// Activations that the tape holds of one layer.
 #[derive(Clone)]
 pub(super) enum Kept {
     All(Saved),
@@ -97,7 +97,7 @@ impl LayerGradients<'_> {
 }
 
 impl Tape {
-    /// The same of the `rows` alone, `[R]` u32; the activations are copied.
+    /// A tape of the `rows` alone, `[R]` u32; the activations are copied.
     pub(super) fn of(&self, rows: &Tensor) -> Result<Self> {
         let own = |tensor: &Tensor| tensor.contiguous()?.index_select(rows, 0);
         let numbers = rows.to_vec1()?;
@@ -171,7 +171,7 @@ impl Tape {
 
 /// The gradient by the residual stream at the entry of a layer, `[B, S, D]`, from that at its exit.
 ///
-/// What takes little time to compute is computed again: norms and the gate's product are a third of what a layer would have to keep.
+/// Activations that take little time are computed again. Norms and the gate's product are a third of all that a layer would keep.
 fn layer_backward(
     layer: &Layer,
     saved: Saved,

@@ -1,4 +1,4 @@
-//! What the sampler's own passes say about the tokens that are drawn, so that the policy that drew them need not score them again.
+//! Scores of drawn tokens from the sampler's own passes, so that the policy that drew them need not score them again.
 
 use anyhow::{Context, Result};
 use candle_core::Tensor;
@@ -10,9 +10,9 @@ use super::slots::Next;
 /// Scores to take while sampling.
 #[derive(Debug, Clone, Copy)]
 pub struct Capture {
-    /// What to compute besides the log-probabilities.
+    /// Scores to compute besides the log-probabilities.
     pub wants: Wants,
-    /// What logits are divided by.
+    /// Divisor of the logits.
     pub loss_temperature: f64,
 }
 

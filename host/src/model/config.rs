@@ -16,7 +16,7 @@ pub(super) const LARGEST: usize = i32::MAX as usize;
 /// Most layers: each is made one after another, and no model has a tenth of these.
 pub(super) const MOST_LAYERS: usize = 4096;
 
-/// What `config.json` says of a decoder; the whole file is kept and written back with the weights.
+/// Settings of a decoder from `config.json`; the whole file is kept and written back with the weights.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Config {
     /// Which family it is of.
@@ -44,7 +44,7 @@ pub struct Config {
     /// True if the projections of attention have biases, in families where that is a choice; see [`Config::biases`].
     #[serde(default)]
     attention_bias: bool,
-    /// The same of the feed-forward layer.
+    /// True if the projections of the feed-forward layer have biases, in families where that is a choice.
     #[serde(default)]
     mlp_bias: bool,
     /// Added to the mean square inside RMSNorm.
@@ -123,7 +123,7 @@ impl Config {
             let heads = stated.get("num_attention_heads").cloned().unwrap_or(Value::Null);
             stated.insert("num_key_value_heads".to_owned(), heads);
         }
-        // What is null is not set.
+        // A key with the value null counts as absent.
         stated.retain(|_, value| !value.is_null());
         let mut config: Self = serde_json::from_value(Value::Object(stated))?;
         config.rotary = Rotary::of(&json, config.max_position_embeddings)?;
@@ -134,7 +134,7 @@ impl Config {
 
     /// The text of `config.json` for weights saved in 32-bit floats: all keys as they were read.
     ///
-    /// What transformers 5 writes as `rope_parameters` stands under the keys of release 4 too, which would otherwise not see it.
+    /// The `rope_parameters` of transformers 5 are written under the keys of release 4 too, which would otherwise miss them.
     pub fn to_json(&self) -> Result<String> {
         let mut json = self.json.clone();
         json.insert("torch_dtype".to_owned(), json!("float32"));

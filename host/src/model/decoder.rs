@@ -61,7 +61,7 @@ pub(super) struct Unnormed {
     pub(super) keys: Tensor,
 }
 
-/// What the backward pass of one layer needs.
+/// Activations that the backward pass of one layer needs.
 #[derive(Clone)]
 pub(super) struct Saved {
     /// The residual stream at the entry, `[B, S, D]`.
@@ -87,7 +87,7 @@ pub(super) struct Gated {
 }
 
 impl Saved {
-    /// What `f` makes of each tensor; all of them have the rows of the batch first.
+    /// A copy with `f` applied to each tensor; all of them have the rows of the batch first.
     pub(super) fn map(&self, f: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> candle_core::Result<Self> {
         let Heads { queries, keys, values } = &self.heads;
         let Gated { x, gate, up } = &self.gated;
@@ -280,7 +280,7 @@ impl Decoder {
         })
     }
 
-    /// The same with the dropout that the policy is in, of the rows with these numbers.
+    /// The model with the policy's dropout, for the rows of the batch with these numbers.
     pub(super) fn for_rows(policy: &Policy, rows: &[u64]) -> Result<Self> {
         let model = Self::new(policy)?;
         let rate = policy.adapter().map_or(0.0, |adapter| adapter.config().dropout);
@@ -290,7 +290,7 @@ impl Decoder {
         })
     }
 
-    /// The same leaving out the share `rate` of what an adapter sees of the rows with these numbers.
+    /// The model with dropout at `rate` before the adapter's factors, for the rows of the batch with these numbers.
     fn with_dropout(mut self, dropout: Dropout, rate: f64, rows: &[u64]) -> Self {
         let rows: Arc<[u64]> = rows.into();
         for (number, layer) in self.layers.iter_mut().enumerate() {
@@ -304,7 +304,7 @@ impl Decoder {
         self
     }
 
-    /// The same for some rows of the batch.
+    /// The model for some rows of the batch; only the dropout masks differ.
     pub(super) fn of(&self, rows: &[u32]) -> Self {
         let mut model = self.clone();
         for linear in model.layers.iter_mut().flat_map(Layer::linears) {

@@ -6,7 +6,7 @@ pub use capo_loader::upload::CPU;
 use capo_loader::upload::cuda_number;
 use serde::{Deserialize, Serialize};
 
-/// What activations are computed in.
+/// Floating-point type of activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Dtype {

@@ -7,7 +7,7 @@ use super::ops;
 use super::params::{Params, head_name};
 use super::policy::Policy;
 
-/// What is wrong with asking for the part of a head that an adapter leaves as it is.
+/// Error message where the divergence by the head alone is asked for and an adapter leaves the head unchanged.
 const FROZEN: &str = "the head is not trained: `model.use_peft` trains an adapter below it, and its own part of a step is nothing (measure the KL of the whole step)";
 
 /// The output matrix before and after a step, and its change, `[V, D]` each.
@@ -47,7 +47,9 @@ impl Heads {
         self.sum(&hidden, &hidden, change)
     }
 
-    /// The same for the whole step: `new` `[N, D]` are the features of the new policy.
+    /// The sum over all tokens of the KL divergence, old to new, that the whole step causes, nats.
+    ///
+    /// `old` and `new`, `[N, D]` each, are the features of the old and the new policy.
     ///
     /// # Errors
     ///

@@ -34,7 +34,7 @@ fn patience() -> u64 {
     said.filter(|seconds| *seconds > 0).unwrap_or(PATIENCE)
 }
 
-/// What the Hub says about a model.
+/// The Hub's answer about a model.
 #[derive(Deserialize)]
 struct Model {
     /// Its name, which may have changed.
@@ -113,8 +113,8 @@ impl Download {
     ///
     /// # Errors
     ///
-    /// A connection that breaks, contents that are not what the Hub said, a disk that refuses. What was fetched stays, and the next call
-    /// goes on from there.
+    /// A connection that breaks, contents other than the Hub announced, a disk that refuses. Bytes that were fetched stay, and the next
+    /// call goes on from there.
     pub fn fetch(&self, mut progress: impl FnMut(&str, u64)) -> Result<PathBuf> {
         let snapshot = self.folder.join("snapshots").join(&self.model.sha);
         let blobs = self.folder.join("blobs");
@@ -164,7 +164,7 @@ impl Download {
             other => other?,
         }
         progress(file.metadata()?.len());
-        // What broke off is asked for once more, from where it did.
+        // A transfer that breaks off is tried once more, from where it stopped.
         if self.fetch_rest(&url, &mut file, size, progress)?.is_some()
             && let Some(broken) = self.fetch_rest(&url, &mut file, size, progress)?
         {
@@ -231,7 +231,7 @@ fn is_needed(name: &str, names: &[String]) -> bool {
     if name.starts_with('.') || !name.chars().all(plain) {
         return false;
     }
-    // The same weights in the layout of their authors lie beside those that are read.
+    // Weights in the layout of their authors may lie beside those that are read; they are not needed.
     let model = |name: &str| name == "model.safetensors" || name == super::INDEX_FILE;
     let weights = |name: &str| name.starts_with("model") || !names.iter().any(|name| model(name));
     let extension = name.rsplit_once('.').map(|(_, extension)| extension);

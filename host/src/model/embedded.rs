@@ -8,7 +8,7 @@ use capo_loader::manifest::SealedFolder;
 use super::lora::{ADAPTER_CONFIG_FILE, base_name};
 use super::{CONFIG_FILE, ModelFiles, hub};
 
-/// What `model_name_or_path` calls the embedded model.
+/// Name of the embedded model as `model_name_or_path`.
 pub const TINY_ARITHMETIC: &str = "embedded:tiny-arithmetic";
 
 macro_rules! files {

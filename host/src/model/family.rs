@@ -8,7 +8,7 @@ use capo_loader::terminal;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// What `model_type` says.
+/// Family of a decoder, from the key `model_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
@@ -22,7 +22,7 @@ pub enum Family {
     Qwen3,
 }
 
-/// What those are called that train here, for sentences.
+/// Names of the families that can be trained, for error messages.
 pub(super) const SUPPORTED: &str = "`llama`, `mistral`, `qwen2` and `qwen3`";
 
 /// Keys that the configuration itself reads, here or in `config`.
@@ -101,7 +101,7 @@ impl Family {
         })
     }
 
-    /// What `model_type` calls it.
+    /// Its name in `model_type`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Llama => "llama",
@@ -111,7 +111,7 @@ impl Family {
         }
     }
 
-    /// What `architectures` calls it.
+    /// Its name in `architectures`, as a language model.
     pub(super) fn architecture(self) -> &'static str {
         match self {
             Self::Llama => "LlamaForCausalLM",
@@ -121,7 +121,7 @@ impl Family {
         }
     }
 
-    /// What `architectures` calls it where it scores texts.
+    /// Its name in `architectures`, as a model that scores texts.
     pub(super) fn classifier(self) -> &'static str {
         match self {
             Self::Llama => "LlamaForSequenceClassification",
@@ -173,7 +173,7 @@ impl Family {
             json.get("quantization_config").is_none_or(Value::is_null),
             "`quantization_config` is set, but quantized weights are not supported (use the unquantized checkpoint)"
         );
-        // What is null is not set.
+        // A key with the value null counts as absent.
         let mut passed_over = Vec::new();
         for (key, value) in json.iter().filter(|(_, value)| !value.is_null()) {
             if !self.check_key(key, value)? {
@@ -245,7 +245,7 @@ impl Family {
             );
         }
         let window = match (self, json.get("sliding_window")) {
-            // What transformers takes a Mistral without the key to have.
+            // The window that transformers assumes for a Mistral without the key.
             (Self::Mistral, None) => 4096,
             (Self::Mistral, Some(window)) => window.as_u64().unwrap_or(u64::MAX),
             _ => return Ok(()),

@@ -124,7 +124,7 @@ impl Part {
         })
     }
 
-    /// What another model made of some rows: their features, and the head and the targets that belong to them.
+    /// A part from another model's forward pass: features of some rows, with their head and their targets.
     pub(super) fn detached(hidden: Tensor, head: Tensor, targets: Tensor, loss_temperature: f64) -> Self {
         Self { hidden, head, targets, loss_temperature, truncation: None, tape: None }
     }
@@ -208,8 +208,10 @@ impl Forward {
         Ok(sum)
     }
 
-    /// The same as the last thing that is done with this forward pass, whose activations go as they are used; added to `sum`, which is empty or has
-    /// all gradients. `entropy_seed`, `[B, T]`, is the loss's derivative by the tokens' entropies, where it has such a part.
+    /// Adds the gradients of a loss to `sum`, which is empty or has all gradients; activations are freed as they are used.
+    ///
+    /// `seed`, `[B, T]`, is the derivative by the log-probabilities. `entropy_seed`, `[B, T]`, is the one by the tokens' entropies, where
+    /// the loss depends on them.
     pub fn finish(self, seed: &[f32], entropy_seed: Option<&[f32]>, sum: &mut Gradients) -> Result<()> {
         let seeds = self.seeds(seed)?;
         let entropy_seeds = match entropy_seed {

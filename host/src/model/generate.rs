@@ -17,7 +17,7 @@ use super::size::{self, Shape};
 use super::slots::{Next, Slots, check_prompts};
 use crate::rng::uniform;
 
-/// What is wrong when no token can be drawn.
+/// Error message where no token can be drawn.
 const NOT_FINITE: &str = "the model produced a logit that is not finite (lower the learning rate)";
 /// Most rows that one thread generates at a time.
 const MOST_ROWS: usize = 128;
@@ -31,7 +31,7 @@ pub fn sampled() -> usize {
     SAMPLED.load(Ordering::Relaxed)
 }
 
-/// What to generate.
+/// Settings of a generation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generation {
     /// How tokens are drawn.
@@ -80,7 +80,7 @@ pub struct Completion {
 impl Policy {
     /// Samples one completion per prompt; row `b` draws from `rngs[b]` alone, one number per token.
     ///
-    /// What a row draws does not depend on the other rows, up to the rounding of the logits.
+    /// A row's completion does not depend on the other rows, up to the rounding of the logits.
     pub fn generate<R: Rng + Send>(
         &self,
         prompts: &[Vec<u32>],
@@ -90,7 +90,8 @@ impl Policy {
         Ok(self.generate_scored(prompts, generation, None, rngs)?.0)
     }
 
-    /// The same, with the scores of the drawn tokens, `[B, T]`, where `capture` asks for them.
+    /// Samples one completion per prompt as [`Policy::generate`] does. Returns the scores of the drawn tokens too, `[B, T]`, where
+    /// `capture` asks for them.
     ///
     /// They are those of [`Policy::forward`] up to the rounding of a pass that has seen one token at a time.
     pub fn generate_scored<R: Rng + Send>(

@@ -48,7 +48,7 @@ pub(super) fn token() -> Option<String> {
     Some(token.trim().to_owned()).filter(|token| !token.is_empty())
 }
 
-/// What the folder of a model is called.
+/// Name of the folder of a model in the cache.
 pub(super) fn folder_name(id: &str) -> String {
     format!("models--{}", id.replace('/', "--"))
 }

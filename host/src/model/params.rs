@@ -112,7 +112,7 @@ impl Params {
         Loading::new(config, Some(self)).load(files, config, device).map(drop)
     }
 
-    /// The same of files that hold one weight `more`, with its shape.
+    /// Reads weights as [`Params::load`] does, from files that hold one weight `more`, with its shape.
     pub(super) fn load_with(
         files: &ModelFiles,
         config: &Config,
@@ -219,7 +219,7 @@ impl FromIterator<(String, Var)> for Params {
     }
 }
 
-/// What has been read so far.
+/// Weights that are being read.
 struct Loading<'a> {
     expected: BTreeMap<String, Vec<usize>>,
     vars: BTreeMap<String, Var>,

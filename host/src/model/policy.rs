@@ -78,19 +78,19 @@ impl Policy {
         Ok(Self::of(config, weights, device))
     }
 
-    /// The same model, frozen, with a fresh adapter that is trained in place of its weights; `seed` is that of its first factors.
+    /// The model, frozen, with a fresh adapter that is trained in place of its weights; `seed` is for its first factors.
     pub fn with_adapter(self, lora: LoraConfig, base: Base, seed: u64) -> Result<Self> {
         let adapter = Adapter::fresh(lora, base, &self.config, seed, &self.device)?;
         Ok(Self { adapter: Some(adapter), ..self })
     }
 
-    /// The same weights with the dropout of a step's passes.
+    /// A policy that shares the weights and applies the dropout of a step's passes.
     #[must_use]
     pub fn in_training(&self, dropout: Dropout) -> Self {
         Self { dropout: Some(dropout), ..self.share() }
     }
 
-    /// The same policy computing in `dtype`: activations, features, the key-value cache and what products read of the weights.
+    /// The policy with its computation in `dtype`: activations, features, the key-value cache, and the weights as products read them.
     ///
     /// The weights that are trained and saved stay f32, and so do logits and all that follows from them.
     #[must_use]
@@ -98,20 +98,22 @@ impl Policy {
         Self { dtype, ..self }
     }
 
-    /// The same policy keeping less for the backward pass: layers are computed again there, one at a time. No bit of a gradient
-    /// changes, but for rounding where only some of the rows are passed back.
+    /// The policy with gradient checkpointing on or off. When on, it keeps less, and the backward pass computes layers again, one at a
+    /// time.
+    ///
+    /// No bit of a gradient changes, except for rounding where only some of the rows are passed back.
     #[must_use]
     pub fn with_gradient_checkpointing(self, gradient_checkpointing: bool) -> Self {
         Self { gradient_checkpointing, ..self }
     }
 
-    /// The same policy whose log-probabilities, and gradients of them, are of what is left of each distribution; the sampled token always is.
+    /// The policy with log-probabilities, and gradients of them, under truncated distributions; the sampled token always stays in.
     #[must_use]
     pub fn with_truncation(self, truncation: Option<Truncation>) -> Self {
         Self { truncation, ..self }
     }
 
-    /// The same weights: what updates one updates the other.
+    /// A policy that shares the weights: an update of either one updates the other.
     #[must_use]
     pub fn share(&self) -> Self {
         let Self { config, weights, adapter, device, .. } = self;
@@ -124,7 +126,7 @@ impl Policy {
         &self.config
     }
 
-    /// What is trained: the adapter where there is one, else the weights.
+    /// The parameters that are trained: those of the adapter where there is one, else the weights.
     pub fn params(&self) -> &Params {
         self.adapter.as_ref().map_or(&self.weights, Adapter::params)
     }
@@ -134,7 +136,7 @@ impl Policy {
         &self.weights
     }
 
-    /// What is trained in place of the weights.
+    /// The adapter that is trained in place of the weights, where there is one.
     pub fn adapter(&self) -> Option<&Adapter> {
         self.adapter.as_ref()
     }
@@ -166,7 +168,7 @@ impl Policy {
         &self.device
     }
 
-    /// What activations are computed in.
+    /// Floating-point type of activations.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -176,7 +178,7 @@ impl Policy {
         self.gradient_checkpointing
     }
 
-    /// What log-probabilities are of, where that is not the whole distribution.
+    /// Truncation of the distribution under which log-probabilities are computed; none for the whole distribution.
     pub(super) fn truncation(&self) -> Option<Truncation> {
         self.truncation
     }
@@ -200,7 +202,7 @@ impl Policy {
         }
     }
 
-    /// The same model without an adapter: its product is added to the weights in place, those of other policies that share them too.
+    /// The model without its adapter. The product is added to the weights in place, and so to those of policies that share them.
     pub fn merged(self) -> Result<Self> {
         self.adapter.as_ref().map_or(Ok(()), |adapter| adapter.add_to(&self.weights))?;
         Ok(Self { adapter: None, ..self })

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::family::shown;
 use super::ops::Frequencies;
 
-/// What `rope_theta` is where no key says it.
+/// Value of `rope_theta` where no key gives one.
 const DEFAULT_THETA: f64 = 10_000.0;
 
 /// The rotary embedding of a model.
@@ -49,7 +49,7 @@ pub enum Scaling {
         factor: f64,
         /// Positions of the first training.
         original: f64,
-        /// What cosines and sines are multiplied by.
+        /// Factor of cosines and sines.
         attention_factor: f64,
         /// Turns over the original positions from which a frequency is kept.
         beta_fast: f64,
@@ -61,7 +61,7 @@ pub enum Scaling {
 }
 
 impl Rotary {
-    /// What `config.json` says, of transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`).
+    /// The rotary embedding from `config.json`, as transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`) writes it.
     ///
     /// A setting that is not known of its kind, a missing or senseless one, and two places that differ are errors.
     pub(super) fn of(json: &Map<String, Value>, positions: usize) -> Result<Self> {
@@ -234,7 +234,7 @@ fn number(key: &str, value: Option<&Value>) -> Result<Option<f64>> {
     }
 }
 
-/// The same of a number that may not be less than 1, so that no frequency leaves the finite numbers.
+/// A number that is at least 1, so that all frequencies stay finite; none where it is absent or null.
 fn at_least_1(key: &str, value: Option<&Value>) -> Result<Option<f64>> {
     let number = number(key, value)?;
     ensure!(

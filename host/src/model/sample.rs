@@ -8,7 +8,7 @@ use super::ops::{self, NOT_FINITE, argmax, fused, nucleus, pick, top_ids, top_k}
 /// How tokens are drawn: temperature first, then top-k, then top-p, as Hugging Face orders them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// What logits are divided by; 0 takes the largest logit (the lower id among equals) and draws nothing.
+    /// Divisor of the logits; 0 takes the largest logit (the lower id among equals) and draws nothing.
     pub temperature: f64,
     /// Number of largest logits kept; 0 keeps all.
     pub top_k: usize,
@@ -199,7 +199,7 @@ mod tests {
                 let close =
                     |logp: f32, id: usize| (f64::from(logp) - share(kept, id, sampling.temperature)).abs() < 1e-6;
                 assert!(close(drawn.logp, drawn.id as usize), "{sampling:?} {uniform}");
-                // What might have been drawn instead.
+                // The most likely tokens at this place, among which the drawn one is.
                 let row = Tensor::new(&[logits], &candle_core::Device::Cpu).unwrap();
                 let (ids, logps) = sampling.tops(&row, 9, &[drawn]).unwrap().remove(0);
                 assert_eq!(ids, [1, 2, 0, 3]);

@@ -1,4 +1,4 @@
-//! What one forward pass says about every completion token.
+//! Scores of every completion token from one forward pass.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::forward::{Forward, Part, host};
 use super::ops;
 use super::parallel::side_by_side;
 
-/// What to compute besides the log-probabilities.
+/// Scores to compute besides the log-probabilities.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wants {
     /// The entropy of each token's distribution.
@@ -64,7 +64,7 @@ pub struct LastLayerData {
     pub vocab_size: usize,
 }
 
-/// The same as tensors, with the N = B * T tokens in one axis, each compact.
+/// The data of the last layer as tensors, with the N = B * T tokens in one axis, each compact.
 #[derive(Debug, Clone)]
 pub struct LastLayerTensors {
     /// `[N, D]`, in the policy's dtype.
@@ -233,7 +233,7 @@ fn join<'a>(parts: impl Iterator<Item = &'a Tensor>) -> Result<Tensor> {
     Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0)?)
 }
 
-/// What the logits of some rows say.
+/// Scores from the logits of some rows.
 struct PartScores {
     /// The columns of `ops::logit_stats`, `[rows * T, 4]`.
     stats: Tensor,

@@ -20,7 +20,7 @@ fn random(tied: bool, scale: f64) -> Policy {
     of_family(&format!(r#""model_type": "qwen2", "tie_word_embeddings": {tied}"#), scale)
 }
 
-/// What no Qwen2 has.
+/// Settings that no Qwen2 has.
 const SWITCHES: [&str; 2] = [
     r#""model_type": "qwen3", "head_dim": 8, "attention_bias": true"#,
     r#""model_type": "llama", "mlp_bias": true, "rope_scaling": {"type": "yarn", "factor": 4.0}"#,

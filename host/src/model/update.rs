@@ -7,7 +7,7 @@ use super::groups::Group;
 use super::ops::{fused, layout_error, sum_blocks, update2};
 use super::params::Params;
 
-/// What a tensor's squared change is multiplied by, element by element.
+/// Elementwise factor of a tensor's squared change, by the tensor's name.
 pub type Factor<'a> = dyn Fn(&str) -> Result<Tensor> + 'a;
 
 /// `Σ (after - before)² factor` over each group's weights, in f64 and in a fixed order; without a factor it is 1.

@@ -43,7 +43,7 @@ impl Completions {
         }
     }
 
-    /// Takes them up after `step`, where the file of lines was at `mark`: what was written later goes. What is missing is told.
+    /// Takes them up after `step`, where the file of lines was at `mark`, and removes later ones. Returns the gap, if some are missing.
     ///
     /// # Errors
     ///

@@ -5,7 +5,7 @@ use anyhow::Result;
 /// A column, one entry per completion.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Column {
-    /// The same whole number for all.
+    /// A single whole number, for all completions.
     Step(u64),
     /// Whole numbers.
     Whole(Vec<u32>),

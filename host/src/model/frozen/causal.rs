@@ -105,7 +105,7 @@ fn left_aligned(rows: &Sequences) -> (Vec<u32>, usize) {
     let mut ids = Vec::with_capacity(rows.rows() * width);
     for (number, (row, start)) in rows.ids.chunks_exact(length).zip(&rows.starts).enumerate() {
         ids.extend_from_slice(&row[*start..length - 1]);
-        // What stands after a row does not reach it.
+        // Attention is causal: padding after a row does not change its features.
         ids.resize((number + 1) * width, 0);
     }
     (ids, width)

@@ -83,7 +83,7 @@ impl Classifier {
         if let Some(id) = rows.iter().flatten().find(|id| **id as usize >= vocab) {
             bail!("token id {id} is outside the vocabulary of {vocab} (use the model's tokenizer)");
         }
-        // What stands after a text does not reach it.
+        // Padding after a text does not change its score.
         let fill = if (pad as usize) < vocab { pad } else { 0 };
         let mut ids = Vec::with_capacity(rows.len() * width);
         for (number, row) in rows.iter().enumerate() {

@@ -18,7 +18,7 @@ pub(super) struct Family {
     pub head: Head,
 }
 
-/// What a family makes of features: `output(norm(activation(dense(x))))`.
+/// The head of a family: `output(norm(activation(dense(x))))` of features `x`.
 pub(super) struct Head {
     /// The first matrix; it has a bias where nothing norms what comes of it.
     pub dense: &'static str,

@@ -1,4 +1,4 @@
-//! What is known of the `config.json` of a family that is only read.
+//! Known keys in the `config.json` of a family that is read and never trained.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::de::DeserializeOwned;
@@ -23,15 +23,15 @@ const COUNTS: [&str; 6] = [
 
 /// The keys of a family.
 pub(super) struct Known {
-    /// What `model_type` calls it.
+    /// Its name in `model_type`.
     pub model_type: &'static str,
-    /// What `architectures` calls it.
+    /// Its name in `architectures`.
     pub architecture: &'static str,
     /// Keys that the model reads.
     pub read: &'static str,
     /// Keys that are known where they have one value, as JSON.
     pub fixed: &'static [(&'static str, &'static str)],
-    /// What a key that is left out means, as JSON.
+    /// Values of keys that are left out, as JSON.
     pub defaults: &'static [(&'static str, &'static str)],
     /// Names by which newer or older files call a key that the model reads.
     pub aliases: &'static [(&'static str, &'static str)],
@@ -45,7 +45,7 @@ impl Known {
     /// A setting that is not understood, or of another value than the one that is.
     pub(super) fn settings(&self, json: &Map<String, Value>) -> Result<Map<String, Value>> {
         self.check_architectures(json)?;
-        // What is null is not set.
+        // A key with the value null counts as absent.
         let mut settings: Map<String, Value> = json
             .iter()
             .filter(|(_, value)| !value.is_null())

@@ -1,4 +1,4 @@
-//! What the outputs of a model that scores texts are called.
+//! Names of the outputs of a model that scores texts.
 
 use anyhow::{Result, bail, ensure};
 use serde_json::{Map, Value};

@@ -62,7 +62,7 @@ impl Weights {
         Ok(Self { held: Arc::new(Mutex::new(held)), place: files.describe(&names[0]) })
     }
 
-    /// What hands them out by name and shape.
+    /// A builder that hands them out by name and shape.
     pub(super) fn builder(&self, device: &Device) -> VarBuilder<'static> {
         VarBuilder::from_backend(Box::new(self.clone()), DType::F32, device.clone())
     }

@@ -36,7 +36,7 @@ impl Base {
         Ok(Self { name: name.to_owned(), files: names.map(digest).collect::<Result<_>>()? })
     }
 
-    /// What the adapter in `files` says of its base; none where another program wrote it.
+    /// The base that the adapter in `files` records; none where another program wrote the adapter.
     ///
     /// # Errors
     ///

@@ -18,7 +18,7 @@ pub(crate) struct Factors {
     pub(crate) dropout: Option<DropoutMask>,
 }
 
-/// What the factors' backward pass gives.
+/// Gradients from the factors' backward pass.
 pub(crate) struct FactorGradients {
     pub(crate) a: Tensor,
     pub(crate) b: Tensor,

@@ -34,7 +34,7 @@ impl Dropout {
     }
 }
 
-/// What is left out before the factors of one module.
+/// The dropout before the factors of one module.
 #[derive(Debug, Clone)]
 pub(crate) struct DropoutMask {
     pub(crate) dropout: Dropout,

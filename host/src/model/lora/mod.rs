@@ -30,7 +30,7 @@ pub use peft::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, base_name};
 use settings::{A, B};
 pub use settings::{LoraConfig, Targets};
 
-/// What is trained beside a frozen model.
+/// A LoRA adapter: factors that are trained beside a frozen model.
 #[derive(Debug, Clone)]
 pub struct Adapter {
     config: LoraConfig,
@@ -76,7 +76,7 @@ impl Adapter {
     ///
     /// # Errors
     ///
-    /// What PEFT can do and this cannot, tensors that do not fit, a base that has changed since.
+    /// A setting of PEFT that is not supported here, tensors that do not fit, a base that has changed since.
     pub fn load(files: &ModelFiles, config: &Config, device: &Device) -> Result<Self> {
         let (lora, name) = peft::read_config(files)?;
         // So that what is saved finds it from any directory.
@@ -102,7 +102,7 @@ impl Adapter {
         peft::read_params(files, &lora, config, device)
     }
 
-    /// What it is made of.
+    /// Its settings.
     pub fn config(&self) -> &LoraConfig {
         &self.config
     }
@@ -112,7 +112,7 @@ impl Adapter {
         &self.base
     }
 
-    /// What is trained.
+    /// Its factors, which are trained.
     pub fn params(&self) -> &Params {
         &self.params
     }

@@ -56,7 +56,7 @@ fn read_json(files: &ModelFiles) -> Result<Map<String, Value>> {
         .with_context(|| format!("cannot use {}: not a JSON object", files.describe(ADAPTER_CONFIG_FILE)))
 }
 
-/// What `adapter_config.json` says, and the base that it names.
+/// The settings in `adapter_config.json`, and the base that it names.
 ///
 /// # Errors
 ///

@@ -7,12 +7,12 @@ pub(super) const A: &str = "lora_A.weight";
 /// The second factor of a module, `[out, r]`, after its name.
 pub(super) const B: &str = "lora_B.weight";
 
-/// What an adapter is made of, by PEFT's names.
+/// Settings of an adapter, under PEFT's names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoraConfig {
     /// Rank.
     pub r: usize,
-    /// What the product is multiplied by, before it is divided by the rank.
+    /// Factor of the product of both factors, before the division by the rank.
     pub alpha: f64,
     /// Share of the inputs of A that a training pass leaves out.
     pub dropout: f64,
@@ -38,7 +38,7 @@ pub enum Targets {
 }
 
 impl LoraConfig {
-    /// What the product of both factors is multiplied by: `alpha / r`, or `alpha / √r`.
+    /// Scale of the product of both factors: `alpha / r`, or `alpha / √r` with `rslora`.
     pub fn scale(&self) -> f64 {
         let r = self.r as f64;
         self.alpha / if self.rslora { r.sqrt() } else { r }

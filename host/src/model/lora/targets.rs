@@ -8,11 +8,12 @@ use super::settings::Targets;
 use crate::model::config::Config;
 use crate::model::params::shapes;
 
-/// What PEFT takes in every family that trains here. Source: `peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING`.
+/// PEFT's targets in every family that can be trained here. Source:
+/// `peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING`.
 pub(super) const OF_FAMILY: [&str; 2] = ["q_proj", "v_proj"];
 /// Every matrix of a layer, as they are applied.
 pub(super) const ALL: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
-/// What is a matrix and can be no target.
+/// Matrices that cannot be targets.
 const NEVER: [&str; 2] = ["lm_head", "embed_tokens"];
 
 /// The modules with an adapter, `[out, in]` by name; `key` is what a sentence calls the setting.

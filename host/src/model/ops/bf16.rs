@@ -92,7 +92,7 @@ fn mixed(x: u32) -> u32 {
     x ^ x >> 16
 }
 
-/// What `f` makes of bf16 tensors as f32, in bf16.
+/// Widens bf16 tensors to f32, applies `f`, and rounds the result to bf16.
 pub(super) fn rounded<const N: usize>(
     tensors: [&Tensor; N],
     f: impl FnOnce([Tensor; N]) -> Result<Tensor>,
@@ -100,7 +100,7 @@ pub(super) fn rounded<const N: usize>(
     to_dtype(&f(wide(tensors)?)?, DType::BF16)
 }
 
-/// The same of two results.
+/// Widens bf16 tensors to f32, applies `f`, and rounds both results to bf16.
 pub(super) fn rounded_pair<const N: usize>(
     tensors: [&Tensor; N],
     f: impl FnOnce([Tensor; N]) -> Result<(Tensor, Tensor)>,

@@ -33,7 +33,7 @@ struct Divergence {
 impl Divergence {
     fn row(&self, logits: &[f32], change: &[f32]) -> f64 {
         let (largest, inverse) = (maximum(logits), 1.0 / self.temperature);
-        // What each token weighs, not yet divided by the sum.
+        // Unnormalized probability of each token.
         let mut weights = vec![0.0_f64; logits.len()];
         let (mut total, mut mean) = (0.0, 0.0);
         for (at, weights) in weights.chunks_mut(BLOCK).enumerate() {
@@ -61,7 +61,7 @@ impl Divergence {
         (moved / total).ln_1p()
     }
 
-    /// The same for changes that overflow: `ln Σ e^(z + x) - ln Σ e^z`, where nothing small is left to lose.
+    /// The divergence of a row whose changes overflow: `ln Σ e^(z + x) - ln Σ e^z`. Cancellation loses nothing at this size.
     fn row_of_huge_change(&self, logits: &[f32], change: &[f32], mean: f64) -> f64 {
         let scaled = |x: f64| x / self.temperature;
         let before = logits.iter().map(|logit| scaled(f64::from(*logit)));

@@ -121,8 +121,9 @@ pub(super) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor,
     mixed.index_select(&Tensor::new(places, device)?, 0)?.reshape((active, ()))
 }
 
-/// What the rows of `logits` `[N, V]` have in common: largest scaled logit `[N, 1]`, scaled logits below it `[N, V]`, their
-/// exponentials `[N, V]`, and the sum of these `[N, 1]`.
+/// Intermediate values of the rows of `logits` `[N, V]`.
+///
+/// Largest scaled logit `[N, 1]`, scaled logits below it `[N, V]`, their exponentials `[N, V]`, and the sum of these `[N, 1]`.
 struct Rows {
     largest: Tensor,
     below: Tensor,

@@ -1,4 +1,4 @@
-//! What the CPU kernels share: element types, slices of storages, rows in parallel, reductions in a fixed order.
+//! Common parts of the CPU kernels: element types, slices of storages, rows in parallel, reductions in a fixed order.
 
 use std::ops::Range;
 
@@ -79,7 +79,7 @@ pub fn whole<'a>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> 
     }
 }
 
-/// The same for writing, as many as `like` has.
+/// The elements of a contiguous f32 tensor, to be written; as many as `like` has.
 pub fn whole_mut<'a>(
     storage: &'a mut CpuStorage,
     layout: &Layout,

@@ -33,7 +33,7 @@ pub struct TokenLoss<'a> {
     pub seed: &'a Tensor,
     /// `[N]`: the derivative by the entropy of `softmax(logits / temperature)`; none where the loss has no such part.
     pub entropy_seed: Option<&'a Tensor>,
-    /// What logits are divided by.
+    /// Divisor of the logits.
     pub temperature: f64,
     /// Where the log-probabilities are of what is left of a distribution.
     pub truncation: Option<Truncation>,
@@ -135,7 +135,7 @@ fn ids<'a>(op: &'static str, storage: &'a CpuStorage, layout: &Layout) -> Result
     }
 }
 
-/// What one pass over the logits of a row yields: largest scaled logit, `sum e^(z - max)`, `sum z e^(z - max)`.
+/// Result of one pass over the logits of a row: largest scaled logit, `sum e^(z - max)`, `sum z e^(z - max)`.
 struct Pass {
     largest: f64,
     sum: f64,

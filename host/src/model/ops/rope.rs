@@ -12,7 +12,7 @@ use super::{fused, generic, is_rounded, rounded};
 pub struct Frequencies {
     /// `[width / 2]`.
     per_position: Vec<f32>,
-    /// What cosines and sines are multiplied by.
+    /// Factor of cosines and sines.
     amplitude: f32,
 }
 
@@ -25,14 +25,14 @@ impl Frequencies {
         Self { per_position: (0..width / 2).map(frequency).collect(), amplitude: 1.0 }
     }
 
-    /// What `f` makes of each frequency, by its index.
+    /// A copy with `f` applied to each frequency and its index.
     #[must_use]
     pub(crate) fn map(self, f: impl Fn(usize, f64) -> f64) -> Self {
         let scaled = self.per_position.iter().enumerate().map(|(i, frequency)| f(i, f64::from(*frequency)) as f32);
         Self { per_position: scaled.collect(), ..self }
     }
 
-    /// The same with cosines and sines multiplied by `amplitude`.
+    /// A copy with cosines and sines multiplied by `amplitude`.
     #[must_use]
     pub(crate) fn amplified(self, amplitude: f32) -> Self {
         Self { amplitude, ..self }

@@ -1,16 +1,16 @@
-//! What is left of a distribution where only its most likely tokens are drawn from.
+//! Truncation of a distribution to its most likely tokens.
 
 use candle_core::{Device, Result, Tensor};
 
 use super::top_ids;
 
-/// What the logit of a token that cannot be drawn becomes: its probability is 0, and products with 0 stay finite.
+/// Logit of a token that cannot be drawn: its probability is 0, and products with 0 stay finite.
 const OUT: f32 = -1e30;
 
 /// Which tokens are drawn from: temperature first, then top-k, then top-p.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Truncation {
-    /// What logits are divided by before `top_p` is reached.
+    /// Divisor of the logits before `top_p` is applied.
     pub temperature: f64,
     /// Number of largest logits kept; 0 keeps all.
     pub top_k: usize,

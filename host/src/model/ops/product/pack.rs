@@ -109,7 +109,7 @@ fn fill<const WIDTH: usize, T: Number>(
         }
         return;
     }
-    // What is written a line at a time across the panel stays in the nearest cache.
+    // Writes go a line at a time across a part of the panel, which stays in the nearest cache.
     for (block, panel) in panel.chunks_mut(BLOCK).enumerate() {
         let from = 2 * BLOCK * block;
         let count = (2 * panel.len()).min(inner - from);

@@ -14,7 +14,7 @@ pub(super) enum Tile {
     /// AVX-512's product of pairs of bf16.
     #[cfg(target_arch = "x86_64")]
     Instruction(Instruction),
-    /// The same arithmetic in f32.
+    /// The instruction's arithmetic in f32, for other machines.
     Portable,
 }
 
@@ -68,7 +68,7 @@ fn with_instruction(a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
     cast(sums)
 }
 
-/// What the instruction computes: first the product of the high halves is added, then that of the low ones, each rounded once.
+/// The instruction's arithmetic: first the product of the high halves is added, then that of the low ones, each rounded once.
 #[inline(always)]
 fn in_f32(a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
     const AT_ONCE: usize = 3;
