@@ -168,7 +168,7 @@ pub fn grade_chunk(
     Ok(graded.collect())
 }
 
-/// The rewards of completions, and where the reward components report to.
+/// The reward components, and where they report to.
 pub struct Grader<'a> {
     /// `[[reward]]`.
     pub rewards: &'a mut Rewards,

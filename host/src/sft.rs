@@ -46,7 +46,7 @@ struct ModelConfig {
 struct TrainConfig {
     /// Where the model computes: `cpu`, or `cuda:N`.
     device: String,
-    /// What it computes in: `f32` or `bf16`.
+    /// Floating-point type of the computation: `f32` or `bf16`.
     dtype: Dtype,
     /// Source of every random choice.
     seed: u64,

@@ -11,11 +11,11 @@ use crate::moments::{Moments, State, WeightStep};
 /// Constants of SGD.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SgdConfig {
-    /// What is left of the sum of gradients from one step to the next; 0 is plain SGD.
+    /// Share of the sum of gradients that the next step keeps; 0 is plain SGD.
     pub momentum: f64,
     /// Decoupled weight decay of matrices, as AdamW's and unlike torch's; biases and norm weights have none.
     pub weight_decay: f64,
-    /// What the momentum of matrices below the last layer is kept in.
+    /// Storage type of the momentum, for matrices below the last layer.
     pub moments: Dtype,
 }
 

@@ -31,7 +31,7 @@ pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: 
     run.watchdog.place().at(run.progress.step);
     let outcome = rollouts(run, report, stop_after, stop);
     if outcome.is_err() {
-        // What ended the run is to be told; without this checkpoint it goes on from the one before.
+        // The error that ended the run is returned, not one of this save. Without this checkpoint, a resume goes on from the one before.
         let _ = checkpoint::save_last(run);
     }
     outcome
@@ -177,7 +177,7 @@ fn optimize(
     let weighed = weight::apply(&mut components.weights, &mut sink, &batch.view(&info), &mut keep)?;
     let mut factored = None;
     if !loss_factors.is_empty() {
-        // What it reports of the batch has been recorded.
+        // The objective's metrics of the batch are recorded already, so that this call records none.
         let lent = context.as_ref().map(|context| context.lend(info.step - batch.sampled_at));
         let mut silent = Lender { sink: &mut sink.warnings, context: lent, ranks: None };
         let decided = (&keep, &weighed);

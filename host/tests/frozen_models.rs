@@ -9,7 +9,7 @@ use host::model::{ModelFiles, Sequences, Wants, embedded};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// What fills rows up.
+/// Id of the tokens that fill rows up.
 const PAD: u32 = 0;
 
 #[derive(Deserialize)]

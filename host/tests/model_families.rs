@@ -133,7 +133,7 @@ fn config(directory: &Path) -> Map<String, Value> {
     serde_json::from_slice(&fs::read(directory.join("config.json")).unwrap()).unwrap()
 }
 
-/// What is written here, transformers reads: `make.py --check`.
+/// Transformers reads the models that this test writes: `make.py --check`.
 #[test]
 fn saved_models_have_the_same_bits_and_all_keys() {
     for name in NAMES {

@@ -113,7 +113,7 @@ fn logits_logps_and_gradients_are_those_of_peft() {
     }
 }
 
-/// What is written here, PEFT and transformers read: `make.py --check`.
+/// PEFT and transformers read the files that this test writes: `make.py --check`.
 #[test]
 fn saved_adapters_have_the_same_bits_and_merged_ones_are_pefts() {
     for name in NAMES {

@@ -50,7 +50,7 @@ struct Scored {
     cases: Vec<Case>,
 }
 
-/// What TRL makes of it, and who is to make the same.
+/// An objective with its keys, and the numbers of TRL that it must reproduce.
 #[derive(Deserialize)]
 struct Case {
     r#use: String,
@@ -391,7 +391,7 @@ impl<'a> Losses<'a> {
         whole - moved + loss(held, &old_logps)
     }
 
-    /// What the loss changes by per nat, to either side.
+    /// Change of the loss per nat of a token's log-probability, below and above its value.
     fn differences(&mut self, i: usize) -> (f64, f64) {
         let [below, here, above] = [-NUDGE, 0.0, NUDGE].map(|nudge| (self.at(i, nudge), self.scored.logps[i] + nudge));
         let slope = |(low, from): (f64, f32), (high, to): (f64, f32)| (high - low) / f64::from(to - from);

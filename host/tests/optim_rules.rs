@@ -61,7 +61,7 @@ fn clip(norm: f64) -> f64 {
     (MAX_GRAD_NORM / (norm + 1e-6)).min(1.0)
 }
 
-/// What is left of a weight after its decay.
+/// Share of a weight that decay leaves.
 fn keep(policy: &Policy, name: &str, decay: f64) -> f64 {
     if policy.params().get(name).unwrap().rank() >= 2 { 1.0 - RATE * decay } else { 1.0 }
 }

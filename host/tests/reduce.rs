@@ -1,4 +1,4 @@
-//! What a reduction gives to the backward passes.
+//! Derivatives that a reduction gives to the backward passes.
 
 use capo_loader::mask::Keep;
 use capo_loader::weight::Weighed;

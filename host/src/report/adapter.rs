@@ -1,4 +1,4 @@
-//! What a run says at its start of the adapter that it trains.
+//! Lines that a run prints at its start about the adapter that it trains.
 
 use capo_plugin::{Inputs, Mask, StepControlFn, Weight};
 

@@ -11,7 +11,7 @@ use crate::stages::batch::StepBatch;
 use crate::stages::context::Sample;
 use crate::stages::rollout::Rollout;
 
-/// What stages and components said of each token of a step, `[B, T]` each, by name.
+/// Values that stages and components record of each token of a step, `[B, T]` each, by name.
 pub type TokenArrays = Vec<(String, Vec<f32>)>;
 
 /// The part of a rollout that a step uses, where it is to be written down.
@@ -22,13 +22,13 @@ pub struct Logged<'a> {
     pub part: usize,
 }
 
-/// What a step made of the tokens of its batch.
+/// Decisions of a step about the tokens of its batch.
 pub struct Decided<'a> {
     /// Which are kept.
     pub keep: &'a Keep,
     /// How much each counts.
     pub weighed: &'a Weighed,
-    /// What components recorded of each.
+    /// Values that components recorded of each.
     pub arrays: TokenArrays,
 }
 
@@ -81,7 +81,7 @@ fn said(
     columns
 }
 
-/// What is known of each token.
+/// Columns with a value for each token.
 fn tokens(
     run: &Run,
     batch: &StepBatch,
@@ -126,7 +126,7 @@ fn tokens(
         columns.push(("weight".to_owned(), numbers(&weighed.weights)));
     }
     for (name, values) in arrays.iter().filter(|(_, values)| values.len() == batch.dims.len()) {
-        // What a component calls as the host does stays the host's.
+        // A component's column is left out where the host has one of the same name.
         if columns.iter().all(|(taken, _)| taken != name) {
             columns.push((name.clone(), numbers(values)));
         }

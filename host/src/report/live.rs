@@ -57,7 +57,7 @@ fn bar(all: u64, done: u64) -> ProgressBar {
     } else {
         ProgressBar::hidden()
     };
-    // What was done before this process says nothing of how long a step takes.
+    // Steps of an earlier process say nothing about how long a step takes in this one.
     bar.reset_eta();
     bar
 }
@@ -105,7 +105,7 @@ impl Drop for Answered {
     }
 }
 
-/// What the line says of a step, the newest `accuracy` and how many tokens there are in a second.
+/// Text of the line: numbers of a step, the newest `accuracy`, and tokens per second.
 fn message(values: &BTreeMap<String, f64>, accuracy: Option<f64>, speed: Option<f64>) -> String {
     let value = |name: &str| values.get(name).copied().filter(|value| value.is_finite());
     let parts = [

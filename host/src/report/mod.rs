@@ -1,4 +1,4 @@
-//! What a person reads: a line per few steps, and a closing summary. What a program reads goes through the metrics.
+//! Output for a person: a line per few steps, and a closing summary. Output for programs goes through the metrics.
 
 mod adapter;
 mod completions;

@@ -1,4 +1,4 @@
-//! What masks did over the steps of this process: whether all is rejected, or nothing ever.
+//! Rejections by masks over the steps of this process: whether they reject every token, or never any.
 
 use std::collections::BTreeMap;
 

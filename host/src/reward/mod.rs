@@ -35,13 +35,13 @@ impl RewardConfig {
         Self { id: "exact_match".into(), weight: 1.0, table: Table::new() }
     }
 
-    /// The same, to read.
+    /// The name of the model that a reward reads; none for a reward that reads no model.
     #[must_use]
     pub fn model_name(&self) -> Option<&str> {
         self.table.get("model_name_or_path").filter(|_| self.id == RewardModel::ID)?.as_str()
     }
 
-    /// The name of the model that a reward reads, where it is one that does.
+    /// The name of the model that a reward reads, to be changed; none for a reward that reads no model.
     pub fn model_name_or_path(&mut self) -> Option<&mut String> {
         let name = self.table.get_mut("model_name_or_path").filter(|_| self.id == RewardModel::ID)?;
         if let Value::String(name) = name { Some(name) } else { None }
@@ -63,7 +63,7 @@ impl RewardConfig {
     }
 }
 
-/// What reports call the rewards: `ID`, and `ID#2` where a component is used again.
+/// Names of the rewards in reports: `ID`, and `ID#2` for the second use of a component.
 #[must_use]
 pub fn names(configs: &[RewardConfig]) -> Vec<String> {
     let component = |config: &RewardConfig| ComponentConfig { id: config.id.clone(), table: Table::new() };

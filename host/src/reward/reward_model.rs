@@ -61,7 +61,7 @@ impl TryFrom<Settings> for RewardModel {
 }
 
 impl RewardModel {
-    /// What `use` calls it.
+    /// Its id in `use`.
     pub const ID: &str = "reward_model";
 
     fn open(settings: &Settings) -> anyhow::Result<Self> {

@@ -9,7 +9,7 @@ const KEY: usize = 16;
 /// Bytes of one text in a saved list.
 const ENTRY: usize = KEY + size_of::<f32>();
 
-/// What a text is known by.
+/// Key of a text: the first bytes of its hash.
 pub(super) type Key = [u8; KEY];
 
 /// Texts in the order in which they were met, with their scores.
@@ -26,7 +26,7 @@ impl Seen {
         Self { most, order: VecDeque::new(), scores: HashMap::new() }
     }
 
-    /// What stands for a prompt and its completion.
+    /// Key of a prompt with its completion.
     pub(super) fn key(prompt: &str, completion: &str) -> Key {
         let length = (prompt.len() as u64).to_le_bytes();
         let hash = Sha256::new().chain_update(length).chain_update(prompt).chain_update(completion).finalize();

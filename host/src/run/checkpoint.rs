@@ -251,7 +251,7 @@ fn read(run: &mut Run, dir: &Path, step: u64) -> Result<(Option<String>, BTreeMa
         serde_json::from_slice(&saved).with_context(|| format!("its `{PROGRESS_FILE}` cannot be read"))?;
     let found = progress.step;
     ensure!(found == step, "it is of step {found}, not {step} (give the folder its name back: `{}`)", name(found));
-    // What a resume does not read, but whoever uses the model does.
+    // A resume needs none of these files, but users of the model do: reading them checks their hashes.
     for companion in Tokenizer::FILES.into_iter().filter(|name| checkpoint.contains(name)) {
         checkpoint.read(companion)?;
     }

@@ -31,7 +31,7 @@ pub fn check_free(dir: &Path) -> Result<()> {
     ensure!(dir.symlink_metadata().is_err() || is_blank(dir), exists_already(dir));
     let (parent, _) =
         folders::split(dir).context("`train.output_dir` cannot be used (name a folder that does not exist yet)")?;
-    // What is made on the way to `..` would be left there.
+    // Folders that are made on the way to `..` would be left behind.
     let climbs = parent.components().any(|part| part == Component::ParentDir);
     ensure!(
         !climbs || parent.is_dir(),

@@ -12,7 +12,7 @@ use crate::stages::control;
 
 /// Bytes of f32.
 const F32: u128 = 4;
-/// What the program, its tokenizer and its threads take before a model is there.
+/// Memory of the program, its tokenizer and its threads before a model is loaded, bytes.
 pub const PROGRAM: u128 = 80 << 20;
 /// Prompts that are looked at for their length.
 const PROMPTS: u64 = 256;
@@ -28,7 +28,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// What `run` will take.
+    /// Estimate of the memory that `run` takes.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Estimate {
         let rejected = train.second_moment == SecondMoment::KeptAndRejected;
         let mut training = policy.training_bytes(shape(micro), several, rejected).to_vec();
         if several {
-            // What scoring kept of all of them, and the one at work.
+            // Scoring keeps activations of all micro-batches, up to the budget; those of the current one come on top.
             let [_, (_, activations), _] = &mut training[..] else { unreachable!("three parts") };
             let all = *activations * (sizes.step / micro) as u128;
             *activations = all.min(*activations + (u128::from(train.activation_budget) << 20));
@@ -67,7 +67,7 @@ impl Estimate {
         ];
         // Sampling has ended when training begins.
         parts.extend(if whole(&training) > whole(&sampling) { training } else { sampling.to_vec() });
-        // What the backward pass had is free by then, and in pieces of other sizes.
+        // Memory of the backward pass is free by then, but in pieces of other sizes. Copies need memory of their own.
         if train.measure_step > 0 || !controls.is_empty() {
             parts.push(("the weights before a step", trained as u128 * F32));
         }

@@ -65,11 +65,11 @@ pub struct Run {
     pub held_out: Vec<Example>,
     /// Benchmarks that it is measured on.
     pub benchmarks: Vec<Benchmark>,
-    /// What completions earn.
+    /// The reward components, with their weights.
     pub rewards: Rewards,
     /// Advantage estimator, objective, masks, weights and step controls.
     pub components: Components,
-    /// What they asked for.
+    /// Inputs that the components asked for.
     pub needs: Needs,
     /// The optimizer.
     pub optimizer: Optimizer,

@@ -30,7 +30,7 @@ use crate::schedule::Schedule;
 use crate::sgd::SgdConfig;
 use crate::stages::score::Needs;
 
-/// What is done about a model directory that has no weights.
+/// Treatment of a model directory that has no weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbsentWeights {
     /// It is an error.
@@ -295,7 +295,7 @@ fn optimizer_config(train: &TrainConfig) -> OptimizerConfig {
     }
 }
 
-/// What the components asked for, checked against what there is.
+/// Inputs that the components ask for, checked against the model and the settings.
 fn needs(components: &Components, config: &Config, policy: &Policy) -> Result<Needs> {
     let Components { advantage, objective, masks, weights, step_controls } = components;
     let mut asked = vec![(advantage.id(), advantage.inputs()), (objective.id(), objective.inputs())];

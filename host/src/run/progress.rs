@@ -63,11 +63,11 @@ pub struct Moment {
     pub marks: Marks,
     /// How many calls of components had begun.
     pub calls: u64,
-    /// What the components saved, if they were asked.
+    /// States that the components saved, if they were asked.
     pub states: Option<States>,
 }
 
-/// What the components of a run saved, each with its id.
+/// Saved states of the components of a run, each with its id.
 pub struct States {
     /// Advantage, objective, masks, weights, step controls.
     pub components: Vec<(String, Vec<u8>)>,

@@ -1,4 +1,4 @@
-//! What a run was made with, plugins and settings, and from which step on: `provenance.json` in its directory.
+//! Plugins and settings that a run was made with, and from which step on: `provenance.json` in its directory.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ struct Provenance {
     periods: Vec<Period>,
 }
 
-/// What a stretch of steps was made with.
+/// Plugins and settings of a stretch of steps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Period {
@@ -89,7 +89,7 @@ pub fn start(dir: &Path, plugins: Vec<PluginRecord>, settings: String) -> Result
 pub fn go_on(dir: &Path, step: u64, plugins: Vec<PluginRecord>, settings: String) -> Result<()> {
     let before = read(dir)?;
     let mut periods = before.clone();
-    // What was done after this step is gone.
+    // Steps after this one are discarded, and so are their periods.
     periods.retain(|period| period.from_step < step);
     if periods.last().is_none_or(|last| last.plugins != plugins || last.settings != settings) {
         periods.push(Period { from_step: step, plugins, settings });

@@ -1,5 +1,6 @@
-//! What a run wrote about itself up to each of its checkpoints: `records.json` in its directory, by which a resume notices that
-//! metrics or completions have changed. They are no state: a resume tells what is wrong with them and goes on.
+//! Records of a run: how far its metrics and completions had come at each checkpoint. They are in `records.json` in its directory.
+//!
+//! A resume notices by them that metrics or completions have changed. They are no state: a resume reports damage and goes on.
 //!
 //! It lies beside the checkpoints and not in them, because metrics hold durations, and a checkpoint is the same bits in every run.
 
@@ -20,7 +21,7 @@ const FILE: &str = "records.json";
 pub struct Records {
     /// By the step of the checkpoint.
     marks: BTreeMap<u64, Marks>,
-    /// What a resume found damaged.
+    /// Damage that a resume found.
     pub gaps: Vec<Gap>,
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result};
 use toml::{Table, Value};
 
-/// What differs between two texts of settings, key by key.
+/// Differences between two texts of settings, key by key.
 ///
 /// # Errors
 ///

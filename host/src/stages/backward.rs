@@ -24,9 +24,10 @@ pub struct Reduced {
     /// `[B, T]`: its derivative by each token's entropy; none without [`Reduced::add_entropy_bonus`].
     pub entropy_seed: Option<Vec<f32>>,
     /// The share of the gradient's squares that each mask rejected, in the masks' order: squares of each token's derivative of the
-    /// unmasked loss by its own logit, `weight · dloss_dlogp · (1 − p)`. What tokens have in common, and the layers below, are left out.
+    /// unmasked loss by its own logit, `weight · dloss_dlogp · (1 − p)`. Terms that tokens share, and the layers below, are left out.
     pub rejected: Vec<f64>,
-    /// The same share for each weight: what it took from the tokens that reached it; below 0 where it adds to them.
+    /// The share of the gradient's squares that each weight took from the tokens that reached it. It is below 0 where the weight adds to
+    /// them.
     pub weighted_away: Vec<f64>,
 }
 
@@ -121,7 +122,7 @@ fn weights(batch: &StepBatch, info: &StepInfo, counted: &[u8]) -> Result<Vec<f64
     token_weights(batch.dims, info.reduction, info.max_completion_length, counted)
 }
 
-/// What each completion's tokens weigh in the reduced loss, `[B]`, where `counted` tokens, `[B, T]`, are counted.
+/// Weight of each completion's tokens in the reduced loss, `[B]`; `counted`, `[B, T]`, is 1 for tokens that count.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! What a rollout knows besides its batch, for the components that ask: prompts, texts, rewards per function, how likely each token
-//! was when it was drawn.
+//! Data of a rollout beside its batch, for the components that ask. These are prompts, texts, rewards per function, and the
+//! log-probabilities with which tokens were drawn.
 
 use anyhow::Result;
 use capo_plugin::{CompletionContext, ContextData, PromptContext};
@@ -13,9 +13,9 @@ use crate::reward::Scored;
 pub struct Sample {
     /// The prompt.
     pub prompt: String,
-    /// What was sampled.
+    /// The sampled completion.
     pub completion: String,
-    /// What was expected.
+    /// The expected answer.
     pub answer: String,
 }
 
@@ -29,11 +29,11 @@ pub struct Sampled<'a> {
     pub prompt_ids: &'a [Vec<u32>],
     /// The prompts' rows.
     pub examples: &'a [&'a Example],
-    /// What was sampled, with the sampler's log-probabilities.
+    /// The sampled tokens, with the sampler's log-probabilities.
     pub completions: &'a [Completion],
-    /// The same as text.
+    /// The samples as text.
     pub texts: &'a [Sample],
-    /// What they earned.
+    /// The rewards of the samples.
     pub rewards: &'a Scored,
 }
 

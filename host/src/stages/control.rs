@@ -13,7 +13,7 @@ use crate::metrics::sink::StepSink;
 use crate::model::{Params, Policy, groups};
 use crate::optim::{Optimizer, StepOutcome};
 
-/// What a step can be taken back to: kept only where somebody looks at the step.
+/// State before a step, to which the step can be taken back: kept only where somebody looks at the step.
 pub struct Before {
     weights: Params,
     /// Where a control gives the moments back.
@@ -38,7 +38,7 @@ pub struct Taken<'a> {
     pub measured: bool,
 }
 
-/// What the step needs of the scoring pass besides what the components asked for.
+/// Needs of the scoring pass: those of the components, and those of step controls and measurements.
 #[must_use]
 pub fn needs(needs: Needs, controls: &[StepControlFn], measured: bool) -> Needs {
     let needs = needs.with_hidden(measured || !controls.is_empty());

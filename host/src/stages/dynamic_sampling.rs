@@ -13,7 +13,7 @@ pub(super) struct Filled {
     pub filtered: Filtered,
 }
 
-/// What dynamic sampling did for one rollout.
+/// Numbers about the dynamic sampling of one rollout.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Filtered {
     /// How often completions were sampled.

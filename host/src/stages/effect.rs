@@ -1,4 +1,4 @@
-//! What a step did, in numbers: the metrics `step/...`, every `train.measure_step` steps.
+//! Effect of a step, in numbers: the metrics `step/...`, every `train.measure_step` steps.
 
 use anyhow::{Context, Result};
 use candle_core::{DType, Tensor};
@@ -41,7 +41,7 @@ pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch,
 
 /// Probability outside the top K, mean over completion tokens, under the old policy.
 fn tail_mass(batch: &StepBatch, temperature: f64) -> Result<f64> {
-    // What is left of rounding may lie below 0.
+    // Rounding may take the remaining probability below 0.
     let outside: f64 = match batch.last_layer().context("the last layer's data was not kept")? {
         LastLayer::Host(data) => {
             let tokens = data.topk_logits.chunks(data.k.max(1)).zip(&data.logsumexp).zip(&batch.completion_mask);

@@ -35,7 +35,7 @@ impl Lent {
         Ok(Self { tensor, address, device_id, dtype, stream })
     }
 
-    /// What components see, with the extents `shape`.
+    /// The tensor as components see it, with the extents `shape`.
     ///
     /// # Panics
     ///
@@ -165,7 +165,7 @@ impl HeadState {
         Ok(Self { matrices, shape: [vocab_size as i64, width as i64] })
     }
 
-    /// What components see.
+    /// The three matrices as components see them.
     #[must_use]
     pub fn view(&self) -> OptimizerState<'_> {
         let [weight, exp_avg, exp_avg_sq] = self.matrices.each_ref().map(|matrix| matrix.view(&self.shape));
@@ -178,7 +178,7 @@ impl HeadState {
         self.matrices.iter().all(|matrix| matches!(matrix, Matrix::Host(_)))
     }
 
-    /// The same in host memory.
+    /// A copy with all three matrices in host memory.
     ///
     /// # Errors
     ///

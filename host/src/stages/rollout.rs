@@ -15,7 +15,7 @@ use crate::stages::context::{self, Sample, Sampled};
 use crate::stages::dynamic_sampling::{self, Filtered};
 use crate::stages::group::Group;
 
-/// What sampling needs besides the policy.
+/// Settings and components for sampling, besides the policy.
 pub struct Sampler<'a> {
     /// `[rollout]`.
     pub config: &'a RolloutConfig,
@@ -33,13 +33,13 @@ pub struct Sampler<'a> {
     pub context: bool,
     /// True if the log-probabilities with which tokens were drawn are kept in any case.
     pub sampler_logps: bool,
-    /// What to keep of the sampler's passes as the scores of the step that uses the rollout whole.
+    /// Scores to keep from the sampler's passes, for the step that uses the rollout whole; none where it must be scored anew.
     pub capture: Option<Capture>,
     /// How many of the most likely tokens are kept at each place, in the context; 0 is none.
     pub top_k: usize,
     /// Text to ids and back.
     pub tokenizer: &'a Tokenizer,
-    /// What completions earn.
+    /// The reward components, with their weights.
     pub rewards: &'a mut Rewards,
     /// Where the reward components report to.
     pub sink: &'a mut dyn Sink,
@@ -60,7 +60,7 @@ pub struct Rollout {
     pub tokens: u64,
     /// How many prompts it took, those of dropped groups too.
     pub prompts: u64,
-    /// What was dropped, where groups without a difference in reward are.
+    /// Numbers about dropped groups, where groups without a difference in reward are dropped.
     pub filtered: Option<Filtered>,
 }
 
@@ -198,7 +198,7 @@ pub(crate) fn decode(completions: &[Completion], examples: &[&Example], tokenize
     completions.iter().zip(examples).map(text).collect()
 }
 
-/// What reward components see of `completions`, `[B]` like the other two.
+/// Views of `completions` for reward components, `[B]` like the other two.
 pub(crate) fn views<'a>(
     samples: &'a [Sample],
     completions: &'a [Completion],

@@ -11,7 +11,7 @@ use crate::optim::{Optimizer, OptimizerName};
 use crate::stages::batch::{SampledBatch, ScoredBatch};
 use crate::stages::lend::HeadState;
 
-/// What the components of a run asked for.
+/// Inputs that the components of a run ask for.
 #[derive(Debug, Clone, Copy)]
 pub struct Needs {
     inputs: Inputs,
@@ -27,7 +27,7 @@ pub struct Work {
     pub micro_batch: usize,
     /// Bytes of activations that scoring may keep for the backward pass where there is more than one micro-batch.
     pub activation_budget: u64,
-    /// What logits are divided by.
+    /// Divisor of the logits.
     pub loss_temperature: f64,
 }
 
@@ -72,19 +72,19 @@ impl Needs {
         Ok(Self { inputs, last_layer_k, hidden: false })
     }
 
-    /// The same and `more`.
+    /// These needs, and the inputs `more`.
     #[must_use]
     pub fn with(self, more: Inputs) -> Self {
         Self { inputs: self.inputs | more, ..self }
     }
 
-    /// The same and the features of every token, where `hidden`.
+    /// These needs, and the features of every token where `hidden`.
     #[must_use]
     pub fn with_hidden(self, hidden: bool) -> Self {
         Self { hidden, ..self }
     }
 
-    /// What is computed of every token besides its log-probability.
+    /// Scores to compute of every token besides its log-probability.
     #[must_use]
     pub fn wants(&self) -> Wants {
         let last_layer_k = self.inputs.contains(Inputs::LAST_LAYER).then_some(self.last_layer_k);

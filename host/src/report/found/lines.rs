@@ -30,7 +30,7 @@ pub struct Lines {
 pub struct Column {
     /// The lines that have it, by their places among [`Lines::steps`].
     pub rows: Vec<u32>,
-    /// What they say; NaN for null.
+    /// Values in these lines; NaN for null.
     pub values: Vec<f64>,
 }
 
@@ -107,7 +107,7 @@ impl Lines {
         sums
     }
 
-    /// What is wrong with the file, in words. That the last line of a run `at_work` is torn is nothing.
+    /// Damage to the file, in words; none where it is whole. A torn last line of a run `at_work` is no damage.
     #[must_use]
     pub fn remark(&self, at_work: bool) -> Option<String> {
         match self.damaged.as_slice() {

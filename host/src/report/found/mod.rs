@@ -26,16 +26,16 @@ pub struct FoundRun {
     pub name: String,
     /// Every setting by its dotted key, as TOML writes the value.
     pub settings: BTreeMap<String, String>,
-    /// What `metrics.jsonl` holds.
+    /// Contents of `metrics.jsonl`.
     pub lines: Lines,
     /// True if a process is at work in it.
     pub at_work: bool,
-    /// What cannot be read of it, in sentences.
+    /// Parts that cannot be read, as sentences for the user.
     pub remarks: Vec<String>,
 }
 
 impl FoundRun {
-    /// Reads the run in `dir`. What is damaged of it becomes a remark.
+    /// Reads the run in `dir`. Damaged parts become remarks.
     ///
     /// # Errors
     ///

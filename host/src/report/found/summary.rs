@@ -1,10 +1,10 @@
-//! What there is to say of a run in one row.
+//! Summary of a run in one row.
 
 use serde::Serialize;
 
 use super::FoundRun;
 
-/// A run in one row. What is not known is absent.
+/// A run in one row. Unknown values are absent.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     /// The directory's own name.
@@ -17,9 +17,9 @@ pub struct Summary {
     pub max_steps: Option<u64>,
     /// Which recipe chose its components.
     pub recipe: Option<String>,
-    /// What it trains.
+    /// The model that it trains.
     pub model: Option<String>,
-    /// What on.
+    /// Its training data.
     pub data: Option<String>,
     /// `train.seed`.
     pub seed: Option<u64>,
@@ -41,7 +41,7 @@ pub struct Summary {
     pub num_tokens: Option<f64>,
     /// Seconds at work.
     pub seconds: f64,
-    /// What is damaged, in sentences.
+    /// Damaged parts, as sentences for the user.
     pub remarks: Vec<String>,
 }
 

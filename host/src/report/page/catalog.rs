@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 pub struct Chart {
     /// Its title.
     pub title: &'static str,
-    /// What the numbers are, or their unit.
+    /// Quantity or unit of the numbers.
     pub unit: &'static str,
     /// True if its axis begins as a logarithmic one.
     pub log: bool,
@@ -190,7 +190,7 @@ pub fn find(names: &BTreeSet<&str>) -> Vec<Found> {
     for (section, charts) in SECTIONS {
         for chart in *charts {
             let matches = chart.metrics.iter().enumerate().flat_map(|(number, (pattern, _))| {
-                // What has a chart of its own is in no other.
+                // A metric that a chart names in full is in no other chart.
                 let named = |name: &&&str| pattern == *name || !literal.contains(**name);
                 let star = |name: &&str| Some((number, (*name).to_owned(), between(pattern, name)?.to_owned()));
                 names.iter().filter(named).filter_map(star).collect::<Vec<_>>()
@@ -213,7 +213,7 @@ pub fn find(names: &BTreeSet<&str>) -> Vec<Found> {
     found
 }
 
-/// What stands for `*` where `name` is like `pattern`; nothing stands for none.
+/// The text that `*` of `pattern` matches in `name`, never empty; an empty text for a pattern without `*`. None where they do not match.
 fn between<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
     match pattern.split_once('*') {
         None => (pattern == name).then_some(""),

@@ -23,7 +23,7 @@ struct Line {
     run: usize,
     /// The number of its metric in the chart.
     style: usize,
-    /// What the legend says besides the run.
+    /// Its text in the legend, beside the run.
     name: String,
     #[serde(flatten)]
     series: Series,

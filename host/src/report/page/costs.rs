@@ -1,4 +1,4 @@
-//! What a step costs, stage by stage, as in table 3 of the paper.
+//! Time of a step, stage by stage, as in table 3 of the paper.
 
 use super::groups::Group;
 use super::tables::shown;
@@ -21,7 +21,7 @@ const STAGES: [Stage; 10] = [
     ("step controls, and measuring the step", "step_control", false),
     ("the rest", REST, false),
 ];
-/// What no stage took.
+/// The stage for the time that no other stage took.
 const REST: &str = "";
 /// Outside the steps.
 const OUTSIDE: [Stage; 2] = [("evaluation", "eval", false), ("checkpoints", "checkpoint", false)];

@@ -7,7 +7,7 @@ use crate::report::found::FoundRun;
 /// Runs of the same settings but the seed.
 #[derive(Debug, PartialEq)]
 pub struct Group {
-    /// What tells it from the others.
+    /// Name that tells it from the others.
     pub name: String,
     /// Its runs' places.
     pub runs: Vec<usize>,

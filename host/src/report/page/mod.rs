@@ -11,7 +11,7 @@ mod tokens;
 use super::found::FoundRun;
 use super::html;
 
-/// What the page does, in the order in which the parts know each other. `"use strict"` holds for each.
+/// Scripts of the page, each after those that it needs. `"use strict"` holds for each.
 const SCRIPTS: [&str; 5] = [
     include_str!("assets/uPlot.iife.min.js"),
     include_str!("assets/series.js"),
@@ -21,7 +21,7 @@ const SCRIPTS: [&str; 5] = [
 ];
 const STYLES: [&str; 2] = [include_str!("assets/uPlot.min.css"), include_str!("assets/style.css")];
 const THEME: &str = include_str!("assets/theme.js");
-/// What uPlot asks of those who pass it on.
+/// License of uPlot, which must accompany every copy of it.
 const LICENSE: &str = include_str!("assets/uPlot.LICENSE");
 
 /// The page about `runs`.

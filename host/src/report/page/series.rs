@@ -77,7 +77,7 @@ impl<'a> Columns<'a> {
     fn grid(&self, rows: &[u32], ranges: &[std::ops::Range<usize>], bucket: Option<u64>) -> Grid {
         let places = || ranges.iter().map(|range| &rows[range.clone()]);
         let step = |rows: &[u32]| match (self.lines.steps[rows[0] as usize], bucket) {
-            // The same place in every run, however much of the bucket is there.
+            // The middle of a bucket, in every run, however many of its steps the run has.
             (step, Some(width)) => step / width * width + (width - 1) / 2,
             (step, None) => step,
         };
@@ -123,7 +123,7 @@ fn rounded(value: f64, digits: i32) -> Value {
     if value == 0.0 {
         return Value::from(0);
     }
-    // What is parsed again is the nearest number to so many digits, which is written in as few.
+    // Parsing yields the nearest number with so many digits, which JSON then writes with no more of them.
     let near: f64 = format!("{value:.*e}", digits as usize - 1).parse().unwrap_or(value);
     if near.fract() == 0.0 && near.abs() < 1e15 {
         return Value::from(near as i64);

@@ -8,7 +8,7 @@ use crate::report::found::{FoundRun, Summary};
 use crate::report::html::escape;
 use crate::report::terminal::{duration, grouped, percent};
 
-/// What stands where there is nothing.
+/// Text of an empty cell.
 const NONE: &str = "–";
 
 /// Others' text as it stands in HTML: what it hides is shown.

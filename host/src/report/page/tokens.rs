@@ -13,7 +13,7 @@ const STEPS: usize = 4;
 const OF_A_STEP: usize = 8;
 /// Numbers that all completions of a page have at most.
 const NUMBERS: usize = 200_000;
-/// What tokens have besides numbers.
+/// Columns of tokens that are not shown among their numbers.
 const OTHERS: [&str; 4] = ["id", "text", "keep", "rejected_by"];
 const TOKENS: &str = "tokens/";
 

@@ -1,4 +1,4 @@
-//! What an optimizer step does to the policy: measured between gradient and new weights, each number when it is first asked for.
+//! Effect of an optimizer step on the policy: measured between gradient and new weights, each number when first asked for.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub struct Proposal<'a> {
     known: Known,
 }
 
-/// What has been measured of the step as it stands.
+/// Numbers that have been measured of the step as it stands.
 #[derive(Default)]
 struct Known {
     norms: Option<Vec<f64>>,
@@ -113,7 +113,7 @@ impl<'a> Proposal<'a> {
         update::unused_rows_norm(self.before.get(head)?, self.policy.params().get(head)?, &used)
     }
 
-    /// What logits are divided by.
+    /// Divisor of the logits.
     #[must_use]
     pub fn temperature(&self) -> f64 {
         self.work.loss_temperature

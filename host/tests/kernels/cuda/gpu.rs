@@ -12,7 +12,7 @@ fn kernels() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels")
 }
 
-/// What the device takes: the unit compiled as the host does it, or any text where the emulator has the kernels already. None,
+/// The image for the device: the unit compiled as the host does it. Where the emulator has the kernels already, any text will do. None,
 /// with a line on stderr, without a device.
 fn image() -> Option<Ptx> {
     static EMULATOR: OnceLock<Option<Emulator>> = OnceLock::new();
