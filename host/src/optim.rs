@@ -246,7 +246,7 @@ fn norm(grads: impl Iterator<Item = Result<Tensor>>, on_host: bool) -> Result<f6
     Ok(sum.sqrt())
 }
 
-/// Clipping factor for gradients of norm `norm`: `max / (norm + 1e-6)` when less than 1; 1 when `max` is 0.
+/// Clipping factor for gradients of norm `norm`: `max / (norm + 1e-6)` where that is below 1, else 1. 1 when `max` is 0.
 fn clip_scale(norm: f64, max: f64) -> f64 {
     if max > 0.0 { (max / (norm + 1e-6)).min(1.0) } else { 1.0 }
 }

@@ -227,7 +227,7 @@ mod tests {
     const TWO: &str = "{\"step\":1,\"kl\":null}\n{\"step\":2}\n";
     const EXPECTED: Expected = Expected { step: 2, every: 1, once: true };
 
-    /// The rest of a journal and the gap, where it was `written` and is `found` otherwise after step 2.
+    /// The file that is left of a journal and the gap that is reported. The journal was `written`; a resume after step 2 finds `found`.
     fn resumed(written: &str, found: Option<&str>) -> (String, Option<Gap>) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");

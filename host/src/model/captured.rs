@@ -1,4 +1,4 @@
-//! Scores of drawn tokens from the sampler's own passes, so that the policy that drew them need not score them again.
+//! Scores of drawn tokens from the sampler's own passes. The policy that drew them need not score them again.
 
 use anyhow::{Context, Result};
 use candle_core::Tensor;

@@ -208,7 +208,7 @@ impl Forward {
         Ok(sum)
     }
 
-    /// Adds the gradients of a loss to `sum`, which is empty or has all gradients; activations are freed as they are used.
+    /// Adds the gradients of a loss to `sum`, which is empty or has all gradients. Activations are freed as they are used.
     ///
     /// `seed`, `[B, T]`, is the derivative by the log-probabilities. `entropy_seed`, `[B, T]`, is the one by the tokens' entropies, where
     /// the loss depends on them.

@@ -78,7 +78,7 @@ impl Policy {
         Ok(Self::of(config, weights, device))
     }
 
-    /// The model, frozen, with a fresh adapter that is trained in place of its weights; `seed` is for its first factors.
+    /// The model, frozen, with a fresh adapter that is trained in place of its weights. `seed` is for its first factors.
     pub fn with_adapter(self, lora: LoraConfig, base: Base, seed: u64) -> Result<Self> {
         let adapter = Adapter::fresh(lora, base, &self.config, seed, &self.device)?;
         Ok(Self { adapter: Some(adapter), ..self })

@@ -64,7 +64,7 @@ pub struct LastLayerData {
     pub vocab_size: usize,
 }
 
-/// The data of the last layer as tensors, with the N = B * T tokens in one axis, each compact.
+/// The data of the last layer as tensors. The N = B * T tokens are in one axis, and each tensor is compact.
 #[derive(Debug, Clone)]
 pub struct LastLayerTensors {
     /// `[N, D]`, in the policy's dtype.

@@ -78,7 +78,7 @@ pub fn is_at_work(dir: &Path) -> bool {
     matches!(look(), Some(Err(TryLockError::WouldBlock)))
 }
 
-/// The text that the holder of the lock wrote into its file at `path`; empty where none appears within a moment.
+/// The text that the holder of the lock wrote into its file at `path`. Empty where none appears within a moment.
 fn holder(path: &Path) -> String {
     for _ in 0..LOOKS {
         let text = std::fs::read_to_string(path).unwrap_or_default();

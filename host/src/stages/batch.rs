@@ -27,7 +27,7 @@ pub struct StepInfo {
     pub sampling_top_k: u32,
     /// The sampler's top-p; 1 is off.
     pub sampling_top_p: f32,
-    /// What logits are divided by in the loss.
+    /// Divisor of the logits in the loss.
     pub loss_temperature: f32,
     /// The limit on completion length, tokens.
     pub max_completion_length: usize,

@@ -68,7 +68,7 @@ fn with_instruction(a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
     cast(sums)
 }
 
-/// The instruction's arithmetic: first the product of the high halves is added, then that of the low ones, each rounded once.
+/// The instruction's arithmetic. The product of the high halves is added first, then that of the low ones, each rounded once.
 #[inline(always)]
 fn in_f32(a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
     const AT_ONCE: usize = 3;
