@@ -5,7 +5,7 @@
 //! * Nothing here changes once released: no field, no method, no layout, not even at the end of a type. abi_stable
 //!   refuses an older plugin in a newer host as soon as a type has grown, so growth happens by new extension ids only.
 //! * An extension id is `vendor.name/revision`. The type behind an id never changes; a change is a new revision. Both
-//! sides answer `extension(id)`: a plugin's root (its extension points, its recipes) and the host's context.
+//!   sides answer `extension(id)`: a plugin's root (its extension points, its recipes) and the host's context.
 //! * Sets that may grow (inputs, reductions, dtypes, error and optimizer kinds) are integers with constants, never enums.
 //! * Memory is freed by the image that allocated it; an image is an executable or a shared library.
 //! * Libraries are never unloaded.

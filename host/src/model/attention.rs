@@ -170,7 +170,7 @@ impl Block {
 mod tests {
     use candle_core::{DType, Device};
 
-    use super::super::ops::tests::distance;
+    use super::super::ops::testing::distance;
     use super::*;
 
     /// Longer than a sequence whose weights are kept, and no multiple of a block.

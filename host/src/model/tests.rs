@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::ops::tests::{distance, generic};
+use super::ops::testing::{distance, generic};
 use super::*;
 use crate::adamw::AdamWConfig;
 use crate::optim::{Optimizer, OptimizerConfig, global_norm};

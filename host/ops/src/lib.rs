@@ -32,37 +32,39 @@ mod rope;
 mod rows;
 mod softmax;
 mod swiglu;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod top;
 mod truncate;
 
 pub use add::add;
-pub(crate) use add::add_to;
+pub use add::add_to;
 use bf16::{is_rounded, narrow, round_to_bf16, rounded, rounded_pair};
-pub(crate) use bf16::{round_by_chance, to_dtype};
+pub use bf16::{round_by_chance, to_dtype};
 pub use bias::{add_bias, sum_rows};
-pub(crate) use decode::{append_to_cache, decode_attention};
-pub(crate) use decode_rows::DecodeRows;
+pub use decode::{append_to_cache, decode_attention};
+pub use decode_rows::DecodeRows;
 pub use divergence::divergence;
-pub(crate) use draw::{NOT_FINITE, argmax, draw, pick};
-pub(crate) use few_rows::are_few_rows;
+pub use draw::{NOT_FINITE, argmax, draw, pick};
+pub use few_rows::are_few_rows;
 pub use few_rows::product_of_few_rows;
-pub(crate) use kernel::{layout_error, sum_blocks, sum_squares, update2, update3, whole, whole_mut};
+pub use kernel::{layout_error, sum_blocks, sum_squares, update2, update3, whole, whole_mut};
 pub use logps::{TokenLoss, chunk_rows, logit_stats, token_logps_by_hidden, token_logps_vjp};
 pub use product::product;
 use product::product_of_few_rows_in_bf16;
 pub use rms_norm::{rms_norm, rms_norm_backward};
 pub use rope::{Frequencies, Rope, RopeTable};
-pub(crate) use rows::add_rows;
+pub use rows::add_rows;
 pub use softmax::{causal_softmax, causal_softmax_backward};
 pub use swiglu::{swiglu, swiglu_backward};
-pub(crate) use top::{top_ids, top_k};
-pub(crate) use truncate::nucleus;
+pub use top::{top_ids, top_k};
+pub use truncate::nucleus;
 pub use truncate::{Truncation, truncate};
 
 /// True if the fused CPU kernels take `x`; everything else goes to `generic`.
-pub(crate) fn fused(x: &Tensor) -> bool {
-    #[cfg(test)]
-    if tests::GENERIC.get() {
+pub fn fused(x: &Tensor) -> bool {
+    #[cfg(any(test, feature = "testing"))]
+    if testing::GENERIC.get() {
         return false;
     }
     x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::F64)
@@ -74,4 +76,4 @@ fn has_kernel(x: &Tensor) -> bool {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;

@@ -7,12 +7,12 @@ use super::kernel::{dtype_error, layout_error, slice};
 
 /// The ids of the `k` largest of every row of `logits` `[N, V]` f32, as `[N, k]` u32: descending, the lower id first among
 /// equals. A `k` beyond V is an error.
-pub(crate) fn top_ids(logits: &Tensor, k: usize) -> Result<Tensor> {
+pub fn top_ids(logits: &Tensor, k: usize) -> Result<Tensor> {
     logits.contiguous()?.apply_op1_no_bwd(&TopIds { k })
 }
 
 /// The ids of the `k` largest `logits`, descending, the lower id first among equals; `order` is scratch space.
-pub(crate) fn top_k<'a>(logits: &[f32], k: usize, order: &'a mut Vec<u32>) -> &'a [u32] {
+pub fn top_k<'a>(logits: &[f32], k: usize, order: &'a mut Vec<u32>) -> &'a [u32] {
     order.clear();
     order.extend(0..logits.len() as u32);
     let descending = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));

@@ -142,7 +142,7 @@ impl CustomOp2 for Divergence {
 mod tests {
     use candle_core::Device;
 
-    use super::super::tests::generic;
+    use super::super::testing::generic;
     use super::*;
 
     const VOCAB: usize = 600;

@@ -12,7 +12,7 @@ use super::kernel::{dot, dtype_error, for_rows_costing, layout_error, maximum, s
 use super::{fused, generic, is_rounded, to_dtype};
 
 /// Writes `new` `[A, H, 1, width]` into `cache` `[B, H, S, width]` at `rows.index` of the active rows, in place.
-pub(crate) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
+pub fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
     if !fused(cache) && !is_rounded(cache) {
         return generic::append_to_cache(cache, new, rows);
     }
@@ -20,7 +20,7 @@ pub(crate) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -
 }
 
 /// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to `rows.index`, as `[A, H * width]`.
-pub(crate) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
+pub fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
     if is_rounded(queries) {
         // The cache stays as it is, and is widened a head at a time.
         let mixed = to_dtype(queries, DType::F32)?.apply_op3_no_bwd(keys, values, &Attend(rows.clone()))?;

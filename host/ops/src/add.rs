@@ -21,7 +21,7 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 }
 
 /// `sum + b`, in place where both are contiguous f32 on the CPU: nobody else may hold `sum`.
-pub(crate) fn add_to(sum: Tensor, b: &Tensor) -> Result<Tensor> {
+pub fn add_to(sum: Tensor, b: &Tensor) -> Result<Tensor> {
     let in_place = |x: &Tensor| fused(x) && x.dtype() == DType::F32 && x.is_contiguous();
     if !in_place(&sum) || !in_place(b) {
         return add(&sum, b);

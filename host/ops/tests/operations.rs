@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use host::model::ops::{self, Frequencies, Rope, RopeTable, TokenLoss};
+use host_ops::{self as ops, Frequencies, Rope, RopeTable, TokenLoss};
 
 /// Largest accepted difference between a derivative and its central difference, relative to the largest derivative.
 const TOLERANCE: f64 = 1e-6;

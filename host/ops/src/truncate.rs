@@ -45,7 +45,7 @@ pub fn truncate(logits: &Tensor, targets: &Tensor, truncation: Truncation) -> Re
 }
 
 /// How many of the descending `weights` reach the share `top_p` of their sum; at least one.
-pub(crate) fn nucleus(weights: &[f64], top_p: f64) -> usize {
+pub fn nucleus(weights: &[f64], top_p: f64) -> usize {
     if top_p == 1.0 {
         return weights.len();
     }

@@ -27,14 +27,14 @@ impl Frequencies {
 
     /// A copy with `f` applied to each frequency and its index.
     #[must_use]
-    pub(crate) fn map(self, f: impl Fn(usize, f64) -> f64) -> Self {
+    pub fn map(self, f: impl Fn(usize, f64) -> f64) -> Self {
         let scaled = self.per_position.iter().enumerate().map(|(i, frequency)| f(i, f64::from(*frequency)) as f32);
         Self { per_position: scaled.collect(), ..self }
     }
 
     /// A copy with cosines and sines multiplied by `amplitude`.
     #[must_use]
-    pub(crate) fn amplified(self, amplitude: f32) -> Self {
+    pub fn amplified(self, amplitude: f32) -> Self {
         Self { amplitude, ..self }
     }
 }
@@ -65,9 +65,9 @@ impl RopeTable {
 #[derive(Debug, Clone)]
 pub struct Rope {
     /// Angles.
-    pub(crate) table: Arc<RopeTable>,
+    pub table: Arc<RopeTable>,
     /// First real token of each row, `[B]`.
-    pub(crate) starts: Arc<[usize]>,
+    pub starts: Arc<[usize]>,
     first_index: usize,
     angles: Arc<OnceLock<Angles>>,
 }
@@ -86,7 +86,7 @@ impl Rope {
     }
 
     /// That of some rows of the batch.
-    pub(crate) fn of(&self, rows: &[u32]) -> Self {
+    pub fn of(&self, rows: &[u32]) -> Self {
         let starts = rows.iter().map(|&row| self.starts[row as usize]).collect();
         Self::new(self.table.clone(), starts, self.first_index)
     }

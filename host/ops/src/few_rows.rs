@@ -18,7 +18,7 @@ const VECTORS: usize = 2;
 const TAKEN: usize = 96;
 
 /// True if [`product_of_few_rows`] takes `rows` rows like `x`.
-pub(crate) fn are_few_rows(x: &Tensor, rows: usize) -> bool {
+pub fn are_few_rows(x: &Tensor, rows: usize) -> bool {
     x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::BF16) && (FEWEST..=MOST).contains(&rows)
 }
 

@@ -7,7 +7,7 @@ use super::kernel::{layout_error, whole, whole_mut};
 
 /// `sums` `[V, D]` with each of the `rows` `[N, D]` added to the row that `ids` `[N]` names, in their order and in place: nobody else may
 /// hold `sums`. Rows of the id `padding` are left out.
-pub(crate) fn add_rows(sums: Tensor, ids: &[u32], rows: &Tensor, padding: Option<u32>) -> Result<Tensor> {
+pub fn add_rows(sums: Tensor, ids: &[u32], rows: &Tensor, padding: Option<u32>) -> Result<Tensor> {
     if let Some(padding) = padding.filter(|padding| ids.contains(padding)) {
         let (places, ids): (Vec<u32>, Vec<u32>) =
             (0..).zip(ids.iter().copied()).filter(|(_, id)| *id != padding).unzip();

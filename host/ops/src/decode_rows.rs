@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 /// Which rows of the cache are still generating, and where they stand.
 #[derive(Debug, Clone)]
-pub(crate) struct DecodeRows {
+pub struct DecodeRows {
     /// Cache row of each active row, `[A]`.
-    pub(crate) cache_rows: Arc<[usize]>,
+    pub cache_rows: Arc<[usize]>,
     /// First real token of each active row, `[A]`.
-    pub(crate) starts: Arc<[usize]>,
+    pub starts: Arc<[usize]>,
     /// Index in the cache of the new token.
-    pub(crate) index: usize,
+    pub index: usize,
 }

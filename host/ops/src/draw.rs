@@ -5,16 +5,16 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 use super::kernel::{layout_error, slice};
 
 /// Instead of an id: the largest logit of the row is not finite.
-pub(crate) const NOT_FINITE: u32 = u32::MAX;
+pub const NOT_FINITE: u32 = u32::MAX;
 
 /// One id per row of `logits` `[N, V]` f32 from `softmax(logits / temperature)`, by inverting the cumulative distribution at
 /// `uniform` `[N]` f64 in [0, 1); `NOT_FINITE` for a row whose largest logit is not. The temperature is above 0.
-pub(crate) fn draw(logits: &Tensor, uniform: &Tensor, temperature: f64) -> Result<Tensor> {
+pub fn draw(logits: &Tensor, uniform: &Tensor, temperature: f64) -> Result<Tensor> {
     logits.contiguous()?.apply_op2_no_bwd(uniform, &Draw { temperature })
 }
 
 /// The index of the largest logit, the lowest among equals; NaN counts as largest.
-pub(crate) fn argmax(logits: &[f32]) -> u32 {
+pub fn argmax(logits: &[f32]) -> u32 {
     let mut best = 0;
     for (id, logit) in logits.iter().enumerate() {
         if logit.is_nan() {
@@ -28,7 +28,7 @@ pub(crate) fn argmax(logits: &[f32]) -> u32 {
 }
 
 /// Inverts the cumulative distribution of `weights` at `uniform` in [0, 1); never an index of weight 0.
-pub(crate) fn pick(weights: &[f64], uniform: f64) -> usize {
+pub fn pick(weights: &[f64], uniform: f64) -> usize {
     let target = uniform * weights.iter().sum::<f64>();
     let (mut sum, mut last) = (0.0, 0);
     for (index, weight) in weights.iter().enumerate() {

@@ -125,7 +125,7 @@ macro_rules! custom_op {
                 match $first {
                     CpuStorage::F32(_) => self.run::<f32>(($first, $layout) $(, ($other, $its))*),
                     CpuStorage::F64(_) => self.run::<f64>(($first, $layout) $(, ($other, $its))*),
-                    other => crate::model::ops::kernel::dtype_error(other, self.name()),
+                    other => crate::kernel::dtype_error(other, self.name()),
                 }
             }
         }

@@ -1,6 +1,6 @@
 // One block per row of logits [N, V].
 // Scores of a row: log-probability of the target, logsumexp, entropy (nats, all of logits / temperature), the target's raw
-// logit. out: [N, 4]. Mirrors `Stats` of model/ops/logps.rs.
+// logit. out: [N, 4]. Mirrors `Stats` of ops/src/logps.rs.
 extern "C" __global__ void __launch_bounds__(THREADS)
     logit_stats_f32(const float* logits, const unsigned* targets, float* out, unsigned vocab, double temperature) {
     const float* row = logits + static_cast<unsigned long long>(blockIdx.x) * vocab;
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 // The gradient of seed_n logp_n by the logits of row n: seed / temperature (1[v = target] - softmax(logits / temperature)_v).
-// Mirrors `LogitGradient` of model/ops/logps.rs.
+// Mirrors `LogitGradient` of ops/src/logps.rs.
 extern "C" __global__ void __launch_bounds__(THREADS)
     logit_gradient_f32(const float* logits, const unsigned* targets, const float* seed, float* out, unsigned vocab,
                        double temperature) {
@@ -88,7 +88,7 @@ __device__ inline unsigned long long least_of_top(const float* row, unsigned voc
 }
 
 // The ids of the k largest logits of each row, descending, the lower id first among equals: [N, K], K at most V and MOST_TOP.
-// Mirrors `top_k` of model/ops/top.rs.
+// Mirrors `top_k` of ops/src/top.rs.
 extern "C" __global__ void __launch_bounds__(THREADS)
     top_ids_f32(const float* logits, unsigned* out, unsigned vocab, unsigned k) {
     __shared__ unsigned long long keys[MOST_TOP];

@@ -41,15 +41,15 @@ fn convert<A: Copy + Sync, B: Copy + Send>(values: &[A], zero: B, f: impl Fn(A) 
 
 /// True if `x` is bf16 on the CPU: the fused kernels take it as f32, and what they give is rounded.
 pub(super) fn is_rounded(x: &Tensor) -> bool {
-    #[cfg(test)]
-    if super::tests::GENERIC.get() {
+    #[cfg(any(test, feature = "testing"))]
+    if super::testing::GENERIC.get() {
         return false;
     }
     x.device().is_cpu() && x.dtype() == DType::BF16
 }
 
 /// `x` in `dtype`.
-pub(crate) fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
+pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
     let here = x.device().is_cpu() && x.is_contiguous();
     match (x.dtype(), dtype) {
         (DType::F32, DType::BF16) | (DType::BF16, DType::F32) if here => x.apply_op1_no_bwd(&Convert),
@@ -58,7 +58,7 @@ pub(crate) fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
 }
 
 /// f32 on the CPU as bf16, each number rounded up or down with the chance that leaves its mean what it is; `key` decides which.
-pub(crate) fn round_by_chance(x: &Tensor, key: u32) -> Result<Tensor> {
+pub fn round_by_chance(x: &Tensor, key: u32) -> Result<Tensor> {
     x.apply_op1_no_bwd(&ByChance { key })
 }
 

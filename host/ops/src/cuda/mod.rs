@@ -1,4 +1,4 @@
-//! The kernels of `host/kernels` on candle's stream, in the place of the CPU kernels of the same name: those of logits, which candle
+//! The kernels of `host/ops/kernels` on candle's stream, in the place of the CPU kernels of the same name: those of logits, which candle
 //! has no operation for, or one that needs a second array of all logits.
 
 use std::sync::OnceLock;
@@ -19,8 +19,7 @@ const THREADS: usize = 256;
 /// Most ids per row that `top_ids` gives.
 pub(super) const MOST_TOP: usize = 1024;
 /// The translation unit, without its `#include` lines.
-const SOURCES: [&str; 2] =
-    [include_str!("../../../../kernels/common.cuh"), include_str!("../../../../kernels/logits.cuh")];
+const SOURCES: [&str; 2] = [include_str!("../../kernels/common.cuh"), include_str!("../../kernels/logits.cuh")];
 
 pub(super) type Arg<'a> = (&'a CudaStorage, &'a Layout);
 

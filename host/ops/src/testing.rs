@@ -1,0 +1,32 @@
+//! For tests of what is made of these operations.
+
+use std::cell::Cell;
+
+use candle_core::{DType, Tensor};
+
+thread_local! {
+    /// True while this thread's operations go to `generic` even where a fused kernel would take them.
+    pub(crate) static GENERIC: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work` on one thread with all operations from `generic`.
+pub fn generic<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    pool.install(|| {
+        GENERIC.set(true);
+        work()
+    })
+}
+
+/// The largest difference of two tensors, relative to the largest value of the second.
+pub fn distance(actual: &Tensor, expected: &Tensor) -> f64 {
+    assert_eq!(actual.dims(), expected.dims());
+    let values = |tensor: &Tensor| -> Vec<f64> {
+        tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    };
+    let (actual, expected) = (values(actual), values(expected));
+    let largest = expected.iter().fold(1e-12, |max: f64, x| max.max(x.abs()));
+    // A NaN must not compare as small.
+    let differences = actual.iter().zip(&expected).map(|(a, e)| (a - e).abs() / largest);
+    differences.fold(0.0, |max, x| if x <= max { max } else { x })
+}
