@@ -14,7 +14,7 @@ LIMITS = {"device": 15, "tests": 90, "replay": 40, "sanitizer": 90, "bench": 60,
 TOTAL = 475
 
 # Packages, by folder, whose test executables travel; which of their tests run on a GPU; and what tells them not to skip or emulate.
-TEST_PACKAGES = ("capo-core", "host", "plugins/curvature", "tests")
+TEST_PACKAGES = ("capo-core", "host", "host/ops", "plugins/curvature", "tests")
 TEST_FILTERS = ("cuda",)
 TEST_ENVIRONMENT = {"CAPO_TEST_DEVICE": "cuda"}
 # The tests under compute-sanitizer, which slows them a hundred times: package and filters.
