@@ -1,0 +1,77 @@
+//! The scaling of rotary embeddings, as `rope_scaling` of a `config.json` says it.
+
+use std::f64::consts::TAU;
+
+use anyhow::{Result, bail};
+use serde_json::{Map, Value as Json, json};
+
+use super::metadata::shortest;
+
+/// The tensor with the divisors of frequencies.
+pub(super) const FACTORS: &str = "rope_freqs.weight";
+/// Bounds of the type `llama3` that all its models have: turns over the original positions.
+const LOW: f64 = 1.0;
+const HIGH: f64 = 4.0;
+/// Original positions where the divisors do not tell them.
+const POSITIONS: f64 = 8192.0;
+
+/// Names of settings, here and in transformers.
+const SETTINGS: [(&str, &str); 4] = [
+    ("type", "rope_type"),
+    ("original_context_length", "original_max_position_embeddings"),
+    ("yarn_beta_fast", "beta_fast"),
+    ("yarn_beta_slow", "beta_slow"),
+];
+
+/// Takes the settings of a scaling out of those of the architecture. Unknown ones stay in it, and are refused where it is read.
+pub(super) fn scaling(settings: &mut Map<String, Json>) -> Option<Json> {
+    let keys: Vec<String> = settings.keys().filter(|key| key.starts_with("rope.scaling.")).cloned().collect();
+    let mut scaling = Map::new();
+    for key in keys {
+        let name = key.trim_start_matches("rope.scaling.");
+        let name = SETTINGS.iter().find(|(old, _)| *old == name).map_or(name, |(_, new)| new);
+        scaling.extend(settings.remove(&key).map(|value| (name.to_owned(), value)));
+    }
+    // It says how the model was made.
+    scaling.remove("finetuned");
+    if scaling.is_empty() || scaling.get("rope_type").is_some_and(|kind| kind == "none") {
+        return None;
+    }
+    scaling.entry("rope_type").or_insert(json!("linear"));
+    Some(Json::Object(scaling))
+}
+
+/// The scaling of the type `llama3` that has these divisors, for a base of the frequencies; none where all of them are 1.
+///
+/// # Errors
+///
+/// Where there is none.
+pub(super) fn llama3(divisors: &[f32], theta: f64) -> Result<Option<Json>> {
+    let most = divisors.iter().copied().fold(1.0, f32::max);
+    if divisors.iter().all(|divisor| *divisor == 1.0) {
+        return Ok(None);
+    }
+    let Some(factor) = shortest(most).as_f64().filter(|factor| factor.is_finite()) else { return refused() };
+    let frequency = |index: usize| theta.powf(-(index as f64) / divisors.len() as f64);
+    // A divisor between the bounds says how many turns its frequency makes.
+    let between = divisors.iter().map(|divisor| f64::from(*divisor)).enumerate();
+    let between = between.filter(|(_, divisor)| *divisor > 1.001 && *divisor < 0.999 * factor);
+    let kept = |divisor: f64| (1.0 / divisor - 1.0 / factor) / (1.0 - 1.0 / factor);
+    let original = |(index, divisor): (usize, f64)| (kept(divisor) * (HIGH - LOW) + LOW) * TAU / frequency(index);
+    let original = between.map(original).next().map_or(POSITIONS, f64::round);
+    for (index, divisor) in divisors.iter().enumerate() {
+        let kept = ((original * frequency(index) / TAU - LOW) / (HIGH - LOW)).clamp(0.0, 1.0);
+        let expected = 1.0 / ((1.0 - kept) / factor + kept);
+        if !((f64::from(*divisor) / expected - 1.0).abs() < 1e-4) {
+            return refused();
+        }
+    }
+    Ok(Some(json!({
+        "rope_type": "llama3", "factor": factor, "low_freq_factor": LOW, "high_freq_factor": HIGH,
+        "original_max_position_embeddings": original as u64,
+    })))
+}
+
+fn refused<T>() -> Result<T> {
+    bail!("tensor `{FACTORS}` has divisors of frequencies that are none of the type `llama3` (use the original model)")
+}
