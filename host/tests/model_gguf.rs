@@ -195,7 +195,7 @@ fn what_is_not_supported_is_named() {
         (set("qwen2.attention.head_count", Value::U32(0)), "`num_attention_heads` is 0, expected at least 1"),
         (
             set("qwen2.attention.key_length", Value::U32(16)),
-            "tensor `model.layers.0.self_attn.k_proj.bias` has shape [16], expected [32]",
+            "`qwen2.attention.value_length` is `8`, which is no setting",
         ),
     ];
     for (sentence, expected) in &cases {

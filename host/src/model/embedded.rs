@@ -22,7 +22,8 @@ macro_rules! files {
 /// The embedded model as a Hugging Face directory: file names and their bytes.
 const FILES: &[(&str, &[u8])] = files!("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json");
 
-/// The files that `model_name_or_path` means: an embedded model's, a directory's, a GGUF file, an adapter's with those of its base, or those that the cache of the Hugging Face Hub has of an id.
+/// The files that `model_name_or_path` means: an embedded model's, a directory's, those made of a GGUF file, an adapter's with those of its base,
+/// or those that the cache of the Hugging Face Hub has of an id.
 ///
 /// # Errors
 ///

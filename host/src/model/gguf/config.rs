@@ -30,8 +30,9 @@ const NEEDED: usize = 6;
 /// The base of the frequencies where the file has none.
 const THETA: f64 = 10_000.0;
 
-/// Makes `config.json` of the metadata, of what tensors there are, and of the divisors of frequencies. What is not known of the architecture
-/// keeps its key, so that it is refused like an unknown key of any `config.json`.
+/// Makes `config.json` of the metadata, of what tensors there are, and of the divisors of frequencies.
+///
+/// An unknown setting of the architecture keeps its key. So it is refused like an unknown key of any `config.json`.
 ///
 /// # Errors
 ///
@@ -61,9 +62,9 @@ pub(super) fn config(
     let width = config.entry("head_dim").or_insert(json!(width)).clone();
     let theta = config.entry("rope_theta").or_insert(json!(THETA)).as_f64().unwrap_or(THETA);
     let scaling = match (rope::scaling(&mut left), divisors) {
-        (None, Some(divisors)) => rope::llama3(divisors, theta)?,
+        (None, Some(divisors)) => rope::llama3(divisors, width.as_u64().unwrap_or(0), theta)?,
         (scaling, None) => scaling,
-        _ => bail!("it has both `{prefix}rope.scaling` and `{}` (use the original model)", rope::FACTORS),
+        _ => bail!("it has both `{prefix}rope.scaling` and `{}` (use the original model)", rope::DIVISORS),
     };
     config.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
     // Settings that only repeat what is known already.

@@ -36,7 +36,7 @@ impl Metadata {
         self.get(key, "a text", |value| value.to_string().ok().map(String::as_str))
     }
 
-    /// The same; an absent key is an error.
+    /// The text under `key`; an absent key is an error.
     pub(super) fn needed(&self, key: &str) -> Result<&str> {
         self.text(key)?.with_context(|| missing(key))
     }
@@ -61,7 +61,7 @@ impl Metadata {
         self.list(key, "a list of numbers", |value| scalar(value).as_f64())
     }
 
-    /// What stands under keys that begin with `prefix`, by the rest of the key.
+    /// The values of keys that begin with `prefix`, by the rest of the key.
     pub(super) fn under(&self, prefix: &str) -> Map<String, Json> {
         let named =
             self.0.iter().filter_map(|(key, value)| Some((key.strip_prefix(prefix)?.to_owned(), scalar(value))));

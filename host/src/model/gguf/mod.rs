@@ -59,9 +59,11 @@ impl Gguf {
         metadata.check_kind()?;
         types::check(&content.tensor_infos, content.tensor_data_offset, size)?;
         let mut tensors = content.tensor_infos;
-        let factors = tensors.remove(rope::FACTORS);
-        let factors = factors.map(|info| weights::values(&info, content.tensor_data_offset, &mut file)).transpose()?;
-        let mut config = config::config(&metadata, &tensors, factors.as_deref())?;
+        let divisors = tensors.remove(rope::DIVISORS).map(|info| {
+            rope::check(&info)?;
+            weights::values(&info, content.tensor_data_offset, &mut file)
+        });
+        let mut config = config::config(&metadata, &tensors, divisors.transpose()?.as_deref())?;
         let tokenizer = tokenizer::Files::new(&metadata, &mut config)?;
         let weights = Weights::new(tensors, content.tensor_data_offset, config::permuted(&config))?;
         let made = [
@@ -84,7 +86,7 @@ impl Gguf {
         Ok(self.weights.reader(file))
     }
 
-    /// The same as a whole; errors too where they take more than the memory there is.
+    /// All bytes of the weights. More of them than there is memory are an error too.
     pub(super) fn all_weights(&self, name: &str) -> Result<Vec<u8>> {
         let mut reader = self.weights(name)?;
         let size = self.weights.size();
@@ -111,7 +113,7 @@ impl Gguf {
         name == WEIGHTS || self.made(name).is_some()
     }
 
-    /// What sentences call the file `name`.
+    /// The name of the file `name` in sentences.
     pub(super) fn describe(&self, name: &str) -> String {
         if name == WEIGHTS {
             return format!("`{}`", self.path.display());

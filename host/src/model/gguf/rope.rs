@@ -2,18 +2,22 @@
 
 use std::f64::consts::TAU;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
+use candle_core::quantized::gguf_file::TensorInfo;
 use serde_json::{Map, Value as Json, json};
 
 use super::metadata::shortest;
 
 /// The tensor with the divisors of frequencies.
-pub(super) const FACTORS: &str = "rope_freqs.weight";
+pub(super) const DIVISORS: &str = "rope_freqs.weight";
 /// Bounds of the type `llama3` that all its models have: turns over the original positions.
 const LOW: f64 = 1.0;
 const HIGH: f64 = 4.0;
 /// Original positions where the divisors do not tell them.
 const POSITIONS: f64 = 8192.0;
+
+/// Most divisors.
+const MOST: usize = 1 << 12;
 
 /// Names of settings, here and in transformers.
 const SETTINGS: [(&str, &str); 4] = [
@@ -22,6 +26,16 @@ const SETTINGS: [(&str, &str); 4] = [
     ("yarn_beta_fast", "beta_fast"),
     ("yarn_beta_slow", "beta_slow"),
 ];
+
+/// Refuses more divisors than there are.
+pub(super) fn check(info: &TensorInfo) -> Result<()> {
+    let shape = info.shape.dims();
+    ensure!(
+        shape.iter().product::<usize>() <= MOST,
+        "tensor `{DIVISORS}` has shape {shape:?}, expected half of a head's width (fetch the file again)"
+    );
+    Ok(())
+}
 
 /// Takes the settings of a scaling out of those of the architecture. Unknown ones stay in it, and are refused where it is read.
 pub(super) fn scaling(settings: &mut Map<String, Json>) -> Option<Json> {
@@ -41,13 +55,16 @@ pub(super) fn scaling(settings: &mut Map<String, Json>) -> Option<Json> {
     Some(Json::Object(scaling))
 }
 
-/// The scaling of the type `llama3` that has these divisors, for a base of the frequencies; none where all of them are 1.
+/// The scaling of the type `llama3` that has these divisors, for heads of a width and a base of the frequencies; none where all of them are 1.
 ///
 /// # Errors
 ///
-/// Where there is none.
-pub(super) fn llama3(divisors: &[f32], theta: f64) -> Result<Option<Json>> {
+/// Divisors of another number, or of no such scaling.
+pub(super) fn llama3(divisors: &[f32], width: u64, theta: f64) -> Result<Option<Json>> {
     let most = divisors.iter().copied().fold(1.0, f32::max);
+    if divisors.len() as u64 * 2 != width {
+        return refused();
+    }
     if divisors.iter().all(|divisor| *divisor == 1.0) {
         return Ok(None);
     }
@@ -73,5 +90,5 @@ pub(super) fn llama3(divisors: &[f32], theta: f64) -> Result<Option<Json>> {
 }
 
 fn refused<T>() -> Result<T> {
-    bail!("tensor `{FACTORS}` has divisors of frequencies that are none of the type `llama3` (use the original model)")
+    bail!("tensor `{DIVISORS}` has divisors of frequencies that are none of the type `llama3` (use the original model)")
 }

@@ -21,6 +21,8 @@ const NAMED: [(&str, &str); 4] =
 const ENDS: [&str; 2] = ["eot", "eom"];
 /// Most characters of a token that is put together of two others.
 const LONGEST: usize = 256;
+/// Most merges that scores imply; real files have a few times as many as tokens.
+const MOST_MERGES: usize = 1 << 22;
 
 /// How text is split before its parts become tokens, by the names of llama.cpp. Sources: the `tokenizer.json` of the models.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -51,14 +53,10 @@ impl Files {
     pub(super) fn new(metadata: &Metadata, model: &mut Map<String, Json>) -> Result<Self> {
         let tokens = Tokens::new(metadata)?;
         let mut config = Map::new();
-        let mut unknown = Json::Null;
         for (key, name) in NAMED {
             let Some(id) = tokens.named(metadata, key)? else { continue };
             model.insert(format!("{name}_id"), json!(id));
             config.insert(name.to_owned(), json!(tokens.texts[id]));
-            if key == "unknown" {
-                unknown = json!(tokens.texts[id]);
-            }
         }
         let mut ends: Vec<Json> = model.get("eos_token_id").cloned().into_iter().collect();
         for key in ENDS {
@@ -70,7 +68,7 @@ impl Files {
         config.extend(metadata.text("tokenizer.chat_template")?.map(|text| ("chat_template".to_owned(), json!(text))));
         config.insert("clean_up_tokenization_spaces".to_owned(), json!(false));
         config.insert("tokenizer_class".to_owned(), json!("PreTrainedTokenizerFast"));
-        Ok(Self { tokenizer: tokens.json(metadata, &config, unknown)?, config: Json::Object(config) })
+        Ok(Self { tokenizer: tokens.json(metadata, &config)?, config: Json::Object(config) })
     }
 }
 
@@ -107,7 +105,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// The `tokenizer.json`.
-    fn json(&self, metadata: &Metadata, config: &Map<String, Json>, unknown: Json) -> Result<Json> {
+    fn json(&self, metadata: &Metadata, config: &Map<String, Json>) -> Result<Json> {
         let kind = metadata.needed("tokenizer.ggml.model")?;
         let (is_bytes, steps, merges) = match kind {
             "gpt2" => (true, byte_level(metadata.needed("tokenizer.ggml.pre")?)?, stated_merges(metadata)?),
@@ -117,20 +115,26 @@ impl<'a> Tokens<'a> {
                 shown_text(other)
             ),
         };
-        let used = || self.texts.iter().enumerate().filter(|(id, _)| self.kinds[*id] != UNUSED);
-        let vocab: Map<String, Json> = used().map(|(id, text)| ((*text).to_owned(), json!(id))).collect();
+        let vocab: Map<String, Json> = self.used().map(|(id, text)| (text.to_owned(), json!(id))).collect();
         let is_added = |id: usize| self.special.contains(&id) || self.kinds[id] == USER_DEFINED;
-        let added: Vec<Json> = used().filter(|(id, _)| is_added(*id)).map(|(id, text)| self.added(id, text)).collect();
+        let added: Vec<Json> =
+            self.used().filter(|(id, _)| is_added(*id)).map(|(id, text)| self.added(id, text)).collect();
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
             "normalizer": steps.normalizer, "pre_tokenizer": steps.split, "decoder": steps.decoder,
             "post_processor": begun_and_ended(metadata, config, &vocab, !is_bytes)?,
             "model": {
-                "type": "BPE", "dropout": null, "unk_token": if is_bytes { Json::Null } else { unknown },
+                "type": "BPE", "dropout": null, "unk_token": config.get("unk_token").filter(|_| !is_bytes),
                 "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": !is_bytes,
                 "byte_fallback": !is_bytes, "ignore_merges": steps.whole_words, "vocab": vocab, "merges": merges,
             },
         }))
+    }
+
+    /// Ids and texts of the tokens that are in use.
+    fn used(&self) -> impl Iterator<Item = (usize, &'a str)> {
+        let used = |(id, _): &(usize, &str)| self.kinds[*id] != UNUSED;
+        self.texts.iter().copied().enumerate().filter(used)
     }
 
     fn added(&self, id: usize, text: &str) -> Json {
@@ -152,9 +156,9 @@ impl<'a> Tokens<'a> {
             scores.len(),
             self.texts.len()
         );
-        let ids: HashMap<&str, usize> = self.texts.iter().enumerate().map(|(id, text)| (*text, id)).collect();
+        let ids: HashMap<&str, usize> = self.used().map(|(id, text)| (text, id)).collect();
         let mut merges = Vec::new();
-        for (text, score) in self.texts.iter().zip(scores) {
+        for (id, text) in self.used() {
             if text.chars().nth(LONGEST).is_some() {
                 continue;
             }
@@ -164,7 +168,11 @@ impl<'a> Tokens<'a> {
             };
             let mut pairs: Vec<_> = text.char_indices().enumerate().skip(1).filter_map(pair).collect();
             pairs.sort();
-            merges.extend(pairs.into_iter().map(|(.., count, left, right)| (score + 0.0, count, left, right)));
+            merges.extend(pairs.into_iter().map(|(.., count, left, right)| (scores[id] + 0.0, count, left, right)));
+            ensure!(
+                merges.len() <= MOST_MERGES,
+                "its tokens have more than {MOST_MERGES} merges (fetch the file again)"
+            );
         }
         // Of equal scores the longer parts come first, else the order of tokens is kept.
         merges.sort_by(|a, b| {
@@ -175,7 +183,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// What happens to text before and after the model of a tokenizer.
+/// The steps before and after the model of a tokenizer.
 struct Steps {
     normalizer: Json,
     split: Json,
@@ -237,7 +245,7 @@ fn stated_merges(metadata: &Metadata) -> Result<Json> {
     merges.iter().map(pair).collect()
 }
 
-/// What adds the tokens that begin and end a text, where one asks for them.
+/// The processor that adds the tokens which begin and end a text, where one asks for them.
 fn begun_and_ended(
     metadata: &Metadata,
     config: &Map<String, Json>,

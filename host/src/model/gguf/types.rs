@@ -52,7 +52,7 @@ fn other(name: String) -> Error {
     anyhow!("it has a tensor of the type {name}, supported are {READ} (use a file with one of these)")
 }
 
-/// Refuses a tensor of a type that is not read, of a shape that its type does not have, or beyond the end of the file.
+/// Refuses a tensor whose type is not read, whose shape does not fit its type, or that ends beyond the file.
 pub(super) fn check(tensors: &HashMap<String, TensorInfo>, start: u64, size: u64) -> Result<()> {
     // In order, so that of several mistakes always the same one is told.
     for (name, info) in tensors.iter().collect::<BTreeMap<_, _>>() {

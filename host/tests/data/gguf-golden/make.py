@@ -2,9 +2,9 @@
 
     pip install torch transformers accelerate gguf && OMP_NUM_THREADS=1 python make.py
 
-Made with torch 2.15.0, transformers 5.23.0 and gguf 0.19.0. Together the files have every architecture, every type of tensor and every tokenizer that is
-read. The numbers of a quantized tensor are random blocks. transformers reads files by `gguf_file=`. It does not see the scaling of rotary embeddings,
-a head's width besides `rope.dimension_count`, nor biases of attention and of the feed-forward layer, so these are set in its configuration.
+Made with torch 2.15.0, transformers 5.23.0 and gguf 0.19.0. Together the files have every architecture, every type of tensor and every kind of
+tokenizer that is read. Tensors of the types Q4_K, Q5_K and Q6_K are random blocks. transformers reads the files by `gguf_file=`. There it does not see
+scalings of rotary embeddings, the heads' width of all architectures, and a Llama's biases, so these are set in its configuration.
 
 `golden.json` has for each file: ids and decoded text of some texts, with and without special tokens; a conversation's text and ids by the chat template;
 log-probabilities of rows, each computed alone; and a greedy completion with its text.
