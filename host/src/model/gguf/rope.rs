@@ -55,7 +55,7 @@ pub(super) fn scaling(settings: &mut Map<String, Json>) -> Option<Json> {
     Some(Json::Object(scaling))
 }
 
-/// The scaling of the type `llama3` that has these divisors, for heads of a width and a base of the frequencies; none where all of them are 1.
+/// The scaling of the type `llama3` that has these divisors, for heads of a width and frequencies of a base. There is none where all of them are 1.
 ///
 /// # Errors
 ///
@@ -76,12 +76,12 @@ pub(super) fn llama3(divisors: &[f32], width: u64, theta: f64) -> Result<Option<
     let kept = |divisor: f64| (1.0 / divisor - 1.0 / factor) / (1.0 - 1.0 / factor);
     let original = |(index, divisor): (usize, f64)| (kept(divisor) * (HIGH - LOW) + LOW) * TAU / frequency(index);
     let original = between.map(original).next().map_or(POSITIONS, f64::round);
-    for (index, divisor) in divisors.iter().enumerate() {
+    let fits = |(index, divisor): (usize, &f32)| {
         let kept = ((original * frequency(index) / TAU - LOW) / (HIGH - LOW)).clamp(0.0, 1.0);
-        let expected = 1.0 / ((1.0 - kept) / factor + kept);
-        if !((f64::from(*divisor) / expected - 1.0).abs() < 1e-4) {
-            return refused();
-        }
+        (f64::from(*divisor) * ((1.0 - kept) / factor + kept) - 1.0).abs() < 1e-4
+    };
+    if !divisors.iter().enumerate().all(fits) {
+        return refused();
     }
     Ok(Some(json!({
         "rope_type": "llama3", "factor": factor, "low_freq_factor": LOW, "high_freq_factor": HIGH,
@@ -91,4 +91,48 @@ pub(super) fn llama3(divisors: &[f32], width: u64, theta: f64) -> Result<Option<
 
 fn refused<T>() -> Result<T> {
     bail!("tensor `{DIVISORS}` has divisors of frequencies that are none of the type `llama3` (use the original model)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The divisors of a model, as llama.cpp's converter makes them.
+    fn divisors(width: usize, theta: f64, factor: f64, original: f64) -> Vec<f32> {
+        let divisor = |index: usize| {
+            let length = TAU * theta.powf(2.0 * index as f64 / width as f64);
+            let smooth = (original / length - LOW) / (HIGH - LOW);
+            let between = 1.0 / ((1.0 - smooth) / factor + smooth);
+            if length < original / HIGH {
+                1.0
+            } else if length > original / LOW {
+                factor
+            } else {
+                between
+            }
+        };
+        (0..width / 2).map(|index| divisor(index) as f32).collect()
+    }
+
+    #[test]
+    fn divisors_tell_their_scaling() {
+        // Llama 3.1 and 3.2, and one whose frequencies are all below or above the bounds.
+        for (width, factor, original) in [(128, 8.0, 8192.0), (64, 32.0, 8192.0), (64, 4.0, 2048.0), (4, 8.0, 8192.0)] {
+            let divisors = divisors(width, 500_000.0, factor, original);
+            let scaling = llama3(&divisors, width as u64, 500_000.0).unwrap().unwrap();
+            assert_eq!(scaling["factor"].as_f64(), Some(factor));
+            assert_eq!(scaling["original_max_position_embeddings"].as_f64(), Some(original));
+        }
+        assert!(llama3(&[1.0; 4], 8, 10_000.0).unwrap().is_none());
+    }
+
+    #[test]
+    fn other_divisors_are_refused() {
+        for divisors in
+            [&[1.0, 2.0, 1.0, 8.0][..], &[1.0, f32::NAN, 8.0, 8.0], &[1.0, -1.0, 0.0, f32::INFINITY], &[8.0]]
+        {
+            let error = llama3(divisors, 8, 10_000.0).unwrap_err().to_string();
+            assert!(error.starts_with("tensor `rope_freqs.weight` has divisors"), "{error}");
+        }
+    }
 }

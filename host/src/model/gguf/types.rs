@@ -52,7 +52,7 @@ fn other(name: String) -> Error {
     anyhow!("it has a tensor of the type {name}, supported are {READ} (use a file with one of these)")
 }
 
-/// Refuses a tensor whose type is not read, whose shape does not fit its type, or that ends beyond the file.
+/// Refuses a tensor of a type that is not read, of a shape that does not fit its type, or beyond the file's end.
 pub(super) fn check(tensors: &HashMap<String, TensorInfo>, start: u64, size: u64) -> Result<()> {
     // In order, so that of several mistakes always the same one is told.
     for (name, info) in tensors.iter().collect::<BTreeMap<_, _>>() {
