@@ -88,6 +88,6 @@ fn files_that_are_none_are_told() {
     folder.write("some/model.Q4_K_M.gguf", "GGUF");
     let refused = |model: &str| folder.host(&format!("generate --model {model} 1+1=")).refused();
     assert_snapshot!(refused("some"), @"no model `some`: it has GGUF files alone (name one of them, as in `some/model.Q4_K_M.gguf`)");
-    assert_snapshot!(refused("some/model.Q4_K_M.gguf"), @"cannot use `some/model.Q4_K_M.gguf`: not a whole GGUF file: failed to fill whole buffer (fetch the file again)");
+    assert_snapshot!(refused("some/model.Q4_K_M.gguf"), @"cannot use `some/model.Q4_K_M.gguf`: not a whole GGUF file, with a header of 16 MiB at most: failed to fill whole buffer (fetch the file again)");
     assert_snapshot!(refused("absent.gguf"), @"cannot read `absent.gguf`: No such file or directory (os error 2)");
 }

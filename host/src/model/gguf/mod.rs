@@ -21,7 +21,7 @@ use self::weights::{Reader, Weights};
 use crate::data::contain::contain;
 
 /// Longest header, bytes: tokens and merges take ten million at most. A value in memory has up to 32 times its bytes in the file.
-const MOST_HEADER: u64 = 1 << 25;
+const MOST_HEADER: u64 = 1 << 24;
 /// The file that the weights are read as.
 const WEIGHTS: &str = "model.safetensors";
 

@@ -116,10 +116,11 @@ mod tests {
 
     #[test]
     fn divisors_tell_their_scaling() {
-        // Llama 3.1 and 3.2, and one whose frequencies are all below or above the bounds.
-        for (width, factor, original) in [(128, 8.0, 8192.0), (64, 32.0, 8192.0), (64, 4.0, 2048.0), (4, 8.0, 8192.0)] {
-            let divisors = divisors(width, 500_000.0, factor, original);
-            let scaling = llama3(&divisors, width as u64, 500_000.0).unwrap().unwrap();
+        // Llama 3.1 and 3.2, another length, and one without frequencies between the bounds.
+        let cases = [(128, 5e5, 8.0, 8192.0), (64, 5e5, 32.0, 8192.0), (64, 1e4, 4.0, 2048.0), (4, 1e8, 8.0, 8192.0)];
+        for (width, theta, factor, original) in cases {
+            let divisors = divisors(width, theta, factor, original);
+            let scaling = llama3(&divisors, width as u64, theta).unwrap().unwrap();
             assert_eq!(scaling["factor"].as_f64(), Some(factor));
             assert_eq!(scaling["original_max_position_embeddings"].as_f64(), Some(original));
         }

@@ -39,7 +39,7 @@ pub(super) fn unreadable(error: candle_core::Error) -> Error {
     let text = error.to_string();
     let Some(number) = text.split_once(UNKNOWN).map(|(_, rest)| rest) else {
         return anyhow!(
-            "not a whole GGUF file: {} (fetch the file again)",
+            "not a whole GGUF file, with a header of 16 MiB at most: {} (fetch the file again)",
             shown_text(text.lines().next().unwrap_or(""))
         );
     };
