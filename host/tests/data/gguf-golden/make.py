@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as T
 from gguf import TokenType
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
@@ -52,7 +52,7 @@ def byte_level(pre):
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre in ["gpt-2", "smollm"])
     first = pre_tokenizers.Digits(individual_digits=True)
     if pre in GGUF_PRE_TOKENIZER_SPLITS:
-        first = pre_tokenizers.Split(__import__("tokenizers").Regex(GGUF_PRE_TOKENIZER_SPLITS[pre]), "isolated")
+        first = pre_tokenizers.Split(Regex(GGUF_PRE_TOKENIZER_SPLITS[pre]), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([first, bytes_]) if pre != "gpt-2" else bytes_
     trainer = trainers.BpeTrainer(vocab_size=340, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     tokenizer.train_from_iterator([CORPUS], trainer)
