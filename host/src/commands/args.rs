@@ -187,7 +187,7 @@ pub(super) struct EvalArgs {
     /// Where the policy computes: `cpu`, or `cuda:N` in a host built with CUDA. [default: the config's `train.device`]
     #[arg(long, value_name = "DEVICE")]
     pub(super) device: Option<String>,
-    /// The model: a Hugging Face folder, the id of one that is cached, a run, which means its best checkpoint, another checkpoint, or
+    /// The model: a Hugging Face folder, a GGUF file, the id of one that is cached, a run, which means its best checkpoint, another checkpoint, or
     /// `embedded:tiny-arithmetic`. [default: the config's]
     #[arg(long, value_name = "DIR")]
     pub(super) model: Option<String>,
@@ -232,7 +232,7 @@ pub(super) struct SftArgs {
 #[derive(Args)]
 pub(super) struct ExportArgs {
     /// The model: a run, of which the best checkpoint is taken, or the newest where no metric says which is the best; a Hugging Face folder or an
-    /// adapter's, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`.
+    /// adapter's, a GGUF file, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`.
     #[arg(long, value_name = "DIR")]
     pub(super) model: String,
     /// Takes the run's checkpoint of this step.

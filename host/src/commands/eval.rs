@@ -206,14 +206,20 @@ impl Open {
 /// The files of a model with their sizes and when they were written: large ones are not read again for this.
 fn weights(model: &Path) -> Result<Vec<String>> {
     let mut files = vec![std::path::absolute(model)?.display().to_string()];
-    if !model.is_dir() {
-        return Ok(files);
+    let mut add = |path: &Path| -> Result<()> {
+        let metadata = std::fs::metadata(path)?;
+        files.push(format!("{} {} {:?}", path.display(), metadata.len(), metadata.modified()?));
+        Ok(())
+    };
+    if model.is_file() {
+        add(model)?;
     }
-    for entry in std::fs::read_dir(model)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|ending| ending == "safetensors" || ending == "json") {
-            let metadata = std::fs::metadata(&path)?;
-            files.push(format!("{} {} {:?}", path.display(), metadata.len(), metadata.modified()?));
+    if model.is_dir() {
+        for entry in std::fs::read_dir(model)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|ending| ending == "safetensors" || ending == "json") {
+                add(&path)?;
+            }
         }
     }
     files.sort();

@@ -11,7 +11,7 @@ use crate::model::{ModelFiles, Policy, embedded};
 
 #[derive(Args)]
 pub(super) struct ModelArgs {
-    /// The model: a Hugging Face folder, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`.
+    /// The model: a Hugging Face folder, a GGUF file, the id of one that is cached, a checkpoint, or `embedded:tiny-arithmetic`.
     #[arg(long, value_name = "DIR")]
     model: String,
     /// Where the model computes: `cpu`, or `cuda:N` in a host built with CUDA.

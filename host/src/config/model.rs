@@ -14,7 +14,7 @@ const LARGEST_RANK: usize = 1 << 20;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
-    /// A Hugging Face directory, an adapter's, the id of a model that the Hub's cache has, or `embedded:tiny-arithmetic`.
+    /// A Hugging Face directory, a GGUF file, an adapter's directory, the id of a model that the Hub's cache has, or `embedded:tiny-arithmetic`.
     pub model_name_or_path: String,
     /// The model that a penalty on the distance from a reference compares with, named in the same way, of any family that can be read; the
     /// one that training starts from where it is not said.

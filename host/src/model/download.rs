@@ -17,7 +17,6 @@ use sha2::{Digest, Sha256};
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
-use super::embedded::GGUF;
 use super::hub;
 
 /// Where the Hub is.
@@ -96,7 +95,11 @@ impl Download {
         model.siblings.retain(|file| is_needed(&file.rfilename, &names));
         if !model.siblings.iter().any(|file| file.rfilename.ends_with(".safetensors")) {
             let quantized = names.iter().any(|name| name.to_lowercase().ends_with(".gguf"));
-            let other = if quantized { GGUF } else { "choose a model that has" };
+            let other = if quantized {
+                "it has GGUF files: fetch one of them, and give its path as the model"
+            } else {
+                "choose a model that has"
+            };
             bail!("`{id}` has no weights in `.safetensors` files ({other})");
         }
         Ok(Self { agent, endpoint, token, folder, revision: revision.to_owned(), model })

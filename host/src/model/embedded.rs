@@ -1,10 +1,12 @@
 //! The base model inside the executable.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::manifest::SealedFolder;
 
+use super::gguf::{Gguf, is_gguf};
 use super::lora::{ADAPTER_CONFIG_FILE, base_name};
 use super::{CONFIG_FILE, ModelFiles, hub};
 
@@ -17,13 +19,11 @@ macro_rules! files {
     };
 }
 
-/// The way out for whoever has weights in another form.
-pub(super) const GGUF: &str = "GGUF files hold quantized weights, which are not read here: take the model that they were made from, in `.safetensors` files";
-
 /// The embedded model as a Hugging Face directory: file names and their bytes.
 const FILES: &[(&str, &[u8])] = files!("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json");
 
-/// The files that `model_name_or_path` means: an embedded model's, a directory's, an adapter's with those of its base, or those that the cache of the Hugging Face Hub has of an id.
+/// The files that `model_name_or_path` means: an embedded model's, a directory's, those made of a GGUF file, an adapter's with those of its base,
+/// or those that the cache of the Hugging Face Hub has of an id.
 ///
 /// # Errors
 ///
@@ -36,7 +36,9 @@ pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
     if let (false, Some(snapshot)) = (path.is_dir(), hub::find(model_name_or_path)?) {
         path = snapshot;
     }
-    ensure!(!is_gguf(&path), "no model `{model_name_or_path}`: it is a GGUF file ({GGUF})");
+    if is_gguf(&path) && !path.is_dir() {
+        return Ok(ModelFiles::Gguf(Arc::new(Gguf::open(&path)?)));
+    }
     if !path.is_dir() {
         if let (true, true, Some(cache)) =
             (model_name_or_path.contains('/'), hub::is_id(model_name_or_path), hub::cache())
@@ -58,16 +60,15 @@ pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
     if let ModelFiles::Directory(path) = &files
         && !files.contains(CONFIG_FILE)
         && !files.contains(ADAPTER_CONFIG_FILE)
-        && let Ok(mut entries) = path.read_dir()
-        && entries.any(|entry| entry.is_ok_and(|entry| is_gguf(&entry.path())))
+        && let Ok(entries) = path.read_dir()
+        && let Some(file) = entries.flatten().map(|entry| entry.path()).filter(|path| is_gguf(path)).min()
     {
-        bail!("no model `{model_name_or_path}`: it has GGUF files alone ({GGUF})");
+        bail!(
+            "no model `{model_name_or_path}`: it has GGUF files alone (name one of them, as in `{}`)",
+            file.display()
+        );
     }
     if files.contains(ADAPTER_CONFIG_FILE) { with_base(files) } else { Ok(files) }
-}
-
-fn is_gguf(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
 /// The files of an adapter with those of the model that it names.

@@ -11,6 +11,8 @@ use capo_loader::files;
 use capo_loader::manifest::SealedFolder;
 use serde_json::Value;
 
+use super::gguf::Gguf;
+
 /// The source of a file's bytes.
 pub trait Source: Read + Seek {}
 
@@ -25,6 +27,8 @@ pub enum ModelFiles {
     Checkpoint(SealedFolder),
     /// Pairs of file name and contents.
     Embedded(&'static [(&'static str, &'static [u8])]),
+    /// A GGUF file, read as such a directory.
+    Gguf(Arc<Gguf>),
     /// The files of another model, with one from elsewhere in place of its own.
     With(Box<ModelFiles>, Replacement),
     /// An adapter's files, and those of the model that it belongs to.
@@ -67,6 +71,10 @@ impl ModelFiles {
                 Some((_, bytes)) => Ok(Cow::Borrowed(bytes)),
                 None => bail!("the built-in model has no file `{name}` (give a model directory instead)"),
             },
+            Self::Gguf(gguf) => match gguf.made(name) {
+                Some(bytes) => Ok(Cow::Borrowed(bytes)),
+                None => gguf.all_weights(name).map(Cow::Owned),
+            },
             Self::With(_, file) if file.name == name => Ok(Cow::Borrowed(&file.bytes)),
             Self::With(files, _) => files.read(name),
         }
@@ -79,7 +87,8 @@ impl ModelFiles {
             Self::Checkpoint(folder) => from_disk(&folder.verified(name)?),
             Self::Adapter { .. } => self.holder(name).open(name),
             Self::With(files, file) if file.name != name => files.open(name),
-            Self::Embedded(_) | Self::With(..) => Ok(Box::new(Cursor::new(self.read(name)?))),
+            Self::Gguf(gguf) if gguf.made(name).is_none() => Ok(Box::new(gguf.weights(name)?)),
+            Self::Embedded(_) | Self::Gguf(_) | Self::With(..) => Ok(Box::new(Cursor::new(self.read(name)?))),
         }
     }
 
@@ -98,6 +107,7 @@ impl ModelFiles {
             Self::Checkpoint(folder) => size(&folder.dir().join(name)),
             Self::Adapter { .. } => self.holder(name).size(name),
             Self::Embedded(_) => Ok(self.read(name)?.len() as u64),
+            Self::Gguf(gguf) => gguf.size(name),
             Self::With(_, file) if file.name == name => Ok(file.bytes.len() as u64),
             Self::With(files, _) => files.size(name),
         }
@@ -110,6 +120,7 @@ impl ModelFiles {
             Self::Checkpoint(folder) => folder.contains(name),
             Self::Adapter { .. } => self.holder(name).contains(name),
             Self::Embedded(files) => files.iter().any(|(file, _)| *file == name),
+            Self::Gguf(gguf) => gguf.contains(name),
             Self::With(files, file) => file.name == name || files.contains(name),
         }
     }
@@ -121,6 +132,7 @@ impl ModelFiles {
             Self::Checkpoint(folder) => format!("`{}`", folder.dir().join(name).display()),
             Self::Adapter { .. } => self.holder(name).describe(name),
             Self::Embedded(_) => format!("`{name}` of the built-in model"),
+            Self::Gguf(gguf) => gguf.describe(name),
             Self::With(_, file) if file.name == name => format!("`{}`", file.path.display()),
             Self::With(files, _) => files.describe(name),
         }

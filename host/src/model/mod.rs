@@ -17,6 +17,7 @@ mod files;
 mod forward;
 pub mod frozen;
 mod generate;
+mod gguf;
 mod gradients;
 mod groups;
 pub mod hub;

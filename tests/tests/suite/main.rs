@@ -29,6 +29,7 @@ mod examples;
 mod failure;
 mod foreign;
 mod frozen;
+mod gguf;
 mod interruption;
 mod keeping;
 mod limits;

@@ -180,15 +180,6 @@ fn settings_of_an_author_are_passed_over() {
     let _ = folder.train("next", &format!("--set model.model_name_or_path=model {ONE_STEP}"));
 }
 
-#[test]
-fn quantized_files_are_named() {
-    let folder = Folder::new();
-    folder.write("some/model.Q4_K_M.gguf", "GGUF");
-    let refused = |model: &str| folder.host(&format!("generate --model {model} 1+1=")).refused();
-    assert_snapshot!(refused("some"), @"no model `some`: it has GGUF files alone (GGUF files hold quantized weights, which are not read here: take the model that they were made from, in `.safetensors` files)");
-    assert_snapshot!(refused("some/model.Q4_K_M.gguf"), @"no model `some/model.Q4_K_M.gguf`: it is a GGUF file (GGUF files hold quantized weights, which are not read here: take the model that they were made from, in `.safetensors` files)");
-}
-
 /// Families that the embedded model is not of, with what is theirs, from fresh weights to a resume.
 #[test]
 fn every_family_trains() {

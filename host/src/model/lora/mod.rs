@@ -80,7 +80,7 @@ impl Adapter {
     pub fn load(files: &ModelFiles, config: &Config, device: &Device) -> Result<Self> {
         let (lora, name) = peft::read_config(files)?;
         // So that what is saved finds it from any directory.
-        let name = if Path::new(&name).is_dir() { absolute(&name)?.to_string_lossy().into_owned() } else { name };
+        let name = if Path::new(&name).exists() { absolute(&name)?.to_string_lossy().into_owned() } else { name };
         let base = Base::of(&name, files)?;
         if let Some(known) = Base::read(files)? {
             known.check(&base)?;

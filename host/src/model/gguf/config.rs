@@ -1,0 +1,101 @@
+//! The settings of a model, as `config.json` has them.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::quantized::gguf_file::TensorInfo;
+use serde_json::{Map, Value as Json, json};
+
+use super::metadata::{Metadata, missing};
+use super::rope;
+use super::weights::Permuted;
+use crate::model::family::{Family, shown_text};
+
+/// Architectures that are read. Files of Mistral's models say `llama`.
+const ARCHITECTURES: [Family; 3] = [Family::Llama, Family::Qwen2, Family::Qwen3];
+/// Names of settings, in the file and in transformers. The first ones have to be there.
+const SETTINGS: [(&str, &str); 9] = [
+    ("context_length", "max_position_embeddings"),
+    ("embedding_length", "hidden_size"),
+    ("feed_forward_length", "intermediate_size"),
+    ("block_count", "num_hidden_layers"),
+    ("attention.head_count", "num_attention_heads"),
+    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("attention.head_count_kv", "num_key_value_heads"),
+    ("attention.key_length", "head_dim"),
+    ("rope.freq_base", "rope_theta"),
+];
+/// How many of them have to be there.
+const NEEDED: usize = 6;
+/// The base of the frequencies where the file has none.
+const THETA: f64 = 10_000.0;
+
+/// Makes `config.json` of the metadata, of what tensors there are, and of the divisors of frequencies.
+///
+/// An unknown setting of the architecture keeps its key. So it is refused like an unknown key of any `config.json`.
+///
+/// # Errors
+///
+/// Another architecture, and settings that are missing.
+pub(super) fn config(
+    metadata: &Metadata,
+    tensors: &HashMap<String, TensorInfo>,
+    divisors: Option<&[f32]>,
+) -> Result<Map<String, Json>> {
+    let name = metadata.needed("general.architecture")?;
+    let family = ARCHITECTURES.into_iter().find(|family| family.name() == name).with_context(|| {
+        let known = ARCHITECTURES.map(Family::name).join("`, `");
+        format!("`general.architecture` is `{}`, supported are `{known}` (use another model)", shown_text(name))
+    })?;
+    let prefix = format!("{name}.");
+    let mut left = metadata.under(&prefix);
+    let mut config = Map::new();
+    for (number, (theirs, ours)) in SETTINGS.into_iter().enumerate() {
+        let value = left.remove(theirs);
+        ensure!(value.is_some() || number >= NEEDED, missing(&format!("{prefix}{theirs}")));
+        config.extend(value.map(|value| (ours.to_owned(), value)));
+    }
+    let size = |config: &Map<String, Json>, key: &str| config.get(key).and_then(Json::as_u64).unwrap_or(0);
+    let heads = size(&config, "num_attention_heads");
+    let width = size(&config, "hidden_size").checked_div(heads).unwrap_or(0);
+    config.entry("num_key_value_heads").or_insert(json!(heads));
+    let width = config.entry("head_dim").or_insert(json!(width)).clone();
+    let theta = config.entry("rope_theta").or_insert(json!(THETA)).as_f64().unwrap_or(THETA);
+    let scaling = match (rope::scaling(&mut left), divisors) {
+        (None, Some(divisors)) => rope::llama3(divisors, width.as_u64().unwrap_or(0), theta)?,
+        (scaling, None) => scaling,
+        _ => bail!("it has both `{prefix}rope.scaling` and `{}` (use the original model)", rope::DIVISORS),
+    };
+    config.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
+    // Settings that only repeat what is known already.
+    left.remove("vocab_size");
+    let repeated = [("attention.value_length", &width), ("rope.dimension_count", &width), ("expert_count", &json!(0))];
+    left.retain(|key, value| !repeated.contains(&(key.as_str(), value)));
+    config.extend(left.into_iter().map(|(key, value)| (prefix.clone() + &key, value)));
+
+    let embedding =
+        tensors.get("token_embd.weight").context("tensor `token_embd.weight` is missing (fetch the file again)")?;
+    let has = |name: &str| json!(tensors.contains_key(name));
+    config.extend([
+        ("vocab_size".to_owned(), json!(embedding.shape.dims().first())),
+        ("tie_word_embeddings".to_owned(), json!(!tensors.contains_key("output.weight"))),
+        ("model_type".to_owned(), json!(name)),
+        ("architectures".to_owned(), json!([family.architecture()])),
+        ("torch_dtype".to_owned(), json!("float32")),
+    ]);
+    if family != Family::Qwen2 {
+        config.insert("attention_bias".to_owned(), has("blk.0.attn_q.bias"));
+    }
+    if family == Family::Llama {
+        config.insert("mlp_bias".to_owned(), has("blk.0.ffn_up.bias"));
+    }
+    Ok(config)
+}
+
+/// The heads whose rows the file has in another order: those of a Llama.
+pub(super) fn permuted(config: &Map<String, Json>) -> Option<Permuted> {
+    let count = |key: &str| config.get(key).and_then(Json::as_u64).and_then(|count| usize::try_from(count).ok());
+    let is_llama = config.get("model_type").is_some_and(|name| name == Family::Llama.name());
+    let (queries, keys) = (count("num_attention_heads"), count("num_key_value_heads"));
+    is_llama.then(|| Permuted { queries: queries.unwrap_or(0), keys: keys.unwrap_or(0) })
+}

@@ -1,0 +1,139 @@
+//! The scaling of rotary embeddings, as `rope_scaling` of a `config.json` says it.
+
+use std::f64::consts::TAU;
+
+use anyhow::{Result, bail, ensure};
+use candle_core::quantized::gguf_file::TensorInfo;
+use serde_json::{Map, Value as Json, json};
+
+use super::metadata::shortest;
+
+/// The tensor with the divisors of frequencies.
+pub(super) const DIVISORS: &str = "rope_freqs.weight";
+/// Bounds of the type `llama3` that all its models have: turns over the original positions.
+const LOW: f64 = 1.0;
+const HIGH: f64 = 4.0;
+/// Original positions where the divisors do not tell them.
+const POSITIONS: f64 = 8192.0;
+
+/// Most divisors.
+const MOST: usize = 1 << 12;
+
+/// Names of settings, here and in transformers.
+const SETTINGS: [(&str, &str); 4] = [
+    ("type", "rope_type"),
+    ("original_context_length", "original_max_position_embeddings"),
+    ("yarn_beta_fast", "beta_fast"),
+    ("yarn_beta_slow", "beta_slow"),
+];
+
+/// Refuses more divisors than there are.
+pub(super) fn check(info: &TensorInfo) -> Result<()> {
+    let shape = info.shape.dims();
+    ensure!(
+        shape.iter().product::<usize>() <= MOST,
+        "tensor `{DIVISORS}` has shape {shape:?}, expected half of a head's width (fetch the file again)"
+    );
+    Ok(())
+}
+
+/// Takes the settings of a scaling out of those of the architecture. Unknown ones stay in it, and are refused where it is read.
+pub(super) fn scaling(settings: &mut Map<String, Json>) -> Option<Json> {
+    let keys: Vec<String> = settings.keys().filter(|key| key.starts_with("rope.scaling.")).cloned().collect();
+    let mut scaling = Map::new();
+    for key in keys {
+        let name = key.trim_start_matches("rope.scaling.");
+        let name = SETTINGS.iter().find(|(old, _)| *old == name).map_or(name, |(_, new)| new);
+        scaling.extend(settings.remove(&key).map(|value| (name.to_owned(), value)));
+    }
+    // It says how the model was made.
+    scaling.remove("finetuned");
+    if scaling.is_empty() || scaling.get("rope_type").is_some_and(|kind| kind == "none") {
+        return None;
+    }
+    scaling.entry("rope_type").or_insert(json!("linear"));
+    Some(Json::Object(scaling))
+}
+
+/// The scaling of the type `llama3` that has these divisors, for heads of a width and frequencies of a base. There is none where all of them are 1.
+///
+/// # Errors
+///
+/// Divisors of another number, or of no such scaling.
+pub(super) fn llama3(divisors: &[f32], width: u64, theta: f64) -> Result<Option<Json>> {
+    let most = divisors.iter().copied().fold(1.0, f32::max);
+    if divisors.len() as u64 * 2 != width {
+        return refused();
+    }
+    if divisors.iter().all(|divisor| *divisor == 1.0) {
+        return Ok(None);
+    }
+    let Some(factor) = shortest(most).as_f64().filter(|factor| factor.is_finite()) else { return refused() };
+    let frequency = |index: usize| theta.powf(-(index as f64) / divisors.len() as f64);
+    // A divisor between the bounds says how many turns its frequency makes.
+    let between = divisors.iter().map(|divisor| f64::from(*divisor)).enumerate();
+    let between = between.filter(|(_, divisor)| *divisor > 1.001 && *divisor < 0.999 * factor);
+    let kept = |divisor: f64| (1.0 / divisor - 1.0 / factor) / (1.0 - 1.0 / factor);
+    let original = |(index, divisor): (usize, f64)| (kept(divisor) * (HIGH - LOW) + LOW) * TAU / frequency(index);
+    let original = between.map(original).next().map_or(POSITIONS, f64::round);
+    let fits = |(index, divisor): (usize, &f32)| {
+        let kept = ((original * frequency(index) / TAU - LOW) / (HIGH - LOW)).clamp(0.0, 1.0);
+        (f64::from(*divisor) * ((1.0 - kept) / factor + kept) - 1.0).abs() < 1e-4
+    };
+    if !divisors.iter().enumerate().all(fits) {
+        return refused();
+    }
+    Ok(Some(json!({
+        "rope_type": "llama3", "factor": factor, "low_freq_factor": LOW, "high_freq_factor": HIGH,
+        "original_max_position_embeddings": original as u64,
+    })))
+}
+
+fn refused<T>() -> Result<T> {
+    bail!("tensor `{DIVISORS}` has divisors of frequencies that are none of the type `llama3` (use the original model)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The divisors of a model, as llama.cpp's converter makes them.
+    fn divisors(width: usize, theta: f64, factor: f64, original: f64) -> Vec<f32> {
+        let divisor = |index: usize| {
+            let length = TAU * theta.powf(2.0 * index as f64 / width as f64);
+            let smooth = (original / length - LOW) / (HIGH - LOW);
+            let between = 1.0 / ((1.0 - smooth) / factor + smooth);
+            if length < original / HIGH {
+                1.0
+            } else if length > original / LOW {
+                factor
+            } else {
+                between
+            }
+        };
+        (0..width / 2).map(|index| divisor(index) as f32).collect()
+    }
+
+    #[test]
+    fn divisors_tell_their_scaling() {
+        // Llama 3.1 and 3.2, another length, and one without frequencies between the bounds.
+        let cases = [(128, 5e5, 8.0, 8192.0), (64, 5e5, 32.0, 8192.0), (64, 1e4, 4.0, 2048.0), (4, 1e8, 8.0, 8192.0)];
+        for (width, theta, factor, original) in cases {
+            let divisors = divisors(width, theta, factor, original);
+            let scaling = llama3(&divisors, width as u64, theta).unwrap().unwrap();
+            assert_eq!(scaling["factor"].as_f64(), Some(factor));
+            assert_eq!(scaling["original_max_position_embeddings"].as_f64(), Some(original));
+        }
+        assert!(llama3(&[1.0; 4], 8, 10_000.0).unwrap().is_none());
+    }
+
+    #[test]
+    fn other_divisors_are_refused() {
+        for divisors in
+            [&[1.0, 2.0, 1.0, 8.0][..], &[1.0, f32::NAN, 8.0, 8.0], &[1.0, -1.0, 0.0, f32::INFINITY], &[8.0]]
+        {
+            let error = llama3(divisors, 8, 10_000.0).unwrap_err().to_string();
+            assert!(error.starts_with("tensor `rope_freqs.weight` has divisors"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The types of tensors in GGUF files, and where the tensors lie.
+
+use std::collections::{BTreeMap, HashMap};
+
+use anyhow::{Context, Error, Result, anyhow, ensure};
+use candle_core::quantized::GgmlDType;
+use candle_core::quantized::gguf_file::TensorInfo;
+
+use crate::model::family::shown_text;
+
+/// Types that are read, for sentences.
+const READ: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K";
+/// Names of other types by their numbers. Source: `enum ggml_type` of ggml.h.
+const OTHERS: &[(u32, &str)] = &[
+    (16, "IQ2_XXS"),
+    (17, "IQ2_XS"),
+    (18, "IQ3_XXS"),
+    (19, "IQ1_S"),
+    (20, "IQ4_NL"),
+    (21, "IQ3_S"),
+    (22, "IQ2_S"),
+    (23, "IQ4_XS"),
+    (24, "I8"),
+    (25, "I16"),
+    (26, "I32"),
+    (27, "I64"),
+    (28, "F64"),
+    (29, "IQ1_M"),
+    (34, "TQ1_0"),
+    (35, "TQ2_0"),
+    (39, "MXFP4"),
+    (40, "NVFP4"),
+];
+/// How candle begins its sentence about a type that it does not know.
+const UNKNOWN: &str = "unknown dtype for tensor ";
+
+/// The sentence about a file that candle cannot read.
+pub(super) fn unreadable(error: candle_core::Error) -> Error {
+    let text = error.to_string();
+    let Some(number) = text.split_once(UNKNOWN).map(|(_, rest)| rest) else {
+        return anyhow!(
+            "not a whole GGUF file, with a header of 16 MiB at most: {} (fetch the file again)",
+            shown_text(text.lines().next().unwrap_or(""))
+        );
+    };
+    let number = number.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    let name = OTHERS.iter().find(|(known, _)| number.parse() == Ok(*known)).map(|(_, name)| *name);
+    other(name.map_or_else(|| format!("number {number}"), |name| format!("`{name}`")))
+}
+
+fn other(name: String) -> Error {
+    anyhow!("it has a tensor of the type {name}, supported are {READ} (use a file with one of these)")
+}
+
+/// Refuses a tensor of a type that is not read, of a shape that does not fit its type, or beyond the file's end.
+pub(super) fn check(tensors: &HashMap<String, TensorInfo>, start: u64, size: u64) -> Result<()> {
+    // In order, so that of several mistakes always the same one is told.
+    for (name, info) in tensors.iter().collect::<BTreeMap<_, _>>() {
+        check_type(info.ggml_dtype)?;
+        let shown = shown_text(name);
+        let (shape, block) = (info.shape.dims(), info.ggml_dtype.block_size());
+        ensure!(
+            shape.last().is_none_or(|width| width.is_multiple_of(block)),
+            "tensor `{shown}` has shape {shape:?}, but numbers of its type come in blocks of {block} (fetch the file again)"
+        );
+        let count = shape.iter().try_fold(1_u64, |count, size| count.checked_mul(*size as u64));
+        let bytes = count.and_then(|count| (count / block as u64).checked_mul(info.ggml_dtype.type_size() as u64));
+        let end = bytes.and_then(|bytes| bytes.checked_add(info.offset)?.checked_add(start));
+        end.filter(|end| *end <= size).with_context(|| {
+            format!("tensor `{shown}` of shape {shape:?} ends beyond the file's {size} bytes (fetch the file again)")
+        })?;
+    }
+    Ok(())
+}
+
+fn check_type(dtype: GgmlDType) -> Result<()> {
+    let name = match dtype {
+        GgmlDType::Q8_1 => "Q8_1",
+        GgmlDType::Q2K => "Q2_K",
+        GgmlDType::Q3K => "Q3_K",
+        GgmlDType::Q8K => "Q8_K",
+        _ => return Ok(()),
+    };
+    Err(other(format!("`{name}`")))
+}

@@ -1,0 +1,199 @@
+//! The tensors of a GGUF file, read as a safetensors file of 32-bit floats. One tensor is in memory at a time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+
+use anyhow::{Result, ensure};
+use candle_core::Device;
+use candle_core::quantized::gguf_file::TensorInfo;
+use serde_json::{Map, json};
+
+/// Names of whole tensors, here and in transformers.
+const NAMES: [(&str, &str); 3] = [
+    ("token_embd.weight", "model.embed_tokens.weight"),
+    ("output_norm.weight", "model.norm.weight"),
+    ("output.weight", "lm_head.weight"),
+];
+/// Names of a layer's parts, here and in transformers.
+const PARTS: [(&str, &str); 11] = [
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];
+
+/// Heads of queries and of keys whose rows llama.cpp has in another order.
+pub(super) struct Permuted {
+    pub(super) queries: usize,
+    pub(super) keys: usize,
+}
+
+/// Where the tensors lie, and where they would in a safetensors file.
+#[derive(Debug)]
+pub(super) struct Weights {
+    /// The length of the header and the header.
+    head: Vec<u8>,
+    tensors: Vec<Placed>,
+    /// Where tensors begin in the GGUF file.
+    start: u64,
+}
+
+#[derive(Debug)]
+struct Placed {
+    info: TensorInfo,
+    /// The number of heads whose rows have to be put in order.
+    heads: Option<usize>,
+    /// Where it ends, counted from the end of the header.
+    end: u64,
+}
+
+impl Weights {
+    /// The tensors of a file whose data begin at `start`.
+    pub(super) fn new(tensors: HashMap<String, TensorInfo>, start: u64, permuted: Option<Permuted>) -> Result<Self> {
+        let mut header = Map::new();
+        let mut placed = Vec::new();
+        let mut end = 0;
+        for (name, info) in tensors.into_iter().collect::<BTreeMap<_, _>>() {
+            let heads = permuted.as_ref().and_then(|heads| match name.split('.').nth(2) {
+                Some("attn_q") => Some(heads.queries),
+                Some("attn_k") => Some(heads.keys),
+                _ => None,
+            });
+            let shape = info.shape.dims();
+            let rows = shape.first().copied().unwrap_or(0);
+            ensure!(
+                heads.is_none_or(|heads| rows > 0 && heads > 0 && rows.is_multiple_of(heads.saturating_mul(2))),
+                "tensor `{name}` has shape {shape:?}, which is none of {} heads (fetch the file again)",
+                heads.unwrap_or_default()
+            );
+            let begin = end;
+            end += 4 * info.shape.elem_count() as u64;
+            header.insert(renamed(&name), json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}));
+            placed.push(Placed { info, heads, end });
+        }
+        let header = serde_json::to_vec(&header)?;
+        let head = [&(header.len() as u64).to_le_bytes()[..], &header].concat();
+        Ok(Self { head, tensors: placed, start })
+    }
+
+    /// The size of the safetensors file.
+    pub(super) fn size(&self) -> u64 {
+        self.head.len() as u64 + self.tensors.last().map_or(0, |tensor| tensor.end)
+    }
+
+    /// The bytes of the safetensors file, made from the GGUF `file`.
+    pub(super) fn reader(&self, file: File) -> Reader<'_> {
+        Reader { weights: self, file, position: 0, held: None }
+    }
+}
+
+/// A tensor's name in transformers; an unknown one keeps its own, and is refused where it is not expected.
+fn renamed(name: &str) -> String {
+    if let Some((_, new)) = NAMES.iter().find(|(old, _)| *old == name) {
+        return (*new).to_owned();
+    }
+    let parts: Vec<&str> = name.split('.').collect();
+    if let ["blk", layer, part, kind] = parts[..]
+        && let Some((_, new)) = PARTS.iter().find(|(old, _)| *old == part)
+    {
+        return format!("model.layers.{layer}.{new}.{kind}");
+    }
+    name.to_owned()
+}
+
+/// The numbers of a tensor of a file whose data begin at `start`.
+pub(super) fn values(info: &TensorInfo, start: u64, file: &mut File) -> Result<Vec<f32>> {
+    let tensor = info.read(file, start, &Device::Cpu)?.dequantize(&Device::Cpu)?;
+    Ok(tensor.flatten_all()?.to_vec1()?)
+}
+
+/// Rows in transformers' order: the two halves of each head's rotation after one another, which the file has in turns.
+/// Source: `LlamaTensorProcessor` of transformers.
+fn in_order(values: &[f32], rows: usize, heads: usize) -> Vec<f32> {
+    let (half, width) = (rows / heads / 2, values.len() / rows);
+    let source = |row: usize| {
+        let (head, part, place) = (row / (2 * half), row / half % 2, row % half);
+        head * 2 * half + 2 * place + part
+    };
+    (0..rows).flat_map(|row| &values[source(row) * width..][..width]).copied().collect()
+}
+
+/// A safetensors file that is made as it is read.
+pub(in crate::model) struct Reader<'a> {
+    weights: &'a Weights,
+    file: File,
+    position: u64,
+    /// The number of the tensor that is being read, and its values.
+    held: Option<(usize, Vec<f32>)>,
+}
+
+impl Reader<'_> {
+    /// Makes the values of a tensor.
+    fn hold(&mut self, index: usize) -> Result<(usize, Vec<f32>)> {
+        let Placed { info, heads, .. } = &self.weights.tensors[index];
+        let values = values(info, self.weights.start, &mut self.file)?;
+        Ok((
+            index,
+            match heads {
+                Some(heads) => in_order(&values, info.shape.dims()[0], *heads),
+                None => values,
+            },
+        ))
+    }
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let head = self.weights.head.len() as u64;
+        let count = if let Some(rest) = self.weights.head.get(self.position as usize..).filter(|rest| !rest.is_empty())
+        {
+            copied(rest, into)
+        } else {
+            let at = self.position - head;
+            let index = self.weights.tensors.partition_point(|tensor| tensor.end <= at);
+            let Some(tensor) = self.weights.tensors.get(index) else { return Ok(0) };
+            let (_, values) = match self.held.take().filter(|(held, _)| *held == index) {
+                Some(held) => self.held.insert(held),
+                None => {
+                    let made = self.hold(index).map_err(io::Error::other)?;
+                    self.held.insert(made)
+                }
+            };
+            let bytes: &[u8] = bytemuck::cast_slice(values);
+            let rest = &bytes[bytes.len() - (tensor.end - at) as usize..];
+            let count = copied(rest, into);
+            if count == rest.len() {
+                self.held = None;
+            }
+            count
+        };
+        self.position += count as u64;
+        Ok(count)
+    }
+}
+
+fn copied(from: &[u8], into: &mut [u8]) -> usize {
+    let count = from.len().min(into.len());
+    into[..count].copy_from_slice(&from[..count]);
+    count
+}
+
+impl Seek for Reader<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let place = match to {
+            SeekFrom::Start(place) => Some(place),
+            SeekFrom::End(change) => self.weights.size().checked_add_signed(change),
+            SeekFrom::Current(change) => self.position.checked_add_signed(change),
+        };
+        self.position = place.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
+}
