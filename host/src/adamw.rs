@@ -1,12 +1,13 @@
 //! AdamW: a step is the mean of gradients over the root of the mean of their squares.
 
 use anyhow::Result;
-use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Tensor};
+use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Params;
 use crate::model::device::Dtype;
-use crate::model::ops::{fused, update2, update3, whole, whole_mut};
+use crate::model::ops::fused;
+use crate::model::ops::optimizer::{Mean, MeanSquare, Update};
 use crate::moments::{Moments, State, WeightStep};
 
 /// Constants of AdamW.
@@ -137,130 +138,5 @@ impl AdamW {
         }
         self.exp_avg.close(name, exp_avg, weight.number)?;
         self.exp_avg_sq.close(name, exp_avg_sq, weight.number)
-    }
-}
-
-const OP: &str = "adamw";
-
-/// `m = beta m + (1 - beta) scale g`, in place.
-struct Mean {
-    beta: f64,
-    scale: f64,
-}
-
-impl Mean {
-    /// The new mean, as the kernel below computes it in place.
-    fn of(&self, m: &Tensor, grad: &Tensor) -> candle_core::Result<Tensor> {
-        m + (((grad * self.scale)? - m)? * (1.0 - self.beta))?
-    }
-}
-
-impl InplaceOp2 for Mean {
-    fn name(&self) -> &'static str {
-        "adamw-mean"
-    }
-
-    fn cpu_fwd(&self, m: &mut CpuStorage, ml: &Layout, g: &CpuStorage, gl: &Layout) -> candle_core::Result<()> {
-        let (m, g) = (whole_mut(m, ml, gl, OP)?, whole(g, gl, OP)?);
-        let (rest, scale) = ((1.0 - self.beta) as f32, self.scale as f32);
-        update2(m, g, |m, g| *m += rest * (scale * g - *m));
-        Ok(())
-    }
-}
-
-/// `v = beta v + (1 - beta) (scale g)^2`, in place; with a rejected gradient `r`, `v = beta v + (1 - beta) ((scale g)^2 + (scale r)^2)`.
-struct MeanSquare {
-    beta: f64,
-    scale: f64,
-}
-
-impl MeanSquare {
-    /// The new mean, as the kernels below compute it in place.
-    fn of(&self, v: &Tensor, grad: &Tensor, rejected: Option<&Tensor>) -> candle_core::Result<Tensor> {
-        let square = |grad: &Tensor| (grad * self.scale)?.sqr();
-        let squares = match rejected {
-            None => square(grad)?,
-            Some(rejected) => (square(grad)? + square(rejected)?)?,
-        };
-        (v * self.beta)? + (squares * (1.0 - self.beta))?
-    }
-
-    /// Beta, what is left of 1, and the scale.
-    fn constants(&self) -> (f32, f32, f32) {
-        (self.beta as f32, (1.0 - self.beta) as f32, self.scale as f32)
-    }
-}
-
-impl InplaceOp2 for MeanSquare {
-    fn name(&self) -> &'static str {
-        "adamw-mean-square"
-    }
-
-    fn cpu_fwd(&self, v: &mut CpuStorage, vl: &Layout, g: &CpuStorage, gl: &Layout) -> candle_core::Result<()> {
-        let (v, g) = (whole_mut(v, vl, gl, OP)?, whole(g, gl, OP)?);
-        let (beta, rest, scale) = self.constants();
-        update2(v, g, |v, g| *v = beta * *v + rest * (scale * g) * (scale * g));
-        Ok(())
-    }
-}
-
-impl InplaceOp3 for MeanSquare {
-    fn name(&self) -> &'static str {
-        "adamw-mean-squares"
-    }
-
-    fn cpu_fwd(
-        &self,
-        v: &mut CpuStorage,
-        vl: &Layout,
-        g: &CpuStorage,
-        gl: &Layout,
-        r: &CpuStorage,
-        rl: &Layout,
-    ) -> candle_core::Result<()> {
-        let (v, g, r) = (whole_mut(v, vl, gl, OP)?, whole(g, gl, OP)?, whole(r, rl, OP)?);
-        let (beta, rest, scale) = self.constants();
-        update3(v, g, r, |v, g, r| {
-            let (g, r) = (scale * g, scale * r);
-            *v = beta * *v + rest * (g * g + r * r);
-        });
-        Ok(())
-    }
-}
-
-/// `w = keep w - rate m / (sqrt(v) / root + eps)`, in place.
-struct Update {
-    keep: f64,
-    rate: f64,
-    root: f64,
-    eps: f64,
-}
-
-impl Update {
-    /// The new weight, as the kernel below computes it in place.
-    fn of(&self, w: &Tensor, m: &Tensor, v: &Tensor) -> candle_core::Result<Tensor> {
-        let root = ((v.sqrt()? / self.root)? + self.eps)?;
-        (w * self.keep)? - ((m / root)? * self.rate)?
-    }
-}
-
-impl InplaceOp3 for Update {
-    fn name(&self) -> &'static str {
-        "adamw-update"
-    }
-
-    fn cpu_fwd(
-        &self,
-        w: &mut CpuStorage,
-        wl: &Layout,
-        m: &CpuStorage,
-        ml: &Layout,
-        v: &CpuStorage,
-        vl: &Layout,
-    ) -> candle_core::Result<()> {
-        let (w, m, v) = (whole_mut(w, wl, ml, OP)?, whole(m, ml, OP)?, whole(v, vl, OP)?);
-        let (keep, rate, root, eps) = (self.keep as f32, self.rate as f32, self.root as f32, self.eps as f32);
-        update3(w, m, v, |w, m, v| *w = *w * keep - rate * (m / (v.sqrt() / root + eps)));
-        Ok(())
     }
 }

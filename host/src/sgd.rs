@@ -1,11 +1,12 @@
 //! SGD: a step is the gradient, or with momentum a sum of gradients in which older ones fade.
 
 use anyhow::Result;
-use candle_core::{CpuStorage, InplaceOp2, Layout, Tensor, Var};
+use candle_core::{Tensor, Var};
 
 use crate::model::Params;
 use crate::model::device::Dtype;
-use crate::model::ops::{fused, update2, whole, whole_mut};
+use crate::model::ops::fused;
+use crate::model::ops::optimizer::Blend;
 use crate::moments::{Moments, State, WeightStep};
 
 /// Constants of SGD.
@@ -89,30 +90,4 @@ fn descend(var: &Var, direction: &Tensor, blend: &Blend) -> Result<()> {
         return Ok(var.as_tensor().inplace_op2(direction, blend)?);
     }
     Ok(var.set(&blend.of(&var.as_detached_tensor(), direction)?)?)
-}
-
-/// `a = old a + new b`, in place.
-struct Blend {
-    old: f64,
-    new: f64,
-}
-
-impl Blend {
-    /// The new `a`, as the kernel below computes it in place.
-    fn of(&self, a: &Tensor, b: &Tensor) -> candle_core::Result<Tensor> {
-        (a * self.old)? + (b * self.new)?
-    }
-}
-
-impl InplaceOp2 for Blend {
-    fn name(&self) -> &'static str {
-        "sgd-blend"
-    }
-
-    fn cpu_fwd(&self, a: &mut CpuStorage, al: &Layout, b: &CpuStorage, bl: &Layout) -> candle_core::Result<()> {
-        let (a, b) = (whole_mut(a, al, bl, "sgd")?, whole(b, bl, "sgd")?);
-        let (old, new) = (self.old as f32, self.new as f32);
-        update2(a, b, |a, b| *a = old * *a + new * b);
-        Ok(())
-    }
 }

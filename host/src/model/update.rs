@@ -1,10 +1,11 @@
 //! The step from one set of weights to another: how long it is, and how much of it is taken.
 
 use anyhow::Result;
-use candle_core::{CpuStorage, D, DType, Device, InplaceOp2, Layout, Storage, Tensor, Var};
+use candle_core::{CpuStorage, D, DType, Device, Layout, Storage, Tensor, Var};
 
 use super::groups::Group;
-use super::ops::{fused, layout_error, sum_blocks, update2};
+use super::ops::optimizer::Shorten;
+use super::ops::{fused, sum_blocks};
 use super::params::Params;
 
 /// Elementwise factor of a tensor's squared change, by the tensor's name.
@@ -80,31 +81,6 @@ fn scale_tensor(before: &Tensor, after: &Var, scale: f64) -> Result<()> {
         after.set(&(before + (change * scale)?)?)?;
     }
     Ok(())
-}
-
-/// `w = w0 + scale (w - w0)`, in place.
-struct Shorten {
-    scale: f64,
-}
-
-impl InplaceOp2 for Shorten {
-    fn name(&self) -> &'static str {
-        "shorten"
-    }
-
-    fn cpu_fwd(&self, w: &mut CpuStorage, wl: &Layout, w0: &CpuStorage, l0: &Layout) -> candle_core::Result<()> {
-        let (CpuStorage::F32(w), CpuStorage::F32(w0)) = (w, w0) else {
-            return layout_error(self.name(), "weights must be f32".to_owned());
-        };
-        match (wl.contiguous_offsets(), l0.contiguous_offsets()) {
-            (Some((from, to)), Some((from0, to0))) if to - from == to0 - from0 => {
-                let scale = self.scale as f32;
-                update2(&mut w[from..to], &w0[from0..to0], |w, w0| *w = w0 + scale * (*w - w0));
-                Ok(())
-            }
-            _ => layout_error(self.name(), format!("{wl:?} and {l0:?} differ")),
-        }
-    }
 }
 
 /// Euclidean norm of the change of those rows of a matrix `[V, D]` whose `used` entry is false.
