@@ -3,7 +3,7 @@
 
 A program for ``[[reward]] use = "command"``, which reads completions as JSON lines and writes their scores:
 
-    python3 python/examples/reasoning_gym_reward.py [--separator TEXT] [--exact] [--seconds S]
+    python3 python/examples/reasoning_gym_reward.py [--separator TEXT] [--pattern REGEX] [--exact] [--seconds S]
 
 and a reward function of TRL, ``reasoning_gym_reward``. Needs ``pip install reasoning-gym==0.1.25``.
 """
@@ -58,12 +58,14 @@ def harmless(answer: str) -> bool:
     return not re.search("[\"']", answer) and all(len(name) == 1 or name in FUNCTIONS for name in re.findall(r"[^\W\d]\w*", answer))
 
 
-def answer_of(completion: str, separator: str | None = None) -> str:
-    """The text in the last ``<answer>`` of a completion, else the text behind the last separator, else all of it."""
+def answer_of(completion: str, separator: str | None = None, pattern: str | None = None) -> str:
+    """The text in the last ``<answer>`` of a completion, else the text behind the last separator, else all of it; of either, the first match."""
     answer = extract_answer(completion)
-    if answer is None:
-        answer = completion.rpartition(separator)[2].strip() if separator else completion.strip()
-    return answer
+    if answer is not None:
+        return answer
+    answer = completion.rpartition(separator)[2].strip() if separator else completion.strip()
+    found = re.search(pattern, answer) if pattern else None
+    return found[0] if found else answer
 
 
 @lru_cache(maxsize=64)
@@ -93,13 +95,14 @@ def limited(seconds: float):
 
 
 def score(
-    completion: str, task: str, config: str, entry: str, separator: str | None = None, exact: bool = False, seconds: float = SECONDS
+    completion: str, task: str, config: str, entry: str, separator: str | None = None, pattern: str | None = None, exact: bool = False,
+    seconds: float = SECONDS
 ) -> float:
     """The score of a completion. A verifier that fails gives 0 and a line on standard error."""
     verifier, entry = dataset(task, config), ast.literal_eval(entry)
     try:
         with limited(seconds):
-            answer = answer_of(completion, separator)
+            answer = answer_of(completion, separator, pattern)
             if task in EVALUATED and not harmless(answer):
                 answer = "("  # As wrong as whatever cannot be parsed.
             value = float(verifier.score_answer(answer, entry))
@@ -113,20 +116,25 @@ def score(
     return float(value >= 1) if exact else value
 
 
-def reasoning_gym_reward(prompts, completions, *, task, config, entry, separator=None, exact=False, **_) -> list[float]:
+def reasoning_gym_reward(prompts, completions, *, task, config, entry, separator=None, pattern=None, exact=False, **_) -> list[float]:
     """A reward function of TRL: completions are texts or conversations, and the columns come from the dataset's rows."""
     texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
-    return [score(*row, separator=separator, exact=exact) for row in zip(texts, task, config, entry)]
+    return [score(*row, separator=separator, pattern=pattern, exact=exact) for row in zip(texts, task, config, entry)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="scores completions by reasoning_gym's verifiers; JSON lines in, a number for each out")
     parser.add_argument("--separator", help="the answer stands behind the last of this text, where there is no <answer>")
+    parser.add_argument("--pattern", help="the answer is the first match of this regular expression in that text, where there is one")
     parser.add_argument("--exact", action="store_true", help="1 for a full score, 0 for parts of one")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="processor seconds for one answer (default %(default)g)")
     options = parser.parse_args()
     if not 0 < options.seconds < 1e6:
         parser.error(f"`--seconds` is {options.seconds} (it must be above 0)")
+    try:
+        re.compile(options.pattern or "")
+    except re.error as error:
+        parser.error(f"`--pattern` is no regular expression: {error}")
     # A verifier or an answer may read and print, but not the lines of the protocol.
     lines, answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -138,7 +146,7 @@ def main() -> None:
         if missing:
             sys.exit(f"reasoning_gym_reward: a row has no {' and no '.join(missing)} (make rows with scripts/reasoning_gym_data)")
         wanted = [columns[key] for key in COLUMNS]
-        value = score(row["completion"], *wanted, options.separator, options.exact, options.seconds)
+        value = score(row["completion"], *wanted, options.separator, options.pattern, options.exact, options.seconds)
         print(json.dumps({"id": row["id"], "reward": value}), file=answers, flush=True)
 
 

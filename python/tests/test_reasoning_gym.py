@@ -123,6 +123,8 @@ def test_the_program_answers_each_line(tmp_path, monkeypatch):
     exact, errors = ask([row] * 6, completions, "--separator", "####", "--exact")
     assert exact == [1, 1, 1, 0, 0, 0]
     assert errors == ""
+    found, _ = ask([row] * 6, completions, r"--pattern=-?\d+", "--exact")
+    assert found == [1, 1, 1, 1, 0, 0]
     parts, _ = ask([row] * 6, completions)
     assert parts == [own(reasoning_gym.create_dataset("chain_sum", size=1, seed=0), one, reward.ast.literal_eval(row["entry"])) for one in completions]
 

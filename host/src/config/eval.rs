@@ -185,7 +185,7 @@ impl EvalConfig {
     /// # Errors
     ///
     /// The first one.
-    pub fn check(&self, rewards: &[&str]) -> Result<()> {
+    pub fn check(&self, rewards: &[String]) -> Result<()> {
         let mut names = BTreeSet::from([TEST]);
         for benchmark in &self.benchmark {
             benchmark.check()?;
@@ -197,7 +197,7 @@ impl EvalConfig {
         }
         if let Some(reward) = &self.reward {
             ensure!(
-                rewards.contains(&reward.as_str()),
+                rewards.contains(reward),
                 "`eval.reward` is `{reward}`, but the run has no such reward (it has `{}`)",
                 rewards.join("`, `")
             );

@@ -116,8 +116,7 @@ impl Config {
     ///
     /// The first one.
     pub fn check_eval(&self) -> Result<()> {
-        let rewards: Vec<&str> = self.reward.iter().map(|reward| reward.id.as_str()).collect();
-        self.eval.check(&rewards)
+        self.eval.check(&reward::names(&self.reward))
     }
 
     /// Floating-point type of the sampler.

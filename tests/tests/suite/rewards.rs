@@ -99,6 +99,8 @@ fn what_is_built_in_scores_a_run() {
     assert_eq!(mean("number"), mean("exact_match"));
     assert_eq!(mean("math").len(), 2);
     assert!(mean("soft_overlong").iter().all(|penalty| (-1.0..0.0).contains(penalty)));
+    let said = folder.host("eval --config run.toml --set eval.reward=regex#2").succeeded().stdout;
+    assert!(said.starts_with("right      `regex#2` above 0\n"), "{said}");
 }
 
 #[test]
