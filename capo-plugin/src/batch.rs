@@ -158,8 +158,7 @@ impl OptimizerKind {
     /// Adam with decoupled weight decay.
     pub const ADAMW: Self = Self(2);
     /// AdamW with a second moment that takes in `g_k² + g_r²`. `g_k` is the gradient of the tokens that the masks kept, and alone
-    /// enters the first moment. `g_r` is the gradient of the tokens that they held back. One factor, from the norm of `g_k + g_r`,
-    /// clips both.
+    /// enters the first moment. `g_r` is that of the tokens that they held back. The norm of `g_k + g_r` clips both.
     pub const ADAMW_KEPT_AND_REJECTED: Self = Self(3);
 }
 

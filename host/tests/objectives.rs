@@ -103,15 +103,10 @@ fn info(reduction: Reduction, limit: usize) -> StepInfo {
 
 fn batch(lengths: &[usize], group: usize, rewards: Vec<f32>) -> SampledBatch {
     let (rows, longest) = (lengths.len(), *lengths.iter().max().unwrap());
-    let ids = vec![7; longest];
-    let completions: Vec<&[u32]> = lengths.iter().map(|&length| &ids[..length]).collect();
-    let sequences = Sequences {
-        ids: vec![7; rows * (longest + 1)],
-        starts: vec![0; rows],
-        prompt_len: 1,
-        completion_len: longest,
-        numbers: Sequences::numbered(rows),
-    };
+    let longest_ids = vec![7; longest];
+    let completions: Vec<&[u32]> = lengths.iter().map(|&length| &longest_ids[..length]).collect();
+    let (ids, starts, numbers) = (vec![7; rows * (longest + 1)], vec![0; rows], Sequences::numbered(rows));
+    let sequences = Sequences { ids, starts, prompt_len: 1, completion_len: longest, numbers };
     SampledBatch::new(sequences, &completions, vec![0; rows], rewards, group, 0)
 }
 
@@ -148,10 +143,8 @@ impl Scored {
         [logps, old_logps]: [&[f32]; 2],
     ) -> (Reduced, Records) {
         let batch = batch(&self.lengths, self.lengths.len(), vec![0.0; self.lengths.len()]);
-        let mut advantages = vec![0.0; batch.dims.len()];
-        for b in 0..self.lengths.len() {
-            advantages[batch.dims.row(b)].fill(self.advantages[b]);
-        }
+        let tokens = batch.dims.tokens as usize;
+        let advantages = self.advantages.iter().flat_map(|&advantage| vec![advantage; tokens]).collect();
         let batch = scored(batch, logps, old_logps, &self.ref_logps);
         let info = info(component.reduction(), limit);
         // As far off the policy that sampled, however that is moved.
