@@ -53,12 +53,17 @@ impl Add {
         }
         let (a, b) = (slice::<T>(a.0, a.1, self.name())?, slice::<T>(b.0, b.1, self.name())?);
         let mut out = vec![T::from_f64(0.0); a.len()];
-        for_rows(&mut out, RUN, |run, out| {
-            let (a, b) = (&a[run * RUN..], &b[run * RUN..]);
-            for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
-                *out = *a + *b;
-            }
-        });
+        for_rows(
+            &mut out,
+            RUN,
+            #[inline(always)]
+            |run, out| {
+                let (a, b) = (&a[run * RUN..], &b[run * RUN..]);
+                for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+                    *out = *a + *b;
+                }
+            },
+        );
         Ok((T::to_cpu_storage_owned(out), shape))
     }
 }

@@ -11,6 +11,9 @@ use super::kernel::Real;
 use super::kernel::{dot, dtype_error, for_rows_costing, layout_error, maximum, slice, sum};
 use super::{fused, generic, is_rounded, to_dtype};
 
+/// Numbers of a head that are mixed at a time, in registers.
+const BLOCK: usize = 32;
+
 /// Writes `new` `[A, H, 1, width]` into `cache` `[B, H, S, width]` at `rows.index` of the active rows, in place.
 pub fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
     if !fused(cache) && !is_rounded(cache) {
@@ -94,6 +97,7 @@ impl<'a> Cached<'a> {
 
 impl Attend {
     /// One row and one key-value head: `queries` and `out` are the heads that share it, `[G * width]`.
+    #[inline(always)]
     fn group(&self, queries: &[f32], keys: &[f32], values: &[f32], width: usize, out: &mut [f32]) {
         let count = keys.len() / width;
         let scale = 1.0 / (width as f32).sqrt();
@@ -105,9 +109,19 @@ impl Attend {
             let largest = maximum(&weights);
             weights.iter_mut().for_each(|weight| *weight = Real::exp(*weight - largest));
             let inverse = 1.0 / sum(&weights);
+            weights.iter_mut().for_each(|weight| *weight *= inverse);
+            let (blocks, rest) = out.as_chunks_mut::<BLOCK>();
+            let first = BLOCK * blocks.len();
+            for (number, out) in blocks.iter_mut().enumerate() {
+                let mut mixed = [0.0; BLOCK];
+                for (weight, value) in weights.iter().zip(values.chunks_exact(width)) {
+                    let value = &value[BLOCK * number..][..BLOCK];
+                    mixed.iter_mut().zip(value).for_each(|(mixed, value)| *mixed += *weight * *value);
+                }
+                *out = mixed;
+            }
             for (weight, value) in weights.iter().zip(values.chunks_exact(width)) {
-                let weight = *weight * inverse;
-                out.iter_mut().zip(value).for_each(|(out, value)| *out += weight * *value);
+                rest.iter_mut().zip(&value[first..]).for_each(|(out, value)| *out += *weight * *value);
             }
         }
     }
@@ -136,13 +150,19 @@ impl CustomOp3 for Attend {
             return layout_error(self.name(), format!("queries {:?} do not fit {:?}", ql.dims(), kl.dims()));
         }
         let mut out = vec![0.0f32; queries.len()];
-        for_rows_costing(&mut out, group, rows.index + 1, |run, out| {
-            let (active, head) = (run / kv_heads, run % kv_heads);
-            let base = (rows.cache_rows[active] * kv_heads + head) * tokens;
-            let range = (base + rows.starts[active]) * width..(base + rows.index + 1) * width;
-            let queries = &queries[run * group..][..group];
-            self.group(queries, &keys.part(range.clone()), &values.part(range), width, out);
-        });
+        for_rows_costing(
+            &mut out,
+            group,
+            rows.index + 1,
+            #[inline(always)]
+            |run, out| {
+                let (active, head) = (run / kv_heads, run % kv_heads);
+                let base = (rows.cache_rows[active] * kv_heads + head) * tokens;
+                let range = (base + rows.starts[active]) * width..(base + rows.index + 1) * width;
+                let queries = &queries[run * group..][..group];
+                self.group(queries, &keys.part(range.clone()), &values.part(range), width, out);
+            },
+        );
         Ok((CpuStorage::F32(out), ql.shape().clone()))
     }
 }

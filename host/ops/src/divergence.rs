@@ -130,10 +130,16 @@ impl CustomOp2 for Divergence {
         }
         let (logits, change) = (slice::<f32>(z, zl, self.name())?, slice::<f32>(d, dl, self.name())?);
         let mut out = vec![0.0_f64; rows];
-        for_rows_costing(&mut out, 1, 4 * vocab, |row, out| {
-            let row = row * vocab..(row + 1) * vocab;
-            out[0] = self.row(&logits[row.clone()], &change[row]);
-        });
+        for_rows_costing(
+            &mut out,
+            1,
+            4 * vocab,
+            #[inline(always)]
+            |row, out| {
+                let row = row * vocab..(row + 1) * vocab;
+                out[0] = self.row(&logits[row.clone()], &change[row]);
+            },
+        );
         Ok((CpuStorage::F64(out), rows.into()))
     }
 }

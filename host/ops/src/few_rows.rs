@@ -2,150 +2,194 @@
 //!
 //! The matrix library puts the weights into an order of its own first, which takes longer than the product itself where the rows are few.
 
-use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor};
+use candle_core::{DType, Device, Layout, Result, Storage, Tensor};
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::kernel::{layout_error, slice};
+use super::kernel::{for_rows, layout_error, slice};
 use super::product_of_few_rows_in_bf16;
 
+const NAME: &str = "few-rows";
 /// Fewest and most rows for which this is the faster way (`benches/model.rs` prints both).
 const FEWEST: usize = 2;
 const MOST: usize = 128;
-/// Vectors of rows that are worked on together.
-const VECTORS: usize = 2;
-/// Weights' rows that one thread takes at a time.
-const TAKEN: usize = 96;
+/// Most blocks of the weights' rows that one thread takes at a time.
+const TAKEN: usize = 12;
+/// Shares of a thread, at least: threads that other work holds up leave theirs to others.
+const SHARES: usize = 4;
 
-/// True if [`product_of_few_rows`] takes `rows` rows like `x`.
+/// True if [`products_of_few_rows`] takes `rows` rows like `x`.
 pub fn are_few_rows(x: &Tensor, rows: usize) -> bool {
     x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::BF16) && (FEWEST..=MOST).contains(&rows)
 }
 
-/// `x weight^T` for `x` `[M, K]` and `weight` `[N, K]`, both f32 or both bf16 on the CPU, as `[M, N]`: every number is summed in the order of K.
-pub fn product_of_few_rows(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    if x.dtype() == DType::BF16 {
-        return product_of_few_rows_in_bf16(x, weight);
-    }
-    x.contiguous()?.apply_op2_no_bwd(weight, &FewRows)
+/// `x weight^T` for `x` `[M, K]` and each `weight` `[N, K]`, all f32 or all bf16 on the CPU, as `[M, N]`: every number is summed in the order of K.
+///
+/// Threads share the rows of all weights together, so that small matrices do not wait for each other.
+pub fn products_of_few_rows<const COUNT: usize>(x: &Tensor, weights: [&Tensor; COUNT]) -> Result<[Tensor; COUNT]> {
+    let products: Vec<Tensor> = if x.dtype() == DType::BF16 {
+        weights.iter().map(|weight| product_of_few_rows_in_bf16(x, weight)).collect::<Result<_>>()?
+    } else {
+        in_f32(&x.contiguous()?, &weights)?
+    };
+    Ok(products.try_into().expect("as many products as weights"))
 }
 
-struct FewRows;
-
-impl CustomOp2 for FewRows {
-    fn name(&self) -> &'static str {
-        "few-rows"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout) -> Result<(CpuStorage, Shape)> {
-        let ((rows, inner), (outputs, width)) = (xl.shape().dims2()?, wl.shape().dims2()?);
-        if inner != width || inner == 0 {
-            return layout_error(self.name(), format!("{:?} does not fit {:?}", xl.dims(), wl.dims()));
+fn in_f32(x: &Tensor, weights: &[&Tensor]) -> Result<Vec<Tensor>> {
+    let (rows, inner) = x.dims2()?;
+    for weight in weights {
+        if weight.dims2()?.1 != inner || inner == 0 {
+            return layout_error(NAME, format!("{:?} does not fit {:?}", x.dims(), weight.dims()));
         }
-        let (x, weight) = (slice::<f32>(x, xl, self.name())?, slice::<f32>(w, wl, self.name())?);
-        let mut out = vec![0.0; rows * outputs];
-        Arch::new().dispatch(Product { x, weight, inner, rows, out: &mut out });
-        Ok((CpuStorage::F32(out), (rows, outputs).into()))
+    }
+    let (x, stored) = (x.storage_and_layout(), weights.iter().map(|weight| weight.storage_and_layout()));
+    let stored: Vec<_> = stored.collect();
+    let weights: Vec<&[f32]> =
+        stored.iter().map(|(storage, layout)| numbers(storage, layout)).collect::<Result<_>>()?;
+    let products = Arch::new().dispatch(Products { x: numbers(&x.0, x.1)?, weights: &weights, inner, rows });
+    let tensor = |product: Vec<f32>| {
+        let outputs = product.len() / rows;
+        Tensor::from_vec(product, (rows, outputs), &Device::Cpu)
+    };
+    products.into_iter().map(tensor).collect()
+}
+
+fn numbers<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
+    match storage {
+        Storage::Cpu(storage) => slice(storage, layout, NAME),
+        _ => layout_error(NAME, "tensors must be on the CPU".to_owned()),
     }
 }
 
-/// The product, with as many accumulators as the machine has registers for.
-struct Product<'a> {
+/// The products, with as many accumulators as the machine has registers for.
+struct Products<'a> {
     x: &'a [f32],
-    weight: &'a [f32],
+    weights: &'a [&'a [f32]],
     inner: usize,
     rows: usize,
-    out: &'a mut [f32],
 }
 
-impl WithSimd for Product<'_> {
-    type Output = ();
+impl WithSimd for Products<'_> {
+    type Output = Vec<Vec<f32>>;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        if S::REGISTER_COUNT >= 32 { self.run::<S, 12>(simd) } else { self.run::<S, 6>(simd) }
+    fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
+        // As many sums as the registers hold: with more, the compiler keeps some in memory, and takes three times as long.
+        match (self.rows <= S::F32_LANES, S::REGISTER_COUNT >= 32) {
+            (true, _) => self.run::<S, 8, 1>(simd),
+            (false, true) => self.run::<S, 8, 2>(simd),
+            (false, false) => self.run::<S, 6, 2>(simd),
+        }
     }
 }
 
-impl Product<'_> {
+impl Products<'_> {
+    /// With `BLOCK` rows of weights and `VECTORS` vectors of rows at a time.
     #[inline(always)]
-    fn run<S: Simd, const BLOCK: usize>(self, simd: S) {
-        let Self { x, weight, inner, rows, out } = self;
-        let outputs = weight.len() / inner;
-        let panel = VECTORS * S::F32_LANES;
-        let panels = panels(x, inner, panel);
-        let lanes = panels.len() / inner;
-        // `[N, M]`, M padded: what one thread writes lies together.
-        let mut turned = vec![0.0f32; outputs * lanes];
-        turned.par_chunks_mut(TAKEN * lanes).zip(weight.par_chunks(TAKEN * inner)).for_each(|(turned, weight)| {
-            simd.vectorize(Chunk::<S, BLOCK> { simd, weight, panels: &panels, inner, lanes, turned });
+    fn run<S: Simd, const BLOCK: usize, const VECTORS: usize>(self, simd: S) -> Vec<Vec<f32>> {
+        let Self { x, weights, inner, rows } = self;
+        let outputs = weights.iter().map(|weight| weight.len()).sum::<usize>() / inner;
+        let panels = panels(x, inner, VECTORS * S::F32_LANES);
+        let blocks = outputs.div_ceil(SHARES * rayon::current_num_threads()).div_ceil(BLOCK);
+        let share = blocks.min(TAKEN) * BLOCK;
+        // Of each product a part `[M, share]` after the other: each thread writes one place.
+        let mut products: Vec<Vec<f32>> = weights.iter().map(|weight| vec![0.0; weight.len() / inner * rows]).collect();
+        let parts = products
+            .iter_mut()
+            .zip(weights)
+            .flat_map(|(product, weight)| product.chunks_mut(share * rows).zip(weight.chunks(share * inner)));
+        parts.collect::<Vec<_>>().into_par_iter().for_each(|(part, weight)| {
+            simd.vectorize(Chunk::<S, BLOCK, VECTORS> { simd, weight, panels: &panels, inner, rows, part });
         });
-        out.par_chunks_mut(outputs).enumerate().take(rows).for_each(|(row, out)| {
-            out.iter_mut().zip(turned[row..].iter().step_by(lanes)).for_each(|(out, value)| *out = *value);
-        });
+        let in_order = |parts: Vec<f32>| {
+            let mut product = vec![0.0; parts.len()];
+            for_rows(
+                &mut product,
+                parts.len() / rows,
+                #[inline(always)]
+                |row, out| {
+                    for (out, part) in out.chunks_mut(share).zip(parts.chunks(share * rows)) {
+                        out.copy_from_slice(&part[row * out.len()..][..out.len()]);
+                    }
+                },
+            );
+            product
+        };
+        products.into_iter().map(in_order).collect()
     }
 }
 
 /// The rows of `x` `[M, K]` as `[M / width, K, width]`, with rows of zeros at the end.
 fn panels(x: &[f32], inner: usize, width: usize) -> Vec<f32> {
     let mut panels = vec![0.0; (x.len() / inner).next_multiple_of(width) * inner];
-    for (row, values) in x.chunks_exact(inner).enumerate() {
-        let panel = &mut panels[row / width * inner * width..][..inner * width];
-        for (at, value) in panel[row % width..].iter_mut().step_by(width).zip(values) {
-            *at = *value;
-        }
-    }
+    for_rows(
+        &mut panels,
+        width,
+        #[inline(always)]
+        |line, out| {
+            let (panel, k) = (line / inner, line % inner);
+            let column = x[panel * width * inner + k..].iter().step_by(inner);
+            out.iter_mut().zip(column).for_each(|(out, x)| *out = *x);
+        },
+    );
     panels
 }
 
 /// Some rows of the weights with all rows of `x`.
-struct Chunk<'a, S, const BLOCK: usize> {
+struct Chunk<'a, S, const BLOCK: usize, const VECTORS: usize> {
     simd: S,
     weight: &'a [f32],
     panels: &'a [f32],
     inner: usize,
-    lanes: usize,
-    turned: &'a mut [f32],
+    rows: usize,
+    /// `[M, the weights' rows]`.
+    part: &'a mut [f32],
 }
 
-impl<S: Simd, const BLOCK: usize> pulp::NullaryFnOnce for Chunk<'_, S, BLOCK> {
+impl<S: Simd, const BLOCK: usize, const VECTORS: usize> pulp::NullaryFnOnce for Chunk<'_, S, BLOCK, VECTORS> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
-        let Self { simd, weight, panels, inner, lanes, turned } = self;
-        let (panels, _) = S::as_simd_f32s(panels);
-        for (weight, turned) in weight.chunks(BLOCK * inner).zip(turned.chunks_mut(BLOCK * lanes)) {
-            for (number, panel) in panels.chunks_exact(inner * VECTORS).enumerate() {
-                let at = number * VECTORS * S::F32_LANES;
-                let turned = turned.chunks_mut(lanes).map(|row| &mut row[at..][..VECTORS * S::F32_LANES]);
-                if weight.len() == BLOCK * inner {
-                    let rows = std::array::from_fn::<_, BLOCK, _>(|row| &weight[row * inner..][..inner]);
-                    write(simd, block(simd, &rows, panel), turned);
-                } else {
-                    for (weight, turned) in weight.chunks_exact(inner).zip(turned) {
-                        write(simd, block(simd, &[weight], panel), std::iter::once(turned));
-                    }
-                }
+        let Self { simd, weight, panels, inner, rows, part } = self;
+        let ((panels, _), lanes) = (S::as_simd_f32s(panels), VECTORS * S::F32_LANES);
+        let outputs = weight.len() / inner;
+        let row_of = |output: usize| &weight[output * inner..][..inner];
+        // A block's rows lie apart: the processor reads ahead of one of them in each page of memory, not of two.
+        let apart = outputs / BLOCK;
+        for (panel, row) in panels.chunks_exact(inner * VECTORS).zip((0..rows).step_by(lanes)) {
+            let part = &mut part[row * outputs..(row + lanes).min(rows) * outputs];
+            for first in 0..apart {
+                let weights = std::array::from_fn::<_, BLOCK, _>(|row| row_of(first + row * apart));
+                write::<S, BLOCK, VECTORS>(&block(simd, &weights, panel), part, outputs, first, apart);
+            }
+            for output in apart * BLOCK..outputs {
+                write::<S, 1, VECTORS>(&block(simd, &[row_of(output)], panel), part, outputs, output, 1);
             }
         }
     }
 }
 
+/// Writes sums of `BLOCK` outputs, that number `first` and those `apart` from each other, into the rows of `part`.
 #[inline(always)]
-fn write<'a, S: Simd, const BLOCK: usize>(
-    _simd: S,
-    sums: [[S::f32s; VECTORS]; BLOCK],
-    turned: impl Iterator<Item = &'a mut [f32]>,
+fn write<S: Simd, const BLOCK: usize, const VECTORS: usize>(
+    sums: &[[S::f32s; VECTORS]; BLOCK],
+    part: &mut [f32],
+    outputs: usize,
+    first: usize,
+    apart: usize,
 ) {
-    for (sums, turned) in sums.iter().zip(turned) {
-        S::as_mut_simd_f32s(turned).0.copy_from_slice(sums);
+    for (output, sums) in sums.iter().enumerate() {
+        let sums: &[f32] = bytemuck::cast_slice(sums);
+        for (part, sum) in part.chunks_exact_mut(outputs).zip(sums) {
+            part[first + output * apart] = *sum;
+        }
     }
 }
 
 /// `BLOCK` rows of weights `[K]` with one panel `[K, VECTORS]`.
 #[inline(always)]
-fn block<S: Simd, const BLOCK: usize>(
+fn block<S: Simd, const BLOCK: usize, const VECTORS: usize>(
     simd: S,
     rows: &[&[f32]; BLOCK],
     panel: &[S::f32s],
@@ -175,7 +219,9 @@ mod tests {
             let x = Tensor::from_vec(of(rows * inner, 0.7), (rows, inner), &Device::Cpu).unwrap();
             let weight = Tensor::from_vec(of(outputs * inner, 0.3), (outputs, inner), &Device::Cpu).unwrap();
             let expected = x.matmul(&weight.t().unwrap()).unwrap().to_vec2::<f32>().unwrap();
-            let found = product_of_few_rows(&x, &weight).unwrap().to_vec2::<f32>().unwrap();
+            let [found, again] =
+                products_of_few_rows(&x, [&weight, &weight]).unwrap().map(|y| y.to_vec2::<f32>().unwrap());
+            assert_eq!(found, again);
             for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
                 assert!((found - expected).abs() <= 1e-5 * (inner as f32).sqrt(), "{rows} x {inner} x {outputs}");
             }

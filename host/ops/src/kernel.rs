@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use candle_core::{CpuStorage, Error, FloatDType, Layout, Result};
+use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
 /// Fewest elements for which splitting the work over threads pays (a rayon call costs a few microseconds).
-const PARALLEL_ELEMENTS: usize = 1 << 14;
+const PARALLEL_ELEMENTS: usize = 1 << 13;
 /// Independent partial sums of a reduction; lets the compiler use SIMD registers while the order stays fixed.
 const LANES: usize = 8;
 
@@ -139,6 +140,8 @@ pub fn layout_error<T>(op: &'static str, what: String) -> Result<T> {
 }
 
 /// Calls `f(row, out_row)` for every row of `width` elements, on several threads when there is enough work.
+///
+/// `f`, if it is `#[inline(always)]`, is compiled for the widest vectors of the machine. They change no bit: no operation is fused with another.
 pub fn for_rows<T: Real>(out: &mut [T], width: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     for_rows_costing(out, width, 1, f);
 }
@@ -148,14 +151,35 @@ pub fn for_rows_costing<T: Real>(out: &mut [T], width: usize, cost: usize, f: im
     if out.is_empty() || width == 0 {
         return;
     }
-    if out.len() * cost < PARALLEL_ELEMENTS {
-        out.chunks_mut(width).enumerate().for_each(|(row, out)| f(row, out));
-        return;
+    let rows = if out.len() * cost < PARALLEL_ELEMENTS {
+        out.len().div_ceil(width)
+    } else {
+        (PARALLEL_ELEMENTS / 4).div_ceil(width * cost)
+    };
+    let part = |(number, out)| Arch::new().dispatch(Rows { first: number * rows, width, out, f: &f });
+    if rows * width >= out.len() {
+        return part((0, out));
     }
-    let rows = (PARALLEL_ELEMENTS / 4).div_ceil(width * cost);
-    out.par_chunks_mut(rows * width).enumerate().for_each(|(block, out)| {
-        out.chunks_mut(width).enumerate().for_each(|(row, out)| f(block * rows + row, out));
-    });
+    out.par_chunks_mut(rows * width).enumerate().for_each(part);
+}
+
+/// Some rows, from the number `first` on. A closure in its place would be compiled for the narrowest vectors.
+struct Rows<'a, T, F> {
+    first: usize,
+    width: usize,
+    out: &'a mut [T],
+    f: &'a F,
+}
+
+impl<T: Real, F: Fn(usize, &mut [T])> NullaryFnOnce for Rows<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (row, out) in self.out.chunks_mut(self.width).enumerate() {
+            (self.f)(self.first + row, out);
+        }
+    }
 }
 
 /// The inner product, summed over `LANES` interleaved partial sums.

@@ -181,16 +181,22 @@ impl Stats {
         let (rows, vocab) = check(self.name(), logits.1, targets)?;
         let logits = slice::<T>(logits.0, logits.1, self.name())?;
         let mut out = vec![T::from_f64(0.0); 4 * rows];
-        for_rows_costing(&mut out, 4, vocab, |row, out| {
-            let logits = &logits[row * vocab..][..vocab];
-            let pass = Pass::over(logits, self.temperature);
-            let action = logits[targets[row] as usize];
-            let below = action.to_f64() / self.temperature - pass.largest;
-            out[0] = T::from_f64(below - pass.sum.ln());
-            out[1] = T::from_f64(pass.logsumexp());
-            out[2] = T::from_f64(pass.entropy());
-            out[3] = action;
-        });
+        for_rows_costing(
+            &mut out,
+            4,
+            vocab,
+            #[inline(always)]
+            |row, out| {
+                let logits = &logits[row * vocab..][..vocab];
+                let pass = Pass::over(logits, self.temperature);
+                let action = logits[targets[row] as usize];
+                let below = action.to_f64() / self.temperature - pass.largest;
+                out[0] = T::from_f64(below - pass.sum.ln());
+                out[1] = T::from_f64(pass.logsumexp());
+                out[2] = T::from_f64(pass.entropy());
+                out[3] = action;
+            },
+        );
         Ok((T::to_cpu_storage_owned(out), (rows, 4).into()))
     }
 }
@@ -237,19 +243,25 @@ impl LogitGradient {
         }
         let inverse = T::from_f64(1.0 / self.temperature);
         let mut out = vec![T::from_f64(0.0); logits.len()];
-        for_rows_costing(&mut out, vocab, 4, |row, out| {
-            let weight = seed[row] * inverse;
-            if weight == T::from_f64(0.0) {
-                return;
-            }
-            let logits = &logits[row * vocab..][..vocab];
-            let (largest, sum) = (maximum(logits), Pass::over(logits, self.temperature).sum);
-            let scale = -weight * T::from_f64(1.0 / sum);
-            for (out, logit) in out.iter_mut().zip(logits) {
-                *out = scale * ((*logit - largest) * inverse).exp();
-            }
-            out[targets[row] as usize] += weight;
-        });
+        for_rows_costing(
+            &mut out,
+            vocab,
+            4,
+            #[inline(always)]
+            |row, out| {
+                let weight = seed[row] * inverse;
+                if weight == T::from_f64(0.0) {
+                    return;
+                }
+                let logits = &logits[row * vocab..][..vocab];
+                let (largest, sum) = (maximum(logits), Pass::over(logits, self.temperature).sum);
+                let scale = -weight * T::from_f64(1.0 / sum);
+                for (out, logit) in out.iter_mut().zip(logits) {
+                    *out = scale * ((*logit - largest) * inverse).exp();
+                }
+                out[targets[row] as usize] += weight;
+            },
+        );
         Ok((T::to_cpu_storage_owned(out), shape))
     }
 }

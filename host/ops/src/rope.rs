@@ -180,12 +180,17 @@ impl Rotate {
         let mut out = vec![T::from_f64(0.0); x.len()];
         // Both layouts are walked as runs of `width`; `outer` and `inner` are the middle axes of the output.
         let (outer, inner) = if self.inverse { (tokens, heads) } else { (heads, tokens) };
-        for_rows(&mut out, width, |run, out| {
-            let (row, middle, last) = (run / (outer * inner), run / inner % outer, run % inner);
-            let token = if self.inverse { middle } else { last };
-            let source = &x[((row * inner + last) * outer + middle) * width..][..width];
-            self.rotate(self.rope.position(row, token), source, out);
-        });
+        for_rows(
+            &mut out,
+            width,
+            #[inline(always)]
+            |run, out| {
+                let (row, middle, last) = (run / (outer * inner), run / inner % outer, run % inner);
+                let token = if self.inverse { middle } else { last };
+                let source = &x[((row * inner + last) * outer + middle) * width..][..width];
+                self.rotate(self.rope.position(row, token), source, out);
+            },
+        );
         Ok((T::to_cpu_storage_owned(out), self.shape(&Sizes { rows, tokens, heads, width })))
     }
 

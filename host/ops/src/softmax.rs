@@ -74,20 +74,25 @@ impl CausalSoftmax {
         let scores = slice::<T>(storage, layout, self.name())?;
         let scale = T::from_f64(self.0.scale);
         let mut out = vec![T::from_f64(0.0); scores.len()];
-        for_rows(&mut out, tokens, |line, out| {
-            let keys = self.0.keys(line, sizes);
-            if keys.is_empty() {
-                return;
-            }
-            let scores = &scores[line * tokens..][keys.clone()];
-            let out = &mut out[keys];
-            let largest = maximum(scores);
-            for (out, score) in out.iter_mut().zip(scores) {
-                *out = (scale * (*score - largest)).exp();
-            }
-            let inverse = T::from_f64(1.0) / sum(out);
-            out.iter_mut().for_each(|out| *out *= inverse);
-        });
+        for_rows(
+            &mut out,
+            tokens,
+            #[inline(always)]
+            |line, out| {
+                let keys = self.0.keys(line, sizes);
+                if keys.is_empty() {
+                    return;
+                }
+                let scores = &scores[line * tokens..][keys.clone()];
+                let out = &mut out[keys];
+                let largest = maximum(scores);
+                for (out, score) in out.iter_mut().zip(scores) {
+                    *out = (scale * (*score - largest)).exp();
+                }
+                let inverse = T::from_f64(1.0) / sum(out);
+                out.iter_mut().for_each(|out| *out *= inverse);
+            },
+        );
         Ok((T::to_cpu_storage_owned(out), layout.shape().clone()))
     }
 }
@@ -103,14 +108,19 @@ impl CausalSoftmaxBackward {
         let (p, g) = (slice::<T>(p.0, p.1, self.name())?, slice::<T>(g.0, g.1, self.name())?);
         let scale = T::from_f64(self.0.scale);
         let mut out = vec![T::from_f64(0.0); p.len()];
-        for_rows(&mut out, tokens, |line, out| {
-            let keys = self.0.keys(line, sizes);
-            let (p, g) = (&p[line * tokens..][keys.clone()], &g[line * tokens..][keys.clone()]);
-            let mean = dot(p, g);
-            for ((out, p), g) in out[keys].iter_mut().zip(p).zip(g) {
-                *out = scale * *p * (*g - mean);
-            }
-        });
+        for_rows(
+            &mut out,
+            tokens,
+            #[inline(always)]
+            |line, out| {
+                let keys = self.0.keys(line, sizes);
+                let (p, g) = (&p[line * tokens..][keys.clone()], &g[line * tokens..][keys.clone()]);
+                let mean = dot(p, g);
+                for ((out, p), g) in out[keys].iter_mut().zip(p).zip(g) {
+                    *out = scale * *p * (*g - mean);
+                }
+            },
+        );
         Ok((T::to_cpu_storage_owned(out), shape))
     }
 }

@@ -45,12 +45,17 @@ impl SwiGlu {
         let (gate, up) = (slice::<T>(gate.0, gate.1, self.name())?, slice::<T>(up.0, up.1, self.name())?);
         let one = T::from_f64(1.0);
         let mut out = vec![T::from_f64(0.0); gate.len()];
-        for_rows(&mut out, RUN, |run, out| {
-            let (gate, up) = (&gate[run * RUN..], &up[run * RUN..]);
-            for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-                *out = *gate * *up / (one + (-*gate).exp());
-            }
-        });
+        for_rows(
+            &mut out,
+            RUN,
+            #[inline(always)]
+            |run, out| {
+                let (gate, up) = (&gate[run * RUN..], &up[run * RUN..]);
+                for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+                    *out = *gate * *up / (one + (-*gate).exp());
+                }
+            },
+        );
         Ok((T::to_cpu_storage_owned(out), shape))
     }
 }
@@ -66,19 +71,29 @@ impl SwiGluBackward {
         let one = T::from_f64(1.0);
         let mut out = vec![T::from_f64(0.0); 2 * gate.len()];
         let (d_gate, d_up) = out.split_at_mut(gate.len());
-        for_rows(d_gate, RUN, |run, out| {
-            let (gate, up, d) = (&gate[run * RUN..], &up[run * RUN..], &d[run * RUN..]);
-            for (((out, gate), up), d) in out.iter_mut().zip(gate).zip(up).zip(d) {
-                let s = one / (one + (-*gate).exp());
-                *out = *d * *up * s * (one + *gate * (one - s));
-            }
-        });
-        for_rows(d_up, RUN, |run, out| {
-            let (gate, d) = (&gate[run * RUN..], &d[run * RUN..]);
-            for ((out, gate), d) in out.iter_mut().zip(gate).zip(d) {
-                *out = *d * *gate / (one + (-*gate).exp());
-            }
-        });
+        for_rows(
+            d_gate,
+            RUN,
+            #[inline(always)]
+            |run, out| {
+                let (gate, up, d) = (&gate[run * RUN..], &up[run * RUN..], &d[run * RUN..]);
+                for (((out, gate), up), d) in out.iter_mut().zip(gate).zip(up).zip(d) {
+                    let s = one / (one + (-*gate).exp());
+                    *out = *d * *up * s * (one + *gate * (one - s));
+                }
+            },
+        );
+        for_rows(
+            d_up,
+            RUN,
+            #[inline(always)]
+            |run, out| {
+                let (gate, d) = (&gate[run * RUN..], &d[run * RUN..]);
+                for ((out, gate), d) in out.iter_mut().zip(gate).zip(d) {
+                    *out = *d * *gate / (one + (-*gate).exp());
+                }
+            },
+        );
         Ok((T::to_cpu_storage_owned(out), shape.into()))
     }
 }

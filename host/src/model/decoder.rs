@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use candle_core::{DType, Tensor};
+use candle_core::{D, DType, Tensor};
 
 use super::attention::{Heads, Sizes, attend};
 use super::config::{Biases, Config};
@@ -150,25 +150,37 @@ impl Linear {
 
     /// Maps `[.., in]` to `[.., out]` by one matrix product over all rows.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let (outputs, inputs) = self.weight.dims2()?;
+        let [y] = Self::forward_all([self], x)?;
+        Ok(y)
+    }
+
+    /// What each of them makes of `x`.
+    fn forward_all<const COUNT: usize>(linears: [&Self; COUNT], x: &Tensor) -> Result<[Tensor; COUNT]> {
+        let inputs = x.dim(D::Minus1)?;
         let rows = x.elem_count() / inputs;
-        let mut shape = x.dims().to_vec();
-        *shape.last_mut().expect("a tensor with rows") = outputs;
-        let x = x.reshape((rows, inputs))?;
-        let y = if self.streams && ops::are_few_rows(&x, rows) {
-            ops::product_of_few_rows(&x, &self.weight)?
+        let flat = x.reshape((rows, inputs))?;
+        let streams = linears.iter().all(|linear| linear.streams) && ops::are_few_rows(&flat, rows);
+        let products: Vec<Tensor> = if streams {
+            ops::products_of_few_rows(&flat, linears.map(|linear| &linear.weight))?.into()
         } else {
-            ops::product(&x, &self.transposed, x.dtype())?
+            let product = |linear: &Self| ops::product(&flat, &linear.transposed, flat.dtype());
+            linears.into_iter().map(product).collect::<candle_core::Result<_>>()?
         };
-        let y = match &self.bias {
-            Some(bias) => ops::add_bias(&y, bias)?,
-            None => y,
+        let mut shape = x.dims().to_vec();
+        let finish = |(linear, y): (&Self, Tensor)| -> Result<Tensor> {
+            let y = match &linear.bias {
+                Some(bias) => ops::add_bias(&y, bias)?,
+                None => y,
+            };
+            let y = match &linear.adapter {
+                Some(adapter) => adapter.add_to(&y, &flat)?,
+                None => y,
+            };
+            *shape.last_mut().expect("a tensor with rows") = y.dim(1)?;
+            Ok(y.reshape(shape.as_slice())?)
         };
-        let y = match &self.adapter {
-            Some(adapter) => adapter.add_to(&y, &x)?,
-            None => y,
-        };
-        Ok(y.reshape(shape)?)
+        let all = linears.into_iter().zip(products).map(finish).collect::<Result<Vec<_>>>()?;
+        Ok(all.try_into().expect("as many products as linears"))
     }
 }
 
@@ -219,8 +231,8 @@ impl Layer {
         let Sizes { heads, kv_heads, head_dim, eps } = self.sizes;
         let (rows, tokens, _) = x.dims3()?;
         let normed = ops::rms_norm(x, &self.input_norm, eps)?;
-        let values = self.value.forward(&normed)?.reshape((rows, tokens, kv_heads, head_dim))?;
-        let (queries, keys) = (self.query.forward(&normed)?, self.key.forward(&normed)?);
+        let [queries, keys, values] = Linear::forward_all([&self.query, &self.key, &self.value], &normed)?;
+        let values = values.reshape((rows, tokens, kv_heads, head_dim))?;
         let (queries, keys, unnormed) = match &self.head_norms {
             None => (queries, keys, None),
             Some(norms) => (
@@ -249,7 +261,7 @@ impl Layer {
     pub(super) fn gated(&self, x: &Tensor, mixed: &Tensor) -> Result<(Tensor, Gated)> {
         let x = ops::add(&self.output.forward(mixed)?, x)?;
         let normed = ops::rms_norm(&x, &self.post_norm, self.sizes.eps)?;
-        let (gate, up) = (self.gate.forward(&normed)?, self.up.forward(&normed)?);
+        let [gate, up] = Linear::forward_all([&self.gate, &self.up], &normed)?;
         let inner = ops::swiglu(&gate, &up)?;
         let out = ops::add(&self.down.forward(&inner)?, &x)?;
         Ok((out, Gated { x, gate, up }))
@@ -377,7 +389,8 @@ impl Decoder {
     pub(super) fn logits(&self, features: &Tensor) -> Result<Tensor> {
         let features = features.to_dtype(DType::F32)?;
         if self.streams_head && ops::are_few_rows(&features, features.dim(0)?) {
-            return Ok(ops::product_of_few_rows(&features, &self.head)?);
+            let [logits] = ops::products_of_few_rows(&features, [&self.head])?;
+            return Ok(logits);
         }
         Ok(features.matmul(&self.head_transposed)?)
     }

@@ -271,7 +271,7 @@ fn add_all(mut parts: Vec<(Part, Seeds<'_>)>, sum: &mut Gradients) -> Result<()>
     if parts.len() == 1
         && let Some((part, seeds)) = parts.pop()
     {
-        return part.backward(&seeds, sum);
+        return rayon::scope(|_| part.backward(&seeds, sum));
     }
     let gradients = side_by_side(parts, |(part, seeds)| {
         let mut own = Gradients::default();

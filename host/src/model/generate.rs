@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
 use rand::Rng;
+use rayon::prelude::*;
 
 use super::captured::{Capture, Captured};
 use super::decoder::Decoder;
@@ -298,15 +299,17 @@ impl<'a, R: Rng> Batch<'a, R> {
     ) -> Result<Vec<Option<Drawn>>> {
         let Generation { logps, sampler_logps, .. } = *self.generation;
         let (vocab, logits) = (logits.dim(1)?, host(logits)?);
-        let mut all = Vec::with_capacity(numbers.len());
-        for ((row, number), logits) in rows.iter().zip(numbers).zip(logits.chunks_exact(vocab)) {
-            let drawn = sampling.draw(logits, *number, sampler_logps, &mut self.scratch);
-            if let (true, Some(drawn)) = (logps, drawn) {
-                self.completions[*row].logps.push(logp(logits, drawn.id, sampling.temperature));
-            }
-            all.push(drawn);
+        let draw = |scratch: &mut Scratch, (number, logits): (&f64, &[f32])| {
+            let drawn = sampling.draw(logits, *number, sampler_logps, scratch);
+            let logp = |drawn: Drawn| logp(logits, drawn.id, sampling.temperature);
+            (drawn, drawn.filter(|_| logps).map(logp))
+        };
+        let drawn: Vec<_> =
+            numbers.par_iter().zip(logits.par_chunks_exact(vocab)).map_init(Scratch::default, draw).collect();
+        for (row, (_, logp)) in rows.iter().zip(&drawn) {
+            self.completions[*row].logps.extend(logp);
         }
-        Ok(all)
+        Ok(drawn.into_iter().map(|(drawn, _)| drawn).collect())
     }
 }
 

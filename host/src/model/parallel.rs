@@ -9,11 +9,12 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 ///
 /// Inside an item nothing waits for another thread: rayon's operations and candle's matrix products find themselves in a
 /// pool of one. On a machine whose cores are busy with other work, small products on two threads are slower than on one,
-/// because each waits for the thread that was put aside. A single item gets all threads.
+/// because each waits for the thread that was put aside. A single item gets all threads, and is worked on by one of them: what comes from
+/// another thread puts that to sleep in every operation.
 pub(super) fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> Result<R> + Sync) -> Result<Vec<R>> {
     let threads = rayon::current_num_threads().min(items.len());
     if threads <= 1 {
-        return items.into_iter().map(work).collect();
+        return items.into_iter().map(|item| rayon::scope(|_| work(item))).collect();
     }
     let results: Vec<Mutex<Option<Result<R>>>> = items.iter().map(|_| Mutex::new(None)).collect();
     let queue = Mutex::new(items.into_iter().zip(&results));
