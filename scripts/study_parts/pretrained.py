@@ -1,0 +1,116 @@
+"""The study's second leg: a pretrained model. This protocol was written before the first run.
+
+* Model: SmolLM2-135M-Instruct as scripts/pretrained fetches it (Q4_1, trained in f32), all weights or LoRA of rank 16.
+* Tasks: `sequence` (`Continue the sequence: 3, 5, 7, 9,`; 480 prompts, 128 others held out), and reasoning_gym's `chain_sum` (two terms of at
+  most two digits) and `number_sequence` (500 prompts, 128 others held out). No chat template. The reward is 1 where the first whole number of
+  a completion is the answer, else 0.
+* Training: 60 steps of 32 completions in groups of 8, at most 6 tokens, temperature 1, a constant learning rate without a warm-up.
+* Number of a run: accuracy on the 128 held-out prompts, greedy, as the mean of the measurements after 40, 50 and 60 steps.
+* Seeds 31 to 33, which chose nothing. `governed-grpo`'s second target was measured on seed 30: the median KL of a step of `grpo` at 1e-5, 4.5e-3, cut to one digit.
+* All other settings are defaults.
+"""
+
+import json
+import random
+import subprocess
+from pathlib import Path
+
+PARTS = Path(__file__).resolve().parent
+SCRIPTS = PARTS.parent
+SEEDS = (31, 32, 33)
+RATES = ("3e-6", "1e-5", "3e-5", "1e-4", "3e-4")
+ADAPTER_RATES = ("1e-4", "3e-4", "1e-3")
+STEPS, EVERY, BATCH = 60, 10, 32
+# Measurements whose mean is a run's number.
+LAST = 3
+MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
+# Nats per token.
+HEALTHY = "4e-3"
+TASKS = {
+    "sequence": None,
+    "chain_sum": ["--config", "max_terms=2", "--config", "max_digits=2"],
+    "number_sequence": [],
+}
+# Kept of each step, where it was measured.
+METRICS = (
+    "reward",
+    "entropy",
+    "step/kl",
+    "step/last_layer_kl",
+    "mask/rejection_rate",
+    "weight/removed_squares",
+    "capo.curvature-weight/mean",
+    "step_control/applied",
+    "grad_norm",
+)
+
+
+def sequences():
+    """Rows of the task `sequence`: training, then held out."""
+    rows = []
+    for first in range(1, 61):
+        for step in range(2, 13):
+            shown = ", ".join(str(first + step * place) for place in range(4))
+            rows.append({"prompt": f"Continue the sequence: {shown},", "answer": str(first + 4 * step)})
+    random.Random(1).shuffle(rows)
+    return rows[:480], rows[480:608]
+
+
+def prepare(folder, python):
+    """The model and the tasks' rows below `folder`; what lies there is not made again."""
+    if not (folder / "models" / MODEL).exists():
+        subprocess.run([SCRIPTS / "pretrained", folder / "models"], check=True)
+    for task, config in TASKS.items():
+        data = folder / "data" / task
+        if (data / "held_out.jsonl").exists():
+            continue
+        if config is None:
+            data.mkdir(parents=True, exist_ok=True)
+            for name, rows in zip(("train", "held_out"), sequences()):
+                (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            make = [python, SCRIPTS / "reasoning_gym_data", task, "--size", "500", "--held-out", "128", "--seed", "1"]
+            subprocess.run([*make, *config, "--out", data], check=True)
+
+
+def config(folder, task, python):
+    """The file that all runs on `task` begin with."""
+    data = folder / "data" / task
+    command = json.dumps([str(python), str(PARTS / "first_number.py")])
+    path = folder / f"{task}.toml"
+    path.write_text(
+        f"""[model]
+model_name_or_path = "{folder / 'models' / MODEL}"
+
+[data]
+dataset_name = "{data / 'train.jsonl'}"
+eval_dataset_name = "{data / 'held_out.jsonl'}"
+
+[rollout]
+num_generations = 8
+max_completion_length = 6
+
+[train]
+per_device_train_batch_size = {BATCH}
+gradient_accumulation_steps = 1
+measure_step = 5
+
+[eval]
+num_prompts = 128
+eval_steps = {EVERY}
+
+[[reward]]
+use = "command"
+command = {command}
+"""
+    )
+    return path
+
+
+def kept(lines):
+    """Of a run's metrics, those that the tables are made of: accuracies, the first before training, and METRICS by step."""
+    accuracies = [line["eval_accuracy"] for line in lines if "eval_accuracy" in line]
+    steps = [line for line in lines if line["step"]]
+    short = lambda value: None if value is None else float(f"{value:.3g}")
+    metrics = {name: {line["step"]: short(line[name]) for line in steps if name in line} for name in METRICS}
+    return {"accuracies": accuracies, "metrics": {name: list(of.items()) for name, of in metrics.items() if of}}
