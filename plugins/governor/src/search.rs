@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_state_comes_back_to_the_bit() {
         let mut search = Search::default();
-        [None, Some(0.03), Some(-0.2)].map(|cosine| search.target(cosine, 0.1, 0.3));
+        let _ = [None, Some(0.03), Some(-0.2)].map(|cosine| search.target(cosine, 0.1, 0.3));
         assert_eq!(Search::load(&search.save()), Some(search));
         for foreign in ["", "0", "7ff8000000000000 0 0 0", "0 0 0 0 0"] {
             assert_eq!(Search::load(foreign), None);
