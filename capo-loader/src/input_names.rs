@@ -12,6 +12,7 @@ pub(crate) fn input_names(inputs: Inputs) -> Vec<&'static str> {
         (Inputs::OPTIMIZER_STATE, "optimizer_state"),
         (Inputs::ROLLOUT_CONTEXT, "rollout_context"),
         (Inputs::SAMPLER_TOP_K, "sampler_top_k"),
+        (Inputs::ALIGNMENT, "alignment"),
     ];
     let known = named.iter().filter(|(flag, _)| inputs.contains(*flag)).map(|(_, name)| *name);
     let unknown = (inputs.0 & !Inputs::KNOWN.0 != 0).then_some("something that this host does not know");

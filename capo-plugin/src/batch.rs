@@ -72,8 +72,10 @@ impl Inputs {
     pub const ROLLOUT_CONTEXT: Self = Self(1 << 5);
     /// [`Ctx::sampler_top_k`](crate::Ctx::sampler_top_k): the sampler's most likely tokens and their log-probabilities.
     pub const SAMPLER_TOP_K: Self = Self(1 << 6);
+    /// [`Ctx::alignment`](crate::Ctx::alignment), for step controls: how the gradient agrees with the step before.
+    pub const ALIGNMENT: Self = Self(1 << 7);
     /// All flags that this revision names.
-    pub const KNOWN: Self = Self((1 << 7) - 1);
+    pub const KNOWN: Self = Self((1 << 8) - 1);
 
     /// True if every flag of `other` is set.
     #[must_use]

@@ -4,6 +4,7 @@ use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RSlice, RStr};
 
 use crate::abi::{HostRef, HostWire};
+use crate::abi_alignment::{ALIGNMENT, Alignment};
 use crate::abi_collective::{COLLECTIVE, Collective};
 use crate::abi_context::{ROLLOUT_CONTEXT, RolloutContext};
 use crate::abi_top_k::{SAMPLER_TOP_K, SamplerTopK};
@@ -59,6 +60,20 @@ impl<'a> Ctx<'a> {
     pub fn sampler_top_k(&mut self) -> Result<&SamplerTopK, PluginError> {
         let sentence = "the sampler's top tokens are not there (return `Inputs::SAMPLER_TOP_K` from `inputs`)";
         self.extension(SAMPLER_TOP_K)?.ok_or_else(|| PluginError::new(ErrorKind::MISSING_INPUT, sentence))
+    }
+
+    /// Cosine of the angle between the step before and the direction of descent, `−gradient`, of this step's batch, over all weights: how
+    /// well the last step still points downhill on new completions. None before the second step. Asked for by step controls with
+    /// [`Inputs::ALIGNMENT`](crate::Inputs::ALIGNMENT); to other components no host lends it.
+    ///
+    /// # Errors
+    ///
+    /// When the component did not ask for it, or is no step control.
+    pub fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
+        let sentence = "the step's alignment is not there (return `Inputs::ALIGNMENT` from a step control's `inputs`)";
+        let alignment: Option<&Alignment> = self.extension(ALIGNMENT)?;
+        let alignment = alignment.ok_or_else(|| PluginError::new(ErrorKind::MISSING_INPUT, sentence))?;
+        Ok(Some(alignment.cosine).filter(|cosine| cosine.is_finite()))
     }
 
     /// The ranks of the run, where it is made of several processes; none in a host that knows nothing of them, which is one rank.

@@ -201,8 +201,8 @@ pub use wire::abi_context::RolloutContext;
 pub use wire::abi_top_k::SamplerTopK;
 pub use wire::abi_traits::MaskTraits;
 pub use wire::{
-    abi, abi_collective, abi_context, abi_keys, abi_recipe, abi_reward, abi_step_control, abi_sweep, abi_top_k,
-    abi_traits, abi_weight,
+    abi, abi_alignment, abi_collective, abi_context, abi_keys, abi_recipe, abi_reward, abi_step_control, abi_sweep,
+    abi_top_k, abi_traits, abi_weight,
 };
 
 /// The page on the registry does what it says.

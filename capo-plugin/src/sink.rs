@@ -7,6 +7,7 @@ use abi_stable::sabi_types::RMut;
 use abi_stable::std_types::{ROption, RSlice, RStr};
 
 use crate::abi::{HostRef, HostWire, HostWire_TO, WireError};
+use crate::abi_alignment::ALIGNMENT;
 use crate::abi_context::ROLLOUT_CONTEXT;
 use crate::abi_top_k::SAMPLER_TOP_K;
 use crate::batch::{Dims, Inputs};
@@ -131,7 +132,11 @@ impl HostWire for Ear<'_> {
     }
 
     fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>> {
-        let on_request = [(ROLLOUT_CONTEXT, Inputs::ROLLOUT_CONTEXT), (SAMPLER_TOP_K, Inputs::SAMPLER_TOP_K)];
+        let on_request = [
+            (ROLLOUT_CONTEXT, Inputs::ROLLOUT_CONTEXT),
+            (SAMPLER_TOP_K, Inputs::SAMPLER_TOP_K),
+            (ALIGNMENT, Inputs::ALIGNMENT),
+        ];
         let withheld = on_request.iter().any(|(known, flag)| id.as_str() == *known && !self.inputs.contains(*flag));
         if withheld {
             return ROption::RNone;

@@ -25,6 +25,7 @@ impl Peek {
             (Inputs::OPTIMIZER_STATE, batch.optimizer_state.is_some() && batch.optimizer_state().is_ok()),
             (Inputs::ROLLOUT_CONTEXT, ctx.rollout_context().is_ok()),
             (Inputs::SAMPLER_TOP_K, ctx.sampler_top_k().is_ok()),
+            (Inputs::ALIGNMENT, ctx.alignment().is_ok()),
         ];
         let seen = found.iter().filter(|(_, found)| *found).fold(0, |seen, (input, _)| seen | input.0);
         ctx.record("seen", seen as f64);

@@ -8,6 +8,7 @@ use capo_plugin::abi::{
     AdvantageBox, AdvantagePoint, ComponentInfo, HostRef, MaskBox, MaskPoint, ObjectiveBox, ObjectivePoint, PluginRoot,
     PluginRoot_Ref, RecipeInfo, RecipePoint, WireBatch, WireError, WireLastLayer, WireOptimizerState,
 };
+use capo_plugin::abi_alignment::Alignment;
 use capo_plugin::abi_collective::Collective;
 use capo_plugin::abi_context::{Lent, RolloutContext};
 use capo_plugin::abi_keys::{KeyInfo, KeysPoint};
@@ -87,6 +88,7 @@ fn sizes_and_alignments() {
         Collective => 40 / 8,
         TraitsPoint => 8 / 8,
         MaskTraits => 4 / 4,
+        Alignment => 8 / 8,
     }
 }
 

@@ -88,6 +88,13 @@ impl AdamW {
         Ok((self.exp_avg.get(name)?, self.exp_avg_sq.get(name)?))
     }
 
+    /// Direction of descent of step `number` in the weight `name`, without decay: `m / (sqrt(v / (1 - b2^t)) + eps)`, f32.
+    pub fn direction(&self, name: &str, number: u64) -> Result<Tensor> {
+        let (mean, square) = (self.exp_avg.open(name)?, self.exp_avg_sq.open(name)?);
+        let root = (1.0 - self.config.beta2.powf(number as f64)).sqrt();
+        Ok((mean / ((square.sqrt()? / root)? + self.config.eps)?)?)
+    }
+
     /// Bytes of both moments.
     pub fn bytes(&self) -> usize {
         self.exp_avg.bytes() + self.exp_avg_sq.bytes()

@@ -1,12 +1,15 @@
 //! The optimizer: clipping by the global norm, then AdamW's or SGD's rule for each weight.
 
+use std::ops::Range;
+
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{CpuStorage, D, DType, Device, Storage, Tensor};
 use capo_plugin::{OptimizerInfo, OptimizerKind};
 use serde::{Deserialize, Serialize};
 
 use crate::adamw::{AdamW, AdamWConfig, SecondMoment};
-use crate::model::ops::{add, fused, sum_squares, to_dtype};
+use crate::model::ops::{add, fused, sum_blocks, sum_squares, to_dtype};
+use crate::model::update::values;
 use crate::model::{Gradients, Params};
 use crate::moments::{State, WeightStep};
 use crate::sgd::{Sgd, SgdConfig};
@@ -108,6 +111,28 @@ impl Optimizer {
         let Rule::AdamW(adamw) = &self.rule else { return Ok(None) };
         let correction = 1.0 - adamw.config().beta2.powf(self.steps_taken as f64);
         Ok(Some((to_dtype(adamw.moments(name)?.1, DType::F32)?, correction)))
+    }
+
+    /// Cosine between `-grads` and the direction of the last step, as the moments tell it; none before the first step, and for SGD without
+    /// momentum, which does not remember it.
+    pub fn alignment(&self, grads: &Gradients) -> Result<Option<f64>> {
+        if self.steps_taken == 0 {
+            return Ok(None);
+        }
+        let (mut product, mut square) = (0.0, 0.0);
+        for (name, grad) in grads.iter() {
+            let direction = match &self.rule {
+                Rule::AdamW(adamw) => adamw.direction(name, self.steps_taken)?,
+                Rule::Sgd(sgd) => match sgd.direction(name)? {
+                    Some(direction) => direction,
+                    None => return Ok(None),
+                },
+            };
+            product += products(&direction, &to_dtype(grad, DType::F32)?)?;
+            square += products(&direction, &direction)?;
+        }
+        let norms = square.sqrt() * global_norm(grads)?;
+        Ok((norms > 0.0 && norms.is_finite()).then(|| product / norms))
     }
 
     /// Bytes of the moments.
@@ -212,6 +237,19 @@ impl StepOutcome {
         let taken = [grad_norm, rejected_grad_norm, grad_norm_unmasked].iter().all(|norm| norm.is_finite());
         Ok(Self { grad_norm, rejected_grad_norm, grad_norm_unmasked, taken })
     }
+}
+
+/// The sum of `a b` over all elements.
+fn products(a: &Tensor, b: &Tensor) -> Result<f64> {
+    if !fused(a) {
+        return Ok((a * b)?.sum(D::Minus1)?.flatten_all()?.to_dtype(DType::F64)?.sum_all()?.to_scalar()?);
+    }
+    let (a, b) = (a.contiguous()?, b.contiguous()?);
+    let (a, b) = (a.storage_and_layout(), b.storage_and_layout());
+    let (a, b) = (values(&a.0, a.1)?, values(&b.0, b.1)?);
+    let sum =
+        |block: Range<usize>| a[block.clone()].iter().zip(&b[block]).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+    Ok(sum_blocks(a.len(), sum))
 }
 
 /// The Euclidean norm of all gradients, summed in f64 in name order.

@@ -47,6 +47,11 @@ impl Sgd {
         &self.config
     }
 
+    /// Direction of descent of the last step in the weight `name`, without decay, f32; none without momentum.
+    pub fn direction(&self, name: &str) -> Result<Option<Tensor>> {
+        self.sums.as_ref().map(|sums| sums.open(name)).transpose()
+    }
+
     /// Bytes of the momentum.
     pub fn bytes(&self) -> usize {
         self.sums.as_ref().map_or(0, Moments::bytes)

@@ -203,7 +203,8 @@ fn optimize(
     // The weights are about to change.
     *moment = None;
     let timer = sink.metrics.timer("step");
-    let before = control::remember(policy, optimizer, &components.step_controls, measured)?;
+    let kept = gradients.as_ref().map(|gradients| &gradients.kept);
+    let before = control::remember(policy, optimizer, kept, &components.step_controls, measured)?;
     let (rate, limit) = (info.optimizer.learning_rate, info.optimizer.max_grad_norm);
     let outcome = gradients.map(|gradients| step::apply(optimizer, policy, &gradients, rate, limit)).transpose()?;
     end(timer, policy)?;

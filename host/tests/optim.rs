@@ -8,6 +8,7 @@ use host::model::device::Dtype;
 use host::model::{Base, Gradients, LoraConfig, ModelFiles, Policy, Sequences, Targets};
 use host::optim::{Optimizer, OptimizerConfig};
 use host::schedule::{Schedule, ScheduleKind};
+use host::sgd::SgdConfig;
 use serde_json::Value;
 
 const CONFIG: AdamWConfig = AdamWConfig {
@@ -134,6 +135,32 @@ fn a_step_on_conversations_whose_turns_end_in_the_padding_token_is_torchs() {
         for (name, var) in policy.params().iter() {
             let difference = difference(var, &case["weights"][name]);
             assert!(difference < 1e-5, "{at}: {name}: {difference:e}");
+        }
+    }
+}
+
+#[test]
+fn alignment_is_the_cosine_with_the_step_that_was_taken() {
+    let adamw = OptimizerConfig::AdamW(AdamWConfig { weight_decay: 0.0, ..CONFIG });
+    let sgd = |momentum| OptimizerConfig::Sgd(SgdConfig { momentum, ..SgdConfig::default() });
+    for (config, remembers) in [(adamw, true), (sgd(0.9), true), (sgd(0.0), false)] {
+        let policy = policy();
+        let weights = || policy.params().iter().flat_map(|(_, var)| values(var)).map(f64::from).collect::<Vec<_>>();
+        let mut optimizer = Optimizer::new(policy.params(), config).unwrap();
+        assert_eq!(optimizer.alignment(&gradients(&policy, 0)).unwrap(), None, "there is no step before the first");
+        for step in 0..3 {
+            let before = weights();
+            // Long, so that rounding of the weights hides nothing of it.
+            optimizer.step(policy.params(), &gradients(&policy, step), None, 10.0, 0.0).unwrap();
+            let next = gradients(&policy, step + 1);
+            let downhill: Vec<f64> = next.iter().flat_map(|(_, grad)| values(grad)).map(|g| -f64::from(g)).collect();
+            let taken: Vec<f64> = weights().iter().zip(before).map(|(after, before)| after - before).collect();
+            let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+            let norms = (product(&taken, &taken) * product(&downhill, &downhill)).sqrt();
+            let told = optimizer.alignment(&next).unwrap();
+            assert_eq!(told.is_some(), remembers);
+            let expected = product(&taken, &downhill) / norms;
+            assert!(told.is_none_or(|told| (told - expected).abs() < 1e-5), "{told:?}, expected {expected}");
         }
     }
 }

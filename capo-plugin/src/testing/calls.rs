@@ -35,7 +35,7 @@ impl Fixture {
     /// A component's outputs, and what it reported.
     fn run(&self, component: &mut dyn Observed) -> Result<(Outputs, Records), PluginError> {
         let context = self.context();
-        let mut listener = Listener::new(&context);
+        let mut listener = Listener::of(self, &context);
         Ok((component.run(&mut listener, self)?, listener.records))
     }
 

@@ -1,6 +1,7 @@
 //! The ear of a host during a fixture's calls: what is recorded, and the rollout's context.
 
-use super::{Fixture, Records};
+use super::{Fixture, Measured, Records};
+use crate::abi_alignment::{ALIGNMENT, Alignment};
 use crate::collective::Connection;
 use crate::context::{CompletionContext, ContextData, Lending, PromptContext};
 use crate::extension::Extension;
@@ -12,6 +13,7 @@ pub struct Listener<'a> {
     /// The recorded reports.
     pub records: Records,
     pub(super) context: Lending<'a>,
+    pub(super) alignment: Alignment,
     /// On one of several ranks: what connects it with the others.
     pub(super) ranks: Option<Connection<'a>>,
 }
@@ -20,7 +22,13 @@ impl<'a> Listener<'a> {
     /// One that has heard nothing, on a batch with this context, as of [`Fixture::context`].
     #[must_use]
     pub fn new(context: &'a ContextData) -> Self {
-        Self { records: Records::default(), context: context.lend(0), ranks: None }
+        let alignment = Alignment { cosine: Measured::default().alignment };
+        Self { records: Records::default(), context: context.lend(0), alignment, ranks: None }
+    }
+
+    /// One on `batch`, whose proposed update it knows.
+    pub(super) fn of(batch: &Fixture, context: &'a ContextData) -> Self {
+        Self { alignment: Alignment { cosine: batch.update.alignment }, ..Self::new(context) }
     }
 }
 
@@ -38,6 +46,9 @@ impl Sink for Listener<'_> {
     }
 
     fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
+        if id == ALIGNMENT {
+            return Some(Extension::of(&self.alignment));
+        }
         let ranks = self.ranks.as_mut().and_then(|ranks| ranks.extension(id));
         ranks.or_else(|| self.context.extension(id))
     }

@@ -13,6 +13,8 @@ pub struct Measured {
     pub last_layer_kl: f64,
     /// KL divergence, nats, on whatever part of the batch.
     pub kl: f64,
+    /// Cosine between the step before and this step's `−gradient`; NaN before the second step.
+    pub alignment: f64,
 }
 
 impl Measured {
@@ -27,7 +29,7 @@ impl Measured {
 impl Default for Measured {
     /// A step that is somewhat too long for most limits.
     fn default() -> Self {
-        Self { norms: [0.03, 0.12, 0.04], fisher: 2e-3, last_layer_kl: 1e-6, kl: 4e-3 }
+        Self { norms: [0.03, 0.12, 0.04], fisher: 2e-3, last_layer_kl: 1e-6, kl: 4e-3, alignment: 0.1 }
     }
 }
 

@@ -16,12 +16,13 @@ impl From<Fixture> for Input {
     /// A batch whose proposed update is a longer one at every third step.
     fn from(mut batch: Fixture) -> Self {
         let factor = [0.1, 1.0, 10.0][batch.step as usize % 3];
-        let Measured { norms, fisher, last_layer_kl, kl } = Measured::default();
+        let Measured { norms, fisher, last_layer_kl, kl, alignment } = Measured::default();
         batch.update = Measured {
             norms: norms.map(|norm| factor * norm),
             fisher: factor * factor * fisher,
             last_layer_kl: factor * factor * last_layer_kl,
             kl: factor * factor * kl,
+            alignment: alignment / factor,
         };
         Self::Batch(Box::new(batch))
     }
@@ -138,7 +139,7 @@ pub(super) fn step<C: Observed + ?Sized>(
         }
         Input::Batch(batch) => {
             let context = batch.context();
-            let mut listener = Listener::new(&context);
+            let mut listener = Listener::of(batch, &context);
             let outputs = component.run(&mut listener, batch)?;
             let decided = &outputs[0].1;
             component.end(&mut listener, batch, decided, taken.unwrap_or_else(|| counts(decided)))?;

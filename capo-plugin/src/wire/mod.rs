@@ -1,6 +1,7 @@
 //! The wire: every type that crosses between an executable and a plugin. All of it is frozen; [`abi`] has the rules.
 
 pub mod abi;
+pub mod abi_alignment;
 pub mod abi_collective;
 pub mod abi_context;
 pub mod abi_keys;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
+use capo_plugin::abi_alignment::{ALIGNMENT, Alignment};
 use capo_plugin::{Extension, Lending, Point, Sink};
 
 use super::names::{self, metric_name};
@@ -25,6 +26,8 @@ pub struct StepSink<'a> {
     pub warnings: WarningSink<'a>,
     /// Data of the rollout beside its batch, for the components that asked for it.
     pub context: Option<Lending<'a>>,
+    /// How the step's gradient agrees with the step before, during the calls of step controls.
+    pub alignment: Option<Alignment>,
     /// Values that components record for each token, `[B, T]`, by name; none where they are not kept.
     pub arrays: Option<Vec<(String, Vec<f32>)>>,
     /// The error about a name in the current call, if there is one.
@@ -41,7 +44,16 @@ impl<'a> StepSink<'a> {
         watchdog: &'a Watchdog,
     ) -> Self {
         let warnings = WarningSink { warned, watchdog };
-        Self { metrics, completion_mask, point, warnings, context: None, arrays: None, objection: None }
+        Self {
+            metrics,
+            completion_mask,
+            point,
+            warnings,
+            context: None,
+            alignment: None,
+            arrays: None,
+            objection: None,
+        }
     }
 
     fn add(&mut self, component: &str, name: &str, value: f64) {
@@ -83,7 +95,10 @@ impl Sink for StepSink<'_> {
     }
 
     fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        self.context.as_ref()?.extension(id)
+        match &self.alignment {
+            Some(alignment) if id == ALIGNMENT => Some(Extension::of(alignment)),
+            _ => self.context.as_ref()?.extension(id),
+        }
     }
 
     fn objection(&mut self) -> Option<String> {

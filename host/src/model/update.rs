@@ -50,7 +50,8 @@ fn square(before: &Tensor, after: &Tensor, factor: Option<&Tensor>) -> Result<Te
     Ok(Tensor::new(sum, &Device::Cpu)?)
 }
 
-fn values<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
+/// The numbers of a contiguous f32 tensor in host memory; any other is an error.
+pub fn values<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
     match (storage, layout.contiguous_offsets()) {
         (Storage::Cpu(CpuStorage::F32(values)), Some((from, to))) => Ok(&values[from..to]),
         _ => anyhow::bail!("weights must be contiguous f32 in host memory"),

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use candle_core::DType;
+use capo_plugin::abi_alignment::Alignment;
 use capo_plugin::{Inputs, ParameterGroup, Point, StepControlFn};
 
 use super::batch::{StepBatch, StepInfo};
@@ -10,12 +11,14 @@ use super::measure::Proposal;
 use super::score::{Needs, Work};
 use crate::metrics::names::{APPLIED, metric_name};
 use crate::metrics::sink::StepSink;
-use crate::model::{Params, Policy, groups};
+use crate::model::{Gradients, Params, Policy, groups};
 use crate::optim::{Optimizer, StepOutcome};
 
 /// State before a step, to which the step can be taken back: kept only where somebody looks at the step.
 pub struct Before {
     weights: Params,
+    /// How the gradient agrees with the step before, where a control asks.
+    alignment: Option<Alignment>,
     /// Where a control gives the moments back.
     optimizer: Option<Optimizer>,
 }
@@ -59,14 +62,20 @@ pub fn restores_moments(controls: &[StepControlFn]) -> bool {
 pub fn remember(
     policy: &Policy,
     optimizer: &Optimizer,
+    gradients: Option<&Gradients>,
     controls: &[StepControlFn],
     measured: bool,
 ) -> Result<Option<Before>> {
     if controls.is_empty() && !measured {
         return Ok(None);
     }
+    let asked = controls.iter().any(|control| control.inputs().contains(Inputs::ALIGNMENT));
+    let alignment = match gradients.filter(|_| asked) {
+        Some(gradients) => Some(Alignment { cosine: optimizer.alignment(gradients)?.unwrap_or(f64::NAN) }),
+        None => None,
+    };
     let optimizer = restores_moments(controls).then(|| optimizer.deep_copy()).transpose()?;
-    Ok(Some(Before { weights: policy.params().deep_copy(DType::F32)?, optimizer }))
+    Ok(Some(Before { weights: policy.params().deep_copy(DType::F32)?, alignment, optimizer }))
 }
 
 /// Lets each control in order see the step as those before it left it, and shortens it as each says; then measures what is left.
@@ -94,6 +103,7 @@ pub fn apply(
     let shown: Vec<ParameterGroup<'_>> =
         (groups.iter()).map(|group| ParameterGroup { name: &group.name, parameters: group.parameters }).collect();
     sink.point = Point::StepControl;
+    sink.alignment = before.alignment;
     let mut left = 1.0;
     for control in &mut *controls {
         let mut scales = vec![1.0; groups.len()];

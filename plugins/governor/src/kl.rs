@@ -1,7 +1,9 @@
 //! The governor by the measured KL divergence.
 
 use capo_plugin::prelude::*;
+use capo_plugin::{OptimizerInfo, OptimizerKind};
 
+use crate::search::Search;
 use crate::target::{check_target, scale};
 
 pub(crate) const TARGET: f64 = 3e-5;
@@ -13,13 +15,48 @@ const NEW: f64 = 0.3;
 /// The beginning of a saved state.
 const STATE: &str = "governor.kl/1 ";
 
+/// The key `target`.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "Given")]
+enum Target {
+    /// Nats per completion token.
+    Fixed(f64),
+    /// One that finds itself.
+    Auto,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "`target` is no target (give nats per completion token, or \"auto\")")]
+enum Given {
+    Nats(f64),
+    Word(String),
+}
+
+impl TryFrom<Given> for Target {
+    type Error = String;
+
+    fn try_from(given: Given) -> Result<Self, String> {
+        match given {
+            Given::Nats(target) => Ok(Self::Fixed(target)),
+            Given::Word(word) if word == "auto" => Ok(Self::Auto),
+            Given::Word(word) => Err(format!("`target` is \"{word}\" (give nats per completion token, or \"auto\")")),
+        }
+    }
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Self::Fixed(TARGET)
+    }
+}
+
 /// Scales a step so that the KL divergence between the policy before and after it comes to at most `target`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Kl {
     /// Largest KL divergence of a step, nats per completion token.
-    #[serde(default = "target")]
-    target: f64,
+    #[serde(default)]
+    target: Target,
     /// Share of the completions on which it is measured.
     #[serde(default = "fraction")]
     fraction: f64,
@@ -29,10 +66,8 @@ pub(crate) struct Kl {
     /// ln(KL / ½ Σ Δ² v̂), a running mean over measured steps; none before the first.
     #[serde(skip)]
     rho: Option<f64>,
-}
-
-fn target() -> f64 {
-    TARGET
+    #[serde(skip)]
+    search: Search,
 }
 
 fn fraction() -> f64 {
@@ -73,6 +108,24 @@ impl Kl {
         Ok(kl)
     }
 
+    /// The state behind a saved one's beginning; none where it is none, or of the other kind of target.
+    fn read(&self, text: &str) -> Option<(Option<f64>, Search)> {
+        let (rho, search) = text.split_once(' ').map_or((text, None), |(rho, search)| (rho, Some(search)));
+        let search = match (self.target, search) {
+            (Target::Fixed(_), None) => self.search,
+            (Target::Auto, Some(search)) => Search::load(search)?,
+            _ => return None,
+        };
+        let rho = match rho {
+            "none" => None,
+            bits if bits.len() == 16 => {
+                Some(u64::from_str_radix(bits, 16).ok().map(f64::from_bits).filter(|rho| rho.is_finite())?)
+            }
+            _ => return None,
+        };
+        Some((rho, search))
+    }
+
     /// Takes in `ratio`, measured over estimated; a step that moved nothing says nothing.
     fn calibrate(&mut self, ratio: f64) {
         let new = ratio.ln();
@@ -85,14 +138,33 @@ impl Kl {
 impl StepControl for Kl {
     fn control(&mut self, ctx: &mut Ctx, batch: &Batch, update: &mut Update) -> Result<(), PluginError> {
         let kl = self.kl(ctx, batch.step, update)?;
-        let scale = scale(self.target, kl);
+        let target = match self.target {
+            Target::Fixed(target) => target,
+            Target::Auto => {
+                let OptimizerInfo { kind, beta1, .. } = batch.optimizer;
+                if kind == OptimizerKind::SGD && beta1 == 0.0 {
+                    return Err("`target` is \"auto\", but SGD without momentum does not remember its last step (set `train.sgd_momentum`, or nats)".into());
+                }
+                let cosine = ctx.alignment()?;
+                cosine.into_iter().for_each(|cosine| ctx.record("alignment", cosine));
+                // A trainer that does not know how long it goes on says fewer steps than it takes.
+                let known = batch.step < batch.max_steps;
+                let done = if known { batch.step as f64 / batch.max_steps as f64 } else { 0.0 };
+                let target = self.search.target(cosine, kl, done);
+                ctx.record("target", target);
+                target
+            }
+        };
+        let scale = scale(target, kl);
         ctx.record("scale", scale);
         update.scale(scale);
         Ok(())
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        check_target(self.target, "1e-5 to 1e-4")?;
+        if let Target::Fixed(target) = self.target {
+            check_target(target, "1e-5 to 1e-4")?;
+        }
         if !(self.fraction > 0.0 && self.fraction <= 1.0) {
             return Err(format!("`fraction` is {} (it must be above 0 and at most 1)", self.fraction).into());
         }
@@ -102,27 +174,32 @@ impl StepControl for Kl {
         Ok(())
     }
 
+    fn inputs(&self) -> Inputs {
+        match self.target {
+            Target::Fixed(_) => Inputs::NONE,
+            Target::Auto => Inputs::ALIGNMENT,
+        }
+    }
+
     fn save(&self) -> Result<Vec<u8>, PluginError> {
         let rho = self.rho.map_or("none".to_owned(), |rho| format!("{:016x}", rho.to_bits()));
-        Ok(format!("{STATE}{rho}").into_bytes())
+        let search = match self.target {
+            Target::Fixed(_) => String::new(),
+            Target::Auto => format!(" {}", self.search.save()),
+        };
+        Ok(format!("{STATE}{rho}{search}").into_bytes())
     }
 
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
         let text = std::str::from_utf8(state).ok().and_then(|text| text.strip_prefix(STATE));
-        let rho = match text {
-            Some("none") => Some(None),
-            Some(bits) if bits.len() == 16 => {
-                u64::from_str_radix(bits, 16).ok().map(f64::from_bits).filter(|rho| rho.is_finite()).map(Some)
-            }
-            _ => None,
-        };
-        self.rho = rho.ok_or_else(|| {
+        let (rho, search) = text.and_then(|text| self.read(text)).ok_or_else(|| {
             PluginError::state(format!(
-                "{} bytes are no state of `{}` (resume with the plugin that wrote them)",
+                "{} bytes are no state of `{}` with this `target` (resume with the plugin and settings that wrote them)",
                 state.len(),
                 STATE.trim_end()
             ))
         })?;
+        (self.rho, self.search) = (rho, search);
         Ok(())
     }
 }
@@ -187,9 +264,35 @@ mod tests {
     }
 
     #[test]
+    fn a_target_that_finds_itself_asks_for_the_alignment_and_keeps_its_search() {
+        assert_eq!([governor("").inputs(), governor("target = \"auto\"").inputs()], [Inputs::NONE, Inputs::ALIGNMENT]);
+        let step = |number: u64, governor: &mut StepControlFn| {
+            let update =
+                Measured { kl: 0.5, alignment: if number == 0 { f64::NAN } else { 0.1 }, ..Measured::default() };
+            let controlled = Fixture::new(2, 3).step(number).control(governor, update).unwrap();
+            let told = ["target", "alignment"].map(|name| controlled.records.number(name));
+            let target = told[0].unwrap();
+            assert!((controlled.scales[0] - (target / 0.5).sqrt()).abs() < 1e-12);
+            (target, told[1])
+        };
+        let mut first = governor("target = \"auto\"");
+        assert_eq!(step(0, &mut first).1, None);
+        let targets: Vec<_> = (1..9).map(|number| step(number, &mut first)).collect();
+        assert!(targets.iter().all(|(_, alignment)| *alignment == Some(0.1)) && targets[7].0 > targets[0].0);
+        let mut second = governor("target = \"auto\"");
+        second.load(&first.save().unwrap()).unwrap();
+        assert_eq!(step(9, &mut first), step(9, &mut second));
+        for (mut one, other) in [(governor(""), first), (second, governor(""))] {
+            assert!(one.load(&other.save().unwrap()).unwrap_err().to_string().contains("with this `target`"));
+        }
+    }
+
+    #[test]
     fn values_out_of_bounds_are_refused() {
         let say = |table: &str| testing::step_control::<Kl>(table).err().unwrap().to_string();
         assert_snapshot!(say("target = 0"), @"`target` is 0 (it must be finite and above 0; 1e-5 to 1e-4 nats is usual)");
+        assert_snapshot!(say("target = \"atuo\""), @r#"`target` is "atuo" (give nats per completion token, or "auto")"#);
+        assert_snapshot!(say("target = true"), @r#"`target` is no target (give nats per completion token, or "auto")"#);
         assert_snapshot!(say("fraction = 0"), @"`fraction` is 0 (it must be above 0 and at most 1)");
         assert_snapshot!(say("fraction = 1.5"), @"`fraction` is 1.5 (it must be above 0 and at most 1)");
         assert_snapshot!(say("every = 0"), @"`every` is 0 (use 1 to measure every step)");

@@ -153,8 +153,9 @@ fn what_is_measured_fits_together() {
 
 #[test]
 fn threads_change_no_bit() {
-    let governed =
-        format!("--plugin libgovernor.so --set step_control.0.every=2 {FOUR_STEPS} --set train.measure_step=1");
+    let governed = format!(
+        "--plugin libgovernor.so --set step_control.0.every=2 --set step_control.0.target=auto {FOUR_STEPS} --set train.measure_step=1"
+    );
     let one = Folder::new().env("RAYON_NUM_THREADS", "1").env("CANDLE_NUM_THREADS", "1");
     let many = Folder::new().env("RAYON_NUM_THREADS", "3").env("CANDLE_NUM_THREADS", "3");
     one.train("run", &governed).assert_same_files(&many.train("run", &governed));
@@ -164,7 +165,13 @@ fn threads_change_no_bit() {
 fn a_resumed_run_goes_on_with_the_same_bits() {
     let governor = "--plugin libgovernor.so --set step_control.0.every=3 --step-control governor.last-layer";
     let stateful = told(&["sin=\"stateful\""], "");
-    for args in [format!("{governor} {FOUR_STEPS} --set train.max_steps=7 --set train.measure_step=2"), stateful] {
+    // Its target moves from the seventh step on.
+    let auto = "--plugin libgovernor.so --set step_control.0.target=auto";
+    for args in [
+        format!("{governor} {FOUR_STEPS} --set train.max_steps=7 --set train.measure_step=2"),
+        format!("{auto} {FOUR_STEPS} --set train.max_steps=8"),
+        stateful,
+    ] {
         let folder = Folder::new();
         let whole = folder.train("whole", &args);
         for step in 1..whole.metrics().len() {
