@@ -87,12 +87,22 @@ impl CurvatureModel {
         Ok(Prepared { step: *step, supports, positions: mask.len() })
     }
 
+    /// Which subsets are kept.
+    pub fn acceptance(&self) -> Acceptance {
+        self.acceptance
+    }
+
     /// Proposes a step for each subset of the prepared tokens, predicts its shifts and decides on it.
     ///
     /// Each subset is treated as if its tokens alone were the batch (paper, eq. 7 to 11), whatever else is in it; [`Semantics`]
     /// says how they make one gradient and one curvature. A token with non-finite data is left out of its subset, rejected
     /// and counted. Only a device can fail.
     pub fn assess(&self, prepared: &Prepared) -> Result<Assessment, Error> {
+        self.assess_by(prepared, &self.acceptance)
+    }
+
+    /// The same by thresholds of the moment.
+    pub fn assess_by(&self, prepared: &Prepared, acceptance: &Acceptance) -> Result<Assessment, Error> {
         let Prepared { step, supports, positions } = prepared;
         let subsets = Subsets::new(supports, &step.batch, self.granularity);
         let shifts = self.shifts(prepared, &subsets)?;
@@ -102,13 +112,13 @@ impl CurvatureModel {
             if self.semantics.exempts(supports.signals[n]) {
                 assessment.exempt(token, shift);
             } else {
-                assessment.judge(token, shift, &self.acceptance);
+                assessment.judge(token, shift, acceptance);
             }
         }
         for &token in &supports.not_finite {
             assessment.refuse(token);
         }
-        let threshold = self.acceptance.fisher_threshold;
+        let threshold = acceptance.fisher_threshold;
         assessment.certificate =
             Certificate::of(step, supports, &subsets, &shifts, &assessment.keep, threshold, &self.semantics);
         Ok(assessment)

@@ -170,6 +170,7 @@ mod recipe;
 mod register;
 mod rollout;
 mod sink;
+mod sketch;
 mod step_control;
 mod tensor;
 pub mod testing;
@@ -194,6 +195,7 @@ pub use points::{
 };
 pub use rollout::{Completion, Purpose, Rollout};
 pub use sink::Sink;
+pub use sketch::{Sketch, check_target};
 pub use step_control::{Measurements, ParameterGroup, Update};
 pub use tensor::{DType, DeviceKind, Tensor};
 pub use wire::abi_collective::Collective;

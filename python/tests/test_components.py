@@ -122,7 +122,8 @@ def test_what_a_component_declares_of_its_decisions():
     assert "TOKEN_WISE" not in capo_rl.Mask("capo.curvature", assign="random").traits
     assert capo_rl.Mask("masks.mis").traits == {"NO_OPTIMIZER"}
     assert capo_rl.Mask("masks.mis", level="token").traits == {"TOKEN_WISE", "SUMS_RANKS", "NO_OPTIMIZER"}
-    assert "TOKEN_WISE" in capo_rl.Weight("capo.curvature-weight").traits
+    assert "TOKEN_WISE" in capo_rl.Mask("capo.curvature", target_rejection_rate=0.02).traits
+    assert "TOKEN_WISE" in capo_rl.Weight("capo.curvature-weight", fisher_threshold="auto").traits
     assert capo_rl.Weight("masks.tis", rollout_is_batch_normalize=True).traits == {"NO_OPTIMIZER"}
     assert "NO_OPTIMIZER" not in capo_rl.Mask("capo.curvature").traits
 

@@ -51,4 +51,14 @@ mod tests {
     fn all_components_conform() {
         capo_plugin::testing::conform(&[]).unwrap();
     }
+
+    #[test]
+    fn thresholds_that_follow_the_run_conform() {
+        for granularity in ["token", "group"] {
+            let table = |key: &str| format!("{key}\ngranularity = \"{granularity}\"");
+            let (mask, weight) = (table("target_rejection_rate = 0.2"), table("fisher_threshold = \"auto\""));
+            let tables = [("capo.curvature", mask.as_str()), ("capo.curvature-weight", weight.as_str())];
+            capo_plugin::testing::conform(&tables).unwrap();
+        }
+    }
 }

@@ -54,13 +54,14 @@ impl<T: Thresholds> CurvatureMask<T> {
         hessian_threshold = T::HESSIAN => "accept m_H below this, and above what `hessian_interval` says; `false` switches the test off",
         hessian_interval = "symmetric" => "accept m_H above minus `hessian_threshold`; or from 0 on: `one_sided`",
         hessian_range = None::<[f64; 2]> => "accept m_H strictly inside `[low, high]`; instead of `hessian_threshold`",
+        target_rejection_rate = None::<f64> => "share of tokens to reject, in the place of thresholds: both follow the run, in their default proportion",
     });
 }
 
 impl CurvatureWeight {
     /// Meanings of its keys, for `register!`.
     pub const KEYS: KeyDocs = documented!(signal: "unit", own: {
-        fisher_threshold = Self::FISHER => "m_F up to which a token counts in full; above, it counts the square root of this over m_F"; 1e-10..1e2,
+        fisher_threshold = Self::FISHER => "m_F up to which a token counts in full; above, it counts the square root of this over m_F; `auto`: the bound follows the run"; 1e-10..1e2,
     });
 }
 

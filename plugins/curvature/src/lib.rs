@@ -21,6 +21,7 @@ mod predictor;
 mod ranks;
 mod records;
 mod table;
+mod target;
 mod trainer;
 mod weight;
 

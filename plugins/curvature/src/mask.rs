@@ -2,10 +2,12 @@
 
 use std::marker::PhantomData;
 
+use capo_plugin::Sketch;
 use capo_plugin::prelude::*;
 
 use crate::predictor::Predictor;
 use crate::table::MaskTable;
+use crate::target::Target;
 
 /// The thresholds of a method: what its id stands for when a table does not say.
 pub trait Thresholds: Send {
@@ -20,6 +22,7 @@ pub trait Thresholds: Send {
 #[serde(try_from = "MaskTable", bound = "T: Thresholds")]
 pub struct CurvatureMask<T> {
     predictor: Predictor,
+    target: Option<Target>,
     thresholds: PhantomData<T>,
 }
 
@@ -28,19 +31,30 @@ impl<T: Thresholds> TryFrom<MaskTable> for CurvatureMask<T> {
 
     fn try_from(table: MaskTable) -> Result<Self, String> {
         let acceptance = table.acceptance(T::FISHER, T::HESSIAN)?;
-        Ok(Self { predictor: table.predictor(acceptance)?, thresholds: PhantomData })
+        let target = table.target_rejection_rate.map(Target::new);
+        Ok(Self { predictor: table.predictor(acceptance)?, target, thresholds: PhantomData })
     }
 }
 
 impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
     fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
-        let mut assessment = self.predictor.assess(ctx, batch, keep)?;
+        let thresholds = match &self.target {
+            Some(target) => target.thresholds(&self.predictor, batch)?,
+            None => self.predictor.model.acceptance(),
+        };
+        let mut assessment = self.predictor.assess(ctx, batch, keep, &thresholds)?;
         self.predictor.assign.rejections(batch, keep, &mut assessment.keep);
         keep.copy_from_slice(&assessment.keep);
+        if self.target.is_some() {
+            Target::record(ctx, &thresholds);
+        }
         Ok(())
     }
 
     fn step_end(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<(), PluginError> {
+        if let Some(target) = &mut self.target {
+            target.step_end(ctx, &self.predictor, batch)?;
+        }
         let weights: Vec<f32> = keep.iter().map(|&keep| f32::from(keep)).collect();
         self.predictor.step_end(ctx, batch, &weights, taken)
     }
@@ -50,15 +64,20 @@ impl<T: Thresholds> PreBackwardMask for CurvatureMask<T> {
     }
 
     fn traits(&self) -> MaskTraits {
-        self.predictor.traits()
+        self.predictor.traits(self.target.is_some())
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
-        self.predictor.save()
+        let sketch = self.target.as_ref().map(|target| target.sketch.save());
+        Ok([sketch.unwrap_or_default(), self.predictor.save()?].concat())
     }
 
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-        self.predictor.load(state)
+        let Some(target) = &mut self.target else { return self.predictor.load(state) };
+        let (sketch, rest) = Sketch::load(state)?;
+        self.predictor.load(rest)?;
+        target.sketch = sketch;
+        Ok(())
     }
 }
 

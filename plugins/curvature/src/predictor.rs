@@ -1,6 +1,6 @@
 //! The curvature model over the batches of a trainer: what mask and weight have in common.
 
-use capo_core::{Assessment, CurvatureModel, Granularity, Loss, Policy, Prepared, SecondMoment, Step};
+use capo_core::{Acceptance, Assessment, CurvatureModel, Granularity, Loss, Policy, Prepared, SecondMoment, Step};
 use capo_plugin::prelude::*;
 use capo_plugin::{Denominator, LastLayer};
 
@@ -31,22 +31,17 @@ pub(crate) enum Signal {
 
 impl Predictor {
     /// The shifts of the tokens with `keep[b * T + t] != 0`, and what the thresholds make of them; all of it is recorded.
-    pub fn assess(&self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8]) -> Result<Assessment, PluginError> {
-        let (ones, minus_ones) = self.unit(batch);
-        let step = self.step(batch)?;
-        let seen = match self.signal {
-            Signal::Advantage => step,
-            // The loss's derivative is that of what is minimised.
-            Signal::Unit => {
-                Step { advantages: &ones, loss: Loss { derivatives: Some(&minus_ones), ..step.loss }, ..step }
-            }
-        };
-        let prepared = self.model.prepare(&seen, keep).map_err(failed)?;
-        let assessment = self.model.assess(&prepared).map_err(failed)?;
+    pub fn assess(
+        &self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        keep: &[u8],
+        thresholds: &Acceptance,
+    ) -> Result<Assessment, PluginError> {
+        let assessment = self.shifts(batch, keep, thresholds)?;
         if self.batch_shifts {
-            let own =
-                if self.signal == Signal::Unit { &self.model.prepare(&step, keep).map_err(failed)? } else { &prepared };
-            let shift = |keep: &[u8]| self.model.batch_shift(own, keep).map_err(failed);
+            let prepared = self.model.prepare(&self.step(batch)?, keep).map_err(failed)?;
+            let shift = |keep: &[u8]| self.model.batch_shift(&prepared, keep).map_err(failed);
             let before = shift(keep)?;
             let after = if assessment.keep == *keep { before } else { shift(&assessment.keep)? };
             records::batch_shifts(ctx, &before, &after);
@@ -56,10 +51,20 @@ impl Predictor {
         Ok(assessment)
     }
 
-    /// Arrays of 1 and of -1, `[B, T]`; empty where no one reads them.
-    fn unit(&self, batch: &Batch<'_>) -> (Vec<f32>, Vec<f32>) {
-        let count = if self.signal == Signal::Unit { batch.dims.len() } else { 0 };
-        (vec![1.0; count], vec![-1.0; count])
+    /// The same without a record.
+    pub fn shifts(&self, batch: &Batch<'_>, keep: &[u8], thresholds: &Acceptance) -> Result<Assessment, PluginError> {
+        let step = self.step(batch)?;
+        let (ones, minus_ones);
+        let seen = match self.signal {
+            Signal::Advantage => step,
+            Signal::Unit => {
+                // The loss's derivative is that of what is minimised.
+                (ones, minus_ones) = (vec![1.0; batch.dims.len()], vec![-1.0; batch.dims.len()]);
+                Step { advantages: &ones, loss: Loss { derivatives: Some(&minus_ones), ..step.loss }, ..step }
+            }
+        };
+        let prepared = self.model.prepare(&seen, keep).map_err(failed)?;
+        self.model.assess_by(&prepared, thresholds).map_err(failed)
     }
 
     /// Takes the optimizer's step, in which each token weighed `weights[b * T + t]`, into the model's own moments, with what other ranks
@@ -112,10 +117,13 @@ impl Predictor {
     }
 
     /// A token's step is predicted from its own data and the moments; only what assigns decisions to other tokens looks at the rest. Moments
-    /// take in row sums, which add up over ranks.
-    pub fn traits(&self) -> MaskTraits {
-        let alone = self.model.granularity() == Granularity::Token && self.assign == Assign::Own;
-        MaskTraits::SUMS_RANKS | MaskTraits::TOKEN_WISE.only_if(alone)
+    /// take in row sums, which add up over ranks. Thresholds that follow the run take in the shifts of subsets, of which a rank must hold
+    /// the whole.
+    pub fn traits(&self, follows: bool) -> MaskTraits {
+        let granularity = self.model.granularity();
+        let alone = granularity == Granularity::Token && self.assign == Assign::Own;
+        let whole = matches!(granularity, Granularity::Token | Granularity::Completion);
+        MaskTraits::SUMS_RANKS.only_if(whole || !follows) | MaskTraits::TOKEN_WISE.only_if(alone)
     }
 
     pub fn save(&self) -> Result<Vec<u8>, PluginError> {

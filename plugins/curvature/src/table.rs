@@ -5,6 +5,7 @@ use capo_core::{
     OutsideAction, PolicyShift, Probabilities, RejectedBatch, Semantics, StateDtype, Switch, Temperature,
     TokenGradient, UntouchedRows, Weights, ZeroAdvantage,
 };
+use capo_plugin::check_target;
 use capo_plugin::prelude::*;
 use serde::de::{Deserializer, Error};
 
@@ -127,14 +128,16 @@ table! {
         hessian_interval: Interval,
         /// Accept `m_H` strictly inside this interval; instead of `hessian_threshold`.
         hessian_range: Option<[f64; 2]>,
+        /// Share of tokens to reject, in the place of thresholds.
+        pub(crate) target_rejection_rate: Option<f64>,
     }
 }
 
 table! {
     /// The weight's keys.
     WeightTable, signal: "unit", own: {
-        /// The policy shift at which weights begin to fall below 1.
-        pub(crate) fisher_threshold: Option<f64>,
+        /// The policy shift at which weights begin to fall below 1; `"auto"` has it follow the run.
+        pub(crate) fisher_threshold: Option<Bound>,
     }
 }
 
@@ -200,6 +203,31 @@ enum Limit {
     Off(bool),
 }
 
+/// A bound, or `"auto"`.
+#[derive(Clone, Copy)]
+pub(crate) enum Bound {
+    At(f64),
+    Auto,
+}
+
+impl<'de> Deserialize<'de> for Bound {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "`fisher_threshold` is no bound (give a number above 0, or \"auto\")")]
+        enum Given {
+            At(f64),
+            Word(String),
+        }
+        match Given::deserialize(deserializer)? {
+            Given::At(bound) => Ok(Self::At(bound)),
+            Given::Word(word) if word == "auto" => Ok(Self::Auto),
+            Given::Word(word) => {
+                Err(D::Error::custom(format!("`fisher_threshold` is \"{word}\" (give a number above 0, or \"auto\")")))
+            }
+        }
+    }
+}
+
 impl Limit {
     fn value(self, key: &str) -> Result<Option<f64>, String> {
         match self {
@@ -213,6 +241,7 @@ impl Limit {
 impl MaskTable {
     /// Which shifts are accepted; the two thresholds are those where the table says none.
     pub(crate) fn acceptance(&self, fisher: f64, hessian: f64) -> Result<Acceptance, String> {
+        self.check_target()?;
         let fisher_threshold = self.fisher_threshold.unwrap_or(Limit::At(fisher)).value("fisher_threshold")?;
         let one_sided = self.hessian_interval == Interval::OneSided;
         match (self.hessian_range, self.hessian_threshold) {
@@ -228,5 +257,21 @@ impl MaskTable {
                 Ok(Acceptance { fisher_threshold, hessian_range: limit.map(range), low_end_kept: one_sided })
             }
         }
+    }
+    /// Refuses a target that is no share, and thresholds or an interval beside it: a test may only be switched off.
+    fn check_target(&self) -> Result<(), String> {
+        let given = |limit: Option<Limit>| matches!(limit, Some(Limit::At(_)));
+        let off = |limit: Option<Limit>| matches!(limit, Some(Limit::Off(false)));
+        let others = [
+            ("fisher_threshold", given(self.fisher_threshold)),
+            ("hessian_threshold", given(self.hessian_threshold)),
+            ("hessian_range", self.hessian_range.is_some()),
+            ("hessian_interval", self.hessian_interval == Interval::OneSided),
+        ];
+        let other = others.into_iter().find(|(_, given)| *given).map(|(key, _)| key);
+        if self.target_rejection_rate.is_some() && off(self.fisher_threshold) && off(self.hessian_threshold) {
+            return Err("`target_rejection_rate` is given, but both tests are switched off (leave one on)".into());
+        }
+        check_target(self.target_rejection_rate, other).map_err(|error| error.message().to_owned())
     }
 }

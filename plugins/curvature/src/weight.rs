@@ -1,10 +1,11 @@
 //! The curvature weight: no token moves the policy further than a bound, and none is thrown away.
 
 use capo_core::Acceptance;
+use capo_plugin::Sketch;
 use capo_plugin::prelude::*;
 
 use crate::predictor::Predictor;
-use crate::table::WeightTable;
+use crate::table::{Bound, WeightTable};
 
 /// Weighs each token by `min(1, sqrt(fisher_threshold / m_F))`: the share of its step at which it moves the policy by
 /// `fisher_threshold`, since m_F grows with the square of a step.
@@ -12,29 +13,58 @@ use crate::table::WeightTable;
 #[serde(try_from = "WeightTable")]
 pub struct CurvatureWeight {
     pub(crate) predictor: Predictor,
-    /// `δ_F`, nats.
-    pub(crate) threshold: f64,
+    pub(crate) threshold: Threshold,
+}
+
+/// `δ_F`, nats.
+pub(crate) enum Threshold {
+    Given(f64),
+    /// The bound that leaves [`CurvatureWeight::SHARE`] of the squared gradients in this: m_F of the last steps' tokens, each of which
+    /// counts as much as its squared gradient.
+    Auto(Sketch),
 }
 
 impl CurvatureWeight {
     /// `δ_F` where a table does not say, nats.
     pub const FISHER: f64 = 1e-6;
+    /// The share of the squared gradients that `"auto"` leaves: as much as [`FISHER`](Self::FISHER) does at the embedded task's good rate.
+    const SHARE: f64 = 0.05;
 
-    /// The weight of a token that would move the policy by `m_f`; 0 where that is no number.
-    fn weight(&self, m_f: f32) -> f32 {
-        let m_f = f64::from(m_f);
-        if m_f.is_nan() { 0.0 } else { (self.threshold / m_f.max(0.0)).sqrt().min(1.0) as f32 }
+    /// `δ_F` of this step. The first of a run, of which nothing is known, is the longest that Adam takes.
+    fn now(&self) -> f64 {
+        match &self.threshold {
+            Threshold::Given(threshold) => *threshold,
+            Threshold::Auto(last) => last.bound(Self::SHARE).unwrap_or(Self::FISHER),
+        }
     }
+}
+
+/// Of m_F of the completions' tokens. A token's squared gradient is that by its own logit, `(dloss_dlogp (1 − p))²`.
+fn sketch(predictor: &Predictor, batch: &Batch<'_>) -> Result<Sketch, PluginError> {
+    let m_f = predictor.shifts(batch, batch.completion_mask, &Acceptance::default())?.m_f;
+    let slopes = batch.dloss_dlogp.unwrap_or(batch.advantages);
+    let square = |at: usize| f64::from(slopes[at] * (1.0 - batch.logps[at].exp())).powi(2);
+    let tokens = (0..m_f.len()).filter(|&at| batch.completion_mask[at] == 1);
+    Ok(Sketch::weighted(tokens.map(|at| (f64::from(m_f[at]), square(at)))))
+}
+
+/// The weight of a token that would move the policy by `m_f`; 0 where that is no number.
+fn weight(threshold: f64, m_f: f32) -> f32 {
+    let m_f = f64::from(m_f);
+    if m_f.is_nan() { 0.0 } else { (threshold / m_f.max(0.0)).sqrt().min(1.0) as f32 }
 }
 
 impl TryFrom<WeightTable> for CurvatureWeight {
     type Error = String;
 
     fn try_from(table: WeightTable) -> Result<Self, String> {
-        let threshold = table.fisher_threshold.unwrap_or(CurvatureWeight::FISHER);
-        if !(threshold.is_finite() && threshold > 0.0) {
-            return Err(format!("`fisher_threshold` is {threshold} (it must be finite and above 0)"));
-        }
+        let threshold = match table.fisher_threshold.unwrap_or(Bound::At(CurvatureWeight::FISHER)) {
+            Bound::Auto => Threshold::Auto(Sketch::default()),
+            Bound::At(threshold) if threshold.is_finite() && threshold > 0.0 => Threshold::Given(threshold),
+            Bound::At(threshold) => {
+                return Err(format!("`fisher_threshold` is {threshold} (it must be finite and above 0, or \"auto\")"));
+            }
+        };
         Ok(Self { predictor: table.predictor(Acceptance::default())?, threshold })
     }
 }
@@ -47,12 +77,16 @@ impl TokenWeight for CurvatureWeight {
         keep: &[u8],
         weights: &mut [f32],
     ) -> Result<(), PluginError> {
-        let assessment = self.predictor.assess(ctx, batch, keep)?;
-        for (i, weight) in weights.iter_mut().enumerate().filter(|(i, _)| keep[*i] == 1) {
-            *weight = self.weight(assessment.m_f[i]);
+        let threshold = self.now();
+        let assessment = self.predictor.assess(ctx, batch, keep, &Acceptance::default())?;
+        for (i, entry) in weights.iter_mut().enumerate().filter(|(i, _)| keep[*i] == 1) {
+            *entry = weight(threshold, assessment.m_f[i]);
         }
         self.predictor.assign.weights(batch, keep, weights);
         ctx.record_tokens("weight", weights);
+        if matches!(self.threshold, Threshold::Auto(_)) {
+            ctx.record("threshold", threshold);
+        }
         Ok(())
     }
 
@@ -63,6 +97,9 @@ impl TokenWeight for CurvatureWeight {
         weights: &[f32],
         taken: bool,
     ) -> Result<(), PluginError> {
+        if let Threshold::Auto(last) = &mut self.threshold {
+            last.take_in(ctx, sketch(&self.predictor, batch))?;
+        }
         self.predictor.step_end(ctx, batch, weights, taken)
     }
 
@@ -71,15 +108,20 @@ impl TokenWeight for CurvatureWeight {
     }
 
     fn traits(&self) -> MaskTraits {
-        self.predictor.traits()
+        self.predictor.traits(matches!(self.threshold, Threshold::Auto(_)))
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
-        self.predictor.save()
+        let sketch = if let Threshold::Auto(last) = &self.threshold { last.save() } else { Vec::new() };
+        Ok([sketch, self.predictor.save()?].concat())
     }
 
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-        self.predictor.load(state)
+        let Threshold::Auto(last) = &mut self.threshold else { return self.predictor.load(state) };
+        let (sketch, rest) = Sketch::load(state)?;
+        self.predictor.load(rest)?;
+        *last = sketch;
+        Ok(())
     }
 }
 
@@ -147,8 +189,51 @@ mod tests {
     #[test]
     fn bounds_that_are_none_are_refused() {
         let say = |table: &str| testing::weight::<CurvatureWeight>(table).err().unwrap().to_string();
-        assert_eq!(say("fisher_threshold = 0"), "`fisher_threshold` is 0 (it must be finite and above 0)");
+        assert_eq!(say("fisher_threshold = 0"), "`fisher_threshold` is 0 (it must be finite and above 0, or \"auto\")");
+        assert!(say("fisher_threshold = \"atuo\"").contains("give a number above 0, or \"auto\""));
         assert!(say("hessian_threshold = 1").starts_with("unknown key `hessian_threshold`"));
         assert!(say("signal = \"two\"").contains("unknown variant `two`, expected `advantage` or `unit`"));
+    }
+
+    /// The bound found leaves the share that it is for, follows the rate, and is the same in parts, on ranks and after a resume.
+    #[test]
+    fn a_bound_finds_itself() {
+        let auto = || testing::weight::<CurvatureWeight>("fisher_threshold = \"auto\"\nbatch_shifts = false").unwrap();
+        let rated = |rate: f64| {
+            let fixture = Fixture::new(5, 6).lengths(&[6, 3, 0, 5, 6]);
+            let optimizer = OptimizerInfo { learning_rate: rate, ..fixture.batch().optimizer };
+            fixture.optimizer(optimizer)
+        };
+        let (fixture, mut weight) = (rated(1e-3), auto());
+        let first = fixture.weigh(&mut weight).unwrap();
+        assert_eq!(first.weights, weighed("batch_shifts = false", &fixture).weights, "nothing is known yet");
+        fixture.weighed_step_end(&mut weight, &first.weights, false).unwrap();
+        let second = fixture.weigh(&mut weight).unwrap();
+        let batch = fixture.batch();
+        let square = |at: usize| (batch.dloss_dlogp.unwrap()[at] * (1.0 - batch.logps[at].exp())).powi(2);
+        let sum = |of: &dyn Fn(usize) -> f32| (0..30).filter(|&at| batch.completion_mask[at] == 1).map(of).sum::<f32>();
+        let left = sum(&|at| second.weights[at].powi(2) * square(at)) / sum(&square);
+        assert!((left / 0.05 - 1.0).abs() < 0.04, "{left}");
+        let found = second.records.number("threshold").unwrap();
+
+        let parts = [0..1, 1..4, 4..5].map(|rows| fixture.part(rows).weigh(&mut weight).unwrap().weights);
+        assert_eq!(parts.concat(), second.weights);
+        let mut resumed = auto();
+        resumed.load(&weight.save().unwrap()).unwrap();
+        assert_eq!(fixture.weigh(&mut resumed).unwrap().weights, second.weights);
+        assert!(auto().load(&testing::weight::<CurvatureWeight>("").unwrap().save().unwrap()).is_err());
+        let told = testing::on_ranks(3, |seat| {
+            let rows = [0..1, 1..4, 4..5][capo_plugin::Ranks::rank(seat)].clone();
+            let (part, mut weight) = (fixture.part(rows.clone()), auto());
+            part.weighed_step_end_on(seat, &mut weight, &first.weights[6 * rows.start..6 * rows.end], false).unwrap();
+            (weight.save().unwrap(), part.weigh(&mut weight).unwrap().records.number("threshold"))
+        });
+        assert!(told[0] == told[1] && told[1] == told[2]);
+        assert!((told[0].1.unwrap() / found - 1.0).abs() < 1e-6);
+
+        let (faster, mut other) = (rated(1e-2), auto());
+        faster.weighed_step_end(&mut other, &first.weights, false).unwrap();
+        let times = faster.weigh(&mut other).unwrap().records.number("threshold").unwrap() / found;
+        assert!((times / 100.0 - 1.0).abs() < 0.04, "m_F is in the square of the rate: {times}");
     }
 }

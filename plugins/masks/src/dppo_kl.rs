@@ -9,20 +9,21 @@
 use capo_plugin::prelude::*;
 
 use crate::policies::{self, Policies};
+use crate::rated::{self, Bounded, Rated};
 use crate::sides::{self, Sides};
-use crate::tokens;
 
 /// Bounds in nats.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DppoKl {
     /// Both bounds, where the next two do not say otherwise.
-    #[serde(default = "sides::bound")]
-    clip_ratio: f32,
+    clip_ratio: Option<f32>,
     /// For tokens that have fallen.
     clip_ratio_low: Option<f32>,
     /// For tokens that have risen.
     clip_ratio_high: Option<f32>,
+    /// Share of tokens to drop, in the place of a threshold.
+    target_rejection_rate: Option<f64>,
     /// Whose probabilities.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
@@ -41,24 +42,30 @@ impl DppoKl {
     }
 }
 
-impl PreBackwardMask for DppoKl {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+impl Bounded for DppoKl {
+    fn rate(&self) -> Option<f64> {
+        self.target_rejection_rate
+    }
+
+    fn given(&self) -> Option<&'static str> {
+        self.sides().given()
+    }
+
+    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let compared = self.policies.compare(ctx, batch)?;
-        let sides = self.sides();
-        tokens::drop_where(keep, |i| {
-            let advantage = batch.advantages[i];
+        let size = |i: usize| {
             let divergence = binary_kl(compared.probabilities(i), compared.of[i], compared.against[i]);
-            compared.goes_further(i, advantage) && divergence > sides.limit(advantage)
-        });
-        Ok(())
+            if compared.goes_further(i, batch.advantages[i]) { f64::from(divergence.max(0.0)) } else { 0.0 }
+        };
+        Ok((0..batch.dims.len()).map(size).collect())
+    }
+
+    fn limit(&self, advantage: f32) -> f64 {
+        f64::from(self.sides().limit(advantage))
     }
 
     fn inputs(&self) -> Inputs {
         self.policies.inputs()
-    }
-
-    fn traits(&self) -> MaskTraits {
-        tokens::ALONE
     }
 
     fn validate(&self) -> Result<(), PluginError> {
@@ -66,9 +73,10 @@ impl PreBackwardMask for DppoKl {
     }
 }
 
-register!(PreBackwardMask, DppoKl, "masks.dppo-kl", "drops tokens that diverge too much and would go further", {
+register!(PreBackwardMask, Rated<DppoKl>, "masks.dppo-kl", "drops tokens that diverge too much and would go further", {
     clip_ratio = sides::bound() => "largest divergence of a token, nats"; 1e-9..10.0,
     clip_ratio_low = None::<f32> => sides::LOW,
     clip_ratio_high = None::<f32> => sides::HIGH,
+    target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

@@ -14,8 +14,8 @@ use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
 use crate::policies::Policies;
+use crate::rated::{self, Bounded, Rated};
 use crate::sides::{self, Sides};
-use crate::tokens;
 
 /// How far two distributions are apart.
 trait Divergence: Send {
@@ -43,12 +43,13 @@ impl Divergence for Kl {
 #[serde(deny_unknown_fields, bound = "")]
 struct DppoTopK<D> {
     /// Both bounds, where the next two do not say otherwise.
-    #[serde(default = "sides::bound")]
-    clip_ratio: f32,
+    clip_ratio: Option<f32>,
     /// For tokens that have fallen.
     clip_ratio_low: Option<f32>,
     /// For tokens that have risen.
     clip_ratio_high: Option<f32>,
+    /// Share of tokens to drop, in the place of a threshold.
+    target_rejection_rate: Option<f64>,
     #[serde(skip)]
     divergence: PhantomData<D>,
 }
@@ -62,6 +63,7 @@ impl<D> DppoTopK<D> {
         clip_ratio = sides::bound() => "largest divergence at a token that would go further"; 1e-9..10.0,
         clip_ratio_low = None::<f32> => sides::LOW,
         clip_ratio_high = None::<f32> => sides::HIGH,
+        target_rejection_rate = None::<f64> => rated::ABOUT,
     };
 }
 
@@ -79,8 +81,16 @@ fn known(sampler: (&[u32], &[f32]), trainer: (&[u32], &[f32]), logsumexp: f32, t
     pairs
 }
 
-impl<D: Divergence> PreBackwardMask for DppoTopK<D> {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+impl<D: Divergence> Bounded for DppoTopK<D> {
+    fn rate(&self) -> Option<f64> {
+        self.target_rejection_rate
+    }
+
+    fn given(&self) -> Option<&'static str> {
+        self.sides().given()
+    }
+
+    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let compared = Policies::TrainerSampler.compare(ctx, batch)?;
         let (layer, sampler) = (batch.last_layer()?, ctx.sampler_top_k()?);
         let (ids, logits, logsumexp) =
@@ -92,20 +102,16 @@ impl<D: Divergence> PreBackwardMask for DppoTopK<D> {
             let pairs = known(theirs, (&ids[own.clone()], &logits[own]), logsumexp[i], batch.loss_temperature);
             pairs.into_iter().map(|(q, p)| D::part(q, p)).sum::<f64>()
         };
-        let sides = self.sides();
-        tokens::drop_where(keep, |i| {
-            let advantage = batch.advantages[i];
-            compared.goes_further(i, advantage) && divergence(i) > f64::from(sides.limit(advantage))
-        });
-        Ok(())
+        let size = |i: usize| if compared.goes_further(i, batch.advantages[i]) { divergence(i).max(0.0) } else { 0.0 };
+        Ok((0..batch.dims.len()).map(size).collect())
+    }
+
+    fn limit(&self, advantage: f32) -> f64 {
+        f64::from(self.sides().limit(advantage))
     }
 
     fn inputs(&self) -> Inputs {
         Inputs::LAST_LAYER | Inputs::SAMPLER_TOP_K | Policies::TrainerSampler.inputs()
-    }
-
-    fn traits(&self) -> MaskTraits {
-        tokens::ALONE
     }
 
     fn validate(&self) -> Result<(), PluginError> {
@@ -115,14 +121,14 @@ impl<D: Divergence> PreBackwardMask for DppoTopK<D> {
 
 register!(
     PreBackwardMask,
-    DppoTopK<TotalVariation>,
+    Rated<DppoTopK<TotalVariation>>,
     "masks.dppo-topk-tv",
     "as dppo-tv, over the sampler's most likely tokens",
     DppoTopK::<TotalVariation>::KEYS
 );
 register!(
     PreBackwardMask,
-    DppoTopK<Kl>,
+    Rated<DppoTopK<Kl>>,
     "masks.dppo-topk-kl",
     "as dppo-kl, over the sampler's most likely tokens",
     DppoTopK::<Kl>::KEYS

@@ -10,20 +10,21 @@
 use capo_plugin::prelude::*;
 
 use crate::policies::{self, Policies};
+use crate::rated::{self, Bounded, Rated};
 use crate::sides::{self, Sides};
-use crate::tokens;
 
 /// Bounds on the probability itself, not on the ratio.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DppoTv {
     /// Both bounds, where the next two do not say otherwise.
-    #[serde(default = "sides::bound")]
-    clip_ratio: f32,
+    clip_ratio: Option<f32>,
     /// For tokens that have fallen.
     clip_ratio_low: Option<f32>,
     /// For tokens that have risen.
     clip_ratio_high: Option<f32>,
+    /// Share of tokens to drop, in the place of a threshold.
+    target_rejection_rate: Option<f64>,
     /// Whose probabilities.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
@@ -35,23 +36,30 @@ impl DppoTv {
     }
 }
 
-impl PreBackwardMask for DppoTv {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+impl Bounded for DppoTv {
+    fn rate(&self) -> Option<f64> {
+        self.target_rejection_rate
+    }
+
+    fn given(&self) -> Option<&'static str> {
+        self.sides().given()
+    }
+
+    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let compared = self.policies.compare(ctx, batch)?;
-        let sides = self.sides();
-        tokens::drop_where(keep, |i| {
-            let ((p, q), advantage) = (compared.probabilities(i), batch.advantages[i]);
-            compared.goes_further(i, advantage) && (p - q).abs() > sides.limit(advantage)
-        });
-        Ok(())
+        let size = |i: usize| {
+            let (p, q) = compared.probabilities(i);
+            if compared.goes_further(i, batch.advantages[i]) { f64::from((p - q).abs()) } else { 0.0 }
+        };
+        Ok((0..batch.dims.len()).map(size).collect())
+    }
+
+    fn limit(&self, advantage: f32) -> f64 {
+        f64::from(self.sides().limit(advantage))
     }
 
     fn inputs(&self) -> Inputs {
         self.policies.inputs()
-    }
-
-    fn traits(&self) -> MaskTraits {
-        tokens::ALONE
     }
 
     fn validate(&self) -> Result<(), PluginError> {
@@ -59,9 +67,10 @@ impl PreBackwardMask for DppoTv {
     }
 }
 
-register!(PreBackwardMask, DppoTv, "masks.dppo-tv", "drops tokens that have moved too far and would go further", {
+register!(PreBackwardMask, Rated<DppoTv>, "masks.dppo-tv", "drops tokens that have moved too far and would go further", {
     clip_ratio = sides::bound() => "how far a token's probability may move"; 1e-6..1.0,
     clip_ratio_low = None::<f32> => sides::LOW,
     clip_ratio_high = None::<f32> => sides::HIGH,
+    target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

@@ -9,8 +9,9 @@
 
 use capo_plugin::prelude::*;
 
+use crate::checks;
 use crate::policies::{self, Policies};
-use crate::{checks, tokens};
+use crate::rated::{self, Bounded, Rated};
 
 /// A range of ratios.
 #[derive(Deserialize)]
@@ -20,8 +21,9 @@ struct IcePop {
     #[serde(default = "alpha")]
     alpha: f32,
     /// Largest ratio kept.
-    #[serde(default = "beta")]
-    beta: f32,
+    beta: Option<f32>,
+    /// Share of tokens to drop, in the place of `beta`.
+    target_rejection_rate: Option<f64>,
     /// Whose probabilities.
     #[serde(default = "Policies::old_sampler")]
     policies: Policies,
@@ -35,29 +37,47 @@ fn beta() -> f32 {
     5.0
 }
 
-impl PreBackwardMask for IcePop {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+impl IcePop {
+    fn beta(&self) -> f32 {
+        self.beta.unwrap_or(beta())
+    }
+}
+
+impl Bounded for IcePop {
+    fn rate(&self) -> Option<f64> {
+        self.target_rejection_rate
+    }
+
+    fn given(&self) -> Option<&'static str> {
+        self.beta.map(|_| "beta")
+    }
+
+    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let log_ratios = self.policies.compare(ctx, batch)?.log_ratios();
-        tokens::drop_where(keep, |i| !(self.alpha..=self.beta).contains(&log_ratios[i].exp()));
-        Ok(())
+        Ok(log_ratios.into_iter().map(|log_ratio| policies::above_one(log_ratio.exp(), self.alpha)).collect())
+    }
+
+    fn limit(&self, _: f32) -> f64 {
+        f64::from(self.beta()) - 1.0
+    }
+
+    fn as_key(&self, limit: f64) -> f64 {
+        1.0 + limit
     }
 
     fn inputs(&self) -> Inputs {
         self.policies.inputs()
     }
 
-    fn traits(&self) -> MaskTraits {
-        tokens::ALONE
-    }
-
     fn validate(&self) -> Result<(), PluginError> {
         checks::bound("alpha", self.alpha)?;
-        checks::range(("alpha", self.alpha), ("beta", self.beta))
+        checks::range(("alpha", self.alpha), ("beta", self.beta()))
     }
 }
 
-register!(PreBackwardMask, IcePop, "masks.icepop", "drops tokens on which trainer and sampler disagree", {
+register!(PreBackwardMask, Rated<IcePop>, "masks.icepop", "drops tokens on which trainer and sampler disagree", {
     alpha = alpha() => "smallest ratio kept",
     beta = beta() => "largest ratio kept"; 1.00001..1000.0,
+    target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::OldSampler => policies::ABOUT,
 });

@@ -6,16 +6,18 @@
 
 use capo_plugin::prelude::*;
 
+use crate::checks;
 use crate::policies::{self, Policies};
-use crate::{checks, tokens};
+use crate::rated::{self, Bounded, Rated};
 
 /// A bound on both sides.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ipo {
     /// How far a token's probability may have moved.
-    #[serde(default = "threshold")]
-    ipo_threshold: f32,
+    ipo_threshold: Option<f32>,
+    /// Share of tokens to drop, in the place of a threshold.
+    target_rejection_rate: Option<f64>,
     /// Whose probabilities.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
@@ -25,30 +27,39 @@ fn threshold() -> f32 {
     0.1
 }
 
-impl PreBackwardMask for Ipo {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+impl Bounded for Ipo {
+    fn rate(&self) -> Option<f64> {
+        self.target_rejection_rate
+    }
+
+    fn given(&self) -> Option<&'static str> {
+        self.ipo_threshold.map(|_| "ipo_threshold")
+    }
+
+    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let compared = self.policies.compare(ctx, batch)?;
-        tokens::drop_where(keep, |i| {
+        let size = |i: usize| {
             let (p, q) = compared.probabilities(i);
-            (p - q).abs() > self.ipo_threshold
-        });
-        Ok(())
+            f64::from((p - q).abs())
+        };
+        Ok((0..batch.dims.len()).map(size).collect())
+    }
+
+    fn limit(&self, _: f32) -> f64 {
+        f64::from(self.ipo_threshold.unwrap_or(threshold()))
     }
 
     fn inputs(&self) -> Inputs {
         self.policies.inputs()
     }
 
-    fn traits(&self) -> MaskTraits {
-        tokens::ALONE
-    }
-
     fn validate(&self) -> Result<(), PluginError> {
-        checks::bound("ipo_threshold", self.ipo_threshold)
+        checks::bound("ipo_threshold", self.ipo_threshold.unwrap_or_default())
     }
 }
 
-register!(PreBackwardMask, Ipo, "masks.ipo", "drops tokens whose probability has moved too far, either way", {
+register!(PreBackwardMask, Rated<Ipo>, "masks.ipo", "drops tokens whose probability has moved too far, either way", {
     ipo_threshold = threshold() => "how far a token's probability may have moved"; 1e-6..1.0,
+    target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

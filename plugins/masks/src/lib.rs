@@ -1,7 +1,7 @@
 //! The published masks and token weights, each the same numbers as its source, a file each.
 //!
 //! `policies` says whose probabilities a mask compares, `sequence` and `statistic` how tokens become completions, `tokens` which are left
-//! and which go. Facts about a completion are taken over all its tokens, whatever other masks dropped; shares and quantiles over the
+//! and which go, `rated` how a threshold follows the run. Facts about a completion are taken over all its tokens, whatever other masks dropped; shares and quantiles over the
 //! tokens that are left.
 
 #![forbid(unsafe_code)]
@@ -25,6 +25,7 @@ mod policies;
 mod probability_floor;
 mod probability_quantile;
 mod random;
+mod rated;
 mod ratio_range;
 mod sequence;
 mod sides;

@@ -11,6 +11,7 @@
 use capo_plugin::prelude::*;
 
 use crate::policies::{self, Policies};
+use crate::rated::{self, Bounded, Rated};
 use crate::sequence::{self, Level};
 use crate::{checks, tokens};
 
@@ -25,8 +26,9 @@ struct Mis {
     #[serde(default)]
     clip_min: f32,
     /// Largest ratio kept.
-    #[serde(default = "clip_max")]
-    clip_max: f32,
+    clip_max: Option<f32>,
+    /// Share of tokens to drop, in the place of `clip_max`.
+    target_rejection_rate: Option<f64>,
     /// Smallest ratio of any token of a completion that is kept.
     veto_threshold: Option<f32>,
     /// Whose probabilities.
@@ -38,18 +40,42 @@ fn clip_max() -> f32 {
     3.0
 }
 
-impl PreBackwardMask for Mis {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+impl Mis {
+    fn clip_max(&self) -> f32 {
+        self.clip_max.unwrap_or(clip_max())
+    }
+}
+
+impl Bounded for Mis {
+    fn rate(&self) -> Option<f64> {
+        self.target_rejection_rate
+    }
+
+    fn given(&self) -> Option<&'static str> {
+        self.clip_max.map(|_| "clip_max")
+    }
+
+    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let log_ratios = self.policies.compare(ctx, batch)?.log_ratios();
+        let ratios = self.level.ratios(batch, &log_ratios);
+        let mut sizes: Vec<f64> = ratios.into_iter().map(|ratio| policies::above_one(ratio, self.clip_min)).collect();
         if let Some(threshold) = self.veto_threshold {
             let lowest = |ratios: &[f32]| ratios.iter().copied().fold(f32::INFINITY, f32::min);
             for (row, lowest) in sequence::by_completion(batch, &log_ratios, lowest) {
-                keep[row].iter_mut().for_each(|keep| *keep &= u8::from(lowest >= threshold.ln()));
+                if lowest < threshold.ln() {
+                    sizes[row].fill(f64::INFINITY);
+                }
             }
         }
-        let ratios = self.level.ratios(batch, &log_ratios);
-        tokens::drop_where(keep, |i| !(self.clip_min..=self.clip_max).contains(&ratios[i]));
-        Ok(())
+        Ok(sizes)
+    }
+
+    fn limit(&self, _: f32) -> f64 {
+        f64::from(self.clip_max()) - 1.0
+    }
+
+    fn as_key(&self, limit: f64) -> f64 {
+        1.0 + limit
     }
 
     fn inputs(&self) -> Inputs {
@@ -63,14 +89,15 @@ impl PreBackwardMask for Mis {
     fn validate(&self) -> Result<(), PluginError> {
         checks::bound("clip_min", self.clip_min)?;
         checks::bound("veto_threshold", self.veto_threshold.unwrap_or(0.0))?;
-        checks::range(("clip_min", self.clip_min), ("clip_max", self.clip_max))
+        checks::range(("clip_min", self.clip_min), ("clip_max", self.clip_max()))
     }
 }
 
-register!(PreBackwardMask, Mis, "masks.mis", "drops tokens or completions by their importance ratio", {
+register!(PreBackwardMask, Rated<Mis>, "masks.mis", "drops tokens or completions by their importance ratio", {
     level = Level::Sequence => sequence::ABOUT,
     clip_min = 0.0 => "smallest ratio kept",
     clip_max = clip_max() => "largest ratio kept"; 1.00001..1000.0,
     veto_threshold = None::<f32> => "smallest ratio of any token of a completion that is kept; no limit when absent",
+    target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::OldSampler => policies::ABOUT,
 });

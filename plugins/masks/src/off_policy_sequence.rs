@@ -9,6 +9,7 @@
 use capo_plugin::prelude::*;
 
 use crate::policies::{self, Policies};
+use crate::rated::{self, Bounded, Rated};
 use crate::{checks, sequence};
 
 /// A bound on a completion's drift.
@@ -16,8 +17,9 @@ use crate::{checks, sequence};
 #[serde(deny_unknown_fields)]
 struct OffPolicySequence {
     /// Largest drift kept, nats per token.
-    #[serde(default = "threshold")]
-    off_policy_mask_threshold: f32,
+    off_policy_mask_threshold: Option<f32>,
+    /// Share of tokens to drop, in the place of a threshold.
+    target_rejection_rate: Option<f64>,
     /// Whose probabilities.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
@@ -27,17 +29,28 @@ fn threshold() -> f32 {
     0.5
 }
 
-impl PreBackwardMask for OffPolicySequence {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+impl Bounded for OffPolicySequence {
+    fn rate(&self) -> Option<f64> {
+        self.target_rejection_rate
+    }
+
+    fn given(&self) -> Option<&'static str> {
+        self.off_policy_mask_threshold.map(|_| "off_policy_mask_threshold")
+    }
+
+    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let log_ratios = self.policies.compare(ctx, batch)?.log_ratios();
+        let mut sizes = vec![0.0; batch.dims.len()];
         for (row, mean) in sequence::by_completion(batch, &log_ratios, sequence::mean) {
-            if -mean > f64::from(self.off_policy_mask_threshold) {
-                for (keep, advantage) in keep[row.clone()].iter_mut().zip(&batch.advantages[row]) {
-                    *keep &= u8::from(*advantage >= 0.0);
-                }
+            for (size, advantage) in sizes[row.clone()].iter_mut().zip(&batch.advantages[row]) {
+                *size = if *advantage >= 0.0 { 0.0 } else { -mean };
             }
         }
-        Ok(())
+        Ok(sizes)
+    }
+
+    fn limit(&self, _: f32) -> f64 {
+        f64::from(self.off_policy_mask_threshold.unwrap_or(threshold()))
     }
 
     fn inputs(&self) -> Inputs {
@@ -45,7 +58,7 @@ impl PreBackwardMask for OffPolicySequence {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::bound("off_policy_mask_threshold", self.off_policy_mask_threshold)
+        checks::bound("off_policy_mask_threshold", self.off_policy_mask_threshold.unwrap_or_default())
     }
 
     fn traits(&self) -> MaskTraits {
@@ -53,7 +66,8 @@ impl PreBackwardMask for OffPolicySequence {
     }
 }
 
-register!(PreBackwardMask, OffPolicySequence, "masks.off-policy-sequence", "drops what went wrong in completions that the policy has left", {
+register!(PreBackwardMask, Rated<OffPolicySequence>, "masks.off-policy-sequence", "drops what went wrong in completions that the policy has left", {
     off_policy_mask_threshold = threshold() => "largest mean of `ln q - ln p` of a completion that is kept whole, nats"; 1e-6..10.0,
+    target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

@@ -62,6 +62,11 @@ pub(crate) fn safe(log_ratio: f32) -> f32 {
     log_ratio.clamp(-20.0, 20.0)
 }
 
+/// How far a ratio lies above 1; infinite where it is below `low` or no number.
+pub(crate) fn above_one(ratio: f32, low: f32) -> f64 {
+    if ratio >= low { f64::from(ratio) - 1.0 } else { f64::INFINITY }
+}
+
 /// Log-probabilities of the same tokens under two policies, `[B, T]` each, nats.
 pub(crate) struct Compared {
     pub(crate) of: Vec<f32>,

@@ -2,36 +2,54 @@
 
 use capo_plugin::prelude::*;
 
-use crate::{checks, tokens};
+use crate::checks;
+use crate::rated::{self, Bounded, Rated};
 
 /// A bound on the probability.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProbabilityFloor {
     /// Smallest probability kept.
-    #[serde(default = "floor")]
-    min_probability: f64,
+    min_probability: Option<f64>,
+    /// Share of tokens to drop, in the place of `min_probability`.
+    target_rejection_rate: Option<f64>,
 }
 
 fn floor() -> f64 {
     0.01
 }
 
-impl PreBackwardMask for ProbabilityFloor {
-    fn mask(&mut self, _: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
-        tokens::drop_where(keep, |i| f64::from(batch.logps[i]).exp() < self.min_probability);
-        Ok(())
+impl Bounded for ProbabilityFloor {
+    fn rate(&self) -> Option<f64> {
+        self.target_rejection_rate
     }
 
-    fn traits(&self) -> MaskTraits {
-        tokens::ALONE
+    fn given(&self) -> Option<&'static str> {
+        self.min_probability.map(|_| "min_probability")
+    }
+
+    fn sizes(&self, _: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
+        Ok(batch.logps.iter().map(|&logp| f64::from(logp).exp().recip()).collect())
+    }
+
+    fn limit(&self, _: f32) -> f64 {
+        self.min_probability.unwrap_or(floor()).recip()
+    }
+
+    fn as_key(&self, limit: f64) -> f64 {
+        limit.recip()
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs::NONE
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::share("min_probability", self.min_probability)
+        checks::share("min_probability", self.min_probability.unwrap_or_default())
     }
 }
 
-register!(PreBackwardMask, ProbabilityFloor, "masks.probability-floor", "drops tokens below a probability", {
+register!(PreBackwardMask, Rated<ProbabilityFloor>, "masks.probability-floor", "drops tokens below a probability", {
     min_probability = floor() => "smallest probability kept"; 1e-9..0.9,
+    target_rejection_rate = None::<f64> => rated::ABOUT,
 });

@@ -2,8 +2,9 @@
 
 use capo_plugin::prelude::*;
 
+use crate::checks;
 use crate::policies::{self, Policies};
-use crate::{checks, tokens};
+use crate::rated::{self, Bounded, Rated};
 
 /// A range of ratios.
 #[derive(Deserialize)]
@@ -12,8 +13,9 @@ struct RatioRange {
     /// Smallest ratio kept; as far below 1 as `high` is above it when absent.
     low: Option<f32>,
     /// Largest ratio kept.
-    #[serde(default = "high")]
-    high: f32,
+    high: Option<f32>,
+    /// Share of tokens to drop, in the place of `high`.
+    target_rejection_rate: Option<f64>,
     /// Whose probabilities.
     #[serde(default = "Policies::trainer_old")]
     policies: Policies,
@@ -25,33 +27,53 @@ fn high() -> f32 {
 
 impl RatioRange {
     fn low(&self) -> f32 {
-        self.low.unwrap_or(2.0 - self.high)
+        self.low.unwrap_or(2.0 - self.high())
+    }
+
+    fn high(&self) -> f32 {
+        self.high.unwrap_or(high())
     }
 }
 
-impl PreBackwardMask for RatioRange {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+impl Bounded for RatioRange {
+    fn rate(&self) -> Option<f64> {
+        self.target_rejection_rate
+    }
+
+    fn given(&self) -> Option<&'static str> {
+        self.high.map(|_| "high")
+    }
+
+    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let log_ratios = self.policies.compare(ctx, batch)?.log_ratios();
-        tokens::drop_where(keep, |i| !(self.low()..=self.high).contains(&log_ratios[i].exp()));
-        Ok(())
+        let size = |log_ratio: f32| match self.low {
+            Some(low) => policies::above_one(log_ratio.exp(), low),
+            None => policies::above_one(log_ratio.exp(), f32::NEG_INFINITY).abs(),
+        };
+        Ok(log_ratios.into_iter().map(size).collect())
+    }
+
+    fn limit(&self, _: f32) -> f64 {
+        f64::from(self.high()) - 1.0
+    }
+
+    fn as_key(&self, limit: f64) -> f64 {
+        1.0 + limit
     }
 
     fn inputs(&self) -> Inputs {
         self.policies.inputs()
     }
 
-    fn traits(&self) -> MaskTraits {
-        tokens::ALONE
-    }
-
     fn validate(&self) -> Result<(), PluginError> {
         checks::bound("low", self.low.unwrap_or_default())?;
-        checks::range(("low", self.low()), ("high", self.high))
+        checks::range(("low", self.low()), ("high", self.high()))
     }
 }
 
-register!(PreBackwardMask, RatioRange, "masks.ratio-range", "drops tokens whose ratio lies outside a range", {
+register!(PreBackwardMask, Rated<RatioRange>, "masks.ratio-range", "drops tokens whose ratio lies outside a range", {
     high = high() => "largest ratio kept"; 1.00001..100.0,
     low = None::<f32> => "smallest ratio kept; as far below 1 as `high` is above it when absent",
+    target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerOld => policies::ABOUT,
 });

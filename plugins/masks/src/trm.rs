@@ -10,6 +10,7 @@
 use capo_plugin::prelude::*;
 
 use crate::policies::{self, Policies, safe};
+use crate::rated::{self, Bounded, Rated};
 use crate::statistic::{Estimate, Over, Statistic};
 use crate::{checks, sequence, tokens};
 
@@ -21,8 +22,9 @@ struct Trm {
     #[serde(default)]
     rollout_rs: Statistic,
     /// Largest kept.
-    #[serde(default = "threshold")]
-    rollout_rs_threshold: f32,
+    rollout_rs_threshold: Option<f32>,
+    /// Share of tokens to drop, in the place of a threshold.
+    target_rejection_rate: Option<f64>,
     /// Smallest ratio kept by k1.
     rollout_rs_threshold_lower: Option<f32>,
     /// Whose probabilities.
@@ -35,37 +37,53 @@ fn threshold() -> f32 {
 }
 
 impl Trm {
-    /// Bounds on the statistic, nats.
-    fn bounds(&self) -> (f64, f64) {
-        let upper = self.rollout_rs_threshold;
-        let lower = self.rollout_rs_threshold_lower.unwrap_or(1.0 / upper);
-        match self.rollout_rs.estimate {
-            Estimate::K1 => (f64::from(lower).ln(), f64::from(upper).ln()),
-            _ => (f64::NEG_INFINITY, f64::from(upper)),
+    fn threshold(&self) -> f64 {
+        f64::from(self.rollout_rs_threshold.unwrap_or(threshold()))
+    }
+
+    /// What is bounded of a statistic, nats: of k1, which has a sign, the size, or what is above 0 where it has a lower bound of its own.
+    fn size(&self, value: f64) -> f64 {
+        match (self.rollout_rs.estimate, self.rollout_rs_threshold_lower) {
+            _ if value.is_nan() => f64::INFINITY,
+            (Estimate::K1, None) => value.abs(),
+            (Estimate::K1, Some(lower)) if value < f64::from(lower).ln() => f64::INFINITY,
+            _ => value,
         }
     }
 }
 
-impl PreBackwardMask for Trm {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+impl Bounded for Trm {
+    fn rate(&self) -> Option<f64> {
+        self.target_rejection_rate
+    }
+
+    fn given(&self) -> Option<&'static str> {
+        self.rollout_rs_threshold.map(|_| "rollout_rs_threshold")
+    }
+
+    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let log_ratios = self.policies.compare(ctx, batch)?.log_ratios();
         let estimates: Vec<f32> =
             log_ratios.iter().map(|&log_ratio| self.rollout_rs.estimate.of(safe(log_ratio))).collect();
-        let (low, high) = self.bounds();
-        let inside = |value: f64| (low..=high).contains(&value);
+        let mut sizes: Vec<f64> = estimates.iter().map(|&estimate| self.size(f64::from(estimate))).collect();
         let reduce = match self.rollout_rs.over {
-            Over::Token => {
-                tokens::drop_where(keep, |i| !inside(f64::from(estimates[i])));
-                return Ok(());
-            }
+            Over::Token => return Ok(sizes),
             Over::Sum => sequence::sum,
             Over::Mean => sequence::mean,
             Over::Max => sequence::max,
         };
         for (row, value) in sequence::by_completion(batch, &estimates, reduce) {
-            keep[row].iter_mut().for_each(|keep| *keep &= u8::from(inside(value)));
+            sizes[row].fill(self.size(value));
         }
-        Ok(())
+        Ok(sizes)
+    }
+
+    fn limit(&self, _: f32) -> f64 {
+        if self.rollout_rs.estimate == Estimate::K1 { self.threshold().ln() } else { self.threshold() }
+    }
+
+    fn as_key(&self, limit: f64) -> f64 {
+        if self.rollout_rs.estimate == Estimate::K1 { limit.exp() } else { limit }
     }
 
     fn inputs(&self) -> Inputs {
@@ -77,7 +95,7 @@ impl PreBackwardMask for Trm {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::positive("rollout_rs_threshold", self.rollout_rs_threshold)?;
+        checks::positive("rollout_rs_threshold", self.threshold() as f32)?;
         let Some(lower) = self.rollout_rs_threshold_lower else { return Ok(()) };
         if self.rollout_rs.estimate != Estimate::K1 {
             let sentence = format!(
@@ -87,13 +105,14 @@ impl PreBackwardMask for Trm {
             return Err(PluginError::config(sentence));
         }
         checks::positive("rollout_rs_threshold_lower", lower)?;
-        checks::range(("rollout_rs_threshold_lower", lower), ("rollout_rs_threshold", self.rollout_rs_threshold))
+        checks::range(("rollout_rs_threshold_lower", lower), ("rollout_rs_threshold", self.threshold() as f32))
     }
 }
 
-register!(PreBackwardMask, Trm, "masks.trm", "drops completions that diverge too far from the sampler", {
+register!(PreBackwardMask, Rated<Trm>, "masks.trm", "drops completions that diverge too far from the sampler", {
     rollout_rs = Statistic::default() => "`token`, `seq_sum`, `seq_mean` or `seq_max`, then `_k1`, `_k2` or `_k3`",
     rollout_rs_threshold = threshold() => "largest divergence kept, nats; of k1 the largest ratio"; 1e-9..100.0,
     rollout_rs_threshold_lower = None::<f32> => "smallest ratio kept, of k1 alone; one by the largest when absent",
+    target_rejection_rate = None::<f64> => rated::ABOUT,
     policies = Policies::TrainerSampler => policies::ABOUT,
 });

@@ -273,3 +273,23 @@ fn every_recipe_trains_and_resumes_to_the_same_bits() {
         whole.assert_same(&folder.resume(&format!("{recipe}-cut")));
     }
 }
+
+#[test]
+fn thresholds_that_follow_a_run_do_so_in_a_resumed_one() {
+    let folder = Folder::new();
+    let rates = "--set mask.capo.curvature.target_rejection_rate=0.2 --set mask.masks.probability-floor.target_rejection_rate=0.1";
+    let args = format!(
+        "--plugin libcapo.so --plugin libmasks.so --set recipe=capo --mask masks.probability-floor --weight capo.curvature-weight {rates} \
+         --set weight.0.fisher_threshold=auto --set train.lr_scheduler_type=constant --set train.warmup_ratio=0 --set train.save_steps=1 {}",
+        crate::FOUR_STEPS
+    );
+    let whole = folder.train("whole", &args);
+    for (name, steps) in [("capo.curvature", 3), ("masks.probability-floor", 3), ("capo.curvature-weight", 4)] {
+        let found = whole.metric(&format!("{name}/threshold"));
+        assert!(found.len() == steps && found.iter().all(|found| *found > 0.0), "{name}: {found:?}");
+    }
+    let rates = whole.metric("capo.curvature/rejection_rate");
+    assert!(rates[0] == 0.0 && rates[1..].iter().all(|rate| (0.02..0.6).contains(rate)), "{rates:?}");
+    let _ = folder.host(&format!("train {args} --output-dir cut --stop-after 2")).succeeded();
+    whole.assert_same(&folder.resume("cut"));
+}

@@ -60,7 +60,8 @@ pub(super) fn key_docs(subject: &Subject<'_>) -> Verdict {
     })
 }
 
-/// Sentence about a key's range with an end that the component does not take, though it takes its table.
+/// Sentence about a key's range with an end that the component does not take, though it takes its table: neither beside the keys of the table, one
+/// of which may stand in its place, nor alone.
 fn refused_end(subject: &Subject<'_>) -> Option<String> {
     subject.create().ok()?;
     let ranges = subject.image.sweeps(subject.point, subject.id).ok()?;
@@ -68,6 +69,7 @@ fn refused_end(subject: &Subject<'_>) -> Option<String> {
     ends.into_iter().find_map(|(SweepRange { key, whole, .. }, end)| {
         let value = if *whole { json!(end as i64) } else { json!(end) };
         let error = subject.create_from(&subject.table_with(key, value.clone())).err()?;
+        subject.create_from(&json!({ key.as_str(): value }).to_string()).err()?;
         Some(format!("the range of key `{key}` ends at {value}, which it does not take: {error} (narrow the range)"))
     })
 }

@@ -100,6 +100,7 @@ pub const SECTIONS: &[(&str, &[Chart])] = &[
             linear("Gradient that was rejected", "share of squares", &[("mask/rejected_gradient_share", "")]),
             linear("Weighted down by *", "share of tokens", &[("*/below_one", "")]),
             linear("Weighted away by *", "share of squares", &[("*/weighted_away_gradient_share", "")]),
+            logarithmic("Threshold of *", "in the unit of its key", &[("*/threshold", "")]),
             linear("Left of the step by *", "share of its length", &[("*/applied", "")]),
         ],
     ),

@@ -32,6 +32,10 @@ fn what_is_out_of_range_is_refused() {
         ("masks.probability-quantile", r#"{"share": -0.1}"#),
         ("masks.random", r#"{"share": 1.5}"#),
         ("masks.truncated", r#"{"share": 1.5}"#),
+        ("masks.ipo", r#"{"target_rejection_rate": 2}"#),
+        ("masks.ipo", r#"{"target_rejection_rate": 0.02, "ipo_threshold": 0.1}"#),
+        ("masks.dppo-tv", r#"{"target_rejection_rate": 0.02, "clip_ratio_low": 0.1}"#),
+        ("masks.random", r#"{"target_rejection_rate": 0.02}"#),
     ];
     let weights = [
         ("masks.tis", r#"{"rollout_is_threshold": 0}"#),
@@ -63,6 +67,10 @@ fn what_is_out_of_range_is_refused() {
     masks.probability-quantile: `share` is -0.1 (use 0 to 1)
     masks.random: `share` is 1.5 (use 0 to 1)
     masks.truncated: unknown key `share` (it has no keys)
+    masks.ipo: `target_rejection_rate` is 2 (it must lie between 0 and 1)
+    masks.ipo: `target_rejection_rate` and `ipo_threshold` are both given (keep one)
+    masks.dppo-tv: `target_rejection_rate` and `clip_ratio_low` are both given (keep one)
+    masks.random: unknown key `target_rejection_rate` (known: `share`)
     ");
     assert_snapshot!(weights.join("\n"), @"
     masks.tis: `rollout_is_threshold` is 0 (it must be finite and above 0)

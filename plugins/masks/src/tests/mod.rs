@@ -2,6 +2,7 @@
 
 mod golden;
 mod keys;
+mod rates;
 mod snapshots;
 mod traits;
 

@@ -6,7 +6,7 @@ use capo_plugin::{Image, MaskTraits, Point};
 use super::{mask, weight};
 
 /// Tables under which a token is decided alone.
-const ALONE: [(Point, &str, &str); 15] = [
+const ALONE: [(Point, &str, &str); 17] = [
     (Point::Mask, "masks.dppo-tv", "{}"),
     (Point::Mask, "masks.dppo-kl", "{}"),
     (Point::Mask, "masks.dppo-topk-tv", r#"{"clip_ratio": 0.01}"#),
@@ -18,6 +18,8 @@ const ALONE: [(Point, &str, &str); 15] = [
     (Point::Mask, "masks.truncated", "{}"),
     (Point::Mask, "masks.ratio-range", "{}"),
     (Point::Mask, "masks.probability-floor", r#"{"min_probability": 0.3}"#),
+    (Point::Mask, "masks.probability-floor", r#"{"target_rejection_rate": 0.2}"#),
+    (Point::Mask, "masks.ipo", r#"{"target_rejection_rate": 0.2}"#),
     (Point::Weight, "masks.tis", "{}"),
     (Point::Weight, "masks.tis", r#"{"rollout_is_threshold_lower": 0.99, "rollout_is_threshold": 1.01}"#),
     (Point::Weight, "masks.drpo", "{}"),

@@ -1,0 +1,183 @@
+//! Thresholds that follow the run, so that a wanted share of tokens is rejected.
+
+use capo_core::{Acceptance, Assessment};
+use capo_plugin::Sketch;
+use capo_plugin::prelude::*;
+
+use crate::predictor::Predictor;
+
+/// The share of tokens to reject, and how far tokens moved of late. The table's thresholds say in which proportion.
+pub(crate) struct Target {
+    rate: f64,
+    /// Of the last steps' tokens: how many times its threshold the shift of each is, the larger of the two.
+    pub sketch: Sketch,
+}
+
+impl Target {
+    pub fn new(rate: f64) -> Self {
+        Self { rate, sketch: Sketch::default() }
+    }
+
+    /// The thresholds of this step; none where nothing is known of the run, and the batch may be a part of a step.
+    pub fn thresholds(&self, predictor: &Predictor, batch: &Batch<'_>) -> Result<Acceptance, PluginError> {
+        let mut times = self.sketch.quantile(1.0 - self.rate);
+        if times.is_none() && !predictor.traits(true).contains(MaskTraits::TOKEN_WISE) {
+            times = sketch(predictor, batch)?.quantile(1.0 - self.rate);
+        }
+        let given = predictor.model.acceptance();
+        Ok(times.map_or_else(Acceptance::default, |times| scaled(given, |threshold| times * threshold)))
+    }
+
+    /// Records the threshold that was found on m_F, or on m_H where that is the only test.
+    pub fn record(ctx: &mut Ctx<'_>, thresholds: &Acceptance) {
+        let hessian = thresholds.hessian_range.map(|[_, high]| high);
+        if let Some(threshold) = thresholds.fisher_threshold.or(hessian) {
+            ctx.record("threshold", threshold);
+        }
+    }
+
+    /// Takes in the step, before the model of the optimizer does.
+    pub fn step_end(&mut self, ctx: &mut Ctx<'_>, predictor: &Predictor, batch: &Batch<'_>) -> Result<(), PluginError> {
+        self.sketch.take_in(ctx, sketch(predictor, batch))
+    }
+}
+
+/// These thresholds, each changed.
+fn scaled(given: Acceptance, change: impl Fn(f64) -> f64) -> Acceptance {
+    let Acceptance { fisher_threshold, hessian_range, .. } = given;
+    let hessian_range = hessian_range.map(|range| range.map(|end| change(end.abs()).copysign(end)));
+    Acceptance { fisher_threshold: fisher_threshold.map(change), hessian_range, ..given }
+}
+
+/// Of the batch's completions; 0 for tokens that are not tested.
+fn sketch(predictor: &Predictor, batch: &Batch<'_>) -> Result<Sketch, PluginError> {
+    let given = predictor.model.acceptance();
+    // Whatever is tested and moves anything fails.
+    let all = scaled(given, |_| f64::MIN_POSITIVE);
+    let Assessment { keep, m_f, m_h, .. } = predictor.shifts(batch, batch.completion_mask, &all)?;
+    let times =
+        |shift: f32, threshold: Option<f64>| threshold.map_or(0.0, |threshold| f64::from(shift.abs()) / threshold);
+    let size = |at: usize| match keep[at] {
+        0 if m_f[at].is_nan() => f64::INFINITY,
+        0 => times(m_f[at], given.fisher_threshold).max(times(m_h[at], given.hessian_range.map(|[_, high]| high))),
+        _ => 0.0,
+    };
+    Ok(Sketch::of((0..keep.len()).filter(|&at| batch.completion_mask[at] == 1).map(size)))
+}
+
+#[cfg(test)]
+mod tests {
+    use capo_plugin::testing::{self, Fixture};
+
+    use crate::{CurvatureMask, Thresholds};
+
+    struct Wide;
+
+    impl Thresholds for Wide {
+        const FISHER: f64 = 1e9;
+        const HESSIAN: f64 = 1e9;
+    }
+
+    const TARGET: &str = "target_rejection_rate = 0.2\nbatch_shifts = false";
+
+    /// Steps of other lengths, so that their tokens differ.
+    fn steps() -> Vec<Fixture> {
+        let lengths = [[6, 3, 6, 5, 6], [2, 6, 6, 4, 6], [6, 6, 1, 6, 5], [3, 6, 6, 6, 2]];
+        lengths.map(|lengths| Fixture::new(5, 6).lengths(&lengths)).into()
+    }
+
+    /// With a target the thresholds follow the run in one proportion; the first step, which may be a part of one, drops nothing.
+    #[test]
+    fn a_target_finds_its_thresholds() {
+        let run = |table: &str| {
+            let mut mask = testing::mask::<CurvatureMask<Wide>>(table).unwrap();
+            let end = |fixture: &Fixture| {
+                let masked = fixture.mask(&mut mask).unwrap();
+                fixture.step_end(&mut mask, &masked.keep, true).unwrap();
+                let real = fixture.batch().completion_mask.iter().filter(|&&mask| mask == 1).count();
+                let kept = masked.keep.iter().filter(|&&keep| keep == 1).count();
+                ((real - kept) as f64 / real as f64, masked.records.number("threshold"))
+            };
+            steps().iter().cycle().take(40).map(end).collect::<Vec<_>>()
+        };
+        for (test, threshold) in [("", 1e9), ("hessian_threshold = false", 1e9), ("fisher_threshold = false", 1e9)] {
+            let run = run(&format!("{TARGET}\n{test}"));
+            assert_eq!(run[0], (0.0, None));
+            assert!(run[1..].iter().all(|(_, found)| found.is_some_and(|found| found > 0.0 && found < threshold)));
+            let rate = run[20..].iter().map(|(rate, _)| rate).sum::<f64>() / 20.0;
+            assert!((rate - 0.2).abs() < 0.05, "{test}: {rate}");
+        }
+        let whole = run(&format!("{TARGET}\ngranularity = \"completion\""));
+        assert!(whole[0].0 > 0.0 && whole[0].1.is_some(), "a step that is seen whole serves itself: {:?}", whole[0]);
+    }
+
+    /// Both thresholds found are the defaults times one number: at which a token moves further by the larger of the two.
+    #[test]
+    fn a_target_keeps_the_proportion_of_thresholds() {
+        let fixture = Fixture::new(5, 6);
+        let mut mask = testing::mask::<CurvatureMask<Wide>>(TARGET).unwrap();
+        let before = fixture.mask(&mut mask).unwrap().records;
+        let shift = |name: &str| before.tokens.iter().find(|(known, _)| known == name).unwrap().1.clone();
+        let mut sizes: Vec<f32> = shift("m_f").iter().zip(shift("m_h")).map(|(m_f, m_h)| m_f.max(m_h.abs())).collect();
+        sizes.sort_by(f32::total_cmp);
+        fixture.step_end(&mut mask, &[1; 30], false).unwrap();
+        let found = fixture.mask(&mut mask).unwrap().records.number("threshold").unwrap();
+        assert!((found / f64::from(sizes[23]) - 1.0).abs() < 0.04, "{found} of {sizes:?}");
+    }
+
+    #[test]
+    fn a_target_decides_parts_and_ranks_as_the_whole_and_is_saved() {
+        let mut whole = testing::mask::<CurvatureMask<Wide>>(TARGET).unwrap();
+        let mut parts = testing::mask::<CurvatureMask<Wide>>(TARGET).unwrap();
+        let mut kept = Vec::new();
+        for fixture in &steps() {
+            let keep = fixture.mask(&mut whole).unwrap().keep;
+            let of_parts = [0..1, 1..4, 4..5].map(|rows| fixture.part(rows).mask(&mut parts).unwrap().keep);
+            assert_eq!(of_parts.concat(), keep);
+            fixture.step_end(&mut whole, &keep, true).unwrap();
+            fixture.step_end(&mut parts, &keep, true).unwrap();
+            let state = parts.save().unwrap();
+            assert_eq!(state, whole.save().unwrap());
+            parts = testing::mask::<CurvatureMask<Wide>>(TARGET).unwrap();
+            parts.load(&state).unwrap();
+            kept.push(keep);
+        }
+        assert!(kept[1..].concat().contains(&0) && kept[1..].iter().all(|keep| keep.contains(&1)));
+        let thresholds = testing::on_ranks(3, |seat| {
+            let rows = [0..1, 1..4, 4..5][capo_plugin::Ranks::rank(seat)].clone();
+            let mut mask = testing::mask::<CurvatureMask<Wide>>(TARGET).unwrap();
+            for (fixture, keep) in steps().iter().zip(&kept) {
+                let keep = &keep[6 * rows.start..6 * rows.end];
+                fixture.part(rows.clone()).step_end_on(seat, &mut mask, keep, true).unwrap();
+            }
+            steps()[0].part(rows).mask(&mut mask).unwrap().records.number("threshold")
+        });
+        let alone = steps()[0].mask(&mut whole).unwrap().records.number("threshold");
+        assert_eq!(thresholds, [alone; 3]);
+        let mut other = testing::mask::<CurvatureMask<Wide>>("").unwrap();
+        assert!(other.load(&whole.save().unwrap()).is_err());
+        let said = whole.load(&other.save().unwrap()).unwrap_err().to_string();
+        assert!(said.ends_with("the saved state begins with no sketch (it was saved under another table)"), "{said}");
+    }
+
+    #[test]
+    fn a_target_stands_alone() {
+        let say = |table: &str| {
+            let table = format!("target_rejection_rate = 0.02\n{table}");
+            testing::mask::<CurvatureMask<Wide>>(&table).err().unwrap().to_string()
+        };
+        for (key, value) in [
+            ("fisher_threshold", "1e-4"),
+            ("hessian_threshold", "1e-2"),
+            ("hessian_range", "[-1, 1]"),
+            ("hessian_interval", "\"one_sided\""),
+        ] {
+            let sentence = format!("`target_rejection_rate` and `{key}` are both given (keep one)");
+            assert_eq!(say(&format!("{key} = {value}")), sentence);
+        }
+        assert_eq!(
+            say("fisher_threshold = false\nhessian_threshold = false"),
+            "`target_rejection_rate` is given, but both tests are switched off (leave one on)"
+        );
+    }
+}

@@ -1,0 +1,118 @@
+//! Masks with one threshold, which a table gives, or which follows the run so that a wanted share of tokens goes.
+
+use capo_plugin::prelude::*;
+use capo_plugin::{Sketch, check_target};
+
+use crate::tokens;
+
+/// Meaning of the key `target_rejection_rate`, for `register!`.
+pub(crate) const ABOUT: &str = "share of tokens to drop, in the place of a threshold, which then follows the run";
+
+/// A mask that drops the tokens at which something is larger than a threshold.
+pub(crate) trait Bounded: Send {
+    /// The share of tokens to drop, if a table gives one.
+    fn rate(&self) -> Option<f64>;
+
+    /// The key of the threshold, if a table gives one.
+    fn given(&self) -> Option<&'static str>;
+
+    /// `[B, T]`: what is bounded; infinite where a token is dropped at any threshold.
+    fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError>;
+
+    /// Largest size kept of a token of this advantage, as the table or the defaults have it.
+    fn limit(&self, advantage: f32) -> f64;
+
+    /// The value of the threshold's key that stands for this limit.
+    fn as_key(&self, limit: f64) -> f64 {
+        limit
+    }
+
+    /// As of a mask.
+    fn inputs(&self) -> Inputs;
+
+    /// As of a mask.
+    fn traits(&self) -> MaskTraits {
+        tokens::ALONE
+    }
+
+    /// As of a mask.
+    fn validate(&self) -> Result<(), PluginError>;
+}
+
+/// The mask, with the sizes of the last steps where its threshold follows them.
+#[derive(Deserialize)]
+#[serde(from = "M", bound(deserialize = "M: Deserialize<'de>"))]
+pub(crate) struct Rated<M> {
+    mask: M,
+    sketch: Sketch,
+}
+
+impl<M> From<M> for Rated<M> {
+    fn from(mask: M) -> Self {
+        Self { mask, sketch: Sketch::default() }
+    }
+}
+
+/// Of the completions' tokens.
+fn sketch(batch: &Batch, sizes: &[f64]) -> Sketch {
+    Sketch::of(sizes.iter().zip(batch.completion_mask).filter(|(_, mask)| **mask == 1).map(|(size, _)| *size))
+}
+
+impl<M: Bounded> PreBackwardMask for Rated<M> {
+    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, keep: &mut [u8]) -> Result<(), PluginError> {
+        let sizes = self.mask.sizes(ctx, batch)?;
+        let Some(rate) = self.mask.rate() else {
+            tokens::drop_where(keep, |i| sizes[i] > self.mask.limit(batch.advantages[i]));
+            return Ok(());
+        };
+        let mut limit = self.sketch.quantile(1.0 - rate);
+        if limit.is_none() && !self.traits().contains(MaskTraits::TOKEN_WISE) {
+            limit = sketch(batch, &sizes).quantile(1.0 - rate);
+        }
+        if let Some(limit) = limit {
+            tokens::drop_where(keep, |i| sizes[i] > limit);
+            ctx.record("threshold", self.mask.as_key(limit));
+        }
+        Ok(())
+    }
+
+    fn step_end(&mut self, ctx: &mut Ctx, batch: &Batch, _: &[u8], _: bool) -> Result<(), PluginError> {
+        if self.mask.rate().is_none() {
+            return Ok(());
+        }
+        let step = self.mask.sizes(ctx, batch).map(|sizes| sketch(batch, &sizes));
+        self.sketch.take_in(ctx, step)
+    }
+
+    fn inputs(&self) -> Inputs {
+        self.mask.inputs()
+    }
+
+    fn traits(&self) -> MaskTraits {
+        self.mask.traits()
+    }
+
+    fn validate(&self) -> Result<(), PluginError> {
+        check_target(self.mask.rate(), self.mask.given())?;
+        self.mask.validate()
+    }
+
+    fn save(&self) -> Result<Vec<u8>, PluginError> {
+        Ok(if self.mask.rate().is_some() { self.sketch.save() } else { Vec::new() })
+    }
+
+    fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
+        let (sketch, rest) = match self.mask.rate() {
+            Some(_) => Sketch::load(state)?,
+            None => (Sketch::default(), state),
+        };
+        if !rest.is_empty() {
+            let len = rest.len();
+            return Err(PluginError::state(format!(
+                "{len} bytes of saved state that this mask did not write (it was saved under another table)"
+            )));
+        }
+        self.sketch = sketch;
+        Ok(())
+    }
+}

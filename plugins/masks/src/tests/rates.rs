@@ -1,0 +1,70 @@
+//! Thresholds that follow the run.
+
+use capo_plugin::testing::{self, Fixture, Masked};
+use capo_plugin::{Image, MaskTraits, Point};
+
+use super::mask;
+
+/// Every mask that has one threshold, in a table that has it decide tokens; beside it that threshold's key.
+const RATED: [(&str, &str, &str); 14] = [
+    ("masks.dppo-tv", "", "clip_ratio"),
+    ("masks.dppo-kl", "", "clip_ratio"),
+    ("masks.dppo-topk-tv", "", "clip_ratio"),
+    ("masks.dppo-topk-kl", "", "clip_ratio"),
+    ("masks.ipo", "", "ipo_threshold"),
+    ("masks.icepop", r#""alpha": 0.1, "#, "beta"),
+    ("masks.mis", r#""level": "token", "#, "clip_max"),
+    ("masks.mis", "", "clip_max"),
+    ("masks.trm", r#""rollout_rs": "token_k1", "#, "rollout_rs_threshold"),
+    ("masks.trm", r#""rollout_rs": "seq_sum_k3", "#, "rollout_rs_threshold"),
+    ("masks.off-policy-sequence", "", "off_policy_mask_threshold"),
+    ("masks.ratio-range", "", "high"),
+    ("masks.ratio-range", r#""low": 0.1, "#, "high"),
+    ("masks.probability-floor", "", "min_probability"),
+];
+const RATE: f64 = 0.1;
+
+/// A step whose tokens have moved, each by its own.
+fn fixture() -> Fixture {
+    let logps: Vec<f32> = (0..96).map(|i| -1.5 + 0.4 * (i as f32 * 1.7).sin()).collect();
+    let old: Vec<f32> = logps.iter().enumerate().map(|(i, logp)| logp + 0.3 * (i as f32 * 2.3).cos()).collect();
+    let advantages: Vec<f32> = (0..96).map(|i| (i as f32 / 6.0).floor() % 2.0 - 0.5).collect();
+    Fixture::new(16, 6).logps(&logps).old_logps(&old).advantages(&advantages)
+}
+
+fn rejected(masked: &Masked) -> f64 {
+    masked.keep.iter().filter(|&&keep| keep == 0).count() as f64 / masked.keep.len() as f64
+}
+
+/// A step after the first is decided by the threshold of the steps before, which a table can also give.
+#[test]
+fn a_rate_is_met_by_a_threshold_that_a_table_could_give() {
+    let fixture = fixture();
+    for (id, keys, threshold) in RATED {
+        let json = format!("{{{keys}\"target_rejection_rate\": {RATE}}}");
+        let mut rated = mask(id, &json);
+        let first = fixture.mask(&mut rated).unwrap();
+        let alone = Image::own().mask_traits(Point::Mask, id, &json).unwrap().contains(MaskTraits::TOKEN_WISE);
+        assert_eq!(rejected(&first) > 0.0, !alone, "{id} {keys}");
+        fixture.step_end(&mut rated, &first.keep, true).unwrap();
+        let second = fixture.mask(&mut rated).unwrap();
+        let found = second.records.number("threshold").unwrap();
+        let given = fixture.mask(&mut mask(id, &format!("{{{keys}\"{threshold}\": {found}}}"))).unwrap();
+        assert_eq!(given.keep, second.keep, "{id} {keys}at {found}");
+        let rate = rejected(&second);
+        let most = if id.contains("topk") { RATE } else { RATE + 0.03 };
+        assert!(rate > 0.0 && rate <= most || id.contains("topk"), "{id} {keys}: {rate}");
+        // It is part of the state.
+        let mut resumed = mask(id, &json);
+        resumed.load(&rated.save().unwrap()).unwrap();
+        assert_eq!(fixture.mask(&mut resumed).unwrap().keep, second.keep, "{id}");
+        assert!(resumed.load(b"nonsense").is_err());
+    }
+    assert!(mask("masks.ipo", "{}").save().unwrap().is_empty());
+}
+
+#[test]
+fn they_keep_the_rules() {
+    let tables: Vec<_> = RATED.iter().map(|(id, _, _)| (*id, "target_rejection_rate = 0.2")).collect();
+    testing::conform(&tables).unwrap();
+}
