@@ -266,9 +266,9 @@ def test_steps_are_measured_and_shortened_as_in_host(folder, host):
     control = ["--plugin", PLUGINS / "libgovernor.so", "--set", 'step_control=[{use="governor.kl",fraction=1.0}]']
     found, told = host_run(host, folder, "governed", *control)
     told = [line for line in told if "governor.kl/kl" in line]
-    assert found["governor.kl/kl"] == pytest.approx([line["governor.kl/kl"] for line in told], rel=1e-2)
-    assert found["governor.kl/scale"] == pytest.approx([line["governor.kl/scale"] for line in told], rel=1e-2)
-    assert found["apart"] < 1e-6 < 1e-4 < found["moved"]
+    for name in ("governor.kl/kl", "governor.kl/scale"):
+        assert len(told) == 6 and found[name] == pytest.approx([line[name] for line in told], rel=1e-5), name
+    assert found["apart"] < 1e-6 and found["moved"] > 5e-5
 
 
 def test_a_trl_without_what_masks_go_through(monkeypatch):
