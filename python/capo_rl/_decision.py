@@ -1,4 +1,4 @@
-"""What masks and weights make of one batch, how that reaches a loss in torch, and the states of components in its checkpoints."""
+"""Decisions of masks and weights over one batch, how they reach a loss in torch, and the states of components in its checkpoints."""
 
 from __future__ import annotations
 

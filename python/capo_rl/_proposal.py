@@ -55,9 +55,9 @@ class Proposal:
         optimizer: It makes the step after this, and has made it when this is asked.
         groups: The trained weights by part.
         measure: The KL divergence on a fraction of the completions, the same on all ranks. Without it, `fisher` is told in its place.
-        last_layer_kl: That of the last layer's part of the step, the same on all ranks.
+        last_layer_kl: The KL divergence of the last layer's part of the step, the same on all ranks.
         model: Where FSDP2 shards one: it gathers its weights anew when they have changed.
-        moments: Whether the optimizer's state is kept too.
+        moments: True if the optimizer's state is kept too.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Proposal:
         #: The number of weights of each group.
         self.sizes = {name: sum(parameter.numel() for parameter in parameters) for name, parameters in groups.items()}
 
-    # What step controls ask -------------------------------------------------------------------------------------------------
+    # Questions of step controls -------------------------------------------------------------------------------------------------
 
     def norms(self) -> list[float]:
         return self._once("norms", lambda: [math.sqrt(sum_) for sum_ in self._sums(self._square)])
@@ -111,7 +111,7 @@ class Proposal:
         self._gather_anew()
         return self._once(fraction, lambda: float(self._measure(fraction)))
 
-    # What is left of the step -----------------------------------------------------------------------------------------------
+    # The share that is taken -----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def scale(self, scales: Sequence[float]) -> float:
@@ -236,7 +236,7 @@ def divergence(old: Tensor, new: Tensor, head: Tensor, new_head: Optional[Tensor
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """What this rank holds of it."""
+    """The part of it that this rank holds."""
     tensor = tensor.detach()
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 

@@ -1,4 +1,4 @@
-"""What components see of an optimizer step of TRL's trainer."""
+"""An optimizer step of TRL's trainer, as components see it."""
 
 from __future__ import annotations
 

@@ -56,12 +56,12 @@ class Controls:
         if self.seen.trainer.accelerator.num_processes > 1:
             dist.all_reduce(counts, dist.ReduceOp.MAX)
         parts = [_part(inputs, each, count) for inputs, each, count in zip(self._micro, chosen, counts.tolist(), strict=True) if count]
-        head = self.seen.head().weight
-        trained = head.requires_grad
         with self._proposal.taken_back():
+            # Before a forward pass, in which FSDP2 gathers it for a while.
+            head = self.seen.head().weight
+            before = whole(head.detach()).clone() if head.requires_grad else whole(head.detach())
             old = [self.seen.features(inputs) for inputs, _ in parts]
-            before = whole(head.detach()).clone() if trained else whole(head.detach())
-        after = whole(head.detach()) if trained else None
+        after = whole(head.detach()) if head.requires_grad else None
         sums = torch.zeros(2, dtype=torch.float64, device=before.device)
         for features, (inputs, mask) in zip(old, parts, strict=True):
             new = features if of_head else self.seen.features(inputs)

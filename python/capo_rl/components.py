@@ -39,7 +39,7 @@ class Collective(Protocol):
 
 
 class Measurements(Protocol):
-    """What measures the step that an optimizer proposes, on request: `capo_rl.torch.Governed` has one for torch.
+    """Measures the step that an optimizer proposes, on request: `capo_rl.torch.Governed` has one for torch.
 
     A step control calls it while it works, with Python's lock held for the call. An exception in it ends the control's call with a ``CapoError``, whose cause
     it is. All numbers are of the step as it stands.
@@ -177,7 +177,7 @@ class StepControl(Component):
 
     @property
     def restores_moments(self) -> bool:
-        """Whether the optimizer's moments go back to what they were before a step of which nothing is taken."""
+        """True if the optimizer's moments go back to those before a step of which nothing is taken."""
         return self._native.restores_moments
 
     def __call__(

@@ -150,11 +150,13 @@ class Governed(torch.optim.Optimizer):
             completions: nats per token. It is called with the new weights, without a graph; `kl_divergence` helps. Where torch knows of several processes,
             each measures completions of its own and their mean is used. Without it, ``½ Σ Δ² v̂`` of Adam's second moment is told in its place, which is no KL divergence but a
             multiple of it that changes slowly: a target is then a number of that kind.
-        last_layer_kl: The same of the last layer's part of the step, for a control that asks.
+        last_layer_kl: ``last_layer_kl()`` gives the KL divergence of the last layer's part of the step, for a control that asks.
         model: The model that is trained. A control may then scale its parts on their own. It is needed under FSDP2.
 
     Attributes:
-        records: What was reported of the newest step, as ``governor.kl/kl``, ``governor.kl/scale``, ``step_control/applied``.
+        records: Numbers that were reported of the newest step, as ``governor.kl/kl``, ``governor.kl/scale``, ``step_control/applied``.
+        steps: How many there were; the next one's number.
+        optimizer, controls: Those that were given. `torch.distributed.checkpoint` knows the state of `optimizer` alone: save that of the controls and `steps` beside it.
 
     Raises:
         ValueError: For parameters that are none of ``model``'s, and for sharded ones without it.
@@ -174,7 +176,7 @@ class Governed(torch.optim.Optimizer):
         given = [control] if isinstance(control, (str, StepControl)) else control
         self.controls = [StepControl(each) if isinstance(each, str) else each for each in given]
         self.records: dict[str, Any] = {}
-        self._measures, self._model, self._steps = [measure, last_layer_kl], model, 0
+        self._measures, self._model, self.steps = [measure, last_layer_kl], model, 0
         trained = [parameter for parameters in groups_of(optimizer, model).values() for parameter in parameters]
         if model is None and any(hasattr(parameter, "device_mesh") for parameter in trained):
             raise ValueError("the parameters are sharded, and FSDP2 has to gather them anew after a step is shortened (give `model`)")
@@ -201,10 +203,10 @@ class Governed(torch.optim.Optimizer):
         loss = self.optimizer.step(closure)
         if batch is None:
             one = torch.zeros(1, 1)
-            batch = Batch(one.int(), one == 0, one, step=self._steps)
-        weights = torch.as_tensor(batch.completion_mask) if weights is None else weights
-        self.records, _ = controlled(self.controls, proposal, batch, weights)
-        self._steps += 1
+            batch = Batch(one.int(), one == 0, one, step=self.steps)
+        weights = batch.completion_mask if weights is None else weights
+        self.records, _ = controlled(self.controls, proposal, batch, torch.as_tensor(weights))
+        self.steps += 1
         return loss
 
     def _over_ranks(self, measure: Callable[..., Any]) -> Callable[..., float]:
@@ -229,7 +231,7 @@ class Governed(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's, and under ``controls`` and ``steps`` what the step controls go on from; `torch.load` takes it with ``weights_only``."""
-        return {**self.optimizer.state_dict(), "controls": states(self.controls), "steps": self._steps}
+        return {**self.optimizer.state_dict(), "controls": states(self.controls), "steps": self.steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Takes up what `state_dict` gave; a resumed run goes on bit for bit.
@@ -242,7 +244,7 @@ class Governed(torch.optim.Optimizer):
             raise ValueError(f"this is the state of an optimizer with the step controls {theirs}, and this one has {own} (give it the same)")
         load_states(self.controls, state_dict["controls"])
         self.optimizer.load_state_dict({name: value for name, value in state_dict.items() if name not in ("controls", "steps")})
-        self._steps = state_dict["steps"]
+        self.steps = state_dict["steps"]
 
 
 def kl_divergence(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
