@@ -12,7 +12,7 @@ from ._native import CapoError, CapoWarning
 _native.carried_in(_Path(__file__).parent / "plugins")
 
 from .batch import Batch, load_batch, save_batch  # noqa: E402
-from .components import Advantage, Collective, Mask, Objective, Reward, Weight  # noqa: E402
+from .components import Advantage, Collective, Mask, Measurements, Objective, Reward, StepControl, Weight  # noqa: E402
 from .plugins import Plugins  # noqa: E402
 from .recorded import replay  # noqa: E402
 
@@ -23,9 +23,11 @@ __all__ = [
     "CapoWarning",
     "Collective",
     "Mask",
+    "Measurements",
     "Objective",
     "Plugins",
     "Reward",
+    "StepControl",
     "Weight",
     "load_batch",
     "replay",

@@ -1,4 +1,4 @@
-"""What masks and weights make of one batch, and how that reaches a loss in torch."""
+"""Decisions of masks and weights over one batch, how they reach a loss in torch, and the states of components in its checkpoints."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Optional
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from . import Batch, Mask, Weight
-from .components import Collective
+from .components import Collective, Component
 
 
 @dataclass
 class Decision:
-    """Of the tokens in ``mask``: ``keep`` is uint8 ``[B, T]``, ``weights`` float32 ``[B, T]`` and 0 where ``keep`` is; all where the trainer's arrays are."""
+    """Of the tokens in ``mask``: ``keep`` is uint8 ``[B, T]``, ``weights`` float32 ``[B, T]`` and 0 where ``keep`` is, ``rows`` ``[B]`` the numbers of its completions where there are such; all where the
+    trainer's arrays are."""
 
     batch: Batch
     mask: Tensor
     keep: Tensor
     weights: Tensor
     records: dict = field(default_factory=dict)
+    rows: Optional[Tensor] = None
 
 
 def decide(batch: Batch, mask: Tensor, masks: Iterable[Mask], weights: Iterable[Weight]) -> Decision:
@@ -64,3 +67,14 @@ def scale_gradient(value: Optional[Tensor], factor: Tensor) -> None:
     """Multiplies the gradient that reaches ``value`` with ``factor``; where that is 0 it is 0, whatever it was."""
     if value is not None and value.requires_grad:
         value.register_hook(lambda grad: torch.where(factor == 0, 0.0, grad * factor).to(grad.dtype))
+
+
+def states(components: Iterable[Component]) -> list[tuple[str, Tensor]]:
+    """Ids and states, as numbers: `torch.load` takes no bytes without unpickling whatever is there."""
+    return [(each.id, torch.from_numpy(np.frombuffer(each.state_dict()["state"], np.uint8).copy())) for each in components]
+
+
+def load_states(components: Iterable[Component], saved: Iterable[tuple[str, Tensor]]) -> None:
+    """Takes up what `states` gave of components with the same ids."""
+    for each, (component, state) in zip(components, saved, strict=True):
+        each.load_state_dict({"component": component, "state": state.cpu().numpy().tobytes()})

@@ -1,4 +1,4 @@
-"""What masks see of an optimizer step of TRL's trainer."""
+"""An optimizer step of TRL's trainer, as components see it."""
 
 from __future__ import annotations
 
@@ -16,33 +16,53 @@ from ._trl_settings import Settings
 class Seen:
     """Makes a component's `Batch` of the trainer's inputs; ``needed`` are the optional inputs that some component reads."""
 
-    def __init__(self, trainer: GRPOTrainer, needed: frozenset[str], top_k: int, settings: Settings) -> None:
+    def __init__(self, trainer: GRPOTrainer, needed: frozenset[str], top_k: int, settings: Settings, measures: bool) -> None:
         self.trainer, self.needed, self.top_k, self.settings = trainer, needed, top_k, settings
-        self._hidden, self._checked = None, False
+        self._hidden, self._checked, self._keeps = None, False, "LAST_LAYER" in needed
         # Vision inputs and the like, which the forward pass takes beside the tokens: whatever this TRL knows.
         self._forward = frozenset(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)
-        if "LAST_LAYER" in needed:
-            check_head(self._head())
-            self._policy().base_model.register_forward_hook(self._keep_hidden)
+        if self._keeps or measures:
+            check_head(self.head())
+            self.policy().base_model.register_forward_hook(self._keep_hidden)
 
-    def _policy(self):
+    def policy(self):
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
         return model.get_base_model() if hasattr(model, "get_base_model") else model
 
-    def _head(self):
-        return self._policy().get_output_embeddings()
+    def head(self):
+        return self.policy().get_output_embeddings()
 
     def vocab_size(self) -> int:
         """Rows of the head."""
-        return self._head().weight.shape[0]
+        return self.head().weight.shape[0]
 
     def _keep_hidden(self, module, args, output):
         # TRL's head is fused with its loss, so the features are taken from the backbone.
-        self._hidden = output.last_hidden_state.detach()
+        if self._keeps:
+            self._hidden = output.last_hidden_state.detach()
 
     @torch.no_grad()
     def scored(self, inputs):
         """One micro-batch's arrays under the current policy, by a forward pass of their own."""
+        return self.arrays(inputs, *self._forward_pass(inputs))
+
+    @torch.no_grad()
+    def features(self, inputs):
+        """Features ``[N, D]`` of the micro-batch's completion tokens, padding among them, under the current policy without dropout."""
+        model, keeps, training = self.trainer.model, self._keeps, self.trainer.model.training
+        self._keeps = True
+        model.eval()
+        try:
+            logps, _ = self._forward_pass(inputs)
+        finally:
+            self._keeps = keeps
+            model.train(training)
+        hidden, ids = self._take_hidden(logps.shape[1]), inputs["completion_ids"]
+        if not self._checked:
+            self._check(hidden, ids, inputs["completion_mask"].bool(), logps)
+        return hidden
+
+    def _forward_pass(self, inputs):
         trainer, ids = self.trainer, inputs["completion_ids"]
         tokens = torch.cat([inputs["prompt_ids"], ids], 1)
         attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
@@ -50,7 +70,7 @@ class Seen:
         logps, entropies, *_ = trainer._get_per_token_logps_and_entropies(
             trainer.model, tokens, attention, ids.shape[1], compute_entropy="ENTROPY" in self.needed, **others
         )
-        return self.arrays(inputs, logps, entropies)
+        return logps, entropies
 
     @torch.no_grad()
     def arrays(self, inputs, logps, entropies):
@@ -93,16 +113,25 @@ class Seen:
         processing = self.trainer.processing_class
         return getattr(processing, "tokenizer", processing).eos_token_id
 
+    def _take_hidden(self, tokens):
+        hidden, self._hidden = self._hidden, None
+        return hidden[:, -tokens - 1 : -1].flatten(0, 1)
+
     def _last_layer(self, ids, mask, logps):
-        (rows, tokens), hidden, temperature = ids.shape, self._hidden, self.trainer.temperature
-        self._hidden = None
-        hidden = hidden[:, -tokens - 1 : -1].reshape(rows * tokens, -1)
-        weight = whole(self._head().weight).detach()
-        top = top_rows(hidden, weight.to(hidden.dtype), ids.reshape(-1), self.top_k, temperature)
-        if not self._checked and mask.any():
+        hidden = self._take_hidden(ids.shape[1])
+        top = self._top(hidden, ids)
+        if not self._checked:
+            self._check(hidden, ids, mask, logps, top)
+        return {name: array.view(*ids.shape, *array.shape[1:]) for name, array in ({"hidden": hidden} | top).items()}
+
+    def _top(self, hidden, ids):
+        weight = whole(self.head().weight).detach()
+        return top_rows(hidden, weight.to(hidden.dtype), ids.reshape(-1), self.top_k, self.trainer.temperature)
+
+    def _check(self, hidden, ids, mask, logps, top=None):
+        if mask.any():
             self._checked = True
-            check_same(top, logps.reshape(-1), mask.reshape(-1), temperature)
-        return {name: array.view(rows, tokens, *array.shape[1:]) for name, array in ({"hidden": hidden} | top).items()}
+            check_same(top or self._top(hidden, ids), logps.reshape(-1), mask.reshape(-1), self.trainer.temperature)
 
     def batch(self, arrays, group_size=1) -> Batch:
         """The component's batch of a step's arrays."""
@@ -125,7 +154,7 @@ class Seen:
         if "LAST_LAYER" in self.needed:
             scalars["vocab_size"] = self.vocab_size()
         if "OPTIMIZER_STATE" in self.needed:
-            arrays |= optimizer_state(self._optimizer(), self._head().weight)
+            arrays |= optimizer_state(self._optimizer(), self.head().weight)
         return Batch(**arrays, **scalars)
 
     def group_size(self, rows):
@@ -139,5 +168,15 @@ class Seen:
 
     def _optimizer_info(self):
         # Steps of which nothing was left are none of the optimizer's.
-        taken = self._optimizer().state.get(self._head().weight, {}).get("step", self.trainer.state.global_step)
+        taken = self._optimizer().state.get(self.head().weight, {}).get("step", self.trainer.state.global_step)
         return optimizer_info(self._optimizer(), int(taken), self.trainer.args.max_grad_norm or 0.0)
+
+
+def rows_of(inputs, wanted, count):
+    """``count`` rows of a micro-batch, those that are ``wanted`` ``[b]`` among them, and their places; all where a value is no array of one entry a row (images)."""
+    size = len(wanted)
+    splits = all(torch.is_tensor(value) and (value.dim() == 0 or len(value) == size) for value in inputs.values())
+    if count == size or not splits:
+        return inputs, torch.arange(size, device=wanted.device)
+    rows = wanted.int().argsort(descending=True, stable=True)[:count]
+    return {name: value[rows] if value.dim() else value for name, value in inputs.items()}, rows

@@ -11,7 +11,7 @@ import trl
 from transformers import Trainer
 from trl import GRPOTrainer
 
-from . import Mask, Weight
+from . import Mask, StepControl, Weight
 from .torch import SECOND_MOMENTS, AdamW
 
 # TRL's losses: how they reduce, and whose tokens share a denominator.
@@ -51,9 +51,14 @@ class Settings:
 
 
 def settled(
-    trainer: GRPOTrainer, components: Sequence[Union[Mask, Weight]], denominator: Optional[str], mode: str, exchange: str
+    trainer: GRPOTrainer,
+    components: Sequence[Union[Mask, Weight]],
+    controls: Sequence[StepControl],
+    denominator: Optional[str],
+    mode: str,
+    exchange: str,
 ) -> Settings:
-    """The settings of a trainer with these components.
+    """The settings of a trainer with these masks and weights, and these step controls.
 
     Raises:
         ValueError: For a combination that cannot be right.
@@ -65,7 +70,7 @@ def settled(
     reduction, together = LOSSES[loss]
     denominator = _denominator(denominator, loss)
     mode = _mode(mode, components, loss if denominator == "kept" and together == "step" else None)
-    return Settings(denominator, mode, _exchange(exchange, components, mode), reduction, together)
+    return Settings(denominator, mode, _exchange(exchange, components, controls, mode), reduction, together)
 
 
 def _denominator(asked, loss):
@@ -90,10 +95,10 @@ def _mode(asked, components, over_the_step):
     return asked if asked != "auto" else "ahead" if others or over_the_step else "inflight"
 
 
-def _exchange(asked, components, mode):
+def _exchange(asked, components, controls, mode):
     if asked not in EXCHANGES:
         raise ValueError(f'exchange is {asked!r} (use "auto", "arrays" or "sums")')
-    others = [each.id for each in components if "SUMS_RANKS" not in each.traits]
+    others = [each.id for each in (*components, *controls) if each in controls or "SUMS_RANKS" not in each.traits]
     if asked == "sums" and (others or mode == "ahead"):
         why = f"`{others[0]}` needs the whole step" if others else "masks ahead of a step see all of it"
         raise ValueError(f'{why}, so sums do not do (use exchange="arrays")')

@@ -1,4 +1,4 @@
-"""Components of plugins: masks, weights, advantages, objectives, rewards."""
+"""Components of plugins: masks, weights, step controls, advantages, objectives, rewards."""
 
 from __future__ import annotations
 
@@ -36,6 +36,26 @@ class Collective(Protocol):
 
     def all_gather(self, array: np.ndarray) -> Sequence[Array]:
         """The int64 ``array`` of each rank, in the order of ranks; they may be of different lengths."""
+
+
+class Measurements(Protocol):
+    """Measures the step that an optimizer proposes, on request: `capo_rl.torch.Governed` has one for torch.
+
+    A step control calls it while it works, with Python's lock held for the call. An exception in it ends the control's call with a ``CapoError``, whose cause
+    it is. All numbers are of the step as it stands.
+    """
+
+    def norms(self) -> Sequence[float]:
+        """Euclidean norm of each group's part of the step."""
+
+    def fisher(self) -> float:
+        """``½ Σ Δ² v̂`` over all weights, v̂ Adam's second moment after the step, bias-corrected."""
+
+    def last_layer_kl(self) -> float:
+        """KL divergence, old policy to new, that the last layer's part of the step causes alone: nats per completion token."""
+
+    def measure_kl(self, fraction: float) -> float:
+        """KL divergence, old policy to new, on ``fraction`` of the completions, at least one: nats per completion token."""
 
 
 class Component:
@@ -148,6 +168,29 @@ class Weight(Decider):
     def step_end(self, batch: Batch, weights: Array, taken: bool = True, collective: Optional[Collective] = None) -> Records:
         """Tells it, once after the optimizer's step, the product of all weights, 0 for dropped tokens. ``collective`` as for ``Mask``."""
         return self._native.step_end(batch._native, weights, taken, collective)
+
+
+class StepControl(Component):
+    """Says how much of the step that an optimizer proposes is taken; `capo_rl.torch.Governed` asks one about the steps of a torch optimizer."""
+
+    _point = "step_control"
+
+    @property
+    def restores_moments(self) -> bool:
+        """True if the optimizer's moments go back to those before a step of which nothing is taken."""
+        return self._native.restores_moments
+
+    def __call__(
+        self, batch: Batch, weights: Array, groups: Mapping[str, int], measure: Measurements
+    ) -> tuple[list[float], Records]:
+        """The scale of each group's part of the step, between 0 and 1, and what was reported.
+
+        The batch is the one behind the step, ``weights``, float32 ``[B, T]``, what each token weighed in its gradient, 0 for dropped ones and padding. ``groups`` are the
+        parts of the model in the order of the forward pass, with their numbers of weights, by names such as ``embedding``, ``block.0``, ``last_layer``.
+
+        Raises ``ValueError`` where the batch lacks what the control reads, ``CapoError`` with the control's own sentence.
+        """
+        return self._native.control(batch._native, weights, list(groups.items()), measure)
 
 
 class Advantage(Component):

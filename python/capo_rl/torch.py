@@ -1,4 +1,4 @@
-"""AdamW for masked and weighted losses: what a mask rejected stays in the second moment.
+"""Optimizers of torch for what components decide: `AdamW`, whose second moment takes in what a mask rejected, and `Governed`, whose steps a step control shortens.
 
     optimizer = capo_rl.torch.AdamW(model.parameters(), lr=1e-6, second_moment="kept_and_rejected")
 
@@ -11,16 +11,26 @@
 With plain Adam a mask hardly shortens a step: the second moment shrinks with the gradient, and Adam divides by its root. Here the first moment takes in
 ``g_k``, the gradient of what was kept, and the second ``g_k² + g_r²``, where ``g_r`` is the gradient of what was rejected or weighted away, reduced as the
 same loss is.
+
+    optimizer = capo_rl.torch.Governed(torch.optim.AdamW(model.parameters(), lr=1e-3), "governor.kl", measure)
+
+measures each step and takes as much of it as its KL divergence allows. It goes with every optimizer.
 """
 
 from __future__ import annotations
 
+import warnings
 from contextlib import contextmanager
-from typing import Any, Iterator
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Union
 
 import torch
 
-__all__ = ["AdamW"]
+from . import Batch, CapoWarning, StepControl
+from ._decision import load_states, states
+from ._proposal import Proposal, controlled, groups_of, kl_of_change
+from ._step import ranks
+
+__all__ = ["AdamW", "Governed", "kl_divergence"]
 
 SECOND_MOMENTS = ("kept", "kept_and_rejected")
 
@@ -126,6 +136,123 @@ class AdamW(torch.optim.AdamW):
         """Forgets the gradients, rejected ones too."""
         self._rejected = {}
         super().zero_grad(set_to_none)
+
+
+class Governed(torch.optim.Optimizer):
+    """An optimizer of torch, of whose steps a step control says how much is taken; all else is that optimizer's.
+
+    Each step keeps a copy of the trained weights, steps, measures what the control asks for, and shortens the step in place. Parameters may be DTensors of FSDP2.
+
+    Args:
+        optimizer: The one that steps, of any kind; its parameters, groups and state are this one's.
+        control: An id, such as ``"governor.kl"``, a `StepControl` with its keys, or several of them, applied in order.
+        measure: ``measure(fraction)`` gives the mean KL divergence, the policy before the step to the one after it, on about that share of the batch's
+            completions: nats per token. It is called with the new weights, without a graph; `kl_divergence` helps. Where torch knows of several processes,
+            each measures completions of its own and their mean is used. Without it, ``½ Σ Δ² v̂`` of Adam's second moment is told in its place, which is no KL divergence but a
+            multiple of it that changes slowly: a target is then a number of that kind.
+        last_layer_kl: ``last_layer_kl()`` gives the KL divergence of the last layer's part of the step, for a control that asks.
+        model: The model that is trained. A control may then scale its parts on their own. It is needed under FSDP2.
+
+    Attributes:
+        records: Numbers that were reported of the newest step, as ``governor.kl/kl``, ``governor.kl/scale``, ``step_control/applied``.
+        steps: How many there were; the next one's number.
+        optimizer, controls: Those that were given. `torch.distributed.checkpoint` knows the state of `optimizer` alone: save that of the controls and `steps` beside it.
+
+    Raises:
+        ValueError: For parameters that are none of ``model``'s, and for sharded ones without it.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        control: Union[str, StepControl, Iterable[Union[str, StepControl]]],
+        measure: Optional[Callable[[float], Any]] = None,
+        *,
+        last_layer_kl: Optional[Callable[[], Any]] = None,
+        model: Optional[torch.nn.Module] = None,
+    ) -> None:
+        # Nothing of torch's own: parameters, state and hooks are those of `optimizer`.
+        self.optimizer = optimizer
+        given = [control] if isinstance(control, (str, StepControl)) else control
+        self.controls = [StepControl(each) if isinstance(each, str) else each for each in given]
+        self.records: dict[str, Any] = {}
+        self._measures, self._model, self.steps = [measure, last_layer_kl], model, 0
+        trained = [parameter for parameters in groups_of(optimizer, model).values() for parameter in parameters]
+        if model is None and any(hasattr(parameter, "device_mesh") for parameter in trained):
+            raise ValueError("the parameters are sharded, and FSDP2 has to gather them anew after a step is shortened (give `model`)")
+        if measure is None:
+            told = "nothing measures the KL divergence of a step: ½ Σ Δ² v̂ of Adam's second moment is told in its place (give `measure`)"
+            warnings.warn(told, CapoWarning, stacklevel=2)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "optimizer":
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None, *, batch: Optional[Batch] = None, weights: Optional[torch.Tensor] = None) -> Any:
+        """One step, as much of it as the controls leave.
+
+        Args:
+            batch: The batch behind the gradient, for controls that read one (`StepControl.inputs`).
+            weights: ``[B, T]``, what each token weighed in it; all the same without it.
+        """
+        moments = any(control.restores_moments for control in self.controls)
+        measures = [measure and self._over_ranks(measure) for measure in self._measures]
+        proposal = Proposal(self.optimizer, groups_of(self.optimizer, self._model), *measures, model=self._model, moments=moments)
+        loss = self.optimizer.step(closure)
+        if batch is None:
+            one = torch.zeros(1, 1)
+            batch = Batch(one.int(), one == 0, one, step=self.steps)
+        weights = batch.completion_mask if weights is None else weights
+        self.records, _ = controlled(self.controls, proposal, batch, torch.as_tensor(weights))
+        self.steps += 1
+        return loss
+
+    def _over_ranks(self, measure: Callable[..., Any]) -> Callable[..., float]:
+        """The mean over processes, of which all then take as much of the step."""
+
+        def mean(*fraction: float) -> float:
+            value = torch.as_tensor(measure(*fraction), dtype=torch.float64)
+            if ranks() > 1:
+                value = value.to(self.param_groups[0]["params"][0].device)
+                torch.distributed.all_reduce(value)
+            return float(value) / ranks()
+
+        return mean
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients."""
+        self.optimizer.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the optimizer's own."""
+        self.optimizer.add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's, and under ``controls`` and ``steps`` what the step controls go on from; `torch.load` takes it with ``weights_only``."""
+        return {**self.optimizer.state_dict(), "controls": states(self.controls), "steps": self.steps}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes up what `state_dict` gave; a resumed run goes on bit for bit.
+
+        Raises:
+            ValueError: For the state of an optimizer that was not governed, or by other controls.
+        """
+        theirs, own = [id for id, _ in state_dict.get("controls", [])], [control.id for control in self.controls]
+        if theirs != own:
+            raise ValueError(f"this is the state of an optimizer with the step controls {theirs}, and this one has {own} (give it the same)")
+        load_states(self.controls, state_dict["controls"])
+        self.optimizer.load_state_dict({name: value for name, value in state_dict.items() if name not in ("controls", "steps")})
+        self.steps = state_dict["steps"]
+
+
+def kl_divergence(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """KL divergence, the policy with logits ``old`` to the one with logits ``new``: ``[..., V]`` each, at the same temperature; nats, ``[...]``.
+
+    Exact over the vocabulary, and in 64 bits: that of a step may be 1e-8, a difference of numbers near 1.
+    """
+    return kl_of_change(old, new.double() - old.double())
 
 
 def _whole(value: torch.Tensor) -> torch.Tensor:

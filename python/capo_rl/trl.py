@@ -1,13 +1,13 @@
-"""Masks and weights of plugins in TRL's `GRPOTrainer`.
+"""Masks, weights and step controls of plugins in TRL's `GRPOTrainer`.
 
     from capo_rl.trl import CapoGRPOTrainer
 
     trainer = CapoGRPOTrainer(model=..., reward_funcs=..., args=..., train_dataset=..., masks=["capo.curvature"])
 
 Nothing of TRL's loss is repeated here. What was decided reaches it as a factor of each token's gradient: 0 for a dropped token, its weight for another. The
-loss's value and TRL's own metrics are of all tokens.
+loss's value and TRL's own metrics are of all tokens. A step control sees the step that the optimizer has taken, and shortens it in place.
 
-There are two modes, with the same decisions:
+There are two modes of masks and weights, with the same decisions:
 
 * ``ahead``: the completions of one optimizer step are scored before its first backward pass, gathered over micro-batches and ranks, put into the order in
   which they were sampled, and shown to the components at once. For all of them; it costs one more forward pass.
@@ -22,16 +22,16 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy
 import torch
 import torch.distributed as dist
 from transformers import Trainer, TrainerCallback
 from trl import GRPOTrainer
 
-from . import Mask, Weight
-from ._decision import Decision, decide, gradient_factor, scale_gradient, step_end
+from . import Mask, StepControl, Weight
+from ._decision import Decision, decide, gradient_factor, load_states, scale_gradient, states, step_end
 from ._step import Ranks, joined, over_ranks
-from ._trl_batch import Seen
+from ._trl_batch import Seen, rows_of
+from ._trl_control import Controls
 from ._trl_settings import METHODS, check_hooks, settled, take_adamw
 
 __all__ = ["CapoGRPOTrainer"]
@@ -41,11 +41,12 @@ SUMS = ("capo/seconds", "capo/gather_seconds", "capo/bytes_gathered")
 
 
 class CapoGRPOTrainer(GRPOTrainer):
-    """`GRPOTrainer` with masks and weights between sampling and the backward pass.
+    """`GRPOTrainer` with masks and weights between sampling and the backward pass, and step controls between the optimizer's step and the new weights.
 
     Args:
         masks: Ids, such as `"capo.curvature"`, or `capo_rl.Mask` objects; applied in order.
         weights: Ids or `capo_rl.Weight` objects; they multiply, after the masks.
+        step_controls: Ids, such as `"governor.kl"`, or `capo_rl.StepControl` objects; each shortens what those before it left of the step.
         mask_denominator: `"kept"`: tokens that stay weigh more; `"original"`: a dropped token is a zero. By default `"kept"` for losses that divide by a
             completion's or a micro-batch's tokens (`grpo`, `sapo`, `bnpo`), else `"original"`.
         mode: `"ahead"`, `"inflight"`, or `"auto"`: in flight where every component decides token by token.
@@ -64,6 +65,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         *args,
         masks: Iterable[str | Mask] = (),
         weights: Iterable[str | Weight] = (),
+        step_controls: Iterable[str | StepControl] = (),
         mask_denominator: str | None = None,
         mode: str = "auto",
         second_moment: str = "kept",
@@ -75,6 +77,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         super().__init__(*args, **kwargs)
         self.capo_masks = [Mask(mask) if isinstance(mask, str) else mask for mask in masks]
         self.capo_weights = [Weight(weight) if isinstance(weight, str) else weight for weight in weights]
+        self.capo_step_controls = [StepControl(control) if isinstance(control, str) else control for control in step_controls]
         self.second_moment = second_moment
         # Of the step: whether it is to be decided; what was decided, of whose rows, and whether anything stays; its parts in flight, the micro-batches with their
         # factors, what was told.
@@ -84,15 +87,16 @@ class CapoGRPOTrainer(GRPOTrainer):
         self._capo_factors, self._capo_again = None, False
         if not self._components():
             return
-        self.capo_settings = settled(self, self._components(), mask_denominator, mode, exchange)
+        self.capo_settings = settled(self, [*self.capo_masks, *self.capo_weights], self.capo_step_controls, mask_denominator, mode, exchange)
         needed = frozenset().union(*(each.inputs for each in self._components()))
-        self._seen = Seen(self, needed, last_layer_top_k, self.capo_settings)
+        self._seen = Seen(self, needed, last_layer_top_k, self.capo_settings, measures=bool(self.capo_step_controls))
+        self._controls = Controls(self.capo_step_controls, self._seen)
         if second_moment != "kept":
             take_adamw(self, second_moment)
         self.add_callback(_Steps(self))
 
     def _components(self):
-        return [*self.capo_masks, *self.capo_weights]
+        return [*self.capo_masks, *self.capo_weights, *self.capo_step_controls]
 
     # Deciding -------------------------------------------------------------------------------------------------------------
 
@@ -129,6 +133,7 @@ class CapoGRPOTrainer(GRPOTrainer):
             mine = lambda array: array[place][:, :tokens]
             inputs["capo_factor"] = mine(factors) if of_step else self._factor(*map(mine, (mask, decision.keep, decision.weights)))
         self._capo_decision = decision
+        decision.rows = rows
         self._tell(decision.records, started)
 
     def _decide_inflight(self, inputs, logps, entropies):
@@ -163,7 +168,7 @@ class CapoGRPOTrainer(GRPOTrainer):
 
         def factors(logps, entropies):
             factor = inputs["capo_factor"] if "capo_factor" in inputs else self._decide_inflight(inputs, logps, entropies)
-            if self.second_moment != "kept" and not self._capo_again:
+            if not self._capo_again:
                 self._capo_micro.append((inputs, factor))
             return factor
 
@@ -194,8 +199,7 @@ class CapoGRPOTrainer(GRPOTrainer):
     def _second_pass(self, model, num_items_in_batch):
         """The gradient of what was rejected or weighted away, over the completions that have something of it."""
         started, again = time.perf_counter(), []
-        micro, self._capo_micro = self._capo_micro, []
-        for inputs, factor in micro:
+        for inputs, factor in self._capo_micro:
             mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
             again.append((inputs, mask, (1 - factor) * mask))
         # Completions a pass, as many on each rank: the passes average over ranks, and TRL gathers what it tells of them.
@@ -219,15 +223,12 @@ class CapoGRPOTrainer(GRPOTrainer):
 
     def _with_rest(self, inputs, mask, rest, count):
         """``count`` rows of a micro-batch, those that have something in ``rest`` among them, whose loss is then reduced as in the micro-batch."""
-        size, together = len(rest), self.capo_settings.together
-        # A value that is no array of one entry a row (images), or that is averaged on its own, keeps the micro-batch
-        # whole.
-        splits = all(torch.is_tensor(value) and (value.dim() == 0 or len(value) == size) for value in inputs.values())
-        if count == size or not splits or getattr(self, "_entropy_bonus_enabled", False):
+        if getattr(self, "_entropy_bonus_enabled", False):
+            # It is averaged on its own.
             return inputs | {"capo_factor": rest}
-        rows = rest.any(1).int().argsort(descending=True, stable=True)[:count]
-        share = {"completion": count / size, "micro-batch": mask[rows].sum().clamp(min=1) / mask.sum().clamp(min=1), "step": 1.0}[together]
-        part = {name: value[rows] if value.dim() else value for name, value in inputs.items()}
+        part, rows = rows_of(inputs, rest.any(1), count)
+        shares = {"completion": len(rows) / len(rest), "micro-batch": mask[rows].sum().clamp(min=1) / mask.sum().clamp(min=1), "step": 1.0}
+        share = shares[self.capo_settings.together]
         return part | {"capo_factor": rest[rows] * share}
 
     def _adamw(self):
@@ -253,7 +254,8 @@ class CapoGRPOTrainer(GRPOTrainer):
             else:
                 arrays = self._gathered(arrays)
             keep, weights = arrays.pop("keep"), arrays.pop("weights")
-            self._capo_decision = Decision(self._seen.batch(arrays), arrays["completion_mask"], keep, weights)
+            self._capo_decision = Decision(self._seen.batch(arrays), arrays["completion_mask"], keep, weights, rows=arrays["rows"])
+        micro, self._capo_micro = self._capo_micro, []
         if self._capo_decision is None:
             return
         counts = torch.stack([self._capo_decision.mask.sum(), self._capo_decision.keep.sum()])
@@ -266,6 +268,8 @@ class CapoGRPOTrainer(GRPOTrainer):
         if not kept:
             self._adamw().zero_grad()
             self._add("capo/skipped", 1)
+        elif self.capo_step_controls:
+            self._controls.remember(self._adamw(), [inputs for inputs, _ in micro], self._capo_decision)
 
     def _sums_are_less(self, arrays):
         """Whether sums over this rank's rows are fewer bytes to send than the rows."""
@@ -290,6 +294,10 @@ class CapoGRPOTrainer(GRPOTrainer):
         decision, ranks = self._capo_decision, self._capo_ranks
         self._capo_decision, self._capo_ranks = None, None
         taken = self._capo_kept and not self.accelerator.optimizer_step_was_skipped
+        if taken and self.capo_step_controls:
+            told, taken = self._controls.apply()
+            self._tell(told | {"control_seconds": time.perf_counter() - started}, started)
+            started = time.perf_counter()
         step_end(decision, self.capo_masks, self.capo_weights, taken, ranks)
         if ranks is not None:
             self._add("capo/bytes_gathered", ranks.received)
@@ -315,9 +323,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         super()._save_checkpoint(model, trial)
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
         if self._components() and self.args.should_save:
-            # As numbers: `torch.load` takes no bytes without unpickling whatever is there.
-            states = [(each.id, torch.from_numpy(numpy.frombuffer(each.state_dict()["state"], numpy.uint8).copy())) for each in self._components()]
-            torch.save({"second_moment": self.second_moment, "components": states}, folder / STATE)
+            torch.save({"second_moment": self.second_moment, "components": states(self._components())}, folder / STATE)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -325,15 +331,14 @@ class CapoGRPOTrainer(GRPOTrainer):
             return
         path = Path(checkpoint) / STATE
         if not path.exists():
-            raise ValueError(f"`{path}` is missing: this checkpoint was made without masks (go on with GRPOTrainer, or start anew)")
+            raise ValueError(f"`{path}` is missing: this checkpoint was made without components (go on with GRPOTrainer, or start anew)")
         saved = torch.load(path, weights_only=True)
         theirs, own = [component for component, _ in saved["components"]], [each.id for each in self._components()]
         if theirs != own:
-            raise ValueError(f"`{path}` holds the state of {theirs}, and this trainer has {own} (give it the same masks)")
+            raise ValueError(f"`{path}` holds the state of {theirs}, and this trainer has {own} (give it the same masks, weights and step controls)")
         if saved["second_moment"] != self.second_moment:
             raise ValueError(f"`{path}` was made with second_moment={saved['second_moment']!r}, and this trainer has {self.second_moment!r} (give it the same)")
-        for each, (component, state) in zip(self._components(), saved["components"], strict=True):
-            each.load_state_dict({"component": component, "state": state.numpy().tobytes()})
+        load_states(self._components(), saved["components"])
 
 
 class _Steps(TrainerCallback):

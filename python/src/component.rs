@@ -4,8 +4,8 @@ use std::sync::{MutexGuard, PoisonError};
 
 use capo_loader::lend::Lender;
 use capo_plugin::{
-    Advantage, Completion, Connection, Dims, Inputs, Mask, MaskTraits, ObjectiveFn, PluginError, Purpose, RewardFn,
-    Rollout, Sink, Weight,
+    Advantage, Completion, Connection, Dims, Inputs, Mask, MaskTraits, ObjectiveFn, ParameterGroup, PluginError,
+    Purpose, RewardFn, Rollout, Sink, StepControlFn, Weight,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,6 +13,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::array;
 use crate::batch::{Batch, input_names};
+use crate::callback::{Callback, Measure};
 use crate::collective::Collective;
 use crate::dlpack::Lent;
 use crate::error::broken;
@@ -27,6 +28,7 @@ pub(crate) enum Handle {
     Objective(ObjectiveFn),
     Mask(Mask),
     Weight(Weight),
+    StepControl(StepControlFn),
 }
 
 impl Handle {
@@ -37,6 +39,7 @@ impl Handle {
             Self::Objective(objective) => objective.inputs(),
             Self::Mask(mask) => mask.inputs(),
             Self::Weight(weight) => weight.inputs(),
+            Self::StepControl(control) => control.inputs(),
         }
     }
 
@@ -47,6 +50,7 @@ impl Handle {
             Self::Objective(objective) => objective.save(),
             Self::Mask(mask) => mask.save(),
             Self::Weight(weight) => weight.save(),
+            Self::StepControl(control) => control.save(),
         }
     }
 
@@ -57,6 +61,7 @@ impl Handle {
             Self::Objective(objective) => objective.load(state),
             Self::Mask(mask) => mask.load(state),
             Self::Weight(weight) => weight.load(state),
+            Self::StepControl(control) => control.load(state),
         }
     }
 }
@@ -92,6 +97,13 @@ impl Component {
             _ => None,
         });
         Ok(reduction)
+    }
+
+    /// True for a step control by which the optimizer's moments go back where nothing of a step is taken.
+    #[getter]
+    fn restores_moments(&self, py: Python<'_>) -> PyResult<bool> {
+        self.claim(py)?;
+        Ok(py.detach(|| matches!(&*self.lock(), Handle::StepControl(control) if control.restores_moments())))
     }
 
     /// `keep`, thinned, and what was reported.
@@ -151,6 +163,29 @@ impl Component {
             Handle::Mask(mask) => mask.step_end(sink, &batch.view(), keep.get(), taken),
             _ => Ok(()),
         })
+    }
+
+    /// How much of each group's part of a step is taken, and what was reported.
+    fn control<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Batch,
+        weights: &Bound<'py, PyAny>,
+        groups: Vec<(String, u64)>,
+        measure: &Bound<'py, PyAny>,
+    ) -> PyResult<(Vec<f64>, Bound<'py, PyDict>)> {
+        self.check(batch)?;
+        let weights = array::floats("weights", self.per_token("weights", batch, weights)?)?;
+        let (mut scales, mut measure) = (vec![1.0; groups.len()], &Measure::new(measure)?);
+        let groups: Vec<_> =
+            groups.iter().map(|(name, parameters)| ParameterGroup { name, parameters: *parameters }).collect();
+        let records = self.call_back(py, batch, None, Some(&measure.0), |handle, sink| match handle {
+            Handle::StepControl(control) => {
+                control.control(sink, &batch.view(), weights.get(), &groups, &mut measure, &mut scales)
+            }
+            _ => Ok(()),
+        })?;
+        Ok((scales, records))
     }
 
     /// Advantages, and what was reported.
@@ -213,8 +248,11 @@ impl Component {
     /// Of a component whose author `declared` this of its decisions.
     pub(crate) fn new(id: &str, handle: Handle, declared: MaskTraits) -> Self {
         let (inputs, weighs) = (handle.inputs(), matches!(handle, Handle::Weight(_)));
-        let decides = matches!(handle, Handle::Mask(_) | Handle::Weight(_));
-        let reads_optimizer = decides && !declared.contains(MaskTraits::NO_OPTIMIZER);
+        let reads_optimizer = match handle {
+            Handle::Mask(_) | Handle::Weight(_) => !declared.contains(MaskTraits::NO_OPTIMIZER),
+            Handle::StepControl(_) => inputs.contains(Inputs::LAST_LAYER) || inputs.contains(Inputs::OPTIMIZER_STATE),
+            _ => false,
+        };
         Self { id: id.to_owned(), inputs, weighs, reads_optimizer, handle: Forked::new(handle) }
     }
 
@@ -250,19 +288,28 @@ impl Component {
         collective: Option<&Bound<'py, PyAny>>,
         call: impl FnOnce(&mut Handle, &mut dyn Sink) -> Result<(), PluginError> + Send,
     ) -> PyResult<Bound<'py, PyDict>> {
-        self.claim(py)?;
         let collective = collective.map(Collective::new).transpose()?;
+        self.call_back(py, batch, collective.as_ref(), collective.as_ref().map(|ranks| &ranks.callback), call)
+    }
+
+    /// Runs one call that may call `back`, whose exceptions are then the cause of its error. Returns its reports.
+    fn call_back<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Batch,
+        collective: Option<&Collective>,
+        back: Option<&Callback>,
+        call: impl FnOnce(&mut Handle, &mut dyn Sink) -> Result<(), PluginError> + Send,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        self.claim(py)?;
         let mut records = Records::default();
         let outcome = py.detach(|| {
-            let ranks = collective.as_ref().map(Connection::new);
+            let ranks = collective.map(Connection::new);
             let mut sink = Lender { sink: &mut records, context: batch.lend(), ranks };
             call(&mut self.lock(), &mut sink)
         });
         let records = records.to_dict(py, &extents(batch.dims()));
-        outcome.map_err(|error| match &collective {
-            Some(collective) => collective.broken(py, &error),
-            None => broken(&error),
-        })?;
+        outcome.map_err(|error| back.map_or_else(|| broken(&error), |back| back.broken(py, &error)))?;
         records
     }
 

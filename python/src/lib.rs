@@ -4,6 +4,7 @@
 
 mod array;
 mod batch;
+mod callback;
 mod collective;
 mod component;
 mod dlpack;

@@ -105,6 +105,7 @@ impl Open {
             "advantage" => Handle::Advantage(registry.create(&config, &watchdog)?),
             "objective" => Handle::Objective(registry.create(&config, &watchdog)?),
             "weight" => Handle::Weight(registry.create(&config, &watchdog)?),
+            "step_control" => Handle::StepControl(registry.create(&config, &watchdog)?),
             _ => Handle::Mask(registry.create(&config, &watchdog)?),
         })
     }

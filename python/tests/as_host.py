@@ -1,9 +1,9 @@
 """Trains the embedded model of ``host`` in TRL on the completions and rewards that a run of ``host`` recorded.
 
-    python as_host.py RUN BATCHES SECOND_MOMENT
+    python as_host.py RUN BATCHES HOW
 
-Prints, as JSON: the largest difference between its weights and those of RUN's last checkpoint, how far they moved at most, and of each step the share of rejected
-tokens and the norm of their gradient.
+HOW is a `second_moment`, with a mask, or `governed`, with a step control. Prints, as JSON: the largest difference between its weights and those of RUN's last checkpoint, how far they moved
+at most, and of each step the share of rejected tokens, the norm of their gradient, and what the step control reported.
 """
 
 import json
@@ -27,6 +27,7 @@ from capo_rl.trl import CapoGRPOTrainer
 
 MODEL = ROOT / "host/assets/tiny-arithmetic"
 GENERATIONS = 8
+NUMBERS = ("rejection_rate", "rejected_grad_norm", "governor.kl/kl", "governor.kl/scale")
 
 
 def rollout(path):
@@ -40,7 +41,7 @@ def rollout(path):
 
 
 def main():
-    run, batches, second_moment = Path(sys.argv[1]), sorted(Path(sys.argv[2]).iterdir()), sys.argv[3]
+    run, batches, how = Path(sys.argv[1]), sorted(Path(sys.argv[2]).iterdir()), sys.argv[3]
     torch.set_num_threads(1)
     recorded = [rollout(path) for path in batches]
     rewards = iter([rewards for _, rewards in recorded])
@@ -73,8 +74,7 @@ def main():
             bf16=False,
             disable_tqdm=True,
         ),
-        masks=["capo.curvature"],
-        second_moment=second_moment,
+        **({"step_controls": [capo_rl.StepControl("governor.kl", fraction=1.0)]} if how == "governed" else {"masks": ["capo.curvature"], "second_moment": how}),
         last_layer_top_k=before.config.vocab_size,
     )
     trainer.train()
@@ -82,7 +82,7 @@ def main():
     ours = {name: value.detach().numpy() for name, value in trainer.accelerator.unwrap_model(trainer.model).named_parameters()}
     first = {name: value.detach().numpy() for name, value in before.named_parameters()}
     away = lambda one, other: max(float(np.abs(one[name] - other[name]).max()) for name in theirs)
-    told = {name: [line[f"capo/{name}"] for line in trainer.state.log_history if f"capo/{name}" in line] for name in ("rejection_rate", "rejected_grad_norm")}
+    told = {name: [line[f"capo/{name}"] for line in trainer.state.log_history if f"capo/{name}" in line] for name in NUMBERS}
     print(json.dumps({"apart": away(ours, theirs), "moved": away(first, theirs)} | told))
 
 

@@ -275,3 +275,68 @@ def test_the_samplers_most_likely_tokens():
     assert keep.tolist() == [[1, 0]]
     with pytest.raises(ValueError, match="asks for SAMPLER_TOP_K, which the batch does not hold"):
         capo_rl.Mask("masks.dppo-topk-tv")(batch.replace(sampler_topk_ids=None, sampler_topk_logps=None))
+
+
+class Measure:
+    """A step of which everything is known; `fails` raises what it is given in place of measuring."""
+
+    def __init__(self, kl=4e-4, fisher=1e-4, fails=None):
+        self.kl, self.estimate, self.fails, self.asked = kl, fisher, fails, []
+
+    def norms(self):
+        return [1.0, 2.0]
+
+    def fisher(self):
+        return self.estimate
+
+    def last_layer_kl(self):
+        return 0.0
+
+    def measure_kl(self, fraction):
+        self.asked.append(fraction)
+        if self.fails is not None:
+            raise self.fails
+        return self.kl
+
+
+GROUPS, WEIGHTS = {"embedding": 3, "last_layer": 4}, np.ones((2, 3), np.float32)
+
+
+def test_a_step_control_says_how_much_of_a_step_is_taken():
+    control, measure = capo_rl.StepControl("governor.kl", target=1e-4, fraction=0.25), Measure()
+    assert control(small(optimizer=None), WEIGHTS, GROUPS, measure) == ([0.5, 0.5], {"governor.kl/kl": 4e-4, "governor.kl/scale": 0.5})
+    assert measure.asked == [0.25] and not control.restores_moments and control.inputs == frozenset()
+    assert capo_rl.StepControl("governor.last-layer").inputs == {"LAST_LAYER"}
+
+
+def test_a_step_controls_state_goes_on_bit_for_bit():
+    first, again = (capo_rl.StepControl("governor.kl", target=1e-4, every=2) for _ in range(2))
+    assert first.state_dict()["state"] == b"governor.kl/1 none"
+    first(small(step=0), WEIGHTS, GROUPS, Measure())
+    again.load_state_dict(first.state_dict())
+    assert first(small(step=1), WEIGHTS, GROUPS, Measure(fisher=3e-4)) == again(small(step=1), WEIGHTS, GROUPS, Measure(fisher=3e-4))
+    assert first.state_dict() == again.state_dict() and first.state_dict()["state"] != b"governor.kl/1 none"
+
+
+def test_what_a_step_control_is_refused_for():
+    control = capo_rl.StepControl("governor.kl")
+    with pytest.raises(capo_rl.CapoError, match="`measure.measure_kl` raised RuntimeError: no graph") as error:
+        control(small(), WEIGHTS, GROUPS, Measure(fails=RuntimeError("no graph")))
+    assert isinstance(error.value.__cause__, RuntimeError)
+    with pytest.raises(KeyboardInterrupt):
+        control(small(), WEIGHTS, GROUPS, Measure(fails=KeyboardInterrupt()))
+    with pytest.raises(TypeError, match="`measure` is of type `int`, which has no `norms` \\(it must have `norms`, `fisher`, `last_layer_kl` and `measure_kl`\\)"):
+        control(small(), WEIGHTS, GROUPS, 3)
+    with pytest.raises(ValueError, match="`weights` has shape \\[1, 3\\] \\(it must be \\[2, 3\\], as the batch is\\)"):
+        control(small(), WEIGHTS[:1], GROUPS, Measure())
+    with pytest.raises(ValueError, match="asks for LAST_LAYER, which the batch does not hold"):
+        capo_rl.StepControl("governor.last-layer")(small(), WEIGHTS, GROUPS, Measure())
+    with pytest.raises(ValueError, match="component `governor.last-layer` needs to know the optimizer"):
+        capo_rl.StepControl("governor.last-layer")(small(**layer(), optimizer=None), WEIGHTS, GROUPS, Measure())
+    with pytest.raises(capo_rl.CapoError, match="is offered at the step control point"):
+        capo_rl.Mask("governor.kl")
+    # The last layer alone: smaller than the target, so all of the step.
+    both = np.zeros((2, 3), np.float32)
+    batch = small(**layer(), losses=both, dloss_dlogp=np.array([[-1, -1, -1], [1, 1, 0]], np.float32))
+    scales, records = capo_rl.StepControl("governor.last-layer", target=1e9)(batch, WEIGHTS, GROUPS, Measure())
+    assert scales == [1.0, 1.0] and records["governor.last-layer/predicted_kl"] > 0

@@ -36,3 +36,11 @@ def test_the_example():
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("tokens rejected") == 4
     assert " 0 of " not in run.stdout, run.stdout
+
+
+def test_the_loop_of_plain_torch():
+    pytest.importorskip("transformers", reason="transformers is not installed here")
+    run = subprocess.run([sys.executable, ROOT / "python/examples/torch_grpo.py", "12"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    (taken,) = re.findall(r"step  12 .* KL of the whole step .* taken (0\.\d+)", run.stdout)
+    assert 0 < float(taken) < 0.5 and run.stdout.count("step ") >= 2

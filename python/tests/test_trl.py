@@ -126,6 +126,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(folder, whole):
         ("ahead", ["mode=ahead"], 1, whole),
         ("remembering", ["second_moment=kept_and_rejected"], 1, launch(folder, "uninterrupted", "second_moment=kept_and_rejected")),
         ("two-ranks", [], 2, launch(folder, "uninterrupted-ranks", ranks=2)[0]),
+        ("controlled", [*CONTROLLED, "accumulate=2"], 1, launch(folder, "uninterrupted-controlled", *CONTROLLED, "accumulate=2")),
     ]:
         launch(folder, f"cut-{name}", "save=2", "steps=2", *options, ranks=ranks)
         resumed = launch(folder, f"resumed-{name}", f"resume={folder / f'cut-{name}-run/checkpoint-2'}", "save=2", *options, ranks=ranks)
@@ -186,29 +187,88 @@ def test_what_cannot_be_right_is_refused(folder, whole):
     assert refused(folder, "loss=luspo").startswith("ValueError: loss_type `luspo` has no per-token loss that a mask could drop")
     launch(folder, "other", "save=1", "steps=1", "masks=several")
     other = refused(folder, f"resume={folder / 'other-run/checkpoint-1'}", "save=1")
-    assert "(give it the same masks)" in other
+    assert "(give it the same masks, weights and step controls)" in other
+
+
+CONTROLLED = ("masks=", "controls=third", "lr=1e-2")
+
+
+@pytest.fixture(scope="module")
+def controlled(folder):
+    return launch(folder, "controlled", *CONTROLLED)
+
+
+def of_control(saved, name):
+    return [line[f"capo/governor.kl/{name}"] for line in saved["numbers"] if f"capo/governor.kl/{name}" in line]
+
+
+def test_a_step_control_shortens_steps_and_nothing_else(folder, controlled):
+    stock = launch(folder, "stock", "masks=", "lr=1e-2")
+    loose = launch(folder, "loose", "masks=", "controls=loose", "lr=1e-2")
+    assert difference(loose, stock) == 0 and loose["losses"] == stock["losses"], "to the bit"
+    assert of_control(loose, "scale") == [1.0] * 4 and of_control(loose, "kl")[0] > 1e-3
+    assert max(of_control(controlled, "scale")) < 0.1 and of_control(controlled, "applied") == of_control(controlled, "scale")
+    assert len(of_control(controlled, "kl")) == 2 and len(of_control(controlled, "predicted_kl")) == 3
+    again = launch(folder, "of-target", "masks=", "controls=kl", "lr=1e-2", "steps=1")
+    first = launch(folder, "whole-step", "masks=", "lr=1e-2", "steps=1")
+    start = launch(folder, "no-step", "masks=", "lr=0", "steps=1")
+    (scale,) = of_control(again, "scale")
+    for name, before in start["weights"].items():
+        assert torch.allclose(again["weights"][name], before + scale * (first["weights"][name] - before), rtol=1e-6, atol=1e-8), name
+
+
+def test_however_it_is_split_as_much_of_a_step_is_taken(folder, controlled):
+    for way, (ranks, options) in WAYS.items():
+        saved = launch(folder, f"controlled-{way}", *CONTROLLED, *options, ranks=ranks)
+        for rank in saved if ranks > 1 else [saved]:
+            assert of_control(rank, "scale") == pytest.approx(of_control(controlled, "scale"), rel=1e-3), way
+            assert difference(rank, controlled) < 1e-5, way
+            if ranks > 1:
+                assert rank["states"] == saved[0]["states"] and difference(rank, saved[0]) == 0, f"{way}: bit for bit on all ranks"
+
+
+def test_step_controls_go_with_masks_and_adapters(folder):
+    both = launch(folder, "both", "controls=kl", "second_moment=kept_and_rejected")
+    assert len(rates(both)) == 4 and min(of_control(both, "scale")) < 1
+    ahead = launch(folder, "both-ahead", "controls=kl", "second_moment=kept_and_rejected", "mode=ahead")
+    assert difference(both, ahead) == 0 and both["states"] == ahead["states"]
+    lora = launch(folder, "lora-controlled", "masks=", "controls=kl", "lora=1", "lr=1e-1", "steps=2")
+    assert max(of_control(lora, "scale")) < 1
+    skipped = launch(folder, "skipped", "masks=all", "controls=kl", "steps=2")
+    assert not of_control(skipped, "scale"), "no step is proposed"
+
+
+def host_run(host, folder, name, *words, **settings):
+    """A run of ``host`` that records its batches, and what `as_host.py` finds when TRL trains on them; the run's own numbers."""
+    run, batches = folder / f"host-{name}", folder / f"batches-{name}"
+    settings = {"max_steps": 6, "save_steps": 6, "learning_rate": 1e-3, "lr_scheduler_type": "constant", "warmup_ratio": 0} | settings
+    changed = [f"train.{name}={value}" for name, value in settings.items()] + ["rollout.temperature=1", "logging.logging_steps=1"]
+    changed = [word for setting in changed for word in ("--set", setting)]
+    command = [host, "train", *words, *changed, "--output-dir", run, "--dump-batches", batches]
+    subprocess.run(command, check=True, capture_output=True)
+    program = Path(__file__).with_name("as_host.py")
+    ended = subprocess.run([sys.executable, program, run, batches, name], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return json.loads(ended.stdout.splitlines()[-1]), [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_the_numbers_are_those_of_host(folder, host):
     for second_moment, apart in [("kept_and_rejected", 2e-5), ("kept", 2e-4)]:
-        run, batches = folder / f"host-{second_moment}", folder / f"batches-{second_moment}"
-        settings = {
-            "max_steps": 6, "save_steps": 6, "learning_rate": 1e-3, "lr_scheduler_type": "constant", "warmup_ratio": 0, "second_moment": second_moment
-        }
-        changed = [f"train.{name}={value}" for name, value in settings.items()] + ["rollout.temperature=1", "logging.logging_steps=1"]
-        words = [word for setting in changed for word in ("--set", setting)]
-        command = [host, "train", "--plugin", PLUGINS / "libcapo.so", *words, "--output-dir", run, "--dump-batches", batches]
-        subprocess.run(command, check=True, capture_output=True)
-        program = Path(__file__).with_name("as_host.py")
-        ended = subprocess.run([sys.executable, program, run, batches, second_moment], capture_output=True, text=True)
-        assert ended.returncode == 0, ended.stderr[-3000:]
-        found = json.loads(ended.stdout.splitlines()[-1])
-        told = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        found, told = host_run(host, folder, second_moment, "--plugin", PLUGINS / "libcapo.so", second_moment=second_moment)
         told = [line for line in told if "mask/rejection_rate" in line]
         assert found["rejection_rate"] == pytest.approx([line["mask/rejection_rate"] for line in told], abs=1e-9)
         assert found["apart"] < apart and found["moved"] > 4e-3
         if second_moment == "kept_and_rejected":
             assert found["rejected_grad_norm"] == pytest.approx([line["rejected_grad_norm"] for line in told], rel=1e-4)
+
+
+def test_steps_are_measured_and_shortened_as_in_host(folder, host):
+    control = ["--plugin", PLUGINS / "libgovernor.so", "--set", 'step_control=[{use="governor.kl",fraction=1.0}]']
+    found, told = host_run(host, folder, "governed", *control)
+    told = [line for line in told if "governor.kl/kl" in line]
+    for name in ("governor.kl/kl", "governor.kl/scale"):
+        assert len(told) == 6 and found[name] == pytest.approx([line[name] for line in told], rel=1e-5), name
+    assert found["apart"] < 1e-6 and found["moved"] > 5e-5
 
 
 def test_a_trl_without_what_masks_go_through(monkeypatch):

@@ -29,7 +29,7 @@ MASK = {"fisher_threshold": 7e-4, "hessian_threshold": False, "threads": 1}
 
 def options(words):
     chosen = {"steps": 4, "rows": 8, "accumulate": 1, "generations": 4, "per_rollout": 0, "loss": "grpo", "denominator": "", "masks": "capo"}
-    chosen |= {"weights": "", "lr": 1e-3, "resume": "", "save": 0, "folder": "run", "lora": 0, "mode": "auto", "exchange": "arrays", "second_moment": "kept", "fsdp": 0, "optim": "adamw_torch"}
+    chosen |= {"weights": "", "controls": "", "lr": 1e-3, "resume": "", "save": 0, "folder": "run", "lora": 0, "mode": "auto", "exchange": "arrays", "second_moment": "kept", "fsdp": 0, "optim": "adamw_torch"}
     for word in words:
         name, _, value = word.partition("=")
         chosen[name] = type(chosen[name])(value)
@@ -112,6 +112,13 @@ def main():
         "all": [capo_rl.Mask("masks.probability-floor", min_probability=1.0)],
     }[chosen["masks"]]
     weights = {"": [], "capo": ["capo.curvature-weight"], "tis": ["masks.tis"]}[chosen["weights"]]
+    half = {"target": 1e-5, "fraction": 0.5}
+    controls = {
+        "": [],
+        "kl": [capo_rl.StepControl("governor.kl", **half)],
+        "third": [capo_rl.StepControl("governor.kl", every=3, **half)],
+        "loose": [capo_rl.StepControl("governor.kl", target=1e9)],
+    }[chosen["controls"]]
     more = {}
     if chosen["lora"]:
         from peft import LoraConfig
@@ -126,6 +133,7 @@ def main():
         rollout_func=rollouts,
         masks=masks,
         weights=weights,
+        step_controls=controls,
         mask_denominator=chosen["denominator"] or None,
         mode=chosen["mode"],
         exchange=chosen["exchange"],
@@ -138,7 +146,7 @@ def main():
     saved = {
         "weights": {name: whole(value.detach()).clone() for name, value in model.state_dict().items()},
         "numbers": json.dumps(numbers),
-        "states": [each.state_dict()["state"] for each in (*trainer.capo_masks, *trainer.capo_weights)],
+        "states": [each.state_dict()["state"] for each in trainer._components()],
         "losses": [line.get("loss") for line in trainer.state.log_history],
     }
     torch.save(saved, f"{out}.{trainer.accelerator.process_index}")

@@ -1,0 +1,245 @@
+"""The step that an optimizer took in torch: what step controls ask of it, and how much of it they leave."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from . import Batch, StepControl
+from .components import Records
+
+#: Sums run in 64 bits over so many weights at a time.
+WEIGHTS = 1 << 22
+#: As many entries of ``[tokens, V]`` exist at a time.
+LOGITS = 1 << 24
+BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+EMBEDDING = re.compile(r"(?:^|\.)(?:\w*embed\w*|wte|wpe)\.")
+
+
+def groups_of(optimizer: torch.optim.Optimizer, model: Optional[torch.nn.Module]) -> dict[str, list[Tensor]]:
+    """The trained weights by parts of the model, in the order of the forward pass: ``embedding``, ``block.0``, ..., ``last_layer``; one part without a model.
+
+    Raises ``ValueError`` where the optimizer has weights that are none of the model's.
+    """
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+    if model is None:
+        return {"model": trained}
+    parts = {parameter: _part(name) for name, parameter in model.named_parameters()}
+    found: dict[str, list[Tensor]] = {}
+    for parameter in trained:
+        if parameter not in parts:
+            raise ValueError("the optimizer has weights that are none of `model`'s (give the model whose parameters it was made of)")
+        found.setdefault(parts[parameter], []).append(parameter)
+    place = {part: number for number, part in enumerate(dict.fromkeys(parts.values()))}
+    return dict(sorted(found.items(), key=lambda item: place[item[0]]))
+
+
+def _part(name: str) -> str:
+    block = BLOCK.search(name)
+    return f"block.{block[1]}" if block else "embedding" if EMBEDDING.search(name) else "last_layer"
+
+
+class Proposal:
+    """The step from the weights at the time of its making to those that they are when it is asked; the `Measurements` of a step control.
+
+    Each number is computed when first asked for. Under FSDP2 a sum over weights is one all-reduce of a number per group.
+
+    Args:
+        optimizer: It makes the step after this, and has made it when this is asked.
+        groups: The trained weights by part.
+        measure: The KL divergence on a fraction of the completions, the same on all ranks. Without it, `fisher` is told in its place.
+        last_layer_kl: The KL divergence of the last layer's part of the step, the same on all ranks.
+        model: Where FSDP2 shards one: it gathers its weights anew when they have changed.
+        moments: True if the optimizer's state is kept too.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        groups: dict[str, list[Tensor]],
+        measure: Optional[Callable[[float], Any]] = None,
+        last_layer_kl: Optional[Callable[[], Any]] = None,
+        model: Optional[torch.nn.Module] = None,
+        moments: bool = False,
+    ) -> None:
+        self._optimizer, self._groups, self._measure, self._last_layer_kl, self._model = optimizer, groups, measure, last_layer_kl, model
+        self._before = {parameter: _local(parameter).clone() for parameters in groups.values() for parameter in parameters}
+        self._moments = {parameter: _copied(state) for parameter, state in optimizer.state.items()} if moments else None
+        self._known: dict[Any, Any] = {}
+        meshes = {parameter.device_mesh for parameter in self._before if hasattr(parameter, "device_mesh")}
+        if len(meshes) > 1:
+            raise ValueError("the weights are sharded over several device meshes, and step controls know one (shard them alike)")
+        self._mesh = next(iter(meshes), None)
+        #: The number of weights of each group.
+        self.sizes = {name: sum(parameter.numel() for parameter in parameters) for name, parameters in groups.items()}
+
+    # Questions of step controls -------------------------------------------------------------------------------------------------
+
+    def norms(self) -> list[float]:
+        return self._once("norms", lambda: [math.sqrt(sum_) for sum_ in self._sums(self._square)])
+
+    def fisher(self) -> float:
+        betas = {parameter: group.get("betas") for group in self._optimizer.param_groups for parameter in group["params"]}
+        if not any("exp_avg_sq" in state for state in self._optimizer.state.values()):
+            raise ValueError("the optimizer keeps no second moment (measure the KL itself, or train with Adam)")
+
+        def cost(parameter: Tensor) -> Tensor:
+            # One without a gradient so far has no moments and has not moved.
+            state = self._optimizer.state.get(parameter, {})
+            if "exp_avg_sq" not in state:
+                return torch.zeros((), dtype=torch.float64)
+            steps = torch.as_tensor(state["step"], dtype=torch.float64)
+            return self._square(parameter, state["exp_avg_sq"]) / (2 * (1 - betas[parameter][1] ** steps))
+
+        return self._once("fisher", lambda: sum(self._sums(cost)))
+
+    def last_layer_kl(self) -> float:
+        if self._last_layer_kl is None:
+            raise ValueError("nothing measures the last layer's KL here (give `last_layer_kl`)")
+        return self._once("last_layer_kl", lambda: float(self._last_layer_kl()))
+
+    def measure_kl(self, fraction: float) -> float:
+        if self._measure is None:
+            return self.fisher()
+        self._gather_anew()
+        return self._once(fraction, lambda: float(self._measure(fraction)))
+
+    # The share that is taken -----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def scale(self, scales: Sequence[float]) -> float:
+        """Takes ``scales``, one per group, of the step; the share of its length that is left."""
+        left = scales[0]
+        if any(scale != left for scale in scales):
+            whole_step = math.hypot(*self.norms())
+            left = math.hypot(*(norm * scale for norm, scale in zip(self.norms(), scales, strict=True))) / whole_step if whole_step > 0 else 1.0
+        for parameters, scale in zip(self._groups.values(), scales, strict=True):
+            for parameter in parameters if scale != 1 else ():
+                before, after = self._before[parameter], _local(parameter)
+                # Nothing of a step that is no number is the weight before it.
+                torch.lerp(before, after, scale, out=after) if scale else after.copy_(before)
+        if any(scale != 1 for scale in scales):
+            self._known = {}
+            self._gather_anew()
+        return left
+
+    def restore_moments(self) -> None:
+        """Gives the optimizer the state that it had before the step."""
+        assert self._moments is not None
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._moments)
+
+    @contextmanager
+    def taken_back(self) -> Iterator[None]:
+        """Inside, the weights are those before the step."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for parameter, before in self._before.items():
+            after = _local(parameter)
+            kept = after.clone()
+            after.copy_(before)
+            before.copy_(kept)
+        self._gather_anew()
+
+    def _gather_anew(self) -> None:
+        """FSDP2 keeps what it gathered of its root until a backward pass."""
+        for module in self._model.modules() if self._model is not None and self._mesh is not None else ():
+            if hasattr(module, "reshard"):
+                module.reshard()
+
+    def _once(self, name: Any, compute: Callable[[], Any]) -> Any:
+        if name not in self._known:
+            self._known[name] = compute()
+        return self._known[name]
+
+    @torch.no_grad()
+    def _sums(self, of: Callable[[Tensor], Tensor]) -> list[float]:
+        """A sum over each group's weights, over all ranks that hold parts of them."""
+        device = next((parameter.device for parameter in self._before), torch.device("cpu"))
+        rows = [[of(parameter).to(device) / self._copies(parameter) for parameter in parameters] for parameters in self._groups.values()]
+        sums = torch.stack([torch.stack(row).sum() for row in rows])
+        for dim in range(self._mesh.ndim if self._mesh is not None else 0):
+            dist.all_reduce(sums, group=self._mesh.get_group(dim))
+        return sums.tolist()
+
+    def _copies(self, parameter: Tensor) -> int:
+        """How many ranks hold each weight of it."""
+        if self._mesh is None:
+            return 1
+        if not hasattr(parameter, "device_mesh"):
+            return self._mesh.size()
+        return math.prod(self._mesh.size(dim) for dim, placed in enumerate(parameter.placements) if placed.is_replicate())
+
+    def _square(self, parameter: Tensor, factor: Optional[Tensor] = None) -> Tensor:
+        """``Σ Δ²`` times ``factor``, over this rank's part, in 64 bits."""
+        arrays = [_local(parameter), self._before[parameter], *([] if factor is None else [_local(factor)])]
+        total = torch.zeros((), dtype=torch.float64, device=arrays[0].device)
+        for parts in zip(*(array.reshape(-1).split(WEIGHTS) for array in arrays), strict=True):
+            after, before, *factors = (part.double() for part in parts)
+            total += math.prod(factors, start=(after - before).square()).sum()
+        return total
+
+
+def controlled(controls: Iterable[StepControl], proposal: Proposal, batch: Batch, weights: Tensor) -> tuple[Records, bool]:
+    """Shows the step to the controls, each as those before it left it, and shortens it as each says; what was reported, and whether there was a step.
+
+    ``weights`` ``[B, T]`` are what each token weighed in the gradient. There was none where nothing of it is left and a control gives the moments back.
+    """
+    records: Records = {}
+    left, restores = 1.0, False
+    for control in controls:
+        scales, told = control(batch, weights.detach().float().cpu(), proposal.sizes, proposal)
+        applied = proposal.scale(scales)
+        records |= told | {f"{control.id}/applied": applied}
+        left, restores = left * applied, restores or control.restores_moments
+    records["step_control/applied"] = left
+    if left == 0 and restores:
+        proposal.restore_moments()
+        return records, False
+    return records, True
+
+
+def kl_of_change(logits: Tensor, change: Tensor) -> Tensor:
+    """KL divergence of the policy with ``logits`` ``[..., V]`` to the one with ``logits + change``, nats, ``[...]`` in 64 bits: near 0 nothing cancels."""
+    logps, change = logits.double().log_softmax(-1), change.double()
+    change = change - (logps.exp() * change).sum(-1, keepdim=True)
+    return (logps.exp() * (change.expm1() - change)).sum(-1).log1p()
+
+
+@torch.no_grad()
+def divergence(old: Tensor, new: Tensor, head: Tensor, new_head: Optional[Tensor], temperature: float) -> Tensor:
+    """The sum over tokens of the KL divergence between the policies with features ``old`` and ``new`` ``[N, D]`` and heads ``[V, D]``; one head where it stays."""
+    total = torch.zeros((), dtype=torch.float64, device=old.device)
+    rows = max(1, LOGITS // head.shape[0])
+    after = head if new_head is None else new_head
+    by_head = None if new_head is None else new_head - head
+    for features, others in zip(old.to(head.dtype).split(rows), new.to(head.dtype).split(rows), strict=True):
+        # A product of differences keeps what a difference of products loses.
+        change = (others - features) @ after.T
+        if by_head is not None:
+            change = change + features @ by_head.T
+        total += kl_of_change((features @ head.T) / temperature, change / temperature).sum()
+    return total
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The part of it that this rank holds."""
+    tensor = tensor.detach()
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.clone() if torch.is_tensor(value) else value for name, value in state.items()}

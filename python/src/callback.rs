@@ -1,0 +1,106 @@
+//! Methods of a Python object that a component calls while it works.
+
+use std::sync::{Mutex, PoisonError};
+
+use capo_plugin::{Measurements, PluginError};
+use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::error::broken;
+
+/// An argument of a call, called with Python's lock taken again.
+pub(crate) struct Callback {
+    name: &'static str,
+    object: Py<PyAny>,
+    /// The first exception that a call of it ended with.
+    raised: Mutex<Option<PyErr>>,
+}
+
+impl Callback {
+    /// Of `object`, the argument `name`.
+    ///
+    /// # Errors
+    ///
+    /// `TypeError` where it lacks one of `members`.
+    pub(crate) fn new(name: &'static str, object: &Bound<'_, PyAny>, members: &[&str]) -> PyResult<Self> {
+        for member in members {
+            if !object.hasattr(*member)? {
+                let (kind, [others @ .., last]) = (object.get_type().name()?, members) else { break };
+                return Err(PyTypeError::new_err(format!(
+                    "`{name}` is of type `{kind}`, which has no `{member}` (it must have `{}` and `{last}`)",
+                    others.join("`, `")
+                )));
+            }
+        }
+        Ok(Self { name, object: object.clone().unbind(), raised: Mutex::new(None) })
+    }
+
+    /// A component's error; where an exception of the object's was behind it, that is its cause. One that is to end the program, as
+    /// `KeyboardInterrupt`, comes back itself.
+    pub(crate) fn broken(&self, py: Python<'_>, error: &PluginError) -> PyErr {
+        let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match raised {
+            Some(raised) if !raised.is_instance_of::<PyException>(py) => raised,
+            cause => {
+                let error = broken(error);
+                error.set_cause(py, cause);
+                error
+            }
+        }
+    }
+
+    /// Result of `call`, or a sentence about the exception that `method` ended with.
+    pub(crate) fn call<T>(
+        &self,
+        method: &str,
+        call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
+    ) -> Result<T, PluginError> {
+        Python::attach(|py| {
+            call(self.object.bind(py)).map_err(|raised| {
+                let sentence = format!("`{}.{method}` raised {}", self.name, raised.to_string().replace('\n', " "));
+                self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(raised);
+                PluginError::failed(sentence)
+            })
+        })
+    }
+}
+
+/// Measurements of a proposed update by an object with `norms()`, `fisher()`, `last_layer_kl()` and `measure_kl(fraction)`.
+pub(crate) struct Measure(pub(crate) Callback);
+
+impl Measure {
+    /// Of `object`.
+    ///
+    /// # Errors
+    ///
+    /// `TypeError` where it lacks one of the four.
+    pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Callback::new("measure", object, &["norms", "fisher", "last_layer_kl", "measure_kl"]).map(Self)
+    }
+}
+
+impl Measurements for &Measure {
+    fn norms(&mut self, norms: &mut [f64]) -> Result<(), PluginError> {
+        self.0.call("norms", |object| {
+            let given: Vec<f64> = object.call_method0("norms")?.extract()?;
+            if given.len() != norms.len() {
+                let (got, groups) = (given.len(), norms.len());
+                return Err(PyValueError::new_err(format!("it gave {got} norms for {groups} groups (one of each)")));
+            }
+            norms.copy_from_slice(&given);
+            Ok(())
+        })
+    }
+
+    fn fisher(&mut self) -> Result<f64, PluginError> {
+        self.0.call("fisher", |object| object.call_method0("fisher")?.extract())
+    }
+
+    fn last_layer_kl(&mut self) -> Result<f64, PluginError> {
+        self.0.call("last_layer_kl", |object| object.call_method0("last_layer_kl")?.extract())
+    }
+
+    fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError> {
+        self.0.call("measure_kl", |object| object.call_method1("measure_kl", (fraction,))?.extract())
+    }
+}
