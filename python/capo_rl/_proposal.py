@@ -58,6 +58,7 @@ class Proposal:
         last_layer_kl: The KL divergence of the last layer's part of the step, the same on all ranks.
         model: Where FSDP2 shards one: it gathers its weights anew when they have changed.
         moments: True if the optimizer's state is kept too.
+        alignment: True if the gradients are compared with the step before.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Proposal:
         last_layer_kl: Optional[Callable[[], Any]] = None,
         model: Optional[torch.nn.Module] = None,
         moments: bool = False,
+        alignment: bool = False,
     ) -> None:
         self._optimizer, self._groups, self._measure, self._last_layer_kl, self._model = optimizer, groups, measure, last_layer_kl, model
         self._before = {parameter: _local(parameter).clone() for parameters in groups.values() for parameter in parameters}
@@ -77,6 +79,7 @@ class Proposal:
         if len(meshes) > 1:
             raise ValueError("the weights are sharded over several device meshes, and step controls know one (shard them alike)")
         self._mesh = next(iter(meshes), None)
+        self._alignment = self._compare() if alignment else None
         #: The number of weights of each group.
         self.sizes = {name: sum(parameter.numel() for parameter in parameters) for name, parameters in groups.items()}
 
@@ -99,6 +102,9 @@ class Proposal:
             return self._square(parameter, state["exp_avg_sq"]) / (2 * (1 - betas[parameter][1] ** steps))
 
         return self._once("fisher", lambda: sum(self._sums(cost)))
+
+    def alignment(self) -> Optional[float]:
+        return self._alignment
 
     def last_layer_kl(self) -> float:
         if self._last_layer_kl is None:
@@ -174,6 +180,33 @@ class Proposal:
         for dim in range(self._mesh.ndim if self._mesh is not None else 0):
             dist.all_reduce(sums, group=self._mesh.get_group(dim))
         return sums.tolist()
+
+    def _compare(self) -> Optional[float]:
+        """The cosine between the last step, of which the optimizer's moments tell, and the gradient; none where they tell nothing."""
+        settings = {parameter: group for group in self._optimizer.param_groups for parameter in group["params"]}
+
+        def direction(parameter: Tensor) -> Optional[Tensor]:
+            state, group = self._optimizer.state.get(parameter, {}), settings[parameter]
+            if parameter.grad is None:
+                return None
+            if "exp_avg_sq" not in state:
+                return state.get("momentum_buffer")
+            root = math.sqrt(1 - group["betas"][1] ** float(state["step"]))
+            return state["exp_avg"].float() / (state["exp_avg_sq"].float().sqrt() / root + group["eps"])
+
+        directions = {parameter: direction(parameter) for parameter in self._before}
+
+        def product(of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> float:
+            def sum_(parameter: Tensor) -> Tensor:
+                if directions[parameter] is None:
+                    return torch.zeros((), dtype=torch.float64)
+                one, other = (_local(each).reshape(-1).split(WEIGHTS) for each in of(directions[parameter], parameter.grad))
+                return sum(torch.dot(a.double(), b.double()) for a, b in zip(one, other, strict=True))
+
+            return sum(self._sums(sum_))
+
+        norms = math.sqrt(product(lambda step, grad: (step, step)) * product(lambda step, grad: (grad, grad)))
+        return product(lambda step, grad: (step, grad)) / norms if 0 < norms < math.inf else None
 
     def _copies(self, parameter: Tensor) -> int:
         """How many ranks hold each weight of it."""

@@ -26,7 +26,8 @@ class Controls:
         """To be called before the optimizer's step, with the micro-batches of this rank and the decision over the whole step."""
         policy, moments = self.seen.policy(), any(control.restores_moments for control in self.controls)
         self._micro, self._decision = micro_batches, decision
-        self._proposal = Proposal(optimizer, groups_of(optimizer, policy), self._kl, self._head_kl, self.seen.trainer.model, moments)
+        alignment = any("ALIGNMENT" in control.inputs for control in self.controls)
+        self._proposal = Proposal(optimizer, groups_of(optimizer, policy), self._kl, self._head_kl, self.seen.trainer.model, moments, alignment)
 
     def apply(self) -> tuple[dict, bool]:
         """To be called after it: what was reported, and whether there was a step."""

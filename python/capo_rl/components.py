@@ -57,6 +57,11 @@ class Measurements(Protocol):
     def measure_kl(self, fraction: float) -> float:
         """KL divergence, old policy to new, on ``fraction`` of the completions, at least one: nats per completion token."""
 
+    def alignment(self) -> Optional[float]:
+        """Cosine between the step before and the direction of descent of this step's batch, over all weights; none before the second step.
+
+        Called for a control whose ``inputs`` have ``ALIGNMENT``."""
+
 
 class Component:
     """What the components of all points have in common.

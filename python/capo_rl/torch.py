@@ -199,7 +199,8 @@ class Governed(torch.optim.Optimizer):
         """
         moments = any(control.restores_moments for control in self.controls)
         measures = [measure and self._over_ranks(measure) for measure in self._measures]
-        proposal = Proposal(self.optimizer, groups_of(self.optimizer, self._model), *measures, model=self._model, moments=moments)
+        alignment = any("ALIGNMENT" in control.inputs for control in self.controls)
+        proposal = Proposal(self.optimizer, groups_of(self.optimizer, self._model), *measures, self._model, moments, alignment)
         loss = self.optimizer.step(closure)
         if batch is None:
             one = torch.zeros(1, 1)

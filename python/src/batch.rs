@@ -258,7 +258,8 @@ impl Batch {
 
     /// Refuses what lacks an input that the component `id` asks for.
     pub(crate) fn must_hold(&self, id: &str, inputs: Inputs) -> PyResult<()> {
-        let missing = INPUTS.iter().find(|(input, ..)| inputs.contains(*input) && !self.held().contains(*input));
+        let held = self.held() | Inputs::ALIGNMENT;
+        let missing = INPUTS.iter().find(|(input, ..)| inputs.contains(*input) && !held.contains(*input));
         match missing {
             None => Ok(()),
             Some((_, name, arguments)) => Err(PyValueError::new_err(format!(
@@ -282,7 +283,7 @@ impl Batch {
 const STATE: [&str; 3] = ["weight", "exp_avg", "exp_avg_sq"];
 
 /// The optional inputs: name, and the arguments that bring them.
-const INPUTS: [(Inputs, &str, &str); 7] = [
+const INPUTS: [(Inputs, &str, &str); 8] = [
     (Inputs::OLD_LOGPS, "OLD_LOGPS", "`old_logps`"),
     (Inputs::REF_LOGPS, "REF_LOGPS", "`ref_logps`"),
     (Inputs::ENTROPY, "ENTROPY", "`entropy`"),
@@ -294,6 +295,8 @@ const INPUTS: [(Inputs, &str, &str); 7] = [
     (Inputs::OPTIMIZER_STATE, "OPTIMIZER_STATE", "`weight`, `exp_avg` and `exp_avg_sq`"),
     (Inputs::ROLLOUT_CONTEXT, "ROLLOUT_CONTEXT", "`sampler_logps`"),
     (Inputs::SAMPLER_TOP_K, "SAMPLER_TOP_K", "`sampler_logps`, `sampler_topk_ids` and `sampler_topk_logps`"),
+    // Of the step, and no part of a batch: its measurements tell it.
+    (Inputs::ALIGNMENT, "ALIGNMENT", ""),
 ];
 
 /// The names of `inputs`.

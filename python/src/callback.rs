@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use capo_plugin::abi_alignment::Alignment;
 use capo_plugin::{Measurements, PluginError};
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -76,6 +77,16 @@ impl Measure {
     /// `TypeError` where it lacks one of the four.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         Callback::new("measure", object, &["norms", "fisher", "last_layer_kl", "measure_kl"]).map(Self)
+    }
+
+    /// Its `alignment()`, which only those need that are shown to a control that asks.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about the exception of the call.
+    pub(crate) fn alignment(&self) -> Result<Alignment, PluginError> {
+        let cosine: Option<f64> = self.0.call("alignment", |object| object.call_method0("alignment")?.extract())?;
+        Ok(Alignment { cosine: cosine.unwrap_or(f64::NAN) })
     }
 }
 

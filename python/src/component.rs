@@ -179,7 +179,10 @@ impl Component {
         let (mut scales, mut measure) = (vec![1.0; groups.len()], &Measure::new(measure)?);
         let groups: Vec<_> =
             groups.iter().map(|(name, parameters)| ParameterGroup { name, parameters: *parameters }).collect();
-        let records = self.call_back(py, batch, None, Some(&measure.0), |handle, sink| match handle {
+        let asked = py.detach(|| self.lock().inputs()).contains(Inputs::ALIGNMENT);
+        let alignment = asked.then(|| measure.alignment()).transpose().map_err(|error| measure.0.broken(py, &error))?;
+        let heard = Records { alignment, ..Records::default() };
+        let records = self.call_back(py, batch, None, (heard, Some(&measure.0)), |handle, sink| match handle {
             Handle::StepControl(control) => {
                 control.control(sink, &batch.view(), weights.get(), &groups, &mut measure, &mut scales)
             }
@@ -289,7 +292,13 @@ impl Component {
         call: impl FnOnce(&mut Handle, &mut dyn Sink) -> Result<(), PluginError> + Send,
     ) -> PyResult<Bound<'py, PyDict>> {
         let collective = collective.map(Collective::new).transpose()?;
-        self.call_back(py, batch, collective.as_ref(), collective.as_ref().map(|ranks| &ranks.callback), call)
+        self.call_back(
+            py,
+            batch,
+            collective.as_ref(),
+            (Records::default(), collective.as_ref().map(|ranks| &ranks.callback)),
+            call,
+        )
     }
 
     /// Runs one call that may call `back`, whose exceptions are then the cause of its error. Returns its reports.
@@ -298,11 +307,10 @@ impl Component {
         py: Python<'py>,
         batch: &Batch,
         collective: Option<&Collective>,
-        back: Option<&Callback>,
+        (mut records, back): (Records, Option<&Callback>),
         call: impl FnOnce(&mut Handle, &mut dyn Sink) -> Result<(), PluginError> + Send,
     ) -> PyResult<Bound<'py, PyDict>> {
         self.claim(py)?;
-        let mut records = Records::default();
         let outcome = py.detach(|| {
             let ranks = collective.map(Connection::new);
             let mut sink = Lender { sink: &mut records, context: batch.lend(), ranks };

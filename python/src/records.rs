@@ -3,7 +3,8 @@
 use std::ffi::CString;
 
 use capo_loader::batch_file::Outcome;
-use capo_plugin::Sink;
+use capo_plugin::abi_alignment::{ALIGNMENT, Alignment};
+use capo_plugin::{Extension, Sink};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -15,6 +16,8 @@ use crate::numpy;
 pub(crate) struct Records {
     outcome: Outcome,
     warnings: Vec<String>,
+    /// How the gradient agrees with the step before, for a step control that asks.
+    pub(crate) alignment: Option<Alignment>,
 }
 
 impl Sink for Records {
@@ -28,6 +31,10 @@ impl Sink for Records {
 
     fn warn(&mut self, component: &str, text: &str) {
         self.warnings.push(format!("component `{component}`: {}", text.replace('\0', "")));
+    }
+
+    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
+        self.alignment.as_ref().filter(|_| id == ALIGNMENT).map(Extension::of)
     }
 }
 

@@ -44,6 +44,7 @@ class Says:
 
     def __init__(self, *scales, restores_moments=False):
         self.id, self.scales, self.restores_moments, self.seen = "says", scales, restores_moments, []
+        self.inputs = frozenset()
 
     def __call__(self, batch, weights, groups, measure):
         self.seen.append((groups, measure.norms()))
@@ -193,20 +194,38 @@ def test_moments_go_back_where_a_control_says_so():
     assert inner.state_dict()["state"][0]["step"] == 3, "else they stay as the step made them"
 
 
-def test_its_state_goes_on_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_the_alignment_is_the_cosine_with_the_step_before(kind):
+    model = Policy()
+    optimizer = kind(model.parameters(), lr=10.0, weight_decay=0, **({"momentum": 0.9} if kind is torch.optim.SGD else {}))
+    groups, product = groups_of(optimizer, model), lambda a, b: sum(float((x.double() * y.double()).sum()) for x, y in zip(a, b, strict=True))
+    assert Proposal(optimizer, groups, alignment=True).alignment() is None
+    for _ in range(3):
+        before = weights(model)
+        run(model, optimizer, 1)
+        moved = [after.double() - was.double() for after, was in zip(weights(model), before, strict=True)]
+        model(IDS).log_softmax(-1)[..., 5].sum().neg().backward()
+        downhill = [-parameter.grad for parameter in model.parameters()]
+        cosine = product(moved, downhill) / math.sqrt(product(moved, moved) * product(downhill, downhill))
+        assert Proposal(optimizer, groups, alignment=True).alignment() == pytest.approx(cosine, abs=1e-5)
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("keys", [{"target": 1e-5, "every": 2}, {"target": "auto", "every": 2}])
+def test_its_state_goes_on_bit_for_bit(tmp_path, keys):
     whole = Policy()
-    governed, old = measured(whole, target=1e-5, every=2)
+    governed, old = measured(whole, **keys)
     schedule = torch.optim.lr_scheduler.ExponentialLR(governed, 0.9)
     run(whole, governed, 3, old)
     schedule.step()
     torch.save({"model": whole.state_dict(), "optimizer": governed.state_dict()}, tmp_path / "checkpoint.pt")
-    run(whole, governed, 3, old)
+    run(whole, governed, 4, old)
     resumed = Policy()
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     resumed.load_state_dict(saved["model"])
-    again, old = measured(resumed, target=1e-5, every=2)
+    again, old = measured(resumed, **keys)
     again.load_state_dict(saved["optimizer"])
-    run(resumed, again, 3, old)
+    run(resumed, again, 4, old)
     assert same(whole, resumed) and again.records == governed.records and "governor.kl/predicted_kl" in again.records
     assert again.state_dict()["controls"][0][1].tolist() == governed.state_dict()["controls"][0][1].tolist()
     assert again.param_groups[0]["lr"] == governed.param_groups[0]["lr"] != 1e-2
