@@ -30,3 +30,4 @@ pub mod sft;
 pub mod sgd;
 pub mod stages;
 pub mod train;
+pub mod warnings;

@@ -121,7 +121,7 @@ impl Settings {
             "`train.max_steps` {} × `train.per_device_train_batch_size` {size} are more examples than can be counted (lower one of them)",
             train.max_steps
         );
-        check::from_zero(&[("train.max_grad_norm", train.max_grad_norm, f64::MAX)])?;
+        limits::from_zero(&[("train.max_grad_norm", train.max_grad_norm, f64::MAX)])?;
         check::schedule(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.weight_decay)?;
         check::data(&self.data)?;
         ensure!(

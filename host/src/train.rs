@@ -48,17 +48,17 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
         moment::remember(run);
         let mut rollout = sample(run)?;
         let mut scores = rollout.scores.take();
-        // The last step's signal, until the step is told.
-        let mut untold = None;
+        let mut untold = false;
         for iteration in 0..run.config.train.num_iterations as u64 {
             for (batch, part) in rollout.parts(run.config.sizes.step).zip(0..) {
                 if run.progress.step < max_steps {
-                    if let Some(signal) = untold {
-                        report.step(run, signal)?;
+                    if untold {
+                        report.step(run)?;
                     }
                     let is_logged = iteration == 0 && run.completions.is_due(batch.sampled_at);
                     let logged = is_logged.then_some(Logged { rollout: &rollout, part });
-                    untold = Some(optimize(run, (batch, scores.take()), iteration, logged)?);
+                    optimize(run, (batch, scores.take()), iteration, logged)?;
+                    untold = true;
                 }
             }
         }
@@ -72,7 +72,7 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
         } else {
             Ok(None)
         };
-        report.step(run, untold == Some(true))?;
+        report.step(run)?;
         if let Some(written) = written? {
             checkpoint::appear(run, &written)?;
         }
@@ -126,13 +126,13 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
     Ok(rollout)
 }
 
-/// Stages 2 to 6 on one optimizer-step batch. Returns whether an advantage was not 0: else there was nothing to learn from rewards.
+/// Stages 2 to 6 on one optimizer-step batch.
 fn optimize(
     run: &mut Run,
     (mut batch, scores): (SampledBatch, Option<Scores>),
     iteration: u64,
     logged: Option<Logged<'_>>,
-) -> Result<bool> {
+) -> Result<()> {
     let (info, work) = (run.step_info(iteration), run.work());
     let log_tokens = logged.is_some() && run.config.logging.log_tokens;
     let measured = effect::is_due(info.step, run.config.train.measure_step);
@@ -222,7 +222,6 @@ fn optimize(
     drop(timer);
 
     let arrays = sink.arrays.take().unwrap_or_default();
-    let signal = batch.advantages.iter().any(|advantage| *advantage != 0.0);
     crate::report::record_step(run, &batch, (&keep, &weighed), &reduced, outcome);
     if let Some(logged) = logged {
         record_completions(run, &batch, &logged, Decided { keep: &keep, weighed: &weighed, arrays })?;
@@ -233,7 +232,7 @@ fn optimize(
         eval::record(run)?;
         best::consider(run);
     }
-    Ok(signal)
+    Ok(())
 }
 
 /// Ends a stage of the policy's work: a device is still at it, which would be in the next stage's time.

@@ -92,6 +92,11 @@ pub(super) enum Command {
     CompareMasks(CompareArgs),
     /// List runs: how far each is, what it trains, how good it is.
     Runs(RunsArgs),
+    /// Say what went wrong in runs, and what to try.
+    ///
+    /// `host diagnose runs/RUN` reads `metrics.jsonl` and the settings beside it, and says what the checks find that look at a run while it is at
+    /// work: the gravest first, with the steps, the numbers and the setting to change.
+    Diagnose(DiagnoseArgs),
     /// Write a page about runs: charts, settings side by side, completions token by token.
     ///
     /// `host report runs/* --out report.html` writes one file that needs no network. Runs of the same settings but the seed are drawn as
@@ -317,6 +322,16 @@ pub(super) struct RunsArgs {
     /// Folders of runs, or runs.
     #[arg(value_name = "DIR", default_value = "runs")]
     pub(super) dirs: Vec<PathBuf>,
+    /// Prints one JSON array instead of lines.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Args)]
+pub(super) struct DiagnoseArgs {
+    /// Directories of runs, or folders of them.
+    #[arg(required = true, value_name = "RUN")]
+    pub(super) runs: Vec<PathBuf>,
     /// Prints one JSON array instead of lines.
     #[arg(long)]
     pub(super) json: bool,

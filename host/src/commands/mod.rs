@@ -5,6 +5,7 @@ mod args;
 mod batches;
 mod card;
 mod compare_masks;
+mod diagnose;
 mod download;
 mod eval;
 mod export;
@@ -61,6 +62,7 @@ pub fn main(started: Instant) -> i32 {
         Command::Replay(args) => replay::run(args).map_err(Failure::Input),
         Command::CompareMasks(args) => compare_masks::run(args).map_err(Failure::Input),
         Command::Runs(args) => runs::run(args).map_err(Failure::Input),
+        Command::Diagnose(args) => diagnose::run(args).map_err(Failure::Input),
         Command::Report(args) => report::run(args).map_err(Failure::Input),
         Command::Plugins(args) => plugins::run(args, cli.verbose).map_err(Failure::Input),
         Command::Check(args) => match check::run(args, cli.verbose) {

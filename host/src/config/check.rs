@@ -3,7 +3,7 @@
 use anyhow::{Result, bail, ensure};
 use capo_loader::component_names;
 
-use super::limits::{at_least_one, at_most};
+use super::limits::{at_least_one, at_most, from_zero};
 use super::{Config, DataConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST, TrainConfig, datasets};
 use crate::adamw::SecondMoment;
 use crate::data::{Arithmetic, Filter};
@@ -26,6 +26,7 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     let (data, rollout, train) = (&config.data, &config.rollout, &config.train);
     config.model.check()?;
     config.logging.check()?;
+    config.warnings.check()?;
     at_least_one(&[
         ("data.max_prompt_length", data.max_prompt_length as u64),
         ("rollout.num_generations", rollout.num_generations as u64),
@@ -196,25 +197,6 @@ fn dynamic_sampling(rollout: &RolloutConfig) -> Result<()> {
         most == RolloutConfig::default().max_num_gen_batches,
         "`rollout.max_num_gen_batches` is {most}, but `rollout.filter_groups` is off, and each rollout is sampled once (turn it on, or remove it)"
     );
-    Ok(())
-}
-
-/// Refuses numbers that are negative, not finite or above their limits.
-///
-/// # Errors
-///
-/// The first one, with its limit.
-pub(crate) fn from_zero(numbers: &[(&str, f64, f64)]) -> Result<()> {
-    for (key, value, high) in numbers {
-        if !(*value >= 0.0 && value <= high) {
-            let limit = if *high == f64::MAX {
-                "it must be finite, 0 or more".to_owned()
-            } else {
-                format!("it must be between 0 and {high}")
-            };
-            bail!("`{key}` is {value} ({limit})");
-        }
-    }
     Ok(())
 }
 

@@ -1,9 +1,9 @@
 //! Advice about an unknown key: the section that has it, or the setting that does as much.
 
-use super::{DataConfig, EvalConfig, LoggingConfig, ModelConfig, RolloutConfig, TrainConfig};
+use super::{DataConfig, EvalConfig, LoggingConfig, ModelConfig, RolloutConfig, TrainConfig, WarningsConfig};
 
 /// The sections of a run that are one table each, with their keys.
-pub(super) fn sections() -> [(&'static str, &'static [&'static str]); 6] {
+pub(super) fn sections() -> [(&'static str, &'static [&'static str]); 7] {
     [
         ("model", capo_plugin::known_keys::<ModelConfig>()),
         ("data", capo_plugin::known_keys::<DataConfig>()),
@@ -11,6 +11,7 @@ pub(super) fn sections() -> [(&'static str, &'static [&'static str]); 6] {
         ("train", capo_plugin::known_keys::<TrainConfig>()),
         ("eval", capo_plugin::known_keys::<EvalConfig>()),
         ("logging", capo_plugin::known_keys::<LoggingConfig>()),
+        ("warnings", capo_plugin::known_keys::<WarningsConfig>()),
     ]
     .map(|(section, keys)| (section, keys.unwrap_or_default()))
 }

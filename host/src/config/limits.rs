@@ -25,3 +25,22 @@ pub(crate) fn at_most(counts: &[(&str, usize, usize)]) -> Result<()> {
         None => Ok(()),
     }
 }
+
+/// Refuses numbers that are negative, not finite or above their limits.
+///
+/// # Errors
+///
+/// The first one, with its limit.
+pub(crate) fn from_zero(numbers: &[(&str, f64, f64)]) -> Result<()> {
+    for (key, value, high) in numbers {
+        if !(*value >= 0.0 && value <= high) {
+            let limit = if *high == f64::MAX {
+                "it must be finite, 0 or more".to_owned()
+            } else {
+                format!("it must be between 0 and {high}")
+            };
+            bail!("`{key}` is {value} ({limit})");
+        }
+    }
+    Ok(())
+}

@@ -18,6 +18,7 @@ mod sets;
 mod sizes;
 mod source;
 mod train;
+mod warnings;
 
 use std::path::Path;
 
@@ -35,7 +36,7 @@ pub use draft::{Appended, Draft, component_timeout};
 pub use eval::{ANSWERS_AT_ONCE, BenchmarkConfig, EvalConfig, TEST};
 pub use logging::{CompletionsFormat, LoggingConfig, Tracker};
 pub use model::{ModelConfig, TargetModules};
-use omission::in_full;
+use omission::{in_full, is_default};
 pub use recipe::{Resolved, resolve};
 pub use replayed::replayed_settings;
 pub use rollout::RolloutConfig;
@@ -43,6 +44,7 @@ pub(crate) use sets::{parse_set, set};
 pub use sizes::Sizes;
 pub use source::SourceConfig;
 pub use train::{Denominator, LossDistribution, TrainConfig};
+pub use warnings::WarningsConfig;
 
 /// The settings of `host train` when no `--config` is given; they lie beneath one that holds components alone.
 pub const DEFAULT: &str = include_str!("../../../configs/tiny/default.toml");
@@ -65,6 +67,9 @@ pub struct Config {
     pub eval: EvalConfig,
     /// `[logging]`
     pub logging: LoggingConfig,
+    /// `[warnings]`
+    #[serde(skip_serializing_if = "is_default")]
+    pub warnings: WarningsConfig,
     /// `[advantage]`
     pub advantage: ComponentConfig,
     /// `[objective]`

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::warnings::Watch;
 use journal::{Journal, Mark};
 use timer::Timers;
 
@@ -32,6 +33,8 @@ pub struct Metrics {
     journal: Journal,
     /// TensorBoard's file of the values, where the user asks for it.
     events: Option<EventFile>,
+    /// Who looks at every step, where it is a run's.
+    watch: Option<Watch>,
     /// Sum and number of the values recorded since the last flush.
     values: BTreeMap<String, (f64, u32)>,
     /// Those of the rollout, which stand in the line of every step that uses it.
@@ -60,6 +63,7 @@ impl Metrics {
         Metrics {
             journal,
             events: None,
+            watch: None,
             values: BTreeMap::new(),
             held: BTreeMap::new(),
             owners: BTreeMap::new(),
@@ -73,6 +77,17 @@ impl Metrics {
     /// Writes what comes to TensorBoard's `events` too.
     pub fn tell(&mut self, events: EventFile) {
         self.events = Some(events);
+    }
+
+    /// Has `watch` look at what comes.
+    pub fn watch(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+
+    /// A line for the run's summary about what never happened in it.
+    #[must_use]
+    pub fn closing(&self) -> Option<String> {
+        self.watch.as_ref()?.closing()
     }
 
     /// How far the file has come: for the checkpoint.
@@ -146,7 +161,8 @@ impl Metrics {
 
     /// Writes everything recorded since the last flush as one line, `step` first, and starts the next step.
     ///
-    /// Values that are not finite are written as null and warned about once per name. A failed write is an error.
+    /// Values that are not finite are written as null and warned about once per name. So is what the run's watch finds, which has a metric
+    /// of its own in the line. A failed write is an error.
     pub fn flush(&mut self, step: u64) -> Result<Flushed> {
         let step_values = std::mem::take(&mut self.values);
         let mut values: BTreeMap<String, f64> = (self.held.clone().into_iter())
@@ -159,6 +175,12 @@ impl Metrics {
         }
         for (name, value) in values.iter().filter(|(_, value)| !value.is_finite()) {
             self.warn_once(name, format!("metric `{name}` is {value} at step {step}: written as null (told once)"));
+        }
+        for finding in
+            self.watch.iter_mut().filter(|_| step > 0).flat_map(|watch| watch.step(&values)).collect::<Vec<_>>()
+        {
+            values.insert(finding.metric(), 1.0);
+            self.warnings.push(format!("step {step}: {}", finding.line()));
         }
         self.journal.append(&log::line(step, &values)?)?;
         self.events.as_mut().map_or(Ok(()), |events| events.write(step, values.iter()))?;

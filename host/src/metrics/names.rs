@@ -16,12 +16,16 @@ pub const GRAD_NORM_UNMASKED: &str = "grad_norm_unmasked";
 /// How many completions had something held back, and so a second backward pass.
 pub const SECOND_PASS_COMPLETIONS: &str = "second_pass_completions";
 
+/// The share of completions whose every advantage is 0.
+pub const ZERO_ADVANTAGE: &str = "frac_advantage_zero";
+
 /// The host's names that stand alone.
-const HOST: [&str; 18] = [
+const HOST: [&str; 19] = [
     "entropy",
     "eval_accuracy",
     "eval_reward",
     "frac_reward_zero_std",
+    ZERO_ADVANTAGE,
     "grad_norm",
     GRAD_NORM_UNMASKED,
     "learning_rate",
@@ -38,7 +42,7 @@ const HOST: [&str; 18] = [
     "step_time",
 ];
 /// The beginnings of the host's other names.
-const FAMILIES: [&str; 12] = [
+const FAMILIES: [&str; 13] = [
     "completions/",
     "eval/",
     "eval_rewards/",
@@ -50,6 +54,7 @@ const FAMILIES: [&str; 12] = [
     "step/",
     "step_control/",
     "timing_s/",
+    "warnings/",
     "weight/",
 ];
 /// Names of the numbers that the host records of each mask.

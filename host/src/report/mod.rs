@@ -6,7 +6,6 @@ pub mod found;
 pub mod html;
 mod live;
 pub mod page;
-mod rejections;
 pub mod terminal;
 
 use std::time::{Duration, Instant};
@@ -24,7 +23,7 @@ use crate::exam::Right;
 use crate::metrics;
 use crate::metrics::names::{
     BELOW_ONE, GRAD_NORM_UNMASKED, MEAN_WEIGHT, REJECTED_GRAD_NORM, REJECTED_GRADIENT, REJECTED_SO_FAR, REJECTION_RATE,
-    SECOND_PASS_COMPLETIONS, WEIGHTED_AWAY, metric_name,
+    SECOND_PASS_COMPLETIONS, WEIGHTED_AWAY, ZERO_ADVANTAGE, metric_name,
 };
 use crate::model::device::{self, Dtype};
 use crate::optim::{OptimizerName, StepOutcome};
@@ -38,7 +37,6 @@ use crate::stages::rollout::Rollout;
 pub use completions::{Decided, Logged, record_completions};
 pub use live::Answered;
 use live::Live;
-use rejections::Rejections;
 
 /// Progress on the terminal.
 pub struct Report {
@@ -46,7 +44,6 @@ pub struct Report {
     first_step: Option<Duration>,
     last_step: Instant,
     steps: u64,
-    rejections: Rejections,
     live: Live,
 }
 
@@ -55,8 +52,7 @@ impl Report {
     #[must_use]
     pub fn new(started: Instant, run: &Run) -> Self {
         let live = Live::new(run.config.train.max_steps, run.progress.step);
-        let rejections = Rejections::of(run.components.masks.iter().map(capo_plugin::Mask::id));
-        Self { started, first_step: None, last_step: Instant::now(), steps: 0, rejections, live }
+        Self { started, first_step: None, last_step: Instant::now(), steps: 0, live }
     }
 
     /// A line on its own, above the live one.
@@ -138,12 +134,12 @@ impl Report {
         Ok(())
     }
 
-    /// Ends a step, which had a `signal` where an advantage is not 0: writes its metrics, and every `logging.logging_steps` a line.
+    /// Ends a step: writes its metrics, and every `logging.logging_steps` a line.
     ///
     /// # Errors
     ///
     /// When the metrics cannot be written.
-    pub fn step(&mut self, run: &mut Run, signal: bool) -> Result<()> {
+    pub fn step(&mut self, run: &mut Run) -> Result<()> {
         let step = run.progress.step;
         run.metrics.record("num_completions", completions(run));
         run.metrics.record("step_time", self.last_step.elapsed().as_secs_f64());
@@ -152,7 +148,7 @@ impl Report {
         self.steps += 1;
         self.first_step.get_or_insert_with(|| self.started.elapsed());
         self.live.step(step, &flushed.values);
-        for warning in flushed.warnings.iter().chain(&self.rejections.step(&flushed.values, signal)) {
+        for warning in &flushed.warnings {
             self.live.aside(|| terminal::warn(warning));
         }
         let every = run.config.logging.logging_steps;
@@ -216,7 +212,7 @@ impl Report {
         for gap in &run.records.gaps {
             self.say(&format!("{:<18} {}", gap.file, gap.sentence()));
         }
-        if let Some(line) = self.rejections.closing().filter(|_| finished) {
+        if let Some(line) = run.metrics.closing().filter(|_| finished) {
             self.say(&line);
         }
         self.times(run);
@@ -312,7 +308,12 @@ pub fn record_step(
     run.progress.skipped_steps += u64::from(!taken);
     let share = |count: u64| count as f64 / tokens.max(1) as f64;
     let metrics = &mut run.metrics;
+    let untaught =
+        |completion: &usize| batch.advantages[batch.dims.row(*completion)].iter().all(|advantage| *advantage == 0.0);
+    let completions = batch.dims.completions as usize;
+    let untaught = (0..completions).filter(untaught).count() as f64 / completions.max(1) as f64;
     metrics.record("loss", reduced.loss);
+    metrics.record(ZERO_ADVANTAGE, untaught);
     metrics.record("learning_rate", learning_rate);
     metrics.record(&format!("mask/{REJECTION_RATE}"), share(rejected));
     metrics.record(&format!("mask/{REJECTED_SO_FAR}"), run.progress.rejected_share());

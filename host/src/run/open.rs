@@ -25,10 +25,12 @@ use crate::model::device::{self, Dtype};
 use crate::model::frozen::{self, Reference};
 use crate::model::{ADAPTER_CONFIG_FILE, Base, ModelFiles, Params, Policy, embedded};
 use crate::optim::{Optimizer, OptimizerConfig, OptimizerName};
+use crate::report::found::Lines;
 use crate::reward::Rewards;
 use crate::schedule::Schedule;
 use crate::sgd::SgdConfig;
 use crate::stages::score::Needs;
+use crate::warnings::{Setup, Watch};
 
 /// Treatment of a model directory that has no weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +65,7 @@ impl Run {
         let (dir, lock) = directory::make(dir.as_deref(), &self.name(), &settings, registry.plugins(), checkpoint)?;
         self.settle(&dir, lock);
         self.metrics = Metrics::new(Journal::new(&dir.join(METRICS_FILE)), 0);
+        self.metrics.watch(Watch::new(Setup::of(&settings::keys(&settings)?)));
         self.completions = self.new_completions();
         self.tell_trackers(0)?;
         Ok(self)
@@ -148,7 +151,12 @@ impl Run {
         for gap in first.into_iter().chain(second) {
             self.records.tell(&self.dir, gap)?;
         }
+        let mut watch = Watch::new(Setup::of(&settings::keys(&toml::to_string(&self.config)?)?));
+        // Lines that cannot be read are told already; without them a warning may come again.
+        let lines = Lines::read(metrics.path()).unwrap_or_default();
+        lines.rows().for_each(|(_, values)| watch.recall(&values));
         self.metrics = Metrics::new(metrics, self.progress.num_tokens);
+        self.metrics.watch(watch);
         self.tell_trackers(step + 1)
     }
 

@@ -34,6 +34,7 @@ fn help() {
       replay         Run masks and weights over recorded batches, to try thresholds without training
       compare-masks  Compare masks on recorded batches: what each rejects when it runs alone
       runs           List runs: how far each is, what it trains, how good it is
+      diagnose       Say what went wrong in runs, and what to try
       report         Write a page about runs: charts, settings side by side, completions token by token
       plugins        List every component and recipe: its point, what it does, where it came from
       check          Check that plugins keep the rules of their extension points

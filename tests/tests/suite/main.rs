@@ -21,6 +21,7 @@ mod damage;
 mod data;
 mod data_docs;
 mod device;
+mod diagnose;
 mod distribution;
 mod download;
 mod equivalence;

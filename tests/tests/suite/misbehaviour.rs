@@ -271,7 +271,7 @@ fn a_run_of_skipped_steps_alone_succeeds() {
     let folder = Folder::new();
     let outcome = folder.host(&format!("train --output-dir run {}", settings(Point::Mask, "reject_all"))).succeeded();
     assert!(outcome.stdout.contains("steps skipped 4"), "{}", outcome.stdout);
-    assert_snapshot!(outcome.stderr.trim_end(), @"warning: every token was rejected in the last 3 steps, so that nothing is learned (loosen `misbehave.mask`, which rejected most)");
+    assert_snapshot!(outcome.stderr.trim_end(), @"warning: step 3: every token was rejected in the last 3 steps, so that nothing is learned (loosen `misbehave.mask`, which rejected most; docs/masks.md)");
     assert!(!outcome.stdout.contains("never rejected"), "{}", outcome.stdout);
     let run = folder.run_dir("run");
     assert_eq!(run.metric("step_skipped"), [1.0; 4]);

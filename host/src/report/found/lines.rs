@@ -95,6 +95,18 @@ impl Lines {
         self.columns.get(name).unwrap_or(&NONE)
     }
 
+    /// The lines of the steps: each step with its values by their names, NaN for null.
+    pub fn rows(&self) -> impl Iterator<Item = (u64, BTreeMap<String, f64>)> {
+        let mut rows = vec![BTreeMap::new(); self.steps.len()];
+        for (name, column) in &self.columns {
+            for (row, value) in column.rows.iter().zip(&column.values) {
+                rows[*row as usize].insert(name.clone(), *value);
+            }
+        }
+        // What was measured before the first step is none.
+        self.steps.iter().copied().zip(rows).filter(|(step, _)| *step > 0)
+    }
+
     /// At each line, the sum of `name` up to it: NaN and absent values are 0.
     #[must_use]
     pub fn running_sum(&self, name: &str) -> Vec<f64> {

@@ -1,6 +1,7 @@
 //! A run as its directory shows it, whether or not a process is at work in it: settings, numbers, how far it has come.
 
 mod completions;
+mod diagnosis;
 mod lines;
 mod summary;
 
@@ -14,6 +15,7 @@ use toml::Table;
 use super::terminal::sentence;
 use crate::run::{CONFIG_FILE, METRICS_FILE, is_at_work, settings};
 pub use completions::{Row, completions};
+pub use diagnosis::{Diagnosis, diagnose};
 pub use lines::{Column, Lines};
 pub use summary::Summary;
 

@@ -15,7 +15,7 @@ pub struct Group {
 
 /// True if two runs may differ in the setting `key` and be one series all the same.
 fn is_aside(key: &str) -> bool {
-    key == "train.seed" || key.starts_with("logging.")
+    key == "train.seed" || key.starts_with("logging.") || key.starts_with("warnings.")
 }
 
 /// The groups, in the order of their first runs.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use capo_loader::terminal;
 
-use crate::report::found::{FoundRun, Summary};
+use crate::report::found::{FoundRun, Summary, diagnose};
 use crate::report::html::escape;
 use crate::report::terminal::{duration, grouped, percent};
 
@@ -26,8 +26,15 @@ pub fn overview(runs: &[FoundRun]) -> String {
     let remarks: String = remarks
         .map(|(run, remark)| format!("<p class=\"note\">{}: {}</p>\n", shown(&run.name), shown(remark)))
         .collect();
+    let found = runs.iter().flat_map(|run| diagnose(run).into_iter().map(move |diagnosis| (run, diagnosis)));
+    let found: String = found
+        .map(|(run, diagnosis)| {
+            let line = format!("{}, {}: {}", run.name, diagnosis.when(), diagnosis.finding.line());
+            format!("<p class=\"note\">{}</p>\n", shown(&line))
+        })
+        .collect();
     format!(
-        "<div class=\"wide\" tabindex=\"0\"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n{remarks}"
+        "<div class=\"wide\" tabindex=\"0\"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n{remarks}{found}"
     )
 }
 

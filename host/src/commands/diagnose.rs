@@ -1,0 +1,63 @@
+//! `host diagnose`: what happened in runs, in words.
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::args::DiagnoseArgs;
+use super::runs::found;
+use crate::report::found::{Diagnosis, FoundRun, Summary, diagnose};
+use crate::report::terminal::{percent, say, warn};
+
+/// What is said of a run.
+#[derive(Serialize)]
+struct Verdict {
+    #[serde(flatten)]
+    summary: Summary,
+    findings: Vec<Diagnosis>,
+}
+
+/// Says what happened.
+pub(super) fn run(args: &DiagnoseArgs) -> Result<()> {
+    let runs = found(&args.runs)?;
+    let of = |run: &FoundRun| Verdict { summary: Summary::of(run), findings: diagnose(run) };
+    if args.json {
+        say(&serde_json::to_string_pretty(&runs.iter().map(of).collect::<Vec<_>>())?);
+        return Ok(());
+    }
+    for run in &runs {
+        lines(run, &of(run)).iter().for_each(|line| say(line));
+        run.remarks.iter().for_each(|remark| warn(&format!("`{}`: {remark}", run.dir.display())));
+    }
+    Ok(())
+}
+
+/// A line about the run, and three about each finding.
+fn lines(run: &FoundRun, Verdict { summary, findings }: &Verdict) -> Vec<String> {
+    let ends = |name: &str| {
+        let mut numbers = run.lines.column(name).numbers().map(|(_, value)| value);
+        let first = numbers.next()?;
+        Some((first, numbers.next_back().unwrap_or(first)))
+    };
+    let of = summary.max_steps.map_or_else(String::new, |max_steps| format!(" of {max_steps}"));
+    let mut head = format!("{}: {} after step {}{of}", summary.name, summary.status, summary.step);
+    if let Some((first, last)) = ends("reward") {
+        head.push_str(&format!(", reward {first:.3} -> {last:.3}"));
+    }
+    if let (Some((first, last)), Some(best), Some(step)) =
+        (ends("eval_accuracy"), summary.best_accuracy, summary.best_step)
+    {
+        let (first, last, best) = (percent(first), percent(last), percent(best));
+        head.push_str(&format!(", held-out accuracy {first} -> {last}, best {best} after step {step}"));
+    }
+    let mut lines = vec![head];
+    for (number, diagnosis) in (1..).zip(findings) {
+        let finding = &diagnosis.finding;
+        lines.push(format!("{number:>3}. {}: {}", diagnosis.when(), finding.what));
+        lines.push(format!("     {}", finding.advice));
+        lines.push(format!("     {}, check `{}`", finding.page, finding.check));
+    }
+    if findings.is_empty() {
+        lines.push("     nothing that the checks know of".to_owned());
+    }
+    lines
+}

@@ -1,0 +1,51 @@
+//! What happened in a run: the findings of the checks that look at it while it is at work, over all of its steps.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::FoundRun;
+use crate::warnings::{Finding, Setup, Watch, rank};
+
+/// A finding, and when it held.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Diagnosis {
+    /// As it was after the first of these steps.
+    #[serde(flatten)]
+    pub finding: Finding,
+    /// The first step after which it held.
+    pub first: u64,
+    /// The last one.
+    pub last: u64,
+    /// How many there were.
+    pub steps: u64,
+}
+
+/// What holds of a run, or held, the gravest first.
+#[must_use]
+pub fn diagnose(run: &FoundRun) -> Vec<Diagnosis> {
+    let mut watch = Watch::new(Setup::of(&run.settings));
+    let mut found: BTreeMap<(usize, String), Diagnosis> = BTreeMap::new();
+    for (step, values) in run.lines.rows() {
+        for finding in watch.look(&values) {
+            let key = (rank(finding.check), finding.metric());
+            let diagnosis = found.entry(key).or_insert(Diagnosis { finding, first: step, last: step, steps: 0 });
+            diagnosis.last = step;
+            diagnosis.steps += 1;
+        }
+    }
+    found.into_values().collect()
+}
+
+impl Diagnosis {
+    /// When it held, in words, of a run of so many steps.
+    #[must_use]
+    pub fn when(&self) -> String {
+        let Self { first, last, steps, .. } = self;
+        match steps {
+            1 => format!("after step {first}"),
+            _ if last - first + 1 == *steps => format!("after steps {first} to {last}"),
+            _ => format!("after {steps} of steps {first} to {last}"),
+        }
+    }
+}

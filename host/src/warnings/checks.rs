@@ -1,0 +1,290 @@
+//! The checks, the gravest first. `[warnings]` has their limits; docs/stability.md says what each means.
+
+use super::finding::Finding;
+use super::setup::Setup;
+use super::window::{REWARDS, Window, mean};
+use crate::metrics::names::{APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, ZERO_ADVANTAGE};
+
+/// A question to the newest steps of a run.
+pub(super) struct Check {
+    pub(super) name: &'static str,
+    page: &'static str,
+    find: fn(&Window, &Setup) -> Vec<Sign>,
+}
+
+/// What a check has to say.
+struct Sign {
+    component: Option<String>,
+    what: String,
+    advice: String,
+}
+
+const STABILITY: &str = "docs/stability.md";
+const FIRST_RUN: &str = "docs/first-real-run.md";
+const MASKS: &str = "docs/masks.md";
+
+pub(super) const CHECKS: [Check; 12] = [
+    Check { name: "reward_fell", page: STABILITY, find: reward_fell },
+    Check { name: "mask_undone", page: STABILITY, find: mask_undone },
+    Check { name: "all_rejected", page: MASKS, find: all_rejected },
+    Check { name: "entropy_gone", page: FIRST_RUN, find: entropy_gone },
+    Check { name: "cut_off", page: MASKS, find: cut_off },
+    Check { name: "no_signal", page: "docs/objectives.md", find: no_signal },
+    Check { name: "kl_jump", page: STABILITY, find: kl_jump },
+    Check { name: "mask_rejects_much", page: FIRST_RUN, find: mask_rejects_much },
+    Check { name: "weights_small", page: FIRST_RUN, find: weights_small },
+    Check { name: "steps_held_back", page: FIRST_RUN, find: steps_held_back },
+    Check { name: "mask_idle", page: MASKS, find: mask_idle },
+    Check { name: "control_idle", page: FIRST_RUN, find: control_idle },
+];
+
+/// The checks of a run whose reward fell: it has the others' signs too, which say nothing then.
+const AFTER_A_FALL: usize = 2;
+
+/// What holds of the newest steps, the gravest first.
+pub(super) fn find(window: &Window, setup: &Setup) -> Vec<Finding> {
+    let asked = if has_fallen(window, setup) { &CHECKS[..AFTER_A_FALL] } else { &CHECKS[AFTER_A_FALL..] };
+    let found = |check: &Check| {
+        let finding =
+            |Sign { component, what, advice }| Finding { check: check.name, component, what, advice, page: check.page };
+        (check.find)(window, setup).into_iter().map(finding).collect::<Vec<_>>()
+    };
+    asked.iter().flat_map(found).collect()
+}
+
+/// A sign of the run as a whole.
+fn of_run(what: String, advice: String) -> Vec<Sign> {
+    vec![Sign { component: None, what, advice }]
+}
+
+/// A sign of each component that `what` says something about.
+fn of_each(components: Vec<String>, sign: impl Fn(&str) -> Option<(String, String)>) -> Vec<Sign> {
+    let of = |component: String| {
+        let (what, advice) = sign(&component)?;
+        Some(Sign { component: Some(component), what, advice })
+    };
+    components.into_iter().filter_map(of).collect()
+}
+
+/// How to have the component of `[[section]]` do less, or more.
+fn loosen(section: &str, component: &str) -> String {
+    turn(["raise", "loosen"], section, component)
+}
+
+fn tighten(section: &str, component: &str) -> String {
+    turn(["lower", "tighten"], section, component)
+}
+
+fn turn([key_word, word]: [&str; 2], section: &str, component: &str) -> String {
+    let id = component.split('#').next().unwrap_or(component);
+    let key = match id.split_once('.') {
+        Some((_, "curvature" | "curvature-weight")) => "fisher_threshold",
+        Some(("governor", _)) => "target",
+        _ => return format!("{word} `{component}`, whose keys `host plugins --verbose` lists"),
+    };
+    format!("{key_word} `{section}.{component}.{key}`")
+}
+
+/// What makes steps shorter, as far as the run does not have it.
+fn shorter_steps(window: &Window, setup: &Setup) -> String {
+    let rate = match setup.learning_rate {
+        0.0 => "divide `train.learning_rate` by three".to_owned(),
+        rate => format!("try `train.learning_rate={:.1e}`, a third", rate / 3.0),
+    };
+    match window.now("step_control/applied") {
+        None => format!("{rate}, or limit each step: `--plugin libgovernor.so --step-control governor.kl`"),
+        Some(_) => rate,
+    }
+}
+
+/// A KL divergence of a step that is no jump, however small those before were, nats per token: healthy runs have begun with half of it.
+const SMALL_KL: f64 = 1e-2;
+/// Fewest measured steps before one of which it is said how far it went.
+const MEASURED: usize = 10;
+/// Steps in a row, or steps that a mean is of.
+const WHOLE: usize = 3;
+const REJECTIONS: usize = 5;
+const MEANS: usize = 10;
+const WEIGHTS: usize = 20;
+const CONTROLS: usize = 50;
+/// The least share of the gradient's squares that Adam notices.
+const MOST_OF_THE_GRADIENT: f64 = 0.5;
+/// A difference of mean rewards is none within so many standard errors.
+const ERRORS: f64 = 4.0;
+/// Masks that drop a share which their user names, or what has another warning.
+const MEANT: [&str; 4] = ["masks.entropy-quantile", "masks.probability-quantile", "masks.random", "masks.truncated"];
+
+fn has_fallen(window: &Window, setup: &Setup) -> bool {
+    let (Some(best), Some(now)) = (window.best, window.level()) else { return false };
+    let fall = best.mean - now.mean;
+    let noise = ERRORS * best.error.hypot(now.error);
+    setup.limits.reward_fall > 0.0 && best.mean > 0.0 && fall > setup.limits.reward_fall * best.mean && fall > noise
+}
+
+fn reward_fell(window: &Window, setup: &Setup) -> Vec<Sign> {
+    let (Some(best), Some(now)) = (window.best, window.level()) else { return Vec::new() };
+    let what = format!(
+        "the mean reward of {REWARDS} steps fell from {:.3}, after step {}, to {:.3}",
+        best.mean, best.step, now.mean
+    );
+    of_run(what, shorter_steps(window, setup))
+}
+
+fn mask_undone(window: &Window, setup: &Setup) -> Vec<Sign> {
+    let share = window.mean(&format!("mask/{REJECTED_GRADIENT}"), MEANS);
+    let Some(share) = share.filter(|share| setup.forgets && *share > MOST_OF_THE_GRADIENT) else { return Vec::new() };
+    let what = format!(
+        "masks took {:.0}% of the squared gradient; Adam's second moment shrank with it, so that the steps stayed as long",
+        100.0 * share
+    );
+    of_run(what, "set `train.second_moment=kept_and_rejected`".to_owned())
+}
+
+fn all_rejected(window: &Window, _: &Setup) -> Vec<Sign> {
+    let rejected = window.last(&format!("mask/{REJECTION_RATE}"), WHOLE);
+    if rejected.is_none_or(|rates| rates.iter().any(|rate| *rate < 1.0)) {
+        return Vec::new();
+    }
+    let rate = |mask: &String| window.now(&format!("{mask}/{REJECTION_RATE}")).unwrap_or(0.0);
+    let most = window.components(REJECTION_RATE).into_iter().max_by(|a, b| rate(a).total_cmp(&rate(b)));
+    let what = format!("every token was rejected in the last {WHOLE} steps, so that nothing is learned");
+    of_run(what, most.map_or_else(String::new, |most| format!("loosen `{most}`, which rejected most")))
+}
+
+fn entropy_gone(window: &Window, setup: &Setup) -> Vec<Sign> {
+    let (entropy, alike) = (window.mean("entropy", MEANS), window.mean(ZERO_ADVANTAGE, MEANS));
+    let (Some(entropy), Some(alike)) = (entropy, alike) else { return Vec::new() };
+    // A sure policy whose answers still differ goes on learning.
+    if entropy >= setup.limits.entropy || alike < 0.5 {
+        return Vec::new();
+    }
+    let what = format!(
+        "the policy is sure of every token: entropy {entropy:.1e} nats in the last {MEANS} steps, and {:.0}% of completions teach nothing",
+        100.0 * alike
+    );
+    let advice =
+        "stop here where the answers are right, else begin again with `train.entropy_coef` above 0 or a lower rate";
+    of_run(what, advice.to_owned())
+}
+
+fn cut_off(window: &Window, setup: &Setup) -> Vec<Sign> {
+    let share = window.mean("completions/clipped_ratio", MEANS);
+    let limit = setup.limits.clipped_ratio;
+    let Some(share) = share.filter(|share| limit > 0.0 && *share > limit) else { return Vec::new() };
+    let what = format!(
+        "the length limit cut off {:.0}% of the completions of the last {MEANS} steps, which end without an answer",
+        100.0 * share
+    );
+    let longer = "raise `rollout.max_completion_length`";
+    let advice = match window.now(&format!("masks.truncated/{REJECTION_RATE}")) {
+        None => format!("{longer}, or drop them: `--plugin libmasks.so --mask masks.truncated`"),
+        Some(_) => longer.to_owned(),
+    };
+    of_run(what, advice)
+}
+
+fn no_signal(window: &Window, setup: &Setup) -> Vec<Sign> {
+    let steps = setup.limits.no_signal_steps;
+    let (shares, reward) = (window.last(ZERO_ADVANTAGE, steps), window.mean("reward", steps));
+    let (Some(shares), Some(reward), Some(first)) = (shares.filter(|_| steps > 0), reward, window.first) else {
+        return Vec::new();
+    };
+    if shares.iter().any(|share| *share < 1.0) {
+        return Vec::new();
+    }
+    let what = format!(
+        "the completions of each prompt earned alike in the last {steps} steps, {reward:.3} on average ({first:.3} in the first step), so that rewards taught nothing"
+    );
+    let advice = "try easier or harder prompts, more `rollout.num_generations`, or `rollout.filter_groups=true`; where they earned more before, a lower `train.learning_rate`";
+    of_run(what, advice.to_owned())
+}
+
+fn kl_jump(window: &Window, setup: &Setup) -> Vec<Sign> {
+    // The KL divergence of a step goes with the square of its rate, which a schedule changes.
+    let measured = window.pairs("step/kl", "learning_rate");
+    let measured: Vec<(f64, f64)> = measured.into_iter().filter(|(_, rate)| *rate > 0.0).collect();
+    let (Some((kl, rate)), true) = (measured.last(), window.now("step/kl").is_some()) else { return Vec::new() };
+    let mut before: Vec<f64> = measured[..measured.len() - 1].iter().map(|(kl, rate)| kl / rate.powi(2)).collect();
+    if before.len() < MEASURED || *kl < SMALL_KL || setup.limits.kl_ratio == 0.0 {
+        return Vec::new();
+    }
+    before.sort_unstable_by(f64::total_cmp);
+    let ratio = kl / rate.powi(2) / before[before.len() / 2];
+    if ratio <= setup.limits.kl_ratio {
+        return Vec::new();
+    }
+    let what = format!(
+        "this step moved the policy by {kl:.1e} nats per token, {ratio:.0} times the median of the steps before at this rate"
+    );
+    of_run(what, format!("should the reward fall after it: {}", shorter_steps(window, setup)))
+}
+
+fn mask_rejects_much(window: &Window, setup: &Setup) -> Vec<Sign> {
+    let limit = setup.limits.rejection_rate;
+    of_each(window.components(REJECTION_RATE), |mask| {
+        let rates = window.last(&format!("{mask}/{REJECTION_RATE}"), REJECTIONS)?;
+        let meant = MEANT.contains(&mask.split('#').next().unwrap_or(mask));
+        if limit == 0.0 || meant || rates.iter().any(|rate| *rate <= limit) {
+            return None;
+        }
+        let what =
+            format!("`{mask}` rejected {:.0}% of the tokens of the last {REJECTIONS} steps", 100.0 * mean(&rates));
+        Some((what, format!("{}, or lower `train.learning_rate`", loosen("mask", mask))))
+    })
+}
+
+fn weights_small(window: &Window, setup: &Setup) -> Vec<Sign> {
+    of_each(window.components(WEIGHTED_AWAY), |weight| {
+        let mean = window.mean(&format!("{weight}/{MEAN_WEIGHT}"), WEIGHTS)?;
+        let what = format!(
+            "`{weight}` let tokens count {mean:.2} on average in the last {WEIGHTS} steps, so that little is learned"
+        );
+        (mean < setup.limits.weight_mean).then(|| (what, format!("{}, tenfold at first", loosen("weight", weight))))
+    })
+}
+
+fn steps_held_back(window: &Window, setup: &Setup) -> Vec<Sign> {
+    of_each(window.components(APPLIED), |control| {
+        let applied = window.last(&format!("{control}/{APPLIED}"), CONTROLS)?;
+        if applied.iter().any(|share| *share >= setup.limits.applied) {
+            return None;
+        }
+        let what = format!(
+            "`{control}` left {:.1}% of the length of the last {CONTROLS} steps: the rate is far above what its target allows",
+            100.0 * mean(&applied)
+        );
+        let advice = format!(
+            "lower `train.learning_rate`, or, where the reward hardly rises, {}",
+            loosen("step_control", control)
+        );
+        Some((what, advice))
+    })
+}
+
+fn mask_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
+    let masks = idle(window, REJECTION_RATE, setup.limits.idle_mask_steps);
+    of_each(masks, |mask| {
+        let what = format!(
+            "`{mask}` has rejected no token in {} steps: the run is as without it",
+            setup.limits.idle_mask_steps
+        );
+        Some((what, format!("{}, or leave it out", tighten("mask", mask))))
+    })
+}
+
+fn control_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
+    let controls = idle(window, APPLIED, setup.limits.idle_control_steps);
+    of_each(controls, |control| {
+        let what = format!(
+            "`{control}` has shortened no step in {}: the run is as without it",
+            setup.limits.idle_control_steps
+        );
+        Some((what, format!("{}, or leave it out", tighten("step_control", control))))
+    })
+}
+
+/// The components that did nothing in so many steps.
+fn idle(window: &Window, last: &str, steps: usize) -> Vec<String> {
+    let is_long = |(_, chances): &(String, u64)| steps > 0 && *chances >= steps as u64;
+    window.idle(last).into_iter().filter(is_long).map(|(component, _)| component).collect()
+}

@@ -1,0 +1,177 @@
+//! What a user should know of a run at work: checks of its newest metrics, each of which is told once.
+
+mod checks;
+mod finding;
+mod setup;
+mod window;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use finding::Finding;
+pub use setup::Setup;
+
+use checks::CHECKS;
+use window::Window;
+
+use crate::metrics::names::REJECTION_RATE;
+
+/// Looks at each step of a run.
+#[derive(Debug)]
+pub struct Watch {
+    setup: Setup,
+    window: Window,
+    /// The findings that were told, by their metrics.
+    told: BTreeSet<String>,
+}
+
+impl Watch {
+    /// Of a run before its first step.
+    #[must_use]
+    pub fn new(setup: Setup) -> Self {
+        Self { setup, window: Window::default(), told: BTreeSet::new() }
+    }
+
+    /// Takes in a step's numbers; returns what holds after it, the gravest first.
+    pub fn look(&mut self, values: &BTreeMap<String, f64>) -> Vec<Finding> {
+        self.window.push(values, self.setup.learning_rate);
+        checks::find(&self.window, &self.setup)
+    }
+
+    /// Takes in a step's numbers; returns what holds after it and was never told.
+    pub fn step(&mut self, values: &BTreeMap<String, f64>) -> Vec<Finding> {
+        let mut found = self.look(values);
+        found.retain(|finding| self.told.insert(finding.metric()));
+        found
+    }
+
+    /// Takes in the line of a step before a resume, which says what was told.
+    pub fn recall(&mut self, values: &BTreeMap<String, f64>) {
+        self.window.push(values, self.setup.learning_rate);
+        self.told.extend(values.keys().filter(|name| name.starts_with("warnings/")).cloned());
+    }
+
+    /// A line for a run's summary, about steps that had nothing to learn from, or about masks that never rejected a token.
+    #[must_use]
+    pub fn closing(&self) -> Option<String> {
+        let Window { count, with_signal, .. } = &self.window;
+        if *with_signal == 0 && *count > 0 {
+            return Some(format!(
+                "no signal          the completions of each prompt earned alike in all {count} steps, so that nothing was learned from rewards (easier or harder prompts, more `rollout.num_generations`)"
+            ));
+        }
+        let idle: Vec<String> = self.window.idle(REJECTION_RATE).into_iter().map(|(mask, _)| mask).collect();
+        (!idle.is_empty()).then(|| {
+            format!(
+                "never rejected     {}: no token in {with_signal} steps (`host replay --sweep` tries other limits)",
+                idle.join(", ")
+            )
+        })
+    }
+}
+
+/// The place of a check among all, the gravest first.
+#[must_use]
+pub fn rank(check: &str) -> usize {
+    CHECKS.iter().position(|known| known.name == check).unwrap_or(CHECKS.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch(settings: &[(&str, &str)]) -> Watch {
+        let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        Watch::new(Setup::of(&settings))
+    }
+
+    fn values(numbers: &[(&str, f64)]) -> BTreeMap<String, f64> {
+        numbers.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+    }
+
+    /// What is told of steps that have these numbers: `STEP CHECK`.
+    fn told(watch: &mut Watch, steps: impl IntoIterator<Item = BTreeMap<String, f64>>) -> Vec<String> {
+        let step = |(number, values): (usize, BTreeMap<String, f64>)| {
+            let found = watch.step(&values).into_iter();
+            found.map(|finding| format!("{} {}", number + 1, finding.check)).collect::<Vec<_>>()
+        };
+        steps.into_iter().enumerate().flat_map(step).collect()
+    }
+
+    /// A step's numbers: the share that each of two masks rejected.
+    fn rejected(a: f64, b: f64) -> BTreeMap<String, f64> {
+        let rates = [("mask/rejection_rate", a + b), ("a.mask/rejection_rate", a), ("b.mask/rejection_rate", b)];
+        values(&rates)
+    }
+
+    #[test]
+    fn steps_rejected_whole_are_told_once() {
+        let mut watch = watch(&[("warnings.rejection_rate", "0")]);
+        let before = [(0.5, 0.5), (0.1, 0.9), (0.1, 0.8), (0.2, 0.8), (0.0, 1.0)];
+        assert!(told(&mut watch, before.map(|(a, b)| rejected(a, b))).is_empty());
+        let [finding] = watch.step(&rejected(0.4, 0.6)).try_into().unwrap();
+        assert_eq!(finding.advice, "loosen `b.mask`, which rejected most");
+        assert!(watch.step(&rejected(0.4, 0.6)).is_empty());
+    }
+
+    #[test]
+    fn a_summary_names_masks_that_never_rejected() {
+        let mut watch = watch(&[]);
+        assert_eq!(watch.closing(), None, "no step, no verdict");
+        let untaught = || values(&[("frac_advantage_zero", 1.0), ("a.mask/rejection_rate", 0.0)]);
+        assert!(told(&mut watch, [untaught(), untaught()]).is_empty());
+        assert!(watch.closing().unwrap().starts_with("no signal          "));
+        (0..4).for_each(|_| drop(watch.step(&rejected(0.0, 0.25))));
+        assert!(watch.closing().unwrap().contains(" a.mask: no token in 4 steps"));
+        drop(watch.step(&rejected(0.1, 0.25)));
+        assert_eq!(watch.closing(), None);
+    }
+
+    #[test]
+    fn a_fall_is_none_while_it_may_be_noise() {
+        let rewards = |before: [f64; 2], now: f64| {
+            let rewards = (0..30).map(move |step| if step < 20 { before[step % 2] } else { now });
+            rewards.map(|reward| values(&[("reward", reward)]))
+        };
+        assert_eq!(told(&mut watch(&[]), rewards([0.5, 0.7], 0.2)), ["28 reward_fell"]);
+        // The mean falls as far, and the steps differ by more.
+        assert!(told(&mut watch(&[]), rewards([0.0, 1.2], 0.2)).is_empty());
+        // A tenth of the best is left, which is not below 0.
+        assert!(told(&mut watch(&[]), rewards([-0.5, -0.7], -5.0)).is_empty());
+    }
+
+    #[test]
+    fn a_warm_up_is_no_jump_and_no_idleness() {
+        let step =
+            |rate: f64, kl: f64| values(&[("learning_rate", rate), ("step/kl", kl), ("a.mask/rejection_rate", 0.0)]);
+        let mut watch = watch(&[("train.learning_rate", "1.0")]);
+        let rising = (1..=40).map(|number| f64::from(number) / 40.0).map(|rate| step(rate, 0.1 * rate * rate));
+        // The mask had a chance from step 20 on.
+        assert_eq!(told(&mut watch, rising), ["39 mask_idle"]);
+        assert_eq!(told(&mut watch, [step(1.0, 2.9), step(0.5, 0.8), step(1.0, 4.0)]), ["2 kl_jump"]);
+        // Of what is next to nothing, many times as much is little.
+        let mut watch = self::watch(&[("train.learning_rate", "1.0")]);
+        let small = (0..19).map(|number| step(1.0, if number < 18 { 1e-6 } else { 9e-3 }));
+        assert!(told(&mut watch, small).is_empty());
+    }
+
+    #[test]
+    fn a_line_that_told_is_not_told_again() {
+        let untaught = || values(&[("frac_advantage_zero", 1.0), ("reward", 0.0)]);
+        let mut before = watch(&[]);
+        let lines: Vec<_> = (0..12)
+            .map(|_| {
+                let mut line = untaught();
+                let found = before.step(&line);
+                line.extend(found.iter().map(|finding| (finding.metric(), 1.0)));
+                line
+            })
+            .collect();
+        for resumed_at in 0..12 {
+            let mut after = watch(&[]);
+            lines[..resumed_at].iter().for_each(|line| after.recall(line));
+            let rest = told(&mut after, lines[resumed_at..].iter().map(|_| untaught()));
+            let expected = if resumed_at < 10 { vec![format!("{} no_signal", 10 - resumed_at)] } else { Vec::new() };
+            assert_eq!(rest, expected, "resumed after step {resumed_at}");
+        }
+    }
+}

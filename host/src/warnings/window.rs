@@ -1,0 +1,124 @@
+//! The newest steps of a run, and what is kept of those before.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::config::WarningsConfig;
+use crate::metrics::names::{APPLIED, REJECTION_RATE, ZERO_ADVANTAGE};
+
+/// Steps over which a reward is averaged.
+pub(super) const REWARDS: usize = 10;
+
+/// The newest steps of a run, and what is kept of those before.
+#[derive(Debug, Default)]
+pub struct Window {
+    /// Numbers of the newest steps, those that are not finite left out.
+    steps: VecDeque<BTreeMap<String, f64>>,
+    /// Steps so far, and those of them in which some advantage was not 0.
+    pub(super) count: u64,
+    pub(super) with_signal: u64,
+    /// The first step's reward.
+    pub(super) first: Option<f64>,
+    /// The best mean reward so far.
+    pub(super) best: Option<Level>,
+    /// By the metric that says what a mask or a step control did: the steps in which it could have done something.
+    chances: BTreeMap<String, u64>,
+    /// Those of these metrics that ever said something.
+    acted: BTreeSet<String>,
+}
+
+/// A mean reward.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Level {
+    /// Of [`REWARDS`] steps.
+    pub(super) mean: f64,
+    /// Its standard error.
+    pub(super) error: f64,
+    /// The last of these steps, counted from 1.
+    pub(super) step: u64,
+}
+
+impl Window {
+    /// Takes in the numbers of a step; `rate` is the learning rate where a schedule is at its highest.
+    pub(super) fn push(&mut self, values: &BTreeMap<String, f64>, rate: f64) {
+        let finite = values.iter().filter(|(_, value)| value.is_finite());
+        self.steps.push_back(finite.map(|(name, value)| (name.clone(), *value)).collect());
+        if self.steps.len() > WarningsConfig::MOST_STEPS {
+            self.steps.pop_front();
+        }
+        self.count += 1;
+        self.first = self.first.or_else(|| self.now("reward"));
+        let signal = self.now(ZERO_ADVANTAGE).is_none_or(|share| share < 1.0);
+        self.with_signal += u64::from(signal);
+        // A mask that drops what moves the policy too far has less to drop while the rate is low.
+        let chance = signal && self.now("learning_rate").is_none_or(|now| now >= rate / 2.0);
+        for (last, of_none) in [(REJECTION_RATE, 0.0), (APPLIED, 1.0)] {
+            for component in self.components(last) {
+                let name = format!("{component}/{last}");
+                if self.now(&name) != Some(of_none) {
+                    self.acted.insert(name.clone());
+                }
+                *self.chances.entry(name).or_default() += u64::from(chance);
+            }
+        }
+        if let Some(level) = self.level()
+            && self.best.is_none_or(|best| level.mean > best.mean)
+        {
+            self.best = Some(level);
+        }
+    }
+
+    /// The newest value of `name`, where the newest step has it.
+    pub(super) fn now(&self, name: &str) -> Option<f64> {
+        self.steps.back()?.get(name).copied()
+    }
+
+    /// The newest `count` values of `name`, over the steps that have it; none where there are fewer.
+    pub(super) fn last(&self, name: &str, count: usize) -> Option<Vec<f64>> {
+        let of = |step: &BTreeMap<String, f64>| step.get(name).copied();
+        let values: Vec<f64> = self.steps.iter().rev().filter_map(of).take(count).collect();
+        (values.len() == count).then_some(values)
+    }
+
+    /// The mean of these values.
+    pub(super) fn mean(&self, name: &str, count: usize) -> Option<f64> {
+        self.last(name, count).map(|values| mean(&values))
+    }
+
+    /// The values of two metrics in the steps that have both, oldest first.
+    pub(super) fn pairs(&self, first: &str, second: &str) -> Vec<(f64, f64)> {
+        self.steps.iter().filter_map(|step| Some((*step.get(first)?, *step.get(second)?))).collect()
+    }
+
+    /// The mean reward of the newest steps.
+    pub(super) fn level(&self) -> Option<Level> {
+        let rewards = self.last("reward", REWARDS)?;
+        let mean = mean(&rewards);
+        // Of the differences between neighbours: a fall is no noise.
+        let squares: f64 = rewards.windows(2).map(|pair| (pair[1] - pair[0]).powi(2)).sum();
+        let error = (squares / (2 * (REWARDS - 1) * REWARDS) as f64).sqrt();
+        Some(Level { mean, error, step: self.count })
+    }
+
+    /// The components with a metric `ID/last` in the newest step.
+    pub(super) fn components(&self, last: &str) -> Vec<String> {
+        let id = |name: &String| name.strip_suffix(last)?.strip_suffix('/').map(str::to_owned);
+        // These two are of all masks and of all step controls.
+        let own = |id: &String| !["mask", "step_control"].contains(&id.as_str());
+        self.steps.back().map_or_else(Vec::new, |step| step.keys().filter_map(id).filter(own).collect())
+    }
+
+    /// The components whose metric `ID/last` has never said that they did something, and the steps in which they could have.
+    pub(super) fn idle(&self, last: &str) -> Vec<(String, u64)> {
+        let idle = |component: String| {
+            let name = format!("{component}/{last}");
+            let chances = self.chances.get(&name).filter(|_| !self.acted.contains(&name));
+            chances.map(|chances| (component, *chances))
+        };
+        self.components(last).into_iter().filter_map(idle).collect()
+    }
+}
+
+/// The mean of some values.
+pub(super) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
