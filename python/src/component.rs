@@ -181,7 +181,7 @@ impl Component {
             groups.iter().map(|(name, parameters)| ParameterGroup { name, parameters: *parameters }).collect();
         let asked = py.detach(|| self.lock().inputs()).contains(Inputs::ALIGNMENT);
         let alignment = asked.then(|| measure.alignment()).transpose().map_err(|error| measure.0.broken(py, &error))?;
-        let heard = Records { alignment, ..Records::default() };
+        let heard = Records::lending(alignment);
         let records = self.call_back(py, batch, None, (heard, Some(&measure.0)), |handle, sink| match handle {
             Handle::StepControl(control) => {
                 control.control(sink, &batch.view(), weights.get(), &groups, &mut measure, &mut scales)

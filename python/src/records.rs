@@ -17,7 +17,7 @@ pub(crate) struct Records {
     outcome: Outcome,
     warnings: Vec<String>,
     /// How the gradient agrees with the step before, for a step control that asks.
-    pub(crate) alignment: Option<Alignment>,
+    alignment: Option<Alignment>,
 }
 
 impl Sink for Records {
@@ -39,6 +39,11 @@ impl Sink for Records {
 }
 
 impl Records {
+    /// Of a call that lends this, and none so far.
+    pub(crate) fn lending(alignment: Option<Alignment>) -> Self {
+        Self { alignment, ..Self::default() }
+    }
+
     /// As a dict by `component/name`; arrays have this shape. Sentences become warnings.
     pub(crate) fn to_dict<'py>(&self, py: Python<'py>, shape: &[usize]) -> PyResult<Bound<'py, PyDict>> {
         for sentence in &self.warnings {
