@@ -101,7 +101,7 @@ impl CurvatureModel {
         self.assess_by(prepared, &self.acceptance)
     }
 
-    /// The same by thresholds of the moment.
+    /// As above, by thresholds of the moment.
     pub fn assess_by(&self, prepared: &Prepared, acceptance: &Acceptance) -> Result<Assessment, Error> {
         let Prepared { step, supports, positions } = prepared;
         let subsets = Subsets::new(supports, &step.batch, self.granularity);

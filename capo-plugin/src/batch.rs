@@ -395,8 +395,6 @@ impl<'a> Batch<'a> {
 }
 
 fn missing(field: &str, flag: &str) -> PluginError {
-    PluginError::new(
-        ErrorKind::MISSING_INPUT,
-        format!("`{field}` is not in this batch (return `Inputs::{flag}` from `inputs`)"),
-    )
+    let sentence = format!("`{field}` is not in this batch (return `Inputs::{flag}` from `inputs`)");
+    PluginError::new(ErrorKind::MISSING_INPUT, sentence)
 }

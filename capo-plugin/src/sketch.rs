@@ -13,7 +13,7 @@ const FIRST: u64 = (1023 - 64) * PER_OCTAVE;
 const BUCKETS: usize = 128 * PER_OCTAVE as usize + 2;
 /// How much a step counts when one more has come.
 const DECAY: f64 = 0.9;
-/// What a saved state begins with.
+/// The beginning of a saved state.
 const TAG: [u8; 8] = *b"sketch/1";
 
 /// The distribution of a quantity over the tokens of the last steps, for thresholds that are known before a step.
@@ -122,7 +122,7 @@ impl Sketch {
         TAG.into_iter().chain([u8::from(self.counts.is_empty())]).chain(counts).collect()
     }
 
-    /// What [`save`](Self::save) wrote, from the beginning of `state`, and the bytes behind it.
+    /// The sketch that [`save`](Self::save) wrote to the beginning of `state`, and the bytes behind it.
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@ use super::runs::found;
 use crate::report::found::{Diagnosis, FoundRun, Summary, diagnose};
 use crate::report::terminal::{percent, say, warn};
 
-/// What is said of a run.
+/// A run and its findings.
 #[derive(Serialize)]
 struct Verdict {
     #[serde(flatten)]

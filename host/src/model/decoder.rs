@@ -150,11 +150,10 @@ impl Linear {
 
     /// Maps `[.., in]` to `[.., out]` by one matrix product over all rows.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let [y] = Self::forward_all([self], x)?;
-        Ok(y)
+        Self::forward_all([self], x).map(|[y]| y)
     }
 
-    /// What each of them makes of `x`.
+    /// Each of them on `x`, side by side.
     fn forward_all<const COUNT: usize>(linears: [&Self; COUNT], x: &Tensor) -> Result<[Tensor; COUNT]> {
         let inputs = x.dim(D::Minus1)?;
         let rows = x.elem_count() / inputs;
@@ -167,15 +166,13 @@ impl Linear {
             linears.into_iter().map(product).collect::<candle_core::Result<_>>()?
         };
         let mut shape = x.dims().to_vec();
-        let finish = |(linear, y): (&Self, Tensor)| -> Result<Tensor> {
-            let y = match &linear.bias {
-                Some(bias) => ops::add_bias(&y, bias)?,
-                None => y,
-            };
-            let y = match &linear.adapter {
-                Some(adapter) => adapter.add_to(&y, &flat)?,
-                None => y,
-            };
+        let finish = |(linear, mut y): (&Self, Tensor)| -> Result<Tensor> {
+            if let Some(bias) = &linear.bias {
+                y = ops::add_bias(&y, bias)?;
+            }
+            if let Some(adapter) = &linear.adapter {
+                y = adapter.add_to(&y, &flat)?;
+            }
             *shape.last_mut().expect("a tensor with rows") = y.dim(1)?;
             Ok(y.reshape(shape.as_slice())?)
         };

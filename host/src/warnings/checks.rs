@@ -12,7 +12,7 @@ pub(super) struct Check {
     find: fn(&Window, &Setup) -> Vec<Sign>,
 }
 
-/// What a check has to say.
+/// An answer of a check.
 struct Sign {
     component: Option<String>,
     what: String,
@@ -41,7 +41,7 @@ pub(super) const CHECKS: [Check; 12] = [
 /// The checks of a run whose reward fell: it has the others' signs too, which say nothing then.
 const AFTER_A_FALL: usize = 2;
 
-/// What holds of the newest steps, the gravest first.
+/// The findings that hold of the newest steps, the gravest first.
 pub(super) fn find(window: &Window, setup: &Setup) -> Vec<Finding> {
     let asked = if has_fallen(window, setup) { &CHECKS[..AFTER_A_FALL] } else { &CHECKS[AFTER_A_FALL..] };
     let found = |check: &Check| {
@@ -85,7 +85,7 @@ fn turn([key_word, word]: [&str; 2], section: &str, component: &str) -> String {
     format!("{key_word} `{section}.{component}.{key}`")
 }
 
-/// What makes steps shorter, as far as the run does not have it.
+/// Settings that make steps shorter, as far as the run does not have them.
 fn shorter_steps(window: &Window, setup: &Setup) -> String {
     let rate = match setup.learning_rate {
         0.0 => "divide `train.learning_rate` by three".to_owned(),

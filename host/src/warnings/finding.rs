@@ -1,8 +1,8 @@
-//! What a check has found.
+//! The finding of a check.
 
 use serde::Serialize;
 
-/// What a check has found after a step.
+/// The finding of a check after a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
     /// The check's name.
@@ -10,9 +10,9 @@ pub struct Finding {
     /// The component that it is about, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub component: Option<String>,
-    /// What happened, with its numbers.
+    /// The event, with its numbers.
     pub what: String,
-    /// What to try.
+    /// The setting to try.
     pub advice: String,
     /// The page that has more.
     pub page: &'static str,

@@ -1,4 +1,4 @@
-//! What a user should know of a run at work: checks of its newest metrics, each of which is told once.
+//! Warnings of a run at work: checks of its newest metrics, each of which is told once.
 
 mod checks;
 mod finding;
@@ -88,7 +88,7 @@ mod tests {
         numbers.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
     }
 
-    /// What is told of steps that have these numbers: `STEP CHECK`.
+    /// Warnings about steps that have these numbers: `STEP CHECK`.
     fn told(watch: &mut Watch, steps: impl IntoIterator<Item = BTreeMap<String, f64>>) -> Vec<String> {
         let step = |(number, values): (usize, BTreeMap<String, f64>)| {
             let found = watch.step(&values).into_iter();

@@ -1,10 +1,10 @@
-//! What a check knows of a run besides its metrics.
+//! Facts of a run besides its metrics.
 
 use std::collections::BTreeMap;
 
 use crate::config::WarningsConfig;
 
-/// What a check knows of a run besides its metrics.
+/// Facts of a run besides its metrics, for checks.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// `[warnings]`

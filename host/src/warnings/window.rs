@@ -22,7 +22,7 @@ pub struct Window {
     pub(super) best: Option<Level>,
     /// By the metric that says what a mask or a step control did: the steps in which it could have done something.
     chances: BTreeMap<String, u64>,
-    /// Those of these metrics that ever said something.
+    /// Metrics among these that ever said something.
     acted: BTreeSet<String>,
 }
 

@@ -51,7 +51,7 @@ impl Predictor {
         Ok(assessment)
     }
 
-    /// The same without a record.
+    /// As [`assess`](Self::assess), by these thresholds and without a record.
     pub fn shifts(&self, batch: &Batch<'_>, keep: &[u8], thresholds: &Acceptance) -> Result<Assessment, PluginError> {
         let step = self.step(batch)?;
         let (ones, minus_ones);

@@ -41,7 +41,7 @@ impl Trm {
         f64::from(self.rollout_rs_threshold.unwrap_or(threshold()))
     }
 
-    /// What is bounded of a statistic, nats: of k1, which has a sign, the size, or what is above 0 where it has a lower bound of its own.
+    /// The bounded size of a statistic, nats: of k1, which has a sign, the size, or what is above 0 where it has a lower bound of its own.
     fn size(&self, value: f64) -> f64 {
         match (self.rollout_rs.estimate, self.rollout_rs_threshold_lower) {
             _ if value.is_nan() => f64::INFINITY,

@@ -1,4 +1,4 @@
-//! What happened in a run: the findings of the checks that look at it while it is at work, over all of its steps.
+//! Events of a run: the findings of the checks that look at it while it is at work, over all of its steps.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct Diagnosis {
     pub steps: u64,
 }
 
-/// What holds of a run, or held, the gravest first.
+/// The findings that hold of a run, or held, the gravest first.
 #[must_use]
 pub fn diagnose(run: &FoundRun) -> Vec<Diagnosis> {
     let mut watch = Watch::new(Setup::of(&run.settings));
