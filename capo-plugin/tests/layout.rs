@@ -161,5 +161,5 @@ fn every_type_of_the_wire_is_in_the_table() {
             count += 1;
         }
     }
-    assert_eq!(count, 48, "types of the wire");
+    assert_eq!(count, 49, "types of the wire");
 }
