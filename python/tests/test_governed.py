@@ -197,7 +197,7 @@ def test_moments_go_back_where_a_control_says_so():
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
 def test_the_alignment_is_the_cosine_with_the_step_before(kind):
     model = Policy()
-    optimizer = kind(model.parameters(), lr=10.0, weight_decay=0, **({"momentum": 0.9} if kind is torch.optim.SGD else {}))
+    optimizer = kind(model.parameters(), lr=0.1, weight_decay=0, **({"momentum": 0.9} if kind is torch.optim.SGD else {}))
     groups, product = groups_of(optimizer, model), lambda a, b: sum(float((x.double() * y.double()).sum()) for x, y in zip(a, b, strict=True))
     assert Proposal(optimizer, groups, alignment=True).alignment() is None
     for _ in range(3):
