@@ -141,8 +141,8 @@ impl StepControl for Kl {
         let target = match self.target {
             Target::Fixed(target) => target,
             Target::Auto => {
-                let OptimizerInfo { kind, beta1, .. } = batch.optimizer;
-                if kind == OptimizerKind::SGD && beta1 == 0.0 {
+                let OptimizerInfo { kind, beta1, steps_taken, .. } = batch.optimizer;
+                if kind == OptimizerKind::SGD && beta1 == 0.0 && steps_taken > 0 {
                     return Err("`target` is \"auto\", but SGD without momentum does not remember its last step (set `train.sgd_momentum`, or nats)".into());
                 }
                 let cosine = ctx.alignment()?;
@@ -275,6 +275,15 @@ mod tests {
             assert!((controlled.scales[0] - (target / 0.5).sqrt()).abs() < 1e-12);
             (target, told[1])
         };
+        let forgets = OptimizerInfo {
+            kind: OptimizerKind::SGD,
+            beta1: 0.0,
+            steps_taken: 1,
+            ..Fixture::new(1, 1).batch().optimizer
+        };
+        let refused =
+            Fixture::new(1, 1).optimizer(forgets).control(&mut governor("target = \"auto\""), Measured::default());
+        assert!(refused.unwrap_err().to_string().contains("SGD without momentum"));
         let mut first = governor("target = \"auto\"");
         assert_eq!(step(0, &mut first).1, None);
         let targets: Vec<_> = (1..9).map(|number| step(number, &mut first)).collect();
