@@ -38,6 +38,8 @@ impl Shell {
         artifacts::clean(&mut command, &self.target);
         // `target` is a link to the folder of all example plugins; the page means the crate's own.
         command.env_remove("CARGO_TARGET_DIR").env("PATH", path).env("CARGO_NET_OFFLINE", "true");
+        // Tests end in the order of the page.
+        command.env("RUST_TEST_THREADS", "1");
         command.args(["-euo", "pipefail", "-c", &format!("exec 2>&1\n{text}pwd > {}", place.display())]);
         let output = command.current_dir(&self.here).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
