@@ -1,4 +1,4 @@
-"""The study's second leg: a pretrained model. This protocol was written before the first run.
+"""The study's second leg: a pretrained model. This protocol was written before the first run; the arms `auto` and at 2% came after it.
 
 * Model: SmolLM2-135M-Instruct as scripts/pretrained fetches it (Q4_1, trained in f32), all weights or LoRA of rank 16.
 * Tasks: `sequence` (`Continue the sequence: 3, 5, 7, 9,`; 480 prompts, 128 others held out), and reasoning_gym's `chain_sum` (two terms of at
