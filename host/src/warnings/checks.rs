@@ -246,8 +246,8 @@ fn weights_small(window: &Window, setup: &Setup) -> Vec<Sign> {
 fn steps_held_back(window: &Window, setup: &Setup) -> Vec<Sign> {
     of_each(window.components(APPLIED), |control| {
         let applied = window.last(&format!("{control}/{APPLIED}"), CONTROLS)?;
-        // A target that finds itself is recorded; under it the rate is meant to be too long.
-        if window.now(&format!("{control}/target")).is_some() {
+        // A share that finds itself is recorded; under it the rate is meant to be too high.
+        if window.now(&format!("{control}/share")).is_some() {
             return None;
         }
         if applied.iter().any(|share| *share >= setup.limits.applied) {

@@ -138,8 +138,8 @@ impl Kl {
 impl StepControl for Kl {
     fn control(&mut self, ctx: &mut Ctx, batch: &Batch, update: &mut Update) -> Result<(), PluginError> {
         let kl = self.kl(ctx, batch.step, update)?;
-        let target = match self.target {
-            Target::Fixed(target) => target,
+        let scale = match self.target {
+            Target::Fixed(target) => scale(target, kl),
             Target::Auto => {
                 let OptimizerInfo { kind, beta1, steps_taken, .. } = batch.optimizer;
                 if kind == OptimizerKind::SGD && beta1 == 0.0 && steps_taken > 0 {
@@ -147,15 +147,11 @@ impl StepControl for Kl {
                 }
                 let cosine = ctx.alignment()?;
                 cosine.into_iter().for_each(|cosine| ctx.record("alignment", cosine));
-                // A trainer that does not know how long it goes on says fewer steps than it takes.
-                let known = batch.step < batch.max_steps;
-                let done = if known { batch.step as f64 / batch.max_steps as f64 } else { 0.0 };
-                let target = self.search.target(cosine, kl, done);
-                ctx.record("target", target);
-                target
+                let scale = self.search.take(cosine, kl);
+                ctx.record("share", self.search.share());
+                scale
             }
         };
-        let scale = scale(target, kl);
         ctx.record("scale", scale);
         update.scale(scale);
         Ok(())
@@ -270,10 +266,9 @@ mod tests {
             let update =
                 Measured { kl: 0.5, alignment: if number == 0 { f64::NAN } else { 0.1 }, ..Measured::default() };
             let controlled = Fixture::new(2, 3).step(number).control(governor, update).unwrap();
-            let told = ["target", "alignment"].map(|name| controlled.records.number(name));
-            let target = told[0].unwrap();
-            assert!((controlled.scales[0] - (target / 0.5).sqrt()).abs() < 1e-12);
-            (target, told[1])
+            let [scale, alignment] = ["scale", "alignment"].map(|name| controlled.records.number(name));
+            assert_eq!(controlled.scales, [scale.unwrap(); 3]);
+            (scale.unwrap(), alignment)
         };
         let forgets = OptimizerInfo {
             kind: OptimizerKind::SGD,
@@ -286,8 +281,8 @@ mod tests {
         assert!(refused.unwrap_err().to_string().contains("SGD without momentum"));
         let mut first = governor("target = \"auto\"");
         assert_eq!(step(0, &mut first).1, None);
-        let targets: Vec<_> = (1..9).map(|number| step(number, &mut first)).collect();
-        assert!(targets.iter().all(|(_, alignment)| *alignment == Some(0.1)) && targets[7].0 > targets[0].0);
+        let taken: Vec<_> = (1..9).map(|number| step(number, &mut first)).collect();
+        assert!(taken.iter().all(|(_, alignment)| *alignment == Some(0.1)) && taken[7].0 > taken[0].0);
         let mut second = governor("target = \"auto\"");
         second.load(&first.save().unwrap()).unwrap();
         assert_eq!(step(9, &mut first), step(9, &mut second));

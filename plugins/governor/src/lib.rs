@@ -14,7 +14,7 @@ use kl::Kl;
 use last_layer::LastLayerGovernor;
 
 register!(StepControl, Kl, "governor.kl", "shortens steps whose KL divergence exceeds a target", {
-    target = kl::TARGET => "largest KL divergence of a step, nats per completion token; `auto`: one that finds itself",
+    target = kl::TARGET => "largest KL divergence of a step, nats per completion token; `auto`: the share of the steps finds itself",
     fraction = kl::FRACTION => "share of the completions on which it is measured, above 0 and at most 1",
     every = kl::EVERY => "measure every so many steps; in between the KL is told from Adam's second moment",
 });

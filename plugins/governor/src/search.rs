@@ -1,79 +1,110 @@
-//! A target that finds itself: as long as the last step still points downhill on new completions, steps may be longer.
+//! The share of the steps that finds itself: as long as the last step still points downhill on new completions, steps may be longer.
 //!
-//! The cosine between the last step and this batch's `−gradient` falls as steps grow: above [`AIM`] the
-//! target rises, below it the target falls. And over the last part of a run the steps' lengths go to 0 linearly.
+//! The cosine between the last step and this batch's `−gradient` falls as steps grow: above [`AIM`] the share rises, below it the
+//! share falls. After [`SEARCHED`] cosines it stays, as a learning rate does.
 
-use std::f64::consts::LN_2;
+use crate::target::scale;
 
 /// The cosine that is aimed at.
 const AIM: f64 = 0.04;
-/// How far the target's logarithm moves for a cosine that is off by as much as cosines are large (their root mean square).
-const RATE: f64 = 0.5;
+/// How far the share's logarithm moves for a cosine that is off by as much as cosines are large (their root mean square).
+const RATE: f64 = 0.25;
 /// Largest number of such units in one step.
 const CLIP: f64 = 2.0;
 /// So many cosines move nothing: the optimizer's mean of few gradients is mostly noise, and points nowhere.
-const HELD: f64 = 5.0;
-/// The first step's target, nats per completion token.
+const HELD: u64 = 5;
+/// So many cosines are searched with. Later ones would lower the share on and on: they go to 0 as the policy gets good.
+const SEARCHED: u64 = 50;
+/// The share that stays is the geometric mean of those after so many cosines.
+const NEAR: u64 = 20;
+/// The first step's KL divergence, nats per completion token.
 const START: f64 = 3e-4;
-/// The target does not fall below this share of its highest value.
-const FLOOR: f64 = 0.003;
+/// No step has more than so many times the mean KL divergence of those before it.
+const SPIKE: f64 = 10.0;
 /// Share of a new square in the cosines' mean square.
 const NEW: f64 = 0.1;
-/// From this share of a run on, lengths fall.
-const FALL: f64 = 0.7;
 
 /// The search's state.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Search {
-    /// The target's logarithm, and its highest value so far.
+    /// The share's logarithm, and the sum of those that the mean is of.
     log: f64,
-    peak: f64,
+    logs: f64,
     /// Mean square of the cosines, which begins at 0, and how many there were.
     square: f64,
-    cosines: f64,
-}
-
-impl Default for Search {
-    fn default() -> Self {
-        let start = START.ln();
-        Self { log: start, peak: start, square: 0.0, cosines: 0.0 }
-    }
+    cosines: u64,
+    /// Sum of the KL divergences of what was taken of the steps, and the number of steps that moved the policy.
+    kl: f64,
+    steps: u64,
 }
 
 impl Search {
-    /// The target of a step: `cosine` is the last step's with this `−gradient`, none at the first; `kl` is of the whole step;
-    /// `done` the share of the run's steps that lie behind.
-    pub(crate) fn target(&mut self, cosine: Option<f64>, kl: f64, done: f64) -> f64 {
+    /// How much of a step is taken: `cosine` is the last step's with this `−gradient`, none at the first; `kl` is of the whole step.
+    pub(crate) fn take(&mut self, cosine: Option<f64>, kl: f64) -> f64 {
         if let Some(cosine) = cosine {
-            self.cosines += 1.0;
-            self.square += NEW * (cosine * cosine - self.square);
-            let rms = (self.square / (1.0 - (1.0 - NEW).powf(self.cosines))).sqrt();
-            if rms > 0.0 && self.cosines > HELD {
-                self.log += RATE * ((cosine - AIM) / rms).clamp(-CLIP, CLIP);
-            }
-            // Where the whole step is shorter than the target, a higher one would say nothing.
-            if kl > 0.0 && kl.is_finite() {
-                self.log = self.log.min(kl.ln() + LN_2);
-            }
-            self.peak = self.peak.max(self.log);
-            self.log = self.log.max(self.peak + FLOOR.ln());
+            self.learn(cosine);
         }
-        let left = ((1.0 - done) / (1.0 - FALL)).clamp(0.0, 1.0);
-        self.log.exp() * left * left
+        if !kl.is_finite() {
+            return 0.0;
+        }
+        if kl > 0.0 && self.steps == 0 {
+            self.log = scale(START, kl).ln();
+        }
+        let share = self.share();
+        let taken = share * share * kl;
+        let most = if self.steps == 0 { f64::INFINITY } else { SPIKE * self.kl / self.steps as f64 };
+        if taken > 0.0 {
+            self.kl += taken.min(most);
+            self.steps += 1;
+        }
+        share * scale(most, taken)
+    }
+
+    /// The share of a step that is no spike.
+    pub(crate) fn share(&self) -> f64 {
+        self.log.exp()
+    }
+
+    fn learn(&mut self, cosine: f64) {
+        if self.cosines == SEARCHED {
+            return;
+        }
+        self.cosines += 1;
+        self.square += NEW * (cosine * cosine - self.square);
+        let rms = (self.square / (1.0 - (1.0 - NEW).powi(self.cosines as i32))).sqrt();
+        if self.cosines > HELD && rms > 0.0 {
+            // Of a step there is no more than the whole.
+            self.log = (self.log + RATE * ((cosine - AIM) / rms).clamp(-CLIP, CLIP)).min(0.0);
+        }
+        if self.cosines > NEAR {
+            self.logs += self.log;
+        }
+        if self.cosines == SEARCHED {
+            self.log = self.logs / (SEARCHED - NEAR) as f64;
+        }
     }
 
     /// The state as text.
     pub(crate) fn save(&self) -> String {
-        [self.log, self.peak, self.square, self.cosines].map(|number| format!("{:016x}", number.to_bits())).join(" ")
+        let numbers = [self.log, self.logs, self.square, self.kl].map(|number| format!("{:016x}", number.to_bits()));
+        format!("{} {} {}", numbers.join(" "), self.cosines, self.steps)
     }
 
     /// The state of such a text; none where it is none.
     pub(crate) fn load(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let &[log, logs, square, kl, cosines, steps] = words.as_slice() else { return None };
         let number =
             |word: &str| u64::from_str_radix(word, 16).ok().map(f64::from_bits).filter(|number| number.is_finite());
-        let numbers: Option<Vec<f64>> = text.split(' ').map(number).collect();
-        let &[log, peak, square, cosines] = numbers?.as_slice() else { return None };
-        Some(Self { log, peak, square, cosines })
+        let count = |word: &str| word.parse().ok();
+        Some(Self {
+            log: number(log)?,
+            logs: number(logs)?,
+            square: number(square)?,
+            kl: number(kl)?,
+            cosines: count(cosines).filter(|cosines| *cosines <= SEARCHED)?,
+            steps: count(steps)?,
+        })
     }
 }
 
@@ -81,52 +112,57 @@ impl Search {
 mod tests {
     use super::*;
 
-    /// Targets of steps with one cosine and a whole step of 1 nat, early in a run, from the first that may move on.
-    fn targets(cosine: f64, count: usize) -> Vec<f64> {
+    /// Shares of steps with one cosine and a whole step of `kl`, from the first on.
+    fn shares(cosine: f64, kl: f64, count: usize) -> Vec<f64> {
         let mut search = Search::default();
-        let held = (0..=HELD as usize).map(|at| search.target((at > 0).then_some(cosine), 1.0, 0.0));
-        assert_eq!(held.collect::<Vec<_>>(), [START.ln().exp(); HELD as usize + 1]);
-        (0..count).map(|_| search.target(Some(cosine), 1.0, 0.0)).collect()
+        (0..count).map(|at| search.take((at > 0).then_some(cosine), kl)).collect()
     }
 
     #[test]
-    fn a_step_that_still_points_downhill_raises_the_target() {
-        let rising = targets(0.1, 30);
+    fn the_first_steps_have_one_divergence() {
+        let first = shares(0.1, 0.03, HELD as usize + 1);
+        assert!(first.iter().all(|share| (share / 0.1 - 1.0).abs() < 1e-12), "{first:?}");
+        // A step that is shorter than that is taken whole.
+        assert_eq!(shares(0.1, 1e-5, 3), [1.0; 3]);
+    }
+
+    #[test]
+    fn a_step_that_still_points_downhill_raises_the_share() {
+        let rising = shares(0.1, 1.0, 20);
         // Cosines that are all the same are their own root mean square.
-        assert!((rising[0] / (START * (RATE * (0.1 - AIM) / 0.1).exp()) - 1.0).abs() < 1e-12);
-        assert!(rising.is_sorted() && rising[29] > rising[0]);
+        assert!((rising[6] / (rising[5] * (RATE * (0.1 - AIM) / 0.1).exp()) - 1.0).abs() < 1e-12);
+        assert!(rising.is_sorted() && *shares(0.1, 1e-3, 50).last().unwrap() == 1.0);
     }
 
     #[test]
-    fn one_that_points_elsewhere_lowers_it_to_a_share_of_the_highest() {
-        let falling = targets(-0.1, 30);
-        assert!(falling.is_sorted_by(|a, b| a >= b));
-        assert!((falling[29] / (FLOOR * START) - 1.0).abs() < 1e-12);
-        // Cosines of 0 have no size to move by.
-        assert_eq!(targets(0.0, 3), [START.ln().exp(); 3]);
+    fn it_stays_where_the_search_was() {
+        let falling = shares(-0.1, 1.0, 80);
+        assert!(falling[..SEARCHED as usize].is_sorted_by(|a, b| a >= b));
+        let near: f64 = falling[NEAR as usize + 1..SEARCHED as usize].iter().map(|share| share.ln()).sum();
+        let last = falling[49].ln() + RATE * (-0.1 - AIM) / 0.1;
+        let mean = ((near + last) / (SEARCHED - NEAR) as f64).exp();
+        assert!(falling[50..].iter().all(|share| (share / mean - 1.0).abs() < 1e-9));
     }
 
     #[test]
-    fn it_stays_near_steps_that_are_shorter() {
+    fn a_step_far_beyond_those_before_it_is_shortened() {
         let mut search = Search::default();
-        let last = (0..50).map(|_| search.target(Some(0.1), 1e-6, 0.0)).last().unwrap();
-        assert!(last <= FLOOR.max(2e-6 / START) * START * (1.0 + 1e-12), "{last}");
-    }
-
-    #[test]
-    fn lengths_fall_to_nothing_at_the_end() {
-        let at = |done: f64| Search::default().target(None, 1.0, done);
-        assert_eq!([at(0.0), at(0.5)], [at(FALL); 2]);
-        assert!((at(0.85) / at(0.0) - 0.25).abs() < 1e-12);
-        assert!(at(1.0) == 0.0 && at(2.0) == 0.0);
+        for at in 0..4 {
+            search.take((at > 0).then_some(0.0), 3e-4);
+        }
+        assert!((search.take(None, 3.0) / (SPIKE * 3e-4 / 3.0).sqrt() - 1.0).abs() < 1e-12);
+        assert_eq!([f64::NAN, f64::INFINITY].map(|kl| search.take(None, kl)), [0.0; 2]);
+        // One that moves nothing is taken whole, and counts for nothing.
+        let before = search;
+        assert_eq!((search.take(None, 0.0), search), (1.0, before));
     }
 
     #[test]
     fn a_state_comes_back_to_the_bit() {
         let mut search = Search::default();
-        let _ = [None, Some(0.03), Some(-0.2)].map(|cosine| search.target(cosine, 0.1, 0.3));
+        let _ = [None, Some(0.03), Some(-0.2)].map(|cosine| search.take(cosine, 0.1));
         assert_eq!(Search::load(&search.save()), Some(search));
-        for foreign in ["", "0", "7ff8000000000000 0 0 0", "0 0 0 0 0"] {
+        for foreign in ["", "0", "7ff8000000000000 0 0 0 1 1", "0 0 0 0 51 51", "0 0 0 0 1"] {
             assert_eq!(Search::load(foreign), None);
         }
     }
