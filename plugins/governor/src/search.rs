@@ -14,9 +14,7 @@ const CLIP: f64 = 2.0;
 /// So many cosines move nothing: the optimizer's mean of few gradients is mostly noise, and points nowhere.
 const HELD: u64 = 5;
 /// So many cosines are searched with. Later ones would lower the share on and on: they go to 0 as the policy gets good.
-const SEARCHED: u64 = 50;
-/// The share that stays is the geometric mean of those after so many cosines.
-const NEAR: u64 = 20;
+const SEARCHED: u64 = 30;
 /// The first step's KL divergence, nats per completion token.
 const START: f64 = 3e-4;
 /// No step has more than so many times the mean KL divergence of those before it.
@@ -27,7 +25,7 @@ const NEW: f64 = 0.1;
 /// The search's state.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Search {
-    /// The share's logarithm, and the sum of those that the mean is of.
+    /// The share's logarithm, and the sum of those so far.
     log: f64,
     logs: f64,
     /// Mean square of the cosines, which begins at 0, and how many there were.
@@ -76,11 +74,10 @@ impl Search {
             // Of a step there is no more than the whole.
             self.log = (self.log + RATE * ((cosine - AIM) / rms).clamp(-CLIP, CLIP)).min(0.0);
         }
-        if self.cosines > NEAR {
-            self.logs += self.log;
-        }
+        self.logs += self.log;
         if self.cosines == SEARCHED {
-            self.log = self.logs / (SEARCHED - NEAR) as f64;
+            // One step's share is noise: their geometric mean stays.
+            self.log = self.logs / SEARCHED as f64;
         }
     }
 
@@ -131,17 +128,18 @@ mod tests {
         let rising = shares(0.1, 1.0, 20);
         // Cosines that are all the same are their own root mean square.
         assert!((rising[6] / (rising[5] * (RATE * (0.1 - AIM) / 0.1).exp()) - 1.0).abs() < 1e-12);
-        assert!(rising.is_sorted() && *shares(0.1, 1e-3, 50).last().unwrap() == 1.0);
+        assert!(rising.is_sorted() && *shares(0.1, 1e-3, 30).last().unwrap() == 1.0);
     }
 
     #[test]
     fn it_stays_where_the_search_was() {
         let falling = shares(-0.1, 1.0, 80);
         assert!(falling[..SEARCHED as usize].is_sorted_by(|a, b| a >= b));
-        let near: f64 = falling[NEAR as usize + 1..SEARCHED as usize].iter().map(|share| share.ln()).sum();
-        let last = falling[49].ln() + RATE * (-0.1 - AIM) / 0.1;
-        let mean = ((near + last) / (SEARCHED - NEAR) as f64).exp();
-        assert!(falling[50..].iter().all(|share| (share / mean - 1.0).abs() < 1e-9));
+        let (searched, kept) = falling.split_at(SEARCHED as usize);
+        let last = searched[29].ln() + RATE * (-0.1 - AIM) / 0.1;
+        let logs: f64 = searched[1..].iter().map(|share| share.ln()).sum();
+        let mean = ((logs + last) / SEARCHED as f64).exp();
+        assert!(kept.iter().all(|share| (share / mean - 1.0).abs() < 1e-9));
     }
 
     #[test]
@@ -162,7 +160,7 @@ mod tests {
         let mut search = Search::default();
         let _ = [None, Some(0.03), Some(-0.2)].map(|cosine| search.take(cosine, 0.1));
         assert_eq!(Search::load(&search.save()), Some(search));
-        for foreign in ["", "0", "7ff8000000000000 0 0 0 1 1", "0 0 0 0 51 51", "0 0 0 0 1"] {
+        for foreign in ["", "0", "7ff8000000000000 0 0 0 1 1", "0 0 0 0 31 31", "0 0 0 0 1"] {
             assert_eq!(Search::load(foreign), None);
         }
     }
