@@ -139,10 +139,6 @@ impl DataConfig {
     }
 
     /// The files of a model, with the chat template that is named here in place of its own.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be read.
     pub fn amend(&self, files: ModelFiles) -> Result<ModelFiles> {
         match &self.chat_template {
             Some(path) => files.with(TEMPLATE_FILE, Path::new(path)).context("`data.chat_template` cannot be used"),
@@ -151,10 +147,6 @@ impl DataConfig {
     }
 
     /// The chat template that writes conversations; none where prompts are plain text.
-    ///
-    /// # Errors
-    ///
-    /// A model without a chat template, or with one that cannot be read.
     pub fn chat(&self, files: &ModelFiles, purpose: Purpose) -> Result<Option<Chat>> {
         if self.format == Format::Text {
             return Ok(None);

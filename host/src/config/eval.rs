@@ -92,7 +92,6 @@ fn all() -> f64 {
 
 impl BenchmarkConfig {
     /// The benchmark in a file, with nothing else said: one greedy answer to each prompt, its name that of the file.
-    #[must_use]
     pub fn of_file(file: &str) -> Self {
         let stem = std::path::Path::new(file).file_stem().and_then(|stem| stem.to_str()).unwrap_or("benchmark");
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
@@ -115,16 +114,11 @@ impl BenchmarkConfig {
     }
 
     /// How tokens are drawn.
-    #[must_use]
     pub fn sampling(&self) -> Sampling {
         Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p }
     }
 
     /// Its prompts, checked against `demands`, and how many were left out.
-    ///
-    /// # Errors
-    ///
-    /// A dataset that is not there, a row that cannot be used.
     pub fn examples(&self, data: &DataConfig, demands: &Demands<'_>) -> Result<(Vec<Example>, usize)> {
         let source = SourceConfig {
             path: self.file.clone(),
@@ -175,16 +169,11 @@ pub const ANSWERS_AT_ONCE: usize = 512;
 
 impl EvalConfig {
     /// Most answers that are asked for at a time.
-    #[must_use]
     pub fn batch_size(&self) -> usize {
         if self.per_device_eval_batch_size == 0 { ANSWERS_AT_ONCE } else { self.per_device_eval_batch_size }
     }
 
     /// Refuses benchmarks that cannot be, or have one name.
-    ///
-    /// # Errors
-    ///
-    /// The first one.
     pub fn check(&self, rewards: &[String]) -> Result<()> {
         let mut names = BTreeSet::from([TEST]);
         for benchmark in &self.benchmark {

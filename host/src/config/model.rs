@@ -55,10 +55,6 @@ pub enum TargetModules {
 
 impl ModelConfig {
     /// Refuses numbers that are out of range, and settings of an adapter where none is trained.
-    ///
-    /// # Errors
-    ///
-    /// The first one, with its limit.
     pub(super) fn check(&self) -> Result<()> {
         if self.use_peft != Some(true) {
             return match self.adapter_key() {
@@ -93,7 +89,6 @@ impl ModelConfig {
     }
 
     /// The adapter that a run begins with, where it is to be a fresh one.
-    #[must_use]
     pub fn lora(&self) -> Option<LoraConfig> {
         (self.use_peft == Some(true)).then(|| self.lora_config())
     }
@@ -115,10 +110,6 @@ impl ModelConfig {
     }
 
     /// Refuses settings that an adapter's folder has already, `model_name_or_path` being one.
-    ///
-    /// # Errors
-    ///
-    /// The first one.
     pub fn check_continued(&self) -> Result<()> {
         let name = &self.model_name_or_path;
         ensure!(

@@ -155,7 +155,6 @@ fn is_default_budget(value: &u64) -> bool {
 
 impl TrainConfig {
     /// True if a larger value of `metric_for_best_model` is better.
-    #[must_use]
     pub fn is_greater_better(&self) -> bool {
         let is_loss = || self.metric_for_best_model.as_deref().is_some_and(|metric| metric.ends_with("loss"));
         self.greater_is_better.unwrap_or_else(|| !is_loss())

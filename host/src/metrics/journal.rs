@@ -50,7 +50,6 @@ pub struct Gap {
 
 impl Gap {
     /// The gap as words, for the summary.
-    #[must_use]
     pub fn sentence(&self) -> String {
         let kept = self.kept.as_ref().map_or_else(String::new, |kept| format!(" (`{kept}` is what was found)"));
         format!("lines up to step {} are not those that the run wrote: {}{kept}", self.step, self.what)
@@ -70,16 +69,11 @@ pub struct Expected {
 
 impl Journal {
     /// A journal of which nothing has been written.
-    #[must_use]
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), bytes: 0, digest: Sha256::new() }
     }
 
     /// Appends a line.
-    ///
-    /// # Errors
-    ///
-    /// When it holds a line break, or the disk refuses.
     pub fn append(&mut self, line: &str) -> Result<()> {
         files::append_line(&self.path, line)?;
         self.count(line.as_bytes());
@@ -88,7 +82,6 @@ impl Journal {
     }
 
     /// Where it is.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -99,7 +92,6 @@ impl Journal {
     }
 
     /// Where the journal is now.
-    #[must_use]
     pub fn mark(&self) -> Mark {
         let sha256 = self.digest.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         Mark { bytes: self.bytes, sha256 }
@@ -107,10 +99,6 @@ impl Journal {
 
     /// Takes the journal up where it was at `mark`: later lines go, as they will be written again. A file that is not what was written
     /// there is put aside, its readable lines go on, and the gap is told.
-    ///
-    /// # Errors
-    ///
-    /// When the disk refuses.
     pub fn resume(path: &Path, mark: Option<&Mark>, expected: Expected) -> Result<(Self, Option<Gap>)> {
         let resume = || match mark.map(|mark| Self::cut(path, mark)).transpose()?.flatten() {
             Some(journal) => Ok((journal, None)),

@@ -85,13 +85,11 @@ impl Metrics {
     }
 
     /// A line for the run's summary about what never happened in it.
-    #[must_use]
     pub fn closing(&self) -> Option<String> {
         self.watch.as_ref()?.closing()
     }
 
     /// How far the file has come: for the checkpoint.
-    #[must_use]
     pub fn mark(&self) -> Mark {
         self.journal.mark()
     }
@@ -102,10 +100,6 @@ impl Metrics {
     }
 
     /// Adds one value of `component` under `name`.
-    ///
-    /// # Errors
-    ///
-    /// A sentence about the name where another component has it.
     pub fn record_of(&mut self, component: &str, name: &str, value: f64) -> Result<(), String> {
         match self.owners.get(name) {
             Some(owner) if owner != component => {
@@ -132,7 +126,6 @@ impl Metrics {
     }
 
     /// Mean of the values under `name` that the step's line has so far; none where there is no value yet.
-    #[must_use]
     pub fn value(&self, name: &str) -> Option<f64> {
         let (sum, count) = self.values.get(name).or_else(|| self.held.get(name))?;
         Some(sum / f64::from(*count))

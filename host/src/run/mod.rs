@@ -99,7 +99,6 @@ pub struct Run {
 
 impl Run {
     /// The settings of the coming step, on a rollout that has been used `iteration` times before.
-    #[must_use]
     pub fn step_info(&self, iteration: u64) -> StepInfo {
         let learning_rate = self.schedule.learning_rate(self.progress.step);
         let optimizer = self.optimizer.info(learning_rate, self.config.train.max_grad_norm);
@@ -107,20 +106,17 @@ impl Run {
     }
 
     /// Completions sampled so far.
-    #[must_use]
     pub fn completions_sampled(&self) -> u64 {
         self.progress.prompts.saturating_mul(self.config.rollout.num_generations as u64)
     }
 
     /// True if `train.max_completions` are sampled.
-    #[must_use]
     pub fn has_its_completions(&self) -> bool {
         let most = self.config.train.max_completions;
         most > 0 && self.completions_sampled() >= most
     }
 
     /// How forward and backward passes are split.
-    #[must_use]
     pub fn work(&self) -> Work {
         let train = &self.config.train;
         Work {

@@ -12,7 +12,6 @@ const SMALL: usize = 1 << 20;
 
 impl Moment {
     /// The present one, without states.
-    #[must_use]
     pub fn of(run: &Run) -> Self {
         let progress = Progress { num_tokens: run.metrics.num_tokens(), ..run.progress.clone() };
         let marks = Marks { metrics: run.metrics.mark(), completions: run.completions.mark() };
@@ -20,7 +19,6 @@ impl Moment {
     }
 
     /// True if states of so many bytes are kept.
-    #[must_use]
     pub fn is_small(bytes: usize) -> bool {
         bytes <= SMALL
     }

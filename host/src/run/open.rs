@@ -43,21 +43,12 @@ pub enum AbsentWeights {
 
 impl Run {
     /// Starts a run in a directory of its own.
-    ///
-    /// # Errors
-    ///
-    /// Whatever is wrong with the settings, the model, the data or the components; nothing is written before all of
-    /// them are open.
     pub fn start(config: Config, registry: &Registry) -> Result<Self> {
         let (run, dir) = Self::prepare(config, registry, AbsentWeights::Refused)?;
         run.begin(dir, registry)
     }
 
     /// Starts what [`Run::prepare`] opened, in `dir` or in a directory of its name.
-    ///
-    /// # Errors
-    ///
-    /// When the directory cannot be made, or its disk has no room for a checkpoint.
     pub fn begin(mut self, dir: Option<PathBuf>, registry: &Registry) -> Result<Self> {
         let settings = toml::to_string(&self.config)?;
         let parameters = self.policy.params().element_count() as u64;
@@ -72,16 +63,11 @@ impl Run {
     }
 
     /// The name of a new run's directory where none is given.
-    #[must_use]
     pub fn name(&self) -> String {
         format!("{}-seed{}", self.config.recipe.as_deref().unwrap_or("run"), self.config.train.seed)
     }
 
     /// A run with everything open that it needs, and the directory that its settings name; nothing is written.
-    ///
-    /// # Errors
-    ///
-    /// As [`Run::start`].
     pub fn prepare(mut config: Config, registry: &Registry, absent: AbsentWeights) -> Result<(Self, Option<PathBuf>)> {
         config.make_paths_absolute()?;
         // The directory knows where it is; without this its settings can be used for another run.
@@ -91,11 +77,6 @@ impl Run {
     }
 
     /// Takes up the run in `dir`, which `lock` was taken of, at its newest checkpoint, or from its start where it has none.
-    ///
-    /// # Errors
-    ///
-    /// When `dir` is not a run, a checkpoint is damaged, its settings are not those that it was made with and no change is allowed, or a
-    /// component refuses its state.
     pub fn resume(config: Config, registry: &Registry, dir: &Path, lock: Lock, allow_changes: bool) -> Result<Self> {
         let step = checkpoint::newest(dir)?;
         let settings = toml::to_string(&config)?;

@@ -37,7 +37,6 @@ pub struct Progress {
 
 impl Progress {
     /// The share of completion tokens so far that masks rejected.
-    #[must_use]
     pub fn rejected_share(&self) -> f64 {
         self.rejected_tokens as f64 / self.completion_tokens.max(1) as f64
     }

@@ -37,25 +37,16 @@ pub struct Marks {
 
 impl Records {
     /// The records of the run in `dir`.
-    ///
-    /// # Errors
-    ///
-    /// When they are missing or damaged.
     pub fn read(dir: &Path) -> Result<Self> {
         seal::read(&dir.join(FILE))
     }
 
     /// The marks at the checkpoint of `step`, where they are known.
-    #[must_use]
     pub fn at(&self, step: u64) -> Option<&Marks> {
         self.marks.get(&step)
     }
 
     /// Notes the marks of a checkpoint that is about to appear, and forgets those of other steps than `checkpoints`.
-    ///
-    /// # Errors
-    ///
-    /// When the disk refuses.
     pub fn note(&mut self, dir: &Path, step: u64, marks: Marks, checkpoints: &[u64]) -> Result<()> {
         self.marks.retain(|step, _| checkpoints.contains(step));
         self.marks.insert(step, marks);
@@ -63,10 +54,6 @@ impl Records {
     }
 
     /// Notes what is damaged.
-    ///
-    /// # Errors
-    ///
-    /// When the disk refuses.
     pub fn tell(&mut self, dir: &Path, gap: Gap) -> Result<()> {
         terminal::warn(&format!("`{}`: {}; the run goes on", dir.join(&gap.file).display(), gap.sentence()));
         self.gaps.push(gap);

@@ -87,10 +87,6 @@ impl Date {
     }
 
     /// The midnight that begins this day, as Python's `strftime` formats it in English.
-    ///
-    /// # Errors
-    ///
-    /// A directive that is not known.
     pub(super) fn format(self, format: &str) -> Result<String, Error> {
         let Self { year, month, day } = self;
         let weekday = (self.number() + 3).rem_euclid(7);

@@ -32,7 +32,6 @@ pub struct Completions {
 
 impl Completions {
     /// None so far, of a run in `dir` whose rollouts are used by `steps_per_rollout` steps.
-    #[must_use]
     pub fn new(dir: &Path, logging: &LoggingConfig, steps_per_rollout: u64) -> Self {
         let uses = steps_per_rollout.max(1);
         Self {
@@ -44,10 +43,6 @@ impl Completions {
     }
 
     /// Takes them up after `step`, where the file of lines was at `mark`, and removes later ones. Returns the gap, if some are missing.
-    ///
-    /// # Errors
-    ///
-    /// When the disk refuses.
     pub fn resume(&mut self, step: u64, mark: Option<&Mark>) -> Result<Option<Gap>> {
         let is_lines = self.format == CompletionsFormat::Jsonl;
         let logged = if is_lines && self.every.is_some() { step } else { 0 };
@@ -81,22 +76,16 @@ impl Completions {
     }
 
     /// True if those of a rollout are logged that was sampled when `sampled_at` steps were done.
-    #[must_use]
     pub fn is_due(&self, sampled_at: u64) -> bool {
         self.every.is_some_and(|every| sampled_at.is_multiple_of(every))
     }
 
     /// How far the file of lines has come: for the checkpoint.
-    #[must_use]
     pub fn mark(&self) -> Mark {
         self.journal.mark()
     }
 
     /// Writes the completions of `step`.
-    ///
-    /// # Errors
-    ///
-    /// When the disk refuses.
     pub fn write(&mut self, step: u64, table: &Table) -> Result<()> {
         match self.format {
             CompletionsFormat::Jsonl => table.lines()?.iter().try_for_each(|line| self.journal.append(line)),
@@ -114,7 +103,6 @@ fn name(step: u64) -> String {
 }
 
 /// The step that a file of completions is of.
-#[must_use]
 pub fn step_of(path: &Path) -> Option<u64> {
     let found = path.file_name()?.to_str()?;
     let step = found.strip_prefix("step-")?.strip_suffix(".parquet")?.parse().ok()?;
