@@ -200,9 +200,6 @@ impl Report {
             grouped(progress.completion_tokens),
             progress.skipped_steps
         ));
-        for gap in &run.records.gaps {
-            self.say(&format!("{:<18} {}", gap.file, gap.sentence()));
-        }
         if let Some(line) = run.metrics.closing().filter(|_| finished) {
             self.say(&line);
         }

@@ -17,7 +17,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Run;
 use super::progress::{Moment, Progress, States};
-use super::records::Marks;
 use super::states;
 use crate::data::{Tokenizer, fingerprint};
 use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, save_tensors};
@@ -79,12 +78,6 @@ pub fn write(run: &Run) -> Result<Option<Written>> {
     write_moment(run, &Moment::of(run), &States::save(run)?).map(Some)
 }
 
-/// The checkpoint is there from now on, with what the run has told up to here; those beyond `train.save_total_limit` are deleted.
-pub fn appear(run: &mut Run, written: &Written) -> Result<()> {
-    let marks = Moment::of(run).marks;
-    appear_with(run, written, marks)
-}
-
 /// Writes a checkpoint of the last moment between two rollouts, where the run is still as it was then.
 pub fn save_last(run: &mut Run) -> Result<()> {
     let Some(mut moment) = run.moment.take() else { return Ok(()) };
@@ -95,7 +88,7 @@ pub fn save_last(run: &mut Run) -> Result<()> {
     match states {
         Some(states) => {
             let written = write_moment(run, &moment, &states)?;
-            appear_with(run, &written, moment.marks)
+            appear(run, &written)
         }
         None => Ok(()),
     }
@@ -109,16 +102,14 @@ fn write_moment(run: &Run, moment: &Moment, states: &States) -> Result<Written> 
     Ok(Written { step: moment.progress.step, new })
 }
 
-fn appear_with(run: &mut Run, Written { step, new }: &Written, marks: Marks) -> Result<()> {
+/// The checkpoint is there from now on; those beyond `train.save_total_limit` are deleted.
+pub fn appear(run: &Run, Written { step, new }: &Written) -> Result<()> {
     let (step, folder) = (*step, run.dir.join(FOLDER));
-    let mut steps = steps(&run.dir)?;
-    run.records.note(&run.dir, step, marks, &steps)?;
     let target = folder.join(name(step));
     new.appear_as(Path::new(&name(step)))
         .with_context(|| format!("cannot rename a checkpoint to `{}`", target.display()))?;
     run.watchdog.place().saved(step);
-    steps.push(step);
-    prune(run, &folder, &steps)
+    prune(run, &folder, &steps(&run.dir)?)
 }
 
 fn fill(run: &Run, moment: &Moment, states: &States, dir: &Path) -> Result<()> {

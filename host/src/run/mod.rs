@@ -9,7 +9,6 @@ pub mod moment;
 mod open;
 mod progress;
 pub mod provenance;
-mod records;
 pub mod settings;
 mod states;
 
@@ -36,7 +35,6 @@ pub use lock::is_at_work;
 pub use open::AbsentWeights;
 use progress::Moment;
 pub use progress::Progress;
-use records::Records;
 
 /// The file that holds a run's settings, in its directory.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -79,8 +77,6 @@ pub struct Run {
     pub metrics: Metrics,
     /// Completions with their rewards, where the config asks for them.
     pub completions: Completions,
-    /// How far both had come at each checkpoint.
-    pub records: Records,
     /// The settings that a resume takes with others than before, in words.
     pub changed: Vec<String>,
     /// The last moment between two rollouts, while the run can still be saved as it was then.

@@ -5,7 +5,6 @@
 
 use super::Run;
 use super::progress::{Moment, Progress, States};
-use super::records::Marks;
 
 /// Largest states, of all components together, that are kept at every rollout, bytes.
 const SMALL: usize = 1 << 20;
@@ -14,8 +13,7 @@ impl Moment {
     /// The present one, without states.
     pub fn of(run: &Run) -> Self {
         let progress = Progress { num_tokens: run.metrics.num_tokens(), ..run.progress.clone() };
-        let marks = Marks { metrics: run.metrics.mark(), completions: run.completions.mark() };
-        Self { progress, marks, calls: run.watchdog.calls(), states: None }
+        Self { progress, calls: run.watchdog.calls(), states: None }
     }
 
     /// True if states of so many bytes are kept.

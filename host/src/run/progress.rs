@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::records::Marks;
-
 /// How far a run has come: what a checkpoint says besides weights and components' state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -58,8 +56,6 @@ pub struct Best {
 pub struct Moment {
     /// How far the run had come.
     pub progress: Progress,
-    /// How far its records had.
-    pub marks: Marks,
     /// How many calls of components had begun.
     pub calls: u64,
     /// States that the components saved, if they were asked.
