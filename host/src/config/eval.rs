@@ -29,7 +29,6 @@ pub struct EvalConfig {
     #[serde(skip_serializing_if = "is_default")]
     pub per_device_eval_batch_size: usize,
     /// The reward that says whether an answer is right, where it is above 0; the sum of all where it is not said.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reward: Option<String>,
     /// `[[eval.benchmark]]`, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -45,22 +44,16 @@ pub struct BenchmarkConfig {
     /// A file or a folder of rows, or the id of a dataset in the Hub's cache.
     pub file: String,
     /// Its configuration, where it has several.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
     /// Its split; `test` where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<String>,
     /// As in `[data]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<Preset>,
     /// As in `[data]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_template: Option<String>,
     /// As in `[data]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_column: Option<String>,
     /// As in `[data]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_column: Option<String>,
     /// Answers to each prompt.
     #[serde(default = "one")]
@@ -75,7 +68,6 @@ pub struct BenchmarkConfig {
     #[serde(default, skip_serializing_if = "is_default")]
     pub top_k: usize,
     /// Longest answer, tokens; that of rollouts where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_completion_length: Option<usize>,
     /// Most prompts, the first of the file; 0 is all.
     #[serde(default, skip_serializing_if = "is_default")]

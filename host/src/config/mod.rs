@@ -53,7 +53,6 @@ pub const DEFAULT: &str = include_str!("../../../configs/tiny/default.toml");
 #[derive(Debug, Clone, Serialize)]
 pub struct Config {
     /// Which recipe chose the components that the file did not name.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub recipe: Option<String>,
     /// `[model]`
     pub model: ModelConfig,

@@ -18,28 +18,21 @@ pub struct ModelConfig {
     pub model_name_or_path: String,
     /// The model that a penalty on the distance from a reference compares with, named in the same way, of any family that can be read; the
     /// one that training starts from where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ref_model_name_or_path: Option<String>,
     /// Start from random weights in the architecture and with the tokenizer of this model; its own are not read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fresh_weights: bool,
     /// Train a LoRA adapter, and leave the weights as they are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub use_peft: Option<bool>,
     /// Its rank; 16.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_r: Option<usize>,
     /// Factor of the adapter's product, before the division by the rank; 32.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_alpha: Option<f64>,
     /// Share of its inputs that a training pass leaves out; 0.05.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_dropout: Option<f64>,
     /// Names of modules, or `all-linear`; `q_proj` and `v_proj`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_target_modules: Option<TargetModules>,
     /// Divide by the root of the rank instead; false.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub use_rslora: Option<bool>,
 }
 
