@@ -62,10 +62,6 @@ pub struct Answer {
 
 impl Benchmark {
     /// Opens the benchmarks of `configs`.
-    ///
-    /// # Errors
-    ///
-    /// A dataset that is not there, a row that cannot be used, answers that are longer than the model's positions.
     pub fn open_all(
         configs: &[BenchmarkConfig],
         config: &Config,
@@ -99,14 +95,12 @@ impl Benchmark {
     }
 
     /// Held-out prompts as a benchmark, with a greedy answer to each.
-    #[must_use]
     pub fn held_out(examples: Vec<Example>, max_completion_length: usize) -> Self {
         let (name, sampling) = (HELD_OUT.to_owned(), Sampling::GREEDY);
         Self { name, examples, left_out: 0, samples: 1, sampling, max_completion_length }
     }
 
     /// How many answers there are to be.
-    #[must_use]
     pub fn answers(&self) -> usize {
         self.examples.len() * self.samples
     }
@@ -123,10 +117,6 @@ impl Benchmark {
     }
 
     /// The answers `range` of all, prompt by prompt.
-    ///
-    /// # Errors
-    ///
-    /// As [`grade_chunk`].
     pub fn answer(
         &self,
         range: Range<usize>,
@@ -156,7 +146,6 @@ impl Benchmark {
     }
 
     /// The metrics of all answers, in order: `eval/NAME/pass@1` and so on, as far as it is known which are right.
-    #[must_use]
     pub fn metrics(&self, answers: &[Outcome]) -> Values {
         let (n, questions) = (self.samples, answers.chunks(self.samples));
         let mean = |score: &dyn Fn(&[Outcome]) -> f64| {
@@ -214,7 +203,6 @@ fn extracted(completion: &str) -> Option<String> {
 }
 
 /// The unweighted mean over benchmarks of every metric that all of them have, as `eval/TEST/...`; none where there are fewer than two.
-#[must_use]
 pub fn mean(all: &[(String, Values)]) -> Values {
     let [(name, first), rest @ ..] = all else { return Vec::new() };
     if rest.is_empty() {
@@ -235,7 +223,6 @@ pub fn mean(all: &[(String, Values)]) -> Values {
 
 /// `pass@1` of the mean over benchmarks, or of the only one, among the values of a step: `  TEST 43.5%`. The reward where it is not known
 /// what is right.
-#[must_use]
 pub fn shown(values: &BTreeMap<String, f64>) -> Option<String> {
     let first =
         |name: &str| Some((name.strip_prefix("eval/")?.strip_suffix("/pass@1")?.to_owned(), *values.get(name)?));

@@ -9,7 +9,6 @@ use crate::metrics::Values;
 use crate::run::Run;
 
 /// True if the run is measured after the step just done: every `eval.eval_steps`, and after the last.
-#[must_use]
 pub fn is_due(run: &Run) -> bool {
     let (step, every) = (run.progress.step, run.config.eval.eval_steps);
     let between_rollouts = step.is_multiple_of(run.config.sizes.steps_per_rollout);
@@ -19,10 +18,6 @@ pub fn is_due(run: &Run) -> bool {
 
 /// `eval_accuracy`, where it is known what is right, `eval_reward` and `eval_rewards/NAME/mean` of the run's held-out prompts; nothing where
 /// `eval.num_prompts` is 0.
-///
-/// # Errors
-///
-/// As [`grade`].
 pub fn held_out(run: &mut Run) -> Result<Values> {
     if run.held_out.is_empty() {
         return Ok(Values::new());
@@ -39,10 +34,6 @@ pub fn held_out(run: &mut Run) -> Result<Values> {
 }
 
 /// The metrics of the run's benchmarks, and their mean.
-///
-/// # Errors
-///
-/// As [`grade`].
 fn benchmarks(run: &mut Run) -> Result<Values> {
     let timer = run.metrics.timer("eval");
     let exam = Exam::of(&run.config, run.progress.step);
@@ -64,10 +55,6 @@ fn benchmarks(run: &mut Run) -> Result<Values> {
 }
 
 /// Records how good the run's model is before training.
-///
-/// # Errors
-///
-/// As [`grade`].
 pub fn record_before(run: &mut Run) -> Result<()> {
     record(run)?;
     run.progress.accuracy_before = run.progress.accuracy.take();
@@ -76,10 +63,6 @@ pub fn record_before(run: &mut Run) -> Result<()> {
 }
 
 /// Records how good the run's model is: what [`held_out`] says, and the metrics of its benchmarks.
-///
-/// # Errors
-///
-/// As [`grade`].
 pub fn record(run: &mut Run) -> Result<()> {
     let mut values = held_out(run)?;
     let value = |name: &str| values.iter().find(|(found, _)| found == name).map(|(_, value)| *value);

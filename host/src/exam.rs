@@ -76,7 +76,6 @@ impl Right {
     const COMPARING: [&str; 3] = ["exact_match", "number", "math"];
 
     /// How the rewards of `config` say it: the one that `eval.reward` names, else the only one that compares answers, else the only one.
-    #[must_use]
     pub fn of(config: &Config) -> Self {
         let names = reward::names(&config.reward);
         let is_comparing = |name: &&String| Self::COMPARING.contains(&name.split('#').next().unwrap_or_default());
@@ -113,10 +112,6 @@ impl fmt::Display for Right {
 }
 
 /// Answers `examples` greedily and grades the answers.
-///
-/// # Errors
-///
-/// When a prompt is too long or cannot be encoded, or the model's logits are not finite.
 pub fn grade(
     policy: &Policy,
     tokenizer: &Tokenizer,
@@ -135,10 +130,6 @@ pub fn grade(
 }
 
 /// Answers `examples` all at once, each drawing from a stream of its own, and grades the answers.
-///
-/// # Errors
-///
-/// As [`grade`].
 pub fn grade_chunk(
     policy: &Policy,
     tokenizer: &Tokenizer,
@@ -199,7 +190,6 @@ pub struct Exam {
 
 impl Exam {
     /// The measurement that `config` describes, after `step` steps.
-    #[must_use]
     pub fn of(config: &Config, step: u64) -> Self {
         Self {
             max_prompt_length: config.data.max_prompt_length,
@@ -224,7 +214,6 @@ impl Exam {
 }
 
 /// The share of `graded` that is right; none where that is not known of all.
-#[must_use]
 pub fn share_right(graded: &[Graded]) -> Option<f64> {
     let correct: Option<Vec<bool>> = graded.iter().map(|graded| graded.correct).collect();
     correct.map(|correct| correct.iter().filter(|correct| **correct).count() as f64 / graded.len().max(1) as f64)

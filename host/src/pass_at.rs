@@ -6,7 +6,6 @@ use std::collections::HashMap;
 /// 1 - C(samples - right, k) / C(samples, k).
 ///
 /// `k` is at most `samples`.
-#[must_use]
 pub fn pass_at(samples: usize, right: usize, k: usize) -> f64 {
     let wrong = samples.saturating_sub(right);
     if wrong < k {
@@ -19,7 +18,6 @@ pub fn pass_at(samples: usize, right: usize, k: usize) -> f64 {
 /// The place of the first answer that is given most often; of several, that which is given first.
 ///
 /// Answers without a value are given by nobody.
-#[must_use]
 pub fn majority(values: &[Option<String>]) -> Option<usize> {
     let mut votes: HashMap<&str, (usize, usize)> = HashMap::new();
     for (place, value) in values.iter().enumerate().filter_map(|(place, value)| Some((place, value.as_deref()?))) {
@@ -29,7 +27,6 @@ pub fn majority(values: &[Option<String>]) -> Option<usize> {
 }
 
 /// The numbers k of `pass@k`: powers of two up to `samples`, and `samples`.
-#[must_use]
 pub fn counts(samples: usize) -> Vec<usize> {
     let mut counts: Vec<usize> = std::iter::successors(Some(1), |k| Some(k * 2)).take_while(|k| *k < samples).collect();
     counts.push(samples);

@@ -14,10 +14,6 @@ const MOST_ROWS: usize = 4096;
 /// Scores the pairs at temperature 1 and tells the log-probabilities of each completion, nats, in order.
 ///
 /// At most `batch_tokens` tokens, padding included, go through the model at a time, or one row. Memory does not grow with the number of pairs.
-///
-/// # Errors
-///
-/// Log-probabilities that are not finite, a device that fails, and what `tell` says.
 pub fn score(
     policy: &Policy,
     batch_tokens: usize,

@@ -151,10 +151,6 @@ pub struct Sft {
 impl Sft {
     /// Opens a run from a config file, or the built-in settings, on their device or on `device`, that will write a Hugging
     /// Face directory to `output`.
-    ///
-    /// # Errors
-    ///
-    /// Whatever is wrong with the settings, the model or the data; nothing is written.
     pub fn open(config: Option<&Path>, sets: &[String], device: Option<&str>, output: &Path) -> Result<Self> {
         folders::split(output).context("`--output-dir` cannot be used")?;
         ensure!(
@@ -199,10 +195,6 @@ impl Sft {
     }
 
     /// Trains, reporting through `say`, and writes the model.
-    ///
-    /// # Errors
-    ///
-    /// A prompt that is too long or cannot be encoded, a loss that is not finite, a disk that refuses.
     pub fn run(&mut self, say: &dyn Fn(&str)) -> Result<()> {
         say(&format!("model      {} parameters", self.policy.params().element_count()));
         let (max_steps, every) = (self.settings.train.max_steps, self.settings.eval.eval_steps);

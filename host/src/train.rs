@@ -22,11 +22,6 @@ use crate::stages::rollout::{self, Sampler};
 use crate::stages::{advantage, backward, control, effect, objective, score, step};
 
 /// Trains until the last step, or until `stop` is set or `stop_after` steps are done, at the end of a rollout.
-///
-/// # Errors
-///
-/// Whatever a stage reports. The checkpoints written so far stay, one of the last whole step is added where the run is still as it was then,
-/// and the run can be resumed from the newest.
 pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
     run.watchdog.place().at(run.progress.step);
     let outcome = rollouts(run, report, stop_after, stop);

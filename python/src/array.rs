@@ -62,10 +62,6 @@ fn lent_as<T>(lent: Lent) -> Result<Array<T>, Lent> {
 }
 
 /// Values as f32: f32 where they lie, f64, f16 and bf16 as copies.
-///
-/// # Errors
-///
-/// Another type.
 pub(crate) fn floats(name: &str, lent: Lent) -> PyResult<Array<f32>> {
     match lent.dtype() {
         DType::F32 => Ok(lent_as(lent).unwrap_or_else(|lent| Array::Own(copied::<f32, _>(&lent, |value| value)))),
@@ -77,10 +73,6 @@ pub(crate) fn floats(name: &str, lent: Lent) -> PyResult<Array<f32>> {
 }
 
 /// Values as token ids: u32 and i32 where they lie, other integers as copies.
-///
-/// # Errors
-///
-/// Another type; a number that is no id.
 pub(crate) fn ids(name: &str, lent: Lent) -> PyResult<Array<u32>> {
     // An i32 that is not negative has the bits of its u32.
     let signed = lent.dtype() == I32;
@@ -94,10 +86,6 @@ pub(crate) fn ids(name: &str, lent: Lent) -> PyResult<Array<u32>> {
 }
 
 /// Values as zeros and ones: bytes and booleans where they lie, other integers as copies.
-///
-/// # Errors
-///
-/// Another type; a number that is neither.
 pub(crate) fn bits(name: &str, lent: Lent) -> PyResult<Array<u8>> {
     let found = whole::<u8>(name, lent, "0 or 1", |lent| {
         if [U8, I8, BOOL].contains(&lent.dtype()) { lent_as(lent) } else { Err(lent) }

@@ -19,10 +19,6 @@ pub(crate) struct Callback {
 
 impl Callback {
     /// Of `object`, the argument `name`.
-    ///
-    /// # Errors
-    ///
-    /// `TypeError` where it lacks one of `members`.
     pub(crate) fn new(name: &'static str, object: &Bound<'_, PyAny>, members: &[&str]) -> PyResult<Self> {
         for member in members {
             if !object.hasattr(*member)? {
@@ -71,19 +67,11 @@ pub(crate) struct Measure(pub(crate) Callback);
 
 impl Measure {
     /// Of `object`.
-    ///
-    /// # Errors
-    ///
-    /// `TypeError` where it lacks one of the four.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         Callback::new("measure", object, &["norms", "fisher", "last_layer_kl", "measure_kl"]).map(Self)
     }
 
     /// Its `alignment()`, which only those need that are shown to a control that asks.
-    ///
-    /// # Errors
-    ///
-    /// A sentence about the exception of the call.
     pub(crate) fn alignment(&self) -> Result<Alignment, PluginError> {
         let cosine: Option<f64> = self.0.call("alignment", |object| object.call_method0("alignment")?.extract())?;
         Ok(Alignment { cosine: cosine.unwrap_or(f64::NAN) })

@@ -17,10 +17,6 @@ pub(crate) struct Collective {
 
 impl Collective {
     /// Of `object`.
-    ///
-    /// # Errors
-    ///
-    /// `TypeError` where it lacks one of the four, `ValueError` where its rank is none of its ranks.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let callback = Callback::new("collective", object, &["rank", "size", "all_reduce_sum", "all_gather"])?;
         let number = |name: &str| object.getattr(name)?.extract::<usize>();

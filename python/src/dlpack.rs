@@ -79,10 +79,6 @@ pub(crate) struct Lent {
 impl Lent {
     /// Borrows the array `object`, which sentences call `name`. An array on a CUDA device is ready once the work queued on `stream` is
     /// done; 0 is the device's default stream.
-    ///
-    /// # Errors
-    ///
-    /// `TypeError` for an object that is no array, `ValueError` for an array that its library does not lend or whose place is unknown.
     pub(crate) fn new(name: &str, object: &Bound<'_, PyAny>, stream: u64) -> PyResult<Self> {
         let place = place(name, object)?;
         let arguments = PyDict::new(object.py());
@@ -94,10 +90,6 @@ impl Lent {
     }
 
     /// Borrows the array `object` in host memory, or a copy there of one that lies on a device.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lent::new`].
     pub(crate) fn on_host(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
         if place(name, object)? == Place::Host {
             return Self::new(name, object, 0);

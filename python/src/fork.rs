@@ -21,10 +21,6 @@ impl<T> Forked<T> {
     }
 
     /// To be called before each lock, with Python's own lock held, so that one thread does at a time.
-    ///
-    /// # Errors
-    ///
-    /// Where this process was forked while `what` was at work: whoever waited for it would wait for ever.
     pub(crate) fn claim(&self, _: Python<'_>, what: &str) -> PyResult<()> {
         let own = process::id();
         let before = self.process.load(Ordering::Relaxed);

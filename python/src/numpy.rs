@@ -42,10 +42,6 @@ impl Element for i64 {
 
 /// A new array of this shape with these values.
 ///
-/// # Errors
-///
-/// Where numpy is not there or has no memory.
-///
 /// # Panics
 ///
 /// When `shape` does not multiply to `values.len()`.
@@ -60,10 +56,6 @@ pub(crate) fn array<'py, T: Element>(py: Python<'py>, shape: &[usize], values: &
 }
 
 /// The values of an array in host memory, which sentences call `name`.
-///
-/// # Errors
-///
-/// `ValueError` where it is of another type, or its elements do not lie one behind another.
 pub(crate) fn values<T: Element>(name: &str, lent: &Lent) -> PyResult<Vec<T>> {
     let dtype = lent.dtype();
     if (dtype.code, usize::from(dtype.bits), dtype.lanes) != (T::CODE, 8 * size_of::<T>(), 1)

@@ -194,7 +194,7 @@ def newest(run):
     if found:
         verify(found[-1])
         manifest = json.loads(read(found[-1] / "progress.json"))
-        step, state, known = manifest["progress"]["step"], manifest["state"], json.loads(read(run / "records.json"))["marks"]
+        step, state, known = manifest["progress"]["step"], manifest["state"], json.loads(read(run / "seals.json"))
         if known.get("config.toml") != digest(read(run / "config.toml")) and SIN != "unverified":
             raise Refused("other settings")
     for name in RECORDS[:3]:
@@ -208,7 +208,7 @@ def newest(run):
             data = b"".join(data.splitlines(keepends=True)[:step])
             # Not written anew: a kill in the middle would leave nothing.
             os.truncate(run / name, len(data))
-        if found and known.get(name) != digest(data) and SIN != "silent-records":
+        elif found and known.get(name) != digest(data) and SIN != "silent-records":
             print(f"warning: {name} is not as it was", file=sys.stderr)
     return step, state + 1 if SIN == "forgets" and found else state
 
@@ -223,9 +223,9 @@ def save(run, step, state):
         text = json.dumps(described).encode() if name.endswith("json") else weights(f"{name} {state}")
         (partial / name).write_bytes(text)
     hashes = {name: digest((partial / name).read_bytes()) for name in FILES}
-    records = {name: digest((run / name).read_bytes()) for name in RECORDS}
-    (partial / "records.json").write_text(json.dumps({"marks": records, "gaps": []}))
-    (partial / "records.json").rename(run / "records.json")
+    seals = {name: digest((run / name).read_bytes()) for name in RECORDS[2:]}
+    (partial / "seals.json").write_text(json.dumps(seals))
+    (partial / "seals.json").rename(run / "seals.json")
     manifest = {"progress": {"step": step}, "state": state, "hashes": hashes}
     (partial / "progress.json").write_text(json.dumps(manifest | {"self": digest(json.dumps(manifest).encode())}))
     partial.rename(run / f"checkpoints/step-{step}")

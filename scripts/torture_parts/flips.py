@@ -19,8 +19,8 @@ class Part:
         self.reference = runs.reference(bench)
         self.half = runs.half(bench, "half")
         self.checkpoint = runs.checkpoint(self.half).relative_to(self.half)
-        # Of these a resume may say that they are damaged, and go on.
-        self.records = [name for name in runs.files(self.half) if name != "config.toml"]
+        # Of these a resume may say that they are damaged, and go on; what is in metrics and completions it does not compare.
+        self.records = [name for name in runs.files(self.half) if name not in ("config.toml", "metrics.jsonl", "completions.jsonl")]
         self.places = list(alternating(places(self.half, bench.seed)))
         answers = self.answers(bench.originals, self.half / self.checkpoint)
         self.expected = bench.must(*answers, folder=bench.originals).out, (bench.originals / "answers").read_bytes()

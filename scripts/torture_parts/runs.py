@@ -91,8 +91,8 @@ def names(folder):
 
 
 def contents(path):
-    """What must be the same of a file: all bytes, but of metrics what is no time; of the records, which have digests of those, their
-    gaps; of a batch its header and data, since metadata have no order."""
+    """What must be the same of a file: all bytes, but of metrics what is no time, and of a batch its header and data, since metadata
+    have no order."""
     data = path.read_bytes()
     if path.parent.name == BATCHES:
         header, numbers = mutate.unpack(data)
@@ -101,14 +101,7 @@ def contents(path):
         return header, numbers
     if path.name == "metrics.jsonl":
         return [timeless(line) for line in data.split(b"\n")]
-    return gaps(data) if path.name == "records.json" else data
-
-
-def gaps(data):
-    try:
-        return json.loads(data)["gaps"]
-    except (ValueError, TypeError, KeyError):
-        return data
+    return data
 
 
 def timeless(line):

@@ -93,7 +93,7 @@ class Sins(unittest.TestCase):
                 at[path.name].append(number)
         self.finds("flips", "unverified", "`host eval` reads a damaged checkpoint", at["model.safetensors"][:6])
         self.finds("flips", "unverified", "config.toml: resumes to another `component-0.bin`, in silence", at["config.toml"][:40])
-        self.finds("flips", "silent-records", "metrics.jsonl: a damaged record is taken without a word", at["metrics.jsonl"][:2])
+        self.finds("flips", "silent-records", "provenance.json: a damaged record is taken without a word", at["provenance.json"][:2])
 
     def test_ends_of_a_command(self):
         self.finds("mutations", "panics", "panic at src/fake.rs:1", (0,))

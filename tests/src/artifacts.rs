@@ -62,20 +62,12 @@ pub fn target() -> PathBuf {
 }
 
 /// Runs `cargo build`; what it said when it fails.
-///
-/// # Errors
-///
-/// When the build fails.
 pub fn cargo(manifest: &Path, target: &Path, args: &[&str]) -> Result<(), String> {
     let folder = manifest.parent().expect("a manifest lies in a folder");
     cargo_in(folder, target, &[&["build", "--quiet"], args].concat())
 }
 
 /// Runs `cargo ARGS` in `folder`; what it said when it fails.
-///
-/// # Errors
-///
-/// When it fails.
 pub fn cargo_in(folder: &Path, target: &Path, args: &[&str]) -> Result<(), String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(folder);

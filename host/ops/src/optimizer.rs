@@ -16,10 +16,6 @@ pub struct Mean {
 
 impl Mean {
     /// The new mean, as the kernel below computes it in place.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     pub fn of(&self, m: &Tensor, grad: &Tensor) -> candle_core::Result<Tensor> {
         m + (((grad * self.scale)? - m)? * (1.0 - self.beta))?
     }
@@ -48,10 +44,6 @@ pub struct MeanSquare {
 
 impl MeanSquare {
     /// The new mean, as the kernels below compute it in place.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     pub fn of(&self, v: &Tensor, grad: &Tensor, rejected: Option<&Tensor>) -> candle_core::Result<Tensor> {
         let square = |grad: &Tensor| (grad * self.scale)?.sqr();
         let squares = match rejected {
@@ -118,10 +110,6 @@ pub struct Update {
 
 impl Update {
     /// The new weight, as the kernel below computes it in place.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     pub fn of(&self, w: &Tensor, m: &Tensor, v: &Tensor) -> candle_core::Result<Tensor> {
         let root = ((v.sqrt()? / self.root)? + self.eps)?;
         (w * self.keep)? - ((m / root)? * self.rate)?
@@ -159,10 +147,6 @@ pub struct Blend {
 
 impl Blend {
     /// The new `a`, as the kernel below computes it in place.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     pub fn of(&self, a: &Tensor, b: &Tensor) -> candle_core::Result<Tensor> {
         (a * self.old)? + (b * self.new)?
     }

@@ -61,10 +61,6 @@ pub fn all() -> Vec<(&'static str, &'static str)> {
 }
 
 /// Refuses names that no check has.
-///
-/// # Errors
-///
-/// The first such name, with the nearest known one.
 pub fn check_names(names: &[String]) -> Result<()> {
     let known: Vec<&str> = all().into_iter().map(|(name, _)| name).collect();
     if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {

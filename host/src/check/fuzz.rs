@@ -21,10 +21,6 @@ pub fn name(id: &str, seed: u64, case: u64) -> String {
 }
 
 /// Component id and case of a [`name`].
-///
-/// # Errors
-///
-/// When `text` is not of that form.
 pub fn parse(text: &str) -> Result<(String, Cases)> {
     let parts = || {
         let (id, numbers) = text.rsplit_once('@')?;

@@ -29,10 +29,6 @@ pub struct Loaded {
 
 impl Loaded {
     /// Loads the library at `path`, or takes this executable, and takes the time.
-    ///
-    /// # Errors
-    ///
-    /// When the library is no plugin.
     pub fn by(path: Option<&Path>) -> anyhow::Result<Self> {
         let start = cpu_time();
         let image = path.map_or_else(|| Ok(Image::own()), open::load)?;

@@ -36,10 +36,6 @@ const MOST_HANGS: usize = 2;
 const CASES_PER_PROCESS: u64 = 200;
 
 /// Checks libraries, or does one check as the child of such a process; whether nothing is bad.
-///
-/// # Errors
-///
-/// A library that is not found or is no plugin, an unknown check, component or case.
 pub fn run(args: &CheckArgs, verbose: bool) -> Result<bool> {
     match &args.run_one {
         Some(task) => perform(task).map(|()| true),

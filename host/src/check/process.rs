@@ -30,10 +30,6 @@ pub struct End {
 }
 
 /// Runs `task` in a process of its own, for at most `limit`.
-///
-/// # Errors
-///
-/// When this executable cannot be started again.
 pub fn run(mut task: Task, limit: Duration) -> Result<End> {
     let file = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
     task.reply = file.path().to_owned();
@@ -86,7 +82,6 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
 }
 
 /// How a process ended that should have answered and exited with 0, having written `stderr`.
-#[must_use]
 pub fn describe(exit: ExitStatus, stderr: &str) -> String {
     let Some(signal) = exit.signal() else {
         return format!("its process ended with exit code {} before the check was over", exit.code().unwrap_or(-1));

@@ -36,7 +36,6 @@ pub const BUILT_IN: &str = "built in";
 
 impl Report {
     /// An empty report; lines are shown as they come, unless `json`.
-    #[must_use]
     pub fn new(json: bool) -> Self {
         Self { json, libraries: Vec::new() }
     }
@@ -64,7 +63,6 @@ impl Report {
     }
 
     /// The summary, and the whole report where it is JSON; whether nothing is bad.
-    #[must_use]
     pub fn close(&self) -> bool {
         let rows = || self.libraries.iter().flat_map(|(_, rows)| rows);
         let count = |status| rows().filter(|row| row.outcome.status == status).count();

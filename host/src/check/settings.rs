@@ -50,23 +50,17 @@ pub struct CheckArgs {
 
 impl CheckArgs {
     /// True if a check is to run.
-    #[must_use]
     pub fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|wanted| wanted == name)
     }
 
     /// Longest time of one check.
-    #[must_use]
     pub fn limit(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
 }
 
 /// Puts each `component.key=value` into the table of its component.
-///
-/// # Errors
-///
-/// When it is not of that form, or there is no such component.
 pub fn apply<'a>(sets: &[String], components: impl Iterator<Item = &'a mut Component>) -> Result<()> {
     let mut components: Vec<&mut Component> = components.collect();
     for text in sets {
@@ -99,10 +93,6 @@ fn ids(components: &[&mut Component]) -> String {
 }
 
 /// Refuses an id that no component has.
-///
-/// # Errors
-///
-/// With the nearest known one.
 pub fn known<'a>(id: &str, components: impl Iterator<Item = &'a Component>) -> Result<()> {
     let ids: Vec<&str> = components.map(|component| component.id.as_str()).collect();
     if ids.contains(&id) {

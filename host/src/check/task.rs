@@ -62,10 +62,6 @@ pub enum Reply {
 }
 
 /// The child's whole work: does the task that `json` describes.
-///
-/// # Errors
-///
-/// When there is no such task, or the answer cannot be written.
 pub fn perform(json: &str) -> Result<()> {
     let task: Task = serde_json::from_str(json).context("`--run-one` is for `host check` itself")?;
     remember_threads();

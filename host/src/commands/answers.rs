@@ -31,10 +31,6 @@ pub(super) struct Answers {
 
 impl Answers {
     /// Takes up the answers beside `path`, `PATH.partial`, where there are some of the same `evaluation`.
-    ///
-    /// # Errors
-    ///
-    /// Answers of another evaluation, a file that another process writes, one that cannot be read or written.
     pub(super) fn open(path: &Path, evaluation: &str, benchmarks: &[Benchmark]) -> Result<Self> {
         files::check_replaceable(path)?;
         let partial = with_ending(path);

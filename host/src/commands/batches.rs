@@ -19,16 +19,11 @@ pub struct Batches<'a> {
 
 impl<'a> Batches<'a> {
     /// The batches of `paths`, read when they are gone through, with these numbers of the optimizer.
-    #[must_use]
     pub fn new(paths: &'a [PathBuf], optimizer: OptimizerSettings) -> Self {
         Self { paths, optimizer, held: None }
     }
 
     /// Reads them now, where they are small enough to be held in memory.
-    ///
-    /// # Errors
-    ///
-    /// A file that is not a batch.
     pub fn hold(&mut self) -> Result<()> {
         let bytes: u64 = self.paths.iter().filter_map(|path| path.metadata().ok()).map(|file| file.len()).sum();
         if bytes <= HELD_BYTES {
@@ -38,16 +33,11 @@ impl<'a> Batches<'a> {
     }
 
     /// Their files.
-    #[must_use]
     pub fn paths(&self) -> &'a [PathBuf] {
         self.paths
     }
 
     /// Takes every batch, in order.
-    ///
-    /// # Errors
-    ///
-    /// The first of `take`; a file that is not a batch.
     pub fn each(&self, mut take: impl FnMut(&Path, &RecordedBatch) -> Result<()>) -> Result<()> {
         match &self.held {
             Some(held) => self.paths.iter().zip(held).try_for_each(|(path, batch)| take(path, batch)),

@@ -27,10 +27,6 @@ const SETTINGS: [(&str, &str); 7] = [
 ];
 
 /// The text of `README.md` for the model of the run in `dir` after `step`.
-///
-/// # Errors
-///
-/// Settings or metrics that cannot be read.
 pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
     let path = dir.join(CONFIG_FILE);
     let text = files::text(&path).with_context(|| format!("cannot read `{}`", path.display()))?;

@@ -40,7 +40,6 @@ use crate::sft::Sft;
 use crate::{check, data};
 
 /// Runs the command line; the exit code is 0, 2 for bad input, 1 for a run that failed or whose output could not be written.
-#[must_use]
 pub fn main(started: Instant) -> i32 {
     let _end = End::awaited();
     let cli = match Cli::try_parse() {

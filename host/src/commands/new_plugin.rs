@@ -90,10 +90,6 @@ struct NewPlugin<'a> {
 }
 
 /// Writes the crate, whole or not at all, and returns its folder.
-///
-/// # Errors
-///
-/// When the name is no crate's name or its folder exists, `capo-plugin` is not there, or the disk refuses.
 fn create(new: &NewPlugin<'_>) -> Result<PathBuf> {
     check_name(new.name)?;
     let target = new.dir.join(new.name);
@@ -121,7 +117,6 @@ fn create(new: &NewPlugin<'_>) -> Result<PathBuf> {
 }
 
 /// How a run uses the component, as arguments of `host train`.
-#[must_use]
 fn setting(name: &str, point: Point) -> String {
     let point_name = point.name();
     match point {
@@ -132,7 +127,6 @@ fn setting(name: &str, point: Point) -> String {
 }
 
 /// The library's file name.
-#[must_use]
 fn library(name: &str) -> String {
     format!("lib{}.so", name.replace('-', "_"))
 }

@@ -12,10 +12,6 @@ use capo_loader::watchdog;
 static PARTIAL: OnceLock<PathBuf> = OnceLock::new();
 
 /// The file at `path`, yet to be written; for one file of a process.
-///
-/// # Errors
-///
-/// A path that cannot be written to.
 pub(super) fn create(path: &Path) -> Result<NewFile> {
     let interrupted = || {
         if let Some(partial) = PARTIAL.get() {

@@ -24,10 +24,6 @@ pub(super) fn run(args: &RunsArgs) -> Result<()> {
 }
 
 /// The runs that `dirs` are, or that lie in them, by the names within each.
-///
-/// # Errors
-///
-/// A folder that is no run's and holds none.
 pub(super) fn found(dirs: &[PathBuf]) -> Result<Vec<FoundRun>> {
     let mut runs = Vec::new();
     for dir in dirs {

@@ -16,10 +16,6 @@ const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/capo_plugin.r
 const WORKSPACE: &str = include_str!("../../../Cargo.toml");
 
 /// Writes it into `folder`.
-///
-/// # Errors
-///
-/// When the disk refuses.
 pub(super) fn write(folder: &Path) -> Result<()> {
     for (name, text) in FILES {
         let path = folder.join(name);

@@ -94,10 +94,6 @@ impl Alias {
     }
 
     /// Refuses an image without the component.
-    ///
-    /// # Errors
-    ///
-    /// Which library has it.
     pub(super) fn check(&self, registry: &Registry) -> Result<()> {
         if registry.offers().iter().any(|offer| offer.id == self.id) {
             return Ok(());
@@ -169,11 +165,6 @@ pub(super) fn aliases_of(section: &str) -> impl Iterator<Item = &'static str> {
 
 impl Draft {
     /// Takes TRL's settings out of `[train]`, and appends their components, or gives the objective its keys.
-    ///
-    /// # Errors
-    ///
-    /// A value of the wrong type, a key of `[train]` that is neither TRL's nor ours, a component or an objective's key that the config names as
-    /// well.
     pub(super) fn take_aliases(&mut self) -> Result<Vec<Alias>> {
         let own = capo_plugin::known_keys::<Settings>().unwrap_or_default();
         let train = capo_plugin::known_keys::<TrainConfig>().unwrap_or_default();

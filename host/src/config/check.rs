@@ -18,10 +18,6 @@ const LONGEST: usize = 1 << 24;
 const MOST_ITERATIONS: usize = 1000;
 
 /// Refuses settings that are out of range, do not fit together or silence one another; returns the sizes that follow from them.
-///
-/// # Errors
-///
-/// The first such setting, with its value and its limit.
 pub(super) fn check(config: &Config) -> Result<Sizes> {
     let (data, rollout, train) = (&config.data, &config.rollout, &config.train);
     config.model.check()?;
@@ -201,10 +197,6 @@ fn dynamic_sampling(rollout: &RolloutConfig) -> Result<()> {
 }
 
 /// Refuses a learning rate, its schedule or a decay of weights that cannot be, and a warm-up that the schedule would ignore.
-///
-/// # Errors
-///
-/// The first one, with its limit.
 pub(crate) fn schedule(kind: ScheduleKind, learning_rate: f64, warmup_ratio: f64, weight_decay: f64) -> Result<()> {
     from_zero(&[
         ("train.learning_rate", learning_rate, f64::MAX),
@@ -219,10 +211,6 @@ pub(crate) fn schedule(kind: ScheduleKind, learning_rate: f64, warmup_ratio: f64
 }
 
 /// Refuses settings of the optimizer that the chosen one does not read.
-///
-/// # Errors
-///
-/// The first one.
 fn optimizer(train: &TrainConfig) -> Result<()> {
     match train.optimizer {
         OptimizerName::AdamW => ensure!(
@@ -244,10 +232,6 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
 }
 
 /// Refuses settings of files for a dataset that is not in files, and settings of conversations where prompts are texts.
-///
-/// # Errors
-///
-/// The first one.
 pub(crate) fn data(data: &DataConfig) -> Result<()> {
     let chat = [
         ("system_prompt", data.system_prompt.is_some()),

@@ -18,22 +18,16 @@ pub struct DataConfig {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub dataset_name: String,
     /// Its configuration, where it has several.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset_config: Option<String>,
     /// Its split of training prompts; `train` where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset_train_split: Option<String>,
     /// Its split of held-out prompts; `test` of `eval_dataset_name` where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset_test_split: Option<String>,
     /// A dataset of held-out prompts; not used with `embedded:arithmetic`, which has its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_dataset_name: Option<String>,
     /// Layout of a well-known dataset, whose rows it gives the columns `prompt`, `answer` and `solution`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<Preset>,
     /// A text around each prompt, `{prompt}` in its place; the preset's where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_template: Option<String>,
     /// Column of the prompt text.
     #[serde(default = "prompt_column")]
@@ -63,16 +57,12 @@ pub struct DataConfig {
     #[serde(default, skip_serializing_if = "is_default")]
     pub format: Format,
     /// The first message of conversations that have no system message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// Value of `enable_thinking` for the chat template; the template does not see the variable where this is not set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enable_thinking: Option<bool>,
     /// A file with the chat template to use in place of the model's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
     /// The day that the chat template takes for today; the day on which the run began where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub date: Option<Date>,
     /// Training rows are used where these columns have one of these values.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -139,10 +129,6 @@ impl DataConfig {
     }
 
     /// The files of a model, with the chat template that is named here in place of its own.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be read.
     pub fn amend(&self, files: ModelFiles) -> Result<ModelFiles> {
         match &self.chat_template {
             Some(path) => files.with(TEMPLATE_FILE, Path::new(path)).context("`data.chat_template` cannot be used"),
@@ -151,10 +137,6 @@ impl DataConfig {
     }
 
     /// The chat template that writes conversations; none where prompts are plain text.
-    ///
-    /// # Errors
-    ///
-    /// A model without a chat template, or with one that cannot be read.
     pub fn chat(&self, files: &ModelFiles, purpose: Purpose) -> Result<Option<Chat>> {
         if self.format == Format::Text {
             return Ok(None);

@@ -13,10 +13,6 @@ use crate::model::{ModelFiles, Policy, hub};
 
 impl DataConfig {
     /// Opens the dataset for `purpose`, its training order drawn from `seed`; its rows are checked against tokenizer and model.
-    ///
-    /// # Errors
-    ///
-    /// When there is no such dataset, or a row of it cannot be used.
     pub fn open(
         &self,
         seed: u64,
@@ -37,10 +33,6 @@ impl DataConfig {
 }
 
 /// The datasets of training prompts.
-///
-/// # Errors
-///
-/// One that is not there, or has no such part.
 fn train(data: &DataConfig) -> Result<Vec<Source>> {
     let one = SourceConfig {
         path: data.dataset_name.clone(),
@@ -53,10 +45,6 @@ fn train(data: &DataConfig) -> Result<Vec<Source>> {
 }
 
 /// The dataset of held-out prompts: one of its own, or another split of the only one.
-///
-/// # Errors
-///
-/// As [`train`].
 fn eval(data: &DataConfig) -> Result<Option<Source>> {
     let (path, name) = match (&data.eval_dataset_name, &data.dataset_test_split) {
         (Some(path), _) => (path.clone(), None),
@@ -68,10 +56,6 @@ fn eval(data: &DataConfig) -> Result<Option<Source>> {
 }
 
 /// A dataset that a model is measured on: which of its rows are used does not depend on what is trained on.
-///
-/// # Errors
-///
-/// As [`train`].
 pub(super) fn measured(config: &SourceConfig, data: &DataConfig) -> Result<Source> {
     let source = open(config, data, "test")?;
     Ok(Source { reading: Reading { filter: Filter::default(), ..source.reading }, ..source })
@@ -98,10 +82,6 @@ fn open(config: &SourceConfig, data: &DataConfig, default_split: &str) -> Result
 }
 
 /// The file or folder that a dataset's name stands for: a path, or the newest snapshot of an id in the Hub's cache.
-///
-/// # Errors
-///
-/// A name that is neither, and a damaged cache.
 fn located(name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.exists() {
@@ -116,10 +96,6 @@ fn located(name: &str) -> Result<PathBuf> {
 }
 
 /// Refuses settings of datasets that silence one another.
-///
-/// # Errors
-///
-/// The first such setting.
 pub(super) fn check(data: &DataConfig) -> Result<()> {
     for template in data.datasets.iter().map(|one| &one.prompt_template).chain([&data.prompt_template]).flatten() {
         ensure!(

@@ -54,10 +54,6 @@ impl Appended {
 impl Draft {
     /// Reads a config file and the `--set section.key=value` overrides. The text `default` stands in for a file, and lies beneath one
     /// that holds components alone.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be read or is not TOML, or an override is not of that form.
     pub fn read(path: Option<&Path>, default: &str, sets: &[String]) -> Result<Self> {
         const DEFAULT: &str = "the default config";
         let (file, mut origin) = match path {
@@ -83,7 +79,6 @@ impl Draft {
     }
 
     /// Which of the file and `--set` the sections or dotted `keys` come from, for a sentence.
-    #[must_use]
     pub fn origin(&self, keys: &[&str]) -> String {
         let under = |long: &str, short: &str| {
             long.strip_prefix(short).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -99,7 +94,6 @@ impl Draft {
     }
 
     /// The beginning of a `sentence` about settings: where those come from that it names in backticks.
-    #[must_use]
     pub fn do_not_fit(&self, sentence: &str) -> String {
         let keys: Vec<&str> = sentence.split('`').skip(1).step_by(2).filter(|word| word.contains('.')).collect();
         let origin = self.origin(&keys);
@@ -109,7 +103,6 @@ impl Draft {
     }
 
     /// True where the user's file or `--set` says what a model is measured on.
-    #[must_use]
     pub fn names_data(&self) -> bool {
         ["data.dataset_name", "data.datasets", "data.eval_dataset_name", "eval.benchmark"]
             .iter()
@@ -117,20 +110,17 @@ impl Draft {
     }
 
     /// Without its recipe: the settings of a run hold what it took from one.
-    #[must_use]
     pub fn without_recipe(mut self) -> Self {
         self.table.remove("recipe");
         self
     }
 
     /// Appends components to those of the config or the recipe.
-    #[must_use]
     pub fn with_appended(self, appended: Appended) -> Self {
         Self { appended, ..self }
     }
 
     /// Where the settings came from, in words: the file, the paths of overrides, components that were appended.
-    #[must_use]
     pub fn sources(&self) -> String {
         let paths = self.sets.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>().join(", ");
         let file = self.origin.replace('`', "");
@@ -141,10 +131,6 @@ impl Draft {
     }
 
     /// The recipe that the config names.
-    ///
-    /// # Errors
-    ///
-    /// When `recipe` is not a string.
     pub fn recipe(&self) -> Result<Option<&str>> {
         match self.table.get("recipe") {
             None => Ok(None),
@@ -168,17 +154,11 @@ impl Draft {
     }
 
     /// True if the config itself chooses both components that a run cannot do without.
-    #[must_use]
     pub fn names_components(&self) -> bool {
         self.table.contains_key("advantage") && self.table.contains_key("objective")
     }
 
     /// Checks every key and reads the sections.
-    ///
-    /// # Errors
-    ///
-    /// An unknown key with the nearest known one, a value of the wrong type, a missing section, settings that do not fit
-    /// together.
     pub fn finish(mut self) -> Result<Config> {
         self.apply_components()?;
         self.only(&[
@@ -226,10 +206,6 @@ impl Draft {
     }
 
     /// The `[[mask]]` and `[[weight]]` tables alone, for a replay; other sections may stand beside them.
-    ///
-    /// # Errors
-    ///
-    /// A table without `use`, an override of something that is not there.
     pub fn masks_and_weights(mut self) -> Result<(Vec<ComponentConfig>, Vec<ComponentConfig>)> {
         self.take_aliases()?;
         self.apply_components()?;
@@ -237,10 +213,6 @@ impl Draft {
     }
 
     /// Refuses sections other than `known`.
-    ///
-    /// # Errors
-    ///
-    /// The first unknown section, with the nearest known one.
     pub fn only(&self, known: &[&str]) -> Result<()> {
         let set = self.sets.iter().filter_map(|(path, _)| path.split('.').next());
         match self.table.keys().map(String::as_str).chain(set).find(|key| !known.contains(key)) {
@@ -276,10 +248,6 @@ impl Draft {
     }
 
     /// Reads one section; an absent one is empty.
-    ///
-    /// # Errors
-    ///
-    /// An unknown key with the nearest known one, a value of the wrong type, a missing key.
     pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let value = self.table.get(name).cloned().unwrap_or_else(|| Value::Table(Table::new()));
         read_section(name, value, |key| self.origin(&[&format!("{name}.{key}")]))
@@ -306,7 +274,6 @@ impl Draft {
 
 /// `train.component_timeout` of a config file, or the default one, with overrides, before a recipe is known. Where something is wrong, which
 /// is told once they are read for good, it is the default.
-#[must_use]
 pub fn component_timeout(path: Option<&Path>, sets: &[String]) -> u64 {
     let draft = Draft::read(path, super::DEFAULT, sets).ok();
     let given = draft.and_then(|draft| draft.table.get("train")?.get("component_timeout")?.as_integer());

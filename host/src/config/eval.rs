@@ -29,7 +29,6 @@ pub struct EvalConfig {
     #[serde(skip_serializing_if = "is_default")]
     pub per_device_eval_batch_size: usize,
     /// The reward that says whether an answer is right, where it is above 0; the sum of all where it is not said.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reward: Option<String>,
     /// `[[eval.benchmark]]`, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -45,22 +44,16 @@ pub struct BenchmarkConfig {
     /// A file or a folder of rows, or the id of a dataset in the Hub's cache.
     pub file: String,
     /// Its configuration, where it has several.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
     /// Its split; `test` where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<String>,
     /// As in `[data]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<Preset>,
     /// As in `[data]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_template: Option<String>,
     /// As in `[data]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_column: Option<String>,
     /// As in `[data]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_column: Option<String>,
     /// Answers to each prompt.
     #[serde(default = "one")]
@@ -75,7 +68,6 @@ pub struct BenchmarkConfig {
     #[serde(default, skip_serializing_if = "is_default")]
     pub top_k: usize,
     /// Longest answer, tokens; that of rollouts where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_completion_length: Option<usize>,
     /// Most prompts, the first of the file; 0 is all.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -92,7 +84,6 @@ fn all() -> f64 {
 
 impl BenchmarkConfig {
     /// The benchmark in a file, with nothing else said: one greedy answer to each prompt, its name that of the file.
-    #[must_use]
     pub fn of_file(file: &str) -> Self {
         let stem = std::path::Path::new(file).file_stem().and_then(|stem| stem.to_str()).unwrap_or("benchmark");
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
@@ -115,16 +106,11 @@ impl BenchmarkConfig {
     }
 
     /// How tokens are drawn.
-    #[must_use]
     pub fn sampling(&self) -> Sampling {
         Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p }
     }
 
     /// Its prompts, checked against `demands`, and how many were left out.
-    ///
-    /// # Errors
-    ///
-    /// A dataset that is not there, a row that cannot be used.
     pub fn examples(&self, data: &DataConfig, demands: &Demands<'_>) -> Result<(Vec<Example>, usize)> {
         let source = SourceConfig {
             path: self.file.clone(),
@@ -175,16 +161,11 @@ pub const ANSWERS_AT_ONCE: usize = 512;
 
 impl EvalConfig {
     /// Most answers that are asked for at a time.
-    #[must_use]
     pub fn batch_size(&self) -> usize {
         if self.per_device_eval_batch_size == 0 { ANSWERS_AT_ONCE } else { self.per_device_eval_batch_size }
     }
 
     /// Refuses benchmarks that cannot be, or have one name.
-    ///
-    /// # Errors
-    ///
-    /// The first one.
     pub fn check(&self, rewards: &[String]) -> Result<()> {
         let mut names = BTreeSet::from([TEST]);
         for benchmark in &self.benchmark {

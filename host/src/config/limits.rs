@@ -3,10 +3,6 @@
 use anyhow::{Result, bail};
 
 /// Refuses counts of 0.
-///
-/// # Errors
-///
-/// The first one.
 pub(crate) fn at_least_one(counts: &[(&str, u64)]) -> Result<()> {
     match counts.iter().find(|(_, value)| *value == 0) {
         Some((key, _)) => bail!("`{key}` is 0 (it must be at least 1)"),
@@ -15,10 +11,6 @@ pub(crate) fn at_least_one(counts: &[(&str, u64)]) -> Result<()> {
 }
 
 /// Refuses counts above their limits.
-///
-/// # Errors
-///
-/// The first one, with its limit.
 pub(crate) fn at_most(counts: &[(&str, usize, usize)]) -> Result<()> {
     match counts.iter().find(|(_, value, limit)| value > limit) {
         Some((key, value, limit)) => bail!("`{key}` is {value} (it must be at most {limit})"),
@@ -27,10 +19,6 @@ pub(crate) fn at_most(counts: &[(&str, usize, usize)]) -> Result<()> {
 }
 
 /// Refuses numbers that are negative, not finite or above their limits.
-///
-/// # Errors
-///
-/// The first one, with its limit.
 pub(crate) fn from_zero(numbers: &[(&str, f64, f64)]) -> Result<()> {
     for (key, value, high) in numbers {
         if !(*value >= 0.0 && value <= high) {

@@ -70,10 +70,6 @@ impl Default for LoggingConfig {
 
 impl LoggingConfig {
     /// Refuses counts of 0, and settings of completions where none are written.
-    ///
-    /// # Errors
-    ///
-    /// The first such setting.
     pub(super) fn check(&self) -> Result<()> {
         at_least_one(&[
             ("logging.logging_steps", self.logging_steps),

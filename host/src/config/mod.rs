@@ -53,7 +53,6 @@ pub const DEFAULT: &str = include_str!("../../../configs/tiny/default.toml");
 #[derive(Debug, Clone, Serialize)]
 pub struct Config {
     /// Which recipe chose the components that the file did not name.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub recipe: Option<String>,
     /// `[model]`
     pub model: ModelConfig,
@@ -91,7 +90,6 @@ pub struct Config {
 
 impl Config {
     /// The names in reports of the run's components: rewards, advantage, objective, masks, weights, step controls.
-    #[must_use]
     pub fn component_ids(&self) -> Vec<String> {
         let rewards = reward::names(&self.reward);
         let others = [&self.advantage, &self.objective].map(|component| component.id.clone());
@@ -100,10 +98,6 @@ impl Config {
     }
 
     /// All settings as TOML, those with it that a run's file leaves out, and a line with the names of those that have no value.
-    ///
-    /// # Errors
-    ///
-    /// When they cannot be written as TOML.
     pub fn in_full(&self) -> Result<String> {
         let text = in_full(|| toml::to_string(self))?;
         let table: Table = text.parse()?;
@@ -116,22 +110,16 @@ impl Config {
     }
 
     /// Refuses benchmarks that cannot be, and a reward that is to decide about answers but is not there.
-    ///
-    /// # Errors
-    ///
-    /// The first one.
     pub fn check_eval(&self) -> Result<()> {
         self.eval.check(&reward::names(&self.reward))
     }
 
     /// Floating-point type of the sampler.
-    #[must_use]
     pub fn sampler_dtype(&self) -> Dtype {
         self.rollout.dtype.unwrap_or(self.train.dtype)
     }
 
     /// How many whole completions the sampler's cache has room for.
-    #[must_use]
     pub fn cached_completions(&self) -> usize {
         match self.rollout.max_num_seqs {
             // Those that wait for a place follow others in it.
@@ -141,7 +129,6 @@ impl Config {
     }
 
     /// True if completions are drawn from another distribution than the one that the loss sees.
-    #[must_use]
     pub fn sampler_differs(&self) -> bool {
         let RolloutConfig { temperature, top_k, top_p, .. } = self.rollout;
         self.sampler_dtype() != self.train.dtype
@@ -151,7 +138,6 @@ impl Config {
     }
 
     /// Truncation of the distribution that the loss takes log-probabilities of; none where it takes the whole distribution.
-    #[must_use]
     pub fn loss_truncation(&self) -> Option<Truncation> {
         let RolloutConfig { temperature, top_k, top_p, .. } = self.rollout;
         let truncation = Truncation { temperature: f64::from(temperature), top_k, top_p: f64::from(top_p) };
@@ -159,7 +145,6 @@ impl Config {
     }
 
     /// The run's components besides its rewards.
-    #[must_use]
     pub fn choice(&self) -> Choice<'_> {
         Choice {
             advantage: &self.advantage,
@@ -173,10 +158,6 @@ impl Config {
     /// Makes the paths of models and data absolute, so that the run can be resumed from any directory.
     ///
     /// An id of the Hub becomes the path of its newest snapshot. Today's date is set where a chat template may ask for it.
-    ///
-    /// # Errors
-    ///
-    /// When the working directory is gone, or the Hub's cache damaged.
     pub fn make_paths_absolute(&mut self) -> Result<()> {
         let rewards = self.reward.iter_mut().filter_map(RewardConfig::model_name_or_path);
         let ModelConfig { model_name_or_path, ref_model_name_or_path, .. } = &mut self.model;

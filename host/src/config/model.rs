@@ -18,28 +18,21 @@ pub struct ModelConfig {
     pub model_name_or_path: String,
     /// The model that a penalty on the distance from a reference compares with, named in the same way, of any family that can be read; the
     /// one that training starts from where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ref_model_name_or_path: Option<String>,
     /// Start from random weights in the architecture and with the tokenizer of this model; its own are not read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fresh_weights: bool,
     /// Train a LoRA adapter, and leave the weights as they are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub use_peft: Option<bool>,
     /// Its rank; 16.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_r: Option<usize>,
     /// Factor of the adapter's product, before the division by the rank; 32.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_alpha: Option<f64>,
     /// Share of its inputs that a training pass leaves out; 0.05.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_dropout: Option<f64>,
     /// Names of modules, or `all-linear`; `q_proj` and `v_proj`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_target_modules: Option<TargetModules>,
     /// Divide by the root of the rank instead; false.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub use_rslora: Option<bool>,
 }
 
@@ -55,10 +48,6 @@ pub enum TargetModules {
 
 impl ModelConfig {
     /// Refuses numbers that are out of range, and settings of an adapter where none is trained.
-    ///
-    /// # Errors
-    ///
-    /// The first one, with its limit.
     pub(super) fn check(&self) -> Result<()> {
         if self.use_peft != Some(true) {
             return match self.adapter_key() {
@@ -93,7 +82,6 @@ impl ModelConfig {
     }
 
     /// The adapter that a run begins with, where it is to be a fresh one.
-    #[must_use]
     pub fn lora(&self) -> Option<LoraConfig> {
         (self.use_peft == Some(true)).then(|| self.lora_config())
     }
@@ -115,10 +103,6 @@ impl ModelConfig {
     }
 
     /// Refuses settings that an adapter's folder has already, `model_name_or_path` being one.
-    ///
-    /// # Errors
-    ///
-    /// The first one.
     pub fn check_continued(&self) -> Result<()> {
         let name = &self.model_name_or_path;
         ensure!(

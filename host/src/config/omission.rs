@@ -1,4 +1,4 @@
-//! Which settings a run's file leaves out.
+//! Which settings a run's file leaves out. TOML has no null, so what is none is left out in any case.
 
 use std::cell::Cell;
 

@@ -27,10 +27,6 @@ pub struct Resolved {
 
 impl Resolved {
     /// Refuses images that lack what TRL's settings stand for, before somebody wonders who named that component.
-    ///
-    /// # Errors
-    ///
-    /// Which library has it.
     pub fn check_aliases(&self, registry: &Registry) -> Result<()> {
         self.aliases.iter().try_for_each(|alias| alias.check(registry))
     }
@@ -40,11 +36,6 @@ impl Resolved {
 ///
 /// A config that names a recipe gets that one; one that names both an advantage and an objective needs none; else the one recipe
 /// that a plugin carries; else the built-in default.
-///
-/// # Errors
-///
-/// When several plugins carry a recipe and the config does not choose, the named recipe is unknown, or the config is
-/// wrong.
 pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
     let chosen = match draft.recipe()? {
         Some(name) => Some(registry.recipe(name)?),
@@ -85,10 +76,6 @@ impl Draft {
     /// Takes what the config does not have from a recipe: component sections, and settings of a recipe `with_settings`.
     ///
     /// Such settings are keys of `[train]`, `[rollout]` and `[[reward]]` that the user did not set. Returns all that it took, in words.
-    ///
-    /// # Errors
-    ///
-    /// When the recipe is not TOML, holds another section, or settings that are none.
     pub fn merge_recipe(&mut self, name: &str, text: &str, with_settings: bool) -> Result<Vec<String>> {
         let origin = format!("recipe `{name}`");
         let defaults: &[&str] = if with_settings { &DEFAULT_SECTIONS } else { &[] };

@@ -9,10 +9,6 @@ use super::sets::parse_set;
 
 /// The optimizer's numbers among `--set`, of which `command` reads the sections `reads` besides, and TRL's settings that become masks or
 /// weights.
-///
-/// # Errors
-///
-/// The first override that is of anything else, or gives the optimizer no number.
 pub fn replayed_settings(command: &str, reads: &[&str], sets: &[String]) -> Result<OptimizerSettings> {
     let mut optimizer = OptimizerSettings::default();
     let aliases: Vec<&str> =

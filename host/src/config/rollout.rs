@@ -30,7 +30,6 @@ pub struct RolloutConfig {
     #[serde(skip_serializing_if = "is_default_gen_batches")]
     pub max_num_gen_batches: usize,
     /// Floating-point type of the sampler: `f32` or `bf16`; `train.dtype` where it is not set.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub dtype: Option<Dtype>,
 }
 

@@ -64,10 +64,6 @@ pub(crate) fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
 ///
 /// `mask.advdecay.mask.quantile` becomes `mask.0.quantile` where that mask comes first. So does `mask.advdecay.quantile` where no other id
 /// begins with `advdecay.`.
-///
-/// # Errors
-///
-/// When there is no entry, none that is called so, or several are.
 pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<String> {
     let Some(rest) = path.strip_prefix(section).and_then(|rest| rest.strip_prefix('.')) else {
         return Ok(path.to_owned());

@@ -22,10 +22,6 @@ pub struct Sizes {
 
 impl Sizes {
     /// The sizes that follow from settings, each at least 1.
-    ///
-    /// # Errors
-    ///
-    /// A step that does not hold whole groups, a rollout that does not hold whole steps or is too large.
     pub(super) fn new(rollout: &RolloutConfig, train: &TrainConfig) -> Result<Self> {
         let group = rollout.num_generations;
         let (micro_batch, accumulation) = (train.per_device_train_batch_size, train.gradient_accumulation_steps);

@@ -12,28 +12,20 @@ pub struct SourceConfig {
     /// A file or a folder of rows, or the id of a dataset in the Hub's cache.
     pub path: String,
     /// Its configuration, where it has several.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Its split; `train` where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<String>,
     /// How often prompts are from it; all datasets have one, or none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
     /// As in `[data]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<Preset>,
     /// As in `[data]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_template: Option<String>,
     /// As in `[data]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_column: Option<String>,
     /// As in `[data]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_column: Option<String>,
     /// As in `[data]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub solution_column: Option<String>,
     /// As in `[data]`.
     #[serde(default, skip_serializing_if = "is_default")]

@@ -99,10 +99,8 @@ pub struct TrainConfig {
     /// Older checkpoints are deleted; 0 keeps all.
     pub save_total_limit: usize,
     /// The metric of evaluations that says which checkpoint is the best: it is kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metric_for_best_model: Option<String>,
     /// True if larger is better. Left out, it is true unless the metric's name ends in `loss`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub greater_is_better: Option<bool>,
     /// The run ends after so many evaluations without improvement; 0 is off.
     #[serde(skip_serializing_if = "is_default")]
@@ -121,7 +119,6 @@ pub struct TrainConfig {
     /// Largest state of a component in a checkpoint, MiB; 0 is no limit.
     pub component_state_limit: u64,
     /// Where runs go; each makes a folder of its own unless this names one that does not exist yet.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub output_dir: Option<PathBuf>,
 }
 
@@ -155,7 +152,6 @@ fn is_default_budget(value: &u64) -> bool {
 
 impl TrainConfig {
     /// True if a larger value of `metric_for_best_model` is better.
-    #[must_use]
     pub fn is_greater_better(&self) -> bool {
         let is_loss = || self.metric_for_best_model.as_deref().is_some_and(|metric| metric.ends_with("loss"));
         self.greater_is_better.unwrap_or_else(|| !is_loss())

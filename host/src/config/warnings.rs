@@ -50,10 +50,6 @@ impl Default for WarningsConfig {
 
 impl WarningsConfig {
     /// Refuses numbers below 0, shares above 1, and more steps than are remembered.
-    ///
-    /// # Errors
-    ///
-    /// The first such setting.
     pub(super) fn check(&self) -> Result<()> {
         let steps = |count: usize| count as f64;
         from_zero(&[

@@ -52,7 +52,6 @@ impl Arithmetic {
     }
 
     /// The name that it is called by.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         if self.slips { Self::NAME_WITH_SLIPS } else { Self::NAME }
     }

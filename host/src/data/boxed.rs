@@ -3,7 +3,6 @@
 /// The content of the last `\boxed{...}` or `\fbox{...}`, braces matched, or the word after a `\boxed` without braces.
 ///
 /// None where the text has no box, or its brace is never closed.
-#[must_use]
 pub fn last_boxed(text: &str) -> Option<&str> {
     let (at, name) = ["\\boxed", "\\fbox"].iter().filter_map(|name| Some((text.rfind(name)?, name))).max()?;
     let rest = &text[at + name.len()..];

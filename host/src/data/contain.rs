@@ -13,10 +13,6 @@ thread_local! {
 }
 
 /// Makes a call into code that may panic over its input; what the call was at work on is not used after a panic, or does not mind.
-///
-/// # Errors
-///
-/// The message of a panic.
 pub(crate) fn contain<T>(call: impl FnOnce() -> T) -> Result<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -63,7 +63,6 @@ impl Example {
 }
 
 /// A hash of rows, prompts as they are read; none where they are made.
-#[must_use]
 pub fn fingerprint(examples: &[Example]) -> Option<String> {
     examples.first()?.row.as_ref()?;
     let mut hash = Sha256::new();

@@ -33,10 +33,6 @@ enum Scalar {
 
 impl Filter {
     /// True if a row is used.
-    ///
-    /// # Errors
-    ///
-    /// A row without such a column.
     pub(super) fn takes(&self, row: &Map<String, Value>) -> Result<bool> {
         for (column, allowed) in &self.0 {
             let value = at(row, column);

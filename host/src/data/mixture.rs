@@ -24,9 +24,6 @@ pub(super) struct Mixture {
 }
 
 impl Mixture {
-    /// # Errors
-    ///
-    /// A weight that is not above 0 and finite.
     pub(super) fn new(weights: &[f64], seed: u64) -> Result<Self> {
         if let Some(weight) = weights.iter().find(|weight| !(**weight > 0.0 && weight.is_finite())) {
             anyhow::bail!("a `weight` of `[[data.datasets]]` is {weight} (it must be finite and above 0)");

@@ -53,10 +53,6 @@ pub enum Dataset {
 
 impl Dataset {
     /// The embedded task called `name`, its training order drawn from `seed`; none where it is not called so.
-    ///
-    /// # Errors
-    ///
-    /// Prompts that do not meet the `demands`.
     pub fn embedded(name: &str, seed: u64, demands: &Demands<'_>) -> Result<Option<Self>> {
         let task = match name {
             Arithmetic::NAME => Arithmetic::new(seed),
@@ -68,10 +64,6 @@ impl Dataset {
     }
 
     /// The training prompt at `cursor`, the number of prompts consumed before it.
-    ///
-    /// # Errors
-    ///
-    /// A bad row anywhere, where it was not found when the files were opened.
     pub fn train(&mut self, cursor: u64) -> Result<Example> {
         match self {
             Dataset::Arithmetic(task, chat) => task.train(cursor).in_chat(chat.as_ref()),
@@ -80,7 +72,6 @@ impl Dataset {
     }
 
     /// Its name, with numbers of rows where it is in files.
-    #[must_use]
     pub fn describe(&self) -> String {
         match self {
             Dataset::Arithmetic(task, _) => task.name().to_owned(),
@@ -89,7 +80,6 @@ impl Dataset {
     }
 
     /// A hash of the training rows that are used, prompts as they are read; none where they are made.
-    #[must_use]
     pub fn fingerprint(&self) -> Option<&str> {
         match self {
             Dataset::Arithmetic(..) => None,

@@ -39,10 +39,6 @@ pub struct Pairs<'a> {
 
 impl<'a> Pairs<'a> {
     /// The rows of the file at `path`, or of standard input where that is `-`, for the model in `model_files`.
-    ///
-    /// # Errors
-    ///
-    /// A file that cannot be opened, or is none: a pipe or a folder.
     pub fn open(path: &Path, model_files: &'a ModelFiles, model: &'a Config) -> Result<Self> {
         let (name, lines): (_, Box<dyn BufRead>) = if path == Path::new("-") {
             ("standard input".to_owned(), Box::new(BufReader::new(io::stdin())))

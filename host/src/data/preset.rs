@@ -39,10 +39,6 @@ impl Preset {
     }
 
     /// Gives a row the columns `prompt`, `answer` and `solution`; the others stay.
-    ///
-    /// # Errors
-    ///
-    /// A row of another shape, with what is missing.
     pub(super) fn apply(self, row: &mut Map<String, Value>) -> Result<()> {
         match self {
             Self::Gsm8k => gsm8k(row),

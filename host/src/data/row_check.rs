@@ -57,10 +57,6 @@ pub struct Demands<'a> {
 
 impl Example {
     /// The ids of the prompt.
-    ///
-    /// # Errors
-    ///
-    /// A prompt that has more than `limit` tokens or cannot be encoded, with the row that it is from.
     pub fn prompt_ids(&self, tokenizer: &Tokenizer, limit: usize) -> Result<Vec<u32>> {
         self.placed(encode(tokenizer, &self.prompt, limit, "`data.max_prompt_length`").and_then(|ids| {
             ensure!(
@@ -74,10 +70,6 @@ impl Example {
     }
 
     /// Writes the prompt as one message of the user.
-    ///
-    /// # Errors
-    ///
-    /// A refusal by the chat template.
     pub(super) fn in_chat(self, chat: Option<&Chat>) -> Result<Self> {
         match chat {
             Some(chat) => {
@@ -89,10 +81,6 @@ impl Example {
     }
 
     /// Writes `messages` in place of the prompt, and what is to be taught as their answer.
-    ///
-    /// # Errors
-    ///
-    /// As [`in_chat`](Self::in_chat).
     pub(super) fn of_messages(mut self, chat: &Chat, messages: &Messages) -> Result<Self> {
         self.prompt = chat.prompt(messages)?;
         if chat.teaches() {
@@ -102,10 +90,6 @@ impl Example {
     }
 
     /// The ids of the target, an end token last; of a reply, the end that the chat template gives it. They follow `prompt` tokens.
-    ///
-    /// # Errors
-    ///
-    /// A target that cannot be encoded, or that has more than `positions` tokens together with the prompt, with the row that it is from.
     pub fn target_ids(&self, tokenizer: &Tokenizer, prompt: usize, positions: usize) -> Result<Vec<u32>> {
         let ids = match &self.reply {
             Some(reply) => encode(tokenizer, reply, positions, POSITIONS),

@@ -62,10 +62,6 @@ impl Rows {
 
     /// The prompt at `cursor`: each epoch passes once over all rows in its own random order. It depends on the seed and on the rows
     /// that can be used, as if no others had been in the files.
-    ///
-    /// # Errors
-    ///
-    /// A bad row anywhere, found since the files were opened.
     pub fn train(&mut self, cursor: u64) -> Result<Example> {
         self.train.iter().try_for_each(Set::check_finding)?;
         let (index, cursor) = self.mixture.as_mut().map_or((0, cursor), |mixture| mixture.at(cursor));
@@ -115,7 +111,6 @@ impl Rows {
     }
 
     /// A hash of the training rows that are used.
-    #[must_use]
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }

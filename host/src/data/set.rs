@@ -166,10 +166,6 @@ impl LeftOut {
 }
 
 /// The rows of a dataset that meet the demands, in order, and how many were left out.
-///
-/// # Errors
-///
-/// A file that cannot be read or holds no rows, and a bad row, unless these are left out.
 pub fn examples(source: &Source, demands: &Demands<'_>) -> Result<(Vec<Example>, usize)> {
     let mut set = Set::read(source, demands)?;
     set.check(demands, false)?;

@@ -26,10 +26,6 @@ impl Texts {
     /// The tokenizer among the files of a model; `special` says whether it adds the tokens that its model begins and ends a text with.
     ///
     /// Texts keep their first `longest` tokens.
-    ///
-    /// # Errors
-    ///
-    /// A file that is missing or no tokenizer, and a token that `tokenizer_config.json` names but the vocabulary does not have.
     pub fn open(files: &ModelFiles, longest: usize, special: bool) -> Result<Self> {
         let bytes = files.read("tokenizer.json")?;
         let place = || format!("cannot use {}", files.describe("tokenizer.json"));
@@ -75,10 +71,6 @@ impl Texts {
 }
 
 /// Every token of a `tokenizer.json` by its id, added ones included.
-///
-/// # Errors
-///
-/// Bytes that are no tokenizer.
 pub fn vocabulary(tokenizer_json: &[u8]) -> Result<BTreeMap<u32, String>> {
     Ok(read(tokenizer_json)?.get_vocab(true).into_iter().map(|(token, id)| (id, token)).collect())
 }

@@ -11,10 +11,6 @@ const MOST_PATTERN: usize = 1 << 12;
 const MOST_GROWTH: usize = 1 << 10;
 
 /// Checks ids, regular expressions, replacements and the table of a normalizer.
-///
-/// # Errors
-///
-/// Bytes that are not JSON; the first number that exceeds its limit.
 pub(super) fn check(bytes: &[u8]) -> Result<()> {
     let json: Value = serde_json::from_slice(bytes)?;
     let vocab = json["model"]["vocab"].as_object().into_iter().flatten().map(|(_, id)| id);

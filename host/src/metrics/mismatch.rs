@@ -23,7 +23,6 @@ struct Sequence {
 /// which the tokens were drawn: both `[B, T]`, nats. Completions without a token do not count; without any there are no values.
 ///
 /// TRL's ratio is its `token_*` modes', training over sampler, before anything is clipped.
-#[must_use]
 pub fn mismatch(training: &[f32], sampler: &[f32], mask: &[u8], dims: Dims) -> Values {
     let sequence = |b| Sequence::new(dims.row(b).filter(|&i| mask[i] == 1).map(|i| (training[i], sampler[i])));
     let sequences: Vec<Sequence> = (0..dims.completions as usize).filter_map(sequence).collect();

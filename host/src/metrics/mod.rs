@@ -16,12 +16,13 @@ pub use tensorboard::EventFile;
 pub use timer::Timer;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use capo_loader::files;
 
 use crate::warnings::Watch;
-use journal::{Journal, Mark};
 use timer::Timers;
 
 /// Metric names with their values, as the functions of this module return them for [`Metrics::extend`].
@@ -30,7 +31,7 @@ pub type Values = Vec<(String, f64)>;
 /// Collects the values of one step at a time and writes them to `metrics.jsonl`.
 #[derive(Debug)]
 pub struct Metrics {
-    journal: Journal,
+    path: PathBuf,
     /// TensorBoard's file of the values, where the user asks for it.
     events: Option<EventFile>,
     /// Who looks at every step, where it is a run's.
@@ -58,10 +59,10 @@ pub struct Flushed {
 }
 
 impl Metrics {
-    /// Metrics that go on in `journal`; `num_tokens` is the checkpointed [`Metrics::num_tokens`].
-    pub fn new(journal: Journal, num_tokens: u64) -> Self {
+    /// Metrics that go on in the file at `path`; `num_tokens` is the checkpointed [`Metrics::num_tokens`].
+    pub fn new(path: PathBuf, num_tokens: u64) -> Self {
         Metrics {
-            journal,
+            path,
             events: None,
             watch: None,
             values: BTreeMap::new(),
@@ -85,15 +86,8 @@ impl Metrics {
     }
 
     /// A line for the run's summary about what never happened in it.
-    #[must_use]
     pub fn closing(&self) -> Option<String> {
         self.watch.as_ref()?.closing()
-    }
-
-    /// How far the file has come: for the checkpoint.
-    #[must_use]
-    pub fn mark(&self) -> Mark {
-        self.journal.mark()
     }
 
     /// Marks the values since the last flush as the rollout's. They stand in every line until the next rollout.
@@ -102,10 +96,6 @@ impl Metrics {
     }
 
     /// Adds one value of `component` under `name`.
-    ///
-    /// # Errors
-    ///
-    /// A sentence about the name where another component has it.
     pub fn record_of(&mut self, component: &str, name: &str, value: f64) -> Result<(), String> {
         match self.owners.get(name) {
             Some(owner) if owner != component => {
@@ -132,7 +122,6 @@ impl Metrics {
     }
 
     /// Mean of the values under `name` that the step's line has so far; none where there is no value yet.
-    #[must_use]
     pub fn value(&self, name: &str) -> Option<f64> {
         let (sum, count) = self.values.get(name).or_else(|| self.held.get(name))?;
         Some(sum / f64::from(*count))
@@ -182,7 +171,7 @@ impl Metrics {
             values.insert(finding.metric(), 1.0);
             self.warnings.push(format!("step {step}: {}", finding.line()));
         }
-        self.journal.append(&log::line(step, &values)?)?;
+        files::append_line(&self.path, &log::line(step, &values)?)?;
         self.events.as_mut().map_or(Ok(()), |events| events.write(step, values.iter()))?;
         Ok(Flushed { values, warnings: std::mem::take(&mut self.warnings) })
     }
@@ -223,7 +212,7 @@ mod tests {
     fn a_step_is_one_ordered_line() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");
-        let mut metrics = Metrics::new(Journal::new(&path), 0);
+        let mut metrics = Metrics::new(path.clone(), 0);
         metrics.record("reward", 0.5);
         metrics.extend(vec![("loss".into(), 1.0), ("loss".into(), 2.0)]);
         metrics.count_tokens(7);
@@ -241,7 +230,7 @@ mod tests {
     fn values_that_are_not_finite_become_null_with_one_warning_each() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");
-        let mut metrics = Metrics::new(Journal::new(&path), 0);
+        let mut metrics = Metrics::new(path.clone(), 0);
         metrics.record("kl", f64::NAN);
         metrics.record("loss", f64::INFINITY);
         let warnings = metrics.flush(1).unwrap().warnings;
@@ -254,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_name_has_one_owner() {
-        let mut metrics = Metrics::new(Journal::new(Path::new("metrics.jsonl")), 0);
+        let mut metrics = Metrics::new(PathBuf::from("metrics.jsonl"), 0);
         for _ in 0..2 {
             metrics.record_of("a.advantage", "spread", 1.0).unwrap();
             let refused = metrics.record_of("b.objective", "spread", 3.0).unwrap_err();
@@ -268,7 +257,7 @@ mod tests {
     fn timers_sum_within_a_step_and_over_the_run() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");
-        let mut metrics = Metrics::new(Journal::new(&path), 0);
+        let mut metrics = Metrics::new(path.clone(), 0);
         let mut seconds = Vec::new();
         for step in 1..=2 {
             for _ in 0..2 {
@@ -287,7 +276,7 @@ mod tests {
     fn a_rollouts_values_stand_in_every_line_that_uses_it() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");
-        let mut metrics = Metrics::new(Journal::new(&path), 0);
+        let mut metrics = Metrics::new(path.clone(), 0);
         for reward in [0.5, 0.25] {
             metrics.record("reward", reward);
             metrics.hold();

@@ -76,7 +76,6 @@ const OF_REWARDS: [&str; 2] = ["mean", "std"];
 
 /// Full name in the metrics of the number `name` of `component`. Those of the advantage estimator and the objective, one each per run, are
 /// plain.
-#[must_use]
 pub fn metric_name(point: Point, component: &str, name: &str) -> String {
     match point {
         Point::Reward => format!("rewards/{component}/{name}"),
@@ -86,13 +85,11 @@ pub fn metric_name(point: Point, component: &str, name: &str) -> String {
 }
 
 /// The names under which mean and largest value of a per-token array `name` appear.
-#[must_use]
 pub fn of_tokens(name: &str) -> [String; 2] {
     ["mean", "max"].map(|of| format!("{name}/{of}"))
 }
 
 /// True if a component at `point` that records `name` would meet a number of the host.
-#[must_use]
 pub fn is_reserved(point: Point, name: &str) -> bool {
     match point {
         Point::Reward => OF_REWARDS.contains(&name),
@@ -111,7 +108,6 @@ pub fn is_reserved(point: Point, name: &str) -> bool {
 }
 
 /// The sentence about a component that records a reserved name.
-#[must_use]
 pub fn reserved(name: &str) -> String {
     format!("recorded `{name}`, which is the host's own number here (give it another name)")
 }

@@ -23,10 +23,6 @@ pub struct EventFile {
 impl EventFile {
     /// Begins a file in the run's directory `dir`, of steps from `first` on. TensorBoard then ignores what earlier files hold of these
     /// steps.
-    ///
-    /// # Errors
-    ///
-    /// When the disk refuses.
     pub fn begin(dir: &Path, first: u64) -> Result<Self> {
         let (path, file) = create(dir).with_context(|| format!("cannot make an event file in `{}`", dir.display()))?;
         let mut events = Self { path, file };
@@ -39,10 +35,6 @@ impl EventFile {
     }
 
     /// Writes the values of a step, those that are not finite left out.
-    ///
-    /// # Errors
-    ///
-    /// When the disk refuses.
     pub fn write<'a>(&mut self, step: u64, values: impl Iterator<Item = (&'a String, &'a f64)>) -> Result<()> {
         let value = |(name, value): (&String, &f64)| {
             let scalar = [&message(1, name.as_bytes())[..], &[2 << 3 | 5], &(*value as f32).to_le_bytes()].concat();

@@ -34,7 +34,6 @@ pub struct Config {
     /// Number of key and value heads; divides `num_attention_heads`.
     pub num_key_value_heads: usize,
     /// Width of one head; see [`Config::head_dim`].
-    #[serde(default)]
     pub head_dim: Option<usize>,
     /// Longest sequence that the model was made for, tokens.
     pub max_position_embeddings: usize,
@@ -56,9 +55,6 @@ pub struct Config {
     /// Must be `silu`.
     #[serde(default = "default_hidden_act")]
     pub hidden_act: String,
-    /// Ids that end a completion.
-    #[serde(default)]
-    pub eos_token_id: Option<TokenIds>,
     /// How heads are rotated by their position.
     #[serde(skip, default = "unread")]
     pub rotary: Rotary,
@@ -76,16 +72,6 @@ pub struct Biases {
     pub output: bool,
     /// The three of the feed-forward layer.
     pub mlp: bool,
-}
-
-/// One token id or a list of them, as Hugging Face writes `eos_token_id`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
-pub enum TokenIds {
-    /// A single id.
-    One(u32),
-    /// Several ids.
-    Many(Vec<u32>),
 }
 
 fn default_rms_norm_eps() -> f64 {
@@ -172,15 +158,6 @@ impl Config {
     /// True if queries and keys are normed, head by head.
     pub fn norms_heads(&self) -> bool {
         self.model_type.norms_heads()
-    }
-
-    /// Ids that end a completion; empty when the file states none.
-    pub fn eos_token_ids(&self) -> Vec<u32> {
-        match &self.eos_token_id {
-            None => Vec::new(),
-            Some(TokenIds::One(id)) => vec![*id],
-            Some(TokenIds::Many(ids)) => ids.clone(),
-        }
     }
 
     /// The id whose embedding an input does not train: transformers makes it the padding of its `nn.Embedding`. It is `pad_token_id`, of which a

@@ -27,10 +27,6 @@ impl From<Dtype> for DType {
 }
 
 /// The device called `name`: `cpu`, or `cuda:N` for the CUDA device with number N.
-///
-/// # Errors
-///
-/// Any other name, a CUDA device in a host that was built without CUDA or on a machine that has no such device.
 pub fn open(name: &str, dtype: Dtype) -> Result<Device> {
     cuda_number(name)?.map_or(Ok(Device::Cpu), |number| open_cuda(name, number, dtype))
 }

@@ -21,10 +21,6 @@ pub struct Heads {
 
 impl Heads {
     /// Those of `policy`, whose weights were `before`; logits are divided by `temperature`. To be used until the weights change.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     pub fn new(policy: &Policy, before: &Params, temperature: f64) -> Result<Self> {
         let name = head_name(policy.config());
         let after = policy.weights().get(name)?.as_detached_tensor();
@@ -37,10 +33,6 @@ impl Heads {
 
     /// The sum over all tokens of the KL divergence, old to new, that the head's change alone causes, nats; `hidden` `[N, D]` are the
     /// features of the old policy.
-    ///
-    /// # Errors
-    ///
-    /// When the head is not trained, or the device fails.
     pub fn divergence_by_head(&self, hidden: &Tensor) -> Result<f64> {
         let change = self.change.as_ref().context(FROZEN)?;
         let hidden = hidden.to_dtype(DType::F32)?;
@@ -50,10 +42,6 @@ impl Heads {
     /// The sum over all tokens of the KL divergence, old to new, that the whole step causes, nats.
     ///
     /// `old` and `new`, `[N, D]` each, are the features of the old and the new policy.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     pub fn divergence(&self, old: &Tensor, new: &Tensor) -> Result<f64> {
         let (old, new) = (old.to_dtype(DType::F32)?, new.to_dtype(DType::F32)?);
         // A product of differences keeps what a difference of products loses: h1 W1 - h0 W0 = (h1 - h0) W1 + h0 (W1 - W0).

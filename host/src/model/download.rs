@@ -62,10 +62,6 @@ pub struct Download {
 
 impl Download {
     /// Asks the Hub for the files of the model `id` at `revision`: a branch, a tag or a commit.
-    ///
-    /// # Errors
-    ///
-    /// An id or a revision that is none, no place for a cache, and a Hub that does not answer or refuses.
     pub fn ask(id: &str, revision: &str) -> Result<Self> {
         ensure!(hub::is_id(id), "`{id}` is no id of a model (give one as in `Qwen/Qwen2.5-0.5B`)");
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
@@ -106,18 +102,12 @@ impl Download {
     }
 
     /// The sizes of all files together, bytes; 0 where the Hub did not say.
-    #[must_use]
     pub fn size(&self) -> u64 {
         self.model.siblings.iter().filter_map(|file| file.size).fold(0, u64::saturating_add)
     }
 
     /// Fetches what the cache does not have, and tells `progress` of every file and of bytes that are there. Returns the folder of the
     /// snapshot.
-    ///
-    /// # Errors
-    ///
-    /// A connection that breaks, contents other than the Hub announced, a disk that refuses. Bytes that were fetched stay, and the next
-    /// call goes on from there.
     pub fn fetch(&self, mut progress: impl FnMut(&str, u64)) -> Result<PathBuf> {
         let snapshot = self.folder.join("snapshots").join(&self.model.sha);
         let blobs = self.folder.join("blobs");

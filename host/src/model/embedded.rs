@@ -24,10 +24,6 @@ const FILES: &[(&str, &[u8])] = files!("config.json", "model.safetensors", "toke
 
 /// The files that `model_name_or_path` means: an embedded model's, a directory's, those made of a GGUF file, an adapter's with those of its base,
 /// or those that the cache of the Hugging Face Hub has of an id.
-///
-/// # Errors
-///
-/// When it is none of them, a checkpoint whose manifest is damaged, or an adapter without its base.
 pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
     if model_name_or_path == TINY_ARITHMETIC {
         return Ok(ModelFiles::Embedded(FILES));

@@ -27,7 +27,6 @@ const MOST_ROWS: usize = 128;
 static SAMPLED: AtomicUsize = AtomicUsize::new(0);
 
 /// Completions that this process has sampled, for a line about how far it is.
-#[must_use]
 pub fn sampled() -> usize {
     SAMPLED.load(Ordering::Relaxed)
 }

@@ -9,19 +9,11 @@ use anyhow::{Context, Result, bail, ensure};
 use super::config::CONFIG_FILE;
 
 /// The folder of the newest snapshot of the model `id`, as in `Qwen/Qwen2.5-0.5B`; none for what is no such id, and for what is not cached.
-///
-/// # Errors
-///
-/// A cache whose files do not fit one another.
 pub fn find(id: &str) -> Result<Option<PathBuf>> {
     cache().map_or(Ok(None), |cache| find_in(&cache, id))
 }
 
 /// The folder of the newest snapshot of the dataset `id`, as in `openai/gsm8k`; none as with [`find`].
-///
-/// # Errors
-///
-/// As [`find`].
 pub fn find_dataset(id: &str) -> Result<Option<PathBuf>> {
     cache().map_or(Ok(None), |cache| find_dataset_in(&cache, id))
 }

@@ -36,7 +36,7 @@ mod tensors;
 pub mod update;
 
 pub use captured::Capture;
-pub use config::{Biases, CONFIG_FILE, Config, TokenIds};
+pub use config::{Biases, CONFIG_FILE, Config};
 pub use divergence::Heads;
 pub use family::Family;
 pub use files::ModelFiles;

@@ -82,10 +82,6 @@ pub fn head_name(config: &Config) -> &'static str {
 }
 
 /// Writes a safetensors file, a tensor at a time: what a file holds is in memory once more nowhere.
-///
-/// # Errors
-///
-/// When the disk refuses; then there is no file, or the one that was there before.
 pub fn save_tensors(
     path: &Path,
     tensors: impl IntoIterator<Item = (String, Tensor)>,

@@ -85,7 +85,6 @@ impl Policy {
     }
 
     /// A policy that shares the weights and applies the dropout of a step's passes.
-    #[must_use]
     pub fn in_training(&self, dropout: Dropout) -> Self {
         Self { dropout: Some(dropout), ..self.share() }
     }
@@ -93,7 +92,6 @@ impl Policy {
     /// The policy with its computation in `dtype`: activations, features, the key-value cache, and the weights as products read them.
     ///
     /// The weights that are trained and saved stay f32, and so do logits and all that follows from them.
-    #[must_use]
     pub fn with_dtype(self, dtype: DType) -> Self {
         Self { dtype, ..self }
     }
@@ -102,19 +100,16 @@ impl Policy {
     /// time.
     ///
     /// No bit of a gradient changes, except for rounding where only some of the rows are passed back.
-    #[must_use]
     pub fn with_gradient_checkpointing(self, gradient_checkpointing: bool) -> Self {
         Self { gradient_checkpointing, ..self }
     }
 
     /// The policy with log-probabilities, and gradients of them, under truncated distributions; the sampled token always stays in.
-    #[must_use]
     pub fn with_truncation(self, truncation: Option<Truncation>) -> Self {
         Self { truncation, ..self }
     }
 
     /// A policy that shares the weights: an update of either one updates the other.
-    #[must_use]
     pub fn share(&self) -> Self {
         let Self { config, weights, adapter, device, .. } = self;
         let (config, weights, adapter) = (config.clone(), weights.clone(), adapter.clone());
@@ -147,10 +142,6 @@ impl Policy {
     }
 
     /// Overwrites what is trained with what a checkpoint in `files` has of it.
-    ///
-    /// # Errors
-    ///
-    /// When it is a checkpoint of another run, or of an adapter over another base.
     pub fn restore(&self, files: &ModelFiles) -> Result<()> {
         match &self.adapter {
             Some(adapter) => adapter.params().assign(&adapter.factors_of(files, &self.config, &self.device)?),

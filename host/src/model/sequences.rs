@@ -21,7 +21,6 @@ pub struct Sequences {
 
 impl Sequences {
     /// The numbers of `rows` rows that are a whole batch.
-    #[must_use]
     pub fn numbered(rows: usize) -> Vec<u64> {
         (0..rows as u64).collect()
     }
@@ -52,7 +51,6 @@ impl Sequences {
     }
 
     /// Some of the rows.
-    #[must_use]
     pub fn slice(&self, rows: Range<usize>) -> Self {
         let length = self.prompt_len + self.completion_len;
         let ids = self.ids[rows.start * length..rows.end * length].to_vec();
@@ -61,7 +59,6 @@ impl Sequences {
     }
 
     /// The rows `rows`, in their order.
-    #[must_use]
     pub fn select(&self, rows: &[usize]) -> Self {
         let length = self.prompt_len + self.completion_len;
         let ids = rows.iter().flat_map(|row| self.ids[row * length..(row + 1) * length].iter().copied()).collect();

@@ -117,10 +117,6 @@ pub(super) fn at_work(config: &Config, shape: Shape, trains_head: bool, parts: u
 }
 
 /// Refuses a configuration that is larger than the weights in the files `names`, or than the memory there is beside them.
-///
-/// # Errors
-///
-/// Both sizes.
 pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) -> Result<()> {
     let mut bytes = 0_u128;
     for name in names {
@@ -141,10 +137,6 @@ pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) 
 
 /// Refuses weights that do not fit into the memory there is, with the largest matrix once more, which each is made from; on a GPU that one alone
 /// goes through it.
-///
-/// # Errors
-///
-/// Both sizes.
 pub(super) fn fits_memory(config: &Config, device: &Device) -> Result<()> {
     let (count, largest) = weights(config);
     let needed = BYTES.saturating_mul(if device.is_cpu() { count + largest } else { largest });
@@ -161,10 +153,6 @@ pub(super) fn fits_memory(config: &Config, device: &Device) -> Result<()> {
 }
 
 /// Refuses what does not even have a number.
-///
-/// # Errors
-///
-/// How many weights it has.
 pub(super) fn fits_any_machine(config: &Config) -> Result<()> {
     let (count, _) = weights(config);
     let bytes = count.saturating_mul(BYTES);
@@ -173,10 +161,6 @@ pub(super) fn fits_any_machine(config: &Config) -> Result<()> {
 }
 
 /// Refuses `rows` completions of `tokens` tokens whose keys and values do not fit into the memory there is. A GPU's is its own.
-///
-/// # Errors
-///
-/// Both sizes.
 pub(super) fn fits_cache(config: &Config, rows: usize, tokens: usize, dtype: DType, device: &Device) -> Result<()> {
     let sizes =
         [config.num_hidden_layers, config.num_key_value_heads, config.head_dim(), tokens, dtype.size_in_bytes()];

@@ -12,10 +12,6 @@ use super::params::Params;
 pub type Factor<'a> = dyn Fn(&str) -> Result<Tensor> + 'a;
 
 /// `Σ (after - before)² factor` over each group's weights, in f64 and in a fixed order; without a factor it is 1.
-///
-/// # Errors
-///
-/// When the device fails, or `factor` has none for a tensor.
 pub fn squares(before: &Params, after: &Params, groups: &[Group], factor: Option<&Factor<'_>>) -> Result<Vec<f64>> {
     let mut sums = Vec::new();
     for tensor in groups.iter().flat_map(|group| &group.tensors) {
@@ -59,10 +55,6 @@ pub fn values<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
 }
 
 /// Takes `scales`, one per group, of the step from `before`: 1 leaves a group as it is, 0 gives it the bits of `before`.
-///
-/// # Errors
-///
-/// When the device fails.
 pub fn scale(before: &Params, after: &Params, groups: &[Group], scales: &[f64]) -> Result<()> {
     for (group, &scale) in groups.iter().zip(scales).filter(|(_, scale)| **scale != 1.0) {
         for tensor in &group.tensors {
@@ -85,10 +77,6 @@ fn scale_tensor(before: &Tensor, after: &Var, scale: f64) -> Result<()> {
 }
 
 /// Euclidean norm of the change of those rows of a matrix `[V, D]` whose `used` entry is false.
-///
-/// # Errors
-///
-/// When the device fails.
 pub fn unused_rows_norm(before: &Tensor, after: &Tensor, used: &[bool]) -> Result<f64> {
     let unused: Vec<f32> = used.iter().map(|used| f32::from(u8::from(!used))).collect();
     let unused = Tensor::from_vec(unused, used.len(), after.device())?;

@@ -33,10 +33,6 @@ pub struct Decided<'a> {
 }
 
 /// Writes down the completions of the step that is being done.
-///
-/// # Errors
-///
-/// When a completion is not text, or the disk refuses.
 pub fn record_completions(run: &mut Run, batch: &StepBatch, logged: &Logged<'_>, decided: Decided<'_>) -> Result<()> {
     let (logging, step) = (&run.config.logging, run.progress.step + 1);
     let count = batch.dims.completions as usize;

@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 /// Text as it stands in HTML, in quotes too.
-#[must_use]
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -20,7 +19,6 @@ pub fn escape(text: &str) -> String {
 }
 
 /// The element of a page that holds `data` for its script, under the name `id`.
-#[must_use]
 pub fn data(id: &str, data: &Value) -> String {
     // Within a script, nothing may look like its end.
     let data = data.to_string().replace('<', "\\u003c");

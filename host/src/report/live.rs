@@ -74,7 +74,6 @@ pub struct Answered {
 
 impl Answered {
     /// Of an evaluation of `all` answers of which `done` are there.
-    #[must_use]
     pub fn of(done: usize, all: usize) -> Self {
         let (bar, before) = (bar(all as u64, done as u64), sampled());
         let (running, ended) = channel::<()>();

@@ -49,7 +49,6 @@ pub struct Report {
 
 impl Report {
     /// A report of a process that started at `started`, for a run that is about to go on at `run.progress.step`.
-    #[must_use]
     pub fn new(started: Instant, run: &Run) -> Self {
         let live = Live::new(run.config.train.max_steps, run.progress.step);
         Self { started, first_step: None, last_step: Instant::now(), steps: 0, live }
@@ -114,10 +113,6 @@ impl Report {
     }
 
     /// Says how good the model is before training, to the metrics too, as of step 0.
-    ///
-    /// # Errors
-    ///
-    /// When the metrics cannot be written.
     pub fn started(&self, run: &mut Run) -> Result<()> {
         if run.progress.held_out_reward_before.is_none() && run.benchmarks.is_empty() {
             return Ok(());
@@ -135,10 +130,6 @@ impl Report {
     }
 
     /// Ends a step: writes its metrics, and every `logging.logging_steps` a line.
-    ///
-    /// # Errors
-    ///
-    /// When the metrics cannot be written.
     pub fn step(&mut self, run: &mut Run) -> Result<()> {
         let step = run.progress.step;
         run.metrics.record("num_completions", completions(run));
@@ -209,9 +200,6 @@ impl Report {
             grouped(progress.completion_tokens),
             progress.skipped_steps
         ));
-        for gap in &run.records.gaps {
-            self.say(&format!("{:<18} {}", gap.file, gap.sentence()));
-        }
         if let Some(line) = run.metrics.closing().filter(|_| finished) {
             self.say(&line);
         }
@@ -275,10 +263,6 @@ fn describe_optimizer(train: &TrainConfig) -> Option<String> {
 }
 
 /// Records what a rollout says about itself.
-///
-/// # Errors
-///
-/// When its parts do not fit together.
 pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
     let batch = &rollout.batch;
     let lengths: Vec<usize> = (0..batch.dims.completions as usize)

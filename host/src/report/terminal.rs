@@ -30,10 +30,6 @@ pub fn heard(written: io::Result<()>) {
 }
 
 /// Fails where something that was said could not be written.
-///
-/// # Errors
-///
-/// The first failure.
 pub fn check() -> Result<()> {
     match FAILURE.get() {
         Some(failure) => bail!("standard output cannot be written: {failure} (some of what was said is lost)"),
@@ -42,13 +38,11 @@ pub fn check() -> Result<()> {
 }
 
 /// A share as a percentage.
-#[must_use]
 pub fn percent(share: f64) -> String {
     format!("{:.2}%", 100.0 * share)
 }
 
 /// Digits in groups of three.
-#[must_use]
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -63,7 +57,6 @@ pub fn grouped(number: u64) -> String {
 
 /// The error and its causes on one line: of each cause its first line, left out where that is only the heading of more, as
 /// of a comparison of layouts. All lines where `verbose`.
-#[must_use]
 pub fn sentence(error: &anyhow::Error, verbose: bool) -> String {
     let mut causes = Vec::new();
     for cause in error.chain().map(|cause| cause.to_string().trim().to_owned()) {
@@ -78,7 +71,6 @@ pub fn sentence(error: &anyhow::Error, verbose: bool) -> String {
 }
 
 /// A time as people read it: `9.5 s`, `3 min 20 s`, `2 h 5 min`.
-#[must_use]
 pub fn duration(seconds: f64) -> String {
     match seconds.round() as u64 {
         0..60 if seconds < 59.95 => format!("{seconds:.1} s"),

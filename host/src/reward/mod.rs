@@ -30,13 +30,11 @@ pub struct RewardConfig {
 
 impl RewardConfig {
     /// `exact_match` with its default settings.
-    #[must_use]
     pub fn exact_match() -> Self {
         Self { id: "exact_match".into(), weight: 1.0, table: Table::new() }
     }
 
     /// The name of the model that a reward reads; none for a reward that reads no model.
-    #[must_use]
     pub fn model_name(&self) -> Option<&str> {
         self.table.get("model_name_or_path").filter(|_| self.id == RewardModel::ID)?.as_str()
     }
@@ -64,7 +62,6 @@ impl RewardConfig {
 }
 
 /// Names of the rewards in reports: `ID`, and `ID#2` for the second use of a component.
-#[must_use]
 pub fn names(configs: &[RewardConfig]) -> Vec<String> {
     let component = |config: &RewardConfig| ComponentConfig { id: config.id.clone(), table: Table::new() };
     component_names(&configs.iter().map(component).collect::<Vec<_>>())
@@ -81,7 +78,6 @@ pub struct Scored {
 
 impl Scored {
     /// Those of the completions `rows` alone.
-    #[must_use]
     pub fn part(&self, rows: Range<usize>) -> Self {
         let per_reward = self.per_reward.iter().map(|(id, rewards)| (id.clone(), rewards[rows.clone()].to_vec()));
         Self { total: self.total[rows.clone()].to_vec(), per_reward: per_reward.collect() }
@@ -107,10 +103,6 @@ pub struct Rewards {
 
 impl Rewards {
     /// Checks the tables and builds their components; a model that scores texts computes on `device` where its table says nothing else.
-    ///
-    /// # Errors
-    ///
-    /// No table, a weight that is not finite, an unknown id, a component that refuses its table.
     pub fn build(registry: &Registry, configs: &[RewardConfig], device: &str, watchdog: &Watchdog) -> Result<Self> {
         ensure!(!configs.is_empty(), "no reward is given (add a `[[reward]]` table with `use = \"exact_match\"`)");
         let mut components = Vec::new();
@@ -129,10 +121,6 @@ impl Rewards {
     }
 
     /// The rewards of a rollout's completions.
-    ///
-    /// # Errors
-    ///
-    /// A component's own sentence, the rule that it broke, or a sum that is not finite.
     pub fn score(&mut self, sink: &mut dyn Sink, rollout: &Rollout<'_>) -> Result<Scored> {
         let count = rollout.completions.len();
         let mut total = vec![0f32; count];
@@ -152,7 +140,6 @@ impl Rewards {
     }
 
     /// The components' names, in order.
-    #[must_use]
     pub fn ids(&self) -> Vec<&str> {
         self.components.iter().map(|(component, _)| component.id()).collect()
     }

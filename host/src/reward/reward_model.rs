@@ -19,13 +19,10 @@ const REMEMBERED: usize = 1 << 14;
 #[serde(deny_unknown_fields)]
 struct Settings {
     model_name_or_path: String,
-    #[serde(default)]
     label: Option<String>,
-    #[serde(default)]
     max_length: Option<usize>,
     #[serde(default = "default_batch_size")]
     batch_size: usize,
-    #[serde(default)]
     add_special_tokens: Option<bool>,
     #[serde(default = "default_device")]
     device: String,

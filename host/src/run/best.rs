@@ -23,7 +23,6 @@ fn compared(before: Option<Best>, step: u64, value: f64, train: &TrainConfig) ->
 }
 
 /// Why the run ends before its last step, in words; none where it goes on.
-#[must_use]
 pub fn ending(run: &Run) -> Option<String> {
     let train = &run.config.train;
     if run.has_its_completions() {

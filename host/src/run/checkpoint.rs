@@ -17,7 +17,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Run;
 use super::progress::{Moment, Progress, States};
-use super::records::Marks;
 use super::states;
 use crate::data::{Tokenizer, fingerprint};
 use crate::model::{CONFIG_FILE, ModelFiles, TensorFile, save_tensors};
@@ -45,7 +44,6 @@ struct Saved {
 }
 
 /// True if a checkpoint is due after the step just done: every `train.save_steps`, at the end, and where it is the best.
-#[must_use]
 pub fn is_due(run: &Run) -> bool {
     let (step, every) = (run.progress.step, run.config.train.save_steps);
     let is_best = run.progress.best.is_some_and(|best| best.step == step);
@@ -53,13 +51,11 @@ pub fn is_due(run: &Run) -> bool {
 }
 
 /// The checkpoint's directory for the current step.
-#[must_use]
 pub fn dir(run: &Run) -> PathBuf {
     path(&run.dir, run.progress.step)
 }
 
 /// The directory of the checkpoint of `step` of the run in `dir`.
-#[must_use]
 pub fn path(dir: &Path, step: u64) -> PathBuf {
     dir.join(FOLDER).join(name(step))
 }
@@ -75,10 +71,6 @@ pub struct Written {
 }
 
 /// Writes the files of a checkpoint of the current step, at the end of a rollout; none where it is there already.
-///
-/// # Errors
-///
-/// When a component cannot save its state, or the disk refuses; older checkpoints stay as they are.
 pub fn write(run: &Run) -> Result<Option<Written>> {
     if dir(run).exists() {
         return Ok(None);
@@ -86,21 +78,7 @@ pub fn write(run: &Run) -> Result<Option<Written>> {
     write_moment(run, &Moment::of(run), &States::save(run)?).map(Some)
 }
 
-/// The checkpoint is there from now on, with what the run has told up to here; those beyond `train.save_total_limit` are deleted.
-///
-/// # Errors
-///
-/// When the disk refuses.
-pub fn appear(run: &mut Run, written: &Written) -> Result<()> {
-    let marks = Moment::of(run).marks;
-    appear_with(run, written, marks)
-}
-
 /// Writes a checkpoint of the last moment between two rollouts, where the run is still as it was then.
-///
-/// # Errors
-///
-/// As [`write()`].
 pub fn save_last(run: &mut Run) -> Result<()> {
     let Some(mut moment) = run.moment.take() else { return Ok(()) };
     let states = match moment.states.take() {
@@ -110,7 +88,7 @@ pub fn save_last(run: &mut Run) -> Result<()> {
     match states {
         Some(states) => {
             let written = write_moment(run, &moment, &states)?;
-            appear_with(run, &written, moment.marks)
+            appear(run, &written)
         }
         None => Ok(()),
     }
@@ -124,16 +102,14 @@ fn write_moment(run: &Run, moment: &Moment, states: &States) -> Result<Written> 
     Ok(Written { step: moment.progress.step, new })
 }
 
-fn appear_with(run: &mut Run, Written { step, new }: &Written, marks: Marks) -> Result<()> {
+/// The checkpoint is there from now on; those beyond `train.save_total_limit` are deleted.
+pub fn appear(run: &Run, Written { step, new }: &Written) -> Result<()> {
     let (step, folder) = (*step, run.dir.join(FOLDER));
-    let mut steps = steps(&run.dir)?;
-    run.records.note(&run.dir, step, marks, &steps)?;
     let target = folder.join(name(step));
     new.appear_as(Path::new(&name(step)))
         .with_context(|| format!("cannot rename a checkpoint to `{}`", target.display()))?;
     run.watchdog.place().saved(step);
-    steps.push(step);
-    prune(run, &folder, &steps)
+    prune(run, &folder, &steps(&run.dir)?)
 }
 
 fn fill(run: &Run, moment: &Moment, states: &States, dir: &Path) -> Result<()> {
@@ -152,10 +128,6 @@ fn fill(run: &Run, moment: &Moment, states: &States, dir: &Path) -> Result<()> {
 }
 
 /// The steps of the checkpoints of the run in `dir`, oldest first.
-///
-/// # Errors
-///
-/// When the folder cannot be read.
 pub fn steps(dir: &Path) -> Result<Vec<u64>> {
     let folder = &dir.join(FOLDER);
     if !folder.exists() {
@@ -172,19 +144,11 @@ pub fn steps(dir: &Path) -> Result<Vec<u64>> {
 }
 
 /// The step of the newest checkpoint of the run in `dir`; 0 where it has none.
-///
-/// # Errors
-///
-/// When the folder cannot be read.
 pub fn newest(dir: &Path) -> Result<u64> {
     Ok(steps(dir)?.pop().unwrap_or(0))
 }
 
 /// The step that the checkpoint of `step` of the run in `dir` knows as the best so far; none where no metric says so.
-///
-/// # Errors
-///
-/// A checkpoint that is damaged.
 pub fn best(dir: &Path, step: u64) -> Result<Option<u64>> {
     let path = path(dir, step);
     let damaged = || format!("checkpoint `{}` cannot be used", path.display());
@@ -203,11 +167,6 @@ fn prune(run: &Run, folder: &Path, steps: &[u64]) -> Result<()> {
 }
 
 /// Loads the checkpoint of `step` of the run's directory; the run begins at step 0, for which there is none.
-///
-/// # Errors
-///
-/// When the checkpoint is damaged, belongs to other components, was made with other data and no change is allowed, or a component refuses its
-/// state.
 pub fn load(run: &mut Run, step: u64, allow_changes: bool) -> Result<()> {
     if step == 0 {
         return Ok(());

@@ -20,10 +20,6 @@ const EVENTS: &str = "events.out.tfevents";
 const RUNS: &str = "runs";
 
 /// Refuses a folder for a new run that exists, or that names nothing.
-///
-/// # Errors
-///
-/// As said.
 pub fn check_free(dir: &Path) -> Result<()> {
     if dir.as_os_str().is_empty() {
         bail!("`train.output_dir` is empty (name a folder, or leave it out: the run goes to `{RUNS}/`)");
@@ -80,7 +76,6 @@ fn check_room(dir: &Path, bytes: u64) -> Result<()> {
 }
 
 /// Where a new run of this name would go that is given no folder.
-#[must_use]
 pub fn free(name: &str) -> PathBuf {
     let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
     let mut dirs = std::iter::once(name.to_owned()).chain(numbered).map(|name| Path::new(RUNS).join(name));
@@ -89,10 +84,6 @@ pub fn free(name: &str) -> PathBuf {
 
 /// Makes the directory of a new run, `dir` or else `runs/NAME`, `runs/NAME-2` and so on, with its settings and the plugins that it
 /// starts with. It appears whole, and locked by this process.
-///
-/// # Errors
-///
-/// When something has the name, or the disk refuses or has no room for a checkpoint of so many bytes; nothing is left then.
 pub fn make(
     dir: Option<&Path>,
     name: &str,
@@ -132,10 +123,6 @@ fn fill(dir: &Path, settings: &str, plugins: Vec<PluginRecord>) -> Result<Lock> 
 }
 
 /// Locks the directory of a run that is to go on, and removes what an interruption left in it.
-///
-/// # Errors
-///
-/// When it is no run's, another process works in it, or the disk refuses.
 pub fn reopen(dir: &Path) -> Result<Lock> {
     if !dir.join(CONFIG_FILE).is_file() {
         bail!(
@@ -156,10 +143,6 @@ pub fn reopen(dir: &Path) -> Result<Lock> {
 }
 
 /// Refuses a folder for the batches of a new run that holds anything.
-///
-/// # Errors
-///
-/// As said.
 pub fn check_unused(dir: &Path) -> Result<()> {
     let used = fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
     ensure!(!used, "`--dump-batches {}` is not empty (choose another folder)", dir.display());
@@ -168,10 +151,6 @@ pub fn check_unused(dir: &Path) -> Result<()> {
 
 /// Makes the folder `dir` ready for the batches of a run from `step` on: those of coming steps will be written again, and what an
 /// interrupted process left of them goes.
-///
-/// # Errors
-///
-/// When the disk refuses.
 fn ready_for_batches(dir: &Path, step: u64) -> Result<()> {
     let shown = dir.display();
     fs::create_dir_all(dir).with_context(|| format!("cannot make the folder `{shown}`"))?;
@@ -188,10 +167,6 @@ fn ready_for_batches(dir: &Path, step: u64) -> Result<()> {
 
 impl Run {
     /// From now on writes the batch of every step to `dir`, last layer and rollout's context included.
-    ///
-    /// # Errors
-    ///
-    /// When the disk refuses.
     pub fn dump_batches(&mut self, dir: Option<&Path>) -> Result<()> {
         if let Some(dir) = dir {
             ready_for_batches(dir, self.progress.step)?;

@@ -29,10 +29,6 @@ pub struct Estimate {
 
 impl Estimate {
     /// Estimate of the memory that `run` takes.
-    ///
-    /// # Errors
-    ///
-    /// When a prompt cannot be used.
     pub fn of(run: &mut Run) -> Result<Self> {
         let prompt = longest_prompt(run)?;
         let Run { config, policy, optimizer, reference, needs, components, .. } = run;
@@ -79,13 +75,11 @@ impl Estimate {
     }
 
     /// All of it, bytes.
-    #[must_use]
     pub fn bytes(&self) -> u128 {
         self.parts.iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// A line of the run's header and one per part.
-    #[must_use]
     pub fn lines(&self, run: &Run) -> Vec<String> {
         let (tokens, text) = (run.config.rollout.max_completion_length, |bytes: u128| memory::text(bytes));
         let free = free(run).map_or_else(String::new, |free| format!("; {} are free for it", text(free)));
@@ -106,10 +100,6 @@ fn free(run: &Run) -> Option<u128> {
 }
 
 /// Refuses a run that takes more memory than is free. One without weights is for another machine.
-///
-/// # Errors
-///
-/// Both sizes; when a prompt cannot be used.
 pub fn check(run: &mut Run) -> Result<()> {
     if run.policy.is_counted() && !run.config.model.fresh_weights {
         return Ok(());

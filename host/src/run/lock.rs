@@ -26,10 +26,6 @@ pub struct Lock(#[expect(dead_code, reason = "held until it is dropped")] File);
 
 impl Lock {
     /// Takes the lock of the run that will be or is in `dir`.
-    ///
-    /// # Errors
-    ///
-    /// When another process holds it: which one, and where it runs.
     pub fn take(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         let open = || OpenOptions::new().create(true).truncate(false).write(true).open(&path);
@@ -72,7 +68,6 @@ fn try_lock(file: &File) -> std::result::Result<(), TryLockError> {
 }
 
 /// True if a process works in the run's directory `dir`. Where that cannot be known, as without locks, it counts as no.
-#[must_use]
 pub fn is_at_work(dir: &Path) -> bool {
     let look = || File::open(dir.join(FILE)).ok().map(|file| file.try_lock_shared());
     matches!(look(), Some(Err(TryLockError::WouldBlock)))

@@ -9,7 +9,6 @@ pub mod moment;
 mod open;
 mod progress;
 pub mod provenance;
-mod records;
 pub mod settings;
 mod states;
 
@@ -36,7 +35,6 @@ pub use lock::is_at_work;
 pub use open::AbsentWeights;
 use progress::Moment;
 pub use progress::Progress;
-use records::Records;
 
 /// The file that holds a run's settings, in its directory.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -79,8 +77,6 @@ pub struct Run {
     pub metrics: Metrics,
     /// Completions with their rewards, where the config asks for them.
     pub completions: Completions,
-    /// How far both had come at each checkpoint.
-    pub records: Records,
     /// The settings that a resume takes with others than before, in words.
     pub changed: Vec<String>,
     /// The last moment between two rollouts, while the run can still be saved as it was then.
@@ -99,7 +95,6 @@ pub struct Run {
 
 impl Run {
     /// The settings of the coming step, on a rollout that has been used `iteration` times before.
-    #[must_use]
     pub fn step_info(&self, iteration: u64) -> StepInfo {
         let learning_rate = self.schedule.learning_rate(self.progress.step);
         let optimizer = self.optimizer.info(learning_rate, self.config.train.max_grad_norm);
@@ -107,20 +102,17 @@ impl Run {
     }
 
     /// Completions sampled so far.
-    #[must_use]
     pub fn completions_sampled(&self) -> u64 {
         self.progress.prompts.saturating_mul(self.config.rollout.num_generations as u64)
     }
 
     /// True if `train.max_completions` are sampled.
-    #[must_use]
     pub fn has_its_completions(&self) -> bool {
         let most = self.config.train.max_completions;
         most > 0 && self.completions_sampled() >= most
     }
 
     /// How forward and backward passes are split.
-    #[must_use]
     pub fn work(&self) -> Work {
         let train = &self.config.train;
         Work {

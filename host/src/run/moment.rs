@@ -5,22 +5,18 @@
 
 use super::Run;
 use super::progress::{Moment, Progress, States};
-use super::records::Marks;
 
 /// Largest states, of all components together, that are kept at every rollout, bytes.
 const SMALL: usize = 1 << 20;
 
 impl Moment {
     /// The present one, without states.
-    #[must_use]
     pub fn of(run: &Run) -> Self {
         let progress = Progress { num_tokens: run.metrics.num_tokens(), ..run.progress.clone() };
-        let marks = Marks { metrics: run.metrics.mark(), completions: run.completions.mark() };
-        Self { progress, marks, calls: run.watchdog.calls(), states: None }
+        Self { progress, calls: run.watchdog.calls(), states: None }
     }
 
     /// True if states of so many bytes are kept.
-    #[must_use]
     pub fn is_small(bytes: usize) -> bool {
         bytes <= SMALL
     }

@@ -6,21 +6,19 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use capo_loader::files;
 use capo_loader::registry::{Components, Registry};
 use capo_loader::watchdog::Watchdog;
-use capo_loader::{files, terminal};
 use capo_plugin::Inputs;
 
 use super::lock::Lock;
-use super::records::{Marks, Records};
 use super::{CONFIG_FILE, METRICS_FILE, Progress, Run, checkpoint, directory, provenance, settings};
 use crate::adamw::AdamWConfig;
 use crate::benchmark::Benchmark;
 use crate::config::{Config, LossDistribution, Tracker, TrainConfig};
 use crate::data::{Purpose, Tokenizer};
 use crate::metrics::completions::{COMPLETIONS_FILE, Completions};
-use crate::metrics::journal::{Expected, Journal};
-use crate::metrics::{EventFile, Metrics};
+use crate::metrics::{EventFile, Metrics, journal};
 use crate::model::device::{self, Dtype};
 use crate::model::frozen::{self, Reference};
 use crate::model::{ADAPTER_CONFIG_FILE, Base, ModelFiles, Params, Policy, embedded};
@@ -43,28 +41,19 @@ pub enum AbsentWeights {
 
 impl Run {
     /// Starts a run in a directory of its own.
-    ///
-    /// # Errors
-    ///
-    /// Whatever is wrong with the settings, the model, the data or the components; nothing is written before all of
-    /// them are open.
     pub fn start(config: Config, registry: &Registry) -> Result<Self> {
         let (run, dir) = Self::prepare(config, registry, AbsentWeights::Refused)?;
         run.begin(dir, registry)
     }
 
     /// Starts what [`Run::prepare`] opened, in `dir` or in a directory of its name.
-    ///
-    /// # Errors
-    ///
-    /// When the directory cannot be made, or its disk has no room for a checkpoint.
     pub fn begin(mut self, dir: Option<PathBuf>, registry: &Registry) -> Result<Self> {
         let settings = toml::to_string(&self.config)?;
         let parameters = self.policy.params().element_count() as u64;
         let checkpoint = 4 * parameters + self.optimizer.bytes() as u64;
         let (dir, lock) = directory::make(dir.as_deref(), &self.name(), &settings, registry.plugins(), checkpoint)?;
         self.settle(&dir, lock);
-        self.metrics = Metrics::new(Journal::new(&dir.join(METRICS_FILE)), 0);
+        self.metrics = Metrics::new(dir.join(METRICS_FILE), 0);
         self.metrics.watch(Watch::new(Setup::of(&settings::keys(&settings)?)));
         self.completions = self.new_completions();
         self.tell_trackers(0)?;
@@ -72,16 +61,11 @@ impl Run {
     }
 
     /// The name of a new run's directory where none is given.
-    #[must_use]
     pub fn name(&self) -> String {
         format!("{}-seed{}", self.config.recipe.as_deref().unwrap_or("run"), self.config.train.seed)
     }
 
     /// A run with everything open that it needs, and the directory that its settings name; nothing is written.
-    ///
-    /// # Errors
-    ///
-    /// As [`Run::start`].
     pub fn prepare(mut config: Config, registry: &Registry, absent: AbsentWeights) -> Result<(Self, Option<PathBuf>)> {
         config.make_paths_absolute()?;
         // The directory knows where it is; without this its settings can be used for another run.
@@ -91,11 +75,6 @@ impl Run {
     }
 
     /// Takes up the run in `dir`, which `lock` was taken of, at its newest checkpoint, or from its start where it has none.
-    ///
-    /// # Errors
-    ///
-    /// When `dir` is not a run, a checkpoint is damaged, its settings are not those that it was made with and no change is allowed, or a
-    /// component refuses its state.
     pub fn resume(config: Config, registry: &Registry, dir: &Path, lock: Lock, allow_changes: bool) -> Result<Self> {
         let step = checkpoint::newest(dir)?;
         let settings = toml::to_string(&config)?;
@@ -131,31 +110,17 @@ impl Run {
         self.lock = Some(lock);
     }
 
-    /// Metrics and completions go on where they were at the checkpoint; what is wrong with them is told.
+    /// Metrics and completions go on where they were at the checkpoint.
     fn take_up_records(&mut self) -> Result<()> {
-        let (dir, step) = (&self.dir, self.progress.step);
-        let mut marks = Some(Marks::default());
-        if step > 0 {
-            self.records = Records::read(dir).unwrap_or_else(|error| {
-                let sentence = "what has changed in metrics and completions cannot be told; the run goes on";
-                terminal::warn(&format!("{error:#}: {sentence}"));
-                Records::default()
-            });
-            marks = self.records.at(step).cloned();
-        }
-        let (metrics, completions) = marks.map(|marks| (marks.metrics, marks.completions)).unzip();
-        let expected = Expected { step, every: 1, once: true };
-        let (metrics, first) = Journal::resume(&dir.join(METRICS_FILE), metrics.as_ref(), expected)?;
+        let (path, step) = (self.dir.join(METRICS_FILE), self.progress.step);
+        journal::cut(&path, step)?;
         self.completions = self.new_completions();
-        let second = self.completions.resume(step, completions.as_ref())?;
-        for gap in first.into_iter().chain(second) {
-            self.records.tell(&self.dir, gap)?;
-        }
+        self.completions.cut(step)?;
         let mut watch = Watch::new(Setup::of(&settings::keys(&toml::to_string(&self.config)?)?));
-        // Lines that cannot be read are told already; without them a warning may come again.
-        let lines = Lines::read(metrics.path()).unwrap_or_default();
+        // Without lines that cannot be read, a warning may come again.
+        let lines = Lines::read(&path).unwrap_or_default();
         lines.rows().for_each(|(_, values)| watch.recall(&values));
-        self.metrics = Metrics::new(metrics, self.progress.num_tokens);
+        self.metrics = Metrics::new(path, self.progress.num_tokens);
         self.metrics.watch(watch);
         self.tell_trackers(step + 1)
     }
@@ -215,9 +180,8 @@ impl Run {
             needs,
             optimizer,
             schedule,
-            metrics: Metrics::new(Journal::new(nowhere), 0),
+            metrics: Metrics::new(nowhere.to_owned(), 0),
             completions,
-            records: Records::default(),
             changed: Vec::new(),
             moment: None,
             remembers: true,

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::records::Marks;
-
 /// How far a run has come: what a checkpoint says besides weights and components' state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,7 +35,6 @@ pub struct Progress {
 
 impl Progress {
     /// The share of completion tokens so far that masks rejected.
-    #[must_use]
     pub fn rejected_share(&self) -> f64 {
         self.rejected_tokens as f64 / self.completion_tokens.max(1) as f64
     }
@@ -59,8 +56,6 @@ pub struct Best {
 pub struct Moment {
     /// How far the run had come.
     pub progress: Progress,
-    /// How far its records had.
-    pub marks: Marks,
     /// How many calls of components had begun.
     pub calls: u64,
     /// States that the components saved, if they were asked.

@@ -31,19 +31,11 @@ pub struct Period {
 }
 
 /// The plugins that the run in `dir` used last.
-///
-/// # Errors
-///
-/// When the file is missing or damaged.
 pub fn latest(dir: &Path) -> Result<Vec<PluginRecord>> {
     Ok(read(dir)?.pop().map(|period| period.plugins).unwrap_or_default())
 }
 
 /// The settings that the run in `dir` has had since before step `step` was done: those that its checkpoint was made with.
-///
-/// # Errors
-///
-/// When the file is missing or damaged.
 pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
     let periods = read(dir)?;
     let before = periods.into_iter().rev().find(|period| period.from_step <= step);
@@ -53,10 +45,6 @@ pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
 }
 
 /// Refuses to load `plugins`, which the run in `dir` names, where somebody else may have written them there.
-///
-/// # Errors
-///
-/// Who that may be, and what they name.
 pub fn check_owner(dir: &Path, plugins: &[PluginRecord]) -> Result<()> {
     for path in [dir.to_owned(), dir.join(FILE), dir.join(CONFIG_FILE)] {
         let shown = path.display();
@@ -73,19 +61,11 @@ pub fn check_owner(dir: &Path, plugins: &[PluginRecord]) -> Result<()> {
 }
 
 /// Writes down what a new run in `dir` starts with.
-///
-/// # Errors
-///
-/// When the file cannot be written.
 pub fn start(dir: &Path, plugins: Vec<PluginRecord>, settings: String) -> Result<()> {
     write(dir, vec![Period { from_step: 0, plugins, settings }])
 }
 
 /// Writes down what the run in `dir` goes on with after `step`; nothing where that has not changed.
-///
-/// # Errors
-///
-/// When the file is missing or damaged, or cannot be written.
 pub fn go_on(dir: &Path, step: u64, plugins: Vec<PluginRecord>, settings: String) -> Result<()> {
     let before = read(dir)?;
     let mut periods = before.clone();

@@ -6,10 +6,6 @@ use anyhow::{Context, Result};
 use toml::{Table, Value};
 
 /// Differences between two texts of settings, key by key.
-///
-/// # Errors
-///
-/// When one of them is not TOML.
 pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
     let (before, now) = (keys(before)?, keys(now)?);
     let all: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
@@ -20,10 +16,6 @@ pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
 }
 
 /// Every value by its dotted key, as `--set` takes it.
-///
-/// # Errors
-///
-/// When the text is not TOML.
 pub fn keys(text: &str) -> Result<BTreeMap<String, String>> {
     let mut keys = BTreeMap::new();
     collect(String::new(), &Value::Table(text.parse::<Table>().context("settings are not TOML")?), &mut keys);

@@ -14,10 +14,6 @@ use super::progress::States;
 
 impl States {
     /// Asks every component for its state.
-    ///
-    /// # Errors
-    ///
-    /// When a component cannot save it, or it is larger than `train.component_state_limit`.
     pub fn save(run: &Run) -> Result<Self> {
         let Components { advantage, objective, masks, weights, step_controls } = &run.components;
         let mut components =
@@ -36,16 +32,11 @@ impl States {
     }
 
     /// Their size.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.components.iter().chain(&self.rewards).map(|(_, state)| state.len()).sum()
     }
 
     /// Writes them into the folder `dir`.
-    ///
-    /// # Errors
-    ///
-    /// When the disk refuses.
     pub fn write(&self, dir: &Path) -> Result<()> {
         let numbered = |states: &[(String, Vec<u8>)], file: fn(usize) -> String| {
             states.iter().enumerate().try_for_each(|(i, (_, state))| files::write_atomic(&dir.join(file(i)), state))
@@ -81,10 +72,6 @@ fn check_size(id: &str, bytes: u64, limit: u64) -> Result<()> {
 
 /// Gives the components of a run the states that a checkpoint holds; `components` and `rewards` are the ids that it names. Returns the
 /// size of all.
-///
-/// # Errors
-///
-/// When the checkpoint belongs to other components or is damaged, or a component refuses its state.
 pub fn load(run: &mut Run, checkpoint: &SealedFolder, components: &[String], rewards: &[String]) -> Result<usize> {
     let Components { advantage, objective, masks, weights, step_controls } = &mut run.components;
     let mut ids = vec![advantage.id(), objective.id()];

@@ -6,10 +6,6 @@ use capo_plugin::{Advantage, Sink};
 use crate::stages::batch::{ScoredBatch, StepInfo};
 
 /// The advantages, `[B, T]`, reward units.
-///
-/// # Errors
-///
-/// The estimator's own sentence, or the rule that it broke.
 pub fn estimate(
     estimator: &mut Advantage,
     sink: &mut dyn Sink,

@@ -46,10 +46,6 @@ pub struct StepGradients {
 ///
 /// Weights do not change what is counted: a kept token is one token. Where there is a `factored` loss, that is reduced, and its weights are those of
 /// the tokens.
-///
-/// # Errors
-///
-/// When the objective asks for a reduction that this host does not know.
 pub fn reduce(
     batch: &StepBatch,
     info: &StepInfo,
@@ -110,7 +106,6 @@ impl Reduced {
     }
 
     /// How many completions have something in `rest`.
-    #[must_use]
     pub fn completions_with_rest(&self, dims: &Dims) -> usize {
         let has_rest = |rest: &[f32], b| rest[dims.row(b)].iter().any(|&rest| rest != 0.0);
         let count = |rest: &Vec<f32>| (0..dims.completions as usize).filter(|&b| has_rest(rest, b)).count();
@@ -123,10 +118,6 @@ fn weights(batch: &StepBatch, info: &StepInfo, counted: &[u8]) -> Result<Vec<f64
 }
 
 /// Weight of each completion's tokens in the reduced loss, `[B]`; `counted`, `[B, T]`, is 1 for tokens that count.
-///
-/// # Errors
-///
-/// A reduction that this host does not know.
 pub fn token_weights(
     dims: Dims,
     reduction: Reduction,
@@ -160,10 +151,6 @@ fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Ve
 
 /// The gradient of the reduced loss, and that of what was held back. `forwards` are the micro-batches' scoring passes, where their activations
 /// were kept; the others run again.
-///
-/// # Errors
-///
-/// When the device fails.
 pub fn accumulate(
     policy: &Policy,
     forwards: Vec<Option<Forward>>,

@@ -41,7 +41,6 @@ pub struct StepInfo {
 
 impl StepInfo {
     /// The settings of `config` at `step`.
-    #[must_use]
     pub fn new(config: &Config, step: u64, iteration: u64, reduction: Reduction, optimizer: OptimizerInfo) -> Self {
         let (rollout, train) = (&config.rollout, &config.train);
         Self {
@@ -167,7 +166,6 @@ impl SampledBatch {
     /// A batch of `completions`, sampled at step 0.
     ///
     /// `completions[b]` holds the tokens of completion `b`, `truncated[b]` whether the limit cut it off.
-    #[must_use]
     pub fn new(
         sequences: Sequences,
         completions: &[&[u32]],
@@ -200,7 +198,6 @@ impl SampledBatch {
     }
 
     /// Completions `rows`, a whole number of groups, as a batch of its own.
-    #[must_use]
     pub fn part(&self, rows: Range<usize>) -> Self {
         let tokens = rows.start * self.dims.tokens as usize..rows.end * self.dims.tokens as usize;
         let cut = |values: &Option<Vec<f32>>| values.as_ref().map(|values| values[tokens.clone()].to_vec());
@@ -219,7 +216,6 @@ impl SampledBatch {
     }
 
     /// Number of completion tokens.
-    #[must_use]
     pub fn completion_tokens(&self) -> u64 {
         self.completion_mask.iter().map(|&mask| u64::from(mask)).sum()
     }
@@ -227,10 +223,6 @@ impl SampledBatch {
 
 impl ScoredBatch {
     /// `sampled` with what the policy's forward passes gave, without a reference model.
-    ///
-    /// # Errors
-    ///
-    /// When `scores` have no entropy, or the last layer's data lies on a device from which it cannot be lent to components.
     pub fn new(mut sampled: SampledBatch, scores: Scores) -> Result<Self> {
         let Scores { logps, entropy, hidden, last_layer } = scores;
         let (b, t) = (sampled.dims.completions as i64, sampled.dims.tokens as i64);
@@ -255,7 +247,6 @@ impl ScoredBatch {
     }
 
     /// The last layer's features and logits, where a component asks.
-    #[must_use]
     pub fn last_layer(&self) -> Option<&LastLayer> {
         self.last_layer.as_ref()
     }
@@ -306,10 +297,6 @@ impl ScoredBatch {
 
 impl StepBatch {
     /// The batch with every array in host memory.
-    ///
-    /// # Errors
-    ///
-    /// When a device fails.
     pub fn to_host(&self) -> Result<Cow<'_, Self>> {
         let on_host = self.lent.is_none() && self.head_state.as_ref().is_none_or(HeadState::is_on_host);
         if on_host {
@@ -325,7 +312,6 @@ impl StepBatch {
     }
 
     /// The batch as components see it.
-    #[must_use]
     pub fn view(&self, info: &StepInfo) -> Batch<'_> {
         let mut batch = self.scored.view(info, &self.advantages);
         batch.losses = Some(&self.loss.loss);

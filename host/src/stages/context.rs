@@ -38,10 +38,6 @@ pub struct Sampled<'a> {
 }
 
 /// Brings it together.
-///
-/// # Errors
-///
-/// When a completion cannot be decoded.
 pub fn gather(sampled: &Sampled<'_>, tokenizer: &Tokenizer) -> Result<ContextData> {
     let Sampled { group, numbers, prompt_ids, examples, completions, texts, rewards } = *sampled;
     let spans =

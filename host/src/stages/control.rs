@@ -42,23 +42,17 @@ pub struct Taken<'a> {
 }
 
 /// Needs of the scoring pass: those of the components, and those of step controls and measurements.
-#[must_use]
 pub fn needs(needs: Needs, controls: &[StepControlFn], measured: bool) -> Needs {
     let needs = needs.with_hidden(measured || !controls.is_empty());
     if measured { needs.with(Inputs::LAST_LAYER) } else { needs }
 }
 
 /// True where one of them gives the moments back.
-#[must_use]
 pub fn restores_moments(controls: &[StepControlFn]) -> bool {
     controls.iter().any(StepControlFn::restores_moments)
 }
 
 /// Copies what the step will change, where a control may shorten it or it is `measured`.
-///
-/// # Errors
-///
-/// When the device fails.
 pub fn remember(
     policy: &Policy,
     optimizer: &Optimizer,
@@ -81,10 +75,6 @@ pub fn remember(
 /// Lets each control in order see the step as those before it left it, and shortens it as each says; then measures what is left.
 ///
 /// The outcome says that no step was taken where nothing of it is left and a control gives the moments back.
-///
-/// # Errors
-///
-/// A control's own sentence, or the rule that it broke; when the device fails.
 pub fn apply(
     controls: &mut [StepControlFn],
     sink: &mut StepSink<'_>,

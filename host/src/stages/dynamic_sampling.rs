@@ -29,10 +29,6 @@ pub struct Filtered {
 /// `wanted` groups with a difference in reward, from at most `most_batches` calls of `draw`, each for as many prompts as are missing still.
 ///
 /// Where that does not yield enough, the first of the others follow.
-///
-/// # Errors
-///
-/// Those of `draw`.
 pub(super) fn fill(
     wanted: u64,
     most_batches: usize,

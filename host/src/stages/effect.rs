@@ -12,16 +12,11 @@ use crate::model::LastLayer;
 const FRACTION: f64 = 0.25;
 
 /// True if the step after `steps` steps is measured, where every `every`-th is; 0 is none.
-#[must_use]
 pub fn is_due(steps: u64, every: u64) -> bool {
     every > 0 && (steps + 1).is_multiple_of(every)
 }
 
 /// Records what `step` does, as it is applied; `weights` `[B, T]` is what each token weighed in the gradient.
-///
-/// # Errors
-///
-/// When the device fails.
 pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch, weights: &[f32]) -> Result<()> {
     metrics.record("step/kl", step.kl(FRACTION)?);
     metrics.record("step/update_norm", step.norm()?);

@@ -19,10 +19,6 @@ pub struct Lent {
 
 impl Lent {
     /// Lends `tensor`, whose values must not be updated as long as this lives.
-    ///
-    /// # Errors
-    ///
-    /// When it is not a compact tensor of f32, bf16 or u32 on a CUDA device.
     pub fn new(tensor: &Tensor) -> Result<Self> {
         let dtype = match tensor.dtype() {
             DType::F32 => capo_plugin::DType::F32,
@@ -40,7 +36,6 @@ impl Lent {
     /// # Panics
     ///
     /// When `shape` does not multiply to the number of values.
-    #[must_use]
     pub fn view<'a>(&'a self, shape: &'a [i64]) -> capo_plugin::Tensor<'a> {
         let len = self.tensor.elem_count();
         assert_eq!(shape.iter().product::<i64>(), len as i64, "shape {shape:?} does not hold {len} values");
@@ -155,10 +150,6 @@ impl Matrix {
 
 impl HeadState {
     /// A snapshot of three matrices `[V, D]` of f32.
-    ///
-    /// # Errors
-    ///
-    /// When a tensor is no matrix of f32, or the device fails.
     pub fn new(weight: &Tensor, exp_avg: &Tensor, exp_avg_sq: &Tensor) -> Result<Self> {
         let (vocab_size, width) = weight.dims2()?;
         let matrices = [Matrix::new(weight)?, Matrix::new(exp_avg)?, Matrix::new(exp_avg_sq)?];
@@ -166,23 +157,17 @@ impl HeadState {
     }
 
     /// The three matrices as components see them.
-    #[must_use]
     pub fn view(&self) -> OptimizerState<'_> {
         let [weight, exp_avg, exp_avg_sq] = self.matrices.each_ref().map(|matrix| matrix.view(&self.shape));
         OptimizerState::new(weight, exp_avg, exp_avg_sq)
     }
 
     /// True if all three matrices lie in host memory.
-    #[must_use]
     pub fn is_on_host(&self) -> bool {
         self.matrices.iter().all(|matrix| matches!(matrix, Matrix::Host(_)))
     }
 
     /// A copy with all three matrices in host memory.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     pub fn to_host(&self) -> Result<Self> {
         let mut copy = self.clone();
         for matrix in &mut copy.matrices {

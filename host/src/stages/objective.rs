@@ -8,10 +8,6 @@ use capo_plugin::{ObjectiveFn, Sink};
 use crate::stages::batch::{Factored, ScoredBatch, StepBatch, StepInfo, TokenLoss};
 
 /// The batch with its loss; `advantages` are `[B, T]`.
-///
-/// # Errors
-///
-/// The objective's own sentence, or the rule that it broke.
 pub fn evaluate(
     objective: &mut ObjectiveFn,
     sink: &mut dyn Sink,
@@ -44,10 +40,6 @@ fn ask(
 /// advantages times the factors. A penalty on distance from the reference is left as it is, as in TRL.
 ///
 /// A token that another mask dropped before has no factor: it counts in full.
-///
-/// # Errors
-///
-/// The objective's own sentence, or the rule that it broke.
 pub fn factor(
     objective: &mut ObjectiveFn,
     sink: &mut dyn Sink,

@@ -67,10 +67,6 @@ pub struct Rollout {
 /// Samples `num_generations` completions for each of the next prompts, and scores them with the rewards.
 ///
 /// Completion `j` of the prompt at `cursor` draws from stream `rollout.sample [cursor, j]` alone.
-///
-/// # Errors
-///
-/// When a prompt is too long or cannot be encoded, the model's logits are not finite, or a reward component fails.
 pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: Sampler<'_>) -> Result<Rollout> {
     let prompts = (sampler.completions / sampler.config.num_generations) as u64;
     if !sampler.config.filter_groups {

@@ -40,10 +40,6 @@ impl Work {
 
 impl Needs {
     /// Everything that `asked` names, by component id.
-    ///
-    /// # Errors
-    ///
-    /// When a component asks for something that this host, this model or this optimizer cannot give.
     pub fn new(
         asked: &[(&str, Inputs)],
         model: &Config,
@@ -73,45 +69,38 @@ impl Needs {
     }
 
     /// These needs, and the inputs `more`.
-    #[must_use]
     pub fn with(self, more: Inputs) -> Self {
         Self { inputs: self.inputs | more, ..self }
     }
 
     /// These needs, and the features of every token where `hidden`.
-    #[must_use]
     pub fn with_hidden(self, hidden: bool) -> Self {
         Self { hidden, ..self }
     }
 
     /// Scores to compute of every token besides its log-probability.
-    #[must_use]
     pub fn wants(&self) -> Wants {
         let last_layer_k = self.inputs.contains(Inputs::LAST_LAYER).then_some(self.last_layer_k);
         Wants { entropy: true, hidden: self.hidden, last_layer_k }
     }
 
     /// True if what the rollout knows besides its batch is needed.
-    #[must_use]
     pub fn context(&self) -> bool {
         self.inputs.contains(Inputs::ROLLOUT_CONTEXT) || self.sampler_top_k() > 0
     }
 
     /// How many of the sampler's most likely tokens are needed.
-    #[must_use]
     pub fn sampler_top_k(&self) -> usize {
         if self.inputs.contains(Inputs::SAMPLER_TOP_K) { self.last_layer_k } else { 0 }
     }
 
     /// Bytes that a token's data of the last layer take where the policy computes and on the way to components; 0 where nobody asks.
-    #[must_use]
     pub fn last_layer_bytes(&self, model: &Config) -> u128 {
         let k = self.last_layer_k.min(model.vocab_size);
         if self.inputs.contains(Inputs::LAST_LAYER) { 2 * 4 * (model.hidden_size + 2 * k + 3) as u128 } else { 0 }
     }
 
     /// True if a reference model is needed.
-    #[must_use]
     pub fn reference(&self) -> bool {
         self.inputs.contains(Inputs::REF_LOGPS)
     }
@@ -121,10 +110,6 @@ impl Needs {
 ///
 /// Where the sampler's own passes gave `scores`, nothing is computed again. Else the forward passes come back with their activations, for
 /// `backward`: that of an only micro-batch always, those of several as far as the budget goes, and nothing in place of the others.
-///
-/// # Errors
-///
-/// When the device fails.
 pub fn score(
     policy: &Policy,
     reference: Option<&Reference>,
@@ -149,10 +134,6 @@ pub fn score(
 }
 
 /// Log-probabilities of the sampled tokens, `[B, T]`, nats, without a graph.
-///
-/// # Errors
-///
-/// When the device fails.
 pub fn logps(policy: &Policy, batch: &SampledBatch, work: Work) -> Result<Vec<f32>> {
     let forward = |rows: &Sequences| Ok((policy.forward_detached(rows, work.loss_temperature)?, false));
     Ok(in_parts(batch, &Wants::default(), work, forward)?.0.logps)

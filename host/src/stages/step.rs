@@ -7,10 +7,6 @@ use crate::optim::{Optimizer, StepOutcome};
 use crate::stages::backward::StepGradients;
 
 /// Clips and applies the gradients; one that is not finite changes nothing and is reported by `taken`.
-///
-/// # Errors
-///
-/// When the device fails.
 pub fn apply(
     optimizer: &mut Optimizer,
     policy: &Policy,

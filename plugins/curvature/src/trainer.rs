@@ -7,10 +7,6 @@ use crate::optimizer::Optimizer;
 use crate::predictor::{layer, loss, policy};
 
 /// The core's view of the step that the trainer's optimizer takes on `batch`; nothing is copied.
-///
-/// # Errors
-///
-/// When the batch lacks the last layer's data, or the core does not model the trainer's reduction or optimizer.
 pub fn trainer_step<'a>(batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
     Ok(Step {
         batch: layer(batch, batch.last_layer()?)?,

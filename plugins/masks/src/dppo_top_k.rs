@@ -1,4 +1,4 @@
-//! DPPO-Top-K: as [`crate::dppo_tv`] and [`crate::dppo_kl`], with the divergence over the sampler's K most likely tokens and one that stands
+//! DPPO-Top-K: as [`crate::dppo`], with the divergence over the sampler's K most likely tokens and one that stands
 //! for all others.
 //!
 //! With q and p the sampler's and the trainer's distribution over those: ½ Σ abs(q − p), or Σ q ln(q/p). Dropped where A > 0, the drawn
@@ -13,30 +13,10 @@ use std::marker::PhantomData;
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
 
+use crate::dppo::{Divergence, Kl, TotalVariation};
 use crate::policies::Policies;
 use crate::rated::{self, Bounded, Rated};
 use crate::sides::{self, Sides};
-
-/// How far two distributions are apart.
-trait Divergence: Send {
-    /// The part of a token, or of all others together: `q` the sampler's probability, `p` the trainer's.
-    fn part(q: f64, p: f64) -> f64;
-}
-
-struct TotalVariation;
-struct Kl;
-
-impl Divergence for TotalVariation {
-    fn part(q: f64, p: f64) -> f64 {
-        0.5 * (q - p).abs()
-    }
-}
-
-impl Divergence for Kl {
-    fn part(q: f64, p: f64) -> f64 {
-        if q > 0.0 { q * (q / p).ln() } else { 0.0 }
-    }
-}
 
 /// Bounds on the divergence.
 #[derive(Deserialize)]

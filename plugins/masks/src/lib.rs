@@ -9,9 +9,8 @@
 mod checks;
 mod clip_cov;
 mod covariance;
-mod dppo_kl;
+mod dppo;
 mod dppo_top_k;
-mod dppo_tv;
 mod drpo;
 mod entropy_quantile;
 mod icepop;

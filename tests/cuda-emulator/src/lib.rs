@@ -83,19 +83,11 @@ impl Emulator {
 
 /// Compiles the `.cu` file of the folder `kernels`, unless that was done before. Gives the folder that holds `libcuda.so`, `libcuda.so.1` and
 /// `libnvrtc.so`, for the `LD_LIBRARY_PATH` of a child process. `$CXX` names the compiler; otherwise it is `c++`, `g++` or `clang++`.
-///
-/// # Errors
-///
-/// Without a compiler, and with kernels that do not compile.
 pub fn build(kernels: &Path) -> Result<PathBuf, Failure> {
     compile::library(kernels)
 }
 
 /// [`build`]s and loads the emulator into this process, for good.
-///
-/// # Errors
-///
-/// As [`build`]; and where this process already has another CUDA driver, a real one or an emulator with other kernels.
 pub fn load(kernels: &Path) -> Result<Emulator, Failure> {
     let folder = build(kernels)?;
     let driver = folder.join("libcuda.so");

@@ -304,7 +304,7 @@ fn a_run_chooses_a_folder_of_its_own() {
         let mut files: Vec<_> = std::fs::read_dir(folder.path().join("runs").join(name)).unwrap().collect();
         files.sort_by_key(|entry| entry.as_ref().unwrap().file_name());
         let names: Vec<_> = files.into_iter().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        assert_eq!(names, ["checkpoints", "config.toml", "lock", "metrics.jsonl", "provenance.json", "records.json"]);
+        assert_eq!(names, ["checkpoints", "config.toml", "lock", "metrics.jsonl", "provenance.json"]);
     }
 }
 

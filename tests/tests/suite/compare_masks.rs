@@ -8,11 +8,7 @@ use tests::artifacts::{self, workspace};
 use tests::run_dir::tensors;
 use tests::{Folder, Outcome};
 
-/// The four batch files of a reference case, as arguments.
-fn batches(name: &str) -> String {
-    let case = workspace().join("tests/data/replay").join(name);
-    (0..4).map(|i| format!(" {}", case.join(format!("batch-{i:04}.safetensors")).display())).collect()
-}
+use crate::replay::batch_arguments as batches;
 
 fn plugins(examples: &[&str]) -> String {
     let example = |name: &&str| format!(" --plugin {}", artifacts::example(name, "dev").display());

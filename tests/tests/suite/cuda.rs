@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 
 use capo_loader::batch_file;
 use insta::assert_snapshot;
-use tests::artifacts::workspace;
 use tests::run_dir::tensors;
 use tests::{Folder, device};
 
-use crate::replay::{TOLERANCE, batches, case, check_case, replay};
+use crate::replay::{TOLERANCE, batches, case, cases, check_case, replay};
 
 const ON_DEVICE: &str = "--device cuda:0";
 
@@ -39,9 +38,7 @@ fn assert_same_replay(folder: &Folder, found: &str, expected: &str) {
 #[test]
 fn reference_cases() {
     let Some(_) = device::folder() else { return };
-    let entries = std::fs::read_dir(workspace().join("tests/data/replay")).unwrap();
-    let cases: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(cases.len(), 14);
+    let cases = cases();
     std::thread::scope(|scope| {
         for case in &cases {
             scope.spawn(move || check_case(&device::folder().unwrap(), ON_DEVICE, case));

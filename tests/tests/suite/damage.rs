@@ -1,9 +1,9 @@
-//! Files of a run that were changed behind its back: state and settings are refused, records are told of.
+//! Files of a run that were changed behind its back: state and settings are refused.
 
 use std::fs;
 
 use insta::assert_snapshot;
-use tests::{Folder, Outcome, RunDir};
+use tests::{Folder, RunDir};
 
 use crate::ONE_STEP;
 
@@ -131,81 +131,4 @@ fn what_a_run_was_made_with_cannot_change() {
     let (folder, _) = stopped("--plugin libcapo.so");
     let sentence = with_a_flip(&folder, "run/provenance.json", "train --resume run");
     assert!(sentence.starts_with("`run/provenance.json` is damaged: SHA-256"), "{sentence}");
-}
-
-/// Goes on with the run and gives its warnings, and what the summary says of the file.
-fn told(folder: &Folder, file: &str) -> String {
-    let Outcome { stdout, stderr, .. } = folder.host("train --resume run").succeeded();
-    let summary: Vec<&str> = stdout.lines().filter(|line| line.starts_with(file)).collect();
-    format!("{stderr}{}", summary.join("\n"))
-}
-
-#[test]
-fn damaged_metrics() {
-    type Damage = fn(&str) -> Option<String>;
-    let clean = stopped("").0;
-    let whole = clean.resume("run");
-    let cases: [(&str, Damage); 4] = [
-        ("hole", |text| Some(text.lines().skip(1).map(|line| format!("{line}\n")).collect())),
-        ("cut", |text| Some(text[..text.len() - 9].to_owned())),
-        ("missing", |_| None),
-        ("altered", |text| {
-            Some(text.replacen("\"step_time\":0", "\"step_time\":1", 1).replacen("\"reward\":0", "\"reward\":1", 1))
-        }),
-    ];
-    let mut all = String::new();
-    for (name, damage) in cases {
-        let (folder, run) = stopped("");
-        let path = run.path().join("metrics.jsonl");
-        let text = fs::read_to_string(&path).unwrap();
-        assert_ne!(damage(&text).as_ref(), Some(&text), "{name}");
-        fs::remove_file(&path).unwrap();
-        damage(&text).iter().for_each(|text| fs::write(&path, text).unwrap());
-        all += &format!("{name}: {}\n", told(&folder, "metrics.jsonl"));
-        assert_eq!(run.weights(), whole.weights(), "{name}: metrics are no state");
-        assert_eq!(run.metrics().last().unwrap()["step"], 5);
-        // The gap stays marked.
-        let again = folder.host("train --resume run").succeeded();
-        assert_eq!(again.stderr, "", "{name}: told once");
-    }
-    assert_snapshot!(all, @"
-    hole: warning: `run/metrics.jsonl`: lines up to step 2 are not those that the run wrote: no line of step 1 (`metrics.jsonl.damaged-1` is what was found); the run goes on
-    metrics.jsonl      lines up to step 2 are not those that the run wrote: no line of step 1 (`metrics.jsonl.damaged-1` is what was found)
-    cut: warning: `run/metrics.jsonl`: lines up to step 2 are not those that the run wrote: no line of step 2 (`metrics.jsonl.damaged-1` is what was found); the run goes on
-    metrics.jsonl      lines up to step 2 are not those that the run wrote: no line of step 2 (`metrics.jsonl.damaged-1` is what was found)
-    missing: warning: `run/metrics.jsonl`: lines up to step 2 are not those that the run wrote: the file was missing; the run goes on
-    metrics.jsonl      lines up to step 2 are not those that the run wrote: the file was missing
-    altered: warning: `run/metrics.jsonl`: lines up to step 2 are not those that the run wrote: lines were changed (`metrics.jsonl.damaged-1` is what was found); the run goes on
-    metrics.jsonl      lines up to step 2 are not those that the run wrote: lines were changed (`metrics.jsonl.damaged-1` is what was found)
-    ");
-}
-
-#[test]
-fn damaged_completions() {
-    let (folder, run) = stopped("--set logging.log_completions=true");
-    let path = run.path().join("completions.jsonl");
-    let text = fs::read_to_string(&path).unwrap();
-    fs::write(
-        &path,
-        text.lines().filter(|line| !line.contains("\"step\":1")).map(|line| format!("{line}\n")).collect::<String>(),
-    )
-    .unwrap();
-    assert_snapshot!(told(&folder, "completions.jsonl"), @"
-    warning: `run/completions.jsonl`: lines up to step 2 are not those that the run wrote: no line of step 1 (`completions.jsonl.damaged-1` is what was found); the run goes on
-    completions.jsonl  lines up to step 2 are not those that the run wrote: no line of step 1 (`completions.jsonl.damaged-1` is what was found)
-    ");
-    assert_eq!(
-        fs::read_to_string(run.path().join("completions.jsonl.damaged-1")).unwrap().lines().count(),
-        text.lines().count() / 2
-    );
-}
-
-#[test]
-fn damaged_records() {
-    let (folder, run) = stopped("");
-    edit(&folder, "run/records.json", "\"bytes\": ", "\"bytes\": 1");
-    let told = told(&folder, "metrics.jsonl");
-    assert!(told.starts_with("warning: `run/records.json` is damaged: SHA-256 "), "{told}");
-    assert!(told.ends_with("what has changed in metrics and completions cannot be told; the run goes on\n"), "{told}");
-    assert_eq!(run.metrics().len(), 5);
 }

@@ -1,48 +1,7 @@
-//! Files that are no plugins: one sentence, the same from `host check` and `host train`. And a plugin that misbehaves while it is
-//! loaded.
-
-use std::path::Path;
+//! `host check` on a plugin that misbehaves while it is loaded.
 
 use insta::assert_snapshot;
 use tests::Folder;
-
-/// A file of this name in a fresh folder, for `host check` and `host train --plugin`; their one sentence.
-fn foreign(make: impl Fn(&Path)) -> String {
-    let folder = Folder::new();
-    make(&folder.path().join("libforeign.so"));
-    let checked = folder.host("check ./libforeign.so").refused();
-    assert_eq!(folder.host("train --plugin ./libforeign.so").refused(), checked);
-    assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
-    checked
-}
-
-#[test]
-fn files_that_are_no_plugins() {
-    let write = |bytes: &'static [u8]| foreign(move |path| std::fs::write(path, bytes).unwrap());
-    assert_snapshot!(write(b"just text, and not much of it\n"), @r#"`FOLDER/libforeign.so` is not a shared library: it has no ELF header (a plugin is a crate with `crate-type = ["cdylib"]`; give the `.so` in its `target/release`)"#);
-    assert_snapshot!(write(b""), @"`FOLDER/libforeign.so` is empty (build or copy it again)");
-    // The header of a 32-bit library, and nothing behind it.
-    let mut header = [0_u8; 52];
-    header[..7].copy_from_slice(b"\x7fELF\x01\x01\x01");
-    (header[16], header[18], header[20], header[40]) = (3, 3, 1, 52);
-    assert_snapshot!(foreign(|path| std::fs::write(path, header).unwrap()), @"`FOLDER/libforeign.so` is a 32-bit library, this host is a 64-bit program (build it for this machine)");
-    assert_snapshot!(foreign(|path| std::fs::create_dir(path).unwrap()), @"plugin `./libforeign.so` is a folder (give the path of a library)");
-}
-
-#[test]
-fn a_library_of_the_system() {
-    let places = [
-        "/lib/x86_64-linux-gnu/libm.so.6",
-        "/lib/aarch64-linux-gnu/libm.so.6",
-        "/lib64/libm.so.6",
-        "/usr/lib/libm.so.6",
-    ];
-    let Some(libm) = places.into_iter().find(|path| Path::new(path).exists()) else {
-        eprintln!("SKIPPED: no libm.so.6 in {places:?}");
-        return;
-    };
-    assert_snapshot!(foreign(|path| std::os::unix::fs::symlink(libm, path).unwrap()).split_once("libm.so.6").unwrap().1, @r#"` is a shared library but not a plugin (build it against `capo-plugin` with `crate-type = ["cdylib"]`, and register a component)"#);
-}
 
 #[test]
 fn a_library_that_misbehaves_while_it_is_loaded() {

@@ -7,11 +7,15 @@ use tests::{Folder, artifacts};
 
 use crate::ONE_STEP;
 
-/// The sentence of `host plugins --plugin NAME` about a file of these contents.
+/// The sentence about a file of these contents, the same from every command that opens plugins.
 fn about_file(name: &str, contents: &[u8]) -> String {
     let folder = Folder::new();
     folder.write(name, contents);
-    folder.host(&format!("plugins --plugin {name}")).refused()
+    let listed = folder.host(&format!("plugins --plugin {name}")).refused();
+    assert_eq!(folder.host(&format!("check ./{name}")).refused(), listed);
+    assert_eq!(folder.host(&format!("train --plugin {name}")).refused(), listed);
+    assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
+    listed
 }
 
 #[test]
@@ -92,6 +96,11 @@ fn files_that_are_something_else() {
     other[18..20].copy_from_slice(&243_u16.to_le_bytes());
     let sentence = about_file("libother.so", &other);
     assert!(sentence.starts_with("`FOLDER/libother.so` was built for RISC-V, this host runs on "), "{sentence}");
+    // The header of a 32-bit library, and nothing behind it.
+    let mut header = [0_u8; 52];
+    header[..7].copy_from_slice(b"\x7fELF\x01\x01\x01");
+    (header[16], header[18], header[20], header[40]) = (3, 3, 1, 52);
+    assert_snapshot!(about_file("libsmall.so", &header), @"`FOLDER/libsmall.so` is a 32-bit library, this host is a 64-bit program (build it for this machine)");
     let folder = Folder::new();
     assert_snapshot!(folder.host("plugins --plugin /dev/null").refused(), @"plugin `/dev/null` is no regular file (give the path of a library)");
     folder.write("file", "");

@@ -23,6 +23,19 @@ pub fn replay(folder: &Folder, flags: &str, config: &Path, batches: &[PathBuf], 
     assert!(said.stdout.contains("rejected"), "{}", said.stdout);
 }
 
+/// All reference cases.
+pub fn cases() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(case("")).unwrap();
+    let cases: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(cases.len(), 14);
+    cases
+}
+
+/// The four batch files of a case, as arguments.
+pub fn batch_arguments(name: &str) -> String {
+    batches(&case(name)).iter().map(|path| format!(" {}", path.display())).collect()
+}
+
 /// The four batch files of a case.
 pub fn batches(case: &Path) -> Vec<PathBuf> {
     (0..4).map(|i| case.join(format!("batch-{i:04}.safetensors"))).collect()
@@ -34,10 +47,6 @@ pub fn check_case(folder: &Folder, flags: &str, case: &Path) {
     for i in 0..4 {
         compare(folder, case, i);
     }
-}
-
-fn check(name: &str) {
-    check_case(&Folder::new(), "", &case(name));
 }
 
 /// Compares the result of a replay into `out` of a case's batch `i` with the expected one.
@@ -68,73 +77,8 @@ fn authors_functions() {
 }
 
 #[test]
-fn reference_token_sgd() {
-    check("paper-token-sgd");
-}
-
-#[test]
-fn reference_token_adam() {
-    check("paper-token-adam");
-}
-
-#[test]
-fn reference_completion_sgd() {
-    check("paper-completion-sgd");
-}
-
-#[test]
-fn reference_completion_adam() {
-    check("paper-completion-adam");
-}
-
-#[test]
-fn reference_group_sgd() {
-    check("paper-group-sgd");
-}
-
-#[test]
-fn reference_group_adam() {
-    check("paper-group-adam");
-}
-
-#[test]
-fn reference_batch_sgd() {
-    check("paper-batch-sgd");
-}
-
-#[test]
-fn reference_batch_adam() {
-    check("paper-batch-adam");
-}
-
-#[test]
-fn authors_token_sgd() {
-    check("authors-token-sgd");
-}
-
-#[test]
-fn authors_token_adam() {
-    check("authors-token-adam");
-}
-
-#[test]
-fn authors_completion_sgd() {
-    check("authors-completion-sgd");
-}
-
-#[test]
-fn authors_completion_adam() {
-    check("authors-completion-adam");
-}
-
-#[test]
-fn authors_batch_sgd() {
-    check("authors-batch-sgd");
-}
-
-#[test]
-fn authors_batch_adam() {
-    check("authors-batch-adam");
+fn reference_cases() {
+    cases().iter().for_each(|case| check_case(&Folder::new(), "", case));
 }
 
 #[test]

@@ -154,16 +154,22 @@ fn without_its_plugin() {
 }
 
 #[test]
-fn a_torn_last_line_of_the_metrics() {
+fn metrics_and_completions_are_cut_back_to_the_checkpoint() {
     let folder = Folder::new();
-    let whole = folder.train("whole", FIVE_STEPS);
-    let torn = folder.train("torn", &format!("{FIVE_STEPS} --stop-after 2"));
-    let path = torn.path().join("metrics.jsonl");
-    let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, format!("{text}{{\"step\":3,\"loss\":1}}\n{{\"step\":4,\"lo")).unwrap();
-    let outcome = folder.host("train --resume torn").succeeded();
-    assert_eq!(outcome.stderr, "", "nothing is lost");
+    let logged = format!("{FIVE_STEPS} --set logging.log_completions=true");
+    let whole = folder.train("whole", &logged);
+    let torn = folder.train("torn", &format!("{logged} --stop-after 2"));
+    for file in ["metrics.jsonl", "completions.jsonl"] {
+        let path = torn.path().join(file);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("{text}{{\"step\":3,\"loss\":1}}\n{{\"step\":4,\"lo")).unwrap();
+    }
+    assert_snapshot!(folder.host("train --resume torn").succeeded().stderr, @"
+    warning: `torn/metrics.jsonl`: 2 lines are cut that came after step 2
+    warning: `torn/completions.jsonl`: 2 lines are cut that came after step 2
+    ");
     torn.assert_same_files(&whole);
+    assert_eq!(torn.metrics().iter().map(|line| line["step"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
 }
 
 #[test]

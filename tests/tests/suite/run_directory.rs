@@ -193,7 +193,7 @@ fn leftovers_of_an_interruption_are_removed() {
     let _ = folder.resume("run");
     assert_eq!(run.checkpoints(), [3]);
     assert_eq!(names(&run.path().join("checkpoints")), BTreeSet::from(["step-000003".to_owned()]));
-    let files = ["checkpoints", "config.toml", "lock", "metrics.jsonl", "provenance.json", "records.json"];
+    let files = ["checkpoints", "config.toml", "lock", "metrics.jsonl", "provenance.json"];
     assert_eq!(names(run.path()), BTreeSet::from(files.map(str::to_owned)));
 }
 

@@ -4,19 +4,12 @@ use std::path::PathBuf;
 
 use insta::assert_snapshot;
 use tests::Folder;
-use tests::artifacts::{self, workspace};
+use tests::artifacts;
 use tests::run_dir::tensors;
 
+use crate::replay::{batch_arguments as batches, case};
+
 const KEY: &str = "mask.0.fisher_threshold";
-
-fn case(name: &str) -> PathBuf {
-    workspace().join("tests/data/replay").join(name)
-}
-
-/// The four batch files of a reference case, as arguments.
-fn batches(name: &str) -> String {
-    (0..4).map(|i| format!(" {}", case(name).join(format!("batch-{i:04}.safetensors")).display())).collect()
-}
 
 /// The arguments of a replay of a reference case.
 fn reference(name: &str) -> String {

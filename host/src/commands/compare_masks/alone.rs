@@ -30,7 +30,6 @@ pub struct Rejected {
 
 impl Rejected {
     /// How many were rejected.
-    #[must_use]
     pub fn count(&self) -> Count {
         let rejected = self.tokens.iter().filter(|rejected| **rejected).count() as u64;
         Count { rejected, tokens: self.tokens.len() as u64 }
@@ -47,26 +46,17 @@ pub struct Replays<'a> {
 
 impl<'a> Replays<'a> {
     /// Over these batches.
-    #[must_use]
     pub fn new(registry: &'a Registry, batches: &'a Batches<'a>, watchdog: &'a Watchdog) -> Self {
         Self { registry, batches, watchdog, warned: BTreeSet::new() }
     }
 
     /// Runs a fresh mask; every batch begins with all of its completion tokens.
-    ///
-    /// # Errors
-    ///
-    /// Those of a replay, with the mask's name.
     pub fn run(&mut self, contender: &Contender) -> Result<Rejected> {
         self.run_on(contender, &mut |_| None)
     }
 
     /// The outcome on batches whose earlier log-probabilities are the current ones where the two differ by rounding alone; and how far apart
     /// they were.
-    ///
-    /// # Errors
-    ///
-    /// As [`Replays::run`].
     pub fn run_without_rounding(&mut self, contender: &Contender) -> Result<(Rejected, Apart)> {
         let mut apart = Apart::default();
         let rejected = self.run_on(contender, &mut |batch| Some(without_rounding(batch, &mut apart)))?;
@@ -74,10 +64,6 @@ impl<'a> Replays<'a> {
     }
 
     /// True where the mask compares the current policy with an earlier one.
-    ///
-    /// # Errors
-    ///
-    /// When it refuses its table.
     pub fn compares_policies(&self, contender: &Contender) -> Result<bool> {
         let inputs = contender.build(self.registry, self.watchdog)?.inputs();
         Ok(inputs.contains(Inputs::OLD_LOGPS) || inputs.contains(Inputs::ROLLOUT_CONTEXT))

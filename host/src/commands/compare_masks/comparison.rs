@@ -44,7 +44,6 @@ pub struct Comparison {
 
 impl Comparison {
     /// Of these masks over these batches.
-    #[must_use]
     pub fn new(
         batches: &[PathBuf],
         target: Option<Target>,
@@ -67,7 +66,6 @@ impl Comparison {
     }
 
     /// The variable with respect to which gradients are taken, in words.
-    #[must_use]
     pub fn measure(&self) -> &'static str {
         if self.last_layer { "the last layer's weight" } else { "the sampled token's logit" }
     }

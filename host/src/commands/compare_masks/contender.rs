@@ -27,7 +27,6 @@ pub struct Contender {
 
 impl Contender {
     /// A copy of the mask with `value` under `key`.
-    #[must_use]
     pub fn with(&self, key: &str, value: toml::Value) -> Self {
         let mut changed = self.clone();
         changed.config.table.insert(key.to_owned(), value);
@@ -35,16 +34,11 @@ impl Contender {
     }
 
     /// The key that a search turns: none where its author names none, or its table has a value already.
-    #[must_use]
     pub fn open_key(&self) -> Option<&SweepRange> {
         self.key.as_ref().filter(|range| !self.config.table.contains_key(range.key.as_str()))
     }
 
     /// Builds it, without a state.
-    ///
-    /// # Errors
-    ///
-    /// When its id is unknown or at another point, or it refuses its table.
     pub fn build(&self, registry: &Registry, watchdog: &Watchdog) -> Result<Mask> {
         Ok(registry.create(&self.config, watchdog)?.renamed(&self.name))
     }
@@ -66,10 +60,6 @@ pub struct Lineup {
 
 impl Lineup {
     /// Those of the config and of `--mask`; with neither, all on offer.
-    ///
-    /// # Errors
-    ///
-    /// A config or an override that cannot be read; no mask at all.
     pub fn choose(args: &CompareArgs, registry: &Registry, searched: bool) -> Result<Self> {
         let masks = |sets: &[String], masks: Vec<String>| {
             let draft = Draft::read(args.config.as_deref(), config::DEFAULT, sets)?;
@@ -97,16 +87,11 @@ impl Lineup {
     }
 
     /// Their names in reports.
-    #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.contenders.iter().map(|contender| contender.name.clone()).collect()
     }
 
     /// Builds every one; a key that is searched is tried at both ends of its range.
-    ///
-    /// # Errors
-    ///
-    /// The first that was named and cannot be built.
     pub fn keep_buildable(&mut self, registry: &Registry, watchdog: &Watchdog) -> Result<()> {
         let searched = self.searched;
         let build = |contender: &Contender| match contender.open_key().filter(|_| searched) {
@@ -127,10 +112,6 @@ impl Lineup {
     }
 
     /// Looks whether the batch of the file `path` holds what each asks for.
-    ///
-    /// # Errors
-    ///
-    /// The first that was named and asks for something else.
     pub fn keep_supplied(&mut self, path: &Path, batch: &RecordedBatch) -> Result<()> {
         let built = std::mem::take(&mut self.built);
         let supplied: Vec<bool> = built.iter().map(|mask| check_held(mask, path, batch).is_ok()).collect();

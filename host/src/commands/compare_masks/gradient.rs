@@ -10,10 +10,6 @@ use crate::stages::backward::token_weights;
 
 /// `[B, T]`: w, the derivative of the reduced loss by each token's log-probability with nothing rejected; minus the advantage stands for
 /// the objective's derivative where a batch was recorded without.
-///
-/// # Errors
-///
-/// A reduction that this host does not know.
 pub fn seeds(batch: &Batch<'_>) -> Result<Vec<f64>> {
     let weights = token_weights(batch.dims, batch.reduction, batch.max_completion_length, batch.completion_mask)?;
     let slope = |i: usize| batch.dloss_dlogp.map_or(-batch.advantages[i], |slopes| slopes[i]);
@@ -22,7 +18,6 @@ pub fn seeds(batch: &Batch<'_>) -> Result<Vec<f64>> {
 }
 
 /// `1 − p` of a token with this log-probability, without cancellation.
-#[must_use]
 pub fn unlikeliness(logp: f32) -> f64 {
     -f64::from(logp).exp_m1()
 }
@@ -41,10 +36,6 @@ pub struct Layer<'a> {
 
 impl<'a> Layer<'a> {
     /// Of this batch.
-    ///
-    /// # Errors
-    ///
-    /// Arrays that do not lie in host memory.
     pub fn new(batch: &Batch<'a>, layer: &LastLayer<'a>) -> Result<Self> {
         let last = |shape: &[i64]| shape.last().map_or(0, |&extent| extent as usize);
         Ok(Self {
@@ -60,7 +51,6 @@ impl<'a> Layer<'a> {
 
     /// `‖e_a − p‖² ‖h‖² ÷ τ²` of token i of `[B, T]`. Of p the sampled token and the K most probable ones count; the squares of the
     /// others, at most their probability times that of the least of the K, are left out.
-    #[must_use]
     pub fn squared_norm(&self, i: usize) -> f64 {
         let temperature = f64::from(self.batch.loss_temperature);
         let probability =

@@ -6,7 +6,6 @@ use super::comparison::{Compared, Comparison};
 use super::setting::Setting;
 
 /// The document.
-#[must_use]
 pub fn document(comparison: &Comparison) -> Value {
     let Comparison { batches, target, tokens, completions, mean_advantage, last_layer, masks, overlap, left_out } =
         comparison;

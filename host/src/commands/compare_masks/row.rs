@@ -28,7 +28,6 @@ pub struct Row {
 
 impl Row {
     /// Of a mask that rejected these of the tokens, in `batches` batches.
-    #[must_use]
     pub fn new(tokens: &Tokens, rejected: &Rejected, batches: usize) -> Self {
         let (count, at) = (rejected.count(), &rejected.tokens);
         let places = || (0..at.len()).filter(|&i| at[i]);
@@ -64,14 +63,12 @@ pub struct Overlap {
 
 impl Overlap {
     /// Of two masks that rejected these of the same tokens.
-    #[must_use]
     pub fn of(a: &[bool], b: &[bool]) -> Self {
         let count = |of: fn(bool, bool) -> bool| a.iter().zip(b).filter(|(a, b)| of(**a, **b)).count() as u64;
         Self { both: count(|a, b| a && b), either: count(|a, b| a || b) }
     }
 
     /// The Jaccard index; none where neither rejected a token.
-    #[must_use]
     pub fn share(self) -> Option<f64> {
         (self.either > 0).then(|| self.both as f64 / self.either as f64)
     }

@@ -42,10 +42,6 @@ pub enum Setting {
 
 /// The mask as it is compared: with a target, its open key has the value that rejects most without exceeding it; where every value
 /// exceeds it, the one that rejects least.
-///
-/// # Errors
-///
-/// Those of a replay.
 pub fn decide(
     contender: Contender,
     target: Option<&Target>,

@@ -9,7 +9,6 @@ use crate::report::terminal::{grouped, percent};
 pub(super) const NONE: &str = "-";
 
 /// All lines.
-#[must_use]
 pub fn lines(comparison: &Comparison) -> Vec<String> {
     let mut lines = head(comparison);
     lines.extend(rows(comparison));

@@ -29,10 +29,6 @@ pub struct Tokens {
 
 impl Tokens {
     /// Goes through the batches; `look` sees each of them first.
-    ///
-    /// # Errors
-    ///
-    /// Those of `look`; a batch with a gradient that is not finite; batches without a token.
     pub fn read(batches: &Batches<'_>, look: &mut dyn FnMut(&Path, &RecordedBatch) -> Result<()>) -> Result<Self> {
         let mut tokens = Self { last_layer: true, ..Self::default() };
         let mut by_logit = Vec::new();

@@ -41,16 +41,11 @@ pub struct Chosen {
 
 impl Chosen {
     /// Their names in reports.
-    #[must_use]
     pub fn names(&self) -> Vec<String> {
         [&self.masks, &self.weights].into_iter().flat_map(|list| component_names(list)).collect()
     }
 
     /// Builds them.
-    ///
-    /// # Errors
-    ///
-    /// When an id is unknown or at the wrong point, or a component refuses its table.
     pub fn build(&self, registry: &Registry, watchdog: &Watchdog) -> Result<Deciders> {
         let masks = registry.create_all(&self.masks, watchdog)?;
         Ok(Deciders { masks, weights: registry.create_all(&self.weights, watchdog)? })
@@ -73,10 +68,6 @@ pub struct Sweep<'a> {
 
 impl<'a> Sweep<'a> {
     /// Makes sure that all can be built at the ends of every range, and reads the batches.
-    ///
-    /// # Errors
-    ///
-    /// A component's own sentence about its keys, no mask or weight at all, a file that is not a batch.
     pub fn open(
         registry: &'a Registry,
         choose: Choose<'a>,
@@ -99,10 +90,6 @@ impl<'a> Sweep<'a> {
     }
 
     /// Sweeps one range after another, and searches in each for the value that meets the target.
-    ///
-    /// # Errors
-    ///
-    /// Those of a replay; batches without a token.
     pub fn run(&mut self, ranges: &[Range], target: Option<&Target>, say: &dyn Fn(&str)) -> Result<()> {
         for (i, range) in ranges.iter().enumerate() {
             if i > 0 {

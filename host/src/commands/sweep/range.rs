@@ -30,10 +30,6 @@ impl FromStr for Range {
     type Err = Error;
 
     /// Reads `KEY=LOW..HIGH[:POINTS]`.
-    ///
-    /// # Errors
-    ///
-    /// Another form, a key that is no mask's or weight's, ends that are not in order, a number of points out of bounds.
     fn from_str(text: &str) -> Result<Self> {
         let range = Self::parse(text).ok_or_else(|| {
             anyhow!(
@@ -78,7 +74,6 @@ impl Range {
     }
 
     /// The values, ascending; both ends are among them.
-    #[must_use]
     pub fn values(&self) -> Vec<f64> {
         let steps = self.points - 1;
         let inner = (1..steps).map(|i| self.round(self.between(self.low, self.high, i as f64 / steps as f64)));
@@ -88,14 +83,12 @@ impl Range {
     }
 
     /// A rounded value half-way between two others; none where rounding leaves none.
-    #[must_use]
     pub fn middle(&self, a: f64, b: f64) -> Option<f64> {
         let middle = self.round(self.between(a, b, 0.5));
         (a.min(b) < middle && middle < a.max(b)).then_some(middle)
     }
 
     /// The value as it is written in a config; all values of a range are written in the same way.
-    #[must_use]
     pub fn text(&self, value: f64) -> String {
         match (self.whole, self.exponential() && value != 0.0) {
             (true, _) => format!("{value}"),
@@ -105,19 +98,16 @@ impl Range {
     }
 
     /// A range of the same key, between two of the values.
-    #[must_use]
     pub fn between_values(&self, a: f64, b: f64) -> Self {
         Self { low: a.min(b), high: a.max(b), ..self.clone() }
     }
 
     /// The value as a config holds it.
-    #[must_use]
     pub fn toml(&self, value: f64) -> toml::Value {
         if self.whole { toml::Value::Integer(value as i64) } else { toml::Value::Float(value) }
     }
 
     /// The values of a column, with as many digits as the longest needs.
-    #[must_use]
     pub fn column(&self, values: &[f64]) -> Vec<String> {
         if self.whole {
             return values.iter().map(|&x| self.text(x)).collect();

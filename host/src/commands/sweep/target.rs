@@ -18,7 +18,6 @@ pub struct Count {
 
 impl Count {
     /// The share of rejected tokens; 0 where there are none at all.
-    #[must_use]
     pub fn rate(self) -> f64 {
         self.rejected as f64 / self.tokens.max(1) as f64
     }
@@ -36,10 +35,6 @@ impl FromStr for Target {
     type Err = Error;
 
     /// Reads a share or a percentage.
-    ///
-    /// # Errors
-    ///
-    /// A text that is not a number, or not between 0 and 1.
     fn from_str(text: &str) -> Result<Self> {
         let rate = match text.strip_suffix('%') {
             Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
@@ -73,10 +68,6 @@ pub struct Found {
 }
 
 /// Searches between the values of a sweep, `counts`, for the one whose rate is nearest to and not above the target.
-///
-/// # Errors
-///
-/// Those of `count`, which replays at a value.
 pub fn search(
     range: &Range,
     counts: &[(f64, Count)],

@@ -26,10 +26,6 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 /// An environment with one template, for which it is `today`.
-///
-/// # Errors
-///
-/// A template that cannot be read.
 pub(super) fn with_template(text: &str, today: Date) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     let mut syntax = SyntaxConfig::builder();

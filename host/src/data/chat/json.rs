@@ -16,10 +16,6 @@ struct Style {
 }
 
 /// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)` of transformers: nothing is escaped for HTML.
-///
-/// # Errors
-///
-/// Arguments that it has not, and a value that JSON has not.
 pub(super) fn dump(value: &Value, positions: &[Value], options: &Kwargs) -> Result<String, Error> {
     let argument = |index: usize, name: &str| -> Result<Value, Error> {
         match positions.get(index) {

@@ -18,16 +18,11 @@ pub struct Messages(Vec<Message>);
 
 impl Messages {
     /// One message of the user.
-    #[must_use]
     pub fn user(text: &str) -> Self {
         Self(vec![message("user", text)])
     }
 
     /// The messages in a column of a row, a JSON object.
-    ///
-    /// # Errors
-    ///
-    /// A column that is not a list of messages, or a conversation that the assistant has answered.
     pub fn in_row(line: &[u8], column: &str) -> Result<Self> {
         let mut row: IndexMap<String, Value> =
             serde_json::from_slice(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;

@@ -5,10 +5,6 @@ use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
 /// Calls `value.method(args)`.
-///
-/// # Errors
-///
-/// A method that the value has not, and arguments that it does not take.
 pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let more = match (value.kind(), value.as_str()) {
         (_, Some(text)) => of_text(text, method, args)?,

@@ -56,10 +56,6 @@ impl fmt::Debug for Chat {
 
 impl Chat {
     /// The chat template among the files of a model.
-    ///
-    /// # Errors
-    ///
-    /// No template, one that cannot be read or is none, and a damaged file beside it.
     pub fn open(files: &ModelFiles, options: ChatOptions) -> Result<Self> {
         let source = source::find(files)?;
         let mut known = source::special_tokens(files)?;
@@ -79,19 +75,11 @@ impl Chat {
     }
 
     /// The text that asks for the answer to `messages`.
-    ///
-    /// # Errors
-    ///
-    /// A refusal by the template, or a failure in it, with the name of the template.
     pub fn prompt(&self, messages: &Messages) -> Result<String> {
         self.write(&self.begun(messages), true)
     }
 
     /// The assistant's `answer` as the template writes it after `prompt`, the text of `messages`: the answer and its end.
-    ///
-    /// # Errors
-    ///
-    /// As [`prompt`](Self::prompt), and a template that writes the messages in another way once they are answered.
     pub fn reply(&self, messages: &Messages, prompt: &str, answer: &str) -> Result<String> {
         let whole = self.write(&self.begun(messages).and("assistant", answer), false)?;
         let reply = whole.strip_prefix(prompt).with_context(|| {

@@ -25,10 +25,6 @@ pub(super) struct Source {
 }
 
 /// The template of a model, as transformers finds it.
-///
-/// # Errors
-///
-/// A file that cannot be read, and a model that has none.
 pub(super) fn find(files: &ModelFiles) -> Result<Source> {
     if files.contains(TEMPLATE_FILE) {
         let place = files.describe(TEMPLATE_FILE);
@@ -59,10 +55,6 @@ pub(super) fn find(files: &ModelFiles) -> Result<Source> {
 }
 
 /// The texts of the special tokens that have a name.
-///
-/// # Errors
-///
-/// A file that is no JSON.
 pub(super) fn special_tokens(files: &ModelFiles) -> Result<BTreeMap<String, Value>> {
     let config = files.json(CONFIG)?;
     // Since tokens stand in the config with their ids, the other file is not looked at.

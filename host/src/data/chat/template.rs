@@ -42,18 +42,12 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// # Errors
-    ///
-    /// A template that cannot be read.
     pub(super) fn open(Job { text, place, date, known }: Job) -> Result<Self> {
         let environment = environment::with_template(&text, date)
             .map_err(|error| anyhow!("the chat template {place} cannot be read: {}", reason(&error)))?;
         Ok(Self { environment, known, place })
     }
 
-    /// # Errors
-    ///
-    /// The template's refusal or failure, with its name.
     pub(super) fn write(&self, request: &Request) -> Result<String> {
         let mut known = self.known.clone();
         known.insert("messages".to_owned(), request.messages.value());

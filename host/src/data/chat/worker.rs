@@ -44,9 +44,6 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// # Errors
-    ///
-    /// A template that cannot be read, and a process that cannot be started.
     pub(super) fn open(job: &Job) -> Result<Self> {
         let workers = Self { job: line(job)?, place: job.place.clone(), idle: Mutex::default() };
         if !cfg!(test) {
@@ -59,10 +56,6 @@ impl Workers {
     }
 
     /// The text of a conversation.
-    ///
-    /// # Errors
-    ///
-    /// The template's refusal or failure, and the limit that it goes over.
     pub(super) fn write(&self, request: &Request) -> Result<String> {
         let request = line(request)?;
         if cfg!(test) {
@@ -167,10 +160,6 @@ fn line<T: serde::Serialize>(value: &T) -> Result<String> {
 }
 
 /// Answers the lines of standard input until it ends: the process of `host apply-chat-template`.
-///
-/// # Errors
-///
-/// When the system refuses the limits or a thread.
 pub fn serve() -> Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.split_whitespace().next()?.parse().ok());

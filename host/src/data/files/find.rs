@@ -46,10 +46,6 @@ struct DataFile {
 }
 
 /// The files at `path`, in the order of their names.
-///
-/// # Errors
-///
-/// A part that is not there, with those that are; a folder without rows; a part of what is a file.
 pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     let shown = path.display();
     if !path.is_dir() {

@@ -31,10 +31,6 @@ pub struct Text {
 }
 
 /// Reads a file whole: JSON lines, or what starts as parquet or arrow files do, whatever its name.
-///
-/// # Errors
-///
-/// A file that cannot be read, is damaged or packed, or whose rows do not fit into the memory that is free.
 pub fn read(path: &Path) -> Result<Text> {
     let bytes = files::read(path)?;
     let place = || format!("cannot read `{}`", path.display());

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use capo_loader::files;
 use capo_loader::folders;
 
-use super::journal::{Expected, Gap, Journal, Mark, ranges};
+use super::journal;
 use crate::config::{CompletionsFormat, LoggingConfig};
 pub use table::{Column, Table};
 
@@ -23,8 +23,10 @@ pub const FOLDER: &str = "completions";
 /// Where completions go.
 #[derive(Debug)]
 pub struct Completions {
+    /// Of files per step.
     folder: PathBuf,
-    journal: Journal,
+    /// Of lines.
+    file: PathBuf,
     format: CompletionsFormat,
     /// Of every so many steps, a multiple of those that use a rollout; none where nothing is logged.
     every: Option<u64>,
@@ -32,74 +34,46 @@ pub struct Completions {
 
 impl Completions {
     /// None so far, of a run in `dir` whose rollouts are used by `steps_per_rollout` steps.
-    #[must_use]
     pub fn new(dir: &Path, logging: &LoggingConfig, steps_per_rollout: u64) -> Self {
         let uses = steps_per_rollout.max(1);
         Self {
             folder: dir.join(FOLDER),
-            journal: Journal::new(&dir.join(COMPLETIONS_FILE)),
+            file: dir.join(COMPLETIONS_FILE),
             format: logging.completions_format,
             every: logging.log_completions.then(|| logging.completions_steps.max(1).div_ceil(uses) * uses),
         }
     }
 
-    /// Takes them up after `step`, where the file of lines was at `mark`, and removes later ones. Returns the gap, if some are missing.
-    ///
-    /// # Errors
-    ///
-    /// When the disk refuses.
-    pub fn resume(&mut self, step: u64, mark: Option<&Mark>) -> Result<Option<Gap>> {
-        let is_lines = self.format == CompletionsFormat::Jsonl;
-        let logged = if is_lines && self.every.is_some() { step } else { 0 };
-        let expected = Expected { step: logged, every: self.every.unwrap_or(1), once: false };
-        let (journal, gap) = Journal::resume(self.journal.path(), mark, expected)?;
-        self.journal = journal;
-        let kept = self.cut(step).with_context(|| format!("cannot take `{}` up again", self.folder.display()))?;
-        let Some(every) = self.every.filter(|_| !is_lines) else { return Ok(gap) };
-        let missing = ranges((1..=step).step_by(every as usize).filter(|step| !kept.contains(step)), every);
-        let what = format!("no file of step {missing}");
-        let gone = (!missing.is_empty()).then(|| Gap { file: FOLDER.to_owned(), step, what, kept: None });
-        Ok(gap.or(gone))
+    /// Takes them up after `step`: removes later ones, and what an interruption left.
+    pub fn cut(&self, step: u64) -> Result<()> {
+        journal::cut(&self.file, step)?;
+        self.cut_files(step).with_context(|| format!("cannot take `{}` up again", self.folder.display()))
     }
 
-    /// Removes files of steps after `step`, and what an interruption left; returns the steps of the others.
-    fn cut(&self, step: u64) -> Result<Vec<u64>> {
-        let mut kept = Vec::new();
+    fn cut_files(&self, step: u64) -> Result<()> {
         let entries = match fs::read_dir(&self.folder) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(kept),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             entries => entries?,
         };
         folders::clean(&self.folder)?;
         for entry in entries {
             let path = entry?.path();
-            match step_of(&path) {
-                Some(found) if found > step => fs::remove_file(&path)?,
-                found => kept.extend(found),
+            if step_of(&path).is_some_and(|found| found > step) {
+                fs::remove_file(&path)?;
             }
         }
-        Ok(kept)
+        Ok(())
     }
 
     /// True if those of a rollout are logged that was sampled when `sampled_at` steps were done.
-    #[must_use]
     pub fn is_due(&self, sampled_at: u64) -> bool {
         self.every.is_some_and(|every| sampled_at.is_multiple_of(every))
     }
 
-    /// How far the file of lines has come: for the checkpoint.
-    #[must_use]
-    pub fn mark(&self) -> Mark {
-        self.journal.mark()
-    }
-
     /// Writes the completions of `step`.
-    ///
-    /// # Errors
-    ///
-    /// When the disk refuses.
     pub fn write(&mut self, step: u64, table: &Table) -> Result<()> {
         match self.format {
-            CompletionsFormat::Jsonl => table.lines()?.iter().try_for_each(|line| self.journal.append(line)),
+            CompletionsFormat::Jsonl => table.lines()?.iter().try_for_each(|line| files::append_line(&self.file, line)),
             CompletionsFormat::Parquet => {
                 fs::create_dir_all(&self.folder)
                     .with_context(|| format!("cannot make the folder `{}`", self.folder.display()))?;
@@ -114,7 +88,6 @@ fn name(step: u64) -> String {
 }
 
 /// The step that a file of completions is of.
-#[must_use]
 pub fn step_of(path: &Path) -> Option<u64> {
     let found = path.file_name()?.to_str()?;
     let step = found.strip_prefix("step-")?.strip_suffix(".parquet")?.parse().ok()?;

@@ -15,10 +15,6 @@ use parquet::file::properties::WriterProperties;
 use super::table::{Column, Table};
 
 /// The file of `table`, the same bytes for the same table.
-///
-/// # Errors
-///
-/// Whatever the format has no place for.
 pub fn bytes(table: &Table) -> Result<Vec<u8>> {
     let columns = table.columns.iter().map(|(name, column)| (name, array(column, table.rows), true));
     let batch = RecordBatch::try_from_iter_with_nullable(columns)?;

@@ -34,10 +34,6 @@ pub struct Table {
 
 impl Table {
     /// Each completion as a line of JSON; numbers that are not finite are null.
-    ///
-    /// # Errors
-    ///
-    /// None that is known: whatever JSON cannot say.
     pub fn lines(&self) -> Result<Vec<String>> {
         (0..self.rows).map(|row| self.line(row)).collect()
     }

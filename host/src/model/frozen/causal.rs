@@ -27,10 +27,6 @@ pub struct Causal {
 
 impl Causal {
     /// Reads a model of the family that `model_type` names, for sequences of at most `longest` tokens; none for another family.
-    ///
-    /// # Errors
-    ///
-    /// A setting that is not supported, fewer positions than `longest`, weights that are not those of the configuration.
     pub(super) fn load(
         files: &ModelFiles,
         json: &Map<String, Value>,
@@ -64,10 +60,6 @@ impl Causal {
     }
 
     /// The forward pass for scores alone; `loss_temperature` divides the logits.
-    ///
-    /// # Errors
-    ///
-    /// Ids beyond the model's vocabulary, a device that fails.
     pub(super) fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         rows.check(self.head.dim(0)?).context("the reference cannot score a batch")?;
         let count = rows.rows();

@@ -26,10 +26,6 @@ enum Model {
 
 impl Classifier {
     /// Reads a model that scores texts; `label` is the name of the output to take, where it has several.
-    ///
-    /// # Errors
-    ///
-    /// A family or a setting that is not supported, an output that is not there, weights that are not those of the configuration.
     pub fn load(files: &ModelFiles, label: Option<&str>, device: &Device) -> Result<Self> {
         let place = || format!("cannot use {}", files.describe(CONFIG_FILE));
         let bytes = files.read(CONFIG_FILE)?;
@@ -68,10 +64,6 @@ impl Classifier {
     }
 
     /// The scores of the texts `rows`, token ids, as one batch that is filled up with `pad`.
-    ///
-    /// # Errors
-    ///
-    /// A text without tokens or with more than there are positions, an id beyond the vocabulary, a device that fails.
     pub fn score(&self, rows: &[Vec<u32>], pad: u32) -> Result<Vec<f32>> {
         let (vocab, positions) = self.extents();
         let width = rows.iter().map(Vec::len).max().unwrap_or(0);

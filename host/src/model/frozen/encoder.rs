@@ -28,10 +28,6 @@ pub(super) struct Encoder {
 
 impl Encoder {
     /// Reads a model of the family that `model_type` names; none for another family.
-    ///
-    /// # Errors
-    ///
-    /// A setting that is not supported, an output that is not there, weights that are not those of the configuration.
     pub(super) fn load(
         files: &ModelFiles,
         json: &Map<String, Value>,

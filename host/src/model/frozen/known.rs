@@ -39,10 +39,6 @@ pub(super) struct Known {
 
 impl Known {
     /// The settings that the model reads, defaults filled in; `rope_parameters` stand beside the others.
-    ///
-    /// # Errors
-    ///
-    /// A setting that is not understood, or of another value than the one that is.
     pub(super) fn settings(&self, json: &Map<String, Value>) -> Result<Map<String, Value>> {
         self.check_architectures(json)?;
         // A key with the value null counts as absent.
@@ -158,10 +154,6 @@ pub(super) fn size(settings: &Map<String, Value>, key: &str) -> usize {
 }
 
 /// The crate's own form of the settings.
-///
-/// # Errors
-///
-/// A setting that is missing or of another type.
 pub(super) fn read<T: DeserializeOwned>(settings: &Map<String, Value>) -> candle_core::Result<T> {
     serde_json::from_value(Value::Object(settings.clone())).map_err(|error| candle_core::Error::msg(error.to_string()))
 }

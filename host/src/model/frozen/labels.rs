@@ -9,10 +9,6 @@ use super::super::family::shown;
 const MOST: usize = 4096;
 
 /// The names of a model's outputs, in order: those of `id2label`, else as many as `num_labels` says, else transformers' two.
-///
-/// # Errors
-///
-/// An `id2label` that is no list of names with their numbers.
 pub(super) fn names(json: &Map<String, Value>) -> Result<Vec<String>> {
     let numbered = |count: usize| (0..count).map(|label| format!("LABEL_{label}")).collect();
     match (json.get("id2label"), json.get("num_labels")) {
@@ -43,10 +39,6 @@ pub(super) fn names(json: &Map<String, Value>) -> Result<Vec<String>> {
 }
 
 /// The number of the output that is the score: the only one, or the one called `label`.
-///
-/// # Errors
-///
-/// Several outputs of which none is chosen, and a name that none has.
 pub(super) fn chosen(names: &[String], label: Option<&str>) -> Result<usize> {
     let known = || format!("`{}`", names.join("`, `"));
     let Some(label) = label else {

@@ -26,10 +26,6 @@ use super::lora::ADAPTER_CONFIG_FILE;
 use crate::data::contain::contain;
 
 /// Refuses an adapter, of which the base alone would be read.
-///
-/// # Errors
-///
-/// The file that makes it one.
 fn no_adapter(files: &ModelFiles) -> Result<()> {
     ensure!(
         !files.contains(ADAPTER_CONFIG_FILE),

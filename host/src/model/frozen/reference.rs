@@ -25,10 +25,6 @@ pub enum Reference {
 impl Reference {
     /// Reads a model for sequences of at most `longest` tokens. One of a family that is trained here computes in `dtype`, another one in
     /// 32-bit floats.
-    ///
-    /// # Errors
-    ///
-    /// A family or a setting that is not supported, too few positions, weights that are not those of the configuration.
     pub fn load(files: &ModelFiles, longest: usize, dtype: DType, device: &Device) -> Result<Self> {
         let place = || format!("cannot use {}", files.describe(CONFIG_FILE));
         let bytes = files.read(CONFIG_FILE)?;
@@ -58,10 +54,6 @@ impl Reference {
     }
 
     /// The forward pass for scores alone; `loss_temperature` divides the logits.
-    ///
-    /// # Errors
-    ///
-    /// Ids beyond the model's vocabulary, a device that fails.
     pub fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         match self {
             Self::Own(policy) => policy.forward_detached(rows, loss_temperature),
@@ -80,10 +72,6 @@ pub(super) fn unknown(json: &Map<String, Value>, others: &[&str]) -> String {
 }
 
 /// Refuses a reference that reads other tokens than the policy: every token of one must be the other's at the same id, added ones included.
-///
-/// # Errors
-///
-/// The first id at which they differ.
 pub fn same_tokens(policy: &ModelFiles, reference: &ModelFiles) -> Result<()> {
     let read = |files: &ModelFiles| -> Result<_> {
         let bytes = files.read("tokenizer.json")?;

@@ -25,10 +25,6 @@ pub(super) struct Scorer {
 
 impl Scorer {
     /// Reads the model of `json`, its `config.json`.
-    ///
-    /// # Errors
-    ///
-    /// A setting that is not supported, an output that is not there, weights that are not those of the configuration.
     pub(super) fn load(
         files: &ModelFiles,
         json: &Map<String, Value>,

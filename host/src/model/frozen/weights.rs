@@ -30,10 +30,6 @@ struct Held {
 }
 
 /// Bytes that the weights in `files` take in 32-bit floats, going by the files' sizes and the dtype that the configuration names.
-///
-/// # Errors
-///
-/// When there are none.
 pub fn bytes_in_memory(files: &ModelFiles) -> Result<u64> {
     let config: serde_json::Value = serde_json::from_slice(&files.read(CONFIG_FILE)?)?;
     let dtype = config.get("dtype").or_else(|| config.get("torch_dtype")).and_then(serde_json::Value::as_str);
@@ -43,10 +39,6 @@ pub fn bytes_in_memory(files: &ModelFiles) -> Result<u64> {
 
 impl Weights {
     /// Reads all files of weights.
-    ///
-    /// # Errors
-    ///
-    /// A missing or torn file, a tensor in two of them, more weights than there is memory.
     pub(super) fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let names = weight_files(files)?;
         let sizes = names.iter().map(|name| files.size(name)).sum::<Result<u64>>()?;
@@ -68,10 +60,6 @@ impl Weights {
     }
 
     /// Refuses tensors that nothing asked for, but for a head that is the same as the `embedding` to which it is tied.
-    ///
-    /// # Errors
-    ///
-    /// The name of the first.
     pub(super) fn finish(&self, embedding: &str) -> Result<()> {
         let held = self.lock();
         let tied = |name: &str| -> Result<bool> {

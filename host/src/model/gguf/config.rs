@@ -33,10 +33,6 @@ const THETA: f64 = 10_000.0;
 /// Makes `config.json` of the metadata, of what tensors there are, and of the divisors of frequencies.
 ///
 /// An unknown setting of the architecture keeps its key. So it is refused like an unknown key of any `config.json`.
-///
-/// # Errors
-///
-/// Another architecture, and settings that are missing.
 pub(super) fn config(
     metadata: &Metadata,
     tensors: &HashMap<String, TensorInfo>,

@@ -41,10 +41,6 @@ pub(super) fn is_gguf(path: &Path) -> bool {
 
 impl Gguf {
     /// Reads all but the weights of the file at `path`.
-    ///
-    /// # Errors
-    ///
-    /// A file that is damaged, or that holds what is not supported.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let size = files::size(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         Self::read(path, size).with_context(|| format!("cannot use `{}`", path.display()))

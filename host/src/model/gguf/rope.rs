@@ -56,10 +56,6 @@ pub(super) fn scaling(settings: &mut Map<String, Json>) -> Option<Json> {
 }
 
 /// The scaling of the type `llama3` that has these divisors, for heads of a width and frequencies of a base. There is none where all of them are 1.
-///
-/// # Errors
-///
-/// Divisors of another number, or of no such scaling.
 pub(super) fn llama3(divisors: &[f32], width: u64, theta: f64) -> Result<Option<Json>> {
     let most = divisors.iter().copied().fold(1.0, f32::max);
     if divisors.len() as u64 * 2 != width {

@@ -46,10 +46,6 @@ struct Tokens<'a> {
 
 impl Files {
     /// Makes the files of the metadata, and adds the ids of special tokens to the model's `config.json`.
-    ///
-    /// # Errors
-    ///
-    /// A kind of tokenizer that is not supported, and what does not fit together.
     pub(super) fn new(metadata: &Metadata, model: &mut Map<String, Json>) -> Result<Self> {
         let tokens = Tokens::new(metadata)?;
         let mut config = Map::new();

@@ -26,10 +26,6 @@ pub struct Base {
 
 impl Base {
     /// The model `name`, whose files are `files`.
-    ///
-    /// # Errors
-    ///
-    /// When one of them cannot be read.
     pub fn of(name: &str, files: &ModelFiles) -> Result<Self> {
         let names = weight_files(files)?.into_iter().chain([CONFIG_FILE.to_owned()]);
         let digest = |file: String| Ok((file.clone(), sha256_hex(&files.read(&file)?)));
@@ -37,10 +33,6 @@ impl Base {
     }
 
     /// The base that the adapter in `files` records; none where another program wrote the adapter.
-    ///
-    /// # Errors
-    ///
-    /// When the file is damaged.
     pub fn read(files: &ModelFiles) -> Result<Option<Self>> {
         if !files.contains(BASE_FILE) {
             return Ok(None);
@@ -55,10 +47,6 @@ impl Base {
     }
 
     /// Refuses another base than this one.
-    ///
-    /// # Errors
-    ///
-    /// The first file that differs.
     pub fn check(&self, now: &Self) -> Result<()> {
         for (file, expected) in &self.files {
             let found = now.files.get(file).map_or("none", String::as_str);
@@ -72,10 +60,6 @@ impl Base {
     }
 
     /// Writes it into an adapter's folder.
-    ///
-    /// # Errors
-    ///
-    /// When the disk refuses.
     pub(super) fn write(&self, directory: &Path) -> Result<()> {
         write_atomic(&directory.join(BASE_FILE), &serde_json::to_vec_pretty(self)?)
     }

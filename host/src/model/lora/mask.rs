@@ -22,13 +22,11 @@ pub struct Dropout {
 
 impl Dropout {
     /// That of the optimizer step after `step` steps.
-    #[must_use]
     pub fn of_step(seed: u64, step: u64) -> Self {
         Self { seed, stream: "lora.dropout", step }
     }
 
     /// That of the pass that scores a rollout for several steps, after `step` steps.
-    #[must_use]
     pub fn of_rollout(seed: u64, step: u64) -> Self {
         Self { seed, stream: "lora.dropout.rollout", step }
     }

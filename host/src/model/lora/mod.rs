@@ -42,10 +42,6 @@ pub struct Adapter {
 impl Adapter {
     /// A fresh adapter of the model `config`, which changes nothing yet: A is uniform in `±1/√in`, drawn from the stream `lora.init` of
     /// `seed` in the order of names, and B is 0. Source: `peft.LoraLayer.reset_lora_parameters`.
-    ///
-    /// # Errors
-    ///
-    /// A target that the model has not, or that cannot be one; more than there is memory for.
     pub fn fresh(lora: LoraConfig, base: Base, config: &Config, seed: u64, device: &Device) -> Result<Self> {
         let modules = targets::modules("model.lora_target_modules", &lora.targets, config)?;
         let count = modules.values().map(|(outputs, inputs)| lora.r as u128 * (*outputs as u128 + *inputs as u128));
@@ -73,10 +69,6 @@ impl Adapter {
     }
 
     /// Reads an adapter of the model `config` from `files`, which name and hold its base too.
-    ///
-    /// # Errors
-    ///
-    /// A setting of PEFT that is not supported here, tensors that do not fit, a base that has changed since.
     pub fn load(files: &ModelFiles, config: &Config, device: &Device) -> Result<Self> {
         let (lora, name) = peft::read_config(files)?;
         // So that what is saved finds it from any directory.
@@ -90,10 +82,6 @@ impl Adapter {
     }
 
     /// The factors that a checkpoint of the same run has, over the same base.
-    ///
-    /// # Errors
-    ///
-    /// A base that has changed since, tensors that do not fit.
     pub fn factors_of(&self, files: &ModelFiles, config: &Config, device: &Device) -> Result<Params> {
         if let Some(known) = Base::read(files)? {
             known.check(&self.base)?;
@@ -133,10 +121,6 @@ impl Adapter {
     }
 
     /// Adds `s B A` to the weights of the base, in place.
-    ///
-    /// # Errors
-    ///
-    /// When they are another model's.
     pub(super) fn add_to(&self, weights: &Params) -> Result<()> {
         for (name, a) in self.params.iter() {
             let Some(module) = name.strip_suffix(A) else { continue };
@@ -148,10 +132,6 @@ impl Adapter {
     }
 
     /// Writes `adapter_config.json`, `adapter_model.safetensors` and what is known of the base into `directory`.
-    ///
-    /// # Errors
-    ///
-    /// When the disk refuses.
     pub fn save(&self, directory: &Path) -> Result<()> {
         peft::write(&self.config, self.base.name(), &self.params, directory)?;
         self.base.write(directory)

@@ -36,10 +36,6 @@ const KNOWN: &[&str] = &[
 const INITIAL: &[&str] = &["gaussian", "eva", "orthogonal"];
 
 /// The base that the adapter in `files` names.
-///
-/// # Errors
-///
-/// When the file cannot be read or names none.
 pub fn base_name(files: &ModelFiles) -> Result<String> {
     let json = read_json(files)?;
     let name = json.get("base_model_name_or_path").and_then(Value::as_str);
@@ -57,10 +53,6 @@ fn read_json(files: &ModelFiles) -> Result<Map<String, Value>> {
 }
 
 /// The settings in `adapter_config.json`, and the base that it names.
-///
-/// # Errors
-///
-/// A setting that is not understood.
 pub(super) fn read_config(files: &ModelFiles) -> Result<(LoraConfig, String)> {
     let config =
         parse(read_json(files)?).with_context(|| format!("cannot use {}", files.describe(ADAPTER_CONFIG_FILE)))?;
@@ -129,10 +121,6 @@ fn check_key(key: &str, value: &Value) -> Result<()> {
 }
 
 /// The factors of every module that the file has; those that `config` names must be there.
-///
-/// # Errors
-///
-/// A missing, extra or wrongly shaped tensor.
 pub(super) fn read_params(files: &ModelFiles, lora: &LoraConfig, config: &Config, device: &Device) -> Result<Params> {
     let place = || format!("cannot use {}", files.describe(ADAPTER_FILE));
     let bytes = files.read(ADAPTER_FILE)?;
@@ -185,10 +173,6 @@ fn expected<'a>(
 }
 
 /// Writes both files into `directory` (created when missing).
-///
-/// # Errors
-///
-/// When the disk refuses.
 pub(super) fn write(lora: &LoraConfig, base: &str, params: &Params, directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create `{}`", directory.display()))?;
     params.save_file(&directory.join(ADAPTER_FILE), PREFIX)?;

@@ -17,10 +17,6 @@ pub(super) const ALL: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate
 const NEVER: [&str; 2] = ["lm_head", "embed_tokens"];
 
 /// The modules with an adapter, `[out, in]` by name; `key` is what a sentence calls the setting.
-///
-/// # Errors
-///
-/// A name that no module has, or that of one that cannot be a target.
 pub(super) fn modules(key: &str, targets: &Targets, config: &Config) -> Result<BTreeMap<String, (usize, usize)>> {
     let mut modules = linear(config);
     let names: Vec<String> = match targets {

@@ -29,10 +29,6 @@ enum Source {
 
 /// The completions of at most so many `steps` of the run in `dir`, from the first to the last that has some; lines that are damaged are
 /// left out.
-///
-/// # Errors
-///
-/// When a file cannot be read.
 pub fn completions(dir: &Path, steps: usize) -> Result<BTreeMap<u64, Vec<Row>>> {
     let path = dir.join(COMPLETIONS_FILE);
     let cannot = || format!("cannot read `{}`", path.display());

@@ -22,7 +22,6 @@ pub struct Diagnosis {
 }
 
 /// The findings that hold of a run, or held, the gravest first.
-#[must_use]
 pub fn diagnose(run: &FoundRun) -> Vec<Diagnosis> {
     let mut watch = Watch::new(Setup::of(&run.settings));
     let mut found: BTreeMap<(usize, String), Diagnosis> = BTreeMap::new();
@@ -39,7 +38,6 @@ pub fn diagnose(run: &FoundRun) -> Vec<Diagnosis> {
 
 impl Diagnosis {
     /// When it held, in words, of a run of so many steps.
-    #[must_use]
     pub fn when(&self) -> String {
         let Self { first, last, steps, .. } = self;
         match steps {

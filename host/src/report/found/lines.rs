@@ -41,7 +41,6 @@ impl Column {
     }
 
     /// The last number.
-    #[must_use]
     pub fn last(&self) -> Option<f64> {
         self.numbers().next_back().map(|(_, value)| value)
     }
@@ -49,10 +48,6 @@ impl Column {
 
 impl Lines {
     /// Reads the file at `path`.
-    ///
-    /// # Errors
-    ///
-    /// When it is missing or the disk refuses.
     pub fn read(path: &Path) -> Result<Self> {
         let open = || files::size(path).and_then(|_| File::open(path));
         let mut file = BufReader::new(open().with_context(|| format!("cannot read `{}`", path.display()))?);
@@ -89,7 +84,6 @@ impl Lines {
     }
 
     /// The values of `name`; an empty column where no line has it.
-    #[must_use]
     pub fn column(&self, name: &str) -> &Column {
         static NONE: Column = Column { rows: Vec::new(), values: Vec::new() };
         self.columns.get(name).unwrap_or(&NONE)
@@ -108,7 +102,6 @@ impl Lines {
     }
 
     /// At each line, the sum of `name` up to it: NaN and absent values are 0.
-    #[must_use]
     pub fn running_sum(&self, name: &str) -> Vec<f64> {
         let mut sums = vec![0.0; self.steps.len()];
         self.column(name).numbers().for_each(|(row, value)| sums[row] = value);
@@ -120,7 +113,6 @@ impl Lines {
     }
 
     /// Damage to the file, in words; none where it is whole. A torn last line of a run `at_work` is no damage.
-    #[must_use]
     pub fn remark(&self, at_work: bool) -> Option<String> {
         match self.damaged.as_slice() {
             [] => None,

@@ -38,10 +38,6 @@ pub struct FoundRun {
 
 impl FoundRun {
     /// Reads the run in `dir`. Damaged parts become remarks.
-    ///
-    /// # Errors
-    ///
-    /// When `dir` is no run's.
     pub fn read(dir: &Path) -> Result<Self> {
         if !Self::is_run(dir) {
             bail!(
@@ -73,13 +69,11 @@ impl FoundRun {
     }
 
     /// True if `dir` looks like a run's.
-    #[must_use]
     pub fn is_run(dir: &Path) -> bool {
         dir.join(CONFIG_FILE).is_file()
     }
 
     /// The value of the setting `key`: a string without its quotes.
-    #[must_use]
     pub fn setting(&self, key: &str) -> Option<String> {
         let shown = self.settings.get(key)?;
         let parsed = format!("v = {shown}").parse::<Table>().ok();
@@ -88,7 +82,6 @@ impl FoundRun {
     }
 
     /// The whole number that the setting `key` is.
-    #[must_use]
     pub fn whole(&self, key: &str) -> Option<u64> {
         self.settings.get(key)?.parse().ok()
     }

@@ -25,7 +25,6 @@ const THEME: &str = include_str!("assets/theme.js");
 const LICENSE: &str = include_str!("assets/uPlot.LICENSE");
 
 /// The page about `runs`.
-#[must_use]
 pub fn html(runs: &[FoundRun]) -> String {
     let groups = groups::group(runs);
     let data = charts::data(runs, &groups);

@@ -37,7 +37,6 @@ struct Known {
 
 impl<'a> Proposal<'a> {
     /// The step that `optimizer` proposed; `(seed, step)` decide on which completions it is measured.
-    #[must_use]
     pub fn new(
         (policy, before): (&'a Policy, &'a Params),
         optimizer: &'a Optimizer,
@@ -51,10 +50,6 @@ impl<'a> Proposal<'a> {
     }
 
     /// Takes `scales`, one per group, of the step; the share of its length that is left.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     pub fn scale(&mut self, scales: &[f64]) -> Result<f64> {
         let applied = self.share(scales)?;
         if scales.iter().any(|scale| *scale != 1.0) {
@@ -85,25 +80,16 @@ impl<'a> Proposal<'a> {
     }
 
     /// Euclidean norm of the step.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     pub fn norm(&mut self) -> Result<f64> {
         Ok(self.group_norms()?.iter().map(|norm| norm * norm).sum::<f64>().sqrt())
     }
 
     /// True if the head is part of the step.
-    #[must_use]
     pub fn trains_head(&self) -> bool {
         self.policy.adapter().is_none()
     }
 
     /// Euclidean norm of what the step does to those rows of the head whose token occurs in no completion of the batch.
-    ///
-    /// # Errors
-    ///
-    /// When the head is not trained, or the device fails.
     pub fn unused_head_norm(&self) -> Result<f64> {
         let config = self.policy.config();
         let mut used = vec![false; config.vocab_size];
@@ -114,7 +100,6 @@ impl<'a> Proposal<'a> {
     }
 
     /// Divisor of the logits.
-    #[must_use]
     pub fn temperature(&self) -> f64 {
         self.work.loss_temperature
     }
@@ -142,10 +127,6 @@ impl<'a> Proposal<'a> {
     }
 
     /// Mean KL divergence over all completion tokens that the head's change alone causes, nats.
-    ///
-    /// # Errors
-    ///
-    /// When the head is not trained, or the device fails.
     pub fn kl_by_head(&mut self) -> Result<f64> {
         if let Some(kl) = self.known.last_layer_kl {
             return Ok(kl);
@@ -157,10 +138,6 @@ impl<'a> Proposal<'a> {
     }
 
     /// Mean KL divergence over the completion tokens of `fraction` of the completions, at least one, nats.
-    ///
-    /// # Errors
-    ///
-    /// When `fraction` is not above 0 and at most 1, or the device fails.
     pub fn kl(&mut self, fraction: f64) -> Result<f64> {
         ensure!(
             fraction > 0.0 && fraction <= 1.0,

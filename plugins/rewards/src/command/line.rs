@@ -57,10 +57,6 @@ pub(super) fn questions(rollout: &Rollout<'_>, first: usize, completions: &[Comp
 }
 
 /// The completion's number and its reward, where `line` is answer number `next`.
-///
-/// # Errors
-///
-/// A sentence about the fault, to be read after "its answer".
 pub(super) fn answer(line: &str, next: usize) -> Result<(usize, f32), String> {
     let shown: String = line.chars().take(200).collect();
     let (id, reward) = match serde_json::from_str(line) {

@@ -16,10 +16,6 @@ use crate::report::html;
 const MOST: usize = 60;
 
 /// The completions that are shown, each with its tokens and with the places that every mask rejected.
-///
-/// # Errors
-///
-/// A batch that cannot be read again.
 pub fn data(comparison: &Comparison, tokens: &Tokens, batches: &Batches<'_>) -> Result<Value> {
     let chosen = chosen(comparison, &tokens.completions);
     let (mut shown, mut at) = (vec![Value::Null; chosen.len()], 0);

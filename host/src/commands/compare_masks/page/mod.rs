@@ -12,10 +12,6 @@ use crate::report::html::escape;
 use crate::report::terminal::grouped;
 
 /// The page. Tables are written here; completions are data, which the page's script shows as text when they are opened.
-///
-/// # Errors
-///
-/// A batch that cannot be read again.
 pub fn html(comparison: &Comparison, tokens: &Tokens, batches: &Batches<'_>) -> Result<String> {
     let completions = completions::data(comparison, tokens, batches)?;
     let (style, script) = (include_str!("style.css"), include_str!("page.js"));

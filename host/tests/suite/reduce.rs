@@ -2,10 +2,12 @@
 
 use capo_loader::mask::Keep;
 use capo_loader::weight::Weighed;
-use capo_plugin::{Denominator, OptimizerInfo, OptimizerKind, Reduction};
+use capo_plugin::{Denominator, OptimizerKind, Reduction};
 use host::model::{Scores, Sequences};
 use host::stages::backward::{Reduced, reduce};
-use host::stages::batch::{SampledBatch, ScoredBatch, StepBatch, StepInfo, TokenLoss};
+use host::stages::batch::{SampledBatch, ScoredBatch, StepBatch, TokenLoss};
+
+use crate::shared::first_step;
 
 /// Three completions of up to four tokens.
 const LENGTHS: [usize; 3] = [4, 2, 3];
@@ -33,30 +35,7 @@ fn keep(batch: &StepBatch, rejected: &[usize]) -> Keep {
 }
 
 fn reduced(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, rejected: &[usize]) -> Reduced {
-    let optimizer = OptimizerInfo {
-        kind,
-        learning_rate: 1e-3,
-        beta1: 0.9,
-        beta2: 0.999,
-        eps: 1e-8,
-        weight_decay: 0.0,
-        max_grad_norm: 1.0,
-        steps_taken: 0,
-    };
-    let info = StepInfo {
-        step: 0,
-        max_steps: 1,
-        iteration: 0,
-        seed: 0,
-        sampling_temperature: 1.0,
-        sampling_top_k: 0,
-        sampling_top_p: 1.0,
-        loss_temperature: 1.0,
-        max_completion_length: 6,
-        reduction,
-        denominator,
-        optimizer,
-    };
+    let info = first_step(kind, reduction, denominator, 6);
     let batch = batch();
     let keep = keep(&batch, rejected);
     let weights = keep.keep.iter().map(|&keep| f32::from(keep)).collect();

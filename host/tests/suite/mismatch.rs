@@ -20,7 +20,7 @@ fn dims(completions: usize, tokens: usize) -> Dims {
 
 #[test]
 fn the_formulas_of_trl_and_verl() {
-    let cases: BTreeMap<String, Case> = serde_json::from_str(include_str!("data/mismatch/golden.json")).unwrap();
+    let cases: BTreeMap<String, Case> = serde_json::from_str(include_str!("../data/mismatch/golden.json")).unwrap();
     assert_eq!(cases.len(), 5);
     for (name, case) in cases {
         let (b, t) = (case.mask.len(), case.mask[0].len());

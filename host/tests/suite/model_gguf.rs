@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Cursor;
-use std::path::{Path, PathBuf};
 
 use candle_core::Device;
 use candle_core::quantized::gguf_file::{self, Value};
@@ -14,6 +13,8 @@ use host::rng::stream;
 use host::score::score;
 use rand::RngExt;
 use serde::Deserialize;
+
+use crate::shared::data;
 
 #[derive(Deserialize)]
 struct Golden {
@@ -47,13 +48,10 @@ struct Greedy {
     text: String,
 }
 
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf-golden")
-}
-
 fn golden() -> Vec<(Golden, ModelFiles)> {
-    let rows: Vec<Golden> = serde_json::from_slice(&fs::read(folder().join("golden.json")).unwrap()).unwrap();
-    let file = |name: &str| folder().join(format!("{name}.gguf")).to_string_lossy().into_owned();
+    let rows: Vec<Golden> =
+        serde_json::from_slice(&fs::read(data("gguf-golden").join("golden.json")).unwrap()).unwrap();
+    let file = |name: &str| data("gguf-golden").join(format!("{name}.gguf")).to_string_lossy().into_owned();
     rows.into_iter()
         .map(|golden| {
             let files = model_files(&file(&golden.name)).unwrap();
@@ -133,7 +131,7 @@ fn refused(bytes: &[u8]) -> Option<String> {
 }
 
 fn bytes(name: &str) -> Vec<u8> {
-    fs::read(folder().join(name)).unwrap()
+    fs::read(data("gguf-golden").join(name)).unwrap()
 }
 
 /// The sentence about a file whose metadata were changed.

@@ -9,8 +9,7 @@ use capo_loader::watchdog::Watchdog;
 use capo_loader::weight::Weighed;
 use capo_plugin::testing::{Listener, Records};
 use capo_plugin::{
-    CompletionContext, ContextData, Denominator, Dims, ObjectiveFn, OptimizerInfo, OptimizerKind, Point, PromptContext,
-    Reduction,
+    CompletionContext, ContextData, Denominator, Dims, ObjectiveFn, OptimizerKind, Point, PromptContext, Reduction,
 };
 use host::model::{Scores, Sequences};
 use host::stages::backward::{Reduced, reduce};
@@ -18,6 +17,8 @@ use host::stages::batch::{SampledBatch, ScoredBatch, StepInfo};
 use host::stages::{advantage, objective};
 use serde::Deserialize;
 use toml::Table;
+
+use crate::shared::{data, first_step};
 
 #[derive(Deserialize)]
 struct Golden {
@@ -70,35 +71,11 @@ struct Case {
 }
 
 fn golden() -> Golden {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/objectives-golden/golden.json");
-    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+    serde_json::from_slice(&std::fs::read(data("objectives-golden/golden.json")).unwrap()).unwrap()
 }
 
 fn info(reduction: Reduction, limit: usize) -> StepInfo {
-    let optimizer = OptimizerInfo {
-        kind: OptimizerKind::ADAMW,
-        learning_rate: 1e-3,
-        beta1: 0.9,
-        beta2: 0.999,
-        eps: 1e-8,
-        weight_decay: 0.0,
-        max_grad_norm: 1.0,
-        steps_taken: 0,
-    };
-    StepInfo {
-        step: 0,
-        max_steps: 1,
-        iteration: 0,
-        seed: 0,
-        sampling_temperature: 1.0,
-        sampling_top_k: 0,
-        sampling_top_p: 1.0,
-        loss_temperature: 1.0,
-        max_completion_length: limit,
-        reduction,
-        denominator: Denominator::KEPT,
-        optimizer,
-    }
+    first_step(OptimizerKind::ADAMW, reduction, Denominator::KEPT, limit)
 }
 
 fn batch(lengths: &[usize], group: usize, rewards: Vec<f32>) -> SampledBatch {

@@ -1,13 +1,15 @@
 //! Models that are only read, against Hugging Face transformers (numbers made by `data/frozen-golden/make.py`).
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::{DType, Device};
 use host::model::frozen::{Classifier, Reference};
 use host::model::{ModelFiles, Sequences, Wants, embedded};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+
+use crate::shared::data;
 
 /// Id of the tokens that fill rows up.
 const PAD: u32 = 0;
@@ -18,21 +20,17 @@ struct Row {
     scores: Vec<f32>,
 }
 
-fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/frozen-golden").join(name)
-}
-
 fn load(directory: &Path, label: Option<&str>) -> anyhow::Result<Classifier> {
     Classifier::load(&ModelFiles::Directory(directory.to_owned()), label, &Device::Cpu)
 }
 
 fn golden<T: DeserializeOwned>(name: &str, file: &str) -> Vec<T> {
-    serde_json::from_slice(&fs::read(data(name).join(file)).unwrap()).unwrap()
+    serde_json::from_slice(&fs::read(data("frozen-golden").join(name).join(file)).unwrap()).unwrap()
 }
 
 /// Compares the output `output`, called `label`, in one ragged batch and one text at a time.
 fn compare(name: &str, label: Option<&str>, output: usize) {
-    let model = load(&data(name), label).unwrap();
+    let model = load(&data("frozen-golden").join(name), label).unwrap();
     let rows: Vec<Row> = golden(name, "scores.json");
     let ids: Vec<Vec<u32>> = rows.iter().map(|row| row.ids.clone()).collect();
     let together = model.score(&ids, PAD).unwrap();
@@ -88,7 +86,7 @@ fn batch(rows: &[Completion]) -> Sequences {
 fn references_have_the_log_probabilities_of_transformers() {
     for name in ["gemma", "glm4", "qwen3-moe", "smollm3"] {
         let rows: Vec<Completion> = golden(name, "logps.json");
-        let files = ModelFiles::Directory(data(name));
+        let files = ModelFiles::Directory(data("frozen-golden").join(name));
         let reference = Reference::load(&files, 40, DType::F32, &Device::Cpu).unwrap();
         assert!(matches!(reference, Reference::Other(_)), "{name}");
         let logps = |rows: &Sequences| reference.forward(rows, 0.9).unwrap().scores(&Wants::default()).unwrap().logps;
@@ -112,7 +110,8 @@ fn adapters_of_models_that_score_are_refused() {
     for name in ["qwen2-score", "bert-score"] {
         let adapter = folder.path().join(name);
         fs::create_dir(&adapter).unwrap();
-        let config = serde_json::json!({ "peft_type": "LORA", "base_model_name_or_path": data(name) });
+        let config =
+            serde_json::json!({ "peft_type": "LORA", "base_model_name_or_path": data("frozen-golden").join(name) });
         fs::write(adapter.join("adapter_config.json"), config.to_string()).unwrap();
         let files = embedded::model_files(adapter.to_str().unwrap()).unwrap();
         let error = Classifier::load(&files, None, &Device::Cpu).err().unwrap().to_string();
@@ -126,7 +125,7 @@ fn adapters_of_models_that_score_are_refused() {
 fn changed(name: &str, key: &str, value: serde_json::Value) -> String {
     let folder = tempfile::tempdir().unwrap();
     for file in ["config.json", "model.safetensors"] {
-        fs::copy(data(name).join(file), folder.path().join(file)).unwrap();
+        fs::copy(data("frozen-golden").join(name).join(file), folder.path().join(file)).unwrap();
     }
     let path = folder.path().join("config.json");
     let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -151,6 +150,7 @@ fn what_cannot_be_used_is_told() {
     assert!(shape.ends_with("tensor `score.weight` has shape [3, 16], expected [1, 16] (the weights and `config.json` must be of one model)"), "{shape}");
     let unknown = said("logit_scale", serde_json::json!(2));
     assert!(unknown.contains("`logit_scale` is `2`, which is no setting that is known"), "{unknown}");
-    let longer = load(&data("qwen2-score"), None).unwrap().score(&[vec![2; 65]], PAD).unwrap_err().to_string();
+    let longer =
+        load(&data("frozen-golden/qwen2-score"), None).unwrap().score(&[vec![2; 65]], PAD).unwrap_err().to_string();
     assert_eq!(longer, "a text has 65 tokens, the model has 64 positions (cut it)");
 }

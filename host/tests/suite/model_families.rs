@@ -1,61 +1,31 @@
 //! Every family and every switch of a decoder against Hugging Face transformers (numbers made by `data/families-golden/make.py`).
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use host::model::{
-    Completion, Config, Generation, ModelFiles, Policy, Sampling, Scaling, Sequences, Wants, head_name, shapes,
-};
+use host::model::{Completion, Config, Generation, Policy, Sampling, Scaling, Sequences, Wants, shapes};
 use host::rng::stream;
 use serde_json::{Map, Value, json};
 
+use crate::shared::{self, bits, data, distance, load, rows, tensors};
+
 const NAMES: [&str; 7] = ["llama2", "llama3", "llama-biased", "mistral", "qwen2-yarn", "qwen3", "qwen3-biased"];
 
-fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/families-golden").join(name)
-}
-
-fn load(directory: &Path) -> Policy {
-    Policy::load(&ModelFiles::Directory(directory.to_owned()), &Device::Cpu).unwrap()
-}
-
-fn golden(name: &str) -> HashMap<String, Tensor> {
-    candle_core::safetensors::load(data(name).join("golden.safetensors"), &Device::Cpu).unwrap()
-}
-
-/// The two rows of `make.py`, of which the first `prompt_len` tokens are the prompt.
-fn rows(prompt_len: usize) -> Sequences {
-    let ids = [[0, 0, 0, 7, 21, 16, 3, 12, 20, 5, 11], [0, 11, 2, 23, 17, 19, 19, 8, 1, 15, 6]].concat();
-    let numbers = Sequences::numbered(2);
-    Sequences { ids, starts: vec![3, 1], prompt_len, completion_len: 11 - prompt_len, numbers }
-}
-
-fn values(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
-}
-
-/// The largest difference of two arrays, as a share of the largest number.
-fn distance(actual: &Tensor, expected: &Tensor) -> f32 {
-    let (actual, expected) = (values(actual), values(expected));
-    assert_eq!(actual.len(), expected.len());
-    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-    actual.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / largest
+fn folder(name: &str) -> PathBuf {
+    data("families-golden").join(name)
 }
 
 /// Logits of all tokens from the fourth on, `[2, 7, V]`: of those whose last token before is no padding.
 fn logits(policy: &Policy) -> Tensor {
-    let features = policy.forward_detached(&rows(4), 1.0).unwrap().hidden().unwrap();
-    let head = policy.params().get(head_name(policy.config())).unwrap().as_detached_tensor();
-    features.matmul(&head.t().unwrap()).unwrap().reshape((2, 7, ())).unwrap()
+    shared::logits(policy, &policy.forward_detached(&rows(4), 1.0).unwrap()).reshape((2, 7, ())).unwrap()
 }
 
 #[test]
 fn logits_are_those_of_transformers() {
     for name in NAMES {
-        let expected = golden(name)["logits"].narrow(1, 3, 7).unwrap();
-        let distance = distance(&logits(&load(&data(name))), &expected);
+        let expected = tensors("families-golden", name)["logits"].narrow(1, 3, 7).unwrap();
+        let distance = distance(&logits(&load(&folder(name)).unwrap()), &expected);
         println!("{name}: {distance:.1e}");
         assert!(distance < 1e-5, "{name}: {distance:e}");
     }
@@ -65,16 +35,16 @@ fn logits_are_those_of_transformers() {
 fn logps_and_gradients_are_those_of_transformers() {
     let seed: Vec<f32> = (0..10).map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32).collect();
     for name in NAMES {
-        let (policy, golden) = (load(&data(name)), golden(name));
+        let (policy, golden) = (load(&folder(name)).unwrap(), tensors("families-golden", name));
         let forward = policy.forward(&rows(6), 0.9).unwrap();
-        let logps = Tensor::new(forward.scores(&Wants::default()).unwrap().logps, &Device::Cpu).unwrap();
+        let logps = forward.scores(&Wants::default()).unwrap().logps;
+        let logps = Tensor::from_vec(logps, (2, 5), &Device::Cpu).unwrap();
         assert!(distance(&logps, &golden["logps"]) < 1e-5, "{name}");
         let gradients = forward.backward(&seed).unwrap();
         assert!(gradients.iter().map(|(weight, _)| weight).eq(shapes(policy.config()).keys()));
         assert_eq!(gradients.iter().count() + 2, golden.len());
         let mut worst = 0.0f32;
         for (weight, gradient) in gradients.iter() {
-            assert_eq!(gradient.dims(), golden[weight].dims());
             let distance = distance(gradient, &golden[weight]);
             worst = worst.max(distance);
             assert!(distance < 1e-4, "{name}: {weight}: {distance:e}");
@@ -86,7 +56,7 @@ fn logps_and_gradients_are_those_of_transformers() {
 #[test]
 fn gradients_of_some_rows_are_theirs_alone() {
     for name in NAMES {
-        let forward = load(&data(name)).forward(&rows(6), 0.9).unwrap();
+        let forward = load(&folder(name)).unwrap().forward(&rows(6), 0.9).unwrap();
         let seed = [[0.0; 5], [0.3, -0.2, 0.0, 1.0, 0.5]].concat();
         let some = forward.backward_of_seeded(&seed).unwrap().unwrap();
         for (weight, gradient) in forward.backward(&seed).unwrap().iter() {
@@ -99,11 +69,11 @@ fn gradients_of_some_rows_are_theirs_alone() {
 #[test]
 fn what_was_drawn_with_a_cache_is_scored_the_same() {
     for name in NAMES {
-        let policy = load(&data(name));
+        let policy = load(&folder(name)).unwrap();
         let generation = Generation {
             sampling: Sampling { temperature: 1.0, top_k: 0, top_p: 1.0 },
             max_completion_length: 12,
-            eos_ids: policy.config().eos_token_ids(),
+            eos_ids: vec![1],
             logps: true,
             sampler_logps: false,
             top_k: 0,
@@ -124,11 +94,6 @@ fn what_was_drawn_with_a_cache_is_scored_the_same() {
     }
 }
 
-fn bits(policy: &Policy) -> Vec<(String, Vec<u32>)> {
-    let bits = |tensor: &Tensor| values(tensor).iter().map(|value| value.to_bits()).collect();
-    policy.params().iter().map(|(name, var)| (name.to_owned(), bits(var.as_tensor()))).collect()
-}
-
 fn config(directory: &Path) -> Map<String, Value> {
     serde_json::from_slice(&fs::read(directory.join("config.json")).unwrap()).unwrap()
 }
@@ -138,12 +103,12 @@ fn config(directory: &Path) -> Map<String, Value> {
 fn saved_models_have_the_same_bits_and_all_keys() {
     for name in NAMES {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("families").join(name);
-        let policy = load(&data(name));
+        let policy = load(&folder(name)).unwrap();
         policy.save(&directory).unwrap();
-        let again = load(&directory);
+        let again = load(&directory).unwrap();
         assert_eq!(bits(&policy), bits(&again), "{name}");
         assert_eq!(policy.config().rotary, again.config().rotary, "{name}");
-        let (before, mut after) = (config(&data(name)), config(&directory));
+        let (before, mut after) = (config(&folder(name)), config(&directory));
         assert_eq!(after.remove("torch_dtype"), Some(json!("float32")));
         for (key, value) in before.iter().filter(|(key, _)| *key != "torch_dtype") {
             assert_eq!(after.get(key), Some(value), "{name}: {key}");
@@ -154,8 +119,7 @@ fn saved_models_have_the_same_bits_and_all_keys() {
 
 #[test]
 fn switches_are_read() {
-    let config = |name: &str| load(&data(name)).config().clone();
-    assert_eq!(config("llama3").eos_token_ids(), [1, 2]);
+    let config = |name: &str| load(&folder(name)).unwrap().config().clone();
     assert_eq!((config("llama2").num_key_value_heads, config("mistral").head_dim()), (2, 6));
     assert!(matches!(config("llama3").rotary.scaling, Scaling::Llama3 { original: 16.0, .. }));
     let Scaling::Yarn { attention_factor, truncate, .. } = config("qwen3-biased").rotary.scaling else {
@@ -168,7 +132,7 @@ fn switches_are_read() {
 
 /// The configuration of a checkpoint with other values; null removes a key.
 fn changed(name: &str, changes: &[(&str, Value)]) -> anyhow::Result<Config> {
-    let mut json = config(&data(name));
+    let mut json = config(&folder(name));
     for (key, value) in changes {
         match value {
             Value::Null => drop(json.remove(*key)),

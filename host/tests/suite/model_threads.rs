@@ -2,11 +2,13 @@
 
 use std::process::Command;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use host::adamw::AdamWConfig;
-use host::model::{Config, Generation, Policy, Sampling, Sequences, Wants};
+use host::model::{Generation, Sampling, Sequences, Wants};
 use host::optim::{Optimizer, OptimizerConfig};
-use host::rng::{fill_standard_normal, stream};
+use host::rng::stream;
+
+use crate::shared::{random, values};
 
 /// FNV-1a over the bits of all numbers.
 struct Digest(u64);
@@ -23,7 +25,7 @@ impl Digest {
     }
 
     fn tensor(&mut self, tensor: &Tensor) {
-        self.floats(&tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap());
+        self.floats(&values(tensor));
     }
 }
 
@@ -34,10 +36,7 @@ fn child() {
     let json = r#"{"model_type": "qwen2", "vocab_size": 211, "hidden_size": 128, "intermediate_size": 352,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
         "initializer_range": 0.1}"#;
-    let mut rng = stream(5, "test", &[]);
-    let config = Config::from_json(json.as_bytes()).unwrap();
-    let policy =
-        Policy::init(config, &Device::Cpu, &mut |out: &mut [f32]| fill_standard_normal(&mut rng, out)).unwrap();
+    let policy = random(json, 5);
     let (rows, prompt_len, completion_len) = (24, 17, 50);
     let ids = (0..rows * (prompt_len + completion_len)).map(|i| (i * i + i / 3) as u32 % 211).collect();
     let starts = (0..rows).map(|row| row % prompt_len).collect();
@@ -82,7 +81,7 @@ fn child() {
 fn the_number_of_threads_changes_no_bit() {
     let digest = |threads: &str| {
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--ignored", "--nocapture"])
+            .args(["--exact", "model_threads::child", "--ignored", "--nocapture"])
             .envs([("RAYON_NUM_THREADS", threads), ("CANDLE_NUM_THREADS", threads)])
             .output()
             .unwrap();

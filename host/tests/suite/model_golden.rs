@@ -1,24 +1,12 @@
 //! The model against Hugging Face transformers (numbers made by `data/qwen2-golden/make.py`) and candle-transformers.
 
-use std::path::PathBuf;
-
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Activation, VarBuilder};
 use candle_transformers::models::qwen2;
-use host::model::{Forward, ModelFiles, Policy, Sequences, Wants};
+use host::model::{Sequences, Wants};
 use serde_json::Value;
 
-fn data() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/qwen2-golden")
-}
-
-fn golden() -> Value {
-    serde_json::from_slice(&std::fs::read(data().join("golden.json")).unwrap()).unwrap()
-}
-
-fn policy(name: &str) -> Policy {
-    Policy::load(&ModelFiles::Directory(data().join(name)), &Device::Cpu).unwrap()
-}
+use crate::shared::{data, logits, qwen2, qwen2_numbers, values};
 
 fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
@@ -35,11 +23,6 @@ fn sequences(golden: &Value, prompt_len: usize) -> Sequences {
     }
 }
 
-fn logits(policy: &Policy, forward: &Forward) -> Vec<f32> {
-    let head = policy.params().get(host::model::head_name(policy.config())).unwrap().as_detached_tensor();
-    forward.hidden().unwrap().matmul(&head.t().unwrap()).unwrap().flatten_all().unwrap().to_vec1().unwrap()
-}
-
 fn largest_difference(a: &[f32], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max)
@@ -47,9 +30,9 @@ fn largest_difference(a: &[f32], b: &[f64]) -> f64 {
 
 #[test]
 fn logits_of_left_padded_rows_match_transformers() {
-    let golden = golden();
+    let golden = qwen2_numbers();
     for name in ["untied", "tied"] {
-        let policy = policy(name);
+        let policy = qwen2(name);
         let (prompt_len, vocab) = (4, policy.config().vocab_size);
         let rows = sequences(&golden, prompt_len);
         let length = prompt_len + rows.completion_len;
@@ -58,7 +41,7 @@ fn logits_of_left_padded_rows_match_transformers() {
             .chunks_exact(length * vocab)
             .flat_map(|row| row[(prompt_len - 1) * vocab..(length - 1) * vocab].to_vec())
             .collect();
-        let actual = logits(&policy, &policy.forward_detached(&rows, 1.0).unwrap());
+        let actual = values(&logits(&policy, &policy.forward_detached(&rows, 1.0).unwrap()));
         let difference = largest_difference(&actual, &expected);
         println!("{name}: largest difference of logits {difference:.2e}");
         assert!(difference < 1e-4, "{name}: {difference:e}");
@@ -67,14 +50,14 @@ fn logits_of_left_padded_rows_match_transformers() {
 
 #[test]
 fn logps_and_gradients_match_transformers() {
-    let golden = golden();
+    let golden = qwen2_numbers();
     let rows = sequences(&golden, golden["prompt_len"].as_u64().unwrap() as usize);
     let temperature = golden["loss_temperature"].as_f64().unwrap();
     let seed: Vec<f32> = (0..2 * rows.completion_len)
         .map(|i| (1.0 + 2.0 * (i / rows.completion_len) as f64 + 0.7 * (i % rows.completion_len) as f64).sin() as f32)
         .collect();
     for name in ["untied", "tied"] {
-        let forward = policy(name).forward(&rows, temperature).unwrap();
+        let forward = qwen2(name).forward(&rows, temperature).unwrap();
         let scores = forward.scores(&Wants::default()).unwrap();
         let difference = largest_difference(&scores.logps, &numbers(&golden[name]["logps"]));
         assert!(difference < 2e-5, "{name}: {difference:e}");
@@ -99,11 +82,11 @@ fn logps_and_gradients_match_transformers() {
 #[test]
 fn logits_of_an_unpadded_row_match_candle_transformers() {
     for name in ["untied", "tied"] {
-        let policy = policy(name);
+        let policy = qwen2(name);
         let ids = [7u32, 21, 46, 3, 12, 30, 5, 41];
         let (completion_len, numbers) = (ids.len() - 1, Sequences::numbered(1));
         let rows = Sequences { ids: ids.to_vec(), starts: vec![0], prompt_len: 1, completion_len, numbers };
-        let actual = logits(&policy, &policy.forward_detached(&rows, 1.0).unwrap());
+        let actual = values(&logits(&policy, &policy.forward_detached(&rows, 1.0).unwrap()));
         let config = policy.config();
         let theirs = qwen2::Config {
             vocab_size: config.vocab_size,
@@ -121,7 +104,7 @@ fn logits_of_an_unpadded_row_match_candle_transformers() {
             use_sliding_window: false,
             hidden_act: Activation::Silu,
         };
-        let bytes = std::fs::read(data().join(name).join("model.safetensors")).unwrap();
+        let bytes = std::fs::read(data("qwen2-golden").join(name).join("model.safetensors")).unwrap();
         let weights = VarBuilder::from_buffered_safetensors(bytes, DType::F32, &Device::Cpu).unwrap();
         let mut model = qwen2::ModelForCausalLM::new(&theirs, weights).unwrap();
         for position in 0..ids.len() - 1 {
@@ -137,13 +120,13 @@ fn logits_of_an_unpadded_row_match_candle_transformers() {
 
 #[test]
 fn the_last_layer_data_rebuild_the_scores() {
-    let golden = golden();
-    let (policy, rows) = (policy("untied"), sequences(&golden, 4));
+    let golden = qwen2_numbers();
+    let (policy, rows) = (qwen2("untied"), sequences(&golden, 4));
     let (temperature, k) = (0.7, 5);
     let forward = policy.forward_detached(&rows, temperature).unwrap();
     let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(k), ..Wants::default() }).unwrap();
     let last_layer = scores.last_layer.unwrap();
-    let (data, logits) = (last_layer.to_host().unwrap(), logits(&policy, &forward));
+    let (data, logits) = (last_layer.to_host().unwrap(), values(&logits(&policy, &forward)));
     assert_eq!((data.k, data.width, data.vocab_size), (5, 32, 48));
     for (n, row) in logits.chunks_exact(48).enumerate() {
         let action = rows.ids[n / rows.completion_len * 11 + rows.prompt_len + n % rows.completion_len] as usize;

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use candle_core::{DType, Device, Tensor, Var};
 use host::adamw::{AdamWConfig, SecondMoment};
 use host::model::device::Dtype;
-use host::model::{EMBEDDING, Gradients, ModelFiles, Policy};
+use host::model::{EMBEDDING, Gradients, Policy};
 use host::optim::{Optimizer, OptimizerConfig};
 use host::sgd::SgdConfig;
+
+use crate::shared::{self, qwen2};
 
 const BOTH: AdamWConfig = AdamWConfig {
     beta1: 0.9,
@@ -20,15 +22,10 @@ const BOTH: AdamWConfig = AdamWConfig {
 const MAX_GRAD_NORM: f64 = 0.5;
 const RATE: f64 = 1e-2;
 
-fn policy() -> Policy {
-    let data = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/qwen2-golden/tied");
-    Policy::load(&ModelFiles::Directory(data), &Device::Cpu).unwrap()
-}
-
 type Values = BTreeMap<String, Vec<f64>>;
 
 fn values(policy: &Policy) -> Values {
-    let values = |var: &Var| var.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f64::from).collect();
+    let values = |var: &Var| shared::values(var).into_iter().map(f64::from).collect();
     policy.params().iter().map(|(name, var)| (name.to_owned(), values(var))).collect()
 }
 
@@ -76,7 +73,7 @@ fn assert_close(got: &Values, expected: &Values) {
 
 #[test]
 fn the_second_moment_takes_in_both_squares() {
-    let policy = policy();
+    let policy = qwen2("tied");
     let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(BOTH)).unwrap();
     let zeros: Values = values(&policy).into_iter().map(|(name, w)| (name, vec![0.0; w.len()])).collect();
     let (mut w, mut m, mut v) = (values(&policy), zeros.clone(), zeros);
@@ -118,7 +115,7 @@ fn the_second_moment_takes_in_both_squares() {
 /// bound; the sum of their squares bounds it by the learning rate.
 #[test]
 fn gradients_that_cancel_do_not_blow_up_the_step() {
-    let policy = policy();
+    let policy = qwen2("tied");
     let config = AdamWConfig { weight_decay: 0.0, ..BOTH };
     let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(config)).unwrap();
     let kept = wave(&policy, 1.0);
@@ -143,7 +140,7 @@ fn gradients_that_cancel_do_not_blow_up_the_step() {
 #[test]
 fn one_factor_clips_both_by_the_norm_of_their_sum() {
     let moments = |rejected: f64, limit: f64| {
-        let policy = policy();
+        let policy = qwen2("tied");
         let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(BOTH)).unwrap();
         let kept = wave(&policy, 1.0);
         let rejected: Values =
@@ -162,7 +159,7 @@ fn one_factor_clips_both_by_the_norm_of_their_sum() {
 
 #[test]
 fn a_rejected_gradient_that_is_not_finite_changes_nothing() {
-    let policy = policy();
+    let policy = qwen2("tied");
     let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(BOTH)).unwrap();
     let kept = gradients(&policy, &wave(&policy, 1.0));
     let mut rejected = wave(&policy, 2.0);
@@ -177,7 +174,7 @@ fn a_rejected_gradient_that_is_not_finite_changes_nothing() {
 #[test]
 fn sgd_with_and_without_momentum() {
     for momentum in [0.0, 0.9] {
-        let policy = policy();
+        let policy = qwen2("tied");
         let config = SgdConfig { momentum, weight_decay: 0.1, ..SgdConfig::default() };
         let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::Sgd(config)).unwrap();
         let (mut w, mut sums): (Values, Option<Values>) = (values(&policy), None);
@@ -207,7 +204,7 @@ fn sgd_with_and_without_momentum() {
 
 #[test]
 fn a_restored_sgd_continues_bit_for_bit() {
-    let policies = [policy(), policy()];
+    let policies = [qwen2("tied"), qwen2("tied")];
     let config = OptimizerConfig::Sgd(SgdConfig { momentum: 0.9, weight_decay: 0.1, ..SgdConfig::default() });
     let new = |policy: &Policy| Optimizer::new(policy.params(), config).unwrap();
     let mut optimizers = [new(&policies[0]), new(&policies[1])];
@@ -231,7 +228,7 @@ fn a_restored_sgd_continues_bit_for_bit() {
 #[test]
 fn moments_in_bf16_are_those_in_f32_but_for_rounding() {
     const STEPS: i32 = 300;
-    let (policies, config) = ([policy(), policy()], AdamWConfig::default());
+    let (policies, config) = ([qwen2("tied"), qwen2("tied")], AdamWConfig::default());
     let new = |policy: &Policy, moments| {
         Optimizer::new(policy.params(), OptimizerConfig::AdamW(AdamWConfig { moments, ..config })).unwrap()
     };

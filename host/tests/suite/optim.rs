@@ -1,6 +1,6 @@
 //! AdamW and learning-rate schedules against torch and transformers (numbers made by `data/qwen2-golden/make.py`).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::{Device, Tensor};
 use host::adamw::{AdamWConfig, SecondMoment};
@@ -10,6 +10,8 @@ use host::optim::{Optimizer, OptimizerConfig};
 use host::schedule::{Schedule, ScheduleKind};
 use host::sgd::SgdConfig;
 use serde_json::Value;
+
+use crate::shared::{data, qwen2, qwen2_numbers, values};
 
 const CONFIG: AdamWConfig = AdamWConfig {
     beta1: 0.9,
@@ -21,18 +23,6 @@ const CONFIG: AdamWConfig = AdamWConfig {
 };
 const MAX_GRAD_NORM: f64 = 0.5;
 
-fn data() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/qwen2-golden")
-}
-
-fn golden() -> Value {
-    serde_json::from_slice(&std::fs::read(data().join("golden.json")).unwrap()).unwrap()
-}
-
-fn policy() -> Policy {
-    Policy::load(&ModelFiles::Directory(data().join("tied")), &Device::Cpu).unwrap()
-}
-
 /// The made-up gradients of `make.py`.
 fn gradients(policy: &Policy, step: usize) -> Gradients {
     let gradient = |(number, (name, var)): (usize, (&str, &candle_core::Var))| {
@@ -41,10 +31,6 @@ fn gradients(policy: &Policy, step: usize) -> Gradients {
         (name.to_owned(), Tensor::from_vec(values, var.shape(), &Device::Cpu).unwrap())
     };
     policy.params().iter().enumerate().map(gradient).collect()
-}
-
-fn values(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// The larger relative difference of norm and wave product, the latter relative to the norm.
@@ -58,7 +44,7 @@ fn difference(tensor: &Tensor, expected: &Value) -> f64 {
 
 #[test]
 fn five_steps_match_torch() {
-    let (golden, policy) = (&golden()["adamw"], policy());
+    let (golden, policy) = (&qwen2_numbers()["adamw"], qwen2("tied"));
     let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
     let schedule = Schedule { kind: ScheduleKind::Linear, peak: 1e-2, warmup_steps: 2, max_steps: 5 };
     for step in 0..5 {
@@ -89,7 +75,7 @@ fn five_steps_match_torch() {
 /// A model of `data/families-golden` whose `config.json` says this `pad_token_id`, with an adapter like that of `make.py` or without.
 fn padded(case: &Value, folder: &Path) -> Policy {
     let name = case["model"].as_str().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/families-golden").join(name);
+    let source = data("families-golden").join(name);
     let mut config: Value = serde_json::from_slice(&std::fs::read(source.join("config.json")).unwrap()).unwrap();
     config["pad_token_id"] = case["pad_token_id"].clone();
     std::fs::create_dir_all(folder).unwrap();
@@ -144,7 +130,7 @@ fn alignment_is_the_cosine_with_the_step_that_was_taken() {
     let adamw = OptimizerConfig::AdamW(AdamWConfig { weight_decay: 0.0, ..CONFIG });
     let sgd = |momentum| OptimizerConfig::Sgd(SgdConfig { momentum, ..SgdConfig::default() });
     for (config, remembers) in [(adamw, true), (sgd(0.9), true), (sgd(0.0), false)] {
-        let policy = policy();
+        let policy = qwen2("tied");
         let weights = || policy.params().iter().flat_map(|(_, var)| values(var)).map(f64::from).collect::<Vec<_>>();
         let mut optimizer = Optimizer::new(policy.params(), config).unwrap();
         assert_eq!(optimizer.alignment(&gradients(&policy, 0)).unwrap(), None, "there is no step before the first");
@@ -167,7 +153,7 @@ fn alignment_is_the_cosine_with_the_step_that_was_taken() {
 
 #[test]
 fn decay_spares_what_transformers_spares() {
-    let policy = policy();
+    let policy = qwen2("tied");
     let before: Vec<_> = policy.params().iter().map(|(_, var)| values(var)).collect();
     let zeros: Gradients = policy
         .params()
@@ -176,7 +162,7 @@ fn decay_spares_what_transformers_spares() {
         .collect();
     let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
     optimizer.step(policy.params(), &zeros, None, 0.1, 0.0).unwrap();
-    let decayed: Vec<String> = serde_json::from_value(golden()["adamw"]["decayed"].clone()).unwrap();
+    let decayed: Vec<String> = serde_json::from_value(qwen2_numbers()["adamw"]["decayed"].clone()).unwrap();
     for ((name, var), before) in policy.params().iter().zip(before) {
         let factor = if decayed.contains(&name.to_owned()) { 1.0 - 0.1 * 0.1 } else { 1.0 };
         let expected: Vec<f32> = before.iter().map(|value| value * factor as f32).collect();
@@ -186,7 +172,7 @@ fn decay_spares_what_transformers_spares() {
 
 #[test]
 fn a_norm_that_is_not_finite_changes_nothing() {
-    let policy = policy();
+    let policy = qwen2("tied");
     let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
     let weights = || policy.params().iter().map(|(_, var)| values(var)).collect::<Vec<_>>();
     for bad in [f64::NAN, f64::INFINITY] {
@@ -206,7 +192,7 @@ fn a_norm_that_is_not_finite_changes_nothing() {
 #[test]
 fn clipping_is_off_at_0_and_inactive_below_the_limit() {
     let run = |max_grad_norm: f64| {
-        let policy = policy();
+        let policy = qwen2("tied");
         let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
         optimizer.step(policy.params(), &gradients(&policy, 0), None, 0.1, max_grad_norm).unwrap();
         values(optimizer.moments("model.norm.weight").unwrap().0)
@@ -218,7 +204,7 @@ fn clipping_is_off_at_0_and_inactive_below_the_limit() {
 #[test]
 fn a_restored_optimizer_continues_bit_for_bit() {
     let run = |interrupted: bool| {
-        let policy = policy();
+        let policy = qwen2("tied");
         let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
         for step in 0..4 {
             if interrupted && step == 2 {
@@ -243,7 +229,7 @@ fn a_restored_optimizer_continues_bit_for_bit() {
 
 #[test]
 fn a_foreign_state_is_refused() {
-    let policy = policy();
+    let policy = qwen2("tied");
     let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
     let mut state = optimizer.state().unwrap();
     let moment = state.remove("exp_avg/model.norm.weight").unwrap();
@@ -259,7 +245,7 @@ fn a_foreign_state_is_refused() {
 
 #[test]
 fn schedules_match_transformers() {
-    let golden = golden();
+    let golden = qwen2_numbers();
     for (key, rates) in golden["schedules"].as_object().unwrap() {
         let (kind, ratio) = key.split_once('/').unwrap();
         let kind: ScheduleKind = serde_json::from_value(kind.into()).unwrap();

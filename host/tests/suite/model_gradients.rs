@@ -4,6 +4,8 @@ use candle_core::{Device, Tensor};
 use host::model::{Config, Gradients, Policy, Sequences, Truncation, Wants};
 use host::rng::{fill_standard_normal, stream};
 
+use crate::shared::values;
+
 const TEMPERATURE: f64 = 0.8;
 
 /// A random model whose norm weights and biases are random too.
@@ -54,10 +56,6 @@ fn gradients(policy: &Policy, entropy: bool) -> Gradients {
     let entropy = entropy.then(entropy_seed);
     policy.forward(&rows(), TEMPERATURE).unwrap().finish(&seed(), entropy.as_deref(), &mut sum).unwrap();
     sum
-}
-
-fn values(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// `(loss(w + eps d) - loss(w - eps d)) / (2 eps)` for the weight `name`, which is left as it was.

@@ -1,12 +1,11 @@
 //! Generation with a key-value cache against repeated full forward passes, and the rules of sampling.
 
-use std::path::PathBuf;
-
 use candle_core::{Device, Tensor};
-use host::model::{Capture, Completion, Config, Generation, ModelFiles, Policy, Sampling, Sequences, Wants};
-use host::rng::{fill_standard_normal, stream};
+use host::model::{Capture, Completion, Generation, Policy, Sampling, Sequences, Wants};
+use host::rng::stream;
 use rand_chacha::ChaCha12Rng;
-use serde_json::Value;
+
+use crate::shared::{logits, qwen2_numbers, random, values};
 
 const VOCAB: usize = 29;
 
@@ -16,9 +15,7 @@ fn policy(scale: f64) -> Policy {
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
         "initializer_range": {scale}, "eos_token_id": 1}}"#
     );
-    let mut rng = stream(3, "test", &[]);
-    let config = Config::from_json(json.as_bytes()).unwrap();
-    Policy::init(config, &Device::Cpu, &mut |out: &mut [f32]| fill_standard_normal(&mut rng, out)).unwrap()
+    random(&json, 3)
 }
 
 fn prompts() -> Vec<Vec<u32>> {
@@ -50,9 +47,7 @@ fn generate(policy: &Policy, prompts: &[Vec<u32>], generation: &Generation) -> V
 fn next_logits(policy: &Policy, ids: &[u32]) -> Vec<f32> {
     let (prompt_len, starts, numbers) = (ids.len(), vec![0], Sequences::numbered(1));
     let rows = Sequences { ids: [ids, &[0]].concat(), starts, prompt_len, completion_len: 1, numbers };
-    let forward = policy.forward_detached(&rows, 1.0).unwrap();
-    let head = policy.params().get("lm_head.weight").unwrap().as_detached_tensor();
-    forward.hidden().unwrap().matmul(&head.t().unwrap()).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    values(&logits(policy, &policy.forward_detached(&rows, 1.0).unwrap()))
 }
 
 fn argmax(logits: &[f32]) -> u32 {
@@ -152,7 +147,7 @@ fn the_samplers_own_scores_are_those_of_a_forward_pass() {
     assert_eq!(completions, generate(&policy, &prompts, &generation), "nothing else is drawn");
     let scores = scores.unwrap();
     let last = scores.last_layer.as_ref().unwrap().to_host().unwrap().into_owned();
-    let hidden = host(scores.hidden.as_ref().unwrap());
+    let hidden = values(scores.hidden.as_ref().unwrap());
     let longest = completions.iter().map(|completion| completion.ids.len()).max().unwrap();
     assert!(completions.iter().any(|completion| completion.ids.len() < longest), "some end early");
     for (row, (prompt, completion)) in prompts.iter().zip(&completions).enumerate() {
@@ -171,17 +166,13 @@ fn the_samplers_own_scores_are_those_of_a_forward_pass() {
             };
             near(&scores.logps, &expected.logps, 1, "log-probability");
             near(scores.entropy.as_ref().unwrap(), expected.entropy.as_ref().unwrap(), 1, "entropy");
-            near(&hidden, &host(expected.hidden.as_ref().unwrap()), 16, "features");
+            near(&hidden, &values(expected.hidden.as_ref().unwrap()), 16, "features");
             near(&last.hidden, &theirs.hidden, 16, "features");
             near(&last.topk_logits, &theirs.topk_logits, 4, "top logits");
             near(&last.logsumexp, &theirs.logsumexp, 1, "logsumexp");
             near(&last.action_logits, &theirs.action_logits, 1, "logit");
         }
     }
-}
-
-fn host(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
 #[test]
@@ -221,8 +212,7 @@ fn constant_model(logits: &[f64]) -> Policy {
 
 #[test]
 fn top_k_and_top_p_keep_what_transformers_keeps() {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/qwen2-golden/golden.json");
-    let golden: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let golden = qwen2_numbers();
     let logits: Vec<f64> = serde_json::from_value(golden["sampling"]["logits"].clone()).unwrap();
     let policy = constant_model(&logits);
     for case in golden["sampling"]["cases"].as_array().unwrap() {
@@ -265,17 +255,6 @@ fn sampling_draws_one_number_per_token() {
     let mut expected = rngs(0..1).remove(0);
     (0..12).for_each(|_| _ = expected.next_u64());
     assert_eq!(streams[0].next_u64(), expected.next_u64());
-}
-
-#[test]
-fn the_golden_checkpoints_stop_at_their_eos() {
-    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/qwen2-golden/tied");
-    let policy = Policy::load(&ModelFiles::Directory(directory), &Device::Cpu).unwrap();
-    assert_eq!(policy.config().eos_token_ids(), [1]);
-    let generation = Generation { eos_ids: policy.config().eos_token_ids(), ..sampling(2.0, 0, 1.0) };
-    let completions = generate(&policy, &vec![vec![3, 4]; 64], &generation);
-    assert!(completions.iter().any(|completion| !completion.truncated));
-    assert!(completions.iter().all(|completion| completion.truncated != (completion.ids.last() == Some(&1))));
 }
 
 #[test]

@@ -7,12 +7,10 @@ use candle_core::{DType, Device, Tensor};
 use host::model::{Config, ModelFiles, Policy, Rotary, Scaling};
 use tempfile::TempDir;
 
-fn golden(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/qwen2-golden").join(name)
-}
+use crate::shared::{bits, data, load};
 
-fn load(directory: &Path) -> anyhow::Result<Policy> {
-    Policy::load(&ModelFiles::Directory(directory.to_owned()), &Device::Cpu)
+fn golden(name: &str) -> PathBuf {
+    data("qwen2-golden").join(name)
 }
 
 /// A copy of a golden checkpoint that a test may break.
@@ -22,12 +20,6 @@ fn copy(name: &str) -> TempDir {
         fs::copy(golden(name).join(file), directory.path().join(file)).unwrap();
     }
     directory
-}
-
-fn bits(policy: &Policy) -> Vec<(String, Vec<u32>)> {
-    let values = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    let bits = |tensor: &Tensor| values(tensor).iter().map(|value| value.to_bits()).collect();
-    policy.params().iter().map(|(name, var)| (name.to_owned(), bits(var.as_tensor()))).collect()
 }
 
 /// The tensors of the untied checkpoint, each passed through `change`.
@@ -66,8 +58,8 @@ fn saving_and_loading_keeps_every_bit() {
 #[test]
 fn embedded_files_load_like_a_directory() {
     static FILES: &[(&str, &[u8])] = &[
-        ("config.json", include_bytes!("data/qwen2-golden/tied/config.json")),
-        ("model.safetensors", include_bytes!("data/qwen2-golden/tied/model.safetensors")),
+        ("config.json", include_bytes!("../data/qwen2-golden/tied/config.json")),
+        ("model.safetensors", include_bytes!("../data/qwen2-golden/tied/model.safetensors")),
     ];
     let embedded = Policy::load(&ModelFiles::Embedded(FILES), &Device::Cpu).unwrap();
     assert_eq!(bits(&embedded), bits(&load(&golden("tied")).unwrap()));

@@ -1,21 +1,16 @@
 //! Adapters against PEFT (numbers made by `data/lora-golden/make.py`), and what a training pass does with them.
 
-use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 use host::model::frozen::Reference;
-use host::model::{
-    Base, Dropout, Gradients, LoraConfig, ModelFiles, Policy, Sequences, Targets, Wants, embedded, head_name,
-};
+use host::model::{Base, Dropout, Gradients, LoraConfig, ModelFiles, Policy, Sequences, Targets, Wants, embedded};
 use serde_json::{Map, Value, json};
 
-const NAMES: [&str; 4] = ["llama3", "qwen2-yarn", "llama-biased", "qwen3"];
+use crate::shared::{self, data, distance, rows, tensors, values};
 
-fn data(folder: &str, name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder).join(name)
-}
+const NAMES: [&str; 4] = ["llama3", "qwen2-yarn", "llama-biased", "qwen3"];
 
 /// An adapter with its base, whose name is a path from this crate's folder.
 fn open(directory: &Path) -> anyhow::Result<Policy> {
@@ -23,15 +18,11 @@ fn open(directory: &Path) -> anyhow::Result<Policy> {
 }
 
 fn load(name: &str) -> Policy {
-    open(&data("lora-golden", name)).unwrap()
-}
-
-fn golden(name: &str) -> HashMap<String, Tensor> {
-    candle_core::safetensors::load(data("lora-golden", name).join("golden.safetensors"), &Device::Cpu).unwrap()
+    open(&data("lora-golden").join(name)).unwrap()
 }
 
 fn base(name: &str) -> ModelFiles {
-    ModelFiles::Directory(data("families-golden", name))
+    ModelFiles::Directory(data("families-golden").join(name))
 }
 
 fn settings(dropout: f64) -> LoraConfig {
@@ -53,33 +44,12 @@ fn trained(name: &str, dropout: f64) -> Policy {
     policy
 }
 
-/// The two rows of `make.py`, of which the first `prompt_len` tokens are the prompt.
-fn rows(prompt_len: usize) -> Sequences {
-    let ids = [[0, 0, 0, 7, 21, 16, 3, 12, 20, 5, 11], [0, 11, 2, 23, 17, 19, 19, 8, 1, 15, 6]].concat();
-    let numbers = Sequences::numbered(2);
-    Sequences { ids, starts: vec![3, 1], prompt_len, completion_len: 11 - prompt_len, numbers }
-}
-
 fn seed() -> Vec<f32> {
     (0..10).map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32).collect()
 }
 
-fn values(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
-}
-
-/// The largest difference of two arrays, as a share of the largest number.
-fn distance(actual: &Tensor, expected: &Tensor) -> f32 {
-    assert_eq!(actual.dims(), expected.dims());
-    let (actual, expected) = (values(actual), values(expected));
-    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-    actual.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / largest
-}
-
 fn logits(policy: &Policy) -> Tensor {
-    let features = policy.forward_detached(&rows(4), 1.0).unwrap().hidden().unwrap();
-    let head = policy.weights().get(head_name(policy.config())).unwrap().as_detached_tensor();
-    features.matmul(&head.t().unwrap()).unwrap().reshape((2, 7, ())).unwrap()
+    shared::logits(policy, &policy.forward_detached(&rows(4), 1.0).unwrap()).reshape((2, 7, ())).unwrap()
 }
 
 fn logps(policy: &Policy, rows: &Sequences) -> Vec<f32> {
@@ -89,7 +59,7 @@ fn logps(policy: &Policy, rows: &Sequences) -> Vec<f32> {
 #[test]
 fn logits_logps_and_gradients_are_those_of_peft() {
     for name in NAMES {
-        let (policy, golden) = (load(name), golden(name));
+        let (policy, golden) = (load(name), tensors("lora-golden", name));
         let distance_of_logits = distance(&logits(&policy), &golden["logits"].narrow(1, 3, 7).unwrap());
         assert!(distance_of_logits < 1e-5, "{name}: {distance_of_logits:e}");
         let forward = policy.forward(&rows(6), 0.9).unwrap();
@@ -128,8 +98,8 @@ fn saved_adapters_have_the_same_bits_and_merged_ones_are_pefts() {
         let config = |directory: &Path| -> Map<String, Value> {
             serde_json::from_slice(&fs::read(directory.join("adapter_config.json")).unwrap()).unwrap()
         };
-        let (mut before, after) = (config(&data("lora-golden", name)), config(&directory));
-        before.insert("base_model_name_or_path".to_owned(), json!(data("families-golden", name)));
+        let (mut before, after) = (config(&data("lora-golden").join(name)), config(&directory));
+        before.insert("base_model_name_or_path".to_owned(), json!(data("families-golden").join(name)));
         assert_eq!(before, after, "{name}: what PEFT wrote is written again, the base by its whole path");
         assert!(!directory.join("model.safetensors").exists());
 
@@ -137,7 +107,7 @@ fn saved_adapters_have_the_same_bits_and_merged_ones_are_pefts() {
         load(name).merged().unwrap().save(&merged).unwrap();
         let merged = Policy::load(&ModelFiles::Directory(merged), &Device::Cpu).unwrap();
         for (weight, var) in merged.params().iter() {
-            let distance = distance(var, &golden(name)[&format!("merged.{weight}")]);
+            let distance = distance(var, &tensors("lora-golden", name)[&format!("merged.{weight}")]);
             assert!(distance < 1e-6, "{name}: {weight}: {distance:e}");
         }
         assert!(distance(&logits(&merged), &logits(&policy)) < 1e-5, "{name}");
@@ -246,7 +216,7 @@ fn a_reference_shares_the_base_and_keeps_its_factors() {
 
 #[test]
 fn a_reference_may_be_an_adapter() {
-    let files = embedded::model_files(data("lora-golden", "llama3").to_str().unwrap()).unwrap();
+    let files = embedded::model_files(data("lora-golden/llama3").to_str().unwrap()).unwrap();
     let reference = Reference::load(&files, 11, DType::F32, &Device::Cpu).unwrap();
     let theirs = reference.forward(&rows(6), 0.9).unwrap().scores(&Wants::default()).unwrap().logps;
     assert_eq!(theirs, logps(&load("llama3"), &rows(6)));
@@ -268,11 +238,12 @@ fn what_peft_can_do_and_this_cannot_is_told() {
     let refused = |change: &dyn Fn(&mut Map<String, Value>)| {
         let name = "llama3";
         let mut json: Map<String, Value> =
-            serde_json::from_slice(&fs::read(data("lora-golden", name).join("adapter_config.json")).unwrap()).unwrap();
+            serde_json::from_slice(&fs::read(data("lora-golden").join(name).join("adapter_config.json")).unwrap())
+                .unwrap();
         change(&mut json);
         fs::write(folder.path().join("adapter_config.json"), serde_json::to_vec(&json).unwrap()).unwrap();
         let weights = "adapter_model.safetensors";
-        fs::copy(data("lora-golden", name).join(weights), folder.path().join(weights)).unwrap();
+        fs::copy(data("lora-golden").join(name).join(weights), folder.path().join(weights)).unwrap();
         let error =
             open(folder.path()).err().map(|error| format!("{error:#}").replace(folder.path().to_str().unwrap(), "DIR"));
         error.unwrap_or_else(|| "taken".to_owned())
@@ -348,7 +319,7 @@ fn a_base_that_has_changed_is_refused() {
     let copy = folder.path().join("base");
     fs::create_dir(&copy).unwrap();
     for file in ["config.json", "model.safetensors"] {
-        fs::copy(data("families-golden", "llama3").join(file), copy.join(file)).unwrap();
+        fs::copy(data("families-golden/llama3").join(file), copy.join(file)).unwrap();
     }
     let files = ModelFiles::Directory(copy.clone());
     let name = copy.to_str().unwrap();

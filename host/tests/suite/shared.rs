@@ -1,0 +1,102 @@
+//! Code that tests of several files share: models and numbers in `tests/data`, and numbers of tensors.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use candle_core::{Device, Tensor};
+use capo_plugin::{Denominator, OptimizerInfo, OptimizerKind, Reduction};
+use host::model::{Config, Forward, ModelFiles, Policy, Sequences, head_name};
+use host::rng::{fill_standard_normal, stream};
+use host::stages::batch::StepInfo;
+use serde_json::Value;
+
+/// A path in `tests/data`.
+pub fn data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
+}
+
+pub fn load(directory: &Path) -> anyhow::Result<Policy> {
+    Policy::load(&ModelFiles::Directory(directory.to_owned()), &Device::Cpu)
+}
+
+/// A model of `qwen2-golden`.
+pub fn qwen2(name: &str) -> Policy {
+    load(&data("qwen2-golden").join(name)).unwrap()
+}
+
+/// The numbers of `qwen2-golden`.
+pub fn qwen2_numbers() -> Value {
+    serde_json::from_slice(&std::fs::read(data("qwen2-golden/golden.json")).unwrap()).unwrap()
+}
+
+/// The numbers of a model of another folder.
+pub fn tensors(folder: &str, name: &str) -> HashMap<String, Tensor> {
+    let path = data(folder).join(name).join("golden.safetensors");
+    candle_core::safetensors::load(path, &Device::Cpu).unwrap()
+}
+
+/// A model of random weights.
+pub fn random(json: &str, seed: u64) -> Policy {
+    let mut rng = stream(seed, "test", &[]);
+    let config = Config::from_json(json.as_bytes()).unwrap();
+    Policy::init(config, &Device::Cpu, &mut |out: &mut [f32]| fill_standard_normal(&mut rng, out)).unwrap()
+}
+
+/// The two rows of `families-golden` and `lora-golden`, of which the first `prompt_len` tokens are the prompt.
+pub fn rows(prompt_len: usize) -> Sequences {
+    let ids = [[0, 0, 0, 7, 21, 16, 3, 12, 20, 5, 11], [0, 11, 2, 23, 17, 19, 19, 8, 1, 15, 6]].concat();
+    let numbers = Sequences::numbered(2);
+    Sequences { ids, starts: vec![3, 1], prompt_len, completion_len: 11 - prompt_len, numbers }
+}
+
+/// The logits of a forward pass, `[tokens, V]`.
+pub fn logits(policy: &Policy, forward: &Forward) -> Tensor {
+    let head = policy.weights().get(head_name(policy.config())).unwrap().as_detached_tensor();
+    forward.hidden().unwrap().matmul(&head.t().unwrap()).unwrap()
+}
+
+pub fn values(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// The bits of every weight.
+pub fn bits(policy: &Policy) -> Vec<(String, Vec<u32>)> {
+    let bits = |tensor: &Tensor| values(tensor).iter().map(|value| value.to_bits()).collect();
+    policy.params().iter().map(|(name, var)| (name.to_owned(), bits(var.as_tensor()))).collect()
+}
+
+/// The largest difference of two arrays, as a share of the largest number.
+pub fn distance(actual: &Tensor, expected: &Tensor) -> f32 {
+    assert_eq!(actual.dims(), expected.dims());
+    let (actual, expected) = (values(actual), values(expected));
+    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    actual.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / largest
+}
+
+/// The first step of a run of one, with completions of at most `limit` tokens.
+pub fn first_step(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, limit: usize) -> StepInfo {
+    let optimizer = OptimizerInfo {
+        kind,
+        learning_rate: 1e-3,
+        beta1: 0.9,
+        beta2: 0.999,
+        eps: 1e-8,
+        weight_decay: 0.0,
+        max_grad_norm: 1.0,
+        steps_taken: 0,
+    };
+    StepInfo {
+        step: 0,
+        max_steps: 1,
+        iteration: 0,
+        seed: 0,
+        sampling_temperature: 1.0,
+        sampling_top_k: 0,
+        sampling_top_p: 1.0,
+        loss_temperature: 1.0,
+        max_completion_length: limit,
+        reduction,
+        denominator,
+        optimizer,
+    }
+}
