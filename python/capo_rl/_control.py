@@ -30,7 +30,10 @@ class Passes(Protocol):
         """Its last layer."""
 
     def holding(self, own: Any, rows: Tensor) -> Any:
-        """Of a rank's part of the step, what holds these rows: as many forward passes, of as many completions, on each rank, because FSDP2 gathers weights in them."""
+        """Of a rank's part of the step, what holds these rows.
+
+        It is as many forward passes, of as many completions, on each rank, because FSDP2 gathers weights in them.
+        """
 
     def features(self, held: Any) -> list[Tensor]:
         """Features ``[N, D]`` of the rows' completion tokens under the current policy without dropout, of each forward pass."""

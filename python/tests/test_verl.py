@@ -17,8 +17,10 @@ if getattr(find_spec("verl"), "origin", None) is None:
     pytest.skip("verl is not installed", allow_module_level=True)
 
 TINY = Path(__file__).with_name("tiny_verl.py")
+BENCHES = Path(__file__).parents[1] / "benches"
 RECIPE = Path(__file__).parents[1] / "examples/verl/qwen2.5-7b-gsm8k.sh"
 ACTOR, MODEL = "set=actor_rollout_ref.actor", "set=actor_rollout_ref.model"
+AHEAD, REMEMBERS = "mode=ahead", "second_moment=kept_and_rejected"
 PACKED = (f"{MODEL}.use_remove_padding=true", f"{ACTOR}.fsdp_config.pad_to_length=true", f"{ACTOR}.fsdp_config.pad_to_length_bucket=16")
 ORIGINAL = "set=+actor_rollout_ref.actor.capo.mask_denominator=original"
 DYNAMIC = (f"{ACTOR}.use_dynamic_bsz=true", "set=actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=true", f"{ACTOR}.ppo_max_token_len_per_gpu=48")
@@ -27,9 +29,10 @@ DYNAMIC = (f"{ACTOR}.use_dynamic_bsz=true", "set=actor_rollout_ref.rollout.log_p
 def launch(folder, name, *words, ranks=1):
     """Runs the tiny worker; what each rank saved."""
     python = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
     ended = subprocess.run([*python, str(TINY), name, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     assert ended.returncode == 0, ended.stderr[-3000:]
+    (folder / f"{name}.log").write_text(ended.stderr)
     return [saved(folder, name, rank) for rank in range(ranks)] if ranks > 1 else saved(folder, name)
 
 
@@ -37,6 +40,11 @@ def saved(folder, name, rank=0):
     found = torch.load(folder / f"{name}.{rank}", weights_only=False)
     found["numbers"] = json.loads(found["numbers"])
     return found
+
+
+def in_one(runs):
+    """The words of several runs in one process."""
+    return [word for name, words in runs.items() for word in ("--", name, *words)][1:]
 
 
 def difference(one, other):
@@ -61,16 +69,16 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    return launch(folder, "whole")
+    return launch(folder, "whole", AHEAD)
 
 
-MORE = ("holes", "holes=1", "steps=3", "--", "state", "masks=state", "steps=3", "--", "half", "dtype=bf16", "steps=2")
+MORE = ("holes", "holes=1", "steps=3", AHEAD, "--", "state", "masks=state", "steps=3", AHEAD, "--", "half", "dtype=bf16", "steps=2", AHEAD)
 
 
 @pytest.fixture(scope="module")
 def ranks(folder):
     """Two ranks, and what `MORE` names."""
-    return launch(folder, "ranks", "--", *[word if "=" in word or word == "--" else f"ranks-{word}" for word in MORE], ranks=2)
+    return launch(folder, "ranks", AHEAD, "--", *[word if "=" in word or word == "--" else f"ranks-{word}" for word in MORE], ranks=2)
 
 
 def test_it_rejects_some_tokens_and_records_why(whole):
@@ -103,28 +111,26 @@ def test_two_ranks_with_tools_answers_with_the_optimizers_state_and_in_half_prec
 
 
 def test_two_ranks_under_fsdp1(folder, whole):
-    same(whole, *launch(folder, "fsdp1", "strategy=fsdp", ranks=2))
+    launch(folder, "fsdp1", AHEAD, "strategy=fsdp", "--", "fsdp1-inflight", "strategy=fsdp", "mode=inflight", ranks=2)
+    same(whole, saved(folder, "fsdp1", 0), saved(folder, "fsdp1", 1))
+    first, second = (saved(folder, "fsdp1-inflight", rank) for rank in range(2))
+    assert kept(first, second) == kept(whole) and difference(first, whole) < 1e-5 and first["states"] == second["states"]
 
 
 def test_two_workers_of_ray(folder, whole):
-    launch(folder, "ray", "ray=2")
+    launch(folder, "ray", "ray=2", AHEAD)
     same(whole, saved(folder, "ray", 0), saved(folder, "ray", 1))
 
 
 def test_split_padded_and_packed_micro_batches_decide_the_same(folder, whole):
     fused = f"{MODEL}.use_fused_kernels=true"
-    launch(folder, "split", "micro=2", "layout=padded", "--", "packed", *PACKED, *DYNAMIC, "--", "fused", "strategy=fsdp", fused, *PACKED)
-    for name in ("split", "packed", "fused"):
+    ways = {"split": ("micro=2", "layout=padded"), "packed": (*PACKED, *DYNAMIC), "fused": ("strategy=fsdp", fused, *PACKED)}
+    ways = {f"{name}-{mode}": (*words, f"mode={mode}") for name, words in ways.items() for mode in ("ahead", "inflight")}
+    launch(folder, *in_one(ways))
+    for name in ways:
         other = saved(folder, name)
         assert rates(other) == rates(whole) and kept(other) == kept(whole), name
         assert difference(other, whole) < 1e-5, name
-
-
-def test_a_resumed_run_is_the_uninterrupted_one(folder, ranks):
-    launch(folder, "cut", "save=2", "steps=2", ranks=2)
-    for one, other in zip(launch(folder, "resumed", f"resume={folder / 'cut-2'}", ranks=2), ranks, strict=True):
-        assert difference(one, other) == 0 and one["states"] == other["states"]
-        assert rates(one) == rates(other)[2:]
 
 
 CASES = {
@@ -140,18 +146,196 @@ CASES = {
 }
 
 
+RESUMED = {
+    "ahead": (AHEAD,),
+    "flight": ("mode=inflight",),
+    "controlled": ("masks=none", "controls=third", "lr=1e-2"),
+    "all-three": ("controls=auto", REMEMBERS),
+}
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(folder):
+    runs = {f"uninterrupted-{name}": words for name, words in RESUMED.items()}
+    runs |= {f"cut-{name}": ("save=2", "steps=2", *words) for name, words in RESUMED.items()}
+    launch(folder, *in_one(runs), ranks=2)
+    launch(folder, *in_one({f"resumed-{name}": (f"resume={folder / f'cut-{name}-2'}", *words) for name, words in RESUMED.items()}), ranks=2)
+    for name in RESUMED:
+        for rank in range(2):
+            one, other = (saved(folder, f"{kind}-{name}", rank) for kind in ("resumed", "uninterrupted"))
+            assert difference(one, other) == 0 and one["states"] == other["states"], name
+            assert rates(one) == rates(other)[2:] and scales(one) == scales(other)[2:], name
+
+
+def scales(saved):
+    return [line["capo/governor.kl/scale"][0] for line in saved["numbers"] if "capo/governor.kl/scale" in line]
+
+
+FLIGHT = {
+    "capo": (),
+    "micro": ("micro=2",),
+    "original": (ORIGINAL,),
+    "sequences": (f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", "holes=1"),
+    "floor": ("masks=floor", "weights=capo.curvature-weight"),
+    "remembers": (REMEMBERS,),
+}
+
+
+def test_in_flight_the_decisions_are_those_of_ahead_and_ranks_gather_no_tokens(folder, whole):
+    runs = {f"{mode}-{name}": (f"mode={mode}", "steps=3", *words) for mode in ("ahead", "inflight") for name, words in FLIGHT.items()}
+    launch(folder, *in_one(runs))
+    launch(folder, *in_one({f"two-{name}": words for name, words in runs.items()}), ranks=2)
+    for name in FLIGHT:
+        one = saved(folder, f"ahead-{name}")
+        assert all(0 < rate < 1 for rate in rates(one)), name
+        ranks = [saved(folder, f"two-inflight-{name}", rank) for rank in range(2)]
+        for others in ([saved(folder, f"inflight-{name}")], ranks):
+            assert rates(others[0]) == rates(one), name
+            for step, steps in zip(kept(*others), kept(one), strict=True):
+                assert len(step) == len(steps) and all(a == pytest.approx(b, rel=1e-5) for a, b in zip(step, steps, strict=True)), name
+            assert difference(others[0], one) < 1e-5, name
+        assert ranks[0]["states"] == ranks[1]["states"] and difference(*ranks) == 0, f"{name}: bit for bit"
+    assert max(received(folder, "two-inflight-capo")) < min(received(folder, "two-ahead-capo"))
+    assert (folder / "two-ahead-capo.log").read_text().count("every step a rank receives about") == len(FLIGHT), "of runs ahead"
+
+
+def received(folder, name):
+    return [line["capo/bytes_gathered"][0] for line in saved(folder, name, 0)["numbers"]]
+
+
+def test_bytes_that_ranks_receive_are_those_of_the_formulas(folder, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHES))
+    import verl_scale
+
+    runs = {"bytes-ahead": (AHEAD,), "bytes-inflight": (), "bytes-remembers": (REMEMBERS,), "bytes-floor": ("masks=floor", AHEAD)}
+    launch(folder, *in_one({**runs, "bytes-control": CONTROLLED}), ranks=2)
+    longest = [len(ids[0]) for ids, _ in saved(folder, "bytes-ahead", 0)["seen"]]
+    sizes = {"width": 32, "vocabulary": 32}
+    assert received(folder, "bytes-ahead") == [verl_scale.ahead(2, 8, tokens, **sizes, bytes_=4) for tokens in longest]
+    for name, parts in (("inflight", 1), ("remembers", 2)):
+        assert received(folder, f"bytes-{name}") == [verl_scale.inflight(2, 32, 32, **sizes, bytes_=4, parts=parts)] * 4, name
+    # The first step looks at the last layer in any case.
+    once = [verl_scale.head(2, 32, 32, 4), 0, 0, 0]
+    assert received(folder, "bytes-control") == [verl_scale.control(2, 8, tokens, **sizes) + more for tokens, more in zip(longest, once, strict=True)]
+    plain = [8 / 2 * (verl_scale.COMPLETION + tokens * verl_scale.TOKEN) for tokens in longest]
+    assert received(folder, "bytes-floor") == plain, "what no mask reads does not travel"
+
+
+CONTROLLED = ("masks=none", "controls=half", "lr=1e-2")
+
+
+@pytest.fixture(scope="module")
+def controlled(folder):
+    alone, adapter = ("masks=none", "lr=1e-2"), (f"{MODEL}.lora_rank=4", f"{MODEL}.target_modules=[q_proj,v_proj]")
+    runs = {"controlled": CONTROLLED, "stock": alone, "loose": (*alone, "controls=loose"), "third": (*alone, "controls=third")}
+    runs |= {"asks": ("masks=none", "controls=asks", "path=1"), "full": ("masks=none", "controls=full", "path=1", "micro=2"), "lora": (*adapter, *CONTROLLED)}
+    runs |= {"with-masks": ("controls=half", REMEMBERS), "with-masks-ahead": ("controls=half", REMEMBERS, AHEAD)}
+    runs |= {"skipped": ("masks=all", "controls=half", "steps=2")}
+    launch(folder, *in_one(runs))
+    return saved(folder, "controlled")
+
+
+def test_a_step_control_shortens_steps_and_nothing_else(folder, controlled):
+    stock, loose, third = (saved(folder, name) for name in ("stock", "loose", "third"))
+    assert stock["engine"] == "CapoEngine" and difference(loose, stock) == 0 and scales(loose) == [1.0] * 4, "to the bit"
+    assert len(scales(controlled)) == 4 and max(scales(controlled)) < 0.1
+    told = controlled["numbers"][0]
+    assert told["capo/governor.kl/applied"] == told["capo/step_control/applied"] == told["capo/governor.kl/scale"] and told["capo/governor.kl/kl"][0] > 1e-3
+    assert ["capo/governor.kl/kl" in line for line in third["numbers"]].count(True) == 2, "else Adam's second moment tells"
+    assert max(scales(saved(folder, "lora"))) < 1
+    assert not scales(saved(folder, "skipped")), "no step is proposed"
+    both, ahead = saved(folder, "with-masks"), saved(folder, "with-masks-ahead")
+    assert kept(both) == kept(ahead) and scales(both) == pytest.approx(scales(ahead), rel=1e-4) and difference(both, ahead) < 1e-5
+    assert all(0 < rate < 1 for rate in rates(both)) and max(scales(both)) < 1
+
+
+def test_what_is_measured_is_what_the_models_own_logits_say(folder, controlled):
+    """In 64 bits, over all completions of the step: the divergence of a governed step is its target, and each question has its answer."""
+    from tiny_verl import batch, options
+    from transformers import Qwen2ForCausalLM
+
+    full, asks = saved(folder, "full"), saved(folder, "asks")
+    for run in (full, asks):
+        model = Qwen2ForCausalLM.from_pretrained(folder / "model-0-32-0", dtype=torch.float64)
+        for step, weights in enumerate(run["path"]):
+            data, told = batch(step, options([])), run["numbers"][step]
+            pairs = list(zip(data["input_ids"].unbind(), data["responses"].unbind(), strict=True))
+            weights = {name: value.double() for name, value in weights.items()}
+
+            @torch.no_grad()
+            def logps(changed):
+                model.load_state_dict(changed)
+                return torch.cat([model(row[None]).logits[0, -len(response) - 1 : -1].log_softmax(-1) for row, response in pairs])
+
+            before = {name: value.clone() for name, value in model.state_dict().items()}
+            old, by_head, new = logps(before), logps(before | {"lm_head.weight": weights["lm_head.weight"]}), logps(weights)
+            divergence = lambda other: float((old.exp() * (old - other)).sum(-1).mean())
+            if run is full:
+                assert divergence(new) == pytest.approx(min(1e-4, told["capo/governor.kl/kl"][0]), rel=0.1), step
+            else:
+                norm = sum(float((value - before[name]).square().sum()) for name, value in weights.items()) ** 0.5
+                for name, value in {"kl": divergence(new), "head": divergence(by_head), "norm": norm}.items():
+                    assert told[f"capo/asks/{name}"][0] == pytest.approx(value, rel=1e-3), (step, name)
+                assert told["capo/asks/rows"] == [8.0] and told["capo/asks/tokens"][0] == len(new) and told["capo/asks/groups"] == [4.0]
+    assert [line["capo/governor.kl/kl"][0] > 1e-4 for line in full["numbers"]] == [True, True, True, False]
+    assert [line["capo/asks/alignment"][0] != 0 for line in asks["numbers"]] == [False, True, True, True]
+    assert divergence(by_head) < divergence(new)
+
+
+def test_two_ranks_take_as_much_of_a_step_as_one(folder, controlled):
+    runs = {"controlled": CONTROLLED, "third": ("masks=none", "controls=third", "lr=1e-2"), "with-masks": ("controls=half", REMEMBERS)}
+    runs |= {"full": ("masks=none", "controls=full", "micro=4", *DYNAMIC), "asks": ("masks=none", "controls=asks")}
+    launch(folder, *in_one({f"two-{name}": words for name, words in runs.items()}), ranks=2)
+    for name in runs:
+        one, first, second = saved(folder, name), saved(folder, f"two-{name}", 0), saved(folder, f"two-{name}", 1)
+        assert scales(first) == scales(second) and scales(first) == pytest.approx(scales(one), rel=1e-4), name
+        assert first["states"] == second["states"] and difference(first, second) == 0, f"{name}: bit for bit"
+        assert difference(first, one) < 1e-5, name
+    asked = [[(name, line[name][0]) for name in sorted(line) if "/asks/" in name] for name in ("asks", "two-asks") for line in saved(folder, name)["numbers"]]
+    for one, two in zip(asked[:4], asked[4:], strict=True):
+        assert len(one) == 9 and dict(two) == pytest.approx(dict(one), rel=1e-3)
+
+
+def test_what_was_rejected_stays_in_the_second_moment(folder, whole):
+    clipped, cases = f"{ACTOR}.optim.clip_grad=0.3", ("token-mean-kept", "token-mean-original", "seq-mean-kept", "fixed-length", "kl-and-entropy")
+    runs = {}
+    for name in cases:
+        fields, *options = CASES[name]
+        setting = [option for option in options if option.startswith(("set=", "entropy")) and "capo" not in option]
+        for mode in ("ahead", "inflight"):
+            runs[f"remembers-{mode}-{name}"] = (f"mode={mode}", REMEMBERS, clipped, "micro=2", *options)
+        by_hand = ("masks=none", "by_hand=1", f"reference=remembers-ahead-{name}.0", f"reference_fields={fields}")
+        runs[f"remembers-by-hand-{name}"] = (*by_hand, clipped, "micro=2", *setting)
+    runs["nothing-rejected"], runs["plain-adamw"] = ("masks=loose", REMEMBERS, "steps=2"), ("masks=none", "steps=2")
+    launch(folder, *in_one(runs))
+    launch(folder, *in_one({f"two-{name}": words for name, words in runs.items() if name.startswith("remembers-inflight")}), ranks=2)
+    for name in cases:
+        by_hand = saved(folder, f"remembers-by-hand-{name}")
+        for mode in ("ahead", "inflight"):
+            one = saved(folder, f"remembers-{mode}-{name}")
+            assert all(0 < rate < 1 for rate in rates(one)), name
+            assert difference(one, by_hand) < 1e-5, (name, mode)
+        first, second = (saved(folder, f"two-remembers-inflight-{name}", rank) for rank in range(2))
+        assert difference(first, second) == 0 and difference(first, by_hand) < 1e-5, name
+    told = saved(folder, "remembers-inflight-token-mean-kept")["numbers"][1]
+    assert told["capo/rejected_grad_norm"][0] > 0 and told["capo/kept_grad_norm"][0] > 0
+    assert 0 < saved(folder, "remembers-inflight-token-mean-original")["numbers"][3]["capo/second_pass_completions"][0] <= 8
+    assert difference(saved(folder, "remembers-inflight-token-mean-kept"), whole) > 1e-4
+    assert difference(saved(folder, "nothing-rejected"), saved(folder, "plain-adamw")) == 0, "where nothing is rejected, it is AdamW to the bit"
+
+
 def test_what_is_dropped_is_as_if_it_had_been_taken_out_by_hand(folder):
     lines = ["from capo_rl.verl import register_objective", "register_objective('capo.objective', epsilon=0.2, reduction='token_mean')"]
     (folder / "my_losses.py").write_text("\n".join(lines))
     words = []
     for name, (fields, *options) in CASES.items():
         setting = [option for option in options if option.startswith(("set=", "entropy")) and "capo" not in option]
-        words += [name, "steps=2", *options, "--", f"{name}-by-hand", "steps=2", "masks=none", f"reference={name}.0", f"reference_fields={fields}", *setting, "--"]
+        words += [name, AHEAD, "steps=2", *options, "--", f"{name}-inflight", "mode=inflight", "steps=2", *options, "--"]
+        words += [f"{name}-by-hand", "steps=2", "masks=none", f"reference={name}.0", f"reference_fields={fields}", *setting, "--"]
     launch(folder, *words[:-1])
     for name in CASES:
         masked, by_hand = saved(folder, name), saved(folder, f"{name}-by-hand")
         assert name == "weights" or all(0 < rate < 1 for rate in rates(masked)), name
-        assert difference(masked, by_hand) < 1e-6, name
+        assert difference(masked, by_hand) < 1e-6 and difference(saved(folder, f"{name}-inflight"), by_hand) < 1e-5, name
         assert any((keep > 0).logical_and(keep < 1).any() for keep in masked["keeps"]) == (name == "weights")
     assert difference(saved(folder, "token-mean-kept"), saved(folder, "token-mean-original")) > 1e-5
     assert difference(saved(folder, "token-mean-kept"), saved(folder, "kl-and-entropy")) > 1e-4
@@ -185,8 +369,8 @@ def refused(folder, *words):
 
 def test_checkpoints_of_other_masks_and_missing_fields_are_refused(folder):
     launch(folder, "plain", "masks=none", "steps=1", "save=1", "--", "other", "masks=several", "steps=1", "save=1")
-    assert "is missing: this checkpoint was made without masks" in refused(folder, f"resume={folder / 'plain-1'}")
-    assert "(give it the same masks)" in refused(folder, f"resume={folder / 'other-1'}")
+    assert "is missing: this checkpoint was made without components" in refused(folder, f"resume={folder / 'plain-1'}")
+    assert "(give it the same masks, weights and step controls)" in refused(folder, f"resume={folder / 'other-1'}")
     # icepop reads what the sampler drew with.
     said = refused(folder, "masks=several", "without=rollout_log_probs")
     assert "(set actor_rollout_ref.rollout.calculate_log_probs=true)" in said
@@ -206,7 +390,7 @@ def in_verl():
 @pytest.mark.parametrize(
     "capo, actor, said",
     [
-        ({"mask": []}, {}, "`capo.mask` is unknown (known: masks, weights, mask_denominator, last_layer_top_k)"),
+        ({"mask": []}, {}, "`capo.mask` is unknown (known: masks, weights, step_controls, mask_denominator, mode, second_moment, last_layer_top_k)"),
         ({"masks": "capo.curvature"}, {}, "`capo.masks` is 'capo.curvature' (it must be a list, such as `[capo.curvature]`)"),
         ({"masks": [{"fisher_threshold": 1}]}, {}, "a table of `capo.masks` has no `use` (write `{use: capo.curvature}`)"),
         ({"last_layer_top_k": 0}, {}, "`capo.last_layer_top_k` is 0 (it must be a number of logits, 1 or more)"),
