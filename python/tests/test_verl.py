@@ -111,6 +111,13 @@ def test_two_ranks_with_tools_answers_with_the_optimizers_state_and_in_half_prec
     assert all(0 < rate < 1 for rate in rates(first))
 
 
+def test_the_optimizers_state_is_there_where_fsdp2_keeps_weights_gathered(folder):
+    words, gathered = ("masks=state", "steps=3"), ("infer=1", f"{ACTOR}.fsdp_config.reshard_after_forward=false")
+    launch(folder, *in_one({"in-pieces": words, "gathered": (*words, *gathered), "gathered-ahead": (*words, *gathered, AHEAD)}))
+    for name in ("gathered", "gathered-ahead"):
+        assert kept(saved(folder, name)) == kept(saved(folder, "in-pieces")), name
+
+
 def test_two_ranks_under_fsdp1(folder, whole):
     launch(folder, "fsdp1", AHEAD, "strategy=fsdp", "--", "fsdp1-inflight", "strategy=fsdp", "mode=inflight", ranks=2)
     same(whole, saved(folder, "fsdp1", 0), saved(folder, "fsdp1", 1))

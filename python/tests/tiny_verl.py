@@ -73,7 +73,7 @@ class Asks:
 def options(words):
     chosen = {"steps": 4, "rows": 8, "micro": 4, "generations": 4, "strategy": "fsdp2", "masks": "capo", "resume": "", "save": 0, "layout": "nested", "mini": 1, "seed": 0}
     chosen |= {"tied": 0, "set": [], "ray": 0, "weights": "", "epochs": 1, "reference": "", "reference_fields": "response_mask", "external": "", "without": "", "holes": 0, "entropy": 0, "dtype": "fp32"}
-    chosen |= {"controls": "", "mode": "auto", "second_moment": "kept", "lr": 1e-3, "by_hand": 0, "path": 0, "width": 32, "vocabulary": VOCABULARY, "tokens": 0}
+    chosen |= {"controls": "", "mode": "auto", "second_moment": "kept", "lr": 1e-3, "by_hand": 0, "path": 0, "width": 32, "vocabulary": VOCABULARY, "tokens": 0, "infer": 0}
     for word in words:
         name, _, value = word.partition("=")
         if name == "set":
@@ -215,6 +215,14 @@ class Worker(ActorRolloutRefWorker):
 
         engine.optimizer_step = noted
 
+    def infer(self, data):
+        """A pass that trains nothing, as verl's own for log-probabilities; FSDP2 may keep what it gathered."""
+        data = data.copy()
+        tu.assign_non_tensor(data, use_remove_padding=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=len(data), use_fused_kernels=False)
+        with self.actor.engine.eval_mode():
+            self.actor.engine.infer_batch(data)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def gather_gradients(self):
         """Steps leave the weights alone from here on, for `step_by_hand`."""
         engine, self.gradients, self.moments, self.taken = self.actor.engine, [], {}, 0
@@ -257,6 +265,8 @@ def run(worker, out, chosen):
         data = batch(step, chosen)
         if reference is not None:
             handmade(data, reference[step], chosen)
+        if chosen["infer"]:
+            worker.infer(data)
         told = worker.update_actor(data)
         if chosen["by_hand"]:
             worker.update_actor(batch(step, chosen))
