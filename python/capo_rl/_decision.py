@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Optional
+from pathlib import Path
+from typing import Any, Optional
 
 import numpy as np
 import torch
@@ -78,3 +79,19 @@ def load_states(components: Iterable[Component], saved: Iterable[tuple[str, Tens
     """Takes up what `states` gave of components with the same ids."""
     for each, (component, state) in zip(components, saved, strict=True):
         each.load_state_dict({"component": component, "state": state.cpu().numpy().tobytes()})
+
+
+def load_checked(path: Path, saved: Optional[dict[str, Any]], components: Sequence[Component], second_moment: str) -> None:
+    """Takes up what a trainer wrote to ``path``: its components' `states` under ``components``, and ``second_moment``.
+
+    Raises:
+        ValueError: For a checkpoint without it, and for one of other components or of another second moment.
+    """
+    if saved is None:
+        raise ValueError(f"`{path}` is missing: this checkpoint was made without components (go on without any, or start anew)")
+    theirs, own = [component for component, _ in saved["components"]], [each.id for each in components]
+    if theirs != own:
+        raise ValueError(f"`{path}` holds the state of {theirs}, and this trainer has {own} (give it the same masks, weights and step controls)")
+    if saved["second_moment"] != second_moment:
+        raise ValueError(f"`{path}` was made with second_moment {saved['second_moment']!r}, and this trainer has {second_moment!r} (give it the same)")
+    load_states(components, saved["components"])

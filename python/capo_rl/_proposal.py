@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import Batch, StepControl
+from ._step import reshard
 from .components import Records
 
 #: Sums run in 64 bits over so many weights at a time.
@@ -161,10 +162,8 @@ class Proposal:
         self._gather_anew()
 
     def _gather_anew(self) -> None:
-        """FSDP2 keeps what it gathered of its root until a backward pass."""
-        for module in self._model.modules() if self._model is not None and self._mesh is not None else ():
-            if hasattr(module, "reshard"):
-                module.reshard()
+        if self._model is not None and self._mesh is not None:
+            reshard(self._model)
 
     def _once(self, name: Any, compute: Callable[[], Any]) -> Any:
         if name not in self._known:

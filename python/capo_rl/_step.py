@@ -21,6 +21,18 @@ def whole(array: Tensor) -> Tensor:
     return array.full_tensor() if hasattr(array, "full_tensor") else array
 
 
+def received(array: Tensor, gathered: Tensor) -> int:
+    """How many bytes of ``gathered``, which is the whole of ``array``, came from other ranks."""
+    return gathered.nbytes - array.to_local().nbytes if hasattr(array, "to_local") else 0
+
+
+def reshard(model: torch.nn.Module) -> None:
+    """FSDP2 keeps what it gathered of its root until a backward pass; from here on parameters are its pieces, and gathered anew."""
+    for module in model.modules():
+        if hasattr(module, "reshard"):
+            module.reshard()
+
+
 @torch.no_grad()
 def top_rows(hidden: Tensor, weight: Tensor, ids: Tensor, k: int, temperature: float) -> Arrays:
     """What masks see of the last layer, of features ``[N, D]``, its weight ``[V, D]`` and the sampled tokens ``[N]``, without holding all logits at once."""

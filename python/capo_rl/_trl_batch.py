@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 
 import torch
+import torch.distributed as dist
 from trl import GRPOTrainer
 
 from . import Batch
 from ._layer import check_head, check_same, optimizer_info, optimizer_state
-from ._step import top_rows, whole
+from ._step import ranks, top_rows, whole
 from ._trl_settings import Settings
 
 
@@ -24,6 +25,9 @@ class Seen:
         if self._keeps or measures:
             check_head(self.head())
             self.policy().base_model.register_forward_hook(self._keep_hidden)
+
+    def model(self):
+        return self.trainer.model
 
     def policy(self):
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
@@ -46,9 +50,25 @@ class Seen:
         """One micro-batch's arrays under the current policy, by a forward pass of their own."""
         return self.arrays(inputs, *self._forward_pass(inputs))
 
+    def holding(self, micro_batches, rows):
+        """Of each micro-batch its completions among ``rows``, and their completion tokens."""
+        chosen = [torch.isin(inputs["capo_rows"], rows) for inputs in micro_batches]
+        counts = torch.stack([each.sum() for each in chosen])
+        if ranks() > 1:
+            dist.all_reduce(counts, dist.ReduceOp.MAX)
+        held = []
+        for inputs, each, count in zip(micro_batches, chosen, counts.tolist(), strict=True):
+            if count:
+                part, places = rows_of(inputs, each, count)
+                held.append((part, part["completion_mask"] * part.get("tool_mask", 1) * each[places, None]))
+        return held
+
+    def features(self, held):
+        """Features of these tokens under the current policy without dropout."""
+        return [self._features(inputs)[mask.reshape(-1).bool()] for inputs, mask in held]
+
     @torch.no_grad()
-    def features(self, inputs):
-        """Features ``[N, D]`` of the micro-batch's completion tokens, padding among them, under the current policy without dropout."""
+    def _features(self, inputs):
         model, keeps, training = self.trainer.model, self._keeps, self.trainer.model.training
         self._keeps = True
         model.eval()

@@ -28,10 +28,10 @@ from transformers import Trainer, TrainerCallback
 from trl import GRPOTrainer
 
 from . import Mask, StepControl, Weight
-from ._decision import Decision, decide, gradient_factor, load_states, scale_gradient, states, step_end
+from ._control import Controls
+from ._decision import Decision, decide, gradient_factor, load_checked, scale_gradient, states, step_end
 from ._step import Ranks, joined, over_ranks
 from ._trl_batch import Seen, rows_of
-from ._trl_control import Controls
 from ._trl_settings import METHODS, check_hooks, settled, take_adamw
 
 __all__ = ["CapoGRPOTrainer"]
@@ -330,15 +330,8 @@ class CapoGRPOTrainer(GRPOTrainer):
         if checkpoint is None or not self._components():
             return
         path = Path(checkpoint) / STATE
-        if not path.exists():
-            raise ValueError(f"`{path}` is missing: this checkpoint was made without components (go on with GRPOTrainer, or start anew)")
-        saved = torch.load(path, weights_only=True)
-        theirs, own = [component for component, _ in saved["components"]], [each.id for each in self._components()]
-        if theirs != own:
-            raise ValueError(f"`{path}` holds the state of {theirs}, and this trainer has {own} (give it the same masks, weights and step controls)")
-        if saved["second_moment"] != self.second_moment:
-            raise ValueError(f"`{path}` was made with second_moment={saved['second_moment']!r}, and this trainer has {self.second_moment!r} (give it the same)")
-        load_states(self._components(), saved["components"])
+        saved = torch.load(path, weights_only=True) if path.exists() else None
+        load_checked(path, saved, self._components(), self.second_moment)
 
 
 class _Steps(TrainerCallback):

@@ -3,55 +3,16 @@
 verl has no platform without accelerators; `verl_cpu.py` is one, through verl's registry of platforms. The rest is verl as it is installed.
 """
 
-import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from verl_runs import ACTOR, AHEAD, CASES, DYNAMIC, MODEL, PACKED, TINY, difference, in_one, kept, launch, rates, saved, torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-if getattr(find_spec("verl"), "origin", None) is None:
-    pytest.skip("verl is not installed", allow_module_level=True)
-
-TINY = Path(__file__).with_name("tiny_verl.py")
 RECIPE = Path(__file__).parents[1] / "examples/verl/qwen2.5-7b-gsm8k.sh"
-ACTOR, MODEL = "set=actor_rollout_ref.actor", "set=actor_rollout_ref.model"
-PACKED = (f"{MODEL}.use_remove_padding=true", f"{ACTOR}.fsdp_config.pad_to_length=true", f"{ACTOR}.fsdp_config.pad_to_length_bucket=16")
-ORIGINAL = "set=+actor_rollout_ref.actor.capo.mask_denominator=original"
-DYNAMIC = (f"{ACTOR}.use_dynamic_bsz=true", "set=actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=true", f"{ACTOR}.ppo_max_token_len_per_gpu=48")
-
-
-def launch(folder, name, *words, ranks=1):
-    """Runs the tiny worker; what each rank saved."""
-    python = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    ended = subprocess.run([*python, str(TINY), name, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return [saved(folder, name, rank) for rank in range(ranks)] if ranks > 1 else saved(folder, name)
-
-
-def saved(folder, name, rank=0):
-    found = torch.load(folder / f"{name}.{rank}", weights_only=False)
-    found["numbers"] = json.loads(found["numbers"])
-    return found
-
-
-def difference(one, other):
-    return max(float((one["weights"][name] - other["weights"][name]).abs().max()) for name in one["weights"])
-
-
-def rates(saved):
-    """One a step: verl lists what every rank and mini-batch told, and all tell the same of a step."""
-    return [line["capo/rejection_rate"][0] for line in saved["numbers"]]
-
-
-def kept(*ranks):
-    """Every row's decisions, step by step, whichever rank it was on."""
-    rows = [[tuple(row[row >= 0].tolist()) for rank in ranks for row in rank["keeps"][step]] for step in range(len(ranks[0]["keeps"]))]
-    return [sorted(step) for step in rows]
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +22,16 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    return launch(folder, "whole")
+    return launch(folder, "whole", AHEAD)
 
 
-MORE = ("holes", "holes=1", "steps=3", "--", "state", "masks=state", "steps=3", "--", "half", "dtype=bf16", "steps=2")
+MORE = ("holes", "holes=1", "steps=3", AHEAD, "--", "state", "masks=state", "steps=3", AHEAD, "--", "half", "dtype=bf16", "steps=2", AHEAD)
 
 
 @pytest.fixture(scope="module")
 def ranks(folder):
     """Two ranks, and what `MORE` names."""
-    return launch(folder, "ranks", "--", *[word if "=" in word or word == "--" else f"ranks-{word}" for word in MORE], ranks=2)
+    return launch(folder, "ranks", AHEAD, "--", *[word if "=" in word or word == "--" else f"ranks-{word}" for word in MORE], ranks=2)
 
 
 def test_it_rejects_some_tokens_and_records_why(whole):
@@ -102,42 +63,34 @@ def test_two_ranks_with_tools_answers_with_the_optimizers_state_and_in_half_prec
     assert all(0 < rate < 1 for rate in rates(first))
 
 
+def test_the_optimizers_state_is_there_where_fsdp2_keeps_weights_gathered(folder):
+    words, gathered = ("masks=state", "steps=3"), ("infer=1", f"{ACTOR}.fsdp_config.reshard_after_forward=false")
+    launch(folder, *in_one({"in-pieces": words, "gathered": (*words, *gathered), "gathered-ahead": (*words, *gathered, AHEAD)}))
+    for name in ("gathered", "gathered-ahead"):
+        assert kept(saved(folder, name)) == kept(saved(folder, "in-pieces")), name
+
+
 def test_two_ranks_under_fsdp1(folder, whole):
-    same(whole, *launch(folder, "fsdp1", "strategy=fsdp", ranks=2))
+    launch(folder, "fsdp1", AHEAD, "strategy=fsdp", "--", "fsdp1-inflight", "strategy=fsdp", "mode=inflight", ranks=2)
+    same(whole, saved(folder, "fsdp1", 0), saved(folder, "fsdp1", 1))
+    first, second = (saved(folder, "fsdp1-inflight", rank) for rank in range(2))
+    assert kept(first, second) == kept(whole) and difference(first, whole) < 1e-5 and first["states"] == second["states"]
 
 
 def test_two_workers_of_ray(folder, whole):
-    launch(folder, "ray", "ray=2")
+    launch(folder, "ray", "ray=2", AHEAD)
     same(whole, saved(folder, "ray", 0), saved(folder, "ray", 1))
 
 
 def test_split_padded_and_packed_micro_batches_decide_the_same(folder, whole):
     fused = f"{MODEL}.use_fused_kernels=true"
-    launch(folder, "split", "micro=2", "layout=padded", "--", "packed", *PACKED, *DYNAMIC, "--", "fused", "strategy=fsdp", fused, *PACKED)
-    for name in ("split", "packed", "fused"):
+    ways = {"split": ("micro=2", "layout=padded"), "packed": (*PACKED, *DYNAMIC), "fused": ("strategy=fsdp", fused, *PACKED)}
+    ways = {f"{name}-{mode}": (*words, f"mode={mode}") for name, words in ways.items() for mode in ("ahead", "inflight")}
+    launch(folder, *in_one(ways))
+    for name in ways:
         other = saved(folder, name)
         assert rates(other) == rates(whole) and kept(other) == kept(whole), name
         assert difference(other, whole) < 1e-5, name
-
-
-def test_a_resumed_run_is_the_uninterrupted_one(folder, ranks):
-    launch(folder, "cut", "save=2", "steps=2", ranks=2)
-    for one, other in zip(launch(folder, "resumed", f"resume={folder / 'cut-2'}", ranks=2), ranks, strict=True):
-        assert difference(one, other) == 0 and one["states"] == other["states"]
-        assert rates(one) == rates(other)[2:]
-
-
-CASES = {
-    "token-mean-kept": ("response_mask,loss_mask", f"{ACTOR}.loss_agg_mode=token-mean"),
-    "token-mean-original": ("response_mask", f"{ACTOR}.loss_agg_mode=token-mean", ORIGINAL),
-    "seq-mean-kept": ("response_mask", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"),
-    "seq-mean-original": ("advantages", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", ORIGINAL),
-    "fixed-length": ("response_mask", f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm", f"{ACTOR}.loss_scale_factor=16"),
-    "gspo": ("advantages", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", f"{ACTOR}.policy_loss.loss_mode=gspo", ORIGINAL),
-    "kl-and-entropy": ("response_mask,loss_mask", f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0.5", f"{ACTOR}.entropy_coeff=0.1", "entropy=1"),
-    "weights": ("advantages", "masks=none", "weights=capo.curvature-weight"),
-    "objective": ("advantages", f"{ACTOR}.loss_agg_mode=token-mean", "external=my_losses", f"{ACTOR}.policy_loss.loss_mode=capo.objective", ORIGINAL),
-}
 
 
 def test_what_is_dropped_is_as_if_it_had_been_taken_out_by_hand(folder):
@@ -146,12 +99,13 @@ def test_what_is_dropped_is_as_if_it_had_been_taken_out_by_hand(folder):
     words = []
     for name, (fields, *options) in CASES.items():
         setting = [option for option in options if option.startswith(("set=", "entropy")) and "capo" not in option]
-        words += [name, "steps=2", *options, "--", f"{name}-by-hand", "steps=2", "masks=none", f"reference={name}.0", f"reference_fields={fields}", *setting, "--"]
+        words += [name, AHEAD, "steps=2", *options, "--", f"{name}-inflight", "mode=inflight", "steps=2", *options, "--"]
+        words += [f"{name}-by-hand", "steps=2", "masks=none", f"reference={name}.0", f"reference_fields={fields}", *setting, "--"]
     launch(folder, *words[:-1])
     for name in CASES:
         masked, by_hand = saved(folder, name), saved(folder, f"{name}-by-hand")
         assert name == "weights" or all(0 < rate < 1 for rate in rates(masked)), name
-        assert difference(masked, by_hand) < 1e-6, name
+        assert difference(masked, by_hand) < 1e-6 and difference(saved(folder, f"{name}-inflight"), by_hand) < 1e-5, name
         assert any((keep > 0).logical_and(keep < 1).any() for keep in masked["keeps"]) == (name == "weights")
     assert difference(saved(folder, "token-mean-kept"), saved(folder, "token-mean-original")) > 1e-5
     assert difference(saved(folder, "token-mean-kept"), saved(folder, "kl-and-entropy")) > 1e-4
@@ -185,8 +139,8 @@ def refused(folder, *words):
 
 def test_checkpoints_of_other_masks_and_missing_fields_are_refused(folder):
     launch(folder, "plain", "masks=none", "steps=1", "save=1", "--", "other", "masks=several", "steps=1", "save=1")
-    assert "is missing: this checkpoint was made without masks" in refused(folder, f"resume={folder / 'plain-1'}")
-    assert "(give it the same masks)" in refused(folder, f"resume={folder / 'other-1'}")
+    assert "is missing: this checkpoint was made without components" in refused(folder, f"resume={folder / 'plain-1'}")
+    assert "(give it the same masks, weights and step controls)" in refused(folder, f"resume={folder / 'other-1'}")
     # icepop reads what the sampler drew with.
     said = refused(folder, "masks=several", "without=rollout_log_probs")
     assert "(set actor_rollout_ref.rollout.calculate_log_probs=true)" in said
@@ -206,8 +160,20 @@ def in_verl():
 @pytest.mark.parametrize(
     "capo, actor, said",
     [
-        ({"mask": []}, {}, "`capo.mask` is unknown (known: masks, weights, mask_denominator, last_layer_top_k)"),
+        ({"mask": []}, {}, "`capo.mask` is unknown (known: masks, weights, step_controls, mask_denominator, mode, second_moment, last_layer_top_k)"),
         ({"masks": "capo.curvature"}, {}, "`capo.masks` is 'capo.curvature' (it must be a list, such as `[capo.curvature]`)"),
+        ({"mode": "later"}, {}, "`capo.mode` is 'later' (use `auto`, `ahead`, `inflight`)"),
+        ({"second_moment": True}, {}, "`capo.second_moment` is True (use `kept`, `kept_and_rejected`)"),
+        (
+            {"step_controls": ["governor.kl"]},
+            {},
+            "step controls cannot tell weights and gradients apart under strategy `fsdp`, which flattens them (set actor.strategy=fsdp2)",
+        ),
+        (
+            {"second_moment": "kept_and_rejected"},
+            {"strategy": "fsdp2", "optim": SimpleNamespace(optimizer_impl="torchao.optim", optimizer="_AdamW", total_training_steps=1)},
+            "second_moment `kept_and_rejected` is for AdamW of torch.optim, and actor.optim is `torchao.optim._AdamW` (leave it at AdamW)",
+        ),
         ({"masks": [{"fisher_threshold": 1}]}, {}, "a table of `capo.masks` has no `use` (write `{use: capo.curvature}`)"),
         ({"last_layer_top_k": 0}, {}, "`capo.last_layer_top_k` is 0 (it must be a number of logits, 1 or more)"),
         ({"mask_denominator": "some"}, {}, "`capo.mask_denominator` is 'some' (use `kept` or `original`)"),
@@ -229,6 +195,17 @@ def test_what_cannot_be_right_is_refused(in_verl, capo, actor, said):
     with pytest.raises(ValueError) as error:
         in_verl.CapoActorConfig(rollout_n=4, ppo_micro_batch_size_per_gpu=1, capo={"masks": ["capo.curvature"], **capo}, **actor)
     assert str(error.value) == said
+
+
+def test_a_mask_that_needs_the_whole_step_is_refused_in_flight(in_verl):
+    masks = ["capo.curvature", "masks.entropy-quantile"]
+    make = lambda **capo: in_verl.CapoActorConfig(rollout_n=4, ppo_micro_batch_size_per_gpu=1, capo=capo).engine.capo
+    with pytest.raises(ValueError) as error:
+        settings = make(masks=masks, mode="inflight")
+        settings.inflight(settings.components()[0])
+    assert str(error.value) == "`masks.entropy-quantile` may need the whole step, which no micro-batch of a rank shows (use `capo.mode=ahead`)"
+    decides = lambda **capo: make(**capo).inflight(make(**capo).components()[0])
+    assert [decides(masks=masks), decides(masks=masks[:1]), decides(masks=masks[:1], mode="ahead"), decides()] == [False, True, False, True]
 
 
 def test_the_recipe_is_a_configuration_that_verl_takes(in_verl, tmp_path):

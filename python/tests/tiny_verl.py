@@ -2,11 +2,13 @@
 
     python tiny_verl.py OUT [KEY=VALUE ...] [-- OUT ...]      torchrun --nproc_per_node 2 tiny_verl.py OUT ...
 
-What it writes to OUT.RANK: weights, each step's numbers, what was kept of its rows, and the masks' states.
+What it writes to OUT.RANK: weights, each step's numbers, what was kept of its rows, the masks' states, and the process's peak memory in bytes.
 """
 
 import json
+import math
 import os
+import resource
 import sys
 import warnings
 from pathlib import Path
@@ -28,6 +30,9 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.fsdp_utils import get_fsdp_full_state_dict
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
+from capo_rl._step import whole
+from capo_rl.verl._rows import places
+
 VOCABULARY, EOS = 32, 1
 MASK = "{use: capo.curvature, fisher_threshold: 1.4e-3, hessian_threshold: 3e-2, threads: 1}"
 MASKS = {
@@ -35,13 +40,40 @@ MASKS = {
     "capo": f"[{MASK}]",
     "several": f"[{{use: masks.entropy-quantile, top_entropy_quantile: 0.8}}, {MASK}, masks.icepop]",
     "state": "[{use: capo.curvature, fisher_threshold: 1.4e-3, hessian_threshold: 3e-2, moments: host, threads: 1}]",
+    "floor": "[{use: masks.probability-floor, min_probability: 0.0305}]",
+    "few": "[{use: masks.probability-floor, min_probability: 0.0255}]",
+    "loose": "[{use: capo.curvature, fisher_threshold: 1e9, hessian_threshold: 1e9, threads: 1}]",
     "all": "[{use: masks.probability-floor, min_probability: 1.0}]",
 }
+CONTROLS = {
+    "half": "[{use: governor.kl, target: 1e-5, fraction: 0.5}]",
+    "third": "[{use: governor.kl, target: 1e-5, fraction: 0.5, every: 3}]",
+    "full": "[{use: governor.kl, target: 1e-4, fraction: 1.0}]",
+    "auto": "[{use: governor.kl, target: auto, every: 2}]",
+    "last-layer": "[{use: governor.last-layer}]",
+    "loose": "[{use: governor.kl, target: 1e9}]",
+    "asks": "[{use: governor.kl, target: 1e9}]",
+}
+
+
+class Asks:
+    """A step control that takes all of a step, and tells what it can ask."""
+
+    id, inputs, restores_moments = "asks", frozenset({"ALIGNMENT"}), False
+
+    def __call__(self, batch, weights, groups, measure):
+        told = {"kl": measure.measure_kl(1.0), "head": measure.last_layer_kl(), "fisher": measure.fisher(), "norm": math.hypot(*measure.norms())}
+        told |= {"alignment": measure.alignment() or 0.0, "tokens": float(weights.sum()), "groups": len(groups), "rows": len(weights)}
+        return [1.0] * len(groups), {f"asks/{name}": value for name, value in told.items()}
+
+    def state_dict(self):
+        return {"component": self.id, "state": b""}
 
 
 def options(words):
     chosen = {"steps": 4, "rows": 8, "micro": 4, "generations": 4, "strategy": "fsdp2", "masks": "capo", "resume": "", "save": 0, "layout": "nested", "mini": 1, "seed": 0}
     chosen |= {"tied": 0, "set": [], "ray": 0, "weights": "", "epochs": 1, "reference": "", "reference_fields": "response_mask", "external": "", "without": "", "holes": 0, "entropy": 0, "dtype": "fp32"}
+    chosen |= {"controls": "", "mode": "auto", "second_moment": "kept", "lr": 1e-3, "by_hand": 0, "path": 0, "width": 32, "vocabulary": VOCABULARY, "tokens": 0, "infer": 0}
     for word in words:
         name, _, value = word.partition("=")
         if name == "set":
@@ -51,11 +83,12 @@ def options(words):
     return chosen
 
 
-def policy(folder, tied):
+def policy(folder, chosen):
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {"hidden_size": chosen["width"], "intermediate_size": 2 * chosen["width"], "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"vocab_size": chosen["vocabulary"], "max_position_embeddings": 64 + chosen["tokens"]}
     special = {"pad_token_id": 0, "eos_token_id": EOS, "bos_token_id": None}
-    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=VOCABULARY, max_position_embeddings=64, tie_word_embeddings=bool(tied), **sizes, **special))
+    model = Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=bool(chosen["tied"]), **sizes, **special))
     model.save_pretrained(folder)
 
 
@@ -74,12 +107,15 @@ def configured(folder, chosen):
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
         "actor_rollout_ref.rollout.name=vllm",
         f"actor_rollout_ref.rollout.n={chosen['generations']}",
-        "actor_rollout_ref.actor.optim.lr=1e-3",
+        f"actor_rollout_ref.actor.optim.lr={chosen['lr']}",
         "actor_rollout_ref.actor.use_torch_compile=false",
         "actor_rollout_ref.actor.fsdp_config.use_torch_compile=false",
         f"+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype={chosen['dtype']}",
         *([f"+actor_rollout_ref.actor.capo.masks={MASKS[chosen['masks']]}"] if MASKS[chosen["masks"]] else []),
         *([f"+actor_rollout_ref.actor.capo.weights=[{chosen['weights']}]"] if chosen["weights"] else []),
+        *([f"+actor_rollout_ref.actor.capo.step_controls={CONTROLS[chosen['controls']]}"] if chosen["controls"] else []),
+        f"+actor_rollout_ref.actor.capo.mode={chosen['mode']}",
+        f"+actor_rollout_ref.actor.capo.second_moment={chosen['second_moment']}",
         *([f"actor_rollout_ref.model.external_lib={chosen['external']}"] if chosen["external"] else []),
         *chosen["set"],
     ]
@@ -93,7 +129,7 @@ def batch(step, chosen):
     draw = lambda low, high, *shape: torch.randint(low, high, shape, generator=random)
     groups = chosen["rows"] // chosen["generations"]
     prompts = [prompt for prompt in [draw(3, VOCABULARY, int(draw(2, 6, 1))) for _ in range(groups)] for _ in range(chosen["generations"])]
-    responses = [torch.cat([draw(3, VOCABULARY, int(draw(3, 12, 1))), torch.tensor([EOS])]) for _ in prompts]
+    responses = [torch.cat([draw(3, VOCABULARY, chosen["tokens"] - 1 if chosen["tokens"] else int(draw(3, 12, 1))), torch.tensor([EOS])]) for _ in prompts]
     rewards = torch.rand(len(prompts), generator=random)
     grouped = rewards.view(groups, -1)
     advantages = ((grouped - grouped.mean(1, keepdim=True)) / grouped.std(1, keepdim=True)).view(-1)
@@ -147,35 +183,80 @@ class Worker(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def report(self, out, numbers):
         engine = self.actor.engine
-        whole = get_fsdp_full_state_dict(engine.module, rank0_only=False, offload_to_cpu=False)
-        weights = {name: value.detach().cpu().clone() for name, value in whole.items()}
+        state = get_fsdp_full_state_dict(engine.module, rank0_only=False, offload_to_cpu=False)
+        weights = {name: value.detach().cpu().clone() for name, value in state.items()}
         states = [each.state_dict()["state"] for each in engine._components()] if hasattr(engine, "capo") else []
-        saved = {"engine": type(engine).__name__, "weights": weights, "numbers": numbers, "states": states, "keeps": getattr(self, "keeps", []), "seen": getattr(self, "seen", [])}
+        noted = {name: getattr(self, name, []) for name in ("keeps", "seen", "path")}
+        saved = {"engine": type(engine).__name__, "weights": weights, "numbers": numbers, "states": states} | noted
+        saved["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         torch.save(saved, f"{out}.{self.rank}")
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def remember(self):
-        """Each step's weights of its rows' tokens, 0 for what is dropped, in the order of the data and -1 behind the responses; and what masks saw."""
-        engine, self.keeps, self.seen = self.actor.engine, [], []
-        decide = engine._decide
+    def remember(self, chosen):
+        """Each step's weights of its rows' tokens, 0 for what is dropped, in the order of the data and -1 behind the responses; what masks saw; and the model's
+        weights after it, if `path` is chosen."""
+        engine, self.keeps, self.seen, self.path = self.actor.engine, [], [], []
+        optimizer_step = engine.optimizer_step
+        if chosen["controls"] == "asks":
+            engine.capo_step_controls.append(Asks())
 
-        def noted(data):
-            own, factors, numbers = decide(data)
-            lengths = data["responses"].offsets().diff() if data["responses"].is_nested else data["attention_mask"][:, 8:].sum(1)
-            padding = torch.arange(factors.shape[1])[None] >= lengths[:, None]
-            self.keeps.append(torch.where(padding, -1.0, engine._decision.weights[own]))
-            batch = engine._decision.batch
-            self.seen.append((batch.completion_ids.tolist(), batch.group_size))
-            return own, factors, numbers
+        def noted():
+            step = getattr(engine, "_step", None)
+            if step is not None:
+                data, decision = step.data, step.decision
+                lengths = data["responses"].offsets().diff() if data["responses"].is_nested else data["attention_mask"][:, 8:].sum(1)
+                padding = torch.arange(step.factors.shape[1])[None] >= lengths[:, None]
+                self.keeps.append(torch.where(padding, -1.0, decision.weights[places(decision.rows, engine.get_data_parallel_rank())]))
+                self.seen.append((decision.batch.completion_ids.tolist(), decision.batch.group_size))
+            norm = optimizer_step()
+            if chosen["path"]:
+                self.path.append({name: whole(value.detach()).clone() for name, value in engine.module.state_dict().items()})
+            return norm
 
-        engine._decide = noted
+        engine.optimizer_step = noted
+
+    def infer(self, data):
+        """A pass that trains nothing, as verl's own for log-probabilities; FSDP2 may keep what it gathered."""
+        data = data.copy()
+        tu.assign_non_tensor(data, use_remove_padding=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=len(data), use_fused_kernels=False)
+        with self.actor.engine.eval_mode():
+            self.actor.engine.infer_batch(data)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def gather_gradients(self):
+        """Steps leave the weights alone from here on, for `step_by_hand`."""
+        engine, self.gradients, self.moments, self.taken = self.actor.engine, [], {}, 0
+
+        def noted():
+            self.gradients.append([parameter.grad.to_local().clone() for parameter in engine.module.parameters()])
+            return 0.0
+
+        engine.optimizer_step = noted
+
+    @torch.no_grad()
+    def step_by_hand(self):
+        """AdamW's step from the gradient of what is kept, the first that was gathered, and that of all tokens: its second moment takes in both parts."""
+        (kept, every), self.gradients, self.taken = self.gradients, [], self.taken + 1
+        engine, group = self.actor.engine, self.actor.engine.optimizer.param_groups[0]
+        norm = torch.stack([grad.double().square().sum() for grad in every]).sum().sqrt()
+        clip = float((engine.optimizer_config.clip_grad / (norm + 1e-6)).clamp(max=1))
+        (beta1, beta2), rate = group["betas"], group["lr"]
+        for parameter, one, both in zip(engine.module.parameters(), kept, every, strict=True):
+            one, rest = clip * one, clip * (both - one)
+            first, second = self.moments.get(parameter, (torch.zeros_like(one), torch.zeros_like(one)))
+            first, second = beta1 * first + (1 - beta1) * one, beta2 * second + (1 - beta2) * (one.square() + rest.square())
+            self.moments[parameter] = first, second
+            step = first / (1 - beta1**self.taken) / ((second / (1 - beta2**self.taken)).sqrt() + group["eps"])
+            parameter.to_local().mul_(1 - rate * group["weight_decay"]).sub_(rate * step)
 
 
 def run(worker, out, chosen):
     worker.init_model()
     reference = torch.load(chosen["reference"], weights_only=False)["keeps"] if chosen["reference"] else None
     if reference is None:
-        worker.remember()
+        worker.remember(chosen)
+    if chosen["by_hand"]:
+        worker.gather_gradients()
     first, numbers = 0, []
     if chosen["resume"]:
         worker.load_checkpoint(chosen["resume"])
@@ -184,7 +265,12 @@ def run(worker, out, chosen):
         data = batch(step, chosen)
         if reference is not None:
             handmade(data, reference[step], chosen)
+        if chosen["infer"]:
+            worker.infer(data)
         told = worker.update_actor(data)
+        if chosen["by_hand"]:
+            worker.update_actor(batch(step, chosen))
+            worker.step_by_hand()
         told = tu.get(told.get() if hasattr(told, "get") and not isinstance(told, TensorDict) else told, "metrics")
         numbers.append({name: value for name, value in told.items() if name.startswith("capo/") or name in ("loss", "grad_norm", "actor/pg_loss")})
         if chosen["save"] == step + 1:
@@ -198,7 +284,7 @@ def under_ray(config, count):
     from verl.single_controller.ray.base import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 
     names = ("VERL_USE_EXTERNAL_MODULES", "VERL_PLATFORM", "HF_HUB_OFFLINE")
-    variables = {name: os.environ[name] for name in names} | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    variables = {name: os.environ[name] for name in names} | {"PYTHONPATH": os.pathsep.join(sys.path[:1] + [os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
     ray.init(num_cpus=count, include_dashboard=False, log_to_driver=True, runtime_env={"env_vars": variables})
     pool = RayResourcePool(process_on_nodes=[count], use_gpu=False, max_colocate_count=1)
     return RayWorkerGroup(resource_pool=pool, ray_cls_with_init=RayClassWithInitArgs(ray.remote(Worker), config=config, role="actor"), device_name="cpu")
@@ -214,9 +300,9 @@ def main():
 
 
 def once(out, chosen):
-    folder = Path(f"model-{chosen['tied']}").absolute()
+    folder = Path(f"model-{chosen['tied']}-{chosen['width']}-{chosen['tokens']}").absolute()
     if os.environ["RANK"] == "0" and not folder.exists():
-        policy(folder, chosen["tied"])
+        policy(folder, chosen)
     config = configured(folder, chosen)
     if chosen["ray"]:
         run(under_ray(config, chosen["ray"]), out, chosen)

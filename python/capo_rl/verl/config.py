@@ -1,27 +1,35 @@
-"""What a run of verl says about masks, and which of it cannot be right."""
+"""What a run of verl says about masks, weights and step controls, and which of it cannot be right."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config import FSDPActorConfig
 
-from .. import Mask, Weight
+from .. import Mask, StepControl, Weight
+from ..torch import SECOND_MOMENTS
 
 #: verl's `loss_agg_mode` by the reductions of plugins. Under the first two a mask may change what is divided by.
 REDUCTIONS = {"token-mean": "token_mean", "seq-mean-token-mean": "completion_mean", "seq-mean-token-sum-norm": "fixed_length"}
 KEPT = ("token-mean", "seq-mean-token-mean")
 VENDOR = "VERL_ENGINE_VENDOR"
+MODES = ("auto", "ahead", "inflight")
+KEYS = ("masks", "weights", "step_controls", "mask_denominator", "mode", "second_moment", "last_layer_top_k")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The table ``capo``, checked: ``masks`` and ``weights`` as in a config, ``denominator`` and ``reduction`` as for ``Batch``."""
+    """The table ``capo``, checked: components as in a config, ``denominator`` and ``reduction`` as for ``Batch``."""
 
     masks: tuple[dict[str, Any], ...]
     weights: tuple[dict[str, Any], ...]
+    step_controls: tuple[dict[str, Any], ...]
+    mode: str
+    second_moment: str
     denominator: str
     reduction: str
     group_size: int
@@ -29,9 +37,21 @@ class Settings:
     seed: int
     loss_scale_factor: int | None
 
-    def components(self) -> tuple[list[Mask], list[Weight]]:
-        """The masks and weights, opened."""
-        return [_opened(Mask, table) for table in self.masks], [_opened(Weight, table) for table in self.weights]
+    def components(self) -> tuple[list[Mask], list[Weight], list[StepControl]]:
+        """All of them, opened."""
+        given = ((Mask, self.masks), (Weight, self.weights), (StepControl, self.step_controls))
+        masks, weights, controls = ([_opened(kind, table) for table in tables] for kind, tables in given)
+        return masks, weights, controls
+
+    def inflight(self, deciders: Sequence[Mask | Weight]) -> bool:
+        """Whether these masks and weights decide in the forward pass that trains.
+
+        Raises ``ValueError`` where they cannot, and are to.
+        """
+        others = [each.id for each in deciders if not {"TOKEN_WISE", "SUMS_RANKS"} <= each.traits]
+        if self.mode == "inflight" and others:
+            raise ValueError(f"`{others[0]}` may need the whole step, which no micro-batch of a rank shows (use `capo.mode=ahead`)")
+        return self.mode != "ahead" and not others
 
 
 def _opened(kind: type, table: dict[str, Any]) -> Any:
@@ -44,6 +64,9 @@ class CapoActorConfig(FSDPActorConfig):
     """verl's config of an FSDP actor, with a table ``capo``.
 
     ``capo.masks``, ``capo.weights``: ids, or tables as under ``[[mask]]`` in a config: ``{use: capo.curvature, fisher_threshold: 1e-4}``; applied in order.
+    ``capo.step_controls``: the same as under ``[[step_control]]``; each shortens what those before it left of a step.
+    ``capo.mode``: ``ahead``, ``inflight``, or ``auto``: in flight where every mask and weight can.
+    ``capo.second_moment``: ``kept_and_rejected``: Adam's second moment takes in the gradient of what was rejected too, see ``capo_rl.torch.AdamW``.
     ``capo.mask_denominator``: ``kept``, tokens that stay weigh more, or ``original``, a dropped token is a zero. By default ``kept`` where verl's loss allows it.
     ``capo.last_layer_top_k``: how many of the largest logits masks of the last layer see; 50.
 
@@ -67,10 +90,11 @@ class CapoActorConfig(FSDPActorConfig):
 
 def _checked(config: CapoActorConfig) -> Settings:
     table = dict(config.capo)
-    masks, weights = _tables("masks", table.pop("masks", ())), _tables("weights", table.pop("weights", ()))
-    asked, top_k = table.pop("mask_denominator", None), table.pop("last_layer_top_k", 50)
-    if table:
-        raise ValueError(f"`capo.{next(iter(table))}` is unknown (known: masks, weights, mask_denominator, last_layer_top_k)")
+    if unknown := [name for name in table if name not in KEYS]:
+        raise ValueError(f"`capo.{unknown[0]}` is unknown (known: {', '.join(KEYS)})")
+    masks, weights, controls = (_tables(name, table.get(name, ())) for name in ("masks", "weights", "step_controls"))
+    mode, second_moment = _one_of(MODES, "mode", table), _one_of(SECOND_MOMENTS, "second_moment", table)
+    asked, top_k = table.get("mask_denominator"), table.get("last_layer_top_k", 50)
     if not isinstance(top_k, int) or top_k < 1:
         raise ValueError(f"`capo.last_layer_top_k` is {top_k!r} (it must be a number of logits, 1 or more)")
     if config.strategy not in ("fsdp", "fsdp2"):
@@ -80,8 +104,36 @@ def _checked(config: CapoActorConfig) -> Settings:
     aggregation = config.loss_agg_mode
     if aggregation not in REDUCTIONS:
         raise ValueError(f"loss_agg_mode `{aggregation}` is none that plugins know (known: {', '.join(REDUCTIONS)})")
-    denominator = _denominator(asked, aggregation)
-    return Settings(masks, weights, denominator, REDUCTIONS[aggregation], config.rollout_n, top_k, config.data_loader_seed, config.loss_scale_factor)
+    if controls:
+        _check_trainer(config, "step controls")
+    if second_moment != "kept":
+        _check_trainer(config, f"second_moment `{second_moment}`")
+        _check_adamw(config, second_moment)
+    denominator, others = _denominator(asked, aggregation), (config.rollout_n, top_k, config.data_loader_seed, config.loss_scale_factor)
+    return Settings(masks, weights, controls, mode, second_moment, denominator, REDUCTIONS[aggregation], *others)
+
+
+def _one_of(known: tuple[str, ...], name: str, table: dict[str, Any]) -> str:
+    """The first of what is known where the table says nothing."""
+    asked = table.get(name, known[0])
+    if asked not in known:
+        raise ValueError(f"`capo.{name}` is {asked!r} (use {', '.join(f'`{each}`' for each in known)})")
+    return asked
+
+
+def _check_trainer(config: CapoActorConfig, what: str) -> None:
+    if config.strategy == "fsdp":
+        raise ValueError(f"{what} cannot tell weights and gradients apart under strategy `fsdp`, which flattens them (set actor.strategy=fsdp2)")
+    if config.fsdp_config.qat.enable:
+        raise ValueError(f"{what} do not go with quantization-aware training (switch off actor.fsdp_config.qat.enable)")
+
+
+def _check_adamw(config: CapoActorConfig, second_moment: str) -> None:
+    kind, precision = f"{config.optim.optimizer_impl}.{config.optim.optimizer}", config.fsdp_config.mixed_precision or {}
+    if kind != "torch.optim.AdamW":
+        raise ValueError(f"second_moment `{second_moment}` is for AdamW of torch.optim, and actor.optim is `{kind}` (leave it at AdamW)")
+    if PrecisionType.is_fp16(precision.get("param_dtype")):
+        raise ValueError(f"second_moment `{second_moment}` does not go with the scaled losses of fp16 (use bf16)")
 
 
 def _tables(name: str, given: Any) -> tuple[dict[str, Any], ...]:

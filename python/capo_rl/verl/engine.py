@@ -1,220 +1,110 @@
-"""verl's FSDP engine with masks and weights between sampling and the backward pass.
+"""verl's FSDP engine with masks and weights between sampling and the backward pass, and step controls between the optimizer's step and the new weights.
 
-verl hands an engine the whole mini-batch of an optimizer step that a rank has, before it is cut into micro-batches. Here it is scored once more
-without a graph, gathered over the data parallel ranks, put into an order that does not depend on them, and shown to the masks once. What they decide reaches
-verl's loss as factors of the gradient of its log-probabilities; nothing of the loss is repeated.
+verl hands an engine the whole mini-batch of an optimizer step that a rank has, before it is cut into micro-batches.
+
+* *Ahead*, it is scored once more without a graph, gathered over the data parallel ranks, put into an order that does not depend on them, and shown to the
+  masks once.
+* *In flight*, each micro-batch is shown to them in the forward pass that trains, and what they add up of the step is summed over ranks at its end.
+
+Decisions reach verl's loss as factors of the gradient of its log-probabilities; nothing of the loss is repeated.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
-import numpy as np
 import torch
+import torch.distributed as dist
 from tensordict import TensorDict
 from torch import Tensor
-from torch.distributed.fsdp import FullyShardedDataParallel
 from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id
+from verl.workers.config.optimizer import build_optimizer
 from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.utils.losses import ppo_loss
 
-from .. import Batch
-from .._decision import Decision, decide, gradient_factor, scale_gradient, step_end
-from .._layer import check_head, check_same, optimizer_info, optimizer_state
-from .._step import Arrays, joined, over_ranks, top_rows, whole
+from .._control import Controls
+from .._decision import Decision, decide, gradient_factor, load_checked, scale_gradient, states, step_end
+from .._step import Arrays, Ranks, joined, ranks
 from . import _rows as rows
+from ._seen import Seen
 
 STATE = "capo_masks.pt"
+logger = logging.getLogger(__name__)
+
+#: What is done with a micro-batch and what its forward pass found; factors of its tokens' gradients ``[b, T]``, if it decides any.
+Look = Callable[[TensorDict, dict[str, Tensor]], Optional[Tensor]]
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "cpu"], vendor="capo")
 class CapoEngine(FSDPEngineWithLMHead):
-    """``FSDPEngineWithLMHead`` with the masks and weights of ``CapoActorConfig``; without them, and where it only infers, it is that engine."""
+    """``FSDPEngineWithLMHead`` with the components of ``CapoActorConfig``; without them, and where it only infers, it is that engine."""
 
     def initialize(self) -> None:
-        super().initialize()
-        settings = getattr(self.engine_config, "capo", None)
-        masks, weights = settings.components() if settings and not self.engine_config.forward_only else ([], [])
+        settings = None if self.engine_config.forward_only else getattr(self.engine_config, "capo", None)
         self.capo: Any = settings
-        self.capo_masks, self.capo_weights = masks, weights
-        self._inputs = frozenset().union(*(each.inputs for each in self._components()))
-        # Of a scoring pass: its parts so far, the micro-batch that is next, what its forward pass showed, and the head where FSDP2 had to gather it.
-        self._parts: list[Arrays] | None = None
-        self._micro: Any = None
-        self._layer: Arrays = {}
-        self._whole_head: Tensor | None = None
-        # Of the step: what was decided. Of the run: optimizer steps, those that were taken, and how often a rollout's rows were used.
-        self._decision: Decision | None = None
-        self._steps, self._taken, self._used = 0, 0, Counter[int]()
-        if "LAST_LAYER" in self._inputs:
-            self._check_last_layer()
-            self._policy().base_model.register_forward_hook(self._see_last_layer)
+        self.capo_masks, self.capo_weights, self.capo_step_controls = settings.components() if settings else ([], [], [])
+        super().initialize()
+        # Of a pass: what is done with its micro-batches, and whether their last layer is looked at. Of the step: its parts in flight, what was decided, what
+        # is told. Of the run: how often a rollout's rows were used, and the bytes that came from other ranks and were told.
+        self._look: Optional[Look] = None
+        self._layer = False
+        self._parts: list[Arrays] = []
+        self._step: Optional[_Step] = None
+        self._told: dict[str, list[float]] = {}
+        self._used = Counter[int]()
+        self._received = 0
+        if not self._components():
+            return
+        needed = frozenset().union(*(each.inputs for each in self._components()))
+        self._inflight = settings.inflight(self._deciders())
+        self._seen = Seen(self, settings, needed, measures=bool(self.capo_step_controls))
+        self._controls = Controls(self.capo_step_controls, self._seen)
 
-    def _components(self) -> list[Any]:
+    def _deciders(self) -> list[Any]:
         return [*self.capo_masks, *self.capo_weights]
 
-    def _policy(self) -> Any:
-        module = getattr(self.module, "_fsdp_wrapped_module", self.module)
-        return module.get_base_model() if hasattr(module, "get_base_model") else module
+    def _components(self) -> list[Any]:
+        return [*self._deciders(), *self.capo_step_controls]
 
-    def _check_last_layer(self) -> None:
-        check_head(self._policy().get_output_embeddings())
-        if "OPTIMIZER_STATE" in self._inputs and isinstance(self.module, FullyShardedDataParallel):
-            raise ValueError("a mask reads the optimizer's state, which strategy `fsdp` flattens (set actor.strategy=fsdp2)")
+    def _remembers(self) -> bool:
+        return bool(self._deciders()) and self.capo.second_moment != "kept"
 
-    # The masks' view of a batch ---------------------------------------------------------------------------------------------
+    def _build_optimizer(self, module: Any) -> Any:
+        if not self._remembers():
+            return super()._build_optimizer(module)
+        keys = (self.optimizer_config.override_optimizer_config or {}) | {"second_moment": self.capo.second_moment}
+        return build_optimizer(module.parameters(), replace(self.optimizer_config, optimizer_impl="capo_rl.torch", override_optimizer_config=keys))
+
+    # Passes over a mini-batch -----------------------------------------------------------------------------------------------
+
+    def passed(self, data: TensorDict, loss_function: Any, look: Optional[Look], layer: bool = True, forward_only: bool = False) -> Any:
+        """verl's own pass, with ``look`` at each micro-batch; at its last layer too, if ``layer``."""
+        self._look, self._layer = look, layer
+        try:
+            return super().forward_backward_batch(data, loss_function, forward_only)
+        finally:
+            self._look = None
+            self._seen.look_away()
 
     def forward_step(self, micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
-        if self._parts is None:
-            return super().forward_step(micro_batch, loss_function, forward_only)
-        self._micro, self._layer = rows.Rows(micro_batch), {}
-        loss, output = super().forward_step(micro_batch, None, True)
-        self._parts.append(self._part(micro_batch, output["model_output"]))
-        return loss, {"model_output": {}, "loss": 0.0, "metrics": {}}
-
-    def _see_last_layer(self, module: Any, args: Any, output: Any) -> None:
-        """Features and largest logits, while FSDP holds the head's weight: a fused loss returns neither."""
-        if self._parts is None:
-            return
-        hidden = self._micro.of_features(output.last_hidden_state)
-        weight = self._head(hidden)
-        self._vocabulary = weight.shape[0]
-        top = top_rows(hidden, weight, self._micro.responses.to(hidden.device), self.capo.last_layer_top_k, self._temperature)
-        self._layer = {"hidden": hidden} | top
-
-    def _head(self, hidden: Tensor) -> Tensor:
-        weight = self._policy().get_output_embeddings().weight.detach()
-        if hasattr(weight, "full_tensor"):
-            # A unit of its own under FSDP2: gathered once a step.
-            if self._whole_head is None:
-                self._whole_head = whole(weight.to(hidden.device, hidden.dtype))
-            return self._whole_head
-        if weight.dim() != 2:
-            raise ValueError("a mask reads the last layer, which FSDP has in a unit of its own (set actor.strategy=fsdp2)")
-        return weight.to(hidden.dtype)
-
-    def _part(self, micro: TensorDict, scored: dict[str, Tensor]) -> Arrays:
-        """One micro-batch as arrays ``[b, T, ...]``, under the current policy."""
-        these = self._micro
-        logps = these.of_outputs(scored["log_probs"]).float()
-        flat = {"completion_ids": these.responses.int(), "completion_mask": these.of(micro["response_mask"]).to(torch.uint8), "logps": logps}
-        flat["advantages"] = these.of(micro["advantages"]).float()
-        if "OLD_LOGPS" in self._inputs:
-            flat["old_logps"] = these.of(micro["old_log_probs"]).float()
-        if "ENTROPY" in self._inputs:
-            flat["entropy"] = these.of_outputs(scored["entropy"]).float()
-        if "REF_LOGPS" in self._inputs:
-            flat["ref_logps"] = these.of(_given(micro, "ref_log_prob", "the reference model", "actor_rollout_ref.actor.use_kl_loss=true")).float()
-        if "ROLLOUT_CONTEXT" in self._inputs:
-            given = _given(micro, "rollout_log_probs", "the sampler's log-probabilities", "actor_rollout_ref.rollout.calculate_log_probs=true")
-            flat["sampler_logps"] = these.of(given).float()
-        device, mask = logps.device, flat["completion_mask"].bool()
-        if self._layer and self._steps == 0 and mask.any():
-            check_same(self._layer, logps, mask.to(device), self._temperature)
-        flat = {name: array.to(device) for name, array in flat.items()}
-        # A tool's answer lies inside of a response, and verl's values there mean nothing.
-        flat = {name: torch.where(mask.to(device), array, 0) if array.is_floating_point() else array for name, array in flat.items()} | self._layer
-        part = {name: these.padded(array) for name, array in flat.items()}
-        prompts, contents = these.keys(micro)
-        part |= {"prompt": prompts.to(device), "content": contents.to(device), "rows": micro["capo_row"].to(device)}
-        part["truncated"] = these.truncated(self._ends()).to(device)
-        for name in ("token_level_scores", "rm_scores"):
-            if name in micro.keys():
-                part["rewards"] = these.sums(micro[name]).to(device)
-                break
-        return part
-
-    def _ends(self) -> list[int]:
-        """The tokens that end a completion."""
-        for config in (self.model_config.generation_config, self._policy().config):
-            ends = getattr(config, "eos_token_id", None)
-            if ends is not None:
-                return [ends] if isinstance(ends, int) else list(ends)
-        return []
-
-    def _score(self, data: TensorDict) -> tuple[Arrays, int]:
-        """The step's arrays over micro-batches and ranks, completions of a prompt next to each other, in an order that ranks have no part in; bytes gathered."""
-        scoring = data.copy()
-        first = self.get_data_parallel_rank() << 32
-        scoring["capo_row"] = torch.arange(first, first + len(data))
-        tu.assign_non_tensor(scoring, calculate_entropy="ENTROPY" in self._inputs, calculate_sum_pi_squared=False)
-        self._parts, self._whole_head = [], None
-        try:
-            with torch.no_grad():
-                super().forward_backward_batch(scoring, None, forward_only=True)
-            arrays, received = over_ranks(joined(self._parts), self.get_data_parallel_group())
-        finally:
-            self._parts, self._whole_head, self._layer = None, None, {}
-        order = rows.order(arrays["prompt"], arrays["content"])
-        return {name: array[order].contiguous() for name, array in arrays.items()}, received
-
-    def _batch(self, arrays: Arrays) -> Batch:
-        prompts, used = arrays["prompt"], self._used[int(arrays["content"][0])]
-        arrays = {name: array for name, array in arrays.items() if name not in ("prompt", "content", "rows")}
-        size = self.capo.group_size
-        groups = prompts.view(-1, size) if len(prompts) % size == 0 else None
-        longest = arrays["completion_ids"].shape[1]
-        scalars: dict[str, Any] = {
-            "group_size": size if groups is not None and bool((groups == groups[:, :1]).all()) else 1,
-            "step": self._steps,
-            "max_steps": max(self.optimizer_config.total_training_steps, self._steps + 1),
-            "iteration": used,
-            "seed": self.capo.seed,
-            "sampling_temperature": self._temperature,
-            "loss_temperature": self._temperature,
-            "reduction": self.capo.reduction,
-            "denominator": self.capo.denominator,
-            "max_completion_length": self.capo.loss_scale_factor or longest,
-            "optimizer": optimizer_info(self.optimizer, self._taken, self.optimizer_config.clip_grad),
-        }
-        if "LAST_LAYER" in self._inputs:
-            scalars["vocab_size"] = self._vocabulary
-        if "OPTIMIZER_STATE" in self._inputs:
-            arrays |= optimizer_state(self.optimizer, self._policy().get_output_embeddings().weight)
-        if arrays["logps"].is_cuda:
-            scalars["stream"] = torch.cuda.current_stream().cuda_stream
-        return Batch(**arrays, **scalars)
-
-    # Deciding ---------------------------------------------------------------------------------------------------------------
-
-    def forward_backward_batch(self, data: TensorDict, loss_function: Any, forward_only: bool = False) -> Any:
-        if forward_only or not self._components():
-            return super().forward_backward_batch(data, loss_function, forward_only)
-        if getattr(loss_function, "func", None) is not ppo_loss:
-            raise ValueError("masks work on verl's policy losses, and this is another (leave `capo` out of a run of distillation or of fine-tuning)")
-        started = time.perf_counter()
-        self._temperature = _one(data["temperature"])
-        own, factors, numbers = self._decide(data)
-        numbers["seconds"] = time.perf_counter() - started
-        decided = data.copy()
-        decided["capo_factor"] = factors[own].to(data["input_ids"].device)
-        output = super().forward_backward_batch(decided, loss_function)
-        # Lists, as verl has a number per micro-batch.
-        output["metrics"].update({f"capo/{name}": [float(value)] for name, value in numbers.items()})
-        return output
-
-    def _decide(self, data: TensorDict) -> tuple[Tensor, Tensor, dict[str, float]]:
-        """Which rows of the step are this rank's, what each token's gradient is multiplied with in all of them, and what there is to report."""
-        arrays, received = self._score(data)
-        mask = arrays["completion_mask"]
-        decision = decide(self._batch(arrays), mask, self.capo_masks, self.capo_weights)
-        self._decision = decision
-        self._used[int(arrays["content"][0])] += 1
-        tokens, kept = int(mask.sum()), int(decision.keep.sum())
-        numbers = {"rejection_rate": 1 - kept / max(tokens, 1), "rejected_tokens": tokens - kept, "skipped": float(kept == 0), "bytes_gathered": received}
-        numbers |= {name: value for name, value in decision.records.items() if isinstance(value, (int, float))}
-        factors = gradient_factor(mask, decision.keep, decision.weights, self.capo.reduction, self.capo.denominator)
-        return rows.places(arrays["rows"], self.get_data_parallel_rank()), factors, numbers
+        if self._look is not None:
+            self._seen.look_at(micro_batch, self._layer)
+        return super().forward_step(micro_batch, loss_function, forward_only)
 
     def prepare_model_outputs(self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any) -> dict[str, Tensor]:
         found = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
-        if "capo_factor" not in micro_batch.keys():
+        factor = self._look(micro_batch, found) if self._look is not None else micro_batch.get("capo_factor", None)
+        if factor is None:
             return found
-        factor = rows.Rows(micro_batch).to_outputs(micro_batch["capo_factor"])
+        factor = rows.Rows(micro_batch).to_outputs(factor)
         for name in ("log_probs", "entropy"):
             if name in found:
                 values = found[name].values()
@@ -222,23 +112,207 @@ class CapoEngine(FSDPEngineWithLMHead):
                 found[name] = torch.nested.nested_tensor_from_jagged(values, found[name].offsets())
         return found
 
+    def forward_backward_batch(self, data: TensorDict, loss_function: Any, forward_only: bool = False) -> Any:
+        if forward_only or not self._components():
+            return super().forward_backward_batch(data, loss_function, forward_only)
+        if getattr(loss_function, "func", None) is not ppo_loss:
+            raise ValueError("masks work on verl's policy losses, and this is another (leave `capo` out of a run of distillation or of fine-tuning)")
+        data = self._begun(data)
+        if self._inflight:
+            output = self._decide_inflight(data, loss_function)
+        else:
+            self._decide_ahead(data)
+            data["capo_factor"] = self._step.factors.to(data["input_ids"].device)
+            output = super().forward_backward_batch(data, loss_function)
+        if self._remembers():
+            self._second_pass(loss_function)
+        return output
+
+    def _begun(self, data: TensorDict) -> TensorDict:
+        """The mini-batch with numbers of its rows, whose step begins."""
+        data, first = data.copy(), self.get_data_parallel_rank() << 32
+        data["capo_rows"] = torch.arange(first, first + len(data))
+        data["capo_prompt"], data["capo_content"] = rows.Rows(data).keys(data)
+        contents = data["capo_content"].tolist()
+        used = self.reduced(torch.tensor(min(self._used[each] for each in contents)), dist.ReduceOp.MIN)
+        self._used.update(contents)
+        self._seen.begin_step(_one(data["temperature"]), int(used))
+        return data
+
+    def reduced(self, value: Tensor, by: Any = dist.ReduceOp.SUM) -> Tensor:
+        """Of all data parallel ranks."""
+        value = value.to(get_device_id())
+        dist.all_reduce(value, by, self.get_data_parallel_group())
+        return value
+
+    # Deciding ---------------------------------------------------------------------------------------------------------------
+
+    def _decide_ahead(self, data: TensorDict) -> None:
+        """All components over the step's whole batch, which is scored and gathered for it."""
+        started, parts = time.perf_counter(), []
+        scoring = data.copy()
+        tu.assign_non_tensor(scoring, calculate_entropy="ENTROPY" in self._seen.needed, calculate_sum_pi_squared=False)
+        with torch.no_grad():
+            self.passed(scoring, None, lambda micro, found: parts.append(self._seen.part(micro, found)), forward_only=True)
+        own = joined(parts)
+        self._say_bytes(own)
+        arrays = self._seen.gathered(own, self._seen.needed)
+        decision = decide(self._seen.batch(arrays, of_step=True), arrays["completion_mask"], self.capo_masks, self.capo_weights)
+        decision.rows = arrays["rows"]
+        self._tell(decision.records)
+        self._decided(data, decision, {}, torch.stack([decision.mask.sum(), decision.keep.sum()]))
+        self._add("seconds", time.perf_counter() - started)
+
+    def _say_bytes(self, own: Arrays) -> None:
+        others = ranks(self.get_data_parallel_group()) - 1
+        if self._seen.steps == 0 and self.rank == 0 and others:
+            received, ids = sum(array.nbytes for array in own.values()) * others, ", ".join(f"`{each.id}`" for each in self._components())
+            logger.warning("every step a rank receives about %.3g GB from %d others, because %s may need the whole of it ahead", received / 1e9, others, ids)
+
+    def _decide_inflight(self, data: TensorDict, loss_function: Any) -> Any:
+        """All components over one micro-batch after another, in the forward pass that trains."""
+        data, seconds = data.copy(), 0.0
+        asked = tu.get_non_tensor_data(data, "calculate_entropy", False)
+        tu.assign_non_tensor(data, calculate_entropy=asked or "ENTROPY" in self._seen.needed)
+
+        def look(micro: TensorDict, found: dict[str, Tensor]) -> Optional[Tensor]:
+            nonlocal seconds
+            started = time.perf_counter()
+            part = self._seen.part(micro, found)
+            if not asked:
+                # verl's loss would take it for a term of its own.
+                found.pop("entropy", None)
+            decision = decide(self._seen.batch(part, of_step=False), part["completion_mask"], self.capo_masks, self.capo_weights)
+            self._parts.append(part | {"keep": decision.keep, "weights": decision.weights})
+            self._tell(decision.records)
+            seconds += time.perf_counter() - started
+            return self._factor(decision) if self._deciders() else None
+
+        output = self.passed(data, loss_function, look)
+        started = time.perf_counter()
+        arrays, self._parts = joined(self._parts), []
+        keep, weights = arrays.pop("keep"), arrays.pop("weights")
+        decision = Decision(self._seen.batch(arrays, of_step=False), arrays["completion_mask"], keep, weights, rows=arrays["rows"])
+        tokens, kept = self._decided(data, decision, arrays, self.reduced(torch.stack([decision.mask.sum(), keep.sum()])))
+        if self._over_step() and kept:
+            # No micro-batch knew how many tokens the step keeps; gradients are linear in what they are divided by.
+            self._step.factors = self._step.factors * (tokens / kept)
+            for parameter in self.module.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(tokens / kept)
+        self._add("seconds", seconds + time.perf_counter() - started)
+        return output
+
+    def _over_step(self) -> bool:
+        """Whether all tokens of the step share a denominator that masks change."""
+        return bool(self._deciders()) and self.capo.reduction == "token_mean" and self.capo.denominator == "kept"
+
+    def _factor(self, decision: Decision) -> Tensor:
+        """Of each token's gradient; in flight without the denominator that all tokens of the step share."""
+        denominator = "original" if self._inflight and self._over_step() else self.capo.denominator
+        return gradient_factor(decision.mask, decision.keep, decision.weights, self.capo.reduction, denominator)
+
+    def _decided(self, data: TensorDict, decision: Decision, arrays: Arrays, counts: Tensor) -> tuple[int, int]:
+        """Keeps what the step's end needs; tokens of the step, and those that are kept."""
+        own, (tokens, kept) = rows.places(decision.rows, self.get_data_parallel_rank()), counts.tolist()
+        self._step = _Step(data, decision, arrays, self._factor(decision)[own], decision.mask[own], kept > 0)
+        for name, value in {"rejection_rate": 1 - kept / max(tokens, 1), "rejected_tokens": tokens - kept, "skipped": kept == 0}.items():
+            self._add(name, value)
+        return tokens, kept
+
+    def _whole(self, step: _Step) -> Decision:
+        """The decision over the whole step, as step controls see it."""
+        decision = step.decision
+        if not self._inflight:
+            return decision
+        inputs = frozenset().union(*(each.inputs for each in self.capo_step_controls))
+        arrays = self._seen.gathered(step.arrays | {"keep": decision.keep, "weights": decision.weights}, inputs)
+        keep, weights = arrays.pop("keep"), arrays.pop("weights")
+        return Decision(self._seen.batch(arrays, of_step=True), arrays["completion_mask"], keep, weights, rows=arrays["rows"])
+
+    # Rejected gradients -----------------------------------------------------------------------------------------------------
+
+    def _second_pass(self, loss_function: Any) -> None:
+        """The gradient of what was rejected or weighted away, over the completions that have something of it."""
+        started, data = time.perf_counter(), self._step.data
+        rest = ((1 - self._step.factors) * self._step.mask).to(data["input_ids"].device)
+        # A loss that divides by the longest completion of a micro-batch needs the same micro-batches.
+        every = self.capo.reduction == "fixed_length" and self.capo.loss_scale_factor is None
+        places = torch.arange(len(rest)) if every else self._seen.rows_with(data, rest.any(1))
+        self._add("second_pass_completions", len(places))
+        if not len(places):
+            return
+        again = tu.index_select_tensor_dict(data, places)
+        # verl divides by the tokens that are there.
+        share = self.reduced(again["loss_mask"].sum()) / self.reduced(data["loss_mask"].sum()) if self.capo.reduction == "token_mean" else 1.0
+        again["capo_factor"] = rest[places] * share
+        with self.optimizer.rejected():
+            super().forward_backward_batch(again, loss_function)
+        self._add("second_pass_seconds", time.perf_counter() - started)
+
+    def _stepped(self) -> float:
+        """verl's step; where something was rejected, both gradients are clipped by the norm of their sum."""
+        if not (self._remembers() and self.optimizer.has_rejected):
+            return super().optimizer_step()
+        norms = self.optimizer.grad_norms()
+        for name in ("kept", "rejected"):
+            self._add(f"{name}_grad_norm", float(norms[name]))
+        if math.isfinite(norms["unmasked"]):
+            self.optimizer.clip_grads_with_norm_(self.optimizer_config.clip_grad, norms["unmasked"])
+            self.optimizer.step()
+        else:
+            self.optimizer.zero_grad()
+        return float(norms["unmasked"])
+
     # The step and its end ---------------------------------------------------------------------------------------------------
 
+    def train_batch(self, data: TensorDict, loss_function: Any) -> Any:
+        output = super().train_batch(data, loss_function)
+        # Lists, as verl has a number per micro-batch.
+        output["metrics"].update({f"capo/{name}": values for name, values in self._told.items()})
+        self._told = {}
+        return output
+
     def optimizer_step(self) -> float:
-        if self._decision is None:
+        if self._step is None:
             return super().optimizer_step()
-        decision, self._decision = self._decision, None
-        some = bool(decision.keep.any())
-        if some:
-            norm = super().optimizer_step()
-        else:
+        step, self._step = self._step, None
+        if not step.kept:
             # Gradients of zero would still move the weights under Adam.
             self.optimizer.zero_grad()
-            norm = 0.0
-        taken = some and math.isfinite(norm)
-        step_end(decision, self.capo_masks, self.capo_weights, taken)
-        self._steps, self._taken = self._steps + 1, self._taken + taken
+            norm, taken = 0.0, False
+        elif self.capo_step_controls:
+            norm, taken = self._controlled(step)
+        else:
+            norm = self._stepped()
+            taken = math.isfinite(norm)
+        started, group = time.perf_counter(), self.get_data_parallel_group()
+        collective = Ranks(get_device_id(), group) if self._inflight and ranks(group) > 1 else None
+        step_end(step.decision, self.capo_masks, self.capo_weights, taken, collective)
+        self._seen.end_step(taken)
+        received, before = self._seen.received + self._controls.received, self._received
+        self._received = received
+        self._add("bytes_gathered", received - before + (collective.received if collective else 0))
+        self._told["seconds"] = [sum(self._told["seconds"]) + time.perf_counter() - started]
         return norm
+
+    def _controlled(self, step: _Step) -> tuple[float, bool]:
+        """The step, as much of it as the controls leave: verl's norm, and whether there was one."""
+        started = time.perf_counter()
+        self._controls.remember(self.optimizer, step.data, self._whole(step))
+        norm, told, taken = self._stepped(), {}, False
+        if math.isfinite(norm):
+            told, taken = self._controls.apply()
+        self._tell(told | {"control_seconds": time.perf_counter() - started})
+        return norm, taken
+
+    def _tell(self, records: dict[str, Any]) -> None:
+        for name, value in records.items():
+            if isinstance(value, (int, float)):
+                self._add(name, value)
+
+    def _add(self, name: str, value: float) -> None:
+        self._told.setdefault(name, []).append(float(value))
 
     def lr_scheduler_step(self) -> Any:
         # verl's rollout is used up.
@@ -250,36 +324,32 @@ class CapoEngine(FSDPEngineWithLMHead):
     def save_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
         super().save_checkpoint(local_path, *args, **kwargs)
         if self._components() and self.rank == 0:
-            # As numbers: `torch.load` takes no bytes without unpickling whatever is there.
-            states = [torch.from_numpy(np.frombuffer(each.state_dict()["state"], np.uint8).copy()) for each in self._components()]
-            ids = [each.id for each in self._components()]
-            torch.save({"components": ids, "states": states, "steps": self._steps, "taken": self._taken}, Path(local_path) / STATE)
+            counts = {"steps": self._seen.steps, "taken": self._seen.taken, "second_moment": self.capo.second_moment}
+            torch.save({"components": states(self._components())} | counts, Path(local_path) / STATE)
         torch.distributed.barrier()
 
     def load_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
         if self._components():
-            self._load_states(local_path)
+            # Every rank's components are in the same state: the first rank reads it, as it wrote it, and tells the others.
+            path = Path(local_path) / STATE
+            told = [torch.load(path, weights_only=True) if self.rank == 0 and path.exists() else None]
+            torch.distributed.broadcast_object_list(told, src=0)
+            load_checked(path, told[0], self._components(), self.capo.second_moment)
+            self._seen.steps, self._seen.taken = told[0]["steps"], told[0]["taken"]
         super().load_checkpoint(local_path, *args, **kwargs)
 
-    def _load_states(self, local_path: str) -> None:
-        """Every rank's masks are in the same state: the first rank reads it, as it wrote it, and tells the others."""
-        path = Path(local_path) / STATE
-        told = [torch.load(path, weights_only=True) if self.rank == 0 and path.exists() else None]
-        torch.distributed.broadcast_object_list(told, src=0)
-        saved, own = told[0], [each.id for each in self._components()]
-        if saved is None:
-            raise ValueError(f"`{path}` is missing: this checkpoint was made without masks (go on without `capo`, or start anew)")
-        if saved["components"] != own:
-            raise ValueError(f"`{path}` holds the state of {saved['components']}, and this run has {own} (give it the same masks)")
-        for each, state in zip(self._components(), saved["states"], strict=True):
-            each.load_state_dict({"component": each.id, "state": state.numpy().tobytes()})
-        self._steps, self._taken = saved["steps"], saved["taken"]
 
+@dataclass
+class _Step:
+    """What a step's end needs: the mini-batch with its rows' numbers, the decision, in flight the arrays that it is of; of this rank's rows in the mini-batch's
+    order the factors of their tokens' gradients and which are tokens; and whether anything of the step is kept."""
 
-def _given(micro: TensorDict, name: str, what: str, setting: str) -> Tensor:
-    if name not in micro.keys():
-        raise ValueError(f"a mask reads {what}, of which verl says nothing here (set {setting})")
-    return micro[name]
+    data: TensorDict
+    decision: Decision
+    arrays: Arrays
+    factors: Tensor
+    mask: Tensor
+    kept: bool
 
 
 def _one(temperature: Any) -> float:

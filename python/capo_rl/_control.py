@@ -1,0 +1,103 @@
+"""Step controls in a trainer of torch: between the optimizer's step and the new weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Optional, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from . import StepControl
+from ._decision import Decision
+from ._proposal import Proposal, controlled, divergence, groups_of
+from ._step import ranks, received, whole
+from .components import Records
+
+
+class Passes(Protocol):
+    """What step controls need of a trainer."""
+
+    def model(self) -> torch.nn.Module:
+        """What the trainer calls: FSDP2 gathers its weights anew when they have changed."""
+
+    def policy(self) -> torch.nn.Module:
+        """The model without wrappers and adapters."""
+
+    def head(self) -> torch.nn.Module:
+        """Its last layer."""
+
+    def holding(self, own: Any, rows: Tensor) -> Any:
+        """Of a rank's part of the step, what holds these rows.
+
+        It is as many forward passes, of as many completions, on each rank, because FSDP2 gathers weights in them.
+        """
+
+    def features(self, held: Any) -> list[Tensor]:
+        """Features ``[N, D]`` of the rows' completion tokens under the current policy without dropout, of each forward pass."""
+
+
+class Controls:
+    """The step controls of a trainer; they are asked about each step that is taken."""
+
+    def __init__(self, controls: Sequence[StepControl], passes: Passes) -> None:
+        self.controls, self.passes = controls, passes
+        #: Bytes of the head that came from other ranks so far.
+        self.received = 0
+        self._own: Any = None
+        self._decision: Optional[Decision] = None
+        self._proposal: Optional[Proposal] = None
+
+    def remember(self, optimizer: torch.optim.Optimizer, own: Any, decision: Decision) -> None:
+        """To be called before the optimizer's step, with this rank's part of it and the decision over the whole step."""
+        moments = any(control.restores_moments for control in self.controls)
+        alignment = any("ALIGNMENT" in control.inputs for control in self.controls)
+        self._own, self._decision = own, decision
+        groups = groups_of(optimizer, self.passes.policy())
+        self._proposal = Proposal(optimizer, groups, self._kl, self._head_kl, self.passes.model(), moments, alignment)
+
+    def apply(self) -> tuple[Records, bool]:
+        """To be called after it: what was reported, and whether there was a step."""
+        try:
+            return controlled(self.controls, self._proposal, self._decision.batch, self._decision.weights)
+        finally:
+            self._own, self._decision, self._proposal = None, None, None
+
+    def _kl(self, fraction: float) -> float:
+        return self._divergence(self._drawn(fraction))
+
+    def _head_kl(self) -> float:
+        return self._divergence(self._decision.rows, of_head=True)
+
+    def _drawn(self, fraction: float) -> Tensor:
+        """The numbers of ``fraction`` of the step's completions, at least one, drawn anew in every step from the run's seed: the same on all ranks."""
+        rows, batch = self._decision.rows, self._decision.batch
+        random = torch.Generator().manual_seed(batch.seed << 32 | batch.step)
+        count = max(1, math.ceil(fraction * len(rows)))
+        return rows[torch.randperm(len(rows), generator=random)[:count].to(rows.device)]
+
+    def _divergence(self, rows: Tensor, of_head: bool = False) -> float:
+        """The mean KL divergence over the completion tokens of these rows, or that of the head's step alone."""
+        held = self.passes.holding(self._own, rows)
+        with self._proposal.taken_back():
+            # Before a forward pass, in which FSDP2 gathers it for a while.
+            head = self.passes.head().weight
+            before = self._whole(head).clone() if head.requires_grad else self._whole(head)
+            old = self.passes.features(held)
+        after = self._whole(head) if head.requires_grad else None
+        new = old if of_head else self.passes.features(held)
+        sums = torch.zeros(2, dtype=torch.float64, device=before.device)
+        for one, other in zip(old, new, strict=True):
+            sums[0] += divergence(one, other, before, after, self._decision.batch.loss_temperature)
+            sums[1] += len(one)
+        if ranks() > 1:
+            dist.all_reduce(sums)
+        total, tokens = sums.tolist()
+        return total / max(tokens, 1)
+
+    def _whole(self, head: Tensor) -> Tensor:
+        found = whole(head.detach())
+        self.received += received(head, found)
+        return found
