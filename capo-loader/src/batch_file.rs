@@ -43,17 +43,23 @@ pub const OPTIMIZERS: [(&str, OptimizerKind); 4] = [
 ];
 
 /// The name of step `step`'s file.
+#[must_use]
 pub fn name(step: u64) -> String {
     format!("batch-{step:06}.safetensors")
 }
 
 /// The step whose file is called `file`; none for any other name.
+#[must_use]
 pub fn step(file: &str) -> Option<u64> {
     let step = file.strip_prefix("batch-")?.strip_suffix(".safetensors")?.parse().ok()?;
     (name(step) == file).then_some(step)
 }
 
 /// Writes a batch whose arrays lie in host memory, and its rollout's context where that is known, whole or not at all.
+///
+/// # Errors
+///
+/// An array on a device; a disk that refuses.
 pub fn write(path: &Path, batch: &Batch<'_>, context: Option<&Lending<'_>>) -> Result<()> {
     let (b, t) = (batch.dims.completions as usize, batch.dims.tokens as usize);
     let mut arrays = BTreeMap::from([
@@ -169,6 +175,10 @@ fn metadata(batch: &Batch<'_>) -> Result<HashMap<String, String>> {
 }
 
 /// Reads a batch.
+///
+/// # Errors
+///
+/// A file that is not a batch: what is missing or has the wrong shape, with its path.
 pub fn read(path: &Path) -> Result<RecordedBatch> {
     let bytes = files::read(path)?;
     let (batch, checked) = parse(&bytes).with_context(|| format!("`{}` is not a batch file", path.display()))?;
@@ -288,6 +298,10 @@ pub struct Outcome {
 }
 
 /// Writes what they did: `keep`, `weights`, per-token arrays as tensors, numbers in the metadata.
+///
+/// # Errors
+///
+/// When the disk refuses.
 pub fn write_outcome(path: &Path, dims: Dims, outcome: &Outcome) -> Result<()> {
     let shape = [dims.completions as usize, dims.tokens as usize];
     let mut arrays = BTreeMap::from([("keep", Array::new(&outcome.keep, &shape))]);

@@ -16,6 +16,7 @@ pub struct ComponentConfig {
 
 /// Names of a list's components, such as a run's masks, in reports. The name is the component's id, or `ID#2` where an id is used
 /// again, so that no report hides another.
+#[must_use]
 pub fn component_names(list: &[ComponentConfig]) -> Vec<String> {
     let name = |(index, one): (usize, &ComponentConfig)| match list[..index].iter().filter(|c| c.id == one.id).count() {
         0 => one.id.clone(),

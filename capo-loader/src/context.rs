@@ -62,6 +62,10 @@ pub(crate) fn metadata(context: &Lending<'_>) -> Result<[(String, String); 2]> {
 }
 
 /// The context in `file`, whose batch has `dims`; none where it was recorded without.
+///
+/// # Errors
+///
+/// A part that is missing, has another size than the batch or does not fit the other parts.
 pub(crate) fn read(file: &TensorFile<'_>, dims: Dims) -> Result<Option<RecordedContext>> {
     if !file.has(SAMPLER_LOGPS) {
         return Ok(None);

@@ -18,6 +18,10 @@ const OTHERS: [(&[u8], &str, &str); 6] = [
 
 /// Refuses bytes that are no library for this machine. It also refuses bytes that end before their segments do: mapping such a
 /// file would end this process with a bus error.
+///
+/// # Errors
+///
+/// A sentence that says what the bytes are instead, with `shown` as their name.
 pub fn check(bytes: &[u8], shown: &str) -> Result<()> {
     if bytes.is_empty() {
         bail!("`{shown}` is empty (build or copy it again)");

@@ -20,6 +20,7 @@ pub fn carried_in(folder: PathBuf) {
 }
 
 /// The libraries in that folder, by name; none where none was named. None of them is opened.
+#[must_use]
 pub fn carried() -> Vec<PathBuf> {
     CARRIED.get().map(|folder| libraries(folder)).unwrap_or_default()
 }
@@ -60,6 +61,7 @@ fn data_folder_of(data: Option<OsString>, home: Option<OsString>) -> Option<Path
 }
 
 /// The libraries that lie in the folders of `$CAPO_PLUGIN_PATH` and in the user's folder, by folder and name. None of them is opened.
+#[must_use]
 pub fn installed() -> Vec<PathBuf> {
     listed_folders().into_iter().chain(data_folder()).flat_map(|folder| libraries(&folder)).collect()
 }
@@ -82,6 +84,10 @@ fn libraries(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The file that `--plugin name` means, absolute.
+///
+/// # Errors
+///
+/// When there is none: every place that was tried, or what lies there instead.
 pub fn find(name: &Path) -> Result<PathBuf> {
     let candidates = candidates(name);
     let cannot = |path: &Path| format!("plugin `{}` cannot be opened", path.display());

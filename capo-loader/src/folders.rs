@@ -33,6 +33,10 @@ pub struct NewFolder {
 
 impl NewFolder {
     /// An empty folder that is to appear in the folder `parent`, which is made if absent. Removes what dead processes left there.
+    ///
+    /// # Errors
+    ///
+    /// When the disk refuses.
     pub fn in_folder(parent: &Path) -> io::Result<Self> {
         fs::create_dir_all(parent).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => ErrorKind::NotADirectory.into(),
@@ -54,12 +58,17 @@ impl NewFolder {
     }
 
     /// Where it is filled.
+    #[must_use]
     pub fn path(&self) -> &Path {
         &self.whole
     }
 
     /// Gives the folder, which must not be empty, the name `name` in its parent. Nothing is replaced: a rename replaces at most an empty folder, and
     /// of several processes that take the same name one alone finds it empty.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExists` when something has that name, after which another may be tried; what the disk says.
     pub fn appear_as(&self, name: &Path) -> io::Result<()> {
         let target = self.parent.join(name);
         if target.symlink_metadata().is_ok() {
@@ -76,6 +85,10 @@ impl NewFolder {
 }
 
 /// Parent and name of a folder that is to be made at `path`; the parent of a plain name is `.`.
+///
+/// # Errors
+///
+/// When `path` ends in no name, as an empty one.
 pub fn split(path: &Path) -> Result<(PathBuf, PathBuf)> {
     let Some(name) = path.file_name() else {
         bail!("`{}` names no folder", path.display());
@@ -119,6 +132,10 @@ pub fn sweep(parent: &Path) {
 }
 
 /// Deletes the folder at `path` with all that it holds: from the first moment on it is whole or has another name.
+///
+/// # Errors
+///
+/// When the disk refuses.
 pub fn delete(path: &Path) -> Result<()> {
     let delete = || -> io::Result<()> {
         let parent = path.parent().unwrap_or(Path::new("."));
@@ -130,6 +147,10 @@ pub fn delete(path: &Path) -> Result<()> {
 }
 
 /// Removes what an interruption left in the folder `dir`, in which no other process is at work: files and folders that are partial or half deleted.
+///
+/// # Errors
+///
+/// When the disk refuses.
 pub fn clean(dir: &Path) -> Result<()> {
     let clean = || -> io::Result<()> {
         for entry in fs::read_dir(dir)? {

@@ -117,6 +117,7 @@ pub struct End(());
 
 impl End {
     /// From now on the program's end is its own.
+    #[must_use]
     pub fn awaited() -> Self {
         AWAITED.store(true, Ordering::SeqCst);
         Self(())

@@ -16,6 +16,7 @@ pub use crate::listing_json::json;
 const INDENT: usize = 27;
 
 /// Components and recipes; with `verbose`, a line per key, what components ask for and the text of recipes.
+#[must_use]
 pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
     let (mut lines, mut point) = (Vec::new(), None);
     for offer in registry.offers() {
@@ -40,6 +41,7 @@ pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
 }
 
 /// A line per plugin that was loaded: its file with its hash, as a pin.
+#[must_use]
 pub fn pins(registry: &Registry) -> Vec<String> {
     let plugins = registry.plugins().into_iter();
     plugins

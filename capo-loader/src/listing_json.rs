@@ -12,6 +12,7 @@ use crate::offer::{Offer, OfferedRecipe, Origin};
 use crate::registry::Registry;
 
 /// All that [`lines`](super::listing::lines) says, and the libraries that are installed. `program`, of `version`, is who asks.
+#[must_use]
 pub fn json(registry: &Registry, program: &str, version: &str) -> Value {
     let plugins = registry.plugins().into_iter().map(
         |plugin| json!({ "path": plugin.path.to_string_lossy(), "sha256": plugin.sha256, "packages": plugin.packages }),

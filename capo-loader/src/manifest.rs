@@ -31,6 +31,10 @@ pub struct SealedFolder {
 
 impl SealedFolder {
     /// Writes the manifest of the folder `dir`, which holds plain files alone.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be read, or the disk refuses.
     pub fn seal(dir: &Path) -> Result<()> {
         let mut known = BTreeMap::new();
         for entry in std::fs::read_dir(dir).with_context(|| format!("cannot list `{}`", dir.display()))? {
@@ -42,11 +46,16 @@ impl SealedFolder {
     }
 
     /// True if the folder `dir` has a manifest.
+    #[must_use]
     pub fn is_one(dir: &Path) -> bool {
         dir.join(FILE).symlink_metadata().is_ok()
     }
 
     /// Reads the manifest of the folder `dir`.
+    ///
+    /// # Errors
+    ///
+    /// When it is missing or damaged.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         let Manifest { files } =
@@ -55,6 +64,7 @@ impl SealedFolder {
     }
 
     /// The folder's path.
+    #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -65,11 +75,16 @@ impl SealedFolder {
     }
 
     /// True if the manifest names the file `name`.
+    #[must_use]
     pub fn contains(&self, name: &str) -> bool {
         self.files.contains_key(name)
     }
 
     /// The bytes of the file `name`, which are those that the manifest knows.
+    ///
+    /// # Errors
+    ///
+    /// When the manifest does not name it, it cannot be read, or it has changed.
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
         let (mut bytes, path) = (Vec::new(), self.dir.join(name));
         self.compare(name, || {
@@ -80,6 +95,10 @@ impl SealedFolder {
     }
 
     /// The path of the file `name`, whose bytes are those that the manifest knows; they are read piece by piece.
+    ///
+    /// # Errors
+    ///
+    /// As [`SealedFolder::read`].
     pub fn verified(&self, name: &str) -> Result<PathBuf> {
         let path = self.dir.join(name);
         self.compare(name, || files::sha256_of(&path))?;

@@ -24,6 +24,10 @@ pub struct Rejected {
 }
 
 /// Applies the masks in order; each sees what the ones before it left.
+///
+/// # Errors
+///
+/// A mask's own sentence, or the rule that it broke.
 pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>) -> Result<Keep> {
     let mut keep = batch.completion_mask.to_vec();
     let mut rejected = Vec::with_capacity(masks.len());
@@ -38,6 +42,10 @@ pub fn apply(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>) -> Resu
 }
 
 /// Tells every mask how the step ended.
+///
+/// # Errors
+///
+/// A mask's own sentence.
 pub fn step_end(masks: &mut [Mask], sink: &mut dyn Sink, batch: &Batch<'_>, keep: &Keep, taken: bool) -> Result<()> {
     for mask in masks {
         mask.step_end(sink, batch, &keep.keep, taken)?;

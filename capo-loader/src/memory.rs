@@ -8,6 +8,7 @@ use rustix::process::{Resource, getrlimit};
 
 /// Bytes that this process may still take, swap included: what the machine has free, or what the limits of its control group and of `ulimit -v` leave
 /// where that is less. None where the system does not say.
+#[must_use]
 pub fn available() -> Option<u64> {
     // Files of the kernel, not of a user: none of them waits.
     let free = free(&fs::read_to_string("/proc/meminfo").ok()?)?;
@@ -15,11 +16,13 @@ pub fn available() -> Option<u64> {
 }
 
 /// The most memory that this process has had, bytes; none where the system does not say.
+#[must_use]
 pub fn peak() -> Option<u64> {
     status("VmHWM:")
 }
 
 /// The memory that this process has, bytes; none where the system does not say.
+#[must_use]
 pub fn resident() -> Option<u64> {
     status("VmRSS:")
 }
@@ -32,6 +35,7 @@ fn status(name: &str) -> Option<u64> {
 }
 
 /// Addresses that `ulimit -v` leaves, in use or not, bytes; none without such a limit.
+#[must_use]
 pub fn addresses() -> Option<u64> {
     Some(address_limit()?.saturating_sub(status("VmSize:").unwrap_or(0)))
 }
@@ -78,6 +82,7 @@ fn left(folder: &Path, [limit, usage, given_up]: [&str; 3]) -> Option<u64> {
 }
 
 /// Bytes as people read them.
+#[must_use]
 pub fn text(bytes: u128) -> String {
     let (unit, name) = [(1_u128 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")]
         .into_iter()

@@ -16,6 +16,7 @@ pub enum Origin {
 
 impl Origin {
     /// The file's name without its folder, or `built in`.
+    #[must_use]
     pub fn name(&self) -> String {
         match self {
             Self::BuiltIn => self.to_string(),
@@ -37,6 +38,10 @@ impl std::fmt::Display for Origin {
 const LONGEST_NAME: usize = 100;
 
 /// Refuses a name that could be read as something else where it is shown, or as part of a path.
+///
+/// # Errors
+///
+/// The name, its control characters shown, and what it may be.
 pub(crate) fn check_name(kind: &str, name: &str, origin: &Origin) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let named = name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain);

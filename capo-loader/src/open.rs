@@ -15,6 +15,10 @@ use capo_plugin::{Image, Point, guarded};
 const ORIGIN: &[u8] = b"$ORIGIN";
 
 /// Loads the plugin at `path`. It stays loaded until the process ends.
+///
+/// # Errors
+///
+/// As [`load_bytes`], and when the file cannot be read.
 pub fn load(path: &Path) -> Result<Image> {
     let bytes = files::read(path)?;
     guarded(|| load_bytes(path, &bytes))
@@ -22,6 +26,11 @@ pub fn load(path: &Path) -> Result<Image> {
 
 /// Loads the plugin that `bytes` are; `path`, where they came from, gives it a name and is not read again. It stays loaded until
 /// the process ends.
+///
+/// # Errors
+///
+/// When they are not a shared library, not a plugin, built for another ABI, or a plugin that offers nothing: one sentence, with
+/// abi_stable's account as its cause where there is one.
 pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
     let shown = path.display();
     elf::check(bytes, &shown.to_string())?;

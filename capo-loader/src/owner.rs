@@ -32,6 +32,7 @@ impl std::fmt::Display for Stranger {
 /// Who else may write what this is said of: its owner, its group or everybody, in this order. In a folder with the sticky bit, such as
 /// `/tmp`, its owner alone may replace what is not theirs.
 #[cfg(unix)]
+#[must_use]
 pub fn stranger(metadata: &Metadata) -> Option<Stranger> {
     use std::os::unix::fs::MetadataExt;
     const GROUP_WRITES: u32 = 0o020;
@@ -57,11 +58,16 @@ pub fn stranger(metadata: &Metadata) -> Option<Stranger> {
 
 /// Elsewhere a file's rights are not looked at.
 #[cfg(not(unix))]
+#[must_use]
 pub fn stranger(_: &Metadata) -> Option<Stranger> {
     None
 }
 
 /// Refuses the open file at the absolute `path`, of the kind `what`, that somebody else may change, or replace in a folder above it.
+///
+/// # Errors
+///
+/// Who may, and where. `accept` is the flag that takes it as it is.
 #[cfg(unix)]
 pub fn check(what: &str, path: &Path, file: &Metadata, accept: &str) -> Result<()> {
     use std::os::unix::fs::MetadataExt;
@@ -97,6 +103,10 @@ pub fn check(what: &str, path: &Path, file: &Metadata, accept: &str) -> Result<(
 }
 
 /// Elsewhere a file's rights are not looked at.
+///
+/// # Errors
+///
+/// None.
 #[cfg(not(unix))]
 pub fn check(_: &str, _: &Path, _: &Metadata, _: &str) -> Result<()> {
     Ok(())

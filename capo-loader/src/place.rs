@@ -33,11 +33,13 @@ impl Place {
     }
 
     /// True if a resume would go on exactly here: there is a checkpoint of this step, or none is needed at step 0.
+    #[must_use]
     pub fn is_saved(&self) -> bool {
         self.saved.load(Ordering::Relaxed) == self.step.load(Ordering::Relaxed)
     }
 
     /// How the run ends here, and where a resume goes on; none before it has a directory.
+    #[must_use]
     pub fn stopped(&self) -> Option<String> {
         let mut sentence = String::new();
         self.tell(&mut sentence).then_some(sentence)

@@ -75,6 +75,7 @@ pub struct RecordedState {
 
 impl RecordedBatch {
     /// The batch as components see it.
+    #[must_use]
     pub fn view(&self) -> Batch<'_> {
         let mut batch: Batch<'_> = self.scalars;
         batch.completion_ids = &self.completion_ids;
@@ -101,6 +102,7 @@ impl RecordedBatch {
     }
 
     /// Number of completion tokens.
+    #[must_use]
     pub fn completion_tokens(&self) -> u64 {
         self.completion_mask.iter().map(|&mask| u64::from(mask)).sum()
     }

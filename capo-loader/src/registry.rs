@@ -45,12 +45,20 @@ pub struct Components {
 
 impl Registry {
     /// A registry of the components linked into this executable and of the plugins `names`, in order.
+    ///
+    /// # Errors
+    ///
+    /// When a plugin is not found, is not to be trusted, cannot be loaded, or offers an id that is taken or is not valid.
     pub fn open(names: &[PathBuf]) -> Result<Self> {
         Self::open_with(names, &Trust::default(), None)
     }
 
     /// As `open`, with other demands on the files. Opening one ends the process, with a sentence, where it takes longer than `seconds`, 0
     /// being without a limit, or where the plugin ends the process; none does not watch.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::open`].
     pub fn open_with(names: &[PathBuf], trust: &Trust, seconds: Option<u64>) -> Result<Self> {
         let mut registry = Self::default();
         registry.add(Image::own(), &Origin::BuiltIn)?;
@@ -110,6 +118,7 @@ impl Registry {
     }
 
     /// All components, in the order of points and ids.
+    #[must_use]
     pub fn offers(&self) -> Vec<&Offer> {
         let mut offers = self.offers.iter().collect::<Vec<_>>();
         offers.sort_by(|a, b| (a.point, &a.id).cmp(&(b.point, &b.id)));
@@ -118,6 +127,7 @@ impl Registry {
 
     /// Inputs that a component asks of a batch, where it can be built without keys. None for a reward, which sees no
     /// batch.
+    #[must_use]
     pub fn inputs(&self, offer: &Offer) -> Option<Inputs> {
         self.ask(offer, |image| match offer.point {
             Point::Reward => None,
@@ -139,23 +149,30 @@ impl Registry {
     }
 
     /// Descriptions of a component's keys by its author; empty where the author gave none.
+    #[must_use]
     pub fn key_docs(&self, offer: &Offer) -> Vec<KeyInfo> {
         // Another layout was refused when the image was opened.
         self.ask(offer, |image| image.key_docs(offer.point, &offer.id)).unwrap_or_default()
     }
 
     /// Keys of a component for which a search makes sense, in the order of its author; none where nothing was said.
+    #[must_use]
     pub fn sweeps(&self, offer: &Offer) -> Vec<SweepRange> {
         // Another layout was refused when the image was opened.
         self.ask(offer, |image| image.sweeps(offer.point, &offer.id)).unwrap_or_default()
     }
 
     /// Declarations of a mask or a weight with this table about its decisions; none where its author made none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::build`].
     pub fn mask_traits(&self, point: Point, config: &ComponentConfig, watchdog: &Watchdog) -> Result<MaskTraits> {
         self.make(point, config, watchdog, |image, id, json| image.mask_traits(point, id, json))
     }
 
     /// All recipes, in the order of their names.
+    #[must_use]
     pub fn recipes(&self) -> Vec<&OfferedRecipe> {
         let mut recipes = self.recipes.iter().collect::<Vec<_>>();
         recipes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -163,6 +180,7 @@ impl Registry {
     }
 
     /// The plugins that were loaded, in order.
+    #[must_use]
     pub fn plugins(&self) -> Vec<PluginRecord> {
         self.plugins.clone()
     }
@@ -177,6 +195,7 @@ impl Registry {
     }
 
     /// A sentence about each plugin that was loaded for nothing: none of its components is among `used`, nor its recipe.
+    #[must_use]
     pub fn unused(&self, used: &[String], recipe: Option<&str>) -> Vec<String> {
         let sentence = |plugin: &PluginRecord| {
             let origin = Origin::File(plugin.path.clone());
@@ -198,6 +217,10 @@ impl Registry {
     }
 
     /// The recipe called `name`.
+    ///
+    /// # Errors
+    ///
+    /// When no image carries it: the nearest one, or all there are.
     pub fn recipe(&self, name: &str) -> Result<&OfferedRecipe> {
         let names = || self.recipes().into_iter().map(|recipe| recipe.name.as_str());
         self.recipes.iter().find(|recipe| recipe.name == name).ok_or_else(|| {
@@ -211,6 +234,10 @@ impl Registry {
 
     /// The one recipe that a plugin carries, else the built-in one called `built_in`. `NAME-...` beside `NAME` in one plugin is a
     /// variant of it, which a config has to name.
+    ///
+    /// # Errors
+    ///
+    /// When several plugins carry a recipe.
     pub fn default_recipe(&self, built_in: &str) -> Result<&OfferedRecipe> {
         let is_variant = |recipe: &OfferedRecipe| {
             let of = |base: &OfferedRecipe| {
@@ -236,6 +263,10 @@ impl Registry {
     }
 
     /// Builds the components of a run.
+    ///
+    /// # Errors
+    ///
+    /// When an id is unknown or at the wrong point, or a component refuses its table.
     pub fn build(&self, choice: Choice<'_>, watchdog: &Watchdog) -> Result<Components> {
         Ok(Components {
             advantage: self.create(choice.advantage, watchdog)?,
@@ -247,12 +278,20 @@ impl Registry {
     }
 
     /// Builds components of a point that has any number of them, each under its name in reports.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::build`].
     pub fn create_all<W: Wired>(&self, configs: &[ComponentConfig], watchdog: &Watchdog) -> Result<Vec<Component<W>>> {
         let named = configs.iter().zip(component_names(configs));
         named.map(|(config, name)| Ok(self.create(config, watchdog)?.renamed(&name))).collect()
     }
 
     /// Builds one component.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::build`].
     pub fn create<W: Wired>(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<Component<W>> {
         self.make(W::POINT, config, watchdog, Image::create)
     }

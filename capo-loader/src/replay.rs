@@ -38,6 +38,10 @@ pub struct OptimizerSettings {
 
 impl OptimizerSettings {
     /// Reads the batch of the file `path`, with these numbers.
+    ///
+    /// # Errors
+    ///
+    /// A file that is not a batch, a number out of its range, one of Adam's for another optimizer.
     pub fn read(&self, path: &Path) -> Result<RecordedBatch> {
         let mut batch = batch_file::read(path)?;
         if *self != Self::default() {
@@ -113,6 +117,11 @@ impl std::fmt::Display for Replayed<'_> {
 ///
 /// Advantages and losses are those that the files hold; so is the optimizer, but for what `optimizer` names. With a device, they find the
 /// large arrays in its memory.
+///
+/// # Errors
+///
+/// A file that is not a batch or lacks what a component asks for, two files of one name, a component's own sentence, a device that
+/// fails.
 pub fn replay(
     deciders: &mut Deciders,
     watchdog: &Watchdog,
@@ -149,6 +158,10 @@ pub fn replay(
 }
 
 /// Checks that there is something to replay.
+///
+/// # Errors
+///
+/// When there is neither mask nor weight.
 pub fn check_any(deciders: &Deciders) -> Result<()> {
     ensure!(
         !deciders.masks.is_empty() || !deciders.weights.is_empty(),
@@ -159,6 +172,10 @@ pub fn check_any(deciders: &Deciders) -> Result<()> {
 
 /// Runs masks and weights over one batch of the file `path`, with its large arrays on `device` if there is one; during their calls they
 /// are lent the context that it was recorded with. The step counts as taken where a token is left.
+///
+/// # Errors
+///
+/// Where the batch lacks what a component asks for; a component's own sentence; a device that fails.
 pub fn replay_step(
     deciders: &mut Deciders,
     sink: &mut dyn Sink,
@@ -200,6 +217,10 @@ fn mean_weight(weights: &[f32], tokens: u64) -> String {
 }
 
 /// Refuses a batch of the file `path` that lacks an input of `mask`.
+///
+/// # Errors
+///
+/// A sentence that names the missing inputs.
 pub fn check_held(mask: &Mask, path: &Path, batch: &RecordedBatch) -> Result<()> {
     check_inputs([(mask.id(), mask.inputs())].into_iter(), batch)
         .with_context(|| format!("batch file `{}`", path.display()))

@@ -13,11 +13,19 @@ const SEAL: &str = ",\n  \"sha256\": \"";
 const END: &str = "\"\n}\n";
 
 /// Writes `value`, an object with at least one field and none called `sha256`, whole or not at all.
+///
+/// # Errors
+///
+/// When the disk refuses.
 pub fn write(path: &Path, value: &impl Serialize) -> Result<()> {
     files::write_atomic(path, seal(value)?.as_bytes())
 }
 
 /// Reads what [`write()`] wrote.
+///
+/// # Errors
+///
+/// When the file is missing, any byte of it has changed, or it holds something else than a `T`.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     unseal(&files::read(path)?).with_context(|| format!("`{}` is damaged", path.display()))
 }

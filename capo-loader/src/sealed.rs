@@ -10,6 +10,10 @@ use libloading::Library;
 ///
 /// It is opened from memory that can no longer be written. Where the system has none, or refuses to run what lies there, it is
 /// opened from a file in a folder that only this user can enter.
+///
+/// # Errors
+///
+/// When the system's loader refuses it: the reason, in one line.
 pub fn open(bytes: &[u8], name: &OsStr) -> Result<Library> {
     #[cfg(target_os = "linux")]
     if let Ok(library) = from_memory(bytes, name) {

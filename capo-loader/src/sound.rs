@@ -5,6 +5,10 @@ use capo_plugin::{Batch, DeviceKind, Tensor};
 
 /// Refuses values that no run has. `context` holds token ids of the rollout's context, each with its name. Ids that lie on a device are
 /// not checked.
+///
+/// # Errors
+///
+/// A sentence with the wrong value and its limit.
 pub fn check(batch: &Batch<'_>, context: &[(&str, &[u32])]) -> Result<()> {
     let &Batch { dims, max_completion_length, .. } = batch;
     ensure!(

@@ -6,6 +6,10 @@ use toml::{Table, Value};
 use crate::component::ComponentConfig;
 
 /// Reads a TOML text; `origin` says in sentences where it came from.
+///
+/// # Errors
+///
+/// The line that is not TOML.
 pub fn parse(text: &str, origin: &str) -> Result<Table> {
     text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
@@ -14,6 +18,10 @@ pub fn parse(text: &str, origin: &str) -> Result<Table> {
 }
 
 /// The entries of the list `section`; none where it is absent.
+///
+/// # Errors
+///
+/// One table in place of a list.
 pub fn list(table: &Table, section: &str, origin: &str) -> Result<Vec<Value>> {
     match table.get(section) {
         None => Ok(Vec::new()),
@@ -23,12 +31,20 @@ pub fn list(table: &Table, section: &str, origin: &str) -> Result<Vec<Value>> {
 }
 
 /// The components of the list `section`, such as `mask`.
+///
+/// # Errors
+///
+/// As [`list`] and [`component`].
 pub fn components(table: &Table, section: &str, origin: &str) -> Result<Vec<ComponentConfig>> {
     let one = |value| component(&format!("[[{section}]]"), value, origin);
     list(table, section, origin)?.into_iter().map(one).collect()
 }
 
 /// A component's table; `section` as sentences name it, such as `[[mask]]`.
+///
+/// # Errors
+///
+/// When the value is not a table, or the table lacks `use`.
 pub fn component(section: &str, value: Value, origin: &str) -> Result<ComponentConfig> {
     let Value::Table(mut table) = value else { bail!("`{section}` in {} is not a table", origin) };
     match table.remove("use") {

@@ -16,6 +16,10 @@ pub(crate) struct TensorFile<'a> {
 
 impl<'a> TensorFile<'a> {
     /// The file that `bytes` are.
+    ///
+    /// # Errors
+    ///
+    /// When they are none.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| anyhow!("{error}"))?;
         let tensors = SafeTensors::deserialize(bytes).map_err(|error| anyhow!("{error}"))?;

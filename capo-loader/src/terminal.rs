@@ -8,6 +8,7 @@ use std::io::Write as _;
 ///
 /// Controls of the direction of text are among them: they can make a line read as another one. The result is still JSON where
 /// `text` is.
+#[must_use]
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_control) {
         return Cow::Borrowed(text);

@@ -54,6 +54,11 @@ pub struct TrustedFile {
 
 impl Trust {
     /// Finds the plugin that `--plugin name` means and checks it. Nothing of it has run yet.
+    ///
+    /// # Errors
+    ///
+    /// When it is not found, another user may change or replace it, or its hash is not the one that it is pinned to or that the
+    /// run began with.
     pub fn check(&self, name: &Path) -> Result<TrustedFile> {
         let (name, pin) = split_pin(name)?;
         let path = find(&name)?;

@@ -32,6 +32,10 @@ impl Dtype {
 pub const CPU: &str = "cpu";
 
 /// The number of the CUDA device called `name`; none for `cpu`.
+///
+/// # Errors
+///
+/// Any other name.
 pub fn cuda_number(name: &str) -> Result<Option<usize>> {
     if name == CPU {
         return Ok(None);
@@ -54,6 +58,10 @@ pub struct Device {
 
 impl Device {
     /// The device called `name`, none for `cpu`; features come to it as `features`.
+    ///
+    /// # Errors
+    ///
+    /// A name of no device, a machine without the driver or this device, and `features` other than f32 on the CPU.
     pub fn open(name: &str, features: Dtype) -> Result<Option<Self>> {
         match cuda_number(name)? {
             Some(number) => {
@@ -93,6 +101,10 @@ impl Device {
     }
 
     /// Copies the last layer and the optimizer's state of `batch`, which lie in host memory, to this device.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails, as for want of memory.
     pub fn upload(&self, batch: &Batch<'_>) -> Result<Upload<'_>> {
         self.copy(batch).with_context(|| format!("device `cuda:{}`", self.number))
     }
@@ -170,6 +182,7 @@ pub struct Upload<'d> {
 
 impl Upload<'_> {
     /// `batch` with these arrays in place of its own.
+    #[must_use]
     pub fn view<'a>(&'a self, mut batch: Batch<'a>) -> Batch<'a> {
         if let (Some(last), Some(copies)) = (&mut batch.last_layer, &self.last_layer) {
             let [hidden, topk_ids, topk_logits, logsumexp, action_logits] = copies.each_ref().map(Memory::view);

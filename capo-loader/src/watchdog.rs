@@ -44,6 +44,7 @@ struct Watched {
 impl Watchdog {
     /// Ends the process when a call of one of the components `ids` takes longer than `seconds`; 0 waits without a limit. The newest one
     /// watches over drops as well, also once it is gone itself.
+    #[must_use]
     pub fn start(seconds: u64, ids: Vec<String>) -> Self {
         let watches = !ids.is_empty();
         let watchdog = Self::over(seconds, "component", ids);
@@ -85,16 +86,19 @@ impl Watchdog {
     }
 
     /// One that watches nothing.
+    #[must_use]
     pub fn off() -> Self {
         Self::start(0, Vec::new())
     }
 
     /// Where the run stands, which the sentence tells: whoever moves the run on says so here.
+    #[must_use]
     pub fn place(&self) -> &Arc<Place> {
         &self.0.place
     }
 
     /// How many calls have begun.
+    #[must_use]
     pub fn calls(&self) -> u64 {
         self.0.calls.load(Ordering::Relaxed)
     }

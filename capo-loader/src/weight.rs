@@ -26,6 +26,10 @@ pub struct Given {
 }
 
 /// Applies the weights in order and multiplies them; a token of weight 0 leaves `keep` as if a mask had dropped it.
+///
+/// # Errors
+///
+/// A weight's own sentence, or the rule that it broke; a product that is too large.
 pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, keep: &mut Keep) -> Result<Weighed> {
     let mut product: Vec<f32> = keep.keep.iter().map(|&keep| f32::from(keep)).collect();
     let mut given = Vec::with_capacity(weights.len());
@@ -51,6 +55,10 @@ pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, kee
 }
 
 /// Tells every weight how the step ended.
+///
+/// # Errors
+///
+/// A weight's own sentence.
 pub fn step_end(
     weights: &mut [Weight],
     sink: &mut dyn Sink,
