@@ -2,7 +2,7 @@
 
     python tiny_trl.py OUT [KEY=VALUE ...]      torchrun --nproc_per_node 2 tiny_trl.py OUT ...
 
-What it writes to OUT.RANK: weights, each step's numbers, and the masks' states.
+It writes to OUT.RANK: weights, each step's numbers, and the masks' states.
 """
 
 import hashlib

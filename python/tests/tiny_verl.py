@@ -2,7 +2,7 @@
 
     python tiny_verl.py OUT [KEY=VALUE ...] [-- OUT ...]      torchrun --nproc_per_node 2 tiny_verl.py OUT ...
 
-What it writes to OUT.RANK: weights, each step's numbers, what was kept of its rows, the masks' states, and the process's peak memory in bytes.
+It writes to OUT.RANK: weights, each step's numbers, what was kept of its rows, the masks' states, and the process's peak memory in bytes.
 """
 
 import json
