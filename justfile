@@ -30,7 +30,7 @@ gpu-pack:
 
 # Kills and hostile inputs, at length.
 torture:
-    cargo build --release
+    cargo build --release --features full
     scripts/torture --long
 
 # Formats every crate.

@@ -1,8 +1,9 @@
 """A training step of `host` beside TRL's: time, generation, start and memory, on the same models, prompts, lengths and batches.
 
     python against_trl.py --host ../../target/release/host [--sizes 1.5M,28M,150M] [--steps 6] [--threads 2] [--repeat 1]
+    python against_trl.py --model SmolLM2 --sizes 32x5,8x256     a model of one's own, a Hugging Face directory: completions x tokens
 
-Every run is a process of its own, one after another, `host` and TRL in turn. Models have fresh weights and are saved once, for both; so are the prompts. The
+Every run is a process of its own, one after another, `host` and TRL in turn. Models without `--model` have fresh weights; models and prompts are saved once, for both. The
 algorithm is GRPO as both have it by default, on policy, without a reference model, in f32; the whole batch is one micro-batch in TRL, and in `host` too unless
 `--micro-batch` says otherwise. A step is everything between two optimizer steps. README.md says more.
 """
@@ -10,6 +11,7 @@ algorithm is GRPO as both have it by default, on policy, without a reference mod
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,8 +28,33 @@ SIZES = {
 NAMES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
 
 
-def prepare(folder, size):
-    """A model directory and a dataset."""
+def extent(size):
+    """Completions of a step, and tokens of a completion."""
+    return SIZES[size][1:] if size in SIZES else tuple(map(int, size.split("x")))
+
+
+def prepare_own(folder, model):
+    """A copy of `model` that hardly ever ends a completion, so that both sample as many tokens, and sequences to continue."""
+    shutil.copytree(model, folder / "model")
+    end = json.loads((folder / "model/tokenizer.json").read_text())["added_tokens"][0]
+    for name, ids in (("config.json", end["id"]), ("generation_config.json", end["id"]), ("tokenizer_config.json", None)):
+        path = folder / "model" / name
+        settings = json.loads(path.read_text()) if path.exists() else {}
+        settings |= {"eos_token": end["content"]} if ids is None else {"eos_token_id": ids}
+        path.write_text(json.dumps(settings))
+    with open(folder / "data.jsonl", "w") as file:
+        for first in range(PROMPTS):
+            shown = ", ".join(str(11 + first + 7 * place) for place in range(4))
+            file.write(json.dumps({"prompt": f"Continue the sequence: {shown},", "answer": str(39 + first)}) + "\n")
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder / "model").num_parameters()
+
+
+def prepare(folder, size, model):
+    """A model directory and a dataset; the number of the model's weights."""
+    if model:
+        return prepare_own(folder, model)
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -55,7 +82,7 @@ def with_trl(options):
     from trl import GRPOConfig, GRPOTrainer
 
     torch.set_num_threads(options.threads)
-    _, rows, tokens = SIZES[options.sizes]
+    rows, tokens = extent(options.sizes)
     folder = Path(options.folder)
     # AutoTokenizer drops the pre-tokenizer of a qwen2 model's tokenizer.json.
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
@@ -102,14 +129,14 @@ def with_trl(options):
 
 def with_host(options, folder, size):
     """Times of `host`'s steps, from its metrics."""
-    _, rows, tokens = SIZES[size]
+    rows, tokens = extent(size)
     micro = options.micro_batch or rows
     config = f"""
 [model]
 model_name_or_path = "{folder}/model"
 [data]
 dataset_name = "{folder}/data.jsonl"
-max_prompt_length = 16
+max_prompt_length = 32
 [rollout]
 num_generations = {GROUP}
 max_completion_length = {tokens}
@@ -145,7 +172,7 @@ def watched(command, environment):
 
 def once(options, folder, size, who):
     """Seconds of a step, completion tokens generated a second, seconds to the first step's end, peak memory in GB."""
-    _, rows, tokens = SIZES[size]
+    rows, tokens = extent(size)
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(options.threads), "RAYON_NUM_THREADS": str(options.threads)}
     environment |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     touch(options.touch)
@@ -173,6 +200,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--host", default="../../target/release/host")
     parser.add_argument("--sizes", default="1.5M,28M,150M")
+    parser.add_argument("--model", help="a Hugging Face directory to train, in place of fresh weights; --sizes then are `COMPLETIONSxTOKENS`")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=1)
@@ -192,12 +220,12 @@ def main():
             folder = Path(folder)
             # In a process of its own: what torch takes would be part of the next ones' memory.
             code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import pathlib, against_trl; "
-            code += f"print(against_trl.prepare(pathlib.Path({str(folder)!r}), {size!r}))"
+            code += f"print(against_trl.prepare(pathlib.Path({str(folder)!r}), {size!r}, {options.model!r}))"
             count = int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()[-1])
             who = options.who.split(",")
             found = {name: [once(options, folder, size, name) for _ in range(options.repeat)] for name in who}
             best = {name: [min(column) if i != 1 else max(column) for i, column in enumerate(zip(*rows))] for name, rows in found.items()}
-            _, rows, tokens = SIZES[size]
+            rows, tokens = extent(size)
             for name in who:
                 step, rate, start, peak = best[name]
                 print(f"| {count / 1e6:.1f}M | {rows} × {tokens} | {name} | {step:.3f} | {rate:.0f} | {start:.2f} | {peak:.2f} |", flush=True)

@@ -15,6 +15,7 @@ pub mod config;
 pub mod data;
 pub mod eval;
 pub mod exam;
+mod features;
 pub mod metrics;
 pub mod model;
 pub mod moments;

@@ -20,7 +20,7 @@ class Bench:
     def __init__(self, host, seed, scratch):
         self.host, self.seed, self.scratch = Path(host).resolve(), seed, Path(scratch).resolve()
         if not os.access(self.host, os.X_OK):
-            raise Failure(f"`{host}` cannot be run (build it with `cargo build --release`, or name one with `--host`)")
+            raise Failure(f"`{host}` cannot be run (build it with `cargo build --release --features full`, or name one with `--host`)")
         self.originals, self.work, self.found = (self.scratch / name for name in ("originals", "work", "found"))
         self.environment = {name: value for name, value in os.environ.items() if name != "CAPO_PLUGIN_PATH"}
         self.environment |= {"RUST_BACKTRACE": "0"}

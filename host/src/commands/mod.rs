@@ -6,6 +6,7 @@ mod batches;
 mod card;
 mod compare_masks;
 mod diagnose;
+#[cfg(feature = "download")]
 mod download;
 mod eval;
 mod export;
@@ -57,7 +58,10 @@ pub fn main(started: Instant) -> i32 {
         Command::Generate(args) => generate::run(args),
         Command::Score(args) => score::run(args),
         Command::Export(args) => export::run(args),
+        #[cfg(feature = "download")]
         Command::Download(args) => download::run(args),
+        #[cfg(not(feature = "download"))]
+        Command::Download(_) => Err(Failure::Input(crate::features::missing("downloads", "download"))),
         Command::Replay(args) => replay::run(args).map_err(Failure::Input),
         Command::CompareMasks(args) => compare_masks::run(args).map_err(Failure::Input),
         Command::Runs(args) => runs::run(args).map_err(Failure::Input),

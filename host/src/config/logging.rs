@@ -82,6 +82,10 @@ impl LoggingConfig {
             ("log_tokens", self.log_tokens),
             ("completions_format", self.completions_format != CompletionsFormat::Jsonl),
         ];
+        #[cfg(not(feature = "datasets"))]
+        if self.completions_format == CompletionsFormat::Parquet {
+            return Err(crate::features::missing("parquet", "datasets"));
+        }
         match silenced.iter().find(|(_, set)| *set && !self.log_completions) {
             Some((key, _)) => bail!(
                 "`logging.{key}` is set, but no completions are written (set `logging.log_completions = true`, or remove it)"

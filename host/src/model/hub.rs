@@ -34,6 +34,7 @@ fn variable(name: &str) -> Option<PathBuf> {
 }
 
 /// The token with which the Hub knows its user: `HF_TOKEN`, else what `hf auth login` left behind.
+#[cfg(feature = "download")]
 pub(super) fn token() -> Option<String> {
     let file = || fs::read_to_string(variable("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))?).ok();
     let token = env::var("HF_TOKEN").ok().or_else(file)?;

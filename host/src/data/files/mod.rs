@@ -1,9 +1,8 @@
 //! Files of rows, whatever they are written in: each becomes lines of JSON, so that one reader of rows serves all.
 
-mod arrow;
 mod find;
-mod lines;
-mod parquet;
+#[cfg(feature = "datasets")]
+mod tables;
 
 use std::path::Path;
 
@@ -36,8 +35,8 @@ pub fn read(path: &Path) -> Result<Text> {
     let place = || format!("cannot read `{}`", path.display());
     let table = |rows: Result<Vec<u8>>| Ok(Text { bytes: rows.with_context(place)?, unit: Unit::Row });
     match bytes.get(..4) {
-        Some(b"PAR1") => table(parquet::lines(bytes)),
-        Some(b"ARRO" | b"\xff\xff\xff\xff") => table(arrow::lines(&bytes)),
+        Some(b"PAR1") => table(tables::parquet(bytes)),
+        Some(b"ARRO" | b"\xff\xff\xff\xff") => table(tables::arrow(&bytes)),
         Some([0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd] | b"PK\x03\x04") => {
             bail!("`{}` is packed (unpack it)", path.display())
         }
@@ -45,5 +44,20 @@ pub fn read(path: &Path) -> Result<Text> {
     }
 }
 
-#[cfg(test)]
+#[cfg(not(feature = "datasets"))]
+mod tables {
+    use anyhow::Result;
+
+    use crate::features::missing;
+
+    pub(super) fn parquet(_: Vec<u8>) -> Result<Vec<u8>> {
+        Err(missing("parquet", "datasets"))
+    }
+
+    pub(super) fn arrow(_: &[u8]) -> Result<Vec<u8>> {
+        Err(missing("arrow", "datasets"))
+    }
+}
+
+#[cfg(all(test, feature = "datasets"))]
 mod tests;

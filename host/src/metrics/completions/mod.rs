@@ -1,5 +1,6 @@
 //! Completions that a run writes down, where the config asks for them: `completions.jsonl`, or a file per step in `completions/`.
 
+#[cfg(feature = "datasets")]
 mod parquet;
 mod table;
 
@@ -80,6 +81,13 @@ impl Completions {
                 files::write_atomic(&self.folder.join(name(step)), &parquet::bytes(table)?)
             }
         }
+    }
+}
+
+#[cfg(not(feature = "datasets"))]
+mod parquet {
+    pub fn bytes(_: &super::Table) -> anyhow::Result<Vec<u8>> {
+        Err(crate::features::missing("parquet", "datasets"))
     }
 }
 
