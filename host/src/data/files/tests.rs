@@ -179,8 +179,8 @@ fn changed_bytes_are_read_or_refused() {
                 let mut bytes = whole.clone();
                 bytes[place] ^= change;
                 let read = match bytes.starts_with(b"PAR1") {
-                    true => parquet::lines(bytes),
-                    false => arrow::lines(&bytes),
+                    true => tables::parquet(bytes),
+                    false => tables::arrow(&bytes),
                 };
                 if let Ok(lines) = read {
                     assert!(lines.len() < 1 << 24, "byte {place} of `{name}` makes {} bytes", lines.len());
