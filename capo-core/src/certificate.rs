@@ -18,8 +18,8 @@ use crate::support::Supports;
 pub struct Certificate {
     /// `r`: largest norm `lr ‖D‖` of an accepted step, over the rows of its tokens and without weight decay.
     pub step_norm: f64,
-    /// `M`: average of a bound on the Hessian's norm over accepted tokens as one subset. The bound is `|A| ‖h‖²
-    /// max(‖u‖², 2 max pi (1 - pi))`.
+    /// `M`: average of a bound on the Hessian's norm over accepted tokens as one subset. The bound is
+    /// `|A| ‖h‖² max(‖u‖², 2 max pi (1 - pi))`.
     pub hessian_bound: f64,
     /// `omega`: smallest accepted `m_H` minus `M r²`, reward units; 0 if nothing was accepted.
     pub omega: f64,

@@ -2,8 +2,8 @@
 
 /// Reaction of a token's policy to a step that moves its logits by `lr v`, where `v = D h` over the token's rows.
 ///
-/// Both quadratic forms of the model follow from `s = u . v` and `q = Var_pi(v)`: `D' F~ D = s²` and `D' H~ D = A (s²
-/// - q)` (paper, eq. 8 and 9). Logits outside the token's rows do not move.
+/// Both quadratic forms of the model follow from `s = u . v` and `q = Var_pi(v)`: `D' F~ D = s²` and
+/// `D' H~ D = A (s² - q)` (paper, eq. 8 and 9). Logits outside the token's rows do not move.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Reaction {
     pub s: f64,

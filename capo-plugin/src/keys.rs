@@ -102,8 +102,8 @@ impl KeyInfo {
     }
 }
 
-/// Describes a component's keys. A required key is `name => "what it means"`. An optional key is `name = default =>
-/// "..."`, or `name = None::<T> => "..."` where absence has a meaning of its own.
+/// Describes a component's keys. A required key is `name => "what it means"`. An optional key is
+/// `name = default => "..."`, or `name = None::<T> => "..."` where absence has a meaning of its own.
 ///
 /// `; LOW..HIGH` after a description gives the range in which to search for a good value: `1e-3..50.0`, or `1..100`
 /// for a key of whole numbers. `host compare-masks --target-rate` varies the first key with a range. The component

@@ -17,8 +17,8 @@ const HUGE: f64 = 600.0;
 /// `KL(softmax(logits / temperature) || softmax((logits + change) / temperature))` of every row of two f32 tensors `[N, V]`,
 /// in nats, as `[N]` f64. NaN for a row with a non-finite number.
 ///
-/// Let `p` be the first distribution and `x` the scaled change minus its mean under `p`. The result is `ln(1 + Σ p (e^x - 1 -
-/// x))`. No term is negative, so nothing cancels, and a change of 1e-6 is measured as precisely as a change of 10.
+/// Let `p` be the first distribution and `x` the scaled change minus its mean under `p`. The result is `ln(1 + Σ p (e^x - 1 - x))`.
+/// No term is negative, so nothing cancels, and a change of 1e-6 is measured as precisely as a change of 10.
 pub fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<Tensor> {
     if !fused(logits) {
         return generic::divergence(logits, change, temperature);

@@ -15,8 +15,8 @@ pub fn chunk_rows(vocab: usize) -> usize {
 
 /// Four numbers per row of `logits` `[N, V]` and target `[N]` (u32), as `[N, 4]`.
 ///
-/// The columns are the target's log-probability (nats), the logsumexp and the entropy (nats), all of `logits /
-/// temperature`; and the target's raw logit. A target outside the vocabulary is an error.
+/// The columns are the target's log-probability (nats), the logsumexp and the entropy (nats), all of
+/// `logits / temperature`; and the target's raw logit. A target outside the vocabulary is an error.
 pub fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -> Result<Tensor> {
     if !has_kernel(logits) {
         return generic::logit_stats(logits, targets, temperature);
