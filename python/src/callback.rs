@@ -66,7 +66,6 @@ impl Callback {
 pub(crate) struct Measure(pub(crate) Callback);
 
 impl Measure {
-    /// Wraps `object`.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         Callback::new("measure", object, &["norms", "fisher", "last_layer_kl", "measure_kl"]).map(Self)
     }

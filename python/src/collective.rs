@@ -16,7 +16,6 @@ pub(crate) struct Collective {
 }
 
 impl Collective {
-    /// Wraps `object`.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let callback = Callback::new("collective", object, &["rank", "size", "all_reduce_sum", "all_gather"])?;
         let number = |name: &str| object.getattr(name)?.extract::<usize>();

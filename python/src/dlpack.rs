@@ -183,7 +183,6 @@ impl Lent {
         self.fetched
     }
 
-    /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         self.shape.iter().product::<i64>() as usize
     }

@@ -23,7 +23,6 @@ pub(crate) struct Local {
     everything: Option<Gradient>,
 }
 
-/// One gradient of a rank.
 struct Gradient {
     /// `[D]` for each vocabulary row.
     rows: HashMap<u32, Box<[f32]>>,

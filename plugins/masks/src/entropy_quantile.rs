@@ -6,7 +6,6 @@ use capo_plugin::prelude::*;
 
 use crate::{checks, tokens};
 
-/// The fraction of tokens to keep.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EntropyQuantile {

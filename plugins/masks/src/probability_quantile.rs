@@ -4,7 +4,6 @@ use capo_plugin::prelude::*;
 
 use crate::{checks, tokens};
 
-/// The fraction of tokens to drop.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProbabilityQuantile {

@@ -13,7 +13,6 @@ enum Style {
     TagCount,
 }
 
-/// Table of the reward.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Format {

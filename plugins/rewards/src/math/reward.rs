@@ -6,7 +6,6 @@ use capo_plugin::prelude::*;
 
 use super::{Answer, Places};
 
-/// Table of the reward.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Math {
