@@ -1,4 +1,4 @@
-//! Thresholds on the shifts, and which tokens pass them.
+//! Thresholds on the shifts, and the tokens that pass them.
 
 use crate::Error;
 use crate::backend::saturate;
@@ -8,70 +8,69 @@ use crate::shift::Shift;
 /// The region of shifts in which a subset of tokens is kept (paper, eq. 11), with strict bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Acceptance {
-    /// Keep while `m_F` is below this, nats; `None` switches the test off.
+    /// Keep while `m_F` is below this value, nats; `None` switches the test off.
     pub fisher_threshold: Option<f64>,
-    /// Keep while `m_H` is between these, reward units; `None` switches the test off.
+    /// Keep while `m_H` is strictly inside this range, reward units; `None` switches the test off.
     ///
-    /// `[-x, x]` bounds the size of the predicted change alone. With a lower bound of 0 or more, a step of learning
-    /// rate 0 keeps nothing, for its shift is 0, unless the low end is kept.
+    /// `[-x, x]` bounds only the size of the predicted change. With a lower bound of 0 or more, a step of learning
+    /// rate 0 keeps nothing, because its shift is 0, unless `low_end_kept` is set.
     pub hessian_range: Option<[f64; 2]>,
-    /// Keep an `m_H` that equals the low end too: the released code's one-sided test is `0 <= m_H < x`.
+    /// Also keep an `m_H` equal to the low end: the released code's one-sided test is `0 <= m_H < x`.
     pub low_end_kept: bool,
 }
 
-/// Prediction of the model for each token, and the tokens that it keeps. All tokens of a subset carry the subset's
-/// shifts.
+/// The model's prediction for each token, and the kept tokens. All tokens of a subset have the subset's shifts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assessment {
-    /// Policy shift `m_F` of the step that each token belongs to, `[B, T]`, nats; 0 on padding, NaN where not finite.
+    /// `[B, T]`, nats: policy shift `m_F` of the step of each token's subset; 0 on padding, NaN where not finite.
     pub m_f: Vec<f32>,
-    /// Objective shift `m_H` of that step, `[B, T]`, reward units; 0 on padding, NaN where not finite.
+    /// `[B, T]`, reward units: objective shift `m_H` of that step; 0 on padding, NaN where not finite.
     pub m_h: Vec<f32>,
-    /// KL divergence from the old to the new policy of the last layer's model under that step, `[B, T]`, nats: `m_F` without
-    /// its Taylor error and averaged over the policy; 0 on padding, NaN where not finite.
+    /// `[B, T]`, nats: KL divergence from the old to the new policy under that step in the last-layer model. It is
+    /// `m_F` without its Taylor error, averaged over the policy. 0 on padding, NaN where not finite.
     pub kl: Vec<f32>,
-    /// Change of the ratio surrogate `A pi'(a) / pi(a)` in that model, `[B, T]`, reward units: `m_H` without its Taylor
-    /// error; 0 on padding, NaN where not finite.
+    /// `[B, T]`, reward units: change of the ratio surrogate `A pi'(a) / pi(a)` in that model, which is `m_H` without
+    /// its Taylor error. 0 on padding, NaN where not finite.
     pub surrogate: Vec<f32>,
     /// `[B, T]`: 1 where the token is accepted, else 0.
     pub keep: Vec<u8>,
-    /// Why each token was rejected, `[B, T]`.
+    /// `[B, T]`: reason for which each token was rejected.
     pub reasons: Vec<Reason>,
-    /// Tokens assessed, accepted or not.
+    /// Number of assessed tokens, accepted or not.
     pub tokens: usize,
-    /// Tokens that were not accepted, by reason.
+    /// Number of rejected tokens by reason.
     pub rejected: Rejections,
-    /// Tokens whose decision would be another with `m_H` to first order only, `lr g . D`.
+    /// Number of tokens whose decision would differ with the first-order part of `m_H` only, `lr g . D`.
     pub changed_by_second_order: usize,
-    /// The certificate of the accepted subsets: the quantities that the paper's theorem needs.
+    /// The quantities of the paper's theorem for the accepted subsets.
     pub certificate: Certificate,
 }
 
-/// Why a token was rejected.
+/// Reason for which a token was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Reason {
-    /// It was not: it is accepted, or padding.
+    /// The token is accepted, or padding.
     #[default]
     None = 0,
-    /// `m_F` at or above its threshold.
+    /// `m_F` is at or above its threshold.
     Fisher = 1,
-    /// `m_H` on or outside its range.
+    /// `m_H` is on or outside its range.
     Hessian = 2,
-    /// Both.
+    /// Both tests failed.
     Both = 3,
-    /// Data or shifts hold a NaN or an infinity; no other test is made.
+    /// Data or shifts hold a NaN or an infinity, so no other test was made.
     NotFinite = 4,
 }
 
-/// Numbers of rejected tokens; one that fails both tests counts under both and once in `total`.
+/// Numbers of rejected tokens. A token that fails both tests counts in `fisher` and `hessian`, and once in `total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rejections {
-    /// [`Reason::Fisher`], [`Reason::Both`].
+    /// Tokens with [`Reason::Fisher`] or [`Reason::Both`].
     pub fisher: usize,
-    /// [`Reason::Hessian`], [`Reason::Both`].
+    /// Tokens with [`Reason::Hessian`] or [`Reason::Both`].
     pub hessian: usize,
-    /// [`Reason::NotFinite`].
+    /// Tokens with [`Reason::NotFinite`].
     pub not_finite: usize,
     /// All rejected tokens.
     pub total: usize,
@@ -98,7 +97,7 @@ impl Acceptance {
         self.fisher_threshold.is_some() || self.hessian_range.is_some()
     }
 
-    /// Reason to reject these shifts, which are finite; `Reason::None` where they pass.
+    /// Reason to reject these finite shifts; `Reason::None` if they pass.
     fn reason(&self, m_f: f64, m_h: f64) -> Reason {
         let fisher = self.fisher_threshold.is_none_or(|limit| m_f < limit);
         let hessian =
@@ -129,7 +128,7 @@ impl Assessment {
         }
     }
 
-    /// Enters the shifts of the token at flat position `token` and decides on it.
+    /// Stores the shifts of the token at flat position `token` and decides about it.
     pub(crate) fn judge(&mut self, token: usize, shift: &Shift, acceptance: &Acceptance) {
         if !shift.is_finite() {
             return self.refuse(token);
@@ -146,7 +145,7 @@ impl Assessment {
         self.changed_by_second_order += usize::from((reason == Reason::None) != (first_order == Reason::None));
     }
 
-    /// Keeps a token without a test, and without counting it.
+    /// Keeps a token without a test; the token does not count.
     pub(crate) fn exempt(&mut self, token: usize, shift: &Shift) {
         self.enter(token, shift);
         self.keep[token] = 1;

@@ -1,4 +1,4 @@
-//! The terms of the paper's theorem on monotonic improvement, for the steps that were accepted.
+//! The quantities of the paper's theorem on monotonic improvement, for accepted steps.
 
 use crate::Step;
 use crate::semantics::Semantics;
@@ -8,23 +8,23 @@ use crate::support::Supports;
 
 /// Quantities of a batch that the theorem "Monotonic improvement under CAPO" needs, in the last layer's model.
 ///
-/// The theorem: if every accepted step has norm at most `r` and `m_H >= omega + M r²`, with `M` bounding the Hessian's norm,
-/// and `m_F <= delta_F`, then their mean improves the objective by at least `omega - C sqrt(delta_F)`. That is the proof's
+/// The theorem: let every accepted step have norm at most `r`, `m_H >= omega + M r²` with `M` bounding the Hessian's norm,
+/// and `m_F <= delta_F`. Then their mean improves the objective by at least `omega - C sqrt(delta_F)`. This is the proof's
 /// condition; the theorem's statement has `½ M r²`. `C = T sqrt((T - 1)(2T - 1) / 3) max |A|` for horizon `T` (undiscounted).
 ///
-/// It is a sufficient condition and a strict one: `C` grows with the square of the horizon, so that it rarely holds where
-/// training goes well. It speaks of the mean of the subsets' own steps, which is the trainer's step for SGD only.
+/// The condition is sufficient and strict: `C` grows with the square of the horizon, so it rarely holds even when training
+/// goes well. It concerns the mean of the subsets' own steps, which is the trainer's step for SGD only.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Certificate {
-    /// `r`: largest norm of an accepted step, `lr ‖D‖`, over the rows of its tokens and without the decay of weights.
+    /// `r`: largest norm `lr ‖D‖` of an accepted step, over the rows of its tokens and without weight decay.
     pub step_norm: f64,
-    /// `M`: average over accepted tokens, as if they were one subset, of a bound on their Hessian's norm,
+    /// `M`: average of a bound on the Hessian's norm over accepted tokens as one subset. The bound is
     /// `|A| ‖h‖² max(‖u‖², 2 max pi (1 - pi))`.
     pub hessian_bound: f64,
-    /// `omega`: smallest accepted `m_H`, less `M r²`; reward units. 0 where nothing was accepted.
+    /// `omega`: smallest accepted `m_H` minus `M r²`, reward units; 0 if nothing was accepted.
     pub omega: f64,
-    /// `C sqrt(delta_F)`: what the improvement of the objective may fall short of `omega`, reward units. `delta_F` is the
-    /// threshold on `m_F`, or the largest accepted `m_F` where there is none.
+    /// `C sqrt(delta_F)`: largest amount by which the improvement may fall short of `omega`, reward units. `delta_F`
+    /// is the threshold on `m_F`, or without a threshold the largest accepted `m_F`.
     pub gap: f64,
 }
 
@@ -34,7 +34,7 @@ impl Certificate {
         self.omega > 0.0 && self.omega >= self.gap
     }
 
-    /// Of the accepted subsets; those whose tokens are all exempt from the test propose nothing.
+    /// The certificate of the accepted subsets. A subset whose tokens are all exempt from the test proposes no step.
     pub(crate) fn of(
         step: &Step,
         supports: &Supports,
@@ -71,7 +71,7 @@ impl Certificate {
     }
 }
 
-/// Which subsets were tested and accepted, `[count]`: a rejected one may have tokens that are kept without a test.
+/// `[count]`: true for subsets that were tested and accepted. A rejected subset may have tokens that are kept without a test.
 fn accepted(supports: &Supports, subsets: &Subsets, keep: &[u8], semantics: &Semantics) -> Vec<bool> {
     let (mut tested, mut rejected) = (vec![false; subsets.count], vec![false; subsets.count]);
     for (n, &token) in supports.tokens.iter().enumerate() {
@@ -83,8 +83,8 @@ fn accepted(supports: &Supports, subsets: &Subsets, keep: &[u8], semantics: &Sem
     tested.iter().zip(rejected).map(|(&tested, rejected)| tested && !rejected).collect()
 }
 
-/// A bound on the norm of `A (u u' - diag(pi) + pi pi') ⊗ h h'`: the two parts are positive semidefinite, so that the larger
-/// of their norms bounds the difference, and Gershgorin's circles bound the second.
+/// A bound on the norm of `A (u u' - diag(pi) + pi pi') ⊗ h h'`. Both parts are positive semidefinite, so the larger
+/// of their norms bounds the difference. Gershgorin's circles bound the second norm.
 fn hessian_bound(supports: &Supports, n: usize) -> f64 {
     supports.signals[n].abs() * supports.squared_norms[n] * supports.slope * supports.slope * supports.spread(n)
 }

@@ -1,4 +1,4 @@
-//! Collects the supports of a batch's tokens where the batch lies.
+//! Collects the supports of a batch's tokens on the batch's device.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::{Arrays, Error, HostArrays, Step, cuda};
 
 /// Collects the supports of the tokens with `selected[b * T + t] != 0`.
 ///
-/// An id outside the vocabulary is an error; a token with non-finite data is left out and noted.
+/// An id outside the vocabulary is an error. A token with non-finite data is left out and noted.
 pub(crate) fn supports(step: &Step, selected: &[u8], semantics: &Semantics, threads: usize) -> Result<Supports, Error> {
     let tokens: Vec<usize> = (0..selected.len()).filter(|&token| selected[token] != 0).collect();
     let softmax = Softmax::new(step, semantics);
@@ -66,7 +66,7 @@ impl Collector<'_> {
         Ok(supports)
     }
 
-    /// Ids and logits of a token that take part.
+    /// Ids and logits of a token's support.
     fn top(&self, token: usize) -> (&[u32], &[f32]) {
         let start = token * self.step.batch.k;
         let columns = self.softmax.columns;
@@ -95,7 +95,7 @@ impl Collector<'_> {
         };
         pairs.u.extend(pairs.pi[start..].iter().map(|p| -p));
         if let Some(chosen) = inside.or(added.then_some(ids.len())) {
-            // 1 - p without cancellation, for tokens that were all but certain.
+            // 1 - p without cancellation, for tokens with a probability near 1.
             pairs.u[start + chosen] = 0.0;
             pairs.u[start + chosen] = tail - pairs.u[start..].iter().sum::<f64>();
         }

@@ -1,4 +1,4 @@
-//! A step is taken into the model's own moments: what each rank has of it, then what all have of it together.
+//! Adds a step to the model's own moments: first one rank's share, then the sum over all ranks.
 
 use crate::backend::{cpu, update};
 use crate::gradient::{Gradients, total_tokens};
@@ -15,37 +15,37 @@ use crate::support::{HostPairs, Pairs};
 use crate::{Arrays, CurvatureModel, Error, Ranks, cuda};
 
 impl CurvatureModel {
-    /// Takes the gradient of the finally accepted tokens, `keep[b, t] != 0`, into the model's own moments: one step.
+    /// Adds the gradient of the finally accepted tokens, `keep[b, t] != 0`, to the model's own moments, as one step.
     ///
-    /// To be called after an optimizer step. With SGD nothing changes, nor when the step brings the trainer's moments. When no
-    /// token is left (those with non-finite data are skipped), [`RejectedBatch`] says whether a step is counted. Errors as for
-    /// `batch_shift`, with the state untouched.
+    /// Call it after an optimizer step. Nothing changes with SGD, or if the step brings the trainer's moments. Tokens with
+    /// non-finite data are skipped. If no token is left, [`RejectedBatch`] decides whether a step is counted. Errors are
+    /// those of `batch_shift` and leave the state unchanged.
     ///
-    /// With [`SecondMoment::KeptAndRejected`] what was prepared and is not kept counts as rejected, so all tokens that the trainer's loss
-    /// is made of are to be prepared. Their gradient is averaged as that of the kept ones: with [`Weights::RowMean`](crate::Weights) over
-    /// the prepared tokens of each row. A step that is counted without a kept token takes it in too.
+    /// With [`SecondMoment::KeptAndRejected`], prepared tokens that are not kept count as rejected, so prepare all tokens of
+    /// the trainer's loss. Their gradient is averaged like the kept gradient: with [`Weights::RowMean`](crate::Weights) over
+    /// the prepared tokens of each row. A step that is counted without a kept token adds their gradient too.
     pub fn commit(&mut self, prepared: &Prepared, keep: &[u8]) -> Result<(), Error> {
         prepared.step.batch.check_per_token("keep", keep.len())?;
         let weights: Vec<f32> = keep.iter().map(|&keep| f32::from(u8::from(keep != 0))).collect();
         self.commit_weighted(prepared, &weights)
     }
 
-    /// As [`Self::commit`], with each token's gradient multiplied by `weights[b, t]`, finite and at least 0; tokens with 0 are not kept.
+    /// Like [`Self::commit`], with each token's gradient multiplied by `weights[b, t]`, finite and at least 0.
     ///
-    /// The token's own share in its subset depends only on which `weights` are 0, not on their size. Tokens with weight 0 count as
-    /// rejected.
+    /// Tokens with weight 0 are not kept and count as rejected. A token's share in its subset depends only on which
+    /// `weights` are 0, not on their size.
     pub fn commit_weighted(&mut self, prepared: &Prepared, weights: &[f32]) -> Result<(), Error> {
         self.commit_over(prepared, weights, &OneRank)
     }
 
-    /// As [`Self::commit_weighted`] on several ranks: each of the `ranks` calls it with its own completions of the step's batch. Every
-    /// rank ends with the moments that a commit of the whole batch gives, but for the rounding of sums. Ranks that began with equal
-    /// moments end with equal bits.
+    /// Like [`Self::commit_weighted`] on several ranks: each of the `ranks` calls it with its own completions of the
+    /// step's batch. Afterwards every rank has the moments of a commit of the whole batch, up to rounding of sums. If
+    /// ranks start with equal moments, they end with equal bits.
     ///
-    /// Each rank adds up the gradient of its own tokens, row by row in `f64`. These sums are added up over the ranks, and each rank takes
-    /// the total into its moments. The traffic is 8 D bytes for each row that any rank has touched, twice that with
-    /// [`SecondMoment::KeptAndRejected`]. Where one rank fails, no rank's moments change, and each rank returns an error. On a device the
-    /// sums of a rank are `f32`, and cross to the host and back.
+    /// Each rank sums the gradient of its own tokens, row by row in `f64`. The sums are added over the ranks, and
+    /// each rank updates its moments with the total. The traffic is 8 D bytes for each row that any rank touched,
+    /// twice that with [`SecondMoment::KeptAndRejected`]. If one rank fails, no rank's moments change, and each rank
+    /// returns an error. On a device a rank's sums are `f32`, and cross to the host and back.
     pub fn commit_over(&mut self, prepared: &Prepared, weights: &[f32], ranks: &dyn Ranks) -> Result<(), Error> {
         let part = self.part(prepared, weights);
         let Prepared { step, supports, .. } = prepared;
@@ -94,7 +94,7 @@ impl CurvatureModel {
         Ok(Part { kept, everything, moved: self.moments.moved_to(&step.batch)? })
     }
 
-    /// Tells the other ranks of this one's part, and hears of theirs.
+    /// Sends this rank's part to the other ranks, and receives theirs.
     fn agree(&self, prepared: &Prepared, part: Result<&Part, &Error>, ranks: &dyn Ranks) -> Result<Whole, Error> {
         let Prepared { step, supports, .. } = prepared;
         let divisor = |subset: &Subsets| {
@@ -116,24 +116,24 @@ impl CurvatureModel {
 
 /// One rank's part of a step.
 struct Part {
-    /// Its tokens that are kept.
+    /// The rank's kept tokens.
     kept: Subsets,
-    /// All its tokens, where the second moment remembers what was rejected.
+    /// All tokens of the rank, if the second moment includes rejected tokens.
     everything: Option<Subsets>,
-    /// The moments where the batch lies, if they are not there yet.
+    /// The moments on the batch's device, if they are still elsewhere.
     moved: Option<Store>,
 }
 
 /// Totals of a step over all ranks.
 struct Whole {
-    /// Tokens that are kept.
+    /// Number of kept tokens.
     kept: i64,
-    /// Divisor of the weights of the kept tokens, and that of all tokens.
+    /// Divisors of the weights: of the kept tokens, and of all tokens.
     divisors: [i64; 2],
 }
 
 impl Whole {
-    /// Of what the ranks told; nothing where one cannot take part.
+    /// The totals of the ranks' messages; an error if a rank cannot take part.
     fn of(told: &[Vec<i64>]) -> Result<Self, Error> {
         if let Some(rank) = told.iter().position(Vec::is_empty) {
             return Err(gave_up(rank));
@@ -157,7 +157,7 @@ impl Whole {
     }
 }
 
-/// The step that the moments take.
+/// The update of the moments in one step.
 struct Update<'a> {
     prepared: &'a Prepared<'a>,
     taken: Taken<'a>,
@@ -173,12 +173,12 @@ impl Update<'_> {
         let Semantics { untouched_rows, state_dtype, .. } = *self.semantics;
         let mut gradients = Gradients::taken_in(supports, pairs, &self.taken, self.ranks)?;
         if untouched_rows == UntouchedRows::Decay {
-            // A zero gradient only decays a row, and decay is made up for whenever the row is next read.
+            // A zero gradient only decays a row, and the decay is applied when the row is next read.
             gradients.retain_nonzero();
         }
         let (vocab_size, width) = (step.batch.vocab_size, step.batch.width);
         let features = cpu::Features { hidden: arrays.hidden, width, positions: &supports.features, threads };
-        // The sums of other ranks arrive before anything changes.
+        // The sums of other ranks must arrive before anything changes.
         let sums = if self.ranks.size() > 1 { Some(self.sums(features, &gradients)?) } else { None };
         (moments.vocab_size, moments.width) = (vocab_size, width);
         let steps = moments.steps;

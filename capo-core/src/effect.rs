@@ -11,17 +11,17 @@ use crate::shift::Reaction;
 use crate::subset::Subsets;
 use crate::support::HostPairs;
 
-/// Entries of features, 8 MiB, of the tokens whose proposals are worked on together: they stay in the cache that cores
-/// share while the rows that touch them come by.
+/// Number of feature entries (8 MiB) of the tokens whose proposals are processed together. They fit in the shared
+/// cache while their rows are processed.
 const BLOCK: usize = 1 << 21;
 
-/// Effect of its subset's step on one token, and the token's part of that step.
+/// Effect of a subset's step on one token, and the token's contribution to that step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Effect {
     pub reaction: Reaction,
-    /// Its part of `g . D`.
+    /// The token's contribution to `g . D`.
     pub slope: f64,
-    /// Its part of `‖D‖²`.
+    /// The token's contribution to `‖D‖²`.
     pub squared_norm: f64,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct HostEffects<'a> {
 }
 
 impl HostEffects<'_> {
-    /// Effects on all tokens, `[N]`, where each is a subset of its own.
+    /// `[N]`: effects on all tokens, where each token is a subset of its own.
     pub fn of_tokens(&self, weights: &[f64]) -> Vec<Effect> {
         let Proposer { step, supports, threads, .. } = self.proposer;
         let adam = self.proposer.adam();
@@ -60,7 +60,7 @@ impl HostEffects<'_> {
         parallel::map_blocks(*threads, supports.len(), BLOCK / step.batch.width, work, block).concat()
     }
 
-    /// Projections of the pairs of some tokens on the direction of their token's own gradient, and each token's `‖D‖²`.
+    /// Projections of some tokens' pairs on the direction of the token's own gradient, and each token's `‖D‖²`.
     fn token_proposals(&self, tokens: Range<usize>, weights: &[f64], adam: &Adam) -> (Vec<f64>, Vec<f64>) {
         let (first, start) = (self.pairs.of(tokens.start).start, tokens.start);
         let mut squared_norms = vec![0.0; tokens.len()];
@@ -74,7 +74,7 @@ impl HostEffects<'_> {
         (v, squared_norms)
     }
 
-    /// As `token_proposals` where the direction is the gradient `w A u ⊗ h` itself, so that `v = w A |h|² u`.
+    /// Like `token_proposals`, where the direction is the gradient `w A u ⊗ h` itself, so `v = w A |h|² u`.
     fn along_gradients(&self, tokens: Range<usize>, weights: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let supports = self.proposer.supports;
         let mut v = Vec::new();
@@ -89,7 +89,7 @@ impl HostEffects<'_> {
         (v, squared_norms)
     }
 
-    /// Effects on all tokens, `[N]`, of the step that each one's subset proposes.
+    /// `[N]`: effect on each token of the step that its subset proposes.
     pub fn of_subsets(&self, subsets: &Subsets, weights: &[f64]) -> Vec<Effect> {
         let Proposer { supports, semantics, .. } = self.proposer;
         let gradients = Gradients::of(supports, self.pairs, subsets, semantics.subset_weights, weights);
@@ -107,20 +107,20 @@ impl HostEffects<'_> {
         reactions.map(|((reaction, slope), squared_norm)| Effect { reaction, slope, squared_norm }).collect()
     }
 
-    /// A projection with the decay of weights that comes with Adam: a logit loses a share of itself.
+    /// A projection with Adam's weight decay, under which a logit loses a fraction of itself.
     fn with_decay(&self, pair: &Pair, projection: &Projection) -> f64 {
         let decay = self.proposer.step.optimizer.logit_decay();
         projection.v - decay * f64::from(self.pairs.logits[pair.index as usize])
     }
 
-    /// Reaction of token n's policy, from the projections of its pairs.
+    /// Reaction of token n's policy, from the projections `v` of its pairs.
     fn reaction(&self, n: usize, v: &[f64]) -> Reaction {
         let own = self.pairs.of(n);
         let (pi, u) = (&self.pairs.pi[own.clone()], &self.pairs.u[own]);
         Reaction::of(pi, u, v, self.pairs.tails[n], self.proposer.rate())
     }
 
-    /// Reactions of the tokens' policies, `[N]`, from the projections of all pairs, `[P]`.
+    /// `[N]`: reactions of the tokens' policies, from the projections `v`, `[P]`, of all pairs.
     fn reactions(&self, v: &[f64]) -> Vec<Reaction> {
         let react = |n: usize| self.reaction(n, &v[self.pairs.of(n)]);
         let part = |part: Range<usize>| part.map(react).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! The one error type of this crate: a sentence for the person who has to fix the cause.
+//! The one error type of this crate: a message for the person who has to fix the cause.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use std::fmt;
 pub struct Error(String);
 
 impl Error {
-    /// Of a sentence, as described above: for what implements [`Ranks`](crate::Ranks).
+    /// An error with this message, in the form described above; for implementations of [`Ranks`](crate::Ranks).
     pub fn new(sentence: impl Into<String>) -> Self {
         Self(sentence.into())
     }

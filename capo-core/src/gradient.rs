@@ -1,4 +1,4 @@
-//! Gradients of subsets of tokens, as the (row, token) entries that they are sums of.
+//! Gradients of subsets of tokens, as sums of (row, token) entries.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::{Error, Ranks};
 /// One (row, token) entry of a gradient: `coefficient h` in vocabulary row `row`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Pair {
-    /// The subset that the token belongs to.
+    /// Subset of the token.
     pub subset: u32,
     /// Vocabulary row.
     pub row: u32,
@@ -36,20 +36,20 @@ impl Pair {
     }
 }
 
-/// The gradients of one or more subsets: pairs sorted by subset, row and token, so that sums over a row always run in the
-/// same order.
+/// The gradients of one or more subsets. Pairs are sorted by subset, row and token, so that sums over a row always
+/// run in the same order.
 #[derive(Debug)]
 pub(crate) struct Gradients {
     pub pairs: Vec<Pair>,
-    /// Coefficient of each pair's feature: `weight A u`, in the order of `pairs`.
+    /// Coefficient `weight A u` of each pair's feature, in the order of `pairs`.
     pub coefficients: Vec<f64>,
-    /// Coefficients with nothing rejected, where the second moment takes in rejected tokens too.
+    /// Coefficients with no token rejected, if the second moment includes rejected tokens.
     pub everything: Option<Vec<f64>>,
 }
 
 impl Gradients {
-    /// Of the tokens that are in a subset; `weights` holds one per token, `[N]`, and gives way to
-    /// [`Weights::RowMean`]'s.
+    /// Gradients of the tokens that are in a subset. `weights`, `[N]`, holds one weight per token;
+    /// [`Weights::RowMean`] replaces them by its own.
     pub fn of(supports: &Supports, own: &HostPairs, subsets: &Subsets, kind: Weights, weights: &[f64]) -> Self {
         let pairs = by_row(own, subsets);
         let weights: Vec<f64> = if kind == Weights::RowMean {
@@ -61,11 +61,11 @@ impl Gradients {
         Self::weighed(pairs, weights, supports, own)
     }
 
-    /// Of what a step takes in: the pairs are those of `everything`, where it is there, and else those of `kept`.
+    /// Gradients that a step adds to the moments. The pairs are those of `everything` if present, else of `kept`.
     ///
     /// # Errors
     ///
-    /// When the ranks cannot hear each other.
+    /// When the ranks cannot reach each other.
     pub fn taken_in(supports: &Supports, own: &HostPairs, taken: &Taken, ranks: &dyn Ranks) -> Result<Self, Error> {
         let &Taken { kept, everything, kind } = taken;
         let pairs = by_row(own, &everything.unwrap_or(kept).subset);
@@ -77,12 +77,12 @@ impl Gradients {
         Ok(Self { coefficients: kept, pairs, everything })
     }
 
-    /// The rows, ascending where the pairs are of one subset.
+    /// The rows; ascending if the pairs belong to one subset.
     pub fn rows(&self) -> impl Iterator<Item = u32> {
         self.pairs.chunk_by(Pair::shares_row).map(|run| run[0].row)
     }
 
-    /// Of single tokens, sorted by row and token, as if they were one subset: rows are worked on together.
+    /// Gradients of single tokens, sorted by row and token as in one subset, so that a row's pairs are processed together.
     pub fn of_tokens(supports: &Supports, own: &HostPairs, tokens: Range<usize>, weights: &[f64]) -> Self {
         let mut pairs: Vec<Pair> = tokens.flat_map(|token| Pair::of(own, token, 0)).collect();
         sort_by(&mut pairs, |pair| pair.row);
@@ -90,7 +90,7 @@ impl Gradients {
         Self::weighed(pairs, weights, supports, own)
     }
 
-    /// With a weight for each of the pairs, `[P]`.
+    /// Gradients with a weight for each pair, `[P]`.
     fn weighed(pairs: Vec<Pair>, weights: Vec<f64>, supports: &Supports, own: &HostPairs) -> Self {
         let mut coefficients = weights;
         for (coefficient, pair) in coefficients.iter_mut().zip(&pairs) {
@@ -99,7 +99,7 @@ impl Gradients {
         Self { pairs, coefficients, everything: None }
     }
 
-    /// Leaves out the pairs that add nothing, even where nothing is rejected.
+    /// Removes the pairs that add nothing, even with no token rejected.
     pub fn retain_nonzero(&mut self) {
         let adds: Vec<bool> =
             self.everything.as_ref().unwrap_or(&self.coefficients).iter().map(|&c| c != 0.0).collect();
@@ -116,7 +116,7 @@ fn retain<T>(values: &mut Vec<T>, kept: &[bool]) {
     values.retain(|_| kept.next() == Some(&true));
 }
 
-/// In each row of the `pairs`, sorted by row, the number of tokens of the gradient that `intake` is, on all ranks and at least 1.
+/// `[P]`: for each of the `pairs`, sorted by row, the number of tokens of `intake` in its row over all ranks, at least 1.
 fn row_tokens(pairs: &[Pair], intake: &Intake, ranks: &dyn Ranks) -> Result<Vec<f64>, Error> {
     let holds = |pair: &&Pair| intake.subset.holds(pair.token as usize);
     let own =
@@ -126,7 +126,7 @@ fn row_tokens(pairs: &[Pair], intake: &Intake, ranks: &dyn Ranks) -> Result<Vec<
     Ok(own.chunks_exact(2).map(|pair| tokens(pair[0] as u32)).collect())
 }
 
-/// The number of tokens in each row on all ranks, at least 1; `own` has rows with the numbers of this one, one behind the other.
+/// The number of tokens in a row over all ranks, at least 1. `own` holds this rank's rows and numbers, alternately.
 pub(crate) fn total_tokens(own: &[i64], ranks: &dyn Ranks) -> Result<impl Fn(u32) -> f64 + use<>, Error> {
     let mut tokens = HashMap::new();
     for told in ranks.gather(own)? {
@@ -137,8 +137,8 @@ pub(crate) fn total_tokens(own: &[i64], ranks: &dyn Ranks) -> Result<impl Fn(u32
     Ok(move |row: u32| tokens.get(&i64::from(row)).map_or(1, |&count: &i64| count.max(1)) as f64)
 }
 
-/// Coefficient of each of the `pairs`, sorted by row, in the gradient that `intake` is. It is divided by the row's entry of `divisors`, and
-/// is 0 for tokens that are not in the gradient.
+/// Coefficient of each of the `pairs`, sorted by row, in the gradient `intake`, divided by the row's entry of
+/// `divisors`. It is 0 for tokens that are not in the gradient.
 fn coefficients(
     pairs: &[Pair],
     intake: &Intake,
@@ -171,7 +171,7 @@ fn by_row(own: &HostPairs, subsets: &Subsets) -> Vec<Pair> {
 
 const DIGIT_BITS: u32 = 11;
 
-/// Stable radix sort.
+/// Stable radix sort by `key`.
 fn sort_by(pairs: &mut Vec<Pair>, key: impl Fn(&Pair) -> u32) {
     let largest = pairs.iter().map(&key).max().unwrap_or(0);
     let digits = (u32::BITS - largest.leading_zeros()).div_ceil(DIGIT_BITS);

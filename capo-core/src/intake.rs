@@ -1,32 +1,32 @@
-//! The gradients that a step takes into the moments.
+//! The gradients that a step adds to the moments.
 
 use crate::semantics::Weights;
 use crate::step::Step;
 use crate::subset::Subsets;
 use crate::support::Supports;
 
-/// A gradient that moments take in: its tokens, and what each weighs.
+/// A gradient for the moments: its tokens and their weights.
 #[derive(Debug)]
 pub(crate) struct Intake {
     /// The tokens.
     pub subset: Subsets,
-    /// Weight of each token's gradient, `[N]`; 0 where it is not in the subset. With [`Weights::RowMean`] it is divided as well by the
+    /// `[N]`: weight of each token's gradient; 0 outside the subset. [`Weights::RowMean`] also divides it by the
     /// number of the subset's tokens in each row.
     pub weights: Vec<f64>,
 }
 
-/// The gradients that one step takes in.
+/// The gradients that one step adds.
 pub(crate) struct Taken<'a> {
-    /// The gradient of what was kept.
+    /// The gradient of the kept tokens.
     pub kept: &'a Intake,
-    /// That with nothing rejected, where the second moment takes in what was.
+    /// The gradient with no token rejected, if the second moment includes rejected tokens.
     pub everything: Option<&'a Intake>,
-    /// How tokens and rows weigh in both.
+    /// Weights of tokens and rows in both gradients.
     pub kind: Weights,
 }
 
 impl Intake {
-    /// The tokens of `subset`, which weigh what `kind` says times `factor(n)`; `divisor` is that of the whole batch's subset.
+    /// The tokens of `subset` with the weights of `kind`, times `factor(n)`; `divisor` is that of the whole batch's subset.
     pub fn new(
         subset: Subsets,
         step: &Step,
@@ -43,7 +43,7 @@ impl Intake {
         Self { subset, weights }
     }
 
-    /// The first `held` of `count` tokens, each of weight 1.
+    /// The first `held` of `count` tokens, with weight 1 each.
     pub fn ones(count: usize, held: usize) -> Self {
         let weights = (0..count).map(|n| f64::from(u8::from(n < held))).collect();
         Self { subset: Subsets::first(held, count), weights }

@@ -4,29 +4,29 @@ use crate::{Error, cuda};
 
 /// Last-layer data of B completions of T tokens; borrowed, row-major, `[b, t]` at index `b * T + t`.
 ///
-/// Entries at padding positions are never read, but for the feature after a completion's last token under
+/// Padding entries are never read, except the feature after a completion's last token under
 /// [`Feature::Next`](crate::Feature::Next).
 #[derive(Debug, Clone, Copy)]
 pub struct LastLayer<'a> {
-    /// B, completions.
+    /// B: completions.
     pub completions: usize,
-    /// T, tokens per completion, padding included.
+    /// T: tokens per completion, padding included.
     pub tokens: usize,
-    /// G, consecutive completions that share a prompt; divides B. Used by `Granularity::Group` only.
+    /// G: consecutive completions that share a prompt; divides B. Used by `Granularity::Group` only.
     pub group_size: usize,
-    /// K, logits kept per token.
+    /// K: logits kept per token.
     pub k: usize,
-    /// D, width of a feature.
+    /// D: width of a feature.
     pub width: usize,
-    /// V, rows of the last layer's weight matrix.
+    /// V: rows of the last layer's weight matrix.
     pub vocab_size: usize,
-    /// `[B, T]`: the sampled token.
+    /// `[B, T]`: ids of the sampled tokens.
     pub action_ids: &'a [u32],
-    /// The rest, which may lie on a device.
+    /// The large arrays, which may be on a device.
     pub arrays: Arrays<'a>,
 }
 
-/// Where the large arrays of a last layer lie; the model works where they are.
+/// Location of a last layer's large arrays; the model computes there.
 #[derive(Debug, Clone, Copy)]
 pub enum Arrays<'a> {
     /// In host memory.
@@ -42,7 +42,7 @@ pub struct HostArrays<'a> {
     pub hidden: &'a [f32],
     /// `[B, T, K]`: distinct vocabulary ids of the K largest logits, largest first.
     pub topk_ids: &'a [u32],
-    /// `[B, T, K]`: their raw logits, temperature 1.
+    /// `[B, T, K]`: raw logits of these ids, temperature 1.
     pub topk_logits: &'a [f32],
     /// `[B, T]`: raw logit of the sampled token, temperature 1.
     pub action_logits: &'a [f32],
@@ -64,7 +64,7 @@ impl<'a> From<cuda::Arrays<'a>> for Arrays<'a> {
 }
 
 impl LastLayer<'_> {
-    /// Checks that dimensions and lengths agree; an error names the first array that does not fit.
+    /// Checks that dimensions and lengths agree; an error names the first array with a wrong length.
     pub fn check(&self) -> Result<(), Error> {
         if self.width == 0 {
             return Err(Error::new("`width` is 0, expected at least 1 (pass the last layer's input width)"));
@@ -105,7 +105,7 @@ impl LastLayer<'_> {
         Ok(())
     }
 
-    /// Pairs of token and row are numbered with 32 bits.
+    /// Checks that 32 bits suffice to number the pairs of token and row.
     fn check_size(&self) -> Result<(), Error> {
         let (tokens, rows) = (self.completions * self.tokens, self.k + 1);
         if tokens.checked_mul(rows).is_some_and(|pairs| pairs < u32::MAX as usize) {
@@ -128,7 +128,7 @@ impl LastLayer<'_> {
         )))
     }
 
-    /// Checks the length of a `[V, D]` array that travels beside the batch.
+    /// Checks the length of a `[V, D]` array that comes with the batch.
     pub(crate) fn check_matrix(&self, name: &str, length: usize) -> Result<(), Error> {
         let (v, d) = (self.vocab_size, self.width);
         if v.checked_mul(d) == Some(length) {
@@ -139,7 +139,7 @@ impl LastLayer<'_> {
         )))
     }
 
-    /// Checks the length of a `[B, T]` array that travels beside the batch.
+    /// Checks the length of a `[B, T]` array that comes with the batch.
     pub(crate) fn check_per_token(&self, name: &str, length: usize) -> Result<(), Error> {
         self.check_length(name, "[B, T]", length, 1)
     }

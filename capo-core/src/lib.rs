@@ -1,4 +1,4 @@
-//! The last-layer curvature model of policy optimization: how far a proposed step moves objective and policy.
+//! The last-layer curvature model of policy optimization: how far a proposed step moves the objective and the policy.
 //!
 //! A language model's last layer maps a feature `h` (`[D]`) to logits `W h`. For a sampled token `a` with advantage `A`
 //! and policy `pi` over the token's support (its top-k ids and `a` itself), the model is, in five equations,
@@ -11,13 +11,13 @@
 //! keep  <=>  m_F < fisher_threshold  and  low < m_H < high                (paper, eq. 11)
 //! ```
 //!
-//! where "paper" is "Stabilizing Policy Gradients for Sample-Efficient RL in LLM Reasoning", ICLR 2026. These are for a
-//! token as a subset of its own. For a completion, a group or the batch ([`Granularity`]), `D` is the direction from the
-//! mean `g` of the subset's tokens, `m_F` and `m_H` are means over them, and they are kept or rejected together. Only
-//! K + 1 numbers per token are ever needed of `D`, so nothing of size N K D is formed.
+//! "Paper" is "Stabilizing Policy Gradients for Sample-Efficient RL in LLM Reasoning", ICLR 2026. The equations hold
+//! for a token as its own subset. For a completion, a group or the batch ([`Granularity`]), `D` is the direction from
+//! the mean `g` of the subset's tokens, and `m_F` and `m_H` are means over them. These tokens are kept or rejected
+//! together. Only K + 1 numbers of `D` per token are ever needed, so nothing of size N K D is formed.
 //!
-//! All this is [`Semantics::PAPER`]; [`Semantics::AUTHORS`] is what the code that the paper's authors released computes,
-//! [`Semantics::EXACT`] the same model without its approximations.
+//! These formulas are [`Semantics::PAPER`]. [`Semantics::AUTHORS`] computes the formulas of the paper authors'
+//! released code, and [`Semantics::EXACT`] the same model without its approximations.
 //!
 //! # Example
 //!
@@ -49,7 +49,7 @@
 //! let mut model = CurvatureModel::new(acceptance, Granularity::Token, Semantics::PAPER)?;
 //! let prepared = model.prepare(&step, &[1, 1])?;
 //! let assessment = model.assess(&prepared)?;
-//! // The uncertain first token would move the policy too far; the second was all but certain and moves nothing.
+//! The uncertain first token would move the policy too far; the second has a probability near 1 and moves nothing.
 //! assert_eq!(assessment.keep, [0, 1]);
 //! assert_eq!(assessment.rejected.fisher, 1);
 //!
@@ -105,7 +105,7 @@ pub use semantics::{
 pub use step::{HostMoments, Loss, MomentArrays, Reduction, Step};
 pub use subset::Granularity;
 
-/// Its example is a test.
+/// Compiles the example as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

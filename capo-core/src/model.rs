@@ -1,4 +1,4 @@
-//! The curvature model: prepare -> assess; the commit that follows is in `commit.rs`.
+//! The curvature model: prepare, then assess; `commit.rs` has the commit that follows.
 
 use crate::accept::Assessment;
 use crate::certificate::Certificate;
@@ -11,11 +11,11 @@ use crate::subset::Subsets;
 use crate::support::Supports;
 use crate::{Acceptance, Error, Granularity, Step, collect, predict, state};
 
-/// Predicts how far the step of each subset of tokens would move objective and policy, and keeps the subsets within
-/// bounds.
+/// Predicts how far the step of each subset of tokens would move the objective and the policy, and keeps the subsets
+/// within bounds.
 ///
-/// It holds the last layer's Adam moments. `assess` and `batch_shift` read them as they were before the batch; `commit`
-/// advances them by one step. A step that brings the trainer's own moments is assessed with those.
+/// The model holds the last layer's Adam moments. `assess` and `batch_shift` read them as they were before the batch;
+/// `commit` advances them by one step. A step that brings the trainer's own moments is assessed with those.
 #[derive(Debug)]
 pub struct CurvatureModel {
     pub(crate) acceptance: Acceptance,
@@ -25,7 +25,7 @@ pub struct CurvatureModel {
     pub(crate) moments: Store,
 }
 
-/// A step whose inputs have been checked and whose tokens' supports have been collected: O(N K) bytes.
+/// A step with checked inputs and the collected supports of its tokens: O(N K) bytes.
 #[derive(Debug)]
 pub struct Prepared<'a> {
     pub(crate) step: Step<'a>,
@@ -33,26 +33,26 @@ pub struct Prepared<'a> {
     positions: usize,
 }
 
-/// Shifts of the one step that a whole batch proposes; names and units as in [`Assessment`].
+/// Shifts of the single step that a whole batch proposes; names and units as in [`Assessment`].
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct BatchShift {
     /// Policy shift `m_F`.
     pub m_f: f64,
     /// Objective shift `m_H`.
     pub m_h: f64,
-    /// Exact KL divergence.
+    /// Exact KL divergence in the model.
     pub kl: f64,
-    /// Exact change of the surrogate.
+    /// Exact change of the surrogate in the model.
     pub surrogate: f64,
-    /// N, tokens averaged over; those with non-finite data are left out.
+    /// N: tokens in the averages; tokens with non-finite data are left out.
     pub tokens: usize,
 }
 
 impl CurvatureModel {
-    /// A model without history, on as many threads as the machine runs at once.
+    /// A model without history, with as many threads as the machine runs at once.
     ///
-    /// A threshold that is NaN, an empty range, groups in the authors' semantics, or switches that contradict each other are
-    /// errors.
+    /// An error for a NaN threshold, an empty range, groups in the authors' semantics, or switches that contradict
+    /// each other.
     pub fn new(acceptance: Acceptance, granularity: Granularity, semantics: Semantics) -> Result<Self, Error> {
         acceptance.check()?;
         if granularity == Granularity::Group && semantics == Semantics::AUTHORS {
@@ -74,9 +74,9 @@ impl CurvatureModel {
         Self { threads: threads.max(1), ..self }
     }
 
-    /// Collects what the model needs of the tokens with `mask[b, t] != 0`; `mask` is `[B, T]`.
+    /// Collects the model's inputs for the tokens with `mask[b, t] != 0`; `mask` is `[B, T]`.
     ///
-    /// Shapes, ids or settings out of bounds, or another vocabulary or width than the model's moments have, are errors.
+    /// An error if shapes, ids or settings are out of bounds, or if vocabulary or width differ from those of the model's moments.
     pub fn prepare<'a>(&self, step: &Step<'a>, mask: &[u8]) -> Result<Prepared<'a>, Error> {
         step.check(&self.semantics)?;
         step.batch.check_per_token("mask", mask.len())?;
@@ -87,21 +87,21 @@ impl CurvatureModel {
         Ok(Prepared { step: *step, supports, positions: mask.len() })
     }
 
-    /// Which subsets are kept.
+    /// The bounds within which subsets are kept.
     pub fn acceptance(&self) -> Acceptance {
         self.acceptance
     }
 
     /// Proposes a step for each subset of the prepared tokens, predicts its shifts and decides on it.
     ///
-    /// Each subset is treated as if its tokens alone were the batch (paper, eq. 7 to 11), whatever else is in it; [`Semantics`]
-    /// says how they make one gradient and one curvature. A token with non-finite data is left out of its subset, rejected
-    /// and counted. Only a device can fail.
+    /// Each subset is treated as if its tokens were the whole batch (paper, eq. 7 to 11). [`Semantics`] decides how
+    /// they form one gradient and one curvature. A token with non-finite data is left out of its subset, rejected and
+    /// counted. Only a device can fail.
     pub fn assess(&self, prepared: &Prepared) -> Result<Assessment, Error> {
         self.assess_by(prepared, &self.acceptance)
     }
 
-    /// As above, by thresholds of the moment.
+    /// Like [`assess`](Self::assess), with other thresholds.
     pub fn assess_by(&self, prepared: &Prepared, acceptance: &Acceptance) -> Result<Assessment, Error> {
         let Prepared { step, supports, positions } = prepared;
         let subsets = Subsets::new(supports, &step.batch, self.granularity);
@@ -124,10 +124,10 @@ impl CurvatureModel {
         Ok(assessment)
     }
 
-    /// Shifts of the step proposed by those of the prepared tokens with `keep[b, t] != 0`; all 0 if there are none.
+    /// Shifts of the step that the prepared tokens with `keep[b, t] != 0` propose; all 0 if there are none.
     ///
-    /// These are the shifts that `assess` would find for the batch as one subset, at whatever granularity the model has.
-    /// A `keep` of another length than `[B, T]`, or with tokens that are not prepared, is an error.
+    /// These are the shifts that `assess` would find for the batch as one subset, whatever the model's granularity.
+    /// An error if `keep` is not `[B, T]`, or includes tokens that are not prepared.
     pub fn batch_shift(&self, prepared: &Prepared, keep: &[u8]) -> Result<BatchShift, Error> {
         let subset = prepared.kept(keep)?;
         let tokens = subset.size();
@@ -140,18 +140,18 @@ impl CurvatureModel {
         self.granularity
     }
 
-    /// Rows of the last layer that have moments of the model's own.
+    /// Number of last-layer rows with moments of the model's own.
     pub fn rows(&self) -> usize {
         self.moments.rows()
     }
 
-    /// Adam steps committed.
+    /// Number of committed Adam steps.
     pub fn steps(&self) -> u64 {
         self.moments.steps()
     }
 
-    /// The moments as bytes, little-endian on every machine; a model that loads them continues bit for bit. Only a device can
-    /// fail.
+    /// The moments as bytes, little-endian on every machine. A model that loads them continues bit for bit. Only a
+    /// device can fail.
     pub fn save(&self) -> Result<Vec<u8>, Error> {
         match &self.moments {
             Store::Host(moments) => Ok(state::encode(moments, &self.semantics)),
@@ -161,9 +161,9 @@ impl CurvatureModel {
 
     /// Replaces the moments by saved ones.
     ///
-    /// Bytes that are cut short, damaged, of another format version, made under semantics that give other moments, or with
-    /// a vocabulary or width other than this model has seen are an error, and the model stays as it was. A model that has
-    /// committed nothing yet compares with its first batch instead.
+    /// An error leaves the model unchanged. Errors are bytes that are cut short, damaged or of another format
+    /// version, semantics with other moments, and a vocabulary or width that differs from the model's. A model
+    /// without a commit compares these with its first batch instead.
     pub fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let loaded = Store::Host(state::decode(bytes, &self.semantics)?);
         if self.moments.steps() > 0 {
@@ -176,7 +176,7 @@ impl CurvatureModel {
 
     fn shifts(&self, prepared: &Prepared, subsets: &Subsets) -> Result<Vec<Shift>, Error> {
         let Prepared { step, supports, .. } = prepared;
-        // Moments that were loaded, or that a batch elsewhere made, are where this one lies from the next commit on.
+        // Moments that were loaded, or made by a batch elsewhere, move to this batch's device at the next commit.
         let moved = if step.moments.is_none() { self.moments.moved_to(&step.batch)? } else { None };
         let own = moved.as_ref().unwrap_or(&self.moments);
         let source = step.moments.map_or(Source::Own(own), Source::Trainer);

@@ -6,9 +6,9 @@ use crate::optimizer::MomentRow;
 
 /// First and second moments of R rows, in the order in which the rows first appeared.
 ///
-/// A row is written only when a gradient touches it; `row` reports how many steps it has missed, and readers apply
-/// those decays, so that the numbers are those of dense Adam over the whole `[V, D]` matrix; or leave them out, where rows
-/// that rest are frozen.
+/// A row is written only when a gradient touches it. `row` reports the number of steps since then, and readers apply
+/// the missed decays. The numbers are then those of dense Adam over the whole `[V, D]` matrix. With frozen untouched
+/// rows, readers skip the decays.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Moments {
     /// V and D of the batches seen; 0 before the first step.
@@ -18,7 +18,7 @@ pub(crate) struct Moments {
     pub steps: u64,
     /// The rows that have moments.
     pub slots: Vec<Slot>,
-    /// Where each row is in `slots`.
+    /// Index in `slots` of each row.
     places: HashMap<u32, usize>,
 }
 
@@ -27,11 +27,11 @@ pub(crate) struct Moments {
 pub(crate) struct Slot {
     /// Vocabulary row.
     pub row: u32,
-    /// `Moments::steps` as it stood after this row was last written.
+    /// Value of `Moments::steps` after this row was last written.
     pub written: u64,
-    /// `[D]`.
+    /// `[D]`: first moment.
     pub exp_avg: Box<[f32]>,
-    /// `[D]`.
+    /// `[D]`: second moment.
     pub exp_avg_sq: Box<[f32]>,
 }
 
@@ -42,13 +42,13 @@ impl Slot {
 }
 
 impl Moments {
-    /// With these slots; `None` if two have the same row.
+    /// Moments with these slots; `None` if two slots have the same row.
     pub fn new(vocab_size: usize, width: usize, steps: u64, slots: Vec<Slot>) -> Option<Self> {
         let places: HashMap<u32, usize> = slots.iter().enumerate().map(|(place, slot)| (slot.row, place)).collect();
         (places.len() == slots.len()).then_some(Self { vocab_size, width, steps, slots, places })
     }
 
-    /// The moments of `rows`, which are distinct, for writing, in their order; zero where new.
+    /// The moments of `rows`, which must be distinct, in their order and writable; zero for new rows.
     pub fn rows_mut(&mut self, rows: impl Iterator<Item = u32>) -> Vec<&mut Slot> {
         let mut wanted = Vec::new();
         for row in rows {
@@ -75,7 +75,7 @@ pub(crate) enum HostSource<'a> {
 }
 
 impl<'a> HostSource<'a> {
-    /// The row's moments, `None` while they are zero; `width` is D.
+    /// The row's moments, or `None` while they are zero; `width` is D.
     pub fn row(&self, row: u32, width: usize) -> Option<MomentRow<'a>> {
         match self {
             Self::Own(moments) => {

@@ -4,43 +4,43 @@ use std::ops::Range;
 
 use crate::{Error, Feature, Semantics, UntouchedRows};
 
-/// Which rule turns a gradient into a direction.
+/// Rule that turns a gradient into a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptimizerKind {
     /// The direction is the gradient; no state.
     Sgd,
-    /// The direction is the bias-corrected first moment over the root of the second, less the decayed weight.
+    /// The direction is the bias-corrected first moment over the root of the second, minus the decayed weight.
     Adam,
 }
 
-/// Which gradients Adam's second moment takes in when a step is committed.
+/// Gradients that enter Adam's second moment when a step is committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SecondMoment {
-    /// That of the kept tokens, as the first moment.
+    /// The gradient of the kept tokens, as for the first moment.
     #[default]
     Kept,
-    /// `g_k² + g_r²`: of the kept tokens, and of what was rejected, which is the gradient of all prepared tokens less `g_k`.
+    /// `g_k² + g_r²`: `g_k` is the kept tokens' gradient; `g_r`, the rejected part, is the gradient of all prepared tokens minus `g_k`.
     KeptAndRejected,
 }
 
 /// The rule and its constants. A step is `learning_rate` times the direction (paper, section "Modeling the Step").
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerModel {
-    /// The rule.
+    /// The rule of the optimizer.
     pub kind: OptimizerKind,
     /// Decay of the first moment per step, in `[0, 1)`; constant over a run, read for Adam only.
     pub beta1: f64,
     /// Decay of the second moment per step, in `[0, 1)`; constant over a run, read for Adam only.
     pub beta2: f64,
-    /// Added to the root of the second moment, above 0; read for Adam only.
+    /// Term added to the root of the second moment, above 0; read for Adam only.
     ///
-    /// Moments are `f32`, so the second one is 0 for gradients below about 1e-20: an `eps` as small as that makes their
-    /// directions meaningless.
+    /// Moments are `f32`, so the second moment is 0 for gradients below about 1e-20. With such a small `eps` their
+    /// directions mean nothing.
     pub eps: f64,
-    /// The gradients that the second moment takes in; read for Adam only.
+    /// The gradients that enter the second moment; read for Adam only.
     pub second_moment: SecondMoment,
-    /// Decoupled weight decay, at least 0: the direction loses this times the weight, so that a raw logit loses this times
-    /// itself. Read for Adam only.
+    /// Decoupled weight decay, at least 0: the direction loses this factor times the weight, so a raw logit loses
+    /// this factor times itself. Read for Adam only.
     pub weight_decay: f64,
 }
 
@@ -79,7 +79,7 @@ impl OptimizerModel {
         Ok(())
     }
 
-    /// Loss of a raw logit per step, as a share of itself and the learning rate.
+    /// Decay of a raw logit per step, as a factor of itself and the learning rate.
     pub(crate) fn logit_decay(&self) -> f64 {
         if self.kind == OptimizerKind::Adam { self.weight_decay } else { 0.0 }
     }
@@ -98,14 +98,14 @@ impl OptimizerModel {
 pub(crate) struct MomentRow<'a> {
     pub exp_avg: &'a [f32],
     pub exp_avg_sq: &'a [f32],
-    /// Steps since, whose decay is still missing.
+    /// Steps since the last write, whose decay is still missing.
     pub age: u64,
-    /// -1 where the first moment is that of a loss, which falls as the objective rises.
+    /// -1 if the first moment is that of a loss, which falls as the objective rises.
     pub sign: f64,
 }
 
 impl MomentRow<'_> {
-    /// Some of its columns.
+    /// Some columns of the row.
     pub fn columns(self, tile: &Range<usize>) -> Self {
         Self { exp_avg: &self.exp_avg[tile.clone()], exp_avg_sq: &self.exp_avg_sq[tile.clone()], ..self }
     }
@@ -134,8 +134,8 @@ pub(crate) struct RowRule {
 }
 
 impl Adam {
-    /// The moments after this step, for a row last written `age` steps ago: the decays it missed are made up for, unless
-    /// rows rest frozen.
+    /// Rule of the moments after this step, for a row last written `age` steps ago. It includes the missed decays,
+    /// unless untouched rows are frozen.
     pub fn update(&self, age: u64) -> RowRule {
         let decay = |beta: f64| match self.untouched_rows {
             UntouchedRows::Decay if age > 0 => beta.powf(age as f64 + 1.0),
@@ -150,7 +150,7 @@ impl Adam {
         }
     }
 
-    /// Rule of the bias-corrected moments, from which the direction `mean / (sqrt(square) + eps)` is made. No row means
+    /// Rule of the bias-corrected moments, which give the direction `mean / (sqrt(square) + eps)`. `None` means
     /// moments of zero.
     pub fn proposal(&self, row: Option<&MomentRow>) -> RowRule {
         let rule = self.update(row.map_or(0, |row| row.age));
@@ -171,12 +171,12 @@ impl RowRule {
         mean / (square.sqrt() + self.eps)
     }
 
-    /// Entries of both moments with the gradient taken in.
+    /// Entries of both moments after the gradient entry `g` is added.
     pub fn moments(&self, m: f64, v: f64, g: f64) -> (f64, f64) {
         (self.old1 * m + self.new1 * g, self.old2 * v + self.new2 * g * g)
     }
 
-    /// Addend to an entry of the second moment from the entry `g` of the rejected gradient.
+    /// Term added to an entry of the second moment for the entry `g` of the rejected gradient.
     pub fn rejected(&self, g: f64) -> f64 {
         self.new2 * g * g
     }

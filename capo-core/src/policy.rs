@@ -1,4 +1,4 @@
-//! Which distribution the tokens came from.
+//! The distribution from which the tokens were sampled.
 
 use crate::Error;
 
@@ -7,7 +7,7 @@ use crate::Error;
 pub struct Policy {
     /// Divisor of the raw logits; above 0.
     pub temperature: f32,
-    /// The sampler's own limit, at least 1; `None` or anything above K uses all K kept logits.
+    /// The sampler's top-k, at least 1; `None` or a value above K uses all K kept logits.
     pub top_k: Option<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! Predicts the shifts of the step that each subset of tokens proposes.
+//! Prediction of the shifts of the step that each subset of tokens proposes.
 
 use crate::backend::cpu;
 use crate::effect::{Effect, HostEffects};
@@ -9,9 +9,9 @@ use crate::subset::Subsets;
 use crate::support::Pairs;
 use crate::{Arrays, Error, cuda};
 
-/// Shifts of the step that each subset proposes, `[count]`; 0 for an empty one.
+/// `[count]`: shifts of the step that each subset proposes; 0 for an empty subset.
 ///
-/// With token weights `w` in the gradient and `y` in the averages, both `1 / N` in the paper: `g = sum w A u ⊗ h`,
+/// With token weights `w` in the gradient and `y` in the averages (both `1 / N` in the paper): `g = sum w A u ⊗ h`,
 /// `m_F = sum y ½ lr² s²`, `m_H = lr g . D + sum y ½ lr² A (s² - q)`.
 pub(crate) fn shifts(proposer: &Proposer, subsets: &Subsets) -> Result<Vec<Shift>, Error> {
     let Proposer { step, supports, semantics, .. } = proposer;
@@ -36,7 +36,7 @@ pub(crate) fn shifts(proposer: &Proposer, subsets: &Subsets) -> Result<Vec<Shift
     Ok(shifts)
 }
 
-/// Effects of the subsets' proposals on all tokens, `[N]`, computed where the batch lies.
+/// `[N]`: effects of the subsets' proposals on all tokens, computed on the batch's device.
 fn effects(proposer: &Proposer, subsets: &Subsets, weights: &[f64]) -> Result<Vec<Effect>, Error> {
     let Proposer { step, supports, threads, .. } = proposer;
     let (pairs, arrays) = match (&supports.pairs, &step.batch.arrays) {
@@ -50,7 +50,7 @@ fn effects(proposer: &Proposer, subsets: &Subsets, weights: &[f64]) -> Result<Ve
     Ok(if subsets.single { effects.of_tokens(weights) } else { effects.of_subsets(subsets, weights) })
 }
 
-/// Adds one token's part to its subset's shift.
+/// Adds one token's contribution to its subset's shift.
 fn add(proposer: &Proposer, shift: &mut Shift, reaction: Reaction, signal: f64, weight: f64) {
     let Reaction { s, q, kl, gain } = reaction;
     let rate = proposer.rate();
@@ -70,7 +70,7 @@ fn add(proposer: &Proposer, shift: &mut Shift, reaction: Reaction, signal: f64, 
         };
 }
 
-/// Begins a shift with its first-order term.
+/// Sets the first-order term of a shift.
 fn start(shift: &mut Shift, first_order: f64, semantics: &Semantics) {
     shift.first_order = first_order;
     if semantics.objective_shift == ObjectiveShift::Quadratic {

@@ -1,35 +1,35 @@
-//! The processes that hold the completions of one step's batch between them.
+//! The processes that share the completions of one step's batch.
 
 use crate::Error;
 
-/// R processes, the ranks, each with completions of its own of one step's batch, and what they tell each other.
+/// R processes, the ranks, each with its own completions of one step's batch, and the connection between them.
 ///
-/// All ranks make the same calls in the same order, and wait in each for all others.
+/// All ranks make the same calls in the same order, and each call waits for all other ranks.
 pub trait Ranks {
     /// R, at least 1.
     fn size(&self) -> usize;
 
-    /// Replaces each of `values` by its sum over all ranks: the same bits on all of them.
+    /// Replaces each of `values` by its sum over all ranks, bit for bit equal on all of them.
     ///
     /// # Errors
     ///
-    /// When the ranks cannot hear each other.
+    /// When the ranks cannot reach each other.
     fn sum(&self, values: &mut [f64]) -> Result<(), Error>;
 
-    /// The values of each rank, which may be of different numbers, in the order of ranks.
+    /// Returns the values of each rank, ordered by rank. Ranks may pass different numbers of values.
     ///
     /// # Errors
     ///
-    /// When the ranks cannot hear each other.
+    /// When the ranks cannot reach each other.
     fn gather(&self, values: &[i64]) -> Result<Vec<Vec<i64>>, Error>;
 }
 
-/// Of another rank's error.
+/// The error on a rank that stops because of another rank's error.
 pub(crate) fn gave_up(rank: usize) -> Error {
     Error::new(format!("rank {rank} could not take the step in (its own error says why)"))
 }
 
-/// The one process that holds the whole batch.
+/// A single process that holds the whole batch.
 #[derive(Debug, Clone, Copy)]
 pub struct OneRank;
 

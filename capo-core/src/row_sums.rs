@@ -1,26 +1,26 @@
-//! Gradients as sums over a batch's tokens, row by row: what ranks add up before each takes the step into its moments.
+//! Gradients as sums over a batch's tokens, by row. Ranks add these sums before each updates its moments.
 
 use crate::ranks::gave_up;
 use crate::{Error, Ranks};
 
-/// Gradients of R rows, in `f64`: 8 D bytes a row, twice that where what was rejected is remembered.
+/// Gradients of R rows, in `f64`: 8 D bytes a row, twice that if rejected tokens are included.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RowSums {
     /// Vocabulary rows, ascending.
     rows: Vec<u32>,
-    /// D.
+    /// D: width of a row.
     pub width: usize,
-    /// `[R, D]` of what was kept; behind it `[R, D]` of everything, where it is asked for.
+    /// `[R, D]` of kept tokens; if requested, followed by `[R, D]` of all tokens.
     values: Vec<f64>,
 }
 
 impl RowSums {
-    /// Zeros, for the rows that any rank has a gradient in: this one in its `own`, or none because of an error, which it has told the others
-    /// then. `parts` are 2 where the gradient of everything is asked for, else 1.
+    /// Zeros for the rows in which any rank has a gradient. `own` holds this rank's rows, or an error that it has
+    /// already sent to the others. `parts` is 2 if the gradient of all tokens is requested, else 1.
     ///
     /// # Errors
     ///
-    /// When the ranks cannot hear each other; `own`'s error, and on the other ranks one that names the rank.
+    /// When the ranks cannot reach each other; `own`'s error, and on the other ranks an error that names the failed rank.
     pub fn zero(
         own: Result<impl Iterator<Item = u32>, Error>,
         parts: usize,
@@ -45,13 +45,13 @@ impl RowSums {
         Ok(Self { rows, width, values })
     }
 
-    /// Adds up what all ranks have in them.
+    /// Adds the sums of all ranks.
     ///
     /// # Errors
     ///
-    /// When the ranks cannot hear each other.
+    /// When the ranks cannot reach each other.
     pub fn reduce(&mut self, ranks: &dyn Ranks) -> Result<(), Error> {
-        // All ranks know the same rows: where there is none, none asks.
+        // All ranks know the same rows, so they skip the call together if there are none.
         if self.values.is_empty() { Ok(()) } else { ranks.sum(&mut self.values) }
     }
 
@@ -60,14 +60,14 @@ impl RowSums {
         &self.rows
     }
 
-    /// Each row's sums: of what was kept, and of everything.
+    /// Each row's sums: of kept tokens, and of all tokens.
     pub fn rows(&self) -> impl Iterator<Item = (&[f64], Option<&[f64]>)> {
         let (kept, everything) = self.values.split_at(self.rows.len() * self.width);
         let mut everything = everything.chunks(self.width);
         kept.chunks(self.width).map(move |kept| (kept, everything.next()))
     }
 
-    /// The rows' sums for writing, with each row's id.
+    /// The rows' sums, writable, with each row's id.
     pub fn rows_mut(&mut self) -> impl Iterator<Item = (u32, SumsMut<'_>)> {
         let (kept, everything) = self.values.split_at_mut(self.rows.len() * self.width);
         let mut everything = everything.chunks_mut(self.width);
@@ -76,7 +76,7 @@ impl RowSums {
     }
 }
 
-/// A row's place in sums: of what was kept, and of everything where that is asked for.
+/// A row's sums, writable: of kept tokens, and of all tokens if requested.
 pub(crate) struct SumsMut<'a> {
     pub kept: &'a mut [f64],
     pub everything: Option<&'a mut [f64]>,

@@ -1,17 +1,17 @@
-//! Where the paper's text, the code that its authors released and the exact last-layer model compute different things: a
-//! switch for each.
+//! Switches for the points at which the paper's text, its authors' released code and the exact last-layer model
+//! differ.
 //!
 //! Below, "paper" is the text of "Stabilizing Policy Gradients for Sample-Efficient RL in LLM Reasoning" (ICLR 2026),
-//! "authors" the code beside it, `luckeciano/stable-pg-llm`, and "exact" what the same cost buys when neither binds: the
-//! distribution, the weights and the derivative of the trainer's own loss, and shifts without a Taylor error.
+//! and "authors" its released code, `luckeciano/stable-pg-llm`. "Exact" is the best model of equal cost: the
+//! distribution, weights and derivative of the trainer's own loss, and shifts without a Taylor error.
 
-/// The model's exact formulas: [`PAPER`](Self::PAPER), [`AUTHORS`](Self::AUTHORS), [`EXACT`](Self::EXACT), or any
-/// mixture of them.
+/// The model's formulas: [`PAPER`](Self::PAPER), [`AUTHORS`](Self::AUTHORS), [`EXACT`](Self::EXACT), or any mixture
+/// of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Semantics {
-    /// Which feature a token's gradient is made of.
+    /// Feature in a token's gradient.
     pub feature: Feature,
-    /// Over which rows a token's probabilities sum to 1.
+    /// Rows over which a token's probabilities sum to 1.
     pub probabilities: Probabilities,
     /// Divisor of the logits in the probabilities.
     pub temperature: Temperature,
@@ -19,47 +19,47 @@ pub struct Semantics {
     pub outside_action: OutsideAction,
     /// Factor of a token's `e_a - pi`.
     pub token_gradient: TokenGradient,
-    /// How the tokens of a subset make one gradient.
+    /// Weights of a subset's tokens in one gradient.
     pub subset_weights: Weights,
-    /// How curvatures are averaged over the tokens of a subset.
+    /// Average of curvatures over a subset's tokens.
     pub curvature_average: CurvatureAverage,
-    /// How the accepted tokens of a step make the gradient that the model's own moments take in.
+    /// Weights of a step's accepted tokens in the gradient for the model's own moments.
     pub moment_input: Weights,
-    /// In which runs the model's own moments advance.
+    /// Runs in which the model's own moments advance.
     pub moment_update: MomentUpdate,
-    /// Effect of a step on the moments of rows that it has no gradient for.
+    /// Effect of a step on the moments of rows without a gradient.
     pub untouched_rows: UntouchedRows,
     /// Adam's proposal before any row has moments.
     pub empty_state: EmptyState,
     /// Treatment of a step for which no token was accepted.
     pub rejected_batch: RejectedBatch,
-    /// In which precision the model's own moments are stored.
+    /// Precision in which the model's own moments are stored.
     pub state_dtype: StateDtype,
     /// Formula of `m_F`.
     pub policy_shift: PolicyShift,
     /// Formula of `m_H`.
     pub objective_shift: ObjectiveShift,
-    /// How tokens without a gradient of their own are treated.
+    /// Treatment of tokens without a gradient of their own.
     pub zero_advantage: ZeroAdvantage,
 }
 
-/// Which feature a token's gradient is made of.
+/// Feature in a token's gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
-    /// Paper, exact: the token's own, whose logits produced it.
+    /// Paper, exact: the token's own feature, whose logits produced it.
     Aligned,
-    /// Authors: the one a position later in `[B, T]`, padding included. The last position keeps its own, for a batch ends
-    /// there; the released code has one more.
+    /// Authors: the feature one position later in `[B, T]`, padding included. The last position keeps its own
+    /// feature, because a batch ends there; the released code has one more.
     Next,
 }
 
-/// Over which rows a token's probabilities sum to 1.
+/// Rows over which a token's probabilities sum to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probabilities {
     /// Paper, authors: the sampler's largest logits, renormalised.
     TopK,
-    /// Exact: the whole vocabulary. The rows that are not kept stand still in every proposal; what they hold of the
-    /// probability counts. Known to the precision of an `f32` logsumexp, about 1e-6.
+    /// Exact: the whole vocabulary. Rows that are not kept do not move in any proposal, but their probability counts.
+    /// It is known to the precision of an `f32` logsumexp, about 1e-6.
     Full,
 }
 
@@ -70,16 +70,16 @@ pub enum Temperature {
     Sampling,
     /// Authors: 1.
     One,
-    /// Exact: the loss's temperature, whose inverse is a factor of the gradient too.
+    /// Exact: the loss's temperature, whose inverse is also a factor of the gradient.
     Loss,
 }
 
 /// Treatment of a sampled token that is not among the top rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutsideAction {
-    /// Paper, exact: its row joins them.
+    /// Paper, exact: its row is added.
     Add,
-    /// Authors: nothing, and `u = -pi`.
+    /// Authors: its row is left out, so `u = -pi`.
     LeaveOut,
 }
 
@@ -88,55 +88,55 @@ pub enum OutsideAction {
 pub enum TokenGradient {
     /// Paper, authors: the advantage.
     Advantage,
-    /// Exact: minus the loss's derivative by the log-probability: the advantage times the importance ratio, 0 where the
-    /// ratio is clipped, and a penalty's part.
+    /// Exact: minus the loss's derivative by the log-probability. This is the advantage times the importance ratio (0
+    /// where the ratio is clipped), plus a penalty's part.
     Loss,
 }
 
-/// How tokens make one gradient.
+/// Weights of tokens in one gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weights {
     /// Paper: the mean of the tokens' gradients.
     TokenMean,
     /// Authors: in each row, the mean over the tokens whose support contains it.
     RowMean,
-    /// Exact: as the trainer's loss weighs them, if they were the whole batch.
+    /// Exact: the weights of the trainer's loss if the tokens were the whole batch.
     Loss,
 }
 
-/// How curvatures are averaged over the tokens of a subset.
+/// Average of curvatures over a subset's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CurvatureAverage {
     /// Paper: the mean over tokens.
     TokenMean,
-    /// Authors: the mean over completions of their means over tokens; an empty completion counts as 0.
+    /// Authors: the mean over completions of the mean over their tokens; an empty completion counts as 0.
     CompletionMean,
-    /// Exact: as the trainer's loss weighs the tokens, if they were the whole batch.
+    /// Exact: the weights of the trainer's loss if the tokens were the whole batch.
     Loss,
 }
 
-/// In which runs the model's own moments advance.
+/// Runs in which the model's own moments advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MomentUpdate {
-    /// Paper, exact: in all, so that the shifts of a run that rejects nothing mean the same.
+    /// Paper, exact: every run, so that shifts have the same meaning in a run that rejects nothing.
     EveryRun,
-    /// Authors: in those with a threshold.
+    /// Authors: runs with a threshold.
     WithThresholds,
 }
 
-/// Effect of a step on the moments of rows that it has no gradient for.
+/// Effect of a step on the moments of rows without a gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UntouchedRows {
-    /// Paper, exact: they decay, as in Adam over the whole matrix.
+    /// Paper, exact: the moments decay, as in Adam over the whole matrix.
     Decay,
-    /// Authors: nothing; the bias correction counts every step nevertheless.
+    /// Authors: no effect, although the bias correction counts every step.
     Freeze,
 }
 
 /// Adam's proposal before any row has moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmptyState {
-    /// Paper, exact: its first step, from moments of zero.
+    /// Paper, exact: Adam's first step, from moments of zero.
     ZeroMoments,
     /// Authors: the gradient itself.
     RawGradient,
@@ -145,27 +145,27 @@ pub enum EmptyState {
 /// Treatment of a step for which no token was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectedBatch {
-    /// Paper, exact: no step.
+    /// Paper, exact: the step is not counted.
     NoStep,
-    /// Authors: a step without a gradient, counted in the bias correction; with [`UntouchedRows::Decay`] all rows decay.
+    /// Authors: a step without a gradient, which the bias correction counts; with [`UntouchedRows::Decay`] all rows decay.
     Counts,
 }
 
-/// In which precision the model's own moments are stored.
+/// Precision in which the model's own moments are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateDtype {
-    /// All presets.
+    /// All presets: 32-bit floats.
     F32,
-    /// Rounded to `bf16` after every step, as in the released code's runs; everything else stays as it is.
+    /// Rounded to `bf16` after every step, as in the released code's runs. All other numbers keep their precision.
     Bf16,
 }
 
 /// Formula of `m_F`, nats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolicyShift {
-    /// Paper, authors: `½ lr² s²`, of the sampled token alone (eq. 9 and 10).
+    /// Paper, authors: `½ lr² s²` of the sampled token alone (eq. 9 and 10).
     Sampled,
-    /// `½ lr² q`: its mean over the policy, which is the second-order KL divergence.
+    /// `½ lr² q`: the mean of `½ lr² s²` over the policy, which is the second-order KL divergence.
     Expected,
     /// Exact: the KL divergence itself, old policy to new.
     Kl,
@@ -174,18 +174,18 @@ pub enum PolicyShift {
 /// Formula of `m_H`, reward units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectiveShift {
-    /// Paper, authors: up to second order (eq. 8 and 10).
+    /// Paper, authors: the expansion up to second order (eq. 8 and 10).
     Quadratic,
     /// Exact: the change of the ratio surrogate itself, `A (pi'(a) / pi(a) - 1)`.
     Surrogate,
 }
 
-/// How tokens without a gradient of their own, for advantage 0, are treated.
+/// Treatment of tokens without a gradient of their own, because their advantage is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ZeroAdvantage {
-    /// Paper, authors: as all others; under Adam momentum may move them.
+    /// Paper, authors: tested like all others; under Adam, momentum may move them.
     Test,
-    /// Exact: they are kept and not counted.
+    /// Exact: kept and not counted.
     Accept,
 }
 
@@ -210,7 +210,7 @@ impl Semantics {
         zero_advantage: ZeroAdvantage::Test,
     };
 
-    /// The authors' released code, but for its `bf16` arithmetic. It has no groups.
+    /// The authors' released code, except its `bf16` arithmetic. It has no groups.
     pub const AUTHORS: Self = Self {
         feature: Feature::Next,
         temperature: Temperature::One,
@@ -225,7 +225,7 @@ impl Semantics {
         ..Self::PAPER
     };
 
-    /// The last layer's model without approximations that cost nothing to avoid.
+    /// The last-layer model without approximations that cost nothing to avoid.
     pub const EXACT: Self = Self {
         probabilities: Probabilities::Full,
         temperature: Temperature::Loss,
@@ -244,7 +244,7 @@ impl Semantics {
         self.zero_advantage == ZeroAdvantage::Accept && signal == 0.0
     }
 
-    /// The switches that the moments depend on, as they are saved.
+    /// The switches on which the moments depend, in saved form.
     pub(crate) fn of_state(&self) -> [Setting; 10] {
         [
             Setting::of("feature", self.feature),
@@ -261,7 +261,7 @@ impl Semantics {
     }
 }
 
-/// A switch of [`Semantics`] by the names of its values in configuration files.
+/// A switch of [`Semantics`] with the names of its values in configuration files.
 pub trait Switch: Copy + PartialEq + 'static {
     /// Name of each value, the paper's first.
     const NAMES: &'static [&'static str];
@@ -269,12 +269,12 @@ pub trait Switch: Copy + PartialEq + 'static {
     const VALUES: &'static [Self];
 }
 
-/// The value of a switch.
+/// The value of a switch with the names of all values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setting {
     pub key: &'static str,
     pub names: &'static [&'static str],
-    /// Into `names`.
+    /// Index into `names`.
     pub index: u8,
 }
 

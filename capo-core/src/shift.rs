@@ -1,9 +1,9 @@
-//! Effect of a direction on one token's policy and objective: the formulas, nothing else.
+//! The formulas for the effect of a direction on one token's policy and objective.
 
-/// How a token's policy reacts to a step: its logits move by `lr v`, `v = D h` over the token's rows.
+/// Reaction of a token's policy to a step that moves its logits by `lr v`, where `v = D h` over the token's rows.
 ///
-/// Both quadratic forms of the model follow from `s = u . v` and `q = Var_pi(v)`: `D' F~ D = s²` and `D' H~ D = A (s² - q)`
-/// (paper, eq. 8 and 9). Rows outside of the token's stand still.
+/// Both quadratic forms of the model follow from `s = u . v` and `q = Var_pi(v)`: `D' F~ D = s²` and
+/// `D' H~ D = A (s² - q)` (paper, eq. 8 and 9). Logits outside the token's rows do not move.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Reaction {
     pub s: f64,
@@ -15,7 +15,7 @@ pub(crate) struct Reaction {
 }
 
 impl Reaction {
-    /// From probabilities, `u = e_a - pi` and projections over one support, and the probability outside of it.
+    /// The reaction from probabilities, `u = e_a - pi` and projections over one support, and the probability `tail` outside it.
     pub fn of(pi: &[f64], u: &[f64], v: &[f64], tail: f64, learning_rate: f64) -> Self {
         let s: f64 = u.iter().zip(v).map(|(u, v)| u * v).sum();
         let mean: f64 = pi.iter().zip(v).map(|(p, v)| p * v).sum();
@@ -23,13 +23,13 @@ impl Reaction {
         let kl = divergence(pi, v, mean, tail, learning_rate);
         // The sampled logit moves by lr v_a, its log-probability by lr (v_a - mean) - kl, and s is v_a - mean.
         let log_ratio = learning_rate * s - kl;
-        // No probability rises above 1, where large terms cancel neither. Only the sampled token's u is above 0.
+        // No probability rises above 1; the ceiling also holds if large terms cancel badly. Only the sampled token's u is above 0.
         let ceiling = u.iter().position(|&u| u > 0.0).map_or(f64::INFINITY, |sampled| -pi[sampled].ln());
         Self { s, q, kl, gain: if log_ratio > ceiling { ceiling } else { log_ratio }.exp_m1() }
     }
 }
 
-/// `log sum pi e^x - sum pi x`, `x = lr v`, with the tail at `x = 0`: without cancellation, and without overflow.
+/// `log sum pi e^x - sum pi x` with `x = lr v` and the tail at `x = 0`, without cancellation or overflow.
 fn divergence(pi: &[f64], v: &[f64], mean: f64, tail: f64, learning_rate: f64) -> f64 {
     let outside = -learning_rate * mean;
     let inside = || pi.iter().zip(v).map(|(&p, &v)| (p, learning_rate * (v - mean)));
@@ -41,7 +41,7 @@ fn divergence(pi: &[f64], v: &[f64], mean: f64, tail: f64, learning_rate: f64) -
     let largest = terms().fold(f64::NEG_INFINITY, |largest, (_, x)| largest.max(x));
     let total: f64 = terms().map(|(p, x)| p * (x - largest).exp()).sum();
     let divergence = largest + total.ln();
-    // `max` would make 0 of a NaN.
+    // `max` would turn a NaN into 0.
     if divergence < 0.0 { 0.0 } else { divergence }
 }
 
@@ -58,9 +58,9 @@ fn exp_less_tangent(x: f64) -> f64 {
 /// Predicted effects of a step on one token, or averaged over the tokens of a subset.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Shift {
-    /// Policy shift, nats; which one is a matter of [`PolicyShift`](crate::PolicyShift).
+    /// Policy shift, nats; [`PolicyShift`](crate::PolicyShift) selects its formula.
     pub m_f: f64,
-    /// Objective shift, reward units; which one is a matter of [`ObjectiveShift`](crate::ObjectiveShift).
+    /// Objective shift, reward units; [`ObjectiveShift`](crate::ObjectiveShift) selects its formula.
     pub m_h: f64,
     /// `lr g . D`: the objective shift to first order.
     pub first_order: f64,
@@ -68,7 +68,7 @@ pub(crate) struct Shift {
     pub kl: f64,
     /// Exact change of the ratio surrogate in the last layer's model, reward units.
     pub surrogate: f64,
-    /// `‖D‖²` over the rows of the subset's tokens; a decay of weights is not in it.
+    /// `‖D‖²` over the rows of the subset's tokens, without weight decay.
     pub squared_norm: f64,
 }
 
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn the_exponential_less_its_tangent_keeps_its_digits() {
         for x in [1e-160, 1e-9, -1e-4, 0.1, -0.49, 0.5, 0.51, -0.99] {
-            // Summed from the small end in the series' own terms.
+            // Summed from the smallest term of the series.
             let mut term = 1.0;
             let terms: Vec<f64> = (1..40).map(|n| (term *= x / f64::from(n), term).1).collect();
             let exact: f64 = terms[1..].iter().rev().sum();
@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    /// `gain` is the ratio of the policies less 1.
+    /// `gain` is the ratio of the policies minus 1.
     #[test]
     fn gain_is_what_the_sampled_token_gains() {
         let (pi, v, tail, rate) = ([0.6, 0.3], [0.4, -1.5f64], 0.1, 0.7f64);

@@ -1,18 +1,18 @@
-//! Which distribution the model looks at.
+//! The distribution that the model uses.
 
 use crate::Step;
 use crate::semantics::{OutsideAction, Probabilities, Semantics, Temperature};
 
-/// How a token's probabilities come from its logits.
+/// Rule for a token's probabilities from its logits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Softmax {
     /// Divisor of the logits.
     pub temperature: f64,
-    /// Over the whole vocabulary, by its logsumexp.
+    /// True for probabilities over the whole vocabulary, by its logsumexp.
     pub full: bool,
-    /// How many of the K kept logits take part.
+    /// Number of the K kept logits in the distribution.
     pub columns: usize,
-    /// True if a sampled token outside of them joins.
+    /// True if a sampled token outside these logits is added.
     pub add_action: bool,
 }
 
@@ -35,15 +35,15 @@ impl Softmax {
         scale_to_one(logits);
     }
 
-    /// Replaces logits by probabilities over a vocabulary with this `logsumexp`; what is left for the other rows.
+    /// Replaces logits by probabilities over a vocabulary with this `logsumexp`; returns the probability of the other rows.
     pub fn share(&self, logits: &mut [f64], logsumexp: f64) -> f64 {
         logits.iter_mut().for_each(|x| *x = *x / self.temperature - logsumexp);
-        // A logsumexp is at least the largest logit, but for its rounding, which may be large if they are.
+        // Except for rounding, a logsumexp is at least the largest logit. The rounding may be large if the logits are.
         let excess = logits.iter().fold(0.0, |most: f64, x| most.max(*x));
         logits.iter_mut().for_each(|x| *x = (*x - excess).exp());
         let tail = 1.0 - logits.iter().sum::<f64>();
         if tail < 0.0 {
-            // The rows hold all there is.
+            // The rows hold the whole probability.
             scale_to_one(logits);
         }
         tail.max(0.0)

@@ -60,7 +60,7 @@ pub(crate) fn decode(bytes: &[u8], semantics: &Semantics) -> Result<Moments, Err
     decoded.ok_or_else(|| damaged("holds rows or steps out of range"))
 }
 
-/// Checks that the state's moments mean what the model's do.
+/// Checks that the state's moments have the same meaning as the model's.
 fn check_semantics(found: [u8; 10], semantics: &Semantics) -> Result<(), Error> {
     for (setting, index) in semantics.of_state().into_iter().zip(found) {
         let Some(name) = setting.names.get(usize::from(index)) else {
@@ -76,7 +76,7 @@ fn check_semantics(found: [u8; 10], semantics: &Semantics) -> Result<(), Error> 
     Ok(())
 }
 
-/// The part after the format version, once magic, version and checksum are right.
+/// The part after the format version, after magic, version and checksum were verified.
 fn verified(bytes: &[u8]) -> Result<&[u8], Error> {
     if !bytes.starts_with(MAGIC) {
         return Err(damaged("does not begin with `capocurv`"));
@@ -99,7 +99,7 @@ fn verified(bytes: &[u8]) -> Result<&[u8], Error> {
     Ok(rest)
 }
 
-/// Splits off the next `N` bytes, which the caller has made sure exist.
+/// Splits off the next `N` bytes; the caller guarantees that they exist.
 fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     let (head, tail) = rest.split_first_chunk().expect("length is checked before reading");
     *rest = tail;
@@ -124,7 +124,7 @@ mod tests {
         moments
     }
 
-    /// `bytes` with `change` applied and the checksum made right again.
+    /// `bytes` with `change` applied and a correct checksum.
     fn forged(change: impl Fn(&mut Vec<u8>)) -> Result<Moments, Error> {
         let mut bytes = encode(&sample(), &Semantics::PAPER);
         bytes.truncate(bytes.len() - CHECKSUM);

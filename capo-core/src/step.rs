@@ -1,4 +1,4 @@
-//! A proposed step: all that it depends on besides the model's own moments.
+//! A proposed step: everything on which it depends besides the model's own moments.
 
 use crate::semantics::{Feature, Semantics, TokenGradient};
 use crate::{Arrays, Error, LastLayer, OptimizerModel, Policy, cuda};
@@ -6,11 +6,11 @@ use crate::{Arrays, Error, LastLayer, OptimizerModel, Policy, cuda};
 /// A step that the trainer is about to take.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
-    /// The batch, as the last layer sees it.
+    /// The batch's last-layer data.
     pub batch: LastLayer<'a>,
-    /// `[B, T]`: what each token's log-probability is weighted with; never read on padding.
+    /// `[B, T]`: factor of each token's log-probability; never read on padding.
     pub advantages: &'a [f32],
-    /// The distribution that the tokens were sampled from.
+    /// The distribution from which the tokens were sampled.
     pub policy: Policy,
     /// The loss that the trainer minimises.
     pub loss: Loss<'a>,
@@ -18,44 +18,44 @@ pub struct Step<'a> {
     pub optimizer: OptimizerModel,
     /// Learning rate of this step, at least 0.
     pub learning_rate: f64,
-    /// The trainer's own moments of the last layer; `None`: the model keeps its own.
+    /// The trainer's own moments of the last layer; with `None` the model keeps its own.
     pub moments: Option<HostMoments<'a>>,
 }
 
-/// The trainer's loss, as far as the last layer's model needs it.
+/// The part of the trainer's loss that the last-layer model needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Loss<'a> {
-    /// Divisor of the logits in its log-probabilities; above 0.
+    /// Divisor of the logits in the loss's log-probabilities; above 0.
     pub temperature: f32,
-    /// How losses per token become one number.
+    /// Rule that reduces losses per token to one number.
     pub reduction: Reduction,
-    /// The limit on completion length, tokens, at least 1: the divisor of [`Reduction::FixedLength`], and the horizon of
-    /// [`Certificate`](crate::Certificate).
+    /// The limit on completion length, tokens, at least 1. It is the divisor of [`Reduction::FixedLength`] and the
+    /// horizon of [`Certificate`](crate::Certificate).
     pub max_completion_length: usize,
-    /// `[B, T]`: the tokens that the reduction counts, where that is not those it sums.
+    /// `[B, T]`: the tokens that the reduction counts, if they differ from the tokens that it sums.
     pub counted: Option<&'a [u8]>,
     /// `[B, T]`: derivative of each token's loss by its log-probability, before the reduction. Needed for
     /// [`TokenGradient::Loss`] only; never read on padding.
     pub derivatives: Option<&'a [f32]>,
 }
 
-/// How losses per token become one number.
+/// Rule that reduces losses per token to one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
-    /// Mean over completions of their means over tokens.
+    /// Mean over completions of the mean over their tokens.
     CompletionMean,
-    /// Sum over tokens, divided by completions times the limit on their length.
+    /// Sum over tokens ÷ (completions · limit on their length).
     FixedLength,
     /// Mean over all tokens.
     TokenMean,
 }
 
-/// The trainer's own moments of the last layer, of the loss's gradient.
+/// The trainer's own moments of the last layer, from the loss's gradient.
 #[derive(Debug, Clone, Copy)]
 pub struct HostMoments<'a> {
-    /// Where they lie: beside the batch.
+    /// The moments, on the batch's device.
     pub arrays: MomentArrays<'a>,
-    /// Steps they have taken in.
+    /// Number of steps in the moments.
     pub steps: u64,
 }
 
@@ -79,7 +79,7 @@ pub enum MomentArrays<'a> {
 }
 
 impl Loss<'_> {
-    /// The mean over completions of their token means, at temperature 1, with completions of at most `max_completion_length`.
+    /// Mean over completions of their token means, at temperature 1, with completions of at most `max_completion_length` tokens.
     pub fn completion_mean(max_completion_length: usize) -> Self {
         let reduction = Reduction::CompletionMean;
         Self { temperature: 1.0, reduction, max_completion_length, counted: None, derivatives: None }

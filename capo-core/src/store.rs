@@ -1,10 +1,10 @@
-//! Where moments lie: the model's own, in host memory or on a device, and whose a proposal starts from.
+//! Location of moments: the model's own, in host memory or on a device, or the trainer's.
 
 use crate::moments::{HostSource, Moments};
 use crate::step::MomentArrays;
 use crate::{Arrays, Error, HostMoments, LastLayer, cuda};
 
-/// The model's own moments, where they lie.
+/// The model's own moments, in host memory or on a device.
 #[derive(Debug)]
 pub(crate) enum Store {
     Host(Moments),
@@ -12,7 +12,7 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    /// Rows that have moments.
+    /// Number of rows with moments.
     pub fn rows(&self) -> usize {
         match self {
             Self::Host(moments) => moments.slots.len(),
@@ -20,7 +20,7 @@ impl Store {
         }
     }
 
-    /// Steps taken.
+    /// Number of steps in the moments.
     pub fn steps(&self) -> u64 {
         match self {
             Self::Host(moments) => moments.steps,
@@ -36,7 +36,7 @@ impl Store {
         }
     }
 
-    /// Checks that `who` has the vocabulary and width of the state.
+    /// Checks that `who` has the state's vocabulary and width.
     pub fn check_dims(&self, vocab_size: usize, width: usize, who: &str) -> Result<(), Error> {
         let own = self.dims();
         if self.steps() == 0 || own == (vocab_size, width) {
@@ -48,7 +48,7 @@ impl Store {
         )))
     }
 
-    /// A copy where `batch` lies; `None` if the moments are there already.
+    /// A copy on the device of `batch`; `None` if the moments are already there.
     pub fn moved_to(&self, batch: &LastLayer) -> Result<Option<Self>, Error> {
         let dims = (batch.vocab_size, batch.width);
         match (self, &batch.arrays) {
@@ -69,17 +69,17 @@ impl Store {
     }
 }
 
-/// Whose moments a proposal starts from.
+/// The moments from which a proposal starts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source<'a> {
-    /// The model's own, of the objective's gradient.
+    /// The model's own moments, from the objective's gradient.
     Own(&'a Store),
-    /// The trainer's, of the loss's gradient.
+    /// The trainer's moments, from the loss's gradient.
     Trainer(HostMoments<'a>),
 }
 
 impl<'a> Source<'a> {
-    /// Steps taken in.
+    /// Number of steps in the moments.
     pub fn steps(&self) -> u64 {
         match self {
             Self::Own(store) => store.steps(),
@@ -105,7 +105,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The moments in host memory; an error if they lie elsewhere.
+    /// The moments in host memory; an error if they are on a device.
     pub fn on_host(&self) -> Result<HostSource<'a>, Error> {
         match self {
             Self::Own(Store::Host(moments)) => Ok(HostSource::Own(moments)),

@@ -1,11 +1,11 @@
-//! Subsets of a batch's tokens: which of them make one proposed step, and what each weighs in it.
+//! Subsets of a batch's tokens: the tokens of each proposed step, and their weights in it.
 
 use crate::semantics::{CurvatureAverage, Weights};
 use crate::step::Reduction;
 use crate::support::Supports;
 use crate::{LastLayer, Step};
 
-/// Which tokens make one proposal and are accepted or rejected as a whole.
+/// Tokens that form one proposal and are accepted or rejected as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Granularity {
     /// Every token is a subset of its own.
@@ -19,21 +19,21 @@ pub enum Granularity {
     Batch,
 }
 
-/// Which subset each of the N tokens is in.
+/// Assignment of the N tokens to subsets.
 #[derive(Debug)]
 pub(crate) struct Subsets {
-    /// `[N]`, ascending but for [`NONE`](Self::NONE).
+    /// `[N]`: subset of each token, ascending except for [`NONE`](Self::NONE).
     pub of: Vec<u32>,
-    /// How many there are, empty ones included; N of single tokens.
+    /// Number of subsets, empty ones included; N for single tokens.
     pub count: usize,
-    /// Completions of each; 1 of single tokens.
+    /// Completions per subset; 1 for single tokens.
     completions: usize,
     /// True if each token is a subset of its own.
     pub single: bool,
 }
 
 impl Subsets {
-    /// In no subset.
+    /// Marks a token in no subset.
     const NONE: u32 = u32::MAX;
 
     /// The subsets of all tokens at `granularity`.
@@ -85,7 +85,7 @@ impl Subsets {
         (0..self.of.len()).filter(|&n| self.holds(n)).count()
     }
 
-    /// Sum over each subset's tokens of `value`, `[count]`.
+    /// `[count]`: sum of `value` over each subset's tokens.
     fn sums(&self, value: impl Fn(usize) -> f64) -> Vec<f64> {
         let mut sums = vec![0.0; self.count];
         for n in 0..self.of.len() {
@@ -96,18 +96,18 @@ impl Subsets {
         sums
     }
 
-    /// Value of each token's subset by `value`, `[N]`; 0 for tokens in none.
+    /// `[N]`: `value` of each token's subset; 0 for tokens in no subset.
     fn spread(&self, value: impl Fn(usize) -> f64) -> Vec<f64> {
         (0..self.of.len()).map(|n| self.index(n).map_or(0.0, &value)).collect()
     }
 
-    /// Weight of each token in the gradient of its subset, `[N]`; for [`Weights::RowMean`], which weighs rows, that of the
-    /// token mean.
+    /// `[N]`: weight of each token in its subset's gradient. [`Weights::RowMean`] weighs rows, so the token mean is
+    /// used for it.
     pub fn gradient_weights(&self, step: &Step, supports: &Supports, weights: Weights) -> Vec<f64> {
         self.weights_by(step, supports, weights, &self.divisors(step, supports, weights))
     }
 
-    /// Divisor of the weights of each subset's tokens, `[count]`: whole numbers, which add up over the parts of a batch.
+    /// `[count]`: divisor of the weights of each subset's tokens: whole numbers, which add up over the parts of a batch.
     pub fn divisors(&self, step: &Step, supports: &Supports, weights: Weights) -> Vec<f64> {
         match weights {
             Weights::TokenMean | Weights::RowMean => self.sums(|_| 1.0),
@@ -115,7 +115,7 @@ impl Subsets {
         }
     }
 
-    /// Weight of each token in the gradient of its subset, `[N]`, by the divisors of the subset's whole.
+    /// `[N]`: weight of each token in its subset's gradient, with the divisors of the whole subset.
     pub fn weights_by(&self, step: &Step, supports: &Supports, weights: Weights, divisors: &[f64]) -> Vec<f64> {
         match weights {
             Weights::TokenMean | Weights::RowMean => self.spread(|subset| 1.0 / divisors[subset]),
@@ -123,7 +123,7 @@ impl Subsets {
         }
     }
 
-    /// Weight of each token in the averages over its subset, `[N]`.
+    /// `[N]`: weight of each token in the averages over its subset.
     pub fn averages(&self, step: &Step, supports: &Supports, average: CurvatureAverage) -> Vec<f64> {
         match average {
             CurvatureAverage::TokenMean => self.token_means(),
@@ -142,13 +142,13 @@ impl Subsets {
         self.spread(|subset| 1.0 / sizes[subset])
     }
 
-    /// The tokens that the trainer's loss counts, where it counts each token alone.
+    /// The tokens that the trainer's loss counts, if it counts each token alone.
     fn counted<'a>(&self, step: &Step<'a>) -> Option<&'a [u8]> {
         if self.single { None } else { step.loss.counted }
     }
 
-    /// Divisor of the trainer's loss if each subset were the whole batch, `[count]`. Factors of a single completion, such as its
-    /// length, are not in it.
+    /// `[count]`: divisor of the trainer's loss if each subset were the whole batch. It excludes factors of single
+    /// completions, such as their length.
     fn loss_divisors(&self, step: &Step, supports: &Supports) -> Vec<f64> {
         match step.loss.reduction {
             Reduction::CompletionMean | Reduction::TokenMean if self.single => self.sums(|_| 1.0),
@@ -160,7 +160,7 @@ impl Subsets {
         }
     }
 
-    /// Weight of each token in the trainer's loss if its subset were the whole batch, `[N]`.
+    /// `[N]`: weight of each token in the trainer's loss if its subset were the whole batch.
     fn loss_weights(&self, step: &Step, supports: &Supports) -> Vec<f64> {
         self.loss_weights_by(step, supports, &self.loss_divisors(step, supports))
     }
@@ -182,7 +182,7 @@ impl Subsets {
         }
     }
 
-    /// Tokens of each completion, `[B]`: those `counted`, or else those in a subset.
+    /// `[B]`: number of tokens of each completion, either those in `counted` or those in a subset.
     fn lengths(&self, step: &Step, supports: &Supports, counted: Option<&[u8]>) -> Vec<f64> {
         let tokens = step.batch.tokens;
         if let Some(counted) = counted {

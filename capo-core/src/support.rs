@@ -5,54 +5,54 @@ use std::ops::Range;
 use crate::semantics::{Semantics, Temperature};
 use crate::{Step, cuda};
 
-/// N tokens of a batch and the supports that their gradients live on.
+/// N tokens of a batch and the supports of their gradients.
 ///
-/// A token's support is its top rows and, as [`OutsideAction`](crate::OutsideAction) says, the sampled one. With
+/// A token's support is its top rows and, depending on [`OutsideAction`](crate::OutsideAction), the sampled row. With
 /// `u = e_a - pi` its gradient is `A u ⊗ h` (paper, eq. 7).
 #[derive(Debug)]
 pub(crate) struct Supports {
-    /// Flat positions `b * T + t`, `[N]`, ascending.
+    /// `[N]`: flat positions `b * T + t`, ascending.
     pub tokens: Vec<usize>,
-    /// Flat position of each token's feature, `[N]`.
+    /// `[N]`: flat position of each token's feature.
     pub features: Vec<usize>,
-    /// `‖h‖²` of each token's feature, `[N]`.
+    /// `[N]`: `‖h‖²` of each token's feature.
     pub squared_norms: Vec<f64>,
-    /// Factor of `u ⊗ h`, `[N]`: the advantage or its like.
+    /// `[N]`: factor of `u ⊗ h`, the advantage or its replacement.
     pub signals: Vec<f64>,
     /// Selected tokens that were left out because their data holds a NaN or an infinity.
     pub not_finite: Vec<usize>,
-    /// `d (logits in the policy) / d (logits)`: 1, but for the loss's temperature.
+    /// `d (logits in the policy) / d (logits)`: 1, except for the loss's temperature.
     pub slope: f64,
-    /// The (token, row) pairs, where the batch lies.
+    /// The (token, row) pairs, on the batch's device.
     pub pairs: Pairs,
 }
 
-/// Where the pairs of N tokens are.
+/// Location of the pairs of N tokens.
 #[derive(Debug)]
 pub(crate) enum Pairs {
     Host(HostPairs),
     Cuda(Box<cuda::Pairs>),
 }
 
-/// The pairs of N tokens, one token after another, P in all.
+/// The pairs of N tokens, token by token; P in total.
 #[derive(Debug, Default)]
 pub(crate) struct HostPairs {
-    /// Probability that is not in the token's rows, `[N]`.
+    /// `[N]`: probability outside the token's rows.
     pub tails: Vec<f64>,
-    /// Where each token's pairs end, `[N]`.
+    /// `[N]`: end of each token's pairs.
     pub ends: Vec<u32>,
-    /// Vocabulary row of each pair, `[P]`.
+    /// `[P]`: vocabulary row of each pair.
     pub rows: Vec<u32>,
-    /// Raw logit of each pair, `[P]`.
+    /// `[P]`: raw logit of each pair.
     pub logits: Vec<f32>,
-    /// Probability of the row, `[P]`; with the tail they sum to 1 over a token's pairs.
+    /// `[P]`: probability of the row; a token's entries and its tail sum to 1.
     pub pi: Vec<f64>,
-    /// `e_a - pi`, `[P]`; with minus the tail they sum to 0 over a token's pairs if the sampled token is one of them.
+    /// `[P]`: `e_a - pi`; a token's entries minus its tail sum to 0 if the sampled token is one of them.
     pub u: Vec<f64>,
 }
 
 impl Supports {
-    /// Without a token so far, and with room for `tokens`.
+    /// Supports without tokens, with room for `tokens`.
     pub fn without_pairs(step: &Step, semantics: &Semantics, tokens: usize) -> Self {
         let slope = match semantics.temperature {
             Temperature::Loss => 1.0 / f64::from(step.loss.temperature),
@@ -69,7 +69,7 @@ impl Supports {
         }
     }
 
-    /// Takes up a token, whose data is finite.
+    /// Adds a token with finite data.
     pub fn push(&mut self, token: usize, feature: usize, squared_norm: f64, signal: f64) {
         self.tokens.push(token);
         self.features.push(feature);
@@ -77,7 +77,7 @@ impl Supports {
         self.signals.push(signal);
     }
 
-    /// Takes up the tokens of `other`, which come after.
+    /// Appends the tokens of `other`, which come later.
     pub fn append(&mut self, other: Self) {
         self.tokens.extend(other.tokens);
         self.features.extend(other.features);
@@ -89,12 +89,12 @@ impl Supports {
         }
     }
 
-    /// N, tokens.
+    /// N: number of tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// `max(‖u‖², 2 max pi (1 - pi))` of the n-th token: what bounds its curvature, for `h` and `A` of size 1.
+    /// `max(‖u‖², 2 max pi (1 - pi))` of the n-th token, which bounds its curvature for `h` and `A` of size 1.
     pub fn spread(&self, n: usize) -> f64 {
         match &self.pairs {
             Pairs::Host(pairs) => pairs.spread(n),

@@ -1,4 +1,4 @@
-//! Answers of this image to a loader's questions, and the symbol that a loader looks for.
+//! This image's answers to a loader's questions, and the symbol that a loader looks for.
 
 use abi_stable::library::{CheckTypeLayout, LibHeader, RootModuleError, RootModuleResult};
 use abi_stable::prefix_type::PrefixRefTrait;
@@ -30,14 +30,14 @@ fn own_root() -> PluginRoot_Ref {
 }
 
 extern "C" fn construct_root() -> RootModuleResult {
-    // SAFETY: `LibHeader` below is built for the same `PluginRoot_Ref`, so the erased reference is read back as what it is.
+    // SAFETY: `LibHeader` below is built for the same `PluginRoot_Ref`, so the erased reference is read back with its own type.
     let erased = unsafe { own_root().to_prefix_ref().cast() };
     RResult::<_, RootModuleError>::ROk(erased)
 }
 
-/// The symbol that a loader looks for. It stands here, once, instead of in an export macro, so that several plugins can
-/// be linked into one executable. A test compares the name with abi_stable's.
-// SAFETY: no other item of any image carries this name; abi_stable's own macro would, and is not used.
+/// The symbol that a loader looks for. It is defined here once, instead of in an export macro, so that several
+/// plugins can be linked into one executable. A test compares the name with abi_stable's.
+// SAFETY: no other item of any image carries this name. abi_stable's own macro would define it too, and is not used.
 #[unsafe(export_name = "_1as_0lib_1header_0root_bmodule_bloader")]
 pub static ROOT_HEADER: LibHeader =
     // SAFETY: `construct_root` erases a `PluginRoot_Ref`.
@@ -64,12 +64,12 @@ mod tests {
     use super::*;
     use crate::abi_traits::MaskTraits;
 
-    /// An image from before keys could be described, and decisions declared.
+    /// An image that was built before keys had descriptions and masks had declarations.
     extern "C" fn older(id: RStr<'_>) -> ROption<Extension<'static>> {
         if [KEYS_POINT, SWEEP_POINT, TRAITS_POINT].contains(&id.as_str()) { ROption::RNone } else { own_extension(id) }
     }
 
-    /// An image whose owner compiled something else under the ids.
+    /// An image whose owner compiled other types under the ids.
     extern "C" fn another(id: RStr<'_>) -> ROption<Extension<'static>> {
         static RECIPE: RecipePoint = RecipePoint { recipes };
         let changed = [KEYS_POINT, SWEEP_POINT, TRAITS_POINT].contains(&id.as_str());

@@ -29,7 +29,7 @@ impl Dims {
         (self.completions * self.tokens) as usize
     }
 
-    /// True if there is no token at all.
+    /// True if the batch has no token position.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -49,30 +49,30 @@ impl Dims {
     }
 }
 
-/// Arrays that the host must compute beyond the plain ones: a set of flags.
+/// The optional arrays that the host must compute for a component: a set of flags.
 #[repr(transparent)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inputs(pub u64);
 
 impl Inputs {
-    /// Nothing more.
+    /// No optional array.
     pub const NONE: Self = Self(0);
-    /// [`Batch::old_logps`]: log-probabilities when the completions were sampled.
+    /// [`Batch::old_logps`]: log-probabilities under the policy that sampled the completions.
     pub const OLD_LOGPS: Self = Self(1);
-    /// [`Batch::ref_logps`]: log-probabilities under the model that training started from.
+    /// [`Batch::ref_logps`]: log-probabilities under the reference model, from which training started.
     pub const REF_LOGPS: Self = Self(1 << 1);
-    /// [`Batch::entropy`]: entropy of the full distribution.
+    /// [`Batch::entropy`]: entropy of the policy over the full vocabulary.
     pub const ENTROPY: Self = Self(1 << 2);
-    /// [`Batch::last_layer`]: features and top logits.
+    /// [`Batch::last_layer`]: features and top logits of the last layer.
     pub const LAST_LAYER: Self = Self(1 << 3);
-    /// [`Batch::optimizer_state`]: the last layer's weight and the optimizer's moments of it.
+    /// [`Batch::optimizer_state`]: the last layer's weight and its moments in the optimizer.
     pub const OPTIMIZER_STATE: Self = Self(1 << 4);
-    /// [`Ctx::rollout_context`](crate::Ctx::rollout_context): prompts, texts, rewards per function, the sampler's own
-    /// log-probabilities.
+    /// [`Ctx::rollout_context`](crate::Ctx::rollout_context): prompts, texts, rewards of each function, and the
+    /// sampler's own log-probabilities.
     pub const ROLLOUT_CONTEXT: Self = Self(1 << 5);
     /// [`Ctx::sampler_top_k`](crate::Ctx::sampler_top_k): the sampler's most likely tokens and their log-probabilities.
     pub const SAMPLER_TOP_K: Self = Self(1 << 6);
-    /// [`Ctx::alignment`](crate::Ctx::alignment), for step controls: how the gradient agrees with the step before.
+    /// [`Ctx::alignment`](crate::Ctx::alignment), for step controls: how well the gradient agrees with the previous step.
     pub const ALIGNMENT: Self = Self(1 << 7);
     /// All flags that this revision names.
     pub const KNOWN: Self = Self((1 << 8) - 1);
@@ -91,7 +91,7 @@ impl BitOr for Inputs {
     }
 }
 
-/// How per-token losses become one number: an open set of integers.
+/// Rule that reduces per-token losses to one number. The set of values may grow, so this is an integer.
 #[repr(transparent)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reduction(pub u32);
@@ -106,11 +106,11 @@ impl Reduction {
     /// Sum over all tokens ÷ B (TRL `loss_type="luspo"`; verl `seq-mean-token-sum`).
     pub const COMPLETION_SUM: Self = Self(3);
 
-    /// Refuses one that this version does not know, which objective `id` asks for.
+    /// Refuses a reduction that this version does not know. Objective `id` asks for the reduction.
     ///
     /// # Errors
     ///
-    /// A sentence with the id.
+    /// When the reduction is unknown; the message contains `id`.
     pub fn check_known(self, id: &str) -> Result<(), PluginError> {
         self.name().map(drop).ok_or_else(|| {
             PluginError::unsupported(format!(
@@ -120,7 +120,7 @@ impl Reduction {
         })
     }
 
-    /// All of them by their names in tables, in the order of their numbers.
+    /// All reductions with their names in configuration tables, ordered by number.
     pub const NAMED: [(&'static str, Self); 4] = [
         ("completion_mean", Self::COMPLETION_MEAN),
         ("fixed_length", Self::FIXED_LENGTH),
@@ -128,39 +128,39 @@ impl Reduction {
         ("completion_sum", Self::COMPLETION_SUM),
     ];
 
-    /// Its name in a table; none for one that came after this version.
+    /// Name of the reduction in a configuration table; `None` for a reduction of a later version.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         Self::NAMED.iter().find(|(_, known)| *known == self).map(|(name, _)| *name)
     }
 }
 
-/// Which tokens a reduction counts after masking: an open set of integers.
+/// Tokens that a reduction counts after masking. The set of values may grow, so this is an integer.
 #[repr(transparent)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Denominator(pub u32);
 
 impl Denominator {
-    /// The tokens that the masks keep: survivors weigh more.
+    /// Counts the tokens that the masks keep: each kept token gains weight as others are rejected.
     pub const KEPT: Self = Self(0);
-    /// All completion tokens: a rejected token is a zero.
+    /// Counts all completion tokens: a rejected token contributes 0.
     pub const ORIGINAL: Self = Self(1);
 }
 
-/// Which update rule the host's optimizer applies: an open set of integers.
+/// Update rule of the host's optimizer. The set of values may grow, so this is an integer.
 #[repr(transparent)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OptimizerKind(pub u32);
 
 impl OptimizerKind {
-    /// Plain gradient steps.
+    /// Plain gradient descent.
     pub const SGD: Self = Self(0);
     /// Adam with bias correction.
     pub const ADAM: Self = Self(1);
     /// Adam with decoupled weight decay.
     pub const ADAMW: Self = Self(2);
-    /// AdamW with a second moment that takes in `g_k² + g_r²`. `g_k` is the gradient of the tokens that the masks kept, and alone
-    /// enters the first moment. `g_r` is that of the tokens that they held back. The norm of `g_k + g_r` clips both.
+    /// AdamW whose second moment accumulates `g_k² + g_r²`. The gradient `g_k` of the kept tokens alone enters the first
+    /// moment. The gradient `g_r` is that of the rejected tokens. Clipping scales both by the norm of `g_k + g_r`.
     pub const ADAMW_KEPT_AND_REJECTED: Self = Self(3);
 }
 
@@ -172,15 +172,15 @@ pub struct OptimizerInfo {
     pub kind: OptimizerKind,
     /// Learning rate of the coming step.
     pub learning_rate: f64,
-    /// Decay of the first moment.
+    /// Decay rate of the first moment.
     pub beta1: f64,
-    /// Decay of the second moment.
+    /// Decay rate of the second moment.
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// Term added to the square root of the second moment.
     pub eps: f64,
     /// Decoupled weight decay.
     pub weight_decay: f64,
-    /// Largest global gradient norm; longer gradients are scaled down to it before the update. 0 is off.
+    /// Largest global gradient norm; a longer gradient is scaled down to it before the update. 0 turns clipping off.
     pub max_grad_norm: f64,
     /// Updates applied so far.
     pub steps_taken: u64,
@@ -190,22 +190,22 @@ pub struct OptimizerInfo {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct LastLayer<'a> {
-    /// `[B, T, D]`: the feature that produced the logits from which token `t` was drawn.
+    /// `[B, T, D]`: the feature from which the logits of token `t` were computed.
     pub hidden: Tensor<'a>,
     /// `[B, T, K]`, u32: vocabulary ids of the K largest logits, largest first.
     pub topk_ids: Tensor<'a>,
-    /// `[B, T, K]`: those logits, raw (temperature 1).
+    /// `[B, T, K]`: the K largest logits themselves, raw (temperature 1), in the order of `topk_ids`.
     pub topk_logits: Tensor<'a>,
     /// `[B, T]`: logsumexp over the full vocabulary of logits ÷ `loss_temperature`.
     pub logsumexp: Tensor<'a>,
     /// `[B, T]`: raw logit of the sampled token.
     pub action_logits: Tensor<'a>,
-    /// V.
+    /// V: number of vocabulary entries.
     pub vocab_size: usize,
 }
 
 impl<'a> LastLayer<'a> {
-    /// Brings the five tensors together.
+    /// Collects the five tensors into one view.
     #[must_use]
     pub fn new(
         hidden: Tensor<'a>,
@@ -219,92 +219,92 @@ impl<'a> LastLayer<'a> {
     }
 }
 
-/// The last layer's weight and the optimizer's own moments of it.
+/// The last layer's weight and its moments in the optimizer.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct OptimizerState<'a> {
     /// `[V, D]`: the weight.
     pub weight: Tensor<'a>,
-    /// `[V, D]`: running mean of gradients.
+    /// `[V, D]`: first moment, the running mean of gradients.
     pub exp_avg: Tensor<'a>,
-    /// `[V, D]`: running mean of squared gradients.
+    /// `[V, D]`: second moment, the running mean of squared gradients.
     pub exp_avg_sq: Tensor<'a>,
 }
 
 impl<'a> OptimizerState<'a> {
-    /// Brings the three tensors together.
+    /// Collects the three tensors into one view.
     #[must_use]
     pub fn new(weight: Tensor<'a>, exp_avg: Tensor<'a>, exp_avg_sq: Tensor<'a>) -> Self {
         Self { weight, exp_avg, exp_avg_sq }
     }
 }
 
-/// The whole batch of one optimizer step, never a micro-batch, so that what a component decides does not depend on how
-/// the host splits its work.
+/// The whole batch of one optimizer step, never a micro-batch. A component's decision therefore does not depend on
+/// how the host splits its work.
 ///
 /// Groups are consecutive: completions `g·G .. (g+1)·G` answer one prompt. Entries of `[B, T]` arrays where
-/// `completion_mask` is 0 are padding; their values are finite and mean nothing. A field that is asked for with a flag of
-/// [`Inputs`] is none for a component whose `inputs` did not name the flag.
+/// `completion_mask` is 0 are padding; their values are finite and mean nothing. A field that needs a flag of
+/// [`Inputs`] is `None` unless the component's `inputs` names the flag.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Batch<'a> {
-    /// B, T and G.
+    /// Shape of the batch: B, T and G.
     pub dims: Dims,
     /// Optimizer step, counted from 0.
     pub step: u64,
     /// Optimizer steps of the whole run.
     pub max_steps: u64,
-    /// How often this rollout has been used before; 0 is on policy.
+    /// Number of earlier uses of this rollout; 0 is on policy.
     pub iteration: u64,
     /// The run's seed; derive every random draw from it and `step`.
     pub seed: u64,
-    /// Divisor of the logits in sampling.
+    /// Temperature of sampling: divisor of the logits.
     pub sampling_temperature: f32,
-    /// The sampler's top-k; 0 is off.
+    /// The sampler's top-k, in tokens; 0 turns it off.
     pub sampling_top_k: u32,
-    /// The sampler's top-p; 1 is off.
+    /// The sampler's top-p, a probability; 1 turns it off.
     pub sampling_top_p: f32,
-    /// Divisor of the logits in `logps`.
+    /// Temperature of `logps`: divisor of the logits.
     pub loss_temperature: f32,
     /// The optimizer at the coming step.
     pub optimizer: OptimizerInfo,
-    /// How the objective's losses become one number.
+    /// Rule that reduces the objective's losses to one number.
     pub reduction: Reduction,
-    /// Which tokens that reduction counts.
+    /// Tokens that the reduction counts.
     pub denominator: Denominator,
-    /// The limit on completion length, tokens; at least T.
+    /// Limit on completion length in tokens; at least T.
     pub max_completion_length: usize,
-    /// `[B, T]`: sampled tokens.
+    /// `[B, T]`: ids of the sampled tokens.
     pub completion_ids: &'a [u32],
     /// `[B, T]`: 1 for a token of the completion, up to and including the end token; 0 for padding.
     pub completion_mask: &'a [u8],
     /// `[B]`: 1 where the length limit cut the completion off.
     pub truncated: &'a [u8],
-    /// `[B]`, reward units.
+    /// `[B]`: reward of each completion, reward units.
     pub rewards: &'a [f32],
-    /// `[B, T]`, reward units; zeros while the advantage estimator runs.
+    /// `[B, T]`: advantage of each token, reward units; zeros while the advantage estimator runs.
     pub advantages: &'a [f32],
     /// `[B, T]`, nats: log-probability of each token under the current policy at `loss_temperature`.
     pub logps: &'a [f32],
-    /// `[B, T]`: the objective's loss per token, before masking and reduction. Present at the mask point.
+    /// `[B, T]`: the objective's loss per token, before masking and reduction. Present for masks.
     pub losses: Option<&'a [f32]>,
-    /// `[B, T]`: the derivative by this token's `logps` of the sum of its completion's `losses`, as in
-    /// [`PerToken`](crate::PerToken). Present at the mask point.
+    /// `[B, T]`: derivative of the sum of a completion's `losses` by this token's `logps`, as in
+    /// [`PerToken`](crate::PerToken). Present for masks.
     pub dloss_dlogp: Option<&'a [f32]>,
-    /// `[B, T]`, nats: the same as `logps`, when the completions were sampled. Asked for with [`Inputs::OLD_LOGPS`].
+    /// `[B, T]`, nats: log-probability of each token when it was sampled. Needs [`Inputs::OLD_LOGPS`].
     pub old_logps: Option<&'a [f32]>,
-    /// `[B, T]`, nats: the same under the reference model. Asked for with [`Inputs::REF_LOGPS`].
+    /// `[B, T]`, nats: log-probability of each token under the reference model. Needs [`Inputs::REF_LOGPS`].
     pub ref_logps: Option<&'a [f32]>,
-    /// `[B, T]`, nats: entropy of the current policy. Asked for with [`Inputs::ENTROPY`].
+    /// `[B, T]`, nats: entropy of the current policy. Needs [`Inputs::ENTROPY`].
     pub entropy: Option<&'a [f32]>,
-    /// Asked for with [`Inputs::LAST_LAYER`].
+    /// Features and top logits of the last layer. Needs [`Inputs::LAST_LAYER`].
     pub last_layer: Option<LastLayer<'a>>,
-    /// Asked for with [`Inputs::OPTIMIZER_STATE`].
+    /// The last layer's weight and moments. Needs [`Inputs::OPTIMIZER_STATE`].
     pub optimizer_state: Option<OptimizerState<'a>>,
 }
 
 impl<'a> Batch<'a> {
-    /// A batch of shape `dims` whose arrays are still empty: for hosts, which then fill in every field.
+    /// A batch of shape `dims` with empty arrays. A host then fills in every field.
     #[must_use]
     pub fn new(dims: Dims, optimizer: OptimizerInfo) -> Self {
         Self {
@@ -337,7 +337,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// This batch with only those optional inputs that `inputs` names: the view of a component that asked for them.
+    /// This batch with only the optional inputs that `inputs` names: the view for a component that asked for them.
     #[must_use]
     pub fn with_only(mut self, inputs: Inputs) -> Self {
         self.old_logps = self.old_logps.filter(|_| inputs.contains(Inputs::OLD_LOGPS));
@@ -348,7 +348,7 @@ impl<'a> Batch<'a> {
         self
     }
 
-    /// [`Batch::old_logps`].
+    /// Returns [`Batch::old_logps`].
     ///
     /// # Errors
     ///
@@ -357,7 +357,7 @@ impl<'a> Batch<'a> {
         self.old_logps.ok_or_else(|| missing("old_logps", "OLD_LOGPS"))
     }
 
-    /// [`Batch::ref_logps`].
+    /// Returns [`Batch::ref_logps`].
     ///
     /// # Errors
     ///
@@ -366,7 +366,7 @@ impl<'a> Batch<'a> {
         self.ref_logps.ok_or_else(|| missing("ref_logps", "REF_LOGPS"))
     }
 
-    /// [`Batch::entropy`].
+    /// Returns [`Batch::entropy`].
     ///
     /// # Errors
     ///
@@ -375,7 +375,7 @@ impl<'a> Batch<'a> {
         self.entropy.ok_or_else(|| missing("entropy", "ENTROPY"))
     }
 
-    /// [`Batch::last_layer`].
+    /// Returns [`Batch::last_layer`].
     ///
     /// # Errors
     ///
@@ -384,7 +384,7 @@ impl<'a> Batch<'a> {
         self.last_layer.ok_or_else(|| missing("last_layer", "LAST_LAYER"))
     }
 
-    /// [`Batch::optimizer_state`].
+    /// Returns [`Batch::optimizer_state`].
     ///
     /// # Errors
     ///

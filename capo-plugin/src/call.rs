@@ -1,31 +1,31 @@
-//! The host's side of every call into a plugin: the processor's arithmetic is after it what it was before, and a host that watches over
-//! calls hears of drops as well.
+//! The host's side of every call into a plugin. A call leaves the processor's floating-point settings unchanged. A
+//! host that watches calls is told about drops too.
 
 use std::arch::asm;
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
-/// Runs code of a plugin, then gives floating-point arithmetic back the rounding, the treatment of denormals and the traps that it had: a
-/// library may set them for its own sake, as one built with `-ffast-math` does where it is opened.
+/// Runs a plugin's code, then restores the rounding mode, the treatment of denormals and the traps of floating-point arithmetic. A
+/// library may change them for itself. A library built with `-ffast-math`, for example, changes them when it is loaded.
 pub fn guarded<R>(call: impl FnOnce() -> R) -> R {
     let _before = Arithmetic::now();
     call()
 }
 
-/// A function that is called around the drop of the component of this id.
+/// Function that wraps the drop of component `id`; it must call `drop` once.
 type AroundDrop = fn(id: &str, drop: &mut dyn FnMut());
 
 static AROUND_DROP: OnceLock<AroundDrop> = OnceLock::new();
 
-/// From now on components of plugins are dropped inside `around`, which calls what it is given once. The first one counts.
+/// From now on, drops the components of plugins inside `around`, which must call its argument once. Only the first call has an effect.
 pub fn watch_drops(around: AroundDrop) {
     AROUND_DROP.get_or_init(|| around);
 }
 
-/// A plugin's object, whose drop is a call like any other.
+/// A plugin's object. Its drop is guarded like every other call.
 pub(crate) struct Guest<W> {
     id: String,
-    /// There until it is dropped.
+    /// `Some` until the object is dropped.
     wire: Option<W>,
 }
 
@@ -59,7 +59,7 @@ impl<W> Drop for Guest<W> {
     }
 }
 
-/// The settings of this thread's floating-point arithmetic, which are put back when this goes.
+/// This thread's floating-point settings, restored when the value is dropped.
 pub(crate) struct Arithmetic(Control);
 
 impl Arithmetic {
@@ -67,7 +67,7 @@ impl Arithmetic {
         Self(Control::read())
     }
 
-    /// Runs the host's own code in the middle of a plugin's call.
+    /// Runs the host's own code in the middle of a plugin's call, under the host's settings.
     pub(crate) fn during<R>(&self, own: impl FnOnce() -> R) -> R {
         let _plugins = Self::now();
         self.0.write();
@@ -81,7 +81,7 @@ impl Drop for Arithmetic {
     }
 }
 
-/// The control registers: of SSE and of the x87, which long doubles of C are computed with.
+/// Control registers of SSE and of the x87 unit, which computes C's long doubles.
 #[cfg(target_arch = "x86_64")]
 #[derive(PartialEq)]
 struct Control {
@@ -91,7 +91,7 @@ struct Control {
 
 #[cfg(target_arch = "x86_64")]
 impl Control {
-    /// Bits of `mxcsr` that say what has happened, not how to compute.
+    /// Status bits of `mxcsr`: they record exceptions and do not control arithmetic.
     const HAPPENED: u32 = 0x3f;
 
     fn read() -> Self {
@@ -103,10 +103,10 @@ impl Control {
         Self { mxcsr: mxcsr & !Self::HAPPENED, x87 }
     }
 
-    /// Nothing, where they are so already: loading is the dearer part.
+    /// Skips registers that already hold the value, because loading them is expensive.
     fn write(&self) {
         if *self != Self::read() {
-            // SAFETY: the values are ones that these registers had; what has happened is forgotten first, so that no trap follows.
+            // SAFETY: these registers held the values before. The status bits are cleared first, so that no trap follows.
             unsafe {
                 asm!("ldmxcsr [{}]", "fnclex", "fldcw [{}]", in(reg) &raw const self.mxcsr, in(reg) &raw const self.x87, options(nostack, preserves_flags));
             }
@@ -122,20 +122,20 @@ struct Control(u64);
 impl Control {
     fn read() -> Self {
         let fpcr;
-        // SAFETY: it only reads a register.
+        // SAFETY: the instruction only reads a register.
         unsafe { asm!("mrs {}, fpcr", out(reg) fpcr, options(nomem, nostack, preserves_flags)) };
         Self(fpcr)
     }
 
     fn write(&self) {
         if *self != Self::read() {
-            // SAFETY: the value is one that this register had.
+            // SAFETY: this register held the value before.
             unsafe { asm!("msr fpcr, {}", in(reg) self.0, options(nostack, preserves_flags)) };
         }
     }
 }
 
-/// Elsewhere nothing is put back.
+/// On other architectures nothing is restored.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 struct Control;
 
@@ -157,7 +157,7 @@ mod tests {
     use crate::testing::Fixture;
     use crate::{Batch, Ctx, Inputs, PluginError, PreBackwardMask, testing};
 
-    /// Rounds up, and takes denormals for zeros: what `fesetround` and `-ffast-math` do.
+    /// Rounds up and flushes denormals to zero, as `fesetround` and `-ffast-math` do.
     fn meddle() {
         Control { mxcsr: 0x1f80 | 0x4000 | 0x8040, x87: 0x0b7f }.write();
     }
@@ -166,7 +166,7 @@ mod tests {
         [(1.0, 3.0), (1e-39, 2.0)].map(|(a, b)| std::hint::black_box(a) / std::hint::black_box(b))
     }
 
-    /// A mask that meddles in whatever it is called for.
+    /// A mask that changes these settings in every method.
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Meddler {}
@@ -221,7 +221,7 @@ mod tests {
         same("load");
         drop(mask);
         same("drop");
-        // While the host answers in the middle of a call.
+        // The host answers in the middle of a call.
         let host = Arithmetic::now();
         let (answered, inside) = guarded(|| {
             meddle();

@@ -1,4 +1,4 @@
-//! The connection between the ranks of a run: calls for components, and a trait for hosts.
+//! The connection between the ranks of a run: methods for components, and a trait for hosts.
 
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,36 +10,36 @@ use crate::abi_collective::{COLLECTIVE, Collective};
 use crate::error::PluginError;
 use crate::extension::Extension;
 
-/// **All ranks make the same calls in the same order**, and each waits for all others: a call that one makes and another does not would
-/// never come back. So whether to call must not depend on what one rank alone knows, such as its own completions or its own error; where
-/// it does, the ranks agree first ([`agree`](Self::agree)).
+/// **All ranks must make the same calls in the same order.** Each call waits for all other ranks, so a call that one
+/// rank skips never returns. A component must not decide about a call from facts of one rank, such as its completions
+/// or its error. In that case the ranks agree first ([`agree`](Self::agree)).
 impl Collective {
-    /// This process's place among the ranks, from 0.
+    /// Index of this process among the ranks, from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.rank as usize
     }
 
-    /// How many ranks there are; 1 where this process holds the whole batch, and the calls give back what they got.
+    /// Number of ranks. It is 1 where this process holds the whole batch; the calls then return their inputs.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size as usize
     }
 
-    /// Replaces each of `values`, of which every rank passes as many, by its sum over all ranks: the same bits on all of them.
+    /// Replaces each of `values` by its sum over all ranks, bit for bit equal on all of them. Every rank must pass equally many values.
     ///
     /// # Errors
     ///
-    /// The host's sentence, where the ranks cannot hear each other; `values` are as they may be then.
+    /// The host's message, where the ranks cannot reach each other; the contents of `values` are then unspecified.
     pub fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), PluginError> {
         (self.all_reduce_sum)(self.engine, RSliceMut::from_mut_slice(values)).into_result().map_err(PluginError::from)
     }
 
-    /// The values of each rank, which may be of different numbers, in the order of ranks.
+    /// Returns the values of each rank, ordered by rank. Ranks may pass different numbers of values.
     ///
     /// # Errors
     ///
-    /// The host's sentence, where the ranks cannot hear each other.
+    /// The host's message, where the ranks cannot reach each other.
     pub fn all_gather(&self, values: &[i64]) -> Result<Vec<Vec<i64>>, PluginError> {
         let gathered = (self.all_gather)(self.engine, RSlice::from_slice(values)).into_result()?;
         if gathered.len() != self.size() {
@@ -51,11 +51,11 @@ impl Collective {
         Ok(gathered.into_iter().map(RVec::into_vec).collect())
     }
 
-    /// Tells the other ranks whether this one can go on, and hears it of them: where one cannot, none does.
+    /// Tells the other ranks whether this rank can go on, and hears the same from them. If one rank cannot go on, none does.
     ///
     /// # Errors
     ///
-    /// `own`'s error, and on the other ranks a sentence that names the rank which has one.
+    /// `own`'s error on a rank that has one. The other ranks get a message that names the failed rank.
     pub fn agree<T>(&self, own: Result<T, PluginError>) -> Result<T, PluginError> {
         let told = self.all_gather(&[i64::from(own.is_err())]);
         let (own, told) = (own?, told?);
@@ -66,32 +66,32 @@ impl Collective {
     }
 }
 
-/// The connection between the ranks of a run: implemented by hosts that have several.
+/// The connection between the ranks of a run. A host with several ranks implements it.
 ///
-/// Both calls come while a component works, from the thread that called it.
+/// Both collective calls come while a component works, from the thread that called the component.
 pub trait Ranks {
-    /// This process's place, from 0.
+    /// Index of this process among the ranks, from 0.
     fn rank(&self) -> usize;
 
-    /// How many there are, at least 1.
+    /// Number of ranks, at least 1.
     fn size(&self) -> usize;
 
-    /// Replaces each of `values` by its sum over all ranks: the same bits on all of them.
+    /// Replaces each of `values` by its sum over all ranks, bit for bit equal on all of them.
     ///
     /// # Errors
     ///
-    /// A sentence; the component's call fails with it.
+    /// A message; the component's call fails with it.
     fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), PluginError>;
 
-    /// The values of each rank, which may be of different numbers, in the order of ranks.
+    /// Returns the values of each rank, ordered by rank. Ranks may pass different numbers of values.
     ///
     /// # Errors
     ///
-    /// A sentence; the component's call fails with it.
+    /// A message; the component's call fails with it.
     fn all_gather(&self, values: &[i64]) -> Result<Vec<Vec<i64>>, PluginError>;
 }
 
-/// The one process that holds the whole batch: what a host answers that does not say otherwise.
+/// A single process that holds the whole batch. This is the default answer of a host.
 #[derive(Debug, Clone, Copy)]
 pub struct OneRank;
 
@@ -113,7 +113,7 @@ impl Ranks for OneRank {
     }
 }
 
-/// A [`Collective`] that is good for as long as its ranks are borrowed.
+/// Owner of a [`Collective`] that is valid while its `Ranks` are borrowed.
 #[derive(Debug)]
 pub struct Connection<'a> {
     collective: Collective,
@@ -121,7 +121,7 @@ pub struct Connection<'a> {
 }
 
 impl<'a> Connection<'a> {
-    /// Through `ranks`.
+    /// Connects to `ranks`.
     #[must_use]
     pub fn new<R: Ranks>(ranks: &'a R) -> Self {
         let collective = Collective {
@@ -134,13 +134,13 @@ impl<'a> Connection<'a> {
         Self { collective, ranks: PhantomData }
     }
 
-    /// Of a process that is alone.
+    /// Connection of a single process.
     #[must_use]
     pub fn alone() -> Self {
         Self::new(&OneRank)
     }
 
-    /// The host's answer to a component that asks for its extension `id`; none where the id is another's.
+    /// The host's answer to a component that asks for its extension `id`; `None` for another id.
     #[must_use]
     pub fn extension(&self, id: &str) -> Option<Extension<'_>> {
         (id == COLLECTIVE).then(|| Extension::of(&self.collective))
@@ -156,12 +156,12 @@ extern "C" fn all_gather<R: Ranks>(engine: *const (), values: RSlice<'_, i64>) -
 }
 
 fn ranks<'a, R>(engine: *const ()) -> &'a R {
-    // SAFETY: `Connection::new` took `engine` from a `&R` and put the function that calls here, for the same `R`, beside it. A `Collective`
-    // is reached through a borrow of the connection alone, which borrows the ranks.
+    // SAFETY: `Connection::new` took `engine` from a `&R` and stored it beside a function for the same `R`, which calls here.
+    // A `Collective` is only reached through a borrow of the connection, and the connection borrows the ranks.
     unsafe { &*engine.cast::<R>() }
 }
 
-/// A panic must not cross to the component.
+/// Catches a panic, which must not cross into the component.
 fn contained<T>(call: impl FnOnce() -> Result<T, PluginError>) -> RResult<T, WireError> {
     let outcome = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
         std::mem::forget(payload);

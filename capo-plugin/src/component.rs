@@ -1,5 +1,5 @@
-//! The host's side of the wire: a handle that calls a component and checks its results. The method that is called depends on
-//! the point.
+//! The host's side of the wire: a handle that calls a component and checks its results. Each point has its own
+//! method.
 
 use abi_stable::StableAbi;
 use abi_stable::std_types::{RResult, RSlice, RStr, RVec};
@@ -11,15 +11,15 @@ use crate::error::PluginError;
 use crate::point::Point;
 use crate::sink::{Sink, contract, listen, per_token};
 
-/// How an image lists the components of one point, and builds one from its id and its table as JSON text.
+/// Functions of an image for one point: list the components, and build a component from its id and its table as JSON text.
 pub(crate) type Doors<W> =
     (extern "C" fn() -> RVec<ComponentInfo>, extern "C" fn(id: RStr<'_>, config: RStr<'_>) -> RResult<W, WireError>);
 
-/// A point's object on the wire: for code that is the same at all points.
+/// A component's object on the wire, for code that all points share.
 pub trait Wired: Sized + 'static {
     /// The point.
     const POINT: Point;
-    /// Type of the list that an image has behind the point's extension id.
+    /// Type behind the point's extension id, through which an image lists its components.
     type List: StableAbi + 'static;
     #[doc(hidden)]
     fn doors(list: &Self::List) -> Doors<Self>;
@@ -31,7 +31,7 @@ pub trait Wired: Sized + 'static {
     fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError>;
 }
 
-/// A live component, in this executable or in a plugin; `W` is its object on the wire.
+/// A live component of this executable or of a plugin; `W` is its object on the wire.
 pub struct Component<W> {
     pub(crate) id: String,
     pub(crate) wire: Guest<W>,
@@ -50,39 +50,39 @@ impl<W: Wired> Component<W> {
         &self.id
     }
 
-    /// Inputs that the host must compute for it: asked once, when it was made.
+    /// Inputs that the host must compute for the component. The host asks once, at creation.
     #[must_use]
     pub fn inputs(&self) -> Inputs {
         self.inputs
     }
 
-    /// Gives the component another id in reports and sentences: for a host that runs one more than once.
+    /// Gives the component another id in reports and messages. A host needs it to run one component twice.
     #[must_use]
     pub fn renamed(self, id: &str) -> Self {
         Self { id: id.to_owned(), ..self }
     }
 
-    /// Its state for a checkpoint.
+    /// The component's state for a checkpoint.
     ///
     /// # Errors
     ///
-    /// The component's own sentence, its id in front.
+    /// The component's own message, prefixed with its id.
     pub fn save(&self) -> Result<Vec<u8>, PluginError> {
         let state = guarded(|| self.wire.save().into_result());
         state.map(RVec::into_vec).map_err(|error| self.named(error.into()))
     }
 
-    /// Takes up a saved state.
+    /// Restores a saved state.
     ///
     /// # Errors
     ///
-    /// The component's own sentence, its id in front.
+    /// The component's own message, prefixed with its id.
     pub fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
         let loaded = guarded(|| self.wire.load(RSlice::from_slice(state)).into_result());
         loaded.map_err(|error| self.named(error.into()))
     }
 
-    /// Calls `method` with what the component asked for of `batch`.
+    /// Calls `method` with the part of `batch` that the component asked for.
     pub(crate) fn call(
         &mut self,
         method: &'static str,
@@ -101,7 +101,7 @@ impl<W: Wired> Component<W> {
         error.context(format_args!("component `{}`", self.id))
     }
 
-    /// Refuses the first entry of `[B, T]` for which `broken` says what it is, and the rule.
+    /// Refuses the first `[B, T]` entry for which `broken` returns a description and the violated rule.
     pub(crate) fn check(
         &self,
         dims: Dims,
@@ -116,7 +116,7 @@ impl<W: Wired> Component<W> {
         }
     }
 
-    /// Every value finite, and zero on padding.
+    /// Checks that every value is finite, and zero on padding.
     pub(crate) fn check_per_token(&self, what: &str, values: &[f32], batch: &Batch<'_>) -> Result<(), PluginError> {
         self.check(batch.dims, |i| match values[i] {
             value if !value.is_finite() => Some((format!("{what} is {value}"), " (it must be finite)")),

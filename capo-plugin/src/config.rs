@@ -1,4 +1,4 @@
-//! Component tables: which keys a type reads, and sentences about keys that it does not.
+//! Component tables: the keys that a type reads, and error messages about unknown keys.
 
 use serde::de::{DeserializeOwned, Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::batch::Reduction;
 use crate::error::PluginError;
 
-/// The keys that `T` reads from its table, or none when `T` is not a plain struct.
+/// Keys that `T` reads from its table, or `None` when `T` is not a plain struct.
 #[must_use]
 pub fn known_keys<T: DeserializeOwned>() -> Option<&'static [&'static str]> {
     let mut keys = None;
-    // The probe always fails; what it saw on the way is the answer.
+    // The probe always fails. It has recorded the keys by then.
     let _ = T::deserialize(Probe(&mut keys));
     keys
 }
 
-/// The candidate nearest to `typed`, when one is near enough to be a slip.
+/// The candidate nearest to `typed`, if it is near enough to be a typing error.
 #[must_use]
 pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
@@ -38,7 +38,7 @@ pub(crate) fn parse<T: DeserializeOwned>(json: &str) -> Result<T, PluginError> {
     serde_json::from_value(table.into()).map_err(|error| PluginError::config(error.to_string()))
 }
 
-/// The sentence about a key that nothing reads.
+/// Error message about an unknown key.
 #[must_use]
 pub fn unknown_key(typed: &str, known: &[&str]) -> String {
     match (nearest(typed, known.iter().copied()), known) {

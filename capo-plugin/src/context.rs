@@ -1,4 +1,4 @@
-//! The rollout's context: facts about its completions besides the batch, which components read and a host fills in.
+//! The rollout's context: facts about its completions besides the batch. A host fills it in, and components read it.
 
 use std::ops::{Deref, Range};
 
@@ -6,18 +6,18 @@ use crate::abi_context::{Lent, ROLLOUT_CONTEXT, RolloutContext};
 use crate::abi_top_k::{SAMPLER_TOP_K, SamplerTopK};
 use crate::extension::Extension;
 
-/// Part `index` of `values` that lie one behind another and end at `ends`.
+/// Part `index` of `values`, which holds all parts in sequence; `ends` holds the end of each.
 fn part<'a, T>(values: &'a [T], ends: &[u64], index: usize) -> &'a [T] {
     let start = if index == 0 { 0 } else { ends[index - 1] };
     &values[start as usize..ends[index] as usize]
 }
 
 fn text(bytes: &[u8]) -> &str {
-    // A host fills these with whole texts.
+    // A host writes only whole UTF-8 texts.
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// Indices as in [`Batch`](crate::Batch): completion b of B, token t of T, group g of B ÷ G. An index out of range panics.
+/// Indices are as in [`Batch`](crate::Batch): completion b of B, token t of T, group g of B ÷ G. An index out of range panics.
 impl RolloutContext {
     /// Token ids of the prompt of completion `b`, without padding.
     #[must_use]
@@ -25,26 +25,26 @@ impl RolloutContext {
         part(self.prompt_ids.get(), self.prompt_ends.get(), self.group(b))
     }
 
-    /// The prompt's number in the run's order of prompts, from 0: the same prompt comes again under another number.
+    /// Position of the prompt in the run's sequence of prompts, from 0. A repeated prompt gets a new number each time.
     #[must_use]
     pub fn prompt_number(&self, b: usize) -> u64 {
         self.prompt_numbers.get()[self.group(b)]
     }
 
-    /// The line of the dataset's file that the prompt came from, from 1; none where prompts are made, not read.
+    /// Line of the dataset's file that holds the prompt, from 1; `None` where prompts are generated.
     #[must_use]
     pub fn line(&self, b: usize) -> Option<u64> {
         Some(self.lines.get()[self.group(b)]).filter(|&line| line > 0)
     }
 
-    /// Text of completion `b`, special tokens left out.
+    /// Text of completion `b`, without special tokens.
     #[must_use]
     pub fn text(&self, b: usize) -> &str {
         text(part(self.texts.get(), self.text_ends.get(), b))
     }
 
-    /// Bytes of [`text`](Self::text) that token `t` of completion `b` stands for: empty for special tokens, padding and parts of a
-    /// character, which belongs to the last of its tokens.
+    /// Bytes of [`text`](Self::text) that token `t` of completion `b` encodes. The range is empty for special tokens
+    /// and padding. A character of several tokens belongs to the last of them.
     #[must_use]
     pub fn span(&self, b: usize, t: usize) -> Range<usize> {
         let at = 2 * (b * self.tokens as usize + t);
@@ -52,21 +52,21 @@ impl RolloutContext {
         spans[at] as usize..spans[at + 1] as usize
     }
 
-    /// Names of the run's reward functions, in their order.
+    /// Names of the run's reward functions, in configured order.
     pub fn reward_names(&self) -> impl Iterator<Item = &str> {
         let ends = self.reward_name_ends.get();
         (0..ends.len()).map(move |index| text(part(self.reward_names.get(), ends, index)))
     }
 
-    /// Rewards of reward function `index`, `[B]`, before its weight.
+    /// `[B]`: rewards of reward function `index`, before its weight is applied.
     #[must_use]
     pub fn rewards(&self, index: usize) -> &[f32] {
         let count = self.text_ends.get().len();
         &self.rewards.get()[index * count..(index + 1) * count]
     }
 
-    /// `[B, T]`, nats: the log-probability with which each token was drawn. It is of the sampler's own distribution, temperature
-    /// and truncation included, in the sampler's own precision, as vLLM reports it to TRL and verl. 0 on padding.
+    /// `[B, T]`, nats: log-probability of each token in the distribution from which it was drawn. Temperature and truncation
+    /// are included, and the precision is the sampler's own, as vLLM reports it to TRL and verl. 0 on padding.
     ///
     /// The trainer's own values for the same policy are [`Batch::old_logps`](crate::Batch::old_logps).
     #[must_use]
@@ -87,20 +87,20 @@ impl RolloutContext {
 
 /// Indices as in [`Batch`](crate::Batch). An index out of range panics.
 impl SamplerTopK {
-    /// K: how many tokens there are at each place.
+    /// K: number of tokens at each position.
     #[must_use]
     pub fn k(&self) -> usize {
         self.k as usize
     }
 
-    /// `[K]`: the ids of the most likely tokens at place `t` of completion `b`, most likely first; of equals the lower id.
+    /// `[K]`: ids of the most likely tokens at position `t` of completion `b`, most likely first; ties go to the lower id.
     #[must_use]
     pub fn ids(&self, b: usize, t: usize) -> &[u32] {
         &self.ids.get()[self.place(b, t)]
     }
 
-    /// `[K]`, nats: their log-probabilities in the distribution that the token was drawn from, temperature and truncation included:
-    /// minus infinity for a token that the truncation left out. 0 on padding.
+    /// `[K]`, nats: log-probabilities of these tokens in the distribution from which the token was drawn, temperature
+    /// and truncation included. Minus infinity for a token that truncation excluded. 0 on padding.
     #[must_use]
     pub fn logps(&self, b: usize, t: usize) -> &[f32] {
         &self.logps.get()[self.place(b, t)]
@@ -112,68 +112,68 @@ impl SamplerTopK {
     }
 }
 
-/// One completion, as a host hands it over.
+/// One completion, as a host provides it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompletionContext<'a> {
-    /// Its text.
+    /// Text of the completion.
     pub text: &'a str,
-    /// Bytes of the text that each of its tokens stands for.
+    /// Byte range of the text for each token.
     pub spans: &'a [[u32; 2]],
-    /// Log-probability with which each of its tokens was drawn, nats.
+    /// Nats: log-probability with which each token was drawn.
     pub sampler_logps: &'a [f32],
 }
 
-/// A prompt, as a host hands it over.
+/// A prompt, as a host provides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptContext<'a> {
-    /// Its token ids.
+    /// Token ids of the prompt.
     pub ids: &'a [u32],
-    /// Its number in the run's order of prompts, from 0.
+    /// Position in the run's sequence of prompts, from 0.
     pub number: u64,
-    /// Its line in the dataset's file, from 1; none where it was made.
+    /// Line in the dataset's file, from 1; `None` for a generated prompt.
     pub line: Option<u64>,
 }
 
-/// The arrays that a host lends as [`RolloutContext`]. Lists of different lengths lie one behind another, and an array of its own says
-/// where each ends. Letters as in [`Batch`](crate::Batch); P = B ÷ G prompts, R reward functions.
+/// The arrays that a host lends as [`RolloutContext`]. Lists of different lengths are stored in sequence, and a further array
+/// holds the end of each list. Letters are as in [`Batch`](crate::Batch); P = B ÷ G prompts, R reward functions.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ContextData {
-    /// G.
+    /// G: completions per prompt.
     pub group_size: u64,
-    /// T.
+    /// T: padded completion length, tokens.
     pub tokens: u64,
-    /// Ids of all prompts.
+    /// Token ids of all prompts, in sequence.
     pub prompt_ids: Vec<u32>,
-    /// `[P]`, like the next two.
+    /// `[P]`: end of each prompt in `prompt_ids`.
     pub prompt_ends: Vec<u64>,
-    /// In the run's order of prompts, from 0.
+    /// `[P]`: positions in the run's sequence of prompts, from 0.
     pub prompt_numbers: Vec<u64>,
-    /// In the dataset's file, from 1; 0 is none.
+    /// `[P]`: lines of the dataset's file, from 1; 0 for a generated prompt.
     pub lines: Vec<u64>,
-    /// UTF-8 of all completions.
+    /// UTF-8 text of all completions, in sequence.
     pub texts: Vec<u8>,
-    /// `[B]`.
+    /// `[B]`: end of each text in `texts`, bytes.
     pub text_ends: Vec<u64>,
-    /// `[B, T, 2]`.
+    /// `[B, T, 2]`: byte range of each token within its completion's text.
     pub spans: Vec<u32>,
-    /// UTF-8 of the names of all reward functions.
+    /// UTF-8 names of all reward functions, in sequence.
     pub reward_names: Vec<u8>,
-    /// `[R]`.
+    /// `[R]`: end of each name in `reward_names`, bytes.
     pub reward_name_ends: Vec<u64>,
-    /// `[R, B]`.
+    /// `[R, B]`: reward of each function for each completion.
     pub rewards: Vec<f32>,
-    /// `[B, T]`, nats: the log-probabilities that tokens were drawn with.
+    /// `[B, T]`, nats: log-probabilities with which the tokens were drawn.
     pub sampler_logps: Vec<f32>,
     /// K; 0 where the most likely tokens are not known.
     pub top_k: u64,
-    /// `[B, T, K]`, like the next.
+    /// `[B, T, K]`: ids of the most likely tokens.
     pub top_ids: Vec<u32>,
-    /// As [`SamplerTopK::logps`] has them.
+    /// `[B, T, K]`, nats: log-probabilities of `top_ids`, as in [`SamplerTopK::logps`].
     pub top_logps: Vec<f32>,
 }
 
 impl ContextData {
-    /// Of completions of at most `tokens` tokens, the same number for each prompt.
+    /// Context of completions with at most `tokens` tokens; every prompt must have equally many completions.
     #[must_use]
     pub fn new<'a>(
         tokens: usize,
@@ -201,11 +201,11 @@ impl ContextData {
         data
     }
 
-    /// Adds what the reward function `name` gave, `[B]`.
+    /// Adds the rewards `[B]` of reward function `name`.
     ///
     /// # Panics
     ///
-    /// When there is not one number per completion.
+    /// When `rewards` does not hold one number per completion.
     pub fn add_reward(&mut self, name: &str, rewards: &[f32]) {
         assert_eq!(rewards.len(), self.text_ends.len(), "`rewards` is [B]");
         self.reward_names.extend(name.as_bytes());
@@ -213,18 +213,18 @@ impl ContextData {
         self.rewards.extend(rewards);
     }
 
-    /// Adds the sampler's `k` most likely tokens at each place and their log-probabilities, `[B, T, K]` each, as [`SamplerTopK`] has them.
+    /// Adds the sampler's `k` most likely tokens at each position and their log-probabilities, `[B, T, K]` each, as in [`SamplerTopK`].
     ///
     /// # Panics
     ///
-    /// When there are not as many numbers.
+    /// When an array does not hold B · T · K numbers.
     pub fn set_top_k(&mut self, k: usize, ids: Vec<u32>, logps: Vec<f32>) {
         let expected = self.sampler_logps.len() * k;
         assert_eq!((ids.len(), logps.len()), (expected, expected), "ids and log-probabilities are [B, T, K]");
         (self.top_k, self.top_ids, self.top_logps) = (k as u64, ids, logps);
     }
 
-    /// The part of completions `rows`, a whole number of groups.
+    /// The context of completions `rows` alone, which must be a whole number of groups.
     #[must_use]
     pub fn part(&self, rows: Range<usize>) -> Self {
         let (context, count) = (self.lend(0), self.text_ends.len());
@@ -250,7 +250,7 @@ impl ContextData {
         part
     }
 
-    /// Lends it to a call, `age` optimizer steps after the completions were sampled.
+    /// Lends the context to a call, `age` optimizer steps after the completions were sampled.
     #[must_use]
     pub fn lend(&self, age: u64) -> Lending<'_> {
         let context = RolloutContext {
@@ -279,7 +279,7 @@ impl ContextData {
     }
 }
 
-/// A [`RolloutContext`] that is good for as long as its data are borrowed.
+/// Owner of a [`RolloutContext`] that is valid while its data are borrowed.
 #[derive(Debug)]
 pub struct Lending<'a> {
     context: RolloutContext,
@@ -288,19 +288,19 @@ pub struct Lending<'a> {
 }
 
 impl<'a> Lending<'a> {
-    /// The arrays.
+    /// The lent arrays.
     #[must_use]
     pub fn data(&self) -> &'a ContextData {
         self.data
     }
 
-    /// The sampler's most likely tokens, where they are known.
+    /// The sampler's most likely tokens, or `None` where they are not known.
     #[must_use]
     pub fn top_k(&self) -> Option<&SamplerTopK> {
         self.top_k.as_ref()
     }
 
-    /// The host's answer to a component that asks for its extension `id`; none where the id is another's.
+    /// The host's answer to a component that asks for its extension `id`; `None` for another id.
     #[must_use]
     pub fn extension(&self, id: &str) -> Option<Extension<'_>> {
         match id {

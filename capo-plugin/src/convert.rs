@@ -1,4 +1,4 @@
-//! Conversions between what authors and hosts see and what crosses the wire. Slices keep their addresses.
+//! Conversions between the types of authors and hosts and the types on the wire. Slices keep their addresses.
 
 use abi_stable::std_types::{ROption, RSlice, RStr};
 
@@ -23,7 +23,7 @@ impl From<WireError> for PluginError {
     }
 }
 
-/// One field's value on the other side.
+/// Converts one field's value to the other side.
 trait Cross<T> {
     fn cross(self) -> T;
 }
@@ -40,7 +40,7 @@ macro_rules! same_on_both_sides {
 
 same_on_both_sides!(f32, u32, u64, Denominator, Dims, OptimizerInfo, Reduction, Tensor<'a>);
 
-/// Values of other types on the two sides: there and back.
+/// Implements both directions between two types.
 macro_rules! crosses {
     ($($from:ty => $to:ty: $there:expr, $back:expr;)*) => {$(
         impl<'a> Cross<$to> for $from {
@@ -78,7 +78,7 @@ impl<T: Cross<U>, U> Cross<Option<U>> for ROption<T> {
     }
 }
 
-/// Two structs with the same fields, one on each side.
+/// Implements both directions between two structs with the same fields.
 macro_rules! alike {
     ($($type:ident, $wire:ident: $($field:ident)*;)*) => {$(
         alike!(@one $type => $wire: $($field)*);
@@ -110,7 +110,7 @@ alike! {
 }
 
 impl Rollout<'_> {
-    /// The rollout on the wire; `completions` holds what it borrows.
+    /// The rollout on the wire; `completions` holds the borrowed data.
     pub(crate) fn to_wire<'w>(&self, completions: &'w [WireCompletion<'w>]) -> WireRollout<'w> {
         WireRollout {
             purpose: self.purpose,

@@ -1,4 +1,4 @@
-//! A component's line to the host during a call: reports and questions.
+//! A component's connection to the host during a call: reports and requests.
 
 use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RSlice, RStr};
@@ -10,9 +10,9 @@ use crate::abi_context::{ROLLOUT_CONTEXT, RolloutContext};
 use crate::abi_top_k::{SAMPLER_TOP_K, SamplerTopK};
 use crate::error::{ErrorKind, PluginError};
 
-/// The host's ear during one call.
+/// The host's interface during one call.
 pub struct Ctx<'a> {
-    /// Without the wire's own lifetime, which authors need not know of.
+    /// Stored without the wire's own lifetime, which authors need not know.
     host: &'a mut (dyn HostWire + 'a),
 }
 
@@ -21,27 +21,27 @@ impl<'a> Ctx<'a> {
         Self { host }
     }
 
-    /// Records one number of this step; in the metrics it appears as `component-id/name` for a mask, and as plain `name` for the
-    /// advantage estimator and the objective, of which a run has one each. A reward's appear as `rewards/component-id/name`. The
-    /// names under which the host itself records are taken.
+    /// Records one number of this step. In the metrics it appears as `component-id/name` for a mask and as
+    /// `rewards/component-id/name` for a reward. The advantage estimator and the objective, of which a run has one
+    /// each, use plain `name`. A name under which the host itself records is refused.
     pub fn record(&mut self, name: &str, value: f64) {
         self.host.record(RStr::from_str(name), value);
     }
 
-    /// Records one number per token, `[B, T]` (at the reward point one per completion, `[B]`). Mean and largest value over the
-    /// completions' tokens appear in the metrics, as `name/mean` and `name/max`; `host replay` writes the whole array, for
-    /// histograms and pictures.
+    /// Records one number per token, `[B, T]`; a reward records one per completion, `[B]`. The metrics show the mean
+    /// and the maximum over completion tokens as `name/mean` and `name/max`. `host replay` writes the whole array,
+    /// for histograms and pictures.
     pub fn record_tokens(&mut self, name: &str, values: &[f32]) {
         self.host.record_tokens(RStr::from_str(name), RSlice::from_slice(values));
     }
 
-    /// Shows a sentence to the person at the terminal.
+    /// Shows a message to the user at the terminal.
     pub fn warn(&mut self, text: &str) {
         self.host.warn(RStr::from_str(text));
     }
 
-    /// The rollout's context, facts about its completions besides the batch: prompts, texts, rewards per function, the
-    /// sampler's own log-probabilities. Asked for with [`Inputs::ROLLOUT_CONTEXT`](crate::Inputs::ROLLOUT_CONTEXT).
+    /// The rollout's context, facts about its completions besides the batch: prompts, texts, rewards per function,
+    /// and the sampler's own log-probabilities. Needs [`Inputs::ROLLOUT_CONTEXT`](crate::Inputs::ROLLOUT_CONTEXT).
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl<'a> Ctx<'a> {
         self.extension(ROLLOUT_CONTEXT)?.ok_or_else(|| PluginError::new(ErrorKind::MISSING_INPUT, sentence))
     }
 
-    /// The tokens that the sampler found most likely at each place, with their log-probabilities in its own distribution. Asked for with
+    /// The sampler's most likely tokens at each position, with log-probabilities in its own distribution. Needs
     /// [`Inputs::SAMPLER_TOP_K`](crate::Inputs::SAMPLER_TOP_K).
     ///
     /// # Errors
@@ -62,13 +62,13 @@ impl<'a> Ctx<'a> {
         self.extension(SAMPLER_TOP_K)?.ok_or_else(|| PluginError::new(ErrorKind::MISSING_INPUT, sentence))
     }
 
-    /// Cosine of the angle between the step before and the direction of descent, `−gradient`, of this step's batch, over all weights: how
-    /// well the last step still points downhill on new completions. None before the second step. Asked for by step controls with
-    /// [`Inputs::ALIGNMENT`](crate::Inputs::ALIGNMENT); to other components no host lends it.
+    /// Cosine between the previous step and the descent direction, `−gradient`, of this step's batch, over all
+    /// weights. A large value means that the last step still descends on new completions. `None` before the second
+    /// step. Only step controls get it, with [`Inputs::ALIGNMENT`](crate::Inputs::ALIGNMENT).
     ///
     /// # Errors
     ///
-    /// When the component did not ask for it, or is no step control.
+    /// When the component did not ask for it, or is not a step control.
     pub fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
         let sentence = "the step's alignment is not there (return `Inputs::ALIGNMENT` from a step control's `inputs`)";
         let alignment: Option<&Alignment> = self.extension(ALIGNMENT)?;
@@ -76,16 +76,16 @@ impl<'a> Ctx<'a> {
         Ok(Some(alignment.cosine).filter(|cosine| cosine.is_finite()))
     }
 
-    /// The ranks of the run, where it is made of several processes; none in a host that knows nothing of them, which is one rank.
+    /// The ranks of a run with several processes. `None` in a host without support for ranks, which counts as one rank.
     ///
     /// # Errors
     ///
-    /// When the host compiled another layout under this id.
+    /// When the host compiled another layout under the extension id.
     pub fn collective(&mut self) -> Result<Option<&Collective>, PluginError> {
         self.extension(COLLECTIVE)
     }
 
-    /// The host's extension `id` as a `T`, or none where the host has no such extension.
+    /// The host's extension `id` as a `T`, or `None` where the host lacks the extension.
     ///
     /// # Errors
     ///

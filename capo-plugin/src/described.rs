@@ -1,5 +1,5 @@
-//! Descriptions by this image of its components: their ids, their keys' names and meanings, and ranges where a search for a key's values
-//! makes sense. Also the declarations of masks and weights about their decisions.
+//! This image's descriptions of its components: ids, names and meanings of keys, and ranges in which to search for a
+//! key's value. Also the declarations of masks and weights about their decisions.
 
 use abi_stable::std_types::{RResult, RStr, RString, RVec};
 
@@ -36,8 +36,8 @@ pub(crate) extern "C" fn create<W: Wired>(id: RStr<'_>, config: RStr<'_>) -> RRe
     wire.map_err(WireError::from).into()
 }
 
-/// The keys of `entry`: those that its type reads, or, where its type does not say, those that its author describes. None where
-/// asking the type panics, which must not cross the ABI.
+/// The keys of `entry`: the keys that its type reads, or, where the type does not tell, the keys that its author
+/// describes. Empty where the type panics when asked, because a panic must not cross the ABI.
 fn keys_of(entry: &Entry) -> RVec<RString> {
     match std::panic::catch_unwind(entry.keys) {
         Ok(Some(keys)) => keys.iter().map(|key| (*key).into()).collect(),
@@ -49,17 +49,17 @@ fn keys_of(entry: &Entry) -> RVec<RString> {
     }
 }
 
-/// Behind `capo.keys/1`.
+/// Function behind `capo.keys/1`.
 pub(crate) extern "C" fn describe(point: RStr<'_>, id: RStr<'_>) -> RVec<KeyInfo> {
     described(point, id).into_iter().map(|key| key.info).collect()
 }
 
-/// Behind `capo.sweep/1`.
+/// Function behind `capo.sweep/1`.
 pub(crate) extern "C" fn ranges(point: RStr<'_>, id: RStr<'_>) -> RVec<SweepRange> {
     described(point, id).into_iter().filter_map(|key| key.range).collect()
 }
 
-/// Behind `capo.mask-traits/1`.
+/// Function behind `capo.mask-traits/1`.
 pub(crate) extern "C" fn traits(point: RStr<'_>, id: RStr<'_>, config: RStr<'_>) -> RResult<MaskTraits, WireError> {
     let declared = entry(point, id).map_or(Ok(MaskTraits::NONE), |entry| (entry.traits)(config.as_str()));
     declared.map_err(WireError::from).into()

@@ -1,18 +1,18 @@
-//! Random numbers for components: the same for the same run and step.
+//! Random numbers for components, reproducible for the same run and step.
 
-/// A stream of random draws (Steele's SplitMix64), the same on every machine.
+/// A stream of random draws (Steele's SplitMix64) that is equal on every machine.
 #[derive(Debug, Clone)]
 pub struct Draws(u64);
 
 impl Draws {
-    /// The stream of one step of a run: take `batch.seed` and `batch.step`. Two components that must not draw the same numbers mix
-    /// something of their own into the seed.
+    /// The stream of one step of a run: pass `batch.seed` and `batch.step`. Two components with the same seed and
+    /// step draw the same numbers, unless each mixes a constant of its own into the seed.
     #[must_use]
     pub fn new(seed: u64, step: u64) -> Self {
         Self(seed ^ step.wrapping_mul(0xD1B5_4A32_D192_ED03))
     }
 
-    /// Any number.
+    /// Draws any `u64`.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -20,17 +20,17 @@ impl Draws {
         mixed ^ (mixed >> 31)
     }
 
-    /// In `0..bound`; 0 where `bound` is. The bias is below `bound` ÷ 2⁶⁴.
+    /// Draws from `0..bound`; returns 0 when `bound` is 0. The bias is below `bound` ÷ 2⁶⁴.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.draw()) * bound as u128) >> 64) as usize
     }
 
-    /// In `[0, 1)`.
+    /// Draws from `[0, 1)`.
     pub fn unit(&mut self) -> f32 {
         (self.draw() >> 40) as f32 / (1u64 << 24) as f32
     }
 
-    /// Puts `items` in a random order (Fisher and Yates).
+    /// Puts `items` in a random order (Fisher–Yates shuffle).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
@@ -51,7 +51,7 @@ mod tests {
         };
         assert_eq!(drawn(1, 2), drawn(1, 2));
         assert!(drawn(1, 2) != drawn(1, 3) && drawn(1, 2) != drawn(2, 2));
-        // Each place is equally likely: over many draws the mean of the first is near the middle.
+        // Each position is equally likely, so the mean of the first draw over many steps is near the middle.
         let mean = (0..2000).map(|step| drawn(7, step)[0]).sum::<usize>() as f64 / 2000.0;
         assert!((mean - 49.5).abs() < 3.0, "{mean}");
     }

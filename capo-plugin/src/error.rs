@@ -5,7 +5,7 @@ use std::fmt;
 
 use abi_stable::StableAbi;
 
-/// Kind of a failure: an open set of integers.
+/// Kind of a failure. The set of values may grow, so this is an integer.
 #[repr(transparent)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ErrorKind(pub u32);
@@ -19,7 +19,7 @@ impl ErrorKind {
     pub const MISSING_INPUT: Self = Self(2);
     /// The component does not know how to handle this (a device, a dtype).
     pub const UNSUPPORTED: Self = Self(3);
-    /// Saved state that does not fit.
+    /// A saved state does not fit the component.
     pub const STATE: Self = Self(4);
     /// The component panicked; its instance is retired.
     pub const PANIC: Self = Self(5);
@@ -27,10 +27,10 @@ impl ErrorKind {
     pub const CONTRACT: Self = Self(6);
 }
 
-/// A sentence about what went wrong, with its kind.
+/// An error message with its kind.
 ///
-/// Write it lowercase, without a full stop, with the value *and* the limit, and the next action in parentheses. The host
-/// adds which component it came from.
+/// Write the message lowercase and without a full stop. State the value *and* the limit, and put the next action in
+/// parentheses. The host adds the component's id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginError {
     kind: ErrorKind,
@@ -58,7 +58,7 @@ impl PluginError {
         Self::new(ErrorKind::UNSUPPORTED, message)
     }
 
-    /// Saved state that does not fit.
+    /// A saved state does not fit the component.
     pub fn state(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::STATE, message)
     }
@@ -69,13 +69,13 @@ impl PluginError {
         self.kind
     }
 
-    /// The sentence.
+    /// Text of the message.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Puts `context` in front of the sentence: `context: sentence`.
+    /// Prefixes the message with `context`: `context: message`.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> Self {
         Self { kind: self.kind, message: format!("{context}: {}", self.message) }
@@ -102,10 +102,10 @@ impl From<&str> for PluginError {
     }
 }
 
-/// Longest text that a host takes from a component, bytes.
+/// Longest text that a host accepts from a component, bytes.
 const LONGEST: usize = 4000;
 
-/// `text`, cut where it is longer than a person reads.
+/// `text`, cut to the longest accepted length.
 pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
     if text.len() <= LONGEST {
         return Cow::Borrowed(text);

@@ -1,4 +1,4 @@
-//! Id-keyed capabilities: how both sides of the ABI grow without changing a frozen type.
+//! Capabilities found by id. With them both sides of the ABI grow without changes to a frozen type.
 
 use std::marker::PhantomData;
 
@@ -6,7 +6,7 @@ use abi_stable::StableAbi;
 use abi_stable::abi_stability::abi_checking::check_layout_compatibility;
 use abi_stable::type_layout::TypeLayout;
 
-/// A pointer to what lies behind an extension id, with the layout that its owner compiled.
+/// A pointer to the value behind an extension id, with the type layout that its owner compiled.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct Extension<'a> {
@@ -16,7 +16,7 @@ pub struct Extension<'a> {
 }
 
 impl<'a> Extension<'a> {
-    /// Offers `value`.
+    /// Wraps `value` with its layout.
     pub fn of<T: StableAbi>(value: &'a T) -> Self {
         Self { layout: T::LAYOUT, value: (value as *const T).cast(), lifetime: PhantomData }
     }
@@ -25,10 +25,10 @@ impl<'a> Extension<'a> {
     ///
     /// # Errors
     ///
-    /// When the owner's layout is not that of this image's `T`: the differences, as abi_stable prints them.
+    /// When the owner's layout differs from this image's `T`: the differences, as abi_stable prints them.
     pub fn get<T: StableAbi>(&self) -> Result<&'a T, String> {
         check_layout_compatibility(T::LAYOUT, self.layout).map_err(|errors| errors.to_string())?;
-        // SAFETY: `of` stored a `&'a U` whose layout has just been found compatible with `T`.
+        // SAFETY: `of` stored a `&'a U`, and the check above found U's layout compatible with `T`.
         Ok(unsafe { &*self.value.cast::<T>() })
     }
 }

@@ -1,4 +1,4 @@
-//! The plugin's side of the wire: one adapter that turns an author's component into a wire object, catches its panics
+//! The plugin's side of the wire. An adapter turns an author's component into a wire object, catches its panics
 //! before they reach the ABI, and retires an instance that panicked.
 
 use std::any::Any;
@@ -14,7 +14,7 @@ use crate::batch::{Inputs, Reduction};
 use crate::config;
 use crate::error::{ErrorKind, PluginError};
 
-/// Answers that a component gives once, at creation: on the wire these cannot fail.
+/// Answers that a component gives once, at creation. On the wire these methods cannot fail.
 #[derive(Clone, Copy)]
 pub(crate) struct Answers {
     pub(crate) inputs: Inputs,
@@ -39,14 +39,14 @@ pub(crate) struct Guarded<T> {
     retired: bool,
 }
 
-/// Builds a component from its table and asks it what the host has to know.
+/// Builds a component from its table and asks for its fixed answers.
 pub(crate) fn create<T: DeserializeOwned>(
     json: &str,
     validate: fn(&T) -> Result<(), PluginError>,
     ask: impl FnOnce(&T) -> Answers,
 ) -> Result<Guarded<T>, PluginError> {
     let build = || {
-        // Not dropped where a question panics: a second panic, in its `drop`, would abort.
+        // Not dropped where a question panics: a second panic, in the component's `drop`, would abort.
         let component = ManuallyDrop::new(config::parse::<T>(json)?);
         if let Err(error) = validate(&component) {
             drop(ManuallyDrop::into_inner(component));
@@ -75,7 +75,7 @@ impl<T> Guarded<T> {
         outcome.map_err(WireError::from).into()
     }
 
-    /// `save` has no `&mut self`; a panic there leaves the instance as it was.
+    /// Calls a method without `&mut self`, such as `save`. A panic there leaves the instance as it was.
     pub(crate) fn call_shared<R>(
         &self,
         method: &str,
@@ -94,8 +94,8 @@ impl<T> Guarded<T> {
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
         let component = AssertUnwindSafe(&mut self.component);
-        // A panic in an author's `drop` must not cross the ABI. Memory that it had left to free leaks, and its payload
-        // too.
+        // A panic in an author's `drop` must not cross the ABI. Memory that the component had yet to free leaks, and
+        // so does the panic's payload.
         // SAFETY: `self` is being dropped, so nobody uses `component` after this.
         let outcome = catch_unwind(move || unsafe { ManuallyDrop::drop({ component }.0) });
         if let Err(payload) = outcome {
@@ -115,7 +115,7 @@ fn panicked(place: &str, payload: Box<dyn Any + Send>) -> PluginError {
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
     let error = PluginError::new(ErrorKind::PANIC, format!("panicked {place}: {words}"));
-    // The payload's own `drop` could panic again.
+    // The payload's own `drop` could panic again, so it is leaked.
     std::mem::forget(payload);
     error
 }

@@ -1,5 +1,5 @@
-//! The host's view of an image: its components and recipes, asked for through one function pointer. A plugin's root and
-//! the executable's own answer alike, so that a host has one registry with two doors.
+//! The host's view of an image: its components and recipes, reached through one function pointer. Plugins and the
+//! executable answer through the same function, so a host needs only one registry.
 
 use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RStr, RVec};
@@ -21,19 +21,19 @@ pub struct Image {
 }
 
 impl Image {
-    /// A loaded library's image.
+    /// The image of a loaded library.
     #[must_use]
     pub fn from_root(root: PluginRoot_Ref) -> Self {
         Self { root }
     }
 
-    /// The revision of its root module.
+    /// Revision of the image's root module.
     #[must_use]
     pub fn abi_version(&self) -> u32 {
         self.root.abi_version()
     }
 
-    /// The extension `id` of the image, or none when the image does not know it.
+    /// The image's extension `id`, or `None` when the image does not know it.
     ///
     /// # Errors
     ///
@@ -45,8 +45,8 @@ impl Image {
         }
     }
 
-    /// Meanings of the keys of component `id` at `point`, in the order of its author. Empty where the author gave none, or the
-    /// image was built before descriptions existed.
+    /// Meanings of the keys of component `id` at `point`, in its author's order. Empty where the author gave none, or
+    /// where the image is older than descriptions.
     ///
     /// # Errors
     ///
@@ -56,8 +56,8 @@ impl Image {
         Ok(self.extension::<KeysPoint>(KEYS_POINT)?.map(describe).map(RVec::into_vec).unwrap_or_default())
     }
 
-    /// The keys of component `id` at `point` for which a search makes sense, in the order of its author; empty where nothing was said,
-    /// or the image was built before that could be.
+    /// Search ranges for the keys of component `id` at `point`, in its author's order. Empty where the author gave
+    /// none, or where the image is older than search ranges.
     ///
     /// # Errors
     ///
@@ -67,8 +67,8 @@ impl Image {
         Ok(self.extension::<SweepPoint>(SWEEP_POINT)?.map(ranges).map(RVec::into_vec).unwrap_or_default())
     }
 
-    /// Declarations about its decisions of component `id` at `point`, built from its table, which is JSON text. None where the image was
-    /// built before declarations existed.
+    /// Declarations of component `id` at `point` about its decisions; the component is built from its table as JSON
+    /// text. `NONE` where the image is older than declarations.
     ///
     /// # Errors
     ///
@@ -79,13 +79,13 @@ impl Image {
         (extension.traits)(point, id, json).into_result().map_err(PluginError::from)
     }
 
-    /// Checks that the descriptions of the keys of component `id` at `point`, where its author gave any, are of exactly the keys that
-    /// it reads, and that their ranges of numbers are valid.
+    /// Checks the descriptions of component `id` at `point`, where its author gave any. They must cover exactly the
+    /// keys that the component reads, with valid ranges of numbers.
     ///
     /// # Errors
     ///
-    /// The first key that is described and not read, read and not described, described twice or without words, or whose range is
-    /// empty.
+    /// The first faulty key: described but not read, read but not described, described twice or without text, or with
+    /// an empty range.
     pub fn check_key_docs(&self, point: Point, id: &str) -> Result<(), String> {
         let docs = self.key_docs(point, id)?;
         let components = self.components(point)?;
@@ -94,7 +94,7 @@ impl Image {
         keys::check_ranges(&docs, &self.sweeps(point, id)?)
     }
 
-    /// The recipes of components alone that it carries.
+    /// Recipes of this image that only choose an advantage, an objective and masks.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl Image {
         Ok(self.extension::<RecipePoint>(RECIPE_POINT)?.map(|point| (point.recipes)().into_vec()).unwrap_or_default())
     }
 
-    /// The recipes with settings beside their components that it carries.
+    /// Recipes of this image with other sections too, such as `[train]` defaults or weights.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl Image {
         Ok(point.map(|point| (point.recipes)().into_vec()).unwrap_or_default())
     }
 
-    /// The components that it offers at the point of `W`; empty where it does not know the point.
+    /// Components that the image offers at the point of `W`; empty where it does not know the point.
     pub(crate) fn list<W: Wired>(&self) -> Result<Vec<ComponentInfo>, String> {
         let list = self.extension::<W::List>(W::POINT.extension_id())?;
         Ok(list.map(|list| (W::doors(list).0)().into_vec()).unwrap_or_default())

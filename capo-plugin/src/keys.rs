@@ -1,5 +1,5 @@
-//! Meanings of a component's keys: `keys!` in a plugin, and the check that the descriptions are of exactly the keys
-//! that the component reads.
+//! Meanings of a component's keys: the macro `keys!` for plugins, and the check that descriptions cover exactly the
+//! keys that the component reads.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ impl From<KeyInfo> for Key {
 }
 
 impl Key {
-    /// Adds a range in which a search makes sense.
+    /// Adds a range in which to search for a good value.
     #[must_use]
     pub fn searched(self, range: impl Into<Ends>) -> Self {
         let Ends { low, high, whole } = range.into();
@@ -40,7 +40,7 @@ impl Key {
     }
 }
 
-/// The ends of a key's range: numbers, or whole numbers.
+/// Ends of a key's range: real or whole numbers.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy)]
 pub struct Ends {
@@ -62,7 +62,7 @@ impl From<Range<i32>> for Ends {
 }
 
 impl KeyDocs {
-    /// Nothing is said.
+    /// No descriptions.
     pub const NONE: Self = Self::new(Vec::new);
 
     #[doc(hidden)]
@@ -71,7 +71,7 @@ impl KeyDocs {
         Self { list }
     }
 
-    /// The descriptions; none where a default panics, which must not cross the ABI.
+    /// The descriptions; empty where a default panics, because a panic must not cross the ABI.
     pub(crate) fn list(self) -> Vec<Key> {
         std::panic::catch_unwind(self.list).unwrap_or_else(|payload| {
             std::mem::forget(payload);
@@ -94,23 +94,23 @@ impl KeyInfo {
         Self { name: name.into(), about: about.into(), default: ROption::RSome(default.into()) }
     }
 
-    /// The value that stands for a table without the key, as JSON text: `null` where absence means something of its own; none
-    /// where a table must have the key.
+    /// The key's default as JSON text; `null` where absence has a meaning of its own. `None` where a table must have
+    /// the key.
     #[must_use]
     pub fn default(&self) -> Option<&str> {
         self.default.as_ref().map(abi_stable::std_types::RString::as_str).into_option()
     }
 }
 
-/// Describes a component's keys: `name => "what it means"` for one that a table must have, `name = default => "..."` for one that
-/// it may leave out, `name = None::<T> => "..."` where absence means something of its own.
+/// Describes a component's keys. A required key is `name => "what it means"`. An optional key is
+/// `name = default => "..."`, or `name = None::<T> => "..."` where absence has a meaning of its own.
 ///
-/// `; LOW..HIGH` after a description says between which values a search for a good one makes sense: `1e-3..50.0`, or `1..100` for a key
-/// that takes whole numbers. The first key with a range is the one that `host compare-masks --target-rate` turns. Both ends must be values
-/// that the component takes.
+/// `; LOW..HIGH` after a description gives the range in which to search for a good value: `1e-3..50.0`, or `1..100`
+/// for a key of whole numbers. `host compare-masks --target-rate` varies the first key with a range. The component
+/// must accept both ends.
 ///
-/// It goes to [`register!`](crate::register) as a constant where several ids share a type; for one id, `register!` takes the same
-/// list in braces.
+/// Where several ids share a type, pass the result to [`register!`](crate::register) as a constant. For one id,
+/// `register!` takes the same list in braces.
 ///
 /// ```
 /// use capo_plugin::{KeyDocs, keys};
@@ -145,7 +145,7 @@ macro_rules! __key {
     };
 }
 
-/// Refuses descriptions, where there are any, that are not of exactly the keys `read`, each once and in words.
+/// Refuses descriptions unless they cover exactly the keys `read`, each once and with text. An empty `docs` passes.
 pub(crate) fn check(docs: &[KeyInfo], read: &[&str]) -> Result<(), String> {
     if docs.is_empty() {
         return Ok(());
@@ -170,7 +170,7 @@ pub(crate) fn check(docs: &[KeyInfo], read: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Refuses ranges of keys that are not described or hold no numbers, and ends that are not in order.
+/// Refuses a range whose key is not described or not numeric, or whose ends are out of order.
 pub(crate) fn check_ranges(docs: &[KeyInfo], ranges: &[SweepRange]) -> Result<(), String> {
     for SweepRange { key, low, high, .. } in ranges {
         let Some(doc) = docs.iter().find(|doc| doc.name == *key) else {

@@ -1,10 +1,10 @@
 //! Write rewards, advantage estimators, objectives, gradient masks, token weights and step controls for reinforcement learning of
-//! language models, as shared libraries that a trainer loads at run time. The library keeps loading in trainers that are built later.
+//! language models. A trainer loads them at run time as shared libraries. A library keeps loading in trainers that are built later.
 //!
 //! # A mask in ten minutes
 //!
-//! A training step runs **rollout → advantage → objective → mask → backward → step**. A *component* takes part at one of six
-//! points of it:
+//! A training step runs **rollout → advantage → objective → mask → backward → step**. A *component* takes part at one
+//! of six extension points:
 //!
 //! | point | trait | what it does |
 //! |---|---|---|
@@ -15,8 +15,8 @@
 //! | `[[weight]]` | [`TokenWeight`] | a factor for each token that the masks left, on its loss and derivative |
 //! | `[[step_control]]` | [`StepControl`] | how much of the step that the optimizer proposes is taken |
 //!
-//! `host new-plugin NAME` makes a crate with all of the following. By hand: make a library crate, and depend on this one and
-//! on serde:
+//! `host new-plugin NAME` makes a crate with all of the following. By hand: make a library crate that depends on this
+//! crate and on serde:
 //!
 //! ```toml
 //! [lib]
@@ -27,7 +27,7 @@
 //! serde = { version = "1", features = ["derive"] }
 //! ```
 //!
-//! A component is a struct. Its fields are its configuration keys; its trait says what it does:
+//! A component is a struct. Its fields are its configuration keys, and its trait defines its behaviour:
 //!
 //! ```
 //! #![forbid(unsafe_code)]
@@ -57,7 +57,7 @@
 //! # fn main() {}
 //! ```
 //!
-//! `cargo build --release` makes `libacme.so`; a run uses it with
+//! `cargo build --release` makes `libacme.so`. A run loads it with
 //!
 //! ```toml
 //! [[mask]]
@@ -69,15 +69,15 @@
 //!
 //! # What a component sees
 //!
-//! [`Batch`] is the whole batch of one optimizer step, however the trainer splits its work. More than the plain arrays comes on request:
-//! return the flags from `inputs`, as in `Inputs::LAST_LAYER | Inputs::OLD_LOGPS`. Inputs that were not asked for are not there. The last
-//! layer's features, its largest logits and the optimizer's settings are what a curvature model needs; where the trainer runs on a GPU,
-//! these tensors lie there ([`Tensor::device`]). A reward sees a [`Rollout`] instead: prompt and completion as text, and what the dataset's
-//! row says, as in `completion.column::<u32>("level")`.
+//! [`Batch`] is the whole batch of one optimizer step, however the trainer splits its work. Further arrays come on
+//! request: return their flags from `inputs`, as in `Inputs::LAST_LAYER | Inputs::OLD_LOGPS`. Without a flag the
+//! array is absent. A curvature model needs the last layer's features, its largest logits and the optimizer's
+//! settings. In a trainer on a GPU these tensors are in GPU memory ([`Tensor::device`]). A reward sees a [`Rollout`]
+//! instead: prompt, completion text, and the dataset's row, as in `completion.column::<u32>("level")`.
 //!
-//! With `Inputs::ROLLOUT_CONTEXT`, [`Ctx::rollout_context`] lends the rollout's context: prompt ids, the completions' text and each token's
-//! part of it, the rewards of every reward function, the log-probabilities under the sampler's own distribution, and how many steps old all
-//! of it is. It is the host's memory, good until the call returns:
+//! With `Inputs::ROLLOUT_CONTEXT`, [`Ctx::rollout_context`] lends the rollout's context. It holds prompt ids, completion
+//! texts with a byte range per token, the rewards of every reward function, the log-probabilities under the sampler's own
+//! distribution, and the rollout's age in optimizer steps. The memory is the host's and is valid until the call returns:
 //!
 //! ```
 //! # use capo_plugin::prelude::*;
@@ -97,54 +97,55 @@
 //! }
 //! ```
 //!
-//! With `Inputs::SAMPLER_TOP_K`, [`Ctx::sampler_top_k`] lends the tokens that the sampler found most likely at each place, drawn or not.
+//! With `Inputs::SAMPLER_TOP_K`, [`Ctx::sampler_top_k`] lends the sampler's most likely tokens at each position, drawn or not.
 //!
-//! A step control also gets the proposed [`Update`]: norms by group of parameters, Adam's estimate of what it costs, and KL
-//! divergences of the policy before and after, each computed when it is asked for.
+//! A step control also gets the proposed [`Update`]: its norm per parameter group, its cost as Adam's second moment
+//! estimates it, and KL divergences between the policies before and after. Each number is computed on request.
 //!
 //! # Keys
 //!
-//! serde reads them and refuses unknown ones; `validate` refuses values that are out of range or do not go together. [`register!`] takes
-//! what each key means, its default, and between which values a search for a good one makes sense ([`keys!`]).
+//! serde reads the keys and refuses unknown ones. `validate` refuses values that are out of range or contradict each
+//! other. [`register!`] takes each key's meaning, default and search range ([`keys!`]).
 //!
 //! # State
 //!
-//! A component may keep state between steps. `save` and `load` carry it through checkpoints; a resumed run continues bit
-//! for bit. Draw random numbers from `batch.seed` and `batch.step` ([`Draws`]), never from the clock.
+//! A component may keep state between steps. `save` and `load` carry the state through checkpoints, and a resumed run
+//! continues bit for bit. Draw random numbers from `batch.seed` and `batch.step` ([`Draws`]), never from the clock.
 //!
 //! # Declarations
 //!
-//! A mask or weight that decides each token by itself may say so, with [`MaskTraits::TOKEN_WISE`] from `traits`: a trainer can then call it
-//! on parts of a step's batch, inside the forward pass that trains. `host check` tries what is declared.
+//! A mask or weight that decides each token by itself may declare [`MaskTraits::TOKEN_WISE`] in `traits`. A trainer may then
+//! call it on parts of a step's batch, within the forward pass of training. `host check` tests the declarations.
 //!
 //! # Many ranks
 //!
-//! Where a trainer is several processes, [`Ctx::collective`] connects them: sums over all ranks, and what each has to tell. A component that
-//! brings the state of all ranks together in `step_end` declares [`MaskTraits::SUMS_RANKS`]; for others the trainer gathers the batch.
+//! In a trainer with several processes, [`Ctx::collective`] connects the ranks: it sums and gathers values over all of them. A component
+//! that merges the state of all ranks in `step_end` declares [`MaskTraits::SUMS_RANKS`]. For other components the trainer gathers the
+//! batch.
 //!
 //! # Errors
 //!
-//! Return a [`PluginError`] with a sentence: what is wrong, the value, the limit, what to do. The trainer puts the
-//! component's id in front, stops, and the run can be resumed. A panic is caught and reported the same way, and the instance
-//! is retired. Values that are not finite, cleared entries that a mask sets and per-token arrays of the wrong length are
-//! reported as the component's errors.
+//! Return a [`PluginError`] with a message: the problem, the value, the limit, and the next action. The trainer
+//! prefixes the component's id and stops; the run can be resumed. A panic is caught and reported in the same way, and
+//! the instance is retired. The host also reports non-finite values, masks that set cleared entries, and per-token
+//! arrays of the wrong length.
 //!
 //! # Recipes
 //!
-//! [`recipe!`] attaches a default choice of components, so that `--plugin` alone selects a method; it may also set defaults of
-//! `[train]`, `[rollout]` and `[[reward]]`. Of several recipes in one plugin, `NAME-...` beside `NAME` are variants: `--plugin` alone takes
-//! `NAME`, `--set recipe=NAME-...` another.
+//! [`recipe!`] attaches a default choice of components, so that `--plugin` alone selects a method. It may also set
+//! defaults of `[train]`, `[rollout]` and `[[reward]]`. If a plugin has recipes `NAME` and `NAME-...`, the longer
+//! names are variants. `--plugin` alone selects `NAME`, and `--set recipe=NAME-...` selects a variant.
 //!
 //! # Tests
 //!
-//! [`testing::Fixture`] makes batches, [`testing::mask`] and its siblings build a component behind the real ABI.
-//! [`testing::batches`] are those that every component should get along with, and [`testing::snapshot`] renders what a
-//! component does on them as text to keep. [`testing::conform`] asks of all components what `host check LIB` asks of the built library.
+//! [`testing::Fixture`] makes batches. [`testing::mask`] and its siblings build a component behind the real ABI.
+//! Every component should handle [`testing::batches`]. [`testing::snapshot`] renders a component's results on them as
+//! text to store. [`testing::conform`] runs the checks of `host check LIB` on all components.
 //!
 //! # What stays stable
 //!
-//! The types of [`abi`] and its siblings never change; new capabilities arrive under new extension ids. A plugin built with one compiler,
-//! profile or 1.x version of this crate loads in a host built with another.
+//! The types of [`abi`] and its siblings never change; new capabilities get new extension ids. A plugin loads in a
+//! host that was built with another compiler, profile or 1.x version of this crate.
 
 #![deny(missing_docs)]
 
@@ -207,12 +208,12 @@ pub use wire::{
     abi_top_k, abi_traits, abi_weight,
 };
 
-/// The page on the registry does what it says.
+/// Compiles the examples of the registry page.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// All that a component's file needs: `use capo_plugin::prelude::*;`.
+/// Everything that a component's file needs: `use capo_plugin::prelude::*;`.
 pub mod prelude {
     pub use crate::{
         AdvantageEstimator, Batch, Ctx, Inputs, MaskTraits, Objective, PerToken, PluginError, PreBackwardMask, Purpose,

@@ -27,7 +27,7 @@ impl Point {
     pub const ALL: [Self; 6] =
         [Self::Reward, Self::Advantage, Self::Objective, Self::Mask, Self::Weight, Self::StepControl];
 
-    /// Its name in a config: `reward`, `advantage`, `objective`, `mask`, `weight`, `step_control`.
+    /// Name of the point in a configuration: `reward`, `advantage`, `objective`, `mask`, `weight`, `step_control`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl Point {
         }
     }
 
-    /// Its extension id.
+    /// Extension id of the point.
     #[must_use]
     pub fn extension_id(self) -> &'static str {
         match self {

@@ -1,19 +1,19 @@
-//! The two lists of this image's recipes: those that the first hosts read too, of advantage, objective and masks alone, and the others.
+//! This image's recipes in two lists. The oldest hosts read only the first: recipes of advantage, objective and masks alone.
 
 use abi_stable::std_types::RVec;
 
 use crate::abi::RecipeInfo;
 use crate::register::Recipe;
 
-/// Sections that the first hosts refuse in a recipe: those for which it sets defaults, and points that came later.
+/// Sections that the oldest hosts refuse in a recipe: defaults of settings, and points that were added later.
 const SETTINGS: [&str; 5] = ["train", "rollout", "reward", "weight", "step_control"];
 
-/// Behind `capo.recipe/1`.
+/// Function behind `capo.recipe/1`.
 pub(crate) extern "C" fn recipes() -> RVec<RecipeInfo> {
     list(false)
 }
 
-/// Behind `capo.recipe/2`.
+/// Function behind `capo.recipe/2`.
 pub(crate) extern "C" fn recipes_with_settings() -> RVec<RecipeInfo> {
     list(true)
 }
@@ -31,8 +31,8 @@ fn list(settings: bool) -> RVec<RecipeInfo> {
         .collect()
 }
 
-/// True if a recipe's text names one of the sections, in a table's header or in a key above the first one. It need not be
-/// TOML: the host reads it, and says what is wrong.
+/// True if a recipe's text names one of these sections, in a table header or in a key above the first header. The
+/// text need not be valid TOML: the host parses it and reports errors.
 fn has_settings(toml: &str) -> bool {
     let mut above = true;
     toml.lines().map(str::trim).any(|line| {
@@ -65,7 +65,7 @@ mod tests {
         assert!(
             has_settings(&format!("train.learning_rate = 1e-4\n{mask}")) && has_settings("rollout = { top_k = 5 }")
         );
-        // A component's own key, another name, a remark.
+        // None of these counts: a component's own key, another name, a comment.
         for none in
             ["", mask, &format!("{mask}reward = 1\n"), "[trainer]\n", "# [train]\n", "[[mask]]\nnote = \"[train]\"\n"]
         {

@@ -1,4 +1,4 @@
-//! Offering components and recipes: `register!` and `recipe!` in a plugin, `builtin` crates in a host.
+//! Registration of components and recipes: `register!` and `recipe!` in a plugin, `builtin` crates in a host.
 
 use std::any::Any;
 
@@ -10,7 +10,7 @@ use crate::error::PluginError;
 use crate::keys::KeyDocs;
 use crate::point::Point;
 
-/// One registered component of this image. Each point has a constructor, under its name in [`register!`].
+/// One registered component of this image. Each point has a constructor with the point's name in [`register!`].
 #[doc(hidden)]
 pub struct Entry {
     pub(crate) point: Point,
@@ -21,14 +21,14 @@ pub struct Entry {
     pub(crate) version: &'static str,
     pub(crate) keys: fn() -> Option<&'static [&'static str]>,
     pub(crate) docs: KeyDocs,
-    /// Declarations of a mask or a weight that is built from its table as JSON text.
+    /// Builds a mask or a weight from its table as JSON text and returns its declarations.
     pub(crate) traits: fn(&str) -> Result<MaskTraits, PluginError>,
 }
 
 /// Builds a component's object on the wire from its table as JSON text.
 pub(crate) type Make = fn(&str) -> Result<Box<dyn Any>, PluginError>;
 
-/// Names, as the macro hands them over: id, about, package, version.
+/// Names from the macro: id, about, package, version.
 pub(crate) type Names = [&'static str; 4];
 
 impl Entry {
@@ -55,16 +55,16 @@ pub struct Recipe {
 inventory::collect!(Entry);
 inventory::collect!(Recipe);
 
-/// Offers a component: `register!(PreBackwardMask, Type, "vendor.kebab-name", "what it does")`.
+/// Registers a component: `register!(PreBackwardMask, Type, "vendor.kebab-name", "what it does")`.
 ///
 /// The first word is the trait that `Type` implements: [`Reward`](crate::Reward),
 /// [`AdvantageEstimator`](crate::AdvantageEstimator), [`Objective`](crate::Objective),
 /// [`PreBackwardMask`](crate::PreBackwardMask), [`TokenWeight`](crate::TokenWeight) or [`StepControl`](crate::StepControl). `Type` also implements `serde::Deserialize`: its table in a config becomes
 /// the component.
 ///
-/// A last argument says what the keys of that table mean, for `host plugins --verbose`: a list as [`keys!`](crate::keys) takes it, in
-/// braces, or a [`KeyDocs`](crate::KeyDocs). Where it is given, it must name every key that `Type` reads, and no other
-/// ([`testing::check_key_docs`](crate::testing::check_key_docs)).
+/// The last argument gives the meanings of the table's keys, for `host plugins --verbose`: a list as in
+/// [`keys!`](crate::keys), in braces, or a [`KeyDocs`](crate::KeyDocs). It must cover every key that `Type` reads,
+/// and no other ([`testing::check_key_docs`](crate::testing::check_key_docs)).
 ///
 /// ```
 /// # use capo_plugin::prelude::*;
@@ -131,10 +131,11 @@ macro_rules! __register {
     };
 }
 
-/// Offers a recipe: `recipe!("name", "what it is", include_str!("recipe.toml"))`, so that `--plugin` alone selects it.
+/// Registers a recipe: `recipe!("name", "what it is", include_str!("recipe.toml"))`. `--plugin` alone then selects it.
 ///
-/// The text holds `[advantage]`, `[objective]` and any number of `[[mask]]`, `[[weight]]` and `[[step_control]]`, as a config would. It may also hold `[train]`, `[rollout]`
-/// and `[[reward]]`: values for keys that the run's user did not set, which hosts before `capo.recipe/2` do not list.
+/// The text holds `[advantage]`, `[objective]` and any number of `[[mask]]`, `[[weight]]` and `[[step_control]]`, as a configuration
+/// would. It may also set `[train]`, `[rollout]` and `[[reward]]` for keys that the user did not set. Hosts older than `capo.recipe/2` do
+/// not list it then.
 #[macro_export]
 macro_rules! recipe {
     ($name:expr, $about:expr, $toml:expr $(,)?) => {

@@ -1,4 +1,4 @@
-//! The view that a reward has: completions as text, with the dataset's columns for their prompts.
+//! A reward's view: completions as text, with the dataset's columns for their prompts.
 
 use abi_stable::StableAbi;
 use serde::de::DeserializeOwned;
@@ -6,15 +6,15 @@ use serde::de::DeserializeOwned;
 use crate::config::nearest;
 use crate::error::PluginError;
 
-/// Purpose of sampling completions: an open set of integers.
+/// Purpose of the sampled completions. The set of values may grow, so this is an integer.
 #[repr(transparent)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Purpose(pub u32);
 
 impl Purpose {
-    /// The coming optimizer steps use them.
+    /// The completions train the policy in the coming optimizer steps.
     pub const TRAINING: Self = Self(0);
-    /// They measure the policy on held-out prompts. A component's state stays as it is, so that measuring changes no run.
+    /// The completions measure the policy on held-out prompts. A component's state must not change, so that evaluation changes no run.
     pub const EVALUATION: Self = Self(1);
 }
 
@@ -22,22 +22,22 @@ impl Purpose {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Completion<'a> {
-    /// The prompt, as the dataset has it.
+    /// Text of the prompt, as in the dataset.
     pub prompt: &'a str,
-    /// The completion, without special tokens.
+    /// Text of the completion, without special tokens.
     pub text: &'a str,
-    /// Its tokens, up to and including the end token.
+    /// Token ids of the completion, up to and including the end token.
     pub ids: &'a [u32],
-    /// True if the length limit cut it off.
+    /// True if the length limit cut the completion off.
     pub truncated: bool,
     /// The dataset's answer as text, from the column that the run's settings name (else its worked solution).
     pub answer: &'a str,
-    /// Every column of the prompt's row but the prompt itself, the answer's included: a JSON object.
+    /// All columns of the prompt's row except the prompt, the answer included: a JSON object.
     pub columns: &'a str,
 }
 
 impl<'a> Completion<'a> {
-    /// A completion that ended by itself, with an empty row: for hosts and tests, which then fill in the rest.
+    /// A completion that ended by itself, with an empty row. Hosts and tests then fill in the other fields.
     #[must_use]
     pub fn new(prompt: &'a str, text: &'a str) -> Self {
         Self { prompt, text, ids: &[], truncated: false, answer: "", columns: "{}" }
@@ -73,7 +73,7 @@ impl<'a> Completion<'a> {
 pub struct Rollout<'a> {
     /// Purpose of the completions.
     pub purpose: Purpose,
-    /// Optimizer steps done when they were sampled.
+    /// Optimizer steps done when the completions were sampled.
     pub step: u64,
     /// Optimizer steps of the whole run.
     pub max_steps: u64,
@@ -81,14 +81,14 @@ pub struct Rollout<'a> {
     pub seed: u64,
     /// G: completions per prompt.
     pub group_size: usize,
-    /// The limit on completion length, tokens.
+    /// Limit on completion length, tokens.
     pub max_completion_length: usize,
-    /// `[B]`.
+    /// `[B]`: the completions, group by group.
     pub completions: Vec<Completion<'a>>,
 }
 
 impl<'a> Rollout<'a> {
-    /// Completions for training, one per prompt, at step 0: for hosts and tests, which then fill in the rest.
+    /// Training completions at step 0, one per prompt. Hosts and tests then fill in the other fields.
     #[must_use]
     pub fn new(completions: Vec<Completion<'a>>) -> Self {
         let max_completion_length = completions.iter().map(|completion| completion.ids.len()).max().unwrap_or(0);

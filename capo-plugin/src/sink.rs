@@ -1,4 +1,4 @@
-//! Where a component's reports go: what a host implements, and one call's ear on the wire.
+//! The receiver of a component's reports: a trait for hosts, and the wire's side of one call.
 
 use std::collections::BTreeSet;
 
@@ -16,62 +16,62 @@ use crate::collective::Connection;
 use crate::error::{ErrorKind, PluginError, shortened};
 use crate::extension::Extension;
 
-/// Where a component's reports go: implemented by hosts. It must not panic. A report that a sink does not take itself goes to the sink
-/// behind it. Without one behind it, the report is lost.
+/// Receiver of a component's reports. Hosts implement it, and it must not panic. A report that a sink does not handle
+/// goes to the sink behind it, and without such a sink is lost.
 pub trait Sink {
-    /// The sink behind this one.
+    /// The next sink, which receives unhandled reports.
     fn behind(&mut self) -> Option<&mut dyn Sink> {
         None
     }
-    /// One number of this step, under the component's id.
+    /// Receives one number of this step from `component`.
     fn record(&mut self, component: &str, name: &str, value: f64) {
         if let Some(sink) = self.behind() {
             sink.record(component, name, value);
         }
     }
-    /// One number per token, `[B, T]`.
+    /// Receives one number per token, `[B, T]`, from `component`.
     fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
         if let Some(sink) = self.behind() {
             sink.record_tokens(component, name, values);
         }
     }
-    /// A sentence for the person at the terminal.
+    /// Receives a message for the user at the terminal.
     fn warn(&mut self, component: &str, text: &str) {
         if let Some(sink) = self.behind() {
             sink.warn(component, text);
         }
     }
-    /// The host's extension `id`, or none; without an answer to `capo.collective/1` a component is told of one rank.
+    /// The host's extension `id`, or `None`. Without `capo.collective/1`, a component sees a single rank.
     fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
         self.behind()?.extension(id)
     }
-    /// A call of `method` begins: for a host that watches over calls.
+    /// Reports that a call of `method` begins, for a host that watches calls.
     fn enter(&mut self, component: &str, method: &'static str) {
         if let Some(sink) = self.behind() {
             sink.enter(component, method);
         }
     }
-    /// That call has come back.
+    /// Reports that the call has returned.
     fn leave(&mut self) {
         if let Some(sink) = self.behind() {
             sink.leave();
         }
     }
-    /// The host's objection to the names that were recorded in this call, told once: it becomes the call's error.
+    /// The host's objection to the names recorded in this call. It is returned once and becomes the call's error.
     fn objection(&mut self) -> Option<String> {
         self.behind()?.objection()
     }
 }
 
-/// Most names that one call may record under: a component that makes up names would fill memory and metrics.
+/// Most names that one call may record under. A component with invented names would otherwise fill memory and metrics.
 const MOST_NAMES: usize = 1000;
-/// Longest such name, bytes.
+/// Longest recorded name, bytes.
 const LONGEST_NAME: usize = 200;
 
-/// One call's sink on the wire. A broken rule is kept until the call returns.
+/// The wire's side of one call's sink. It stores a broken rule until the call returns.
 struct Ear<'a> {
     component: &'a str,
-    /// Length of an array that it may record, and what that counts.
+    /// Length of an array that the component may record, and a description of what the array counts.
     length: (usize, &'static str),
     inputs: Inputs,
     sink: &'a mut dyn Sink,
@@ -146,12 +146,12 @@ impl HostWire for Ear<'_> {
     }
 }
 
-/// Length of a `[B, T]` array, and what it counts.
+/// Length of a `[B, T]` array, and a description of what the array counts.
 pub(crate) fn per_token(dims: Dims) -> (usize, &'static str) {
     (dims.len(), "tokens (B · T, padding included)")
 }
 
-/// Runs one call of `method` of a component that asked for `inputs`, with an ear, then answers for the rules that it broke through it.
+/// Runs one call of `method` of a component with inputs `inputs`. Afterwards returns the first rule that the call broke as its error.
 pub(crate) fn listen(
     (component, method, inputs): (&str, &'static str, Inputs),
     length: (usize, &'static str),
@@ -171,7 +171,7 @@ pub(crate) fn listen(
     broken.map_or(Ok(()), |sentence| Err(contract(sentence)))
 }
 
-/// A broken rule of the point.
+/// An error about a broken rule of the point.
 pub(crate) fn contract(sentence: String) -> PluginError {
     PluginError::new(ErrorKind::CONTRACT, sentence)
 }

@@ -1,25 +1,25 @@
-//! Quantiles of a quantity over the last steps, in memory that does not grow.
+//! Quantiles of a quantity over recent steps, in constant memory.
 
 use crate::ctx::Ctx;
 use crate::error::PluginError;
 
-/// Buckets of each factor of two.
+/// Buckets per factor of two.
 const PER_OCTAVE: u64 = 32;
-/// Of an `f64`'s bits those that do not tell its bucket.
+/// Low bits of an `f64` that do not affect its bucket.
 const FINE_BITS: u32 = 52 - PER_OCTAVE.ilog2();
-/// The first bucket's number among those of all positive numbers: it begins at 2⁻⁶⁴.
+/// Number of the first bucket, which begins at 2⁻⁶⁴, in a numbering of all positive `f64`.
 const FIRST: u64 = (1023 - 64) * PER_OCTAVE;
-/// One for all that is below the first, one for all from 2⁶⁴ on.
+/// Number of buckets, with one for all values below 2⁻⁶⁴ and one for all values from 2⁶⁴ up.
 const BUCKETS: usize = 128 * PER_OCTAVE as usize + 2;
-/// How much a step counts when one more has come.
+/// Factor on a step's counts for each later step.
 const DECAY: f64 = 0.9;
-/// The beginning of a saved state.
+/// First bytes of a saved state.
 const TAG: [u8; 8] = *b"sketch/1";
 
-/// The distribution of a quantity over the tokens of the last steps, for thresholds that are known before a step.
+/// Distribution of a quantity over the tokens of recent steps, for thresholds that must be known before a step.
 ///
-/// Counts by the quantity's logarithm in fixed buckets, 32 to each factor of two between 2⁻⁶⁴ and 2⁶⁴. A step counts 0.9 times as much with each
-/// step after it, so that the last ten hold two thirds of all counts. Counts of ranks add up, exactly: all have the same bits.
+/// The sketch counts logarithms in fixed buckets, 32 per factor of two between 2⁻⁶⁴ and 2⁶⁴. Each later step multiplies a step's counts by
+/// 0.9, so the last ten steps hold two thirds of all counts. Sums of counts over ranks are exact, so all ranks hold the same bits.
 ///
 /// ```
 /// use capo_plugin::Sketch;
@@ -30,7 +30,7 @@ const TAG: [u8; 8] = *b"sketch/1";
 /// ```
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sketch {
-    /// By bucket; none before the first token.
+    /// Count per bucket; empty before the first token.
     counts: Vec<f64>,
 }
 
@@ -38,13 +38,13 @@ impl Sketch {
     /// Largest relative error of a quantile between 2⁻⁶⁴ and 2⁶⁴: the width of a bucket.
     pub const RELATIVE_ERROR: f64 = 1.0 / PER_OCTAVE as f64;
 
-    /// Of these values alone, 0 or more each. What is no number counts as infinite.
+    /// Sketch of `values` alone, each at least 0. NaN counts as infinite.
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         Self::weighted(values.into_iter().map(|value| (value, 1.0)))
     }
 
-    /// Of values that count as much as the number behind each, finite and 0 or more.
+    /// Sketch of pairs: a value, and its count, finite and at least 0.
     #[must_use]
     pub fn weighted(values: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let mut counts = Vec::new();
@@ -55,12 +55,12 @@ impl Sketch {
         Self { counts }
     }
 
-    /// Takes in a step, on all ranks: called in `step_end`, on every rank, with the sketch of its own tokens or the error that kept it from
-    /// being made. A step without counts changes nothing.
+    /// Adds one step's sketch, summed over all ranks. Call it in `step_end` on every rank, with the sketch of that
+    /// rank's tokens or the error that prevented it. A step without counts changes nothing.
     ///
     /// # Errors
     ///
-    /// The error that was given, one of another rank, or that the ranks cannot hear each other.
+    /// The given error, the error of another rank, or a failed connection between the ranks.
     pub fn take_in(&mut self, ctx: &mut Ctx<'_>, step: Result<Self, PluginError>) -> Result<(), PluginError> {
         let counts = match ctx.collective()? {
             None => step?.counts,
@@ -81,7 +81,7 @@ impl Sketch {
         Ok(())
     }
 
-    /// The value that a `share` of the counts, 0 to 1, is not above; none before the first token. Values below 2⁻⁶⁴ count as that.
+    /// The `share`-quantile, `share` from 0 to 1; `None` before the first token. Values below 2⁻⁶⁴ count as 2⁻⁶⁴.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let mut left = share * self.counts.iter().sum::<f64>();
@@ -97,11 +97,11 @@ impl Sketch {
         last
     }
 
-    /// The bound b at which the mean of min(1, b ÷ value) over the counts is `share`, above 0 and below 1; none before the first count.
+    /// The bound b at which the mean of min(1, b ÷ value) over the counts is `share`, above 0 and below 1. `None` before the first count.
     #[must_use]
     pub fn bound(&self, share: f64) -> Option<f64> {
         let total = self.counts.iter().sum::<f64>();
-        // Of the buckets that b lies below: their counts, and the sum of counts ÷ values.
+        // Sums over the buckets above b: their counts, and counts ÷ values.
         let (mut above, mut inverse) = (0.0, 0.0);
         for (bucket, &count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0.0).rev() {
             let [low, high] = ends(bucket);
@@ -115,18 +115,18 @@ impl Sketch {
         (total > 0.0).then(|| share * total / inverse)
     }
 
-    /// Bytes for a checkpoint.
+    /// Serializes the sketch for a checkpoint.
     #[must_use]
     pub fn save(&self) -> Vec<u8> {
         let counts = self.counts.iter().flat_map(|count| count.to_le_bytes());
         TAG.into_iter().chain([u8::from(self.counts.is_empty())]).chain(counts).collect()
     }
 
-    /// The sketch that [`save`](Self::save) wrote to the beginning of `state`, and the bytes behind it.
+    /// The sketch that [`save`](Self::save) wrote at the start of `state`, and the remaining bytes.
     ///
     /// # Errors
     ///
-    /// When the bytes are others.
+    /// When the bytes are not a saved sketch.
     pub fn load(state: &[u8]) -> Result<(Self, &[u8]), PluginError> {
         let wrong = || PluginError::state("the saved state begins with no sketch (it was saved under another table)");
         let (empty, rest) = state.strip_prefix(&TAG).and_then(<[u8]>::split_first).ok_or_else(wrong)?;
@@ -145,11 +145,11 @@ impl Sketch {
     }
 }
 
-/// Refuses a `target_rejection_rate` that is no share of tokens, or that is given beside the key `threshold`.
+/// Refuses a `target_rejection_rate` that is not a fraction of tokens, or that is given together with the key `threshold`.
 ///
 /// # Errors
 ///
-/// A sentence for the user.
+/// A message for the user.
 pub fn check_target(rate: Option<f64>, threshold: Option<&str>) -> Result<(), PluginError> {
     match (rate, threshold) {
         (Some(rate), _) if !(rate > 0.0 && rate < 1.0) => {
@@ -162,17 +162,17 @@ pub fn check_target(rate: Option<f64>, threshold: Option<&str>) -> Result<(), Pl
     }
 }
 
-/// The bucket of a value.
+/// Index of the bucket that holds a value.
 fn bucket(value: f64) -> usize {
     if value.is_nan() {
         return BUCKETS - 1;
     }
-    // The bits of positive numbers are in the order of the numbers.
+    // The bit patterns of positive numbers have the order of the numbers.
     let number = value.max(0.0).to_bits() >> FINE_BITS;
     (number + 1).saturating_sub(FIRST).min(BUCKETS as u64 - 1) as usize
 }
 
-/// Where a bucket begins and ends; the first and the last are taken for one value.
+/// Ends of a bucket; the first and the last bucket count as one value each.
 fn ends(bucket: usize) -> [f64; 2] {
     [bucket.saturating_sub(1), bucket.min(BUCKETS - 2)].map(|at| f64::from_bits((FIRST + at as u64) << FINE_BITS))
 }
@@ -184,7 +184,7 @@ mod tests {
     use crate::testing::{self, Fixture};
     use crate::{Draws, Ranks};
 
-    /// Takes in the surprise of its tokens, or fails on a rank of one completion.
+    /// Sketches the surprise of its tokens, or fails on a rank with one completion.
     #[derive(Deserialize)]
     struct Surprise {
         #[serde(default)]

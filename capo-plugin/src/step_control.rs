@@ -1,21 +1,21 @@
-//! The view that a step control has of the optimizer's proposed update, and its answer.
+//! A step control's view of the optimizer's proposed update, and its answer.
 
 use crate::abi_step_control::MeasureRef;
 use crate::error::PluginError;
 
-/// A part of the model that the host can scale on its own: the embedding, each block, the last norm with the head.
+/// A part of the model with a scale of its own: the embedding, each block, or the final norm with the output head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParameterGroup<'a> {
-    /// The host's name for it: `embedding`, `block.0`, ..., `last_layer`.
+    /// The host's name for the group: `embedding`, `block.0`, ..., `last_layer`.
     pub name: &'a str,
-    /// Number of its weights.
+    /// Number of weights in the group.
     pub parameters: u64,
 }
 
-/// The update Δ that the optimizer proposes for all weights: what it would do, measured when asked, and how much of it is applied.
+/// The update Δ that the optimizer proposes for all weights, with measurements of it on request and the scale to apply.
 ///
-/// Numbers are of the update as the step controls before this one left it; none depends on the scales that this one has set so far.
-/// Only numbers cross: the weights stay where they are.
+/// All numbers describe the update as earlier step controls left it, before any scale that this control sets. Only numbers
+/// cross the ABI: the weights stay where they are.
 pub struct Update<'a> {
     measure: &'a mut dyn Measurements,
     groups: &'a [ParameterGroup<'a>],
@@ -23,22 +23,22 @@ pub struct Update<'a> {
     scales: &'a mut [f64],
 }
 
-/// Measurements that a host makes of a proposed update on request: implemented by hosts. It must not panic. [`Update`]
+/// Measurements of a proposed update on request. Hosts implement the trait, and it must not panic. [`Update`]
 /// describes the numbers.
 pub trait Measurements {
-    /// Euclidean norm of each group's part, into `norms`.
+    /// Writes the Euclidean norm of each group's part of Δ to `norms`.
     ///
     /// # Errors
     ///
     /// When the device fails.
     fn norms(&mut self, norms: &mut [f64]) -> Result<(), PluginError>;
-    /// `½ Σ Δ² v̂`.
+    /// Computes `½ Σ Δ² v̂`.
     ///
     /// # Errors
     ///
     /// When there is no second moment, or the device fails.
     fn fisher(&mut self) -> Result<f64, PluginError>;
-    /// Mean KL divergence that the output matrix's part alone would cause, nats.
+    /// Mean KL divergence that the output matrix's part of Δ alone would cause, nats.
     ///
     /// # Errors
     ///
@@ -80,20 +80,20 @@ impl<'a> Update<'a> {
         Self { measure, groups, weights, scales }
     }
 
-    /// The parts of the model, in the order of the forward pass.
+    /// The parts of the model, ordered as in the forward pass.
     #[must_use]
     pub fn groups(&self) -> &'a [ParameterGroup<'a>] {
         self.groups
     }
 
-    /// `[B, T]`: what each token weighed in the gradient behind this update; 0 for dropped ones and padding, 1 where no weight was
-    /// given.
+    /// `[B, T]`: each token's weight in the gradient behind this update. 0 for dropped tokens and padding; 1 where no
+    /// component gave a weight.
     #[must_use]
     pub fn weights(&self) -> &'a [f32] {
         self.weights
     }
 
-    /// Euclidean norm of each group's part of Δ, in the order of [`groups`](Self::groups).
+    /// Euclidean norm of each group's part of Δ, ordered as [`groups`](Self::groups).
     ///
     /// # Errors
     ///
@@ -113,8 +113,8 @@ impl<'a> Update<'a> {
         Ok(self.norms()?.iter().map(|norm| norm * norm).sum::<f64>().sqrt())
     }
 
-    /// `½ Σ Δ² v̂` over all weights, v̂ Adam's second moment after this step, bias-corrected: what the step would cost in KL were
-    /// the squared gradients the Fisher information's diagonal. No forward pass; a multiple of the KL that changes slowly.
+    /// `½ Σ Δ² v̂` over all weights, where v̂ is Adam's bias-corrected second moment after this step. It would be the step's KL cost if
+    /// squared gradients were the diagonal of the Fisher information. It needs no forward pass, and its ratio to the KL changes slowly.
     ///
     /// # Errors
     ///
@@ -123,8 +123,8 @@ impl<'a> Update<'a> {
         self.measure.fisher()
     }
 
-    /// KL divergence in nats, old policy to new, that Δ of the output matrix alone would cause: exact over the vocabulary, mean over
-    /// the batch's completion tokens. No forward pass but the last layer's.
+    /// KL divergence in nats, old policy to new, that Δ of the output matrix alone would cause. It is exact over the
+    /// vocabulary and a mean over the batch's completion tokens. It needs no forward pass but the last layer's.
     ///
     /// # Errors
     ///
@@ -133,8 +133,8 @@ impl<'a> Update<'a> {
         self.measure.last_layer_kl()
     }
 
-    /// KL divergence in nats, old policy to new, that Δ would cause: exact over the vocabulary, mean over the completion tokens of
-    /// `fraction` of the batch's completions, at least one, drawn anew in every step from the run's seed. One forward pass over them.
+    /// KL divergence in nats, old policy to new, that Δ would cause; exact over the vocabulary. It is the mean over completion tokens of
+    /// `fraction` of the completions, at least one, drawn in every step from the run's seed. It needs one forward pass over them.
     ///
     /// # Errors
     ///
@@ -148,16 +148,16 @@ impl<'a> Update<'a> {
         self.measure.measure_kl(fraction)
     }
 
-    /// Applies `scale` of the update, for every group: 0 leaves the weights as they were, 1 takes the whole step.
+    /// Applies `scale` times the update to every group: 0 keeps the old weights, 1 takes the whole step.
     pub fn scale(&mut self, scale: f64) {
         self.scales.fill(scale);
     }
 
-    /// Applies `scale` of group `group`'s part of the update.
+    /// Applies `scale` times the update to group `group`.
     ///
     /// # Panics
     ///
-    /// When there is no such group.
+    /// When group `group` does not exist.
     pub fn scale_group(&mut self, group: usize, scale: f64) {
         self.scales[group] = scale;
     }

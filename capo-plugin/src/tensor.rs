@@ -1,4 +1,4 @@
-//! Tensors that are used where they lie: DLPack's `DLTensor` field set, plus the stream on which the data is ready.
+//! Tensors that are used in place, without a copy: the fields of DLPack's `DLTensor`, plus the stream on which the data is ready.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -9,7 +9,7 @@ use abi_stable::std_types::RSlice;
 
 use crate::error::PluginError;
 
-/// Where a tensor lies: DLPack's device types.
+/// Device that holds a tensor: DLPack's device types.
 #[repr(transparent)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceKind(pub i32);
@@ -45,7 +45,7 @@ impl DType {
 }
 
 impl fmt::Display for DType {
-    /// As in `f32`, `bf16` and `u32`; with lanes, `f32x4`.
+    /// Formats as `f32`, `bf16` or `u32`; with lanes, as `f32x4`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let &Self { code, bits, lanes } = self;
         match code {
@@ -59,7 +59,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// A borrowed tensor of any device; valid until the call that brought it returns.
+/// A borrowed tensor on any device, valid until the call that lends it returns.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct Tensor<'a> {
@@ -75,7 +75,7 @@ pub struct Tensor<'a> {
 }
 
 impl<'a> Tensor<'a> {
-    /// A compact tensor over host memory.
+    /// A compact f32 tensor over host memory.
     ///
     /// # Panics
     ///
@@ -85,7 +85,7 @@ impl<'a> Tensor<'a> {
         Self::on_cpu(values.as_ptr().cast(), values.len(), DType::F32, shape)
     }
 
-    /// A compact tensor of unsigned integers over host memory.
+    /// A compact u32 tensor over host memory.
     ///
     /// # Panics
     ///
@@ -114,8 +114,8 @@ impl<'a> Tensor<'a> {
     ///
     /// # Safety
     ///
-    /// `data + byte_offset` must be the address of `shape`'s elements at `strides` (in elements; empty means compact)
-    /// on device `device_id` of `device`, valid for `'a` and ready once the work queued on `stream` is done.
+    /// `data + byte_offset` must be the address of `shape`'s elements at `strides` (in elements; empty means compact) on device
+    /// `device_id` of kind `device`. The memory must be valid for `'a`, and ready once the work queued on `stream` is done.
     #[must_use]
     #[expect(clippy::too_many_arguments, reason = "DLPack's fields, no more and no fewer")]
     pub unsafe fn from_raw(
@@ -132,13 +132,13 @@ impl<'a> Tensor<'a> {
         Self { data, device, device_id, dtype, shape, strides, byte_offset, stream, lifetime: PhantomData }
     }
 
-    /// Address of the first element, or the `CUdeviceptr`.
+    /// Host address of the first element, or its `CUdeviceptr`.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.data as u64 + self.byte_offset
     }
 
-    /// Where it lies, and on which device of that kind.
+    /// Kind of the tensor's device, and the device's index within the kind.
     #[must_use]
     pub fn device(&self) -> (DeviceKind, i32) {
         (self.device, self.device_id)
@@ -150,7 +150,7 @@ impl<'a> Tensor<'a> {
         self.dtype
     }
 
-    /// Extent of every dimension.
+    /// Extent of each dimension.
     #[must_use]
     pub fn shape(&self) -> &'a [i64] {
         self.shape.as_slice()
@@ -174,24 +174,24 @@ impl<'a> Tensor<'a> {
         self.shape().iter().product::<i64>() as usize
     }
 
-    /// True if there is no element.
+    /// True if the tensor has no element.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The elements as a slice.
+    /// The elements as a slice of f32.
     ///
     /// # Errors
     ///
     /// When the tensor is not a compact f32 tensor in host memory.
     pub fn as_f32(&self) -> Result<&'a [f32], PluginError> {
         let data = self.host_data(DType::F32)?;
-        // SAFETY: `host_data` checked device, dtype and compactness; the constructors' contract gives validity for `'a`.
+        // SAFETY: `host_data` checked device, dtype and compactness. The constructors guarantee validity for `'a`.
         Ok(unsafe { std::slice::from_raw_parts(data.cast(), self.len()) })
     }
 
-    /// The elements as a slice.
+    /// The elements as a slice of u32.
     ///
     /// # Errors
     ///
@@ -227,7 +227,7 @@ mod tests {
     fn what_is_no_slice_is_refused_with_a_sentence() {
         let say = |device, dtype| {
             let (data, stream) = (std::ptr::dangling(), std::ptr::null_mut());
-            // SAFETY: `as_f32` refuses both without looking at the values.
+            // SAFETY: `as_f32` refuses both tensors without a look at the values.
             let tensor = unsafe { Tensor::from_raw(data, device, 0, dtype, &[2], &[], 0, stream) };
             tensor.as_f32().unwrap_err().to_string()
         };

@@ -1,4 +1,4 @@
-//! One array of a batch as components read it: where it lies, or a copy in the type that the ABI has.
+//! One array of a batch as components read it: the original memory, or a copy in the ABI's type.
 
 #![allow(unsafe_code, reason = "elements are read at the addresses that DLPack gives")]
 
@@ -24,7 +24,7 @@ const BOOL: DType = DType { code: 6, ..U8 };
 
 /// Values in host memory.
 pub(crate) enum Array<T> {
-    /// Where they were made: compact, aligned, of this type.
+    /// The original memory: compact, aligned, of this type.
     Lent(Lent),
     /// A copy.
     Own(Vec<T>),
@@ -35,14 +35,14 @@ impl<T> Array<T> {
         match self {
             Self::Own(values) => values,
             Self::Lent(lent) if lent.len() == 0 => &[],
-            // SAFETY: only `lent_as` makes this, of a compact, aligned array in host memory whose elements have `T`'s bits. The
-            // capsule keeps it, and whoever calls a component leaves its arrays alone until the call is back.
+            // SAFETY: only `lent_as` makes this, from a compact, aligned array in host memory whose elements have `T`'s bits.
+            // The capsule keeps it alive, and a component's caller does not touch its arrays until the call returns.
             Self::Lent(lent) => unsafe { std::slice::from_raw_parts(lent.address() as *const T, lent.len()) },
         }
     }
 }
 
-/// Where an array lies, and how many bytes were copied to bring it there.
+/// Address of an array, and the number of bytes that were copied to get it there.
 pub(crate) struct Slot {
     pub(crate) address: usize,
     pub(crate) copied: usize,
@@ -55,13 +55,13 @@ impl<T> Array<T> {
     }
 }
 
-/// `lent` as it is, where a slice of `T` can be made of it; elements are `T`'s bits, as the caller has made sure.
+/// Wraps `lent` without a copy, if it can be a slice of `T`; the caller ensures that its elements have `T`'s bits.
 fn lent_as<T>(lent: Lent) -> Result<Array<T>, Lent> {
     let aligned = lent.address().is_multiple_of(align_of::<T>());
     if lent.strides().is_none() && aligned && lent.place() == Place::Host { Ok(Array::Lent(lent)) } else { Err(lent) }
 }
 
-/// Values as f32: f32 where they lie, f64, f16 and bf16 as copies.
+/// Values as f32: f32 without a copy; f64, f16 and bf16 as copies.
 pub(crate) fn floats(name: &str, lent: Lent) -> PyResult<Array<f32>> {
     match lent.dtype() {
         DType::F32 => Ok(lent_as(lent).unwrap_or_else(|lent| Array::Own(copied::<f32, _>(&lent, |value| value)))),
@@ -72,9 +72,9 @@ pub(crate) fn floats(name: &str, lent: Lent) -> PyResult<Array<f32>> {
     }
 }
 
-/// Values as token ids: u32 and i32 where they lie, other integers as copies.
+/// Values as token ids: u32 and i32 without a copy, other integers as copies.
 pub(crate) fn ids(name: &str, lent: Lent) -> PyResult<Array<u32>> {
-    // An i32 that is not negative has the bits of its u32.
+    // A nonnegative i32 has the bits of its u32.
     let signed = lent.dtype() == I32;
     let found = whole::<u32>(name, lent, "token id", |lent| {
         if signed || lent.dtype() == DType::U32 { lent_as(lent) } else { Err(lent) }
@@ -85,7 +85,7 @@ pub(crate) fn ids(name: &str, lent: Lent) -> PyResult<Array<u32>> {
     }
 }
 
-/// Values as zeros and ones: bytes and booleans where they lie, other integers as copies.
+/// Values as zeros and ones: bytes and booleans without a copy, other integers as copies.
 pub(crate) fn bits(name: &str, lent: Lent) -> PyResult<Array<u8>> {
     let found = whole::<u8>(name, lent, "0 or 1", |lent| {
         if [U8, I8, BOOL].contains(&lent.dtype()) { lent_as(lent) } else { Err(lent) }
@@ -96,7 +96,7 @@ pub(crate) fn bits(name: &str, lent: Lent) -> PyResult<Array<u8>> {
     }
 }
 
-/// Whole numbers as `T`: as they lie where `as_is` takes them, else copied.
+/// Whole numbers as `T`: without a copy where `as_is` accepts them, else copied.
 fn whole<T: TryFrom<i64>>(
     name: &str,
     lent: Lent,
@@ -111,7 +111,7 @@ fn whole<T: TryFrom<i64>>(
         U8 | BOOL => copied::<u8, _>(&lent, Into::into),
         U16 => copied::<u16, _>(&lent, Into::into),
         DType::U32 => copied::<u32, _>(&lent, Into::into),
-        // One above the largest i64 comes out negative, and is refused as such.
+        // A value above the largest i64 becomes negative and is refused as such.
         U64 => copied::<u64, _>(&lent, u64::cast_signed),
         I8 => copied::<i8, _>(&lent, Into::into),
         I16 => copied::<i16, _>(&lent, Into::into),
@@ -135,7 +135,7 @@ fn spelled(dtype: DType) -> String {
     if dtype == BOOL { "bool".to_owned() } else { dtype.to_string() }
 }
 
-/// The elements, of type `S`, in the order of the shape.
+/// Copies the elements, of type `S`, in row-major order.
 fn copied<S: Copy, T>(lent: &Lent, convert: impl Fn(S) -> T) -> Vec<T> {
     let mut values = Vec::with_capacity(lent.len());
     let base = lent.address() as *const S;
@@ -161,11 +161,11 @@ fn walk(shape: &[i64], strides: &[i64], start: i64, visit: &mut impl FnMut(i64))
     }
 }
 
-/// A large array: lent to components where it lies, which may be a device's memory.
+/// A large array, lent to components without a copy; it may be in device memory.
 pub(crate) enum Large<T> {
-    /// In host memory.
+    /// Array in host memory, and its shape.
     Host(Array<T>, Vec<i64>),
-    /// In a device's memory, ready once the work queued on this stream is done.
+    /// Array in device memory with its type; ready once the work queued on this stream is done.
     Device(Lent, DType, u64),
 }
 
@@ -191,21 +191,21 @@ impl<T> Large<T> {
         }
     }
 
-    /// The array as components see it; `dtype` is that of `T`.
+    /// The array as a tensor for components; `dtype` is that of `T`.
     fn view(&self, dtype: DType) -> Tensor<'_> {
         let ((kind, number), shape) = (device(self.place()), self.shape());
         let (data, dtype, stream) = match self {
             Self::Host(values, _) => (values.get().as_ptr().cast(), dtype, null_mut()),
             Self::Device(lent, dtype, stream) => (lent.address() as *const _, *dtype, *stream as *mut _),
         };
-        // SAFETY: at the address are the compact elements of this shape and type, which `self` keeps; a lender's stream is the one
-        // that it was asked to make them ready on.
+        // SAFETY: the address holds compact elements of this shape and type, which `self` keeps alive. The lender was
+        // asked to make them ready on this stream.
         unsafe { Tensor::from_raw(data, kind, number, dtype, shape, &[], 0, stream) }
     }
 }
 
 impl Large<f32> {
-    /// f32 in host memory, and f32, f16 or bf16 on a device, where they lie; other floats in host memory as copies.
+    /// Without a copy: f32 in host memory, and f32, f16 or bf16 on a device. Other floats in host memory become copies.
     pub(crate) fn floats(name: &str, lent: Lent, stream: u64) -> PyResult<Self> {
         let shape = lent.shape().to_vec();
         match lent.place() {
@@ -223,7 +223,7 @@ impl Large<f32> {
 }
 
 impl Large<u32> {
-    /// u32 and i32 where they lie; other integers in host memory as copies.
+    /// Without a copy: u32 and i32. Other integers in host memory become copies.
     pub(crate) fn ids(name: &str, lent: Lent, stream: u64) -> PyResult<Self> {
         let shape = lent.shape().to_vec();
         match lent.place() {
@@ -240,7 +240,7 @@ impl Large<u32> {
     }
 }
 
-/// The type of an array on a device, which nobody copies here.
+/// Checks the type of an array on a device, which cannot be converted here.
 fn on_device(name: &str, lent: &Lent, known: &[DType], right: &str) -> PyResult<DType> {
     if !known.contains(&lent.dtype()) {
         let (place, dtype) = (lent.place(), spelled(lent.dtype()));

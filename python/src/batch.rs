@@ -1,4 +1,4 @@
-//! The batch of one optimizer step, as Python hands it over.
+//! The batch of one optimizer step, as Python provides it.
 
 #![allow(unsafe_code, reason = "what is only read may be read by any thread")]
 
@@ -21,7 +21,7 @@ use crate::export::{floats, to_fields};
 use crate::fields::{DENOMINATORS, Fields};
 use crate::layer::Layer;
 
-/// Optimizer of a batch that was not told of one; components that read it are refused before.
+/// Optimizer of a batch without one. Components that read the optimizer are refused before.
 const NO_OPTIMIZER: OptimizerInfo = OptimizerInfo {
     kind: OptimizerKind::SGD,
     learning_rate: 0.0,
@@ -33,7 +33,7 @@ const NO_OPTIMIZER: OptimizerInfo = OptimizerInfo {
     steps_taken: 0,
 };
 
-/// The arrays and scalars; `capo_rl.Batch` is the class that people use.
+/// Arrays and scalars of a batch; users see the class `capo_rl.Batch`.
 #[pyclass(frozen, module = "capo_rl._native")]
 pub(crate) struct Batch {
     scalars: Unborrowed<View<'static>>,
@@ -48,16 +48,16 @@ pub(crate) struct Batch {
     ref_logps: Option<Array<f32>>,
     entropy: Option<Array<f32>>,
     last_layer: Option<Layer>,
-    /// Weight and both moments.
+    /// The last layer's weight and both moments.
     optimizer_state: Option<[Large<f32>; 3]>,
     context: Option<RecordedContext>,
     knows_optimizer: bool,
 }
 
-/// A batch that borrows nothing: its arrays are empty, or its own and in host memory.
+/// A batch that borrows nothing: its arrays are empty, or owned and in host memory.
 struct Unborrowed<T>(T);
 
-// SAFETY: what keeps a batch from being shared are the addresses of its tensors, and this has none.
+// SAFETY: only the addresses of its tensors keep a batch from being shared, and this batch has none.
 unsafe impl<T> Send for Unborrowed<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Unborrowed<T> {}
@@ -75,13 +75,13 @@ impl Batch {
         [self.scalars.0.dims.completions, self.scalars.0.dims.tokens]
     }
 
-    /// Names of the optional inputs that it holds.
+    /// Names of the optional inputs that the batch holds.
     #[getter]
     fn inputs(&self) -> Vec<&'static str> {
         input_names(self.held())
     }
 
-    /// Address of every array, and how many bytes were copied to bring it there.
+    /// Name and address of every array, and the number of bytes that were copied to get it there.
     fn slots(&self) -> Vec<(&'static str, usize, usize)> {
         let arrays = [
             ("completion_mask", self.completion_mask.slot()),
@@ -103,7 +103,7 @@ impl Batch {
         all.map(|(name, slot)| (name, slot.address, slot.copied)).collect()
     }
 
-    /// Reads a batch file: its arguments by name, and the batch.
+    /// Reads a batch file; returns the batch's arguments by name, and the batch.
     #[staticmethod]
     fn read<'py>(py: Python<'py>, path: PathBuf) -> PyResult<(Self, Bound<'py, PyDict>)> {
         let read = py.detach(|| batch_file::read(&path).map(Unborrowed));
@@ -200,7 +200,7 @@ impl Batch {
         sound::check(&self.view(), &[]).map_err(|error| refused(&error))
     }
 
-    /// The large arrays that there are, with where they lie.
+    /// Names of the large arrays that are present, and their devices.
     fn places(&self) -> Vec<(&'static str, Place)> {
         let layer = self.last_layer.iter().flat_map(Layer::places);
         let state = self.optimizer_state.iter().flat_map(|state| STATE.into_iter().zip(state));
@@ -211,7 +211,7 @@ impl Batch {
         self.scalars.0.dims
     }
 
-    /// `[B, T]`
+    /// `[B, T]`: 1 for tokens, 0 for padding.
     pub(crate) fn completion_mask(&self) -> &[u8] {
         self.completion_mask.get()
     }
@@ -238,7 +238,7 @@ impl Batch {
         view
     }
 
-    /// The rollout's context, where it is known.
+    /// The rollout's context, or `None` where it is not known.
     pub(crate) fn lend(&self) -> Option<Lending<'_>> {
         self.context.as_ref().map(|context| context.data.lend(context.age))
     }
@@ -256,7 +256,7 @@ impl Batch {
         there.into_iter().filter(|(_, there)| *there).fold(Inputs::NONE, |held, (input, _)| held | input)
     }
 
-    /// Refuses what lacks an input that the component `id` asks for.
+    /// Refuses a batch that lacks an input of component `id`.
     pub(crate) fn must_hold(&self, id: &str, inputs: Inputs) -> PyResult<()> {
         let held = self.held() | Inputs::ALIGNMENT;
         let missing = INPUTS.iter().find(|(input, ..)| inputs.contains(*input) && !held.contains(*input));
@@ -268,7 +268,7 @@ impl Batch {
         }
     }
 
-    /// Refuses a batch without an optimizer for `what`, which reads it.
+    /// Refuses a batch without an optimizer; `what` reads the optimizer.
     pub(crate) fn must_know_optimizer(&self, what: &str) -> PyResult<()> {
         if self.knows_optimizer {
             return Ok(());
@@ -279,10 +279,10 @@ impl Batch {
     }
 }
 
-/// Names of the optimizer's state.
+/// Names of the arrays in the optimizer's state.
 const STATE: [&str; 3] = ["weight", "exp_avg", "exp_avg_sq"];
 
-/// The optional inputs: name, and the arguments that bring them.
+/// The optional inputs: flag, name, and the arguments that provide them.
 const INPUTS: [(Inputs, &str, &str); 8] = [
     (Inputs::OLD_LOGPS, "OLD_LOGPS", "`old_logps`"),
     (Inputs::REF_LOGPS, "REF_LOGPS", "`ref_logps`"),
@@ -295,7 +295,7 @@ const INPUTS: [(Inputs, &str, &str); 8] = [
     (Inputs::OPTIMIZER_STATE, "OPTIMIZER_STATE", "`weight`, `exp_avg` and `exp_avg_sq`"),
     (Inputs::ROLLOUT_CONTEXT, "ROLLOUT_CONTEXT", "`sampler_logps`"),
     (Inputs::SAMPLER_TOP_K, "SAMPLER_TOP_K", "`sampler_logps`, `sampler_topk_ids` and `sampler_topk_logps`"),
-    // Of the step, and no part of a batch: its measurements tell it.
+    // A property of the step, not of a batch: the step's measurements provide it.
     (Inputs::ALIGNMENT, "ALIGNMENT", ""),
 ];
 
@@ -320,7 +320,7 @@ fn scalars(fields: &Fields<'_, '_>, dims: Dims, optimizer: OptimizerInfo) -> PyR
     Ok(view)
 }
 
-/// A context of what a sampler knows: the log-probabilities that it drew with. Prompts and texts are empty.
+/// A context with the sampler's log-probabilities only; prompts and texts are empty.
 fn sampled(fields: &Fields<'_, '_>, dims: Dims) -> PyResult<Option<RecordedContext>> {
     let shape = [dims.completions as i64, dims.tokens as i64];
     let Some(logps) = fields.floats("sampler_logps", &shape)? else { return Ok(None) };

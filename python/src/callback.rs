@@ -1,4 +1,4 @@
-//! Methods of a Python object that a component calls while it works.
+//! Methods of a Python object that a component calls during its work.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,16 +9,16 @@ use pyo3::prelude::*;
 
 use crate::error::broken;
 
-/// An argument of a call, called with Python's lock taken again.
+/// A Python object for callbacks. Each call takes Python's lock again.
 pub(crate) struct Callback {
     name: &'static str,
     object: Py<PyAny>,
-    /// The first exception that a call of it ended with.
+    /// The first exception that a callback raised.
     raised: Mutex<Option<PyErr>>,
 }
 
 impl Callback {
-    /// Of `object`, the argument `name`.
+    /// Wraps `object`, the argument `name`, which must have all `members`.
     pub(crate) fn new(name: &'static str, object: &Bound<'_, PyAny>, members: &[&str]) -> PyResult<Self> {
         for member in members {
             if !object.hasattr(*member)? {
@@ -32,8 +32,8 @@ impl Callback {
         Ok(Self { name, object: object.clone().unbind(), raised: Mutex::new(None) })
     }
 
-    /// A component's error; where an exception of the object's was behind it, that is its cause. One that is to end the program, as
-    /// `KeyboardInterrupt`, comes back itself.
+    /// A component's error. If the object raised an exception, that is the error's cause. An exception that should
+    /// end the program, such as `KeyboardInterrupt`, is returned itself.
     pub(crate) fn broken(&self, py: Python<'_>, error: &PluginError) -> PyErr {
         let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner).take();
         match raised {
@@ -46,7 +46,7 @@ impl Callback {
         }
     }
 
-    /// Result of `call`, or a sentence about the exception that `method` ended with.
+    /// Result of `call`, or a message about the exception that `method` raised.
     pub(crate) fn call<T>(
         &self,
         method: &str,
@@ -66,12 +66,11 @@ impl Callback {
 pub(crate) struct Measure(pub(crate) Callback);
 
 impl Measure {
-    /// Of `object`.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         Callback::new("measure", object, &["norms", "fisher", "last_layer_kl", "measure_kl"]).map(Self)
     }
 
-    /// Its `alignment()`, which only those need that are shown to a control that asks.
+    /// Result of the object's `alignment()`, which is only needed if a step control asks for it.
     pub(crate) fn alignment(&self) -> Result<Alignment, PluginError> {
         let cosine: Option<f64> = self.0.call("alignment", |object| object.call_method0("alignment")?.extract())?;
         Ok(Alignment { cosine: cosine.unwrap_or(f64::NAN) })

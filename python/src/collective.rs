@@ -1,4 +1,4 @@
-//! The ranks of a run, as an object of Python's connects them.
+//! The ranks of a run, connected by a Python object.
 
 use capo_plugin::{PluginError, Ranks};
 use pyo3::exceptions::PyValueError;
@@ -16,7 +16,6 @@ pub(crate) struct Collective {
 }
 
 impl Collective {
-    /// Of `object`.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let callback = Callback::new("collective", object, &["rank", "size", "all_reduce_sum", "all_gather"])?;
         let number = |name: &str| object.getattr(name)?.extract::<usize>();
@@ -63,7 +62,7 @@ impl Ranks for Collective {
     }
 }
 
-/// The values of an array that `method` filled or gave.
+/// Values of an array that `method` filled or returned.
 fn given<T: Element>(method: &str, array: &Bound<'_, PyAny>) -> PyResult<Vec<T>> {
     let name = format!("an array of `{method}`");
     numpy::values(&name, &Lent::on_host(&name, array)?)

@@ -1,4 +1,4 @@
-//! A component that is built: the calls of every point, with Python's lock released while it works.
+//! A live component: the methods of every point, with Python's lock released during a call.
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -66,29 +66,29 @@ impl Handle {
     }
 }
 
-/// One component; `capo_rl.Mask` and its siblings are the classes that people use.
+/// One component; users see the classes `capo_rl.Mask` and its siblings.
 #[pyclass(frozen, module = "capo_rl._native")]
 pub(crate) struct Component {
     id: String,
     inputs: Inputs,
     weighs: bool,
-    /// True where its methods read the batch's optimizer, as far as is known.
+    /// True if the component's methods may read the batch's optimizer.
     reads_optimizer: bool,
     handle: Forked<Handle>,
 }
 
-/// An array that comes back, and what was reported.
+/// A result array, and the reports.
 type Answer<'py> = (Bound<'py, PyAny>, Bound<'py, PyDict>);
 
 #[pymethods]
 impl Component {
-    /// Names of the optional inputs that it asks for.
+    /// Names of the optional inputs that the component asks for.
     #[getter]
     fn inputs(&self) -> Vec<&'static str> {
         input_names(self.inputs)
     }
 
-    /// How an objective's losses become one number; none where this revision has no name for it, or at another point.
+    /// Rule that reduces an objective's losses to one number; `None` for a rule that this revision cannot name, and at other points.
     #[getter]
     fn reduction(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         self.claim(py)?;
@@ -99,14 +99,14 @@ impl Component {
         Ok(reduction)
     }
 
-    /// True for a step control by which the optimizer's moments go back where nothing of a step is taken.
+    /// True for a step control that restores the optimizer's moments when nothing of a step is applied.
     #[getter]
     fn restores_moments(&self, py: Python<'_>) -> PyResult<bool> {
         self.claim(py)?;
         Ok(py.detach(|| matches!(&*self.lock(), Handle::StepControl(control) if control.restores_moments())))
     }
 
-    /// `keep`, thinned, and what was reported.
+    /// `keep` after the mask, and the reports.
     fn mask<'py>(
         &self,
         py: Python<'py>,
@@ -123,7 +123,7 @@ impl Component {
         Ok((numpy::array(py, &extents(batch.dims()), &keep)?, records))
     }
 
-    /// Weights of the tokens that `keep` leaves, and what was reported.
+    /// Weights of the tokens in `keep`, and the reports.
     fn weigh<'py>(
         &self,
         py: Python<'py>,
@@ -141,7 +141,7 @@ impl Component {
         Ok((numpy::array(py, &extents(batch.dims()), &weights)?, records))
     }
 
-    /// Tells a mask the final `keep`, or a weight the product of all weights; what was reported.
+    /// Passes the final `keep` to a mask, or the product of all weights to a weight; returns the reports.
     fn step_end<'py>(
         &self,
         py: Python<'py>,
@@ -165,7 +165,7 @@ impl Component {
         })
     }
 
-    /// How much of each group's part of a step is taken, and what was reported.
+    /// Scale of each group's part of a step, and the reports.
     fn control<'py>(
         &self,
         py: Python<'py>,
@@ -191,7 +191,7 @@ impl Component {
         Ok((scales, records))
     }
 
-    /// Advantages, and what was reported.
+    /// Advantages, and the reports.
     fn estimate<'py>(&self, py: Python<'py>, batch: &Batch) -> PyResult<Answer<'py>> {
         self.check(batch)?;
         let mut advantages = vec![0.0; batch.dims().len()];
@@ -202,7 +202,7 @@ impl Component {
         Ok((numpy::array(py, &extents(batch.dims()), &advantages)?, records))
     }
 
-    /// Losses, their derivatives, and what was reported.
+    /// Losses, their derivatives, and the reports.
     fn evaluate<'py>(
         &self,
         py: Python<'py>,
@@ -218,7 +218,7 @@ impl Component {
         Ok((array(&losses)?, array(&slopes)?, records))
     }
 
-    /// Rewards, and what was reported.
+    /// Rewards, and the reports.
     fn score<'py>(&self, py: Python<'py>, rollout: RolloutArguments) -> PyResult<Answer<'py>> {
         self.claim(py)?;
         let mut rewards = vec![0.0; rollout.completions.len()];
@@ -240,7 +240,7 @@ impl Component {
         Ok(PyBytes::new(py, &state))
     }
 
-    /// Takes up a saved state.
+    /// Restores a saved state.
     fn load(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
         self.claim(py)?;
         py.detach(|| self.lock().load(state)).map_err(|error| broken(&error))
@@ -248,7 +248,7 @@ impl Component {
 }
 
 impl Component {
-    /// Of a component whose author `declared` this of its decisions.
+    /// A component whose author made the declarations `declared`.
     pub(crate) fn new(id: &str, handle: Handle, declared: MaskTraits) -> Self {
         let (inputs, weighs) = (handle.inputs(), matches!(handle, Handle::Weight(_)));
         let reads_optimizer = match handle {
@@ -263,7 +263,7 @@ impl Component {
         self.handle.claim(py, &format!("component `{}`", self.id))
     }
 
-    /// Waits for the call that is running: never with Python's lock held, which that call may want.
+    /// Waits for the running call. Python's lock must not be held, because that call may need it.
     fn lock(&self) -> MutexGuard<'_, Handle> {
         self.handle.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -273,7 +273,7 @@ impl Component {
         if self.reads_optimizer { batch.must_know_optimizer(&format!("component `{}`", self.id)) } else { Ok(()) }
     }
 
-    /// Runs one call, lent the context of the batch's rollout. Returns its reports.
+    /// Runs one call with the context of the batch's rollout. Returns its reports.
     fn call<'py>(
         &self,
         py: Python<'py>,
@@ -283,7 +283,7 @@ impl Component {
         self.call_on_ranks(py, batch, None, call)
     }
 
-    /// Runs one call as [`Self::call`], connected with other ranks by the object `collective`. Returns its reports.
+    /// Like [`Self::call`], with the object `collective` as the connection to other ranks. Returns the reports.
     fn call_on_ranks<'py>(
         &self,
         py: Python<'py>,
@@ -301,7 +301,7 @@ impl Component {
         )
     }
 
-    /// Runs one call that may call `back`, whose exceptions are then the cause of its error. Returns its reports.
+    /// Runs one call that may use the callback `back`, whose exceptions become the cause of its error. Returns the reports.
     fn call_back<'py>(
         &self,
         py: Python<'py>,
@@ -321,7 +321,7 @@ impl Component {
         records
     }
 
-    /// The tokens that are left: `keep`, or all of the completions.
+    /// The remaining tokens: `keep`, or all tokens of the completions.
     fn left(&self, batch: &Batch, keep: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<u8>> {
         let Some(keep) = keep else { return Ok(batch.completion_mask().to_vec()) };
         let keep = array::bits("keep", self.per_token("keep", batch, keep)?)?;
@@ -353,14 +353,14 @@ fn extents(dims: Dims) -> [usize; 2] {
     [dims.completions as usize, dims.tokens as usize]
 }
 
-/// Completions that a reward scores, by the names of `capo_rl.Reward`'s arguments.
+/// Completions for a reward; the fields have the names of `capo_rl.Reward`'s arguments.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct RolloutArguments {
     prompts: Vec<String>,
     completions: Vec<String>,
     answers: Vec<String>,
-    /// A JSON object each.
+    /// One JSON object per completion.
     columns: Vec<String>,
     completion_ids: Vec<Vec<u32>>,
     truncated: Vec<bool>,

@@ -1,4 +1,4 @@
-//! Arrays of other libraries, lent through DLPack: used where they lie for as long as the capsule that brings them is held.
+//! Arrays of other libraries, borrowed through DLPack without a copy for as long as their capsule is held.
 
 #![allow(unsafe_code, reason = "DLPack hands over addresses; its protocol says what lies there")]
 
@@ -22,7 +22,7 @@ struct DlTensor {
     byte_offset: u64,
 }
 
-/// DLPack's `DLManagedTensorVersioned`, as far as it is read here.
+/// The fields of DLPack's `DLManagedTensorVersioned` that are read here.
 #[repr(C)]
 struct Versioned {
     version: [u32; 2],
@@ -32,11 +32,11 @@ struct Versioned {
     tensor: DlTensor,
 }
 
-/// The names of capsules that nobody has taken yet. None is taken here: one that keeps its name frees what it holds when it goes.
+/// Names of capsules without a consumer. No capsule is renamed here, so each frees its array when it is dropped.
 const PLAIN: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 
-/// The newest version that is understood.
+/// The newest supported version.
 const VERSION: (u32, u32) = (1, 0);
 
 /// Kinds of devices, by DLPack's numbers.
@@ -45,7 +45,7 @@ const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
 const CUDA_MANAGED: i32 = 13;
 
-/// Where an array lies.
+/// Location of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     /// In host memory.
@@ -63,38 +63,38 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// An array that its capsule keeps.
+/// A borrowed array, which its capsule keeps alive.
 pub(crate) struct Lent {
     _capsule: Py<PyAny>,
     address: usize,
     place: Place,
     dtype: DType,
     shape: Vec<i64>,
-    /// In elements; none where the elements lie one behind another in the order of the shape.
+    /// Strides in elements; `None` for a compact, row-major array.
     strides: Option<Vec<i64>>,
-    /// True if it was brought here from a device.
+    /// True if the array was copied here from a device.
     fetched: bool,
 }
 
 impl Lent {
-    /// Borrows the array `object`, which sentences call `name`. An array on a CUDA device is ready once the work queued on `stream` is
-    /// done; 0 is the device's default stream.
+    /// Borrows the array `object`; error messages call it `name`. An array on a CUDA device is ready once the work
+    /// queued on `stream` is done; 0 is the device's default stream.
     pub(crate) fn new(name: &str, object: &Bound<'_, PyAny>, stream: u64) -> PyResult<Self> {
         let place = place(name, object)?;
         let arguments = PyDict::new(object.py());
         if place != Place::Host {
-            // DLPack's number for the default stream is 1, for 0 is ambiguous.
+            // DLPack's number for the default stream is 1, because 0 is ambiguous.
             arguments.set_item("stream", stream.max(1))?;
         }
         Self::of(name, &capsule(name, object, &arguments)?, place)
     }
 
-    /// Borrows the array `object` in host memory, or a copy there of one that lies on a device.
+    /// Borrows the array `object` in host memory, or copies it there from a device.
     pub(crate) fn on_host(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
         if place(name, object)? == Place::Host {
             return Self::new(name, object, 0);
         }
-        // torch's and cupy's own ways; what else there is follows the standard.
+        // Methods of torch and cupy; other libraries follow the standard.
         for method in ["cpu", "get"] {
             if object.hasattr(method)? {
                 let fetched = Self::new(name, &object.call_method0(method)?, 0)?;
@@ -113,11 +113,11 @@ impl Lent {
         let capsule = object.cast::<PyCapsule>().map_err(|_| refused("has a `__dlpack__` that gives no capsule"))?;
         let tensor: *const DlTensor = if capsule.is_valid_checked(Some(VERSIONED)) {
             let versioned = capsule.pointer_checked(Some(VERSIONED))?.cast::<Versioned>().as_ptr();
-            // SAFETY: a capsule of this name holds such a structure, whose first members are the same in all versions.
+            // SAFETY: a capsule with this name holds such a structure; its first members are the same in all versions.
             if unsafe { (*versioned).version[0] } > VERSION.0 {
                 return Err(refused("speaks a newer DLPack than 1"));
             }
-            // SAFETY: the version is one that has this layout.
+            // SAFETY: this version has this layout.
             unsafe { &raw const (*versioned).tensor }
         } else {
             let pointer = capsule
@@ -125,7 +125,7 @@ impl Lent {
                 .map_err(|_| refused("has a capsule of another name than DLPack's"))?;
             pointer.cast::<DlTensor>().as_ptr()
         };
-        // SAFETY: the capsule, which is held from here on, keeps the structure and the arrays that it points to.
+        // SAFETY: the capsule is held from here on, and keeps the structure and its arrays alive.
         let (tensor, shape, strides) = unsafe {
             let tensor = &*tensor;
             let ndim = usize::try_from(tensor.ndim).unwrap_or_default();
@@ -173,23 +173,22 @@ impl Lent {
         &self.shape
     }
 
-    /// In elements; none where the elements lie one behind another in the order of the shape.
+    /// Strides in elements; `None` for a compact, row-major array.
     pub(crate) fn strides(&self) -> Option<&[i64]> {
         self.strides.as_deref()
     }
 
-    /// True if it was brought here from a device.
+    /// True if the array was copied here from a device.
     pub(crate) fn fetched(&self) -> bool {
         self.fetched
     }
 
-    /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         self.shape.iter().product::<i64>() as usize
     }
 }
 
-/// Where `object` lies.
+/// Location of `object`.
 fn place(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Place> {
     if !object.hasattr("__dlpack__")? || !object.hasattr("__dlpack_device__")? {
         let kind = object.get_type().name()?;
@@ -207,7 +206,7 @@ fn place(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Place> {
     }
 }
 
-/// The capsule of `object.__dlpack__`, of the newest version that both sides know.
+/// The capsule of `object.__dlpack__`, in the newest version that both sides support.
 fn capsule<'py>(name: &str, object: &Bound<'py, PyAny>, arguments: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let newest = arguments.copy()?;
@@ -227,7 +226,7 @@ fn capsule<'py>(name: &str, object: &Bound<'py, PyAny>, arguments: &Bound<'py, P
     })
 }
 
-/// True if elements of these strides lie one behind another in the order of the shape.
+/// True if elements with these strides are compact and row-major.
 fn is_compact(shape: &[i64], strides: &[i64]) -> bool {
     let mut expected = 1;
     shape.iter().zip(strides).rev().all(|(&extent, &stride)| {
@@ -237,7 +236,7 @@ fn is_compact(shape: &[i64], strides: &[i64]) -> bool {
     }) || shape.contains(&0)
 }
 
-/// DLPack's kind of the device that a tensor of a batch lies on, with its number.
+/// DLPack's device type and device number for a location.
 pub(crate) fn device(place: Place) -> (DeviceKind, i32) {
     match place {
         Place::Host => (DeviceKind::CPU, 0),

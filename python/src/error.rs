@@ -1,4 +1,4 @@
-//! Errors as exceptions, with the project's sentences.
+//! Errors as Python exceptions, with the project's messages.
 
 use std::io::ErrorKind;
 
@@ -24,7 +24,7 @@ pub(crate) fn failed(error: &anyhow::Error) -> PyErr {
     CapoError::new_err(sentence)
 }
 
-/// An argument that the loader refuses.
+/// An argument that the loader refused.
 pub(crate) fn refused(error: &anyhow::Error) -> PyErr {
     PyValueError::new_err(format!("{error:#}"))
 }

@@ -1,4 +1,4 @@
-//! A recorded batch as numpy arrays and numbers: the arguments that make it again.
+//! A recorded batch as numpy arrays and numbers: the arguments that rebuild it.
 
 use capo_loader::batch_file::OPTIMIZERS;
 use capo_plugin::{Batch as View, Dims, OptimizerInfo, Tensor};
@@ -9,12 +9,12 @@ use crate::error::failed;
 use crate::fields::DENOMINATORS;
 use crate::numpy;
 
-/// Numbers per token.
+/// `[B, T]`: numbers per token.
 pub(crate) fn floats<'py>(py: Python<'py>, dims: Dims, values: &[f32]) -> PyResult<Bound<'py, PyAny>> {
     numpy::array(py, &[dims.completions as usize, dims.tokens as usize], values)
 }
 
-/// A batch in host memory as the arguments that make it.
+/// The arguments that rebuild a batch in host memory.
 pub(crate) fn to_fields<'py>(py: Python<'py>, view: &View<'_>) -> PyResult<Bound<'py, PyDict>> {
     let (fields, dims) = (PyDict::new(py), view.dims);
     let (b, t) = (dims.completions as usize, dims.tokens as usize);

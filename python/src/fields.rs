@@ -1,4 +1,4 @@
-//! Fields of a batch, by the names of its arguments in Python.
+//! Fields of a batch, by the names of their Python arguments.
 
 use std::fmt::Write as _;
 
@@ -11,11 +11,11 @@ use pyo3::types::PyDict;
 use crate::array::{self, Array, Large};
 use crate::dlpack::Lent;
 
-/// Names of `denominator`.
+/// Names of the values of `denominator`.
 pub(crate) const DENOMINATORS: [(&str, Denominator); 2] =
     [("kept", Denominator::KEPT), ("original", Denominator::ORIGINAL)];
 
-/// Arguments by name; one that is `None` is not there.
+/// Arguments by name; `None` counts as absent.
 pub(crate) struct Fields<'a, 'py>(pub(crate) &'a Bound<'py, PyDict>);
 
 impl<'py> Fields<'_, 'py> {
@@ -31,7 +31,7 @@ impl<'py> Fields<'_, 'py> {
         self.get(name)?.ok_or_else(|| PyTypeError::new_err(format!("`{name}` is missing (it is an array)")))
     }
 
-    /// A number; `default` where it is not there.
+    /// A number; `default` if absent.
     pub(crate) fn number<T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(
         &self,
         name: &str,
@@ -44,7 +44,7 @@ impl<'py> Fields<'_, 'py> {
         })
     }
 
-    /// One of `known`, by its name; `default` where it is not there.
+    /// One of `known` by its name; `default` if absent.
     pub(crate) fn named<T: Copy>(&self, name: &str, known: &[(&str, T)], default: T) -> PyResult<T> {
         let Some(value) = self.get(name)? else { return Ok(default) };
         let typed: String = value.extract()?;
@@ -76,7 +76,7 @@ impl<'py> Fields<'_, 'py> {
         self.on_host(name, shape)?.map(|lent| array::floats(name, lent)).transpose()
     }
 
-    /// Numbers per token, or per completion: each of these is given to all of its tokens, and padding is 0.
+    /// `[B, T]`: numbers per token. A number per completion is copied to all of its tokens, with 0 on padding.
     pub(crate) fn spread(&self, name: &str, shape: [i64; 2], mask: &[u8]) -> PyResult<Option<Array<f32>>> {
         let Some(value) = self.get(name)? else { return Ok(None) };
         let lent = Lent::on_host(name, &value)?;
@@ -95,14 +95,14 @@ impl<'py> Fields<'_, 'py> {
         Ok(Some(lent))
     }
 
-    /// A large array of floats; an extent of -1 may be any.
+    /// A large array of floats; -1 in `shape` allows any extent.
     pub(crate) fn large(&self, name: &str, shape: &[i64], stream: u64) -> PyResult<Large<f32>> {
         let lent = Lent::new(name, &self.must(name)?, stream)?;
         shaped(name, lent.shape(), shape)?;
         Large::<f32>::floats(name, lent, stream)
     }
 
-    /// A large array of ids; an extent of -1 may be any.
+    /// A large array of ids; -1 in `shape` allows any extent.
     pub(crate) fn large_ids(&self, name: &str, shape: &[i64], stream: u64) -> PyResult<Large<u32>> {
         let lent = Lent::new(name, &self.must(name)?, stream)?;
         shaped(name, lent.shape(), shape)?;

@@ -1,4 +1,4 @@
-//! Processes that were forked: a call that another thread was in stays open in the copy for ever.
+//! Forked processes. If another thread was inside a call at the fork, that call never ends in the child.
 
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,10 +8,10 @@ use pyo3::{PyResult, Python};
 
 use crate::error::CapoError;
 
-/// A lock that is held while a plugin works, and the process in which that can end.
+/// A lock that is held while a plugin works, and the process that can release it.
 pub(crate) struct Forked<T> {
     pub(crate) inner: Mutex<T>,
-    /// By its number; 0 before the first claim.
+    /// Process id; 0 before the first claim.
     process: AtomicU32,
 }
 
@@ -20,7 +20,7 @@ impl<T> Forked<T> {
         Self { inner: Mutex::new(inner), process: AtomicU32::new(0) }
     }
 
-    /// To be called before each lock, with Python's own lock held, so that one thread does at a time.
+    /// Call this before each lock, with Python's own lock held, so that threads call it one at a time.
     pub(crate) fn claim(&self, _: Python<'_>, what: &str) -> PyResult<()> {
         let own = process::id();
         let before = self.process.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The last layer's arrays, where they lie.
+//! The last layer's arrays, used without a copy.
 
 use capo_plugin::LastLayer;
 use pyo3::exceptions::PyTypeError;
@@ -30,7 +30,7 @@ impl Layer {
         )
     }
 
-    /// Of the fields of these extents, B and T.
+    /// Reads the fields for the extents B and T.
     pub(crate) fn read(fields: &Fields<'_, '_>, [b, t]: [i64; 2], stream: u64) -> PyResult<Self> {
         if !fields.has("vocab_size")? {
             let sentence = "`vocab_size` is missing (it is the number of tokens that the model knows)";
@@ -49,7 +49,7 @@ impl Layer {
         })
     }
 
-    /// Where each array lies.
+    /// Name and location of each array.
     pub(crate) fn places(&self) -> [(&'static str, Place); 5] {
         [
             ("hidden", self.hidden.place()),
@@ -60,7 +60,7 @@ impl Layer {
         ]
     }
 
-    /// The address of each array.
+    /// Name and address of each array.
     pub(crate) fn slots(&self) -> [(&'static str, Slot); 5] {
         [
             ("hidden", self.hidden.slot()),

@@ -1,6 +1,6 @@
 //! The native half of the Python package `capo_rl`: plugins on `capo-loader`, tensors through DLPack, numpy arrays back.
 //!
-//! Users call Python (`python/capo_rl`): signatures, defaults and documentation are there, and this is behind them.
+//! Users call the Python side (`python/capo_rl`), which has signatures, defaults and documentation.
 
 mod array;
 mod batch;
@@ -36,7 +36,7 @@ mod _native {
     use crate::replay::replay;
     use pyo3::prelude::*;
 
-    /// Says where the plugins lie that came with the package.
+    /// Sets the directory of the plugins that came with the package.
     #[pyfunction]
     fn carried_in(folder: PathBuf) {
         capo_loader::find::carried_in(folder);

@@ -1,4 +1,4 @@
-//! Arrays of numpy for what goes out, and the values of arrays that come back.
+//! numpy arrays for results, and the values of arrays that callbacks return.
 
 #![allow(unsafe_code, reason = "arrays are filled and read at the addresses that they give")]
 
@@ -7,11 +7,11 @@ use pyo3::prelude::*;
 
 use crate::dlpack::Lent;
 
-/// A type that numpy knows.
+/// An element type that numpy supports.
 pub(crate) trait Element: Copy {
-    /// numpy's name for it.
+    /// numpy's name of the type.
     const NAME: &str;
-    /// DLPack's number for its kind.
+    /// DLPack's type code.
     const CODE: u8;
 }
 
@@ -50,12 +50,12 @@ pub(crate) fn array<'py, T: Element>(py: Python<'py>, shape: &[usize], values: &
     let lent = Lent::on_host("array", &array)?;
     assert_eq!(lent.len(), values.len(), "an array of shape {shape:?}");
     assert!(lent.strides().is_none() && lent.dtype().bits as usize == 8 * size_of::<T>(), "what `empty` makes");
-    // SAFETY: the new array is compact, of this type and this many elements, and nobody else has it yet.
+    // SAFETY: the new array is compact, has this type and number of elements, and is not shared yet.
     unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), lent.address() as *mut T, values.len()) };
     Ok(array)
 }
 
-/// The values of an array in host memory, which sentences call `name`.
+/// Values of an array in host memory; error messages call it `name`.
 pub(crate) fn values<T: Element>(name: &str, lent: &Lent) -> PyResult<Vec<T>> {
     let dtype = lent.dtype();
     if (dtype.code, usize::from(dtype.bits), dtype.lanes) != (T::CODE, 8 * size_of::<T>(), 1)
@@ -68,7 +68,7 @@ pub(crate) fn values<T: Element>(name: &str, lent: &Lent) -> PyResult<Vec<T>> {
     }
     let mut values = Vec::with_capacity(lent.len());
     if lent.len() > 0 {
-        // SAFETY: the array is compact, of this type and this many elements, and lent for as long as `lent` is there.
+        // SAFETY: the array is compact, has this type and number of elements, and is borrowed while `lent` exists.
         unsafe {
             std::ptr::copy_nonoverlapping(lent.address() as *const T, values.as_mut_ptr(), lent.len());
             values.set_len(lent.len());

@@ -11,12 +11,12 @@ use pyo3::types::PyDict;
 use crate::error::CapoWarning;
 use crate::numpy;
 
-/// Numbers, numbers per token and sentences of one call.
+/// Numbers, numbers per token and warnings of one call.
 #[derive(Default)]
 pub(crate) struct Records {
     outcome: Outcome,
     warnings: Vec<String>,
-    /// How the gradient agrees with the step before, for a step control that asks.
+    /// Agreement of the gradient with the previous step, for a step control that asks for it.
     alignment: Option<Alignment>,
 }
 
@@ -39,12 +39,12 @@ impl Sink for Records {
 }
 
 impl Records {
-    /// Of a call that lends this, and none so far.
+    /// Empty records of a call that lends `alignment`.
     pub(crate) fn lending(alignment: Option<Alignment>) -> Self {
         Self { alignment, ..Self::default() }
     }
 
-    /// As a dict by `component/name`; arrays have this shape. Sentences become warnings.
+    /// Records as a dict with keys `component/name`; arrays have this shape. Warnings become Python warnings.
     pub(crate) fn to_dict<'py>(&self, py: Python<'py>, shape: &[usize]) -> PyResult<Bound<'py, PyDict>> {
         for sentence in &self.warnings {
             PyErr::warn(py, &py.get_type::<CapoWarning>(), &CString::new(sentence.as_str())?, 2)?;
@@ -55,7 +55,7 @@ impl Records {
     }
 }
 
-/// Adds what components reported to `dict`.
+/// Adds the components' reports to `dict`.
 pub(crate) fn add(dict: &Bound<'_, PyDict>, shape: &[usize], outcome: &Outcome) -> PyResult<()> {
     for (name, values) in &outcome.tokens {
         dict.set_item(name, numpy::array(dict.py(), shape, values)?)?;

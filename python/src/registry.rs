@@ -1,4 +1,4 @@
-//! Plugins that are open, and what they offer.
+//! Loaded plugins, and their components and recipes.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
@@ -18,19 +18,19 @@ use crate::component::{Component, Handle};
 use crate::error::failed;
 use crate::fork::Forked;
 
-/// Libraries of which each set is opened once in a process: what is loaded stays.
+/// Sets of open libraries. Each set is opened once per process, because libraries are never unloaded.
 static OPEN: Forked<Vec<Arc<Open>>> = Forked::new(Vec::new());
 
 /// Open plugins.
 pub(crate) struct Open(registry::Registry);
 
-/// Plugins by their files; `capo_rl.Plugins` is the class that people use.
+/// Plugins by their files; users see the class `capo_rl.Plugins`.
 #[pyclass(frozen, module = "capo_rl._native")]
 pub(crate) struct Registry(Arc<Open>);
 
 #[pymethods]
 impl Registry {
-    /// Those of `names`; without any, those that came with this package.
+    /// Opens the plugins `names`, or without names the plugins that came with this package.
     #[new]
     fn new(py: Python<'_>, names: Vec<PathBuf>, unsafe_path: bool) -> PyResult<Self> {
         OPEN.claim(py, "the opening of plugins")?;
@@ -38,22 +38,22 @@ impl Registry {
         py.detach(|| open(names, &trust)).map(Self).map_err(|error| failed(&error))
     }
 
-    /// The components and recipes on offer, as lines for a person.
+    /// The available components and recipes, as lines for users.
     fn lines(&self, verbose: bool) -> Vec<String> {
         listing::lines(self.registry(), verbose).iter().map(|line| escape(line).into_owned()).collect()
     }
 
-    /// A line per plugin: its file with its hash.
+    /// One line per plugin: its file and the file's hash.
     fn pins(&self) -> Vec<String> {
         listing::pins(self.registry()).iter().map(|line| escape(line).into_owned()).collect()
     }
 
-    /// The components and recipes on offer, as JSON.
+    /// The available components and recipes, as JSON.
     fn json(&self) -> String {
         escape(&listing::json(self.registry(), "capo_rl", env!("CARGO_PKG_VERSION")).to_string()).into_owned()
     }
 
-    /// A component of the point `point`, by its id, with its keys as JSON.
+    /// The component `id` of the point `point`, with its keys as JSON.
     fn component(&self, py: Python<'_>, point: &str, id: &str, keys: &str) -> PyResult<Component> {
         let config = config(id, keys)?;
         let declared = match point {
@@ -64,7 +64,7 @@ impl Registry {
         Ok(Component::new(id, handle, declared))
     }
 
-    /// Names of what a mask or a weight with these keys declares of its decisions.
+    /// Names of the declarations that a mask or a weight makes with these keys.
     fn traits(&self, py: Python<'_>, point: &str, id: &str, keys: &str) -> PyResult<Vec<&'static str>> {
         let declared = self.declared(py, point, &config(id, keys)?)?;
         Ok(TRAITS.iter().filter(|(one, _)| declared.contains(*one)).map(|(_, name)| *name).collect())
@@ -111,7 +111,7 @@ impl Open {
     }
 }
 
-/// The plugins `names`, or those that came with this package; the same files as before are not opened again.
+/// The plugins `names`, or those that came with this package. Files that are already open are not opened again.
 fn open(names: Vec<PathBuf>, trust: &Trust) -> Result<Arc<Open>> {
     let names = if names.is_empty() { find::carried() } else { names };
     ensure!(

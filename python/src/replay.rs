@@ -1,4 +1,4 @@
-//! Masks and weights over recorded batches: what `host replay` does, as numpy arrays.
+//! Masks and weights run on recorded batches: `host replay` with numpy arrays as results.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use crate::numpy;
 use crate::records::add;
 use crate::registry::Registry;
 
-/// Where batches are replayed, and where results go.
+/// Settings of a replay.
 struct Settings {
     config: Option<PathBuf>,
     device: String,
@@ -25,10 +25,10 @@ struct Settings {
     out: Option<PathBuf>,
 }
 
-/// One batch: its shape, what became of it, and a line for a person.
+/// Result for one batch: its shape, the outcome, and a line for users.
 type Step = ([usize; 2], Outcome, String);
 
-/// Runs the masks and weights of a config, or of the one recipe that `registry` offers, over batch files: a dict of arrays for each.
+/// Runs the masks and weights of a config, or of the only recipe in `registry`, on batch files. Returns a dict of arrays for each file.
 #[pyfunction]
 pub(crate) fn replay<'py>(
     py: Python<'py>,
@@ -79,7 +79,7 @@ fn run(registry: &Registry, batches: &[PathBuf], settings: &Settings) -> Result<
     Ok(steps)
 }
 
-/// By the names of the file that `host replay` writes.
+/// The outcome as a dict, with the names that `host replay` writes.
 fn to_dict<'py>(py: Python<'py>, shape: &[usize], outcome: &Outcome) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("keep", numpy::array(py, shape, &outcome.keep)?)?;

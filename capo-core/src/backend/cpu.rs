@@ -1,5 +1,5 @@
-//! The operations on CPU threads, with the widest instructions that the machine has, chosen at run time. The results
-//! depend neither on these nor on the number of threads.
+//! The operations on CPU threads, with the machine's widest instructions, chosen at run time. The results depend
+//! neither on the instructions nor on the number of threads.
 
 use std::ops::Range;
 
@@ -11,30 +11,30 @@ use crate::gradient::{Gradients, Pair};
 use crate::moments::HostSource;
 use crate::optimizer::{Adam, MomentRow, RowRule};
 
-/// Columns that a sum over tokens works on at a time: those of a whole batch stay in the cache that cores share, and the sum in
-/// registers.
+/// Columns that a sum over tokens processes at a time. These columns of a whole batch fit in the shared cache, and
+/// the sum fits in registers.
 pub(super) const TILE: usize = 64;
 
-/// The columns, a tile at a time.
+/// The columns `0..width` in tiles.
 pub(super) fn tiles(width: usize) -> impl Iterator<Item = Range<usize>> {
     (0..width).step_by(TILE).map(move |start| start..(start + TILE).min(width))
 }
 
-/// Where a batch's features are, and who may work on them.
+/// A batch's features, and the threads that may process them.
 #[derive(Clone, Copy)]
 pub(crate) struct Features<'a> {
-    /// `[B, T, D]`.
+    /// `[B, T, D]`: the features.
     pub hidden: &'a [f32],
-    /// D.
+    /// D: width of a feature.
     pub width: usize,
-    /// Flat position of each token's feature, `[N]`.
+    /// `[N]`: flat position of each token's feature.
     pub positions: &'a [usize],
-    /// How many threads may work.
+    /// Largest number of threads.
     pub threads: usize,
 }
 
 impl<'a> Features<'a> {
-    /// The feature of a pair's token, `[D]`.
+    /// `[D]`: feature of a pair's token.
     #[inline(always)]
     fn of(&self, pair: &Pair) -> &'a [f32] {
         self.at(self.positions[pair.token as usize])
@@ -50,15 +50,15 @@ impl<'a> Features<'a> {
     }
 }
 
-/// Some columns of the features of consecutive tokens, side by side: rows of pairs read them in any order, and from far
-/// fewer pages than the features themselves.
+/// A copy of some columns of the features of consecutive tokens. Rows of pairs read these columns in any order, from
+/// far fewer pages than the features themselves.
 pub(super) struct Packed {
     tokens: Range<usize>,
     columns: Vec<[f32; TILE]>,
 }
 
 impl Packed {
-    /// For the tokens of `pairs`, still empty.
+    /// An empty copy with room for the tokens of `pairs`.
     pub fn new<'a>(pairs: impl Iterator<Item = &'a Pair>) -> Self {
         let tokens = pairs.fold(0..0, |tokens: Range<usize>, pair| {
             let token = pair.token as usize;
@@ -67,7 +67,7 @@ impl Packed {
         Self { columns: Vec::with_capacity(tokens.len()), tokens }
     }
 
-    /// Takes up a tile; 0 beyond its end.
+    /// Copies the columns of a tile; pads with 0 beyond its end.
     #[inline(always)]
     pub fn fill(&mut self, features: Features, tile: &Range<usize>) {
         self.columns.clear();
@@ -86,7 +86,7 @@ impl Packed {
         &self.columns[pair.token as usize - self.tokens.start]
     }
 
-    /// `sum coefficient h` over pairs.
+    /// The sum of `coefficient h` over pairs.
     #[inline(always)]
     pub fn weighed_sum(&self, pairs: &[Pair], coefficients: &[f64]) -> [f64; TILE] {
         let mut total = [0.0; TILE];
@@ -113,8 +113,8 @@ impl NullaryFnOnce for SquaredNorm<'_> {
     }
 }
 
-/// `D h` of each pair, `[P]`: D is the Adam direction as if the token's own gradient, `coefficient h`, were the batch's,
-/// from the moments before the batch. Each projection's squared norm is that of its row of D. On this thread alone.
+/// `[P]`: `D h` of each pair. D is the Adam direction of the token's own gradient, `coefficient h`, as if the token were the whole
+/// batch, from the moments before the batch. Each projection carries the squared norm of its row of D. Runs on this thread alone.
 pub(crate) fn token_projections(
     features: Features,
     gradients: &Gradients,
@@ -148,8 +148,8 @@ impl NullaryFnOnce for TokenProjections<'_> {
     }
 }
 
-/// `D h` of each pair, `[P]`: D is the direction of each subset's gradient, the sum of `coefficient h` over its pairs;
-/// `adam` absent means SGD. The first projection of each row carries the squared norm of that row of D, the others 0.
+/// `[P]`: `D h` of each pair. D is the direction of each subset's gradient, the sum of `coefficient h` over its pairs;
+/// without `adam` it is SGD's. The first projection of each row carries the squared norm of that row of D, the others 0.
 pub(crate) fn subset_projections(
     features: Features,
     gradients: &Gradients,
@@ -197,14 +197,14 @@ impl NullaryFnOnce for SubsetProjections<'_> {
     }
 }
 
-/// Part of the pairs, with where their results go.
+/// Some of the pairs, and the slices for their results.
 struct Task<'a> {
     pairs: &'a [Pair],
     coefficients: &'a [f64],
     projections: &'a mut [Projection],
 }
 
-/// Cuts the pairs into tasks of at least `size`, nowhere between two that `belong` together.
+/// Cuts the pairs into tasks of at least `size`, but never between two pairs that `belong` together.
 fn tasks<'a>(
     gradients: &'a Gradients,
     mut projections: &'a mut [Projection],
@@ -227,7 +227,7 @@ fn tasks<'a>(
     tasks
 }
 
-/// The pairs of one row, its moments, and Adam's rule for it.
+/// The pairs of one row, the row's moments, and Adam's rule for the row.
 type Run<'a> = (&'a [Pair], Option<MomentRow<'a>>, RowRule);
 
 fn runs<'a>(pairs: &'a [Pair], source: &HostSource<'a>, adam: &Adam, width: usize) -> Vec<Run<'a>> {
@@ -250,7 +250,7 @@ mod tests {
     const ROWS: u32 = 5;
     const TOKENS: u32 = 7;
 
-    /// A wave that repeats nowhere.
+    /// A wave without a period.
     fn wave(at: usize) -> f32 {
         (at as f32 * 0.731).sin() + 0.1
     }
@@ -304,7 +304,7 @@ mod tests {
         }};
     }
 
-    /// Called without a dispatch, an operation runs with the instructions that every machine of the target has.
+    /// An operation that is called without dispatch runs with the instructions that every machine of the target has.
     #[test]
     fn the_widest_instructions_give_the_bits_of_the_plainest() {
         let plain = results!(NullaryFnOnce::call);

@@ -1,15 +1,15 @@
-//! Inner loops over fixed blocks of lanes, inlined into code that is compiled for several instruction sets. Each lane does
-//! the same correctly rounded operations in the same order in all of them, so that the bits are the same too.
+//! Inner loops over fixed blocks of lanes, inlined into code for several instruction sets. Each lane does the same
+//! correctly rounded operations in the same order in all of them, so the bits agree.
 
 use super::{Projection, saturate};
 use crate::optimizer::{MomentRow, RowRule};
 use crate::semantics::StateDtype;
 
-/// Two of the widest vectors: enough for the compiler to keep the loop over lanes and vectorise it, instead of unrolling
-/// it first.
+/// Two of the widest vectors. With this number the compiler keeps and vectorises the loop over lanes, instead of
+/// unrolling it first.
 const LANES: usize = 32;
 
-/// `D . h` for the gradient `coefficient h` of one row: in `f32` where that holds every intermediate, else in `f64`.
+/// `D . h` for the gradient `coefficient h` of one row: in `f32` if every intermediate is finite there, else in `f64`.
 #[inline(always)]
 pub(crate) fn project(h: &[f32], row: Option<&MomentRow>, rule: &RowRule, coefficient: f64) -> Projection {
     let fast = match row {
@@ -36,7 +36,7 @@ fn project_wide(h: &[f32], row: Option<&MomentRow>, rule: &RowRule, coefficient:
     projection
 }
 
-/// `project` in `f32` for a row with moments; not finite if anything overflowed on the way.
+/// `project` in `f32` for a row with moments; not finite if an intermediate overflowed.
 #[inline(always)]
 fn project_seen(h: &[f32], row: &MomentRow, rule: &RowRule, coefficient: f64) -> Projection {
     let [old1, new1, old2, new2, eps, coefficient] =
@@ -51,7 +51,7 @@ fn project_seen(h: &[f32], row: &MomentRow, rule: &RowRule, coefficient: f64) ->
             let direction = (old1 * m[lane] + new1 * g) / (square.sqrt() + eps);
             total[lane] += h[lane] * direction;
             norm[lane] += direction * direction;
-            // A square that overflows would vanish in the quotient; their sum tells.
+            // A square that overflows would vanish in the quotient; their sum reveals it.
             squares[lane] += square;
         }
     };
@@ -68,7 +68,7 @@ fn project_seen(h: &[f32], row: &MomentRow, rule: &RowRule, coefficient: f64) ->
     Projection { v: f64::from(v), squared_norm: f64::from(reduce(norm)) }
 }
 
-/// `project` in `f32` for a row whose moments are zero; not finite if anything overflowed on the way.
+/// `project` in `f32` for a row with zero moments; not finite if an intermediate overflowed.
 #[inline(always)]
 fn project_unseen(h: &[f32], rule: &RowRule, coefficient: f64) -> Projection {
     let [new1, root2, eps, coefficient] = [rule.new1, rule.new2.sqrt(), rule.eps, coefficient].map(|x| x as f32);
@@ -92,7 +92,7 @@ fn project_unseen(h: &[f32], rule: &RowRule, coefficient: f64) -> Projection {
     Projection { v: f64::from(reduce(total)), squared_norm: f64::from(reduce(norm)) }
 }
 
-/// The last, incomplete block, filled up with zeros, which add nothing.
+/// The last, incomplete block, padded with zeros, which add nothing.
 #[inline(always)]
 fn padded(rest: &[f32]) -> [f32; LANES] {
     let mut block = [0.0; LANES];
@@ -100,7 +100,7 @@ fn padded(rest: &[f32]) -> [f32; LANES] {
     block
 }
 
-/// The sum of all lanes, halves upon halves.
+/// The sum of all lanes, by repeated halving.
 #[inline(always)]
 fn reduce(lanes: [f32; LANES]) -> f32 {
     let halves = |lanes: &[f32], lane: usize| lanes[lane] + lanes[lane + lanes.len() / 2];
@@ -134,7 +134,7 @@ pub(crate) fn sum<A: Copy, B: Copy>(a: &[A], b: &[B], f: impl Fn(A, B) -> f64) -
     total.iter().sum::<f64>() + rest
 }
 
-/// Turns one row of a gradient into Adam's direction, in place.
+/// Replaces one row of a gradient by Adam's direction, in place.
 #[inline(always)]
 pub(crate) fn propose(gradient: &mut [f64], row: Option<&MomentRow>, rule: &RowRule) {
     match row {
@@ -147,7 +147,7 @@ pub(crate) fn propose(gradient: &mut [f64], row: Option<&MomentRow>, rule: &RowR
     }
 }
 
-/// Takes one row of a gradient into its moments, and of a rejected one into the second.
+/// Adds one row of a gradient to its moments, and the rejected gradient's row to the second moment.
 #[inline(always)]
 pub(crate) fn update(
     (exp_avg, exp_avg_sq): (&mut [f32], &mut [f32]),
@@ -165,7 +165,7 @@ pub(crate) fn update(
     }
 }
 
-/// The nearest number that `bf16` has, ties to even; a finite one stays finite.
+/// The nearest `bf16` value, ties to even; a finite number stays finite.
 fn to_bf16(x: f32) -> f32 {
     const LARGEST: f32 = f32::from_bits(0x7f7f_0000);
     let bits = x.clamp(-LARGEST, LARGEST).to_bits();

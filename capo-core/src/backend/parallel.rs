@@ -1,20 +1,20 @@
-//! Work on several threads that exist only while it lasts, so that nothing is left behind in the process.
+//! Work on several threads that exist only for its duration, so that no thread remains in the process.
 //!
-//! The result of a piece of work never depends on the number of threads, nor on the thread that takes it.
+//! The result of a task depends neither on the number of threads nor on the thread that runs it.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Below this many elements, starting threads costs more than they save.
+/// Number of elements below which starting threads costs more than it saves.
 const WORTH_A_THREAD: usize = 1 << 21;
 
-/// How many threads `elements` multiplications are worth, of `threads`.
+/// Number of threads, of at most `threads`, that `elements` multiplications are worth.
 pub(crate) fn threads_for(elements: usize, threads: usize) -> usize {
     threads.min(elements / WORTH_A_THREAD).max(1)
 }
 
-/// Does `work` on every task, in any order.
+/// Runs `work` on every task, in any order.
 pub(crate) fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) + Sync) {
     if threads <= 1 || tasks.len() <= 1 {
         return tasks.into_iter().for_each(work);
@@ -25,7 +25,7 @@ pub(crate) fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) 
     let drain = || std::iter::from_fn(next).for_each(&work);
     thread::scope(|scope| {
         for _ in 0..others {
-            // Where the system has no more threads to give, this one does all the work.
+            // If the system has no more threads, this one does all the work.
             if thread::Builder::new().spawn_scoped(scope, drain).is_err() {
                 break;
             }
@@ -34,7 +34,7 @@ pub(crate) fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) 
     });
 }
 
-/// `work` on consecutive parts of `0..length`, its results in order; `elements` says how much work all of it is.
+/// Runs `work` on consecutive parts of `0..length`; returns the results in order. `elements` is the total amount of work.
 pub(crate) fn map_parts<T: Send>(
     threads: usize,
     length: usize,
@@ -44,7 +44,7 @@ pub(crate) fn map_parts<T: Send>(
     map_blocks(threads, length, usize::MAX, elements, work)
 }
 
-/// As `map_parts`, in parts of at most `block`.
+/// Like `map_parts`, in parts of at most `block`.
 pub(crate) fn map_blocks<T: Send>(
     threads: usize,
     length: usize,

@@ -1,4 +1,4 @@
-//! Gradients on their way into the moments: the sums over each row's pairs, and what the moments make of them.
+//! The update of moments: sums of gradients over each row's pairs, and Adam's rule for them.
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ use crate::optimizer::{Adam, RowRule};
 use crate::row_sums::{RowSums, SumsMut};
 use crate::semantics::StateDtype;
 
-/// Takes the gradient, the sum of `coefficient h` over each row's pairs, into the moments of its rows; where the gradients know that of
-/// everything, what it has beyond them enters the second moment by its own square.
+/// Updates the moments of each row with its gradient, the sum of `coefficient h` over the row's pairs. If the
+/// gradients include those of all tokens, the rejected part enters the second moment by its own square.
 ///
-/// `slots` are the rows' own, in the order of the pairs; `steps` counts the steps before this one.
+/// `slots` are the rows' moments, in the order of the pairs; `steps` counts the steps before this one.
 pub(crate) fn update_moments(
     features: Features,
     gradients: &Gradients,
@@ -29,14 +29,14 @@ pub(crate) fn update_moments(
     sum_rows(features, gradients, targets);
 }
 
-/// Adds up the gradients, as `update_moments` does, into the rows of `sums`, which are zero and among which all of theirs are.
+/// Adds the gradients, as in `update_moments`, to the rows of `sums`. These must be zero and include all rows of the gradients.
 pub(crate) fn add_up(features: Features, gradients: &Gradients, sums: &mut RowSums) {
     let mut own = gradients.rows().peekable();
     let targets = sums.rows_mut().filter(|(row, _)| own.next_if_eq(row).is_some()).map(|(_, target)| target).collect();
     sum_rows(features, gradients, targets);
 }
 
-/// Takes the gradients of `sums` into the moments of its rows, as `update_moments` does; `slots` are in the order of the rows.
+/// Updates the moments of the rows of `sums`, as in `update_moments`; `slots` are in the order of the rows.
 pub(crate) fn take_in(
     sums: &RowSums,
     slots: Vec<&mut Slot>,
@@ -53,9 +53,9 @@ pub(crate) fn take_in(
     parallel::for_each(threads, groups, |rows| arch.dispatch(TakeIn { rows, width }));
 }
 
-/// A receiver of a row's gradient, columns at a time.
+/// A receiver of a row's gradient, some columns at a time.
 pub(super) trait Target {
-    /// Takes some columns of the gradient of what was kept, and of that of everything where there is one.
+    /// Receives some columns of the kept tokens' gradient, and of all tokens' gradient if there is one.
     fn take(&mut self, tile: &Range<usize>, kept: &[f64], everything: Option<&[f64]>);
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Moments<'a> {
 }
 
 impl<'a> Moments<'a> {
-    /// Those of `slot`, written as of the step after `steps`.
+    /// The moments of `slot`, marked as written in the step after `steps`.
     fn of(slot: &'a mut Slot, steps: u64, adam: &Adam, dtype: StateDtype) -> Self {
         let rule = adam.update(steps - slot.written);
         slot.written = steps + 1;
@@ -97,7 +97,7 @@ impl Target for SumsMut<'_> {
     }
 }
 
-/// The pairs of one row, and where their gradient goes.
+/// The pairs of one row, and the receiver of their gradient.
 pub(super) struct Row<'a, T> {
     pub pairs: &'a [Pair],
     pub coefficients: &'a [f64],
@@ -105,7 +105,7 @@ pub(super) struct Row<'a, T> {
     pub target: T,
 }
 
-/// Adds up each row's gradient and hands it on; `targets` are in the order of the rows.
+/// Sums each row's gradient and passes it to its target; `targets` are in the order of the rows.
 fn sum_rows<T: Target + Send>(features: Features, gradients: &Gradients, targets: Vec<T>) {
     let (mut rows, mut start) = (Vec::with_capacity(targets.len()), 0);
     for (pairs, target) in gradients.pairs.chunk_by(Pair::shares_row).zip(targets) {
@@ -119,7 +119,7 @@ fn sum_rows<T: Target + Send>(features: Features, gradients: &Gradients, targets
     parallel::for_each(threads, groups, |rows| arch.dispatch(SumRows { features, rows }));
 }
 
-/// Rows in groups of at least `size`, each as large as `of` says.
+/// Groups the rows so that each group has at least `size`, as measured by `of`.
 fn grouped<R>(rows: Vec<R>, size: usize, of: impl Fn(&R) -> usize) -> Vec<Vec<R>> {
     let (mut groups, mut group, mut total) = (Vec::new(), Vec::new(), 0);
     for row in rows {
@@ -157,7 +157,7 @@ impl<T: Target> NullaryFnOnce for SumRows<'_, T> {
     }
 }
 
-/// A row's sums, of what was kept and of everything, and where they go.
+/// A row's sums, of kept tokens and of all tokens, and the moments that receive them.
 type Summed<'a> = ((&'a [f64], Option<&'a [f64]>), Moments<'a>);
 
 struct TakeIn<'a> {

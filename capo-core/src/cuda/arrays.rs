@@ -1,4 +1,4 @@
-//! Arrays that a trainer has on a device, used where they lie.
+//! Arrays of a trainer on a device, used without a copy.
 
 #![allow(unsafe_code, reason = "an address is what its owner says")]
 
@@ -27,8 +27,8 @@ impl<T> Slice<'_, T> {
     ///
     /// # Safety
     ///
-    /// There are `len` values of `T` at `address`, which nobody writes for the life of the slice but work queued on the stream
-    /// that it is passed with.
+    /// There are `len` values of `T` at `address`. For the life of the slice, only work on the stream that comes with
+    /// it writes them.
     pub unsafe fn from_raw(address: u64, len: usize) -> Self {
         Self { address, len, values: PhantomData }
     }
@@ -38,7 +38,7 @@ impl<T> Slice<'_, T> {
         self.len
     }
 
-    /// True if there is none.
+    /// True if the slice has no values.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -57,12 +57,12 @@ pub struct Stream(usize);
 const PER_THREAD: Stream = Stream(2);
 
 impl Stream {
-    /// The stream at this address; null is the device's default one, as is `Stream::default()`.
+    /// The stream at this address; null is the device's default stream, as is `Stream::default()`.
     ///
     /// # Safety
     ///
-    /// It is a stream of the device's primary context, and lives as long as the batch that it comes with. The per-thread default
-    /// stream, whose one address means another stream on every thread, is that of the thread that uses this.
+    /// It is a stream of the device's primary context, and lives as long as the batch that it comes with. The
+    /// per-thread default stream has one address for all threads, and means the stream of the thread that uses it.
     pub unsafe fn from_raw(stream: *mut c_void) -> Self {
         Self(stream as usize)
     }
@@ -72,7 +72,7 @@ impl Stream {
     }
 }
 
-/// A queue whose work runs in order: a stream, and where one handle means a stream per thread, the thread.
+/// A queue whose work runs in order: a stream, and for the per-thread default stream also the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Lane(Stream, Option<ThreadId>);
 
@@ -83,7 +83,7 @@ impl Lane {
     }
 }
 
-/// Features, `[B, T, D]`, as the trainer has them; 16-bit numbers by their bits.
+/// Features, `[B, T, D]`, in the trainer's type; 16-bit floats by their bits.
 #[derive(Debug, Clone, Copy)]
 pub enum Features<'a> {
     /// 32-bit floats.
@@ -103,7 +103,7 @@ impl Features<'_> {
         }
     }
 
-    /// True if there is none.
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -116,13 +116,13 @@ impl Features<'_> {
     }
 }
 
-/// The large arrays of a last layer in the memory of one device; shapes and meaning as in
+/// The large arrays of a last layer in one device's memory; shapes and meaning as in
 /// [`HostArrays`](crate::HostArrays).
 #[derive(Debug, Clone, Copy)]
 pub struct Arrays<'a> {
     /// The device's number.
     pub device: i32,
-    /// Where the arrays are ready once the work queued on it is done, and where the model queues its own.
+    /// The stream after whose queued work the arrays are ready, and on which the model queues its own work.
     pub stream: Stream,
     /// `[B, T, D]`.
     pub hidden: Features<'a>,

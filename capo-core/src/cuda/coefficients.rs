@@ -8,7 +8,7 @@ use super::{Pairs, THREADS, blocks, launch};
 use crate::Error;
 
 impl Pairs {
-    /// `weight slope A u` of each pair, `[N, S]`, with a weight for each token.
+    /// `[N, S]`: `weight slope A u` of each pair, with one weight per token.
     pub(super) fn coefficients(&self, weights: &[f64], slope: f64) -> Result<Buffer<f64>, Error> {
         let (queue, slots) = (&self.queue, self.rows.len());
         let (weights, coefficients) = (queue.upload(weights)?, queue.buffer(slots)?);
@@ -32,8 +32,8 @@ impl Pairs {
         Ok(coefficients)
     }
 
-    /// As [`Self::coefficients`], with 1 over the number of pairs in the pair's row as the weight. Where `weights`, `[N]`, are
-    /// given, the token's weight multiplies it.
+    /// Like [`Self::coefficients`], with 1 over the number of pairs in the pair's row as the weight, times the
+    /// token's weight if `weights`, `[N]`, are given.
     pub(super) fn row_means(
         &self,
         segments: &Segments,

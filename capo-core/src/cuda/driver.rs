@@ -1,7 +1,7 @@
 //! The CUDA driver, loaded when first needed: a device's primary context, its memory, and kernel launches.
 //!
-//! A process may hold several copies of this crate, one per plugin, beside a trainer with a CUDA of its own. All of them
-//! share the device's primary context, in which an address means the same to everyone.
+//! A process may hold several copies of this crate, one per plugin, beside a trainer with its own CUDA. All of them
+//! share the device's primary context, in which an address has the same meaning for all.
 
 #![allow(unsafe_code, reason = "the driver's API is C")]
 
@@ -17,7 +17,7 @@ use super::arrays::{Lane, Slice, Stream};
 use super::image;
 use crate::Error;
 
-/// A CUDA device; all of a process's handles to it share one module and one store of memory.
+/// A CUDA device. All handles of a process to it share one module and one pool of memory.
 #[derive(Clone)]
 pub struct Device(Arc<Opened>);
 
@@ -26,14 +26,14 @@ struct Opened {
     context: sys::CUcontext,
     module: sys::CUmodule,
     kernels: Mutex<HashMap<&'static str, usize>>,
-    /// Memory given back, by size. It is used again in the same lane only, so that what is still queued there with it comes
-    /// first. To return it to the driver would cost a synchronisation of the device.
+    /// Freed memory, by size. It is reused in the same lane only, so that work which still uses it comes first.
+    /// Returning it to the driver would cost a synchronisation of the device.
     spare: Mutex<HashMap<Lane, BTreeMap<usize, Vec<sys::CUdeviceptr>>>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread that has made the context current, which every method does.
 unsafe impl Send for Opened {}
-// SAFETY: as for `Send`; the driver locks for itself.
+// SAFETY: as for `Send`; the driver does its own locking.
 unsafe impl Sync for Opened {}
 
 impl std::fmt::Debug for Device {
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Device {
 impl Device {
     /// The device with this number, with the kernels compiled for it.
     ///
-    /// A machine without driver or device, or a number beyond the last, is an error.
+    /// An error if the machine has no driver or no device, or if the number is too large.
     pub fn open(ordinal: i32) -> Result<Self, Error> {
         static OPEN: Mutex<Vec<Device>> = Mutex::new(Vec::new());
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +82,7 @@ impl Device {
         Ok(Self(Arc::new(Opened { ordinal, context, module, kernels, spare })))
     }
 
-    /// The first of `images` that the driver takes.
+    /// The first of `images` that the driver accepts.
     fn module(images: impl Iterator<Item = Vec<u8>>) -> Result<sys::CUmodule, Error> {
         let mut refusal = None;
         for image in images {
@@ -98,21 +98,21 @@ impl Device {
         Err(refusal.unwrap_or_else(|| Error::new("there is no image of the curvature kernels for this device")))
     }
 
-    /// Its number.
+    /// The device's number.
     pub fn ordinal(&self) -> i32 {
         self.0.ordinal
     }
 
-    /// Makes its context this thread's.
+    /// Makes the device's context current on this thread.
     fn enter(&self) -> Result<(), Error> {
         // SAFETY: the primary context is retained for the life of the process.
         unsafe { driver::ctx::set_current(self.0.context) }.map_err(|error| failed("entering its context", &error))
     }
 
-    /// Memory for `len` values, whose contents are arbitrary.
+    /// Memory for `len` values with arbitrary contents.
     fn buffer<T: Plain>(&self, len: usize, stream: Stream) -> Result<Buffer<T>, Error> {
         let size = class_of((len * size_of::<T>()).max(1));
-        // Up to twice as much will do, so that batches of changing size leave little idle.
+        // Up to twice the size is accepted, so that batches of changing size leave little memory idle.
         let lane = Lane::of(stream);
         let known = lock(&self.0.spare).get_mut(&lane).and_then(|spare| {
             spare.range_mut(size..=2 * size).find_map(|(&size, addresses)| Some((size, addresses.pop()?)))
@@ -136,11 +136,11 @@ impl Device {
         })
     }
 
-    /// Gives the memory that nobody uses back to the driver.
+    /// Returns unused memory to the driver.
     fn return_spare(&self) {
         let spare = std::mem::take(&mut *lock(&self.0.spare));
         for address in spare.into_values().flat_map(BTreeMap::into_values).flatten() {
-            // SAFETY: the address came from `allocate`, and its buffer is gone. A failure leaves the memory taken.
+            // SAFETY: the address came from `allocate`, and its buffer is gone. After a failure the memory stays allocated.
             let _ = unsafe { driver::free_sync(address) };
         }
     }
@@ -178,7 +178,7 @@ impl Device {
 pub(super) struct Queue {
     device: Device,
     stream: Stream,
-    /// Host memory that queued copies may still read: not every machine has read it before such a call returns.
+    /// Host memory that queued copies may still read: a copy may return before it has read its source.
     held: Mutex<Vec<Box<dyn Any + Send + Sync>>>,
 }
 
@@ -197,12 +197,12 @@ impl Queue {
         self.stream.raw().cast()
     }
 
-    /// Makes the device's context this thread's, as every later call here needs.
+    /// Makes the device's context current on this thread, as every later call here needs.
     pub fn enter(&self) -> Result<(), Error> {
         self.device.enter()
     }
 
-    /// Memory for `len` values, whose contents are arbitrary.
+    /// Memory for `len` values with arbitrary contents.
     pub fn buffer<T: Plain>(&self, len: usize) -> Result<Buffer<T>, Error> {
         self.device.buffer(len, self.stream)
     }
@@ -212,7 +212,7 @@ impl Queue {
         let buffer = self.buffer(values.len())?;
         if !values.is_empty() {
             let values = values.to_vec();
-            // SAFETY: the buffer holds as many values, and `held` keeps these until the queue is done.
+            // SAFETY: the buffer holds as many values, and `held` keeps them until the queue is done.
             let queued = unsafe { driver::memcpy_htod_async(buffer.address, &values, self.raw()) };
             lock(&self.held).push(Box::new(values));
             queued.map_err(|error| failed("copying to it", &error))?;
@@ -261,8 +261,8 @@ impl Queue {
     ///
     /// # Safety
     ///
-    /// `arguments` point to values of the types that the kernel declares, in its order, whose addresses are of this device's
-    /// memory and large enough for what the kernel does there.
+    /// `arguments` point to values of the types that the kernel declares, in its order. Their addresses are in this
+    /// device's memory and large enough for the kernel's accesses.
     pub unsafe fn launch(
         &self,
         kernel: &'static str,
@@ -275,20 +275,20 @@ impl Queue {
         }
         let function = self.device.kernel(kernel)?;
         let (grid, block) = ((blocks.0, blocks.1, 1 as c_uint), (threads, 1, 1));
-        // SAFETY: the caller's; no kernel of this crate has dynamic shared memory.
+        // SAFETY: the caller guarantees it; no kernel of this crate has dynamic shared memory.
         unsafe { driver::launch_kernel(function, grid, block, 0, self.raw(), arguments) }
             .map_err(|error| failed(&format!("starting kernel `{kernel}`"), &error))
     }
 }
 
 impl Drop for Queue {
-    /// Waits for what an error may have left queued: it reads what the caller owns.
+    /// Waits for work that an error may have left queued, because it reads memory of the caller.
     fn drop(&mut self) {
         let _ = self.enter().and_then(|()| self.synchronize());
     }
 }
 
-/// Memory of one device, given back when dropped.
+/// Memory of one device, returned to the pool when dropped.
 pub struct Buffer<T> {
     device: Device,
     address: sys::CUdeviceptr,
@@ -303,17 +303,17 @@ impl<T> Buffer<T> {
         self.len
     }
 
-    /// True if it holds none.
+    /// True if the buffer holds no values.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The `CUdeviceptr`, as a kernel takes it.
+    /// The `CUdeviceptr` as a kernel argument.
     pub(super) fn address(&self) -> u64 {
         self.address
     }
 
-    /// All of it, borrowed.
+    /// The whole buffer, borrowed.
     pub fn slice(&self) -> Slice<'_, T> {
         // SAFETY: the buffer holds as many values for as long as it is borrowed.
         unsafe { Slice::from_raw(self.address, self.len) }
@@ -333,7 +333,7 @@ impl<T> Drop for Buffer<T> {
     }
 }
 
-/// Values that are nothing but their bytes.
+/// Values that consist of nothing but their bytes.
 ///
 /// # Safety
 ///
@@ -357,12 +357,12 @@ impl Argument for u64 {}
 impl Argument for f32 {}
 impl Argument for f64 {}
 
-/// Where an argument is, for as long as it is borrowed.
+/// Address of an argument while it is borrowed.
 pub(super) fn argument<T: Argument>(value: &T) -> *mut c_void {
     (&raw const *value).cast_mut().cast()
 }
 
-/// Devices of this machine, at least 1. Where cudarc would panic for want of a library, an error.
+/// Number of devices, at least 1. Where a library is missing, cudarc would panic; this returns an error.
 fn device_count() -> Result<i32, Error> {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     let name = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
@@ -381,7 +381,7 @@ fn device_count() -> Result<i32, Error> {
     }
 }
 
-/// Sizes of memory come in eight steps per power of two, so that batches of changing size find their memory again.
+/// Rounds a size up to one of eight sizes per power of two, so that batches of changing size can reuse memory.
 fn class_of(size: usize) -> usize {
     let step = (size.next_power_of_two() / 16).max(256);
     size.div_ceil(step) * step

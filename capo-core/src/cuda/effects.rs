@@ -1,4 +1,4 @@
-//! Effects of proposals on each token, computed on a device: the sums behind [`Effect`], with the pairs where they lie.
+//! Effects of proposals on each token, computed on a device from the pairs there: the sums behind [`Effect`].
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
@@ -21,13 +21,13 @@ use crate::subset::Subsets;
 /// Warps of a block of `project_tokens`.
 const TOKEN_WARPS: u32 = 4;
 
-/// Values of Adam's `eps` for which roots that are flushed to 0 below 1e-19 and fast quotients are good enough.
+/// Range of Adam's `eps` in which fast quotients, and roots flushed to 0 below 1e-19, are accurate enough.
 const FAST_EPS: RangeInclusive<f64> = 1e-13..=1e37;
 
-/// Tiles of D whose parts exist at a time: 32 bytes a pair.
+/// Number of tiles of D whose partial results exist at a time: 32 bytes a pair.
 const TILES_AT_ONCE: usize = 4;
 
-/// Effects on all tokens, `[N]`, of the step that each one's subset proposes.
+/// `[N]`: effect on each token of the step that its subset proposes.
 pub(crate) fn effects(
     proposer: &Proposer,
     pairs: &Pairs,
@@ -48,7 +48,7 @@ pub(crate) fn effects(
         }
         (Some(adam), true) => {
             let coefficients = pairs.coefficients(weights, proposer.supports.slope)?;
-            // Sorted by row as if they were one subset: rows are worked on together.
+            // Sorted by row as one subset, so that pairs of one row are processed together.
             let one = queue.filled(pairs.tokens as usize, 0)?;
             let segments = Segments::of(pairs, Choice { subset_of: &one, subsets: 1, nonzero: None })?;
             projector.tokens(&segments, &coefficients, adam)?;
@@ -67,18 +67,18 @@ pub(crate) fn effects(
             coefficients
         }
     };
-    // A raw gradient decays no weights, but for single tokens under SGD neither does the optimizer.
+    // A raw gradient does not decay weights; for single tokens under SGD the optimizer does not either.
     let decay = if adam.is_some() { proposer.step.optimizer.logit_decay() } else { 0.0 };
     projector.react(&coefficients, decay)
 }
 
-/// Projections of all pairs while they are added up.
+/// Running sums of all pairs' projections.
 struct Projector<'a> {
     proposer: &'a Proposer<'a>,
     pairs: &'a Pairs,
     /// `D h`, `[N, S]`.
     v: Buffer<f64>,
-    /// Each pair's part of `‖D‖²`, `[N, S]`.
+    /// `[N, S]`: each pair's contribution to `‖D‖²`.
     norms: Buffer<f64>,
 }
 
@@ -92,7 +92,7 @@ impl Projector<'_> {
         self.pairs.hidden.vector & i32::from(self.proposer.source.is_aligned())
     }
 
-    /// The segments' rows as a proposal reads them.
+    /// The segments' rows in the form that a proposal reads.
     fn rows(&self, segments: &Segments, adam: &Adam) -> Result<Rows, Error> {
         let Self { proposer: Proposer { source, .. }, pairs, .. } = self;
         let adam = AdamArgument::proposal(adam, source.steps());
@@ -109,7 +109,7 @@ impl Projector<'_> {
         }
     }
 
-    /// Single tokens whose direction is their gradient.
+    /// Projections for single tokens whose direction is their gradient.
     fn follow(&self, weights: &[f64]) -> Result<(), Error> {
         let (queue, pairs, supports) = (self.queue(), self.pairs, self.proposer.supports);
         let scale = |(weight, signal): (&f64, &f64)| weight * signal * supports.slope;
@@ -134,17 +134,17 @@ impl Projector<'_> {
         }
     }
 
-    /// Single tokens under Adam.
+    /// Projections for single tokens under Adam.
     fn tokens(&self, segments: &Segments, coefficients: &Buffer<f64>, adam: &Adam) -> Result<(), Error> {
         let (queue, pairs, hidden) = (self.queue(), self.pairs, self.pairs.hidden);
         let rows = self.rows(segments, adam)?;
         let windows = segments.pairs.div_ceil(WARP);
         let fast = hidden.of_dtype(["project_tokens_f32", "project_tokens_f16", "project_tokens_bf16"]);
         let wide = hidden.of_dtype(["project_tokens_wide_f32", "project_tokens_wide_f16", "project_tokens_wide_bf16"]);
-        // The wide kernel computes the values that the fast one has no number for.
+        // The wide kernel recomputes values that the fast kernel cannot represent.
         let eps = if FAST_EPS.contains(&adam.eps) { adam.eps as f32 } else { f32::NAN };
-        // SAFETY: values and segments of pairs are `[P]`, rows `[R]`, features `[N]`, the rest `[N, S]`; the rows' moments are of
-        // the width of the features.
+        // SAFETY: values and segments of pairs are `[P]`, rows `[R]`, features `[N]`, the rest `[N, S]`. The rows'
+        // moments have the features' width.
         unsafe {
             launch!(
                 queue,
@@ -186,7 +186,7 @@ impl Projector<'_> {
         }
     }
 
-    /// Subsets; `adam` absent means SGD.
+    /// Projections for subsets; without `adam` the direction is SGD's.
     fn subsets(&self, segments: &Segments, coefficients: &Buffer<f64>, adam: Option<&Adam>) -> Result<(), Error> {
         let (queue, pairs, hidden) = (self.queue(), self.pairs, self.pairs.hidden);
         let rows = adam.map(|adam| self.rows(segments, adam)).transpose()?;

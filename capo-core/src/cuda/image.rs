@@ -1,5 +1,5 @@
-//! The kernels as something that the driver takes: compiled for the device by NVRTC and kept on disk, or the PTX that
-//! comes with this crate.
+//! The kernels in a form that the driver accepts: compiled for the device by NVRTC and cached on disk, or the PTX in
+//! this crate.
 
 #![allow(unsafe_code, reason = "NVRTC's API is C")]
 
@@ -9,7 +9,7 @@ use std::{env, fs};
 
 use cudarc::nvrtc::{result as nvrtc, sys};
 
-/// The kernels, one unit: `curvature.cu` with its includes in place.
+/// The kernels as one unit: `curvature.cu` with its includes in place.
 pub(super) const PARTS: [(&str, &str); 9] = [
     ("platform.cuh", include_str!("../../kernels/platform.cuh")),
     ("supports.cuh", include_str!("../../kernels/supports.cuh")),
@@ -22,7 +22,7 @@ pub(super) const PARTS: [(&str, &str); 9] = [
     ("curvature.cu", include_str!("../../kernels/curvature.cu")),
 ];
 
-/// For devices of compute capability 8.0 and above, where NVRTC is missing.
+/// PTX for devices of compute capability 8.0 and above, for machines without NVRTC.
 const PREBUILT: &str = include_str!("../../kernels/curvature.ptx");
 
 /// The unit's text.
@@ -36,20 +36,20 @@ pub(super) fn source() -> String {
     unit.lines().map(line).collect()
 }
 
-/// Images for a device of this compute capability, best first, each made when the ones before it were refused.
+/// Images for a device of this compute capability, best first. Each is made only after the earlier ones were refused.
 pub(super) fn of((major, minor): (i32, i32)) -> impl Iterator<Item = Vec<u8>> {
     let (source, arch) = (source(), format!("sm_{major}{minor}"));
     images(cache_file(&source, &arch), source, arch)
 }
 
-/// Images to try, in order: the one kept in `file`, the one that NVRTC compiles from `source` for `arch`, the one in
-/// this crate. A compiled image is kept in `file`.
+/// Images in the order to try: the cached one in `file`, the one that NVRTC compiles from `source` for `arch`, and
+/// the one in this crate. A compiled image is cached in `file`.
 fn images(file: Option<PathBuf>, source: String, arch: String) -> impl Iterator<Item = Vec<u8>> {
     let kept = file.as_ref().and_then(|file| fs::read(file).ok()).filter(|image| is_cubin(image));
     let compiled = move || {
         let compiled = compile(&source, &arch)?;
         if is_cubin(&compiled) {
-            // A cache that cannot be written costs a few seconds at the next start.
+            // An unwritable cache costs a few seconds at the next start.
             let _ = file.map(|file| keep(&file, &compiled));
         }
         Some(compiled)
@@ -66,12 +66,12 @@ fn cache_file(source: &str, arch: &str) -> Option<PathBuf> {
     Some(folder.join("capo").join(format!("curvature-{hash:08x}-{:x}-{arch}.cubin", source.len())))
 }
 
-/// Cubins are ELF files; what stands in for a compiler in tests makes none.
+/// Cubins are ELF files; the fake compiler of the tests makes none.
 fn is_cubin(image: &[u8]) -> bool {
     image.starts_with(b"\x7fELF")
 }
 
-/// Writes beside the file and renames, so that nobody reads half of it.
+/// Writes to a temporary file and renames it, so that nobody reads half an image.
 fn keep(file: &std::path::Path, compiled: &[u8]) -> std::io::Result<()> {
     fs::create_dir_all(file.parent().unwrap_or(file))?;
     let beside = file.with_extension(format!("{}.tmp", std::process::id()));
@@ -79,9 +79,9 @@ fn keep(file: &std::path::Path, compiled: &[u8]) -> std::io::Result<()> {
     fs::rename(&beside, file)
 }
 
-/// A cubin for `arch`; `None` where there is no NVRTC, or one that does not know the architecture.
+/// A cubin for `arch`; `None` without NVRTC, or if NVRTC does not know the architecture.
 fn compile(source: &str, arch: &str) -> Option<Vec<u8>> {
-    // cudarc panics for want of the library.
+    // cudarc panics if the library is missing.
     let names = if cfg!(windows) {
         &["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"][..]
     } else {
@@ -118,13 +118,13 @@ unsafe fn cubin(program: sys::nvrtcProgram) -> Option<Vec<u8>> {
     (size > 0).then_some(bytes)
 }
 
-/// Says on stderr why a program was not compiled: the prebuilt kernels take its place.
+/// Reports on stderr why a program was not compiled; the prebuilt kernels are used instead.
 ///
 /// # Safety
 ///
 /// `program` was created and not destroyed.
 unsafe fn report(program: sys::nvrtcProgram) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     let Ok(log) = (unsafe { nvrtc::get_program_log(program) }) else { return };
     let bytes: Vec<u8> = log.iter().map(|&c| c as u8).chain([0]).collect();
     if let Ok(text) = CStr::from_bytes_until_nul(&bytes) {
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(made_of, Some(&hash[..]), "run `scripts/check-kernels --record`");
     }
 
-    /// NVRTC, where there is one, knows no such architecture.
+    /// NVRTC, if present, does not know this architecture.
     #[test]
     fn an_image_that_the_driver_refuses_is_followed_by_others() {
         let file = env::temp_dir().join(format!("capo-kept-image-{}", std::process::id()));
@@ -169,7 +169,7 @@ mod tests {
         fs::remove_file(file).unwrap();
     }
 
-    /// `scripts/check-kernels` does the same with a compiler that it fetches.
+    /// `scripts/check-kernels` makes the same check with a compiler that it fetches.
     #[test]
     fn nvrtc_takes_the_unit_where_there_is_one() {
         match compile(&source(), "sm_90") {

@@ -1,8 +1,8 @@
-//! The model on a CUDA device: the same numbers, computed where the batch lies.
+//! The model on a CUDA device: the same numbers, computed on the batch's device.
 //!
-//! A [`LastLayer`](crate::LastLayer) whose arrays are [`Arrays`] in device memory is worked on there, and its model's moments
-//! live there; what crosses to the host are a few numbers per token. The driver is loaded when the first such batch comes, so
-//! that this crate needs no CUDA to build, load or run.
+//! If a [`LastLayer`](crate::LastLayer) has [`Arrays`] in device memory, the model computes and keeps its moments
+//! there. Only a few numbers per token cross to the host. The driver is loaded for the first such batch, so this
+//! crate needs no CUDA to build, load or run.
 //!
 //! | step | kernels |
 //! |---|---|
@@ -13,11 +13,11 @@
 //! | projections `D h`, D from a subset's gradient; moment update | `subsets.cuh` |
 //! | `s`, `q`, KL and gain of each token | `reactions.cuh` |
 //!
-//! With several ranks, the sums of the rows that a step touches cross to the host too, to be added up. They come from the kernels of the
-//! moment update, and go back through them (`sums.rs`).
+//! With several ranks, the row sums of a step also cross to the host, where they are added. They come from the
+//! kernels of the moment update, and return through them (`sums.rs`).
 //!
-//! Decisions, which are O(N), are made by the same code as for host memory. Results have the same bits whenever the inputs
-//! have; they are those of the CPU but for rounding: the direction of a single token is made of fast roots and quotients, to 2 ulps.
+//! Decisions are O(N) and use the same code as for host memory. Equal inputs give equal bits. The results differ from
+//! the CPU's only by rounding: a single token's direction uses fast roots and quotients, to 2 ulps.
 
 mod arrays;
 mod coefficients;
@@ -39,7 +39,7 @@ pub(crate) use pairs::Pairs;
 pub(crate) use sums::Local;
 pub(crate) use supports::collect;
 
-/// Queues a kernel: `launch!(queue, "name", blocks, threads, arguments...)`, whose types are those that the kernel declares.
+/// Queues a kernel: `launch!(queue, "name", blocks, threads, arguments...)`, with the argument types that the kernel declares.
 macro_rules! launch {
     ($queue:expr, $kernel:expr, $blocks:expr, $threads:expr, $($argument:expr),* $(,)?) => {
         $queue.launch($kernel, $blocks, $threads, &mut [$($crate::cuda::driver::argument(&$argument)),*])
@@ -47,24 +47,24 @@ macro_rules! launch {
 }
 use launch;
 
-/// Threads of a block where nothing else is said.
+/// Default number of threads in a block.
 const THREADS: u32 = 256;
 
 /// Lanes of a warp.
 const WARP: u32 = 32;
 
-/// Warps of a block for a long segment.
+/// Number of warps in a block for a long segment.
 const LONG_WARPS: u32 = 16;
 
-/// Columns of a feature that a warp works on at a time.
+/// Number of a feature's columns that a warp processes at a time.
 const TILE: usize = 256;
 
-/// Blocks of THREADS threads for `count` of them.
+/// Number of blocks with THREADS threads for `count` threads.
 fn blocks(count: usize) -> (u32, u32) {
     (count.div_ceil(THREADS as usize) as u32, 1)
 }
 
-/// Blocks of THREADS threads for `count` warps.
+/// Number of blocks with THREADS threads for `count` warps.
 fn warps(count: usize) -> (u32, u32) {
     blocks(count * WARP as usize)
 }

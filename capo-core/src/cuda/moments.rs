@@ -12,16 +12,16 @@ use crate::optimizer::Adam;
 use crate::semantics::{Semantics, StateDtype, UntouchedRows, Weights};
 use crate::{Error, cuda};
 
-/// Rows of a slab, as the kernels have it.
+/// Rows of a slab, as in the kernels.
 const SLAB_ROWS: usize = 1024;
 
-/// No slot.
+/// Marks a row without a slot.
 const NONE: u32 = u32::MAX;
 
-/// First and second moments of R rows, in the order in which the rows first appeared; in what each row has missed as
-/// [`moments::Moments`].
+/// First and second moments of R rows, in the order in which the rows first appeared. [`moments::Moments`] describes missed
+/// decays.
 ///
-/// They lie in slabs of rows, so that new rows move none of the old ones: 8 D bytes a row, and 16 a row of the vocabulary.
+/// Rows are stored in slabs, so that new rows move no old ones: 8 D bytes a row, and 16 bytes a row of the vocabulary.
 #[derive(Debug)]
 pub(crate) struct Moments {
     device: Device,
@@ -32,17 +32,17 @@ pub(crate) struct Moments {
     rows: usize,
     /// `[SLAB_ROWS, 2, D]` each.
     slabs: Vec<Buffer<f32>>,
-    /// Their addresses.
+    /// Addresses of the slabs.
     addresses: Buffer<u64>,
-    /// Slot of each row, `[V]`.
+    /// `[V]`: slot of each row.
     of_row: Buffer<u32>,
-    /// Steps when last written, by slot, `[V]`.
+    /// `[V]`: by slot, `steps` when it was last written.
     written: Buffer<u64>,
-    /// Row of each slot, `[V]`.
+    /// `[V]`: row of each slot.
     row: Buffer<u32>,
 }
 
-/// The model's own moments, as the kernels have them.
+/// The model's own moments in the kernels' layout.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SlotsArgument {
@@ -54,11 +54,11 @@ struct SlotsArgument {
 
 impl Argument for SlotsArgument {}
 
-/// A gradient that moments take in, on the device.
+/// A gradient for the moments, on the device.
 struct Coefficients {
-    /// 0 for each token in it, `[N]`, as [`Choice`] has it.
+    /// `[N]`: 0 for each token in the gradient, as in [`Choice`].
     subset_of: Buffer<u32>,
-    /// Coefficient of each pair's feature, `[N, S]`; 0 for tokens that are not in the subset.
+    /// `[N, S]`: coefficient of each pair's feature; 0 for tokens that are not in the subset.
     values: Buffer<f64>,
 }
 
@@ -75,7 +75,7 @@ impl Coefficients {
 }
 
 impl Moments {
-    /// A copy of moments in host memory, on the device of `arrays`; `dims` are V and D of the batch, for moments without any.
+    /// Copies host moments to the device of `arrays`; `dims` are the batch's V and D, for empty moments.
     pub fn of(host: &moments::Moments, arrays: &Arrays, dims: (usize, usize)) -> Result<Self, Error> {
         let queue = Device::open(arrays.device)?.queue(arrays.stream)?;
         let (vocab_size, width) = if host.steps == 0 { dims } else { (host.vocab_size, host.width) };
@@ -129,7 +129,7 @@ impl Moments {
         moments.ok_or_else(|| Error::new("the device's moments name a row twice"))
     }
 
-    /// R.
+    /// R: number of rows with moments.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -144,7 +144,7 @@ impl Moments {
         self.device.ordinal()
     }
 
-    /// Takes one step, with what `taken` says of the tokens.
+    /// Updates the moments with one step of the tokens in `taken`.
     pub fn update(
         &mut self,
         pairs: &Pairs,
@@ -158,13 +158,13 @@ impl Moments {
         let kept = Coefficients::of(pairs, taken.kept, taken.kind, slope)?;
         let everything = taken.everything.map(|all| Coefficients::of(pairs, all, taken.kind, slope)).transpose()?;
         let widest = everything.as_ref().unwrap_or(&kept);
-        // A zero gradient only decays a row, and decay is made up for whenever the row is next read.
+        // A zero gradient only decays a row, and the decay is applied when the row is next read.
         let nonzero = (semantics.untouched_rows == UntouchedRows::Decay).then_some(&widest.values);
         let segments = Segments::of(pairs, Choice { subset_of: &widest.subset_of, subsets: 1, nonzero })?;
         let (long, (marks, new)) = (segments.long(queue)?, self.new_rows(pairs, &segments)?);
         let rows = queue.buffer(segments.count as usize)?;
         self.make_room(queue, new)?;
-        // Nothing has changed so far, and from here on no memory is taken: where there is too little, the state stays as it was.
+        // Nothing has changed so far, and no memory is allocated from here on. A failed allocation therefore leaves the state unchanged.
         self.place(pairs, &segments, &marks)?;
         let adam = AdamArgument::update(adam, self.steps);
         let rows = self.rows_of(rows, pairs, &segments, true, adam)?;
@@ -176,7 +176,7 @@ impl Moments {
         Ok(())
     }
 
-    /// How many of the segments' rows that have no slot come before each of them, `[R + 1]`, and how many there are.
+    /// `[R + 1]`: for each segment's row, the number of earlier rows without a slot; and the total number.
     fn new_rows(&self, pairs: &Pairs, segments: &Segments) -> Result<(Buffer<u32>, usize), Error> {
         let (queue, Segments { values, starts, count, .. }) = (&pairs.queue, segments);
         let marks = queue.buffer::<u32>(*count as usize + 1)?;
@@ -199,7 +199,7 @@ impl Moments {
         Ok((marks, new))
     }
 
-    /// Takes slabs for `new` more rows; all of them or none.
+    /// Allocates slabs for `new` more rows, all or none.
     fn make_room(&mut self, queue: &Queue, new: usize) -> Result<(), Error> {
         let missing = (self.rows + new).div_ceil(SLAB_ROWS).saturating_sub(self.slabs.len());
         if missing == 0 {
@@ -213,7 +213,7 @@ impl Moments {
         Ok(())
     }
 
-    /// Gives the segments' rows slots where they have none; `prefix` is that of `new_rows`.
+    /// Gives slots to the segments' rows that have none; `prefix` is the result of `new_rows`.
     fn place(&self, pairs: &Pairs, segments: &Segments, prefix: &Buffer<u32>) -> Result<(), Error> {
         let Segments { values, starts, count, .. } = segments;
         // SAFETY: as in `new_rows`; there are slots for all new rows, at most V.
@@ -234,8 +234,8 @@ impl Moments {
         }
     }
 
-    /// Adam's rule for the segments' rows, in `rows`. Where `write`, all of them have slots, those from `self.rows` on are new,
-    /// and they are noted as written.
+    /// Adam's rule for the segments' rows, in `rows`. With `write`, all rows have slots, slots from `self.rows` on
+    /// are new, and all are marked as written.
     pub(super) fn rows_of(
         &self,
         rows: Buffer<Row>,
@@ -267,7 +267,7 @@ impl Moments {
         Ok(Rows(rows))
     }
 
-    /// Adds the segments' gradients to their rows: that of what was kept, and beside it, where it is given, that of everything.
+    /// Adds the segments' gradients to their rows: the kept tokens' gradient and, if given, the gradient of all tokens.
     fn add(
         &self,
         pairs: &Pairs,
@@ -282,8 +282,8 @@ impl Moments {
         let tiles = (hidden.width as usize).div_ceil(TILE) as u32;
         let short_kernel = hidden.of_dtype(["update_short_f32", "update_short_f16", "update_short_bf16"]);
         let long_kernel = hidden.of_dtype(["update_long_f32", "update_long_f16", "update_long_bf16"]);
-        // SAFETY: values are `[P]`, starts `[R + 1]`, rows `[R]`, with moments of the width of the features, features `[N]`,
-        // coefficients `[N, S]`, those of everything may be absent; no two segments share a row.
+        // SAFETY: values are `[P]`, starts `[R + 1]`, rows `[R]` with moments of the features' width, features `[N]`,
+        // coefficients `[N, S]`; the coefficients of all tokens may be absent. No two segments share a row.
         unsafe {
             launch!(
                 queue,

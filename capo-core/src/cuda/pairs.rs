@@ -3,44 +3,44 @@
 use super::Features;
 use super::driver::{Buffer, Queue};
 
-/// The pairs of N tokens on a device, S slots a token: one for each column, and one for a sampled token outside of them.
+/// The pairs of N tokens on a device, S slots a token: one for each column, and one for a sampled token outside the columns.
 #[derive(Debug)]
 pub(crate) struct Pairs {
     pub(super) queue: Queue,
-    /// `[B, T, D]`, borrowed from the batch, whose life the supports' owner has too, or from `_held`.
+    /// `[B, T, D]`: features, borrowed from `_held` or from the batch, which lives as long as the supports' owner.
     pub(super) hidden: Hidden,
-    /// S.
+    /// S: slots per token.
     pub(super) stride: u32,
-    /// N.
+    /// N: tokens.
     pub(super) tokens: u32,
-    /// V.
+    /// V: vocabulary entries.
     pub(super) vocab_size: u32,
-    /// Flat position of each token's feature, `[N]`.
+    /// `[N]`: flat position of each token's feature.
     pub(super) features: Buffer<u32>,
-    /// `[N]`.
+    /// `[N]`: `‖h‖²` of each token's feature.
     pub(super) squared_norms: Buffer<f64>,
-    /// `[N]`.
+    /// `[N]`: factor of `u ⊗ h`.
     pub(super) signals: Buffer<f64>,
-    /// `[N]`.
+    /// `[N]`: probability outside the token's rows.
     pub(super) tails: Buffer<f64>,
-    /// `[N, S]`, all four; a slot without a row has row `u32::MAX`.
+    /// `[N, S]`, like the next three; a slot without a row has row `u32::MAX`.
     pub(super) rows: Buffer<u32>,
     pub(super) logits: Buffer<f32>,
     pub(super) pi: Buffer<f64>,
     pub(super) u: Buffer<f64>,
-    /// Memory that `hidden` borrows from, where the batch does not hold it.
+    /// Memory that `hidden` borrows from if the batch does not hold it.
     pub(super) _held: Option<Buffer<f32>>,
-    /// As [`Supports::spread`](crate::support::Supports::spread), `[N]`, in host memory.
+    /// `[N]`: as [`Supports::spread`](crate::support::Supports::spread), in host memory.
     pub spreads: Vec<f64>,
 }
 
-/// Features as kernels take them.
+/// Features in the kernels' form.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hidden {
     pub address: u64,
-    /// D.
+    /// D: width of a feature.
     pub width: u32,
-    /// 1 where rows may be read 16 bytes at a time, else 0.
+    /// 1 if rows may be read 16 bytes at a time, else 0.
     pub vector: i32,
     dtype: usize,
 }
@@ -52,12 +52,12 @@ impl Hidden {
             Features::F16(_) => 1,
             Features::Bf16(_) => 2,
         };
-        // Rows of moments, which are floats, need a multiple of 4; eight columns of any type are 16 bytes or more.
+        // Rows of moments are floats and need a multiple of 4; eight columns of any type are at least 16 bytes.
         let vector = i32::from(width.is_multiple_of(8) && features.address().is_multiple_of(16));
         Self { address: features.address(), width: width as u32, vector, dtype }
     }
 
-    /// The variant of a kernel for this type, of those for f32, f16 and bf16.
+    /// The kernel for this type, among `kernels` for f32, f16 and bf16.
     pub fn of_dtype(&self, kernels: [&'static str; 3]) -> &'static str {
         kernels[self.dtype]
     }

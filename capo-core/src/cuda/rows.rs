@@ -1,4 +1,4 @@
-//! Moments of the rows that a batch touches, with Adam's rule for them, as the kernels have them.
+//! Moments of the rows that a batch touches, with Adam's rule for them, in the kernels' form.
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
@@ -9,7 +9,7 @@ use crate::Error;
 use crate::optimizer::Adam;
 use crate::semantics::UntouchedRows;
 
-/// Adam at one step, as the kernels have it.
+/// Adam at one step, in the kernels' layout.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct AdamArgument {
@@ -25,20 +25,20 @@ pub(super) struct AdamArgument {
 impl Argument for AdamArgument {}
 
 impl AdamArgument {
-    /// As it proposes after `steps` steps.
+    /// Adam's rule for a proposal after `steps` steps.
     pub fn proposal(adam: &Adam, steps: u64) -> Self {
         let &Adam { beta1, beta2, eps, unbias1, unbias2, untouched_rows } = adam;
         let decay = i32::from(untouched_rows == UntouchedRows::Decay);
         Self { beta1, beta2, eps, unbias1, unbias2, steps, decay }
     }
 
-    /// As it updates its moments after `steps` steps.
+    /// Adam's rule for an update of the moments after `steps` steps.
     pub fn update(adam: &Adam, steps: u64) -> Self {
         Self { unbias1: 1.0, unbias2: 1.0, ..Self::proposal(adam, steps) }
     }
 }
 
-/// Moments of one segment's row with Adam's rule for them, as the kernels have it.
+/// Moments of one segment's row with Adam's rule for them, in the kernels' layout.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Row([u64; 6]);
@@ -46,12 +46,12 @@ pub(super) struct Row([u64; 6]);
 // SAFETY: six numbers of eight bytes.
 unsafe impl Plain for Row {}
 
-/// Those of all segments, `[R]`.
+/// Rows of all segments, `[R]`.
 #[derive(Debug)]
 pub(super) struct Rows(pub Buffer<Row>);
 
 impl Rows {
-    /// Those of the trainer's moments, `[V, D]` each.
+    /// Rows of the trainer's moments, `[V, D]` each.
     pub fn dense(
         pairs: &Pairs,
         segments: &Segments,
@@ -61,7 +61,7 @@ impl Rows {
     ) -> Result<Self, Error> {
         let queue = &pairs.queue;
         let rows = queue.buffer::<Row>(segments.count as usize)?;
-        // SAFETY: the moments are `[V, D]`, as `Step::check` has found, and rows are below V.
+        // SAFETY: the moments are `[V, D]`, as checked by `Step::check`, and rows are below V.
         unsafe {
             launch!(
                 queue,

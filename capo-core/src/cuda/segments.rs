@@ -1,4 +1,4 @@
-//! Pairs sorted by subset, row and token, so that sums over a row always run in the same order, and the runs of one row.
+//! Pairs sorted by subset, row and token, so that sums over a row always run in the same order; and the segments of one row.
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
@@ -6,35 +6,35 @@ use super::driver::{Buffer, Queue};
 use super::{Pairs, THREADS, blocks, launch};
 use crate::Error;
 
-/// Entries of a tile of a scan, and of the sort.
+/// Entries of a tile of the scan and of the sort.
 const SCAN_TILE: usize = 2048;
 
 /// Bits of a digit of the sort.
 const DIGIT_BITS: u32 = 4;
 
-/// The pairs that take part in proposals, sorted, and the segments of those that share subset and row.
+/// The sorted pairs of all proposals, and their segments. A segment's pairs share subset and row.
 #[derive(Debug)]
 pub(super) struct Segments {
-    /// Index of each sorted pair, `[P]` and beyond.
+    /// `[P]` and beyond: index of each sorted pair.
     pub values: Buffer<u32>,
-    /// Segment of each sorted pair, `[P]`.
+    /// `[P]`: segment of each sorted pair.
     pub of_pair: Buffer<u32>,
-    /// Where segments start, `[R + 1]`.
+    /// `[R + 1]`: start of each segment.
     pub starts: Buffer<u32>,
-    /// P.
+    /// P: number of pairs.
     pub pairs: u32,
-    /// R.
+    /// R: number of segments.
     pub count: u32,
 }
 
-/// Which pairs take part: those whose token is in a subset and that add something.
+/// Selection of pairs: their token is in a subset and they contribute something.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice<'a> {
-    /// Subset of each token, `[N]`, or `u32::MAX`.
+    /// `[N]`: subset of each token, or `u32::MAX`.
     pub subset_of: &'a Buffer<u32>,
-    /// How many subsets there are.
+    /// Number of subsets.
     pub subsets: usize,
-    /// Coefficient of each pair's feature, `[N, S]`: pairs with 0 are left out. `None` leaves out none.
+    /// `[N, S]`: coefficient of each pair's feature. Pairs with 0 are left out; `None` leaves out none.
     pub nonzero: Option<&'a Buffer<f64>>,
 }
 
@@ -105,7 +105,7 @@ impl Segments {
         let count = scan(queue, &heads, slots)?;
         let known = queue.download(&known, 1)?[0];
         let (of_pair, starts) = (queue.buffer(known as usize)?, queue.buffer(count as usize + 1)?);
-        // SAFETY: `heads` holds the sums before each of the P pairs and behind the last, at most R.
+        // SAFETY: `heads` holds the sums before each of the P pairs and after the last, at most R.
         unsafe {
             launch!(
                 queue,
@@ -121,7 +121,7 @@ impl Segments {
         Ok(Self { values, of_pair, starts, pairs: known, count })
     }
 
-    /// The segments that `mark_long` marks, in their order, and their number.
+    /// The segments that `mark_long` marks, in order, and their number.
     pub fn long(&self, queue: &Queue) -> Result<(Buffer<u32>, u32), Error> {
         let count = self.count as usize;
         let marks = queue.buffer::<u32>(count + 1)?;
@@ -139,7 +139,7 @@ impl Segments {
         }
         let long = scan(queue, &marks, count)?;
         let list = queue.buffer(long as usize)?;
-        // SAFETY: the list holds as many as were marked.
+        // SAFETY: the list holds as many entries as were marked.
         unsafe {
             launch!(queue, "list_long", blocks(count), THREADS, self.count, marks.address(), list.address())?;
         }
@@ -155,7 +155,7 @@ struct Sorter<'a> {
 }
 
 impl Sorter<'_> {
-    /// By keys of at most `largest`.
+    /// Sorts by keys of at most `largest`.
     fn sort(&mut self, largest: u32) -> Result<(), Error> {
         let (queue, count) = (self.queue, self.keys.len());
         let tiles = count.div_ceil(SCAN_TILE);
@@ -197,14 +197,14 @@ impl Sorter<'_> {
     }
 }
 
-/// Replaces `[count]` numbers, and a last one of 0 behind them, by the sums of those before them; the sum of all.
+/// Replaces `[count]` numbers and a final 0 by the sums of the numbers before them; returns the total.
 pub(super) fn scan(queue: &Queue, data: &Buffer<u32>, count: usize) -> Result<u32, Error> {
     scan_in_place(queue, data, count + 1)?;
     let sums = queue.read(data.slice(), count, 1)?;
     Ok(sums[0])
 }
 
-/// Replaces the first `count` numbers by the sums of those before them.
+/// Replaces the first `count` numbers by the sums of the numbers before them.
 fn scan_in_place(queue: &Queue, data: &Buffer<u32>, count: usize) -> Result<(), Error> {
     let tiles = count.div_ceil(SCAN_TILE);
     let sums = queue.buffer::<u32>(tiles)?;

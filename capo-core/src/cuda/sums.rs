@@ -1,4 +1,4 @@
-//! A step of several ranks on a device: the gradients of one, row by row, and what its moments make of those of all.
+//! A step of several ranks on a device: one rank's gradients by row, and the update of its moments with the sums of all ranks.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::row_sums::RowSums;
 use crate::semantics::{Semantics, StateDtype, UntouchedRows, Weights};
 use crate::subset::Subsets;
 
-/// Adam without a memory: the first moment it leaves is the gradient.
+/// Adam without memory: its first moment after a step is the gradient.
 const GRADIENT: Adam =
     Adam { beta1: 0.0, beta2: 0.0, eps: 1.0, unbias1: 1.0, unbias2: 1.0, untouched_rows: UntouchedRows::Decay };
 
@@ -23,16 +23,15 @@ pub(crate) struct Local {
     everything: Option<Gradient>,
 }
 
-/// One of them.
 struct Gradient {
-    /// By vocabulary row, `[D]` each.
+    /// `[D]` for each vocabulary row.
     rows: HashMap<u32, Box<[f32]>>,
-    /// With [`Weights::RowMean`]: rows with the number of tokens in each, one behind the other; what they divide is not divided yet.
+    /// With [`Weights::RowMean`]: alternately a row and its number of tokens. The gradient is not yet divided by this number.
     tokens: Option<Vec<i64>>,
 }
 
 impl Local {
-    /// Of what `taken` says of the tokens; `dims` are V and D.
+    /// The gradients of the tokens in `taken`; `dims` are V and D.
     pub fn of(
         pairs: &Pairs,
         taken: &Taken,
@@ -43,7 +42,7 @@ impl Local {
     ) -> Result<Self, Error> {
         let sum = |intake: &Intake| -> Result<Gradient, Error> {
             let mut scratch = Moments::of(&moments::Moments::default(), arrays, dims)?;
-            // The rows' numbers of tokens are those of all ranks, and known later.
+            // The rows' token numbers must cover all ranks and are known later.
             let kind = if taken.kind == Weights::RowMean { Weights::TokenMean } else { taken.kind };
             let semantics = Semantics { state_dtype: StateDtype::F32, ..*semantics };
             scratch.update(pairs, &Taken { kept: intake, everything: None, kind }, &GRADIENT, &semantics, slope)?;
@@ -54,17 +53,17 @@ impl Local {
         Ok(Self { kept: sum(taken.kept)?, everything: taken.everything.map(sum).transpose()? })
     }
 
-    /// The rows that have a gradient, in any order.
+    /// The rows with a gradient, in any order.
     pub fn rows(&self) -> impl Iterator<Item = u32> {
         self.everything.as_ref().unwrap_or(&self.kept).rows.keys().copied()
     }
 
-    /// Of what was kept, and of everything: rows with numbers of tokens, where gradients are to be divided by them.
+    /// Of kept tokens and of all tokens: rows with their token numbers, if the gradients are to be divided by them.
     pub fn tokens(&self) -> [Option<&[i64]>; 2] {
         [Some(&self.kept), self.everything.as_ref()].map(|gradient| gradient?.tokens.as_deref())
     }
 
-    /// Puts them into `sums`, which has their rows, divided by what `divisors` say of a row, of what was kept and of everything.
+    /// Writes the gradients to `sums`, which has their rows. `divisors` give a row's divisor for kept tokens and for all tokens.
     pub fn put(&self, sums: &mut RowSums, divisors: [&dyn Fn(u32) -> f64; 2]) {
         for (row, target) in sums.rows_mut() {
             let put = |values: &mut [f64], gradient: &Gradient, divisor: f64| {
@@ -80,7 +79,7 @@ impl Local {
 }
 
 impl Pairs {
-    /// In each row, the number of tokens that are in `subset`: rows and numbers, one behind the other.
+    /// Alternately a row and the number of its tokens in `subset`.
     fn row_tokens(&self, subset: &Subsets) -> Result<Vec<i64>, Error> {
         let rows = self.queue.download(&self.rows, self.rows.len())?;
         let mut tokens = HashMap::new();
@@ -91,8 +90,8 @@ impl Pairs {
         Ok(tokens.into_iter().flat_map(|(row, count)| [i64::from(row), count]).collect())
     }
 
-    /// A token for each row of `sums`, with the sum for its feature; where there are those of everything, behind them a token for each with
-    /// what was rejected.
+    /// Pairs with one token for each row of `sums`, whose feature is the sum. If there are sums of all tokens, one
+    /// more token per row follows with the rejected part.
     fn of_sums(sums: &RowSums, arrays: &Arrays, vocab_size: usize) -> Result<Self, Error> {
         let queue = Device::open(arrays.device)?.queue(arrays.stream)?;
         let narrow = |value: f64| value.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32;
@@ -127,7 +126,7 @@ impl Pairs {
 }
 
 impl Moments {
-    /// Takes one step, with the gradients of all ranks.
+    /// Updates the moments with one step of all ranks' gradients.
     pub fn take_in(
         &mut self,
         sums: &RowSums,

@@ -1,4 +1,4 @@
-//! Supports of a batch's tokens, collected where the batch lies.
+//! Supports of a batch's tokens, collected on the batch's device.
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
@@ -10,7 +10,7 @@ use crate::softmax::Softmax;
 use crate::support::{self, Supports};
 use crate::{Error, Step};
 
-/// As the kernels have it.
+/// A policy in the kernels' layout.
 #[repr(C)]
 struct SoftmaxArgument {
     temperature: f64,
@@ -26,7 +26,7 @@ impl Argument for SoftmaxArgument {}
 const NOT_FINITE: u32 = 1;
 const BAD_ID: u32 = 2;
 
-/// Collects the supports of `tokens` into `supports`, which is empty; errors as for
+/// Collects the supports of `tokens` into `supports`, which must be empty; errors as in
 /// [`collect::supports`](crate::collect::supports).
 pub(crate) fn collect(
     step: &Step,
@@ -57,7 +57,7 @@ pub(crate) fn collect(
             supports.not_finite.push(token);
         }
     }
-    // Tokens with data that is not finite are rare; then what was collected of the others is collected again, side by side.
+    // Tokens with non-finite data are rare. If there are any, the other tokens are collected again, without gaps.
     let pairs = if kept.len() == tokens.len() { pairs } else { collector.collect(queue()?, &kept)?.0 };
     supports.pairs = support::Pairs::Cuda(Box::new(pairs));
     Ok(())
@@ -111,8 +111,8 @@ impl Collector<'_> {
         let (spreads, flags) = (queue.buffer::<f64>(n)?, queue.buffer::<u32>(n)?);
         let Pairs { hidden, squared_norms, rows, logits, pi, u, tails, features, .. } = &pairs;
         let norms = hidden.of_dtype(["squared_norms_f32", "squared_norms_f16", "squared_norms_bf16"]);
-        // SAFETY: the arguments are the kernels'; positions and features are below B T, and `LastLayer::check` has compared
-        // the arrays' lengths with the dimensions. Ids are compared with V on the device, before anything is looked up with them.
+        // SAFETY: the arguments are the kernels'. Positions and features are below B T, and `LastLayer::check` compared the
+        // arrays' lengths with the dimensions. The device compares ids with V before it uses them as indices.
         unsafe {
             launch!(
                 queue,

@@ -1,4 +1,4 @@
-//! Stage 2: rewards to advantages.
+//! Stage 2: from rewards to advantages.
 
 use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
 
@@ -9,13 +9,13 @@ use crate::error::PluginError;
 use crate::guard::{Answers, Guarded};
 use crate::sink::Sink;
 
-/// Rewards to advantages. Stage 2 of 6.
+/// Computes advantages from rewards. Stage 2 of 6.
 pub trait AdvantageEstimator: Send {
-    /// Fills `advantages`, `[B, T]`, reward units. Arrives zeroed; padding stays zero.
+    /// Fills `advantages`, `[B, T]`, reward units. The array arrives zeroed, and padding must stay zero.
     ///
     /// # Errors
     ///
-    /// A sentence about the reason; the run stops with it and can be resumed.
+    /// A message with the reason; the run stops with it and can be resumed.
     fn estimate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError>;
 
     inputs_method!();
@@ -51,7 +51,7 @@ impl Advantage {
     ///
     /// # Errors
     ///
-    /// The component's own sentence, or the rule that it broke: a value that is not finite, or not zero on padding.
+    /// The component's own message, or the violated rule: a value that is not finite, or not zero on padding.
     pub fn estimate(
         &mut self,
         sink: &mut dyn Sink,

@@ -1,4 +1,4 @@
-//! Stage 4: which tokens reach the backward pass.
+//! Stage 4: selection of the tokens that reach the backward pass.
 
 use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
 
@@ -10,22 +10,22 @@ use crate::error::PluginError;
 use crate::guard::{Answers, Guarded};
 use crate::sink::Sink;
 
-/// The last say on which tokens reach the backward pass. Stage 4 of 6.
+/// Selects the tokens that reach the backward pass. Stage 4 of 6.
 pub trait PreBackwardMask: Send {
-    /// Clears `keep[b * T + t]` for each token to drop. Arrives as the completion mask thinned by the masks before this
-    /// one. A mask may only clear: setting a cleared entry is an error.
+    /// Clears `keep[b * T + t]` for each token to drop. `keep` arrives as the completion mask without the tokens that
+    /// earlier masks dropped. A mask may only clear: setting a cleared entry is an error.
     ///
     /// # Errors
     ///
-    /// A sentence about the reason; the run stops with it and can be resumed.
+    /// A message with the reason; the run stops with it and can be resumed.
     fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError>;
 
-    /// Called once after the optimizer step with the final `keep` of all masks, `taken = false` when the step was
-    /// skipped: the moment to update a model of the optimizer.
+    /// Called once after the optimizer step with the final `keep` of all masks. `taken` is false when the step was
+    /// skipped. A mask that models the optimizer updates its model here.
     ///
     /// # Errors
     ///
-    /// A sentence about the reason; the run stops with it and can be resumed.
+    /// A message with the reason; the run stops with it and can be resumed.
     fn step_end(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, keep: &[u8], taken: bool) -> Result<(), PluginError> {
         let _ = (ctx, batch, keep, taken);
         Ok(())
@@ -77,12 +77,12 @@ impl Mask {
     ///
     /// # Errors
     ///
-    /// The component's own sentence, or the rule that it broke: a cleared entry that it set.
+    /// The component's own message, or the violated rule: a cleared entry that it set.
     pub fn mask(&mut self, sink: &mut dyn Sink, batch: &Batch<'_>, keep: &mut [u8]) -> Result<(), PluginError> {
         assert_eq!(keep.len(), batch.dims.len(), "`keep` is [B, T]");
         let before = keep.to_vec();
         self.call("mask", sink, batch, |wire, host, seen| wire.mask(host, seen, RSliceMut::from_mut_slice(keep)))?;
-        // Without an early end, so that the compiler takes many bytes at a time.
+        // No early exit, so that the compiler vectorizes the loop.
         if !before.iter().zip(&*keep).fold(false, |set, (before, after)| set | (after > before)) {
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl Mask {
     ///
     /// # Errors
     ///
-    /// The component's own sentence.
+    /// The component's own message.
     pub fn step_end(
         &mut self,
         sink: &mut dyn Sink,

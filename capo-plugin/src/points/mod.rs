@@ -1,4 +1,4 @@
-//! The extension points, a file each: the trait for authors, which may gain methods with defaults, and what stands between it and the wire.
+//! The extension points, one file each: the author's trait, which may gain methods with defaults, and its adapters to the wire.
 
 #[macro_use]
 mod shared;
@@ -27,7 +27,7 @@ pub(crate) use {
 };
 
 impl Image {
-    /// The components that it offers at `point`; empty where it does not know the point.
+    /// Components that the image offers at `point`; empty where it does not know the point.
     ///
     /// # Errors
     ///

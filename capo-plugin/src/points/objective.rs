@@ -1,4 +1,4 @@
-//! Stage 3: advantages and log-probabilities to a loss per token.
+//! Stage 3: from advantages and log-probabilities to a loss per token.
 
 use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
 
@@ -13,31 +13,31 @@ use crate::sink::Sink;
 /// Per-token results of an objective.
 #[derive(Debug)]
 pub struct PerToken<'a> {
-    /// `[B, T]`: loss to be minimised. Arrives zeroed; padding stays zero.
+    /// `[B, T]`: loss to be minimised. The array arrives zeroed, and padding must stay zero.
     pub loss: &'a mut [f32],
-    /// `[B, T]`: derivative by this token's entry of `batch.logps` of the *sum of all losses of its completion*, not of its own
-    /// loss alone. The two are the same where a token's loss depends on its own log-probability only; where a completion's
-    /// tokens share something, such as a ratio, this token's part in the others' losses belongs here. A value that the method
-    /// holds constant (a stop-gradient) is constant here. Arrives zeroed; padding stays zero.
+    /// `[B, T]`: derivative, by this token's entry of `batch.logps`, of the *sum of all losses of its completion*, not of its
+    /// own loss alone. The two agree where a token's loss depends on its own log-probability only. Where tokens of a
+    /// completion share a term, such as a ratio, include this token's effect on the others' losses. A value that the method
+    /// holds constant (stop-gradient) is constant here. The array arrives zeroed, and padding must stay zero.
     pub dloss_dlogp: &'a mut [f32],
 }
 
-/// Advantages and log-probabilities to a per-token loss. Stage 3 of 6.
+/// Computes a per-token loss from advantages and log-probabilities. Stage 3 of 6.
 ///
-/// The autograd graph stays in the host: a component returns the loss *and* its derivative by the log-probability, and
-/// the host seeds its backward pass with the second, reduced over the tokens that the masks keep. A reduction weighs all
-/// tokens of a completion alike; so with the derivative of the completion's summed losses, as [`PerToken`] says, the gradient is
-/// right for objectives over whole completions too. [`Fixture::derivative`](crate::testing::Fixture::derivative) measures what
-/// it should be.
+/// The autograd graph stays in the host. A component returns the loss *and* its derivative by the log-probability.
+/// The derivative, reduced over the kept tokens, seeds the host's backward pass. A reduction weighs all tokens of a
+/// completion alike. Therefore the derivative of the completion's summed losses ([`PerToken`]) also gives the right
+/// gradient for objectives over whole completions. [`Fixture::derivative`](crate::testing::Fixture::derivative)
+/// measures the expected derivative.
 pub trait Objective: Send {
-    /// Fills `out`.
+    /// Fills `out` with the loss and its derivative per token.
     ///
     /// # Errors
     ///
-    /// A sentence about the reason; the run stops with it and can be resumed.
+    /// A message with the reason; the run stops with it and can be resumed.
     fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: PerToken<'_>) -> Result<(), PluginError>;
 
-    /// How per-token losses become one number, after masking.
+    /// Rule that reduces per-token losses to one number, after masking.
     fn reduction(&self) -> Reduction {
         Reduction::COMPLETION_MEAN
     }
@@ -79,7 +79,7 @@ impl<T: Objective> ObjectiveWire for Guarded<T> {
 }
 
 impl ObjectiveFn {
-    /// How its per-token losses become one number.
+    /// Rule that reduces the component's per-token losses to one number.
     #[must_use]
     pub fn reduction(&self) -> Reduction {
         guarded(|| self.wire.reduction())
@@ -89,7 +89,7 @@ impl ObjectiveFn {
     ///
     /// # Errors
     ///
-    /// The component's own sentence, or the rule that it broke: a value that is not finite, or not zero on padding.
+    /// The component's own message, or the violated rule: a value that is not finite, or not zero on padding.
     pub fn evaluate(
         &mut self,
         sink: &mut dyn Sink,

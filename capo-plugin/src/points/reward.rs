@@ -1,4 +1,4 @@
-//! The end of stage 1: completions to rewards.
+//! The end of stage 1: from completions to rewards.
 
 use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
 
@@ -11,17 +11,17 @@ use crate::guard::{Answers, Guarded};
 use crate::rollout::Rollout;
 use crate::sink::{Sink, contract, listen};
 
-/// Completions to rewards. The end of stage 1 of 6.
+/// Computes rewards from completions. The end of stage 1 of 6.
 ///
-/// Its records in training appear as `rewards/ID/NAME`; `mean` and `std` are taken by the rewards themselves. Its table's key
-/// `weight` is the host's. A reward above 0 counts as right when the host measures accuracy.
+/// Training shows the reward's records as `rewards/ID/NAME`; the rewards themselves use the names `mean` and `std`. The host
+/// owns the key `weight` of the reward's table. A reward above 0 counts as right when the host measures accuracy.
 pub trait Reward: Send {
-    /// Fills `rewards`, `[B]`, reward units, one for each of `rollout.completions`. Arrives zeroed. There are no tokens here:
-    /// [`Ctx::record_tokens`] takes `[B]`, one number per completion.
+    /// Fills `rewards`, `[B]`, reward units, one for each of `rollout.completions`. The array arrives zeroed. A
+    /// reward sees no tokens, so [`Ctx::record_tokens`] takes one number per completion, `[B]`.
     ///
     /// # Errors
     ///
-    /// A sentence about the reason; the run stops with it and can be resumed.
+    /// A message with the reason; the run stops with it and can be resumed.
     fn score(&mut self, ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError>;
 
     common_methods!();
@@ -51,7 +51,7 @@ impl RewardFn {
     ///
     /// # Errors
     ///
-    /// The component's own sentence, or the rule that it broke: a reward that is not finite.
+    /// The component's own message, or the violated rule: a reward that is not finite.
     pub fn score(
         &mut self,
         sink: &mut dyn Sink,

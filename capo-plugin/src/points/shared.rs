@@ -1,54 +1,54 @@
-//! Code that the points share: the methods of their traits, with the words for authors, and the adapters between the two sides.
+//! Code that the points share: common trait methods with their documentation, and the adapters between the two sides.
 
-/// The method with which the author of a component asks for inputs.
+/// The method in which a component asks for inputs.
 macro_rules! inputs_method {
     () => {
-        /// Inputs that the host must compute for this component: asked once, when it is made. Inputs that it does not name are not
-        /// in its batches.
+        /// Inputs that the host must compute for this component. The host asks once, at creation. An input without
+        /// its flag is absent from the component's batches.
         fn inputs(&self) -> Inputs {
             Inputs::NONE
         }
     };
 }
 
-/// The method with which the author of a mask or a weight makes declarations.
+/// The method in which a mask or a weight makes declarations.
 macro_rules! traits_method {
     () => {
-        /// Facts about how it decides, on which a host may rely: asked of an instance made for the question alone. Only what holds for every
-        /// batch may be declared; `host check` tries it.
+        /// Facts about the component's decisions on which a host may rely. The host asks an instance that it creates
+        /// only for this question. Declare only facts that hold for every batch; `host check` tests them.
         fn traits(&self) -> MaskTraits {
             MaskTraits::NONE
         }
     };
 }
 
-/// Methods that the author of any component may add: a check of its table, and state.
+/// Methods that any component may override: a check of its table, and saved state.
 macro_rules! common_methods {
     () => {
-        /// Refuses values of its keys that do not go together or lie out of range. Asked once, when it is made, before anything else.
+        /// Refuses key values that are out of range or contradict each other. Asked once, at creation, before any other method.
         ///
         /// # Errors
         ///
-        /// A sentence about what is wrong in its table: the key, the value, the limit. Whatever its kind, it counts as
+        /// A message about the fault in the table: the key, the value, the limit. Its kind always becomes
         /// [`ErrorKind::CONFIG`](crate::ErrorKind::CONFIG), and no run starts.
         fn validate(&self) -> Result<(), PluginError> {
             Ok(())
         }
 
-        /// State for checkpoints; a resumed run continues bit for bit.
+        /// State for a checkpoint; a resumed run continues bit for bit.
         ///
         /// # Errors
         ///
-        /// When the state cannot be written down.
+        /// When the state cannot be serialized.
         fn save(&self) -> Result<Vec<u8>, PluginError> {
             Ok(Vec::new())
         }
 
-        /// Takes up what [`save`](Self::save) wrote.
+        /// Restores the state that [`save`](Self::save) wrote.
         ///
         /// # Errors
         ///
-        /// When `state` was written by another component, configuration or version; the component stays as it was.
+        /// When `state` comes from another component, configuration or version; the component then stays unchanged.
         fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
             if state.is_empty() {
                 return Ok(());
@@ -83,8 +83,8 @@ macro_rules! guarded_inputs {
     };
 }
 
-/// A point's two sides: a plugin registers and builds what implements `$trait`, a host asks an image for a `$handle`. `$answers` is what a
-/// component is asked when it is made, `$traits` what it may declare.
+/// Both sides of a point. A plugin registers and builds an implementation of `$trait`; a host asks an image for a
+/// `$handle`. `$answers` are the questions asked at creation, and `$traits` is the allowed declaration.
 macro_rules! point {
     (
         $point:ident: $trait:ident as $entry:ident, built by $name:ident $what:literal,

@@ -1,4 +1,4 @@
-//! Within stage 6: how much of the update that the optimizer proposes is applied.
+//! Within stage 6: the applied share of the optimizer's proposed update.
 
 use abi_stable::sabi_trait::TD_Opaque;
 use abi_stable::sabi_types::RMut;
@@ -17,20 +17,20 @@ use crate::guard::{Answers, Guarded};
 use crate::sink::{Sink, contract};
 use crate::step_control::{Measurements, ParameterGroup, Update};
 
-/// How much of the update that the optimizer proposes is applied. Within stage 6 of 6, between gradient and new weights.
+/// Decides how much of the optimizer's proposed update is applied. Within stage 6 of 6, between the gradient and the new weights.
 ///
-/// It is not called where no step is proposed: where nothing was kept, or the gradient is not finite.
+/// The host does not call it when no step is proposed: no token was kept, or the gradient is not finite.
 pub trait StepControl: Send {
-    /// Scales `update`, by [`Update::scale`] for the whole model or [`Update::scale_group`] for a part of it; each scale is between 0
-    /// and 1, and 1 where none is set. The weights become what they were plus that much of the update.
+    /// Scales `update`, with [`Update::scale`] for the whole model or [`Update::scale_group`] for one group. Each
+    /// scale is between 0 and 1, with default 1. The new weights are the old weights plus the scaled update.
     ///
     /// # Errors
     ///
-    /// A sentence about the reason; the run stops with it and can be resumed.
+    /// A message with the reason; the run stops with it and can be resumed.
     fn control(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, update: &mut Update<'_>) -> Result<(), PluginError>;
 
-    /// True if the optimizer's moments go back to what they were before a step of which nothing is applied, as if there had been
-    /// no such step: asked once, when it is made. Where no control says so they stay as the step made them, whatever is applied.
+    /// True if the optimizer's moments return to their earlier values when nothing of a step is applied, as if there had been no step.
+    /// Asked once, at creation. If no control returns true, the moments keep the step's values, whatever share of it is applied.
     fn restores_moments(&self) -> bool {
         false
     }
@@ -76,7 +76,7 @@ impl<T: StepControl> StepControlWire for Guarded<T> {
     guarded_state!();
 }
 
-/// Measurements on the wire, in the host's own arithmetic.
+/// Measurements on the wire, made under the host's own floating-point settings.
 struct Meter<'a>(&'a mut dyn Measurements, Arithmetic);
 
 impl Meter<'_> {
@@ -108,17 +108,17 @@ impl MeasureWire for Meter<'_> {
 }
 
 impl StepControlFn {
-    /// True if the moments go back where nothing of a step is applied.
+    /// True if the moments return to their earlier values when nothing of a step is applied.
     #[must_use]
     pub fn restores_moments(&self) -> bool {
         guarded(|| self.wire.restores_moments())
     }
 
-    /// Calls `control` on `scales`, one per group, each 1 before; `weights` is `[B, T]`, what each token weighed in the gradient.
+    /// Calls `control` on `scales`, one per group and initially 1; `weights` is `[B, T]`, each token's weight in the gradient.
     ///
     /// # Errors
     ///
-    /// The component's own sentence, or the rule that it broke: a scale that is not between 0 and 1.
+    /// The component's own message, or the violated rule: a scale that is not between 0 and 1.
     pub fn control(
         &mut self,
         sink: &mut dyn Sink,

@@ -1,4 +1,4 @@
-//! The end of stage 4: how much each token that the masks left counts.
+//! The end of stage 4: a weight for each token that the masks kept.
 
 use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
 
@@ -11,17 +11,17 @@ use crate::error::PluginError;
 use crate::guard::{Answers, Guarded};
 use crate::sink::Sink;
 
-/// How much each kept token counts in the gradient. The end of stage 4 of 6: a mask decides 0 or 1, a weight anything from 0 on.
+/// Weighs each kept token in the gradient. The end of stage 4 of 6: a mask decides 0 or 1, a weight any value from 0 up.
 ///
-/// A token's loss and derivative from the objective are multiplied by the weights of all weight components. The reduction's count
-/// does not change: a token of weight one half is still one token; one of weight 0 is dropped as by a mask.
+/// The host multiplies a token's loss and derivative by the weights of all weight components. The reduction's token count
+/// does not change: a token of weight ½ counts as one token. A token of weight 0 is dropped as by a mask.
 pub trait TokenWeight: Send {
-    /// Fills `weights`, `[B, T]`, each finite and 0 or more. Arrives as 1 where `keep` is 1 and as 0 elsewhere, where it stays 0;
-    /// `keep` is what all masks left, and what the weights before this one did not set to 0.
+    /// Fills `weights`, `[B, T]`, each finite and at least 0. The array arrives as 1 where `keep` is 1, and as 0 elsewhere,
+    /// where it must stay 0. `keep` marks the tokens that all masks kept and earlier weights did not set to 0.
     ///
     /// # Errors
     ///
-    /// A sentence about the reason; the run stops with it and can be resumed.
+    /// A message with the reason; the run stops with it and can be resumed.
     fn weigh(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -30,12 +30,12 @@ pub trait TokenWeight: Send {
         weights: &mut [f32],
     ) -> Result<(), PluginError>;
 
-    /// Called once after the optimizer step with the product of all `weights`, `[B, T]`, 0 for dropped tokens; `taken = false` when
-    /// the step was skipped: the moment to update a model of the optimizer.
+    /// Called once after the optimizer step with the product of all `weights`, `[B, T]`, 0 for dropped tokens.
+    /// `taken` is false when the step was skipped. A weight that models the optimizer updates its model here.
     ///
     /// # Errors
     ///
-    /// A sentence about the reason; the run stops with it and can be resumed.
+    /// A message with the reason; the run stops with it and can be resumed.
     fn step_end(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -92,11 +92,11 @@ impl<T: TokenWeight> WeightWire for Guarded<T> {
 }
 
 impl Weight {
-    /// Calls `weigh` on `weights`, `[B, T]`, which becomes `keep`, zeros and ones, before.
+    /// Copies `keep`, `[B, T]` of zeros and ones, into `weights`, then calls `weigh` on them.
     ///
     /// # Errors
     ///
-    /// The component's own sentence, or the rule that it broke: a weight that is negative or not finite, or not 0 where `keep` is.
+    /// The component's own message, or the violated rule: a weight that is negative or not finite, or not 0 where `keep` is 0.
     pub fn weigh(
         &mut self,
         sink: &mut dyn Sink,
@@ -124,7 +124,7 @@ impl Weight {
     ///
     /// # Errors
     ///
-    /// The component's own sentence.
+    /// The component's own message.
     pub fn step_end(
         &mut self,
         sink: &mut dyn Sink,

@@ -1,4 +1,4 @@
-//! Components run on a fixture, as a host would run them.
+//! Components that run on a fixture as in a host.
 
 use super::observed::{Observed, Outputs, narrow};
 use super::{Fixture, Listener, Measured, Records};
@@ -7,32 +7,32 @@ use crate::{Advantage, Mask, ObjectiveFn, PluginError, StepControlFn, Weight};
 /// Result of a mask on a fixture.
 #[derive(Debug)]
 pub struct Masked {
-    /// `[B, T]`.
+    /// `[B, T]`: 1 for a token that all masks kept so far.
     pub keep: Vec<u8>,
-    /// Its reports.
+    /// The mask's reports.
     pub records: Records,
 }
 
 /// Result of a weight on a fixture.
 #[derive(Debug)]
 pub struct Weighed {
-    /// `[B, T]`.
+    /// `[B, T]`: weight of each token.
     pub weights: Vec<f32>,
-    /// Its reports.
+    /// The weight's reports.
     pub records: Records,
 }
 
 /// Result of a step control on a [`Measured`] update.
 #[derive(Debug)]
 pub struct Controlled {
-    /// One per group of [`Measured::GROUPS`].
+    /// One scale per group of [`Measured::GROUPS`].
     pub scales: [f64; 3],
-    /// Its reports.
+    /// The step control's reports.
     pub records: Records,
 }
 
 impl Fixture {
-    /// A component's outputs, and what it reported.
+    /// Returns a component's outputs and its reports.
     fn run(&self, component: &mut dyn Observed) -> Result<(Outputs, Records), PluginError> {
         let context = self.context();
         let mut listener = Listener::of(self, &context);
@@ -43,7 +43,7 @@ impl Fixture {
     ///
     /// # Errors
     ///
-    /// The sentence that a host would show.
+    /// The message that a host would show.
     pub fn estimate(&self, component: &mut Advantage) -> Result<Vec<f32>, PluginError> {
         Ok(narrow(&self.run(component)?.0[0].1))
     }
@@ -52,17 +52,17 @@ impl Fixture {
     ///
     /// # Errors
     ///
-    /// The sentence that a host would show.
+    /// The message that a host would show.
     pub fn evaluate(&self, component: &mut ObjectiveFn) -> Result<(Vec<f32>, Vec<f32>), PluginError> {
         let (outputs, _) = self.run(component)?;
         Ok((narrow(&outputs[0].1), narrow(&outputs[1].1)))
     }
 
-    /// Measured derivative, `[B, T]`, that an objective's `dloss_dlogp` must come near to. It is the derivative by every
-    /// log-probability of the sum of the losses of its completion. It comes from central differences over `step` nats (1e-2
-    /// suits values near 1).
+    /// Measured derivative, `[B, T]`, which an objective's `dloss_dlogp` must approximate: the derivative of the sum
+    /// of a completion's losses by each log-probability. It is a central difference over ±`step` nats (1e-2 suits
+    /// values near 1).
     ///
-    /// The objective is run twice per token; its answer must not depend on how often.
+    /// The method runs the objective twice per token, so the objective's answer must not depend on earlier calls.
     ///
     /// ```
     /// use capo_plugin::prelude::*;
@@ -77,7 +77,7 @@ impl Fixture {
     ///         for row in (0..batch.dims.completions as usize).map(|b| batch.dims.row(b)) {
     ///             let mean = -batch.logps[row.clone()].iter().sum::<f32>() / row.len() as f32;
     ///             out.loss[row.clone()].fill(mean * mean);
-    ///             // Each of the n losses moves by -2 mean / n.
+    /// Each of the n losses changes by -2 mean / n.
     ///             out.dloss_dlogp[row].fill(-2.0 * mean);
     ///         }
     ///         Ok(())
@@ -93,7 +93,7 @@ impl Fixture {
     ///
     /// # Errors
     ///
-    /// The sentence that a host would show.
+    /// The message that a host would show.
     pub fn derivative(&self, component: &mut ObjectiveFn, step: f32) -> Result<Vec<f32>, PluginError> {
         let (mut moved, mut derivative) = (self.clone(), vec![0.0; self.dims.len()]);
         for row in (0..self.dims.completions as usize).map(|b| self.dims.row(b)) {
@@ -103,7 +103,7 @@ impl Fixture {
                     let (loss, _) = moved.evaluate(component)?;
                     Ok::<_, PluginError>(loss[row.clone()].iter().map(|&loss| f64::from(loss)).sum::<f64>())
                 };
-                // Rounding moves both ends.
+                // Rounding changes both ends.
                 let (below, above) = (self.logps[at] - step, self.logps[at] + step);
                 let difference = sum_at(above)? - sum_at(below)?;
                 derivative[at] = (difference / f64::from(above - below)) as f32;
@@ -113,21 +113,21 @@ impl Fixture {
         Ok(derivative)
     }
 
-    /// Runs a mask on the tokens that [`keep`](Self::keep) left of the completion mask.
+    /// Runs a mask on the tokens that [`keep`](Self::keep) leaves of the completion mask.
     ///
     /// # Errors
     ///
-    /// The sentence that a host would show.
+    /// The message that a host would show.
     pub fn mask(&self, component: &mut Mask) -> Result<Masked, PluginError> {
         let (outputs, records) = self.run(component)?;
         Ok(Masked { keep: outputs[0].1.iter().map(|&keep| keep as u8).collect(), records })
     }
 
-    /// Runs a weight on the tokens that [`keep`](Self::keep) left of the completion mask.
+    /// Runs a weight on the tokens that [`keep`](Self::keep) leaves of the completion mask.
     ///
     /// # Errors
     ///
-    /// The sentence that a host would show.
+    /// The message that a host would show.
     pub fn weigh(&self, component: &mut Weight) -> Result<Weighed, PluginError> {
         let (outputs, records) = self.run(component)?;
         Ok(Weighed { weights: narrow(&outputs[0].1), records })
@@ -137,26 +137,26 @@ impl Fixture {
     ///
     /// # Errors
     ///
-    /// The sentence that a host would show.
+    /// The message that a host would show.
     pub fn weighed_step_end(&self, component: &mut Weight, weights: &[f32], taken: bool) -> Result<(), PluginError> {
         component.step_end(&mut Listener::new(&self.context()), &self.batch(), weights, taken)
     }
 
-    /// Runs a step control on an update whose kept tokens all weigh 1.
+    /// Runs a step control on `update`, with weight 1 for every kept token.
     ///
     /// # Errors
     ///
-    /// The sentence that a host would show.
+    /// The message that a host would show.
     pub fn control(&self, component: &mut StepControlFn, update: Measured) -> Result<Controlled, PluginError> {
         let (outputs, records) = Self { update, ..self.clone() }.run(component)?;
         Ok(Controlled { scales: [0, 1, 2].map(|group| outputs[group].1[0]), records })
     }
 
-    /// Ends the step with `keep`, as a host does after the optimizer step.
+    /// Ends a mask's step with `keep`, as a host does after the optimizer step.
     ///
     /// # Errors
     ///
-    /// The sentence that a host would show.
+    /// The message that a host would show.
     pub fn step_end(&self, component: &mut Mask, keep: &[u8], taken: bool) -> Result<(), PluginError> {
         component.step_end(&mut Listener::new(&self.context()), &self.batch(), keep, taken)
     }
@@ -171,7 +171,7 @@ mod tests {
     use crate::tensor::Tensor;
     use crate::{Batch, testing};
 
-    /// Drops every first token and reports the sum of every optional array that a fixture can set.
+    /// Drops every first token, and reports the sum of every optional array that a fixture can set.
     #[derive(serde::Deserialize)]
     struct Sums {}
 
@@ -218,7 +218,7 @@ mod tests {
         let sums = ["entropy", "losses", "slopes", "hidden", "hidden/len", "weight/len", "ids", "arrived"];
         assert_eq!(sums.map(number), [10.0, 5.0, 2.0, 4.0, 8.0, 42.0, 32.0, 3.0]);
         assert_eq!(masked.keep, [0, 0, 0, 1]);
-        // Padding is out whatever other masks left, and groups take what is theirs along.
+        // Padding is never kept, whatever other masks keep. A group that moves takes its entries with it.
         let moved = fixture.groups_of(1).lengths(&[2, 1]).regrouped(&[1, 0]);
         assert_eq!(moved.mask(&mut testing::mask::<Sums>("").unwrap()).unwrap().records.number("arrived"), Some(2.0));
         assert_eq!((moved.slopes, moved.keep), (vec![0.5, 0.0, 0.5, 0.5], vec![1, 1, 1, 0]));

@@ -7,10 +7,10 @@ use crate::batch::{Batch, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind}
 
 /// An owned batch with plausible values everywhere, every optional input included.
 ///
-/// Values are a fixed function of their position, so that tests read the same on every machine. Setters replace one array
-/// and panic where its length is not that of the batch. [`lengths`](Self::lengths) comes after those whose padding it is to clear.
+/// Values are a fixed function of their position, so they are equal on every machine. A setter replaces one array and panics if its
+/// length does not fit the batch. [`lengths`](Self::lengths) clears the padding of arrays that were set before it, so call it last.
 ///
-/// A component sees what its `inputs` name, as in a trainer, and nothing else of the optional inputs.
+/// A component sees only the optional inputs that its `inputs` name, as in a trainer.
 #[derive(Clone, Debug)]
 pub struct Fixture {
     pub(super) dims: Dims,
@@ -22,26 +22,26 @@ pub struct Fixture {
     pub(super) rewards: Vec<f32>,
     pub(super) advantages: Vec<f32>,
     pub(super) logps: Vec<f32>,
-    /// `−advantage`: a policy gradient's loss on policy.
+    /// `−advantage`: the loss of an on-policy policy gradient.
     pub(super) losses: Vec<f32>,
-    /// Their derivative, which is `−advantage` too.
+    /// Derivatives of the losses, which are `−advantage` too.
     pub(super) slopes: Vec<f32>,
     pub(super) old_logps: Vec<f32>,
-    /// None: a little off `old_logps`.
+    /// Where `None`, values near `old_logps` are used.
     pub(super) sampler_logps: Option<Vec<f32>>,
     pub(super) ref_logps: Vec<f32>,
     pub(super) entropy: Vec<f32>,
     pub(super) layer: LayerData,
-    /// Tokens that other masks left.
+    /// Tokens that other masks kept.
     pub(super) keep: Vec<u8>,
-    /// The update that a step control sees.
+    /// The proposed update for a step control.
     pub(super) update: Measured,
-    /// Inputs that are not there, even for a component that asks.
+    /// Inputs that are absent even for a component that asks for them.
     pub(super) withheld: Inputs,
 }
 
 impl Fixture {
-    /// B completions of T tokens, all one group, nothing padded; D = 8, K = 4, V = 16.
+    /// B completions of T tokens, all in one group, without padding; D = 8, K = 4, V = 16.
     ///
     /// # Panics
     ///
@@ -84,7 +84,7 @@ impl Fixture {
             update: Measured::default(),
             withheld: Inputs::NONE,
         };
-        // The sampled token's logit is consistent with its log-probability.
+        // The sampled token's logit must be consistent with its log-probability.
         let layer = &mut fixture.layer;
         for i in 0..n {
             layer.action_logits.0[i] = layer.logsumexp[i] + fixture.logps[i];
@@ -126,7 +126,7 @@ impl Fixture {
         self
     }
 
-    /// Sets the advantages, `[B, T]`, and with them losses and derivatives, to `-advantage`.
+    /// Sets the advantages, `[B, T]`, and sets losses and derivatives to `-advantage`.
     #[must_use]
     pub fn advantages(mut self, advantages: &[f32]) -> Self {
         replace(&mut self.advantages, advantages);
@@ -134,7 +134,7 @@ impl Fixture {
         self.losses(&losses, &losses)
     }
 
-    /// Sets the objective's losses and derivatives as masks see them, `[B, T]` each.
+    /// Sets the objective's losses and derivatives for masks, `[B, T]` each.
     #[must_use]
     pub fn losses(mut self, losses: &[f32], dloss_dlogp: &[f32]) -> Self {
         replace(&mut self.losses, losses);
@@ -143,7 +143,7 @@ impl Fixture {
     }
 
     /// Sets the sampler's own log-probabilities, `[B, T]`, nats, for
-    /// [`RolloutContext::sampler_logps`](crate::RolloutContext::sampler_logps); 1% off `old_logps` without it.
+    /// [`RolloutContext::sampler_logps`](crate::RolloutContext::sampler_logps). Without it they are 1% off `old_logps`.
     #[must_use]
     pub fn sampler_logps(mut self, sampler_logps: &[f32]) -> Self {
         assert_eq!(sampler_logps.len(), self.dims.len(), "`sampler_logps` is [B, T]");
@@ -151,19 +151,19 @@ impl Fixture {
         self
     }
 
-    /// Sets the last layer to a copy of `layer`, whose D, K and V may be others; the optimizer's state of it follows in shape.
+    /// Sets the last layer to a copy of `layer`, whose D, K and V may differ. The optimizer's state takes the new shape.
     ///
     /// # Panics
     ///
-    /// When a tensor does not lie in host memory, or its shape is not that of the batch.
+    /// When a tensor is not in host memory, or its shape does not fit the batch.
     #[must_use]
     pub fn last_layer(mut self, layer: LastLayer<'_>) -> Self {
         self.layer.replace(self.dims, layer);
         self
     }
 
-    /// Sets what the masks before the one under test left, `[B, T]`: 0 for a token that is out already, 1 for the others.
-    /// Padding is out either way.
+    /// Sets the tokens that earlier masks kept, `[B, T]`: 0 for a dropped token, 1 for a kept one. Padding is always
+    /// dropped.
     ///
     /// # Panics
     ///
@@ -210,7 +210,7 @@ impl Fixture {
         batch.with_only(Inputs(!self.withheld.0))
     }
 
-    /// The real tokens that the masks before the one under test left, `[B, T]`.
+    /// Real tokens that earlier masks kept, `[B, T]`.
     pub(super) fn kept(&self) -> Vec<u8> {
         self.mask.iter().zip(&self.keep).map(|(mask, keep)| mask & keep).collect()
     }

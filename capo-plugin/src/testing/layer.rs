@@ -4,7 +4,7 @@ use super::wobble;
 use crate::batch::{Dims, LastLayer, OptimizerState};
 use crate::tensor::Tensor;
 
-/// Arrays that [`Batch::last_layer`](crate::Batch::last_layer) and the optimizer's state of it borrow.
+/// Arrays that [`Batch::last_layer`](crate::Batch::last_layer) and its optimizer state borrow.
 #[derive(Clone, Debug)]
 pub(super) struct LayerData {
     pub(super) vocab_size: usize,
@@ -13,7 +13,7 @@ pub(super) struct LayerData {
     pub(super) topk_logits: (Vec<f32>, [i64; 3]),
     pub(super) logsumexp: Vec<f32>,
     pub(super) action_logits: (Vec<f32>, [i64; 2]),
-    /// Weight and moments, one after another, `[V, D]` each.
+    /// Weight and moments in sequence, `[V, D]` each.
     pub(super) state: ([Vec<f32>; 3], [i64; 2]),
 }
 
@@ -21,7 +21,7 @@ impl LayerData {
     pub(super) fn new(dims: Dims, width: usize, k: usize, vocab_size: usize) -> Self {
         let n = dims.len();
         let (b, t) = (dims.completions as i64, dims.tokens as i64);
-        // Ids descend from V − 1, shifted per token so that rows of the vocabulary are shared unevenly.
+        // Ids ascend from an offset per token, so that tokens share rows of the vocabulary unevenly.
         let topk_ids = (0..n * k).map(|i| ((i / k) * 3 + i % k) as u32 % vocab_size as u32).collect();
         let topk_logits = (0..n * k).map(|i| 2.0 - (i % k) as f32 - 0.5 * wobble(6, i)).collect();
         Self {
@@ -35,7 +35,7 @@ impl LayerData {
         }
     }
 
-    /// Takes a copy of `layer`; where its D or V are new, the state is made anew.
+    /// Copies `layer`; where D or V differ, creates new optimizer state.
     pub(super) fn replace(&mut self, dims: Dims, layer: LastLayer<'_>) {
         let (b, t) = (dims.completions as i64, dims.tokens as i64);
         let (width, k) = (last(layer.hidden), last(layer.topk_ids));
@@ -61,7 +61,7 @@ impl LayerData {
         }
     }
 
-    /// Notes that its arrays hold another number of completions now.
+    /// Updates the shapes to a new number of completions.
     pub(super) fn resize(&mut self, completions: usize) {
         let completions = completions as i64;
         (self.hidden.1[0], self.topk_logits.1[0], self.action_logits.1[0]) = (completions, completions, completions);
@@ -88,13 +88,13 @@ impl LayerData {
     }
 }
 
-/// Weight and moments of a layer of this size.
+/// Weight and moments of a layer with V = `vocab_size` and D = `width`.
 fn state(vocab_size: usize, width: usize) -> ([Vec<f32>; 3], [i64; 2]) {
     let fill = |salt| (0..vocab_size * width).map(|i| 1e-3 * wobble(salt, i)).collect();
     ([9, 10, 11].map(fill), [vocab_size as i64, width as i64])
 }
 
-/// The last extent of a tensor's shape.
+/// Last extent of a tensor's shape.
 fn last(tensor: Tensor<'_>) -> i64 {
     tensor.shape().last().copied().unwrap_or(0)
 }

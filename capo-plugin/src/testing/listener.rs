@@ -1,4 +1,4 @@
-//! The ear of a host during a fixture's calls: what is recorded, and the rollout's context.
+//! A host's side of a fixture's calls: the recorded reports, and the rollout's context.
 
 use super::{Fixture, Measured, Records};
 use crate::abi_alignment::{ALIGNMENT, Alignment};
@@ -7,26 +7,26 @@ use crate::context::{CompletionContext, ContextData, Lending, PromptContext};
 use crate::extension::Extension;
 use crate::sink::Sink;
 
-/// A sink that keeps what it hears and lends a [`ContextData`].
+/// A sink that stores reports and lends a [`ContextData`].
 #[derive(Debug)]
 pub struct Listener<'a> {
     /// The recorded reports.
     pub records: Records,
     pub(super) context: Lending<'a>,
     pub(super) alignment: Alignment,
-    /// On one of several ranks: what connects it with the others.
+    /// Connection with the other ranks, on one of several ranks.
     pub(super) ranks: Option<Connection<'a>>,
 }
 
 impl<'a> Listener<'a> {
-    /// One that has heard nothing, on a batch with this context, as of [`Fixture::context`].
+    /// A sink without reports, on a batch with the context `context`, as from [`Fixture::context`].
     #[must_use]
     pub fn new(context: &'a ContextData) -> Self {
         let alignment = Alignment { cosine: Measured::default().alignment };
         Self { records: Records::default(), context: context.lend(0), alignment, ranks: None }
     }
 
-    /// One on `batch`, whose proposed update it knows.
+    /// A sink on `batch`, whose proposed update it knows.
     pub(super) fn of(batch: &Fixture, context: &'a ContextData) -> Self {
         Self { alignment: Alignment { cosine: batch.update.alignment }, ..Self::new(context) }
     }
@@ -55,9 +55,9 @@ impl Sink for Listener<'_> {
 }
 
 impl Fixture {
-    /// A context that fits the batch: a letter per token as the text, prompts of three tokens, the rewards under one name, the
-    /// sampler's log-probabilities a little off the trainer's `old_logps`, and as its two most likely tokens the one that was drawn and the next
-    /// id, which has all of the rest.
+    /// A context that fits the batch. Texts have one letter per token, prompts have three tokens, and the rewards
+    /// have one name. The sampler's log-probabilities are near the trainer's `old_logps`. Its two most likely tokens
+    /// are the drawn token and the next id, which has the remaining probability.
     #[must_use]
     pub fn context(&self) -> ContextData {
         let rows: Vec<_> = (0..self.dims.completions as usize).map(|b| self.dims.row(b)).collect();
@@ -86,7 +86,7 @@ impl Fixture {
         context
     }
 
-    /// Ids and log-probabilities of the sampler's two most likely tokens at place `i` of `[B, T]`.
+    /// Ids and log-probabilities of the sampler's two most likely tokens at position `i` of `[B, T]`.
     fn top_two(&self, i: usize) -> [(u32, f32); 2] {
         if self.mask[i] == 0 {
             return [(0, 0.0); 2];
@@ -103,7 +103,7 @@ mod tests {
     use crate::prelude::*;
     use crate::testing::{self, Fixture};
 
-    /// Reports what the context says, where it was asked for.
+    /// Reports the context's contents, where they were asked for.
     #[derive(Deserialize)]
     struct Reader {
         asks: bool,

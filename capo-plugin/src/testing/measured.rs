@@ -1,19 +1,19 @@
-//! A proposed update, as a step control sees it.
+//! A proposed update for tests of step controls.
 
 use crate::{Measurements, ParameterGroup, PluginError};
 
-/// A proposed update of a model of three groups, by what a host would measure of it.
+/// A proposed update of a model with three groups, given by a host's measurements of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
-    /// Norms of the groups' parts.
+    /// Euclidean norm of each group's part.
     pub norms: [f64; 3],
     /// `½ Σ Δ² v̂`.
     pub fisher: f64,
-    /// KL divergence by the last layer alone, nats.
+    /// KL divergence that the last layer's part alone would cause, nats.
     pub last_layer_kl: f64,
-    /// KL divergence, nats, on whatever part of the batch.
+    /// KL divergence of the whole update, nats, for every fraction of the batch.
     pub kl: f64,
-    /// Cosine between the step before and this step's `−gradient`; NaN before the second step.
+    /// Cosine between the previous step and this step's `−gradient`; NaN before the second step.
     pub alignment: f64,
 }
 
@@ -27,7 +27,7 @@ impl Measured {
 }
 
 impl Default for Measured {
-    /// A step that is somewhat too long for most limits.
+    /// A step that is slightly too long for most limits.
     fn default() -> Self {
         Self { norms: [0.03, 0.12, 0.04], fisher: 2e-3, last_layer_kl: 1e-6, kl: 4e-3, alignment: 0.1 }
     }

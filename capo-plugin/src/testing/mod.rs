@@ -1,4 +1,4 @@
-//! Batches for authors' tests, and components built as a host would build them.
+//! Batches for authors' tests, and components that are built as in a host.
 //!
 //! ```
 //! use capo_plugin::prelude::*;
@@ -23,8 +23,8 @@
 //! assert_eq!(fixture.mask(&mut mask).unwrap().keep, [1, 1, 0, 1, 0, 1]);
 //! ```
 //!
-//! [`conform`] asks of every component of a plugin what `host check LIB` asks of the built library. [`check_key_docs`] compares what
-//! [`register!`](crate::register) says of keys with those that there are, and [`Fixture::derivative`] measures what an objective should return.
+//! [`conform`] runs the checks of `host check LIB` on every component of a plugin. [`check_key_docs`] compares the keys described in
+//! [`register!`](crate::register) with the existing keys. [`Fixture::derivative`] measures the derivative that an objective should return.
 
 mod calls;
 pub mod check;
@@ -63,7 +63,7 @@ macro_rules! builders {
         ///
         /// # Errors
         ///
-        /// The sentence that a host would show.
+        /// The message that a host would show.
         pub fn $name<T: $trait + DeserializeOwned + 'static>(table: &str) -> Result<$handle, PluginError> {
             points::$name::<T>(&json(table)?).map(|wire| $handle::new($id, wire))
         }
@@ -79,8 +79,8 @@ builders! {
     step_control "a step control": StepControl => StepControlFn, "test.step-control";
 }
 
-/// Checks that the descriptions of keys in this image's `register!`s are of exactly the keys that their types read: one test for
-/// all components of a plugin.
+/// Checks the key descriptions in this image's `register!`s: they must cover exactly the keys that the types read.
+/// One test serves all components of a plugin.
 ///
 /// ```
 /// # use capo_plugin::testing;
@@ -89,7 +89,7 @@ builders! {
 ///
 /// # Errors
 ///
-/// The first component with a description too many or too few.
+/// The first component with a missing or superfluous description.
 pub fn check_key_docs() -> Result<(), String> {
     let image = Image::own();
     for point in Point::ALL {
@@ -105,7 +105,7 @@ fn json(table: &str) -> Result<String, PluginError> {
     object(table).map(|object| serde_json::Value::Object(object).to_string())
 }
 
-/// `key = value` lines to a JSON object; a value is a number, a boolean, a quoted string or an array of those.
+/// Converts `key = value` lines to a JSON object; a value is a number, a boolean, a quoted string or an array of such values.
 fn object(table: &str) -> Result<serde_json::Map<String, serde_json::Value>, PluginError> {
     let mut object = serde_json::Map::new();
     for line in table.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -151,7 +151,7 @@ impl Sink for Records {
     }
 }
 
-/// A fixed value in `[0, 1)` for position `i` of array `salt`.
+/// A fixed pseudo-random value in `[0, 1)` for position `i` of array `salt`.
 fn wobble(salt: u64, i: usize) -> f32 {
     let mixed =
         (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) ^ salt.wrapping_mul(0xD1B5_4A32_D192_ED03);

@@ -1,19 +1,19 @@
-//! A component of any point, called as a host calls it: here alone, calls depend on the point.
+//! A component of any point, called as by a host. All code that depends on the point is here.
 
 use super::{Fixture, Listener, Measured, Records, RolloutFixture, Scored};
 use crate::{Advantage, Batch, Inputs, Mask, ObjectiveFn, PluginError, Point, RewardFn, Sink, StepControlFn, Weight};
 
-/// The view that a component has of one step.
+/// A component's input in one step.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// Of all points but one.
+    /// Input of all points except rewards.
     Batch(Box<Fixture>),
-    /// Of rewards.
+    /// Input of rewards.
     Rollout(RolloutFixture),
 }
 
 impl From<Fixture> for Input {
-    /// A batch whose proposed update is a longer one at every third step.
+    /// A batch whose proposed update is longer at every third step.
     fn from(mut batch: Fixture) -> Self {
         let factor = [0.1, 1.0, 10.0][batch.step as usize % 3];
         let Measured { norms, fisher, last_layer_kl, kl, alignment } = Measured::default();
@@ -29,7 +29,7 @@ impl From<Fixture> for Input {
 }
 
 impl Input {
-    /// These completions with their groups in another order: group `g` of the result is group `order[g]`.
+    /// The input with its groups in another order: group `g` of the result is group `order[g]`.
     #[must_use]
     pub fn regrouped(&self, order: &[usize]) -> Self {
         match self {
@@ -38,7 +38,7 @@ impl Input {
         }
     }
 
-    /// Its shape for sentences.
+    /// Shape of the input, for messages.
     #[must_use]
     pub fn shape(&self) -> String {
         match self {
@@ -54,57 +54,57 @@ impl Input {
     }
 }
 
-/// Values by name: one per completion, one per token, or one.
+/// Values by name: one per completion, one per token, or a single value.
 pub(super) type Outputs = Vec<(&'static str, Vec<f64>)>;
 
 /// A component's answer to one input.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its outputs by name.
+    /// Outputs by name.
     pub outputs: Vec<(&'static str, Vec<f64>)>,
-    /// Its records.
+    /// Recorded reports.
     pub records: Records,
     pub(super) completions: usize,
-    /// Which entries of a recorded array count: real tokens, all completions.
+    /// `[B, T]` or `[B]`: 1 for the entries of a recorded array that count, real tokens or all completions.
     pub(super) mask: Vec<u8>,
 }
 
 /// A live component of any point: [`RewardFn`], [`Advantage`], [`ObjectiveFn`], [`Mask`], [`Weight`], [`StepControlFn`].
 pub trait Observed {
-    /// Its point.
+    /// The component's point.
     fn point(&self) -> Point;
 
-    /// Inputs that it asked for.
+    /// Inputs that the component asked for.
     fn inputs(&self) -> Inputs;
 
-    /// Its state.
+    /// The component's state.
     ///
     /// # Errors
     ///
-    /// The component's own sentence.
+    /// The component's own message.
     fn save(&self) -> Result<Vec<u8>, PluginError>;
 
-    /// Takes up a state.
+    /// Restores a state.
     ///
     /// # Errors
     ///
-    /// The component's own sentence.
+    /// The component's own message.
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError>;
 
-    /// Refuses what it declares and this version does not know.
+    /// Refuses a declared value that this version does not know.
     ///
     /// # Errors
     ///
-    /// As in training.
+    /// The same message as in training.
     fn check_declared(&self) -> Result<(), PluginError> {
         Ok(())
     }
 
-    /// One whole step on `input`, with what the component asked for and no more. It is taken where a token counts.
+    /// Runs one whole step on `input`, with only the inputs that the component asked for. The step is taken if any token counts.
     ///
     /// # Errors
     ///
-    /// The component's own sentence, or the rule that it broke.
+    /// The component's own message, or the rule that it broke.
     fn step(&mut self, input: &Input) -> Result<Answer, PluginError> {
         step(self, input, None)
     }
@@ -125,7 +125,7 @@ pub trait Observed {
     }
 }
 
-/// One whole step, taken or not; none: taken where a token counts.
+/// Runs one whole step; `None` for `taken` means that it is taken if any token counts.
 pub(super) fn step<C: Observed + ?Sized>(
     component: &mut C,
     input: &Input,
@@ -149,7 +149,7 @@ pub(super) fn step<C: Observed + ?Sized>(
     }
 }
 
-/// True if a token counts.
+/// True if any token counts.
 pub(super) fn counts(decided: &[f64]) -> bool {
     decided.iter().any(|&value| value > 0.0)
 }
@@ -166,7 +166,7 @@ pub(super) fn narrow(values: &[f64]) -> Vec<f32> {
     values.iter().map(|&value| value as f32).collect()
 }
 
-/// Methods that all handles have under one name.
+/// Methods with the same name on all handles.
 macro_rules! basics {
     ($point:ident, |$self:ident| $inputs:expr) => {
         fn point(&self) -> Point {
@@ -252,7 +252,7 @@ impl Observed for Weight {
 impl Observed for StepControlFn {
     basics!(StepControl, |self| self.inputs());
 
-    /// All kept tokens weigh 1.
+    /// Uses weight 1 for all kept tokens.
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
         let weights: Vec<f32> = on.kept().into_iter().map(f32::from).collect();
         let (mut update, mut scales) = (on.update, [1.0; Measured::GROUPS.len()]);
@@ -263,7 +263,7 @@ impl Observed for StepControlFn {
 }
 
 impl Answer {
-    /// Where the outputs differ by more than `tolerance`, relative to the larger one; 0 compares bits.
+    /// The first output that differs by more than `tolerance`, relative to the larger value; 0 compares bits.
     #[must_use]
     pub fn difference(&self, other: &Self, tolerance: f32) -> Option<String> {
         for ((name, ours), (_, theirs)) in self.outputs.iter().zip(&other.outputs) {
@@ -281,13 +281,13 @@ impl Answer {
         None
     }
 
-    /// Where outputs or records differ by a bit.
+    /// The first output or record that differs by a bit.
     #[must_use]
     pub fn any_difference(&self, other: &Self) -> Option<String> {
         self.difference(other, 0.0).or_else(|| self.record_difference(other))
     }
 
-    /// The first name under which the two recorded different bits; of numbers per token, those of real tokens count.
+    /// The first name under which the two answers recorded different bits. Of numbers per token, only real tokens are compared.
     #[must_use]
     pub fn record_difference(&self, other: &Self) -> Option<String> {
         let (ours, theirs) = (self.recorded(), other.recorded());
@@ -298,7 +298,7 @@ impl Answer {
         different.map(|((name, _), _)| format!("the record `{name}`"))
     }
 
-    /// The bits of all that counts, by name.
+    /// Bits of all recorded numbers that count, by name.
     fn recorded(&self) -> Vec<(&str, Vec<u64>)> {
         let numbers = self.records.numbers.iter().map(|(name, value)| (name.as_str(), vec![value.to_bits()]));
         let tokens = self.records.tokens.iter().map(|(name, values)| {

@@ -7,8 +7,8 @@ use crate::draws::Draws;
 use crate::rollout::Purpose;
 
 impl Fixture {
-    /// A batch drawn from `seed`: its shape, lengths, groups and values, tied logits and values of 1e-30 or 1e30 in one
-    /// array among them. Log-probabilities are at most 0, and what the trainer guarantees about padding holds.
+    /// A batch drawn from `seed`: shape, lengths, groups and values. Some batches have tied logits, or values of
+    /// 1e-30 or 1e30 in one array. Log-probabilities are at most 0, and padding satisfies the trainer's guarantees.
     #[must_use]
     pub fn random(seed: u64) -> Self {
         let mut draw = Draws::new(seed, 0);
@@ -29,7 +29,7 @@ impl Fixture {
 
     fn draw_values(&mut self, draw: &mut Draws) {
         let scale = if draw.below(2) == 0 { 1e-30 } else { 1e30 };
-        // One array at a time: products of two extremes say nothing about a component.
+        // Only one array is extreme at a time: products of two extremes say nothing about a component.
         let extreme = draw.below(8);
         let scale_of = |array: usize| if array == extreme { scale } else { 1.0 };
         let fill = |draw: &mut Draws, array: &mut [f32], low: f32, high: f32, scale: f32| {
@@ -56,8 +56,8 @@ impl Fixture {
 }
 
 impl RolloutFixture {
-    /// A rollout drawn from `seed`: its groups, prompts, purposes, columns of any shape, and texts that are empty, long, no
-    /// ASCII, or right.
+    /// A rollout drawn from `seed`: groups, prompts, purposes, columns of any shape. Its texts are empty, long,
+    /// non-ASCII or correct.
     #[must_use]
     pub fn random(seed: u64) -> Self {
         let mut draw = Draws::new(seed, 0);
@@ -78,7 +78,7 @@ impl RolloutFixture {
     }
 }
 
-/// Parts that the completions of a group share.
+/// Fields that the completions of a group share.
 struct Question {
     prompt: String,
     answer: String,

@@ -1,4 +1,4 @@
-//! Ranks that threads play.
+//! Ranks simulated by threads.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::sink::Sink;
 /// Messages of all ranks in one call, each with the call's name.
 type Told = Vec<(&'static str, Vec<u64>)>;
 
-/// Where ranks meet.
+/// Shared state through which ranks exchange messages.
 struct Table {
     meeting: Mutex<Meeting>,
     changed: Condvar,
@@ -20,22 +20,22 @@ struct Table {
 
 #[derive(Default)]
 struct Meeting {
-    /// Of the call that is under way, by rank.
+    /// Messages of the current call, by rank.
     telling: Vec<Option<(&'static str, Vec<u64>)>>,
-    /// Calls that are over, and what was told in the last.
+    /// Number of completed calls, and the messages of the last one.
     calls: u64,
     told: Arc<Told>,
-    /// True if a rank has no more calls to make.
+    /// True if a rank has finished and makes no more calls.
     left: bool,
 }
 
-/// One of the ranks, for the time of its work.
+/// One of the ranks, while its work runs.
 pub struct Seat<'a> {
     rank: usize,
     table: &'a Table,
 }
 
-/// Runs `work` on `size` ranks, a thread each, and gives back what it gave, in the order of ranks.
+/// Runs `work` on `size` ranks, one thread each, and returns the results ordered by rank.
 ///
 /// ```
 /// use capo_plugin::{Ranks, testing};
@@ -50,7 +50,7 @@ pub struct Seat<'a> {
 ///
 /// # Panics
 ///
-/// When `work` does.
+/// When `work` panics.
 pub fn on_ranks<T: Send>(size: usize, work: impl Fn(&Seat<'_>) -> T + Sync) -> Vec<T> {
     let meeting = Mutex::new(Meeting { telling: vec![None; size], ..Meeting::default() });
     let table = Table { meeting, changed: Condvar::new(), size };
@@ -132,11 +132,11 @@ impl Ranks for Seat<'_> {
 }
 
 impl Fixture {
-    /// Ends the step of a mask on one of several ranks, which has the completions of this batch. Returns its reports.
+    /// Ends the step of a mask on one of several ranks, which holds this batch's completions. Returns the mask's reports.
     ///
     /// # Errors
     ///
-    /// The sentence that a host would show.
+    /// The message that a host would show.
     pub fn step_end_on(
         &self,
         seat: &Seat<'_>,
@@ -147,11 +147,11 @@ impl Fixture {
         self.on(seat, |sink| component.step_end(sink, &self.batch(), keep, taken))
     }
 
-    /// Ends the step of a weight on one of several ranks, which has the completions of this batch. Returns its reports.
+    /// Ends the step of a weight on one of several ranks, which holds this batch's completions. Returns the weight's reports.
     ///
     /// # Errors
     ///
-    /// The sentence that a host would show.
+    /// The message that a host would show.
     pub fn weighed_step_end_on(
         &self,
         seat: &Seat<'_>,
@@ -162,7 +162,7 @@ impl Fixture {
         self.on(seat, |sink| component.step_end(sink, &self.batch(), weights, taken))
     }
 
-    /// Reports of `call`, with an ear on one of several ranks.
+    /// Runs `call` with a sink on one of several ranks, and returns the reports.
     pub(super) fn on(
         &self,
         seat: &Seat<'_>,
@@ -182,7 +182,7 @@ mod tests {
     use crate::prelude::*;
     use crate::testing;
 
-    /// Counts the tokens, completions and ranks that there are; where it `fails`, it cannot do so on a rank of one completion.
+    /// Counts tokens, completions and ranks. With `fails`, the count fails on a rank with one completion.
     #[derive(Deserialize)]
     struct Counts {
         #[serde(default)]

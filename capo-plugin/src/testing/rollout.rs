@@ -5,7 +5,7 @@ use crate::error::PluginError;
 use crate::points::RewardFn;
 use crate::rollout::{Completion, Purpose, Rollout};
 
-/// Owned completions, all of one group, with the answer `4` and an empty row.
+/// Owned completions in one group, with the answer `4` and an empty row.
 ///
 /// ```
 /// use capo_plugin::prelude::*;
@@ -59,14 +59,14 @@ impl Row {
 /// Result of a reward on a fixture.
 #[derive(Debug)]
 pub struct Scored {
-    /// `[B]`.
+    /// `[B]`: reward of each completion.
     pub rewards: Vec<f32>,
-    /// Its reports.
+    /// The reward's reports.
     pub records: Records,
 }
 
 impl RolloutFixture {
-    /// These completions of the prompt `2+2=`; a byte of text is a token.
+    /// Completions with these texts for the prompt `2+2=`; each byte of text is a token.
     #[must_use]
     pub fn new(texts: &[&str]) -> Self {
         let row = |text: &&str| Row {
@@ -92,7 +92,7 @@ impl RolloutFixture {
         self
     }
 
-    /// Sets the completions' texts, `[B]`; a byte of text is a token.
+    /// Sets the completions' texts, `[B]`; each byte of text is a token.
     #[must_use]
     pub fn texts(self, texts: &[&str]) -> Self {
         self.each(texts, |row, text| (row.text, row.ids) = ((*text).into(), tokens(text)))
@@ -116,13 +116,13 @@ impl RolloutFixture {
         self.each(columns, |row, columns| row.columns = (*columns).into())
     }
 
-    /// Sets which completions the length limit cut off, `[B]`.
+    /// Sets `truncated`, `[B]`: true where the length limit cut a completion off.
     #[must_use]
     pub fn truncated(self, truncated: &[bool]) -> Self {
         self.each(truncated, |row, truncated| row.truncated = *truncated)
     }
 
-    /// Sets what the completions are for.
+    /// Sets the purpose of the completions.
     #[must_use]
     pub fn purpose(mut self, purpose: Purpose) -> Self {
         self.purpose = purpose;
@@ -136,7 +136,7 @@ impl RolloutFixture {
         self
     }
 
-    /// These completions with their groups in another order: group `g` of the result is group `order[g]`.
+    /// The completions with their groups in another order: group `g` of the result is group `order[g]`.
     ///
     /// # Panics
     ///
@@ -170,7 +170,7 @@ impl RolloutFixture {
     ///
     /// # Errors
     ///
-    /// The sentence that a host would show.
+    /// The message that a host would show.
     pub fn score(&self, component: &mut RewardFn) -> Result<Scored, PluginError> {
         let (mut rewards, mut records) = (vec![0.0; self.rows.len()], Records::default());
         component.score(&mut records, &self.rollout(), &mut rewards)?;
@@ -178,7 +178,7 @@ impl RolloutFixture {
     }
 }
 
-/// The bytes of `text`, a token each.
+/// The bytes of `text` as tokens.
 fn tokens(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }

@@ -1,10 +1,10 @@
-//! The batches and rollouts that every component should get along with.
+//! Batches and rollouts that every component should handle.
 
 use super::{Fixture, RolloutFixture};
 use crate::rollout::Purpose;
 
-/// Batches of every kind that a trainer makes, with their names, in the order of their steps: completions of different
-/// lengths, tokens sampled by an older policy, a single token, a completion without tokens, values far from the usual.
+/// Named batches of every kind that a trainer makes, in the order of their steps: completions of different lengths,
+/// tokens sampled by an older policy, a single token, a completion without tokens, and unusual values.
 #[must_use]
 pub fn batches() -> Vec<(&'static str, Fixture)> {
     let ragged = Fixture::new(4, 5).groups_of(2).lengths(&[5, 3, 1, 4]).rewards(&[1.0, 0.0, 0.5, 0.25]);
@@ -22,8 +22,8 @@ pub fn batches() -> Vec<(&'static str, Fixture)> {
     (0..).zip(named).map(|(step, (name, fixture))| (name, fixture.step(step))).collect()
 }
 
-/// Rollouts of every kind that a trainer makes, with their names, in the order of their steps: a group, several prompts with
-/// columns, one completion, odd texts, held-out prompts.
+/// Named rollouts of every kind that a trainer makes, in the order of their steps: a group, several prompts with
+/// columns, one completion, odd texts, and held-out prompts.
 #[must_use]
 pub fn rollouts() -> Vec<(&'static str, RolloutFixture)> {
     let group = RolloutFixture::new(&["1+3=4", "4", "5", "2+"]).truncated(&[false, false, false, true]);

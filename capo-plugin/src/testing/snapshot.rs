@@ -1,4 +1,4 @@
-//! Results of a component on every batch of [`batches`] or [`rollouts`], as text to keep and compare.
+//! Results of a component on every batch of [`batches`] or [`rollouts`], as text to store and compare.
 
 use std::fmt::Write;
 
@@ -6,11 +6,11 @@ use super::observed::{Answer, Input, Observed, step};
 use super::{batches, rollouts};
 use crate::point::Point;
 
-/// Renders what `component` does, to four significant digits, for a snapshot test.
+/// Renders the results of `component` to four significant digits, for a snapshot test.
 ///
-/// The component sees [`batches`] (a reward: [`rollouts`]) in order, with its state. There is a line per completion, `.` for
-/// padding and `value*3` for a value that stands three times; then what it recorded, sorted by name, its warnings, and an
-/// error in place of results. The text is the same on every machine, as far as the component's numbers are.
+/// The component gets [`batches`] (a reward: [`rollouts`]) in order and keeps its state between them. Each completion has a line,
+/// with `.` for padding and `value*3` for a value that occurs three times in a row. Then follow the recorded numbers, sorted by
+/// name, and the warnings. An error replaces the results. The text is equal on every machine if the component's numbers are.
 ///
 /// ```
 /// use capo_plugin::prelude::*;
@@ -36,7 +36,7 @@ pub fn snapshot(component: &mut impl Observed) -> String {
     Snapshot::default().of(component)
 }
 
-/// A rendering with settings of its own.
+/// Settings for a rendering.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     digits: usize,
@@ -50,19 +50,19 @@ impl Default for Snapshot {
 }
 
 impl Snapshot {
-    /// Renders numbers to this many significant digits, at least one: few where their last ones depend on the order of sums.
+    /// Sets the number of significant digits, at least one. Use few where the last digits depend on the order of sums.
     #[must_use]
     pub fn digits(self, digits: usize) -> Self {
         Self { digits: digits.max(1), ..self }
     }
 
-    /// Renders these results and records alone: `reward`, `advantage`, `loss`, `dloss_dlogp`, `keep`, `weight`, or a recorded name.
+    /// Renders only these results and records: `reward`, `advantage`, `loss`, `dloss_dlogp`, `keep`, `weight`, or a recorded name.
     #[must_use]
     pub fn only(self, names: &[&str]) -> Self {
         Self { only: Some(names.iter().map(|name| (*name).to_owned()).collect()), ..self }
     }
 
-    /// The rendering of `component`. Every step is taken.
+    /// Renders `component`. Every step is taken.
     #[must_use]
     pub fn of(&self, component: &mut impl Observed) -> String {
         let mut sheet = Sheet { settings: self, text: String::new() };
@@ -81,7 +81,7 @@ impl Snapshot {
     }
 }
 
-/// The inputs of a point, with their names.
+/// Named inputs of a point.
 fn inputs(point: Point) -> Vec<(&'static str, Input)> {
     match point {
         Point::Reward => rollouts().into_iter().map(|(name, rollout)| (name, Input::Rollout(rollout))).collect(),
@@ -89,7 +89,7 @@ fn inputs(point: Point) -> Vec<(&'static str, Input)> {
     }
 }
 
-/// The text so far.
+/// The rendered text so far.
 struct Sheet<'a> {
     settings: &'a Snapshot,
     text: String,
@@ -97,7 +97,7 @@ struct Sheet<'a> {
 
 impl Sheet<'_> {
     fn line(&mut self, indent: usize, text: &str) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.text, "{:indent$}{text}", "");
     }
 
@@ -110,7 +110,7 @@ impl Sheet<'_> {
         if value == 0.0 { "0".into() } else { format!("{value:.*e}", self.settings.digits - 1) }
     }
 
-    /// Outputs, then what was recorded, sorted by name; several numbers under one name stay in order.
+    /// Writes the outputs, then the records sorted by name; several numbers under one name keep their order.
     fn answer(&mut self, Answer { outputs, mut records, mask, .. }: Answer, width: usize) {
         for (name, values) in outputs {
             if name.starts_with("scale of ") {
@@ -136,7 +136,7 @@ impl Sheet<'_> {
         }
     }
 
-    /// A line per completion, where the name is wanted; what a mask keeps stands close together.
+    /// Writes one line per completion if the name is wanted; `close` omits the spaces between values.
     fn rows<T: Copy + Into<f64>>(&mut self, name: &str, values: &[T], mask: &[u8], width: usize, close: bool) {
         if !self.wants(name) {
             return;
@@ -154,7 +154,7 @@ impl Sheet<'_> {
     }
 }
 
-/// Words in order, equal neighbours as `word*count`.
+/// Joins words, with equal neighbours as `word*count`.
 fn runs(words: impl Iterator<Item = String>) -> String {
     let mut runs: Vec<(String, usize)> = Vec::new();
     for word in words {

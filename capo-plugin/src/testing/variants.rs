@@ -1,11 +1,11 @@
-//! Batches made from others: groups in another order, some of the completions, other values in the padding.
+//! Batches derived from others: groups reordered, completions selected, or padding refilled.
 
 use std::ops::Range;
 
 use super::{Fixture, assert_permutation, wobble};
 
 impl Fixture {
-    /// These completions with their groups in another order: group `g` of the result is group `order[g]`.
+    /// The batch with its groups in another order: group `g` of the result is group `order[g]`.
     ///
     /// # Panics
     ///
@@ -17,11 +17,11 @@ impl Fixture {
         self.with_rows(&order.iter().flat_map(|&group| groups[group].clone()).collect::<Vec<_>>())
     }
 
-    /// The batch of completions `rows` alone, as if they were one group: what one of several ranks has, or a micro-batch.
+    /// The batch of completions `rows` alone, as one group: the share of one of several ranks, or a micro-batch.
     ///
     /// # Panics
     ///
-    /// When there are none, or they are not all of the batch's.
+    /// When `rows` is empty or exceeds the batch.
     #[must_use]
     pub fn part(&self, rows: Range<usize>) -> Self {
         assert!(!rows.is_empty(), "a batch has at least one completion");
@@ -31,7 +31,7 @@ impl Fixture {
         part
     }
 
-    /// Completion `rows[b]` at `b`, with all that is its own.
+    /// The batch with completion `rows[b]` at index `b`, with all of its entries.
     fn with_rows(&self, rows: &[usize]) -> Self {
         let mut other = self.clone();
         let count = self.dims.completions as usize;
@@ -48,8 +48,8 @@ impl Fixture {
         other
     }
 
-    /// Fills what padding leaves open (ids, log-probabilities, entropy, the last layer) with other values, numbered by
-    /// `salt`. Advantages and losses stay zero there, as the trainer guarantees.
+    /// Fills the values that padding leaves open (ids, log-probabilities, entropy, the last layer) with others,
+    /// numbered by `salt`. Advantages and losses stay zero there, as the trainer guarantees.
     #[must_use]
     pub fn padding(mut self, salt: u64) -> Self {
         let (mask, vocab_size) = (self.mask.clone(), self.layer.vocab_size);
@@ -67,7 +67,7 @@ impl Fixture {
         self
     }
 
-    /// Every `[B, T]` and `[B, T, _]` array of numbers.
+    /// All floating-point arrays `[B, T]` and `[B, T, _]`.
     fn float_arrays(&mut self) -> [&mut Vec<f32>; 11] {
         let layer = &mut self.layer;
         [
@@ -86,7 +86,7 @@ impl Fixture {
     }
 }
 
-/// Puts row `rows[b]` of an array with `count` rows, one per completion, at `b`.
+/// Reorders an array with `count` rows, one per completion: row `rows[b]` moves to index `b`.
 fn reorder<T: Copy>(count: usize, rows: &[usize], array: &mut Vec<T>) {
     let width = array.len() / count;
     *array = rows.iter().flat_map(|&row| array[row * width..(row + 1) * width].iter().copied()).collect();

@@ -2,18 +2,18 @@
 //!
 //! Plugin authors never open this file. Its rules:
 //!
-//! * Nothing here changes once released: no field, no method, no layout, not even at the end of a type. abi_stable
-//!   refuses an older plugin in a newer host as soon as a type has grown, so growth happens by new extension ids only.
-//! * An extension id is `vendor.name/revision`. The type behind an id never changes; a change is a new revision. Both
-//!   sides answer `extension(id)`: a plugin's root (its extension points, its recipes) and the host's context.
+//! * Nothing here changes once released: no field, no method, no layout, not even at the end of a type. abi_stable refuses an
+//!   older plugin in a newer host as soon as a type has grown. Growth happens by new extension ids only.
+//! * An extension id is `vendor.name/revision`. The type behind an id never changes; a change is a new revision. Both sides
+//!   answer `extension(id)`: a plugin's root (its extension points, its recipes) and the host's context.
 //! * Sets that may grow (inputs, reductions, dtypes, error and optimizer kinds) are integers with constants, never enums.
 //! * Memory is freed by the image that allocated it; an image is an executable or a shared library.
 //! * Libraries are never unloaded.
-//! * A component has one caller at a time; it may be called from different threads, one after another.
-//! * Nothing unwinds across: a panic is caught on the side where it starts.
+//! * A component has one caller at a time. Different threads may call it, one after another.
+//! * No panic unwinds across the ABI: it is caught on the side where it starts.
 //! * Borrowed data (`RSlice`, `RStr`, tensors, host extensions) is valid until the call returns, not longer.
 
-// `sabi_trait` writes code that these lints do not like.
+// `sabi_trait` generates code that these lints refuse.
 #![allow(non_camel_case_types, clippy::needless_lifetimes)]
 #![allow(missing_docs, non_local_definitions)]
 
@@ -50,7 +50,7 @@ pub const RECIPE_POINT: &str = "capo.recipe/1";
 pub struct PluginRoot {
     /// [`ABI_VERSION`] of the plugin's side.
     pub abi_version: u32,
-    /// The image's answer to `id`, or none.
+    /// The image's extension `id`, or `RNone`.
     #[sabi(last_prefix_field)]
     pub extension: extern "C" fn(id: RStr<'_>) -> ROption<Extension<'static>>,
 }
@@ -67,71 +67,71 @@ pub(crate) fn leak_root(extension: extern "C" fn(RStr<'_>) -> ROption<Extension<
     PluginRoot { abi_version: ABI_VERSION, extension }.leak_into_prefix()
 }
 
-/// One offered component.
+/// Description of one component.
 #[repr(C)]
 #[derive(StableAbi, Debug, Clone)]
 pub struct ComponentInfo {
-    /// `vendor.kebab-name`.
+    /// Id of the component: `vendor.kebab-name`.
     pub id: RString,
-    /// One line for a person.
+    /// One-line description for users.
     pub about: RString,
-    /// The crate that registered it.
+    /// Name of the crate that registered the component.
     pub package: RString,
-    /// That crate's version.
+    /// Version of that crate.
     pub version: RString,
-    /// The configuration keys it reads.
+    /// Configuration keys that the component reads.
     pub keys: RVec<RString>,
 }
 
-/// One offered recipe.
+/// Description of one recipe.
 #[repr(C)]
 #[derive(StableAbi, Debug, Clone)]
 pub struct RecipeInfo {
-    /// Its name in `recipe = "..."`.
+    /// Name of the recipe in `recipe = "..."`.
     pub name: RString,
-    /// One line for a person.
+    /// One-line description for users.
     pub about: RString,
     /// TOML with `[advantage]`, `[objective]` and any number of `[[mask]]`.
     pub toml: RString,
-    /// The crate that registered it.
+    /// Name of the crate that registered the recipe.
     pub package: RString,
 }
 
-/// Behind [`ADVANTAGE_POINT`].
+/// Type behind [`ADVANTAGE_POINT`].
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct AdvantagePoint {
-    /// All components of this image at this point.
+    /// Lists all components of this image at this point.
     pub components: extern "C" fn() -> RVec<ComponentInfo>,
     /// Builds component `id` from its table as JSON text.
     pub create: extern "C" fn(id: RStr<'_>, config: RStr<'_>) -> RResult<AdvantageBox, WireError>,
 }
 
-/// Behind [`OBJECTIVE_POINT`].
+/// Type behind [`OBJECTIVE_POINT`].
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct ObjectivePoint {
-    /// All components of this image at this point.
+    /// Lists all components of this image at this point.
     pub components: extern "C" fn() -> RVec<ComponentInfo>,
     /// Builds component `id` from its table as JSON text.
     pub create: extern "C" fn(id: RStr<'_>, config: RStr<'_>) -> RResult<ObjectiveBox, WireError>,
 }
 
-/// Behind [`MASK_POINT`].
+/// Type behind [`MASK_POINT`].
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct MaskPoint {
-    /// All components of this image at this point.
+    /// Lists all components of this image at this point.
     pub components: extern "C" fn() -> RVec<ComponentInfo>,
     /// Builds component `id` from its table as JSON text.
     pub create: extern "C" fn(id: RStr<'_>, config: RStr<'_>) -> RResult<MaskBox, WireError>,
 }
 
-/// Behind [`RECIPE_POINT`].
+/// Type behind [`RECIPE_POINT`].
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct RecipePoint {
-    /// All recipes of this image.
+    /// Lists all recipes of this image.
     pub recipes: extern "C" fn() -> RVec<RecipeInfo>,
 }
 
@@ -141,7 +141,7 @@ pub struct RecipePoint {
 pub struct WireError {
     /// Kind of the failure.
     pub kind: ErrorKind,
-    /// The sentence.
+    /// Text of the message.
     pub message: RString,
 }
 
@@ -149,17 +149,17 @@ pub struct WireError {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct WireLastLayer<'a> {
-    /// `[B, T, D]`.
+    /// `[B, T, D]`: features.
     pub hidden: Tensor<'a>,
-    /// `[B, T, K]`, u32.
+    /// `[B, T, K]`, u32: ids of the largest logits.
     pub topk_ids: Tensor<'a>,
-    /// `[B, T, K]`.
+    /// `[B, T, K]`: the largest logits.
     pub topk_logits: Tensor<'a>,
-    /// `[B, T]`.
+    /// `[B, T]`: logsumexp over the vocabulary.
     pub logsumexp: Tensor<'a>,
-    /// `[B, T]`.
+    /// `[B, T]`: logit of the sampled token.
     pub action_logits: Tensor<'a>,
-    /// V.
+    /// V: number of vocabulary entries.
     pub vocab_size: u64,
 }
 
@@ -167,11 +167,11 @@ pub struct WireLastLayer<'a> {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct WireOptimizerState<'a> {
-    /// `[V, D]`.
+    /// `[V, D]`: the weight.
     pub weight: Tensor<'a>,
-    /// `[V, D]`.
+    /// `[V, D]`: first moment.
     pub exp_avg: Tensor<'a>,
-    /// `[V, D]`.
+    /// `[V, D]`: second moment.
     pub exp_avg_sq: Tensor<'a>,
 }
 
@@ -207,16 +207,16 @@ pub struct WireBatch<'a> {
     pub optimizer_state: ROption<WireOptimizerState<'a>>,
 }
 
-/// The host's half of a call: where a component reports to.
+/// The host's side of a call: receives a component's reports.
 #[sabi_trait]
 pub trait HostWire {
-    /// One number of this step.
+    /// Records one number of this step.
     fn record(&mut self, name: RStr<'_>, value: f64);
-    /// One number per token of this step, `[B, T]`.
+    /// Records one number per token of this step, `[B, T]`.
     fn record_tokens(&mut self, name: RStr<'_>, values: RSlice<'_, f32>);
-    /// A sentence for the person at the terminal.
+    /// Shows a message to the user at the terminal.
     fn warn(&mut self, text: RStr<'_>);
-    /// The host's answer to `id`, or none.
+    /// The host's extension `id`, or `RNone`.
     #[sabi(last_prefix_field)]
     fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>>;
 }

@@ -1,13 +1,13 @@
-//! The wire of how a step's gradient agrees with the step before, frozen at revision 1: an extension of the host's, under an id of its
-//! own. The rules of [`crate::abi`] hold here too.
+//! Wire types for the agreement of a step's gradient with the previous step, frozen at revision 1. The host answers
+//! under a separate extension id. The rules of [`crate::abi`] hold here too.
 
 use abi_stable::StableAbi;
 
-/// Extension id of [`Alignment`], which a host answers during the calls of step controls that asked for
+/// Extension id of [`Alignment`]. A host answers it for step controls that asked for
 /// [`Inputs::ALIGNMENT`](crate::Inputs::ALIGNMENT).
 pub const ALIGNMENT: &str = "capo.alignment/1";
 
-/// How the gradient agrees with the last step: see [`Ctx::alignment`](crate::Ctx::alignment).
+/// Agreement of the gradient with the last step: see [`Ctx::alignment`](crate::Ctx::alignment).
 #[repr(C)]
 #[derive(StableAbi, Debug, Clone, Copy)]
 pub struct Alignment {

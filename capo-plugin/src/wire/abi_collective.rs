@@ -1,5 +1,5 @@
-//! The wire of what connects the ranks of a run, frozen at revision 1: an extension of the host's that came after the points, under an
-//! id of its own. The rules of [`crate::abi`] hold here too.
+//! Wire types for the connection between a run's ranks, frozen at revision 1. The host's extension came after the
+//! points, under a separate id. The rules of [`crate::abi`] hold here too.
 
 use abi_stable::StableAbi;
 use abi_stable::std_types::{RResult, RSlice, RSliceMut, RVec};
@@ -9,10 +9,10 @@ use crate::abi::WireError;
 /// Extension id of [`Collective`], which a host may answer during any call.
 pub const COLLECTIVE: &str = "capo.collective/1";
 
-/// The processes of a run, its ranks, each of which holds completions of its own of a step's batch: see
+/// The ranks of a run: processes that each hold completions of their own of a step's batch. See
 /// [`Ctx::collective`](crate::Ctx::collective).
 ///
-/// It carries no lifetime, so that nobody can name a longer one: whoever holds a reference to it holds one to what it was made of.
+/// The type has no lifetime parameter, so nobody can name a lifetime that is too long. A reference to it also borrows the value behind it.
 #[repr(C)]
 #[derive(StableAbi, Debug)]
 pub struct Collective {

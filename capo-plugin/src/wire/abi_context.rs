@@ -1,15 +1,16 @@
-//! The wire of what a rollout knows besides the batch, frozen at revision 1: an extension of the host's that came after the
-//! points, under an id of its own. The rules of [`crate::abi`] hold here too.
+//! Wire types for the rollout's context besides the batch, frozen at revision 1. The host's extension came after the
+//! points, under a separate id. The rules of [`crate::abi`] hold here too.
 
 use abi_stable::StableAbi;
 
-/// Extension id of [`RolloutContext`], which a host answers during the calls of components that asked for
+/// Extension id of [`RolloutContext`]. A host answers it for components that asked for
 /// [`Inputs::ROLLOUT_CONTEXT`](crate::Inputs::ROLLOUT_CONTEXT).
 pub const ROLLOUT_CONTEXT: &str = "capo.rollout-context/1";
 
-/// Memory of the host's that a call may read.
+/// Memory of the host that a call may read.
 ///
-/// It carries no lifetime, so that nobody can name a longer one: whoever holds a reference to it holds one to what it was made of.
+/// The type has no lifetime parameter, so nobody can name a lifetime that is too long. A reference to it also borrows the memory behind
+/// it.
 #[repr(C)]
 #[derive(StableAbi, Debug)]
 pub struct Lent<T> {
@@ -18,15 +19,15 @@ pub struct Lent<T> {
 }
 
 impl<T> Lent<T> {
-    /// Of `values`, which must outlive it; its maker sees to that.
+    /// Borrows `values`, which must outlive the result; the caller ensures this.
     pub(crate) fn new(values: &[T]) -> Self {
         Self { data: values.as_ptr(), len: values.len() as u64 }
     }
 
     /// The values.
     pub(crate) fn get(&self) -> &[T] {
-        // SAFETY: `new` took both from a slice. Only `ContextData::lend` makes these, in structs that cannot be copied and are
-        // reached through a borrow of the data alone, so the slice lives as long as `self`.
+        // SAFETY: `new` took both from a slice. Only `ContextData::lend` makes these values, in structs that cannot
+        // be copied. They are reached through a borrow of the data alone, so the slice lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.data, self.len as usize) }
     }
 }

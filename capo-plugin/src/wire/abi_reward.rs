@@ -1,7 +1,7 @@
-//! The wire of the reward point, frozen at revision 1: a point that was added after the first release, under an extension id
-//! of its own. The rules of [`crate::abi`] hold here too.
+//! Wire types of the reward point, frozen at revision 1. The point was added after the first release, under a
+//! separate extension id. The rules of [`crate::abi`] hold here too.
 
-// `sabi_trait` writes code that these lints do not like.
+// `sabi_trait` generates code that these lints refuse.
 #![allow(non_camel_case_types, clippy::needless_lifetimes)]
 #![allow(missing_docs, non_local_definitions)]
 
@@ -14,11 +14,11 @@ use crate::rollout::Purpose;
 /// Extension id of [`RewardPoint`].
 pub const REWARD_POINT: &str = "capo.reward/1";
 
-/// Behind [`REWARD_POINT`].
+/// Type behind [`REWARD_POINT`].
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct RewardPoint {
-    /// All components of this image at this point.
+    /// Lists all components of this image at this point.
     pub components: extern "C" fn() -> RVec<ComponentInfo>,
     /// Builds component `id` from its table as JSON text.
     pub create: extern "C" fn(id: RStr<'_>, config: RStr<'_>) -> RResult<RewardBox, WireError>,
@@ -31,7 +31,7 @@ pub struct WireCompletion<'a> {
     pub prompt: RStr<'a>,
     pub text: RStr<'a>,
     pub ids: RSlice<'a, u32>,
-    /// 0 or 1.
+    /// Boolean: 0 or 1.
     pub truncated: u8,
     pub answer: RStr<'a>,
     /// A JSON object.

@@ -1,7 +1,7 @@
-//! The wire of the step-control point, frozen at revision 1: a point that was added after the first release, under an extension
-//! id of its own. The rules of [`crate::abi`] hold here too.
+//! Wire types of the step-control point, frozen at revision 1. The point was added after the first release, under a
+//! separate extension id. The rules of [`crate::abi`] hold here too.
 
-// `sabi_trait` writes code that these lints do not like.
+// `sabi_trait` generates code that these lints refuse.
 #![allow(non_camel_case_types, clippy::needless_lifetimes)]
 #![allow(missing_docs, non_local_definitions)]
 
@@ -15,11 +15,11 @@ use crate::batch::Inputs;
 /// Extension id of [`StepControlPoint`].
 pub const STEP_CONTROL_POINT: &str = "capo.step-control/1";
 
-/// Behind [`STEP_CONTROL_POINT`].
+/// Type behind [`STEP_CONTROL_POINT`].
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct StepControlPoint {
-    /// All components of this image at this point.
+    /// Lists all components of this image at this point.
     pub components: extern "C" fn() -> RVec<ComponentInfo>,
     /// Builds component `id` from its table as JSON text.
     pub create: extern "C" fn(id: RStr<'_>, config: RStr<'_>) -> RResult<StepControlBox, WireError>,
@@ -33,8 +33,8 @@ pub struct WireGroup<'a> {
     pub parameters: u64,
 }
 
-/// The proposed update on the wire: what only the host can measure of it, computed when asked. The methods are described at
-/// [`crate::Update`].
+/// The proposed update on the wire: numbers that only the host can measure, computed on request. [`crate::Update`]
+/// describes the methods.
 #[sabi_trait]
 pub trait MeasureWire {
     fn norms(&mut self, norms: RSliceMut<'_, f64>) -> RResult<(), WireError>;

@@ -1,5 +1,5 @@
-//! The wire of the keys' ranges, frozen at revision 1: an extension that came after the keys' descriptions, under an id of its own. The
-//! rules of [`crate::abi`] hold here too.
+//! Wire types for the search ranges of keys, frozen at revision 1. The extension came after the descriptions of keys,
+//! under a separate id. The rules of [`crate::abi`] hold here too.
 
 use abi_stable::StableAbi;
 use abi_stable::std_types::{RStr, RString, RVec};
@@ -7,23 +7,23 @@ use abi_stable::std_types::{RStr, RString, RVec};
 /// Extension id of [`SweepPoint`].
 pub const SWEEP_POINT: &str = "capo.sweep/1";
 
-/// Behind [`SWEEP_POINT`].
+/// Type behind [`SWEEP_POINT`].
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SweepPoint {
-    /// The keys of component `id` at the point with extension id `point` for which a search makes sense, in the order of their
-    /// author; the first is the one that decides how much the component does. Empty where nothing was said, or there is no such
-    /// component.
+    /// Search ranges for the keys of component `id` at the point with extension id `point`, in their author's order.
+    /// The first key has the strongest effect on how much the component does. Empty where the author gave none, or
+    /// where the component does not exist.
     pub ranges: extern "C" fn(point: RStr<'_>, id: RStr<'_>) -> RVec<SweepRange>,
 }
 
-/// Between which values of one configuration key a search makes sense.
+/// Range in which to search for a good value of one configuration key.
 #[repr(C)]
 #[derive(StableAbi, Debug, Clone, PartialEq)]
 pub struct SweepRange {
     /// Name of the key in a table.
     pub key: RString,
-    /// The lowest value. Where it is above 0, values are spaced evenly in their logarithm.
+    /// The lowest value. Where it is above 0, a search spaces values evenly in their logarithm.
     pub low: f64,
     /// The highest value.
     pub high: f64,

@@ -1,11 +1,11 @@
-//! The wire of what the sampler thought of the tokens that it might have drawn, frozen at revision 1: an extension of the host's that
-//! came after the rollout's context, under an id of its own. The rules of [`crate::abi`] hold here too.
+//! Wire types for the sampler's most likely tokens, drawn or not, frozen at revision 1. The host's extension came
+//! after the rollout's context, under a separate id. The rules of [`crate::abi`] hold here too.
 
 use abi_stable::StableAbi;
 
 use crate::abi_context::Lent;
 
-/// Extension id of [`SamplerTopK`], which a host answers during the calls of components that asked for
+/// Extension id of [`SamplerTopK`]. A host answers it for components that asked for
 /// [`Inputs::SAMPLER_TOP_K`](crate::Inputs::SAMPLER_TOP_K).
 pub const SAMPLER_TOP_K: &str = "capo.sampler-top-k/1";
 

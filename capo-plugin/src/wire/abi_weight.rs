@@ -1,7 +1,7 @@
-//! The wire of the weight point, frozen at revision 1: a point that was added after the first release, under an extension id
-//! of its own. The rules of [`crate::abi`] hold here too.
+//! Wire types of the weight point, frozen at revision 1. The point was added after the first release, under a
+//! separate extension id. The rules of [`crate::abi`] hold here too.
 
-// `sabi_trait` writes code that these lints do not like.
+// `sabi_trait` generates code that these lints refuse.
 #![allow(non_camel_case_types, clippy::needless_lifetimes)]
 #![allow(missing_docs, non_local_definitions)]
 
@@ -14,11 +14,11 @@ use crate::batch::Inputs;
 /// Extension id of [`WeightPoint`].
 pub const WEIGHT_POINT: &str = "capo.weight/1";
 
-/// Behind [`WEIGHT_POINT`].
+/// Type behind [`WEIGHT_POINT`].
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct WeightPoint {
-    /// All components of this image at this point.
+    /// Lists all components of this image at this point.
     pub components: extern "C" fn() -> RVec<ComponentInfo>,
     /// Builds component `id` from its table as JSON text.
     pub create: extern "C" fn(id: RStr<'_>, config: RStr<'_>) -> RResult<WeightBox, WireError>,

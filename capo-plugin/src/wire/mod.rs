@@ -1,4 +1,4 @@
-//! The wire: every type that crosses between an executable and a plugin. All of it is frozen; [`abi`] has the rules.
+//! The wire: every type that crosses between an executable and a plugin. All types are frozen; [`abi`] has the rules.
 
 pub mod abi;
 pub mod abi_alignment;

@@ -1,12 +1,12 @@
-//! Sums of two tensors, on rayon's threads: candle's own elementwise operations spin in a thread pool of theirs, which on a
-//! busy machine costs many times the addition.
+//! Sums of two tensors, on rayon's threads. candle's own elementwise operations spin in a separate thread pool, which
+//! on a busy machine costs many times the addition.
 
 use candle_core::{CpuStorage, CustomOp2, DType, InplaceOp2, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, custom_op, for_rows, layout_error, slice, update2, whole, whole_mut};
 use super::{fused, is_rounded, rounded};
 
-/// Elements that one task handles.
+/// Number of elements that one task handles.
 const RUN: usize = 256;
 
 /// `a + b` for two tensors of one shape.
@@ -20,7 +20,7 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     a.contiguous()?.apply_op2_no_bwd(&b.contiguous()?, &Add)
 }
 
-/// `sum + b`, in place where both are contiguous f32 on the CPU: nobody else may hold `sum`.
+/// `sum + b`, in place where both are contiguous f32 on the CPU; `sum` must not be shared.
 pub fn add_to(sum: Tensor, b: &Tensor) -> Result<Tensor> {
     let in_place = |x: &Tensor| fused(x) && x.dtype() == DType::F32 && x.is_contiguous();
     if !in_place(&sum) || !in_place(b) {

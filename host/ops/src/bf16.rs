@@ -1,4 +1,4 @@
-//! Tensors between f32 and bf16 on the CPU: candle's own conversions take one thread, a number at a time.
+//! Conversions between f32 and bf16 on the CPU: candle's own use one thread and convert one number at a time.
 
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use half::bf16;
@@ -6,10 +6,10 @@ use rayon::prelude::*;
 
 use super::kernel::{dtype_error, whole};
 
-/// Numbers that one task handles.
+/// Number of values that one task handles.
 const RUN: usize = 1 << 14;
 
-/// The bits of the nearest bf16, of two equally near ones the even.
+/// Bits of the nearest bf16, ties to even.
 #[inline(always)]
 pub(super) fn round_to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -23,7 +23,7 @@ pub(super) fn narrow(values: &[f32]) -> Vec<bf16> {
     convert(values, bf16::ZERO, |value| bf16::from_bits(round_to_bf16(value)))
 }
 
-/// The numbers as f32.
+/// The values as f32.
 fn widen(values: &[bf16]) -> Vec<f32> {
     convert(values, 0.0, |value| f32::from_bits(u32::from(value.to_bits()) << 16))
 }
@@ -39,7 +39,7 @@ fn convert<A: Copy + Sync, B: Copy + Send>(values: &[A], zero: B, f: impl Fn(A) 
     out
 }
 
-/// True if `x` is bf16 on the CPU: the fused kernels take it as f32, and what they give is rounded.
+/// True if `x` is bf16 on the CPU. The fused kernels then compute in f32, and their results are rounded.
 pub(super) fn is_rounded(x: &Tensor) -> bool {
     #[cfg(any(test, feature = "testing"))]
     if super::testing::GENERIC.get() {
@@ -57,7 +57,8 @@ pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
     }
 }
 
-/// f32 on the CPU as bf16, each number rounded up or down with the chance that leaves its mean what it is; `key` decides which.
+/// Rounds f32 on the CPU to bf16 stochastically: each number goes up or down with probabilities that preserve its mean. `key` seeds the
+/// choice.
 pub fn round_by_chance(x: &Tensor, key: u32) -> Result<Tensor> {
     x.apply_op1_no_bwd(&ByChance { key })
 }
@@ -84,7 +85,7 @@ impl CustomOp1 for ByChance {
     }
 }
 
-/// A number that looks random, one of its own for each `x`. Source: `lowbias32` of Ch. Wellons' "hash-prospector".
+/// A pseudo-random number, distinct for each `x`. Source: `lowbias32` of Ch. Wellons' "hash-prospector".
 #[inline(always)]
 fn mixed(x: u32) -> u32 {
     let x = (x ^ x >> 16).wrapping_mul(0x7feb_352d);
@@ -114,7 +115,7 @@ fn wide<const N: usize>(tensors: [&Tensor; N]) -> Result<[Tensor; N]> {
     Ok(wide.try_into().expect("as many as there were"))
 }
 
-/// From either to the other.
+/// Conversion in either direction.
 struct Convert;
 
 impl CustomOp1 for Convert {

@@ -1,5 +1,5 @@
-//! Adding a bias row: candle's `broadcast_add` reduces its gradient over rows with an index computation per element;
-//! here the reduction is a matrix product with a row of ones.
+//! Addition of a bias row. candle's `broadcast_add` reduces its gradient over rows with an index computation per
+//! element; here the reduction is a matrix product with a row of ones.
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
@@ -17,7 +17,7 @@ pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op2_no_bwd(&bias.contiguous()?, &AddBias)
 }
 
-/// The sum over all rows of `x` `[.., W]`, as `[W]`.
+/// Sum over all rows of `x` `[.., W]`, as `[W]`.
 pub fn sum_rows(x: &Tensor) -> Result<Tensor> {
     if is_rounded(x) {
         return rounded([x], |[x]| sum_rows(&x));

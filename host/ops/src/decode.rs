@@ -1,4 +1,4 @@
-//! Attention of one new token per row over a key-value cache.
+//! Attention of one new token per row over a KV cache.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use super::kernel::Real;
 use super::kernel::{dot, dtype_error, for_rows_costing, layout_error, maximum, slice, sum};
 use super::{fused, generic, is_rounded, to_dtype};
 
-/// Numbers of a head that are mixed at a time, in registers.
+/// Numbers of a head that are combined at a time, in registers.
 const BLOCK: usize = 32;
 
-/// Writes `new` `[A, H, 1, width]` into `cache` `[B, H, S, width]` at `rows.index` of the active rows, in place.
+/// Writes `new` `[A, H, 1, width]` to position `rows.index` of the active rows of `cache` `[B, H, S, width]`, in place.
 pub fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
     if !fused(cache) && !is_rounded(cache) {
         return generic::append_to_cache(cache, new, rows);
@@ -22,10 +22,10 @@ pub fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Resul
     cache.inplace_op2(new, &Append(rows.clone()))
 }
 
-/// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to `rows.index`, as `[A, H * width]`.
+/// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to position `rows.index`, as `[A, H * width]`.
 pub fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
     if is_rounded(queries) {
-        // The cache stays as it is, and is widened a head at a time.
+        // The cache stays bf16 and is widened one head at a time.
         let mixed = to_dtype(queries, DType::F32)?.apply_op3_no_bwd(keys, values, &Attend(rows.clone()))?;
         return to_dtype(&mixed, DType::BF16);
     }
@@ -71,7 +71,7 @@ impl InplaceOp2 for Append {
 
 struct Attend(DecodeRows);
 
-/// The numbers of a cache.
+/// The numbers of a cache, in its dtype.
 enum Cached<'a> {
     F32(&'a [f32]),
     Bf16(&'a [bf16]),
@@ -96,7 +96,7 @@ impl<'a> Cached<'a> {
 }
 
 impl Attend {
-    /// One row and one key-value head: `queries` and `out` are the heads that share it, `[G * width]`.
+    /// Attention of one row and one key-value head; `queries` and `out` are the heads that share it, `[G * width]`.
     #[inline(always)]
     fn group(&self, queries: &[f32], keys: &[f32], values: &[f32], width: usize, out: &mut [f32]) {
         let count = keys.len() / width;

@@ -1,14 +1,14 @@
-//! Which rows of a batch a decoding step is about.
+//! The rows of a batch in a decoding step.
 
 use std::sync::Arc;
 
-/// Which rows of the cache are still generating, and where they stand.
+/// The cache rows that are still generating, and their positions.
 #[derive(Debug, Clone)]
 pub struct DecodeRows {
-    /// Cache row of each active row, `[A]`.
+    /// `[A]`: cache row of each active row.
     pub cache_rows: Arc<[usize]>,
-    /// First real token of each active row, `[A]`.
+    /// `[A]`: position of the first real token of each active row.
     pub starts: Arc<[usize]>,
-    /// Index in the cache of the new token.
+    /// Position of the new token in the cache.
     pub index: usize,
 }

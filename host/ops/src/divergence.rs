@@ -1,24 +1,24 @@
-//! How far a change of logits moves their distribution, however small the change.
+//! KL divergence of a distribution under a change of its logits, accurate for changes of any size.
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, dot, for_rows_costing, layout_error, maximum, slice, sum};
 use super::{fused, generic};
 
-/// Logits that are worked on at a time.
+/// Number of logits that are processed at a time.
 const BLOCK: usize = 256;
-/// Below this `f32` exponentials are no longer exact to a few units in the last place.
+/// Below this value, `f32` exponentials are off by more than a few units in the last place.
 const DEEP: f32 = -80.0;
-/// Changes up to this size go through the series.
+/// Largest change for which the series is used.
 const SMALL: f64 = 0.25;
-/// Changes from this size on overflow when they are raised to a power.
+/// Smallest change whose exponential overflows.
 const HUGE: f64 = 600.0;
 
-/// `KL(softmax(logits / temperature) || softmax((logits + change) / temperature))` of every row of two f32 tensors `[N, V]`, nats, as
-/// `[N]` f64; NaN for a row that holds a number which is not finite.
+/// `KL(softmax(logits / temperature) || softmax((logits + change) / temperature))` of every row of two f32 tensors `[N, V]`,
+/// in nats, as `[N]` f64. NaN for a row with a non-finite number.
 ///
-/// With `p` the first distribution and `x` the scaled change less its mean under `p`, it is `ln(1 + Σ p (e^x - 1 - x))`: no term is
-/// negative, so nothing cancels, and a change of 1e-6 is measured as exactly as one of 10.
+/// Let `p` be the first distribution and `x` the scaled change minus its mean under `p`. The result is `ln(1 + Σ p (e^x - 1 - x))`.
+/// No term is negative, so nothing cancels, and a change of 1e-6 is measured as precisely as a change of 10.
 pub fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<Tensor> {
     if !fused(logits) {
         return generic::divergence(logits, change, temperature);
@@ -33,7 +33,7 @@ struct Divergence {
 impl Divergence {
     fn row(&self, logits: &[f32], change: &[f32]) -> f64 {
         let (largest, inverse) = (maximum(logits), 1.0 / self.temperature);
-        // Unnormalized probability of each token.
+        // Unnormalised probability of each token.
         let mut weights = vec![0.0_f64; logits.len()];
         let (mut total, mut mean) = (0.0, 0.0);
         for (at, weights) in weights.chunks_mut(BLOCK).enumerate() {
@@ -61,7 +61,7 @@ impl Divergence {
         (moved / total).ln_1p()
     }
 
-    /// The divergence of a row whose changes overflow: `ln Σ e^(z + x) - ln Σ e^z`. Cancellation loses nothing at this size.
+    /// Divergence of a row whose changes overflow: `ln Σ e^(z + x) - ln Σ e^z`. Cancellation is harmless at this size.
     fn row_of_huge_change(&self, logits: &[f32], change: &[f32], mean: f64) -> f64 {
         let scaled = |x: f64| x / self.temperature;
         let before = logits.iter().map(|logit| scaled(f64::from(*logit)));
@@ -158,7 +158,7 @@ mod tests {
         (0..len).map(|i| (scale * (1.7 * i as f64 + phase).sin()) as f32).collect()
     }
 
-    /// From two softmaxes, in f64.
+    /// The divergence from two softmaxes, in f64.
     fn dense(logits: &[f32], change: &[f32]) -> f64 {
         let z: Vec<f64> = logits.iter().map(|z| f64::from(*z) / TEMPERATURE).collect();
         let moved: Vec<f64> = z.iter().zip(change).map(|(z, d)| z + f64::from(*d) / TEMPERATURE).collect();

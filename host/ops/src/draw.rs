@@ -1,19 +1,19 @@
-//! Drawing one id per row from all logits, where they lie.
+//! Drawing of one id per row from all logits, on their device.
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
 use super::kernel::{layout_error, slice};
 
-/// Instead of an id: the largest logit of the row is not finite.
+/// Result in place of an id: the row's largest logit is not finite.
 pub const NOT_FINITE: u32 = u32::MAX;
 
-/// One id per row of `logits` `[N, V]` f32 from `softmax(logits / temperature)`, by inverting the cumulative distribution at
-/// `uniform` `[N]` f64 in [0, 1); `NOT_FINITE` for a row whose largest logit is not. The temperature is above 0.
+/// One id per row of `logits` `[N, V]` f32 from `softmax(logits / temperature)`. It inverts the cumulative distribution at
+/// `uniform` `[N]` f64 in [0, 1). `NOT_FINITE` for a row whose largest logit is not finite. The temperature must be above 0.
 pub fn draw(logits: &Tensor, uniform: &Tensor, temperature: f64) -> Result<Tensor> {
     logits.contiguous()?.apply_op2_no_bwd(uniform, &Draw { temperature })
 }
 
-/// The index of the largest logit, the lowest among equals; NaN counts as largest.
+/// Index of the largest logit, the lowest among equals; NaN counts as largest.
 pub fn argmax(logits: &[f32]) -> u32 {
     let mut best = 0;
     for (id, logit) in logits.iter().enumerate() {
@@ -27,7 +27,7 @@ pub fn argmax(logits: &[f32]) -> u32 {
     best as u32
 }
 
-/// Inverts the cumulative distribution of `weights` at `uniform` in [0, 1); never an index of weight 0.
+/// Inverts the cumulative distribution of `weights` at `uniform` in [0, 1); never returns an index of weight 0.
 pub fn pick(weights: &[f64], uniform: f64) -> usize {
     let target = uniform * weights.iter().sum::<f64>();
     let (mut sum, mut last) = (0.0, 0);

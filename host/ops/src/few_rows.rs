@@ -1,6 +1,6 @@
-//! Products of a few rows with a large matrix, as generation has them: the weights are read once, in the order in which they are stored.
+//! Products of a few rows with a large matrix, as in generation. The weights are read once, in the order of memory.
 //!
-//! The matrix library puts the weights into an order of its own first, which takes longer than the product itself where the rows are few.
+//! A matrix library first reorders the weights, which takes longer than the product itself for few rows.
 
 use candle_core::{DType, Device, Layout, Result, Storage, Tensor};
 use pulp::{Arch, Simd, WithSimd};
@@ -10,22 +10,23 @@ use super::kernel::{for_rows, layout_error, slice};
 use super::product_of_few_rows_in_bf16;
 
 const NAME: &str = "few-rows";
-/// Fewest and most rows for which this is the faster way (`benches/model.rs` prints both).
+/// Smallest and largest number of rows for which this is the faster way (`benches/model.rs` prints both).
 const FEWEST: usize = 2;
 const MOST: usize = 128;
-/// Most blocks of the weights' rows that one thread takes at a time.
+/// Largest number of row blocks of the weights that one thread takes at a time.
 const TAKEN: usize = 12;
-/// Shares of a thread, at least: threads that other work holds up leave theirs to others.
+/// Smallest number of work items per thread, so that a delayed thread leaves some to others.
 const SHARES: usize = 4;
 
-/// True if [`products_of_few_rows`] takes `rows` rows like `x`.
+/// True if [`products_of_few_rows`] supports `rows` rows like `x`.
 pub fn are_few_rows(x: &Tensor, rows: usize) -> bool {
     x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::BF16) && (FEWEST..=MOST).contains(&rows)
 }
 
-/// `x weight^T` for `x` `[M, K]` and each `weight` `[N, K]`, all f32 or all bf16 on the CPU, as `[M, N]`: every number is summed in the order of K.
+/// `x weight^T` for `x` `[M, K]` and each `weight` `[N, K]`, all f32 or all bf16 on the CPU, as `[M, N]`. Every sum runs in the order of
+/// K.
 ///
-/// Threads share the rows of all weights together, so that small matrices do not wait for each other.
+/// Threads share the rows of all weights, so that small matrices do not wait for each other.
 pub fn products_of_few_rows<const COUNT: usize>(x: &Tensor, weights: [&Tensor; COUNT]) -> Result<[Tensor; COUNT]> {
     let products: Vec<Tensor> = if x.dtype() == DType::BF16 {
         weights.iter().map(|weight| product_of_few_rows_in_bf16(x, weight)).collect::<Result<_>>()?
@@ -61,7 +62,7 @@ fn numbers<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
     }
 }
 
-/// The products, with as many accumulators as the machine has registers for.
+/// The products, with as many accumulators as the machine has registers.
 struct Products<'a> {
     x: &'a [f32],
     weights: &'a [&'a [f32]],
@@ -74,7 +75,7 @@ impl WithSimd for Products<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
-        // As many sums as the registers hold: with more, the compiler keeps some in memory, and takes three times as long.
+        // As many sums as registers: with more, the compiler keeps some in memory and takes three times as long.
         match (self.rows <= S::F32_LANES, S::REGISTER_COUNT >= 32) {
             (true, _) => self.run::<S, 8, 1>(simd),
             (false, true) => self.run::<S, 8, 2>(simd),
@@ -84,7 +85,7 @@ impl WithSimd for Products<'_> {
 }
 
 impl Products<'_> {
-    /// With `BLOCK` rows of weights and `VECTORS` vectors of rows at a time.
+    /// Computes with `BLOCK` rows of weights and `VECTORS` vectors of rows at a time.
     #[inline(always)]
     fn run<S: Simd, const BLOCK: usize, const VECTORS: usize>(self, simd: S) -> Vec<Vec<f32>> {
         let Self { x, weights, inner, rows } = self;
@@ -92,7 +93,7 @@ impl Products<'_> {
         let panels = panels(x, inner, VECTORS * S::F32_LANES);
         let blocks = outputs.div_ceil(SHARES * rayon::current_num_threads()).div_ceil(BLOCK);
         let share = blocks.min(TAKEN) * BLOCK;
-        // Of each product a part `[M, share]` after the other: each thread writes one place.
+        // Each product is a sequence of parts `[M, share]`, so that each thread writes one contiguous range.
         let mut products: Vec<Vec<f32>> = weights.iter().map(|weight| vec![0.0; weight.len() / inner * rows]).collect();
         let parts = products
             .iter_mut()
@@ -119,7 +120,7 @@ impl Products<'_> {
     }
 }
 
-/// The rows of `x` `[M, K]` as `[M / width, K, width]`, with rows of zeros at the end.
+/// The rows of `x` `[M, K]` as `[M / width, K, width]`, padded with rows of zeros.
 fn panels(x: &[f32], inner: usize, width: usize) -> Vec<f32> {
     let mut panels = vec![0.0; (x.len() / inner).next_multiple_of(width) * inner];
     for_rows(
@@ -135,14 +136,14 @@ fn panels(x: &[f32], inner: usize, width: usize) -> Vec<f32> {
     panels
 }
 
-/// Some rows of the weights with all rows of `x`.
+/// Product of some rows of the weights with all rows of `x`.
 struct Chunk<'a, S, const BLOCK: usize, const VECTORS: usize> {
     simd: S,
     weight: &'a [f32],
     panels: &'a [f32],
     inner: usize,
     rows: usize,
-    /// `[M, the weights' rows]`.
+    /// `[M, rows of the weights]`: the products.
     part: &'a mut [f32],
 }
 
@@ -155,7 +156,7 @@ impl<S: Simd, const BLOCK: usize, const VECTORS: usize> pulp::NullaryFnOnce for 
         let ((panels, _), lanes) = (S::as_simd_f32s(panels), VECTORS * S::F32_LANES);
         let outputs = weight.len() / inner;
         let row_of = |output: usize| &weight[output * inner..][..inner];
-        // A block's rows lie apart: the processor reads ahead of one of them in each page of memory, not of two.
+        // A block's rows are far apart in memory, because the processor prefetches one row per page, not two.
         let apart = outputs / BLOCK;
         for (panel, row) in panels.chunks_exact(inner * VECTORS).zip((0..rows).step_by(lanes)) {
             let part = &mut part[row * outputs..(row + lanes).min(rows) * outputs];
@@ -170,7 +171,7 @@ impl<S: Simd, const BLOCK: usize, const VECTORS: usize> pulp::NullaryFnOnce for 
     }
 }
 
-/// Writes sums of `BLOCK` outputs, that number `first` and those `apart` from each other, into the rows of `part`.
+/// Writes sums of `BLOCK` outputs to the rows of `part`; the outputs are `first` and those at multiples of `apart` after it.
 #[inline(always)]
 fn write<S: Simd, const BLOCK: usize, const VECTORS: usize>(
     sums: &[[S::f32s; VECTORS]; BLOCK],
@@ -187,7 +188,7 @@ fn write<S: Simd, const BLOCK: usize, const VECTORS: usize>(
     }
 }
 
-/// `BLOCK` rows of weights `[K]` with one panel `[K, VECTORS]`.
+/// Sums of `BLOCK` rows of weights `[K]` with one panel `[K, VECTORS]`.
 #[inline(always)]
 fn block<S: Simd, const BLOCK: usize, const VECTORS: usize>(
     simd: S,

@@ -1,7 +1,7 @@
-//! The operations as compositions of candle's own: for devices and dtypes that the fused CPU kernels do not know.
+//! The operations as compositions of candle's own, for devices and dtypes that the fused CPU kernels do not support.
 //!
-//! Sums and functions are computed in f32 (f64 for f64) whatever the dtype of the arguments; results have the arguments'
-//! dtype. Shapes and meaning are those of the fused operation of the same name. On CUDA devices each step is a kernel of candle's.
+//! Sums and functions are computed in f32 (f64 for f64); results have the arguments' dtype. Shapes and meaning are
+//! those of the fused operation of the same name. On CUDA devices each step is a kernel of candle's.
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
@@ -9,10 +9,10 @@ use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
 use super::bias::sum_rows;
 use super::decode_rows::DecodeRows;
 
-/// Far below every score, yet finite: a row without a valid key must not become NaN.
+/// Mask value: far below every score, but finite, so that a row without a valid key does not become NaN.
 const MASKED: f64 = 1e30;
 
-/// The dtype that sums are computed in.
+/// Dtype in which sums are computed.
 fn wide_dtype(x: &Tensor) -> DType {
     if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 }
 }
@@ -27,7 +27,7 @@ fn inverse_rms(x: &Tensor, eps: f64) -> Result<Tensor> {
 
 pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if x.dtype() == DType::F64 {
-        // candle's operation does not know it.
+        // candle's operation does not support this dtype.
         return x.broadcast_mul(&inverse_rms(x, eps)?)?.broadcast_mul(weight);
     }
     candle_nn::ops::rms_norm(&x.contiguous()?, &weight.contiguous()?, eps as f32)
@@ -59,7 +59,7 @@ pub(super) fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Resu
     Ok((d_gate.to_dtype(dtype)?, ((grad * gate)? * s)?.to_dtype(dtype)?))
 }
 
-/// 1 where key `j` is valid for query `i` of row `b` (`starts[b] <= j <= i`), else 0, for the last Q of S queries: `[B, 1, Q, S]`.
+/// `[B, 1, Q, S]`: 1 where key `j` is valid for query `i` of row `b` (`starts[b] <= j <= i`), else 0, for the last Q of S queries.
 fn valid_keys(starts: &[usize], (queries, tokens): (usize, usize), dtype: DType, device: &Device) -> Result<Tensor> {
     let index = Tensor::arange(0, tokens as u32, device)?;
     let last = index.narrow(0, tokens - queries, queries)?;
@@ -77,7 +77,7 @@ pub(super) fn causal_softmax(scores: &Tensor, starts: &[usize], scale: f64) -> R
     softmax_last_dim(&scores)?.broadcast_mul(&valid)?.to_dtype(dtype)
 }
 
-/// `ds = scale * p * (g - p.g)`; keys that are not valid have `p = 0`.
+/// `ds = scale * p * (g - p.g)`; invalid keys have `p = 0`.
 pub(super) fn causal_softmax_backward(weights: &Tensor, grad: &Tensor, scale: f64) -> Result<Tensor> {
     let (dtype, p, grad) = (weights.dtype(), wide(weights)?, wide(grad)?);
     let mean = (&p * &grad)?.sum_keepdim(D::Minus1)?;
@@ -91,7 +91,7 @@ pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     candle_nn::rotary_emb::rope(&x, &of_tokens(cos)?, &of_tokens(sin)?)?.to_dtype(dtype)
 }
 
-/// The column `rows.index` is written whole: rows that are not active keep what they have there.
+/// Writes the whole column `rows.index`: inactive rows keep their values.
 pub(super) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Result<()> {
     let (all, active) = (cache.dim(0)? as u32, rows.cache_rows.len() as u32);
     let mut sources: Vec<u32> = (active..active + all).collect();
@@ -100,7 +100,7 @@ pub(super) fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -
     cache.slice_set(&column.index_select(&Tensor::new(sources, cache.device())?, 0)?, 2, rows.index)
 }
 
-/// All rows of the cache are attended where they lie, as a copy of the active ones would cost more; what the others get is dropped.
+/// Attends over all rows of the cache, because a copy of the active ones would cost more. The results of inactive rows are dropped.
 ///
 /// Products are in the cache's dtype, as for whole sequences.
 pub(super) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
@@ -121,9 +121,9 @@ pub(super) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor,
     mixed.index_select(&Tensor::new(places, device)?, 0)?.reshape((active, ()))
 }
 
-/// Intermediate values of the rows of `logits` `[N, V]`.
+/// Intermediate values for the rows of `logits` `[N, V]`.
 ///
-/// Largest scaled logit `[N, 1]`, scaled logits below it `[N, V]`, their exponentials `[N, V]`, and the sum of these `[N, 1]`.
+/// Largest scaled logit `[N, 1]`, scaled logits minus it `[N, V]`, their exponentials `[N, V]`, and the sum of the exponentials `[N, 1]`.
 struct Rows {
     largest: Tensor,
     below: Tensor,
@@ -168,7 +168,7 @@ pub(super) fn entropy_gradient(logits: &Tensor, seed: &Tensor, temperature: f64)
     (p * surplus)?.broadcast_mul(&weight)
 }
 
-/// In f64, as `e^x - 1 - x` needs: below a tenth its series, beyond itself.
+/// Computed in f64, which `e^x - 1 - x` needs: by its series below 0.1, directly above.
 pub(super) fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<Tensor> {
     let (logits, change) =
         ((logits.to_dtype(DType::F64)? / temperature)?, (change.to_dtype(DType::F64)? / temperature)?);

@@ -6,14 +6,14 @@ use candle_core::{CpuStorage, Error, FloatDType, Layout, Result};
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
-/// Fewest elements for which splitting the work over threads pays (a rayon call costs a few microseconds).
+/// Smallest number of elements for which several threads pay off (a rayon call costs a few microseconds).
 const PARALLEL_ELEMENTS: usize = 1 << 13;
-/// Independent partial sums of a reduction; lets the compiler use SIMD registers while the order stays fixed.
+/// Number of independent partial sums in a reduction. The compiler can use SIMD registers while the order stays fixed.
 const LANES: usize = 8;
 
 /// A float that the kernels can compute with.
 pub trait Real: FloatDType + std::ops::Neg<Output = Self> {
-    /// `e^self`; for `f32` a polynomial that vectorises, within 2 units in the last place on `[-87, 88]`.
+    /// `e^self`; for `f32` a vectorisable polynomial, within 2 units in the last place on `[-87, 88]`.
     fn exp(self) -> Self;
     /// The square root.
     fn sqrt(self) -> Self;
@@ -48,7 +48,7 @@ impl Real for f64 {
     }
 }
 
-/// Cephes' `expf`: reduce by multiples of ln 2, then a polynomial of degree 6; underflows to about 1e-38, not 0.
+/// Cephes' `expf`: a reduction by multiples of ln 2, then a polynomial of degree 6; underflows to about 1e-38, not 0.
 #[inline(always)]
 fn exp_f32(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding and subtracting it rounds to the nearest integer
@@ -59,12 +59,12 @@ fn exp_f32(x: f32) -> f32 {
     let tail =
         0.5 + r * (0.166_666_65 + r * (0.041_665_796 + r * (0.008_333_452 + r * (1.398_2e-3 + r * 1.987_569_1e-4))));
     let p = 1.0 + r + r * r * tail;
-    // The last bits of `shifted` are the integer n; a cast would not vectorise. NaN passes through `p`.
+    // The last bits of `shifted` are the integer n; a cast would prevent vectorisation. NaN passes through `p`.
     let power = f32::from_bits(shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23);
     power * p
 }
 
-/// The elements that a contiguous layout covers; anything else is an error of the caller.
+/// The elements of a contiguous layout; any other layout is the caller's error.
 pub fn slice<'a, T: Real>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<&'a [T]> {
     match layout.contiguous_offsets() {
         Some((from, to)) => Ok(&T::cpu_storage_as_slice(storage)?[from..to]),
@@ -80,7 +80,7 @@ pub fn whole<'a>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> 
     }
 }
 
-/// The elements of a contiguous f32 tensor, to be written; as many as `like` has.
+/// The elements of a contiguous f32 tensor, writable; it must have as many as `like`.
 pub fn whole_mut<'a>(
     storage: &'a mut CpuStorage,
     layout: &Layout,
@@ -94,13 +94,13 @@ pub fn whole_mut<'a>(
     }
 }
 
-/// The error for a storage of another dtype than f32 or f64.
+/// The error for a storage with a dtype other than f32 or f64.
 pub fn dtype_error<T>(storage: &CpuStorage, op: &'static str) -> Result<T> {
     use candle_core::backend::BackendStorage;
     Err(Error::UnsupportedDTypeForOp(storage.dtype(), op))
 }
 
-/// Makes a candle operation of a type whose `run`, generic over f32 and f64, takes each argument with its layout.
+/// Makes a candle operation from a type whose `run`, generic over f32 and f64, takes each argument with its layout.
 macro_rules! custom_op {
     ($op:ty, $name:literal, CustomOp1) => {
         custom_op!(@ $op, $name, CustomOp1, a al);
@@ -134,14 +134,14 @@ macro_rules! custom_op {
 }
 pub(super) use custom_op;
 
-/// The error for tensors whose shapes do not fit together.
+/// The error for tensors with incompatible shapes.
 pub fn layout_error<T>(op: &'static str, what: String) -> Result<T> {
     Err(Error::Msg(format!("{op}: {what}")))
 }
 
-/// Calls `f(row, out_row)` for every row of `width` elements, on several threads when there is enough work.
+/// Calls `f(row, out_row)` for every row of `width` elements, on several threads if there is enough work.
 ///
-/// `f`, if it is `#[inline(always)]`, is compiled for the widest vectors of the machine. They change no bit: no operation is fused with another.
+/// An `#[inline(always)]` `f` is compiled for the machine's widest vectors. The bits do not change, because no operations are fused.
 pub fn for_rows<T: Real>(out: &mut [T], width: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     for_rows_costing(out, width, 1, f);
 }
@@ -163,7 +163,7 @@ pub fn for_rows_costing<T: Real>(out: &mut [T], width: usize, cost: usize, f: im
     out.par_chunks_mut(rows * width).enumerate().for_each(part);
 }
 
-/// Some rows, from the number `first` on. A closure in its place would be compiled for the narrowest vectors.
+/// Some rows, starting with number `first`. A closure instead would be compiled for the narrowest vectors.
 struct Rows<'a, T, F> {
     first: usize,
     width: usize,
@@ -214,7 +214,7 @@ pub fn sum<T: Real>(values: &[T]) -> T {
     rest.iter().fold(total(lanes), |sum, value| sum + *value)
 }
 
-/// The largest element; the first one when `values` holds a NaN there.
+/// The largest element; if the first of `values` is NaN, the result is NaN.
 #[inline(always)]
 pub fn maximum<T: Real>(values: &[T]) -> T {
     let mut lanes = [values[0]; LANES];
@@ -238,7 +238,7 @@ pub fn sum_squares(values: &[f32]) -> f64 {
     sum_blocks(values.len(), |block| values[block].iter().map(|value| f64::from(*value).powi(2)).sum())
 }
 
-/// The sum of what `f` makes of consecutive blocks of `0..len`, in a fixed order.
+/// The sum of `f` over consecutive blocks of `0..len`, in a fixed order.
 pub fn sum_blocks(len: usize, f: impl Fn(Range<usize>) -> f64 + Sync) -> f64 {
     const BLOCK: usize = 1 << 14;
     if len <= BLOCK {

@@ -1,15 +1,15 @@
 //! Tensor operations that candle lacks or has only without a backward pass.
 //!
-//! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`, and so is each backward pass, a function that
-//! the trainer's own backward pass calls: candle's autograd does not see through them. All
-//! kernels work row by row in a fixed order: the bits of a result do not depend on the number of threads. Other devices and
-//! other dtypes take the compositions in `generic`, and CUDA kernels for logits; `fused` and `has_kernel` decide. bf16 on the CPU is widened
-//! for the kernels of f32, and what they give is rounded.
+//! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`. Each backward pass is a
+//! separate function, which the trainer's own backward pass calls: candle's autograd does not see through these ops.
+//! All kernels compute row by row in a fixed order, so the bits of a result do not depend on the number of threads.
+//! Other devices and dtypes use the compositions in `generic`, and CUDA kernels for logits; `fused` and `has_kernel`
+//! decide. bf16 on the CPU is widened for the f32 kernels, and their results are rounded.
 //!
-//! Gain from fusing, forward and backward on one thread, against compositions of candle's differentiable operations. Sizes are 32 rows of
-//! 64 tokens, D = 128, 4 heads, gate 512 wide; `benches/model.rs` prints the times.
-//! `rms_norm` 0.8 against 3.4 ms, `add_bias` 0.3 against 2.1, `swiglu` 5.2 against 10.7, `causal_softmax` 0.9 against 7.0, `rope` 0.4
-//! against 1.0.
+//! Times of the fused operations, forward and backward on one thread, against compositions of candle's differentiable
+//! operations. Sizes: 32 rows of 64 tokens, D = 128, 4 heads, gate 512 wide; `benches/model.rs` prints the times.
+//! `rms_norm` 0.8 against 3.4 ms, `add_bias` 0.3 against 2.1, `swiglu` 5.2 against 10.7, `causal_softmax` 0.9 against
+//! 7.0, `rope` 0.4 against 1.0.
 
 use candle_core::{DType, Tensor};
 
@@ -61,7 +61,7 @@ pub use top::{top_ids, top_k};
 pub use truncate::nucleus;
 pub use truncate::{Truncation, truncate};
 
-/// True if the fused CPU kernels take `x`; everything else goes to `generic`.
+/// True if the fused CPU kernels support `x`; other tensors use `generic`.
 pub fn fused(x: &Tensor) -> bool {
     #[cfg(any(test, feature = "testing"))]
     if testing::GENERIC.get() {
@@ -70,7 +70,7 @@ pub fn fused(x: &Tensor) -> bool {
     x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::F64)
 }
 
-/// True if operations on logits, which have a CUDA kernel beside the fused one, take `x`; everything else goes to `generic`.
+/// True if a fused kernel on the CPU or on CUDA supports the logits `x`; other tensors use `generic`.
 fn has_kernel(x: &Tensor) -> bool {
     fused(x) || x.device().is_cuda()
 }

@@ -5,7 +5,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tenso
 use super::kernel::{Real, dtype_error, for_rows_costing, layout_error, maximum, slice};
 use super::{Truncation, generic, has_kernel, truncate};
 
-/// Most logits that exist at one time (64 MiB in f32).
+/// Largest number of logits that exist at one time (64 MiB in f32).
 const CHUNK_LOGITS: usize = 1 << 24;
 
 /// Number of rows of hidden states whose logits are computed at one time.
@@ -15,8 +15,8 @@ pub fn chunk_rows(vocab: usize) -> usize {
 
 /// Four numbers per row of `logits` `[N, V]` and target `[N]` (u32), as `[N, 4]`.
 ///
-/// Columns: log-probability of the target (nats), logsumexp, entropy (nats), all of `logits / temperature`; and the
-/// target's raw logit. A target outside the vocabulary is an error.
+/// The columns are the target's log-probability (nats), the logsumexp and the entropy (nats), all of
+/// `logits / temperature`; and the target's raw logit. A target outside the vocabulary is an error.
 pub fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -> Result<Tensor> {
     if !has_kernel(logits) {
         return generic::logit_stats(logits, targets, temperature);
@@ -24,23 +24,23 @@ pub fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -> Resul
     logits.contiguous()?.apply_op2_no_bwd(targets, &Stats { temperature })
 }
 
-/// A loss of what the logits of N rows say about their targets, by its derivatives.
+/// A loss that depends on N rows' log-probabilities and entropies, given by its derivatives.
 #[derive(Clone, Copy)]
 pub struct TokenLoss<'a> {
-    /// Token ids `[N]`, u32.
+    /// `[N]`, u32: token ids.
     pub targets: &'a Tensor,
-    /// `[N]`: the derivative by the target's log-probability.
+    /// `[N]`: derivative of the loss by the target's log-probability.
     pub seed: &'a Tensor,
-    /// `[N]`: the derivative by the entropy of `softmax(logits / temperature)`; none where the loss has no such part.
+    /// `[N]`: derivative by the entropy of `softmax(logits / temperature)`; `None` if the loss has no such term.
     pub entropy_seed: Option<&'a Tensor>,
     /// Divisor of the logits.
     pub temperature: f64,
-    /// Where the log-probabilities are of what is left of a distribution.
+    /// Truncation of the distribution, if the log-probabilities are those of a truncated one.
     pub truncation: Option<Truncation>,
 }
 
 impl TokenLoss<'_> {
-    /// The gradient by the logits of `len` rows from row `from`, `[len, V]`.
+    /// Gradient by the logits of `len` rows from row `from`, `[len, V]`.
     fn by_logits(&self, logits: &Tensor, from: usize, len: usize) -> Result<Tensor> {
         let (targets, seed) = (self.targets.narrow(0, from, len)?, self.seed.narrow(0, from, len)?);
         let d_logits = match self.truncation {
@@ -61,7 +61,7 @@ impl TokenLoss<'_> {
 
 /// Gradients of a loss by `hidden` `[N, D]` and `head` `[V, D]`; neither argument may carry a graph.
 ///
-/// The logits `hidden . head^T` are computed again, chunk by chunk.
+/// The logits `hidden . head^T` are recomputed chunk by chunk.
 pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenLoss<'_>) -> Result<(Tensor, Tensor)> {
     let mut d_head: Option<Tensor> = None;
     let d_hidden = by_hidden(hidden, head, loss, |d_logits, hidden| {
@@ -79,12 +79,12 @@ pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenLoss<'_>) -> 
     Ok((d_hidden, d_head))
 }
 
-/// The gradient by `hidden` alone, for a head that stays as it is.
+/// The gradient by `hidden` alone, for a frozen head.
 pub fn token_logps_by_hidden(hidden: &Tensor, head: &Tensor, loss: &TokenLoss<'_>) -> Result<Tensor> {
     by_hidden(hidden, head, loss, |_, _| Ok(()))
 }
 
-/// The gradient by `hidden`; `each` sees that by the logits of some rows, and the rows.
+/// The gradient by `hidden`; `each` receives the gradient by the logits of some rows, and the rows.
 fn by_hidden(
     hidden: &Tensor,
     head: &Tensor,
@@ -106,7 +106,7 @@ fn by_hidden(
     if d_hidden.is_empty() { hidden.zeros_like() } else { Tensor::cat(&d_hidden, 0) }
 }
 
-/// The gradient of `sum_n seed_n logp_n` by `logits` `[N, V]`.
+/// Gradient of `sum_n seed_n logp_n` by `logits` `[N, V]`.
 fn logit_gradient(logits: &Tensor, targets: &Tensor, seed: &Tensor, temperature: f64) -> Result<Tensor> {
     if !has_kernel(logits) {
         return generic::logit_gradient(logits, targets, seed, temperature);
@@ -114,7 +114,7 @@ fn logit_gradient(logits: &Tensor, targets: &Tensor, seed: &Tensor, temperature:
     logits.apply_op3_no_bwd(targets, seed, &LogitGradient { temperature })
 }
 
-/// The numbers of rows and of logits per row, once the shapes and targets are known to fit.
+/// Checks shapes and targets; returns the numbers of rows and of logits per row.
 fn check(op: &'static str, logits: &Layout, targets: &[u32]) -> Result<(usize, usize)> {
     let &[rows, vocab] = logits.dims() else {
         return layout_error(op, format!("logits have shape {:?}, expected two axes", logits.dims()));
@@ -135,7 +135,7 @@ fn ids<'a>(op: &'static str, storage: &'a CpuStorage, layout: &Layout) -> Result
     }
 }
 
-/// Result of one pass over the logits of a row: largest scaled logit, `sum e^(z - max)`, `sum z e^(z - max)`.
+/// Result of one pass over a row's logits z: largest scaled logit, `sum e^(z - max)`, `sum z e^(z - max)`.
 struct Pass {
     largest: f64,
     sum: f64,
@@ -143,7 +143,7 @@ struct Pass {
 }
 
 impl Pass {
-    /// Walks blocks so that partial sums stay small; f64 totals.
+    /// Processes blocks, so that partial sums stay small; totals are f64.
     fn over<T: Real>(logits: &[T], temperature: f64) -> Self {
         const BLOCK: usize = 256;
         let inverse = T::from_f64(1.0 / temperature);

@@ -1,4 +1,4 @@
-//! Updates of weights and moments, in place on the CPU; `of` of each computes the new value by candle's operations, for other devices.
+//! Updates of weights and moments, in place on the CPU. For other devices, `of` computes the new value with candle's operations.
 
 use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Tensor};
 
@@ -15,7 +15,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// The new mean, as the kernel below computes it in place.
+    /// The new mean; the kernel below computes it in place.
     pub fn of(&self, m: &Tensor, grad: &Tensor) -> candle_core::Result<Tensor> {
         m + (((grad * self.scale)? - m)? * (1.0 - self.beta))?
     }
@@ -43,7 +43,7 @@ pub struct MeanSquare {
 }
 
 impl MeanSquare {
-    /// The new mean, as the kernels below compute it in place.
+    /// The new mean; the kernels below compute it in place.
     pub fn of(&self, v: &Tensor, grad: &Tensor, rejected: Option<&Tensor>) -> candle_core::Result<Tensor> {
         let square = |grad: &Tensor| (grad * self.scale)?.sqr();
         let squares = match rejected {
@@ -53,7 +53,7 @@ impl MeanSquare {
         (v * self.beta)? + (squares * (1.0 - self.beta))?
     }
 
-    /// Beta, what is left of 1, and the scale.
+    /// Beta, 1 - beta, and the scale.
     fn constants(&self) -> (f32, f32, f32) {
         (self.beta as f32, (1.0 - self.beta) as f32, self.scale as f32)
     }
@@ -98,18 +98,18 @@ impl InplaceOp3 for MeanSquare {
 
 /// `w = keep w - rate m / (sqrt(v) / root + eps)`, in place.
 pub struct Update {
-    /// Share of the weight that decay leaves.
+    /// Fraction of the weight that remains after decay.
     pub keep: f64,
-    /// Learning rate, with the correction of the mean.
+    /// Learning rate, divided by the bias correction of the mean.
     pub rate: f64,
-    /// Root of the correction of the mean square.
+    /// Square root of the bias correction of the mean square.
     pub root: f64,
-    /// Added to the root of the corrected mean square.
+    /// Term added to the root of the corrected mean square.
     pub eps: f64,
 }
 
 impl Update {
-    /// The new weight, as the kernel below computes it in place.
+    /// The new weight; the kernel below computes it in place.
     pub fn of(&self, w: &Tensor, m: &Tensor, v: &Tensor) -> candle_core::Result<Tensor> {
         let root = ((v.sqrt()? / self.root)? + self.eps)?;
         (w * self.keep)? - ((m / root)? * self.rate)?
@@ -146,7 +146,7 @@ pub struct Blend {
 }
 
 impl Blend {
-    /// The new `a`, as the kernel below computes it in place.
+    /// The new `a`; the kernel below computes it in place.
     pub fn of(&self, a: &Tensor, b: &Tensor) -> candle_core::Result<Tensor> {
         (a * self.old)? + (b * self.new)?
     }
@@ -167,7 +167,7 @@ impl InplaceOp2 for Blend {
 
 /// `w = w0 + scale (w - w0)`, in place.
 pub struct Shorten {
-    /// Share of the change that is left.
+    /// Fraction of the change that remains.
     pub scale: f64,
 }
 

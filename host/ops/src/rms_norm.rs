@@ -27,7 +27,7 @@ pub fn rms_norm_backward(x: &Tensor, weight: &Tensor, grad: &Tensor, eps: f64) -
     if !fused(x) {
         return generic::rms_norm_backward(x, weight, grad, eps);
     }
-    // [2, .., D]: the gradient of x, and the terms whose sum over rows is the gradient of the weight.
+    // `[2, .., D]`: the gradient by x, and the terms whose sum over rows is the gradient by the weight.
     let both = x.apply_op3_no_bwd(weight, grad, &RmsNormBackward { eps })?;
     Ok((both.get(0)?, sum_rows(&both.get(1)?)?))
 }
@@ -75,7 +75,7 @@ impl RmsNorm {
 
 custom_op!(RmsNorm, "rms-norm", CustomOp2);
 
-/// `dx_i = r w_i g_i - r^3 x_i mean(w g x)`, and `g_i x_i r` for the weight, with `r = 1 / rms(x)`.
+/// `dx_i = r w_i g_i - r^3 x_i mean(w g x)`, and the weight's terms `g_i x_i r`, with `r = 1 / rms(x)`.
 struct RmsNormBackward {
     eps: f64,
 }

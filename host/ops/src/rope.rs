@@ -1,4 +1,4 @@
-//! Rotary position embeddings with one first position per row.
+//! Rotary position embeddings with a separate first position for each row.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,17 +7,17 @@ use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
 use super::kernel::{Real, custom_op, for_rows, layout_error, slice};
 use super::{fused, generic, is_rounded, rounded};
 
-/// Radians per position of each pair of a head's numbers.
+/// Rotation frequencies, in radians per position, for each pair of a head's numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Frequencies {
-    /// `[width / 2]`.
+    /// `[width / 2]`: frequency of each pair.
     per_position: Vec<f32>,
     /// Factor of cosines and sines.
     amplitude: f32,
 }
 
 impl Frequencies {
-    /// `1 / theta^(2i / width)`, for `i < width / 2`, of heads that are `width` wide (even).
+    /// `1 / theta^(2i / width)` for `i < width / 2`, for heads of even `width`.
     ///
     /// Source: `transformers.LlamaRotaryEmbedding`, in 32-bit floats like there.
     pub fn new(width: usize, theta: f64) -> Self {
@@ -61,18 +61,18 @@ impl RopeTable {
     }
 }
 
-/// The rotation of one batch: token `s` of row `b` has position `first_index + s - starts[b]`, or 0 before the start.
+/// Rotation of one batch: token `s` of row `b` has position `first_index + s - starts[b]`, or 0 before the start.
 #[derive(Debug, Clone)]
 pub struct Rope {
-    /// Angles.
+    /// Table of cosines and sines.
     pub table: Arc<RopeTable>,
-    /// First real token of each row, `[B]`.
+    /// `[B]`: first real token of each row.
     pub starts: Arc<[usize]>,
     first_index: usize,
     angles: Arc<OnceLock<Angles>>,
 }
 
-/// Cosines and sines of every token of a batch on its device, `[B, 1, S, width / 2]`.
+/// `[B, 1, S, width / 2]`: cosines and sines of every token of a batch, on its device.
 #[derive(Debug, Clone)]
 struct Angles {
     cos: Tensor,
@@ -80,18 +80,18 @@ struct Angles {
 }
 
 impl Rope {
-    /// The rotation of rows whose first real tokens are `starts` `[B]`, for tokens given from `first_index` on.
+    /// Rotation of rows whose first real tokens are `starts` `[B]`, for tokens from `first_index` on.
     pub fn new(table: Arc<RopeTable>, starts: Arc<[usize]>, first_index: usize) -> Self {
         Self { table, starts, first_index, angles: Arc::default() }
     }
 
-    /// That of some rows of the batch.
+    /// Rotation of some rows of the batch.
     pub fn of(&self, rows: &[u32]) -> Self {
         let starts = rows.iter().map(|&row| self.starts[row as usize]).collect();
         Self::new(self.table.clone(), starts, self.first_index)
     }
 
-    /// Rotates `x` `[B, S, H * width]` and lays the heads out first: `[B, H, S, width]`.
+    /// Rotates `x` `[B, S, H * width]` and moves the heads to the front: `[B, H, S, width]`.
     pub fn apply(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
         if is_rounded(x) {
             return rounded([x], |[x]| self.apply(&x, heads));
@@ -105,7 +105,7 @@ impl Rope {
         x.contiguous()?.apply_op1_no_bwd(&Rotate { rope: self.clone(), heads, inverse: false })
     }
 
-    /// The gradient by the argument of `apply`, `[B, S, H * width]`, for the gradient of its result, contiguous.
+    /// Gradient by the argument of `apply`, `[B, S, H * width]`, from the contiguous gradient `grad` of its result.
     pub fn backward(&self, grad: &Tensor) -> Result<Tensor> {
         let heads = grad.dim(1)?;
         if is_rounded(grad) {
@@ -124,7 +124,7 @@ impl Rope {
         (self.first_index + token).saturating_sub(self.starts[row])
     }
 
-    /// Looked up once for all layers.
+    /// Angles of the batch, computed once for all layers.
     fn angles(&self, tokens: usize, device: &Device) -> Result<Angles> {
         if let Some(angles) = self.angles.get().filter(|angles| angles.cos.dims()[2] == tokens) {
             return Ok(angles.clone());
@@ -136,13 +136,13 @@ impl Rope {
             Tensor::from_vec(values, (rows, 1, tokens, half), device)
         };
         let angles = Angles { cos: gather(&self.table.cos)?, sin: gather(&self.table.sin)? };
-        // A second one, for another number of tokens, is not kept.
+        // Another value, for a different number of tokens, is not stored.
         let _ = self.angles.set(angles.clone());
         Ok(angles)
     }
 }
 
-/// Forward: `[B, S, H * width]` to `[B, H, S, width]`; inverse: back, by the opposite angle.
+/// Forward: `[B, S, H * width]` to `[B, H, S, width]`. Inverse: back, with the opposite angle.
 struct Rotate {
     rope: Rope,
     heads: usize,
@@ -178,7 +178,7 @@ impl Rotate {
         let Sizes { rows, tokens, heads, width } = self.sizes(layout)?;
         let x = slice::<T>(storage, layout, self.name())?;
         let mut out = vec![T::from_f64(0.0); x.len()];
-        // Both layouts are walked as runs of `width`; `outer` and `inner` are the middle axes of the output.
+        // Both layouts are sequences of runs of `width`; `outer` and `inner` are the middle axes of the output.
         let (outer, inner) = if self.inverse { (tokens, heads) } else { (heads, tokens) };
         for_rows(
             &mut out,

@@ -9,7 +9,7 @@ use super::{fused, generic, is_rounded, rounded};
 
 /// `softmax(scale * scores)` over the keys `starts[b]..=i` of query `i`, for `scores` `[B, H, Q, S]` of the last Q of S queries.
 ///
-/// Other keys get 0; so do all keys of a query in the padding (`i < starts[b]`).
+/// Other keys get 0, and so do all keys of a query in the padding (`i < starts[b]`).
 pub fn causal_softmax(scores: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Result<Tensor> {
     if is_rounded(scores) {
         return rounded([scores], |[scores]| causal_softmax(&scores, starts, scale));
@@ -20,7 +20,7 @@ pub fn causal_softmax(scores: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Res
     scores.contiguous()?.apply_op1_no_bwd(&CausalSoftmax(Masked { starts: starts.clone(), scale }))
 }
 
-/// The gradient of `causal_softmax` by `scores`, from its result and the gradient of that; both contiguous.
+/// Gradient of `causal_softmax` by `scores`, from its result `weights` and the result's gradient `grad`; both contiguous.
 pub fn causal_softmax_backward(weights: &Tensor, grad: &Tensor, starts: &Arc<[usize]>, scale: f64) -> Result<Tensor> {
     if is_rounded(weights) {
         return rounded([weights, grad], |[weights, grad]| causal_softmax_backward(&weights, &grad, starts, scale));
@@ -41,7 +41,7 @@ struct CausalSoftmax(Masked);
 struct CausalSoftmaxBackward(Masked);
 
 impl Masked {
-    /// The sizes of scores; a shape that does not fit is an error.
+    /// The sizes of scores; an error if the shape does not fit.
     fn sizes(&self, op: &'static str, layout: &Layout) -> Result<Sizes> {
         match layout.dims() {
             &[rows, heads, queries, tokens] if rows == self.starts.len() && queries <= tokens => {
@@ -51,7 +51,7 @@ impl Masked {
         }
     }
 
-    /// The valid keys of the query on line `line` of `[B * H * Q, S]`.
+    /// Valid keys of the query on line `line` of `[B * H * Q, S]`.
     #[inline(always)]
     fn keys(&self, line: usize, Sizes { heads, queries, tokens }: Sizes) -> std::ops::Range<usize> {
         let query = line % queries + tokens - queries;

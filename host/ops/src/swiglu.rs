@@ -1,11 +1,11 @@
-//! The gate of the feed-forward layer.
+//! The gated activation of the feed-forward layer.
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::kernel::{Real, custom_op, for_rows, layout_error, slice};
 use super::{fused, generic, is_rounded, rounded, rounded_pair};
 
-/// Elements that one task of a kernel handles.
+/// Number of elements that one kernel task handles.
 const RUN: usize = 256;
 
 /// `silu(gate) * up` with `silu(x) = x / (1 + e^-x)`, for two tensors of one shape.
@@ -19,7 +19,7 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     gate.contiguous()?.apply_op2_no_bwd(&up.contiguous()?, &SwiGlu)
 }
 
-/// Gradients of `swiglu` by `gate` and by `up`, for the gradient `grad` of its result; all contiguous.
+/// Gradients of `swiglu` by `gate` and by `up`, from the gradient `grad` of its result; all contiguous.
 pub fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Tensor, Tensor)> {
     if is_rounded(gate) {
         return rounded_pair([gate, up, grad], |[gate, up, grad]| swiglu_backward(&gate, &up, &grad));

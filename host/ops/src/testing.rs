@@ -1,15 +1,15 @@
-//! For tests of what is made of these operations.
+//! Helpers for tests of code that uses these operations.
 
 use std::cell::Cell;
 
 use candle_core::{DType, Tensor};
 
 thread_local! {
-    /// True while this thread's operations go to `generic` even where a fused kernel would take them.
+    /// True while this thread's operations use `generic` even where a fused kernel supports them.
     pub(crate) static GENERIC: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work` on one thread with all operations from `generic`.
+/// Runs `work` on one thread, with all operations from `generic`.
 pub fn generic<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     pool.install(|| {
@@ -18,7 +18,7 @@ pub fn generic<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-/// The largest difference of two tensors, relative to the largest value of the second.
+/// Largest difference of two tensors, relative to the largest value of the second.
 pub fn distance(actual: &Tensor, expected: &Tensor) -> f64 {
     assert_eq!(actual.dims(), expected.dims());
     let values = |tensor: &Tensor| -> Vec<f64> {

@@ -1,4 +1,4 @@
-//! The compositions of `generic` against the fused kernels, which have tests of their own.
+//! Compares the compositions in `generic` with the fused kernels, which have tests of their own.
 
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ fn operations_in_bf16_round_and_no_more() {
     }
 }
 
-/// A cache after an append, and attention over it, with the rows 2 and 0 of three still generating.
+/// A cache after an append, and attention over it; of three rows, 2 and 0 still generate.
 fn decode(dtype: DType) -> Vec<(&'static str, Tensor)> {
     let wave = |shape: &[usize], phase| wave(shape, phase, DType::BF16).to_dtype(dtype).unwrap();
     let rows = DecodeRows { cache_rows: Arc::from([2usize, 0]), starts: Arc::from([1usize, 0]), index: 3 };
@@ -106,7 +106,7 @@ fn decoding_by_compositions_equals_the_fused_kernels() {
     compare(decode(DType::BF16), decode(DType::F32), 1.0 / 64.0);
 }
 
-/// The scores of logits and the gradients of a weighted sum of log-probabilities.
+/// The statistics of logits, and the gradients of a weighted sum of log-probabilities.
 fn logps(dtype: DType) -> Vec<(&'static str, Tensor)> {
     let wave = |shape: &[usize], phase| wave(shape, phase, dtype);
     let (hidden, head) = (wave(&[6, 4], 0.1), (wave(&[300, 4], 0.9) * 3.0).unwrap());

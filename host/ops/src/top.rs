@@ -1,17 +1,17 @@
-//! The largest logits of each row.
+//! Ids of the largest logits in each row.
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
 use super::kernel::{dtype_error, layout_error, slice};
 
-/// The ids of the `k` largest of every row of `logits` `[N, V]` f32, as `[N, k]` u32: descending, the lower id first among
-/// equals. A `k` beyond V is an error.
+/// Ids of the `k` largest logits of every row of `logits` `[N, V]` f32, as `[N, k]` u32: descending, the lower id
+/// first among equals. A `k` above V is an error.
 pub fn top_ids(logits: &Tensor, k: usize) -> Result<Tensor> {
     logits.contiguous()?.apply_op1_no_bwd(&TopIds { k })
 }
 
-/// The ids of the `k` largest `logits`, descending, the lower id first among equals; `order` is scratch space.
+/// Ids of the `k` largest `logits`, descending, the lower id first among equals; `order` is scratch space.
 pub fn top_k<'a>(logits: &[f32], k: usize, order: &'a mut Vec<u32>) -> &'a [u32] {
     order.clear();
     order.extend(0..logits.len() as u32);

@@ -7,20 +7,22 @@ use super::top_ids;
 /// Logit of a token that cannot be drawn: its probability is 0, and products with 0 stay finite.
 const OUT: f32 = -1e30;
 
-/// Which tokens are drawn from: temperature first, then top-k, then top-p.
+/// The tokens that can be drawn: temperature is applied first, then top-k, then top-p.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Truncation {
-    /// Divisor of the logits before `top_p` is applied.
+    /// Divisor of the logits, applied before `top_p`.
     pub temperature: f64,
     /// Number of largest logits kept; 0 keeps all.
     pub top_k: usize,
-    /// The fewest most likely tokens that together have at least this probability are kept; 1 keeps all.
+    /// Probability mass: the fewest most likely tokens that reach it are kept; 1 keeps all.
     pub top_p: f64,
 }
 
-/// `logits` `[N, V]` f32 with all of those out that cannot be drawn, of each row; its target `[N]` (u32) always can.
+/// `logits` `[N, V]` f32 with the logits of all excluded tokens set to a large negative value. Each row's target `[N]` (u32) is never
+/// excluded.
 ///
-/// Which they are is computed from these logits. A target may lie outside where it was drawn from others: by an older policy, or in another
+/// These logits decide which tokens are excluded. A target may be outside them if it was drawn by an older policy, or in another
+/// precision.
 /// precision.
 pub fn truncate(logits: &Tensor, targets: &Tensor, truncation: Truncation) -> Result<Tensor> {
     let Truncation { temperature, top_k, top_p } = truncation;
@@ -44,7 +46,7 @@ pub fn truncate(logits: &Tensor, targets: &Tensor, truncation: Truncation) -> Re
     keep.gt(0f32)?.where_cond(logits, &Tensor::full(OUT, (rows, vocab), device)?)
 }
 
-/// How many of the descending `weights` reach the share `top_p` of their sum; at least one.
+/// Number of the descending `weights` that reach the fraction `top_p` of their sum; at least one.
 pub fn nucleus(weights: &[f64], top_p: f64) -> usize {
     if top_p == 1.0 {
         return weights.len();

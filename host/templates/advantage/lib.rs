@@ -4,7 +4,7 @@
 
 use capo_plugin::prelude::*;
 
-/// The reward minus the mean reward of the group's other completions, within `±max_advantage`.
+/// The reward minus the mean reward of the group's other completions, clamped to `±max_advantage`.
 ///
 /// The fields are the keys of its table in a config.
 #[derive(Deserialize)]

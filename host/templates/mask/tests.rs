@@ -10,8 +10,8 @@ fn drops_what_is_above_the_limit_and_nothing_else() {
     assert_eq!(fixture.mask(&mut mask).unwrap().keep, [1, 1, 0, 1, 0, 1]);
 }
 
-/// Behind the real ABI, as in a trainer: an error would be a broken rule. The state is saved and
-/// loaded after every step, as if the run had been stopped there.
+/// Runs behind the real ABI, as in a trainer; an error means a broken rule. The state is saved and
+/// loaded after every step, as if the run had stopped and resumed there.
 #[test]
 fn keeps_the_rules_on_every_batch() {
     let mut mask = testing::mask::<SurpriseLimit>("").unwrap();

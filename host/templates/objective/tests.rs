@@ -15,8 +15,8 @@ fn weighs_tokens_up_to_the_limit() {
     assert_eq!(loss, [1.0, 3.0]);
 }
 
-/// Behind the real ABI, as in a trainer: an error would be a broken rule. The state is saved and
-/// loaded after every step, as if the run had been stopped there.
+/// Runs behind the real ABI, as in a trainer; an error means a broken rule. The state is saved and
+/// loaded after every step, as if the run had stopped and resumed there.
 #[test]
 fn keeps_the_rules_on_every_batch() {
     let mut objective = testing::objective::<LimitedRatio>("").unwrap();

@@ -4,16 +4,16 @@
 
 use capo_plugin::prelude::*;
 
-/// A right answer earns 1 minus a price per token, at least 0.1; anything else earns 0.
+/// A right answer earns 1 minus a price per token, at least 0.1; other answers earn 0.
 ///
 /// The fields are the keys of its table in a config.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Brevity {
-    /// What a token costs, reward units.
+    /// Price of a token, reward units.
     #[serde(default = "price")]
     price: f32,
-    /// The answer is the text after the last one of these.
+    /// The answer is the text after the last separator.
     #[serde(default = "answer_separator")]
     answer_separator: String,
 }

@@ -13,8 +13,8 @@ fn pays_for_right_answers_by_their_length() {
     assert_eq!(scored.records.number("right"), Some(0.5));
 }
 
-/// Behind the real ABI, as in a trainer: an error would be a broken rule. The state is saved and
-/// loaded after every rollout, as if the run had been stopped there.
+/// Runs behind the real ABI, as in a trainer; an error means a broken rule. The state is saved and
+/// loaded after every rollout, as if the run had stopped and resumed there.
 #[test]
 fn keeps_the_rules_on_every_rollout() {
     let mut reward = testing::reward::<Brevity>("").unwrap();

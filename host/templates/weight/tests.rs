@@ -13,8 +13,8 @@ fn what_is_above_the_limit_counts_less() {
     );
 }
 
-/// Behind the real ABI, as in a trainer: an error would be a broken rule. The state is saved and
-/// loaded after every step, as if the run had been stopped there.
+/// Runs behind the real ABI, as in a trainer; an error means a broken rule. The state is saved and
+/// loaded after every step, as if the run had stopped and resumed there.
 #[test]
 fn keeps_the_rules_on_every_batch() {
     let mut weight = testing::weight::<SurpriseWeight>("").unwrap();

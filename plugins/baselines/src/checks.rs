@@ -1,4 +1,4 @@
-//! Sentences about values that no component takes.
+//! Error messages for values that no component accepts.
 
 use capo_plugin::PluginError;
 

@@ -1,6 +1,6 @@
-//! The advantages and objectives that GRPO and its relatives are made of, as plain types.
+//! The advantages and objectives of GRPO and its relatives, as plain types.
 //!
-//! Nothing registers itself here: a host and each plugin offer these types under their own ids.
+//! This crate registers nothing: a host and each plugin offer these types under their own ids.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -1,24 +1,24 @@
-//! Comparisons: the same decisions on other tokens.
+//! Control experiments: the model's decisions, applied to other tokens.
 
 use capo_plugin::Draws;
 use capo_plugin::prelude::*;
 
-/// Whose tokens get the decisions that the model found. All but the first are for comparisons: what does the model know that
-/// chance, or the tokens' probability, does not?
+/// Tokens that get the model's decisions. All choices but the first are controls: they show what the model knows
+/// beyond chance, or beyond the tokens' probability.
 #[derive(Deserialize, Default, Clone, Copy, PartialEq, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Assign {
-    /// Their own.
+    /// Each token gets its own decision.
     #[default]
     Own,
-    /// Random ones, drawn anew in every step from the run's seed.
+    /// Random tokens, drawn anew in every step from the run's seed.
     Random,
-    /// The worst to the least probable tokens.
+    /// The least probable tokens get the worst decisions.
     LeastProbable,
 }
 
 impl Assign {
-    /// Rejects as many of the tokens that are 1 in `before` as `keep` does, others in their place.
+    /// Rejects as many tokens as `keep` does, chosen by this rule among the tokens with 1 in `before`.
     pub fn rejections(self, batch: &Batch<'_>, before: &[u8], keep: &mut [u8]) {
         if self == Self::Own {
             return;
@@ -29,7 +29,7 @@ impl Assign {
         self.order(batch, places).into_iter().take(rejected).for_each(|at| keep[at] = 0);
     }
 
-    /// Gives the weights of the tokens that are 1 in `keep` to others of them.
+    /// Permutes the weights of the tokens with 1 in `keep` by this rule.
     pub fn weights(self, batch: &Batch<'_>, keep: &[u8], weights: &mut [f32]) {
         if self == Self::Own {
             return;
@@ -40,7 +40,7 @@ impl Assign {
         self.order(batch, places).into_iter().zip(values).for_each(|(at, value)| weights[at] = value);
     }
 
-    /// The tokens, those first that fare worst.
+    /// Indices of tokens, sorted from the worst decision to the best.
     fn order(self, batch: &Batch<'_>, mut places: Vec<usize>) -> Vec<usize> {
         match self {
             Self::Own => {}
@@ -51,7 +51,7 @@ impl Assign {
     }
 }
 
-/// Where `mask` is 1.
+/// Indices at which `mask` is 1.
 fn places(mask: &[u8]) -> Vec<usize> {
     (0..mask.len()).filter(|&at| mask[at] == 1).collect()
 }

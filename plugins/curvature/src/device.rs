@@ -1,4 +1,4 @@
-//! The large arrays of a batch as the core takes them, in host memory or on a CUDA device.
+//! The batch's large arrays in the core's types, in host memory or on a CUDA device.
 
 #![allow(unsafe_code, reason = "an address on a device is what the tensor's lender says")]
 
@@ -10,7 +10,7 @@ use capo_plugin::{DType, DeviceKind, LastLayer, Tensor};
 /// A tensor with its name in the batch.
 type Named<'t, 'a> = (&'static str, &'t Tensor<'a>);
 
-/// The last layer's arrays; nothing is copied.
+/// The last layer's arrays, without a copy.
 pub(crate) fn arrays<'a>(last: &LastLayer<'a>) -> Result<Arrays<'a>, PluginError> {
     let LastLayer { hidden, topk_ids, topk_logits, action_logits, logsumexp, .. } = last;
     let [ids, logits] = [("topk_ids", topk_ids), ("topk_logits", topk_logits)];
@@ -35,7 +35,7 @@ pub(crate) fn arrays<'a>(last: &LastLayer<'a>) -> Result<Arrays<'a>, PluginError
     }))
 }
 
-/// The trainer's moments of the last layer, which lie where its features do; nothing is copied.
+/// The trainer's moments of the last layer, which are on the same device as its features; without a copy.
 pub(crate) fn moments<'a>(batch: &Batch<'a>) -> Result<MomentArrays<'a>, PluginError> {
     let (last, state) = (batch.last_layer()?, batch.optimizer_state()?);
     let [first, second] = [("exp_avg", &state.exp_avg), ("exp_avg_sq", &state.exp_avg_sq)];
@@ -45,7 +45,7 @@ pub(crate) fn moments<'a>(batch: &Batch<'a>) -> Result<MomentArrays<'a>, PluginE
     Ok(MomentArrays::Cuda { exp_avg: slice(first)?, exp_avg_sq: slice(second)? })
 }
 
-/// The CUDA device and the stream that all of `tensors` share; none where all lie in host memory.
+/// The CUDA device and the stream that all of `tensors` share; `None` where all are in host memory.
 fn place(tensors: &[Named<'_, '_>]) -> Result<Option<(i32, Stream)>, PluginError> {
     let Some(((name, one), others)) = tensors.split_first() else { return Ok(None) };
     for (other_name, other) in others {
@@ -63,8 +63,8 @@ fn place(tensors: &[Named<'_, '_>]) -> Result<Option<(i32, Stream)>, PluginError
     }
     match one.device() {
         (DeviceKind::CPU, _) => Ok(None),
-        // SAFETY: by the contract of `Tensor::from_raw` it is a stream of the device's primary context, for as long as the
-        // tensor is lent.
+        // SAFETY: by the contract of `Tensor::from_raw`, it is a stream of the device's primary context, for as long
+        // as the tensor is lent.
         (DeviceKind::CUDA, number) => Ok(Some((number, unsafe { Stream::from_raw(one.stream()) }))),
         device => Err(PluginError::unsupported(format!(
             "`{name}` lies on {}, and this component reads host memory and CUDA devices (run with `--device cpu`)",
@@ -73,7 +73,7 @@ fn place(tensors: &[Named<'_, '_>]) -> Result<Option<(i32, Stream)>, PluginError
     }
 }
 
-/// A device as users write it.
+/// Name of a device as users write it.
 fn spelled((kind, number): (DeviceKind, i32)) -> String {
     match kind {
         DeviceKind::CPU => "cpu".to_owned(),
@@ -84,8 +84,8 @@ fn spelled((kind, number): (DeviceKind, i32)) -> String {
 
 fn features<'a>((name, tensor): Named<'_, 'a>) -> Result<Features<'a>, PluginError> {
     let (address, len) = compact((name, tensor), &[DType::F32, DType::F16, DType::BF16])?;
-    // SAFETY: `compact` found `len` elements of this type at `address`, which by the contract of `Tensor::from_raw` are valid for
-    // `'a`, and ready once the work on the tensor's stream is done.
+    // SAFETY: `compact` found `len` elements of this type at `address`. By the contract of `Tensor::from_raw` they
+    // are valid for `'a`, and ready once the work on the tensor's stream is done.
     Ok(unsafe {
         match tensor.dtype() {
             DType::F16 => Features::F16(Slice::from_raw(address, len)),
@@ -95,7 +95,7 @@ fn features<'a>((name, tensor): Named<'_, 'a>) -> Result<Features<'a>, PluginErr
     })
 }
 
-/// A type that tensors on a device may have here.
+/// An element type that is allowed for tensors on a device.
 trait Element {
     const DTYPE: DType;
 }
@@ -138,7 +138,7 @@ mod tests {
 
     const CUDA: (DeviceKind, i32) = (DeviceKind::CUDA, 0);
 
-    /// Properties in which a tensor may differ from the others of its batch.
+    /// Properties in which a tensor may differ from the batch's other tensors.
     #[derive(Clone, Copy)]
     struct Lent {
         device: (DeviceKind, i32),
@@ -151,12 +151,12 @@ mod tests {
         fn tensor(self, shape: &'static [i64]) -> Tensor<'static> {
             let Self { device: (kind, number), dtype, strides, stream } = self;
             let (data, stream) = (0x1000 as *const _, stream as *mut _);
-            // SAFETY: nobody reads these elements.
+            // SAFETY: no code reads these elements.
             unsafe { Tensor::from_raw(data, kind, number, dtype, shape, strides, 64, stream) }
         }
     }
 
-    /// A last layer on CUDA device 0 whose tensors are changed first, and what is made of it.
+    /// Converts a last layer on CUDA device 0 after `change` has changed its tensors.
     fn taken(change: impl Fn(&mut [Lent; 5])) -> Result<Arrays<'static>, String> {
         let mut lent = [Lent { device: CUDA, dtype: DType::F32, strides: &[], stream: 9 }; 5];
         lent[1].dtype = DType::U32;

@@ -1,4 +1,4 @@
-//! Meanings of the keys of mask and weight.
+//! Meanings of the keys of the mask and the weight.
 
 use capo_core::{
     CurvatureAverage, EmptyState, Feature, MomentUpdate, ObjectiveShift, OutsideAction, PolicyShift, Probabilities,
@@ -8,10 +8,10 @@ use capo_plugin::{KeyDocs, keys};
 
 use crate::{CurvatureMask, CurvatureWeight, Thresholds};
 
-/// A switch that `semantics` sets where it is not given.
+/// Default of a switch that is absent: `semantics` sets its value.
 const BY_SEMANTICS: Option<&str> = None;
 
-/// Descriptions of a component's own keys, and of those that mask and weight share.
+/// Descriptions of a component's own keys, and of the keys that mask and weight share.
 macro_rules! documented {
     (signal: $signal:literal, own: { $($own:tt)* }) => {
         keys! {
@@ -48,7 +48,7 @@ macro_rules! documented {
 }
 
 impl<T: Thresholds> CurvatureMask<T> {
-    /// Meanings of its keys, for `register!`.
+    /// Meanings of the mask's keys, for `register!`.
     pub const KEYS: KeyDocs = documented!(signal: "advantage", own: {
         fisher_threshold = T::FISHER => "accept m_F below this; `false` switches the test off"; 1e-10..1e2,
         hessian_threshold = T::HESSIAN => "accept m_H below this, and above what `hessian_interval` says; `false` switches the test off",
@@ -59,13 +59,13 @@ impl<T: Thresholds> CurvatureMask<T> {
 }
 
 impl CurvatureWeight {
-    /// Meanings of its keys, for `register!`.
+    /// Meanings of the weight's keys, for `register!`.
     pub const KEYS: KeyDocs = documented!(signal: "unit", own: {
         fisher_threshold = Self::FISHER => "m_F up to which a token counts in full; above, it counts the square root of this over m_F; `auto`: the bound follows the run"; 1e-10..1e2,
     });
 }
 
-/// `about`, with the names that the switch's values have.
+/// `about` with the names of the switch's values.
 fn named<S: Switch>(about: &str) -> String {
     format!("{about}: `{}`; as `semantics` says when absent", S::NAMES.join("`, `"))
 }

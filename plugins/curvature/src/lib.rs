@@ -1,13 +1,13 @@
-//! The curvature mask: [`capo_core`] as a pre-backward mask; and the curvature weight, its smooth form.
+//! The curvature mask, which wraps [`capo_core`] as a pre-backward mask, and the curvature weight, its smooth form.
 //!
-//! Before the backward pass it predicts, for every subset of tokens (a token, a completion, a group or the batch), how
-//! far the optimizer's step on that subset alone would move the objective (`m_H`) and the policy (`m_F`), and clears the
-//! subsets that would move either too far. After the step it updates its own model of the optimizer with the tokens that
-//! all masks kept.
+//! A subset of tokens is a token, a completion, a group or the batch. Before the backward pass the mask predicts how
+//! far the optimizer's step on one subset alone would move the objective (`m_H`) and the policy (`m_F`). It clears
+//! the subsets that would move either too far. After the step it updates its own model of the optimizer with the
+//! tokens that all masks kept.
 //!
-//! A batch may lie in host memory or on a CUDA device; the mask works where it lies.
+//! A batch may be in host memory or on a CUDA device; the mask computes on the batch's device.
 //!
-//! Keys and records are described in the README of each plugin that offers it.
+//! The README of each plugin that offers the mask describes its keys and records.
 
 #![deny(unsafe_code)]
 #![deny(missing_docs)]

@@ -1,4 +1,4 @@
-//! The curvature mask: no token moves objective or policy too far, or it is dropped.
+//! The curvature mask: drops tokens that would move the objective or the policy too far.
 
 use std::marker::PhantomData;
 
@@ -9,11 +9,11 @@ use crate::predictor::Predictor;
 use crate::table::MaskTable;
 use crate::target::Target;
 
-/// The thresholds of a method: what its id stands for when a table does not say.
+/// The default thresholds of a method, selected by the component's id.
 pub trait Thresholds: Send {
-    /// `δ_F`: largest accepted policy shift.
+    /// `δ_F`: largest accepted policy shift `m_F`.
     const FISHER: f64;
-    /// `δ_H`: largest accepted objective shift in either direction.
+    /// `δ_H`: largest accepted objective shift `m_H` in either direction.
     const HESSIAN: f64;
 }
 
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(half.records.number("rejected_fisher"), Some(0.5));
     }
 
-    /// Parts have the decisions and the shifts of the whole, in the middle of a run too.
+    /// A batch in parts gets the decisions and shifts of the whole batch, in the middle of a run too.
     #[test]
     fn tokens_are_decided_alone_where_it_is_declared() {
         let fixture = Fixture::new(5, 6).lengths(&[6, 3, 0, 5, 6]);
@@ -180,7 +180,7 @@ mod tests {
             let open = run("");
             assert_eq!(open.keep, valid);
             let m_f = &open.records.tokens[0].1;
-            // A bound just below the largest shift drops the subset of the token that has it, and no other.
+            // A bound just below the largest shift drops only the subset that holds the largest token's shift.
             let worst = (0..12).max_by(|&a, &b| m_f[a].total_cmp(&m_f[b])).unwrap();
             let limit = 0.999 * m_f[worst];
             let expected: Vec<u8> = (0..12).map(|at| valid[at] * u8::from(at / span != worst / span)).collect();
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// The trainer's second moment remembers what was rejected, and the mask's model with it; a table that names Adam does not.
+    /// The trainer's second moment includes rejected tokens, and so does the mask's model. With `optimizer = "adamw"` it does not.
     #[test]
     fn rejected_tokens_enter_the_second_moment_where_they_enter_the_trainers() {
         let keep: Vec<u8> = (0..24).map(|at| at % 2).collect();

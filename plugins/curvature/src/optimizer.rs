@@ -1,4 +1,4 @@
-//! Which optimizer the proposed step models, and whose moments it starts from.
+//! The optimizer that the proposed step models, and the moments from which it starts.
 
 use capo_core::{HostMoments, OptimizerModel, SecondMoment};
 use capo_plugin::OptimizerKind;
@@ -6,7 +6,7 @@ use capo_plugin::prelude::*;
 
 use crate::device;
 
-/// The optimizer of the proposed step.
+/// Model of the optimizer for the proposed step.
 #[derive(Clone, Copy)]
 pub(crate) struct Optimizer {
     pub choice: OptimizerChoice,
@@ -14,22 +14,22 @@ pub(crate) struct Optimizer {
     pub moments: Moments,
 }
 
-/// Which rule it follows.
+/// Update rule of the model.
 #[derive(Deserialize, Default, Clone, Copy)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum OptimizerChoice {
-    /// The trainer's own, decay of weights and memory of rejected gradients included.
+    /// The trainer's own rule, with its weight decay and its treatment of rejected gradients.
     #[default]
     Host,
-    /// Plain gradient steps.
+    /// Plain gradient descent.
     Sgd,
-    /// Adam without decay of weights.
+    /// Adam without weight decay.
     Adam,
-    /// Adam with the trainer's decay of weights.
+    /// Adam with the trainer's weight decay.
     AdamW,
 }
 
-/// Adam's constants, the trainer's where not given.
+/// Adam's constants; an absent one is the trainer's.
 #[derive(Clone, Copy)]
 pub(crate) struct Adam {
     pub beta1: Option<f64>,
@@ -37,25 +37,25 @@ pub(crate) struct Adam {
     pub eps: Option<f64>,
 }
 
-/// Whose moments a proposal starts from.
+/// Moments from which a proposed step starts.
 #[derive(Deserialize, Default, Clone, Copy, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Moments {
-    /// The mask's own, of the rows it has seen.
+    /// The mask's own moments, of the vocabulary rows that it has seen.
     #[default]
     Own,
-    /// The trainer's, of the last layer.
+    /// The trainer's moments of the last layer.
     Host,
 }
 
 impl Optimizer {
-    /// The trainer's own, with its constants.
+    /// The trainer's optimizer with its constants.
     pub fn of_trainer() -> Self {
         let adam = Adam { beta1: None, beta2: None, eps: None };
         Self { choice: OptimizerChoice::Host, adam, moments: Moments::Own }
     }
 
-    /// The optimizer, as the core models it.
+    /// The optimizer as a model of the core.
     pub fn model(&self, batch: &Batch<'_>) -> Result<OptimizerModel, PluginError> {
         let host = batch.optimizer;
         let kept = SecondMoment::Kept;
@@ -83,7 +83,7 @@ impl Optimizer {
         Ok(OptimizerModel { kind, beta1, beta2, eps, second_moment, weight_decay })
     }
 
-    /// The trainer's moments, where they are wanted.
+    /// The trainer's moments, or `None` where the model uses its own.
     pub fn moments<'a>(&self, batch: &Batch<'a>) -> Result<Option<HostMoments<'a>>, PluginError> {
         if self.moments == Moments::Own {
             return Ok(None);

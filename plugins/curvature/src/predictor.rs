@@ -1,4 +1,4 @@
-//! The curvature model over the batches of a trainer: what mask and weight have in common.
+//! The curvature model over the batches of a trainer: code that the mask and the weight share.
 
 use capo_core::{Acceptance, Assessment, CurvatureModel, Granularity, Loss, Policy, Prepared, SecondMoment, Step};
 use capo_plugin::prelude::*;
@@ -9,28 +9,28 @@ use crate::optimizer::{Moments, Optimizer};
 use crate::ranks::{Ended, TrainerRanks};
 use crate::{device, records};
 
-/// The model, and what it is asked.
+/// The curvature model with the settings of its predictions.
 pub(crate) struct Predictor {
     pub model: CurvatureModel,
     pub optimizer: Optimizer,
     pub signal: Signal,
     pub assign: Assign,
-    /// True if the shifts of one step on the whole batch are reported too.
+    /// True if the shifts of one step on the whole batch are also reported.
     pub batch_shifts: bool,
 }
 
-/// Which advantage a token's step is predicted at.
+/// The advantage at which a token's step is predicted.
 #[derive(Deserialize, Clone, Copy, PartialEq, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Signal {
-    /// Its own, as in the paper: what is decided of a token depends on how good its completion was.
+    /// The token's own advantage, as in the paper. A decision then depends on the completion's reward.
     Advantage,
-    /// 1: what is decided depends on how far a token can move the policy, and the gradient keeps its direction in reward.
+    /// Advantage 1. A decision then depends on how far the token can move the policy. The gradient keeps its direction in reward.
     Unit,
 }
 
 impl Predictor {
-    /// The shifts of the tokens with `keep[b * T + t] != 0`, and what the thresholds make of them; all of it is recorded.
+    /// Computes the shifts of the tokens with `keep[b * T + t] != 0` and the decisions under `thresholds`, and records all of them.
     pub fn assess(
         &self,
         ctx: &mut Ctx<'_>,
@@ -51,14 +51,14 @@ impl Predictor {
         Ok(assessment)
     }
 
-    /// As [`assess`](Self::assess), by these thresholds and without a record.
+    /// Like [`assess`](Self::assess), but records nothing.
     pub fn shifts(&self, batch: &Batch<'_>, keep: &[u8], thresholds: &Acceptance) -> Result<Assessment, PluginError> {
         let step = self.step(batch)?;
         let (ones, minus_ones);
         let seen = match self.signal {
             Signal::Advantage => step,
             Signal::Unit => {
-                // The loss's derivative is that of what is minimised.
+                // The loss is minimised, so its derivative is minus the advantage.
                 (ones, minus_ones) = (vec![1.0; batch.dims.len()], vec![-1.0; batch.dims.len()]);
                 Step { advantages: &ones, loss: Loss { derivatives: Some(&minus_ones), ..step.loss }, ..step }
             }
@@ -67,8 +67,8 @@ impl Predictor {
         self.model.assess_by(&prepared, thresholds).map_err(failed)
     }
 
-    /// Takes the optimizer's step, in which each token weighed `weights[b * T + t]`, into the model's own moments, with what other ranks
-    /// have of it.
+    /// Adds the optimizer's step to the model's own moments, together with the other ranks' share. Each token had
+    /// weight `weights[b * T + t]`.
     pub fn step_end(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -92,13 +92,13 @@ impl Predictor {
         taken: bool,
     ) -> Result<(), PluginError> {
         let kept = weights.iter().any(|&weight| weight != 0.0);
-        // Of a step that was not taken only one without a kept token can matter.
+        // A skipped step can only matter if it kept no token.
         let prepared = if taken || !kept { self.prepare(batch, weights).map(Some) } else { Ok(None) };
         let Some(Some(prepared)) = ranks.agree(Ended { taken, kept }, prepared)? else { return Ok(()) };
         self.model.commit_over(&prepared, weights, ranks).map_err(failed)
     }
 
-    /// The tokens that moments may take in.
+    /// The data of the tokens that the moments may include.
     fn prepare<'a>(&self, batch: &Batch<'a>, weights: &[f32]) -> Result<Prepared<'a>, PluginError> {
         let step = self.step(batch)?;
         let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
@@ -116,9 +116,9 @@ impl Predictor {
         }
     }
 
-    /// A token's step is predicted from its own data and the moments; only what assigns decisions to other tokens looks at the rest. Moments
-    /// take in row sums, which add up over ranks. Thresholds that follow the run take in the shifts of subsets, of which a rank must hold
-    /// the whole.
+    /// A token's step is predicted from its own data and the moments. Only an `assign` to other tokens reads the rest
+    /// of the batch. Moments need row sums, which add up over ranks. Thresholds that follow the run need the shifts
+    /// of whole subsets, so each subset must be on one rank.
     pub fn traits(&self, follows: bool) -> MaskTraits {
         let granularity = self.model.granularity();
         let alone = granularity == Granularity::Token && self.assign == Assign::Own;
@@ -134,7 +134,7 @@ impl Predictor {
         self.model.load(state).map_err(|error| PluginError::state(error.to_string()))
     }
 
-    /// The core's view of the step; nothing is copied.
+    /// The step in the core's types, without a copy.
     fn step<'a>(&self, batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
         Ok(Step {
             batch: layer(batch, batch.last_layer()?)?,
@@ -148,7 +148,7 @@ impl Predictor {
     }
 }
 
-/// The trainer's loss, as the batch describes it.
+/// The trainer's loss in the core's types.
 pub(crate) fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
     let reduction = match batch.reduction {
         Reduction::COMPLETION_MEAN => capo_core::Reduction::CompletionMean,
@@ -169,13 +169,13 @@ pub(crate) fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
     })
 }
 
-/// The sampling distribution, as the batch describes it.
+/// The sampling distribution in the core's types.
 pub(crate) fn policy(batch: &Batch<'_>) -> Policy {
     let top_k = batch.sampling_top_k as usize;
     Policy { temperature: batch.sampling_temperature, top_k: (top_k > 0).then_some(top_k) }
 }
 
-/// The core's view of the last layer.
+/// The last layer in the core's types.
 pub(crate) fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_core::LastLayer<'a>, PluginError> {
     let (hidden, topk) = (last.hidden.shape(), last.topk_ids.shape());
     let ([_, _, width], [_, _, k]) = (hidden, topk) else {

@@ -1,4 +1,4 @@
-//! The ranks of the trainer, as the core knows them.
+//! The trainer's ranks in the form that the core needs.
 
 use std::cell::Cell;
 
@@ -6,17 +6,17 @@ use capo_core::Error;
 use capo_plugin::Collective;
 use capo_plugin::prelude::*;
 
-/// The ranks of a run, this one among them; none named is one.
+/// The ranks of a run, this one included; without a `collective` there is one.
 pub(crate) struct TrainerRanks<'a> {
     collective: Option<&'a Collective>,
-    /// Bytes that this rank has told the others.
+    /// Bytes that this rank has sent to the others.
     told: Cell<usize>,
 }
 
-/// A rank's knowledge of a step that is over.
+/// One rank's facts about a finished step.
 #[derive(Clone, Copy)]
 pub(crate) struct Ended {
-    /// True if the optimizer took it.
+    /// True if the optimizer applied the step.
     pub taken: bool,
     /// True if a token of this rank was kept.
     pub kept: bool,
@@ -27,13 +27,13 @@ impl<'a> TrainerRanks<'a> {
         Self { collective, told: Cell::new(0) }
     }
 
-    /// Bytes that this rank has told the others; none where it is alone.
+    /// Bytes that this rank has sent to the others; `None` in a run with one rank.
     pub fn bytes(&self) -> Option<usize> {
         self.collective.filter(|collective| collective.size() > 1).map(|_| self.told.get())
     }
 
-    /// This rank's `own` part of a step, where the step is to be taken in: a batch that was rejected whole on all ranks may count as one; one
-    /// whose gradient was not finite has not happened.
+    /// Returns this rank's `own` part if all ranks should add the step to their moments. A skipped step counts if no
+    /// rank kept a token; the core then decides about it. A step skipped for a non-finite gradient does not count.
     pub fn agree<T>(&self, ended: Ended, own: Result<T, PluginError>) -> Result<Option<T>, PluginError> {
         let Ended { taken, kept } = ended;
         let told = capo_core::Ranks::gather(self, &[i64::from(own.is_err()), i64::from(taken), i64::from(kept)]);
@@ -88,7 +88,7 @@ mod tests {
         const HESSIAN: f64 = 1e9;
     }
 
-    /// Three ranks end the steps of a run with their own completions, beside one that sees all.
+    /// Three ranks end a run's steps with their own completions, and are compared with one rank that holds them all.
     #[test]
     fn ranks_end_a_step_together() {
         let fixture = Fixture::new(5, 6).lengths(&[6, 3, 0, 5, 6]);
@@ -137,7 +137,7 @@ mod tests {
             ),
             "{told:?}"
         );
-        // A step that was not taken: nothing was kept on one rank, but something on the other.
+        // A skipped step: one rank kept no token, the other kept one.
         let moved = testing::on_ranks(2, |seat| {
             let part = fixture.part(seat.rank()..seat.rank() + 1);
             let mut mask = testing::mask::<CurvatureMask<Wide>>("rejected_batch = \"counts\"").unwrap();

@@ -3,10 +3,10 @@
 use capo_core::{Assessment, BatchShift, Certificate, Reason};
 use capo_plugin::prelude::*;
 
-/// Quantiles that are reported of a batch's shifts, with their names.
+/// Reported quantiles of a batch's shifts, with their names.
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
 
-/// Shifts of one step on all tokens that reached the mask, and on those that it kept.
+/// Records the shifts of one step on all tokens that reached the mask (`before`) and on the kept tokens (`after`).
 pub(crate) fn batch_shifts(ctx: &mut Ctx<'_>, before: &BatchShift, after: &BatchShift) {
     for (prefix, shift) in [("", before), ("masked_", after)] {
         let BatchShift { m_f, m_h, kl, surrogate, .. } = *shift;
@@ -16,7 +16,7 @@ pub(crate) fn batch_shifts(ctx: &mut Ctx<'_>, before: &BatchShift, after: &Batch
     }
 }
 
-/// Shifts, decisions and their reasons, by token and in sum.
+/// Records shifts, decisions and their reasons, per token and in total.
 pub(crate) fn assessment(ctx: &mut Ctx<'_>, assessment: &Assessment) {
     let share = |count: usize| count as f64 / assessment.tokens.max(1) as f64;
     ctx.record("rejected_fisher", share(assessment.rejected.fisher));
@@ -36,7 +36,7 @@ pub(crate) fn assessment(ctx: &mut Ctx<'_>, assessment: &Assessment) {
     ctx.record_tokens("reason", &reasons);
 }
 
-/// Mean and largest value of the tokens that are kept; nothing where there is none.
+/// Records mean and largest value over kept tokens; nothing if no token was kept.
 fn kept(ctx: &mut Ctx<'_>, name: &str, assessment: &Assessment, values: &[f32]) {
     let kept =
         || values.iter().zip(&assessment.keep).filter(|(_, keep)| **keep != 0).map(|(value, _)| f64::from(*value));
@@ -46,13 +46,13 @@ fn kept(ctx: &mut Ctx<'_>, name: &str, assessment: &Assessment, values: &[f32]) 
     }
 }
 
-/// Sizes of the values of all tokens that have one.
+/// Absolute values of all tokens that were assessed and are finite.
 fn assessed(assessment: &Assessment, values: &[f32]) -> Vec<f32> {
     let there = |&at: &usize| assessment.keep[at] != 0 || assessment.reasons[at] != Reason::None;
     (0..values.len()).filter(there).map(|at| values[at].abs()).filter(|value| value.is_finite()).collect()
 }
 
-/// The values that shares of all are at or below; nothing where there is none.
+/// Records the nearest-rank quantiles of `values`; nothing if there are none.
 fn quantiles(ctx: &mut Ctx<'_>, name: &str, mut values: Vec<f32>) {
     for (suffix, share) in QUANTILES {
         let rank = (share * values.len() as f64).ceil() as usize;
@@ -63,7 +63,7 @@ fn quantiles(ctx: &mut Ctx<'_>, name: &str, mut values: Vec<f32>) {
     }
 }
 
-/// Terms of the paper's theorem on monotonic improvement.
+/// Records the terms of the paper's theorem on monotonic improvement.
 fn certificate(ctx: &mut Ctx<'_>, certificate: &Certificate) {
     let Certificate { step_norm, hessian_bound, omega, gap } = *certificate;
     let holds = f64::from(u8::from(certificate.holds()));

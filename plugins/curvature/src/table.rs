@@ -1,4 +1,4 @@
-//! The keys of mask and weight.
+//! The keys of the mask and the weight.
 
 use capo_core::{
     Acceptance, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, MomentUpdate, ObjectiveShift,
@@ -13,38 +13,38 @@ use crate::assign::Assign;
 use crate::optimizer::{Adam, Moments, Optimizer, OptimizerChoice};
 use crate::predictor::{Predictor, Signal};
 
-/// Keys of a table: those that masks and weights share, and `own` ones between them.
+/// Defines a table: the keys that mask and weight share, with the `own` keys in between.
 macro_rules! table {
     ($(#[$about:meta])* $name:ident, signal: $signal:literal, own: { $($own:tt)* }) => {
         $(#[$about])*
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(crate) struct $name {
-            /// Formulas where paper, released code and the exact model differ; the switches at the end change them one by one.
+            /// Preset of formulas where paper, released code and exact model differ. The switches at the end change single formulas.
             #[serde(default)]
             semantics: Preset,
-            /// Whose step is predicted as a whole.
+            /// Subset of tokens whose step is predicted as a whole.
             #[serde(default, with = "GranularityKey")]
             granularity: Granularity,
-            /// Which advantage a token's step is predicted at.
+            /// Advantage at which a token's step is predicted.
             #[serde(default = $signal)]
             signal: Signal,
-            /// Whose tokens get the decisions.
+            /// Tokens that get the model's decisions.
             #[serde(default)]
             assign: Assign,
-            /// Which optimizer the proposed step models.
+            /// Optimizer that the proposed step models.
             #[serde(default)]
             optimizer: OptimizerChoice,
-            /// Adam's constants, the trainer's where not given.
+            /// Adam's constants; an absent one is the trainer's.
             adam_beta1: Option<f64>,
             adam_beta2: Option<f64>,
             adam_epsilon: Option<f64>,
-            /// Whose moments a proposal starts from.
+            /// Moments from which a proposed step starts.
             #[serde(default)]
             moments: Moments,
-            /// Most threads that work at a time; by default as many as the machine runs at once.
+            /// Largest number of threads; by default the machine's parallelism.
             threads: Option<usize>,
-            /// True if the shifts of one step on the whole batch are reported too.
+            /// True if the shifts of one step on the whole batch are also reported.
             #[serde(default = "yes")]
             batch_shifts: bool,
             $($own)*
@@ -67,7 +67,7 @@ macro_rules! table {
         }
 
         impl $name {
-            /// The preset, with the switches that are given changed.
+            /// The preset with the given switches applied.
             fn semantics(&self) -> Semantics {
                 fn set<S: Switch>(value: &mut S, given: Option<Named<S>>) {
                     *value = given.map_or(*value, |Named(given)| given);
@@ -96,7 +96,7 @@ macro_rules! table {
                 semantics
             }
 
-            /// The model that these keys describe, with this acceptance.
+            /// The model that these keys describe, with `acceptance`.
             pub(crate) fn predictor(&self, acceptance: Acceptance) -> Result<Predictor, String> {
                 let adam = Adam { beta1: self.adam_beta1, beta2: self.adam_beta2, eps: self.adam_epsilon };
                 let optimizer = Optimizer { choice: self.optimizer, adam, moments: self.moments };
@@ -120,15 +120,15 @@ macro_rules! table {
 table! {
     /// The mask's keys.
     MaskTable, signal: "advantage", own: {
-        /// Accept `m_F` below this; `false` switches the test off.
+        /// Accepts `m_F` below this value; `false` switches the test off.
         fisher_threshold: Option<Limit>,
-        /// Accept `m_H` below this, and above minus this or from 0 on, as `hessian_interval` says; `false` switches the test off.
+        /// Accepts `m_H` below this value and above its negative, or from 0 up, as `hessian_interval` says; `false` switches the test off.
         hessian_threshold: Option<Limit>,
         #[serde(default)]
         hessian_interval: Interval,
-        /// Accept `m_H` strictly inside this interval; instead of `hessian_threshold`.
+        /// Accepts `m_H` strictly inside this interval; replaces `hessian_threshold`.
         hessian_range: Option<[f64; 2]>,
-        /// Share of tokens to reject, in the place of thresholds.
+        /// Fraction of tokens to reject; replaces the thresholds.
         pub(crate) target_rejection_rate: Option<f64>,
     }
 }
@@ -136,7 +136,7 @@ table! {
 table! {
     /// The weight's keys.
     WeightTable, signal: "unit", own: {
-        /// The policy shift at which weights begin to fall below 1; `"auto"` has it follow the run.
+        /// Policy shift above which weights fall below 1; `"auto"` lets it follow the run.
         pub(crate) fisher_threshold: Option<Bound>,
     }
 }
@@ -162,7 +162,7 @@ enum Preset {
     Exact,
 }
 
-/// The interval that `hessian_threshold` is an end of.
+/// Interval that `hessian_threshold` bounds, as x.
 #[derive(Deserialize, Default, Clone, Copy, PartialEq)]
 #[serde(rename_all = "snake_case")]
 enum Interval {
@@ -185,7 +185,7 @@ impl<'de, S: Switch> Deserialize<'de> for Named<S> {
     }
 }
 
-/// How [`Granularity`] is written.
+/// Names of [`Granularity`] in a table.
 #[derive(Deserialize)]
 #[serde(remote = "Granularity", rename_all = "snake_case")]
 enum GranularityKey {
@@ -239,7 +239,7 @@ impl Limit {
 }
 
 impl MaskTable {
-    /// Which shifts are accepted; the two thresholds are those where the table says none.
+    /// The accepted shifts. `fisher` and `hessian` are the defaults of the two thresholds.
     pub(crate) fn acceptance(&self, fisher: f64, hessian: f64) -> Result<Acceptance, String> {
         self.check_target()?;
         let fisher_threshold = self.fisher_threshold.unwrap_or(Limit::At(fisher)).value("fisher_threshold")?;
@@ -258,7 +258,7 @@ impl MaskTable {
             }
         }
     }
-    /// Refuses a target that is no share, and thresholds or an interval beside it: a test may only be switched off.
+    /// Refuses a target that is not a fraction, or that comes with thresholds or an interval. Switching one test off is allowed.
     fn check_target(&self) -> Result<(), String> {
         let given = |limit: Option<Limit>| matches!(limit, Some(Limit::At(_)));
         let off = |limit: Option<Limit>| matches!(limit, Some(Limit::Off(false)));

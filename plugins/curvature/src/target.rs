@@ -1,4 +1,4 @@
-//! Thresholds that follow the run, so that a wanted share of tokens is rejected.
+//! Thresholds that follow the run, so that a chosen fraction of tokens is rejected.
 
 use capo_core::{Acceptance, Assessment};
 use capo_plugin::Sketch;
@@ -6,10 +6,10 @@ use capo_plugin::prelude::*;
 
 use crate::predictor::Predictor;
 
-/// The share of tokens to reject, and how far tokens moved of late. The table's thresholds say in which proportion.
+/// The fraction of tokens to reject, and the recent distribution of shifts. The table's thresholds fix the ratio between the two tests.
 pub(crate) struct Target {
     rate: f64,
-    /// Of the last steps' tokens: how many times its threshold the shift of each is, the larger of the two.
+    /// Recent tokens' shifts divided by their thresholds; of the two quotients, the larger.
     pub sketch: Sketch,
 }
 
@@ -18,7 +18,7 @@ impl Target {
         Self { rate, sketch: Sketch::default() }
     }
 
-    /// The thresholds of this step; none where nothing is known of the run, and the batch may be a part of a step.
+    /// Thresholds for this step. The first step of a run has none if `batch` may be a part of the step.
     pub fn thresholds(&self, predictor: &Predictor, batch: &Batch<'_>) -> Result<Acceptance, PluginError> {
         let mut times = self.sketch.quantile(1.0 - self.rate);
         if times.is_none() && !predictor.traits(true).contains(MaskTraits::TOKEN_WISE) {
@@ -28,7 +28,7 @@ impl Target {
         Ok(times.map_or_else(Acceptance::default, |times| scaled(given, |threshold| times * threshold)))
     }
 
-    /// Records the threshold that was found on m_F, or on m_H where that is the only test.
+    /// Records the threshold on `m_F`, or the one on `m_H` where it is the only test.
     pub fn record(ctx: &mut Ctx<'_>, thresholds: &Acceptance) {
         let hessian = thresholds.hessian_range.map(|[_, high]| high);
         if let Some(threshold) = thresholds.fisher_threshold.or(hessian) {
@@ -36,23 +36,23 @@ impl Target {
         }
     }
 
-    /// Takes in the step, before the model of the optimizer does.
+    /// Adds the step, before the model of the optimizer is updated.
     pub fn step_end(&mut self, ctx: &mut Ctx<'_>, predictor: &Predictor, batch: &Batch<'_>) -> Result<(), PluginError> {
         self.sketch.take_in(ctx, sketch(predictor, batch))
     }
 }
 
-/// These thresholds, each changed.
+/// `given` with `change` applied to the size of each threshold.
 fn scaled(given: Acceptance, change: impl Fn(f64) -> f64) -> Acceptance {
     let Acceptance { fisher_threshold, hessian_range, .. } = given;
     let hessian_range = hessian_range.map(|range| range.map(|end| change(end.abs()).copysign(end)));
     Acceptance { fisher_threshold: fisher_threshold.map(change), hessian_range, ..given }
 }
 
-/// Of the batch's completions; 0 for tokens that are not tested.
+/// Sketch of the batch's completion tokens, with 0 for tokens that were not tested.
 fn sketch(predictor: &Predictor, batch: &Batch<'_>) -> Result<Sketch, PluginError> {
     let given = predictor.model.acceptance();
-    // Whatever is tested and moves anything fails.
+    // With this threshold every tested token with a nonzero shift fails.
     let all = scaled(given, |_| f64::MIN_POSITIVE);
     let Assessment { keep, m_f, m_h, .. } = predictor.shifts(batch, batch.completion_mask, &all)?;
     let times =
@@ -80,13 +80,13 @@ mod tests {
 
     const TARGET: &str = "target_rejection_rate = 0.2\nbatch_shifts = false";
 
-    /// Steps of other lengths, so that their tokens differ.
+    /// Steps with different completion lengths, so that their tokens differ.
     fn steps() -> Vec<Fixture> {
         let lengths = [[6, 3, 6, 5, 6], [2, 6, 6, 4, 6], [6, 6, 1, 6, 5], [3, 6, 6, 6, 2]];
         lengths.map(|lengths| Fixture::new(5, 6).lengths(&lengths)).into()
     }
 
-    /// With a target the thresholds follow the run in one proportion; the first step, which may be a part of one, drops nothing.
+    /// With a target both thresholds follow the run in a fixed ratio. The first step, which may be a part, drops nothing.
     #[test]
     fn a_target_finds_its_thresholds() {
         let run = |table: &str| {
@@ -111,7 +111,7 @@ mod tests {
         assert!(whole[0].0 > 0.0 && whole[0].1.is_some(), "a step that is seen whole serves itself: {:?}", whole[0]);
     }
 
-    /// Both thresholds found are the defaults times one number: at which a token moves further by the larger of the two.
+    /// Both thresholds are the defaults times one factor, a quantile of the larger quotient of shift and threshold.
     #[test]
     fn a_target_keeps_the_proportion_of_thresholds() {
         let fixture = Fixture::new(5, 6);

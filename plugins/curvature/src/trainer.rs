@@ -1,4 +1,4 @@
-//! The step of the trainer's own optimizer, for components that are no mask.
+//! The step of the trainer's own optimizer, for components other than masks.
 
 use capo_core::Step;
 use capo_plugin::prelude::*;
@@ -6,7 +6,7 @@ use capo_plugin::prelude::*;
 use crate::optimizer::Optimizer;
 use crate::predictor::{layer, loss, policy};
 
-/// The core's view of the step that the trainer's optimizer takes on `batch`; nothing is copied.
+/// The step that the trainer's optimizer takes on `batch`, in the core's types; without a copy.
 pub fn trainer_step<'a>(batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
     Ok(Step {
         batch: layer(batch, batch.last_layer()?)?,

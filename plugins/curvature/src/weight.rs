@@ -1,4 +1,4 @@
-//! The curvature weight: no token moves the policy further than a bound, and none is thrown away.
+//! The curvature weight: no token moves the policy further than a bound, and none is dropped.
 
 use capo_core::Acceptance;
 use capo_plugin::Sketch;
@@ -7,8 +7,8 @@ use capo_plugin::prelude::*;
 use crate::predictor::Predictor;
 use crate::table::{Bound, WeightTable};
 
-/// Weighs each token by `min(1, sqrt(fisher_threshold / m_F))`: the share of its step at which it moves the policy by
-/// `fisher_threshold`, since m_F grows with the square of a step.
+/// Weighs each token by `min(1, sqrt(fisher_threshold / m_F))`. At this share of its step the token moves the policy
+/// by `fisher_threshold`, because `m_F` grows with the square of the step.
 #[derive(Deserialize)]
 #[serde(try_from = "WeightTable")]
 pub struct CurvatureWeight {
@@ -16,21 +16,21 @@ pub struct CurvatureWeight {
     pub(crate) threshold: Threshold,
 }
 
-/// `δ_F`, nats.
+/// The bound `δ_F`, nats.
 pub(crate) enum Threshold {
     Given(f64),
-    /// The bound that leaves [`CurvatureWeight::SHARE`] of the squared gradients in this: m_F of the last steps' tokens, each of which
-    /// counts as much as its squared gradient.
+    /// The bound that leaves the fraction [`CurvatureWeight::SHARE`] of the squared gradients. The sketch holds `m_F`
+    /// of recent tokens, each weighted by its squared gradient.
     Auto(Sketch),
 }
 
 impl CurvatureWeight {
-    /// `δ_F` where a table does not say, nats.
+    /// Default of `δ_F`, nats.
     pub const FISHER: f64 = 1e-6;
-    /// The share of the squared gradients that `"auto"` leaves: as much as [`FISHER`](Self::FISHER) does at the embedded task's good rate.
+    /// Fraction of the squared gradients that `"auto"` leaves, as [`FISHER`](Self::FISHER) does at the embedded task's good rate.
     const SHARE: f64 = 0.05;
 
-    /// `δ_F` of this step. The first of a run, of which nothing is known, is the longest that Adam takes.
+    /// `δ_F` of this step. Nothing is known before a run's first step, which is Adam's longest, so that step uses the default.
     fn now(&self) -> f64 {
         match &self.threshold {
             Threshold::Given(threshold) => *threshold,
@@ -39,7 +39,7 @@ impl CurvatureWeight {
     }
 }
 
-/// Of m_F of the completions' tokens. A token's squared gradient is that by its own logit, `(dloss_dlogp (1 − p))²`.
+/// Sketch of `m_F` of the completion tokens. A token's weight is its squared gradient by its own logit, `(dloss_dlogp (1 − p))²`.
 fn sketch(predictor: &Predictor, batch: &Batch<'_>) -> Result<Sketch, PluginError> {
     let m_f = predictor.shifts(batch, batch.completion_mask, &Acceptance::default())?.m_f;
     let slopes = batch.dloss_dlogp.unwrap_or(batch.advantages);
@@ -48,7 +48,7 @@ fn sketch(predictor: &Predictor, batch: &Batch<'_>) -> Result<Sketch, PluginErro
     Ok(Sketch::weighted(tokens.map(|at| (f64::from(m_f[at]), square(at)))))
 }
 
-/// The weight of a token that would move the policy by `m_f`; 0 where that is no number.
+/// Weight of a token that would move the policy by `m_f`; 0 if `m_f` is NaN.
 fn weight(threshold: f64, m_f: f32) -> f32 {
     let m_f = f64::from(m_f);
     if m_f.is_nan() { 0.0 } else { (threshold / m_f.max(0.0)).sqrt().min(1.0) as f32 }
@@ -139,8 +139,8 @@ mod tests {
         Fixture::new(4, 6).lengths(&[6, 3, 0, 5])
     }
 
-    /// The shifts themselves are proved by brute force in `capo-core`; at unit advantage they are those of a batch whose advantages are
-    /// all 1, and whose loss has the derivative of such a one.
+    /// `capo-core` proves the shifts themselves by brute force. At unit advantage they must equal the shifts of a
+    /// batch with advantages 1 and the loss derivative of such a batch.
     #[test]
     fn unit_advantage_is_what_a_batch_of_ones_has() {
         for semantics in ["paper", "exact", "authors"] {
@@ -195,7 +195,7 @@ mod tests {
         assert!(say("signal = \"two\"").contains("unknown variant `two`, expected `advantage` or `unit`"));
     }
 
-    /// The bound found leaves the share that it is for, follows the rate, and is the same in parts, on ranks and after a resume.
+    /// The bound leaves the intended fraction, follows the learning rate, and is equal in parts, on ranks and after a resume.
     #[test]
     fn a_bound_finds_itself() {
         let auto = || testing::weight::<CurvatureWeight>("fisher_threshold = \"auto\"\nbatch_shifts = false").unwrap();

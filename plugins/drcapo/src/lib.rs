@@ -1,4 +1,4 @@
-//! Dr.CAPO as a plugin: its advantage, its objective, its curvature mask, and the recipe that `--plugin libdrcapo.so` selects.
+//! Dr.CAPO as a plugin: its advantage, objective and curvature mask, and the recipe that `--plugin libdrcapo.so` selects.
 
 #![forbid(unsafe_code)]
 

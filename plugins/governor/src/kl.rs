@@ -1,4 +1,4 @@
-//! The governor by the measured KL divergence.
+//! The governor that measures the KL divergence of a step.
 
 use capo_plugin::prelude::*;
 use capo_plugin::{OptimizerInfo, OptimizerKind};
@@ -10,18 +10,18 @@ pub(crate) const TARGET: f64 = 3e-5;
 pub(crate) const FRACTION: f64 = 0.125;
 pub(crate) const EVERY: u64 = 1;
 
-/// How much of the calibration a new measurement replaces.
+/// Weight of a new measurement in the running calibration.
 const NEW: f64 = 0.3;
-/// The beginning of a saved state.
+/// First bytes of a saved state.
 const STATE: &str = "governor.kl/1 ";
 
-/// The key `target`.
+/// Value of the key `target`.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "Given")]
 enum Target {
-    /// Nats per completion token.
+    /// A fixed KL divergence, nats per completion token.
     Fixed(f64),
-    /// One that finds itself.
+    /// A target that a search finds during the run.
     Auto,
 }
 
@@ -50,20 +50,20 @@ impl Default for Target {
     }
 }
 
-/// Scales a step so that the KL divergence between the policy before and after it comes to at most `target`.
+/// Scales a step so that the KL divergence between the policies before and after it is at most `target`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Kl {
     /// Largest KL divergence of a step, nats per completion token.
     #[serde(default)]
     target: Target,
-    /// Share of the completions on which it is measured.
+    /// Fraction of the completions on which the divergence is measured.
     #[serde(default = "fraction")]
     fraction: f64,
-    /// It is measured every so many steps.
+    /// Number of steps between measurements.
     #[serde(default = "every")]
     every: u64,
-    /// ln(KL / ½ Σ Δ² v̂), a running mean over measured steps; none before the first.
+    /// Running mean of ln(KL / ½ Σ Δ² v̂) over measured steps; `None` before the first.
     #[serde(skip)]
     rho: Option<f64>,
     #[serde(skip)]
@@ -79,7 +79,7 @@ fn every() -> u64 {
 }
 
 impl Kl {
-    /// The KL divergence of the step: measured, or told from Adam's second moment.
+    /// KL divergence of the step in nats, measured or estimated from Adam's second moment.
     fn kl(&mut self, ctx: &mut Ctx, step: u64, update: &mut Update) -> Result<f64, PluginError> {
         if self.every == 1 {
             let kl = update.measure_kl(self.fraction)?;
@@ -108,7 +108,7 @@ impl Kl {
         Ok(kl)
     }
 
-    /// The state behind a saved one's beginning; none where it is none, or of the other kind of target.
+    /// Parses a saved state after its first bytes. `None` if it is malformed or belongs to the other kind of target.
     fn read(&self, text: &str) -> Option<(Option<f64>, Search)> {
         let (rho, search) = text.split_once(' ').map_or((text, None), |(rho, search)| (rho, Some(search)));
         let search = match (self.target, search) {
@@ -126,7 +126,7 @@ impl Kl {
         Some((rho, search))
     }
 
-    /// Takes in `ratio`, measured over estimated; a step that moved nothing says nothing.
+    /// Adds `ratio`, measured ÷ estimated divergence, to the calibration. A step with a zero or non-finite divergence changes nothing.
     fn calibrate(&mut self, ratio: f64) {
         let new = ratio.ln();
         if new.is_finite() {
@@ -240,7 +240,7 @@ mod tests {
         let third_step = at(6, &mut third, 4e-4, 1e-4);
         let expected = 0.7 * 2.0_f64.ln() + 0.3 * 4.0_f64.ln();
         assert!((number(&third_step, "rho").unwrap() - expected).abs() < 1e-12);
-        // Steps that move nothing, or too much to say, leave it as it is.
+        // A step with a zero or NaN divergence leaves the calibration unchanged.
         for kl in [0.0, f64::NAN] {
             assert_eq!(number(&at(9, &mut third, kl, 1e-4), "rho"), number(&third_step, "rho"));
         }

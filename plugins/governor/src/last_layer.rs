@@ -1,4 +1,4 @@
-//! The governor by the curvature model of the last layer: CAPO's idea, applied to the step instead of to tokens.
+//! The governor with the curvature model of the last layer: CAPO's idea, applied to the step instead of tokens.
 
 use capo_core::{Acceptance, CurvatureModel, Granularity, Loss, SecondMoment, Semantics, Step};
 use capo_curvature::trainer_step;
@@ -6,10 +6,10 @@ use capo_plugin::prelude::*;
 
 use crate::target::{check_target, scale};
 
-/// On the default run the last layer's prediction is 0.021% of a step's divergence (median): this is that share of 3e-5.
+/// On the default run the model predicts 0.021% (median) of a step's true divergence; this target is 0.021% of 3e-5 nats.
 pub(crate) const TARGET: f64 = 6e-9;
 
-/// Scales a step so that the policy shift that the model of the last layer predicts comes to at most `target`.
+/// Scales a step so that the policy shift predicted by the last-layer model is at most `target`.
 #[derive(Deserialize)]
 #[serde(try_from = "Table")]
 pub(crate) struct LastLayerGovernor {
@@ -32,7 +32,7 @@ impl TryFrom<Table> for LastLayerGovernor {
     type Error = String;
 
     fn try_from(Table { target }: Table) -> Result<Self, String> {
-        // It is never asked to accept or reject.
+        // The model never accepts or rejects tokens here.
         let all = Acceptance { fisher_threshold: None, hessian_range: None, low_end_kept: false };
         let model =
             CurvatureModel::new(all, Granularity::Batch, Semantics::EXACT).map_err(|error| error.to_string())?;
@@ -41,9 +41,9 @@ impl TryFrom<Table> for LastLayerGovernor {
 }
 
 impl LastLayerGovernor {
-    /// The KL divergence of the step on the tokens that weigh something, mean over them, nats.
+    /// Predicted KL divergence of the step, nats, as a mean over the tokens with a nonzero weight.
     fn predict(&self, step: &Step, weights: &[f32]) -> Result<f64, PluginError> {
-        // A token's weight is a factor of its part of the gradient.
+        // A token's weight multiplies its part of the gradient.
         let weighed = |values: &[f32]| values.iter().zip(weights).map(|(value, weight)| value * weight).collect();
         let advantages: Vec<f32> = weighed(step.advantages);
         let slopes: Option<Vec<f32>> = step.loss.derivatives.map(weighed);
@@ -53,7 +53,7 @@ impl LastLayerGovernor {
         Ok(self.model.batch_shift(&prepared, &keep).map_err(failed)?.m_f)
     }
 
-    /// Takes the trainer's step into the model's own moments, as the trainer's optimizer did.
+    /// Adds the trainer's step to the model's own moments, as the trainer's optimizer does.
     fn commit(&mut self, step: &Step, batch: &Batch, weights: &[f32]) -> Result<(), PluginError> {
         let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
         let seen = match step.optimizer.second_moment {

@@ -1,4 +1,4 @@
-//! Governors of the optimizer's step: they shorten it where it would move the policy too far. And the recipe that
+//! Governors of the optimizer's step, which shorten it where it would move the policy too far, and the recipe that
 //! `--plugin libgovernor.so` selects.
 
 #![forbid(unsafe_code)]

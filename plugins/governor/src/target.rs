@@ -1,7 +1,7 @@
-//! A KL divergence that a step keeps to.
+//! The scale with which a step stays within a target KL divergence.
 
-/// How much of a step is taken so that its KL divergence, which grows with the square of its length, comes to `target`: all where
-/// `kl` is less, nothing where it is not a number.
+/// Scale at which a step's KL divergence equals `target`; the divergence grows with the square of the step's length.
+/// 1 where `kl` is at most `target`, 0 where `kl` is not finite.
 pub(crate) fn scale(target: f64, kl: f64) -> f64 {
     if !kl.is_finite() {
         0.0
@@ -12,7 +12,7 @@ pub(crate) fn scale(target: f64, kl: f64) -> f64 {
     }
 }
 
-/// Refuses a `target` that cannot be kept to; `usual` says which can.
+/// Refuses a `target` that is not finite and positive; the message recommends the range `usual`.
 pub(crate) fn check_target(target: f64, usual: &str) -> Result<(), capo_plugin::PluginError> {
     if target > 0.0 && target.is_finite() {
         return Ok(());

@@ -1,13 +1,13 @@
-//! Sentences about keys out of range.
+//! Error messages for keys out of range.
 
 use capo_plugin::prelude::*;
 
-/// A bound must be a number of at least 0.
+/// Refuses a bound that is not a number of at least 0.
 pub(crate) fn bound(name: &str, value: f32) -> Result<(), PluginError> {
     if value >= 0.0 { Ok(()) } else { Err(PluginError::config(format!("`{name}` is {value} (it must be 0 or more)"))) }
 }
 
-/// A divisor must be a finite number above 0.
+/// Refuses a divisor that is not finite and above 0.
 pub(crate) fn positive(name: &str, value: f32) -> Result<(), PluginError> {
     if value > 0.0 && value.is_finite() {
         return Ok(());
@@ -15,7 +15,7 @@ pub(crate) fn positive(name: &str, value: f32) -> Result<(), PluginError> {
     Err(PluginError::config(format!("`{name}` is {value} (it must be finite and above 0)")))
 }
 
-/// A share lies between 0 and 1.
+/// Refuses a fraction outside 0 to 1.
 pub(crate) fn share(name: &str, value: f64) -> Result<(), PluginError> {
     if (0.0..=1.0).contains(&value) {
         Ok(())
@@ -24,7 +24,7 @@ pub(crate) fn share(name: &str, value: f64) -> Result<(), PluginError> {
     }
 }
 
-/// The lower end of a range must not lie above the upper.
+/// Refuses a range whose lower end is above its upper end.
 pub(crate) fn range(low: (&str, f32), high: (&str, f32)) -> Result<(), PluginError> {
     if low.1 <= high.1 {
         return Ok(());

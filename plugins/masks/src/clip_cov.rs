@@ -1,7 +1,8 @@
-//! Clip-Cov: drops a few random tokens among those whose log-probability and advantage go together most.
+//! Clip-Cov: drops a few random tokens among those with a high covariance of log-probability and advantage.
 //!
-//! Candidates have a covariance between `clip_cov_lb` and `clip_cov_ub` and are not clipped by PPO's ratio (`clip_ratio_low`,
-//! `clip_ratio_high`) anyway; of them `clip_cov_ratio` of all tokens that are left, at least one, are drawn from the run's seed and the step.
+//! A candidate has a covariance between `clip_cov_lb` and `clip_cov_ub` and is not already clipped by PPO's ratio (`clip_ratio_low`,
+//! `clip_ratio_high`). The number of drops is `clip_cov_ratio` of all remaining tokens, at least one, drawn from the run's seed and the
+//! step.
 //!
 //! Cui et al., *The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models*, arXiv 2505.22617; verl,
 //! `core_algos.py`, loss mode `clip_cov`.
@@ -12,23 +13,23 @@ use capo_plugin::prelude::*;
 use crate::covariance::covariances;
 use crate::{checks, tokens};
 
-/// A range of covariances, and how many of its tokens go.
+/// Range of covariances, and the fraction of tokens to drop.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClipCov {
-    /// Share of all tokens that goes.
+    /// Number of drops, as a fraction of all remaining tokens.
     #[serde(default = "ratio")]
     clip_cov_ratio: f64,
-    /// Candidates lie above it.
+    /// Candidates have a larger covariance.
     #[serde(default = "lower")]
     clip_cov_lb: f32,
-    /// Candidates lie below it.
+    /// Candidates have a smaller covariance.
     #[serde(default = "upper")]
     clip_cov_ub: f32,
-    /// PPO's lower clip.
+    /// PPO's lower clip, as a distance from 1.
     #[serde(default = "clip")]
     clip_ratio_low: f32,
-    /// PPO's upper clip.
+    /// PPO's upper clip, as a distance from 1.
     #[serde(default = "clip")]
     clip_ratio_high: f32,
 }
@@ -50,7 +51,7 @@ fn clip() -> f32 {
 }
 
 impl ClipCov {
-    /// True if PPO's loss is the clipped one, which has no gradient.
+    /// True if PPO's loss is the clipped term, which has no gradient.
     fn clipped(&self, log_ratio: f32, advantage: f32) -> bool {
         let ratio = log_ratio.exp();
         let inside = ratio.clamp(1.0 - self.clip_ratio_low, 1.0 + self.clip_ratio_high);
@@ -88,7 +89,7 @@ impl PreBackwardMask for ClipCov {
     }
 }
 
-/// Keeps its draws apart from those of other components.
+/// Constant that separates this mask's draws from those of other components.
 const STREAM: u64 = 0xC11F_C0F5;
 
 register!(PreBackwardMask, ClipCov, "masks.clip-cov", "drops a few tokens whose log-probability and advantage go together", {

@@ -1,8 +1,8 @@
-//! How much a token's log-probability and its advantage go together: what the entropy of a policy falls by (arXiv 2505.22617).
+//! Covariance of a token's log-probability and its advantage, which determines how much the entropy falls (arXiv 2505.22617).
 
 use capo_plugin::prelude::*;
 
-/// (A − mean A)(ln p − mean ln p) of the tokens at `places`, in their order; both means are over those tokens.
+/// (A − mean A)(ln p − mean ln p) for each token at `places`, in their order; both means are over these tokens.
 pub(crate) fn covariances(batch: &Batch, places: &[usize]) -> Vec<f32> {
     let mean = |values: &[f32]| {
         let sum: f64 = places.iter().map(|&i| f64::from(values[i])).sum();

@@ -1,8 +1,8 @@
-//! DPPO-Binary-TV and DPPO-Binary-KL: drop tokens whose probability has moved too far and that the step would push further.
+//! DPPO-Binary-TV and DPPO-Binary-KL: drop tokens whose probability has moved too far, if the step would push them further.
 //!
-//! With p the trainer's probability of the token and q the other policy's: dropped where A > 0, p > q and D > `clip_ratio_high`, or
-//! A ≤ 0, p < q and D > `clip_ratio_low`. D is the distance between the two policies once all other tokens count as one: the total
-//! variation abs(p − q), or the KL divergence q ln(q/p) + (1 − q) ln((1 − q)/(1 − p)).
+//! p is the token's probability under the trainer, q its probability under the other policy. A token is dropped if A > 0, p > q and
+//! D > `clip_ratio_high`, or if A ≤ 0, p < q and D > `clip_ratio_low`. D is the divergence of the two policies with all other
+//! tokens merged into one: the total variation abs(p − q), or the KL divergence q ln(q/p) + (1 − q) ln((1 − q)/(1 − p)).
 //!
 //! Qi et al., *Rethinking the Trust Region in LLM Reinforcement Learning*, arXiv 2602.04879; verl, `core_algos.py`, loss modes
 //! `dppo_tv` and `dppo_kl` (there against `old`, which is the sampler's in its bypass mode); prime-rl's default loss, `dppo_mask_low`
@@ -16,12 +16,12 @@ use crate::policies::{self, Compared, Policies};
 use crate::rated::{self, Bounded, Rated};
 use crate::sides::{self, Sides};
 
-/// How far two distributions are apart.
+/// A divergence between two distributions.
 pub(crate) trait Divergence: Send {
-    /// With all tokens but token i of `[B, T]` as one.
+    /// Divergence at token i of `[B, T]`, with all other tokens merged into one.
     fn of_token(compared: &Compared, i: usize) -> f32;
 
-    /// The part of a token among several, or of all others together: `q` the sampler's probability, `p` the trainer's.
+    /// Contribution of one entry, a token or the merged rest: `q` is the sampler's probability, `p` the trainer's.
     fn part(q: f64, p: f64) -> f64;
 }
 
@@ -42,7 +42,7 @@ impl Divergence for TotalVariation {
 impl Divergence for Kl {
     fn of_token(compared: &Compared, i: usize) -> f32 {
         let (p, q) = compared.probabilities(i);
-        // verl's: keeps the logarithm finite at certain tokens.
+        // verl's constant keeps the logarithm finite for tokens of probability 1.
         let rest = |p: f32| 1.0 - p + 1e-8;
         q * (compared.against[i] - compared.of[i]) + (1.0 - q) * (rest(q) / rest(p)).ln()
     }
@@ -56,15 +56,15 @@ impl Divergence for Kl {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, bound = "")]
 struct Dppo<D> {
-    /// Both bounds, where the next two do not say otherwise.
+    /// Default of both bounds.
     clip_ratio: Option<f32>,
-    /// For tokens that have fallen.
+    /// Bound for tokens whose probability fell.
     clip_ratio_low: Option<f32>,
-    /// For tokens that have risen.
+    /// Bound for tokens whose probability rose.
     clip_ratio_high: Option<f32>,
-    /// Share of tokens to drop, in the place of a threshold.
+    /// Fraction of tokens to drop; replaces the bounds.
     target_rejection_rate: Option<f64>,
-    /// Whose probabilities.
+    /// Policies that the mask compares.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
     #[serde(skip)]

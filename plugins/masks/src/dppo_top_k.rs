@@ -1,10 +1,10 @@
-//! DPPO-Top-K: as [`crate::dppo`], with the divergence over the sampler's K most likely tokens and one that stands
-//! for all others.
+//! DPPO-Top-K: like [`crate::dppo`], with the divergence over the sampler's K most likely tokens and one entry for
+//! all others.
 //!
-//! With q and p the sampler's and the trainer's distribution over those: ½ Σ abs(q − p), or Σ q ln(q/p). Dropped where A > 0, the drawn
-//! token has risen and the divergence exceeds `clip_ratio_high`, or A ≤ 0, it has fallen and the divergence exceeds `clip_ratio_low`.
-//! The trainer's probabilities come from its own top logits (`train.last_layer_top_k`): a token of the sampler's that is not among them counts
-//! with the others on both sides.
+//! q and p are the sampler's and the trainer's distributions over these entries; the divergence is ½ Σ abs(q − p) or Σ q
+//! ln(q/p). A token is dropped if A > 0, its probability rose and the divergence exceeds `clip_ratio_high`. It is also
+//! dropped if A ≤ 0, its probability fell and the divergence exceeds `clip_ratio_low`. The trainer's probabilities come from
+//! its top logits (`train.last_layer_top_k`). A sampler's token outside them counts with the others on both sides.
 //!
 //! Qi et al., arXiv 2602.04879; Stable-RL, `core_algos.py`, loss modes `dppo_topk_tv` and `dppo_topk_kl`, `utils.py`, `compute_topk_kl`.
 
@@ -22,13 +22,13 @@ use crate::sides::{self, Sides};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, bound = "")]
 struct DppoTopK<D> {
-    /// Both bounds, where the next two do not say otherwise.
+    /// Default of both bounds.
     clip_ratio: Option<f32>,
-    /// For tokens that have fallen.
+    /// Bound for tokens whose probability fell.
     clip_ratio_low: Option<f32>,
-    /// For tokens that have risen.
+    /// Bound for tokens whose probability rose.
     clip_ratio_high: Option<f32>,
-    /// Share of tokens to drop, in the place of a threshold.
+    /// Fraction of tokens to drop; replaces the bounds.
     target_rejection_rate: Option<f64>,
     #[serde(skip)]
     divergence: PhantomData<D>,
@@ -47,7 +47,7 @@ impl<D> DppoTopK<D> {
     };
 }
 
-/// The sampler's and the trainer's probability of each token that both know, and of all others together. Stable-RL's smallest rest.
+/// Pairs (q, p) of the sampler's and the trainer's probability: one per token that both list, then the rest with Stable-RL's minimum.
 fn known(sampler: (&[u32], &[f32]), trainer: (&[u32], &[f32]), logsumexp: f32, temperature: f32) -> Vec<(f64, f64)> {
     let (mut rest, mut pairs) = ((1.0, 1.0), Vec::with_capacity(sampler.0.len() + 1));
     for (id, logp) in sampler.0.iter().zip(sampler.1) {

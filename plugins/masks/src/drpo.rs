@@ -1,8 +1,8 @@
-//! DRPO where it is a weight: DPPO-Binary-TV without an edge.
+//! DRPO in its weight form: DPPO-Binary-TV with a smooth boundary.
 //!
-//! With p the trainer's probability of the token and q the sampler's, the weight is 1 − sign(A) (p − q) / `delta`: it falls to 0 where the
-//! token has moved by `delta` the way the step would push it, and exceeds 1 where the step would bring it back. Beyond `delta` the paper's
-//! factor turns negative and pulls back; a weight cannot, so there it is 0.
+//! p is the token's probability under the trainer, q under the sampler. The weight is 1 − sign(A) (p − q) / `delta`. It falls
+//! to 0 where the token has moved by `delta` in the direction of the step, and exceeds 1 where the step would move it back.
+//! Beyond `delta` the paper's factor is negative and pulls back; a token weight cannot be negative, so it is 0 there.
 //!
 //! Yao et al., *Rethinking the Divergence Regularization in LLM RL*, arXiv 2606.09821 (no code is public; `delta` is DPPO's bound).
 
@@ -11,14 +11,14 @@ use capo_plugin::prelude::*;
 use crate::policies::{self, Policies};
 use crate::{checks, tokens};
 
-/// Where the weight comes to 0.
+/// The change of probability at which the weight is 0.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Drpo {
-    /// Largest change of a token's probability.
+    /// Change of a token's probability at which its weight is 0.
     #[serde(default = "delta")]
     delta: f32,
-    /// Whose probabilities.
+    /// Policies that the weight compares.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
 }

@@ -1,4 +1,4 @@
-//! Keeps the tokens at which the policy was least sure, the forks of its reasoning, and drops the rest.
+//! Keeps the tokens at which the policy had the highest entropy, the forks of its reasoning, and drops the others.
 //!
 //! Wang et al., *Beyond the 80/20 Rule*, arXiv 2506.01939; TRL, `top_entropy_quantile` (`get_high_entropy_mask`; off there by default).
 
@@ -6,11 +6,10 @@ use capo_plugin::prelude::*;
 
 use crate::{checks, tokens};
 
-/// How many stay.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EntropyQuantile {
-    /// Share of the tokens that are left.
+    /// Fraction of the remaining tokens that is kept.
     #[serde(default = "one_fifth")]
     top_entropy_quantile: f64,
 }
@@ -19,7 +18,7 @@ fn one_fifth() -> f64 {
     0.2
 }
 
-/// The value below which a `share` of `values` lies, between two of them where it falls there, as `torch.quantile`; 0 where there are none.
+/// The `share`-quantile of `values` with linear interpolation, as in `torch.quantile`; 0 for no values.
 fn quantile(mut values: Vec<f32>, share: f64) -> f32 {
     values.sort_unstable_by(f32::total_cmp);
     let Some(last) = values.len().checked_sub(1) else { return 0.0 };

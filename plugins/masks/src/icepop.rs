@@ -1,8 +1,8 @@
-//! IcePop: drops tokens that trainer and sampler disagree on.
+//! IcePop: drops tokens on which trainer and sampler disagree.
 //!
-//! With r = p / q the ratio of the two probabilities: dropped where r < `alpha` or r > `beta`. The sources also multiply the tokens
-//! that stay by r, which is the weight `masks.tis` with `rollout_is_threshold_lower = alpha`, `rollout_is_threshold = beta`; it drops the
-//! same tokens, so that one of the two is enough.
+//! r = p / q is the ratio of the two probabilities. A token is dropped if r < `alpha` or r > `beta`. The sources also
+//! multiply each kept token by r. For that, use the weight `masks.tis` with `rollout_is_threshold_lower = alpha` and
+//! `rollout_is_threshold = beta`. It drops the same tokens, so it can replace this mask.
 //!
 //! Ling team, *Every Step Evolves*, arXiv 2510.18855; slime, `megatron_utils/loss.py`, `icepop_function`; NeMo RL,
 //! `truncated_importance_sampling_type = "icepop"`; verl, `rollout_is_threshold = "0.5_5.0"`.
@@ -13,7 +13,7 @@ use crate::checks;
 use crate::policies::{self, Policies};
 use crate::rated::{self, Bounded, Rated};
 
-/// A range of ratios.
+/// Range of the ratios to keep.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct IcePop {
@@ -22,9 +22,9 @@ struct IcePop {
     alpha: f32,
     /// Largest ratio kept.
     beta: Option<f32>,
-    /// Share of tokens to drop, in the place of `beta`.
+    /// Fraction of tokens to drop; replaces `beta`.
     target_rejection_rate: Option<f64>,
-    /// Whose probabilities.
+    /// Policies that the mask compares.
     #[serde(default = "Policies::old_sampler")]
     policies: Policies,
 }

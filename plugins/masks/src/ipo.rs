@@ -1,6 +1,6 @@
-//! IPO: drops tokens whose probability has moved too far, whichever way the step would push them.
+//! IPO: drops tokens whose probability has moved too far, whatever the direction of the step.
 //!
-//! With p the trainer's probability of the token and q the sampler's: dropped where abs(p − q) > `ipo_threshold`.
+//! p is the token's probability under the trainer, q under the sampler. A token is dropped if abs(p − q) > `ipo_threshold`.
 //!
 //! prime-rl, `trainer/rl/loss.py`, loss type `ipo`.
 
@@ -10,15 +10,15 @@ use crate::checks;
 use crate::policies::{self, Policies};
 use crate::rated::{self, Bounded, Rated};
 
-/// A bound on both sides.
+/// A bound on changes in both directions.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ipo {
-    /// How far a token's probability may have moved.
+    /// Largest change of a token's probability that is kept.
     ipo_threshold: Option<f32>,
-    /// Share of tokens to drop, in the place of a threshold.
+    /// Fraction of tokens to drop; replaces the threshold.
     target_rejection_rate: Option<f64>,
-    /// Whose probabilities.
+    /// Policies that the mask compares.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
 }

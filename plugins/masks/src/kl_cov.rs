@@ -1,7 +1,7 @@
-//! KL-Cov's tokens: drops those whose log-probability and advantage go together most.
+//! KL-Cov's tokens: drops the tokens with the highest covariance of log-probability and advantage.
 //!
-//! The source leaves their loss and adds a KL penalty to it; a mask cannot add one, so these tokens are not learnt from at all, and
-//! `kl_cov_ratio` means the same tokens.
+//! The source keeps the loss of these tokens and adds a KL penalty. A mask cannot add a penalty, so nothing is learnt
+//! from these tokens. `kl_cov_ratio` selects the same tokens as in the source.
 //!
 //! Cui et al., arXiv 2505.22617; verl, `core_algos.py`, loss mode `kl_cov`.
 
@@ -10,11 +10,10 @@ use capo_plugin::prelude::*;
 use crate::covariance::covariances;
 use crate::{checks, tokens};
 
-/// How many go.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KlCov {
-    /// Share of the tokens that are left.
+    /// Fraction of the remaining tokens that is dropped.
     #[serde(default = "ratio")]
     kl_cov_ratio: f64,
 }

@@ -1,8 +1,8 @@
-//! The published masks and token weights, each the same numbers as its source, a file each.
+//! The published masks and token weights, one file each. Each gives the same numbers as its source.
 //!
-//! `policies` says whose probabilities a mask compares, `sequence` and `statistic` how tokens become completions, `tokens` which are left
-//! and which go, `rated` how a threshold follows the run. Facts about a completion are taken over all its tokens, whatever other masks dropped; shares and quantiles over the
-//! tokens that are left.
+//! `policies` selects the two compared policies. `sequence` and `statistic` reduce tokens to completions. `tokens`
+//! lists remaining tokens and drops tokens. `rated` lets a threshold follow the run. Values of a completion cover all
+//! its tokens, even those that other masks dropped; fractions and quantiles cover only the remaining tokens.
 
 #![forbid(unsafe_code)]
 

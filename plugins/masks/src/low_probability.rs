@@ -1,6 +1,6 @@
-//! Lets improbable tokens count less: their gradients are large and drown out the others'.
+//! Reduces the weight of improbable tokens, whose large gradients dominate those of other tokens.
 //!
-//! With p the probability of the token when it was sampled, as the trainer computes it, the weight is `alpha` p + 1 − `alpha`.
+//! p is the token's probability when it was sampled, as computed by the trainer. The weight is `alpha` p + 1 − `alpha`.
 //!
 //! Yang et al., *Do Not Let Low-Probability Tokens Over-Dominate in RL for LLMs*, arXiv 2505.12929, advantage reweighting; AR-Lopti,
 //! `compute_reweight_advantage` (`both_linear`, `reweight_k = alpha`, `reweight_tau = 1 - alpha`).
@@ -9,11 +9,11 @@ use capo_plugin::prelude::*;
 
 use crate::{checks, tokens};
 
-/// How much less.
+/// The strength of the reduction.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LowProbability {
-    /// 0: not at all; 1: in proportion to the probability.
+    /// 0 leaves all weights at 1; 1 makes them equal to the probability.
     #[serde(default = "alpha")]
     alpha: f64,
 }

@@ -1,7 +1,7 @@
-//! M2PO: drops the tokens on which trainer and sampler differ most, until the rest have a small second moment.
+//! M2PO: drops the tokens on which trainer and sampler differ most, until the others have a small second moment.
 //!
-//! With d = ln q − ln p: the tokens of largest d² go, one by one, until the mean of d² over the rest is below `m2_threshold`. The
-//! last token stays even where it is above: AReaL's code drops all but one there.
+//! d = ln q − ln p. The tokens with the largest d² are dropped one by one, until the mean of d² over the others is below
+//! `m2_threshold`. The last token stays even if its d² is larger, because AReaL's code drops all tokens but one.
 //!
 //! Zheng et al., *Prosperity before Collapse*, arXiv 2510.01161; AReaL, `trainer/ppo/actor.py`, `m2_threshold`.
 
@@ -10,14 +10,14 @@ use capo_plugin::prelude::*;
 use crate::policies::{self, Policies};
 use crate::{checks, tokens};
 
-/// A bound on the batch.
+/// A bound on a mean over the batch.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct M2po {
-    /// The mean of d² of what stays is below it.
+    /// Upper bound on the mean of d² over the kept tokens.
     #[serde(default = "threshold")]
     m2_threshold: f64,
-    /// Whose probabilities.
+    /// Policies that the mask compares.
     #[serde(default = "Policies::old_sampler")]
     policies: Policies,
 }

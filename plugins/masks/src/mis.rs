@@ -1,8 +1,8 @@
 //! Masked importance sampling: drops tokens or whole completions by their importance ratio.
 //!
-//! r is the ratio of trainer to sampler, of a token, of a whole completion (the product) or the geometric mean over it. Dropped where
-//! r < `clip_min` or r > `clip_max`; and, with `veto_threshold`, completions that hold a token whose own ratio is below that. The sources
-//! also multiply what stays by r, which is the weight `masks.tis`.
+//! r is the ratio of trainer to sampler: of a token, of a whole completion (the product), or the geometric mean over a
+//! completion. Tokens with r < `clip_min` or r > `clip_max` are dropped. `veto_threshold` also drops each completion with a
+//! token whose own ratio is lower. The sources also multiply kept tokens by r; the weight `masks.tis` does that.
 //!
 //! TRL, `vllm_importance_sampling_mode = "sequence_mask"` (the default there) and `"token_mask"`; NeMo RL, `"seq-mask-tis"` (geometric);
 //! slime, `train_infer_mismatch_helper/mis.py` (`rs_level`, `rs_veto_threshold`); verl, `rollout_rs`; Liu et al., *When Speed Kills
@@ -15,11 +15,11 @@ use crate::rated::{self, Bounded, Rated};
 use crate::sequence::{self, Level};
 use crate::{checks, tokens};
 
-/// A range of ratios at one level.
+/// Range of the ratios to keep, at one level.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Mis {
-    /// Over what the ratio is taken.
+    /// Level at which the ratio is computed.
     #[serde(default = "Level::sequence")]
     level: Level,
     /// Smallest ratio kept.
@@ -27,11 +27,11 @@ struct Mis {
     clip_min: f32,
     /// Largest ratio kept.
     clip_max: Option<f32>,
-    /// Share of tokens to drop, in the place of `clip_max`.
+    /// Fraction of tokens to drop; replaces `clip_max`.
     target_rejection_rate: Option<f64>,
-    /// Smallest ratio of any token of a completion that is kept.
+    /// Smallest token ratio with which a completion is kept.
     veto_threshold: Option<f32>,
-    /// Whose probabilities.
+    /// Policies that the mask compares.
     #[serde(default = "Policies::old_sampler")]
     policies: Policies,
 }

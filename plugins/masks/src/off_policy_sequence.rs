@@ -1,10 +1,10 @@
-//! Off-policy sequence masking: drops the tokens of negative advantage of completions that the policy has left.
+//! Off-policy sequence masking: in completions from which the policy has drifted, drops the tokens with a negative advantage.
 //!
-//! A completion has drifted where the mean over its tokens of ln q − ln p, with p the trainer's probability and q the sampler's, exceeds
-//! `off_policy_mask_threshold`. Its tokens of positive advantage are still learnt.
+//! A completion has drifted if the mean over its tokens of ln q − ln p exceeds `off_policy_mask_threshold`; p is the
+//! probability under the trainer, q under the sampler. Tokens with a positive advantage are always kept.
 //!
-//! DeepSeek-V3.2, arXiv 2512.02556, equation 9, which does not say its threshold; TRL, `off_policy_mask_threshold` (`get_off_policy_mask`;
-//! "0.5, for example"); slime, `--use-opsm` (1e-4); ms-swift, `off_policy_sequence_mask_delta`.
+//! DeepSeek-V3.2, arXiv 2512.02556, equation 9, which gives no value for the threshold; TRL, `off_policy_mask_threshold`
+//! (`get_off_policy_mask`; "0.5, for example"); slime, `--use-opsm` (1e-4); ms-swift, `off_policy_sequence_mask_delta`.
 
 use capo_plugin::prelude::*;
 
@@ -18,9 +18,9 @@ use crate::{checks, sequence};
 struct OffPolicySequence {
     /// Largest drift kept, nats per token.
     off_policy_mask_threshold: Option<f32>,
-    /// Share of tokens to drop, in the place of a threshold.
+    /// Fraction of tokens to drop; replaces the threshold.
     target_rejection_rate: Option<f64>,
-    /// Whose probabilities.
+    /// Policies that the mask compares.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
 }

@@ -1,4 +1,4 @@
-//! Whose probabilities a mask compares.
+//! The two policies that a mask compares.
 
 use capo_plugin::prelude::*;
 use serde::Serialize;
@@ -6,33 +6,30 @@ use serde::Serialize;
 /// Meaning of the key `policies`, for `register!`.
 pub(crate) const ABOUT: &str = "whose probabilities: `trainer/sampler`, `trainer/old` or `old/sampler`";
 
-/// Two of the three policies that gave a token a probability: the trainer's now; the same when the token was sampled, as the trainer
-/// computes it (`old`); the sampler's own, with its precision and its truncation.
+/// Two of the three policies that gave a token a probability. `trainer` is the current policy. `old` is the policy that sampled the
+/// token, as computed by the trainer. `sampler` is the sampler's own distribution, with its precision and truncation.
 #[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Policies {
-    /// All that lies between sampling and the step: other precision, other kernels, steps since.
+    /// Differs by everything between sampling and step: precision, kernels, and optimizer steps since.
     #[serde(rename = "trainer/sampler")]
     TrainerSampler,
-    /// The steps since.
+    /// Differs by the optimizer steps since sampling.
     #[serde(rename = "trainer/old")]
     TrainerOld,
-    /// Precision and kernels.
+    /// Differs by precision and kernels.
     #[serde(rename = "old/sampler")]
     OldSampler,
 }
 
 impl Policies {
-    /// For `#[serde(default = "...")]`.
     pub(crate) fn trainer_sampler() -> Self {
         Self::TrainerSampler
     }
 
-    /// For `#[serde(default = "...")]`.
     pub(crate) fn trainer_old() -> Self {
         Self::TrainerOld
     }
 
-    /// For `#[serde(default = "...")]`.
     pub(crate) fn old_sampler() -> Self {
         Self::OldSampler
     }
@@ -46,7 +43,7 @@ impl Policies {
         }
     }
 
-    /// The log-probabilities of both.
+    /// Log-probabilities of all tokens under both policies.
     pub(crate) fn compare(self, ctx: &mut Ctx, batch: &Batch) -> Result<Compared, PluginError> {
         let of = if self == Self::OldSampler { batch.old_logps()? } else { batch.logps };
         let against = match self {
@@ -57,12 +54,12 @@ impl Policies {
     }
 }
 
-/// ln of a ratio within verl's ±20, so that no power of it overflows.
+/// Log-ratio clamped to verl's ±20, so that `exp` does not overflow.
 pub(crate) fn safe(log_ratio: f32) -> f32 {
     log_ratio.clamp(-20.0, 20.0)
 }
 
-/// How far a ratio lies above 1; infinite where it is below `low` or no number.
+/// Distance of a ratio above 1; infinite if the ratio is below `low` or NaN.
 pub(crate) fn above_one(ratio: f32, low: f32) -> f64 {
     if ratio >= low { f64::from(ratio) - 1.0 } else { f64::INFINITY }
 }
@@ -74,18 +71,18 @@ pub(crate) struct Compared {
 }
 
 impl Compared {
-    /// ln of the ratio of their probabilities, first by second.
+    /// `[B, T]`, nats: log-ratios, first policy minus second.
     pub(crate) fn log_ratios(&self) -> Vec<f32> {
         self.of.iter().zip(&self.against).map(|(of, against)| of - against).collect()
     }
 
-    /// The two probabilities of token `i`.
+    /// Probabilities of token `i` under the two policies.
     pub(crate) fn probabilities(&self, i: usize) -> (f32, f32) {
         (self.of[i].exp(), self.against[i].exp())
     }
 
-    /// True if a step at this advantage pushes token `i` further away from the second policy: up, where it is above already, or
-    /// down, where it is below.
+    /// True if a step with this advantage pushes token `i` further from the second policy: up where its probability
+    /// is already higher, down where it is lower.
     pub(crate) fn goes_further(&self, i: usize, advantage: f32) -> bool {
         if advantage > 0.0 { self.of[i] > self.against[i] } else { self.of[i] < self.against[i] }
     }

@@ -1,4 +1,4 @@
-//! Drops tokens that the policy holds for improbable: their gradient is large.
+//! Drops tokens that the policy considers improbable, because their gradients are large.
 
 use capo_plugin::prelude::*;
 
@@ -11,7 +11,7 @@ use crate::rated::{self, Bounded, Rated};
 struct ProbabilityFloor {
     /// Smallest probability kept.
     min_probability: Option<f64>,
-    /// Share of tokens to drop, in the place of `min_probability`.
+    /// Fraction of tokens to drop; replaces `min_probability`.
     target_rejection_rate: Option<f64>,
 }
 

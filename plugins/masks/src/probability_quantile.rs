@@ -1,14 +1,13 @@
-//! Drops the least probable tokens of a step: a control for masks that drop improbable tokens among others.
+//! Drops the least probable tokens of a step: a control for masks that tend to drop improbable tokens.
 
 use capo_plugin::prelude::*;
 
 use crate::{checks, tokens};
 
-/// How many go.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProbabilityQuantile {
-    /// Share of the tokens that are left.
+    /// Fraction of the remaining tokens that is dropped.
     #[serde(default = "share")]
     share: f64,
 }

@@ -5,11 +5,10 @@ use capo_plugin::prelude::*;
 
 use crate::{checks, tokens};
 
-/// How many go.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Random {
-    /// Share of the tokens that are left.
+    /// Fraction of the remaining tokens that is dropped.
     #[serde(default = "share")]
     share: f64,
 }
@@ -36,7 +35,7 @@ impl PreBackwardMask for Random {
     }
 }
 
-/// Keeps its draws apart from those of other components.
+/// Constant that separates this mask's draws from those of other components.
 const STREAM: u64 = 0x4A4D_0311;
 
 register!(PreBackwardMask, Random, "masks.random", "drops random tokens, drawn from the run's seed and the step", {

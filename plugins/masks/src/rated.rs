@@ -1,4 +1,4 @@
-//! Masks with one threshold, which a table gives, or which follows the run so that a wanted share of tokens goes.
+//! Masks with one threshold. The table gives the threshold, or it follows the run so that a chosen fraction of tokens is dropped.
 
 use capo_plugin::prelude::*;
 use capo_plugin::{Sketch, check_target};
@@ -8,38 +8,38 @@ use crate::tokens;
 /// Meaning of the key `target_rejection_rate`, for `register!`.
 pub(crate) const ABOUT: &str = "share of tokens to drop, in the place of a threshold, which then follows the run";
 
-/// A mask that drops the tokens at which something is larger than a threshold.
+/// A mask that drops the tokens at which some quantity exceeds a threshold.
 pub(crate) trait Bounded: Send {
-    /// The share of tokens to drop, if a table gives one.
+    /// Fraction of tokens to drop, if the table gives one.
     fn rate(&self) -> Option<f64>;
 
-    /// The key of the threshold, if a table gives one.
+    /// Key of the threshold, if the table gives the threshold.
     fn given(&self) -> Option<&'static str>;
 
-    /// `[B, T]`: what is bounded; infinite where a token is dropped at any threshold.
+    /// `[B, T]`: the bounded quantity; infinite where a token is dropped at any threshold.
     fn sizes(&self, ctx: &mut Ctx, batch: &Batch) -> Result<Vec<f64>, PluginError>;
 
-    /// Largest size kept of a token of this advantage, as the table or the defaults have it.
+    /// Largest quantity that is kept for a token with this advantage, from the table or the defaults.
     fn limit(&self, advantage: f32) -> f64;
 
-    /// The value of the threshold's key that stands for this limit.
+    /// Value of the threshold's key that corresponds to this limit.
     fn as_key(&self, limit: f64) -> f64 {
         limit
     }
 
-    /// As of a mask.
+    /// Inputs of the mask.
     fn inputs(&self) -> Inputs;
 
-    /// As of a mask.
+    /// Declarations of the mask.
     fn traits(&self) -> MaskTraits {
         tokens::ALONE
     }
 
-    /// As of a mask.
+    /// Validation of the mask's keys.
     fn validate(&self) -> Result<(), PluginError>;
 }
 
-/// The mask, with the sizes of the last steps where its threshold follows them.
+/// The mask, with a sketch of recent quantities from which a threshold can follow the run.
 #[derive(Deserialize)]
 #[serde(from = "M", bound(deserialize = "M: Deserialize<'de>"))]
 pub(crate) struct Rated<M> {
@@ -53,7 +53,7 @@ impl<M> From<M> for Rated<M> {
     }
 }
 
-/// Of the completions' tokens.
+/// Sketch of the quantities at completion tokens.
 fn sketch(batch: &Batch, sizes: &[f64]) -> Sketch {
     Sketch::of(sizes.iter().zip(batch.completion_mask).filter(|(_, mask)| **mask == 1).map(|(size, _)| *size))
 }

@@ -1,4 +1,4 @@
-//! Drops tokens whose ratio lies outside a range, whichever way the step would push them: PPO's clip without its sides.
+//! Drops tokens whose ratio is outside a range, whatever the direction of the step: PPO's clip without its one-sidedness.
 
 use capo_plugin::prelude::*;
 
@@ -6,17 +6,17 @@ use crate::checks;
 use crate::policies::{self, Policies};
 use crate::rated::{self, Bounded, Rated};
 
-/// A range of ratios.
+/// Range of the ratios to keep.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RatioRange {
-    /// Smallest ratio kept; as far below 1 as `high` is above it when absent.
+    /// Smallest ratio kept; by default as far below 1 as `high` is above 1.
     low: Option<f32>,
     /// Largest ratio kept.
     high: Option<f32>,
-    /// Share of tokens to drop, in the place of `high`.
+    /// Fraction of tokens to drop; replaces `high`.
     target_rejection_rate: Option<f64>,
-    /// Whose probabilities.
+    /// Policies that the mask compares.
     #[serde(default = "Policies::trainer_old")]
     policies: Policies,
 }

@@ -1,4 +1,4 @@
-//! From tokens to completions and back.
+//! Reductions from tokens to completions.
 
 use std::ops::Range;
 
@@ -11,30 +11,28 @@ use crate::policies::safe;
 pub(crate) const ABOUT: &str =
     "`token`: each token's own ratio, `sequence`: their product, `geometric`: its root of their number";
 
-/// Over what a ratio is taken.
+/// Level at which a ratio is computed.
 #[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Level {
-    /// Each token's own.
+    /// The token's own ratio.
     Token,
-    /// The product over the completion.
+    /// Product of the token ratios over the completion.
     Sequence,
-    /// The geometric mean over the completion, which does not grow with its length.
+    /// Geometric mean of the token ratios over the completion, which does not grow with its length.
     Geometric,
 }
 
 impl Level {
-    /// For `#[serde(default = "...")]`.
     pub(crate) fn token() -> Self {
         Self::Token
     }
 
-    /// For `#[serde(default = "...")]`.
     pub(crate) fn sequence() -> Self {
         Self::Sequence
     }
 
-    /// `[B, T]`: the ratio that counts for each token, of its own `log_ratios`.
+    /// `[B, T]`: each token's ratio at this level, from the token `log_ratios` in nats.
     pub(crate) fn ratios(self, batch: &Batch, log_ratios: &[f32]) -> Vec<f32> {
         let reduce = match self {
             Self::Token => return log_ratios.iter().map(|&log_ratio| safe(log_ratio).exp()).collect(),
@@ -49,7 +47,7 @@ impl Level {
     }
 }
 
-/// Each completion's place in `[B, T]` arrays, and `reduce` of what `values` are at its tokens.
+/// For each completion its range in `[B, T]` arrays, and `reduce` of `values` at its tokens.
 pub(crate) fn by_completion<R>(batch: &Batch, values: &[f32], reduce: impl Fn(&[f32]) -> R) -> Vec<(Range<usize>, R)> {
     let rows = (0..batch.dims.completions as usize).map(|b| batch.dims.row(b));
     let real = |row: &Range<usize>| -> Vec<f32> {
@@ -58,17 +56,17 @@ pub(crate) fn by_completion<R>(batch: &Batch, values: &[f32], reduce: impl Fn(&[
     rows.map(|row| (row.clone(), reduce(&real(&row)))).collect()
 }
 
-/// 0 where there is nothing.
+/// Sum; 0 for no values.
 pub(crate) fn sum(values: &[f32]) -> f64 {
     values.iter().map(|&value| f64::from(value)).sum()
 }
 
-/// 0 where there is nothing.
+/// Mean; 0 for no values.
 pub(crate) fn mean(values: &[f32]) -> f64 {
     sum(values) / values.len().max(1) as f64
 }
 
-/// 0 where there is nothing.
+/// Maximum; 0 for no values.
 pub(crate) fn max(values: &[f32]) -> f64 {
     values.iter().copied().reduce(f32::max).map_or(0.0, f64::from)
 }

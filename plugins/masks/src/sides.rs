@@ -1,4 +1,4 @@
-//! Two bounds, one for each way in which a step can push a token, as verl's `clip_ratio`, `clip_ratio_low` and `clip_ratio_high`.
+//! Two bounds, one for each direction of a step: verl's `clip_ratio`, `clip_ratio_low` and `clip_ratio_high`.
 
 use capo_plugin::prelude::*;
 
@@ -9,12 +9,12 @@ pub(crate) const LOW: &str = "the same for tokens that have fallen; `clip_ratio`
 /// Meaning of the upper bound's key, for `register!`.
 pub(crate) const HIGH: &str = "the same for tokens that have risen; `clip_ratio` when absent";
 
-/// verl's.
+/// verl's default bound.
 pub(crate) fn bound() -> f32 {
     0.2
 }
 
-/// `both`, or verl's bound, where the side's own does not say otherwise.
+/// Bounds per side; an absent one is `both`, or else verl's default.
 #[derive(Clone, Copy)]
 pub(crate) struct Sides {
     pub(crate) both: Option<f32>,
@@ -23,12 +23,12 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// The bound that holds at this advantage: a step pushes a token up where it is above 0, else down.
+    /// Bound at this advantage: a step raises the token's probability if the advantage is above 0, and lowers it otherwise.
     pub(crate) fn limit(self, advantage: f32) -> f32 {
         if advantage > 0.0 { self.high } else { self.low }.or(self.both).unwrap_or(bound())
     }
 
-    /// The key of a bound that a table gives.
+    /// Key of a bound that the table gives.
     pub(crate) fn given(self) -> Option<&'static str> {
         let keys = [("clip_ratio", self.both), ("clip_ratio_low", self.low), ("clip_ratio_high", self.high)];
         keys.into_iter().find(|(_, bound)| bound.is_some()).map(|(key, _)| key)

@@ -1,4 +1,4 @@
-//! Names of divergence statistics, as verl's `rollout_rs` has them: `seq_mean_k3`.
+//! Divergence statistics by name, as in verl's `rollout_rs`: `seq_mean_k3`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use capo_plugin::prelude::*;
 use serde::Serialize;
 
-/// The bounded quantity: an estimate of the divergence, of a token or over a completion.
+/// A bounded statistic: an estimate of the divergence, for a token or reduced over a completion.
 #[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Statistic {
@@ -14,7 +14,7 @@ pub(crate) struct Statistic {
     pub(crate) estimate: Estimate,
 }
 
-/// Over what.
+/// Reduction over tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Over {
     Token,
@@ -23,7 +23,7 @@ pub(crate) enum Over {
     Max,
 }
 
-/// Of the divergence of one token, by its ratio r.
+/// Estimate of a token's divergence from its ratio r.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Estimate {
     /// −ln r.
@@ -49,7 +49,7 @@ impl FromStr for Statistic {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let all = OVER.iter().flat_map(|over| ESTIMATES.iter().map(move |estimate| (over, estimate)));
-        // The largest of a signed number says nothing of its size.
+        // The maximum of a signed estimate is no measure of its size.
         let known = all.filter(|((_, over), (_, estimate))| (*over, *estimate) != (Over::Max, Estimate::K1));
         let mut named = known.filter(|((over, _), (estimate, _))| format!("{over}_{estimate}") == name);
         let found = named.next().map(|((_, over), (_, estimate))| Self { over: *over, estimate: *estimate });
@@ -80,7 +80,7 @@ impl From<Statistic> for String {
 }
 
 impl Estimate {
-    /// Of one token, nats.
+    /// Estimate for one token, nats.
     pub(crate) fn of(self, log_ratio: f32) -> f32 {
         match self {
             Self::K1 => -log_ratio,

@@ -1,8 +1,8 @@
-//! Truncated importance weights: corrects for the sampler's being another policy than the trainer, within limits.
+//! Truncated importance weights, which correct for the difference between sampler and trainer within limits.
 //!
-//! r is the ratio of trainer to sampler, of a token or of a whole completion (the product). The weight is r. Outside the limits it is the
-//! nearer limit (`truncate`) or 0 (`mask`, which is IcePop); where `mode` is not said, 0 if there is a lower limit, as in verl.
-//! `rollout_is_batch_normalize` divides by the mean.
+//! r is the ratio of trainer to sampler, of a token or of a whole completion (the product). The weight is r. Outside
+//! the limits it is the nearer limit (`truncate`) or 0 (`mask`, which is IcePop). Without `mode` it is 0 if there is
+//! a lower limit, as in verl. `rollout_is_batch_normalize` divides the weights by their mean.
 //!
 //! Yao et al., *Your Efficient RL Framework Secretly Brings You Off-Policy RL Training*, 2025; verl, `rollout_corr_helper.py`, `rollout_is`;
 //! TRL, `vllm_importance_sampling_mode`, all four; slime, `--use-tis`, whose `tis_mode` is `mode`.
@@ -18,20 +18,20 @@ use crate::{checks, tokens};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tis {
-    /// Over what the ratio is taken.
+    /// Level at which the ratio is computed.
     #[serde(default = "Level::token")]
     rollout_is: Level,
-    /// The upper limit.
+    /// Upper limit of the ratio.
     #[serde(default = "threshold")]
     rollout_is_threshold: f32,
-    /// The lower limit.
+    /// Lower limit of the ratio.
     rollout_is_threshold_lower: Option<f32>,
     /// Treatment of ratios outside the limits.
     mode: Option<Mode>,
-    /// True if the mean weight is made 1.
+    /// True if the weights are divided by their mean.
     #[serde(default)]
     rollout_is_batch_normalize: bool,
-    /// Whose probabilities.
+    /// Policies that the weight compares.
     #[serde(default = "Policies::old_sampler")]
     policies: Policies,
 }
@@ -44,9 +44,9 @@ fn threshold() -> f32 {
 #[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 enum Mode {
-    /// The nearer limit takes its place.
+    /// The weight is the nearer limit.
     Truncate,
-    /// It weighs nothing.
+    /// The weight is 0.
     Mask,
 }
 
@@ -61,7 +61,7 @@ impl Tis {
         if limited != ratio && self.mode() == Mode::Mask { 0.0 } else { limited }
     }
 
-    /// Over tokens, or over completions of the means over their tokens, as verl.
+    /// Mean weight over tokens, or over completions of the means over their tokens, as in verl.
     fn mean(&self, batch: &Batch, keep: &[u8], weights: &[f32]) -> f64 {
         let left =
             |row: std::ops::Range<usize>| row.filter(|&i| keep[i] == 1).map(|i| weights[i]).collect::<Vec<f32>>();
@@ -80,7 +80,7 @@ impl TokenWeight for Tis {
         let ratios = self.rollout_is.ratios(batch, &log_ratios);
         let limited: Vec<f32> = ratios.into_iter().map(|ratio| self.limited(ratio)).collect();
         let mean = if self.rollout_is_batch_normalize { self.mean(batch, keep, &limited) } else { 1.0 };
-        // As verl: weights of next to nothing are left as they are.
+        // As in verl, near-zero weights are not divided.
         let by = if mean > 1e-8 { mean } else { 1.0 };
         for (i, weight) in weights.iter_mut().enumerate().filter(|(i, _)| keep[*i] == 1) {
             *weight = (f64::from(limited[i]) / by) as f32;

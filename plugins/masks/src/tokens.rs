@@ -1,4 +1,4 @@
-//! The tokens that are left when a mask is called, and those that it drops.
+//! The remaining tokens when a mask is called, and drops among them.
 
 use capo_plugin::MaskTraits;
 
@@ -6,19 +6,19 @@ use capo_plugin::MaskTraits;
 pub(crate) const ALONE: MaskTraits =
     MaskTraits(MaskTraits::TOKEN_WISE.0 | MaskTraits::SUMS_RANKS.0 | MaskTraits::NO_OPTIMIZER.0);
 
-/// Drops the tokens that `drops` names.
+/// Drops the tokens for which `drops` is true.
 pub(crate) fn drop_where(keep: &mut [u8], drops: impl Fn(usize) -> bool) {
     for (i, keep) in keep.iter_mut().enumerate() {
         *keep &= u8::from(!drops(i));
     }
 }
 
-/// Places of the tokens that are left.
+/// Indices of the remaining tokens.
 pub(crate) fn left(keep: &[u8]) -> Vec<usize> {
     (0..keep.len()).filter(|&i| keep[i] == 1).collect()
 }
 
-/// The whole number next to a share of `count` tokens.
+/// The fraction `share` of `count` tokens, rounded to a whole number.
 pub(crate) fn share_of(count: usize, share: f64) -> usize {
     (share * count as f64).round() as usize
 }

@@ -1,11 +1,11 @@
 //! Trust region masking: drops whole completions, or tokens, that diverge too far from the sampler.
 //!
-//! With r the ratio of trainer to sampler of a token, its divergence is estimated by k1 = −ln r, k2 = (ln r)² / 2 or k3 = r − 1 − ln r. A
-//! completion goes where the largest (`seq_max`), the mean or the sum over its tokens exceeds `rollout_rs_threshold`; k1, which has
-//! a sign, must lie between the logarithms of `rollout_rs_threshold_lower` and `rollout_rs_threshold`.
+//! r is a token's ratio of trainer to sampler. Its divergence is estimated by k1 = −ln r, k2 = (ln r)² / 2 or k3 = r − 1 − ln
+//! r. A completion is dropped if the maximum (`seq_max`), the mean or the sum over its tokens exceeds `rollout_rs_threshold`.
+//! k1 is signed, so it must lie between the logarithms of `rollout_rs_threshold_lower` and `rollout_rs_threshold`.
 //!
-//! Li et al., *Trust Region Masking for Long-Horizon LLM Reinforcement Learning*, arXiv 2512.23075 (the largest); verl,
-//! `rollout_corr_helper.py`, `rollout_rs`, whose eleven names are those here, and whose preset for k3 the defaults are.
+//! Li et al., *Trust Region Masking for Long-Horizon LLM Reinforcement Learning*, arXiv 2512.23075 (the maximum); verl,
+//! `rollout_corr_helper.py`, `rollout_rs`, whose eleven names are used here. The defaults are verl's preset for k3.
 
 use capo_plugin::prelude::*;
 
@@ -18,16 +18,16 @@ use crate::{checks, sequence, tokens};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Trm {
-    /// The statistic.
+    /// The bounded statistic.
     #[serde(default)]
     rollout_rs: Statistic,
-    /// Largest kept.
+    /// Largest value that is kept.
     rollout_rs_threshold: Option<f32>,
-    /// Share of tokens to drop, in the place of a threshold.
+    /// Fraction of tokens to drop; replaces the threshold.
     target_rejection_rate: Option<f64>,
     /// Smallest ratio kept by k1.
     rollout_rs_threshold_lower: Option<f32>,
-    /// Whose probabilities.
+    /// Policies that the mask compares.
     #[serde(default = "Policies::trainer_sampler")]
     policies: Policies,
 }
@@ -41,7 +41,7 @@ impl Trm {
         f64::from(self.rollout_rs_threshold.unwrap_or(threshold()))
     }
 
-    /// The bounded size of a statistic, nats: of k1, which has a sign, the size, or what is above 0 where it has a lower bound of its own.
+    /// Bounded size of a statistic, nats. For the signed k1: its absolute value, or the value itself if a lower bound exists.
     fn size(&self, value: f64) -> f64 {
         match (self.rollout_rs.estimate, self.rollout_rs_threshold_lower) {
             _ if value.is_nan() => f64::INFINITY,

@@ -1,4 +1,4 @@
-//! ReinCAPO as a plugin: its advantage, its objective, its curvature mask, and the recipe that `--plugin libreincapo.so` selects.
+//! ReinCAPO as a plugin: its advantage, objective and curvature mask, and the recipe that `--plugin libreincapo.so` selects.
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,13 @@
-//! The reward `exact_match`: 1 for the right answer, 0 for anything else.
+//! The reward `exact_match`: 1 for the right answer, 0 otherwise.
 
 use capo_plugin::Completion;
 use capo_plugin::prelude::*;
 
-/// Compares the answer that a completion ends with to the dataset's.
+/// Compares the answer at the end of a completion with the dataset's.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExactMatch {
-    /// The answer is the text after the last one of these; empty compares whole texts.
+    /// The answer is the text after the last separator; an empty separator compares whole texts.
     #[serde(default = "default_separator")]
     answer_separator: String,
 }
@@ -26,8 +26,8 @@ impl Reward for ExactMatch {
 impl ExactMatch {
     /// 1.0 if the completion ended by itself and its answer equals the dataset's, else 0.0.
     ///
-    /// The answer of a text is what follows its last separator, trimmed; a text without a separator is its own answer. The
-    /// dataset's answer is read the same way, so that a whole worked solution (as in GSM8K, separator `####`) will do.
+    /// The answer of a text is the trimmed text after its last separator, or the whole text if it has no separator. The
+    /// dataset's answer is read in the same way, so a whole worked solution (as in GSM8K, separator `####`) works too.
     fn reward(&self, completion: &Completion<'_>) -> f32 {
         let right = self.answer(completion.text) == self.answer(completion.answer);
         f32::from(u8::from(right && !completion.truncated))

@@ -1,10 +1,10 @@
-//! The reward `format`: whether a completion puts its thoughts and its answer between the usual tags.
+//! The reward `format`: checks that a completion's thoughts and answer are between the usual tags.
 //!
 //! TRL, `think_format_reward`; open-r1, `format_reward` and `tag_count_reward`.
 
 use capo_plugin::prelude::*;
 
-/// Which tags.
+/// Style of the tags.
 #[derive(Deserialize, serde::Serialize, Clone, Copy)]
 #[serde(rename_all = "snake_case")]
 enum Style {
@@ -13,11 +13,10 @@ enum Style {
     TagCount,
 }
 
-/// A style.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Format {
-    /// Which tags, and how much each is worth.
+    /// The expected tags and the reward of each.
     #[serde(default = "think")]
     style: Style,
 }
@@ -36,12 +35,12 @@ impl Style {
     }
 }
 
-/// The text begins with `<think>`, which does not come again, and has `</think>` after it.
+/// True if the text begins with `<think>`, does not repeat it, and has `</think>` after it.
 fn is_think(text: &str) -> bool {
     text.strip_prefix("<think>").is_some_and(|rest| !rest.contains("<think>") && rest.contains("</think>"))
 }
 
-/// Thoughts, then an answer, each tag on a line of its own; other lines may follow.
+/// True if thoughts and then an answer follow, with each tag on a line of its own; other lines may follow.
 fn is_think_answer(text: &str) -> bool {
     let thoughts = text.strip_prefix("<think>\n");
     let answer = thoughts.and_then(|text| text.split_once("\n</think>\n<answer>\n"));
@@ -51,7 +50,7 @@ fn is_think_answer(text: &str) -> bool {
     })
 }
 
-/// A quarter for each tag that stands there once.
+/// A quarter for each tag that occurs exactly once.
 fn tag_count(text: &str) -> f32 {
     let tags = ["<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>"];
     tags.iter().filter(|tag| text.matches(*tag).count() == 1).count() as f32 / 4.0

@@ -1,7 +1,7 @@
-//! Rewards that can be verified, a file each: `exact_match`, `number`, `math`, `regex`, `format`, `soft_overlong` and `command`.
+//! Verifiable rewards, one file each: `exact_match`, `number`, `math`, `regex`, `format`, `soft_overlong` and `command`.
 //!
-//! They are built into the trainer, and a plugin for other hosts of `capo-plugin`. The mathematical meaning of a text is in [`math`],
-//! for callers that compare answers without a rollout.
+//! The trainer has them built in, and a plugin offers them to other hosts of `capo-plugin`. [`math`] reads the mathematical
+//! meaning of a text, for callers that compare answers without a rollout.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -19,7 +19,7 @@ mod tests;
 
 use capo_plugin::Rollout;
 
-/// Fills `rewards` with what `one` gives each completion.
+/// Fills `rewards` with the result of `one` for each completion.
 fn each(rollout: &Rollout<'_>, rewards: &mut [f32], one: impl Fn(&capo_plugin::Completion<'_>) -> f32) {
     for (reward, completion) in rewards.iter_mut().zip(&rollout.completions) {
         *reward = one(completion);

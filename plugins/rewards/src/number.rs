@@ -8,11 +8,11 @@ use capo_plugin::prelude::*;
 
 use crate::math::Rational;
 
-/// Which number of a text is its answer, and how near is near enough.
+/// Position of the answer in a text, and the tolerance.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Number {
-    /// The answer is the first number behind the last one of these, where there is one.
+    /// The answer is the first number after the last separator, if the text has a separator.
     #[serde(default = "separator")]
     answer_separator: String,
     /// Largest difference that counts as right.
@@ -34,7 +34,7 @@ impl Number {
         f32::from(u8::from(!completion.truncated && right().unwrap_or(false)))
     }
 
-    /// Behind the separator the first number; else of the last box, else of the text, the last one.
+    /// The first number after the separator; otherwise the last number in the last box; otherwise the last number in the text.
     fn answer(&self, text: &str) -> Option<Rational> {
         let separator = self.answer_separator.as_str();
         match text.rsplit_once(separator).filter(|_| !separator.is_empty()) {
@@ -49,12 +49,12 @@ impl Number {
     }
 }
 
-/// Digits with separators of thousands, a fraction, an exponent, or a whole number below the line.
+/// Digits with thousands separators, a fraction, an exponent, or a whole denominator.
 static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?:/\d+)?").expect("the pattern is a constant")
 });
 
-/// The numbers of a text in order; none in the place of one that is too long to be an answer, or divided by 0.
+/// The numbers of a text in order; `None` for a number that is too long to be an answer, or divided by 0.
 fn numbers(text: &str) -> impl DoubleEndedIterator<Item = Option<Rational>> {
     let text = text.replace("{,}", ",").replace("\\,", "").replace("\\!", "");
     let found: Vec<String> =
@@ -62,7 +62,7 @@ fn numbers(text: &str) -> impl DoubleEndedIterator<Item = Option<Rational>> {
     found.into_iter().map(|number| value(&number))
 }
 
-/// One number behind `before`, or several where its commas separate no thousands.
+/// One number after `before`, or several if its commas do not separate thousands.
 fn separate(before: &str, number: &str) -> Vec<String> {
     let bare = before.trim_end_matches(['$', '€', '£', '\\', ' ']);
     let unsigned = bare.strip_suffix(['-', '−']);

@@ -1,4 +1,4 @@
-//! The reward `regex`: what a completion earns that matches a pattern, in time linear in its length.
+//! The reward `regex`: a fixed reward for completions that match a pattern, in time linear in their length.
 
 use capo_plugin::prelude::*;
 use regex::Regex;
@@ -20,7 +20,7 @@ fn one() -> f32 {
     1.0
 }
 
-/// A pattern and what a completion earns.
+/// A pattern and the rewards for a match and for a mismatch.
 #[derive(Deserialize)]
 #[serde(try_from = "Settings")]
 struct Pattern {
@@ -39,7 +39,7 @@ impl TryFrom<Settings> for Pattern {
                 return Err(format!("`{key}` is {value} (it must be finite)"));
             }
         }
-        // Compiled alone too, so that what is said about a wrong one shows what was typed.
+        // The pattern is also compiled alone, so that an error message shows it as the user typed it.
         let alone = compile(&pattern).map_err(|error| format!("`pattern` is `{pattern}`: {error}"))?;
         let pattern = if full_match { whole(&pattern)? } else { alone };
         Ok(Self { pattern, reward, otherwise })
@@ -53,7 +53,7 @@ fn whole(pattern: &str) -> Result<Regex, String> {
     })
 }
 
-/// The last line of what the parser says is the reason; what comes before draws where it is.
+/// The last line of the parser's message is the reason; earlier lines show the position.
 fn compile(pattern: &str) -> Result<Regex, String> {
     Regex::new(pattern).map_err(|error| {
         let text = error.to_string();

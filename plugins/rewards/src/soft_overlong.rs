@@ -9,14 +9,14 @@ use capo_plugin::prelude::*;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SoftOverlong {
-    /// Longest completion that is not penalised in full; the run's limit when absent.
+    /// Longest completion without the full penalty, tokens; by default the run's limit.
     max_completion_len: Option<usize>,
-    /// Tokens before it over which the penalty grows.
+    /// Number of tokens before that length over which the penalty grows.
     soft_punish_cache: usize,
 }
 
 impl SoftOverlong {
-    /// 0 up to `longest - cache` tokens, −1 above `longest`, and linear between.
+    /// Penalty: 0 up to `longest - cache` tokens, −1 above `longest`, and linear in between.
     fn penalty(&self, longest: usize, length: usize) -> f32 {
         let free = longest.saturating_sub(self.soft_punish_cache);
         match length {

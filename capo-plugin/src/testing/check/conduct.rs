@@ -1,12 +1,12 @@
-//! The check of calls that no host makes.
+//! The check with calls that no host makes.
 
 use super::outcome::{Verdict, failed, success, warning};
 use super::subject::{Subject, is_panic};
 use crate::testing::{Fixture, Input, RolloutFixture};
 use crate::{Inputs, Point};
 
-/// Calls that no host makes: without completions, with columns that are no JSON; without tokens, or an input that was asked
-/// for.
+/// Calls that no host makes: without completions, with columns that are not JSON, without tokens, or without an input
+/// that the component asked for.
 fn odd_calls(subject: &Subject<'_>, asked: Inputs) -> Vec<(String, Input)> {
     if subject.point == Point::Reward {
         let garbled = RolloutFixture::new(&["4", "5"]).columns(&["{\"answer\": ", "no JSON"]);
@@ -25,7 +25,7 @@ fn odd_calls(subject: &Subject<'_>, asked: Inputs) -> Vec<(String, Input)> {
     calls
 }
 
-/// Panics in calls that no host makes must be contained.
+/// Checks that panics are contained in calls that no host makes.
 pub(super) fn panics_contained(subject: &Subject<'_>) -> Verdict {
     for (what, input) in odd_calls(subject, subject.create()?.inputs()) {
         let mut instance = subject.create()?;
@@ -35,6 +35,7 @@ pub(super) fn panics_contained(subject: &Subject<'_>) -> Verdict {
         }
         return warning(format!("{what}: {panic} (contained; return an error)"));
     }
-    // Its last act is to be dropped, where a panic has no answer; who runs the check in a process of its own hears of it.
+    // The component's last call is its drop, where a panic cannot be reported. `host check` runs the check in a separate process and
+    // notices it.
     success("calls that no host makes do not make it panic")
 }

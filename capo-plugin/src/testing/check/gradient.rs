@@ -8,25 +8,26 @@ use super::subject::Subject;
 use crate::testing::Fixture;
 use crate::{Inputs, PluginError};
 
-/// How far a log-probability is moved, nats.
+/// Change of a log-probability, nats.
 const NUDGE: f32 = 1.0 / 256.0;
-/// How much a difference may be off, of the largest of those it is compared with: a nudge is not infinitely small.
+/// Allowed error of a difference, relative to the largest compared difference, because the nudge is finite.
 const CURVATURE: f64 = 0.02;
-/// How much a loss may be off by rounding, of its size.
+/// Allowed rounding error of a loss, relative to its size.
 const ROUNDING: f64 = 16.0 * f32::EPSILON as f64;
-/// After so long no more tokens are tried.
+/// Time after which no more tokens are tried.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Effect of a nudge of a log-probability on its ratio to the policy that sampled.
+/// Effect of a change of a log-probability on its ratio to the sampling policy.
 #[derive(Clone, Copy, PartialEq)]
 enum Ratio {
-    /// It moves, as in a clipped surrogate.
+    /// The ratio changes, as in a clipped surrogate.
     Moves,
-    /// It stays: the method holds weights made of it constant, as a policy gradient with truncated importance weights does.
+    /// The ratio is constant: the method stops the gradient through weights made of it, as in truncated importance sampling.
     Stays,
 }
 
-/// `dloss_dlogp` is the derivative, by a token's log-probability, of the sum of all losses of its completion, whatever couples its tokens.
+/// Checks that `dloss_dlogp` is the derivative of the completion's summed losses by a token's log-probability, however its tokens are
+/// coupled.
 pub(super) fn gradients(subject: &Subject<'_>) -> Verdict {
     let start = Instant::now();
     let refused = match disagreement(subject, Ratio::Moves, start)? {
@@ -46,7 +47,7 @@ pub(super) fn gradients(subject: &Subject<'_>) -> Verdict {
     }
 }
 
-/// The number of tokens at which differences agree, or a sentence about the first at which they do not.
+/// Number of tokens at which the differences agree, or a message about the first token at which they disagree.
 fn disagreement(subject: &Subject<'_>, ratio: Ratio, start: Instant) -> Result<Result<usize, String>, PluginError> {
     let mut tokens = 0;
     for probe in [Probe::new(subject, false), Probe::new(subject, true)] {
@@ -72,20 +73,20 @@ fn disagreement(subject: &Subject<'_>, ratio: Ratio, start: Instant) -> Result<R
     Ok(Ok(tokens))
 }
 
-/// One batch on which the derivative is looked at.
+/// One batch on which the derivative is checked.
 struct Probe<'a> {
     subject: &'a Subject<'a>,
     lengths: [usize; 6],
     logps: Vec<f32>,
     old_logps: Vec<f32>,
     batch: Fixture,
-    /// A step that comes before, for objectives that keep state.
+    /// An earlier step, for objectives that keep state.
     before: Option<Fixture>,
 }
 
 impl<'a> Probe<'a> {
-    /// Completions of different lengths whose tokens were sampled by an older policy; `later`: as the second step, with advantages that
-    /// differ from token to token.
+    /// Completions of different lengths whose tokens an older policy sampled. With `later` the batch is the second
+    /// step, and its advantages differ from token to token.
     fn new(subject: &'a Subject<'a>, later: bool) -> Self {
         let (lengths, width) = ([5, 3, 1, 4, 2, 5], 5);
         let fixture = Fixture::new(lengths.len(), width).groups_of(3).step(u64::from(later));
@@ -105,7 +106,7 @@ impl<'a> Probe<'a> {
         start..start + self.lengths[b]
     }
 
-    /// Losses and derivatives, by an instance made for this alone, so that neither its state nor what it draws differs.
+    /// Losses and derivatives from a new instance, so that state and random draws are the same in every call.
     fn evaluate(&self, logps: &[f32], old_logps: &[f32]) -> Result<[Vec<f64>; 2], PluginError> {
         let mut instance = self.subject.create()?;
         if let Some(before) = &self.before {
@@ -115,7 +116,7 @@ impl<'a> Probe<'a> {
         Ok([0, 1].map(|output| std::mem::take(&mut outputs[output].1)))
     }
 
-    /// How the losses of completion `b` change when token `i` becomes a little less and a little more likely.
+    /// Losses of completion `b` at a slightly lower, the given and a slightly higher log-probability of token `i`.
     fn differences(&self, b: usize, i: usize, ratio: Ratio) -> Result<Differences, PluginError> {
         let at = |nudge: f32| -> Result<Point, PluginError> {
             let (mut logps, mut old_logps) = (self.logps.clone(), self.old_logps.clone());
@@ -129,15 +130,15 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// A completion's losses where a token has this log-probability.
+/// A completion's losses at one log-probability of a token.
 struct Point {
     logp: f64,
     sum: f64,
-    /// Sum of the losses' sizes.
+    /// Sum of the absolute losses.
     size: f64,
 }
 
-/// Three points, in the order of their log-probabilities.
+/// Three points, ordered by log-probability.
 struct Differences {
     points: [Point; 3],
 }
@@ -152,8 +153,8 @@ impl Differences {
         self.between(0, 2)
     }
 
-    /// True if `slope` is a derivative here: between the differences to either side, which are far apart at a kink alone, as where a ratio
-    /// is clipped.
+    /// True if `slope` lies between the one-sided differences, and so can be the derivative. The differences are only
+    /// far apart at a kink, for example where a ratio is clipped.
     fn agree(&self, slope: f64) -> bool {
         let (below, above) = (self.between(0, 1), self.between(1, 2));
         let noise = ROUNDING * self.points.iter().map(|point| point.size).fold(0.0, f64::max) / f64::from(NUDGE);
@@ -166,7 +167,7 @@ impl Differences {
 mod tests {
     use super::*;
 
-    /// Of `loss`, at log-probability -1.
+    /// Differences of `loss` at log-probability -1.
     fn differences(loss: impl Fn(f64) -> f64) -> Differences {
         let nudge = f64::from(NUDGE);
         let at = |logp: f64| Point { logp, sum: loss(logp), size: loss(logp).abs() };

@@ -1,4 +1,4 @@
-//! Checks of what an answer may depend on.
+//! Checks that an answer depends only on its proper inputs.
 
 use super::outcome::{Verdict, failed, skipped, success, warning};
 use super::subject::{Live, Subject};
@@ -6,10 +6,10 @@ use crate::testing::observed::counts;
 use crate::testing::{Answer, Fixture, Input, Listener};
 use crate::{MaskTraits, PluginError};
 
-/// Sums in another order differ by this much, relative to their size.
+/// Allowed relative difference between sums in different orders.
 pub(super) const ROUNDING: f32 = 1e-4;
 
-/// Gives equal inputs to two fresh instances, step by step.
+/// Checks that two fresh instances answer equal inputs equally, step by step.
 pub(super) fn deterministic(subject: &Subject<'_>) -> Verdict {
     const ADVICE: &str = "draw at random from `seed` and `step` alone";
     let [mut first, mut second] = [subject.create()?, subject.create()?];
@@ -29,7 +29,7 @@ pub(super) fn deterministic(subject: &Subject<'_>) -> Verdict {
     success("two fresh instances give the same bits and states")
 }
 
-/// Gives completions to one instance, and to another with their groups in another order, step by step.
+/// Checks that an instance answers the same when the groups arrive in another order, step by step.
 pub(super) fn permutation(subject: &Subject<'_>) -> Verdict {
     let [mut plain, mut moved] = [subject.create()?, subject.create()?];
     for (step, order) in (0..).zip([[2, 0, 1], [1, 2, 0], [0, 2, 1]]) {
@@ -45,7 +45,7 @@ pub(super) fn permutation(subject: &Subject<'_>) -> Verdict {
     success("groups in another order give the same outputs in that order")
 }
 
-/// The answer with the groups in their first order, of which `order` says where each has gone.
+/// The answer with its groups back in their first order; `order` is the permutation that was applied.
 fn restored(mut answer: Answer, order: &[usize]) -> Answer {
     for (_, values) in &mut answer.outputs {
         let width = values.len() / order.len();
@@ -57,7 +57,7 @@ fn restored(mut answer: Answer, order: &[usize]) -> Answer {
     answer
 }
 
-/// A batch at once and in parts, step by step, where the component says that it decides token by token.
+/// Checks a component that declares `TOKEN_WISE`: a batch in parts must give the same decisions as the whole batch, step by step.
 pub(super) fn token_wise(subject: &Subject<'_>) -> Verdict {
     if !subject.traits()?.contains(MaskTraits::TOKEN_WISE) {
         return success("it does not say that it decides token by token");
@@ -91,7 +91,7 @@ pub(super) fn decide(instance: &mut Live, batch: &Fixture) -> Result<Vec<f64>, P
     Ok(instance.run(&mut Listener::new(&batch.context()), batch)?.remove(0).1)
 }
 
-/// Decisions on parts of `size` completions, one behind another.
+/// Decisions on parts of `size` completions each, concatenated.
 fn decide_parts(instance: &mut Live, batch: &Fixture, size: usize) -> Result<Vec<f64>, PluginError> {
     let completions = batch.dims.completions as usize;
     let starts = (0..completions).step_by(size);
@@ -99,12 +99,12 @@ fn decide_parts(instance: &mut Live, batch: &Fixture, size: usize) -> Result<Vec
     Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-/// Ends its step with what was `decided`.
+/// Ends the step with the decisions `decided`.
 pub(super) fn end(instance: &mut Live, batch: &Fixture, decided: &[f64]) -> Result<(), PluginError> {
     instance.end(&mut Listener::new(&batch.context()), batch, decided, counts(decided))
 }
 
-/// Gives completions to one instance, and to another with other values in the padding.
+/// Checks that an instance answers the same when padding holds other values.
 pub(super) fn padding_content(subject: &Subject<'_>) -> Verdict {
     let lengths = [6, 3, 1, 5, 2, 6, 4, 1];
     let batch = Fixture::new(8, 6).groups_of(4).lengths(&lengths);

@@ -1,7 +1,7 @@
-//! The checks of a component: what is asked of it, on which inputs, and with which tolerance.
+//! The checks of a component: their demands, their inputs, and their tolerances.
 //!
-//! [`CHECKS`] lists them, the files beside it hold them by theme. [`conform`] runs them in a test of the component's author; `host check`
-//! runs each in a process of its own, and asks more of the library.
+//! [`CHECKS`] lists all checks, and the sibling files hold them by theme. [`conform`] runs them in a test of the
+//! component's author. `host check` runs each in a separate process, and has further checks of the library.
 
 mod conduct;
 mod gradient;
@@ -23,29 +23,29 @@ use crate::{Image, Point};
 /// A check of a component.
 #[derive(Debug, Clone, Copy)]
 pub struct Check {
-    /// Its name.
+    /// Name of the check.
     pub name: &'static str,
-    /// The demand that it checks, for the user.
+    /// The demand on the component, as shown to the user.
     pub about: &'static str,
-    /// The points at which it makes sense.
+    /// The points to which the check applies.
     pub points: &'static [Point],
-    /// True if it runs although the component cannot be built.
+    /// True if the check runs even when the component cannot be built.
     pub without_instance: bool,
-    /// The check.
+    /// Function that runs the check.
     pub run: fn(&Subject<'_>) -> Verdict,
 }
 
 /// The points that see tokens.
 const ON_TOKENS: &[Point] = &[Point::Advantage, Point::Objective, Point::Mask, Point::Weight, Point::StepControl];
-/// The points that decide on tokens before the backward pass.
+/// The points that decide about tokens before the backward pass.
 const DECIDING: &[Point] = &[Point::Mask, Point::Weight];
 
-/// The check that decides whether a component can be built.
+/// Name of the check that decides whether a component can be built.
 pub const CREATION: &str = "creation";
-/// The check whose panics may have had no answer.
+/// Name of the check whose panics the process may not survive.
 pub const PANICS_CONTAINED: &str = "panics-contained";
 
-/// The checks, in order.
+/// All checks, in the order in which they run.
 pub static CHECKS: [Check; 28] = [
     of_table(CREATION, "it can be built from the table given", table::creation),
     of_table("empty-config", "an empty table gives a component or a sentence", table::empty_config),
@@ -105,7 +105,7 @@ const fn on_text(name: &'static str, about: &'static str, run: Run) -> Check {
 }
 
 impl Check {
-    /// A check at all points, of a component that can be built.
+    /// A check at all points, for a component that can be built.
     #[must_use]
     pub const fn new(name: &'static str, about: &'static str, run: fn(&Subject<'_>) -> Verdict) -> Self {
         Self { name, about, points: &Point::ALL, without_instance: false, run }
@@ -115,7 +115,7 @@ impl Check {
         Self { points, ..self }
     }
 
-    /// Its outcome for `subject`, whose name is left out of the sentence.
+    /// Outcome of the check for `subject`, with a message that omits the component's name.
     #[must_use]
     pub fn outcome(&self, subject: &Subject<'_>) -> Outcome {
         let cannot_run = if self.without_instance { None } else { subject.cannot_run() };
@@ -127,10 +127,10 @@ impl Check {
     }
 }
 
-/// Asks all [`CHECKS`] of every component of this image: one test for all components of a plugin.
+/// Runs all [`CHECKS`] on every component of this image: one test for all components of a plugin.
 ///
-/// A component that needs keys gets them by its id, as `key = value` lines. A warning of a check is no error. The sentences
-/// are those of `host check`, which asks more.
+/// A component with required keys gets them through its id, as `key = value` lines. A warning counts as a pass. The
+/// messages are those of `host check`, which has further checks.
 ///
 /// ```
 /// # use capo_plugin::testing;
@@ -139,7 +139,7 @@ impl Check {
 ///
 /// # Errors
 ///
-/// A line for each check that fails, and for each that lacks keys to run with.
+/// One line for each check that fails, and for each check that could not run without required keys.
 pub fn conform(tables: &[(&str, &str)]) -> Result<(), String> {
     let (image, mut wrong) = (Image::own(), Vec::new());
     for point in Point::ALL {

@@ -4,27 +4,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::PluginError;
 
-/// How a check ended.
+/// Kind of a check's outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// As it should be.
+    /// The demand is met.
     Success,
-    /// Not run; the sentence says why.
+    /// The check did not run; the message says why.
     Skipped,
-    /// Allowed, and worth a look.
+    /// The behaviour is allowed but deserves a look.
     Warning,
-    /// A rule is broken.
+    /// The component broke a rule.
     Failed,
-    /// The process of the check did not live to answer.
+    /// The check's process ended without an answer.
     Crashed,
 }
 
 impl Status {
-    /// All of them, best first.
+    /// All kinds, best first.
     pub const ALL: [Self; 5] = [Self::Success, Self::Skipped, Self::Warning, Self::Failed, Self::Crashed];
 
-    /// Its name in reports.
+    /// Name of the kind in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -37,30 +37,30 @@ impl Status {
     }
 }
 
-/// How a check ended, and a sentence about it.
+/// Outcome of a check: its kind and a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// How.
+    /// Kind of the outcome.
     pub status: Status,
-    /// A sentence without a full stop.
+    /// Message without a full stop.
     pub sentence: String,
-    /// Skipped because the component lacks something that it needs: nothing is known about it.
+    /// True if the check was skipped because the component lacks something that it needs, so nothing is known about it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unchecked: bool,
 }
 
 impl Outcome {
-    /// It ended like this.
+    /// An outcome of kind `status`.
     pub fn new(status: Status, sentence: impl Into<String>) -> Self {
         Self { status, sentence: sentence.into(), unchecked: false }
     }
 
-    /// Not run, for want of something that the user can give.
+    /// A skipped check that lacks something which the user can provide.
     pub fn unchecked(sentence: impl Into<String>) -> Self {
         Self { unchecked: true, ..Self::new(Status::Skipped, sentence) }
     }
 
-    /// True if a component with it is not as it should be, or nothing is known of it.
+    /// True if the outcome is a fault of the component, or leaves it unchecked.
     #[must_use]
     pub fn is_bad(&self) -> bool {
         self.unchecked || matches!(self.status, Status::Failed | Status::Crashed)
@@ -70,22 +70,22 @@ impl Outcome {
 /// Result of a check: an outcome, or the error of a call that should have succeeded. Such an error is a failure.
 pub type Verdict = Result<Outcome, PluginError>;
 
-/// As it should be.
+/// The demand is met.
 pub fn success(sentence: impl Into<String>) -> Verdict {
     Ok(Outcome::new(Status::Success, sentence))
 }
 
-/// Not run.
+/// The check did not run.
 pub fn skipped(sentence: impl Into<String>) -> Verdict {
     Ok(Outcome::new(Status::Skipped, sentence))
 }
 
-/// Allowed, and worth a look.
+/// The behaviour is allowed but deserves a look.
 pub fn warning(sentence: impl Into<String>) -> Verdict {
     Ok(Outcome::new(Status::Warning, sentence))
 }
 
-/// A rule is broken.
+/// The component broke a rule.
 pub fn failed(sentence: impl Into<String>) -> Verdict {
     Ok(Outcome::new(Status::Failed, sentence))
 }

@@ -1,4 +1,4 @@
-//! The check of what a component does on several ranks.
+//! The check of a component on several ranks.
 
 use std::ops::Range;
 
@@ -9,11 +9,11 @@ use crate::testing::observed::counts;
 use crate::testing::{Fixture, Input, Seat, on_ranks};
 use crate::{MaskTraits, PluginError, Ranks};
 
-/// The completions of each rank.
+/// Completions of each rank.
 const ROWS: [Range<usize>; 3] = [0..1, 1..5, 5..9];
 
-/// Ranks that end their steps with their own completions, beside an instance that sees all, where the component says that they come to the
-/// same state.
+/// Checks a component that declares `SUMS_RANKS`. Ranks end their steps with their own completions, and must reach
+/// the state of an instance that sees all completions.
 pub(super) fn sums_ranks(subject: &Subject<'_>) -> Verdict {
     if !subject.traits()?.contains(MaskTraits::SUMS_RANKS) {
         return success("it does not say that ranks come to one state");
@@ -52,10 +52,10 @@ pub(super) fn sums_ranks(subject: &Subject<'_>) -> Verdict {
     }
 }
 
-/// Its state after each step, and what it decides then of the first batch.
+/// A rank's state after each step, and its later decisions on the first batch.
 type Told = (Vec<Vec<u8>>, Vec<f64>);
 
-/// One rank's steps.
+/// Runs one rank's steps.
 fn rank(subject: &Subject<'_>, seat: &Seat<'_>, steps: &[(Box<Fixture>, Vec<f64>)]) -> Result<Told, PluginError> {
     let (mut instance, rows) = (subject.create()?, ROWS[seat.rank()].clone());
     let mut states = Vec::new();
@@ -67,8 +67,8 @@ fn rank(subject: &Subject<'_>, seat: &Seat<'_>, steps: &[(Box<Fixture>, Vec<f64>
     Ok((states, decide(&mut instance, &steps[0].0)?))
 }
 
-/// Messages of all ranks, or the first error that does not follow from another rank's. A rank that gives up because
-/// another one stopped comes last.
+/// Results of all ranks, or the first error that another rank's error did not cause. A rank that gave up because
+/// another rank stopped comes last.
 fn first_cause(told: Vec<Result<Told, PluginError>>) -> Result<Vec<Told>, PluginError> {
     let follows = |error: &PluginError| error.message().contains("waits for a rank that does not call it");
     let mut errors: Vec<PluginError> = told.iter().filter_map(|one| one.as_ref().err().cloned()).collect();

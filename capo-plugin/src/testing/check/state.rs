@@ -6,10 +6,10 @@ use super::outcome::{Verdict, failed, skipped, success, warning};
 use super::subject::{Live, Subject, is_panic};
 use crate::PluginError;
 
-/// After so long a stream is cut short.
+/// Time after which a stream of steps is cut short.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Saves in mid-stream, loads in a fresh instance, and goes on.
+/// Checks that a fresh instance goes on equally after it loads a state saved in mid-stream.
 pub(super) fn save_load(subject: &Subject<'_>) -> Verdict {
     let mut first = subject.create()?;
     for step in 0..3 {
@@ -38,7 +38,7 @@ pub(super) fn save_load(subject: &Subject<'_>) -> Verdict {
     success(format!("a resumed instance goes on with the same bits ({} bytes of state)", state.len()))
 }
 
-/// Rollouts for evaluation between those for training.
+/// Checks that evaluation rollouts between training rollouts change nothing.
 pub(super) fn evaluation(subject: &Subject<'_>) -> Verdict {
     const ADVICE: &str = "change state where `rollout.purpose` is `Purpose::TRAINING` alone";
     let (mut measured, mut plain) = (subject.create()?, subject.create()?);
@@ -56,7 +56,7 @@ pub(super) fn evaluation(subject: &Subject<'_>) -> Verdict {
     success("rollouts for evaluation change nothing")
 }
 
-/// States that it did not write.
+/// Checks the answer to states that the component did not write.
 pub(super) fn foreign_state(subject: &Subject<'_>) -> Verdict {
     let mut taken = None;
     let (own, fresh) = (own_state(subject)?, subject.create()?.save()?);
@@ -89,7 +89,7 @@ pub(super) fn foreign_state(subject: &Subject<'_>) -> Verdict {
     }
 }
 
-/// A state after two steps.
+/// The component's state after two steps.
 fn own_state(subject: &Subject<'_>) -> Result<Vec<u8>, PluginError> {
     let mut instance = subject.create()?;
     for step in 0..2 {
@@ -98,7 +98,7 @@ fn own_state(subject: &Subject<'_>) -> Result<Vec<u8>, PluginError> {
     instance.save()
 }
 
-/// Bytes that are no state of this component, or its state cut short or with more behind it.
+/// Bytes that are not a state of this component, or its state cut short or with extra bytes.
 fn foreign_states(own: &[u8]) -> Vec<Vec<u8>> {
     let mut states = vec![vec![0], vec![0xff; 64], b"another component's state".to_vec(), (0..=255).collect()];
     if !own.is_empty() {
@@ -108,18 +108,18 @@ fn foreign_states(own: &[u8]) -> Vec<Vec<u8>> {
     states
 }
 
-/// The panic with which an instance that is built from `json` answers to `state`, or to its next step because of it.
+/// The panic of an instance built from `json` when it loads `state`, or in its next step because of `state`.
 fn panic_on(state: &[u8], subject: &Subject<'_>, json: &str) -> Option<PluginError> {
     let next = |instance: &mut Live| instance.step(&subject.stream(3)).map(drop);
     let alone = next(&mut subject.create_from(json).ok()?);
     let mut instance = subject.create_from(json).ok()?;
     let loaded = instance.load(state);
-    // A step that panics without the state, too, is the business of another check.
+    // A step that also panics without the state is left to another check.
     let outcome = if alone.is_err() { loaded } else { loaded.and_then(|()| next(&mut instance)) };
     outcome.err().filter(is_panic)
 }
 
-/// The size of the state over a longer stream; over a shorter one where steps are slow.
+/// Checks the state's size over a longer stream of steps; the stream is shorter where steps are slow.
 pub(super) fn state_growth(subject: &Subject<'_>) -> Verdict {
     let (mut instance, start) = (subject.create()?, Instant::now());
     let mut sizes = Vec::new();
@@ -135,7 +135,7 @@ pub(super) fn state_growth(subject: &Subject<'_>) -> Verdict {
     let steps = 1_u64 << (sizes.len() - 1);
     let [.., first, second, third] = sizes[..] else { return skipped("its steps take too long for this") };
     let sentence = format!("{first}, {second} and {third} bytes after {}, {} and {steps} steps", steps / 4, steps / 2);
-    // A step that adds as much as the one before it adds twice as much in twice the steps.
+    // If every step adds equally many bytes, twice as many steps add twice as many bytes.
     let (early, late) = (second.saturating_sub(first), third.saturating_sub(second));
     if early > 0 && 2 * late > 3 * early {
         return warning(format!("its state grows with every step: {sentence}"));

@@ -1,78 +1,78 @@
-//! Which component is under test: how it is built, and the inputs for its point.
+//! The component under test: its construction, and inputs for its point.
 
 use serde_json::{Map, Value, json};
 
 use crate::testing::{Fixture, Input, Observed, RolloutFixture, batches};
 use crate::{ErrorKind, Image, MaskTraits, PluginError, Point, Purpose};
 
-/// A component that lives.
+/// A live component.
 pub type Live = Box<dyn Observed>;
 
-/// A row of a dataset, of which a reward sees completions.
+/// A row of a dataset; rewards see completions for it.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// The prompt.
+    /// Text of the prompt.
     pub prompt: String,
     /// The correct answer.
     pub answer: String,
-    /// A worked completion; the bare answer where there is none.
+    /// A worked solution, or the bare answer where there is none.
     pub solution: String,
-    /// All columns but the prompt: a JSON object.
+    /// All columns except the prompt: a JSON object.
     pub columns: String,
 }
 
-/// Which component is under test.
+/// The component under test.
 pub struct Subject<'a> {
-    /// The image that offers it.
+    /// The image that offers the component.
     pub image: &'a Image,
-    /// Its extension point.
+    /// The component's extension point.
     pub point: Point,
-    /// Its id.
+    /// The component's id.
     pub id: &'a str,
-    /// Its keys.
+    /// Names of the component's keys.
     pub keys: &'a [String],
-    /// Its table.
+    /// The component's table.
     pub table: &'a Map<String, Value>,
-    /// Rows of which a reward sees completions; none for rows that are made up.
+    /// Rows for which a reward sees completions; `None` for built-in rows.
     pub rows: Option<Vec<Row>>,
 }
 
 impl Subject<'_> {
-    /// Builds it from its table.
+    /// Builds the component from its table.
     ///
     /// # Errors
     ///
-    /// The component's own sentence.
+    /// The component's own message.
     pub fn create(&self) -> Result<Live, PluginError> {
         self.create_from(&self.json())
     }
 
-    /// Its declarations about its decisions.
+    /// The component's declarations about its decisions.
     ///
     /// # Errors
     ///
-    /// The component's own sentence.
+    /// The component's own message.
     pub(super) fn traits(&self) -> Result<MaskTraits, PluginError> {
         self.image.mask_traits(self.point, self.id, &self.json())
     }
 
-    /// Its table as JSON text.
+    /// The component's table as JSON text.
     fn json(&self) -> String {
         Value::Object(self.table.clone()).to_string()
     }
 
-    /// Its table with one entry more, or another value for one, as JSON text.
+    /// The component's table with `key` set to `value`, as JSON text.
     pub(super) fn table_with(&self, key: &str, value: Value) -> String {
         let mut table = self.table.clone();
         table.insert(key.to_owned(), value);
         Value::Object(table).to_string()
     }
 
-    /// Builds it from JSON text.
+    /// Builds the component from JSON text.
     ///
     /// # Errors
     ///
-    /// The component's own sentence.
+    /// The component's own message.
     pub(super) fn create_from(&self, json: &str) -> Result<Live, PluginError> {
         fn live(component: impl Observed + 'static) -> Live {
             Box::new(component)
@@ -87,12 +87,12 @@ impl Subject<'_> {
         }
     }
 
-    /// The sentence about a component that refuses the table it was given.
+    /// Message about a component that refuses the given table.
     pub(super) fn needs_keys(&self, error: &PluginError) -> String {
         format!("it refuses its table: {error} (give its keys as `--set {}.KEY=VALUE`)", self.id)
     }
 
-    /// Values that a person may try, for each key; most of them are refused. Each is `key = value`, and the table with it.
+    /// Values that a user may try for each key; most of them are refused. Each item is `key = value` and the table with it.
     pub(super) fn guesses(&self) -> impl Iterator<Item = (String, String)> {
         let values = [json!(false), json!(true), json!(0), json!(1), json!(-1), json!(0.5), json!(-0.5)];
         let words = ["", "group", "authors", "adam"].map(Value::from);
@@ -101,12 +101,12 @@ impl Subject<'_> {
         all.map(|(key, value)| (format!("`{key} = {value}`"), self.table_with(key, value)))
     }
 
-    /// A sentence without the component's name.
+    /// The message without the component's name.
     pub(super) fn unnamed(&self, sentence: &str) -> String {
         sentence.replacen(&format!("component `{}`: ", self.id), "", 1)
     }
 
-    /// Why a check that needs a working instance says nothing about this one: it needs keys, or rows of its own kind.
+    /// Reason why a check that needs a working instance cannot run: missing keys, or missing rows of the right kind.
     #[must_use]
     pub fn cannot_run(&self) -> Option<String> {
         let sentence = match self.create() {
@@ -121,12 +121,12 @@ impl Subject<'_> {
     }
 }
 
-/// True if a call panicked, contained by the guard.
+/// True if a call panicked and the guard contained the panic.
 pub(super) fn is_panic(error: &PluginError) -> bool {
     error.kind() == ErrorKind::PANIC
 }
 
-/// True if an error is the component's own sentence, neither a panic nor a broken rule.
+/// True if an error is the component's own message, neither a panic nor a broken rule.
 pub(super) fn is_refusal(error: &PluginError) -> bool {
     !matches!(error.kind(), ErrorKind::PANIC | ErrorKind::CONTRACT)
 }
@@ -147,7 +147,7 @@ impl Subject<'_> {
         })
     }
 
-    /// Step `step` of the same stream, sampled on held-out prompts: for rewards.
+    /// Step `step` of the same stream, sampled on held-out prompts; for rewards.
     pub(super) fn held_out(&self, step: u64) -> Input {
         Input::Rollout(self.rows_from([step as usize + 1, 3, 1]).step(step).purpose(Purpose::EVALUATION))
     }
@@ -164,7 +164,7 @@ impl Subject<'_> {
         inputs
     }
 
-    /// Four completions, each a group.
+    /// Four completions, each a group of one.
     pub(super) fn groups_of_one(&self) -> Input {
         self.input([0, 4, 1], 0, || Fixture::new(4, 5).groups_of(1).lengths(&[5, 3, 4, 1]))
     }
@@ -174,7 +174,7 @@ impl Subject<'_> {
         self.input([0, 1, 1], 0, || Fixture::new(1, 7).lengths(&[5]))
     }
 
-    /// Three groups of three, with other rewards and lengths (for a reward: rows and texts) at every step.
+    /// Three groups of three, with different rewards and lengths (for a reward: rows and texts) at every step.
     pub(super) fn three_groups(&self, step: u64) -> Input {
         let (mut rewards, mut lengths) = ([1.0, 0.0, 0.25, 0.0, 1.0, 1.0, 0.0, 0.5, 0.75], [6, 3, 1, 5, 2, 6, 4, 1, 5]);
         rewards.rotate_left(2 * step as usize % 9);
@@ -183,13 +183,13 @@ impl Subject<'_> {
         self.input([step as usize, 3, 3], step, batch)
     }
 
-    /// Sixteen completions, of 32 tokens each where tokens are seen.
+    /// Sixteen completions, of 32 tokens each for points that see tokens.
     #[must_use]
     pub fn usual(&self, step: u64) -> Input {
         self.input([0, 4, 4], step, || Fixture::new(16, 32).groups_of(4))
     }
 
-    /// One drawn from `seed`.
+    /// An input drawn from `seed`.
     pub(super) fn random(&self, seed: u64) -> Input {
         if self.point == Point::Reward {
             return Input::Rollout(RolloutFixture::random(seed));
@@ -197,7 +197,7 @@ impl Subject<'_> {
         Fixture::random(seed).into()
     }
 
-    /// Step `step` on `batch`, or on these rows where it is a reward.
+    /// Step `step` on `batch`, or on rows `rows` for a reward.
     fn input(&self, rows: [usize; 3], step: u64, batch: impl FnOnce() -> Fixture) -> Input {
         match self.point {
             Point::Reward => Input::Rollout(self.rows_from(rows).step(step)),
@@ -205,7 +205,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Groups of completions of the rows from row `first` on.
+    /// Groups of completions for the rows from row `first` on.
     fn rows_from(&self, [first, groups, group]: [usize; 3]) -> RolloutFixture {
         let all = self.rows.clone().unwrap_or_else(made_up_rows);
         let rows: Vec<&Row> = all.iter().cycle().skip(first).take(groups).collect();
@@ -221,7 +221,7 @@ impl Subject<'_> {
     }
 }
 
-/// A completion of `row`: right, wrong, empty or the whole solution, by its number.
+/// Completion `number` for `row`: correct, wrong, empty or the whole solution.
 fn completion(row: &Row, number: usize) -> String {
     match number % 5 {
         0 => format!("1+1={}", row.answer),
@@ -232,7 +232,7 @@ fn completion(row: &Row, number: usize) -> String {
     }
 }
 
-/// The rows of which rewards see completions, where no others are given.
+/// Built-in rows for rewards, where no others are given.
 fn made_up_rows() -> Vec<Row> {
     let row = |(a, b, level): (u32, u32, &str)| Row {
         prompt: format!("{a}+{b}="),

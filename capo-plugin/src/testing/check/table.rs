@@ -1,4 +1,4 @@
-//! Checks of how a component takes its table.
+//! Checks of how a component reads its table.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use super::subject::{Live, Subject, is_panic};
 use crate::abi_sweep::SweepRange;
 use crate::{ErrorKind, PluginError};
 
-/// It must be possible to build it. Where it needs keys that it was not given, the other checks are skipped.
+/// Checks that the component can be built. If it lacks required keys, the other checks are skipped.
 pub(super) fn creation(subject: &Subject<'_>) -> Verdict {
     let given = if subject.table.is_empty() { "an empty table" } else { "the keys given" };
     match subject.create() {
@@ -17,7 +17,7 @@ pub(super) fn creation(subject: &Subject<'_>) -> Verdict {
     }
 }
 
-/// Sentence about a wrong answer to a table that must be refused; none where the table is refused.
+/// Message about a wrong answer to a table that must be refused; `None` where the table is refused.
 fn refusal(what: &str, answer: Result<Live, PluginError>) -> Option<String> {
     match answer {
         Ok(_) => Some(format!("{what} is taken without an error")),
@@ -27,7 +27,7 @@ fn refusal(what: &str, answer: Result<Live, PluginError>) -> Option<String> {
     }
 }
 
-/// An empty table: a component, or a sentence about what is missing.
+/// Checks that an empty table gives a component, or a message about the missing key.
 pub(super) fn empty_config(subject: &Subject<'_>) -> Verdict {
     match subject.create_from("{}") {
         Ok(_) => success("it needs no keys"),
@@ -37,7 +37,7 @@ pub(super) fn empty_config(subject: &Subject<'_>) -> Verdict {
     }
 }
 
-/// A key that it does not have.
+/// Checks that an unknown key is refused.
 pub(super) fn unknown_key(subject: &Subject<'_>) -> Verdict {
     let json = subject.table_with("no-such-key", json!(1));
     match refusal("the key `no-such-key`", subject.create_from(&json)) {
@@ -46,7 +46,7 @@ pub(super) fn unknown_key(subject: &Subject<'_>) -> Verdict {
     }
 }
 
-/// Checks the author's descriptions of its keys.
+/// Checks the author's descriptions of the component's keys.
 pub(super) fn key_docs(subject: &Subject<'_>) -> Verdict {
     let described = subject.image.check_key_docs(subject.point, subject.id);
     if let Some(sentence) = described.err().or_else(|| refused_end(subject)) {
@@ -60,8 +60,8 @@ pub(super) fn key_docs(subject: &Subject<'_>) -> Verdict {
     })
 }
 
-/// Sentence about a key's range with an end that the component does not take, though it takes its table: neither beside the keys of the table, one
-/// of which may stand in its place, nor alone.
+/// Message about an end of a key's range that the component refuses although it accepts its table. The end is tried
+/// beside the table's other keys and alone, because a key of the table may exclude it.
 fn refused_end(subject: &Subject<'_>) -> Option<String> {
     subject.create().ok()?;
     let ranges = subject.image.sweeps(subject.point, subject.id).ok()?;
@@ -74,7 +74,7 @@ fn refused_end(subject: &Subject<'_>) -> Option<String> {
     })
 }
 
-/// A value of a type that no key has, for each key.
+/// Checks each key with a value whose type no key has.
 pub(super) fn wrong_type(subject: &Subject<'_>) -> Verdict {
     if subject.keys.is_empty() {
         return skipped("it has no keys");
@@ -88,7 +88,7 @@ pub(super) fn wrong_type(subject: &Subject<'_>) -> Verdict {
     success("it is refused with a sentence, under each key")
 }
 
-/// Other values of each key: refused where it is built, or good for a step.
+/// Checks other values of each key: the component refuses them when built, or handles a step with them.
 pub(super) fn key_values(subject: &Subject<'_>) -> Verdict {
     let mut taken = 0;
     for (name, json) in subject.guesses() {
@@ -103,7 +103,7 @@ pub(super) fn key_values(subject: &Subject<'_>) -> Verdict {
     success(format!("{taken} other values are taken without a panic, the rest is refused"))
 }
 
-/// Text that is not a table.
+/// Checks text that is not a table.
 pub(super) fn malformed_config(subject: &Subject<'_>) -> Verdict {
     for json in ["", "{", "[]", "7", "null", "\u{0}", "{\"a\": 1,}"] {
         if let Some(sentence) = refusal(&format!("the text {json:?} for a table"), subject.create_from(json)) {

@@ -5,7 +5,7 @@ use super::subject::{Subject, is_refusal};
 use crate::testing::{Fixture, Input, Records, RolloutFixture, rollouts};
 use crate::{Inputs, Point};
 
-/// Checks that it asks only for inputs that this host knows.
+/// Checks that the component asks only for inputs that this host knows.
 pub(super) fn known_inputs(subject: &Subject<'_>) -> Verdict {
     let instance = subject.create()?;
     let unknown = instance.inputs().0 & !Inputs::KNOWN.0;
@@ -16,28 +16,28 @@ pub(super) fn known_inputs(subject: &Subject<'_>) -> Verdict {
     success("this host has all that it asks for")
 }
 
-/// One step on `input`.
+/// Runs one step on `input`.
 fn takes(subject: &Subject<'_>, input: &Input, what: &str) -> Verdict {
     subject.create()?.step(input)?;
     success(format!("it takes {what}"))
 }
 
-/// G = 1.
+/// Checks groups of one completion, G = 1.
 pub(super) fn group_of_one(subject: &Subject<'_>) -> Verdict {
     takes(subject, &subject.groups_of_one(), "groups of one completion")
 }
 
-/// T = 1.
+/// Checks completions of one token, T = 1.
 pub(super) fn one_token(subject: &Subject<'_>) -> Verdict {
     takes(subject, &Fixture::new(6, 1).groups_of(3).into(), "completions of one token")
 }
 
-/// B = 1.
+/// Checks a batch of one completion, B = 1.
 pub(super) fn one_completion(subject: &Subject<'_>) -> Verdict {
     takes(subject, &subject.one_completion(), "one completion alone")
 }
 
-/// Completions without a token.
+/// Checks completions without tokens.
 pub(super) fn rows_of_padding(subject: &Subject<'_>) -> Verdict {
     takes(subject, &without_tokens(), "completions that are all padding")
 }
@@ -46,13 +46,13 @@ fn without_tokens() -> Input {
     Fixture::new(4, 5).groups_of(2).lengths(&[0, 5, 0, 2]).into()
 }
 
-/// Completions without a character.
+/// Checks completions without text.
 pub(super) fn empty_completion(subject: &Subject<'_>) -> Verdict {
     let Input::Rollout(rollout) = subject.groups_of_one() else { return skipped("it is no reward") };
     takes(subject, &Input::Rollout(rollout.texts(&[""; 4])), "completions without a character")
 }
 
-/// Outputs and records on ordinary inputs.
+/// Checks outputs and records on ordinary inputs.
 pub(super) fn outputs_finite(subject: &Subject<'_>) -> Verdict {
     let inputs = subject.ordinary();
     for input in &inputs {
@@ -74,7 +74,8 @@ fn infinite(records: &Records) -> Option<&str> {
     numbers.chain(tokens.map(|(name, _)| name)).next().map(String::as_str)
 }
 
-/// Steps after a mask that has dropped every other token. The handles refuse a mask that sets what was cleared, and a weight that is not 0 there.
+/// Checks steps after a mask that dropped every other token. The handles refuse a mask that sets a cleared entry, and a nonzero weight
+/// there.
 pub(super) fn after_another(subject: &Subject<'_>) -> Verdict {
     for input in subject.ordinary().into_iter().chain([without_tokens()]) {
         let Input::Batch(mut batch) = input else { return skipped("it sees no tokens") };
@@ -87,7 +88,7 @@ pub(super) fn after_another(subject: &Subject<'_>) -> Verdict {
     })
 }
 
-/// Rows of all kinds, which a reward may refuse with a sentence.
+/// Checks rows of all kinds; a reward may refuse them with a message.
 pub(super) fn odd_columns(subject: &Subject<'_>) -> Verdict {
     let columns = [
         "{}",
@@ -108,12 +109,12 @@ pub(super) fn odd_columns(subject: &Subject<'_>) -> Verdict {
     success(format!("rows of any shape are taken, or refused with a sentence ({refused} were)"))
 }
 
-/// Gives the random input of `seed` to two fresh instances, twice to each: the second time they have a past. True if the input was taken,
-/// false if it was refused with a sentence.
+/// Gives the random input of `seed` to two fresh instances, twice to each, so that the second call meets state of the
+/// first. Returns true if the input was accepted, false if it was refused with a message.
 ///
 /// # Errors
 ///
-/// A sentence about the fault, with the input's shape in front.
+/// A message about the fault, prefixed with the input's shape.
 pub fn take_random(subject: &Subject<'_>, seed: u64) -> Result<bool, String> {
     let input = subject.random(seed);
     let life = || {

@@ -45,7 +45,7 @@ pub(crate) fn logit_gradient(
     Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), (rows, vocab).into()))
 }
 
-/// `k` is at most the number of logits per row, and at most `MOST_TOP`.
+/// `k` must not exceed the number of logits per row, nor `MOST_TOP`.
 pub(crate) fn top_ids(logits: Arg<'_>, k: usize) -> Result<(CudaStorage, Shape)> {
     const OP: &str = "top-ids";
     let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());

@@ -1,5 +1,5 @@
-//! The kernels of `host/ops/kernels` on candle's stream, in the place of the CPU kernels of the same name: those of logits, which candle
-//! has no operation for, or one that needs a second array of all logits.
+//! The kernels of `host/ops/kernels` on candle's stream, which replace the CPU kernels of the same name. They operate
+//! on logits, for which candle has no operation, or one that needs a second array of all logits.
 
 use std::sync::OnceLock;
 
@@ -14,9 +14,9 @@ mod logits;
 
 pub(super) use logits::{draw, logit_gradient, logit_stats, top_ids};
 
-/// Threads of every block.
+/// Threads in every block.
 const THREADS: usize = 256;
-/// Most ids per row that `top_ids` gives.
+/// Largest number of ids per row that `top_ids` returns.
 pub(super) const MOST_TOP: usize = 1024;
 /// The translation unit, without its `#include` lines.
 const SOURCES: [&str; 2] = [include_str!("../../kernels/common.cuh"), include_str!("../../kernels/logits.cuh")];
@@ -49,7 +49,7 @@ fn blocks(count: usize) -> Result<LaunchConfig> {
     Ok(LaunchConfig { grid_dim: (count, 1, 1), block_dim: (THREADS as u32, 1, 1), shared_mem_bytes: 0 })
 }
 
-/// The elements that a contiguous layout covers; anything else is an error of the caller.
+/// The elements of a contiguous layout; any other layout is the caller's error.
 fn view_of<'a, T: CudaDType>((storage, layout): Arg<'a>, op: &'static str) -> Result<CudaView<'a, T>> {
     match layout.contiguous_offsets() {
         Some((from, to)) => Ok(storage.as_cuda_slice::<T>()?.slice(from..to)),

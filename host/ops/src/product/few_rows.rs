@@ -1,4 +1,4 @@
-//! Products of a few rows with a large matrix in bf16: the weights are read once, in the order in which they are stored.
+//! Products of a few rows with a large matrix in bf16. The weights are read once, in the order of memory.
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
@@ -9,10 +9,10 @@ use super::pack::{Panels, Values};
 use super::tile::{COLUMNS, ROWS, Tile};
 use super::{DEPTH, add, matrix, product};
 
-/// Blocks of the weights' rows that one thread takes at a time.
+/// Number of row blocks of the weights that one thread takes at a time.
 const TAKEN: usize = 8;
 
-/// `x weight^T` for `x` `[M, K]` and `weight` `[N, K]`, both bf16 on the CPU, as `[M, N]` bf16: the bits of [`product`].
+/// `x weight^T` for `x` `[M, K]` and `weight` `[N, K]`, both bf16 on the CPU, as `[M, N]` bf16; bit for bit equal to [`product`].
 pub fn product_of_few_rows_in_bf16(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     if !weight.is_contiguous() || !weight.dim(1)?.is_multiple_of(2) {
         return product(x, &weight.t()?, x.dtype());
@@ -35,7 +35,7 @@ impl CustomOp2 for FewRows {
         };
         let x = Panels::<COLUMNS>::new(x, rows, inner);
         let (lanes, pairs) = (rows.next_multiple_of(COLUMNS), inner / 2);
-        // `[N, M]`, M padded: what one thread writes lies together.
+        // `[N, M]` with M padded, so that each thread writes a contiguous range.
         let mut turned = vec![0.0_f32; outputs * lanes];
         let tile = Tile::of_this_machine();
         let share = TAKEN * ROWS;

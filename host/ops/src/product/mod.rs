@@ -1,8 +1,9 @@
-//! Matrix products of numbers rounded to bf16, summed in f32, on the CPU: with the machine's instruction for them twice as fast as in f32.
+//! Matrix products of numbers rounded to bf16, summed in f32, on the CPU. With the machine's bf16 instruction they are twice as fast as in
+//! f32.
 //!
-//! Both operands are copied into the order in which the kernel reads them, rounded on the way, so that they may be f32 or bf16 and lie in any
-//! order. Every number of the result is summed pair by pair in the order of the inner axis, and the sums of 256 pairs each are added up: neither the number of threads nor the
-//! instructions of the machine change a bit, but for numbers below 1.2e-38, which the instruction takes for 0.
+//! Both operands are rounded and copied into the order in which the kernel reads them, so they may be f32 or bf16 with any layout. Every
+//! result is summed pair by pair along the inner axis, in groups of 256 pairs whose sums are then added. Neither the number of threads nor
+//! the instruction set changes a bit, except for numbers below 1.2e-38, which the instruction treats as 0.
 
 mod few_rows;
 mod pack;
@@ -17,12 +18,12 @@ pub use few_rows::product_of_few_rows_in_bf16;
 use pack::{Matrix, Panels, Values};
 use tile::{COLUMNS, ROWS, Tile};
 
-/// Pairs of the inner axis that are summed before the next ones: a panel of them stays in the nearest cache.
+/// Pairs of the inner axis that are summed in one group; a panel of them fits in the nearest cache.
 const DEPTH: usize = 256;
-/// Blocks of rows to a thread's share, at least.
+/// Smallest number of row blocks in a thread's share.
 const LEAST_BLOCKS: usize = 4;
 
-/// `a b` for `a` `[M, R]` and `b` `[R, N]`, in the dtype `out`; where one of them is bf16 on the CPU both are rounded to it.
+/// `a b` for `a` `[M, R]` and `b` `[R, N]`, in the dtype `out`. If one of them is bf16 on the CPU, both are rounded to bf16.
 pub fn product(a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
     let rounds = [a, b].iter().any(|tensor| tensor.dtype() == DType::BF16) && a.device().is_cpu();
     if rounds && matches!(out, DType::F32 | DType::BF16) {
@@ -52,7 +53,7 @@ impl CustomOp2 for Product {
     }
 }
 
-/// The numbers of a matrix, and how far apart its lines and the numbers of a line lie.
+/// The numbers of a matrix with the strides between its lines and within a line.
 fn matrix<'a>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<Matrix<'a>> {
     let (start, strides) = (layout.start_offset(), layout.stride());
     let values = match storage {
@@ -63,7 +64,7 @@ fn matrix<'a>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Res
     Ok(Matrix { values, line: strides[0], inner: strides[1] })
 }
 
-/// `[M, N]` sums of products of the lines of `a` `[M, R]` and of `b` `[N, R]`.
+/// `[M, N]`: inner products of the lines of `a` `[M, R]` with the lines of `b` `[N, R]`.
 fn multiply(a: Matrix<'_>, b: Matrix<'_>, (rows, columns, inner): (usize, usize, usize)) -> Vec<f32> {
     let mut out = vec![0.0; rows * columns];
     if out.is_empty() || inner == 0 {
@@ -89,7 +90,7 @@ fn multiply(a: Matrix<'_>, b: Matrix<'_>, (rows, columns, inner): (usize, usize,
     out
 }
 
-/// Adds a tile to the `width` columns wide rows of `out` that it covers, from the column `first` on.
+/// Adds a tile to the rows of `out`, each `width` columns wide, from column `first` on.
 fn add(out: &mut [f32], width: usize, first: usize, tile: &[[f32; COLUMNS]; ROWS]) {
     let count = COLUMNS.min(width - first);
     for (out, sums) in out.chunks_mut(width).zip(tile) {

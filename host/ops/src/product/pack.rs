@@ -1,4 +1,4 @@
-//! Matrices in the order in which the kernel reads them.
+//! Matrices copied into the order in which the kernel reads them.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::super::round_to_bf16;
 
-/// Pairs of a line that are written before the next line.
+/// Number of pairs of a line that are written before the next line.
 const BLOCK: usize = 16;
 
 /// The numbers of a matrix, in the order of memory.
@@ -26,15 +26,15 @@ pub(super) struct Matrix<'a> {
 }
 
 impl Matrix<'_> {
-    /// With lines for columns.
+    /// The matrix with lines and columns exchanged.
     pub(super) fn transposed(self) -> Self {
         Self { line: self.inner, inner: self.line, ..self }
     }
 }
 
-/// Something that is rounded to bf16.
+/// A number that can be rounded to bf16.
 trait Number: Copy + Sync {
-    /// Its bits as bf16.
+    /// Bits of the number as bf16.
     fn bits(self) -> u32;
 }
 
@@ -52,21 +52,22 @@ impl Number for bf16 {
     }
 }
 
-/// Two numbers that follow each other: the first in the low half.
+/// Two consecutive numbers as one word, the first in the low half.
 #[inline(always)]
 fn pair(first: impl Number, second: impl Number) -> u32 {
     first.bits() | second.bits() << 16
 }
 
-/// Panels of `WIDTH` lines each: pair by pair of the inner axis, the lines' pairs side by side. Zeros fill the last panel and the last pair.
+/// Panels of `WIDTH` lines each. For each pair index of the inner axis, the lines' pairs are adjacent. Zeros fill the last panel and the
+/// last pair.
 pub(super) struct Panels<const WIDTH: usize> {
     pairs: Vec<[u32; WIDTH]>,
-    /// Pairs of a line.
+    /// Number of pairs in a line.
     depth: usize,
 }
 
 impl<const WIDTH: usize> Panels<WIDTH> {
-    /// Those of the first `lines` lines of `matrix`, the first `inner` numbers of each.
+    /// Panels of the first `lines` lines of `matrix`, the first `inner` numbers of each.
     pub(super) fn new(matrix: Matrix<'_>, lines: usize, inner: usize) -> Self {
         let depth = inner.div_ceil(2);
         let mut pairs = vec![[0; WIDTH]; lines.div_ceil(WIDTH) * depth];
@@ -81,13 +82,13 @@ impl<const WIDTH: usize> Panels<WIDTH> {
         Self { pairs, depth }
     }
 
-    /// The pairs `depth` of the panel `number`.
+    /// The pairs in range `depth` of panel `number`.
     pub(super) fn part(&self, number: usize, depth: &Range<usize>) -> &[[u32; WIDTH]] {
         &self.pairs[number * self.depth..][depth.clone()]
     }
 }
 
-/// One panel of `lines` lines, whose numbers lie as in [`Matrix`].
+/// Fills one panel with `lines` lines, whose numbers are stored as in [`Matrix`].
 fn fill<const WIDTH: usize, T: Number>(
     panel: &mut [[u32; WIDTH]],
     values: &[T],
@@ -109,7 +110,7 @@ fn fill<const WIDTH: usize, T: Number>(
         }
         return;
     }
-    // Writes go a line at a time across a part of the panel, which stays in the nearest cache.
+    // Writes go line by line over a part of the panel that fits in the nearest cache.
     for (block, panel) in panel.chunks_mut(BLOCK).enumerate() {
         let from = 2 * BLOCK * block;
         let count = (2 * panel.len()).min(inner - from);

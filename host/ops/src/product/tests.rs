@@ -16,7 +16,7 @@ fn bits(x: &Tensor) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// In every order in which the operands may lie, and in both dtypes.
+/// Tests all memory layouts of the operands, and both dtypes.
 #[test]
 fn products_are_those_of_the_rounded_numbers() {
     for (rows, inner, columns) in [(1, 1, 1), (2, 7, 5), (13, 64, 97), (50, 130, 33), (128, 1_100, 40), (24, 515, 64)] {

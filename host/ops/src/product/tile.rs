@@ -1,4 +1,4 @@
-//! The innermost product: a tile of sums that stays in registers.
+//! The innermost product: a tile of sums in registers.
 
 /// Rows of a tile.
 pub(super) const ROWS: usize = 12;
@@ -8,13 +8,13 @@ pub(super) const COLUMNS: usize = 32;
 /// A tile of sums.
 type Sums = [[f32; COLUMNS]; ROWS];
 
-/// With which instructions tiles are multiplied.
+/// Instructions with which tiles are multiplied.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tile {
-    /// AVX-512's product of pairs of bf16.
+    /// AVX-512's instruction for products of bf16 pairs.
     #[cfg(target_arch = "x86_64")]
     Instruction(Instruction),
-    /// The instruction's arithmetic in f32, for other machines.
+    /// The same arithmetic in f32, for other machines.
     Portable,
 }
 
@@ -24,7 +24,7 @@ pub(super) enum Tile {
 pub(super) struct Instruction(());
 
 impl Tile {
-    /// The fastest that the machine has.
+    /// The fastest choice for this machine.
     pub(super) fn of_this_machine() -> Self {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
@@ -33,12 +33,12 @@ impl Tile {
         Self::Portable
     }
 
-    /// The sums over pairs of `a` times `b`, pair by pair.
+    /// Sums over pairs of `a` times `b`, pair by pair.
     pub(super) fn multiply(self, a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Instruction(_) => {
-                // SAFETY: there is an `Instruction` only where the machine has both features.
+                // SAFETY: an `Instruction` only exists if the machine has both features.
                 unsafe { with_instruction(a, b) }
             }
             Self::Portable => pulp::Arch::new().dispatch(|| in_f32(a, b)),
@@ -68,7 +68,7 @@ fn with_instruction(a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
     cast(sums)
 }
 
-/// The instruction's arithmetic. The product of the high halves is added first, then that of the low ones, each rounded once.
+/// Arithmetic of the instruction: first the product of the high halves is added, then that of the low halves, each rounded once.
 #[inline(always)]
 fn in_f32(a: &[[u32; ROWS]], b: &[[u32; COLUMNS]]) -> Sums {
     const AT_ONCE: usize = 3;
@@ -103,7 +103,7 @@ mod tests {
         let mut state = 1_u64;
         let mut pair = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Any mantissa and sign, exponents of ordinary numbers.
+            // Any mantissa and sign, with exponents of ordinary numbers.
             ((state >> 32) as u32 & 0x87ff_87ff) | 0x3c00_3c00
         };
         for depth in [0, 1, 2, 77, 256] {

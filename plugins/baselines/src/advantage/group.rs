@@ -1,4 +1,4 @@
-//! GRPO and Dr.GRPO: a completion against the others that answer the same prompt.
+//! GRPO and Dr.GRPO: a completion's reward relative to other completions of its prompt.
 
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
@@ -11,29 +11,29 @@ use crate::checks;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScaleRewards {
-    /// The standard deviation of their group.
+    /// The standard deviation of the completion's group.
     #[default]
     Group,
-    /// That of all rewards of the step.
+    /// The standard deviation of all rewards of the step.
     Batch,
-    /// 1.
+    /// No division.
     None,
 }
 
-/// How several reward functions become one advantage (TRL `multi_objective_aggregation`).
+/// Combination of several reward functions into one advantage (TRL `multi_objective_aggregation`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Aggregation {
-    /// Their weighted sum is normalised.
+    /// The weighted sum of rewards is normalised.
     #[default]
     SumThenNormalize,
-    /// Each is normalised within its group, then they are summed with `reward_weights`, and the sum is normalised over the step (GDPO).
+    /// Each reward is normalised within its group. The sum with `reward_weights` is then normalised over the step (GDPO).
     NormalizeThenSum,
 }
 
-/// `(reward − mean of its group) / (std + epsilon)`, std unbiased (GRPO; TRL `scale_rewards`).
+/// `(reward − mean of its group) / (std + epsilon)` with an unbiased std (GRPO; TRL `scale_rewards`).
 ///
-/// A group of one, or one whose rewards are all equal, gets zeros.
+/// A group of one, or a group with equal rewards, gets zeros.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupNormalized {
@@ -51,7 +51,7 @@ fn default_epsilon() -> f32 {
 }
 
 impl GroupNormalized {
-    /// Meanings of its keys, for `register!`.
+    /// Meanings of the keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         epsilon = default_epsilon() => "added to the standard deviation, reward units",
         scale_rewards = ScaleRewards::default() => "whose standard deviation divides: of the `group`, of the `batch`, or `none`",
@@ -59,7 +59,7 @@ impl GroupNormalized {
         reward_weights = None::<Vec<f32>> => "weights of that sum, in the order of `[[reward]]`; 1 each when absent",
     };
 
-    /// `values` less the mean of their group, divided as `scale_rewards` says.
+    /// Subtracts the group's mean from each of `values`, then divides as `scale_rewards` says.
     fn normalize(&self, batch: &Batch<'_>, values: &mut [f64]) {
         let (_, of_all) = mean_and_std(values);
         for group in batch.dims.groups() {
@@ -73,7 +73,7 @@ impl GroupNormalized {
         }
     }
 
-    /// The weighted sum of all rewards, each normalised.
+    /// Weighted sum of all rewards, each normalised within its group.
     fn sum_of_normalized(&self, ctx: &mut Ctx<'_>, batch: &Batch<'_>) -> Result<Vec<f64>, PluginError> {
         let context = ctx.rollout_context()?;
         let count = context.reward_names().count();

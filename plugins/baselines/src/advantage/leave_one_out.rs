@@ -1,4 +1,4 @@
-//! RLOO: a completion against the mean of the others that answer the same prompt.
+//! RLOO: a completion's reward relative to the mean of the others of its prompt.
 
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
@@ -8,7 +8,7 @@ use crate::checks;
 
 /// `reward − mean of the other rewards of its group` (TRL `RLOOTrainer`); a group of one gets zero.
 ///
-/// With `beta`, the reward is less `beta` times the sum over the completion of `old_logp − ref_logp`.
+/// With `beta`, the reward is first reduced by `beta` times the sum over the completion of `old_logp − ref_logp`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaveOneOut {
@@ -20,7 +20,7 @@ pub struct LeaveOneOut {
 }
 
 impl LeaveOneOut {
-    /// Meanings of its keys, for `register!`.
+    /// Meanings of the keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         normalize_advantages = false => "whether advantages are standardised over the step",
         reward_clip_range = None::<[f32; 2]> => "least and largest reward that counts; no limit when absent",

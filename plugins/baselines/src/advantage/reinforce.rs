@@ -1,4 +1,4 @@
-//! REINFORCE: the reward, as it is or standardised.
+//! REINFORCE: the plain or the standardised reward.
 
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
@@ -14,7 +14,7 @@ pub struct RewardAsAdvantage {
 }
 
 impl RewardAsAdvantage {
-    /// Meanings of its keys, for `register!`.
+    /// Meanings of the keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         normalize_advantages = false => "whether rewards are standardised over the step",
     };

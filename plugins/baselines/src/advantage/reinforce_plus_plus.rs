@@ -1,4 +1,4 @@
-//! REINFORCE++: returns of each token, standardised over all tokens of the step.
+//! REINFORCE++: the return of each token, standardised over all tokens of the step.
 
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
@@ -7,20 +7,20 @@ use serde::Serialize;
 use super::{center, log_ratios_to_reference, reference_inputs};
 use crate::checks;
 
-/// Value that is subtracted from a completion's reward.
+/// Baseline that is subtracted from a completion's reward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Baseline {
-    /// Nothing: each token has the rewards that come after it (verl `reinforce_plus_plus`).
+    /// No baseline: a token's return is the discounted sum of its own and later rewards (verl `reinforce_plus_plus`).
     #[default]
     None,
-    /// The mean of its group: each token has the whole reward (verl `reinforce_plus_plus_baseline`).
+    /// The group's mean: each token's return is the completion's whole reward (verl `reinforce_plus_plus_baseline`).
     Group,
 }
 
-/// Returns less their mean, divided by their standard deviation, both over all tokens of the step.
+/// Returns minus their mean, divided by their standard deviation, both over all tokens of the step.
 ///
-/// A token's reward is `−beta · (old_logp − ref_logp)`, and the completion's reward at its last token.
+/// A token's reward is `−beta · (old_logp − ref_logp)`; the last token also gets the completion's reward.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReinforcePlusPlus {
@@ -36,18 +36,18 @@ fn no_discount() -> f32 {
     1.0
 }
 
-/// verl's addend to a variance before it divides by its root.
+/// verl's term that is added to a variance before its square root.
 const LEAST_VARIANCE: f64 = 1e-8;
 
 impl ReinforcePlusPlus {
-    /// Meanings of its keys, for `register!`.
+    /// Meanings of the keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         baseline = Baseline::default() => "`none`, or `group`: subtract the mean reward of the completion's group",
         gamma = no_discount() => "what a reward counts a token earlier",
         beta = 0.0 => "weight of the distance from the reference model in the reward; 0 needs no reference model",
     };
 
-    /// `[B, T]`: the rewards of each token, the completion's own at its last one.
+    /// `[B, T]`: reward of each token; the last token also gets the completion's reward.
     fn token_rewards(&self, batch: &Batch<'_>) -> Result<Vec<f64>, PluginError> {
         let mut rewards = vec![0.0; batch.dims.len()];
         let distance = if self.beta > 0.0 { Some(log_ratios_to_reference(batch)?) } else { None };
@@ -64,7 +64,7 @@ impl ReinforcePlusPlus {
         Ok(rewards)
     }
 
-    /// Turns the rewards of each token into its returns.
+    /// Replaces each token's reward by its return.
     fn add_later(&self, batch: &Batch<'_>, values: &mut [f64]) {
         for b in 0..batch.dims.completions as usize {
             let mut later = 0.0;
@@ -76,7 +76,7 @@ impl ReinforcePlusPlus {
     }
 }
 
-/// Turns the rewards of each token into their sum over its completion, less the mean of such sums over its group.
+/// Replaces each token's reward by the completion's sum, minus the mean of such sums over the group.
 fn center_sums(batch: &Batch<'_>, values: &mut [f64]) {
     let completions = batch.dims.completions as usize;
     let mut sums: Vec<f64> = (0..completions).map(|b| values[batch.dims.row(b)].iter().sum()).collect();

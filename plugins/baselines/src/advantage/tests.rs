@@ -50,7 +50,7 @@ fn reward_as_advantage_has_no_baseline_unless_asked() {
     assert!(near(&two_groups().estimate(&mut standardised).unwrap(), &expected));
 }
 
-/// As verl's `masked_whiten`: mean and unbiased variance over tokens.
+/// verl's `masked_whiten`: mean and unbiased variance over tokens.
 fn whitened(values: &[f32]) -> Vec<f32> {
     let n = values.len() as f32;
     let mean = values.iter().sum::<f32>() / n;

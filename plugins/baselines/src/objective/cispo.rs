@@ -1,4 +1,4 @@
-//! CISPO: a policy gradient whose weights are ratios with a limit.
+//! CISPO: a policy gradient weighted by capped ratios.
 
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
@@ -11,9 +11,9 @@ use super::ratio::{ABOUT_LEVEL, Level};
 use super::term::Term;
 use crate::checks;
 
-/// `−min(ρ, epsilon_high) A · logp + beta · KL`, where the first factor is held constant (TRL `loss_type="cispo"`).
+/// `−min(ρ, epsilon_high) A · logp + beta · KL` with a stop-gradient on the first factor (TRL `loss_type="cispo"`).
 ///
-/// No token's gradient vanishes; those that became much more probable count no more than `epsilon_high` times.
+/// Every token keeps a gradient. A token that has become much more probable has at most the weight `epsilon_high`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cispo {
@@ -36,7 +36,7 @@ fn default_epsilon_high() -> f32 {
 }
 
 impl Cispo {
-    /// Meanings of its keys, for `register!`.
+    /// Meanings of the keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         epsilon_high = default_epsilon_high() => "largest ratio that counts",
         importance_sampling_level = token() => ABOUT_LEVEL,

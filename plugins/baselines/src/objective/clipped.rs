@@ -16,7 +16,7 @@ use crate::checks;
 /// `−min(min(ρ, delta) A, clip(ρ, 1 − epsilon, 1 + epsilon_high) A) + beta · KL`, with `ρ = exp(logps − old_logps)`
 /// (TRL `loss_type="grpo"`, `"dr_grpo"`, `"bnpo"`, `"dapo"`, `"luspo"`).
 ///
-/// Its derivative is `−ρ A` where the unclipped term is the smaller one and 0 where a limit holds.
+/// The derivative of the first term by logp is `−ρ A` where the unclipped term applies, and 0 where a limit applies.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, bound = "")]
 pub struct ClippedSurrogate<D> {
@@ -36,7 +36,7 @@ pub struct ClippedSurrogate<D> {
 }
 
 impl<D: Defaults> ClippedSurrogate<D> {
-    /// Meanings of its keys, for `register!`.
+    /// Meanings of the keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         epsilon = D::EPSILON => "how far below 1 the ratio counts",
         epsilon_high = D::EPSILON_HIGH => "how far above 1 the ratio counts; `epsilon` where nothing is said",

@@ -1,23 +1,23 @@
-//! How often limits on a ratio hold, by side.
+//! Fractions of tokens whose ratio is clipped, by side.
 
 use capo_plugin::Ctx;
 
 use super::ratio::Level;
 
-/// On which side of 1 a limit holds.
+/// Side of 1 on which a ratio is clipped.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Side {
     Below,
     Above,
 }
 
-/// Shares of tokens where a limit holds, or of completions where all tokens of one have the same ratio (TRL `clip_ratio/*`).
+/// Fractions of clipped tokens, or of clipped completions where a completion's tokens share one ratio (TRL `clip_ratio/*`).
 pub(super) struct Clips {
     level: Level,
-    /// Counted, and those held below and above, of the current completion.
+    /// For the current completion: number of tokens, clipped below, and clipped above.
     row: [u64; 3],
     all: [u64; 3],
-    /// Smallest share below and largest share above within one completion.
+    /// Smallest fraction clipped below and largest fraction clipped above within one completion.
     extremes: Option<(f64, f64)>,
 }
 
@@ -48,7 +48,7 @@ impl Clips {
         }
     }
 
-    /// Both sides' shares, as `clip_ratio/...`.
+    /// Records the fractions of both sides as `clip_ratio/...`.
     pub fn record(&self, ctx: &mut Ctx<'_>) {
         let [counted, low, high] = self.all;
         let (least, most) = self.extremes.unwrap_or_default();
@@ -59,7 +59,7 @@ impl Clips {
         ctx.record("clip_ratio/region_mean", share(low + high, counted));
     }
 
-    /// The share above, under a name of its own.
+    /// Records the fraction clipped above as `name`.
     pub fn record_above(&self, ctx: &mut Ctx<'_>, name: &str) {
         let [counted, _, high] = self.all;
         ctx.record(name, share(high, counted));

@@ -1,30 +1,30 @@
-//! A correction for completions that another policy drew than the trainer's, such as an inference engine's.
+//! Importance correction for completions from a policy other than the trainer's, such as an inference engine's.
 
 use capo_plugin::prelude::*;
 use serde::Serialize;
 
 use crate::checks;
 
-/// Largest logarithm of a ratio, in TRL's code; a token's log-ratio to the old policy lies within ± this.
+/// Largest log-ratio in TRL's code, nats; a token's log-ratio to the old policy is clamped to ± this.
 pub(super) const MOST: f64 = 20.0;
-/// Smallest one of a completion or a correction: `ln(1e-8)`.
+/// Smallest log-ratio of a completion or a correction, nats: `ln(1e-8)`.
 pub(super) const LEAST: f64 = -18.420_680_743_952_367;
 
-/// Over what the ratio of trainer to sampler is taken, and what becomes of one outside the limits (TRL `vllm_importance_sampling_mode`).
+/// Level of the ratio of trainer to sampler, and treatment of a ratio outside the limits (TRL `vllm_importance_sampling_mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CorrectionMode {
-    /// Each token's: the nearer limit takes its place.
+    /// The token's ratio, clamped to the nearer limit.
     TokenTruncate,
-    /// Each token's: 0 does.
+    /// The token's ratio, or 0 outside the limits.
     TokenMask,
-    /// The whole completion's: the nearer limit.
+    /// The completion's ratio, clamped to the nearer limit.
     SequenceTruncate,
-    /// The whole completion's: 0.
+    /// The completion's ratio, or 0 outside the limits.
     SequenceMask,
 }
 
-/// A ratio with limits.
+/// An importance ratio with limits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Correction {
     pub mode: Option<CorrectionMode>,
@@ -32,13 +32,13 @@ pub(super) struct Correction {
     pub clip_min: Option<f32>,
 }
 
-/// The largest ratio where nothing is said.
+/// Default of the largest ratio.
 pub(super) fn clip_max() -> f32 {
     3.0
 }
 
 impl Correction {
-    /// The logarithm of each completion's ratio, nats, `[B]`.
+    /// `[B]`, nats: logarithm of each completion's ratio.
     pub fn log_ratios(self, ctx: &mut Ctx<'_>, batch: &Batch<'_>) -> Result<Vec<f64>, PluginError> {
         let completions = batch.dims.completions as usize;
         let Some(mode) = self.mode else { return Ok(vec![0.0; completions]) };
@@ -61,7 +61,7 @@ impl Correction {
         log_ratio.max(low).min(high).clamp(LEAST, MOST)
     }
 
-    /// The logarithm of 0 is the smallest that counts.
+    /// Log-ratio for a ratio of 0: the smallest that counts.
     fn masked(self, log_ratio: f64) -> f64 {
         let (low, high) = self.limits();
         if log_ratio < low || log_ratio > high { LEAST } else { log_ratio.clamp(LEAST, MOST) }

@@ -1,22 +1,22 @@
-//! Defaults of the clipped surrogate's keys under each id.
+//! Defaults of the clipped surrogate's keys for each id.
 
 use capo_plugin::prelude::*;
 
 use super::ratio::Level;
 
-/// The values of an id's keys when its table does not say.
+/// Default values of an id's keys.
 pub trait Defaults: Send {
-    /// How losses become one number.
+    /// Rule that reduces losses to one number.
     const REDUCTION: Reduction;
-    /// Over what probabilities are compared.
+    /// Level at which probabilities are compared.
     const LEVEL: Level = Level::Token;
-    /// How far below 1 the ratio counts.
+    /// Lower clip of the ratio, as a distance from 1.
     const EPSILON: f32 = 0.2;
-    /// How far above; none: as far as below.
+    /// Upper clip of the ratio, as a distance from 1; `None` means equal to the lower.
     const EPSILON_HIGH: Option<f32> = None;
 }
 
-/// Mean over completions of their means (GRPO).
+/// Mean over completions of the mean over their tokens (GRPO).
 #[derive(Debug, Clone)]
 pub struct ByCompletion;
 
@@ -24,7 +24,7 @@ impl Defaults for ByCompletion {
     const REDUCTION: Reduction = Reduction::COMPLETION_MEAN;
 }
 
-/// Sum ÷ (B · `max_completion_length`) (Dr.GRPO).
+/// Sum over tokens ÷ (B · `max_completion_length`) (Dr.GRPO).
 #[derive(Debug, Clone)]
 pub struct ByFixedLength;
 
@@ -40,7 +40,7 @@ impl Defaults for ByToken {
     const REDUCTION: Reduction = Reduction::TOKEN_MEAN;
 }
 
-/// Mean over all tokens, and more room above 1 than below (DAPO).
+/// Mean over all tokens, with a wider clip above 1 than below (DAPO).
 #[derive(Debug, Clone)]
 pub struct Dapo;
 
@@ -49,7 +49,7 @@ impl Defaults for Dapo {
     const EPSILON_HIGH: Option<f32> = Some(0.28);
 }
 
-/// One ratio per completion, whose mean over tokens moves far less than a token's (GSPO).
+/// One ratio per completion; a geometric mean moves far less than a token's ratio (GSPO).
 #[derive(Debug, Clone)]
 pub struct Gspo;
 
@@ -60,7 +60,7 @@ impl Defaults for Gspo {
     const EPSILON_HIGH: Option<f32> = Some(4e-4);
 }
 
-/// One ratio per completion as in [`Gspo`], with each completion counting by its length (LUSPO).
+/// One ratio per completion as in [`Gspo`], with each completion weighted by its length (LUSPO).
 #[derive(Debug, Clone)]
 pub struct Luspo;
 
@@ -71,7 +71,7 @@ impl Defaults for Luspo {
     const EPSILON_HIGH: Option<f32> = Gspo::EPSILON_HIGH;
 }
 
-/// A completion as one action (RLOO).
+/// One ratio per completion, which counts as one action (RLOO).
 #[derive(Debug, Clone)]
 pub struct Rloo;
 
@@ -80,7 +80,7 @@ impl Defaults for Rloo {
     const LEVEL: Level = Level::SequenceProduct;
 }
 
-/// `importance_sampling_level` where a table does not say it, like those below for `reduction`.
+/// Default of `importance_sampling_level`; the functions below are defaults of `reduction`.
 pub(super) fn token() -> Level {
     Level::Token
 }

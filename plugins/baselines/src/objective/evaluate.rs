@@ -1,4 +1,4 @@
-//! An objective over a batch: its term at every token, and the penalty.
+//! Evaluation of an objective over a batch: its loss term at every token, and the KL penalty.
 
 use capo_plugin::prelude::*;
 
@@ -7,7 +7,7 @@ use super::kl::{MeanKl, Penalty};
 use super::ratio::Level;
 use super::term::{Term, Token};
 
-/// Gives every token its `term`, and the penalty; returns how often limits held.
+/// Writes each token's `term` with the penalty to the output, and returns the fractions of clipped tokens.
 pub(super) fn evaluate(
     level: Level,
     penalty: Penalty,

@@ -1,4 +1,4 @@
-//! Cost of the distance from the reference model.
+//! Penalty on the divergence from the reference model.
 
 use capo_plugin::prelude::*;
 use serde::Serialize;
@@ -6,11 +6,11 @@ use serde::Serialize;
 use super::term::Term;
 use crate::checks;
 
-/// Estimates of the KL divergence from the reference model by one token, with `d = ref_logp − logp` (John Schulman's names).
+/// Estimates of the KL divergence from the reference model at one token; `d = ref_logp − logp` (John Schulman's names).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KlEstimator {
-    /// `−d`: its gradient is 0 on average, so that it tells the divergence and does not lower it.
+    /// `−d`. Its gradient is 0 on average, so it measures the divergence but does not reduce it.
     K1,
     /// `d² / 2`.
     K2,
@@ -20,7 +20,7 @@ pub enum KlEstimator {
 }
 
 impl KlEstimator {
-    /// The estimate, nats, and its derivative by the log-probability.
+    /// The estimate in nats, and its derivative by the log-probability.
     fn of(self, logp: f32, ref_logp: f32) -> (f32, f32) {
         let d = ref_logp - logp;
         match self {
@@ -31,22 +31,22 @@ impl KlEstimator {
     }
 }
 
-/// `beta` times an estimate, at every token.
+/// `beta` times an estimate, added to the loss of every token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Penalty {
     pub beta: f32,
     pub estimator: KlEstimator,
-    /// True if the estimate is multiplied by the ratio.
+    /// True if the ratio multiplies the estimate.
     pub by_ratio: bool,
 }
 
 impl Penalty {
-    /// The reference's log-probabilities; none where distance costs nothing.
+    /// The reference's log-probabilities; `None` if `beta` is 0.
     pub fn ref_logps<'a>(self, batch: &Batch<'a>) -> Result<Option<&'a [f32]>, PluginError> {
         if self.beta == 0.0 { Ok(None) } else { batch.ref_logps().map(Some) }
     }
 
-    /// Adds it to a token's term; returns the estimate, nats.
+    /// Adds the penalty to a token's term, and returns the estimate in nats.
     pub fn apply(self, term: &mut Term, ratio: f32, logp: f32, ref_logp: f32) -> f32 {
         let (value, slope) = self.estimator.of(logp, ref_logp);
         let weight = if self.by_ratio { ratio } else { 1.0 };
@@ -78,7 +78,7 @@ impl Penalty {
     }
 }
 
-/// The mean of the estimate over tokens, recorded as `kl`.
+/// Mean of the estimate over tokens, recorded as `kl`.
 #[derive(Default)]
 pub(super) struct MeanKl {
     sum: f64,

@@ -1,7 +1,7 @@
-//! Losses per token, and their derivatives by the log-probability, a file for each family.
+//! Per-token losses and their derivatives by the log-probability, one file for each family.
 //!
-//! `evaluate` goes over a batch's tokens, `ratio` says whose probabilities are compared over what, `kl` what distance from a reference costs, `defaults` what an id's keys are where
-//! its table does not say; a family says what a token's loss is, given its ratio.
+//! `evaluate` visits a batch's tokens, `ratio` compares probabilities, `kl` adds the penalty, and `defaults` holds
+//! the keys' defaults for each id. A family computes a token's loss from its ratio.
 
 mod cispo;
 mod clipped;

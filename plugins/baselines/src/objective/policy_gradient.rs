@@ -20,7 +20,7 @@ pub struct PolicyGradient {
 }
 
 impl PolicyGradient {
-    /// Meanings of its keys, for `register!`.
+    /// Meanings of the keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         beta = 0.0 => ABOUT_BETA,
         kl_estimator = KlEstimator::default() => ABOUT_ESTIMATOR,

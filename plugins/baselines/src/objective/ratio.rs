@@ -1,22 +1,22 @@
-//! How much more probable a token, or its whole completion, has become since it was sampled.
+//! Ratio of a token's, or a completion's, probability now to its probability when it was sampled.
 
 use capo_plugin::prelude::*;
 use serde::Serialize;
 
-/// Over what probabilities are compared (TRL `importance_sampling_level`).
+/// Level at which probabilities are compared (TRL `importance_sampling_level`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// Each token by itself.
+    /// Each token's own ratio.
     Token,
-    /// The geometric mean over the completion's tokens, for all of them (GSPO).
+    /// Geometric mean over the completion's tokens, used for all of them (GSPO).
     Sequence,
-    /// The product over the completion's tokens, for all of them: the probability of the whole (RLOO).
+    /// Product over the completion's tokens, used for all of them: the ratio of the whole completion (RLOO).
     SequenceProduct,
 }
 
 impl Level {
-    /// The ratio at each of the tokens `row` of one completion.
+    /// Ratio at each of the tokens `row` of one completion.
     pub(super) fn ratios(self, logps: &[f32], old_logps: &[f32], row: &[usize]) -> Vec<f32> {
         if self == Self::Token {
             return row.iter().map(|&i| (logps[i] - old_logps[i]).exp()).collect();
@@ -25,9 +25,9 @@ impl Level {
         vec![(sum / self.divisor(row.len())).exp() as f32; row.len()]
     }
 
-    /// The derivative by each token's log-probability, given that by each token's ratio.
+    /// Derivative by each token's log-probability, from the derivative by each token's ratio.
     pub(super) fn by_logp(self, ratios: &[f32], by_ratio: &[f32]) -> Vec<f32> {
-        // A ratio may be infinite where a limit keeps it from counting.
+        // A ratio may be infinite where a limit removes its effect.
         let product = |(&ratio, &slope): (&f32, &f32)| if slope == 0.0 { 0.0 } else { slope * ratio };
         let each = ratios.iter().zip(by_ratio).map(product);
         if self == Self::Token {

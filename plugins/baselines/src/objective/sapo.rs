@@ -1,4 +1,4 @@
-//! SAPO: a soft gate in place of a clip.
+//! SAPO: a soft gate instead of a clip.
 
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
@@ -10,9 +10,9 @@ use super::ratio::{ABOUT_LEVEL, Level};
 use super::term::{Term, Token};
 use crate::checks;
 
-/// `−4/τ · sigmoid(τ (ρ − 1)) A + beta · KL`, with a τ for advantages above 0 and one for the others (TRL `loss_type="sapo"`).
+/// `−4/τ · sigmoid(τ (ρ − 1)) A + beta · KL`, with one τ for advantages above 0 and one for the others (TRL `loss_type="sapo"`).
 ///
-/// Its slope is `−A` at ρ = 1 and falls off smoothly to either side.
+/// The derivative of the first term by ρ is `−A` at ρ = 1, and decays smoothly on both sides.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sapo {
@@ -41,7 +41,7 @@ fn default_temperature_neg() -> f32 {
 }
 
 impl Sapo {
-    /// Meanings of its keys, for `register!`.
+    /// Meanings of the keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         sapo_temperature_pos = default_temperature_pos() => "how fast the slope falls off where the advantage is above 0",
         sapo_temperature_neg = default_temperature_neg() => "the same where it is not",

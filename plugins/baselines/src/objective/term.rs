@@ -1,24 +1,24 @@
-//! Parts of a token's loss.
+//! The parts of a token's loss.
 
 use super::clips::Side;
 
-/// Parts of a loss at one token.
+/// Inputs of the loss at one token.
 #[derive(Clone, Copy)]
 pub(super) struct Token {
-    /// Which completion it belongs to.
+    /// Index of the token's completion.
     pub completion: usize,
-    /// How much more probable it is than when it was sampled.
+    /// Ratio of the token's probability now to its probability when sampled.
     pub ratio: f32,
     pub advantage: f32,
     pub logp: f32,
 }
 
-/// A token's loss, and its derivatives by the ratio and, apart from that, by the log-probability.
+/// A token's loss with its derivatives by the ratio and, separately, by the log-probability.
 #[derive(Default)]
 pub(super) struct Term {
     pub loss: f32,
     pub by_ratio: f32,
     pub by_logp: f32,
-    /// Where a limit on the ratio holds.
+    /// Side on which the ratio is clipped, if it is.
     pub held: Option<Side>,
 }

@@ -9,7 +9,7 @@ fn fixture() -> Fixture {
     fixture.logps(&moved).lengths(&[5, 3, 4])
 }
 
-/// The derivative against central differences of the loss, at every token.
+/// Compares the derivative with central differences of the loss, at every token.
 fn check_slope(component: &mut capo_plugin::ObjectiveFn) {
     let (_, slope) = fixture().evaluate(component).unwrap();
     let measured = fixture().derivative(component, 1e-3).unwrap();
@@ -62,7 +62,7 @@ fn ids_differ_in_their_defaults() {
     let reduction = |component: capo_plugin::ObjectiveFn| component.reduction();
     assert_eq!(reduction(objective::<ClippedSurrogate<Dapo>>("").unwrap()), Reduction::TOKEN_MEAN);
     assert_eq!(reduction(objective::<ClippedSurrogate<Luspo>>("").unwrap()), Reduction::COMPLETION_SUM);
-    // A ratio of 1.25 is below DAPO's limit and above GRPO's.
+    // A ratio of 1.25 is below DAPO's upper clip and above GRPO's.
     let up = Fixture::new(1, 1).logps(&[-1.0]).old_logps(&[-1.0 - 1.25_f32.ln()]).advantages(&[1.0]);
     let slope = |mut component: capo_plugin::ObjectiveFn| up.evaluate(&mut component).unwrap().1[0];
     assert!(slope(objective::<ClippedSurrogate<Dapo>>("").unwrap()) < -1.0);

@@ -1,4 +1,4 @@
-//! VESPO: a policy gradient whose weight is a smooth function of the whole completion's ratio.
+//! VESPO: a policy gradient weighted by a smooth function of the completion's ratio.
 
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyDocs, keys};
@@ -11,9 +11,9 @@ use super::ratio::Level;
 use super::term::{Term, Token};
 use crate::checks;
 
-/// `−φ(w) A · logp + beta · KL`, where `φ(w) = w^k · exp(λ (1 − w))` is held constant and `w` is the ratio of the whole completion, with k and λ
-/// for advantages below 0 and others for the rest (TRL `loss_type="vespo"`). With `vllm_importance_sampling_mode`, `w` is multiplied by the ratio of
-/// trainer to sampler.
+/// `−φ(w) A · logp + beta · KL` with a stop-gradient on `φ(w) = w^k · exp(λ (1 − w))` (TRL `loss_type="vespo"`). `w`
+/// is the ratio of the whole completion. One pair (k, λ) applies to negative advantages, another to the rest. With
+/// `vllm_importance_sampling_mode`, `w` is multiplied by the ratio of trainer to sampler.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vespo {
@@ -48,7 +48,7 @@ fn three() -> f32 {
 }
 
 impl Vespo {
-    /// Meanings of its keys, for `register!`.
+    /// Meanings of the keys, for `register!`.
     pub const KEYS: KeyDocs = keys! {
         vespo_k_pos = two() => "power of the ratio where the advantage is not below 0: completions that became less probable count less",
         vespo_lambda_pos = three() => "decay by the ratio there: completions that became more probable count less",
@@ -75,7 +75,7 @@ impl Vespo {
         }
     }
 
-    /// φ(w), for a token with this advantage.
+    /// φ(w) for a token with this advantage.
     fn weight(&self, log_ratio: f64, advantage: f32) -> f32 {
         let (k, lambda) = if advantage >= 0.0 {
             (self.vespo_k_pos, self.vespo_lambda_pos)
@@ -87,7 +87,7 @@ impl Vespo {
     }
 }
 
-/// `ln w` of each completion, `[B]`, nats, given that of its correction.
+/// `[B]`, nats: `ln w` of each completion, with the log-corrections `corrections` added.
 fn log_ratios(batch: &Batch<'_>, corrections: &[f64]) -> Result<Vec<f64>, PluginError> {
     let old_logps = batch.old_logps()?;
     let of_token = |i: usize| (f64::from(batch.logps[i]) - f64::from(old_logps[i])).clamp(-MOST, MOST);

@@ -1,4 +1,4 @@
-//! Decisions of the public implementations on equal batches: `golden/make.py` has run them.
+//! Decisions of the public implementations on equal batches, written by `golden/make.py`.
 
 use capo_plugin::testing::{Fixture, Listener};
 use capo_plugin::{ContextData, LastLayer, Tensor};
@@ -24,15 +24,15 @@ struct Arrays {
     sampler_logps: Vec<f32>,
     advantages: Vec<f32>,
     entropy: Vec<f32>,
-    /// `[B, T, V]`: the trainer's.
+    /// `[B, T, V]`: the trainer's logits.
     logits: Vec<f32>,
-    /// `[B, T, top]`: the sampler's.
+    /// `[B, T, top]`: ids of the sampler's most likely tokens.
     top_ids: Vec<u32>,
     top_logps: Vec<f32>,
 }
 
 impl Arrays {
-    /// The last layer whose top logits are all there are.
+    /// The fixture with a last layer whose top logits are the whole vocabulary.
     fn with_layer(&self, fixture: Fixture) -> Fixture {
         let (dims, n) = (fixture.batch().dims, fixture.batch().dims.len());
         let vocab_size = self.logits.len() / n;
@@ -57,7 +57,7 @@ impl Arrays {
     }
 }
 
-/// One `keep` per batch, as a text of zeros and ones.
+/// One `keep` per batch, as text of zeros and ones.
 #[derive(Deserialize)]
 struct MaskCase {
     id: String,
@@ -93,7 +93,7 @@ impl Golden {
         self.batches.iter().map(|arrays| arrays.with_layer(fixture(arrays))).collect()
     }
 
-    /// The rollout's context of each batch.
+    /// Rollout context of each batch.
     fn contexts(&self) -> Vec<ContextData> {
         let context = |(fixture, arrays): (&Fixture, &Arrays)| {
             let mut context = fixture.context();
@@ -140,7 +140,7 @@ fn weights_are_those_of_their_sources() {
     }
 }
 
-/// The draws are torch's there: which tokens may go is compared above, how many and whether the run decides it here.
+/// The source draws with torch. The candidates are compared above, so this test checks their number and the dependence on the run's seed.
 #[test]
 fn clip_cov_drops_a_share_of_its_candidates() {
     let golden = golden();

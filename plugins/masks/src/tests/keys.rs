@@ -1,4 +1,4 @@
-//! Keys: described, and refused where they are out of range.
+//! Tests that keys are described, and refused when out of range.
 
 use capo_plugin::Image;
 use insta::assert_snapshot;

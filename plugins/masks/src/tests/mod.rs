@@ -1,4 +1,4 @@
-//! Every id: against the public implementation that it names, and on the batches that every component should get along with.
+//! Tests of every id: against the public implementation that it names, and on the batches that every component should handle.
 
 mod golden;
 mod keys;
@@ -8,12 +8,12 @@ mod traits;
 
 use capo_plugin::{Image, Mask, Weight};
 
-/// The mask `id` with the keys of a JSON object.
+/// The mask `id` with a table in JSON.
 fn mask(id: &str, json: &str) -> Mask {
     Image::own().mask(id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
 }
 
-/// The weight `id` with the keys of a JSON object.
+/// The weight `id` with a table in JSON.
 fn weight(id: &str, json: &str) -> Weight {
     Image::own().weight(id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
 }

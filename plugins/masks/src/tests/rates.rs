@@ -1,11 +1,11 @@
-//! Thresholds that follow the run.
+//! Tests of thresholds that follow the run.
 
 use capo_plugin::testing::{self, Fixture, Masked};
 use capo_plugin::{Image, MaskTraits, Point};
 
 use super::mask;
 
-/// Every mask that has one threshold, in a table that has it decide tokens; beside it that threshold's key.
+/// Every mask with one threshold: its id, keys for token-wise decisions if it has them, and the key of its threshold.
 const RATED: [(&str, &str, &str); 14] = [
     ("masks.dppo-tv", "", "clip_ratio"),
     ("masks.dppo-kl", "", "clip_ratio"),
@@ -24,7 +24,7 @@ const RATED: [(&str, &str, &str); 14] = [
 ];
 const RATE: f64 = 0.1;
 
-/// A step whose tokens have moved, each by its own.
+/// A step whose tokens have each moved by a different amount.
 fn fixture() -> Fixture {
     let logps: Vec<f32> = (0..96).map(|i| -1.5 + 0.4 * (i as f32 * 1.7).sin()).collect();
     let old: Vec<f32> = logps.iter().enumerate().map(|(i, logp)| logp + 0.3 * (i as f32 * 2.3).cos()).collect();
@@ -36,7 +36,7 @@ fn rejected(masked: &Masked) -> f64 {
     masked.keep.iter().filter(|&&keep| keep == 0).count() as f64 / masked.keep.len() as f64
 }
 
-/// A step after the first is decided by the threshold of the steps before, which a table can also give.
+/// After the first step, the threshold of earlier steps decides. A table with this threshold gives the same decisions.
 #[test]
 fn a_rate_is_met_by_a_threshold_that_a_table_could_give() {
     let fixture = fixture();
@@ -54,7 +54,7 @@ fn a_rate_is_met_by_a_threshold_that_a_table_could_give() {
         let rate = rejected(&second);
         let most = if id.contains("topk") { RATE } else { RATE + 0.03 };
         assert!(rate > 0.0 && rate <= most || id.contains("topk"), "{id} {keys}: {rate}");
-        // It is part of the state.
+        // The threshold is part of the state.
         let mut resumed = mask(id, &json);
         resumed.load(&rated.save().unwrap()).unwrap();
         assert_eq!(fixture.mask(&mut resumed).unwrap().keep, second.keep, "{id}");

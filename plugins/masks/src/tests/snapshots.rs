@@ -1,4 +1,4 @@
-//! Results of each component, with its defaults, on the batches that every component should get along with.
+//! Results of each component with its defaults, on the batches that every component should handle.
 
 use capo_plugin::{Image, Point, testing};
 use insta::assert_snapshot;

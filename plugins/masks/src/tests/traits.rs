@@ -1,11 +1,11 @@
-//! Declarations of masks and weights about their decisions, and tests that they hold.
+//! Declarations of masks and weights about their decisions, and tests that the declarations hold.
 
 use capo_plugin::testing::{Fixture, batches};
 use capo_plugin::{Image, MaskTraits, Point};
 
 use super::{mask, weight};
 
-/// Tables under which a token is decided alone.
+/// Tables with which each token is decided alone.
 const ALONE: [(Point, &str, &str); 17] = [
     (Point::Mask, "masks.dppo-tv", "{}"),
     (Point::Mask, "masks.dppo-kl", "{}"),
@@ -26,7 +26,7 @@ const ALONE: [(Point, &str, &str); 17] = [
     (Point::Weight, "masks.low-probability", "{}"),
 ];
 
-/// Tables under which it is not.
+/// Tables with which tokens are decided together.
 const TOGETHER: [(Point, &str, &str); 13] = [
     (Point::Mask, "masks.mis", "{}"),
     (Point::Mask, "masks.mis", r#"{"level": "token", "veto_threshold": 0.5}"#),

@@ -1,17 +1,17 @@
-//! The lines that an external program reads and writes: JSON, one for each completion.
+//! The JSON lines that an external program reads and writes, one per completion.
 
 use capo_plugin::{Completion, Purpose, Rollout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A line that the program reads.
+/// A line for the program to read.
 #[derive(Serialize)]
 struct Question<'a> {
-    /// The completion's number in the rollout.
+    /// Index of the completion in the rollout.
     id: usize,
-    /// The number of its prompt, which its group shares.
+    /// Index of the completion's prompt, which all completions of a group share.
     group: usize,
-    /// Lines of this rollout that this process gets.
+    /// Number of lines of this rollout that the process gets.
     count: usize,
     step: u64,
     purpose: &'static str,
@@ -31,7 +31,7 @@ enum Answer {
     Object { id: Option<usize>, reward: f64 },
 }
 
-/// The lines about the completions from number `first` on.
+/// The lines for `completions`, the first of which has index `first`.
 pub(super) fn questions(rollout: &Rollout<'_>, first: usize, completions: &[Completion<'_>]) -> Vec<u8> {
     let purpose = if rollout.purpose == Purpose::EVALUATION { "evaluation" } else { "training" };
     let mut lines = Vec::new();
@@ -49,14 +49,14 @@ pub(super) fn questions(rollout: &Rollout<'_>, first: usize, completions: &[Comp
             answer: completion.answer,
             columns: serde_json::from_str(completion.columns).unwrap_or_default(),
         };
-        // Text and numbers always have a JSON form.
+        // Text and numbers always have a JSON form, so this cannot fail.
         let _ = serde_json::to_writer(&mut lines, &question);
         lines.push(b'\n');
     }
     lines
 }
 
-/// The completion's number and its reward, where `line` is answer number `next`.
+/// Index of the completion and its reward in `line`. Without an `id` the index is `next`.
 pub(super) fn answer(line: &str, next: usize) -> Result<(usize, f32), String> {
     let shown: String = line.chars().take(200).collect();
     let (id, reward) = match serde_json::from_str(line) {

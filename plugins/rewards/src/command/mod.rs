@@ -1,4 +1,4 @@
-//! The reward `command`: what an external program says of each completion, over JSON lines.
+//! The reward `command`: an external program's number for each completion, over JSON lines.
 
 mod line;
 mod program;
@@ -14,24 +14,24 @@ use capo_plugin::prelude::*;
 
 use program::{Program, Silence};
 
-/// A program and how it is run.
+/// An external program and its limits.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct External {
-    /// The program and its arguments.
+    /// Path of the program and its arguments.
     command: Vec<String>,
-    /// Seconds that it may take for one rollout.
+    /// Time limit for one rollout, seconds.
     #[serde(default = "minute")]
     timeout: f64,
-    /// Processes among which a rollout is divided.
+    /// Number of processes among which a rollout is divided.
     #[serde(default = "one")]
     concurrency: usize,
-    /// How many processes may be started anew over the whole run.
+    /// Number of restarts of processes over the whole run.
     #[serde(default = "three")]
     max_restarts: u64,
     #[serde(skip)]
     restarts: u64,
-    /// By their number; one that has not been needed yet, or has ended, is none.
+    /// Processes by index; `None` for a process that has not started or has ended.
     #[serde(skip)]
     programs: Vec<Option<Program>>,
 }
@@ -48,13 +48,13 @@ fn three() -> u64 {
     3
 }
 
-/// Most processes.
+/// Largest number of processes.
 const MOST_PROCESSES: usize = 256;
 
-/// How long a process is listened to after its last answer, at least and at most: it may have more to say than it was asked for.
+/// Smallest and largest time to wait for surplus answers after a process's last answer.
 const QUIET: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
 
-/// Consecutive completions of a rollout, which one process scores.
+/// Consecutive completions of a rollout that one process scores.
 struct Share<'s, 'a> {
     first: usize,
     completions: &'s [Completion<'a>],
@@ -66,7 +66,7 @@ impl External {
         self.command.first().map_or("", String::as_str)
     }
 
-    /// Sends each process its share, so that they work at the same time.
+    /// Sends each process its share, so that all of them work at the same time.
     fn ask(&mut self, rollout: &Rollout<'_>, number: usize, share: &Share<'_, '_>) -> Result<(), PluginError> {
         if self.programs.len() <= number {
             self.programs.resize_with(number + 1, || None);
@@ -83,7 +83,7 @@ impl External {
         Ok(())
     }
 
-    /// Refuses answers that nobody has asked for and that are there by `deadline`: they would be taken for those of other completions.
+    /// Refuses surplus answers that arrive by `deadline`: they would be read as answers about other completions.
     fn check_surplus(&self, deadline: Instant) -> Result<(), PluginError> {
         for program in self.programs.iter().flatten() {
             if let Some(line) = program.unasked(deadline) {
@@ -95,8 +95,8 @@ impl External {
         Ok(())
     }
 
-    /// Takes the answers of process `number`; where it ends or is late, another one gets the whole share once more. Returns the longest
-    /// time between two answers.
+    /// Reads the answers of process `number`. If the process ends or is late, a new process gets the whole share once
+    /// more. Returns the longest time between two answers.
     fn hear(
         &mut self,
         rollout: &Rollout<'_>,
@@ -122,7 +122,7 @@ impl External {
         Duration::from_secs_f64(self.timeout)
     }
 
-    /// Fills in a share; where an answer does not come, the process is ended and what happened is told.
+    /// Writes the rewards of a share. If an answer is missing, ends the process and returns a description.
     fn take(
         &mut self,
         number: usize,
@@ -160,7 +160,7 @@ impl External {
                 }
             }
         }
-        // Answers from before the last line was read are not of that line.
+        // Answers that came before the program read the last line are not about that line.
         if self.programs[number].as_ref().is_some_and(Program::has_unread) {
             let sentence =
                 format!("`{}` gave {count} answers before it had read {count} lines (write one for each)", self.name());
@@ -187,17 +187,17 @@ impl Reward for External {
             for (number, share) in shares.iter_mut().enumerate() {
                 longest = longest.max(self.hear(rollout, number, share)?);
             }
-            // A program that answers twice is only halfway, and its next answer takes it about as long as one before.
+            // A program that answers each line twice is only halfway through. Its next answer takes about as long as an earlier one.
             self.check_surplus(Instant::now() + (2 * longest).clamp(QUIET.0, QUIET.1))
         })();
         if outcome.is_err() {
-            // Answers to this rollout must not be taken for the next one's.
+            // Answers about this rollout must not be read as answers about the next.
             self.programs.clear();
         }
         outcome
     }
 
-    /// No state, but the last moment before a checkpoint at which surplus answers can be noticed.
+    /// There is no state, but this is the last moment before a checkpoint at which surplus answers can be detected.
     fn save(&self) -> Result<Vec<u8>, PluginError> {
         self.check_surplus(Instant::now())?;
         Ok(Vec::new())
@@ -227,7 +227,7 @@ impl Reward for External {
     }
 }
 
-/// True if the system would find a program of this name.
+/// True if the system finds a program with this name.
 fn is_found(name: &str) -> bool {
     use std::os::unix::fs::PermissionsExt;
     let runs = |path: &Path| path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);

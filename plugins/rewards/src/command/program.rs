@@ -1,4 +1,4 @@
-//! An external program that runs on: lines in, lines out, and its end.
+//! A long-running external program: its input lines, its output lines, and its end.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -14,37 +14,37 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 /// Longest line of an answer, bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Most lines that are taken before they are asked for: a program that writes without end waits, and takes no memory here.
+/// Largest number of unread lines. A program that writes without end then blocks, and uses no memory here.
 const MOST_LINES: usize = 64;
 
-/// Bytes that are kept of the end of standard error.
+/// Number of bytes that are kept of the end of standard error.
 const KEPT: usize = 2000;
 
-/// How long a program may take to end by itself when its input ends.
+/// Time for a program to end by itself after its input ends.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Why no answer came.
+/// Reason why no answer came.
 pub(super) enum Silence {
-    /// It took too long.
+    /// The deadline passed.
     Late,
-    /// Its output ended.
+    /// The program's output ended.
     Ended,
 }
 
-/// A running program, the leader of a process group that ends with it.
+/// A running program. It leads a process group that ends with it.
 pub(super) struct Program {
     child: Child,
     input: Option<Sender<Vec<u8>>>,
-    /// The pipe behind `input`.
+    /// The pipe to which `input` is written.
     pipe: Option<Arc<ChildStdin>>,
     output: Receiver<String>,
     errors: Arc<Mutex<Vec<u8>>>,
-    /// Disconnected when standard error has ended.
+    /// Disconnected when standard error ends.
     silent: Receiver<()>,
 }
 
 impl Program {
-    /// Starts it, with this process's environment and working directory.
+    /// Starts the program with this process's environment and working directory.
     pub(super) fn start(command: &[String]) -> io::Result<Self> {
         let (name, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut child = Command::new(name)
@@ -59,7 +59,7 @@ impl Program {
         let (speaking, silent) = channel();
         let errors = Arc::<Mutex<Vec<u8>>>::default();
         let mut pipe = None;
-        // A thread for each pipe, so that neither side waits for the other with a full one.
+        // Each pipe has a thread, so that neither side blocks the other with a full pipe.
         if let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         {
@@ -72,24 +72,24 @@ impl Program {
         Ok(Self { child, input: Some(input), pipe, output, errors, silent })
     }
 
-    /// Hands lines over; where the program has ended, what is asked for its answer says so.
+    /// Sends lines to the program. If the program has ended, the next call of `answer` reports it.
     pub(super) fn send(&self, lines: Vec<u8>) {
         if let Some(input) = &self.input {
             let _ = input.send(lines);
         }
     }
 
-    /// A line that nobody has asked for, which comes until `deadline`.
+    /// A surplus line that arrives by `deadline`, if any.
     pub(super) fn unasked(&self, deadline: Instant) -> Option<String> {
         self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
     }
 
-    /// True where it has left more of its lines unread than the end of one.
+    /// True if the program has left more of its input unread than the end of one line.
     pub(super) fn has_unread(&self) -> bool {
         self.pipe.as_ref().is_some_and(|pipe| ioctl_fionread(pipe).is_ok_and(|bytes| bytes > 1))
     }
 
-    /// The next line.
+    /// The next line of output.
     pub(super) fn answer(&self, deadline: Instant) -> Result<String, Silence> {
         self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|error| match error {
             RecvTimeoutError::Timeout => Silence::Late,
@@ -97,10 +97,10 @@ impl Program {
         })
     }
 
-    /// Ends it, and says how it ended and what it said last.
+    /// Ends the program; returns its exit status and the end of its standard error.
     pub(super) fn end(mut self) -> String {
         let status = self.stop().map_or_else(|error| error.to_string(), |status| status.to_string());
-        // A process that has left the group may still hold the pipe.
+        // A process that has left the group may still hold the pipe open.
         let _ = self.silent.recv_timeout(GRACE);
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(&errors);
@@ -108,13 +108,13 @@ impl Program {
         if said.is_empty() { status } else { format!("{status}; its standard error ends with `{said}`") }
     }
 
-    /// Ends its input, waits a moment, and then ends the whole group.
+    /// Closes the program's input, waits a moment, and then ends the whole group.
     fn stop(&mut self) -> io::Result<std::process::ExitStatus> {
         (self.input, self.pipe) = (None, None);
         let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(id) = id {
             let begun = Instant::now();
-            // The leader is not reaped yet, so that its group's number is not another's.
+            // The leader is not yet reaped, so no other group can have its group's number.
             let exited =
                 || waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT);
             while matches!(exited(), Ok(None)) && begun.elapsed() < GRACE {
@@ -140,7 +140,7 @@ fn write(mut stdin: &ChildStdin, lines: &Receiver<Vec<u8>>) {
     }
 }
 
-/// Sends line after line; one that is too long ends the output.
+/// Sends line after line; a line that is too long ends the output.
 fn read(stdout: ChildStdout, answers: &SyncSender<String>) {
     let mut stdout = BufReader::new(stdout);
     loop {
@@ -155,7 +155,7 @@ fn read(stdout: ChildStdout, answers: &SyncSender<String>) {
     }
 }
 
-/// Keeps the end of what comes; `_speaking` goes when nothing more does.
+/// Stores the end of the stream; drops `_speaking` when the stream ends.
 fn keep(mut stderr: ChildStderr, kept: &Mutex<Vec<u8>>, _speaking: Sender<()>) {
     let mut buffer = [0; 1024];
     while let Ok(count @ 1..) = stderr.read(&mut buffer) {

@@ -1,4 +1,4 @@
-//! Small programs of a shell: what they answer, and how they end.
+//! Small shell programs: their answers and their ends.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use insta::assert_snapshot;
 
 use super::*;
 
-/// A reward by a script of `sh`, with more keys.
+/// A reward with a script of `sh` and further keys.
 fn shell(script: &str, keys: &str) -> RewardFn {
     let command = serde_json::to_string(&["sh", "-c", script]).unwrap();
     testing::reward::<External>(&format!("command = {command}\n{keys}")).unwrap()
@@ -22,7 +22,7 @@ fn error(script: &str, keys: &str) -> String {
     RolloutFixture::new(&["a", "b", "c"]).score(&mut shell(script, keys)).unwrap_err().to_string()
 }
 
-/// Answers each line with the number of its `completion_ids`.
+/// Answers each line with the length of its `completion_ids`.
 const COUNTS: &str = r#"while read -r l; do l=${l#*ids\":[}; IFS=,; set -- ${l%%]*}; echo $#; IFS=' '; done"#;
 
 #[test]
@@ -61,7 +61,7 @@ fn what_a_line_says() {
 fn more_than_a_pipe_holds_goes_both_ways() {
     let text = "x".repeat(20_000);
     let texts = vec![text.as_str(); 8];
-    // Nothing is read before all is written, and much is said on standard error.
+    // The script reads no input before all is written, and writes much to standard error.
     let script = "head -c 300000 /dev/zero >&2; while read -r line; do echo 1; done";
     assert_eq!(rewards(script, "", &texts), vec![1.0; 8]);
 }
@@ -98,7 +98,7 @@ fn wrong_answers_are_named() {
 #[test]
 fn surplus_answers_are_refused_before_they_are_used() {
     let twice = "while read -r l; do echo 1; echo 0; done";
-    // By one that has read all before, quickly and slowly.
+    // Surplus answers from a program that has read all lines first, written quickly and slowly.
     let all = "for i in 1 2 3 4 5 6; do read -r l; done; for i in 1 2 3 4 5 6; do";
     let (quick, slow) = (format!("{all} echo 1; echo 0; done"), format!("{all} sleep 0.1; echo 1; echo 0; done"));
     for script in [twice, &quick, &slow, "exec yes 1", "cat > /dev/null & exec yes 1"] {
@@ -121,7 +121,7 @@ fn surplus_answers_that_come_later_keep_a_checkpoint_from_being_written() {
     assert_snapshot!(error.to_string(), @"component `test.reward`: `sh` gave an answer too many, `2` (write one line for each line)");
 }
 
-/// True if a process runs: one that waits to be reaped by whoever is above it does not.
+/// True if a process runs. A zombie, which waits to be reaped by its parent, does not run.
 fn runs(id: i64) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(id.to_string()).join("stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
@@ -133,7 +133,7 @@ fn the_whole_process_group_ends_with_the_reward() {
     let ids = RolloutFixture::new(&["a", "b"]).score(&mut reward).unwrap().rewards;
     assert!(ids.iter().all(|id| runs(*id as i64)));
     drop(reward);
-    // The leader has been reaped; the others have been told to end.
+    // The leader has been reaped; the other processes have been told to end.
     assert!(!Path::new("/proc").join((ids[1] as i64).to_string()).exists());
     while runs(ids[0] as i64) {
         std::thread::yield_now();

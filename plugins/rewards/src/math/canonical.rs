@@ -1,14 +1,15 @@
-//! One text for an expression, whatever the order in which its sums, products and sets were written.
+//! A canonical text for an expression, independent of the order of its sums, products and sets.
 
 use super::evaluate::{Evaluator, Value};
 use super::expression::Expression;
 
-/// The text: of a constant with an exact value that value, `3/4`; else its parts, sums, products and sets sorted.
+/// The canonical text. A constant with an exact value gives that value, as `3/4`; other expressions give their parts, sorted within sums,
+/// products and sets.
 pub(super) fn text(expression: &Expression) -> String {
     write(expression, &mut Evaluator::new())
 }
 
-/// As [`text`], with the work that is left to `evaluator`.
+/// Like [`text`], within the remaining work of `evaluator`.
 pub(super) fn write(expression: &Expression, evaluator: &mut Evaluator) -> String {
     if expression.is_scalar()
         && expression.is_constant()

@@ -1,4 +1,4 @@
-//! Commands of LaTeX: fractions, roots, functions, matrices.
+//! LaTeX commands: fractions, roots, functions, matrices.
 
 use super::expression::{Constant, Expression, Function};
 use super::lex::Token;
@@ -48,7 +48,7 @@ impl Parser {
         closed.then_some(Expression::call(function, inner))
     }
 
-    /// A function with its power before its argument: `\sin^2 x`.
+    /// A function with a power before its argument: `\sin^2 x`.
     fn function(&mut self, function: Function) -> Option<Expression> {
         let power = if self.eat('^') { Some(self.argument()?) } else { None };
         let argument = self.applied()?;
@@ -59,7 +59,7 @@ impl Parser {
         })
     }
 
-    /// Argument of a function without brackets: the factors that follow, up to the next function.
+    /// Argument of a function without brackets: all factors up to the next function.
     fn applied(&mut self) -> Option<Expression> {
         let bracket = self.mark() == Some('(');
         let mut factors = vec![self.factor()?];

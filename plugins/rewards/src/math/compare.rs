@@ -1,4 +1,4 @@
-//! Comparison of two expressions by their meaning.
+//! Comparison of two expressions by meaning.
 
 use super::canonical;
 use super::complex::Complex;
@@ -6,36 +6,36 @@ use super::evaluate::{Evaluator, Value};
 use super::expression::{Constant, Expression};
 use super::rational::Rational;
 
-/// Most members of sets that are matched with one another.
+/// Most members of two sets that are matched with each other.
 const MOST_MEMBERS: usize = 64;
 
-/// Points at which formulas with variables are compared, and how many must have a value.
+/// Number of points at which formulas with variables are compared, and how many of them must have a value.
 const POINTS: u64 = 6;
 const LEAST_POINTS: usize = 3;
 
-/// Differences of `f64` that are rounding.
+/// Largest relative difference of `f64` that counts as rounding.
 const ROUNDING: f64 = 1e-9;
 
-/// The difference that a decimal of six places may have from what it stands for.
+/// Largest difference between a decimal with six places and the exact value.
 const SIX_PLACES: f64 = 5e-7;
 
-/// True if `answer` says what `gold` says.
+/// True if `answer` has the same meaning as `gold`.
 pub(super) fn same(gold: &Expression, answer: &Expression) -> bool {
     Comparison(Evaluator::new()).same(gold, answer)
 }
 
-/// A comparison with limited work.
+/// A comparison with a limit on its work.
 struct Comparison(Evaluator);
 
 impl Comparison {
     fn same(&mut self, gold: &Expression, answer: &Expression) -> bool {
-        // Sets within sets ask again and again.
+        // Nested sets repeat this comparison many times.
         if !self.0.step() {
             return false;
         }
         use Expression::{List, Matrix, Percent, Relation, Set, Tuple, Union, Words};
         match (gold, answer) {
-            // 50% is a half, and 50 where the sign was left out.
+            // 50% equals one half, and also 50, because an answer may omit the sign.
             (Percent(part), other) | (other, Percent(part)) if !matches!((gold, answer), (Percent(_), Percent(_))) => {
                 self.same(part, other) || self.scalars(gold, answer)
             }
@@ -72,7 +72,7 @@ impl Comparison {
         parts.len() == others.len() && parts.iter().zip(others).all(|(part, other)| self.same(part, other))
     }
 
-    /// True if each has what the other has.
+    /// True if the two lists have the same members.
     fn as_sets(&mut self, parts: &[Expression], others: &[Expression]) -> bool {
         if parts.len().max(others.len()) > MOST_MEMBERS {
             return self.in_order(parts, others);
@@ -97,12 +97,12 @@ impl Comparison {
         pairs.iter().all(|(left, right)| equal(left, right))
     }
 
-    /// True if they are written alike, for what has no value.
+    /// True if both have the same canonical text; for expressions without a value.
     fn alike(&mut self, gold: &Expression, answer: &Expression) -> bool {
         canonical::write(gold, &mut self.0) == canonical::write(answer, &mut self.0)
     }
 
-    /// The values of two expressions at the points where both have one.
+    /// Values of two expressions at the points where both have one.
     fn at_points(&mut self, one: &Expression, other: &Expression) -> Vec<(Value, Value)> {
         let pairs = (0..POINTS).map(|point| (self.0.at(point).value(one), self.0.value(other)));
         pairs.filter(|(left, right)| !left.is_nan() && !right.is_nan()).collect()
@@ -130,7 +130,7 @@ impl Comparison {
         signs == turned && self.proportional(&difference, &less(other_right, other_left), false)
     }
 
-    /// True if one is a constant times the other: above 0, or any but 0.
+    /// True if one is a constant times the other. The constant is above 0, or with `any` nonzero.
     fn proportional(&mut self, one: &Expression, other: &Expression, any: bool) -> bool {
         let pairs = self.at_points(one, other);
         let pairs: Vec<(Complex, Complex)> = pairs.iter().map(|(left, right)| (left.near(), right.near())).collect();
@@ -143,7 +143,7 @@ impl Comparison {
         pairs.len() >= LEAST_POINTS && (any || ratio.re > 0.0) && pairs.iter().all(fits)
     }
 
-    /// The value that `x = 5`, `f(x) = 5` or `x ∈ S` gives the name on its left, or the last part of `2 + 3 = 5`.
+    /// The value that `x = 5`, `f(x) = 5` or `x ∈ S` assigns to the name on the left, or the last part of `2 + 3 = 5`.
     fn assigned<'e>(&mut self, relation: &'e Expression) -> Option<&'e Expression> {
         let Expression::Relation(parts, signs) = relation else { return None };
         let last = parts.last().filter(|_| signs.iter().all(|sign| matches!(sign, '=' | '∈')))?;
@@ -152,7 +152,7 @@ impl Comparison {
     }
 }
 
-/// True if it is a variable, a function of something, or several variables.
+/// True for a variable, a function applied to something, or several variables.
 fn is_name(part: &Expression) -> bool {
     match part {
         Expression::Symbol(_) | Expression::Words(_) => true,
@@ -164,7 +164,7 @@ fn is_name(part: &Expression) -> bool {
     }
 }
 
-/// The interval that an inequality of one variable describes.
+/// The interval that an inequality in one variable describes.
 fn interval(relation: &Expression) -> Option<Expression> {
     let Expression::Relation(parts, signs) = relation else { return None };
     let rising = signs.iter().all(|sign| matches!(sign, '<' | '≤'));
@@ -211,7 +211,7 @@ fn near(left: Complex, right: Complex) -> bool {
     difference <= ROUNDING * left.abs().max(right.abs()) || difference <= 1e-14
 }
 
-/// True if one is the other rounded to six places, and not merely as small.
+/// True if one value is the other rounded to six places. It is not enough that both are near 0.
 fn rounded(left: &Value, right: &Value) -> bool {
     let difference = match (left, right) {
         (Value::Exact(left), Value::Exact(right)) => {

@@ -1,7 +1,6 @@
-//! Complex numbers in `f64`, as far as answers need them.
+//! The operations on complex numbers in `f64` that answers need.
 
-/// A complex number. A result that is not a number, or that overflows from finite numbers, is not a number in both
-/// parts.
+/// A complex number. A result that is not a number, or that overflows from finite numbers, is NaN in both parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Complex {
     pub(super) re: f64,
@@ -24,7 +23,7 @@ impl Complex {
         self.re.is_finite() && self.im.is_finite()
     }
 
-    /// The real part where the imaginary part is 0, else not a number.
+    /// The real part if the imaginary part is 0, else NaN.
     pub(super) fn as_real(self) -> f64 {
         if self.im == 0.0 { self.re } else { f64::NAN }
     }
@@ -33,7 +32,7 @@ impl Complex {
         self.re.hypot(self.im)
     }
 
-    /// A result is infinite only where an argument was: what overflows has no value.
+    /// A result may be infinite only if an argument was. An overflow has no value.
     fn checked(self, finite: bool) -> Self {
         if self.is_nan() || (finite && !self.is_finite()) { Self::NAN } else { self }
     }
@@ -73,7 +72,7 @@ impl Complex {
         Self { re: size * self.im.cos(), im: size * self.im.sin() }.checked(self.is_finite())
     }
 
-    /// The principal value.
+    /// The principal value of a power.
     pub(super) fn power(self, exponent: Self) -> Self {
         let finite = self.is_finite() && exponent.is_finite();
         if exponent.im == 0.0 && self.im == 0.0 && (self.re >= 0.0 || exponent.re.fract() == 0.0) {
@@ -89,7 +88,7 @@ impl Complex {
         self.ln().times(exponent).exp().checked(finite)
     }
 
-    /// Exact where the logarithm would leave a rest: the root of −4 has no real part.
+    /// Exact where the logarithm leaves a rounding error: the root of −4 has real part 0.
     fn square_root(self) -> Self {
         if self.im == 0.0 && self.re < 0.0 {
             return Self { re: 0.0, im: (-self.re).sqrt() };

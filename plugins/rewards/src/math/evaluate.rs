@@ -1,17 +1,17 @@
-//! The value of an expression: exactly where that is possible within limits, else in `f64`.
+//! The value of an expression: exact where the limits allow it, else in `f64`.
 
 use super::complex::Complex;
 use super::expression::{Constant, Expression, Function};
 use super::rational::Rational;
 
-/// Limit of the work in one comparison. Each part of an expression that is looked at costs a step, and so does each product of two words
-/// of 64 bits. Beyond the limit no expression has a value.
+/// Limit on the work of one comparison. Each visited part of an expression costs one step, and so does each product
+/// of two 64-bit words. Beyond the limit no expression has a value.
 const MOST_WORK: u64 = 2_000_000;
 
-/// Largest number whose factorial is taken.
+/// Largest number whose factorial is computed.
 const MOST_FACTORIAL: i64 = 300;
 
-/// A value.
+/// Value of an expression.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Exact(Rational),
@@ -21,7 +21,7 @@ pub(super) enum Value {
 impl Value {
     pub(super) fn near(&self) -> Complex {
         match self {
-            // A number too large for `f64` is not infinite: it has no value.
+            // A number too large for `f64` is not infinite, so it has no value.
             Self::Exact(value) => {
                 Some(value.to_f64()).filter(|near| near.is_finite()).map_or(Complex::NAN, Complex::real)
             }
@@ -34,7 +34,7 @@ impl Value {
     }
 }
 
-/// Evaluates expressions, as long as the work lasts.
+/// Evaluates expressions until its work limit is reached.
 pub(super) struct Evaluator {
     work: u64,
     point: u64,
@@ -45,13 +45,13 @@ impl Evaluator {
         Self { work: MOST_WORK, point: 0 }
     }
 
-    /// Gives the variables the values of point number `point`: fractions of both signs around 1, of the name and the number alone.
+    /// Sets the variables to their values at point number `point`: fractions around 1 of both signs, which depend only on name and number.
     pub(super) fn at(&mut self, point: u64) -> &mut Self {
         self.point = point;
         self
     }
 
-    /// The value; not a number where there is none.
+    /// The value of `expression`; NaN if it has none.
     pub(super) fn value(&mut self, expression: &Expression) -> Value {
         match self.exact(expression) {
             Some(value) => Value::Exact(value),
@@ -59,13 +59,13 @@ impl Evaluator {
         }
     }
 
-    /// Counts one step; whether there is work left.
+    /// Counts one step; true if work is left.
     pub(super) fn step(&mut self) -> bool {
         self.work = self.work.saturating_sub(1);
         self.work > 0
     }
 
-    /// Counts what a result has cost.
+    /// Counts the cost of a result.
     fn spent(&mut self, result: Option<Rational>) -> Option<Rational> {
         let words = result.as_ref().map_or(64, |value| value.bits() / 64 + 1);
         self.work = self.work.saturating_sub(words * words);
@@ -91,7 +91,7 @@ impl Evaluator {
                 let (base, exponent) = (self.exact(base)?, self.exact(exponent)?);
                 let (times, degree) = exponent.parts()?;
                 let root = if degree == 1 { Some(base) } else { base.root(u32::try_from(degree).ok()?) }?;
-                // A power of a negative number's root has several values; the principal one is not rational.
+                // A power of a negative number's root has several values. The principal value is not rational.
                 let principal = degree == 1 || !root.is_negative();
                 self.spent(root.power(times).filter(|_| principal))
             }
@@ -141,7 +141,7 @@ impl Evaluator {
     }
 }
 
-/// A fraction between 1/4 and 4 in size.
+/// A fraction with an absolute value between 1/4 and 4.
 fn variable(name: &str, point: u64) -> Rational {
     let mix = |hash: u64, byte: u64| {
         let mixed = (hash ^ byte).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -176,7 +176,7 @@ fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
     }
 }
 
-/// The power that makes `value` of `base`, where it is a whole number.
+/// The exponent with which `base` gives `value`, if it is a whole number.
 fn whole_logarithm(base: &Rational, value: &Rational) -> Option<Rational> {
     let power = (value.to_f64().ln() / base.to_f64().ln()).round();
     let power = (power.abs() <= 4096.0).then_some(power as i64)?;
@@ -207,7 +207,7 @@ fn near_call(function: Function, arguments: &[Complex]) -> Complex {
         (Function::Floor, [x]) => real(x, f64::floor),
         (Function::Ceil, [x]) => real(x, f64::ceil),
         (Function::Root, [x, degree]) => {
-            // The real root of a negative number, where the degree is odd.
+            // The real root of a negative number, if the degree is odd.
             let odd = x.im == 0.0 && x.re < 0.0 && degree.im == 0.0 && degree.re % 2.0 == 1.0;
             let of = if odd { Complex::real(-x.re) } else { *x };
             let root = of.power(degree.inverse());

@@ -1,31 +1,31 @@
-//! Expressions of an answer: numbers, formulas, and their compounds.
+//! Expressions in an answer: numbers, formulas, and combinations of them.
 
 use super::rational::Rational;
 
-/// An answer, or a part of one.
+/// An answer, or a part of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Expression {
-    /// A number, and whether it was written with a decimal point.
+    /// A number, and true if it was written with a decimal point.
     Number(Rational, bool),
-    /// A variable by its name.
+    /// Name of a variable.
     Symbol(String),
-    /// Words, by their letters.
+    /// Letters of a text.
     Words(String),
-    /// π, e, i or ∞.
+    /// One of π, e, i and ∞.
     Constant(Constant),
     Sum(Vec<Self>),
     Product(Vec<Self>),
     Power(Box<Self>, Box<Self>),
     Call(Function, Vec<Self>),
     Percent(Box<Self>),
-    /// Several answers side by side, as `2, 3`.
+    /// Several answers in a row, as in `2, 3`.
     List(Vec<Self>),
-    /// A point or an interval: what stands between two brackets, and which they are.
+    /// A point or an interval: the opening bracket, the members, and the closing bracket.
     Tuple(char, Vec<Self>, char),
     Set(Vec<Self>),
     Union(Vec<Self>),
     Matrix(Vec<Vec<Self>>),
-    /// `1 < x ≤ 3`: one part more than signs.
+    /// A chain such as `1 < x ≤ 3`, with one part more than signs.
     Relation(Vec<Self>, Vec<char>),
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Constant {
     Infinity,
 }
 
-/// Functions, by the command that writes them.
+/// Functions, named by their commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Function {
     Sin,
@@ -53,20 +53,20 @@ pub(super) enum Function {
     Cosh,
     Tanh,
     Ln,
-    /// Base, number.
+    /// Logarithm with base and number.
     Log,
     Abs,
     Floor,
     Ceil,
     Factorial,
-    /// Above, below.
+    /// Binomial coefficient with upper and lower number.
     Binomial,
-    /// Number, degree.
+    /// Root with number and degree.
     Root,
 }
 
 impl Function {
-    /// Those of one argument that is written behind the name.
+    /// The function of one argument with this command.
     pub(super) fn named(command: &str) -> Option<Self> {
         Some(match command {
             "sin" => Self::Sin,
@@ -86,7 +86,7 @@ impl Function {
         })
     }
 
-    /// The function that undoes it, for `\sin^{-1}`.
+    /// The inverse function, for `\sin^{-1}`.
     pub(super) fn inverse(self) -> Option<Self> {
         match self {
             Self::Sin => Some(Self::Arcsin),
@@ -121,7 +121,7 @@ impl Expression {
         Self::Call(function, vec![argument])
     }
 
-    /// The product; of numbers and one matrix, the matrix of products.
+    /// The product. Numbers multiply the entries of a single matrix.
     pub(super) fn product(mut factors: Vec<Self>) -> Self {
         if factors.len() == 1 {
             return factors.remove(0);
@@ -135,7 +135,7 @@ impl Expression {
         Self::Matrix(rows.into_iter().map(|row| row.into_iter().map(scaled).collect()).collect())
     }
 
-    /// The parts that it is made of.
+    /// Direct parts of the expression.
     pub(super) fn parts(&self) -> Vec<&Self> {
         match self {
             Self::Number(..) | Self::Symbol(_) | Self::Words(_) | Self::Constant(_) => Vec::new(),
@@ -151,22 +151,22 @@ impl Expression {
         }
     }
 
-    /// True if `holds` for it or a part of it.
+    /// True if `holds` is true for the expression or any part of it.
     pub(super) fn any(&self, holds: &impl Fn(&Self) -> bool) -> bool {
         holds(self) || self.parts().into_iter().any(|part| part.any(holds))
     }
 
-    /// True if it has a value of its own, without variables.
+    /// True if the expression has a value without variables.
     pub(super) fn is_constant(&self) -> bool {
         !self.any(&|part| matches!(part, Self::Symbol(_)))
     }
 
-    /// True if a number in it was written with a decimal point.
+    /// True if any number in the expression was written with a decimal point.
     pub(super) fn has_decimals(&self) -> bool {
         self.any(&|part| matches!(part, Self::Number(_, true)))
     }
 
-    /// True if it is a number or a formula that has one.
+    /// True for a number, or a formula with a numeric value.
     pub(super) fn is_scalar(&self) -> bool {
         !self.any(&|part| {
             matches!(

@@ -1,23 +1,23 @@
-//! Where in a text its answer stands.
+//! Search for the answer in a text.
 
 use super::lex::closing;
 
-/// Which places count.
+/// Positions at which an answer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Places {
-    /// Boxed text, and a formula that the text calls its answer.
+    /// Only boxed text, and a formula that the text calls its answer.
     Anchored,
     /// Also the last formula, the last number, and a text that is nothing but an answer.
     Any,
 }
 
-/// Longest text between two boxes that belong together.
+/// Texts between two boxes that belong together.
 const BETWEEN: [&str; 6] = ["", ",", "and", "or", ", and", "$,$"];
 
 /// Phrases before an answer, in lower case.
 const ANCHORS: [&str; 4] = ["final answer is", "answer is", "answer:", "answer :"];
 
-/// The candidates for a text's answer, the best first.
+/// Candidates for a text's answer, best first.
 pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
     if let Some(boxed) = boxed(text) {
         return if boxed.trim().is_empty() { Vec::new() } else { vec![boxed] };
@@ -37,13 +37,13 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<String> {
     found
 }
 
-/// Contents of the last `\boxed{...}` or `\fbox{...}`, with those right before it: `\boxed{1} and \boxed{2}`.
+/// Contents of the last `\boxed{...}` or `\fbox{...}`, with the boxes right before it: `\boxed{1} and \boxed{2}`.
 fn boxed(text: &str) -> Option<String> {
     let mut boxes: Vec<(usize, usize, &str)> = Vec::new();
     let starts = text.match_indices("\\boxed").chain(text.match_indices("\\fbox"));
     let mut starts: Vec<(usize, usize)> = starts.map(|(at, command)| (at, at + command.len())).collect();
     starts.sort_unstable();
-    // Few are looked at, so that boxes without an end do not each search the whole text.
+    // Only the last few boxes are examined, so that unclosed boxes do not each search the whole text.
     for &(at, behind) in starts.iter().rev().take(8).rev() {
         if boxes.last().is_some_and(|(_, end, _)| at < *end) {
             continue;
@@ -51,7 +51,7 @@ fn boxed(text: &str) -> Option<String> {
         let rest = text[behind..].trim_start();
         let open = text.len() - rest.len();
         if let Some(inside) = rest.strip_prefix('{') {
-            // One that stays open ends with its line.
+            // An unclosed box ends with its line.
             let closed = closing(inside);
             let length = closed.unwrap_or_else(|| inside.find(['$', '\n']).unwrap_or(inside.len()));
             boxes.push((at, open + 1 + length + usize::from(closed.is_some()), &inside[..length]));
@@ -74,7 +74,7 @@ fn boxed(text: &str) -> Option<String> {
     Some(together.join(","))
 }
 
-/// A formula between its fences.
+/// A formula between its delimiters.
 struct Formula<'t> {
     start: usize,
     inside: &'t str,
@@ -84,14 +84,14 @@ struct Formula<'t> {
 fn formulas(text: &str) -> Vec<Formula<'_>> {
     const FENCES: [(&str, &str); 4] = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")];
     let (mut found, mut at) = (Vec::new(), 0);
-    // A fence that is not closed once is not closed further on.
+    // If a delimiter is unclosed once, it is unclosed everywhere after that.
     let mut open = FENCES.map(|_| true);
     while let Some(next) = text[at..].find(['$', '\\']) {
         at += next;
         let rest = &text[at..];
         let fence = (0..FENCES.len()).find(|&fence| open[fence] && rest.starts_with(FENCES[fence].0));
         let Some(fence) = fence else {
-            // An escaped sign is no fence.
+            // An escaped sign is not a delimiter.
             at += 1 + rest[1..].chars().next().filter(|_| rest.starts_with('\\')).map_or(0, char::len_utf8);
             continue;
         };
@@ -113,7 +113,7 @@ fn formulas(text: &str) -> Vec<Formula<'_>> {
     found
 }
 
-/// Where `end` comes first without a backslash before it.
+/// First position of `end` without a backslash before it.
 fn end_of(inside: &str, end: &str) -> Option<usize> {
     let mut ends = inside.match_indices(end).map(|(at, _)| at);
     ends.find(|&at| !end.starts_with('$') || !inside[..at].ends_with('\\'))
@@ -123,11 +123,11 @@ fn end_of(inside: &str, end: &str) -> Option<usize> {
 fn anchored(text: &str, formulas: &[Formula<'_>]) -> Option<String> {
     let behind = text.len() - after_anchor(text)?.len();
     let first = formulas.iter().find(|formula| formula.start >= behind)?;
-    // Only words of a few letters may stand between.
+    // Only a few short words may come in between.
     (text[behind..first.start].len() <= 20).then(|| first.inside.to_owned())
 }
 
-/// The rest of the line behind the last phrase before an answer.
+/// The rest of the line after the last phrase before an answer.
 fn after_anchor(text: &str) -> Option<&str> {
     let lower = text.to_ascii_lowercase();
     let behind = ANCHORS.iter().filter_map(|anchor| lower.rfind(anchor).map(|at| at + anchor.len())).max()?;
@@ -135,14 +135,14 @@ fn after_anchor(text: &str) -> Option<&str> {
     rest.lines().next()
 }
 
-/// True if a text may be nothing but an answer: a formula, or a word or two without a number.
+/// True if a text may be nothing but an answer: a formula, or one or two words without a number.
 fn is_answer(line: &str) -> bool {
     let word = |run: &str| match run.len() {
         0 | 1 => false,
         2 => matches!(run, "so" | "it" | "is" | "we" | "he" | "of" | "to" | "in" | "as" | "at" | "by"),
         _ => !matches!(run, "and" | "sin" | "cos" | "tan" | "log" | "sqrt"),
     };
-    // Of what follows a backslash the first letters are a command.
+    // The first letters after a backslash are a command.
     let plain = |part: &str| part.split(|c: char| !c.is_alphabetic()).any(word);
     let command = |part: &str| plain(part.trim_start_matches(|c: char| c.is_ascii_alphabetic()));
     let mut parts = line.split('\\');

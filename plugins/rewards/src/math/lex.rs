@@ -1,43 +1,43 @@
-//! LaTeX and plain formulas to tokens: what sets the look of a formula is gone, units behind numbers too.
+//! Tokens of LaTeX and plain formulas, without layout commands and without units after numbers.
 
 use super::{signs, units};
 
-/// Longest text that is read, bytes: no answer is longer.
+/// Longest text that is read, bytes; no answer is longer.
 const MOST_BYTES: usize = 4096;
 
-/// Most `\text{...}` within one another.
+/// Deepest nesting of `\text{...}`.
 const MOST_TEXTS: usize = 3;
 
-/// Most tokens of a formula.
+/// Largest number of tokens in a formula.
 const MOST_TOKENS: usize = 1000;
 
 /// A piece of a formula.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
-    /// Digits with at most one point, and perhaps an exponent.
+    /// Digits with at most one point, and optionally an exponent.
     Number(String),
-    /// A variable: a letter in lower case, or a Greek one by its command.
+    /// A variable: a lower-case letter, or the command of a Greek letter.
     Name(String),
-    /// Text in `\text{...}`: letters in lower case.
+    /// Text in `\text{...}`: lower-case letters.
     Words(String),
     /// A command with a meaning, without its backslash.
     Command(String),
-    /// Anything of one character; relations and the like by their Unicode sign.
+    /// Any other single character; relations and similar signs in Unicode.
     Mark(char),
-    /// A matrix begins, or ends.
+    /// Start of a matrix.
     Begin,
-    /// A row of a matrix ends.
+    /// End of a row of a matrix.
     Row,
-    /// A matrix ends.
+    /// End of a matrix.
     End,
 }
 
-/// The tokens of a formula; none where it is too long, or a brace of a command stays open.
+/// The tokens of a formula; `None` if it is too long, or if a command's brace is unclosed.
 pub(super) fn lex(text: &str) -> Option<Vec<Token>> {
     within(text, 0)
 }
 
-/// The tokens of a text that stands within `depth` others; none as for [`lex`].
+/// The tokens of a text nested `depth` deep; `None` as for [`lex`].
 fn within(text: &str, depth: usize) -> Option<Vec<Token>> {
     if text.len() > MOST_BYTES || depth > MOST_TEXTS {
         return None;
@@ -74,7 +74,7 @@ impl<'t> Lexer<'t> {
             _ if c.is_alphabetic() => self.letters(),
             _ => {
                 self.skip(c.len_utf8());
-                // Dollars are a currency here, or what is left of a formula's fence.
+                // Dollar signs mark a currency here, or remain from a formula's delimiters.
                 if !c.is_whitespace() && !matches!(c, '$' | '~' | '€' | '£') {
                     self.tokens.push(Token::Mark(c));
                 }
@@ -89,12 +89,12 @@ impl<'t> Lexer<'t> {
         head
     }
 
-    /// Takes what `accept` holds for.
+    /// Consumes the characters for which `accept` is true.
     fn take(&mut self, accept: impl Fn(char) -> bool) -> &'t str {
         self.skip(self.rest.find(|c| !accept(c)).unwrap_or(self.rest.len()))
     }
 
-    /// Digits, groups of three behind a separator of thousands, a fraction, an exponent.
+    /// Reads digits, groups of three digits with thousands separators, a fraction, and an exponent.
     fn number(&mut self) {
         let mut digits = self.take(|c| c.is_ascii_digit()).to_owned();
         let first = digits.len();
@@ -119,7 +119,7 @@ impl<'t> Lexer<'t> {
         self.tokens.push(Token::Number(digits));
     }
 
-    /// A run of letters: a unit behind a number, a function, a word that joins, or variables.
+    /// Reads a run of letters: a unit after a number, a function, a conjunction, or variables.
     fn letters(&mut self) {
         let run = self.take(char::is_alphabetic);
         let lower = run.to_lowercase();
@@ -138,7 +138,7 @@ impl<'t> Lexer<'t> {
         matches!(self.tokens.last(), Some(Token::Number(_) | Token::Mark('}' | ')' | '°')))
     }
 
-    /// The power of a unit goes with it: `cm^2`.
+    /// Skips the power of a unit: `cm^2`.
     fn unit_power(&mut self) {
         let power = self.rest.trim_start().strip_prefix('^');
         let Some(power) = power.map(|rest| rest.strip_prefix('{').unwrap_or(rest)) else { return };
@@ -157,7 +157,7 @@ impl<'t> Lexer<'t> {
             return Some(());
         }
         if signs::is_silent(name) {
-            // `\left.` stands for no bracket.
+            // `\left.` means no bracket.
             if matches!(name, "left" | "right") && self.rest.starts_with('.') {
                 self.skip(1);
             }
@@ -185,7 +185,7 @@ impl<'t> Lexer<'t> {
         Some(())
     }
 
-    /// A character behind a backslash that is no letter.
+    /// Reads a non-letter after a backslash.
     fn escaped(&mut self) {
         let Some(c) = self.rest.chars().next() else { return };
         self.skip(c.len_utf8());
@@ -194,12 +194,12 @@ impl<'t> Lexer<'t> {
             '}' => self.tokens.push(Token::Mark('⦄')),
             '%' | '|' => self.tokens.push(Token::Mark(c)),
             '\\' => self.tokens.push(Token::Row),
-            // Spaces of every width, escaped dollars, and line breaks.
+            // Spaces of every width, escaped dollars, and line breaks are skipped.
             _ => {}
         }
     }
 
-    /// Text between the braces that come next.
+    /// The text between the braces that follow.
     fn argument(&mut self) -> Option<&'t str> {
         let rest = self.rest.trim_start().strip_prefix('{')?;
         let length = closing(rest)?;
@@ -207,7 +207,7 @@ impl<'t> Lexer<'t> {
         Some(&rest[..length])
     }
 
-    /// `\text{...}`.
+    /// Reads `\text{...}`.
     fn words(&mut self) -> Option<()> {
         let text = self.argument()?.trim().trim_matches(['.', '~', ',']).trim();
         let bare = text.trim_start_matches('(').trim_end_matches(')');
@@ -228,7 +228,7 @@ impl<'t> Lexer<'t> {
     }
 }
 
-/// Bytes until the brace that closes what has been opened before `text`.
+/// Number of bytes before the brace that closes the one before `text`.
 pub(super) fn closing(text: &str) -> Option<usize> {
     let (mut depth, mut escaped) = (0usize, false);
     for (at, byte) in text.bytes().enumerate() {
@@ -244,7 +244,7 @@ pub(super) fn closing(text: &str) -> Option<usize> {
     None
 }
 
-/// The length of a separator of thousands, and the three digits behind it. No space separates them in `\log_2 512`.
+/// Length of a thousands separator, and the three digits after it. A space does not separate them in `\log_2 512`.
 fn thousands<'t>(rest: &'t str, before: Option<&Token>) -> Option<(usize, &'t str)> {
     let attached = matches!(before, Some(Token::Mark('_' | '^')));
     let separator = [",", "{,}", "\\,", "\\!", ",\\!", "\\!,\\!", " "].into_iter().find(|separator| {
@@ -257,7 +257,7 @@ fn thousands<'t>(rest: &'t str, before: Option<&Token>) -> Option<(usize, &'t st
     Some((separator.len(), &rest[separator.len()..separator.len() + 3]))
 }
 
-/// The length of an exponent: `e5`, `E12`, `e-05`. One digit behind a sign is left: `2e-3` is `2e` less 3.
+/// Length of an exponent: `e5`, `E12`, `e-05`. A single digit after a sign is no exponent: `2e-3` is `2e` minus 3.
 fn exponent(rest: &str) -> Option<usize> {
     let digits = rest.strip_prefix(['e', 'E'])?;
     let unsigned = digits.strip_prefix(['+', '-']).unwrap_or(digits);

@@ -1,8 +1,8 @@
-//! The reward `math`, and what it stands on: the answer of a text, and whether two answers say the same.
+//! The reward `math` and its basis: the answer of a text, and the comparison of two answers by meaning.
 //!
-//! A text's answer is read as simple LaTeX ([`extract`]) and compared by value ([`verify`]): numbers exactly, formulas at several fixed
-//! points, sets without order. Nothing takes more than a fixed time and memory for each kilobyte of text, whatever the text: lengths, depths,
-//! sizes of numbers and the work of a comparison are limited.
+//! A text's answer is read as simple LaTeX ([`extract`]) and compared by value ([`verify`]): numbers exactly,
+//! formulas at several fixed points, sets without order. Time and memory per kilobyte of text are bounded for every
+//! text: lengths, depths, sizes of numbers and the work of a comparison have limits.
 
 mod canonical;
 mod commands;
@@ -25,7 +25,7 @@ pub(crate) use rational::Rational;
 
 use expression::Expression;
 
-/// An answer: its text, and what it says where that is understood.
+/// An answer: its text, and its meaning if the text could be parsed.
 #[derive(Clone, Debug)]
 pub struct Answer {
     text: String,
@@ -33,7 +33,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The answer of `text` at the `places` that count; none where there is none.
+    /// The answer of `text` at the accepted `places`, or `None`.
     #[must_use]
     pub fn of(text: &str, places: Places) -> Option<Self> {
         let candidates = extract::candidates(text, places);
@@ -41,12 +41,12 @@ impl Answer {
             let says = parse::parse(candidate)?;
             Some(Self { text: candidate.clone(), says: Some(says) })
         });
-        // An answer that cannot be parsed is still compared as text.
+        // An answer that cannot be parsed is compared as text.
         read.or_else(|| candidates.into_iter().next().map(|text| Self { text, says: None }))
     }
 
-    /// The dataset's answer: the best place that there is, or the whole text. Where that is not understood, nothing else of the text is
-    /// taken for it.
+    /// The dataset's answer: the best candidate, or the whole text. If it cannot be parsed, no other part of the text
+    /// replaces it.
     #[must_use]
     pub fn gold(text: &str) -> Self {
         let text = text.rsplit("####").next().unwrap_or(text).trim();
@@ -54,21 +54,21 @@ impl Answer {
         Self { says: parse::parse(&text), text }
     }
 
-    /// True if it says what `gold` says.
+    /// True if the answer has the same meaning as `gold`.
     #[must_use]
     pub fn matches(&self, gold: &Self) -> bool {
         let same = || Some(compare::same(gold.says.as_ref()?, self.says.as_ref()?));
         letters(&self.text) == letters(&gold.text) || same().unwrap_or(false)
     }
 
-    /// One text for answers that are written alike: `1/2` for `0.5` and `\frac{1}{2}`.
+    /// A canonical text, equal for different spellings of a value: `1/2` for `0.5` and `\frac{1}{2}`.
     #[must_use]
     pub fn canonical(&self) -> String {
         self.says.as_ref().map_or_else(|| letters(&self.text), canonical::text)
     }
 }
 
-/// The answer of a text, wherever it stands, as one text for answers that are written alike; none where there is none.
+/// The answer of a text, wherever it is, as a canonical text; `None` if there is none.
 ///
 /// ```
 /// use capo_rewards::math;
@@ -81,7 +81,7 @@ pub fn extract(text: &str) -> Option<String> {
     Answer::of(text, Places::Any).map(|answer| answer.canonical())
 }
 
-/// True if the answer of a text, wherever it stands, is the dataset's.
+/// True if the answer of a text, wherever it is, has the meaning of the dataset's answer.
 ///
 /// ```
 /// use capo_rewards::math;
@@ -93,7 +93,7 @@ pub fn verify(gold: &str, answer: &str) -> bool {
     Answer::of(answer, Places::Any).is_some_and(|answer| answer.matches(&Answer::gold(gold)))
 }
 
-/// A text without what sets its look: spaces, dollars, `\text`, `\left`, case; of mere words and choices braces and brackets too.
+/// The text without layout: spaces, dollars, `\text`, `\left`, case. In plain words and choices it also drops braces and brackets.
 fn letters(text: &str) -> String {
     let mut bare = text.trim().trim_end_matches('.').to_lowercase();
     for command in ["\\left", "\\right", "\\textbf", "\\text", "\\mathrm", "\\!", "\\,", "\\;", "\\ "] {

@@ -1,24 +1,24 @@
-//! Tokens to an expression, by descent of limited depth.
+//! Parses tokens to an expression, by recursive descent of limited depth.
 
 use super::expression::{Constant, Expression, Function};
 use super::lex::{Token, lex};
 use super::rational::Rational;
 
-/// Most brackets, fractions, roots and powers within one another.
+/// Deepest nesting of brackets, fractions, roots and powers.
 const MOST_DEPTH: usize = 80;
 
-/// Most signs behind one number or bracket: `!`, `%`, `°` and the like.
+/// Largest number of signs after a number or bracket: `!`, `%`, `°` and similar signs.
 const MOST_SIGNS: usize = 4;
 
 const RELATIONS: [char; 8] = ['=', '<', '>', '≤', '≥', '≠', '∈', '≈'];
 
-/// The expression of a formula; none where the text is no formula, or too large.
+/// The expression of a formula; `None` if the text is not a formula, or is too large.
 pub(super) fn parse(text: &str) -> Option<Expression> {
     let tokens = lex(text.trim().trim_end_matches(['.', ':']))?;
     if !tokens.iter().any(|token| matches!(token, Token::Mark('±' | '∓'))) {
         return Parser::new(tokens).whole();
     }
-    // Both signs, one answer each.
+    // `±` gives two answers, one per sign.
     let signed = |plus, minus| {
         let sign = |token: &Token| match token {
             Token::Mark('±') => Token::Mark(plus),
@@ -37,9 +37,9 @@ pub(super) fn parse(text: &str) -> Option<Expression> {
 pub(super) struct Parser {
     tokens: Vec<Token>,
     pub(super) at: usize,
-    /// Levels that are open.
+    /// Number of open levels.
     depth: usize,
-    /// True if the next bar closes one.
+    /// True if the next bar closes an absolute value.
     barred: bool,
 }
 
@@ -66,7 +66,7 @@ impl Parser {
         if let Some(Token::Mark(mark)) = self.peek() { Some(*mark) } else { None }
     }
 
-    /// Goes on behind `mark`, where that comes next.
+    /// Consumes `mark` if it comes next.
     pub(super) fn eat(&mut self, mark: char) -> bool {
         let found = self.mark() == Some(mark);
         self.at += usize::from(found);
@@ -81,7 +81,7 @@ impl Parser {
         found
     }
 
-    /// Relations between commas: one, or a list.
+    /// Parses relations between commas: a single one, or a list.
     fn list(&mut self) -> Option<Expression> {
         let mut items = self.items()?;
         if items.len() == 1 { items.pop() } else { Some(Expression::List(items)) }
@@ -90,7 +90,7 @@ impl Parser {
     fn items(&mut self) -> Option<Vec<Expression>> {
         let mut items = vec![self.relation()?];
         while self.eat(',') || self.eat(';') {
-            // `1, and 2`
+            // Accepts `1, and 2`.
             while self.eat(',') {}
             items.push(self.relation()?);
         }
@@ -154,7 +154,7 @@ impl Parser {
         Some(if minus { product.negated() } else { product })
     }
 
-    /// A whole number and the fraction behind it: `1\frac12`, `1 1/2`.
+    /// Parses a whole number with a fraction after it: `1\frac12`, `1 1/2`.
     fn mixed(&mut self, last: &Expression) -> Option<Expression> {
         let Expression::Number(whole, false) = last else { return None };
         let place = self.at;
@@ -188,7 +188,7 @@ impl Parser {
         }
     }
 
-    /// An atom with its power and what else is written behind it.
+    /// Parses an atom with its power and other postfix signs.
     pub(super) fn factor(&mut self) -> Option<Expression> {
         self.deeper(|parser| {
             let mut value = parser.atom()?;
@@ -219,7 +219,7 @@ impl Parser {
         })
     }
 
-    /// Words behind a value, with their power, say in which unit it is.
+    /// Skips the words after a value, with their power; they name its unit.
     fn unit(&mut self) {
         self.at += 1;
         let power = [self.peek(), self.tokens.get(self.at + 1)];
@@ -249,7 +249,7 @@ impl Parser {
         Some(Expression::Power(Box::new(base), Box::new(exponent)))
     }
 
-    /// An index is part of a variable's name; behind a number it says in which base its digits are.
+    /// Parses an index. After a variable it is part of the name; after a number it gives the base of the digits.
     fn indexed(&mut self, value: Expression) -> Option<Expression> {
         let index = self.deeper(Self::argument)?;
         Some(match value {
@@ -258,7 +258,7 @@ impl Parser {
         })
     }
 
-    /// Argument of a command: a group, or the atom that comes next.
+    /// Argument of a command: a group, or the next atom.
     pub(super) fn argument(&mut self) -> Option<Expression> {
         self.atom()
     }
@@ -343,13 +343,13 @@ fn named(name: String) -> Expression {
     }
 }
 
-/// The value of `digits` with `places` behind the point, and `period` behind those again and again.
+/// Value of `digits` with `places` of them after the point, followed by a repeating `period`.
 fn repeating(digits: &str, places: usize, period: &str) -> Option<Rational> {
     let nines = Rational::decimal(&format!("{}{}", "9".repeat(period.len()), "0".repeat(places)))?;
     Rational::decimal(digits)?.add(&Rational::decimal(period)?.times(&nines.inverse()?)?)
 }
 
-/// The value of a fraction of two whole numbers between 0 and 1.
+/// Value of a fraction between 0 and 1 of two whole numbers.
 fn proper_fraction(expression: &Expression) -> Option<Rational> {
     let Expression::Product(factors) = expression else { return None };
     let [Expression::Number(above, false), Expression::Power(below, _)] = factors.as_slice() else { return None };

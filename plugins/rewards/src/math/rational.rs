@@ -5,15 +5,15 @@ use std::cmp::Ordering;
 use num_bigint::{BigInt, Sign};
 use num_integer::Integer;
 
-/// Most bits of a numerator or a denominator: about 1,200 digits.
+/// Largest number of bits in a numerator or a denominator: about 1,200 digits.
 const MOST_BITS: u64 = 4096;
 
-/// Most characters of a decimal's exponent: `1e-9999` is about the smallest.
+/// Largest absolute exponent of a decimal, and largest number of its digits: `1e-1200` is about the smallest.
 const MOST_EXPONENT: i64 = 1200;
 
 /// A fraction in lowest terms with a positive denominator.
 ///
-/// A fraction that needs more than 4,096 bits above or below the line has no value, so that work cannot grow without end.
+/// A fraction with more than 4,096 bits in numerator or denominator has no value, so that work cannot grow without end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rational {
     numerator: BigInt,
@@ -21,7 +21,7 @@ pub struct Rational {
 }
 
 impl Rational {
-    /// `numerator / denominator`; none where that is a division by zero, or too large.
+    /// `numerator / denominator`; `None` for a division by zero, or a result that is too large.
     pub(crate) fn new(numerator: BigInt, denominator: BigInt) -> Option<Self> {
         if denominator.sign() == Sign::NoSign || numerator.bits().max(denominator.bits()) > 2 * MOST_BITS {
             return None;
@@ -37,7 +37,7 @@ impl Rational {
         Self { numerator: value.into(), denominator: 1.into() }
     }
 
-    /// `12`, `-1.5`, `.5`, `3.`, `2e-3`, without spaces; none where the text is no such number, or too long a one.
+    /// Parses `12`, `-1.5`, `.5`, `3.`, `2e-3`, without spaces; `None` if the text is not such a number, or is too long.
     pub(crate) fn decimal(text: &str) -> Option<Self> {
         let (mantissa, exponent) = match text.split_once(['e', 'E']) {
             None => (text, 0),
@@ -78,7 +78,7 @@ impl Rational {
         Self::new(self.denominator.clone(), self.numerator.clone())
     }
 
-    /// To a whole power; none where that is too large, or 0 to a negative one.
+    /// Whole power; `None` if the result is too large, or for 0 to a negative power.
     pub(crate) fn power(&self, exponent: i64) -> Option<Self> {
         let base = if exponent < 0 { self.inverse()? } else { self.clone() };
         let times = exponent.unsigned_abs();
@@ -86,13 +86,13 @@ impl Rational {
         if bits.checked_mul(times)? > MOST_BITS {
             return None;
         }
-        // Of 0, 1 and -1 any power is small.
+        // Every power of 0, 1 and -1 is small.
         let times =
             if bits == 0 { (times % 2 + 2 * u64::from(times > 0)) as u32 } else { u32::try_from(times).ok()? };
         Self::new(base.numerator.pow(times), base.denominator.pow(times))
     }
 
-    /// The exact root of this degree, where it is rational and real.
+    /// The exact root of this degree, if it is rational and real.
     pub(crate) fn root(&self, degree: u32) -> Option<Self> {
         if degree == 0 || (self.is_negative() && degree.is_multiple_of(2)) {
             return None;
@@ -101,22 +101,22 @@ impl Rational {
         Self::new(root(&self.numerator)?, root(&self.denominator)?)
     }
 
-    /// The whole number that it is, where it is one that fits.
+    /// The value as a whole number, if it is one and fits.
     pub(crate) fn to_whole(&self) -> Option<i64> {
         if self.denominator == BigInt::from(1) { i64::try_from(&self.numerator).ok() } else { None }
     }
 
-    /// Numerator and denominator, where both are whole numbers that fit.
+    /// Numerator and denominator, if both fit.
     pub(crate) fn parts(&self) -> Option<(i64, i64)> {
         Some((i64::try_from(&self.numerator).ok()?, i64::try_from(&self.denominator).ok()?))
     }
 
-    /// Bits above and below the line.
+    /// Number of bits in numerator and denominator.
     pub(crate) fn bits(&self) -> u64 {
         self.numerator.bits() + self.denominator.bits()
     }
 
-    /// The largest whole number that is not above it.
+    /// The largest whole number that is not above the value.
     pub(crate) fn floor(&self) -> Self {
         Self { numerator: self.numerator.div_floor(&self.denominator), denominator: 1.into() }
     }
@@ -129,9 +129,9 @@ impl Rational {
         if self.is_negative() { self.negated() } else { self.clone() }
     }
 
-    /// The nearest `f64`, to a few last bits; infinite where it is larger than any.
+    /// The nearest `f64`, up to a few last bits; infinite if the value is too large.
     pub(crate) fn to_f64(&self) -> f64 {
-        // Both are brought to 64 bits, so that a quotient of two huge numbers stays what it is.
+        // Both are reduced to 64 bits, so that a quotient of two huge numbers stays correct.
         let shift = |value: &BigInt| value.bits().saturating_sub(64);
         let (up, down) = (shift(&self.numerator), shift(&self.denominator));
         let short = |value: &BigInt, shift: u64| i128::try_from(value >> shift).unwrap_or(0) as f64;
@@ -151,7 +151,7 @@ impl Ord for Rational {
     }
 }
 
-/// `3`, or `-1/2`.
+/// Formats as `3`, or as `-1/2`.
 impl std::fmt::Display for Rational {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.denominator == BigInt::from(1) {

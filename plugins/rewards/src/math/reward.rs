@@ -1,16 +1,15 @@
-//! The reward `math`: 1 where a completion's answer says what the dataset's says.
+//! The reward `math`: 1 if a completion's answer has the meaning of the dataset's answer.
 //!
-//! TRL, `accuracy_reward`, and open-r1's before it, both by Hugging Face's `math-verify`.
+//! TRL, `accuracy_reward`, and its predecessor in open-r1, both with Hugging Face's `math-verify`.
 
 use capo_plugin::prelude::*;
 
 use super::{Answer, Places};
 
-/// Where answers may stand.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Math {
-    /// True if only what is boxed, or a formula behind `answer is`, is an answer.
+    /// True if only a box, or a formula after `answer is`, counts as an answer.
     #[serde(default = "yes")]
     anchored: bool,
 }
@@ -24,7 +23,7 @@ impl Reward for Math {
         let places = if self.anchored { Places::Anchored } else { Places::Any };
         let mut gold: Option<(&str, Answer)> = None;
         for (reward, completion) in rewards.iter_mut().zip(&rollout.completions) {
-            // A group has one prompt and so one answer.
+            // A group shares one prompt and therefore one answer.
             let (_, gold) = match &mut gold {
                 Some((text, answer)) if *text == completion.answer => (*text, &*answer),
                 stale => {

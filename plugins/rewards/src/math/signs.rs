@@ -1,6 +1,6 @@
-//! Meanings of LaTeX commands and of Unicode signs.
+//! Meanings of LaTeX commands and Unicode signs.
 
-/// Commands that set the look of what follows, and say nothing.
+/// Commands that change only the layout of what follows.
 const SILENT: &str = "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr middle displaystyle textstyle scriptstyle \
     limits nolimits quad qquad enspace thinspace mathbf mathit boldsymbol bm bf rm it mathsf mathcal vec hat hfill";
 
@@ -11,7 +11,7 @@ const TEXT: &str = "text textbf textit textrm textsf texttt textnormal mbox hbox
 const GREEK: &str = "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi \
     varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Omega";
 
-/// Commands and the marks that they write.
+/// Commands with the sign that each of them writes.
 const MARKS: &str = "cdot * times * ast * div ÷ le ≤ leq ≤ leqslant ≤ ge ≥ geq ≥ geqslant ≥ lt < gt > ne ≠ neq ≠ in ∈ cup ∪ cap ∩ \
     setminus ∖ backslash ∖ pm ± mp ∓ infty ∞ mid | lvert | rvert | vert | lbrace ⦃ rbrace ⦄ circ ° degree ° approx ≈ equiv = \
     emptyset ∅ varnothing ∅ prime ' colon : implies ,";
@@ -28,7 +28,7 @@ pub(super) fn is_greek(command: &str) -> bool {
     GREEK.split_whitespace().any(|known| known == command)
 }
 
-/// The mark that a command writes.
+/// The sign that a command writes.
 pub(super) fn mark(command: &str) -> Option<char> {
     let mut words = MARKS.split_whitespace();
     words
@@ -38,7 +38,7 @@ pub(super) fn mark(command: &str) -> Option<char> {
         .and_then(|at| MARKS.split_whitespace().nth(2 * at + 1)?.chars().next())
 }
 
-/// LaTeX or plain text for a sign of Unicode.
+/// The LaTeX or plain text for a Unicode sign.
 pub(super) fn plain(sign: char) -> Option<&'static str> {
     Some(match sign {
         '−' | '–' => "-",

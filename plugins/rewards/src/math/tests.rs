@@ -1,10 +1,10 @@
-//! Cases that no comparison with another program covers: hostile texts, and the promises of `extract`.
+//! Cases that no comparison with another program covers: hostile texts, and the guarantees of `extract`.
 
 use capo_plugin::testing::RolloutFixture;
 
 use super::*;
 
-/// Texts that would hang, overflow the stack or take all memory where nothing is limited.
+/// Texts that would hang, overflow the stack or exhaust memory without limits.
 fn hostile() -> Vec<String> {
     let many = |part: &str, count: usize| part.repeat(count);
     let nested = |open: &str, close: &str, count: usize| format!("{}1{}", many(open, count), many(close, count));

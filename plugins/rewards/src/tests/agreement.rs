@@ -1,4 +1,4 @@
-//! The verdicts of `math` beside those of math-verify: `golden/make_math.py` has asked it.
+//! Verdicts of `math` compared with math-verify's, written by `golden/make_math.py`.
 
 use std::fmt::Write;
 
@@ -12,11 +12,11 @@ struct Case {
     kind: String,
     gold: String,
     answer: String,
-    /// By hand.
+    /// Verdict by hand.
     right: bool,
-    /// With math-verify's defaults.
+    /// Verdict of math-verify with its defaults.
     verify: bool,
-    /// By TRL's `accuracy_reward`; none where it skips the row.
+    /// Verdict of TRL's `accuracy_reward`; `None` where it skips the row.
     trl: Option<bool>,
 }
 
@@ -30,7 +30,7 @@ fn cases() -> Vec<Case> {
     include_str!("../../golden/math.jsonl").lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Counts of a kind: cases, the same verdict as the defaults and as TRL's settings, right verdicts of ours and of theirs.
+/// Counts for one kind of case: cases, agreements with the defaults and with TRL's settings, right verdicts of ours and of theirs.
 #[derive(Clone, Default)]
 struct Counts([usize; 5]);
 
@@ -49,7 +49,7 @@ impl Counts {
     }
 }
 
-/// The tables as the documentation has them: kinds in their order, then the cases where one of the two is not right with the defaults.
+/// The tables of the documentation: one row per kind, then the cases where either verdict with the defaults is wrong.
 fn tables() -> String {
     let (mut kinds, mut all) = (Vec::<(String, Counts)>::new(), Counts::default());
     let mut different = String::new();
@@ -92,7 +92,7 @@ fn the_documentation_has_these_verdicts() {
     assert!(page[start..] == tables, "`docs/rewards.md` must end with\n{tables}");
 }
 
-/// Where TRL's settings say something else. A row that TRL skips earns nothing here.
+/// Cases in which TRL's settings decide differently. A row that TRL skips earns nothing here.
 #[test]
 fn beside_the_settings_of_trl() {
     let cases = cases();

@@ -1,4 +1,4 @@
-//! TRL's numbers: `golden/make_trl.py` has asked its functions.
+//! Numbers of TRL's functions, written by `golden/make_trl.py`.
 
 use capo_plugin::testing::RolloutFixture;
 use serde::Deserialize;

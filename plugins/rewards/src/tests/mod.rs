@@ -1,4 +1,4 @@
-//! Every id: its keys, and what it does on the rollouts that every component should get along with.
+//! Tests of every id: its keys, and its results on the rollouts that every component should handle.
 
 mod agreement;
 mod golden;
@@ -6,12 +6,12 @@ mod golden;
 use capo_plugin::{Image, Point, RewardFn, testing};
 use insta::assert_snapshot;
 
-/// The reward `id` with the keys of a JSON object.
+/// The reward `id` with a table in JSON.
 fn reward(id: &str, json: &str) -> RewardFn {
     Image::own().reward(id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
 }
 
-/// Keys without which a reward cannot be made.
+/// Keys that a reward requires.
 fn keys(id: &str) -> &'static str {
     match id {
         "command" => r#"{"command": ["sh", "-c", "while read -r line; do echo 0.5; done"]}"#,
