@@ -17,7 +17,7 @@ const CONTINUATION: [u8; 4] = [0xff; 4];
 const MOST_GROWTH: u64 = 1 << 12;
 
 /// The rows of an arrow file as lines of JSON. The footer is not read: the stream says the same.
-pub(in crate::data::files) fn lines(bytes: &[u8]) -> Result<Vec<u8>> {
+pub fn lines(bytes: &[u8]) -> Result<Vec<u8>> {
     let stream = bytes.strip_prefix(HEAD).unwrap_or(bytes);
     contain(|| {
         check(stream)?;

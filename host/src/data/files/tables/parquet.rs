@@ -17,7 +17,7 @@ const STACK: usize = 512;
 const LEAST_STACK: usize = 16 << 20;
 
 /// The rows of a parquet file as lines of JSON.
-pub(in crate::data::files) fn lines(bytes: Vec<u8>) -> Result<Vec<u8>> {
+pub fn lines(bytes: Vec<u8>) -> Result<Vec<u8>> {
     let footer = bytes.len().checked_sub(8).and_then(|at| bytes[at..].first_chunk()).copied().map(u32::from_le_bytes);
     let Some(length) = footer else { bail!("it ends too early (fetch it again)") };
     ensure!(
