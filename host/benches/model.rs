@@ -99,13 +99,13 @@ fn parts() {
         let rows = Sequences { ids, starts: vec![0; batch], prompt_len: prompt, completion_len: tokens, numbers };
         let wants = Wants { entropy: true, ..Wants::default() };
         let scoring = least(|| _ = policy.forward_detached(&rows, 1.0).unwrap().scores(&wants).unwrap());
-        let seed = vec![0.01; batch * tokens];
+        let d_logps = vec![0.01; batch * tokens];
         let training = least(|| {
             let forward = policy.forward(&rows, 1.0).unwrap();
             forward.scores(&wants).unwrap();
-            forward.backward(&seed).unwrap();
+            forward.backward(&d_logps).unwrap();
         });
-        let gradients = policy.forward(&rows, 1.0).unwrap().backward(&seed).unwrap();
+        let gradients = policy.forward(&rows, 1.0).unwrap().backward(&d_logps).unwrap();
         let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(AdamWConfig::default())).unwrap();
         let stepping = least(|| _ = optimizer.step(policy.params(), &gradients, None, 1e-6, 1.0).unwrap());
         println!(

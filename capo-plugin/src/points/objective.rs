@@ -25,7 +25,7 @@ pub struct PerToken<'a> {
 /// Advantages and log-probabilities to a per-token loss. Stage 3 of 6.
 ///
 /// The autograd graph stays in the host: a component returns the loss *and* its derivative by the log-probability, and
-/// the host seeds its backward pass with the second, reduced over the tokens that the masks keep. A reduction weighs all
+/// the host starts its backward pass with the second, reduced over the tokens that the masks keep. A reduction weighs all
 /// tokens of a completion alike; so with the derivative of the completion's summed losses, as [`PerToken`] says, the gradient is
 /// right for objectives over whole completions too. [`Fixture::derivative`](crate::testing::Fixture::derivative) measures what
 /// it should be.

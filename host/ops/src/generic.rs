@@ -150,21 +150,21 @@ pub(super) fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -
     Tensor::cat(&[logp, (largest + log_sum)?, entropy, action], 1)
 }
 
-/// `d_v = seed / temperature * (1[v = target] - softmax(logits / temperature)_v)`.
-pub(super) fn logit_gradient(logits: &Tensor, targets: &Tensor, seed: &Tensor, temperature: f64) -> Result<Tensor> {
+/// `d_v = d_logps / temperature * (1[v = target] - softmax(logits / temperature)_v)`.
+pub(super) fn logit_gradient(logits: &Tensor, targets: &Tensor, d_logps: &Tensor, temperature: f64) -> Result<Tensor> {
     let Rows { exps, sum, .. } = Rows::new(logits, temperature)?;
-    let weight = (wide(seed)?.unsqueeze(1)? / temperature)?;
+    let weight = (wide(d_logps)?.unsqueeze(1)? / temperature)?;
     let d_logits = exps.broadcast_mul(&(weight.neg()? / sum)?)?;
     d_logits.scatter_add(&targets.unsqueeze(1)?, &weight, 1)
 }
 
-/// `d_v = -seed / temperature * p_v (ln p_v + H)`, with `p = softmax(logits / temperature)` and its entropy H.
-pub(super) fn entropy_gradient(logits: &Tensor, seed: &Tensor, temperature: f64) -> Result<Tensor> {
+/// `d_v = -d_entropy / temperature * p_v (ln p_v + H)`, with `p = softmax(logits / temperature)` and its entropy H.
+pub(super) fn entropy_gradient(logits: &Tensor, d_entropy: &Tensor, temperature: f64) -> Result<Tensor> {
     let Rows { below, exps, sum, .. } = Rows::new(logits, temperature)?;
     let (log_sum, p) = (sum.log()?, exps.broadcast_div(&sum)?);
     let entropy = (&log_sum - (&below * &p)?.sum_keepdim(1)?)?;
     let surplus = below.broadcast_add(&(entropy - log_sum)?)?;
-    let weight = (wide(seed)?.unsqueeze(1)? / -temperature)?;
+    let weight = (wide(d_entropy)?.unsqueeze(1)? / -temperature)?;
     (p * surplus)?.broadcast_mul(&weight)
 }
 

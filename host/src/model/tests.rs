@@ -49,7 +49,7 @@ fn rows() -> Sequences {
     Sequences { ids, starts: vec![0, 3, 1], prompt_len: 4, completion_len: 5, numbers: Sequences::numbered(3) }
 }
 
-fn seed() -> Vec<f32> {
+fn d_logps() -> Vec<f32> {
     (0..15).map(|i| if i % 6 == 4 { 0.0 } else { (i as f32 * 0.9).sin() }).collect()
 }
 
@@ -72,7 +72,7 @@ fn pass(policy: &Policy) -> Vec<(String, Tensor)> {
         let len = values.len();
         (name.to_owned(), Tensor::from_vec(values, len, &Device::Cpu).unwrap())
     });
-    let gradients = forward.backward(&seed()).unwrap();
+    let gradients = forward.backward(&d_logps()).unwrap();
     let gradients = gradients.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect::<Vec<_>>();
     columns.into_iter().chain(gradients).collect()
 }
@@ -114,7 +114,7 @@ fn scores_and_gradients_in_bf16_are_near_those_in_f32() {
 #[test]
 fn micro_batches_in_bf16_add_up_in_f32() {
     let policy = policy(false).with_dtype(DType::BF16);
-    let first = || policy.forward(&rows().slice(0..1), TEMPERATURE).unwrap().backward(&seed()[..5]).unwrap();
+    let first = || policy.forward(&rows().slice(0..1), TEMPERATURE).unwrap().backward(&d_logps()[..5]).unwrap();
     let (mut sum, one) = (first(), first());
     assert!(sum.iter().any(|(_, gradient)| gradient.dtype() == DType::BF16));
     sum.accumulate(first()).unwrap();
@@ -214,38 +214,38 @@ fn completions_in_bf16_are_scored_as_they_were_drawn() {
 #[test]
 fn activations_that_are_computed_again_change_no_bit() {
     for dtype in [DType::F32, DType::BF16] {
-        let of = |policy: Policy, seed: &[f32]| {
-            let gradients = policy.forward(&rows(), TEMPERATURE).unwrap().backward_of_seeded(seed).unwrap().unwrap();
+        let of = |policy: Policy, by: &[f32]| {
+            let gradients = policy.forward(&rows(), TEMPERATURE).unwrap().backward_of_nonzero(by).unwrap().unwrap();
             gradients.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect::<Vec<_>>()
         };
-        let mut some = seed();
+        let mut some = d_logps();
         some[5..10].fill(0.0);
         // Of some of the rows, products have other sizes when they are computed again.
         let rounding = if dtype == DType::F32 { 1e-5 } else { 0.02 };
-        for (seed, tolerance) in [(seed(), f64::MIN_POSITIVE), (some, rounding)] {
-            let kept = of(policy(true).with_dtype(dtype), &seed);
-            compare(&of(policy(true).with_dtype(dtype).with_gradient_checkpointing(true), &seed), &kept, tolerance);
+        for (by, tolerance) in [(d_logps(), f64::MIN_POSITIVE), (some, rounding)] {
+            let stored = of(policy(true).with_dtype(dtype), &by);
+            compare(&of(policy(true).with_dtype(dtype).with_gradient_checkpointing(true), &by), &stored, tolerance);
         }
     }
 }
 
-/// The gradients of some rows' seeds alone, one way and the other.
+/// The gradients of some rows alone, one way and the other.
 fn of_some_rows(dtype: DType) -> [Vec<(String, Tensor)>; 2] {
     let policy = policy(true).with_dtype(dtype);
     let forward = policy.forward(&rows(), TEMPERATURE).unwrap();
     let tokens = forward.dims().1;
-    let mut seed = seed();
-    seed[tokens..2 * tokens].fill(0.0);
+    let mut d_logps = d_logps();
+    d_logps[tokens..2 * tokens].fill(0.0);
     let named = |gradients: Gradients| {
         gradients.iter().map(|(name, tensor)| (name.to_owned(), tensor.to_dtype(DType::F32).unwrap())).collect()
     };
-    let some = forward.backward_of_seeded(&seed).unwrap().expect("some rows have seeds");
-    assert!(forward.backward_of_seeded(&vec![0.0; seed.len()]).unwrap().is_none());
-    [named(some), named(forward.backward(&seed).unwrap())]
+    let some = forward.backward_of_nonzero(&d_logps).unwrap().expect("some rows are not 0");
+    assert!(forward.backward_of_nonzero(&vec![0.0; d_logps.len()]).unwrap().is_none());
+    [named(some), named(forward.backward(&d_logps).unwrap())]
 }
 
 #[test]
-fn rows_without_a_seed_can_be_left_out_of_the_backward_pass() {
+fn rows_of_0_can_be_left_out_of_the_backward_pass() {
     let [some, all] = of_some_rows(DType::F32);
     compare(&some, &all, 1e-5);
     let [some, all] = generic(|| of_some_rows(DType::F32));
@@ -260,8 +260,8 @@ fn optimize(config: OptimizerConfig, dtype: DType) -> Vec<(String, Tensor)> {
     let mut optimizer = Optimizer::new(policy.params(), config).unwrap();
     for step in 0..3 {
         let forward = policy.forward(&rows(), TEMPERATURE).unwrap();
-        let gradients = forward.backward(&seed()).unwrap();
-        let mut other = seed();
+        let gradients = forward.backward(&d_logps()).unwrap();
+        let mut other = d_logps();
         other.rotate_left(3);
         // Only Adam asks for what was rejected, and not in every step is there any.
         let rejected = matches!(config, OptimizerConfig::AdamW(_)) && step > 0;

@@ -17,12 +17,12 @@ pub struct Reduced {
     /// The loss.
     pub loss: f64,
     /// `[B, T]`: its derivative by each token's log-probability; zero for rejected tokens.
-    pub seed: Vec<f32>,
-    /// `[B, T]`: the same of the loss with nothing rejected, less `seed`; none where the optimizer does not ask for it or nothing was
+    pub d_logps: Vec<f32>,
+    /// `[B, T]`: that of the loss with nothing rejected, less `d_logps`; none where the optimizer does not ask for it or nothing was
     /// rejected.
     pub rest: Option<Vec<f32>>,
     /// `[B, T]`: its derivative by each token's entropy; none without [`Reduced::add_entropy_bonus`].
-    pub entropy_seed: Option<Vec<f32>>,
+    pub d_entropy: Option<Vec<f32>>,
     /// The share of the gradient's squares that each mask rejected, in the masks' order: squares of each token's derivative of the
     /// unmasked loss by its own logit, `weight · dloss_dlogp · (1 − p)`. Terms that tokens share, and the layers below, are left out.
     pub rejected: Vec<f64>,
@@ -59,12 +59,12 @@ pub fn reduce(
     };
     let counted = if info.denominator == Denominator::KEPT { &keep.keep } else { &batch.completion_mask };
     let weights = weights(batch, info, counted)?;
-    let (mut loss, mut seed) = (0.0, vec![0.0; batch.dims.len()]);
+    let (mut loss, mut d_logps) = (0.0, vec![0.0; batch.dims.len()]);
     for (b, weight) in weights.into_iter().enumerate() {
         for i in batch.dims.row(b).filter(|&i| factors[i] != 0.0) {
             let weight = weight * f64::from(factors[i]);
             loss += weight * f64::from(reduced.loss[i]);
-            seed[i] = (weight * f64::from(reduced.dloss_dlogp[i])) as f32;
+            d_logps[i] = (weight * f64::from(reduced.dloss_dlogp[i])) as f32;
         }
     }
     let dloss_dlogp = &batch.loss.dloss_dlogp;
@@ -78,19 +78,19 @@ pub fn reduce(
     };
     let rejected = keep.rejected.iter().map(of_mask).collect();
     let weighted_away = weighed.given.iter().map(of_weight).collect();
-    let rest = rest(batch, info, &seed, dloss_dlogp)?;
-    Ok(Reduced { loss, seed, rest, entropy_seed: None, rejected, weighted_away })
+    let rest = rest(batch, info, &d_logps, dloss_dlogp)?;
+    Ok(Reduced { loss, d_logps, rest, d_entropy: None, rejected, weighted_away })
 }
 
 /// [`Reduced::rest`].
-fn rest(batch: &StepBatch, info: &StepInfo, seed: &[f32], dloss_dlogp: &[f32]) -> Result<Option<Vec<f32>>> {
+fn rest(batch: &StepBatch, info: &StepInfo, d_logps: &[f32], dloss_dlogp: &[f32]) -> Result<Option<Vec<f32>>> {
     if info.optimizer.kind != OptimizerKind::ADAMW_KEPT_AND_REJECTED {
         return Ok(None);
     }
     let mut rest = vec![0.0; batch.dims.len()];
     for (b, weight) in weights(batch, info, &batch.completion_mask)?.into_iter().enumerate() {
         for i in batch.dims.row(b).filter(|&i| batch.completion_mask[i] == 1) {
-            rest[i] = (weight * f64::from(dloss_dlogp[i])) as f32 - seed[i];
+            rest[i] = (weight * f64::from(dloss_dlogp[i])) as f32 - d_logps[i];
         }
     }
     Ok(rest.iter().any(|&rest| rest != 0.0).then_some(rest))
@@ -102,7 +102,7 @@ impl Reduced {
         let weight = coefficient / keep.tokens.max(1) as f64;
         let kept = || batch.entropy.iter().zip(&keep.keep).filter(|(_, keep)| **keep == 1);
         self.loss -= weight * kept().map(|(entropy, _)| f64::from(*entropy)).sum::<f64>();
-        self.entropy_seed = Some(keep.keep.iter().map(|&keep| -(weight as f32) * f32::from(keep)).collect());
+        self.d_entropy = Some(keep.keep.iter().map(|&keep| -(weight as f32) * f32::from(keep)).collect());
     }
 
     /// How many completions have something in `rest`.
@@ -167,8 +167,8 @@ pub fn accumulate(
             Some(forward) => forward,
             None => policy.forward(&batch.sequences.slice(rows), work.loss_temperature)?,
         };
-        let entropy_seed = reduced.entropy_seed.as_ref().map(|seed| &seed[own.clone()]);
-        total.add(policy, forward, (&reduced.seed[own], entropy_seed), rest)?;
+        let d_entropy = reduced.d_entropy.as_ref().map(|d_entropy| &d_entropy[own.clone()]);
+        total.add(policy, forward, (&reduced.d_logps[own], d_entropy), rest)?;
     }
     Ok(total)
 }
@@ -179,13 +179,13 @@ impl StepGradients {
         &mut self,
         policy: &Policy,
         forward: Forward,
-        (seed, entropy_seed): (&[f32], Option<&[f32]>),
+        (d_logps, d_entropy): (&[f32], Option<&[f32]>),
         rest: Option<&[f32]>,
     ) -> Result<()> {
         if let Some(rest) = rest {
             policy.device().synchronize()?;
             let started = Instant::now();
-            match (&mut self.rejected, forward.backward_of_seeded(rest)?) {
+            match (&mut self.rejected, forward.backward_of_nonzero(rest)?) {
                 (Some(sum), Some(other)) => sum.accumulate(other)?,
                 (sum @ None, other) => *sum = other,
                 (Some(_), None) => {}
@@ -193,6 +193,6 @@ impl StepGradients {
             policy.device().synchronize()?;
             self.second_pass += started.elapsed();
         }
-        forward.finish(seed, entropy_seed, &mut self.kept)
+        forward.finish(d_logps, d_entropy, &mut self.kept)
     }
 }

@@ -33,14 +33,14 @@ fn logits_are_those_of_transformers() {
 
 #[test]
 fn logps_and_gradients_are_those_of_transformers() {
-    let seed: Vec<f32> = (0..10).map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32).collect();
+    let d_logps: Vec<f32> = (0..10).map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32).collect();
     for name in NAMES {
         let (policy, golden) = (load(&folder(name)).unwrap(), tensors("families-golden", name));
         let forward = policy.forward(&rows(6), 0.9).unwrap();
         let logps = forward.scores(&Wants::default()).unwrap().logps;
         let logps = Tensor::from_vec(logps, (2, 5), &Device::Cpu).unwrap();
         assert!(distance(&logps, &golden["logps"]) < 1e-5, "{name}");
-        let gradients = forward.backward(&seed).unwrap();
+        let gradients = forward.backward(&d_logps).unwrap();
         assert!(gradients.iter().map(|(weight, _)| weight).eq(shapes(policy.config()).keys()));
         assert_eq!(gradients.iter().count() + 2, golden.len());
         let mut worst = 0.0f32;
@@ -57,9 +57,9 @@ fn logps_and_gradients_are_those_of_transformers() {
 fn gradients_of_some_rows_are_theirs_alone() {
     for name in NAMES {
         let forward = load(&folder(name)).unwrap().forward(&rows(6), 0.9).unwrap();
-        let seed = [[0.0; 5], [0.3, -0.2, 0.0, 1.0, 0.5]].concat();
-        let some = forward.backward_of_seeded(&seed).unwrap().unwrap();
-        for (weight, gradient) in forward.backward(&seed).unwrap().iter() {
+        let d_logps = [[0.0; 5], [0.3, -0.2, 0.0, 1.0, 0.5]].concat();
+        let some = forward.backward_of_nonzero(&d_logps).unwrap().unwrap();
+        for (weight, gradient) in forward.backward(&d_logps).unwrap().iter() {
             let distance = distance(some.get(weight).unwrap(), gradient);
             assert!(distance < 1e-5, "{name}: {weight}: {distance:e}");
         }

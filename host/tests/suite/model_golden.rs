@@ -53,7 +53,7 @@ fn logps_and_gradients_match_transformers() {
     let golden = qwen2_numbers();
     let rows = sequences(&golden, golden["prompt_len"].as_u64().unwrap() as usize);
     let temperature = golden["loss_temperature"].as_f64().unwrap();
-    let seed: Vec<f32> = (0..2 * rows.completion_len)
+    let d_logps: Vec<f32> = (0..2 * rows.completion_len)
         .map(|i| (1.0 + 2.0 * (i / rows.completion_len) as f64 + 0.7 * (i % rows.completion_len) as f64).sin() as f32)
         .collect();
     for name in ["untied", "tied"] {
@@ -62,7 +62,7 @@ fn logps_and_gradients_match_transformers() {
         let difference = largest_difference(&scores.logps, &numbers(&golden[name]["logps"]));
         assert!(difference < 2e-5, "{name}: {difference:e}");
 
-        let gradients = forward.backward(&seed).unwrap();
+        let gradients = forward.backward(&d_logps).unwrap();
         let expected = golden[name]["gradients"].as_object().unwrap();
         assert_eq!(gradients.iter().count(), expected.len());
         let mut worst = 0.0f64;

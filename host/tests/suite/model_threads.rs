@@ -48,8 +48,8 @@ fn child() {
     digest.floats(&scores.logps);
     digest.floats(&scores.entropy.unwrap());
     digest.floats(&scores.last_layer.unwrap().to_host().unwrap().hidden);
-    let seed: Vec<f32> = (0..rows * completion_len).map(|i| (i as f32 * 0.37).sin()).collect();
-    let gradients = forward.backward(&seed).unwrap();
+    let d_logps: Vec<f32> = (0..rows * completion_len).map(|i| (i as f32 * 0.37).sin()).collect();
+    let gradients = forward.backward(&d_logps).unwrap();
     gradients.iter().for_each(|(_, gradient)| digest.tensor(gradient));
     let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(AdamWConfig::default())).unwrap();
     let outcome = optimizer.step(policy.params(), &gradients, None, 1e-3, 1.0).unwrap();

@@ -152,9 +152,9 @@ fn losses_gradients_and_metrics_are_trls() {
                 scored.reduced(&mut case.objective(), golden.limit, [&scored.logps, &scored.old_logps]);
             assert!(agree(reduced.loss, case.loss, 1e-5, 0.1), "{at}: loss {} against {}", reduced.loss, case.loss);
             let largest = case.gradient.iter().fold(0.0_f64, |most, slope| most.max(slope.abs()));
-            for (i, (seed, expected)) in reduced.seed.iter().zip(&case.gradient).enumerate() {
-                let seed = f64::from(*seed);
-                assert!(agree(seed, *expected, 1e-5, 0.05 * largest), "{at}: token {i}: {seed} against {expected}");
+            for (i, (slope, expected)) in reduced.d_logps.iter().zip(&case.gradient).enumerate() {
+                let slope = f64::from(*slope);
+                assert!(agree(slope, *expected, 1e-5, 0.05 * largest), "{at}: token {i}: {slope} against {expected}");
             }
             for (name, expected) in &case.metrics {
                 let recorded = records.number(name).unwrap_or_else(|| panic!("{at}: no metric `{name}`"));
@@ -174,8 +174,8 @@ fn on_policy_a_ratio_is_one() {
             let plain = Case { r#use: "reinforce".into(), keys: keys(&[("reduction", name_of(id).into())]), ..case };
             let (gradient, _) =
                 scored.reduced(&mut plain.objective(), golden.limit, [&scored.logps, &scored.old_logps]);
-            for (seed, expected) in reduced.seed.iter().zip(&gradient.seed) {
-                assert!(agree(f64::from(*seed), f64::from(*expected), 2e-7, 0.0), "{id}: {seed} against {expected}");
+            for (slope, expected) in reduced.d_logps.iter().zip(&gradient.d_logps) {
+                assert!(agree(f64::from(*slope), f64::from(*expected), 2e-7, 0.0), "{id}: {slope} against {expected}");
             }
         }
     }
@@ -315,13 +315,13 @@ const TOLERANCE: f64 = 5e-3;
 fn check_slopes(scored: &Scored, case: &Case, limit: usize) -> usize {
     let mut losses = Losses::new(scored, case, limit);
     let (whole, _) = scored.reduced(&mut losses.whole, limit, [&scored.logps, &scored.old_logps]);
-    let largest = whole.seed.iter().fold(0.0_f32, |most, slope| most.max(slope.abs()));
+    let largest = whole.d_logps.iter().fold(0.0_f32, |most, slope| most.max(slope.abs()));
     let dims = scored.dims();
     let mut kinks = 0;
     for b in 0..scored.lengths.len() {
         for i in dims.row(b).take(scored.lengths[b]) {
             let (below, above) = losses.differences(i);
-            let (slope, scale) = (f64::from(whole.seed[i]), f64::from(largest).max(1e-3));
+            let (slope, scale) = (f64::from(whole.d_logps[i]), f64::from(largest).max(1e-3));
             kinks += usize::from(!agree(below, above, 0.02, scale));
             let between = below.min(above) - TOLERANCE * scale..=below.max(above) + TOLERANCE * scale;
             let at = format!("{}: {}.objective with {:?}, token {i}", scored.name, case.r#use, case.keys);

@@ -45,7 +45,7 @@ fn reduced(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, 
 const BOTH: OptimizerKind = OptimizerKind::ADAMW_KEPT_AND_REJECTED;
 
 #[test]
-fn seed_and_rest_are_the_seed_with_nothing_rejected() {
+fn d_logps_and_rest_are_the_d_logps_with_nothing_rejected() {
     let constant = [Reduction::FIXED_LENGTH, Reduction::COMPLETION_SUM];
     for reduction in [Reduction::COMPLETION_MEAN, Reduction::TOKEN_MEAN].into_iter().chain(constant) {
         for denominator in [Denominator::KEPT, Denominator::ORIGINAL] {
@@ -53,9 +53,9 @@ fn seed_and_rest_are_the_seed_with_nothing_rejected() {
             let rest = some.rest.as_ref().expect("tokens are rejected");
             let whole = reduced(BOTH, reduction, denominator, &[]);
             assert!(whole.rest.is_none() && whole.completions_with_rest(&batch().dims) == 0);
-            for (at, expected) in whole.seed.iter().enumerate() {
+            for (at, expected) in whole.d_logps.iter().enumerate() {
                 assert!(
-                    (some.seed[at] + rest[at] - expected).abs() < 1e-7,
+                    (some.d_logps[at] + rest[at] - expected).abs() < 1e-7,
                     "{reduction:?} {denominator:?}, token {at}"
                 );
             }
@@ -83,12 +83,11 @@ fn an_entropy_bonus_is_a_mean_over_kept_tokens() {
     let mean = [1, 2, 3, 4, 5, 9, 10].iter().map(|&at| 0.1 + f64::from(at)).sum::<f64>() / 7.0;
     let mut reduced = reduced(OptimizerKind::ADAMW, Reduction::FIXED_LENGTH, Denominator::ORIGINAL, &[0, 8]);
     let before = reduced.loss;
-    assert!(reduced.entropy_seed.is_none());
+    assert!(reduced.d_entropy.is_none());
     reduced.add_entropy_bonus(&batch, &keep, 0.3);
     assert!((before - reduced.loss - 0.3 * mean).abs() < 1e-6, "{before} {} {mean}", reduced.loss);
-    let seed = reduced.entropy_seed.unwrap();
-    for (at, seed) in seed.iter().enumerate() {
+    for (at, derivative) in reduced.d_entropy.unwrap().iter().enumerate() {
         let expected = if keep.keep[at] == 1 { -0.3 / 7.0 } else { 0.0 };
-        assert!((seed - expected).abs() < 1e-8, "token {at}: {seed}");
+        assert!((derivative - expected).abs() < 1e-8, "token {at}: {derivative}");
     }
 }

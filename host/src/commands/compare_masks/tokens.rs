@@ -41,7 +41,7 @@ impl Tokens {
     }
 
     fn add(&mut self, batch: &Batch<'_>, by_logit: &mut Vec<f64>) -> Result<()> {
-        let weights = gradient::seeds(batch)?;
+        let weights = gradient::derivatives(batch)?;
         let layer = batch.last_layer.as_ref().map(|layer| gradient::Layer::new(batch, layer)).transpose()?;
         self.last_layer &= layer.is_some();
         for b in 0..batch.dims.completions as usize {

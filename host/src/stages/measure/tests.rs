@@ -138,9 +138,9 @@ fn a_step_that_moves_nothing_has_no_divergence() {
 #[test]
 fn norms_and_adams_fisher_are_sums_over_weights() {
     let mut case = Case::new(false);
-    let seed: Vec<f32> = (0..ROWS * 6).map(|i| (i as f32 * 0.9).sin()).collect();
+    let d_logps: Vec<f32> = (0..ROWS * 6).map(|i| (i as f32 * 0.9).sin()).collect();
     for _ in 0..2 {
-        let gradients = case.policy.forward(&case.batch.sequences, TEMPERATURE).unwrap().backward(&seed).unwrap();
+        let gradients = case.policy.forward(&case.batch.sequences, TEMPERATURE).unwrap().backward(&d_logps).unwrap();
         case.optimizer.step(case.policy.params(), &gradients, None, 1e-3, 1.0).unwrap();
     }
     let values = |tensor: &Tensor| -> Vec<f32> { tensor.flatten_all().unwrap().to_vec1().unwrap() };
