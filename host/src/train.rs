@@ -15,7 +15,7 @@ use crate::metrics::sink::StepSink;
 use crate::model::{Capture, Dropout, Policy, Scores};
 use crate::report::{Decided, Logged, Report, record_completions};
 use crate::run::Run;
-use crate::run::{best, checkpoint, moment};
+use crate::run::{best, checkpoint, recovery_point};
 use crate::stages::backward::StepGradients;
 use crate::stages::batch::SampledBatch;
 use crate::stages::rollout::{self, Sampler};
@@ -40,7 +40,7 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
         report.started(run)?;
     }
     while run.progress.step < max_steps && best::ending(run).is_none() {
-        moment::remember(run);
+        recovery_point::remember(run);
         let mut rollout = sample(run)?;
         let mut scores = rollout.scores.take();
         let mut untold = false;
@@ -133,7 +133,7 @@ fn optimize(
     let measured = effect::is_due(info.step, run.config.train.measure_step);
     let (entropy_coef, truncation) = (run.config.train.entropy_coef, run.config.loss_truncation());
     let Run {
-        config, policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, moment, ..
+        config, policy, reference, components, needs, optimizer, metrics, warned, watchdog, dump, recovery, ..
     } = run;
     let loss_factors = &config.train.loss_factors;
     let policy = &policy.in_training(Dropout::of_step(info.seed, info.step)).with_truncation(truncation);
@@ -196,7 +196,7 @@ fn optimize(
     end(timer, policy)?;
 
     // The weights are about to change.
-    *moment = None;
+    *recovery = None;
     let timer = sink.metrics.timer("step");
     let kept = gradients.as_ref().map(|gradients| &gradients.kept);
     let before = control::remember(policy, optimizer, kept, &components.step_controls, measured)?;

@@ -183,7 +183,7 @@ impl Run {
             metrics: Metrics::new(nowhere.to_owned(), 0),
             completions,
             changed: Vec::new(),
-            moment: None,
+            recovery: None,
             remembers: true,
             lock: None,
             warned: BTreeSet::new(),
