@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use capo_plugin::{Batch, Sink, Weight};
 
-use crate::mask::Keep;
+use crate::mask::Accepted;
 
 /// Weights of the tokens that the masks left.
 #[derive(Debug)]
@@ -25,20 +25,25 @@ pub struct Given {
     pub reached: Vec<u8>,
 }
 
-/// Applies the weights in order and multiplies them; a token of weight 0 leaves `keep` as if a mask had dropped it.
+/// Applies the weights in order and multiplies them; a token of weight 0 leaves `accepted` as if a mask had dropped it.
 ///
 /// # Errors
 ///
 /// A weight's own sentence, or the rule that it broke; a product that is too large.
-pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, keep: &mut Keep) -> Result<Weighed> {
-    let mut product: Vec<f32> = keep.keep.iter().map(|&keep| f32::from(keep)).collect();
+pub fn apply(
+    weights: &mut [Weight],
+    sink: &mut dyn Sink,
+    batch: &Batch<'_>,
+    accepted: &mut Accepted,
+) -> Result<Weighed> {
+    let mut product: Vec<f32> = accepted.mask.iter().map(|&accepted| f32::from(accepted)).collect();
     let mut given = Vec::with_capacity(weights.len());
     for weight in weights {
-        let (mut own, reached) = (vec![0.0; product.len()], keep.keep.clone());
-        weight.weigh(sink, batch, &keep.keep, &mut own)?;
-        for ((product, own), keep) in product.iter_mut().zip(&own).zip(&mut keep.keep) {
+        let (mut own, reached) = (vec![0.0; product.len()], accepted.mask.clone());
+        weight.weigh(sink, batch, &accepted.mask, &mut own)?;
+        for ((product, own), accepted) in product.iter_mut().zip(&own).zip(&mut accepted.mask) {
             *product *= own;
-            *keep &= u8::from(*product != 0.0);
+            *accepted &= u8::from(*product != 0.0);
         }
         given.push(Given { weight: weight.id().to_owned(), weights: own, reached });
     }
@@ -50,7 +55,7 @@ pub fn apply(weights: &mut [Weight], sink: &mut dyn Sink, batch: &Batch<'_>, kee
             f32::MAX
         );
     }
-    keep.tokens = keep.keep.iter().map(|&keep| u64::from(keep)).sum();
+    accepted.tokens = accepted.mask.iter().map(|&accepted| u64::from(accepted)).sum();
     Ok(Weighed { weights: product, given })
 }
 

@@ -167,26 +167,26 @@ fn optimize(
 
     sink.point = Point::Mask;
     let timer = sink.metrics.timer("mask");
-    let mut keep = mask::apply(&mut components.masks, &mut sink, &batch.view(&info))?;
+    let mut accepted = mask::apply(&mut components.masks, &mut sink, &batch.view(&info))?;
     sink.point = Point::Weight;
-    let weighed = weight::apply(&mut components.weights, &mut sink, &batch.view(&info), &mut keep)?;
+    let weighed = weight::apply(&mut components.weights, &mut sink, &batch.view(&info), &mut accepted)?;
     let mut factored = None;
     if !loss_factors.is_empty() {
         // The objective's metrics of the batch are recorded already, so that this call records none.
         let lent = context.as_ref().map(|context| context.lend(info.step - batch.sampled_at));
         let mut silent = Lender { sink: &mut sink.warnings, context: lent, ranks: None };
-        let decided = (&keep, &weighed);
+        let decided = (&accepted, &weighed);
         factored = objective::factor(&mut components.objective, &mut silent, &batch, &info, loss_factors, decided)?;
     }
     drop(timer);
 
     let timer = sink.metrics.timer("backward");
-    let mut reduced = backward::reduce(&batch, &info, &keep, &weighed, factored.as_ref())?;
+    let mut reduced = backward::reduce(&batch, &info, &accepted, &weighed, factored.as_ref())?;
     if entropy_coef > 0.0 {
         sink.metrics.record("policy_loss", reduced.loss);
-        reduced.add_entropy_bonus(&batch, &keep, entropy_coef);
+        reduced.add_entropy_bonus(&batch, &accepted, entropy_coef);
     }
-    let gradients = match keep.tokens {
+    let gradients = match accepted.tokens {
         0 => None,
         _ => Some(backward::accumulate(policy, forwards, &batch, &reduced, work)?),
     };
@@ -198,8 +198,8 @@ fn optimize(
     // The weights are about to change.
     *recovery = None;
     let timer = sink.metrics.timer("step");
-    let kept = gradients.as_ref().map(|gradients| &gradients.kept);
-    let before = control::remember(policy, optimizer, kept, &components.step_controls, measured)?;
+    let gradient = gradients.as_ref().map(|gradients| &gradients.accepted);
+    let before = control::remember(policy, optimizer, gradient, &components.step_controls, measured)?;
     let (rate, limit) = (info.optimizer.learning_rate, info.optimizer.max_grad_norm);
     let outcome = gradients.map(|gradients| step::apply(optimizer, policy, &gradients, rate, limit)).transpose()?;
     end(timer, policy)?;
@@ -211,15 +211,15 @@ fn optimize(
     let taken = outcome.is_some_and(|outcome| outcome.taken);
     let timer = sink.metrics.timer("mask");
     sink.point = Point::Mask;
-    mask::step_end(&mut components.masks, &mut sink, &batch.view(&info), &keep, taken)?;
+    mask::step_end(&mut components.masks, &mut sink, &batch.view(&info), &accepted.mask, taken)?;
     sink.point = Point::Weight;
     weight::step_end(&mut components.weights, &mut sink, &batch.view(&info), &weighed, taken)?;
     drop(timer);
 
     let arrays = sink.arrays.take().unwrap_or_default();
-    crate::report::record_step(run, &batch, (&keep, &weighed), &reduced, outcome);
+    crate::report::record_step(run, &batch, (&accepted, &weighed), &reduced, outcome);
     if let Some(logged) = logged {
-        record_completions(run, &batch, &logged, Decided { keep: &keep, weighed: &weighed, arrays })?;
+        record_completions(run, &batch, &logged, Decided { accepted: &accepted, weighed: &weighed, arrays })?;
     }
     run.progress.step += 1;
     run.watchdog.place().at(run.progress.step);

@@ -1,6 +1,6 @@
 //! Causal attention over whole sequences, and its gradient.
 //!
-//! The weights of short sequences are kept for the backward pass. Those of long ones would be most of the memory, `[B, H, S, S]`: they are made
+//! The weights of short sequences are stored for the backward pass. Those of long ones would be most of the memory, `[B, H, S, S]`: they are made
 //! a block of queries at a time, over the keys up to the block's end, and made again in the backward pass.
 
 use std::sync::Arc;
@@ -173,7 +173,7 @@ mod tests {
     use super::super::ops::testing::distance;
     use super::*;
 
-    /// Longer than a sequence whose weights are kept, and no multiple of a block.
+    /// Longer than a sequence whose weights are stored, and no multiple of a block.
     const TOKENS: usize = LONGEST_WHOLE + BLOCK + 5;
 
     fn wave(shape: &[usize], phase: f64) -> Tensor {

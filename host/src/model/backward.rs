@@ -14,14 +14,14 @@ use super::gradients::Gradients;
 use super::ops::{self, Rope};
 use super::params::{EMBEDDING, FINAL_NORM, HEAD};
 
-/// Activations that a forward pass kept for the backward pass; a clone shares them.
+/// Activations that a forward pass leaves for the backward pass; a clone shares them.
 #[derive(Clone)]
 pub(super) struct Tape {
     pub(super) model: Arc<Decoder>,
     /// `[B, S]`.
     pub(super) ids: Tensor,
     pub(super) rope: Rope,
-    pub(super) layers: Vec<Kept>,
+    pub(super) layers: Vec<Stored>,
     /// The residual stream of the last T tokens before the last norm, `[B, T, D]`.
     pub(super) last: Tensor,
     /// True if the head is the embedding.
@@ -32,17 +32,17 @@ pub(super) struct Tape {
 
 /// Activations that the tape holds of one layer.
 #[derive(Clone)]
-pub(super) enum Kept {
+pub(super) enum Stored {
     All(Saved),
-    /// The residual stream at the entry, `[B, S, D]`, from which the layer is computed again.
-    Entry(Tensor),
+    /// The residual stream that goes into it, `[B, S, D]`, from which the layer is computed again.
+    Input(Tensor),
 }
 
-impl Kept {
+impl Stored {
     fn map(&self, f: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> candle_core::Result<Self> {
         Ok(match self {
             Self::All(saved) => Self::All(saved.map(f)?),
-            Self::Entry(x) => Self::Entry(f(x)?),
+            Self::Input(x) => Self::Input(f(x)?),
         })
     }
 }
@@ -112,7 +112,7 @@ impl Tape {
         })
     }
 
-    /// Bytes of all that is kept.
+    /// Bytes of all that is stored.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let sum = std::cell::Cell::new(0);
@@ -141,8 +141,8 @@ impl Tape {
         let mut dx = d_last.pad_with_zeros(1, inputs - self.last.dim(1)?, 0)?;
         for (number, layer) in self.model.layers.iter().enumerate().skip(lowest).rev() {
             let saved = match self.layers.pop() {
-                Some(Kept::All(saved)) => saved,
-                Some(Kept::Entry(x)) => layer.forward(x, &self.rope)?.1,
+                Some(Stored::All(saved)) => saved,
+                Some(Stored::Input(x)) => layer.forward(x, &self.rope)?.1,
                 None => bail!("this forward pass kept nothing of layer {number}"),
             };
             dx = layer_backward(layer, saved, &self.rope, &dx, &mut LayerGradients { layer: number, frozen, sum })?;
@@ -153,7 +153,7 @@ impl Tape {
         }
     }
 
-    /// Gradients of the head and of the embedding from that of the residual stream at its entry.
+    /// Gradients of the head and of the embedding from that of the residual stream that goes into the layers.
     fn embedding_backward(&self, dx: &Tensor, d_head: Tensor, sum: &mut Gradients) -> Result<()> {
         let embedding = &self.model.embedding;
         let d_rows = dx.reshape((self.ids.elem_count(), embedding.dim(1)?))?.to_dtype(d_head.dtype())?;
@@ -169,9 +169,9 @@ impl Tape {
     }
 }
 
-/// The gradient by the residual stream at the entry of a layer, `[B, S, D]`, from that at its exit.
+/// The gradient by the input of a layer, `[B, S, D]`, from that by its output.
 ///
-/// Activations that take little time are computed again. Norms and the gate's product are a third of all that a layer would keep.
+/// Activations that take little time are computed again. Norms and the gate's product are a third of all that a layer would store.
 fn layer_backward(
     layer: &Layer,
     saved: Saved,

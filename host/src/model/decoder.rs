@@ -361,17 +361,17 @@ impl Decoder {
         Ok(ops::to_dtype(&rows_of_ids, self.final_norm.dtype())?)
     }
 
-    /// The residual stream `[B, S, D]` after all layers; `keep` gets what each layer computed.
+    /// The residual stream `[B, S, D]` after all layers; `each` gets what each layer computed.
     pub(super) fn residual(
         &self,
         ids: &Tensor,
         rope: &Rope,
-        mut keep: impl FnMut(usize, Saved) -> Result<()>,
+        mut each: impl FnMut(usize, Saved) -> Result<()>,
     ) -> Result<Tensor> {
         let mut x = self.embed(ids)?;
         for (number, layer) in self.layers.iter().enumerate() {
             let (out, saved) = layer.forward(x, rope)?;
-            keep(number, saved)?;
+            each(number, saved)?;
             x = out;
         }
         Ok(x)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
 
-use super::backward::{Kept, Tape};
+use super::backward::{Stored, Tape};
 use super::decoder::{Decoder, rope};
 use super::gradients::Gradients;
 use super::ops::{self, TokenLoss, Truncation};
@@ -43,7 +43,7 @@ pub(super) struct Part {
 impl Policy {
     /// The forward pass for training; `loss_temperature` divides the logits.
     ///
-    /// It keeps every activation, or with `with_gradient_checkpointing` what each layer starts from; the weights must not change before its
+    /// It stores every activation, or with `with_gradient_checkpointing` what each layer starts from; the weights must not change before its
     /// backward pass.
     pub fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         self.run(rows, loss_temperature, true)
@@ -54,7 +54,7 @@ impl Policy {
         self.run(rows, loss_temperature, false)
     }
 
-    /// Bytes of what [`Policy::forward`] keeps of these rows.
+    /// Bytes of what [`Policy::forward`] stores of these rows.
     pub fn activation_bytes(&self, rows: &Sequences) -> u128 {
         let shape = Shape { rows: rows.rows(), prompt: rows.prompt_len, tokens: rows.completion_len };
         size::activations(self.config(), shape, self.dtype(), self.checkpoints_gradients())
@@ -75,21 +75,21 @@ impl Policy {
         ]
     }
 
-    fn run(&self, rows: &Sequences, loss_temperature: f64, keep: bool) -> Result<Forward> {
+    fn run(&self, rows: &Sequences, loss_temperature: f64, with_tape: bool) -> Result<Forward> {
         rows.check(self.config().vocab_size)?;
         ensure!(
             loss_temperature.is_finite() && loss_temperature > 0.0,
             "the loss temperature is {loss_temperature}, expected more than 0 (correct the configuration)"
         );
         let parts = self.split(rows.rows(), MOST_ROWS);
-        let part = |range: Range<usize>| Part::new(self, &rows.slice(range), loss_temperature, keep);
+        let part = |range: Range<usize>| Part::new(self, &rows.slice(range), loss_temperature, with_tape);
         Ok(Forward::new(side_by_side(parts, part)?, rows.completion_len))
     }
 }
 
 impl Part {
-    /// Runs the model; `keep` says whether activations are kept for the backward pass.
-    pub(super) fn new(policy: &Policy, rows: &Sequences, loss_temperature: f64, keep: bool) -> Result<Self> {
+    /// Runs the model; `with_tape` says whether activations are stored for the backward pass.
+    pub(super) fn new(policy: &Policy, rows: &Sequences, loss_temperature: f64, with_tape: bool) -> Result<Self> {
         let (config, device) = (policy.config(), policy.device());
         let model = Decoder::for_rows(policy, &rows.numbers)?;
         let (prompt, tokens) = (rows.prompt_len, rows.completion_len);
@@ -99,8 +99,8 @@ impl Part {
         let rope = rope(config, &rows.starts, inputs);
         let mut layers = Vec::new();
         let x = model.residual(&ids, &rope, |_, saved| {
-            if keep {
-                layers.push(if policy.checkpoints_gradients() { Kept::Entry(saved.x) } else { Kept::All(saved) });
+            if with_tape {
+                layers.push(if policy.checkpoints_gradients() { Stored::Input(saved.x) } else { Stored::All(saved) });
             }
             Ok(())
         })?;
@@ -112,7 +112,7 @@ impl Part {
             targets: Tensor::from_vec(rows.columns(prompt, prompt + tokens), count, device)?,
             loss_temperature,
             truncation: policy.truncation(),
-            tape: keep.then(|| Tape {
+            tape: with_tape.then(|| Tape {
                 model: Arc::new(model),
                 ids,
                 rope,
@@ -175,7 +175,7 @@ impl Forward {
         Self { parts, tokens }
     }
 
-    /// Bytes of all that is kept.
+    /// Bytes of all that is stored.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();

@@ -1,7 +1,7 @@
 //! Which completions of a step are written down, and what is known of them.
 
 use anyhow::{Context, Result};
-use capo_loader::mask::Keep;
+use capo_loader::mask::Accepted;
 use capo_loader::weight::Weighed;
 
 use crate::config::LoggingConfig;
@@ -24,8 +24,8 @@ pub struct Logged<'a> {
 
 /// Decisions of a step about the tokens of its batch.
 pub struct Decided<'a> {
-    /// Which are kept.
-    pub keep: &'a Keep,
+    /// Which are accepted.
+    pub accepted: &'a Accepted,
     /// How much each counts.
     pub weighed: &'a Weighed,
     /// Values that components recorded of each.
@@ -85,7 +85,7 @@ fn tokens(
     decided: Decided<'_>,
     chosen: &[usize],
 ) -> Result<Vec<(String, Column)>> {
-    let Decided { keep, weighed, arrays } = decided;
+    let Decided { accepted, weighed, arrays } = decided;
     let first = logged.part * batch.dims.completions as usize;
     let places = |b: usize| batch.dims.row(b).filter(|i| batch.completion_mask[*i] == 1);
     let numbers =
@@ -100,13 +100,13 @@ fn tokens(
         Ok(spans.into_iter().map(|span| piece(span).map(str::to_owned)).collect())
     });
     let texts = texts.collect::<Result<Vec<Vec<Option<String>>>>>()?;
-    let mut who = vec![None; keep.keep.len()];
-    keep.rejected.iter().for_each(|by| by.tokens.iter().for_each(|i| who[*i] = Some(by.mask.clone())));
+    let mut who = vec![None; accepted.mask.len()];
+    accepted.rejected.iter().for_each(|one| one.tokens.iter().for_each(|i| who[*i] = Some(one.by.clone())));
     let rejected_by = chosen.iter().map(|b| places(*b).map(|i| who[i].clone()).collect()).collect();
     let mut columns = vec![
         ("id".to_owned(), wholes(&|i| batch.completion_ids[i])),
         ("text".to_owned(), Column::Texts(texts)),
-        ("keep".to_owned(), wholes(&|i| keep.keep[i].into())),
+        ("keep".to_owned(), wholes(&|i| accepted.mask[i].into())),
         ("rejected_by".to_owned(), Column::Texts(rejected_by)),
         ("advantage".to_owned(), numbers(&batch.advantages)),
         ("logp".to_owned(), numbers(&batch.logps)),

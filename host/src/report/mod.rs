@@ -11,7 +11,7 @@ pub mod terminal;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use capo_loader::mask::Keep;
+use capo_loader::mask::Accepted;
 use capo_loader::memory;
 use capo_loader::weight::Weighed;
 use capo_plugin::Point;
@@ -279,12 +279,12 @@ pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
 pub fn record_step(
     run: &mut Run,
     batch: &StepBatch,
-    (keep, weighed): (&Keep, &Weighed),
+    (accepted, weighed): (&Accepted, &Weighed),
     reduced: &Reduced,
     outcome: Option<StepOutcome>,
 ) {
     let tokens = batch.completion_tokens();
-    let rejected = tokens - keep.tokens;
+    let rejected = tokens - accepted.tokens;
     let learning_rate = run.schedule.learning_rate(run.progress.step);
     let taken = outcome.is_some_and(|outcome| outcome.taken);
     run.progress.completion_tokens += tokens;
@@ -311,8 +311,8 @@ pub fn record_step(
         metrics.record(GRAD_NORM_UNMASKED, outcome.grad_norm_unmasked);
         metrics.record(SECOND_PASS_COMPLETIONS, reduced.completions_with_rest(&batch.dims) as f64);
     }
-    for (by_mask, gradient) in keep.rejected.iter().zip(&reduced.rejected) {
-        let name = |name: &str| metric_name(Point::Mask, &by_mask.mask, name);
+    for (by_mask, gradient) in accepted.rejected.iter().zip(&reduced.rejected) {
+        let name = |name: &str| metric_name(Point::Mask, &by_mask.by, name);
         metrics.record(&name(REJECTION_RATE), share(by_mask.tokens.len() as u64));
         metrics.record(&name(REJECTED_GRADIENT), *gradient);
     }

@@ -1,9 +1,9 @@
-//! Stage 5: the gradient of the reduced loss, over the kept tokens, one micro-batch after another.
+//! Stage 5: the gradient of the reduced loss, over the accepted tokens, one micro-batch after another.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use capo_loader::mask::{Keep, Rejected};
+use capo_loader::mask::{Accepted, Rejected};
 use capo_loader::weight::{Given, Weighed};
 use capo_plugin::{Denominator, Dims, OptimizerKind, Reduction};
 
@@ -34,22 +34,22 @@ pub struct Reduced {
 /// The gradients of one optimizer step.
 #[derive(Debug)]
 pub struct StepGradients {
-    /// Of the reduced loss: what was kept.
-    pub kept: Gradients,
+    /// Of the reduced loss: what was accepted.
+    pub accepted: Gradients,
     /// Of what was held back, [`Reduced::rest`]; none where nothing was, or the optimizer does not ask.
     pub rejected: Option<Gradients>,
     /// How long the backward passes of `rejected` took.
     pub second_pass: Duration,
 }
 
-/// Reduces the batch's loss over the kept tokens, each times its weight, all at once, so that micro-batches only split the work.
+/// Reduces the batch's loss over the accepted tokens, each times its weight, all at once, so that micro-batches only split the work.
 ///
-/// Weights do not change what is counted: a kept token is one token. Where there is a `factored` loss, that is reduced, and its weights are those of
+/// Weights do not change what is counted: an accepted token is one token. Where there is a `factored` loss, that is reduced, and its weights are those of
 /// the tokens.
 pub fn reduce(
     batch: &StepBatch,
     info: &StepInfo,
-    keep: &Keep,
+    accepted: &Accepted,
     weighed: &Weighed,
     factored: Option<&Factored>,
 ) -> Result<Reduced> {
@@ -57,7 +57,7 @@ pub fn reduce(
         None => (&batch.loss, &weighed.weights),
         Some(factored) => (&factored.loss, &factored.weights),
     };
-    let counted = if info.denominator == Denominator::KEPT { &keep.keep } else { &batch.completion_mask };
+    let counted = if info.denominator == Denominator::KEPT { &accepted.mask } else { &batch.completion_mask };
     let weights = weights(batch, info, counted)?;
     let (mut loss, mut d_logps) = (0.0, vec![0.0; batch.dims.len()]);
     for (b, weight) in weights.into_iter().enumerate() {
@@ -76,7 +76,7 @@ pub fn reduce(
         let left = given.weights.iter().zip(&given.reached).zip(&squares).filter(|((_, reached), _)| **reached == 1);
         share(left.map(|((weight, _), square)| (1.0 - f64::from(*weight).powi(2)) * square).sum())
     };
-    let rejected = keep.rejected.iter().map(of_mask).collect();
+    let rejected = accepted.rejected.iter().map(of_mask).collect();
     let weighted_away = weighed.given.iter().map(of_weight).collect();
     let rest = rest(batch, info, &d_logps, dloss_dlogp)?;
     Ok(Reduced { loss, d_logps, rest, d_entropy: None, rejected, weighted_away })
@@ -97,12 +97,12 @@ fn rest(batch: &StepBatch, info: &StepInfo, d_logps: &[f32], dloss_dlogp: &[f32]
 }
 
 impl Reduced {
-    /// Subtracts `coefficient` times the mean entropy of the kept tokens from the loss, whatever its reduction (TRL `entropy_coef`).
-    pub fn add_entropy_bonus(&mut self, batch: &StepBatch, keep: &Keep, coefficient: f64) {
-        let weight = coefficient / keep.tokens.max(1) as f64;
-        let kept = || batch.entropy.iter().zip(&keep.keep).filter(|(_, keep)| **keep == 1);
-        self.loss -= weight * kept().map(|(entropy, _)| f64::from(*entropy)).sum::<f64>();
-        self.d_entropy = Some(keep.keep.iter().map(|&keep| -(weight as f32) * f32::from(keep)).collect());
+    /// Subtracts `coefficient` times the mean entropy of the accepted tokens from the loss, whatever its reduction (TRL `entropy_coef`).
+    pub fn add_entropy_bonus(&mut self, batch: &StepBatch, accepted: &Accepted, coefficient: f64) {
+        let weight = coefficient / accepted.tokens.max(1) as f64;
+        let own = || batch.entropy.iter().zip(&accepted.mask).filter(|(_, accepted)| **accepted == 1);
+        self.loss -= weight * own().map(|(entropy, _)| f64::from(*entropy)).sum::<f64>();
+        self.d_entropy = Some(accepted.mask.iter().map(|&accepted| -(weight as f32) * f32::from(accepted)).collect());
     }
 
     /// How many completions have something in `rest`.
@@ -150,7 +150,7 @@ fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Ve
 }
 
 /// The gradient of the reduced loss, and that of what was held back. `forwards` are the micro-batches' scoring passes, where their activations
-/// were kept; the others run again.
+/// were stored; the others run again.
 pub fn accumulate(
     policy: &Policy,
     forwards: Vec<Option<Forward>>,
@@ -159,7 +159,7 @@ pub fn accumulate(
     work: Work,
 ) -> Result<StepGradients> {
     let tokens = batch.dims.tokens as usize;
-    let mut total = StepGradients { kept: Gradients::default(), rejected: None, second_pass: Duration::ZERO };
+    let mut total = StepGradients { accepted: Gradients::default(), rejected: None, second_pass: Duration::ZERO };
     for (rows, forward) in work.micro_batches(batch.dims.completions as usize).zip(forwards) {
         let own = rows.start * tokens..rows.end * tokens;
         let rest = reduced.rest.as_ref().map(|rest| &rest[own.clone()]);
@@ -193,6 +193,6 @@ impl StepGradients {
             policy.device().synchronize()?;
             self.second_pass += started.elapsed();
         }
-        forward.finish(d_logps, d_entropy, &mut self.kept)
+        forward.finish(d_logps, d_entropy, &mut self.accepted)
     }
 }

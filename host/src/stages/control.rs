@@ -14,7 +14,7 @@ use crate::metrics::sink::StepSink;
 use crate::model::{Gradients, Params, Policy, groups};
 use crate::optim::{Optimizer, StepOutcome};
 
-/// State before a step, to which the step can be taken back: kept only where somebody looks at the step.
+/// State before a step, to which the step can be taken back: held only where somebody looks at the step.
 pub struct Before {
     weights: Params,
     /// How the gradient agrees with the step before, where a control asks.

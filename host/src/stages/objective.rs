@@ -1,7 +1,7 @@
 //! Stage 3: advantages and log-probabilities to a loss per token and its derivative.
 
 use anyhow::Result;
-use capo_loader::mask::Keep;
+use capo_loader::mask::Accepted;
 use capo_loader::weight::Weighed;
 use capo_plugin::{ObjectiveFn, Sink};
 
@@ -46,12 +46,12 @@ pub fn factor(
     batch: &StepBatch,
     info: &StepInfo,
     names: &[String],
-    (keep, weighed): (&Keep, &Weighed),
+    (accepted, weighed): (&Accepted, &Weighed),
 ) -> Result<Option<Factored>> {
     let mut of_loss = vec![1.0; batch.dims.len()];
     let mut of_gradient: Vec<f32> = batch.completion_mask.iter().map(|&mask| f32::from(mask)).collect();
-    for rejected in &keep.rejected {
-        let factors = if names.contains(&rejected.mask) { &mut of_loss } else { &mut of_gradient };
+    for rejected in &accepted.rejected {
+        let factors = if names.contains(&rejected.by) { &mut of_loss } else { &mut of_gradient };
         rejected.tokens.iter().for_each(|&i| factors[i] = 0.0);
     }
     for given in &weighed.given {

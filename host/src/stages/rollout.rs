@@ -33,7 +33,7 @@ pub struct Sampler<'a> {
     pub context: bool,
     /// True if the log-probabilities with which tokens were drawn are kept in any case.
     pub sampler_logps: bool,
-    /// Scores to keep from the sampler's passes, for a step that uses the rollout whole. With none, such a step scores anew.
+    /// Scores to take from the sampler's passes, for a step that uses the rollout whole. With none, such a step scores anew.
     pub capture: Option<Capture>,
     /// How many of the most likely tokens are kept at each place, in the context; 0 is none.
     pub top_k: usize,

@@ -16,7 +16,7 @@ use crate::stages::lend::HeadState;
 pub struct Needs {
     inputs: Inputs,
     last_layer_k: usize,
-    /// True if the features are kept, for what is measured of a step.
+    /// True if the features are held, for what is measured of a step.
     hidden: bool,
 }
 
@@ -25,7 +25,7 @@ pub struct Needs {
 pub struct Work {
     /// Completions of one forward pass.
     pub micro_batch: usize,
-    /// Bytes of activations that scoring may keep for the backward pass where there is more than one micro-batch.
+    /// Bytes of activations that scoring may store for the backward pass where there is more than one micro-batch.
     pub activation_budget: u64,
     /// Divisor of the logits.
     pub loss_temperature: f64,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use capo_loader::ComponentConfig;
-use capo_loader::mask::Keep;
+use capo_loader::mask::Accepted;
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::weight::Weighed;
@@ -129,11 +129,11 @@ impl Scored {
         let context = context(&self.lengths, self.lengths.len(), &sampler);
         let mut listener = Listener::new(&context);
         let batch = objective::evaluate(component, &mut listener, batch, advantages, &info).unwrap();
-        let keep = batch.completion_mask.clone();
-        let weights = keep.iter().map(|&keep| f32::from(keep)).collect();
-        let keep = Keep { tokens: batch.completion_tokens(), rejected: Vec::new(), keep };
+        let mask = batch.completion_mask.clone();
+        let weights = mask.iter().map(|&accepted| f32::from(accepted)).collect();
+        let accepted = Accepted { tokens: batch.completion_tokens(), rejected: Vec::new(), mask };
         let weighed = Weighed { weights, given: Vec::new() };
-        (reduce(&batch, &info, &keep, &weighed, None).unwrap(), listener.records)
+        (reduce(&batch, &info, &accepted, &weighed, None).unwrap(), listener.records)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Derivatives that a reduction gives to the backward passes.
 
-use capo_loader::mask::Keep;
+use capo_loader::mask::Accepted;
 use capo_loader::weight::Weighed;
 use capo_plugin::{Denominator, OptimizerKind, Reduction};
 use host::model::{Scores, Sequences};
@@ -27,19 +27,19 @@ fn batch() -> StepBatch {
     StepBatch { scored, advantages: vec![0.0; PLACES], loss: TokenLoss { loss, dloss_dlogp } }
 }
 
-fn keep(batch: &StepBatch, rejected: &[usize]) -> Keep {
-    let mut keep = batch.completion_mask.clone();
-    rejected.iter().for_each(|&at| keep[at] = 0);
-    let tokens = keep.iter().map(|&keep| u64::from(keep)).sum();
-    Keep { keep, rejected: Vec::new(), tokens }
+fn accepted(batch: &StepBatch, rejected: &[usize]) -> Accepted {
+    let mut mask = batch.completion_mask.clone();
+    rejected.iter().for_each(|&at| mask[at] = 0);
+    let tokens = mask.iter().map(|&accepted| u64::from(accepted)).sum();
+    Accepted { mask, rejected: Vec::new(), tokens }
 }
 
 fn reduced(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, rejected: &[usize]) -> Reduced {
     let info = first_step(kind, reduction, denominator, 6);
     let batch = batch();
-    let keep = keep(&batch, rejected);
-    let weights = keep.keep.iter().map(|&keep| f32::from(keep)).collect();
-    reduce(&batch, &info, &keep, &Weighed { weights, given: Vec::new() }, None).unwrap()
+    let accepted = accepted(&batch, rejected);
+    let weights = accepted.mask.iter().map(|&accepted| f32::from(accepted)).collect();
+    reduce(&batch, &info, &accepted, &Weighed { weights, given: Vec::new() }, None).unwrap()
 }
 
 const BOTH: OptimizerKind = OptimizerKind::ADAMW_KEPT_AND_REJECTED;
@@ -59,9 +59,9 @@ fn d_logps_and_rest_are_the_d_logps_with_nothing_rejected() {
                     "{reduction:?} {denominator:?}, token {at}"
                 );
             }
-            // Survivors weigh more where the kept ones are counted, and that is a difference too: of their own completion or of all.
-            let kept_by_its_completion = denominator == Denominator::KEPT && !constant.contains(&reduction);
-            assert_eq!(rest[0] != 0.0, kept_by_its_completion);
+            // Survivors weigh more where the accepted ones are counted, and that is a difference too: of their own completion or of all.
+            let more_in_its_completion = denominator == Denominator::KEPT && !constant.contains(&reduction);
+            assert_eq!(rest[0] != 0.0, more_in_its_completion);
             let everywhere = denominator == Denominator::KEPT && reduction == Reduction::TOKEN_MEAN;
             assert_eq!(some.completions_with_rest(&batch().dims), if everywhere { 3 } else { 2 });
         }
@@ -76,18 +76,18 @@ fn no_rest_is_computed_that_the_optimizer_does_not_ask_for() {
 }
 
 #[test]
-fn an_entropy_bonus_is_a_mean_over_kept_tokens() {
+fn an_entropy_bonus_is_a_mean_over_accepted_tokens() {
     let batch = batch();
     // Of the nine tokens two are rejected; places 6, 7 and 11 are padding.
-    let keep = keep(&batch, &[0, 8]);
+    let accepted = accepted(&batch, &[0, 8]);
     let mean = [1, 2, 3, 4, 5, 9, 10].iter().map(|&at| 0.1 + f64::from(at)).sum::<f64>() / 7.0;
     let mut reduced = reduced(OptimizerKind::ADAMW, Reduction::FIXED_LENGTH, Denominator::ORIGINAL, &[0, 8]);
     let before = reduced.loss;
     assert!(reduced.d_entropy.is_none());
-    reduced.add_entropy_bonus(&batch, &keep, 0.3);
+    reduced.add_entropy_bonus(&batch, &accepted, 0.3);
     assert!((before - reduced.loss - 0.3 * mean).abs() < 1e-6, "{before} {} {mean}", reduced.loss);
     for (at, derivative) in reduced.d_entropy.unwrap().iter().enumerate() {
-        let expected = if keep.keep[at] == 1 { -0.3 / 7.0 } else { 0.0 };
+        let expected = if accepted.mask[at] == 1 { -0.3 / 7.0 } else { 0.0 };
         assert!((derivative - expected).abs() < 1e-8, "token {at}: {derivative}");
     }
 }

@@ -85,9 +85,9 @@ impl<'a> Replays<'a> {
             .each(|path, batch| {
                 let changed = change(batch);
                 let batch = changed.as_ref().unwrap_or(batch);
-                let (keep, _) = replay_step(&mut deciders, &mut sink, path, None, batch)?;
-                let completion = keep.keep.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
-                tokens.extend(completion.map(|(keep, _)| *keep == 0));
+                let (accepted, _) = replay_step(&mut deciders, &mut sink, path, None, batch)?;
+                let completion = accepted.mask.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
+                tokens.extend(completion.map(|(accepted, _)| *accepted == 0));
                 Ok(())
             })
             .with_context(name)?;

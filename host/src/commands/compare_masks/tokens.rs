@@ -77,11 +77,11 @@ impl Tokens {
         self
     }
 
-    /// The mean advantage of the tokens that `keep` takes, by their places; none where it takes none.
-    pub fn mean_advantage(&self, keep: impl Fn(usize) -> bool) -> Option<f64> {
-        let kept: Vec<f64> =
-            (0..self.advantages.len()).filter(|i| keep(*i)).map(|i| self.advantages[i].into()).collect();
-        (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / kept.len() as f64)
+    /// The mean advantage of the tokens that `which` takes, by their places; none where it takes none.
+    pub fn mean_advantage(&self, which: impl Fn(usize) -> bool) -> Option<f64> {
+        let taken: Vec<f64> =
+            (0..self.advantages.len()).filter(|i| which(*i)).map(|i| self.advantages[i].into()).collect();
+        (!taken.is_empty()).then(|| taken.iter().sum::<f64>() / taken.len() as f64)
     }
 }
 
