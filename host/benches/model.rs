@@ -73,7 +73,7 @@ fn products() {
     }
 }
 
-/// Prints generation, scoring, gradients and the optimizer step at several sizes.
+/// Prints generation, log-probabilities, gradients and the optimizer step at several sizes.
 fn parts() {
     for (hidden, layers, batch, prompt, tokens) in
         [(64, 2, 48, 10, 16), (128, 4, 48, 10, 14), (128, 4, 96, 10, 14), (128, 4, 512, 10, 14), (128, 4, 32, 28, 100)]
@@ -98,11 +98,11 @@ fn parts() {
         let numbers = Sequences::numbered(batch);
         let rows = Sequences { ids, starts: vec![0; batch], prompt_len: prompt, completion_len: tokens, numbers };
         let wants = Wants { entropy: true, ..Wants::default() };
-        let scoring = least(|| _ = policy.forward_detached(&rows, 1.0).unwrap().scores(&wants).unwrap());
+        let logps = least(|| _ = policy.forward_detached(&rows, 1.0).unwrap().outputs(&wants).unwrap());
         let d_logps = vec![0.01; batch * tokens];
         let training = least(|| {
             let forward = policy.forward(&rows, 1.0).unwrap();
-            forward.scores(&wants).unwrap();
+            forward.outputs(&wants).unwrap();
             forward.backward(&d_logps).unwrap();
         });
         let gradients = policy.forward(&rows, 1.0).unwrap().backward(&d_logps).unwrap();
@@ -110,10 +110,10 @@ fn parts() {
         let stepping = least(|| _ = optimizer.step(policy.params(), &gradients, None, 1e-6, 1.0).unwrap());
         println!(
             "D {hidden}, {layers} layers, {batch} x ({prompt} + {tokens}): generate {:.1} ms ({:.0} tokens/s), \
-             score {:.1} ms, forward + backward {:.1} ms, optimizer {:.2} ms",
+             log-probabilities {:.1} ms, forward + backward {:.1} ms, optimizer {:.2} ms",
             1e3 * generating,
             (batch * tokens) as f64 / generating,
-            1e3 * scoring,
+            1e3 * logps,
             1e3 * training,
             1e3 * stepping
         );

@@ -12,14 +12,14 @@ use capo_plugin::Point;
 use crate::eval;
 use crate::metrics::Timer;
 use crate::metrics::sink::StepSink;
-use crate::model::{Capture, Dropout, Policy, Scores};
+use crate::model::{Capture, Dropout, Policy, TokenOutputs};
 use crate::report::{Decided, Logged, Report, record_completions};
 use crate::run::Run;
 use crate::run::{best, checkpoint, recovery_point};
 use crate::stages::backward::StepGradients;
 use crate::stages::batch::SampledBatch;
 use crate::stages::rollout::{self, Sampler};
-use crate::stages::{advantage, backward, control, effect, objective, score, step};
+use crate::stages::{advantage, backward, control, effect, logps, objective, step};
 
 /// Trains until the last step, or until `stop` is set or `stop_after` steps are done, at the end of a rollout.
 pub fn train(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
@@ -42,7 +42,7 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
     while run.progress.step < max_steps && best::ending(run).is_none() {
         recovery_point::remember(run);
         let mut rollout = sample(run)?;
-        let mut scores = rollout.scores.take();
+        let mut outputs = rollout.outputs.take();
         let mut untold = false;
         for iteration in 0..run.config.train.num_iterations as u64 {
             for (batch, part) in rollout.parts(run.config.sizes.step).zip(0..) {
@@ -52,7 +52,7 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
                     }
                     let is_logged = iteration == 0 && run.completions.is_due(batch.sampled_at);
                     let logged = is_logged.then_some(Logged { rollout: &rollout, part });
-                    optimize(run, (batch, scores.take()), iteration, logged)?;
+                    optimize(run, (batch, outputs.take()), iteration, logged)?;
                     untold = true;
                 }
             }
@@ -110,7 +110,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
         // As in TRL, the policy in training says how probable its completions were.
         let dropout = Dropout::of_rollout(config.train.seed, progress.step);
         let policy = policy.in_training(dropout).with_truncation(config.loss_truncation());
-        rollout.batch.old_logps = Some(score::logps(&policy, &rollout.batch, work)?);
+        rollout.batch.old_logps = Some(logps::detached(&policy, &rollout.batch, work)?);
     }
     drop(timer);
     crate::report::record_rollout(run, &rollout)?;
@@ -124,7 +124,7 @@ fn sample(run: &mut Run) -> Result<rollout::Rollout> {
 /// Stages 2 to 6 on one optimizer-step batch.
 fn optimize(
     run: &mut Run,
-    (mut batch, scores): (SampledBatch, Option<Scores>),
+    (mut batch, outputs): (SampledBatch, Option<TokenOutputs>),
     iteration: u64,
     logged: Option<Logged<'_>>,
 ) -> Result<()> {
@@ -145,7 +145,7 @@ fn optimize(
 
     let timer = sink.metrics.timer("score");
     let needs = control::needs(*needs, &components.step_controls, measured);
-    let (batch, forwards) = score::score(policy, reference.as_ref(), optimizer, (batch, scores), &needs, work)?;
+    let (batch, forwards) = logps::of_batch(policy, reference.as_ref(), optimizer, (batch, outputs), &needs, work)?;
     end(timer, policy)?;
 
     let timer = sink.metrics.timer("advantage");

@@ -1,5 +1,5 @@
 // One block per row of logits [N, V].
-// Scores of a row: log-probability of the target, logsumexp, entropy (nats, all of logits / temperature), the target's raw
+// Statistics of a row: log-probability of the target, logsumexp, entropy (nats, all of logits / temperature), the target's raw
 // logit. out: [N, 4]. Mirrors `Stats` of ops/src/logps.rs.
 extern "C" __global__ void __launch_bounds__(THREADS)
     logit_stats_f32(const float* logits, const unsigned* targets, float* out, unsigned vocab, double temperature) {

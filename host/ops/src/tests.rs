@@ -106,7 +106,7 @@ fn decoding_by_compositions_equals_the_fused_kernels() {
     compare(decode(DType::BF16), decode(DType::F32), 1.0 / 64.0);
 }
 
-/// The scores of logits and the gradients of a weighted sum of log-probabilities.
+/// The statistics of logits and the gradients of a weighted sum of log-probabilities.
 fn logps(dtype: DType) -> Vec<(&'static str, Tensor)> {
     let wave = |shape: &[usize], phase| wave(shape, phase, dtype);
     let (hidden, head) = (wave(&[6, 4], 0.1), (wave(&[300, 4], 0.9) * 3.0).unwrap());

@@ -29,10 +29,10 @@ pub struct TrainConfig {
     #[serde(skip_serializing_if = "is_default")]
     pub gradient_checkpointing: bool,
     /// Take what masks and objective see of a step from the sampler's own passes, where it draws from the policy as it is trained and each
-    /// rollout is used by one step: no scoring pass.
+    /// rollout is used by one step: no log-probability pass.
     #[serde(skip_serializing_if = "is_default")]
     pub score_at_sampling: bool,
-    /// Where there are several micro-batches: MiB of activations that scoring keeps for the backward pass, so that what fits is computed once.
+    /// With several micro-batches: MiB of activations that the log-probability pass keeps for the backward pass; the rest is computed twice.
     #[serde(skip_serializing_if = "is_default_budget")]
     pub activation_budget: u64,
     /// Micro-batches of one optimizer step.

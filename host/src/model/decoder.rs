@@ -1,4 +1,4 @@
-//! The decoder of all families: one forward pass for training, scoring and the prompts of generation; `backward` undoes it.
+//! The decoder of all families: one forward pass for training, log-probabilities and the prompts of generation; `backward` undoes it.
 
 use std::sync::Arc;
 

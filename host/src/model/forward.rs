@@ -49,7 +49,7 @@ impl Policy {
         self.run(rows, loss_temperature, true)
     }
 
-    /// The forward pass for scores alone.
+    /// The forward pass for outputs alone.
     pub fn forward_detached(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         self.run(rows, loss_temperature, false)
     }

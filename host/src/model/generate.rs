@@ -10,10 +10,10 @@ use rayon::prelude::*;
 use super::captured::{Capture, Captured};
 use super::decoder::Decoder;
 use super::forward::host;
+use super::outputs::TokenOutputs;
 use super::parallel::side_by_side;
 use super::policy::Policy;
 use super::sample::{Drawn, Sampling, Scratch};
-use super::scores::Scores;
 use super::size::{self, Shape};
 use super::slots::{Next, Slots, check_prompts};
 use crate::rng::uniform;
@@ -87,20 +87,20 @@ impl Policy {
         generation: &Generation,
         rngs: &mut [R],
     ) -> Result<Vec<Completion>> {
-        Ok(self.generate_scored(prompts, generation, None, rngs)?.0)
+        Ok(self.generate_with_outputs(prompts, generation, None, rngs)?.0)
     }
 
-    /// Samples one completion per prompt as [`Policy::generate`] does. Returns the scores of the drawn tokens too, `[B, T]`, where
+    /// Samples one completion per prompt as [`Policy::generate`] does. Returns the outputs of the drawn tokens too, `[B, T]`, where
     /// `capture` asks for them.
     ///
     /// They are those of [`Policy::forward`] up to the rounding of a pass that has seen one token at a time.
-    pub fn generate_scored<R: Rng + Send>(
+    pub fn generate_with_outputs<R: Rng + Send>(
         &self,
         prompts: &[Vec<u32>],
         generation: &Generation,
         capture: Option<Capture>,
         rngs: &mut [R],
-    ) -> Result<(Vec<Completion>, Option<Scores>)> {
+    ) -> Result<(Vec<Completion>, Option<TokenOutputs>)> {
         generation.check()?;
         ensure!(rngs.len() == prompts.len(), "{} random streams for {} prompts", rngs.len(), prompts.len());
         ensure!(!prompts.is_empty(), "there is no prompt (give at least one)");
@@ -122,12 +122,12 @@ impl Policy {
         };
         let parts = side_by_side(parts, generate)?;
         let tokens = parts.iter().flat_map(|(completions, _)| completions).map(|one| one.ids.len()).max().unwrap_or(0);
-        let (mut completions, mut scores) = (Vec::with_capacity(prompts.len()), Vec::new());
+        let (mut completions, mut outputs) = (Vec::with_capacity(prompts.len()), Vec::new());
         for (part, captured) in parts {
-            scores.extend(captured.map(|captured| captured.finish(part.len(), tokens)).transpose()?);
+            outputs.extend(captured.map(|captured| captured.finish(part.len(), tokens)).transpose()?);
             completions.extend(part);
         }
-        Ok((completions, if scores.is_empty() { None } else { Some(Scores::join(scores)?) }))
+        Ok((completions, if outputs.is_empty() { None } else { Some(TokenOutputs::join(outputs)?) }))
     }
 
     /// Samples one completion, as [`Policy::generate`] does, and tells each token when it is drawn.

@@ -53,15 +53,15 @@ fn d_logps() -> Vec<f32> {
     (0..15).map(|i| if i % 6 == 4 { 0.0 } else { (i as f32 * 0.9).sin() }).collect()
 }
 
-/// Scores and gradients, as named tensors; `topk_ids` come as numbers.
+/// Outputs and gradients, as named tensors; `topk_ids` come as numbers.
 fn pass(policy: &Policy) -> Vec<(String, Tensor)> {
     let forward = policy.forward(&rows(), TEMPERATURE).unwrap();
-    let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(7), ..Wants::default() }).unwrap();
-    let data = scores.last_layer.unwrap().to_host().unwrap().into_owned();
+    let outputs = forward.outputs(&Wants { entropy: true, last_layer_k: Some(7), ..Wants::default() }).unwrap();
+    let data = outputs.last_layer.unwrap().to_host().unwrap().into_owned();
     let ids = data.topk_ids.iter().map(|id| *id as f32).collect();
     let columns = [
-        ("logps", scores.logps),
-        ("entropy", scores.entropy.unwrap()),
+        ("logps", outputs.logps),
+        ("entropy", outputs.entropy.unwrap()),
         ("hidden", data.hidden),
         ("topk_ids", ids),
         ("topk_logits", data.topk_logits),
@@ -87,7 +87,7 @@ fn compare(actual: &[(String, Tensor)], expected: &[(String, Tensor)], tolerance
 }
 
 #[test]
-fn scores_and_gradients_do_not_need_the_fused_kernels() {
+fn outputs_and_gradients_do_not_need_the_fused_kernels() {
     for tied in [false, true] {
         let policy = policy(tied);
         compare(&generic(|| pass(&policy)), &pass(&policy), 2e-5);
@@ -99,7 +99,7 @@ fn scores_and_gradients_do_not_need_the_fused_kernels() {
 }
 
 #[test]
-fn scores_and_gradients_in_bf16_are_near_those_in_f32() {
+fn outputs_and_gradients_in_bf16_are_near_those_in_f32() {
     let policies =
         || [false, true].map(|tied| random(tied, 0.1)).into_iter().chain(SWITCHES.map(|family| of_family(family, 0.1)));
     for (policy, same) in policies().zip(policies()) {
@@ -129,7 +129,7 @@ fn parts_of_the_last_layer_join_wherever_they_lie() {
     let policy = policy(false);
     let last_layer = |range: std::ops::Range<usize>| {
         let forward = policy.forward_detached(&rows().slice(range), TEMPERATURE).unwrap();
-        forward.scores(&Wants { last_layer_k: Some(7), ..Wants::default() }).unwrap().last_layer.unwrap()
+        forward.outputs(&Wants { last_layer_k: Some(7), ..Wants::default() }).unwrap().last_layer.unwrap()
     };
     // Another device's tensors, as far as their owner can tell.
     let elsewhere = |data: LastLayer| {
@@ -196,7 +196,7 @@ fn completions_do_not_need_the_fused_kernels() {
 }
 
 #[test]
-fn completions_in_bf16_are_scored_as_they_were_drawn() {
+fn completions_in_bf16_are_as_probable_as_when_drawn() {
     let policy = policy(true).with_dtype(DType::BF16);
     for completion in
         generate(&policy, Sampling { temperature: TEMPERATURE, top_k: 0, top_p: 1.0 }, true).iter().skip(4)
@@ -204,9 +204,9 @@ fn completions_in_bf16_are_scored_as_they_were_drawn() {
         let ids = [&[4; 6], completion.ids.as_slice()].concat();
         let (starts, numbers, completion_len) = (vec![0], Sequences::numbered(1), completion.ids.len());
         let rows = Sequences { ids, starts, prompt_len: 6, completion_len, numbers };
-        let scores = policy.forward_detached(&rows, TEMPERATURE).unwrap().scores(&Wants::default()).unwrap();
-        for (drawn, scored) in completion.logps.iter().zip(&scores.logps) {
-            assert!((drawn - scored).abs() < 0.2, "{drawn} {scored}");
+        let outputs = policy.forward_detached(&rows, TEMPERATURE).unwrap().outputs(&Wants::default()).unwrap();
+        for (drawn, passed) in completion.logps.iter().zip(&outputs.logps) {
+            assert!((drawn - passed).abs() < 0.2, "{drawn} {passed}");
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::optim::Optimizer;
 use crate::reward::Rewards;
 use crate::schedule::Schedule;
 use crate::stages::batch::StepInfo;
-use crate::stages::score::{Needs, Work};
+use crate::stages::logps::{Needs, Work};
 use lock::Lock;
 pub use lock::is_at_work;
 pub use open::AbsentWeights;

@@ -27,7 +27,7 @@ use crate::report::found::Lines;
 use crate::reward::Rewards;
 use crate::schedule::Schedule;
 use crate::sgd::SgdConfig;
-use crate::stages::score::Needs;
+use crate::stages::logps::Needs;
 use crate::warnings::{Setup, Watch};
 
 /// Treatment of a model directory that has no weights.

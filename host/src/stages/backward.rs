@@ -9,7 +9,7 @@ use capo_plugin::{Denominator, Dims, OptimizerKind, Reduction};
 
 use crate::model::{Forward, Gradients, Policy};
 use crate::stages::batch::{Factored, StepBatch, StepInfo};
-use crate::stages::score::Work;
+use crate::stages::logps::Work;
 
 /// A reduced loss.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Ve
     Ok((0..batch.dims.len()).map(square).collect())
 }
 
-/// The gradient of the reduced loss, and that of what was held back. `forwards` are the micro-batches' scoring passes, where their activations
+/// The gradient of the reduced loss, and that of what was held back. `forwards` are the micro-batches' log-probability passes, where their activations
 /// were stored; the others run again.
 pub fn accumulate(
     policy: &Policy,

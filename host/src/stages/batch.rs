@@ -8,7 +8,7 @@ use capo_plugin::{Batch, ContextData, Denominator, Dims, OptimizerInfo, Reductio
 
 use super::lend::{HeadState, LentLayer};
 use crate::config::{self, Config};
-use crate::model::{LastLayer, LastLayerData, Scores, Sequences};
+use crate::model::{LastLayer, LastLayerData, Sequences, TokenOutputs};
 
 /// The settings of a step that components see.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +80,7 @@ pub struct SampledBatch {
     pub rewards: Vec<f32>,
     /// Optimizer steps done when the completions were sampled.
     pub sampled_at: u64,
-    /// `[B, T]`, nats, under the policy that sampled; none where the first scoring is by that policy.
+    /// `[B, T]`, nats, under the policy that sampled; none where the first log-probability pass is by that policy.
     pub old_logps: Option<Vec<f32>>,
     /// `[B, T]`, nats: with what the sampler drew the tokens, 0 on padding; none unless a component asks.
     pub sampler_logps: Option<Vec<f32>>,
@@ -90,7 +90,7 @@ pub struct SampledBatch {
 
 /// A sampled batch after the forward passes of policy and reference: input of the advantage estimator.
 #[derive(Debug, Clone)]
-pub struct ScoredBatch {
+pub struct BatchWithLogps {
     sampled: SampledBatch,
     /// `[B, T]`, nats, under the current policy.
     pub logps: Vec<f32>,
@@ -109,18 +109,18 @@ pub struct ScoredBatch {
     shapes: Shapes,
 }
 
-/// A scored batch with advantages and loss: input of masks, weights, the backward pass and step controls.
+/// A batch with log-probabilities, advantages and loss: input of masks, weights, the backward pass and step controls.
 #[derive(Debug, Clone)]
 pub struct StepBatch {
     /// The batch before advantages and loss.
-    pub scored: ScoredBatch,
+    pub batch: BatchWithLogps,
     /// `[B, T]`, reward units.
     pub advantages: Vec<f32>,
     /// The objective's answer.
     pub loss: TokenLoss,
 }
 
-impl Deref for ScoredBatch {
+impl Deref for BatchWithLogps {
     type Target = SampledBatch;
 
     fn deref(&self) -> &SampledBatch {
@@ -129,10 +129,10 @@ impl Deref for ScoredBatch {
 }
 
 impl Deref for StepBatch {
-    type Target = ScoredBatch;
+    type Target = BatchWithLogps;
 
-    fn deref(&self) -> &ScoredBatch {
-        &self.scored
+    fn deref(&self) -> &BatchWithLogps {
+        &self.batch
     }
 }
 
@@ -221,10 +221,10 @@ impl SampledBatch {
     }
 }
 
-impl ScoredBatch {
+impl BatchWithLogps {
     /// `sampled` with what the policy's forward passes gave, without a reference model.
-    pub fn new(mut sampled: SampledBatch, scores: Scores) -> Result<Self> {
-        let Scores { logps, entropy, hidden, last_layer } = scores;
+    pub fn new(mut sampled: SampledBatch, outputs: TokenOutputs) -> Result<Self> {
+        let TokenOutputs { logps, entropy, hidden, last_layer } = outputs;
         let (b, t) = (sampled.dims.completions as i64, sampled.dims.tokens as i64);
         let (width, k) = last_layer.as_ref().map_or((0, 0), LastLayer::extents);
         let lent = match &last_layer {
@@ -232,7 +232,7 @@ impl ScoredBatch {
             _ => None,
         };
         Ok(Self {
-            // The first scoring of a rollout that one step uses whole is by the policy that sampled it.
+            // The first log-probability pass over a rollout that one step uses whole is by the policy that sampled it.
             old_logps: sampled.old_logps.take().unwrap_or_else(|| logps.clone()),
             sampled,
             logps,
@@ -303,17 +303,17 @@ impl StepBatch {
             return Ok(Cow::Borrowed(self));
         }
         let mut copy = self.clone();
-        copy.scored.lent = None;
+        copy.batch.lent = None;
         if let Some(last) = &self.last_layer {
-            copy.scored.last_layer = Some(LastLayer::Host(last.to_host()?.into_owned()));
+            copy.batch.last_layer = Some(LastLayer::Host(last.to_host()?.into_owned()));
         }
-        copy.scored.head_state = self.head_state.as_ref().map(HeadState::to_host).transpose()?;
+        copy.batch.head_state = self.head_state.as_ref().map(HeadState::to_host).transpose()?;
         Ok(Cow::Owned(copy))
     }
 
     /// The batch as components see it.
     pub fn view(&self, info: &StepInfo) -> Batch<'_> {
-        let mut batch = self.scored.view(info, &self.advantages);
+        let mut batch = self.batch.view(info, &self.advantages);
         batch.losses = Some(&self.loss.loss);
         batch.dloss_dlogp = Some(&self.loss.dloss_dlogp);
         batch

@@ -7,8 +7,8 @@ use capo_plugin::{Inputs, ParameterGroup, Point, StepControlFn};
 
 use super::batch::{StepBatch, StepInfo};
 use super::effect;
+use super::logps::{Needs, Work};
 use super::measure::Proposal;
-use super::score::{Needs, Work};
 use crate::metrics::names::{APPLIED, metric_name};
 use crate::metrics::sink::StepSink;
 use crate::model::{Gradients, Params, Policy, groups};
@@ -41,7 +41,7 @@ pub struct Taken<'a> {
     pub measured: bool,
 }
 
-/// Needs of the scoring pass: those of the components, and those of step controls and measurements.
+/// Needs of the log-probability pass: those of the components, and those of step controls and measurements.
 pub fn needs(needs: Needs, controls: &[StepControlFn], measured: bool) -> Needs {
     let needs = needs.with_hidden(measured || !controls.is_empty());
     if measured { needs.with(Inputs::LAST_LAYER) } else { needs }

@@ -5,30 +5,30 @@ use capo_loader::mask::Accepted;
 use capo_loader::weight::Weighed;
 use capo_plugin::{ObjectiveFn, Sink};
 
-use crate::stages::batch::{Factored, ScoredBatch, StepBatch, StepInfo, TokenLoss};
+use crate::stages::batch::{BatchWithLogps, Factored, StepBatch, StepInfo, TokenLoss};
 
 /// The batch with its loss; `advantages` are `[B, T]`.
 pub fn evaluate(
     objective: &mut ObjectiveFn,
     sink: &mut dyn Sink,
-    scored: ScoredBatch,
+    batch: BatchWithLogps,
     advantages: Vec<f32>,
     info: &StepInfo,
 ) -> Result<StepBatch> {
-    let loss = ask(objective, sink, &scored, &advantages, info)?;
-    Ok(StepBatch { scored, advantages, loss })
+    let loss = ask(objective, sink, &batch, &advantages, info)?;
+    Ok(StepBatch { batch, advantages, loss })
 }
 
 fn ask(
     objective: &mut ObjectiveFn,
     sink: &mut dyn Sink,
-    scored: &ScoredBatch,
+    batch: &BatchWithLogps,
     advantages: &[f32],
     info: &StepInfo,
 ) -> Result<TokenLoss> {
-    let n = scored.dims.len();
+    let n = batch.dims.len();
     let mut out = TokenLoss { loss: vec![0.0; n], dloss_dlogp: vec![0.0; n] };
-    objective.evaluate(sink, &scored.view(info, advantages), &mut out.loss, &mut out.dloss_dlogp)?;
+    objective.evaluate(sink, &batch.view(info, advantages), &mut out.loss, &mut out.dloss_dlogp)?;
     Ok(out)
 }
 
@@ -65,6 +65,6 @@ pub fn factor(
     }
     let advantages: Vec<f32> =
         batch.advantages.iter().zip(&of_loss).map(|(advantage, factor)| advantage * factor).collect();
-    let loss = ask(objective, sink, &batch.scored, &advantages, info)?;
+    let loss = ask(objective, sink, &batch.batch, &advantages, info)?;
     Ok(Some(Factored { loss, weights: of_gradient }))
 }

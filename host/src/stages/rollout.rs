@@ -7,7 +7,7 @@ use capo_plugin::{Dims, Sink};
 
 use crate::config::RolloutConfig;
 use crate::data::{Dataset, Example, Tokenizer};
-use crate::model::{Capture, Completion, Generation, Policy, Sampling, Scores, Sequences};
+use crate::model::{Capture, Completion, Generation, Policy, Sampling, Sequences, TokenOutputs};
 use crate::reward::{Rewards, Scored};
 use crate::rng;
 use crate::stages::batch::SampledBatch;
@@ -33,7 +33,7 @@ pub struct Sampler<'a> {
     pub context: bool,
     /// True if the log-probabilities with which tokens were drawn are kept in any case.
     pub sampler_logps: bool,
-    /// Scores to take from the sampler's passes, for a step that uses the rollout whole. With none, such a step scores anew.
+    /// Outputs to take from the sampler's passes, for a step that uses the rollout whole. With none, such a step has a forward pass of its own.
     pub capture: Option<Capture>,
     /// How many of the most likely tokens are kept at each place, in the context; 0 is none.
     pub top_k: usize,
@@ -48,14 +48,14 @@ pub struct Sampler<'a> {
 /// One rollout.
 #[derive(Debug)]
 pub struct Rollout {
-    /// All completions, not yet scored by the policy.
+    /// All completions, without log-probabilities of the policy.
     pub batch: SampledBatch,
     /// Rewards, in total and per function.
     pub rewards: Scored,
     /// Prompt, completion text and answer of each completion.
     pub texts: Vec<Sample>,
-    /// The scores by the sampler's own passes, where they were asked for.
-    pub scores: Option<Scores>,
+    /// The outputs of the sampler's own passes, where they were asked for.
+    pub outputs: Option<TokenOutputs>,
     /// Prompt and completion tokens together, those of dropped groups too.
     pub tokens: u64,
     /// How many prompts it took, those of dropped groups too.
@@ -70,8 +70,8 @@ pub struct Rollout {
 pub fn sample(policy: &Policy, dataset: &mut Dataset, cursor: u64, mut sampler: Sampler<'_>) -> Result<Rollout> {
     let prompts = (sampler.completions / sampler.config.num_generations) as u64;
     if !sampler.config.filter_groups {
-        let (groups, scores) = draw(policy, dataset, cursor..cursor + prompts, &mut sampler)?;
-        return Ok(Rollout { scores, prompts, ..assemble(groups, &sampler)? });
+        let (groups, outputs) = draw(policy, dataset, cursor..cursor + prompts, &mut sampler)?;
+        return Ok(Rollout { outputs, prompts, ..assemble(groups, &sampler)? });
     }
     let mut next = cursor;
     let sampled = dynamic_sampling::fill(prompts, sampler.config.max_num_gen_batches, |count| {
@@ -89,7 +89,7 @@ fn draw(
     dataset: &mut Dataset,
     numbers: Range<u64>,
     sampler: &mut Sampler<'_>,
-) -> Result<(Vec<Group>, Option<Scores>)> {
+) -> Result<(Vec<Group>, Option<TokenOutputs>)> {
     let group = sampler.config.num_generations;
     let examples = numbers.clone().map(|number| dataset.train(number)).collect::<Result<Vec<Example>>>()?;
     let each: Vec<&Example> = examples.iter().flat_map(|example| std::iter::repeat_n(example, group)).collect();
@@ -111,15 +111,15 @@ fn draw(
         top_k: sampler.top_k,
         max_num_seqs: sampler.config.max_num_seqs,
     };
-    let (completions, scores) = policy.generate_scored(&prompt_ids, &generation, sampler.capture, &mut rngs)?;
+    let (completions, outputs) = policy.generate_with_outputs(&prompt_ids, &generation, sampler.capture, &mut rngs)?;
     let texts = decode(&completions, &each, sampler.tokenizer)?;
-    let mut scored = capo_plugin::Rollout::new(views(&texts, &completions, &each));
-    scored.step = sampler.step;
-    scored.max_steps = sampler.max_steps;
-    scored.seed = sampler.seed;
-    scored.group_size = group;
-    scored.max_completion_length = sampler.config.max_completion_length;
-    let rewards = sampler.rewards.score(sampler.sink, &scored)?;
+    let mut sampled = capo_plugin::Rollout::new(views(&texts, &completions, &each));
+    sampled.step = sampler.step;
+    sampled.max_steps = sampler.max_steps;
+    sampled.seed = sampler.seed;
+    sampled.group_size = group;
+    sampled.max_completion_length = sampler.config.max_completion_length;
+    let rewards = sampler.rewards.score(sampler.sink, &sampled)?;
     drop(each);
     let (mut prompt_ids, mut completions) = (prompt_ids.into_iter().step_by(group), completions.into_iter());
     let mut texts = texts.into_iter();
@@ -131,7 +131,7 @@ fn draw(
         texts: texts.by_ref().take(group).collect(),
         rewards: rewards.part(place * group..(place + 1) * group),
     });
-    Ok((groups.collect(), scores))
+    Ok((groups.collect(), outputs))
 }
 
 /// The rollout of these groups.
@@ -168,7 +168,7 @@ fn assemble(groups: Vec<Group>, sampler: &Sampler<'_>) -> Result<Rollout> {
     batch.context = context.transpose()?;
     batch.sampler_logps = padded(&completions, batch.dims);
     let prompts = numbers.len() as u64;
-    Ok(Rollout { batch, rewards, texts, scores: None, tokens, prompts, filtered: None })
+    Ok(Rollout { batch, rewards, texts, outputs: None, tokens, prompts, filtered: None })
 }
 
 /// `[B, T]`: the log-probabilities with which tokens were drawn, 0 on padding; none where they were not asked for.

@@ -37,7 +37,7 @@ fn logps_and_gradients_are_those_of_transformers() {
     for name in NAMES {
         let (policy, golden) = (load(&folder(name)).unwrap(), tensors("families-golden", name));
         let forward = policy.forward(&rows(6), 0.9).unwrap();
-        let logps = forward.scores(&Wants::default()).unwrap().logps;
+        let logps = forward.outputs(&Wants::default()).unwrap().logps;
         let logps = Tensor::from_vec(logps, (2, 5), &Device::Cpu).unwrap();
         assert!(distance(&logps, &golden["logps"]) < 1e-5, "{name}");
         let gradients = forward.backward(&d_logps).unwrap();
@@ -67,7 +67,7 @@ fn gradients_of_some_rows_are_theirs_alone() {
 }
 
 #[test]
-fn what_was_drawn_with_a_cache_is_scored_the_same() {
+fn what_was_drawn_with_a_cache_is_as_probable_without() {
     for name in NAMES {
         let policy = load(&folder(name)).unwrap();
         let generation = Generation {
@@ -86,9 +86,9 @@ fn what_was_drawn_with_a_cache_is_scored_the_same() {
             let (prompt_len, completion_len) = (prompt.len(), ids.len());
             let (starts, numbers) = (vec![0], Sequences::numbered(1));
             let row = Sequences { ids: [prompt, ids].concat(), starts, prompt_len, completion_len, numbers };
-            let scores = policy.forward_detached(&row, 1.0).unwrap().scores(&Wants::default()).unwrap();
-            for (drawn, scored) in logps.iter().zip(&scores.logps) {
-                assert!((drawn - scored).abs() < 1e-4, "{name}: {drawn} {scored}");
+            let outputs = policy.forward_detached(&row, 1.0).unwrap().outputs(&Wants::default()).unwrap();
+            for (drawn, passed) in logps.iter().zip(&outputs.logps) {
+                assert!((drawn - passed).abs() < 1e-4, "{name}: {drawn} {passed}");
             }
         }
     }

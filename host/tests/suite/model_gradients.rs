@@ -44,11 +44,11 @@ fn d_entropy() -> Vec<f32> {
 
 fn loss(policy: &Policy, entropy: bool) -> f64 {
     let wants = Wants { entropy, ..Wants::default() };
-    let scores = policy.forward_detached(&rows(), TEMPERATURE).unwrap().scores(&wants).unwrap();
+    let outputs = policy.forward_detached(&rows(), TEMPERATURE).unwrap().outputs(&wants).unwrap();
     let sum = |values: &[f32], weights: Vec<f32>| -> f64 {
         values.iter().zip(weights).map(|(value, weight)| f64::from(*value) * f64::from(weight)).sum()
     };
-    sum(&scores.logps, d_logps()) + sum(&scores.entropy.unwrap_or_default(), d_entropy())
+    sum(&outputs.logps, d_logps()) + sum(&outputs.entropy.unwrap_or_default(), d_entropy())
 }
 
 fn gradients(policy: &Policy, entropy: bool) -> Gradients {
@@ -174,10 +174,10 @@ fn tokens_in_the_padding_change_nothing() {
     other.ids[9] = 22;
     other.ids[10] = 1;
     other.ids[18] = 5;
-    let scores =
-        |rows: &Sequences| policy.forward_detached(rows, TEMPERATURE).unwrap().scores(&Wants::default()).unwrap().logps;
+    let forward = |rows: &Sequences| policy.forward_detached(rows, TEMPERATURE).unwrap();
+    let logps = |rows: &Sequences| forward(rows).outputs(&Wants::default()).unwrap().logps;
     assert_ne!(other, rows());
-    assert_eq!(scores(&rows()), scores(&other));
+    assert_eq!(logps(&rows()), logps(&other));
 }
 
 #[test]
@@ -186,11 +186,11 @@ fn the_graph_and_the_detached_pass_agree_and_only_one_has_gradients() {
     let wants = Wants { entropy: true, last_layer_k: Some(3), ..Wants::default() };
     let (graph, detached) =
         (policy.forward(&rows(), TEMPERATURE).unwrap(), policy.forward_detached(&rows(), TEMPERATURE).unwrap());
-    let scores = [&graph, &detached].map(|forward| {
-        let scores = forward.scores(&wants).unwrap();
-        (scores.logps, scores.entropy, scores.last_layer.unwrap().to_host().unwrap().into_owned())
+    let outputs = [&graph, &detached].map(|forward| {
+        let outputs = forward.outputs(&wants).unwrap();
+        (outputs.logps, outputs.entropy, outputs.last_layer.unwrap().to_host().unwrap().into_owned())
     });
-    assert_eq!(scores[0], scores[1]);
+    assert_eq!(outputs[0], outputs[1]);
     assert!(detached.backward(&d_logps()).is_err());
     assert!(graph.backward(&d_logps()[1..]).is_err());
 }

@@ -53,7 +53,7 @@ fn logits(policy: &Policy) -> Tensor {
 }
 
 fn logps(policy: &Policy, rows: &Sequences) -> Vec<f32> {
-    policy.forward_detached(rows, 0.9).unwrap().scores(&Wants::default()).unwrap().logps
+    policy.forward_detached(rows, 0.9).unwrap().outputs(&Wants::default()).unwrap().logps
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn logits_logps_and_gradients_are_those_of_peft() {
         let distance_of_logits = distance(&logits(&policy), &golden["logits"].narrow(1, 3, 7).unwrap());
         assert!(distance_of_logits < 1e-5, "{name}: {distance_of_logits:e}");
         let forward = policy.forward(&rows(6), 0.9).unwrap();
-        let logps = forward.scores(&Wants::default()).unwrap().logps;
+        let logps = forward.outputs(&Wants::default()).unwrap().logps;
         assert!(distance(&Tensor::from_vec(logps, (2, 5), &Device::Cpu).unwrap(), &golden["logps"]) < 1e-5, "{name}");
         let gradients = forward.backward(&d_logps()).unwrap();
         let trained: Vec<&str> = policy.params().iter().map(|(weight, _)| weight).collect();
@@ -155,7 +155,7 @@ fn dropout_is_the_same_in_every_pass_of_a_step() {
     assert_eq!(logps(&step, &rows(6).select(&[1])), logps(&step, &rows(6).slice(1..2)));
 
     let forward = step.forward(&rows(6), 0.9).unwrap();
-    assert_eq!(forward.scores(&Wants::default()).unwrap().logps, all);
+    assert_eq!(forward.outputs(&Wants::default()).unwrap().logps, all);
     let whole = forward.backward(&d_logps()).unwrap();
     let again = policy.in_training(Dropout::of_step(1, 5)).with_gradient_checkpointing(true);
     let again = again.forward(&rows(6), 0.9).unwrap().backward(&d_logps()).unwrap();
@@ -218,7 +218,7 @@ fn a_reference_shares_the_base_and_keeps_its_factors() {
 fn a_reference_may_be_an_adapter() {
     let files = embedded::model_files(data("lora-golden/llama3").to_str().unwrap()).unwrap();
     let reference = Reference::load(&files, 11, DType::F32, &Device::Cpu).unwrap();
-    let theirs = reference.forward(&rows(6), 0.9).unwrap().scores(&Wants::default()).unwrap().logps;
+    let theirs = reference.forward(&rows(6), 0.9).unwrap().outputs(&Wants::default()).unwrap().logps;
     assert_eq!(theirs, logps(&load("llama3"), &rows(6)));
 }
 

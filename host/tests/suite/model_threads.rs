@@ -44,10 +44,10 @@ fn child() {
 
     let mut digest = Digest(0xcbf2_9ce4_8422_2325);
     let forward = policy.forward(&batch, 0.9).unwrap();
-    let scores = forward.scores(&Wants { entropy: true, last_layer_k: Some(20), ..Wants::default() }).unwrap();
-    digest.floats(&scores.logps);
-    digest.floats(&scores.entropy.unwrap());
-    digest.floats(&scores.last_layer.unwrap().to_host().unwrap().hidden);
+    let outputs = forward.outputs(&Wants { entropy: true, last_layer_k: Some(20), ..Wants::default() }).unwrap();
+    digest.floats(&outputs.logps);
+    digest.floats(&outputs.entropy.unwrap());
+    digest.floats(&outputs.last_layer.unwrap().to_host().unwrap().hidden);
     let d_logps: Vec<f32> = (0..rows * completion_len).map(|i| (i as f32 * 0.37).sin()).collect();
     let gradients = forward.backward(&d_logps).unwrap();
     gradients.iter().for_each(|(_, gradient)| digest.tensor(gradient));

@@ -11,9 +11,9 @@ use capo_plugin::testing::{Listener, Records};
 use capo_plugin::{
     CompletionContext, ContextData, Denominator, Dims, ObjectiveFn, OptimizerKind, Point, PromptContext, Reduction,
 };
-use host::model::{Scores, Sequences};
+use host::model::{Sequences, TokenOutputs};
 use host::stages::backward::{Reduced, reduce};
-use host::stages::batch::{SampledBatch, ScoredBatch, StepInfo};
+use host::stages::batch::{BatchWithLogps, SampledBatch, StepInfo};
 use host::stages::{advantage, objective};
 use serde::Deserialize;
 use toml::Table;
@@ -88,13 +88,13 @@ fn batch(lengths: &[usize], group: usize, rewards: Vec<f32>) -> SampledBatch {
 }
 
 /// `batch` under three policies, `[B, T]` each.
-fn scored(mut batch: SampledBatch, logps: &[f32], old_logps: &[f32], ref_logps: &[f32]) -> ScoredBatch {
+fn with_logps(mut batch: SampledBatch, logps: &[f32], old_logps: &[f32], ref_logps: &[f32]) -> BatchWithLogps {
     batch.old_logps = Some(old_logps.to_vec());
     let entropy = Some(vec![0.0; logps.len()]);
-    let scores = Scores { logps: logps.to_vec(), entropy, hidden: None, last_layer: None };
-    let mut scored = ScoredBatch::new(batch, scores).unwrap();
-    scored.ref_logps = Some(ref_logps.to_vec());
-    scored
+    let outputs = TokenOutputs { logps: logps.to_vec(), entropy, hidden: None, last_layer: None };
+    let mut batch = BatchWithLogps::new(batch, outputs).unwrap();
+    batch.ref_logps = Some(ref_logps.to_vec());
+    batch
 }
 
 impl Case {
@@ -122,7 +122,7 @@ impl Scored {
         let batch = batch(&self.lengths, self.lengths.len(), vec![0.0; self.lengths.len()]);
         let tokens = batch.dims.tokens as usize;
         let advantages = self.advantages.iter().flat_map(|&advantage| vec![advantage; tokens]).collect();
-        let batch = scored(batch, logps, old_logps, &self.ref_logps);
+        let batch = with_logps(batch, logps, old_logps, &self.ref_logps);
         let info = info(component.reduction(), limit);
         // As far off the policy that sampled, however that is moved.
         let sampler: Vec<f32> = (0..).zip(old_logps).map(|(i, logp)| logp - 0.4 * (i as f32).sin()).collect();
@@ -199,7 +199,7 @@ fn advantages_are_trls_and_verls() {
     for case in &given.cases {
         let mut component = registry.create(&case.config("advantage"), &Watchdog::off()).unwrap();
         let batch = batch(&given.lengths, golden.group, given.rewards.clone());
-        let batch = scored(batch, &given.old_logps, &given.old_logps, &given.ref_logps);
+        let batch = with_logps(batch, &given.old_logps, &given.old_logps, &given.ref_logps);
         let mut context = context(&given.lengths, golden.group, &given.old_logps);
         given.rewards_per_func.iter().zip(["a", "b"]).for_each(|(rewards, name)| context.add_reward(name, rewards));
         let info = info(Reduction::COMPLETION_MEAN, golden.limit);

@@ -3,9 +3,9 @@
 use capo_loader::mask::Accepted;
 use capo_loader::weight::Weighed;
 use capo_plugin::{Denominator, OptimizerKind, Reduction};
-use host::model::{Scores, Sequences};
+use host::model::{Sequences, TokenOutputs};
 use host::stages::backward::{Reduced, reduce};
-use host::stages::batch::{SampledBatch, ScoredBatch, StepBatch, TokenLoss};
+use host::stages::batch::{BatchWithLogps, SampledBatch, StepBatch, TokenLoss};
 
 use crate::shared::first_step;
 
@@ -20,11 +20,11 @@ fn batch() -> StepBatch {
     let sequences = Sequences { ids, starts, prompt_len: 1, completion_len: 4, numbers };
     let sampled = SampledBatch::new(sequences, &completions, vec![0; 3], vec![0.0; 3], 3, 0);
     let entropy = Some((0..PLACES).map(|at| 0.1 + at as f32).collect());
-    let scores = Scores { logps: vec![-0.5; PLACES], entropy, hidden: None, last_layer: None };
+    let outputs = TokenOutputs { logps: vec![-0.5; PLACES], entropy, hidden: None, last_layer: None };
     let wave = |at: usize| (at as f32 * 0.7).sin() + 0.1;
     let (loss, dloss_dlogp) = (0..PLACES).map(|at| (wave(at), wave(at + 20))).unzip();
-    let scored = ScoredBatch::new(sampled, scores).unwrap();
-    StepBatch { scored, advantages: vec![0.0; PLACES], loss: TokenLoss { loss, dloss_dlogp } }
+    let batch = BatchWithLogps::new(sampled, outputs).unwrap();
+    StepBatch { batch, advantages: vec![0.0; PLACES], loss: TokenLoss { loss, dloss_dlogp } }
 }
 
 fn accepted(batch: &StepBatch, rejected: &[usize]) -> Accepted {

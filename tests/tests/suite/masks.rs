@@ -7,9 +7,9 @@ use capo_loader::{mask, weight};
 use capo_plugin::testing::Listener;
 use capo_plugin::{CompletionContext, ContextData, OptimizerInfo, OptimizerKind, PromptContext};
 use host::config::{self, Draft};
-use host::model::{Scores, Sequences};
+use host::model::{Sequences, TokenOutputs};
 use host::stages::backward::Reduced;
-use host::stages::batch::{SampledBatch, ScoredBatch, StepInfo};
+use host::stages::batch::{BatchWithLogps, SampledBatch, StepInfo};
 use host::stages::{backward, objective};
 use serde::Deserialize;
 use tests::{Folder, artifacts};
@@ -64,7 +64,7 @@ const OPTIMIZER: OptimizerInfo = OptimizerInfo {
 
 impl Arrays {
     /// The batch as the stages before the objective leave it.
-    fn batch(&self, golden: &Golden) -> ScoredBatch {
+    fn batch(&self, golden: &Golden) -> BatchWithLogps {
         let (rows, tokens) = (self.lengths.len(), golden.tokens);
         let ids: Vec<Vec<u32>> = self.lengths.iter().map(|&length| vec![5; length]).collect();
         let ids: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
@@ -83,10 +83,10 @@ impl Arrays {
             batch.completion_mask.clone_from(mask);
         }
         let (logps, entropy) = (self.logps.clone(), Some(self.entropy.clone()));
-        let scores = Scores { logps, entropy, hidden: None, last_layer: None };
-        let mut scored = ScoredBatch::new(batch, scores).unwrap();
-        scored.ref_logps.clone_from(&self.ref_logps);
-        scored
+        let outputs = TokenOutputs { logps, entropy, hidden: None, last_layer: None };
+        let mut batch = BatchWithLogps::new(batch, outputs).unwrap();
+        batch.ref_logps.clone_from(&self.ref_logps);
+        batch
     }
 
     fn context(&self, golden: &Golden) -> ContextData {

@@ -22,7 +22,7 @@ fn policy(tied: bool) -> Policy {
     Policy::init(Config::from_json(json.as_bytes()).unwrap(), &Device::Cpu, &mut fill).unwrap()
 }
 
-fn batch(policy: &Policy) -> ScoredBatch {
+fn batch(policy: &Policy) -> BatchWithLogps {
     let (prompt, tokens) = (4, 6);
     let ids = (0..ROWS * (prompt + tokens)).map(|i| (i * 37 + i / 4) as u32 % 300).collect::<Vec<_>>();
     let lengths = [6, 3, 1, 5, 6];
@@ -32,7 +32,7 @@ fn batch(policy: &Policy) -> ScoredBatch {
     let sampled = SampledBatch::new(rows, &own, vec![0; ROWS], vec![0.0; ROWS], 1, 0);
     let forward = policy.forward_detached(&sampled.sequences, TEMPERATURE).unwrap();
     let wants = Wants { entropy: true, hidden: true, last_layer_k: None };
-    ScoredBatch::new(sampled, forward.scores(&wants).unwrap()).unwrap()
+    BatchWithLogps::new(sampled, forward.outputs(&wants).unwrap()).unwrap()
 }
 
 /// Moves every weight by `size` times a standard normal.
@@ -49,7 +49,7 @@ fn move_by(policy: &Policy, size: f64) {
 struct Case {
     policy: Policy,
     before: Params,
-    batch: ScoredBatch,
+    batch: BatchWithLogps,
     groups: Vec<Group>,
     optimizer: Optimizer,
 }

@@ -5,7 +5,7 @@ use super::gpu::{Gpu, assert_close, wave};
 const TEMPERATURE: f64 = 0.7;
 
 #[test]
-fn scores_and_gradients_of_logits() {
+fn statistics_and_gradients_of_logits() {
     let Some(gpu) = Gpu::open() else { return };
     let (rows, vocab) = (3, 1000);
     let (logits, targets, d_logps) = (wave(rows * vocab, 0.4), [999u32, 0, 256], [0.3f32, 0.0, -2.0]);
