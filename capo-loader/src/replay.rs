@@ -145,7 +145,7 @@ pub fn replay(
         let mut sink =
             Collector { outcome: Outcome::default(), warnings: WarningSink { warned: &mut warned, watchdog } };
         let (accepted, weighed) = replay_step(deciders, &mut sink, path, device, &batch)?;
-        let weights = (!deciders.weights.is_empty()).then_some(weighed.weights);
+        let weights = (!deciders.weights.is_empty()).then_some(weighed.token_weights);
         let outcome = Outcome { keep: accepted.mask, weights, ..sink.outcome };
         if let (Some(target), Some(out)) = (target, out) {
             // Not before there is something to write: a file that is no batch leaves nothing.

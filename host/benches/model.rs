@@ -151,8 +151,8 @@ fn fused() {
         (0..tokens * tokens).map(|i| if i % tokens > i / tokens { f32::NEG_INFINITY } else { 0.0 }).collect();
     let mask = Tensor::from_vec(mask, (tokens, tokens), &Device::Cpu).unwrap();
     let causal_softmax = || {
-        let weights = ops::causal_softmax(&scores, &starts, 0.2)?;
-        ops::causal_softmax_backward(&weights, &weights.ones_like()?, &starts, 0.2).map(drop)
+        let probs = ops::causal_softmax(&scores, &starts, 0.2)?;
+        ops::causal_softmax_backward(&probs, &probs.ones_like()?, &starts, 0.2).map(drop)
     };
     print("causal_softmax", &causal_softmax, &|| {
         softmax(&(scores.as_tensor() * 0.2).unwrap().broadcast_add(&mask).unwrap(), 3).unwrap()

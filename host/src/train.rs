@@ -204,8 +204,8 @@ fn optimize(
     let outcome = gradients.map(|gradients| step::apply(optimizer, policy, &gradients, rate, limit)).transpose()?;
     end(timer, policy)?;
 
-    let step =
-        control::Taken { policy, optimizer, batch: &batch, info: &info, weights: &weighed.weights, work, measured };
+    let token_weights = &weighed.token_weights;
+    let step = control::Taken { policy, optimizer, batch: &batch, info: &info, token_weights, work, measured };
     let outcome = control::apply(&mut components.step_controls, &mut sink, before, outcome, step)?;
 
     let taken = outcome.is_some_and(|outcome| outcome.taken);

@@ -28,8 +28,8 @@ fn all(dtype: DType) -> Vec<(&'static str, Tensor)> {
     let (x, y, grad) = (wave(&SHAPE, 0.1), wave(&SHAPE, 0.7), wave(&SHAPE, 1.9));
     let weight = wave(&[12], 0.4);
     let starts: Arc<[usize]> = Arc::from(STARTS);
-    let (scores, d_weights) = (wave(&[2, 3, 5, 5], 0.2), wave(&[2, 3, 5, 5], 0.9));
-    let weights = causal_softmax(&scores, &starts, SCALE).unwrap();
+    let (scores, d_probs) = (wave(&[2, 3, 5, 5], 0.2), wave(&[2, 3, 5, 5], 0.9));
+    let probs = causal_softmax(&scores, &starts, SCALE).unwrap();
     let of_last = causal_softmax(&scores.narrow(2, 2, 3).unwrap(), &starts, SCALE).unwrap();
     let (dx, d_norm) = rms_norm_backward(&x, &weight, &grad, 1e-6).unwrap();
     let (d_gate, d_up) = swiglu_backward(&x, &y, &grad).unwrap();
@@ -43,8 +43,8 @@ fn all(dtype: DType) -> Vec<(&'static str, Tensor)> {
         ("swiglu", swiglu(&x, &y).unwrap()),
         ("swiglu by gate", d_gate),
         ("swiglu by up", d_up),
-        ("causal_softmax by scores", causal_softmax_backward(&weights, &d_weights, &starts, SCALE).unwrap()),
-        ("causal_softmax", weights),
+        ("causal_softmax by scores", causal_softmax_backward(&probs, &d_probs, &starts, SCALE).unwrap()),
+        ("causal_softmax", probs),
         ("causal_softmax of the last queries", of_last),
         ("rope", rope.apply(&x, 2).unwrap()),
         ("rope backward", rope.backward(&turned).unwrap()),

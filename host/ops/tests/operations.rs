@@ -119,8 +119,8 @@ fn causal_softmax() {
     let starts: Arc<[usize]> = Arc::from([0usize, 2, 4]);
     let (tokens, scale) = (5, 0.7);
     let scores = wave(&[3, 2, tokens, tokens], 0.0);
-    let weights = ops::causal_softmax(&scores, &starts, scale).unwrap();
-    let (input, output) = (values(&scores), values(&weights));
+    let probs = ops::causal_softmax(&scores, &starts, scale).unwrap();
+    let (input, output) = (values(&scores), values(&probs));
     let mut expected = vec![0.0; input.len()];
     for (line, out) in expected.chunks_exact_mut(tokens).enumerate() {
         let (start, query) = (starts[line / (2 * tokens)], line % tokens);
@@ -134,7 +134,7 @@ fn causal_softmax() {
     let expected: Vec<f64> =
         output.chunks_exact(tokens * tokens).flat_map(|lines| lines[3 * tokens..].to_vec()).collect();
     assert_eq!(of_last, expected, "the last two queries alone");
-    let gradient = ops::causal_softmax_backward(&weights, &cotangent(&weights), &starts, scale).unwrap();
+    let gradient = ops::causal_softmax_backward(&probs, &cotangent(&probs), &starts, scale).unwrap();
     check_backward("causal_softmax", &[scores], |t| ops::causal_softmax(&t[0], &starts, scale).unwrap(), &[gradient]);
 }
 

@@ -179,7 +179,7 @@ fn layer_backward(
     dx: &Tensor,
     gradients: &mut LayerGradients<'_>,
 ) -> Result<Tensor> {
-    let (Saved { x, unnormed, heads, weights, mixed, gated }, eps) = (saved, layer.sizes.eps);
+    let (Saved { x, unnormed, heads, probs, mixed, gated }, eps) = (saved, layer.sizes.eps);
     let inner = ops::swiglu(&gated.gate, &gated.up)?;
     let d_inner = gradients.linear("mlp.down_proj", &layer.down, &inner, dx)?;
     drop(inner);
@@ -195,7 +195,7 @@ fn layer_backward(
     drop((gated, normed, d_inner, d_gate, d_up));
 
     let d_mixed = gradients.linear("self_attn.o_proj", &layer.output, &mixed, &dx)?;
-    let mut d_heads = attention_backward(layer, &heads, weights.as_ref(), rope, &d_mixed)?;
+    let mut d_heads = attention_backward(layer, &heads, probs.as_ref(), rope, &d_mixed)?;
     if let (Some(norms), Some(unnormed)) = (&layer.head_norms, &unnormed) {
         let Heads { queries, keys, .. } = &mut d_heads;
         *queries = gradients.head_norm("self_attn.q_norm", &norms.queries, &unnormed.queries, queries, eps)?;
@@ -218,11 +218,11 @@ fn layer_backward(
 fn attention_backward(
     layer: &Layer,
     heads: &Heads,
-    weights: Option<&Tensor>,
+    probs: Option<&Tensor>,
     rope: &Rope,
     d_mixed: &Tensor,
 ) -> Result<Heads> {
-    let Heads { queries, keys, values } = attend_backward(layer.sizes, heads, weights, &rope.starts, d_mixed)?;
+    let Heads { queries, keys, values } = attend_backward(layer.sizes, heads, probs, &rope.starts, d_mixed)?;
     let (rows, kv_heads, tokens, width) = values.dims4()?;
     Ok(Heads {
         queries: rope.backward(&queries)?,

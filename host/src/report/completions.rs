@@ -119,7 +119,7 @@ fn tokens(
     ];
     columns.extend(others.into_iter().filter_map(|(name, values)| Some((name.to_owned(), numbers(values?)))));
     if !weighed.given.is_empty() {
-        columns.push(("weight".to_owned(), numbers(&weighed.weights)));
+        columns.push(("weight".to_owned(), numbers(&weighed.token_weights)));
     }
     for (name, values) in arrays.iter().filter(|(_, values)| values.len() == batch.dims.len()) {
         // A component's column is left out where the host has one of the same name.

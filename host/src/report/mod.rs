@@ -318,7 +318,7 @@ pub fn record_step(
     }
     for (given, away) in weighed.given.iter().zip(&reduced.weighted_away) {
         let name = |name: &str| metric_name(Point::Weight, &given.weight, name);
-        let weights = || given.weights.iter().zip(&given.reached).filter(|(_, reached)| **reached == 1);
+        let weights = || given.factors.iter().zip(&given.reached).filter(|(_, reached)| **reached == 1);
         let (count, below) = (weights().count().max(1) as f64, weights().filter(|(weight, _)| **weight < 1.0).count());
         metrics.record(&name(MEAN_WEIGHT), weights().map(|(weight, _)| f64::from(*weight)).sum::<f64>() / count);
         metrics.record(&name(BELOW_ONE), below as f64 / count);

@@ -24,7 +24,7 @@ pub struct Reduced {
     /// `[B, T]`: its derivative by each token's entropy; none without [`Reduced::add_entropy_bonus`].
     pub d_entropy: Option<Vec<f32>>,
     /// The share of the gradient's squares that each mask rejected, in the masks' order: squares of each token's derivative of the
-    /// unmasked loss by its own logit, `weight · dloss_dlogp · (1 − p)`. Terms that tokens share, and the layers below, are left out.
+    /// unmasked loss by its own logit, `scale · dloss_dlogp · (1 − p)`. Terms that tokens share, and the layers below, are left out.
     pub rejected: Vec<f64>,
     /// The share of the gradient's squares that each weight took from the tokens that reached it. It is below 0 where the weight adds to
     /// them.
@@ -54,17 +54,17 @@ pub fn reduce(
     factored: Option<&Factored>,
 ) -> Result<Reduced> {
     let (reduced, factors) = match factored {
-        None => (&batch.loss, &weighed.weights),
-        Some(factored) => (&factored.loss, &factored.weights),
+        None => (&batch.loss, &weighed.token_weights),
+        Some(factored) => (&factored.loss, &factored.token_weights),
     };
     let counted = if info.denominator == Denominator::KEPT { &accepted.mask } else { &batch.completion_mask };
-    let weights = weights(batch, info, counted)?;
+    let scales = scales(batch, info, counted)?;
     let (mut loss, mut d_logps) = (0.0, vec![0.0; batch.dims.len()]);
-    for (b, weight) in weights.into_iter().enumerate() {
+    for (b, scale) in scales.into_iter().enumerate() {
         for i in batch.dims.row(b).filter(|&i| factors[i] != 0.0) {
-            let weight = weight * f64::from(factors[i]);
-            loss += weight * f64::from(reduced.loss[i]);
-            d_logps[i] = (weight * f64::from(reduced.dloss_dlogp[i])) as f32;
+            let scale = scale * f64::from(factors[i]);
+            loss += scale * f64::from(reduced.loss[i]);
+            d_logps[i] = (scale * f64::from(reduced.dloss_dlogp[i])) as f32;
         }
     }
     let dloss_dlogp = &batch.loss.dloss_dlogp;
@@ -73,7 +73,7 @@ pub fn reduce(
     let share = |part: f64| if all > 0.0 { part / all } else { 0.0 };
     let of_mask = |rejected: &Rejected| share(rejected.tokens.iter().map(|&i| squares[i]).sum());
     let of_weight = |given: &Given| {
-        let left = given.weights.iter().zip(&given.reached).zip(&squares).filter(|((_, reached), _)| **reached == 1);
+        let left = given.factors.iter().zip(&given.reached).zip(&squares).filter(|((_, reached), _)| **reached == 1);
         share(left.map(|((weight, _), square)| (1.0 - f64::from(*weight).powi(2)) * square).sum())
     };
     let rejected = accepted.rejected.iter().map(of_mask).collect();
@@ -88,9 +88,9 @@ fn rest(batch: &StepBatch, info: &StepInfo, d_logps: &[f32], dloss_dlogp: &[f32]
         return Ok(None);
     }
     let mut rest = vec![0.0; batch.dims.len()];
-    for (b, weight) in weights(batch, info, &batch.completion_mask)?.into_iter().enumerate() {
+    for (b, scale) in scales(batch, info, &batch.completion_mask)?.into_iter().enumerate() {
         for i in batch.dims.row(b).filter(|&i| batch.completion_mask[i] == 1) {
-            rest[i] = (weight * f64::from(dloss_dlogp[i])) as f32 - d_logps[i];
+            rest[i] = (scale * f64::from(dloss_dlogp[i])) as f32 - d_logps[i];
         }
     }
     Ok(rest.iter().any(|&rest| rest != 0.0).then_some(rest))
@@ -99,10 +99,10 @@ fn rest(batch: &StepBatch, info: &StepInfo, d_logps: &[f32], dloss_dlogp: &[f32]
 impl Reduced {
     /// Subtracts `coefficient` times the mean entropy of the accepted tokens from the loss, whatever its reduction (TRL `entropy_coef`).
     pub fn add_entropy_bonus(&mut self, batch: &StepBatch, accepted: &Accepted, coefficient: f64) {
-        let weight = coefficient / accepted.tokens.max(1) as f64;
+        let scale = coefficient / accepted.tokens.max(1) as f64;
         let own = || batch.entropy.iter().zip(&accepted.mask).filter(|(_, accepted)| **accepted == 1);
-        self.loss -= weight * own().map(|(entropy, _)| f64::from(*entropy)).sum::<f64>();
-        self.d_entropy = Some(accepted.mask.iter().map(|&accepted| -(weight as f32) * f32::from(accepted)).collect());
+        self.loss -= scale * own().map(|(entropy, _)| f64::from(*entropy)).sum::<f64>();
+        self.d_entropy = Some(accepted.mask.iter().map(|&accepted| -(scale as f32) * f32::from(accepted)).collect());
     }
 
     /// How many completions have something in `rest`.
@@ -113,12 +113,12 @@ impl Reduced {
     }
 }
 
-fn weights(batch: &StepBatch, info: &StepInfo, counted: &[u8]) -> Result<Vec<f64>> {
-    token_weights(batch.dims, info.reduction, info.max_completion_length, counted)
+fn scales(batch: &StepBatch, info: &StepInfo, counted: &[u8]) -> Result<Vec<f64>> {
+    reduction_scales(batch.dims, info.reduction, info.max_completion_length, counted)
 }
 
-/// Weight of each completion's tokens in the reduced loss, `[B]`; `counted`, `[B, T]`, is 1 for tokens that count.
-pub fn token_weights(
+/// Scale of each completion's tokens in the reduced loss, `[B]`; `counted`, `[B, T]`, is 1 for tokens that count.
+pub fn reduction_scales(
     dims: Dims,
     reduction: Reduction,
     max_completion_length: usize,
@@ -126,7 +126,7 @@ pub fn token_weights(
 ) -> Result<Vec<f64>> {
     let count = |tokens: &[u8]| tokens.iter().map(|&token| u64::from(token)).sum::<u64>().max(1) as f64;
     let (completions, all) = (dims.completions as f64, count(counted));
-    let weight = |b: usize| match reduction {
+    let scale = |b: usize| match reduction {
         Reduction::COMPLETION_MEAN => Ok(1.0 / (completions * count(&counted[dims.row(b)]))),
         Reduction::FIXED_LENGTH => Ok(1.0 / (completions * max_completion_length as f64)),
         Reduction::TOKEN_MEAN => Ok(1.0 / all),
@@ -135,15 +135,15 @@ pub fn token_weights(
             bail!("the objective asks for reduction {other}, which this host does not know (it knows 0 to 3)")
         }
     };
-    (0..dims.completions as usize).map(weight).collect()
+    (0..dims.completions as usize).map(scale).collect()
 }
 
 /// `[B, T]`: the squares behind [`Reduced::rejected`]; 0 on padding.
 fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Vec<f64>> {
-    let weights = weights(batch, info, &batch.completion_mask)?;
+    let scales = scales(batch, info, &batch.completion_mask)?;
     let square = |i: usize| {
-        let weight = weights[i / batch.dims.tokens as usize] * f64::from(batch.completion_mask[i]);
-        let by_logit = weight * f64::from(dloss_dlogp[i]) * -f64::from(batch.logps[i]).exp_m1();
+        let scale = scales[i / batch.dims.tokens as usize] * f64::from(batch.completion_mask[i]);
+        let by_logit = scale * f64::from(dloss_dlogp[i]) * -f64::from(batch.logps[i]).exp_m1();
         by_logit * by_logit
     };
     Ok((0..batch.dims.len()).map(square).collect())

@@ -151,7 +151,7 @@ pub struct Factored {
     /// The loss with its factors.
     pub loss: TokenLoss,
     /// `[B, T]`: the product of all other weights; 0 for tokens that other masks dropped, and padding.
-    pub weights: Vec<f32>,
+    pub token_weights: Vec<f32>,
 }
 
 /// Extents that tensors borrow.

@@ -16,8 +16,8 @@ pub fn is_due(steps: u64, every: u64) -> bool {
     every > 0 && (steps + 1).is_multiple_of(every)
 }
 
-/// Records what `step` does, as it is applied; `weights` `[B, T]` is what each token weighed in the gradient.
-pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch, weights: &[f32]) -> Result<()> {
+/// Records what `step` does, as it is applied; `token_weights` `[B, T]` is what each token weighed in the gradient.
+pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch, token_weights: &[f32]) -> Result<()> {
     metrics.record("step/kl", step.kl(FRACTION)?);
     metrics.record("step/update_norm", step.norm()?);
     if step.trains_head() {
@@ -26,10 +26,10 @@ pub fn record(metrics: &mut Metrics, step: &mut Proposal<'_>, batch: &StepBatch,
     }
     let tail = tail_mass(batch, step.temperature())?;
     metrics.record("step/tail_mass", tail);
-    let kept = || batch.advantages.iter().zip(weights).filter(|(_, weight)| **weight > 0.0);
-    let count = kept().count();
+    let accepted = || batch.advantages.iter().zip(token_weights).filter(|(_, weight)| **weight > 0.0);
+    let count = accepted().count();
     if count > 0 {
-        metrics.record("step/kept_advantage", kept().map(|(a, _)| f64::from(*a)).sum::<f64>() / count as f64);
+        metrics.record("step/kept_advantage", accepted().map(|(a, _)| f64::from(*a)).sum::<f64>() / count as f64);
     }
     Ok(())
 }

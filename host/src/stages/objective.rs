@@ -56,7 +56,7 @@ pub fn factor(
     }
     for given in &weighed.given {
         let factors = if names.contains(&given.weight) { &mut of_loss } else { &mut of_gradient };
-        let weights = given.weights.iter().zip(&given.reached);
+        let weights = given.factors.iter().zip(&given.reached);
         let reached = factors.iter_mut().zip(weights).filter(|(_, (_, reached))| **reached == 1);
         reached.for_each(|(factor, (weight, _))| *factor *= weight);
     }
@@ -66,5 +66,5 @@ pub fn factor(
     let advantages: Vec<f32> =
         batch.advantages.iter().zip(&of_loss).map(|(advantage, factor)| advantage * factor).collect();
     let loss = ask(objective, sink, &batch.batch, &advantages, info)?;
-    Ok(Some(Factored { loss, weights: of_gradient }))
+    Ok(Some(Factored { loss, token_weights: of_gradient }))
 }

@@ -130,9 +130,9 @@ impl Scored {
         let mut listener = Listener::new(&context);
         let batch = objective::evaluate(component, &mut listener, batch, advantages, &info).unwrap();
         let mask = batch.completion_mask.clone();
-        let weights = mask.iter().map(|&accepted| f32::from(accepted)).collect();
+        let token_weights = mask.iter().map(|&accepted| f32::from(accepted)).collect();
         let accepted = Accepted { tokens: batch.completion_tokens(), rejected: Vec::new(), mask };
-        let weighed = Weighed { weights, given: Vec::new() };
+        let weighed = Weighed { token_weights, given: Vec::new() };
         (reduce(&batch, &info, &accepted, &weighed, None).unwrap(), listener.records)
     }
 }

@@ -38,8 +38,8 @@ fn reduced(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, 
     let info = first_step(kind, reduction, denominator, 6);
     let batch = batch();
     let accepted = accepted(&batch, rejected);
-    let weights = accepted.mask.iter().map(|&accepted| f32::from(accepted)).collect();
-    reduce(&batch, &info, &accepted, &Weighed { weights, given: Vec::new() }, None).unwrap()
+    let token_weights = accepted.mask.iter().map(|&accepted| f32::from(accepted)).collect();
+    reduce(&batch, &info, &accepted, &Weighed { token_weights, given: Vec::new() }, None).unwrap()
 }
 
 const BOTH: OptimizerKind = OptimizerKind::ADAMW_KEPT_AND_REJECTED;

@@ -6,14 +6,14 @@
 use anyhow::Result;
 use capo_plugin::{Batch, LastLayer};
 
-use crate::stages::backward::token_weights;
+use crate::stages::backward::reduction_scales;
 
 /// `[B, T]`: w, the derivative of the reduced loss by each token's log-probability with nothing rejected; minus the advantage stands for
 /// the objective's derivative where a batch was recorded without.
 pub fn derivatives(batch: &Batch<'_>) -> Result<Vec<f64>> {
-    let weights = token_weights(batch.dims, batch.reduction, batch.max_completion_length, batch.completion_mask)?;
+    let scales = reduction_scales(batch.dims, batch.reduction, batch.max_completion_length, batch.completion_mask)?;
     let slope = |i: usize| batch.dloss_dlogp.map_or(-batch.advantages[i], |slopes| slopes[i]);
-    let derivative = |i: usize| weights[i / batch.dims.tokens.max(1) as usize] * f64::from(slope(i));
+    let derivative = |i: usize| scales[i / batch.dims.tokens.max(1) as usize] * f64::from(slope(i));
     Ok((0..batch.dims.len()).map(derivative).collect())
 }
 

@@ -177,7 +177,7 @@ impl<'a> Sweep<'a> {
             let (accepted, weighed) = replay_step(&mut deciders, &mut sink, path, self.device, batch)?;
             let tokens = batch.completion_tokens();
             let rejected = accepted.rejected.iter().map(|rejected| rejected.tokens.len() as u64);
-            weight += weighed.weights.iter().map(|&weight| f64::from(weight)).sum::<f64>();
+            weight += weighed.token_weights.iter().map(|&weight| f64::from(weight)).sum::<f64>();
             let own = by_mask.iter_mut().zip(rejected);
             let total = (&mut all, tokens - accepted.tokens);
             own.chain([total]).for_each(|(count, rejected)| {
