@@ -13,7 +13,7 @@ use crate::eval;
 use crate::metrics::Timer;
 use crate::metrics::sink::StepSink;
 use crate::model::{Capture, Dropout, Policy, TokenOutputs};
-use crate::report::{Decided, Logged, Report, record_completions};
+use crate::report::{Decided, Logged, Report, log_completions};
 use crate::run::Run;
 use crate::run::{best, checkpoint, recovery_point};
 use crate::stages::backward::StepGradients;
@@ -219,7 +219,7 @@ fn optimize(
     let arrays = sink.arrays.take().unwrap_or_default();
     crate::report::record_step(run, &batch, (&accepted, &weighed), &reduced, outcome);
     if let Some(logged) = logged {
-        record_completions(run, &batch, &logged, Decided { accepted: &accepted, weighed: &weighed, arrays })?;
+        log_completions(run, &batch, &logged, Decided { accepted: &accepted, weighed: &weighed, arrays })?;
     }
     run.progress.step += 1;
     run.watchdog.place().at(run.progress.step);

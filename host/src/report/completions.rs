@@ -33,7 +33,7 @@ pub struct Decided<'a> {
 }
 
 /// Writes down the completions of the step that is being done.
-pub fn record_completions(run: &mut Run, batch: &StepBatch, logged: &Logged<'_>, decided: Decided<'_>) -> Result<()> {
+pub fn log_completions(run: &mut Run, batch: &StepBatch, logged: &Logged<'_>, decided: Decided<'_>) -> Result<()> {
     let (logging, step) = (&run.config.logging, run.progress.step + 1);
     let count = batch.dims.completions as usize;
     let chosen = chosen(count, run.config.rollout.num_generations, logging);

@@ -34,7 +34,7 @@ use terminal::{grouped, say};
 
 use crate::run::Run;
 use crate::stages::rollout::Rollout;
-pub use completions::{Decided, Logged, record_completions};
+pub use completions::{Decided, Logged, log_completions};
 pub use live::Answered;
 use live::Live;
 
