@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use candle_core::Device;
 use host::adamw::AdamWConfig;
-use host::model::{Config, Generation, Policy, Sampling, Sequences, Wants};
+use host::model::{Config, Generation, Policy, SamplingParams, Sequences, Wants};
 use host::optim::{Optimizer, OptimizerConfig};
 use host::rng::{fill_standard_normal, stream};
 
@@ -80,7 +80,7 @@ fn parts() {
     {
         let policy = policy(hidden, layers, 32);
         let prompts: Vec<Vec<u32>> = (0..batch).map(|row| vec![(row / 8) as u32 % 32; prompt]).collect();
-        let sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0 };
+        let sampling = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0 };
         let generation = Generation {
             sampling,
             max_completion_length: tokens,

@@ -79,7 +79,7 @@ fn rollouts(run: &mut Run, report: &mut Report, stop_after: Option<u64>, stop: &
 }
 
 /// Stage 1, and the log-probabilities under the policy that sampled.
-fn sample(run: &mut Run) -> Result<rollout::Rollout> {
+fn sample(run: &mut Run) -> Result<rollout::SampledRollout> {
     let work = run.work();
     let measured = effect::is_due(run.progress.step, run.config.train.measure_step);
     let needs = control::needs(run.needs, &run.components.step_controls, measured);

@@ -155,7 +155,7 @@ fn parts_of_the_last_layer_join_wherever_they_lie() {
     assert!(LastLayer::join(vec![host, device]).is_err());
 }
 
-fn generate(policy: &Policy, sampling: Sampling, logps: bool) -> Vec<Completion> {
+fn generate(policy: &Policy, sampling: SamplingParams, logps: bool) -> Vec<SampledTokens> {
     let prompts = vec![vec![5, 9, 2, 14], vec![3], vec![5, 9, 2, 14], vec![28, 7, 11], vec![4, 4, 4, 4, 4, 4]];
     let generation = Generation {
         sampling,
@@ -175,7 +175,7 @@ fn completions_do_not_need_the_fused_kernels() {
     let policy = policy(true);
     let mut truncated = [false; 2];
     for (temperature, top_k, top_p) in [(0.0, 0, 1.0), (0.9, 0, 1.0), (0.9, 20, 1.0), (0.9, 20, 0.8), (0.9, 0, 0.8)] {
-        let sampling = Sampling { temperature, top_k, top_p };
+        let sampling = SamplingParams { temperature, top_k, top_p };
         let (expected, actual) = (generate(&policy, sampling, true), generic(|| generate(&policy, sampling, true)));
         expected.iter().for_each(|completion| truncated[usize::from(completion.truncated)] = true);
         for (actual, expected) in actual.iter().zip(&expected) {
@@ -199,7 +199,7 @@ fn completions_do_not_need_the_fused_kernels() {
 fn completions_in_bf16_are_as_probable_as_when_drawn() {
     let policy = policy(true).with_dtype(DType::BF16);
     for completion in
-        generate(&policy, Sampling { temperature: TEMPERATURE, top_k: 0, top_p: 1.0 }, true).iter().skip(4)
+        generate(&policy, SamplingParams { temperature: TEMPERATURE, top_k: 0, top_p: 1.0 }, true).iter().skip(4)
     {
         let ids = [&[4; 6], completion.ids.as_slice()].concat();
         let (starts, numbers, completion_len) = (vec![0], Sequences::numbered(1), completion.ids.len());

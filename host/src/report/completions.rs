@@ -8,8 +8,8 @@ use crate::config::LoggingConfig;
 use crate::metrics::completions::{Column, Table};
 use crate::run::Run;
 use crate::stages::batch::StepBatch;
-use crate::stages::context::Sample;
-use crate::stages::rollout::Rollout;
+use crate::stages::context::SampledText;
+use crate::stages::rollout::SampledRollout;
 
 /// Values that stages and components record of each token of a step, `[B, T]` each, by name.
 pub type TokenArrays = Vec<(String, Vec<f32>)>;
@@ -17,7 +17,7 @@ pub type TokenArrays = Vec<(String, Vec<f32>)>;
 /// The part of a rollout that a step uses, where it is to be written down.
 pub struct Logged<'a> {
     /// The rollout.
-    pub rollout: &'a Rollout,
+    pub rollout: &'a SampledRollout,
     /// Which of the parts that steps use.
     pub part: usize,
 }
@@ -59,7 +59,7 @@ fn said(
     chosen: &[usize],
 ) -> Vec<(String, Column)> {
     let first = part * batch.dims.completions as usize;
-    let text = |of: fn(&Sample) -> &String| {
+    let text = |of: fn(&SampledText) -> &String| {
         Column::Text(chosen.iter().map(|b| of(&rollout.texts[first + b]).clone()).collect())
     };
     let numbers = |values: &[f32]| Column::Number(chosen.iter().map(|b| values[first + b]).collect());

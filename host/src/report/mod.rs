@@ -33,7 +33,7 @@ use crate::stages::batch::StepBatch;
 use terminal::{grouped, say};
 
 use crate::run::Run;
-use crate::stages::rollout::Rollout;
+use crate::stages::rollout::SampledRollout;
 pub use completions::{Decided, Logged, log_completions};
 pub use live::Answered;
 use live::Live;
@@ -263,7 +263,7 @@ fn describe_optimizer(train: &TrainConfig) -> Option<String> {
 }
 
 /// Records what a rollout says about itself.
-pub fn record_rollout(run: &mut Run, rollout: &Rollout) -> Result<()> {
+pub fn record_rollout(run: &mut Run, rollout: &SampledRollout) -> Result<()> {
     let batch = &rollout.batch;
     let lengths: Vec<usize> = (0..batch.dims.completions as usize)
         .map(|b| batch.completion_mask[batch.dims.row(b)].iter().filter(|&&mask| mask == 1).count())

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use host::model::{Completion, Config, Generation, Policy, Sampling, Scaling, Sequences, Wants, shapes};
+use host::model::{Config, Generation, Policy, SampledTokens, SamplingParams, Scaling, Sequences, Wants, shapes};
 use host::rng::stream;
 use serde_json::{Map, Value, json};
 
@@ -71,7 +71,7 @@ fn what_was_drawn_with_a_cache_is_as_probable_without() {
     for name in NAMES {
         let policy = load(&folder(name)).unwrap();
         let generation = Generation {
-            sampling: Sampling { temperature: 1.0, top_k: 0, top_p: 1.0 },
+            sampling: SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0 },
             max_completion_length: 12,
             eos_ids: vec![1],
             logps: true,
@@ -82,7 +82,7 @@ fn what_was_drawn_with_a_cache_is_as_probable_without() {
         let prompts = vec![vec![3, 20, 9, 4], vec![7]];
         let mut rngs: Vec<_> = (0..2).map(|row| stream(3, "test", &[row])).collect();
         let completions = policy.generate(&prompts, &generation, &mut rngs).unwrap();
-        for (prompt, Completion { ids, logps, .. }) in prompts.into_iter().zip(completions) {
+        for (prompt, SampledTokens { ids, logps, .. }) in prompts.into_iter().zip(completions) {
             let (prompt_len, completion_len) = (prompt.len(), ids.len());
             let (starts, numbers) = (vec![0], Sequences::numbered(1));
             let row = Sequences { ids: [prompt, ids].concat(), starts, prompt_len, completion_len, numbers };

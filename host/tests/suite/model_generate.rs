@@ -1,7 +1,7 @@
 //! Generation with a key-value cache against repeated full forward passes, and the rules of sampling.
 
 use candle_core::{Device, Tensor};
-use host::model::{Capture, Completion, Generation, Policy, Sampling, Sequences, Wants};
+use host::model::{Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, Wants};
 use host::rng::stream;
 use rand_chacha::ChaCha12Rng;
 
@@ -27,7 +27,7 @@ fn rngs(rows: impl Iterator<Item = u64>) -> Vec<ChaCha12Rng> {
 }
 
 fn sampling(temperature: f64, top_k: usize, top_p: f64) -> Generation {
-    let sampling = Sampling { temperature, top_k, top_p };
+    let sampling = SamplingParams { temperature, top_k, top_p };
     Generation {
         sampling,
         max_completion_length: 12,
@@ -39,7 +39,7 @@ fn sampling(temperature: f64, top_k: usize, top_p: f64) -> Generation {
     }
 }
 
-fn generate(policy: &Policy, prompts: &[Vec<u32>], generation: &Generation) -> Vec<Completion> {
+fn generate(policy: &Policy, prompts: &[Vec<u32>], generation: &Generation) -> Vec<SampledTokens> {
     policy.generate(prompts, generation, &mut rngs(0..prompts.len() as u64)).unwrap()
 }
 

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use candle_core::{DType, Tensor};
 use host::adamw::AdamWConfig;
-use host::model::{Generation, Sampling, Sequences, Wants};
+use host::model::{Generation, SamplingParams, Sequences, Wants};
 use host::optim::{Optimizer, OptimizerConfig};
 use host::rng::stream;
 
@@ -56,7 +56,7 @@ fn child() {
     digest.add([outcome.grad_norm.to_bits() as u32, (outcome.grad_norm.to_bits() >> 32) as u32]);
     policy.params().iter().for_each(|(_, var)| digest.tensor(&var.as_detached_tensor()));
 
-    let sampling = Sampling { temperature: 1.0, top_k: 50, top_p: 0.95 };
+    let sampling = SamplingParams { temperature: 1.0, top_k: 50, top_p: 0.95 };
     let generation = Generation {
         sampling,
         max_completion_length: 40,

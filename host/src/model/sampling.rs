@@ -7,7 +7,7 @@ use super::ops::{self, NOT_FINITE, argmax, fused, nucleus, pick, top_ids, top_k}
 
 /// How tokens are drawn: temperature first, then top-k, then top-p, as Hugging Face orders them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sampling {
+pub struct SamplingParams {
     /// Divisor of the logits; 0 takes the largest logit (the lower id among equals) and draws nothing.
     pub temperature: f64,
     /// Number of largest logits kept; 0 keeps all.
@@ -16,7 +16,7 @@ pub struct Sampling {
     pub top_p: f64,
 }
 
-impl Sampling {
+impl SamplingParams {
     /// The most likely token, always.
     pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0 };
 
@@ -185,11 +185,11 @@ mod tests {
             let weight = |id: usize| (f64::from(logits[id]) / temperature).exp();
             (weight(id) / kept.iter().map(|&id| weight(id)).sum::<f64>()).ln()
         };
-        let cases: [(Sampling, &[usize]); 4] = [
-            (Sampling { temperature: 0.7, top_k: 0, top_p: 1.0 }, &[0, 1, 2, 3]),
-            (Sampling { temperature: 0.7, top_k: 3, top_p: 1.0 }, &[1, 2, 0]),
-            (Sampling { temperature: 1.0, top_k: 0, top_p: 0.8 }, &[1, 2]),
-            (Sampling { temperature: 1.0, top_k: 2, top_p: 0.5 }, &[1]),
+        let cases: [(SamplingParams, &[usize]); 4] = [
+            (SamplingParams { temperature: 0.7, top_k: 0, top_p: 1.0 }, &[0, 1, 2, 3]),
+            (SamplingParams { temperature: 0.7, top_k: 3, top_p: 1.0 }, &[1, 2, 0]),
+            (SamplingParams { temperature: 1.0, top_k: 0, top_p: 0.8 }, &[1, 2]),
+            (SamplingParams { temperature: 1.0, top_k: 2, top_p: 0.5 }, &[1]),
         ];
         for (sampling, kept) in cases {
             for uniform in [0.0, 0.3, 0.6, 0.75, 0.9, 0.999] {
@@ -210,7 +210,7 @@ mod tests {
             }
         }
         let mut scratch = Scratch::default();
-        let greedy = Sampling::GREEDY.draw(&logits, 0.5, true, &mut scratch).unwrap();
+        let greedy = SamplingParams::GREEDY.draw(&logits, 0.5, true, &mut scratch).unwrap();
         assert_eq!((greedy.id, greedy.logp), (1, 0.0));
     }
 
