@@ -26,7 +26,7 @@ pub fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -> Resul
 
 /// A loss of what the logits of N rows say about their targets, by its derivatives.
 #[derive(Clone, Copy)]
-pub struct TokenLoss<'a> {
+pub struct TokenCotangents<'a> {
     /// Token ids `[N]`, u32.
     pub targets: &'a Tensor,
     /// `[N]`: the derivative by the target's log-probability.
@@ -39,7 +39,7 @@ pub struct TokenLoss<'a> {
     pub truncation: Option<Truncation>,
 }
 
-impl TokenLoss<'_> {
+impl TokenCotangents<'_> {
     /// The gradient by the logits of `len` rows from row `from`, `[len, V]`.
     fn by_logits(&self, logits: &Tensor, from: usize, len: usize) -> Result<Tensor> {
         let (targets, d_logps) = (self.targets.narrow(0, from, len)?, self.d_logps.narrow(0, from, len)?);
@@ -62,7 +62,7 @@ impl TokenLoss<'_> {
 /// Gradients of a loss by `hidden` `[N, D]` and `head` `[V, D]`; neither argument may carry a graph.
 ///
 /// The logits `hidden . head^T` are computed again, chunk by chunk.
-pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenLoss<'_>) -> Result<(Tensor, Tensor)> {
+pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenCotangents<'_>) -> Result<(Tensor, Tensor)> {
     let mut d_head: Option<Tensor> = None;
     let d_hidden = by_hidden(hidden, head, loss, |d_logits, hidden| {
         let part = d_logits.t()?.matmul(hidden)?;
@@ -80,7 +80,7 @@ pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenLoss<'_>) -> 
 }
 
 /// The gradient by `hidden` alone, for a head that stays as it is.
-pub fn token_logps_by_hidden(hidden: &Tensor, head: &Tensor, loss: &TokenLoss<'_>) -> Result<Tensor> {
+pub fn token_logps_by_hidden(hidden: &Tensor, head: &Tensor, loss: &TokenCotangents<'_>) -> Result<Tensor> {
     by_hidden(hidden, head, loss, |_, _| Ok(()))
 }
 
@@ -88,7 +88,7 @@ pub fn token_logps_by_hidden(hidden: &Tensor, head: &Tensor, loss: &TokenLoss<'_
 fn by_hidden(
     hidden: &Tensor,
     head: &Tensor,
-    loss: &TokenLoss<'_>,
+    loss: &TokenCotangents<'_>,
     mut each: impl FnMut(&Tensor, &Tensor) -> Result<()>,
 ) -> Result<Tensor> {
     let (rows, _) = hidden.dims2()?;

@@ -111,9 +111,9 @@ fn logps(dtype: DType) -> Vec<(&'static str, Tensor)> {
     let wave = |shape: &[usize], phase| wave(shape, phase, dtype);
     let (hidden, head) = (wave(&[6, 4], 0.1), (wave(&[300, 4], 0.9) * 3.0).unwrap());
     let targets = Tensor::new(&[3u32, 0, 299, 257, 8, 8], &Device::Cpu).unwrap();
-    let d_logps = Tensor::new(&[0.3f32, -1.0, 0.0, 2.0, 0.7, -0.2], &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+    let d_logps = &Tensor::new(&[0.3f32, -1.0, 0.0, 2.0, 0.7, -0.2], &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
     let logits = hidden.matmul(&head.t().unwrap()).unwrap();
-    let loss = TokenLoss { targets: &targets, d_logps: &d_logps, d_entropy: None, temperature: 0.7, truncation: None };
+    let loss = TokenCotangents { targets: &targets, d_logps, d_entropy: None, temperature: 0.7, truncation: None };
     let (d_hidden, d_head) = token_logps_vjp(&hidden, &head, &loss).unwrap();
     let stats = logit_stats(&logits, &targets, 0.7).unwrap();
     vec![("logit_stats", stats), ("logps by hidden", d_hidden), ("logps by head", d_head)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use host_ops::{self as ops, Frequencies, Rope, RopeTable, TokenLoss};
+use host_ops::{self as ops, Frequencies, Rope, RopeTable, TokenCotangents};
 
 /// Largest accepted difference between a derivative and its central difference, relative to the largest derivative.
 const TOLERANCE: f64 = 1e-6;
@@ -173,7 +173,7 @@ fn gradients_of_log_probabilities_and_entropies() {
             };
             sum(0, &d_logps) + d_entropy.map_or(0.0, |d_entropy| sum(2, d_entropy))
         };
-        let loss = TokenLoss { targets: &targets, d_logps: &d_logps, d_entropy, temperature, truncation: None };
+        let loss = TokenCotangents { targets: &targets, d_logps: &d_logps, d_entropy, temperature, truncation: None };
         let (d_hidden, d_head) = ops::token_logps_vjp(&hidden, &head, &loss).unwrap();
         assert_eq!(d_head.dtype(), DType::F64);
         assert_close("d_hidden", &values(&d_hidden), &differences(&hidden, |moved| value(moved, &head)));

@@ -10,7 +10,7 @@ use candle_core::{DType, Tensor};
 use super::backward::{Stored, Tape};
 use super::decoder::{Decoder, rope};
 use super::gradients::Gradients;
-use super::ops::{self, TokenLoss, Truncation};
+use super::ops::{self, TokenCotangents, Truncation};
 use super::parallel::side_by_side;
 use super::policy::Policy;
 use super::sequences::Sequences;
@@ -134,7 +134,7 @@ impl Part {
         let tape = self.tape.context("this forward pass kept no activations (call `forward`)")?;
         let tensor = |values: &[f32]| Tensor::from_slice(values, values.len(), self.hidden.device());
         let (d_logps, d_entropy) = (tensor(&cotangents.logps)?, cotangents.entropy.map(tensor).transpose()?);
-        let loss = TokenLoss {
+        let loss = TokenCotangents {
             targets: &self.targets,
             d_logps: &d_logps,
             d_entropy: d_entropy.as_ref(),

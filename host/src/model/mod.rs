@@ -48,7 +48,7 @@ pub use groups::{Group, groups};
 pub use host_ops as ops;
 pub use host_ops::Truncation;
 pub use lora::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, Adapter, Base, Dropout, LoraConfig, Targets};
-pub use outputs::{LastLayer, LastLayerData, LastLayerTensors, TokenOutputs, Wants};
+pub use outputs::{LastLayerData, LastLayerOutputs, LastLayerTensors, TokenOutputs, Wants};
 pub use params::{EMBEDDING, FINAL_NORM, HEAD, INDEX_FILE, Params, WEIGHTS_FILE, head_name, save_tensors, shapes};
 pub use policy::Policy;
 pub use rotary::{Rotary, Scaling};

@@ -31,12 +31,12 @@ pub struct TokenOutputs {
     /// The features that produced each token's logits, `[B * T, D]`, where the policy computes and in its dtype.
     pub hidden: Option<Tensor>,
     /// Inputs of curvature models.
-    pub last_layer: Option<LastLayer>,
+    pub last_layer: Option<LastLayerOutputs>,
 }
 
 /// The data of the last layer, where the policy's device left it.
 #[derive(Debug, Clone)]
-pub enum LastLayer {
+pub enum LastLayerOutputs {
     /// In host memory.
     Host(LastLayerData),
     /// On another device.
@@ -81,7 +81,7 @@ pub struct LastLayerTensors {
     pub vocab_size: usize,
 }
 
-impl LastLayer {
+impl LastLayerOutputs {
     /// The data of consecutive rows in one; parts of different devices, and no part at all, are errors.
     pub fn join(parts: Vec<Self>) -> Result<Self> {
         let mut parts = parts.into_iter();
@@ -199,8 +199,8 @@ pub(super) fn collect(
         _ => None,
     };
     let last_layer = match last_layer {
-        Some(tensors) if tensors.hidden.device().is_cpu() => Some(LastLayer::Host(tensors.to_host()?)),
-        other => other.map(LastLayer::Device),
+        Some(tensors) if tensors.hidden.device().is_cpu() => Some(LastLayerOutputs::Host(tensors.to_host()?)),
+        other => other.map(LastLayerOutputs::Device),
     };
     let entropy = if wants.entropy { Some(host(&column(2)?)?) } else { None };
     Ok(TokenOutputs { logps: host(&column(0)?)?, entropy, hidden: hidden.filter(|_| wants.hidden), last_layer })
@@ -223,7 +223,7 @@ impl TokenOutputs {
             all.hidden = Some(Tensor::cat(&hidden, 0)?);
         }
         if !last_layers.is_empty() {
-            all.last_layer = Some(LastLayer::join(last_layers)?);
+            all.last_layer = Some(LastLayerOutputs::join(last_layers)?);
         }
         Ok(all)
     }

@@ -132,11 +132,11 @@ fn parts_of_the_last_layer_join_wherever_they_lie() {
         forward.outputs(&Wants { last_layer_k: Some(7), ..Wants::default() }).unwrap().last_layer.unwrap()
     };
     // Another device's tensors, as far as their owner can tell.
-    let elsewhere = |data: LastLayer| {
-        let LastLayer::Host(data) = data else { panic!("the policy is on the CPU") };
+    let elsewhere = |data: LastLayerOutputs| {
+        let LastLayerOutputs::Host(data) = data else { panic!("the policy is on the CPU") };
         let count = data.logsumexp.len();
         let floats = |values: Vec<f32>, shape: &[usize]| Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
-        LastLayer::Device(LastLayerTensors {
+        LastLayerOutputs::Device(LastLayerTensors {
             hidden: floats(data.hidden, &[count, data.width]),
             topk_ids: Tensor::from_vec(data.topk_ids, (count, data.k), &Device::Cpu).unwrap(),
             topk_logits: floats(data.topk_logits, &[count, data.k]),
@@ -146,13 +146,13 @@ fn parts_of_the_last_layer_join_wherever_they_lie() {
         })
     };
     let parts = || vec![last_layer(0..1), last_layer(1..3)];
-    let host = LastLayer::join(parts()).unwrap();
-    let device = LastLayer::join(parts().into_iter().map(elsewhere).collect()).unwrap();
-    assert!(matches!(device, LastLayer::Device(_)));
+    let host = LastLayerOutputs::join(parts()).unwrap();
+    let device = LastLayerOutputs::join(parts().into_iter().map(elsewhere).collect()).unwrap();
+    assert!(matches!(device, LastLayerOutputs::Device(_)));
     assert_eq!(device.extents(), host.extents());
     assert_eq!(device.to_host().unwrap(), host.to_host().unwrap());
     assert_eq!(host.to_host().unwrap().logsumexp.len(), 15);
-    assert!(LastLayer::join(vec![host, device]).is_err());
+    assert!(LastLayerOutputs::join(vec![host, device]).is_err());
 }
 
 fn generate(policy: &Policy, sampling: SamplingParams, logps: bool) -> Vec<SampledTokens> {

@@ -44,8 +44,8 @@ pub struct StepGradients {
 
 /// Reduces the batch's loss over the accepted tokens, each times its weight, all at once, so that micro-batches only split the work.
 ///
-/// Weights do not change what is counted: an accepted token is one token. Where there is a `factored` loss, that is reduced, and its weights are those of
-/// the tokens.
+/// Weights do not change what is counted: an accepted token is one token. Where there is a `factored` loss, that is reduced, by its own
+/// weights.
 pub fn reduce(
     batch: &StepBatch,
     info: &StepInfo,

@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use capo_plugin::{Batch, ContextData, Denominator, Dims, OptimizerInfo, Reduction, Tensor};
 
 use super::lend::{HeadState, LentLayer};
-use crate::config::{self, Config};
-use crate::model::{LastLayer, LastLayerData, Sequences, TokenOutputs};
+use crate::config::{Config, MaskDenominator};
+use crate::model::{LastLayerData, LastLayerOutputs, Sequences, TokenOutputs};
 
 /// The settings of a step that components see.
 #[derive(Debug, Clone, Copy)]
@@ -55,8 +55,8 @@ impl StepInfo {
             max_completion_length: rollout.max_completion_length,
             reduction,
             denominator: match train.mask_denominator {
-                config::Denominator::Kept => Denominator::KEPT,
-                config::Denominator::Original => Denominator::ORIGINAL,
+                MaskDenominator::Kept => Denominator::KEPT,
+                MaskDenominator::Original => Denominator::ORIGINAL,
             },
             optimizer,
         }
@@ -102,7 +102,7 @@ pub struct BatchWithLogps {
     pub ref_logps: Option<Vec<f32>>,
     /// `[B * T, D]`: the features behind each token's logits, where the step is measured.
     pub hidden: Option<candle_core::Tensor>,
-    last_layer: Option<LastLayer>,
+    last_layer: Option<LastLayerOutputs>,
     lent: Option<LentLayer>,
     /// The head and the optimizer's moments of it, where a component asks.
     pub head_state: Option<HeadState>,
@@ -226,9 +226,9 @@ impl BatchWithLogps {
     pub fn new(mut sampled: SampledBatch, outputs: TokenOutputs) -> Result<Self> {
         let TokenOutputs { logps, entropy, hidden, last_layer } = outputs;
         let (b, t) = (sampled.dims.completions as i64, sampled.dims.tokens as i64);
-        let (width, k) = last_layer.as_ref().map_or((0, 0), LastLayer::extents);
+        let (width, k) = last_layer.as_ref().map_or((0, 0), LastLayerOutputs::extents);
         let lent = match &last_layer {
-            Some(LastLayer::Device(tensors)) => Some(LentLayer::new(tensors)?),
+            Some(LastLayerOutputs::Device(tensors)) => Some(LentLayer::new(tensors)?),
             _ => None,
         };
         Ok(Self {
@@ -247,7 +247,7 @@ impl BatchWithLogps {
     }
 
     /// The last layer's features and logits, where a component asks.
-    pub fn last_layer(&self) -> Option<&LastLayer> {
+    pub fn last_layer(&self) -> Option<&LastLayerOutputs> {
         self.last_layer.as_ref()
     }
 
@@ -276,7 +276,7 @@ impl BatchWithLogps {
         batch.entropy = Some(&self.entropy);
         let Shapes { tokens, hidden, topk } = &self.shapes;
         batch.last_layer = match (&self.last_layer, &self.lent) {
-            (Some(LastLayer::Host(last)), _) => Some(self.borrow(last)),
+            (Some(LastLayerOutputs::Host(last)), _) => Some(self.borrow(last)),
             (_, lent) => lent.as_ref().map(|lent| lent.view(hidden, topk, tokens)),
         };
         batch.optimizer_state = self.head_state.as_ref().map(HeadState::view);
@@ -305,7 +305,7 @@ impl StepBatch {
         let mut copy = self.clone();
         copy.batch.lent = None;
         if let Some(last) = &self.last_layer {
-            copy.batch.last_layer = Some(LastLayer::Host(last.to_host()?.into_owned()));
+            copy.batch.last_layer = Some(LastLayerOutputs::Host(last.to_host()?.into_owned()));
         }
         copy.batch.head_state = self.head_state.as_ref().map(HeadState::to_host).transpose()?;
         Ok(Cow::Owned(copy))
